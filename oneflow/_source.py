@@ -1,0 +1,52 @@
+"""Where in the user's program something was written."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+from dataclasses import dataclass
+
+_PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A line of the user's program."""
+
+    file: str
+    line: int
+    function: str
+
+    @property
+    def text(self) -> str:
+        """The line itself, or "" where the file is not to be had."""
+        return linecache.getline(self.file, self.line).strip()
+
+    def __str__(self) -> str:
+        return f"{_short(self.file)}:{self.line}"
+
+
+def _short(path: str) -> str:
+    relative = os.path.relpath(path) if os.path.isabs(path) and os.path.exists(path) else path
+    return path if relative.startswith("..") else relative
+
+
+def is_library(filename: str) -> bool:
+    return filename.startswith(_PACKAGE)
+
+
+def caller() -> Source:
+    """The innermost frame outside this package."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and is_library(frame.f_code.co_filename):
+        frame = frame.f_back
+    return Source(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+
+
+def of_function(function: object) -> Source:
+    """Where a function was defined."""
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return caller()
+    return Source(code.co_filename, code.co_firstlineno, code.co_name)

@@ -1,0 +1,103 @@
+"""Placement strings and distributions: parsing and algebra only, no devices."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from .errors import ArgumentError
+
+_DEVICES = re.compile(r"^(\d+):(\d+)(?:-(\d+))?$")
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Which devices an op runs on: a tag and (machine, device) pairs in device order."""
+
+    tag: str
+    devices: tuple[tuple[int, int], ...]
+
+    @property
+    def parallel_num(self) -> int:
+        return len(self.devices)
+
+    def device_tag(self) -> str:
+        return self.tag
+
+    def device_name(self) -> list[str]:
+        """The devices as OneFlow writes them: one ``machine:first-last`` a machine."""
+        names = []
+        for machine in sorted({m for m, _ in self.devices}):
+            ids = [d for m, d in self.devices if m == machine]
+            contiguous = ids == list(range(ids[0], ids[-1] + 1))
+            names += [f"{machine}:{ids[0]}-{ids[-1]}"] if contiguous else [f"{machine}:{d}-{d}" for d in ids]
+        return names
+
+    def __str__(self) -> str:
+        return f"{self.tag} {','.join(self.device_name())}"
+
+
+def parse_placement(tag: str, devices: str | Iterable[str]) -> Placement:
+    """Reads ``"0:0"``, ``"0:0-3"`` or a list of such strings ("machine:first-last", inclusive).
+
+    Raises:
+      ArgumentError: the tag is neither "gpu" nor "cpu", or a string does not follow the grammar.
+    """
+    if tag not in ("gpu", "cpu"):
+        raise ArgumentError(f'a placement\'s device_tag must be "gpu" or "cpu", got {tag!r}')
+    strings = [devices] if isinstance(devices, str) else devices
+    if not isinstance(strings, (list, tuple)) or not strings:
+        raise ArgumentError(f'a placement\'s devices must be a string like "0:0-3" or a list of them, got {devices!r}')
+    found: set[tuple[int, int]] = set()
+    for text in strings:
+        match = _DEVICES.match(text) if isinstance(text, str) else None
+        if match is None:
+            raise ArgumentError(f'placement {text!r} is not "machine:device" or "machine:first-last", e.g. "0:0" or "0:0-3"')
+        machine, first, last = int(match[1]), int(match[2]), int(match[3] or match[2])
+        if last < first:
+            raise ArgumentError(f"placement {text!r}: the last device comes before the first")
+        found |= {(machine, device) for device in range(first, last + 1)}
+    counts = {m: sum(1 for n, _ in found if n == m) for m, _ in found}
+    if len(set(counts.values())) != 1:
+        raise ArgumentError(f"every machine of a placement must give the same number of devices, got {counts}")
+    return Placement(tag, tuple(sorted(found)))
+
+
+@dataclass(frozen=True, slots=True)
+class Distribute:
+    """How a logical tensor lies on its devices: ``split(axis)``, ``broadcast()`` or ``auto()``."""
+
+    kind: str
+    axis: int | None = None
+
+    def __repr__(self) -> str:
+        return f"split({self.axis})" if self.kind == "split" else f"{self.kind}()"
+
+
+_SPLITS: dict[int, Distribute] = {}
+_BROADCAST = Distribute("broadcast")
+_AUTO = Distribute("auto")
+
+
+def split(axis: int) -> Distribute:
+    """Pieces along ``axis`` (>= 0), one a device."""
+    if type(axis) is not int or axis < 0:
+        raise ArgumentError(f"distribute.split needs an int axis >= 0, got {axis!r}")
+    return _SPLITS.setdefault(axis, Distribute("split", axis))
+
+
+def broadcast() -> Distribute:
+    """Every device has the whole tensor."""
+    return _BROADCAST
+
+
+def auto() -> Distribute:
+    """No request: the library chooses."""
+    return _AUTO
+
+
+def assert_is_valid_distribute(distribute: object) -> None:
+    """Raises ArgumentError for anything that split, broadcast or auto did not make."""
+    if not isinstance(distribute, Distribute):
+        raise ArgumentError(f"not a distribution: {distribute!r}; use flow.distribute.split(axis), broadcast() or auto()")

@@ -1,0 +1,119 @@
+"""OneFlow's dtypes and their NumPy twins."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .errors import ArgumentError
+
+
+class dtype:
+    """An element type, such as ``flow.float32``. Compare with ``==`` or ``is``."""
+
+    __slots__ = ("name", "oneflow_proto_dtype", "_numpy")
+
+    def __init__(self, name: str, enum: int, numpy_type: Any):
+        self.name = name
+        self.oneflow_proto_dtype = enum
+        self._numpy = numpy_type
+
+    @property
+    def numpy_dtype(self) -> np.dtype:
+        """The NumPy dtype. Raises ArgumentError for ``record`` and ``tensor_buffer``."""
+        if isinstance(self._numpy, str):  # bfloat16: ml_dtypes is imported only by those who use it
+            import ml_dtypes
+
+            self._numpy = np.dtype(getattr(ml_dtypes, self._numpy))
+        if self._numpy is None:
+            raise ArgumentError(f"{self} has no NumPy equivalent: its values never leave a job as arrays")
+        return self._numpy
+
+    @property
+    def is_floating_point(self) -> bool:
+        return self.name in ("float16", "bfloat16", "float32", "float64")
+
+    @property
+    def is_integer(self) -> bool:
+        return self.name in ("char", "int8", "uint8", "int32", "int64")
+
+    @property
+    def bytes(self) -> int:
+        return self.numpy_dtype.itemsize
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, dtype):
+            return NotImplemented
+        return self is other or (self._numpy is not None and self._numpy == other._numpy)
+
+    def __hash__(self) -> int:
+        return hash(self.name if self._numpy is None else str(self._numpy))
+
+    def __repr__(self) -> str:
+        return f"oneflow.{self.name}"
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        return (_by_name, (self.name,))
+
+
+def _by_name(name: str) -> dtype:
+    return _BY_NAME[name]
+
+
+float32 = dtype("float32", 2, np.dtype(np.float32))
+float64 = dtype("float64", 3, np.dtype(np.float64))
+float16 = dtype("float16", 9, np.dtype(np.float16))
+bfloat16 = dtype("bfloat16", 11, "bfloat16")
+int8 = dtype("int8", 4, np.dtype(np.int8))
+int32 = dtype("int32", 5, np.dtype(np.int32))
+int64 = dtype("int64", 6, np.dtype(np.int64))
+uint8 = dtype("uint8", 7, np.dtype(np.uint8))
+char = dtype("char", 1, np.dtype(np.int8))
+record = dtype("record", 8, None)
+tensor_buffer = dtype("tensor_buffer", 10, None)
+float = float32
+double = float64
+
+_ALL = [char, float16, float32, float64, int8, int32, int64, uint8, record, tensor_buffer, bfloat16]
+_BY_NAME = {d.name: d for d in _ALL}
+_BY_NUMPY = {d.numpy_dtype: d for d in (float16, float32, float64, int8, int32, int64, uint8)}
+
+PROTO_NAMES = {
+    "char": "kChar", "float32": "kFloat", "float64": "kDouble", "int8": "kInt8", "int32": "kInt32", "int64": "kInt64",
+    "uint8": "kUInt8", "record": "kOFRecord", "float16": "kFloat16", "tensor_buffer": "kTensorBuffer", "bfloat16": "kBFloat16",
+}  # fmt: skip
+
+
+def dtypes() -> list[dtype]:
+    """Every dtype, the aliases ``float`` and ``double`` included."""
+    return [*_ALL, float, double]
+
+
+def from_numpy(numpy_dtype: Any) -> dtype:
+    """The dtype of a NumPy (or JAX) array's elements."""
+    key = np.dtype(numpy_dtype)
+    found = _BY_NUMPY.get(key)
+    if found is None:
+        if key == bfloat16.numpy_dtype:
+            return bfloat16
+        raise ArgumentError(f"no OneFlow dtype for NumPy's {key}; known are {', '.join(map(str, _BY_NUMPY))}")
+    return found
+
+
+def as_dtype(value: Any, argument: str = "dtype") -> dtype:
+    """Accepts a flow dtype only, and says what is meant when it is given something else."""
+    if isinstance(value, dtype):
+        return value
+    try:
+        hint = f"; write flow.{from_numpy(value).name}"
+    except (ArgumentError, TypeError):
+        hint = ""
+    raise ArgumentError(f"{argument} must be a dtype of oneflow such as flow.float32, got {value!r}{hint}")
+
+
+def convert_oneflow_dtype_to_numpy_dtype(oneflow_dtype: dtype) -> np.dtype:
+    """The NumPy type of a flow dtype. Raises NotImplementedError for record and tensor_buffer."""
+    if as_dtype(oneflow_dtype)._numpy is None:
+        raise NotImplementedError(f"{oneflow_dtype} has no NumPy equivalent")
+    return oneflow_dtype.numpy_dtype

@@ -1,0 +1,111 @@
+"""Everything the library raises.
+
+Each class refines a built-in, so ``except ValueError`` keeps working. Checks that OneFlow made with
+``assert`` are also ``AssertionError``, because programs and test suites of its time catch that.
+"""
+
+from __future__ import annotations
+
+
+class OneFlowError(Exception):
+    """Base of every error this library raises on purpose."""
+
+
+class ShapeError(OneFlowError, ValueError, AssertionError):
+    """Shapes do not fit together."""
+
+
+class DtypeError(OneFlowError, TypeError, ValueError, AssertionError):
+    """Dtypes do not fit together; Blobs are never converted implicitly."""
+
+
+class AxisError(OneFlowError, ValueError, IndexError, AssertionError):
+    """An axis lies outside the Blob's rank."""
+
+
+class ArgumentError(OneFlowError, ValueError, TypeError, AssertionError):
+    """An argument has the wrong type or a value outside its range."""
+
+
+class BlobUseError(OneFlowError, TypeError):
+    """A Blob was used where a number is needed: it has no value while a job is described."""
+
+
+class BlobScopeError(OneFlowError, RuntimeError, NotImplementedError):
+    """A Blob was used outside the job that made it."""
+
+
+class ModeError(OneFlowError, NotImplementedError):
+    """A function was called at the wrong place: outside a job, inside one, or too late."""
+
+
+class DuplicateNameError(OneFlowError, ValueError, AssertionError):
+    """Two ops or variables of one job have the same name."""
+
+
+class VariableConflictError(OneFlowError, ValueError, AssertionError):
+    """Two declarations of one variable disagree."""
+
+
+class AnnotationError(OneFlowError, NotImplementedError, TypeError):
+    """A job's parameter or return annotation is not one the library knows."""
+
+
+class ReturnError(OneFlowError, TypeError, ValueError, AssertionError):
+    """What a job's body returned does not match its annotation."""
+
+
+class TrainError(OneFlowError, ValueError, RuntimeError, AssertionError):
+    """A train job has no objective, or a predict job has one."""
+
+
+class GradientError(OneFlowError, ValueError, RuntimeError):
+    """The loss cannot be differentiated."""
+
+
+class FeedError(OneFlowError, TypeError, ValueError, AssertionError):
+    """What a call was given does not match the job's inputs."""
+
+
+class FeedShapeError(FeedError, ShapeError):
+    """An array of another shape than the placeholder's."""
+
+
+class FeedDtypeError(FeedError, DtypeError):
+    """An array whose dtype cannot be converted to the placeholder's without changing its kind."""
+
+
+class CallbackError(OneFlowError, RuntimeError):
+    """A callback of an earlier asynchronous call raised; the original is ``__cause__``."""
+
+
+class ResultError(OneFlowError, RuntimeError, AssertionError):
+    """A result was asked for in a way it cannot give."""
+
+
+class CompileError(OneFlowError, RuntimeError):
+    """The compiler refused a job; the original is ``__cause__``."""
+
+
+class ConfigError(OneFlowError, AttributeError, AssertionError):
+    """An unknown setting. An AttributeError, because programs probe with ``hasattr``."""
+
+
+class DeviceError(OneFlowError, RuntimeError):
+    """A placement asks for devices that are not there."""
+
+
+class CheckpointError(OneFlowError, ValueError, AssertionError):
+    """A checkpoint cannot be written or read."""
+
+
+class CheckpointNotFoundError(CheckpointError, FileNotFoundError):
+    """There is no checkpoint at that path."""
+
+
+class CheckpointExistsError(CheckpointError, FileExistsError):
+    """The target of a save is a file or a directory that is not empty."""
+
+
+class CheckpointWarning(UserWarning):
+    """A checkpoint was loaded, but not all of the program's variables were in it."""

@@ -1,0 +1,264 @@
+"""Graph: what a job's body described. Plain data; it knows no device, no thread and no file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from .._source import Source, caller, is_library
+from ..dist import Distribute
+from ..dtype import dtype
+from ..errors import BlobScopeError, DuplicateNameError, ModeError, VariableConflictError
+from .node import Blob, Node, Scope
+from .op import OpDef
+
+
+class Initializer(Protocol):
+    """How a variable's first value is made."""
+
+    def draw(self, shape: tuple[int, ...], dtype: np.dtype, rng: np.random.Generator) -> np.ndarray: ...
+
+
+@dataclass(slots=True, eq=False)
+class Variable:
+    """A tensor that outlives a call. Jobs of a session share variables by name.
+
+    ``role`` is "parameter" for what the user asked for, "state" for what the library keeps beside it (optimizer slots,
+    the step counter). ``blob`` is its value at the start of a call, None where no op of the job reads it.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: dtype
+    initializer: Initializer
+    source: Source
+    trainable: bool = False
+    regularizer: Any = None
+    model_name: str | None = None
+    random_seed: int | None = None
+    distribute: Distribute | None = None
+    role: str = "parameter"
+    blob: Blob | None = None
+
+    def describe(self) -> str:
+        return f"{self.dtype.name}[{', '.join(map(str, self.shape))}]"
+
+    def must_agree(self, other: Variable) -> None:
+        """Raises VariableConflictError unless both may share one storage."""
+        if self.shape != other.shape or self.dtype != other.dtype:
+            raise VariableConflictError(
+                f"variable {self.name!r} is declared twice, and the declarations disagree\n"
+                f"  here       {self.describe()}   {self.source}   {self.source.text}\n"
+                f"  and there  {other.describe()}   {other.source}   {other.source.text}\n"
+                f"  try        give one of them another name, make shape and dtype equal, or start anew with "
+                f"flow.clear_default_session()"
+            )
+
+
+@dataclass(slots=True, eq=False)
+class Input:
+    """One array a call is fed with. ``kind`` is "Numpy", "ListNumpy" or "ListListNumpy"."""
+
+    label: str
+    shape: tuple[int, ...]
+    dtype: dtype
+    kind: str
+    blob: Blob
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Watch:
+    """A value (or, where ``diff``, its gradient) that is handed to ``deliver`` at each call."""
+
+    blob: Blob
+    deliver: Callable[[Any], None]
+    diff: bool
+
+
+@dataclass(slots=True, eq=False)
+class Objective:
+    """What a train job minimises, and how.
+
+    ``optimizers`` are objects with the attributes the compiler's update pass reads (see ``optimizer/base.py``).
+    """
+
+    losses: list[Blob] = field(default_factory=list)
+    optimizers: tuple[Any, ...] = ()
+    source: Source | None = None
+
+
+OP_INPUT = OpDef("input", lambda *a, **k: None)
+OP_VARIABLE = OpDef("variable", lambda *a, **k: None)
+
+
+class Graph:
+    """The nodes of one job in the order they were made, with its inputs, variables, results and objective."""
+
+    def __init__(self, name: str, *, train: bool, scope: Scope, config: Any = None):
+        self.name = name
+        self.train = train
+        self.scope = scope
+        self.config = config
+        self.nodes: list[Node] = []
+        self.inputs: list[Input] = []
+        self.variables: dict[str, Variable] = {}
+        self.assigns: dict[str, Blob] = {}
+        self.watches: list[Watch] = []
+        self.objective = Objective()
+        self.returns: Any = None
+        self.modules: dict[str, Any] = {}
+        self._by_name: dict[str, Node] = {}
+        self._counters: dict[str, int] = {}
+
+    # --- names
+
+    def fresh_name(self, prefix: str) -> str:
+        """``Conv2d_0``, ``Conv2d_1``, ...: numbered per job, so that saving and loading scripts agree."""
+        while True:
+            number = self._counters.get(prefix, 0)
+            self._counters[prefix] = number + 1
+            name = f"{self.scope.namespace}{prefix}_{number}"
+            if name not in self._by_name:
+                return name
+
+    def layer_name(self, kind: str) -> str:
+        """``Dense``, ``Dense_1``, ``Dense_2``: the names of unnamed layers, per job and namespace."""
+        key = f"{self.scope.namespace}{kind} layer"
+        number = self._counters.get(key, 0)
+        self._counters[key] = number + 1
+        return f"{kind}_{number}" if number else kind
+
+    # --- nodes
+
+    def add(
+        self,
+        op: OpDef,
+        inputs: tuple[Blob, ...],
+        attrs: Mapping[str, Any],
+        outputs: list[tuple[tuple[int, ...], dtype]],
+        *,
+        name: str | None = None,
+        prefix: str = "",
+        batch_axis: int | None = None,
+        is_dynamic: bool = False,
+        is_tensor_list: bool = False,
+        suffix: str | None = None,
+    ) -> Node:
+        """Appends a node. ``name`` is given without the namespace; ``outputs`` are (shape, dtype) pairs."""
+        source = caller()
+        for blob in inputs:
+            if blob.node.graph is not self:
+                raise BlobScopeError(
+                    f"Blob {blob.op_name!r} belongs to job {blob.job_name!r} and cannot be used in job {self.name!r}\n"
+                    f"  the Blob   {blob.describe()}   made at {blob.source}   {blob.source.text}\n"
+                    f"  your line  {source}   {source.text}\n"
+                    f"  try        compute it in this job too, or keep it in a variable (flow.get_variable), which jobs share by name"
+                )
+        full_name = self.scope.namespace + name if name is not None else self.fresh_name(prefix)
+        existing = self._by_name.get(full_name)
+        if existing is not None:
+            raise DuplicateNameError(
+                f"job {self.name!r} already has an op named {full_name!r}\n"
+                f"  the first  {existing.op.name}   made at {existing.source}   {existing.source.text}\n"
+                f"  your line  {source}   {source.text}\n"
+                f"  try        give this one another name=, or leave the name out"
+            )
+        node = Node(self, op, full_name, inputs, attrs, self.scope, source)
+        node.outputs = tuple(
+            Blob(
+                node, i, shape, dt, suffix=suffix or f"out_{i}", batch_axis=batch_axis,
+                is_dynamic=is_dynamic, is_tensor_list=is_tensor_list,
+            )
+            for i, (shape, dt) in enumerate(outputs)
+        )  # fmt: skip
+        self.nodes.append(node)
+        self._by_name[full_name] = node
+        return node
+
+    def node(self, name: str) -> Node | None:
+        """The node of that full name."""
+        return self._by_name.get(name)
+
+    def blob(self, logical_blob_name: str) -> Blob | None:
+        """The Blob called ``op_name/blob_name``."""
+        op_name, _, suffix = logical_blob_name.partition("/")
+        found = self._by_name.get(op_name)
+        return next((b for b in found.outputs if b.blob_name == suffix), None) if found else None
+
+    # --- what a job is made of
+
+    def add_input(
+        self, label: str, shape: tuple[int, ...], dt: dtype, kind: str, batch_axis: int | None, source: Source
+    ) -> Blob:
+        node = self.add(
+            OP_INPUT, (), {}, [(shape, dt)], prefix="Input", suffix="out", batch_axis=batch_axis,
+            is_dynamic=kind != "Numpy", is_tensor_list=kind == "ListListNumpy",
+        )  # fmt: skip
+        node.source = source
+        blob = node.outputs[0]
+        self.inputs.append(Input(label, shape, dt, kind, blob))
+        return blob
+
+    def add_variable(self, variable: Variable, *, read: bool = True) -> Variable:
+        """Declares a variable under its full name; where ``read``, with a node that gives its value."""
+        self.variables[variable.name] = variable
+        if read:
+            outer, self.scope = self.scope, self.scope.replaced(namespace="")
+            try:
+                node = self.add(
+                    OP_VARIABLE, (), {"variable": variable.name}, [(variable.shape, variable.dtype)],
+                    name=variable.name, suffix="out",
+                )  # fmt: skip
+            finally:
+                self.scope = outer
+            variable.blob = node.outputs[0]
+        return variable
+
+    def assign(self, ref: Blob, value: Blob) -> None:
+        """At the end of a call the variable behind ``ref`` becomes ``value``."""
+        self.assigns[ref.node.attrs["variable"]] = value
+
+    def __repr__(self) -> str:
+        kind = "train" if self.train else "predict"
+        return f"<Graph of {kind} job {self.name!r}: {len(self.nodes)} ops, {len(self.variables)} variables>"
+
+
+_current: ContextVar[Graph | None] = ContextVar("oneflow_current_graph", default=None)
+
+
+def current_or_none() -> Graph | None:
+    return _current.get()
+
+
+def current(what: str = "this") -> Graph:
+    """The graph of the job whose body is running. Raises ModeError outside a job."""
+    graph = _current.get()
+    if graph is None:
+        line = caller()
+        raise ModeError(
+            f"{what} can only be called inside a job function\n"
+            f"  your line  {line}   {line.text}\n"
+            f"  try        move it into the body of a function under @flow.global_function(...)"
+        )
+    return graph
+
+
+@contextmanager
+def tracing(graph: Graph) -> Iterator[Graph]:
+    """Makes ``graph`` the current one."""
+    token = _current.set(graph)
+    try:
+        yield graph
+    finally:
+        _current.reset(token)
+
+
+__all__ = [
+    "OP_INPUT", "OP_VARIABLE", "Graph", "Initializer", "Input", "Objective", "Variable", "Watch", "current",
+    "current_or_none", "is_library", "tracing",
+]  # fmt: skip

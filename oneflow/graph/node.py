@@ -1,0 +1,345 @@
+"""Blob and Node: the values of a job that do not exist yet, and what makes them. Plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+
+from .. import dist
+from .._source import Source, caller
+from ..dist import Distribute, Placement
+from ..dtype import dtype
+from ..errors import BlobUseError
+from .op import OpDef
+
+if TYPE_CHECKING:
+    from .graph import Graph
+
+INVALID_AXIS = -22
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What was current when a node was made."""
+
+    placement: Placement
+    view: str = "consistent"
+    namespace: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def device_parallel_desc_symbol(self) -> Scope:  # OneFlow's spelling of "the placement's facts"
+        return self
+
+    @property
+    def device_tag(self) -> str:
+        return self.placement.tag
+
+    @property
+    def parallel_num(self) -> int:
+        return self.placement.parallel_num
+
+    @property
+    def machine_id2device_id_list(self) -> dict[int, list[int]]:
+        table: dict[int, list[int]] = {}
+        for machine, device in self.placement.devices:
+            table.setdefault(machine, []).append(device)
+        return table
+
+    def replaced(self, **changes: Any) -> Scope:
+        return replace(self, **changes)
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """One op of a job: what it computes, from what, under which name, and the user's line that asked for it."""
+
+    graph: Graph
+    op: OpDef
+    name: str
+    inputs: tuple[Blob, ...]
+    attrs: Mapping[str, Any]
+    scope: Scope
+    source: Source
+    outputs: tuple[Blob, ...] = ()
+
+    def __repr__(self) -> str:
+        made = ", ".join(str(b) for b in self.outputs)
+        return f"{self.name} = {self.op.name}({', '.join(b.node.name for b in self.inputs)}) -> {made}  # {self.source}"
+
+
+class Blob:
+    """A value of a job that does not exist yet: shape, dtype and the op that will make it.
+
+    Arithmetic (``+ - * / %``), negation, powers, comparisons and basic slicing of Blobs add ops to the job. Everything
+    that would need a number now (``if``, ``float()``, iteration, NumPy functions) raises BlobUseError.
+    """
+
+    __slots__ = ("node", "index", "shape", "dtype", "batch_axis", "distribute", "is_dynamic", "is_tensor_list", "_suffix")
+
+    # ops/operators.py fills this in, so that the graph needs to know no op
+    operator: ClassVar[Callable[[str, Any, Any], Blob]]
+
+    def __init__(
+        self,
+        node: Node,
+        index: int,
+        shape: tuple[int, ...],
+        dtype: dtype,
+        *,
+        suffix: str = "out",
+        batch_axis: int | None = None,
+        is_dynamic: bool = False,
+        is_tensor_list: bool = False,
+    ):
+        self.node = node
+        self.index = index
+        self.shape = shape
+        self.dtype = dtype
+        self.batch_axis = INVALID_AXIS if batch_axis is None else batch_axis
+        self.distribute = dist.auto()
+        self.is_dynamic = is_dynamic
+        self.is_tensor_list = is_tensor_list
+        self._suffix = suffix
+
+    # --- what is known about it
+
+    @property
+    def op_name(self) -> str:
+        return self.node.name
+
+    @property
+    def blob_name(self) -> str:
+        return self._suffix
+
+    @property
+    def logical_blob_name(self) -> str:
+        return f"{self.op_name}/{self.blob_name}"
+
+    @property
+    def unique_name(self) -> str:
+        d = self.distribute
+        return self.logical_blob_name + {"split": f":S{d.axis}", "broadcast": ":B"}.get(d.kind, "")
+
+    @property
+    def lbi(self) -> LogicalBlobId:
+        return LogicalBlobId(self.op_name, self.blob_name)
+
+    @property
+    def job_name(self) -> str:
+        return self.node.graph.name
+
+    @property
+    def split_axis(self) -> int:
+        return self.batch_axis if self.distribute.axis is None else self.distribute.axis
+
+    @property
+    def parallel_conf(self) -> Placement:
+        return self.node.scope.placement
+
+    @property
+    def parallel_size(self) -> int:
+        return self.node.scope.placement.parallel_num
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def source(self) -> Source:
+        """The user's line that made it."""
+        return self.node.source
+
+    def with_distribute(self, distribute: Distribute) -> Blob:
+        """The same Blob, asked for in another layout by whoever uses this handle."""
+        dist.assert_is_valid_distribute(distribute)
+        twin = Blob(
+            self.node, self.index, self.shape, self.dtype, suffix=self._suffix, batch_axis=self.batch_axis,
+            is_dynamic=self.is_dynamic, is_tensor_list=self.is_tensor_list,
+        )  # fmt: skip
+        twin.distribute = distribute
+        return twin
+
+    def set_distribute(self, distribute: Distribute) -> None:
+        dist.assert_is_valid_distribute(distribute)
+        self.distribute = distribute
+
+    def IdenticalTo(self, other: Blob) -> bool:
+        """Whether both stand for the same value, in the same layout."""
+        return self.node is other.node and self.index == other.index and self.distribute == other.distribute
+
+    def describe(self) -> str:
+        """``float32[8, 128]``, as error messages write it."""
+        return f"{self.dtype.name}[{', '.join(map(str, self.shape))}]"
+
+    def __repr__(self) -> str:
+        return f"<Blob {self.op_name!r} {self.describe()} of job {self.job_name!r}, made at {self.source}>"
+
+    __str__ = __repr__
+
+    # --- arithmetic
+
+    def __add__(self, other: Any) -> Blob:
+        return Blob.operator("add", self, other)
+
+    def __radd__(self, other: Any) -> Blob:
+        return Blob.operator("add", other, self)
+
+    def __sub__(self, other: Any) -> Blob:
+        return Blob.operator("subtract", self, other)
+
+    def __rsub__(self, other: Any) -> Blob:
+        return Blob.operator("subtract", other, self)
+
+    def __mul__(self, other: Any) -> Blob:
+        return Blob.operator("multiply", self, other)
+
+    def __rmul__(self, other: Any) -> Blob:
+        return Blob.operator("multiply", other, self)
+
+    def __truediv__(self, other: Any) -> Blob:
+        return Blob.operator("divide", self, other)
+
+    def __rtruediv__(self, other: Any) -> Blob:
+        return Blob.operator("divide", other, self)
+
+    def __mod__(self, other: Any) -> Blob:
+        return Blob.operator("mod", self, other)
+
+    def __rmod__(self, other: Any) -> Blob:
+        return Blob.operator("mod", other, self)
+
+    def __floordiv__(self, other: Any) -> Blob:
+        return Blob.operator("floordiv", self, other)
+
+    def __pow__(self, other: Any) -> Blob:
+        return Blob.operator("pow", self, other)
+
+    def __matmul__(self, other: Any) -> Blob:
+        return Blob.operator("matmul", self, other)
+
+    def __neg__(self) -> Blob:
+        return Blob.operator("negative", self, None)
+
+    def __abs__(self) -> Blob:
+        return Blob.operator("abs", self, None)
+
+    def __eq__(self, other: Any) -> Blob:  # type: ignore[override]
+        return Blob.operator("equal", self, other)
+
+    def __ne__(self, other: Any) -> Blob:  # type: ignore[override]
+        return Blob.operator("not_equal", self, other)
+
+    def __lt__(self, other: Any) -> Blob:
+        return Blob.operator("less", self, other)
+
+    def __le__(self, other: Any) -> Blob:
+        return Blob.operator("less_equal", self, other)
+
+    def __gt__(self, other: Any) -> Blob:
+        return Blob.operator("greater", self, other)
+
+    def __ge__(self, other: Any) -> Blob:
+        return Blob.operator("greater_equal", self, other)
+
+    def __getitem__(self, key: Any) -> Blob:
+        return Blob.operator("getitem", self, key)
+
+    # --- what would need a number now
+
+    def _refuse(self, what: str, instead: str) -> NoReturn:
+        line = caller()
+        raise BlobUseError(
+            f"{what}: Blob {self.op_name!r} in job {self.job_name!r} has no value while the job is being described\n"
+            f"  the Blob   {self.describe()}   made at {self.source}\n"
+            f"  your line  {line}   {line.text}\n"
+            f"  try        {instead}"
+        )
+
+    def __bool__(self) -> bool:
+        self._refuse(
+            "the truth of a Blob is not known yet",
+            "choose by value with flow.where(condition, x, y); to ask whether a Python variable is set, write `x is None`",
+        )
+
+    def __iter__(self) -> Any:
+        self._refuse(
+            "a Blob cannot be iterated over", f"loop over range({self.shape[0] if self.shape else 1}) and take slices with blob[i : i + 1]"
+        )
+
+    def __len__(self) -> int:
+        self._refuse("len() of a Blob", "use blob.shape[0], which is known")
+
+    def __contains__(self, item: Any) -> bool:
+        self._refuse("`in` on a Blob", "compare with flow.math.equal and reduce with flow.math.reduce_any")
+
+    def __float__(self) -> float:
+        self._refuse("float() of a Blob", "keep it a Blob and return it from the job; the call gives its number")
+
+    def __int__(self) -> int:
+        self._refuse("int() of a Blob", "keep it a Blob and return it from the job; the call gives its number")
+
+    def __index__(self) -> int:
+        self._refuse("a Blob as an index", "use flow.gather(params, indices)")
+
+    def __hash__(self) -> int:
+        self._refuse("a Blob cannot be hashed (its == adds an op)", "use blob.logical_blob_name as the key")
+
+    def __array__(self, *args: Any, **kwargs: Any) -> Any:
+        self._refuse("a NumPy function was applied to a Blob", "use the op of flow, flow.math or flow.nn of that name")
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        name = _UFUNCS.get(ufunc.__name__)
+        # np.float64(2) * blob: NumPy asks here before Python asks Blob.__rmul__
+        if name is not None and method == "__call__" and not kwargs and len(inputs) == 2:
+            if all(isinstance(x, Blob) or getattr(x, "ndim", 0) == 0 for x in inputs):
+                left, right = (x if isinstance(x, Blob) or not hasattr(x, "item") else x.item() for x in inputs)
+                return Blob.operator(name, left, right)
+            self._refuse(
+                "a NumPy array cannot be combined with a Blob",
+                "feed the array as an input of the job, or store it with flow.get_variable",
+            )
+        self._refuse(f"NumPy's {ufunc.__name__} was applied to a Blob", f"use flow.math.{ufunc.__name__} where it exists")
+
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        self._refuse(
+            f"NumPy's {function.__name__} was applied to a Blob", "use the op of flow, flow.math or flow.nn of that name"
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        hint = {
+            "numpy": "return the Blob from the job; the call gives its array",
+            "get": "return the Blob from the job; the call gives its array",
+            "reshape": "use flow.reshape(blob, shape)",
+            "astype": "use flow.cast(blob, dtype)",
+            "sum": "use flow.math.reduce_sum(blob)",
+            "mean": "use flow.math.reduce_mean(blob)",
+            "max": "use flow.math.reduce_max(blob)",
+            "T": "use flow.transpose(blob, perm)",
+        }.get(name, "see dir(flow.Blob) for what it has")
+        raise AttributeError(f"a Blob has no attribute {name!r}: {hint} (Blob {object.__getattribute__(self, 'node').name!r})")
+
+
+_UFUNCS = {
+    "add": "add", "subtract": "subtract", "multiply": "multiply", "divide": "divide", "true_divide": "divide",
+    "remainder": "mod", "floor_divide": "floordiv", "power": "pow", "matmul": "matmul", "equal": "equal",
+    "not_equal": "not_equal", "less": "less", "less_equal": "less_equal", "greater": "greater",
+    "greater_equal": "greater_equal",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class LogicalBlobId:
+    """OneFlow's pair of names for a Blob."""
+
+    _op_name: str
+    _blob_name: str
+
+    def op_name(self) -> str:
+        return self._op_name
+
+    def blob_name(self) -> str:
+        return self._blob_name

@@ -1,0 +1,206 @@
+"""From a call in a job's body to a node: argument checks, abstract evaluation, errors that speak of the user's line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache, partial
+from typing import Any, NoReturn
+
+import numpy as np
+
+from .. import dtype as dtypes
+from .._jax import jax
+from .._source import caller
+from ..dtype import dtype
+from ..errors import ArgumentError, AxisError, DtypeError, OneFlowError, ShapeError
+from ..graph.graph import current
+from ..graph.node import Blob
+from ..graph.op import OpDef
+
+OPS: dict[str, OpDef] = {}
+
+
+def op(
+    name: str | None = None,
+    *,
+    grad: Callable[..., tuple[Any, ...]] | None = None,
+    stops: Iterable[int] | bool = (),
+    multiple: bool = False,
+    random: bool = False,
+) -> Callable[[Callable[..., Any]], OpDef]:
+    """Makes an op of a function over arrays; see ``graph.op.OpDef`` for what the arguments mean."""
+
+    def make(define: Callable[..., Any]) -> OpDef:
+        op_name = name or define.__name__.lstrip("_")
+        made = OpDef(op_name, define, grad, stops if isinstance(stops, bool) else frozenset(stops), multiple, random)
+        if OPS.setdefault(op_name, made) is not made:
+            raise ValueError(f"there is an op named {op_name!r} already")
+        return made
+
+    return make
+
+
+def fail(error: type[OneFlowError], what: str, rule: str, inputs: Sequence[Any] = (), hint: str = "") -> NoReturn:
+    """Raises ``error`` in the one layout: rule broken, values with where they were made, the user's line, a way out."""
+    graph, line = current(what), caller()
+    rows = [f"{what} in job {graph.name!r}: {rule}"]
+    for i, value in enumerate(inputs):
+        if isinstance(value, Blob):
+            rows.append(f"  inputs[{i}]  {value.op_name}   {value.describe()}   made at {value.source}")
+        else:
+            rows.append(f"  inputs[{i}]  {value!r}")
+    rows.append(f"  your line  {line}   {line.text}")
+    if hint:
+        rows.append(f"  try        {hint}")
+    raise error("\n".join(rows))
+
+
+@lru_cache(maxsize=1)
+def _key_aval() -> Any:
+    return jax.eval_shape(lambda: jax.random.key(0))
+
+
+@lru_cache(maxsize=4096)
+def _infer(op: OpDef, avals: tuple[tuple[tuple[int, ...], Any], ...], attrs: tuple[tuple[str, Any], ...]) -> Any:
+    arrays = [jax.ShapeDtypeStruct(shape, np_dtype) for shape, np_dtype in avals]
+    keywords = dict(attrs)
+    with jax.enable_x64(True):
+        if op.random:
+            outputs = jax.eval_shape(lambda key, *xs: op.define(*xs, key=key, **keywords), _key_aval(), *arrays)
+        else:
+            outputs = jax.eval_shape(partial(op.define, **keywords), *arrays)
+    return [(tuple(o.shape), dtypes.from_numpy(o.dtype)) for o in (outputs if op.multiple else (outputs,))]
+
+
+def infer(op: OpDef, inputs: Sequence[Blob], attrs: dict[str, Any]) -> list[tuple[tuple[int, ...], dtype]]:
+    """Shapes and dtypes of the outputs: the op's definition, evaluated abstractly."""
+    avals = tuple((b.shape, b.dtype.numpy_dtype) for b in inputs)
+    try:
+        return _infer(op, avals, tuple(sorted(attrs.items())))
+    except TypeError as error:
+        if "unhashable" not in str(error):
+            raise
+        return _infer.__wrapped__(op, avals, tuple(attrs.items()))
+
+
+def _emit(op: OpDef, inputs: tuple[Blob, ...], name: str | None, prefix: str | None, attrs: dict[str, Any]) -> tuple[Blob, ...]:
+    what = f"{op.name} {name!r}" if name is not None else op.name
+    graph = current(what)
+    for i, x in enumerate(inputs):
+        if not isinstance(x, Blob):
+            fail(ArgumentError, what, f"inputs[{i}] must be a Blob, got {type(x).__name__}", inputs,
+                 "make a constant with flow.constant(value, dtype, shape), or feed arrays as inputs of the job")  # fmt: skip
+        if x.is_tensor_list:
+            fail(ArgumentError, what, f"inputs[{i}] is a list of tensors (ListListNumpy), which this op does not take", inputs)
+    try:
+        outputs = infer(op, inputs, attrs)
+    except OneFlowError:
+        raise
+    except Exception as error:
+        kind = DtypeError if "dtype" in str(error) and "shape" not in str(error) else ShapeError
+        fail(kind, what, str(error).splitlines()[0] if str(error) else type(error).__name__, inputs)
+    batch_axis = next((b.batch_axis for b in inputs if b.batch_axis >= 0), None)
+    node = graph.add(
+        op, inputs, attrs, outputs, name=name, prefix=prefix or _camel(op.name),
+        batch_axis=batch_axis, is_dynamic=any(b.is_dynamic for b in inputs),
+    )  # fmt: skip
+    return node.outputs
+
+
+def emit(op: OpDef, *inputs: Blob, name: str | None = None, prefix: str | None = None, **attrs: Any) -> Blob:
+    """Adds a node with one output to the current job and gives its Blob.
+
+    ``prefix`` numbers unnamed nodes (``Conv2d_0``); it defaults to the op's name in camel case. Attributes should be
+    hashable (tuples, not lists): the abstract evaluation is cached by them.
+    """
+    return _emit(op, inputs, name, prefix, attrs)[0]
+
+
+def emit_many(op: OpDef, *inputs: Blob, name: str | None = None, prefix: str | None = None, **attrs: Any) -> tuple[Blob, ...]:
+    """As ``emit``, for an op with several outputs."""
+    return _emit(op, inputs, name, prefix, attrs)
+
+
+def _camel(name: str) -> str:
+    return "".join(part.capitalize() for part in name.split("_"))
+
+
+def is_number(value: Any) -> bool:
+    """A Python or NumPy number (bool included), not an array."""
+    return isinstance(value, (int, float, np.number, np.bool_))
+
+
+class want:
+    """Checks of arguments. Each gives the value back in its normal form, or raises with the user's line."""
+
+    @staticmethod
+    def blob(what: str, argument: str, value: Any) -> Blob:
+        if not isinstance(value, Blob):
+            hint = "feed arrays as inputs of the job, or make a constant with flow.constant(value, dtype, shape)"
+            fail(ArgumentError, what, f"{argument} must be a Blob, got {type(value).__name__} {value!r}"[:300], (), hint)
+        return value
+
+    @staticmethod
+    def blobs(what: str, argument: str, values: Any) -> list[Blob]:
+        if not isinstance(values, (list, tuple)) or not values:
+            fail(ArgumentError, what, f"{argument} must be a list or tuple of at least one Blob, got {values!r}"[:300])
+        return [want.blob(what, f"{argument}[{i}]", value) for i, value in enumerate(values)]
+
+    @staticmethod
+    def same_dtype(what: str, blobs: Sequence[Blob]) -> None:
+        if len({b.dtype for b in blobs}) > 1:
+            found = " and ".join(dict.fromkeys(b.dtype.name for b in blobs))
+            fail(DtypeError, what, f"inputs must have one dtype, got {found}; Blobs are never converted implicitly", blobs,
+                 f"convert with flow.cast(blob, flow.{blobs[0].dtype.name})")  # fmt: skip
+
+    @staticmethod
+    def same_shape(what: str, blobs: Sequence[Blob]) -> None:
+        if len({b.shape for b in blobs}) > 1:
+            fail(ShapeError, what, "inputs must have equal shapes, got " + " and ".join(str(b.shape) for b in blobs), blobs)
+
+    @staticmethod
+    def floating(what: str, blob: Blob) -> None:
+        if not blob.dtype.is_floating_point:
+            fail(DtypeError, what, f"needs a floating-point Blob, got {blob.dtype.name}", (blob,),
+                 "convert with flow.cast(blob, flow.float32)")  # fmt: skip
+
+    @staticmethod
+    def rank(what: str, blob: Blob, low: int, high: int | None = None) -> None:
+        if blob.ndim < low or (high is not None and blob.ndim > high):
+            expected = f"{low}" if high == low else f"at least {low}" if high is None else f"{low} to {high}"
+            fail(ShapeError, what, f"needs a Blob of rank {expected}, got rank {blob.ndim}", (blob,))
+
+    @staticmethod
+    def axis(what: str, axis: Any, rank: int, argument: str = "axis", inputs: Sequence[Any] = ()) -> int:
+        """An axis in [-rank, rank), as a non-negative int."""
+        if isinstance(axis, bool) or not isinstance(axis, (int, np.integer)):
+            fail(ArgumentError, what, f"{argument} must be an int, got {axis!r}", inputs)
+        if not -rank <= axis < rank:
+            fail(AxisError, what, f"{argument}={axis} is outside [{-rank}, {rank})", inputs)
+        return int(axis) % rank
+
+    @staticmethod
+    def axes(what: str, axis: Any, rank: int, argument: str = "axis", inputs: Sequence[Any] = ()) -> tuple[int, ...]:
+        """None (all), an int, or a list or tuple of ints; sorted, each once."""
+        if axis is None:
+            return tuple(range(rank))
+        many = axis if isinstance(axis, (list, tuple)) else [axis]
+        return tuple(sorted({want.axis(what, a, rank, argument, inputs) for a in many}))
+
+    @staticmethod
+    def ints(what: str, argument: str, value: Any, length: int | None = None) -> tuple[int, ...]:
+        """An int (repeated ``length`` times) or a sequence of ``length`` ints."""
+        if isinstance(value, (int, np.integer)) and not isinstance(value, bool) and length is not None:
+            return (int(value),) * length
+        ok = isinstance(value, (list, tuple)) and all(isinstance(v, (int, np.integer)) and not isinstance(v, bool) for v in value)
+        if not ok or (length is not None and len(value) not in (1, length)):
+            size = "ints" if length is None else f"an int or {length} ints"
+            fail(ArgumentError, what, f"{argument} must be {size}, got {value!r}")
+        values = tuple(int(v) for v in value)
+        return values * length if length is not None and len(values) == 1 else values
+
+    @staticmethod
+    def choice(what: str, argument: str, value: Any, choices: Sequence[str]) -> str:
+        if value not in choices:
+            fail(ArgumentError, what, f"{argument} must be one of {', '.join(map(repr, choices))}, got {value!r}")
+        return value

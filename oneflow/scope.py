@@ -1,0 +1,126 @@
+"""What is current while a job's body is traced: placement, view, namespace, options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from .dist import Placement, parse_placement
+from .errors import ArgumentError
+from .graph.graph import Graph, current, current_or_none
+from .graph.node import Scope
+
+
+class _ScopeContext:
+    """A context manager that changes the current scope; it may be entered again, and nests."""
+
+    def __init__(self, what: str, change: Callable[[Scope], Scope]):
+        self._what = what
+        self._change = change
+        self._outer: list[tuple[Graph, Scope]] = []
+
+    def __enter__(self) -> Scope:
+        graph = current(self._what)
+        self._outer.append((graph, graph.scope))
+        graph.scope = self._change(graph.scope)
+        return graph.scope
+
+    def __exit__(self, *exc: object) -> None:
+        graph, outer = self._outer.pop()
+        graph.scope = outer
+
+    def __repr__(self) -> str:
+        return f"<{self._what}>"
+
+
+class PlacementScope(_ScopeContext):
+    """Made by ``placement(...)``; also a value for ``FunctionConfig.default_placement_scope``."""
+
+    def __init__(self, placement: Placement):
+        super().__init__(f"flow.scope.placement({placement})", lambda scope: scope.replaced(placement=placement))
+        self.placement = placement
+
+
+class View(_ScopeContext):
+    """Made by ``consistent_view()`` and ``mirrored_view()``; also a value for ``default_logical_view``."""
+
+    def __init__(self, name: str):
+        super().__init__(f"flow.scope.{name}_view()", lambda scope: scope.replaced(view=name))
+        self.name = name
+
+
+def placement(device_tag: str, machine_device_ids: str | Iterable[str]) -> PlacementScope:
+    """Ops made inside run on these devices.
+
+    Args:
+      device_tag: "gpu" or "cpu".
+      machine_device_ids: "machine:device", "machine:first-last" (inclusive), or a list of such strings.
+    Raises:
+      ArgumentError: the tag or a string is not one of these.
+    """
+    return PlacementScope(parse_placement(device_tag, machine_device_ids))
+
+
+def namespace(name: str) -> _ScopeContext:
+    """Names of ops and variables made inside begin with ``name-``; nested ones join: ``a-b-weight``."""
+    if not isinstance(name, str):
+        raise ArgumentError(f"flow.scope.namespace needs a str, got {name!r}")
+    return _ScopeContext(f"flow.scope.namespace({name!r})", lambda scope: scope.replaced(namespace=f"{scope.namespace}{name}-"))
+
+
+def consistent_view() -> View:
+    """One logical tensor, whatever the number of devices."""
+    return View("consistent")
+
+
+def mirrored_view() -> View:
+    """One tensor a device."""
+    return View("mirrored")
+
+
+def consistent_view_enabled() -> bool:
+    """Whether the consistent view is current; False outside jobs."""
+    graph = current_or_none()
+    return graph is not None and graph.scope.view == "consistent"
+
+
+def mirrored_view_enabled() -> bool:
+    """Whether the mirrored view is current; False outside jobs."""
+    graph = current_or_none()
+    return graph is not None and graph.scope.view == "mirrored"
+
+
+_OPTIONS = {
+    "checkpointing": bool, "ssp_num_stages": int, "ssp_stage_id": int, "pipeline_stage_id_hint": int,
+    "quantization_aware_training": bool,
+}  # fmt: skip
+
+
+def config(**options: Any) -> _ScopeContext:
+    """Options for the ops made inside: ``checkpointing``, ``ssp_num_stages``, ``ssp_stage_id``, ...
+
+    Raises:
+      ArgumentError: an unknown option, or a value of another type.
+    """
+    for name, value in options.items():
+        if name not in _OPTIONS or type(value) is not _OPTIONS[name]:
+            known = ", ".join(f"{n}: {t.__name__}" for n, t in _OPTIONS.items())
+            raise ArgumentError(f"scope option {name}={value!r}: known options are {known}")
+    return _ScopeContext("flow.experimental.scope.config", lambda scope: scope.replaced(options={**scope.options, **options}))
+
+
+def current_scope() -> Scope:
+    """The scope that is current in the job being described."""
+    return current("flow.current_scope()").scope
+
+
+@contextmanager
+def graph_scope(scope: Scope) -> Iterator[None]:
+    """Runs with exactly this scope; for code of the library that adds nodes later."""
+    graph = current()
+    outer, graph.scope = graph.scope, scope
+    try:
+        yield
+    finally:
+        graph.scope = outer

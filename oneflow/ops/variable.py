@@ -1,0 +1,98 @@
+"""get_variable: tensors that outlive a call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .. import dist
+from .. import dtype as dtypes
+from .. import initializers
+from .._source import caller
+from ..dtype import dtype
+from ..errors import ArgumentError, DuplicateNameError
+from ..graph.graph import Initializer, Variable, current
+from ..graph.node import Blob
+from ._emit import fail, want
+
+
+def get_variable(
+    name: str,
+    shape: Sequence[int] | None = None,
+    dtype: dtype | None = dtypes.float32,
+    initializer: Initializer | None = None,
+    regularizer: Any = None,
+    trainable: bool | None = None,
+    model_name: str | None = None,
+    random_seed: int | None = None,
+    distribute: dist.Distribute = dist.broadcast(),  # noqa: B008 - an immutable singleton
+    reuse: bool = True,
+) -> Blob:
+    """Declares a variable of this job and gives its value at the start of a call.
+
+    Jobs of a session share variables by name: a train job updates what a predict job reads. Asking again for a name in
+    one job gives the same Blob.
+
+    Args:
+      name: made unique by the surrounding namespaces; also the name in checkpoints.
+      shape: sizes, all > 0.
+      dtype: element type; None means the job's ``default_data_type``.
+      initializer: how the first value is made (``flow.*_initializer``); None means the job's ``default_initializer_conf``.
+      regularizer: what is added to its gradient (``flow.regularizers``).
+      trainable: None and True let train jobs update it.
+      model_name: an annotation such as "weight" or "bias".
+      random_seed: makes the first value reproducible, whatever ``flow.manual_seed`` says.
+      distribute: how it lies on several devices.
+      reuse: False makes asking again for the name an error.
+    Raises:
+      ArgumentError: name, shape, dtype or initializer is missing or of the wrong type.
+      VariableConflictError: the name is declared already with another shape or dtype.
+      DuplicateNameError: the name is declared already and ``reuse`` is False.
+    """
+    what = f"get_variable {name!r}"
+    graph = current("flow.get_variable")
+    if not isinstance(name, str) or not name:
+        fail(ArgumentError, what, f"name must be a non-empty str, got {name!r}")
+    if "/" in name or name in (".", ".."):
+        fail(ArgumentError, what, 'a variable\'s name is a directory of the checkpoint and cannot contain "/"', (), 'join scopes with "-"')
+    if shape is None:
+        fail(ArgumentError, what, "shape is required", (), "pass shape=(...)")
+    if not isinstance(shape, (list, tuple)):
+        fail(ArgumentError, what, f"shape must be a list or tuple of ints, got {shape!r}")
+    sizes = want.ints(what, "shape", shape)
+    if any(size <= 0 for size in sizes):
+        fail(ArgumentError, what, f"sizes must be > 0, got shape={sizes}")
+    if dtype is None:
+        dtype = graph.config.get("default_data_type", dtypes.float32) if graph.config is not None else dtypes.float32
+    if not isinstance(dtype, dtypes.dtype):
+        dtypes.as_dtype(dtype)
+    if random_seed is not None and (isinstance(random_seed, bool) or not isinstance(random_seed, (int, np.integer))):
+        fail(ArgumentError, what, f"random_seed must be an int, got {random_seed!r}")
+    dist.assert_is_valid_distribute(distribute)
+    if initializer is None and graph.config is not None:
+        conf = graph.config.get("default_initializer_conf")
+        initializer = None if conf is None else initializers.from_conf(conf)
+    if initializer is None:
+        fail(ArgumentError, what, "it has no initializer", (),
+             "pass initializer=flow.random_normal_initializer() or another, or set FunctionConfig.default_initializer_conf")  # fmt: skip
+    if not hasattr(initializer, "draw"):
+        fail(ArgumentError, what, f"initializer must be one of flow's, such as flow.zeros_initializer(), got {initializer!r}"[:300])
+    variable = Variable(
+        name=graph.scope.namespace + name, shape=sizes, dtype=dtype, initializer=initializer, source=caller(),
+        trainable=graph.train and trainable is not False, regularizer=regularizer, model_name=model_name,
+        random_seed=None if random_seed is None else int(random_seed), distribute=distribute,
+    )  # fmt: skip
+    existing = graph.variables.get(variable.name)
+    if existing is not None and existing.blob is not None:
+        if not reuse:
+            fail(DuplicateNameError, what, f"variable {variable.name!r} already exists in this job, declared at {existing.source}", (),
+                 "give this layer another name=, or pass reuse=True to share the variable")  # fmt: skip
+        existing.must_agree(variable)
+        return existing.blob
+    blob = graph.add_variable(variable).blob
+    assert blob is not None
+    if distribute.kind == "split":
+        blob.distribute = distribute
+    return blob

@@ -1,0 +1,69 @@
+"""What every test gets: a directory of its own for caches, no network, and an empty session."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+# Before oneflow or jax are imported: nothing may read or write the real user's directories. The worker processes of a
+# parallel run inherit the directory of the process that started them.
+if "ONEFLOW_TEST_HOME" not in os.environ:
+    _home = tempfile.mkdtemp(prefix="oneflow-tests-")
+    atexit.register(shutil.rmtree, _home, ignore_errors=True)
+    os.environ["ONEFLOW_TEST_HOME"] = _home
+    os.environ["HOME"] = os.environ["USERPROFILE"] = _home
+    os.environ["XDG_CACHE_HOME"] = os.path.join(_home, ".cache")
+    os.environ["XDG_CONFIG_HOME"] = os.path.join(_home, ".config")
+    os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = os.path.join(_home, ".hypothesis")
+    # Programs that tests start must not inherit what a user has set for their own.
+    for _name in [n for n in os.environ if n.startswith(("JAX_", "ONEFLOW_")) and n != "ONEFLOW_TEST_HOME"]:
+        del os.environ[_name]
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+import oneflow as flow  # noqa: E402
+
+PACKAGE = Path(flow.__file__).resolve().parent
+ROOT = Path(__file__).resolve().parent.parent
+if PACKAGE.parent == ROOT:
+    # The working tree is being tested without having been installed; programs that tests start must find it, too.
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+
+
+class NetworkUseError(RuntimeError):
+    """A test wanted to reach another machine."""
+
+
+def _guarded(connect):
+    def checked(self: socket.socket, address):
+        if self.family in (socket.AF_INET, socket.AF_INET6) and not _is_loopback(address[0]):
+            raise NetworkUseError(f"tests must not use the network, but this one connects to {address!r}")
+        return connect(self, address)
+
+    return checked
+
+
+def _is_loopback(host: str) -> bool:
+    return host in ("localhost", "::1", "") or host.startswith("127.")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_network() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket.socket, "connect", _guarded(socket.socket.connect))
+        patch.setattr(socket.socket, "connect_ex", _guarded(socket.socket.connect_ex))
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _empty_session() -> Iterator[None]:
+    """Jobs, variables and settings of one test are not seen by the next one."""
+    flow.clear_default_session()
+    yield
+    flow.clear_default_session()

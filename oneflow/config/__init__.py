@@ -1,0 +1,143 @@
+"""``flow.config``: settings of the session to come, made outside jobs and before the first call. And FunctionConfig.
+
+Every name below without an underscore is one setting; the definitions are the table. Settings hold for one session:
+``flow.clear_default_session()`` puts them back to their defaults.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .._refuse import closest, refuse
+from ..errors import ArgumentError, ConfigError, ModeError
+from ..graph.graph import current_or_none
+from . import collective_boxing
+from ._function_config import FunctionConfig, FunctionDesc, function_config
+from ._function_options import FUNCTION_OPTIONS
+from ._options import table
+from ._resource import Resource, ResourceSetter, SessionResource, setting
+
+_THREADS = "no effect: XLA and the dispatcher have their own threads"
+_NETWORK = "no effect: JAX's own multi-process runtime carries the data"
+_MEMORY = "no effect: JAX allocates memory (see its XLA_PYTHON_CLIENT_* environment variables)"
+_SCHEDULE = "no effect: XLA schedules the collectives"
+_MODEL_IO = "no effect: there is one way of reading and writing models; variables are initialised when the session starts"
+_FILES = "no effect: checkpoints are written by one path, whatever their size"
+_NATIVE = "libraries of OneFlow's native ops cannot be run"
+
+# devices
+gpu_device_num = setting("gpu_device_num", int, None, "GPUs per machine for jobs without a placement; 1 by default.", minimum=0)
+cpu_device_num = setting("cpu_device_num", int, None, "CPU devices per machine for jobs without a placement.", minimum=0)
+machine_num = setting("machine_num", int, 0, "Machines for jobs without a placement; 0 means all of flow.env.machine.", minimum=0)
+strict_devices = setting(
+    "strict_devices", bool, False,
+    'Makes a "gpu" placement on a machine without GPUs an error; otherwise the CPU stands in, with one notice.', implied=True,
+)  # fmt: skip
+enable_tensor_float_32_compute = setting(
+    "enable_tensor_float_32_compute", bool, True,
+    "no effect: products follow JAX's own setting (jax_default_matmul_precision)", implied=True,
+)  # fmt: skip
+
+# looking inside
+enable_debug_mode = setting("enable_debug_mode", bool, False, "no effect: nothing is dumped; print a job to see its graph")
+collect_act_event = setting("collect_act_event", int, 0, "no effect: profile with jax.profiler", implied=1)
+
+# models on disk
+enable_legacy_model_io = setting("enable_legacy_model_io", bool, False, _MODEL_IO, implied=True)
+enable_model_io_v2 = setting("enable_model_io_v2", bool, False, _MODEL_IO)
+max_mdsave_worker_num = setting("max_mdsave_worker_num", int, 64, _FILES)
+persistence_buf_byte = setting("persistence_buf_byte", int, None, _FILES)
+save_downloaded_file_to_local_fs = setting("save_downloaded_file_to_local_fs", bool, False, _FILES, implied=True)
+
+# threads, memory, network
+compute_thread_pool_size = setting("compute_thread_pool_size", int, None, _THREADS)
+thread_enable_local_message_queue = setting("thread_enable_local_message_queue", bool, False, _THREADS)
+reserved_host_mem_mbyte = setting("reserved_host_mem_mbyte", int, 500, _MEMORY)
+reserved_device_mem_mbyte = setting("reserved_device_mem_mbyte", int, 500, _MEMORY)
+enable_numa_aware_cuda_malloc_host = setting("enable_numa_aware_cuda_malloc_host", bool, False, _MEMORY, implied=True)
+enable_mem_chain_merge = setting("enable_mem_chain_merge", bool, True, _MEMORY, implied=True)
+comm_net_worker_num = setting("comm_net_worker_num", int, 4, _NETWORK)
+use_rdma = setting("use_rdma", bool, False, _NETWORK, implied=True)
+rdma_mem_block_mbyte = setting("rdma_mem_block_mbyte", int, 8, _NETWORK)
+rdma_recv_msg_buf_mbyte = setting("rdma_recv_msg_buf_mbyte", int, 6, _NETWORK)
+nccl_use_compute_stream = setting("nccl_use_compute_stream", bool, False, _SCHEDULE, implied=False)
+disable_group_boxing_by_dst_parallel = setting("disable_group_boxing_by_dst_parallel", bool, False, _SCHEDULE, implied=False)
+
+# op libraries
+load_library = setting("load_library", str, "", "Loads a library of ops when the session starts.", refused=bool, pending=_NATIVE)
+load_library_now = setting("load_library_now", str, "", "Loads a library of ops at once.", refused=bool, pending=_NATIVE)
+
+
+def legacy_model_io_enabled() -> bool:
+    """What ``enable_legacy_model_io`` was set to."""
+    return Resource.enable_legacy_model_io
+
+
+def _outside_jobs(what: str) -> None:
+    if current_or_none() is not None:
+        refuse(ModeError, f"{what} can only be called outside job functions")
+
+
+def enable_eager_execution(val: bool = True) -> None:
+    """``flow.enable_eager_execution``: eager mode does not exist here, so only False is accepted.
+
+    Raises:
+      ModeError: ``val`` is True.
+    """
+    _outside_jobs("flow.enable_eager_execution")
+    if type(val) is not bool:
+        refuse(ArgumentError, f"flow.enable_eager_execution takes a bool, got {val!r}")
+    if val:
+        refuse(ModeError, "eager execution is not supported: jobs are traced once and compiled",
+               hint="leave the call out; a synchronous job (-> tp.Numpy) returns its values at once")  # fmt: skip
+
+
+def eager_execution_enabled() -> bool:
+    """Always False: jobs are traced once and compiled."""
+    return False
+
+
+def inter_job_reuse_mem_strategy(strategy_str: str, job_set: Any = None, **kwargs: Any) -> None:
+    """``flow.inter_job_reuse_mem_strategy``: accepted for one of OneFlow's three strategies; no effect, XLA plans memory.
+
+    Args:
+      strategy_str: "reuse_mem_priority", "parallelism_priority" or "custom_parallelism".
+    Raises:
+      ArgumentError: another strategy.
+    """
+    _outside_jobs("flow.inter_job_reuse_mem_strategy")
+    strategies = ("reuse_mem_priority", "parallelism_priority", "custom_parallelism")
+    if strategy_str not in strategies:
+        refuse(ArgumentError, f"inter_job_reuse_mem_strategy takes one of {', '.join(strategies)}, got {strategy_str!r}")
+
+
+def settings_table() -> str:
+    """Every setting of ``flow.config``, as a Markdown table."""
+    return table(list(Resource._options.values()))
+
+
+def function_settings_table() -> str:
+    """Every setting of FunctionConfig, as a Markdown table."""
+    return table(FUNCTION_OPTIONS)
+
+
+def _setting_names() -> list[str]:
+    return [name for name, value in globals().items() if isinstance(value, ResourceSetter)]
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("_"):
+        raise AttributeError(name)
+    near = closest(name, [*_setting_names(), "legacy_model_io_enabled", "collective_boxing"])
+    found = [("close", ", ".join(near))] if near else []
+    refuse(ConfigError, f"flow.config has no setting {name!r}", found=found, hint=f"flow.config.{near[0]}(...)" if near else "")
+
+
+def __dir__() -> list[str]:
+    return sorted([*_setting_names(), "legacy_model_io_enabled", "collective_boxing"])
+
+
+__all__ = [
+    "FunctionConfig", "FunctionDesc", "Resource", "SessionResource", "collective_boxing", "eager_execution_enabled",
+    "enable_eager_execution", "function_config", "inter_job_reuse_mem_strategy",
+]  # fmt: skip

@@ -1,0 +1,116 @@
+"""The settings of FunctionConfig: one table. A new setting is one row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .. import dtype as dtypes
+from ..dtype import dtype
+from ..scope import PlacementScope, View
+from ._options import REQUIRED, Option
+
+# Why nothing reads a setting.
+_XLA = "no effect: XLA compiles the job and chooses its own kernels, fusions and layouts"
+_MEMORY = "no effect: XLA plans memory"
+_CUDNN = "no effect: XLA chooses the convolution algorithm"
+_NCCL = "no effect: XLA inserts and fuses the collectives (OneFlow itself ignored it from v0.1.3 on)"
+_REWRITE = "no effect: the compiled program is the same with and without this graph rewrite"
+_HALF = "no effect: float16 products are accumulated in float32"
+_TENSORRT = "no effect: the job runs through XLA in its own dtypes, which is at least as precise"
+_QAT = "no effect: only quantization-aware training reads it"
+_STATES = "no effect: results do not depend on where optimizer states lie"
+
+
+def _switch(name: str, default: bool, effect: str, *aliases: str, implied: Any = True, **more: Any) -> Option:
+    return Option(name, (bool,), default, effect, implied=implied, aliases=aliases, **more)
+
+
+FUNCTION_OPTIONS: list[Option] = [
+    # what a job is
+    Option("default_data_type", (dtype,), dtypes.float32, "Element type of variables and ops that are given none."),
+    Option("default_initializer_conf", (dict,), None,
+           'Initializer of variables that are given none, e.g. {"random_normal_conf": {"mean": 0.0, "std": 0.1}}.'),
+    Option("default_logical_view", (View,), None,
+           "flow.scope.consistent_view() or mirrored_view(); by default consistent, but mirrored with inputs of a List kind.",
+           aliases=("default_distribute_strategy",)),
+    Option("default_placement_scope", (PlacementScope,), None,
+           "flow.scope.placement(...): the job's outermost placement, by default all devices of flow.config."),
+    Option("concurrency_width", (int,), 128, "At most this many calls of the job are submitted and not delivered.", minimum=1),
+    # training, the older way
+    Option("train.primary_lr", (float,), None, "Learning rate of the dict style of training."),
+    Option("train.secondary_lr", (float,), None,
+           'Learning rate of variables with model_name="bias" (dict style); the primary one by default.'),
+    Option("train.model_update_conf", (dict,), None, 'Update rule of the dict style, e.g. {"momentum_conf": {"beta": 0.9}}.'),
+    Option("train.loss_scale_factor", (float,), None, "Static loss scale of the dict style."),
+    Option("train.num_gradient_accumulation_steps", (int,), 1, "Splits the inputs into micro-batches, one update for all.",
+           refused=lambda steps: steps > 1, pending="gradient accumulation"),
+    Option("indexed_slices_optimizer_conf", (dict,), None, "Updates only the rows of a variable that a gather touched.",
+           refused=lambda conf: conf.get("enable", True), pending="row-sparse updates"),
+    Option("optimizer_placement_optimization_mode", (str,), None, _STATES, argument="mode",
+           choices=("non_distributed", "distributed_split"), aliases=("train.optimizer_placement_optimization_mode",)),
+    Option("optimizer_placement_optimization_threshold", (int,), 1024, _STATES,
+           aliases=("train.optimizer_placement_optimization_threshold",)),
+    _switch("enable_non_distributed_optimizer", False, _STATES),
+    Option("non_distributed_optimizer_group_size_mbyte", (int,), None, _STATES),
+    _switch("enable_fuse_model_update_ops", False, _REWRITE),
+    _switch("enable_gradients_stats_aggregation", True, _REWRITE),
+    # precision
+    _switch("enable_auto_mixed_precision", False, "Computes in float16 where that is safe.", refused=bool,
+            pending="automatic mixed precision"),
+    _switch("enable_quantization_aware_training", False, "Simulates int8 inference while training.", "enable_qat", refused=bool,
+            pending="quantization-aware training"),
+    _switch("qat.per_channel_weight_quantization", False, _QAT),
+    _switch("qat.symmetric", True, _QAT),
+    Option("qat.moving_min_max_momentum", (float,), 0.95, _QAT),
+    Option("qat.moving_min_max_stop_update_after_iters", (int, float), None, _QAT),
+    Option("qat.target_backend", (str,), "", _QAT, choices=("", "tensorrt", "tensorrt7", "cambricon")),
+    _switch("enable_float_compute_for_half_gemm", True, _HALF),
+    _switch("cudnn_conv_enable_pseudo_half", True, _HALF, "enable_cudnn_conv_pseudo_half", implied=REQUIRED),
+    _switch("cudnn_conv_enable_true_half", False, _HALF, "enable_true_half_config_when_conv"),
+    # stages
+    _switch("enable_ssp", False, "Runs a job's stages on different batches at once.", refused=bool, pending="staged execution"),
+    Option("ssp_partition_strategy", (str,), "naive_sequential", "no effect: only enable_ssp reads it"),
+    Option("ssp_partition_scope_ids", (list,), [], "no effect: only enable_ssp reads it"),
+    # convolutions
+    _switch("enable_cudnn", True, _CUDNN),
+    Option("cudnn_buf_limit_mbyte", (int,), 1024, _CUDNN),
+    Option("cudnn_conv_force_fwd_algo", (int,), None, _CUDNN),
+    Option("cudnn_conv_force_bwd_data_algo", (int,), None, _CUDNN),
+    Option("cudnn_conv_force_bwd_filter_algo", (int,), None, _CUDNN),
+    _switch("cudnn_conv_heuristic_search_algo", True, _CUDNN, implied=REQUIRED),
+    _switch("cudnn_conv_use_deterministic_algo_only", False, _CUDNN, implied=REQUIRED),
+    _switch("enable_cudnn_fused_normalization_add_relu", False, _CUDNN, implied=REQUIRED),
+    # memory
+    _switch("enable_inplace", True, _MEMORY),
+    _switch("enable_inplace_in_reduce_struct", True, _MEMORY),
+    _switch("enable_reused_mem", True, _MEMORY),
+    _switch("enable_keep_header_only", False, _MEMORY),
+    _switch("use_memory_allocation_algorithm_v2", True, _MEMORY, implied=REQUIRED),
+    _switch("allow_cpu_return_op", True, "no effect: results arrive in host memory from any device", implied=REQUIRED),
+    # graph rewrites and other compilers
+    _switch("enable_fuse_add_to_output", False, _REWRITE, implied=REQUIRED),
+    _switch("enable_fuse_cast_scale", False, _REWRITE),
+    _switch("prune_parallel_cast_ops", True, _REWRITE),
+    _switch("prune_cast_to_static_shape_ops", True, _REWRITE),
+    _switch("prune_amp_white_identity_ops", True, _REWRITE),
+    _switch("do_parallel_cast_before_widening_type_cast", True, _REWRITE),
+    _switch("use_xla_jit", False, "no effect: every job is compiled by XLA"),
+    _switch("use_openvino", False, _XLA),
+    _switch("use_tensorrt", False, _TENSORRT),
+    _switch("tensorrt.use_fp16", False, _TENSORRT),
+    _switch("tensorrt.use_int8", False, _TENSORRT),
+    Option("tensorrt.int8_calibration", (str,), None, _TENSORRT),
+    Option("exp_run_conf", (dict,), None, _XLA),
+    # collectives
+    _switch("enable_nccl", True, _NCCL),
+    _switch("use_nccl_inter_node_communication", False, _NCCL),
+    _switch("use_boxing_v2", False, _NCCL),
+    _switch("enable_all_reduce_group", True, _NCCL),
+    Option("all_reduce_group_num", (int,), None, _NCCL),
+    Option("all_reduce_lazy_ratio", (float,), None, _NCCL),
+    Option("all_reduce_group_min_mbyte", (int,), None, _NCCL),
+    Option("all_reduce_group_size_warmup", (float,), None, _NCCL),
+    _switch("all_reduce_fp16", False, "no effect: gradients are summed in their own dtype"),
+    _switch("disable_all_reduce_sequence", False, _NCCL),
+    _switch("__is_user_function__", True, "no effect: OneFlow's own mark for jobs that a user wrote"),
+]  # fmt: skip

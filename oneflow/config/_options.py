@@ -1,0 +1,127 @@
+"""What a setting is: its name, the values it takes, and what it does. Shared by FunctionConfig and ``flow.config``."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from .._refuse import refuse
+from ..dtype import dtype
+from ..errors import ArgumentError, ModeError
+
+logger = logging.getLogger("oneflow")
+
+REQUIRED: Final = inspect.Parameter.empty
+_HARMLESS: dict[type, tuple[type, ...]] = {bool: (np.bool_,), int: (np.integer,), float: (int, np.floating, np.integer)}
+_already_logged: set[str] = set()
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A row of a table of settings.
+
+    ``implied`` is what a call without an argument means. ``effect`` begins with "no effect" where nothing reads the
+    value. ``refused`` tells the values that would change results but are not built, and ``pending`` why.
+    """
+
+    name: str
+    types: tuple[type, ...]
+    default: Any
+    effect: str
+    implied: Any = REQUIRED
+    argument: str = "value"
+    choices: tuple[Any, ...] = ()
+    minimum: float | None = None
+    aliases: tuple[str, ...] = ()
+    refused: Callable[[Any], bool] | None = None
+    pending: str = ""
+
+    @property
+    def type_names(self) -> str:
+        return " or ".join("a flow dtype" if t is dtype else t.__name__ for t in self.types)
+
+    @property
+    def signature(self) -> inspect.Signature:
+        parameter = inspect.Parameter(
+            self.argument, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=self.implied,
+            annotation=self.types[0] if len(self.types) == 1 else REQUIRED,
+        )  # fmt: skip
+        return inspect.Signature([parameter], return_annotation=None)
+
+    def argument_of(self, args: tuple[Any, ...], kwargs: dict[str, Any], spelling: str) -> Any:
+        """The one argument of a call. Raises ArgumentError, a TypeError, where the call does not fit the signature."""
+        try:
+            bound = self.signature.bind(*args, **kwargs)
+        except TypeError as error:
+            refuse(ArgumentError, f"{spelling}{self.signature}: {error}")
+        bound.apply_defaults()
+        return bound.arguments[self.argument]
+
+    def check(self, value: Any, spelling: str) -> Any:
+        """The value in its normal form. ``spelling`` is the setting as the user wrote it, for errors."""
+        if not any(type(value) is t or (t not in _HARMLESS and isinstance(value, t)) for t in self.types):
+            kind = next((t for t in self.types if isinstance(value, _HARMLESS.get(t, ())) and type(value) is not bool), None)
+            if kind is None:
+                refuse(ArgumentError, f"{spelling} takes {self.type_names}, got {type(value).__name__} {value!r}"[:300],
+                       hint=_example(self, spelling))  # fmt: skip
+            value = kind(value)
+        if self.choices and value not in self.choices:
+            refuse(ArgumentError, f"{spelling} must be one of {', '.join(map(repr, self.choices))}, got {value!r}")
+        if self.minimum is not None and not value >= self.minimum:
+            refuse(ArgumentError, f"{spelling} must be at least {self.minimum}, got {value!r}")
+        if self.refused is not None and self.refused(value):
+            refuse(ModeError, f"{spelling}({value!r}): not supported yet: {self.pending}", hint="leave this setting out")
+        if not self.effect.startswith("no effect"):
+            return copy.deepcopy(value) if isinstance(value, dict) else value
+        if self.name not in _already_logged:
+            _already_logged.add(self.name)
+            logger.debug("%s(%r) has %s", spelling, value, self.effect)
+        return value
+
+
+def _example(option: Option, spelling: str) -> str:
+    samples = {bool: "True", int: "8", float: "0.1", str: '"..."', dict: '{"naive_conf": {}}', dtype: "flow.float32"}
+    sample = next((samples[t] for t in option.types if t in samples), "")
+    return f"{spelling}({sample})" if sample else ""
+
+
+class Setter:
+    """A setting as an attribute: call it to set a value; its repr and docstring say what it is."""
+
+    def __init__(self, option: Option, spelling: str):
+        self.option = option
+        self.spelling = spelling
+        self.__doc__ = f"{spelling}{option.signature}: {option.effect.rstrip('.')}. Default: {option.default!r}."
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return self.option.signature
+
+    @property
+    def __name__(self) -> str:
+        return self.option.name.rpartition(".")[2]
+
+    def __repr__(self) -> str:
+        return f"<setting {self.spelling}{self.option.signature}, now {self._now()!r}: {self.option.effect}>"
+
+    def _now(self) -> Any:
+        raise NotImplementedError
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError
+
+
+def table(options: list[Option]) -> str:
+    """The options as a Markdown table, for the documentation and ``help``."""
+    rows = ["| setting | takes | default | effect |", "|---|---|---|---|"]
+    for option in options:
+        names = ", ".join(f"`{name}`" for name in (option.name, *option.aliases))
+        effect = option.effect + (f" Not built yet: {option.pending}." if option.pending else "")
+        rows.append(f"| {names} | {option.type_names} | `{option.default!r}` | {effect} |")
+    return "\n".join(rows)

@@ -19,7 +19,6 @@ def main() -> None:
     spec.loader.exec_module(evaluation)
 
     import mnist_util
-
     import oneflow as flow
     import oneflow.typing as tp
 

@@ -1,0 +1,145 @@
+"""What a finished graph needs: which nodes run, which variables are trained, which state is kept beside them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .. import dtype as dtypes
+from ..errors import GradientError, TrainError
+from ..graph.graph import Graph, Variable
+from ..graph.node import Blob, Node
+
+STEP_PREFIX = "System-Train-TrainStep-"
+LOSS_SCALE_PREFIX = "System-Train-DynamicLossScale-"
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """The first value of state that the library keeps: one number everywhere."""
+
+    value: float
+
+    def draw(self, shape: tuple[int, ...], dtype: np.dtype, rng: np.random.Generator) -> np.ndarray:
+        return np.full(shape, self.value, dtype)
+
+
+def flows_to(node: Node, position: int) -> bool:
+    """Whether a gradient can flow from ``node`` to its input at ``position``."""
+    if node.op.stops_at(position):
+        return False
+    dt = node.inputs[position].dtype
+    return dt.is_floating_point or dt.is_integer
+
+
+def ancestors(roots: list[Blob]) -> set[Node]:
+    """The nodes that the roots need, themselves included."""
+    found: set[Node] = set()
+    stack = [blob.node for blob in roots]
+    while stack:
+        node = stack.pop()
+        if node not in found:
+            found.add(node)
+            stack.extend(blob.node for blob in node.inputs)
+    return found
+
+
+def gradient_path(graph: Graph, losses: list[Blob], sources: set[Node]) -> set[Node]:
+    """The nodes through which a gradient flows from a loss to one of ``sources``, both ends included."""
+    depends: set[Node] = set()
+    for node in graph.nodes:  # in order of making: inputs come first
+        if node in sources or any(b.node in depends and flows_to(node, i) for i, b in enumerate(node.inputs)):
+            depends.add(node)
+    path: set[Node] = set()
+    stack = [blob.node for blob in losses if blob.node in depends]
+    while stack:
+        node = stack.pop()
+        if node not in path:
+            path.add(node)
+            stack.extend(b.node for i, b in enumerate(node.inputs) if b.node in depends and flows_to(node, i))
+    return path
+
+
+def trained_variables(graph: Graph) -> list[Variable]:
+    """The trainable variables that a loss depends on, in order of declaration."""
+    candidates = {v.blob.node: v for v in graph.variables.values() if v.trainable and v.blob is not None}
+    path = gradient_path(graph, graph.objective.losses, set(candidates))
+    return [v for node, v in candidates.items() if node in path]
+
+
+def finish(graph: Graph) -> None:
+    """Checks the objective of a traced job and declares the state its optimizers keep.
+
+    Raises:
+      TrainError: a train job without loss or optimizer.
+      GradientError: a loss that depends on no trainable variable.
+    """
+    if not graph.train:
+        return
+    objective = graph.objective
+    if not objective.losses or not objective.optimizers:
+        missing = "names no loss" if not objective.losses else "has no optimizer"
+        raise TrainError(
+            f"train job {graph.name!r} {missing}: there is nothing to train\n"
+            f"  try        end its body with flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.1]))"
+            f'.minimize(loss), or declare it with type="predict"'
+        )
+    _check_losses(graph)
+    trained = trained_variables(graph)
+    for loss in objective.losses:
+        if not gradient_path(graph, [loss], {v.blob.node for v in trained if v.blob is not None}):
+            raise GradientError(
+                f"the loss of train job {graph.name!r} depends on no trainable variable\n"
+                f"  the loss   {loss.op_name}   {loss.describe()}   made at {loss.source}   {loss.source.text}\n"
+                f"  try        make it of layers or of flow.get_variable(..., trainable=True), through differentiable ops"
+            )
+    claimed: dict[str, int] = {}
+    for i, optimizer in enumerate(objective.optimizers):
+        for variable in trained:
+            if optimizer.variables is not None and variable.name not in optimizer.variables:
+                continue
+            if claimed.setdefault(variable.name, i) != i:
+                raise TrainError(f"variable {variable.name!r} of job {graph.name!r} is updated by two optimizers; give each its own variables=")
+            for slot in optimizer.slots(variable):
+                _declare(graph, f"{variable.name}-{slot.suffix}", tuple(slot.shape), slot.dtype, slot.value, variable)
+    _declare_counters(graph)
+
+
+def _check_losses(graph: Graph) -> None:
+    losses = graph.objective.losses
+    first = losses[0]
+    for loss in losses[1:]:
+        if loss.shape != first.shape or loss.dtype != first.dtype:
+            raise TrainError(
+                f"the losses of train job {graph.name!r} must have one shape and dtype\n"
+                f"  losses[0]  {first.op_name}   {first.describe()}   made at {first.source}\n"
+                f"  another    {loss.op_name}   {loss.describe()}   made at {loss.source}\n"
+                f"  try        reduce each with flow.math.reduce_mean"
+            )
+    for loss in losses:
+        others = [other for other in losses if other.node is not loss.node]
+        if loss.node in ancestors(others):
+            raise TrainError(f"loss {loss.op_name!r} of train job {graph.name!r} is part of another loss of that job; name only the last one")
+
+
+def _declare_counters(graph: Graph) -> None:
+    optimizer = graph.objective.optimizers[0]
+    if optimizer.train_step_blob is None:
+        _declare(graph, STEP_PREFIX + graph.name, (1,), dtypes.int64, 0)
+    scale = optimizer.loss_scale
+    if scale is not None and hasattr(scale, "increment_period"):
+        _declare(graph, f"{LOSS_SCALE_PREFIX}{graph.name}-LossScale", (1,), dtypes.float32, scale.initial)
+        _declare(graph, f"{LOSS_SCALE_PREFIX}{graph.name}-GoodStepCounter", (1,), dtypes.int64, 0)
+
+
+def _declare(graph: Graph, name: str, shape: tuple[int, ...], dt: dtypes.dtype, value: float, owner: Variable | None = None) -> None:
+    source = graph.objective.source
+    assert source is not None
+    graph.add_variable(
+        Variable(
+            name=name, shape=shape, dtype=dt, initializer=Constant(value), source=source, role="state",
+            distribute=owner.distribute if owner is not None and owner.shape == shape else None,
+        ),  # fmt: skip
+        read=False,
+    )

@@ -1,0 +1,136 @@
+"""Program: what a job compiles to. One function of (state, reads, feeds) for XLA."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .._jax import jax, jnp
+from ..graph.graph import OP_INPUT, OP_VARIABLE, Graph
+from ..graph.node import Blob, Node
+from .analysis import ancestors, gradient_path, trained_variables
+from .autodiff import Backward, Pullback, Values, evaluate, linearize, wanted_inputs
+from .update import apply, seed_scale
+
+RANDOM_STATE = "random state"  # uint32[3]: two words of seed and the number of calls made
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """What a job's executable takes and gives, decided once.
+
+    Attributes:
+      written: names of the state that a call replaces (donated); RANDOM_STATE last where ``random``.
+      read: names of the variables that a call only reads.
+      fetches: the Blobs whose values a call delivers; ``watched`` those that its watch handlers get.
+      x64: whether 64-bit values occur, so that the call needs JAX's 64-bit mode.
+      step: ``step(state, reads, feeds)`` gives (new state, fetched values, watched values, token).
+    """
+
+    graph: Graph
+    written: tuple[str, ...]
+    read: tuple[str, ...]
+    random: bool
+    fetches: tuple[Blob, ...]
+    watched: tuple[Any, ...]
+    x64: bool
+    step: Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], Any]
+
+    def jitted(self) -> Any:
+        """The step under ``jax.jit``, its state donated."""
+        return jax.jit(self.step, donate_argnums=(0,) if self.written else ())
+
+
+def plan(graph: Graph, fetches: Sequence[Blob]) -> Plan:
+    """Decides how the job runs; traces nothing yet."""
+    objective = graph.objective
+    trained = trained_variables(graph) if graph.train else []
+    watched_diffs = [w.blob for w in graph.watches if w.diff] if graph.train else []
+    sources = {v.blob.node for v in trained if v.blob is not None} | {b.node for b in watched_diffs}
+    path = gradient_path(graph, objective.losses, sources) if graph.train else set()
+    watches = tuple(w for w in graph.watches if not w.diff or w.blob.node in path)
+    roots = [*fetches, *(w.blob for w in watches), *graph.assigns.values()]
+    if graph.train:
+        roots += objective.losses
+        roots += [b for o in objective.optimizers for b in (o.learning_rate_blob, o.train_step_blob) if b is not None]
+    needed = ancestors(roots)
+    order = [node for node in graph.nodes if node in needed]
+    random = any(node.op.random for node in order)
+
+    written = set(graph.assigns) | {v.name for v in trained}
+    written |= {v.name for v in graph.variables.values() if v.role == "state"}
+    read = {node.attrs["variable"] for node in order if node.op is OP_VARIABLE} - written
+    written_order = tuple(n for n in graph.variables if n in written) + ((RANDOM_STATE,) if random else ())
+    read_order = tuple(n for n in graph.variables if n in read)
+    x64 = graph.train or any(_is_64_bit(b) for node in order for b in node.outputs)
+    step = _make_step(graph, order, path, trained, written_order, read_order, tuple(fetches), watches)
+    return Plan(graph, written_order, read_order, random, tuple(fetches), watches, x64, step)
+
+
+def _is_64_bit(blob: Blob) -> bool:
+    return blob.dtype.name in ("float64", "int64")
+
+
+def _make_step(
+    graph: Graph,
+    order: list[Node],
+    path: set[Node],
+    trained: list[Any],
+    written: tuple[str, ...],
+    read: tuple[str, ...],
+    fetches: tuple[Blob, ...],
+    watches: tuple[Any, ...],
+) -> Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], Any]:
+    input_nodes = [i.blob.node for i in graph.inputs]
+
+    def step(state_arrays: Sequence[Any], read_arrays: Sequence[Any], feeds: Sequence[Any]) -> Any:
+        state = dict(zip(written, state_arrays, strict=True))
+        variables = {**state, **dict(zip(read, read_arrays, strict=True))}
+        values: Values = {node: (feed,) for node, feed in zip(input_nodes, feeds, strict=True)}
+        base_key = None
+        if RANDOM_STATE in state:
+            words = state[RANDOM_STATE]
+            base_key = jax.random.fold_in(jax.random.wrap_key_data(words[:2]), words[2])
+        pullbacks: list[tuple[Node, list[int], Pullback]] = []
+        for node in order:
+            if node.op is OP_INPUT:
+                continue
+            if node.op is OP_VARIABLE:
+                values[node] = (variables[node.attrs["variable"]],)
+                continue
+            wanted = wanted_inputs(node, path) if node in path else []
+            if wanted:
+                values[node], pullback = linearize(node, values, base_key, wanted)
+                pullbacks.append((node, wanted, pullback))
+            else:
+                values[node] = evaluate(node, values, base_key)
+
+        new = {name: values[blob.node][blob.index] for name, blob in graph.assigns.items()}
+        backward = Backward(values)
+        if graph.train:
+            scale = seed_scale(graph, variables)
+            for loss in graph.objective.losses:
+                value = values[loss.node][loss.index]
+                backward.add(loss, jnp.broadcast_to(jnp.asarray(scale, value.dtype), value.shape))
+            backward.run(pullbacks)
+            new.update(apply(graph, trained, backward, values, variables))
+        if RANDOM_STATE in state:
+            new[RANDOM_STATE] = state[RANDOM_STATE].at[2].add(jnp.uint32(1))
+        new_state = tuple(new.get(name, state[name]) for name in written)
+        fetched = tuple(values[b.node][b.index] for b in fetches)
+        watched = tuple(_watched(w, values, backward) for w in watches)
+        # ready when the whole call is; the rest may be donated to the next call or be nothing at all
+        token = () if fetched else (jnp.zeros((1,), jnp.uint8),)
+        return new_state, fetched, watched, token
+
+    step.__name__ = step.__qualname__ = f"job_{graph.name}"
+    return step
+
+
+def _watched(watch: Any, values: Values, backward: Backward) -> Any:
+    value = values[watch.blob.node][watch.blob.index]
+    if not watch.diff:
+        return value
+    gradient = backward.get(watch.blob)
+    return jnp.zeros_like(value) if gradient is None else gradient

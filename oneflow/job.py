@@ -1,0 +1,355 @@
+"""Job functions: declaring a job and calling it. The one file that knows both the front end and the back."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from . import typing as tp
+from ._refuse import refuse
+from ._source import Source, caller, of_function
+from .compiler.analysis import finish
+from .compiler.program import Plan, plan
+from .config import FunctionConfig
+from .dist import Placement, parse_placement
+from .errors import ArgumentError, FeedError, ModeError, ReturnError
+from .graph.graph import Graph, current_or_none, tracing
+from .graph.node import Blob, Scope
+from .local import LocalTensor, LocalTensorList
+from .optimizer.dict_config import optimizer_from_config
+from .runtime import devices
+from .runtime.dispatch import dispatcher
+from .runtime.executable import Executable, build_lock, to_numpy
+from .runtime.feed import Feeds, owned
+from .runtime.result import Result
+from .runtime.session import default_session
+from .summaries import JobSummary, summarize
+
+_MAX_VARIANTS = 32  # executables kept for inputs of varying shape, least recently used dropped
+
+
+class JobFunction:
+    """A declared job. Calling it feeds arrays and runs the compiled program; ``repr`` and ``summary()`` describe it."""
+
+    def __init__(self, function: Callable[..., Any], *, train: bool, config: FunctionConfig, declared: Source):
+        functools.update_wrapper(self, function)
+        self.name = function.__name__
+        self.train = train
+        self.config = config
+        self.source = of_function(function)
+        self._declared = declared
+        self._function = function
+        self._session = default_session()
+        self._returns = tp.parse_return(_return_annotation(function))
+        self._parameters = tp.parse_parameters(function)
+        self._graph: Graph | None = None
+        self._error: Exception | None = None
+        self._plan: Plan | None = None
+        self._feeds: Feeds | None = None
+        self._convert: Callable[[Any], Any] | None = None
+        self._executables: OrderedDict[Any, Executable] = OrderedDict()
+        self._executable: Executable | None = None
+        self._build_seconds = 0.0
+        self._session.declare(self)
+
+    # --- building
+
+    @property
+    def is_built(self) -> bool:
+        """Whether the body has been traced (successfully or not)."""
+        return self._graph is not None or self._error is not None
+
+    def build(self) -> Graph:
+        """Runs the body once, on placeholders. Raises the same error each time where the body is wrong."""
+        with build_lock:
+            if self._graph is None:
+                if self._error is not None:
+                    raise self._error
+                try:
+                    start = time.perf_counter()
+                    self._trace()
+                    self._build_seconds = time.perf_counter() - start
+                except Exception as error:
+                    self._error = error
+                    raise
+            assert self._graph is not None
+            return self._graph
+
+    def _trace(self) -> None:
+        if current_or_none() is not None:
+            raise ModeError(f"job {self.name!r} cannot be built while the body of job {current_or_none()!r} is running")
+        session = self._session
+        graph = Graph(self.name, train=self.train, scope=self._outer_scope(), config=self.config)
+        with tracing(graph):
+            arguments, structure = [], []
+            for parameter in self._parameters:
+                blobs, numbers = self._placeholders(graph, parameter.structure, parameter.name)
+                arguments.append(blobs)
+                structure.append(numbers)
+            returned = self._function(*arguments)
+            graph.returns = returned
+            leaves, rebuild, kinds = tp.match_return(self._returns, returned, self.name)
+            for leaf in leaves:
+                if leaf.node.graph is not graph:
+                    refuse(ReturnError, f"job {self.name!r} returned {leaf!r}, which belongs to another job", source=self.source)
+            self._legacy_objective(graph)
+            finish(graph)
+        devices.check_placements(graph, strict=session.strict_devices)
+        made = plan(graph, leaves)
+        session.store.declare(graph.variables.values())
+        self._feeds = Feeds(self.name, graph.inputs, structure)
+        self._convert = _converter(leaves, rebuild, kinds)
+        self._plan = made
+        self._graph = graph
+
+    def _outer_scope(self) -> Scope:
+        placement = self.config.get("default_placement_scope", None)
+        view = self.config.get("default_logical_view", None)
+        lists = any(d.kind != "Numpy" for p in self._parameters for d in tp.leaves(p.structure))
+        if view is None:
+            name = "mirrored" if lists else "consistent"
+        else:
+            name = view.name
+            if lists and name == "consistent":
+                refuse(ArgumentError, f"job {self.name!r} has ListNumpy inputs, which need the mirrored view",
+                       hint="config.default_logical_view(flow.scope.mirrored_view()), or leave the view out", source=self.source)  # fmt: skip
+        return Scope(placement=_default_placement() if placement is None else placement.placement, view=name)
+
+    def _placeholders(self, graph: Graph, structure: Any, label: str) -> tuple[Any, Any]:
+        """The Blobs of one parameter, nested as declared, and the same nesting of input numbers."""
+        if isinstance(structure, dict):
+            pairs = {key: self._placeholders(graph, inner, f"{label}[{key!r}]") for key, inner in structure.items()}
+            return {k: p[0] for k, p in pairs.items()}, {k: p[1] for k, p in pairs.items()}
+        if isinstance(structure, (list, tuple)):
+            items = [self._placeholders(graph, inner, f"{label}[{i}]") for i, inner in enumerate(structure)]
+            return type(structure)([i[0] for i in items]), [i[1] for i in items]
+        number = len(graph.inputs)
+        return graph.add_input(label, structure.shape, structure.dtype, structure.kind, structure.batch_axis, self.source), number
+
+    def _legacy_objective(self, graph: Graph) -> None:
+        settings = {k.removeprefix("train."): v for k, v in self.config.values.items() if k.startswith("train.")}
+        if graph.train and graph.objective.losses and not graph.objective.optimizers and "primary_lr" in settings:
+            graph.objective.optimizers = (optimizer_from_config(settings),)
+            graph.objective.source = graph.objective.source or self.source
+
+    # --- calling
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if kwargs:
+            refuse(FeedError, f"job {self.name!r} takes its arguments by position, got {', '.join(k + '=' for k in kwargs)}",
+                   hint=f"call it as {self.name}({', '.join(p.name for p in self._parameters)})")  # fmt: skip
+        if self._executable is None:
+            return self._call_checked(args)
+        feeds = self._feeds(args)  # type: ignore[misc]
+        if dispatcher.error is not None:
+            self._raise_error()
+        return self._call(self._executable, feeds)
+
+    def _call_checked(self, args: Sequence[Any]) -> Any:
+        """The first call, calls of inputs whose shapes vary, and calls at the wrong place."""
+        if current_or_none() is not None:
+            refuse(ModeError, f"job {self.name!r} was called inside the body of job {current_or_none().name!r}",  # type: ignore[union-attr]
+                   hint="call an ordinary Python function there; jobs are called from outside")  # fmt: skip
+        self._session._check_open()
+        self._session.start()
+        self.build()
+        assert self._feeds is not None
+        feeds = self._feeds(args)
+        self._raise_error()
+        executable = self._executable_for(feeds)
+        return self._call(executable, feeds)
+
+    def _raise_error(self) -> None:
+        if dispatcher.error is not None and not dispatcher.on_delivery_thread():
+            dispatcher.raise_error()
+
+    def _executable_for(self, feeds: tuple[Any, ...]) -> Executable:
+        assert self._plan is not None and self._feeds is not None
+        dispatcher.start()
+        if not self._feeds.varying:
+            executable = Executable(self._plan, self._session.store, self._session.random_cell(self.name))
+            executable.compile(feeds)
+            self._executables[None] = self._executable = executable
+            return executable
+        key = tuple(tuple(a.shape for a in f) if isinstance(f, tuple) else f.shape for f in feeds)
+        with build_lock:
+            executable = self._executables.get(key) or Executable(
+                self._plan, self._session.store, self._session.random_cell(self.name)
+            )
+            executable.compile(feeds)
+            self._executables[key] = executable
+            self._executables.move_to_end(key)
+            while len(self._executables) > _MAX_VARIANTS:
+                self._executables.popitem(last=False)
+        return executable
+
+    def _call(self, executable: Executable, feeds: tuple[Any, ...]) -> Any:
+        convert = self._convert
+        if convert is None or self._returns.callback or not self._returns.annotated:
+            return self._submit(executable, tuple([owned(f) for f in feeds]))
+        if executable.plan.watched:
+            return self._submit(executable, feeds, wait=True)
+        _, fetched, _, token = executable.launch(feeds)
+        if token:
+            token[0].block_until_ready()
+        return convert(fetched)
+
+    def _submit(self, executable: Executable, feeds: tuple[Any, ...], *, wait: bool = False) -> Any:
+        """Launches a call whose delivery is the delivery thread's work."""
+        dispatcher.wait_for_slot()
+        convert, watches = self._convert, executable.plan.watched
+        results: list[Result] = []
+
+        def submit(outputs: Any) -> None:
+            _, fetched, watched, token = outputs
+            result = Result(self.name, dispatcher, fetched or token, convert or _nothing,
+                            tuple((w.deliver, a) for w, a in zip(watches, watched, strict=True)) if watches else ())  # fmt: skip
+            results.append(result)
+            dispatcher.submit(result)
+
+        executable.launch(feeds, submit)
+        result = results[0]
+        if wait:
+            dispatcher.wait_for(result)
+            self._raise_error()
+            return result.result()
+        return None if convert is None else result
+
+    # --- looking at it
+
+    @property
+    def graph(self) -> Graph:
+        """What the body described. Builds the job where that has not happened."""
+        self._session._check_open()
+        return self.build()
+
+    def summary(self) -> JobSummary:
+        """A table of the job's ops with shapes, its variables, memory and build times; print it.
+
+        The job is traced where that has not happened; nothing is compiled.
+        """
+        return summarize(self.graph, self.build_report())
+
+    def build_report(self) -> list[str]:
+        """How long building took and what the executables need, a line each."""
+        lines = [f"traced in {self._build_seconds * 1e3:.1f} ms"]
+        for key, executable in self._executables.items():
+            s = executable.statistics
+            memory = "" if s.temporary_bytes is None else f", {s.temporary_bytes / 1e6:.2f} MB of working memory"
+            shapes = "" if key is None else f" for {key}"
+            lines.append(
+                f"compiled{shapes}: {s.trace_seconds * 1e3:.1f} ms to trace for XLA, {s.lower_seconds * 1e3:.1f} ms to lower, "
+                f"{s.compile_seconds * 1e3:.1f} ms to compile{memory}"
+            )
+        return lines if self._executables else [*lines, "not compiled yet"]
+
+    def __repr__(self) -> str:
+        kind = "train" if self.train else "predict"
+        parameters = ", ".join(f"{p.name}: {tp.describe(p.structure)}" for p in self._parameters)
+        text = f"<{kind} job {self.name}({parameters}) -> {self._returns.describe()}"
+        if self._graph is None:
+            return text + (", failed to build>" if self._error is not None else ", not built yet>")
+        variables = [v for v in self._graph.variables.values() if v.role == "parameter"]
+        elements = sum(int(np.prod(v.shape)) for v in variables)
+        size = sum(int(np.prod(v.shape)) * v.dtype.bytes for v in self._graph.variables.values())
+        text += f", {len(self._graph.nodes)} ops, {len(variables)} variables of {elements:,} elements, {size / 1e6:.1f} MB of state"
+        return text + (", compiled>" if self._executables else ", not compiled yet>")
+
+
+def _nothing(arrays: Any) -> None:
+    return None
+
+
+def _converter(leaves: list[Blob], rebuild: Callable[[list[Any]], Any], kinds: list[str]) -> Callable[[Any], Any] | None:
+    """From fetched device arrays to what the call gives; None for a job that returns nothing."""
+    if not leaves:
+        return None
+    each = [_leaf_converter(kind, blob) for kind, blob in zip(kinds, leaves, strict=True)]
+    probe = object()
+    if len(each) == 1 and rebuild([probe]) is probe:
+        only = each[0]
+        return lambda arrays: only(arrays[0])
+    return lambda arrays: rebuild([convert(array) for convert, array in zip(each, arrays, strict=True)])
+
+
+def _leaf_converter(kind: str, blob: Blob) -> Callable[[Any], Any]:
+    if kind == "Numpy":
+        if blob.is_dynamic:
+            refuse(ReturnError, f"Blob {blob.op_name!r} varies in size and cannot be returned as tp.Numpy",
+                   hint="annotate it with tp.ListNumpy", source=blob.source)  # fmt: skip
+        return to_numpy
+    if kind == "ListNumpy":
+        return lambda array: [to_numpy(array)]
+    if kind == "ListListNumpy" or blob.is_tensor_list:
+        lists: Callable[[Any], Any] = lambda value: [[to_numpy(a) for a in (value if isinstance(value, tuple) else (value,))]]  # noqa: E731
+        return lists if kind == "ListListNumpy" else lambda value: LocalTensorList(lists(value))
+    return lambda array: LocalTensor([to_numpy(array)], blob.is_dynamic)
+
+
+def _return_annotation(function: Callable[..., Any]) -> Any:
+    return inspect.signature(function).return_annotation if not hasattr(tp, "return_annotation") else tp.return_annotation(function)
+
+
+def _default_placement() -> Placement:
+    return parse_placement(devices.default_tag(), "0:0")
+
+
+def global_function(type: str | FunctionConfig = "predict", function_config: FunctionConfig | None = None) -> Callable[[Callable[..., Any]], JobFunction]:
+    """Declares a job: ``@flow.global_function(type="train")`` above a function that describes a network.
+
+    Args:
+      type: "train" or "predict". The older form ``global_function(config)`` takes a FunctionConfig here, and is a train
+        job if and only if ``config.train.*`` was set.
+      function_config: settings of the job; copied, so that one object may serve several jobs.
+    Returns: a decorator; what it makes is called with NumPy arrays.
+    Raises:
+      ArgumentError: another type, or no parentheses after the decorator.
+      ModeError: inside a job function.
+      AnnotationError: a parameter or the result is annotated with something else than ``oneflow.typing`` offers.
+
+    Example:
+      >>> @flow.global_function(type="predict")
+      ... def twice(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+      ...     return x + x
+    """
+    declared = caller()
+    if isinstance(type, FunctionConfig):
+        if function_config is not None:
+            refuse(ArgumentError, "flow.global_function was given two FunctionConfigs")
+        config, train = type.copy(), type.is_train_configured()
+    elif type in ("train", "predict"):
+        if function_config is not None and not isinstance(function_config, FunctionConfig):
+            refuse(ArgumentError, f"function_config must be a flow.FunctionConfig, got {function_config!r}")
+        config, train = (function_config or FunctionConfig()).copy(), type == "train"
+    elif callable(type):
+        refuse(ArgumentError, "flow.global_function needs parentheses", hint='write @flow.global_function(type="predict")')
+    else:
+        refuse(ArgumentError, f'the type of a job must be "train" or "predict", got {type!r}')
+    if current_or_none() is not None:
+        refuse(ModeError, "a job cannot be declared inside the body of another job")
+
+    def decorate(function: Callable[..., Any]) -> JobFunction:
+        return JobFunction(function, train=train, config=config, declared=declared)
+
+    return decorate
+
+
+def function(function_config: FunctionConfig | None = None) -> Callable[[Callable[..., Any]], JobFunction]:
+    """The oldest spelling: ``@flow.function(config)``; a train job if and only if ``config.train.*`` was set."""
+    return global_function(function_config if function_config is not None else FunctionConfig())
+
+
+def job_summary(job: JobFunction) -> JobSummary:
+    """``job.summary()``: the ops of a job with their shapes, its variables, memory and build times.
+
+    Raises ArgumentError for anything that is not a job; what building the job raises.
+    """
+    if not isinstance(job, JobFunction):
+        refuse(ArgumentError, f"flow.job_summary needs a job function, got {job!r}"[:300])
+    return job.summary()

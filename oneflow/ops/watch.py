@@ -1,0 +1,93 @@
+"""flow.watch and flow.watch_diff: looking at values and gradients while a job runs."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .. import typing as tp
+from ..errors import ArgumentError
+from ..graph.graph import Watch, current
+from ..graph.node import Blob
+from ..local import LocalTensor
+from ._emit import fail, want
+
+
+def watch(blob: Blob, handler_or_prompt: Callable[[Any], None] | Any = None) -> None:
+    """Hands the value of ``blob`` to a handler at each call of the job.
+
+    Handlers run on the delivery thread, in the order of calls, before that call's own result is delivered. A watched
+    variable shows its value before the call's update.
+
+    Args:
+      blob: any Blob of this job.
+      handler_or_prompt: a function of one argument, whose annotation (``tp.Numpy``, ``tp.ListNumpy`` or none for a local
+        tensor) says what it is given; or a prompt that is printed before the value.
+    Raises:
+      ArgumentError: not a Blob, or a handler that does not take exactly one argument.
+    """
+    _watch("flow.watch", blob, handler_or_prompt, diff=False)
+
+
+def watch_diff(blob: Blob, handler_or_prompt: Callable[[Any], None] | Any = None) -> None:
+    """Hands the gradient of the sum of the losses with respect to ``blob`` to a handler at each call of a train job.
+
+    It is the raw gradient: not divided by the number of loss elements, before regularizers and clipping, multiplied by
+    the loss scale. Predict jobs, and Blobs that no loss depends on, call no handler.
+
+    Args and errors as in ``watch``.
+    """
+    _watch("flow.watch_diff", blob, handler_or_prompt, diff=True)
+
+
+def _watch(what: str, blob: Blob, handler: Any, *, diff: bool) -> None:
+    graph = current(what)
+    want.blob(what, "blob", blob)
+    if blob.node.graph is not graph:
+        fail(ArgumentError, what, f"the Blob belongs to job {blob.job_name!r}", (blob,))
+    deliver = _deliver(what, handler, blob) if callable(handler) else _printer(handler)
+    graph.watches.append(Watch(blob, deliver, diff))
+
+
+def _printer(prompt: Any) -> Callable[[Any], None]:
+    def show(value: Any) -> None:
+        if prompt is not None:
+            print(str(prompt))
+        print(np.array(value))
+        sys.stdout.flush()
+
+    return show
+
+
+def _deliver(what: str, handler: Callable[[Any], None], blob: Blob) -> Callable[[Any], None]:
+    try:
+        parameters = [
+            p for p in inspect.signature(handler, eval_str=False).parameters.values()
+            if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.default is p.empty
+        ]  # fmt: skip
+        annotation: Any = parameters[0].annotation if parameters else None
+    except (TypeError, ValueError):  # builtins without a signature, such as list.append
+        return lambda value: handler(LocalTensor([np.array(value)], blob.is_dynamic))
+    if len(parameters) != 1:
+        fail(ArgumentError, what, f"the handler must take exactly one argument, {handler!r} takes {len(parameters)}"[:300], (blob,))
+    if isinstance(annotation, str):
+        annotation = {"Numpy": tp.Numpy, "ListNumpy": tp.ListNumpy, "ListListNumpy": tp.ListListNumpy}.get(
+            annotation.rsplit(".", 1)[-1], annotation
+        )
+    if annotation is tp.Numpy:
+        if blob.is_dynamic:
+            fail(ArgumentError, what, "the Blob's size varies: annotate the handler's argument with tp.ListNumpy", (blob,))
+        return lambda value: handler(np.array(value))
+    if annotation is tp.ListNumpy:
+        return lambda value: handler([np.array(value)])
+    if annotation is tp.ListListNumpy:
+        return lambda value: handler([[np.array(v) for v in (value if isinstance(value, tuple) else (value,))]])
+    if annotation is inspect.Parameter.empty or annotation is Any or annotation is np.ndarray:
+        if annotation is np.ndarray:
+            return lambda value: handler(np.array(value))
+        return lambda value: handler(LocalTensor([np.array(value)], blob.is_dynamic))
+    fail(ArgumentError, what, f"the handler's argument is annotated {annotation!r}"[:300], (blob,), "annotate it with tp.Numpy, tp.ListNumpy or nothing")

@@ -1,0 +1,62 @@
+"""JAX's persistent compilation cache, switched on around our own compilations only."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from .._jax import jax
+
+_log = logging.getLogger("oneflow")
+MAX_BYTES = 1 << 30
+
+
+def directory() -> Path | None:
+    """Where compiled programs are kept; None where the cache is off.
+
+    ``ONEFLOW_CACHE_DIR`` names another place, or, set to the empty string, switches the cache off.
+    """
+    chosen = os.environ.get("ONEFLOW_CACHE_DIR")
+    if chosen is not None:
+        return Path(chosen) if chosen else None
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(base) / "oneflow-jax" / "compiled"
+
+
+@contextmanager
+def enabled() -> Iterator[None]:
+    """Compilations inside use the cache, unless the user has set up JAX's own or the directory cannot be written."""
+    config = jax.config
+    path = directory()
+    if path is None or config.jax_compilation_cache_dir or not config.jax_enable_compilation_cache:
+        yield
+        return
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        if not os.access(path, os.W_OK | os.X_OK):
+            raise PermissionError(f"{path} is not writable")
+    except OSError as error:
+        _log.debug("no compilation cache: %s", error)
+        yield
+        return
+    from jax.experimental.compilation_cache import compilation_cache
+
+    settings = {
+        "jax_compilation_cache_dir": str(path),
+        "jax_compilation_cache_max_size": MAX_BYTES,
+        "jax_persistent_cache_min_compile_time_secs": 0.0,
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+    }
+    before = {name: getattr(config, name) for name in settings}
+    for name, value in settings.items():
+        config.update(name, value)
+    compilation_cache.reset_cache()  # JAX reads the settings once, at its first use of the cache
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            config.update(name, value)
+        compilation_cache.reset_cache()

@@ -1,0 +1,158 @@
+"""A compiled job: takes feeds, runs the step, re-binds the state."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .._jax import jax
+from ..compiler.program import RANDOM_STATE, Plan
+from ..graph.graph import Graph
+from . import compilation_cache
+from .store import Cell, Store
+
+build_lock = threading.RLock()
+
+
+@dataclass(slots=True)
+class Statistics:
+    """What building a job cost and what its executable needs; seconds and bytes."""
+
+    trace_seconds: float = 0.0
+    lower_seconds: float = 0.0
+    compile_seconds: float = 0.0
+    temporary_bytes: int | None = None
+    code_bytes: int | None = None
+
+
+class Executable:
+    """One job, compiled for one set of feed shapes."""
+
+    def __init__(self, plan: Plan, store: Store, random_cell: Cell):
+        self.plan = plan
+        self.statistics = Statistics()
+        self._store = store
+        self._written = [random_cell if name == RANDOM_STATE else store.cells[name] for name in plan.written]
+        self._read = [store.cells[name] for name in plan.read]
+        self._x64 = plan.x64
+        self._function: Any = None
+        self._warm = False
+
+    @property
+    def graph(self) -> Graph:
+        return self.plan.graph
+
+    def compile(self, feeds: Sequence[Any]) -> None:
+        """Compiles for feeds of these shapes. Raises what the trace or the compiler raises, and changes nothing then."""
+        with build_lock:
+            if self._function is not None:
+                return
+            with self._store.lock:
+                self._store.roll_forward()
+                self._store.materialize([*self._written, *self._read])
+                arguments = (self._values(self._written), self._values(self._read), tuple(feeds))
+                shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), arguments)
+            function = self.plan.jitted()
+            start = time.perf_counter()
+            with jax.enable_x64(self._x64 or bool(jax.config.jax_enable_x64)):
+                traced = function.trace(*shapes)
+                self.statistics.trace_seconds = time.perf_counter() - start
+                start = time.perf_counter()
+                lowered = traced.lower()
+                self.statistics.lower_seconds = time.perf_counter() - start
+                start = time.perf_counter()
+                with compilation_cache.enabled():
+                    compiled = lowered.compile()
+                self.statistics.compile_seconds = time.perf_counter() - start
+            self._note_memory(compiled)
+            self._function = function
+
+    def _note_memory(self, compiled: Any) -> None:
+        try:
+            memory = compiled.memory_analysis()
+        except Exception:  # not every backend can tell
+            return
+        self.statistics.temporary_bytes = getattr(memory, "temp_size_in_bytes", None)
+        self.statistics.code_bytes = getattr(memory, "generated_code_size_in_bytes", None)
+
+    @staticmethod
+    def _values(cells: list[Cell]) -> tuple[Any, ...]:
+        return tuple([cell.value for cell in cells])
+
+    def launch(self, feeds: Sequence[Any], after: Callable[[Any], None] | None = None) -> Any:
+        """Runs one step and hands its outputs to ``after`` before any other step of the session can run."""
+        if self._warm:
+            with self._store.lock:
+                outputs = self.run(feeds)
+                if after is not None:
+                    after(outputs)
+            return outputs
+        return self._first_launch(feeds, after)
+
+    def _first_launch(self, feeds: Sequence[Any], after: Callable[[Any], None] | None) -> Any:
+        # JAX's first call of a function goes through Python code, where Ctrl-C could lose the new state;
+        # interrupts are raised on the main thread only, so this one call is made on another
+        box: list[Any] = []
+
+        def work() -> None:
+            try:
+                with self._store.lock:
+                    outputs = self.run(feeds)
+                    if after is not None:
+                        after(outputs)
+                    self._warm = True
+                box.append((outputs, None))
+            except BaseException as error:
+                box.append((None, error))
+
+        thread = threading.Thread(target=work, name="oneflow-first-call", daemon=True)
+        thread.start()
+        thread.join()
+        outputs, error = box[0]
+        if error is not None:
+            raise error
+        return outputs
+
+    def run(self, feeds: Sequence[Any]) -> Any:
+        """One step: (new state, fetched, watched, token). Called with the store's lock held."""
+        store = self._store
+        if store.landing:
+            store.roll_forward()
+        reads = tuple([cell.value for cell in self._read])
+        if not self._written:
+            if self._x64:
+                with jax.enable_x64(True):
+                    return self._function((), reads, feeds)
+            return self._function((), reads, feeds)
+        state = tuple([cell.value for cell in self._written])
+        store.landing_cells = self._written
+        landing = store.landing
+        # from here to the end of the line no Python code runs after the step, so no interrupt can lose its outputs
+        if self._x64:
+            with jax.enable_x64(True):
+                deque(map(landing.append, map(self._function, (state,), (reads,), (feeds,))), maxlen=0)
+        else:
+            deque(map(landing.append, map(self._function, (state,), (reads,), (feeds,))), maxlen=0)
+        outputs = landing[0]
+        for cell, value in zip(self._written, outputs[0], strict=True):
+            cell.value = value
+        landing.clear()
+        return outputs
+
+    def hlo(self) -> str:
+        """The compiled program as text, for the curious."""
+        shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), (self._values(self._written), self._values(self._read)))
+        feeds = tuple(jax.ShapeDtypeStruct(i.shape, i.dtype.numpy_dtype) for i in self.graph.inputs)
+        with jax.enable_x64(self._x64):
+            return str(self.plan.jitted().lower(*shapes, feeds).compile().as_text())
+
+
+def to_numpy(array: Any) -> np.ndarray:
+    """A fresh writable copy in host memory."""
+    return np.array(array)

@@ -1,0 +1,147 @@
+"""Checks of what a call is given. The good case costs next to nothing; the bad one explains itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+
+from .._source import caller
+from ..errors import FeedDtypeError, FeedError, FeedShapeError
+from ..graph.graph import Input
+
+Check = Callable[[Sequence[Any]], tuple[Any, ...]]
+
+# XLA takes memory over without a copy only at this alignment
+_ALIGNMENT = 64
+_ALIGN_FROM_BYTES = 1 << 16
+
+
+def owned(array: Any) -> Any:
+    """A copy that the caller cannot change, laid out so that the device can take it over."""
+    if isinstance(array, tuple):
+        return tuple(owned(a) for a in array)
+    if array.nbytes < _ALIGN_FROM_BYTES:
+        return array.copy()
+    buffer = np.empty(array.nbytes + _ALIGNMENT, np.uint8)
+    start = -buffer.ctypes.data % _ALIGNMENT
+    copy = buffer[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    np.copyto(copy, array)
+    return copy
+
+
+class Feeds:
+    """The inputs of one job, and the checks of what its calls are given for them."""
+
+    def __init__(self, job_name: str, inputs: Sequence[Input], structure: Sequence[Any]):
+        """``structure`` has one entry a parameter: an input's number, or nested lists, tuples and dicts of numbers."""
+        self._job = job_name
+        self._inputs = list(inputs)
+        self._structure = list(structure)
+        self._flat = all(isinstance(s, int) for s in structure)
+        self._static = [(i.shape, i.dtype.numpy_dtype) for i in inputs] if all(i.kind == "Numpy" for i in inputs) else None
+
+    @property
+    def varying(self) -> bool:
+        """Whether shapes may differ from call to call."""
+        return any(i.kind != "Numpy" for i in self._inputs)
+
+    def __call__(self, args: Sequence[Any]) -> tuple[Any, ...]:
+        """The arrays of a call, in the order of the inputs. Raises FeedError, and then nothing has happened."""
+        if self._static is not None and self._flat and len(args) == len(self._static):
+            for x, (shape, dt) in zip(args, self._static, strict=True):
+                if type(x) is not np.ndarray or x.shape != shape or x.dtype != dt:
+                    break
+            else:
+                return tuple(args)
+        return self._explain(args)
+
+    def _explain(self, args: Sequence[Any]) -> tuple[Any, ...]:
+        if len(args) != len(self._structure):
+            names = ", ".join(self._describe(s) for s in self._structure)
+            self._fail(FeedError, f"it takes {len(self._structure)} arguments, {len(args)} were given", f"call it as {self._job}({names})")
+        found: list[Any] = [None] * len(self._inputs)
+        for structure, arg in zip(self._structure, args, strict=True):
+            self._collect(structure, arg, found)
+        return tuple(found)
+
+    def _collect(self, structure: Any, arg: Any, found: list[Any]) -> None:
+        if isinstance(structure, int):
+            found[structure] = self._one(self._inputs[structure], arg)
+        elif isinstance(structure, dict):
+            if not isinstance(arg, dict) or arg.keys() != structure.keys():
+                got = sorted(map(str, arg)) if isinstance(arg, dict) else type(arg).__name__
+                self._fail(FeedError, f"an argument must be a dict with the keys {sorted(map(str, structure))}, got {got}")
+            for key, inner in structure.items():
+                self._collect(inner, arg[key], found)
+        else:
+            if not isinstance(arg, (list, tuple)) or len(arg) != len(structure):
+                got = f"{type(arg).__name__} of {len(arg)}" if isinstance(arg, (list, tuple)) else type(arg).__name__
+                self._fail(FeedError, f"an argument must be a list or tuple of {len(structure)} ({self._describe(structure)}), got {got}")
+            for inner, item in zip(structure, arg, strict=True):
+                self._collect(inner, item, found)
+
+    def _describe(self, structure: Any) -> str:
+        if isinstance(structure, int):
+            return self._inputs[structure].label
+        if isinstance(structure, dict):
+            return "{" + ", ".join(f"{k!r}: {self._describe(v)}" for k, v in structure.items()) + "}"
+        return "(" + ", ".join(self._describe(s) for s in structure) + ")"
+
+    def _one(self, spec: Input, arg: Any) -> Any:
+        if spec.kind == "Numpy":
+            array = self._array(spec, arg)
+            if array.shape != spec.shape:
+                hint = f"feed an array of shape {spec.shape}, or declare the placeholder for {array.shape}"
+                if array.shape[1:] == spec.shape[1:] and array.ndim:
+                    hint += "; a short last batch must be dropped or padded"
+                self._fail(FeedShapeError, f"input {spec.label!r} must have shape {spec.shape}, got {array.shape}", hint, spec)
+            return self._converted(spec, array)
+        if not isinstance(arg, (list, tuple)) or len(arg) != 1:
+            got = f"{type(arg).__name__} of {len(arg)}" if isinstance(arg, (list, tuple)) else type(arg).__name__
+            self._fail(FeedError, f"input {spec.label!r} ({spec.kind}) must be a list of 1 element, one a device, got {got}",
+                       "put the array into a list: [array]", spec)  # fmt: skip
+        if spec.kind == "ListNumpy":
+            return self._bounded(spec, self._array(spec, arg[0]))
+        if not isinstance(arg[0], list) or not arg[0]:
+            self._fail(FeedError, f"input {spec.label!r} (ListListNumpy) must be a list with a list of arrays a device, got {arg[0]!r}"[:300], "", spec)
+        arrays = tuple(self._bounded(spec, self._array(spec, a)) for a in arg[0])
+        total, capacity = sum(a.size for a in arrays), int(np.prod(spec.shape))
+        if total > capacity:
+            self._fail(FeedShapeError, f"input {spec.label!r} holds {capacity} elements, {total} were given", "", spec)
+        return arrays
+
+    def _bounded(self, spec: Input, array: np.ndarray) -> np.ndarray:
+        if array.ndim != len(spec.shape) or array.size > int(np.prod(spec.shape)):
+            self._fail(FeedShapeError,
+                       f"input {spec.label!r} must have rank {len(spec.shape)} and at most the elements of {spec.shape}, got {array.shape}", "", spec)  # fmt: skip
+        return self._converted(spec, array)
+
+    def _array(self, spec: Input, arg: Any) -> np.ndarray:
+        if not isinstance(arg, np.ndarray):
+            hint = f"feed np.asarray(value, np.{spec.dtype.numpy_dtype.name}) of shape {spec.shape}"
+            self._fail(FeedError, f"input {spec.label!r} must be a numpy.ndarray, got {type(arg).__name__}", hint, spec)
+        return np.asarray(arg)
+
+    def _converted(self, spec: Input, array: np.ndarray) -> np.ndarray:
+        target = spec.dtype.numpy_dtype
+        if array.dtype == target and array.dtype.isnative:
+            return array
+        if array.dtype.kind not in "biuf" and array.dtype != target or not np.can_cast(array.dtype, target, "same_kind"):
+            self._fail(FeedDtypeError, f"input {spec.label!r} must be {target}, got {array.dtype}",
+                       f"convert with array.astype(np.{target.name})", spec)  # fmt: skip
+        converted = array.astype(target)
+        if target.kind in "iu" and not np.array_equal(converted, array):
+            self._fail(FeedDtypeError, f"input {spec.label!r} must be {target}; some of the {array.dtype} values lie outside its range", "", spec)
+        return converted
+
+    def _fail(self, error: type[FeedError], rule: str, hint: str = "", spec: Input | None = None) -> NoReturn:
+        line = caller()
+        rows = [f"job {self._job!r}: {rule}"]
+        if spec is not None:
+            rows.append(f"  declared   {spec.label}: {spec.dtype.name}[{', '.join(map(str, spec.shape))}] ({spec.kind})   {spec.blob.source}")
+        rows.append(f"  your line  {line}   {line.text}")
+        if hint:
+            rows.append(f"  try        {hint}")
+        raise error("\n".join(rows))

@@ -1,0 +1,182 @@
+"""Session: the jobs declared, their variables, and what is submitted."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any, Protocol
+
+import numpy as np
+
+from ..errors import ArgumentError, ModeError
+from ..graph.graph import Graph, Variable, current_or_none
+from .dispatch import dispatcher
+from .executable import build_lock
+from .store import Cell, Store
+
+
+class Buildable(Protocol):
+    """What a session knows of a job."""
+
+    name: str
+
+    def build(self) -> Graph:
+        """Traces the job, once; raises its error, each time, where its body is wrong."""
+        ...
+
+
+_manual_seed: int | None = None
+
+
+class Session:
+    """Jobs and variables that belong together. ``flow.clear_default_session()`` begins a new one."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, Buildable] = {}
+        self.started = False
+        self.closed = False
+        self.seed = secrets.randbits(63) if _manual_seed is None else _manual_seed
+        self.store = Store(self.seed)
+        self._random: dict[str, Cell] = {}
+
+    def declare(self, job: Buildable) -> None:
+        """Adds a job; one of the same name replaces it for new calls."""
+        self.jobs[job.name] = job
+
+    def build_all(self) -> None:
+        """Traces every declared job. Raises the error of the first broken one, after tracing all."""
+        self._check_open()
+        first: BaseException | None = None
+        with build_lock:
+            self.started = True
+            for job in list(self.jobs.values()):
+                try:
+                    job.build()
+                except Exception as error:
+                    first = first or error
+        if first is not None:
+            raise first
+
+    def start(self) -> None:
+        """Traces every declared job; a broken one raises at its own call, not here."""
+        if not self.started or self._unbuilt():
+            try:
+                self.build_all()
+            except ModeError:
+                raise
+            except Exception:  # noqa: S110 - kept by the job, raised at its own call
+                pass
+
+    def _unbuilt(self) -> bool:
+        return any(not getattr(job, "is_built", True) for job in self.jobs.values())
+
+    def variables(self) -> dict[str, Variable]:
+        """All variables of the declared jobs, optimizer state and step counters included. Starts the session."""
+        self.build_all()
+        return {name: cell.variable for name, cell in self.store.cells.items() if cell.variable is not None}
+
+    def read(self, names: Any = None) -> dict[str, np.ndarray]:
+        """Copies of the current values, all of one moment, after everything submitted."""
+        self._check_open()
+        dispatcher.drain()
+        return self.store.read(self.store.cells if names is None else names)
+
+    def write(self, values: dict[str, np.ndarray]) -> None:
+        """Replaces values, all or none. Shapes and dtypes must have been checked."""
+        self._check_open()
+        self.store.write(values)
+
+    def sync(self) -> None:
+        """Waits for everything submitted. Raises CallbackError for a callback that failed."""
+        dispatcher.drain()
+        if not dispatcher.on_delivery_thread():
+            dispatcher.raise_error()
+
+    # --- randomness
+
+    def random_cell(self, job_name: str) -> Cell:
+        """Seed and call counter of one job, as the device state its random ops draw from."""
+        cell = self._random.get(job_name)
+        if cell is None:
+            cell = self._random[job_name] = Cell(None, self._random_value(0))
+        return cell
+
+    def _random_value(self, calls: int) -> Any:
+        words = np.array([self.seed >> 32 & 0xFFFFFFFF, self.seed & 0xFFFFFFFF, calls], np.uint32)
+        return Store._put(words)
+
+    def random_state(self) -> dict[str, Any]:
+        """The seed and the number of calls each job with random ops has made; JSON-able."""
+        with self.store.lock:
+            self.store.roll_forward()
+            calls = {name: int(np.array(cell.value)[2]) for name, cell in self._random.items()}
+        return {"seed": self.seed, "calls": calls}
+
+    def set_random_state(self, state: dict[str, Any]) -> None:
+        """Goes on where ``random_state`` was taken."""
+        seed, calls = state.get("seed"), state.get("calls", {})
+        if not isinstance(seed, int) or not 0 <= seed < 1 << 64 or not isinstance(calls, dict):
+            raise ArgumentError(f"not a random state: {state!r}")
+        with self.store.lock:
+            self.store.roll_forward()
+            self.seed = self.store.seed = seed
+            for name in {*self._random, *calls}:
+                self.random_cell(name).value = self._random_value(int(calls.get(name, 0)))
+
+    def reseed(self, seed: int) -> None:
+        self.set_random_state({"seed": seed})
+
+    # --- the end
+
+    def close(self) -> None:
+        """Waits for what was submitted; jobs of this session can no longer be called."""
+        dispatcher.drain()
+        self.closed = True
+        self.jobs.clear()
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise ModeError("this session was closed by flow.clear_default_session(); declare the job again")
+
+
+_default = Session()
+
+
+def default_session() -> Session:
+    """The session that jobs are declared in."""
+    return _default
+
+
+def clear_default_session() -> None:
+    """Waits for what was submitted, forgets all jobs and variables, and begins anew.
+
+    Raises:
+      ModeError: inside a job function.
+    """
+    global _default
+    if current_or_none() is not None:
+        raise ModeError("flow.clear_default_session() cannot be called inside a job function")
+    _default.close()
+    _default = Session()
+
+
+def sync_default_session() -> None:
+    """Waits until every submitted call, its callbacks included, has finished.
+
+    Inside a callback it returns at once. Raises CallbackError where an earlier callback failed.
+    """
+    _default.sync()
+
+
+def manual_seed(seed: int) -> None:
+    """Makes initial values, dropout and ``flow.random`` reproducible, in this session and those that follow.
+
+    Variables that have their first value already keep it; random ops begin their sequence anew.
+
+    Args:
+      seed: an int in [0, 2**63).
+    """
+    global _manual_seed
+    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= seed < 1 << 63:
+        raise ArgumentError(f"flow.manual_seed needs an int in [0, 2**63), got {seed!r}")
+    _manual_seed = int(seed)
+    _default.reseed(int(seed))

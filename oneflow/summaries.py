@@ -1,0 +1,59 @@
+"""A job as a table: ops, shapes, variables, memory, build times."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .graph.graph import OP_INPUT, OP_VARIABLE, Graph
+
+
+@dataclass(frozen=True, slots=True)
+class JobSummary:
+    """A printable description of one job; ``rows`` and the totals are there to be read by programs too."""
+
+    title: str
+    rows: tuple[tuple[str, str, str, str, str], ...]
+    parameters: int
+    parameter_bytes: int
+    state_bytes: int
+    footer: tuple[str, ...]
+
+    def __str__(self) -> str:
+        header = ("name", "op", "output", "parameters", "your line")
+        table = [header, *self.rows]
+        widths = [max(len(row[i]) for row in table) for i in range(len(header))]
+        right = 3
+        lines = ["  ".join(c.rjust(w) if i == right else c.ljust(w) for i, (c, w) in enumerate(zip(r, widths, strict=True))).rstrip() for r in table]
+        rule = "─" * max(map(len, lines))
+        return "\n".join([self.title, rule, lines[0], rule, *lines[1:], rule, *self.footer])
+
+    __repr__ = __str__
+
+
+def summarize(graph: Graph, report: list[str]) -> JobSummary:
+    """The table of a traced job; ``report`` are lines about how it was built."""
+    rows = []
+    counted: set[str] = set()
+    for node in graph.nodes:
+        if node.op in (OP_INPUT, OP_VARIABLE):
+            continue
+        used = [b.node.name for b in node.inputs if b.node.op is OP_VARIABLE and b.node.name not in counted]
+        counted.update(used)
+        elements = sum(int(np.prod(graph.variables[name].shape)) for name in used)
+        outputs = ", ".join(b.describe() for b in node.outputs)
+        rows.append((node.name, node.op.name, outputs, f"{elements:,}" if used else "", str(node.source)))
+    own = [v for v in graph.variables.values() if v.role == "parameter"]
+    state = [v for v in graph.variables.values() if v.role == "state"]
+    elements = sum(int(np.prod(v.shape)) for v in own)
+    trainable = sum(int(np.prod(v.shape)) for v in own if v.trainable)
+    own_bytes, state_bytes = (sum(int(np.prod(v.shape)) * v.dtype.bytes for v in vs) for vs in (own, state))
+    footer = [
+        f"inputs: {', '.join(f'{i.label} {i.blob.describe()}' for i in graph.inputs) or 'none'}",
+        f"variables: {len(own)}, elements: {elements:,} ({trainable:,} trainable), {own_bytes / 1e6:.2f} MB",
+        f"optimizer state: {state_bytes / 1e6:.2f} MB",
+        *report,
+    ]
+    kind = "train" if graph.train else "predict"
+    return JobSummary(f"{kind} job {graph.name!r}: {len(graph.nodes)} ops", tuple(rows), elements, own_bytes, state_bytes, tuple(footer))

@@ -22,6 +22,7 @@ def main() -> None:
     import oneflow as flow
     import oneflow.typing as tp
 
+    flow.manual_seed(1)
     batch_size = evaluation.BATCH_SIZE
 
     @flow.global_function(type="train")

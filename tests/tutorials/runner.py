@@ -37,6 +37,7 @@ def main() -> None:
 
     import oneflow as flow
 
+    flow.manual_seed(1)  # the same first weights in every run of the tests
     flow.data.load_mnist = bounded(flow.data.load_mnist, train_batches, test_batches)
     if importlib.util.find_spec("mnist_util"):
         mnist_util = importlib.import_module("mnist_util")

@@ -12,63 +12,64 @@ import oneflow
 
 PACKAGE = Path(oneflow.__file__).resolve().parent
 RANKS = [
-    {"errors", "_source", "_refuse", "dtype", "_jax", "dist"},
+    {"errors", "_source", "_refuse", "dtype", "_jax", "dist"},  # these may import each other
     {"graph"},
-    {"scope", "typing", "config", "env", "data"},
+    {"scope"},
+    {"typing", "config", "env", "local", "data"},
     {"initializers", "regularizers"},
     {"ops"},
     {"layers", "optimizer"},
     {"compiler"},
     {"runtime"},
-    {"checkpoint", "summary", "export"},
+    {"checkpoint", "summaries", "export"},
     {"job"},
 ]
-TOP = len(RANKS)  # __init__, legacy and the modules that only give names
+PARTS = dict.fromkeys(["_inputs", "_parameters", "_returns"], "typing")  # files that are one room with another
 RANK = {room: rank for rank, rooms in enumerate(RANKS) for room in rooms}
-FORBIDDEN = {"graph": {"_jax"}, "compiler": {"ops", "initializers", "regularizers", "layers", "optimizer"}}
-FORBIDDEN["runtime"] = FORBIDDEN["compiler"]
+TOP = len(RANKS)  # __init__, legacy and the modules that only give names
+FRONT_END = {"initializers", "regularizers", "ops", "layers", "optimizer"}
+FORBIDDEN = {"graph": {"_jax"}, "compiler": FRONT_END, "runtime": FRONT_END}
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 
 def room_of(path: Path) -> str:
-    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    name = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    return PARTS.get(name, name)
 
 
-def imported(path: Path) -> Iterator[tuple[int, str]]:
-    """(line, dotted name below the package, or the name of another package) of every import, at any depth of the file."""
-    package = ["oneflow", *path.relative_to(PACKAGE).parts[:-1]]
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+def imported(tree: ast.AST, package: list[str]) -> Iterator[tuple[ast.stmt, str]]:
+    """The dotted name of everything that is imported, at any depth of the file."""
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from ((node.lineno, alias.name) for alias in node.names)
+            yield from ((node, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level + 1] if node.level else []
             start = [*base, *(node.module.split(".") if node.module else [])]
-            yield from ((node.lineno, ".".join([*start, alias.name])) for alias in node.names)
+            yield from ((node, ".".join([*start, alias.name])) for alias in node.names)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.relative_to(PACKAGE).as_posix())
 def test_imports_go_down(path: Path) -> None:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
     room = room_of(path)
     rank = RANK.get(room, TOP)
-    wrong = []
-    for line, name in imported(path):
-        parts = name.split(".")
-        if parts[0] != "oneflow" or len(parts) == 1:
-            if parts[0] == "jax" and room != "_jax":
-                wrong.append(f"line {line}: imports jax itself; take it from oneflow/_jax.py, which is lazy")
-            continue
-        target = parts[1]
-        if target != room and (RANK.get(target, TOP) >= max(rank, 1) and rank < TOP or target in FORBIDDEN.get(room, ())):
-            wrong.append(f"line {line}: {room} (rank {rank}) imports {target} (rank {RANK.get(target, TOP)})")
+    wrong: dict[str, None] = {}
+    for node, name in imported(tree, ["oneflow", *path.relative_to(PACKAGE).parts[:-1]]):
+        top, _, rest = name.partition(".")
+        target = PARTS.get(rest.split(".")[0], rest.split(".")[0])
+        if top in ("jax", "jaxlib") and node in tree.body:
+            wrong[f"line {node.lineno}: imports {name} with the module; take jax from oneflow/_jax.py, which is lazy"] = None
+        elif top == "oneflow" and target and target != room:
+            upwards = RANK.get(target, TOP) >= max(rank, 1) and rank < TOP
+            if upwards or target in FORBIDDEN.get(room, ()):
+                wrong[f"line {node.lineno}: {room} (rank {rank}) imports {target} (rank {RANK.get(target, TOP)})"] = None
     assert not wrong, "\n".join([str(path), *wrong])
 
 
-def test_every_room_is_known() -> None:
-    """A file that only gives names defines nothing; anything else needs a rank."""
+def test_files_without_a_rank_only_give_names() -> None:
     for path in PACKAGE.glob("*.py"):
         if room_of(path) not in RANK and path.name != "legacy.py":
-            tree = ast.parse(path.read_text(encoding="utf-8"))
-            defined = [n.name for n in tree.body if isinstance(n, ast.ClassDef | ast.FunctionDef) and n.name != "__getattr__"]
-            assert not defined, f"{path.name} has no rank but defines {defined}"
-    rooms = {p.name for p in PACKAGE.iterdir() if p.is_dir() and (p / "__init__.py").exists()}
-    assert rooms <= RANK.keys()
+            body = ast.parse(path.read_text(encoding="utf-8")).body
+            defined = [n.name for n in body if isinstance(n, ast.ClassDef | ast.FunctionDef) and n.name != "__getattr__"]
+            assert not defined, f"{path.name} has no rank in tests/test_imports.py but defines {defined}"
+    assert {p.name for p in PACKAGE.iterdir() if (p / "__init__.py").exists()} <= RANK.keys()

@@ -1,0 +1,286 @@
+"""What a job takes: placeholders, tensor definitions, and nestings of them. Needs no session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+
+from . import dtype as dtypes
+from ._refuse import refuse
+from ._source import Source, caller
+from .dtype import dtype as Dtype
+from .errors import ArgumentError
+
+NUMPY, LIST_NUMPY, LIST_LIST_NUMPY = "Numpy", "ListNumpy", "ListListNumpy"
+
+
+@dataclass(frozen=True, slots=True)
+class InputDef:
+    """One array that each call of a job is fed with.
+
+    ``kind`` is "Numpy" (one array of exactly this shape), "ListNumpy" (one array a device, at most this large) or
+    "ListListNumpy" (a list of arrays a device). ``batch_axis`` is non-negative, or None.
+    """
+
+    kind: str
+    shape: tuple[int, ...]
+    dtype: Dtype
+    batch_axis: int | None
+    source: Source = field(compare=False)
+
+    def __str__(self) -> str:
+        axis = "" if self.batch_axis == 0 else f", batch_axis={self.batch_axis}"
+        return f"{self.kind}.Placeholder({self.shape}, {self.dtype.name}{axis})"
+
+
+def define_input(kind: str, what: str, shape: Any, dtype: Any, batch_axis: Any) -> InputDef:
+    """Checks the arguments that placeholders and tensor definitions share."""
+    if not isinstance(shape, (tuple, list)):
+        hint = f"{what}(({shape},))" if isinstance(shape, (int, np.integer)) else f"{what}((100, 1, 28, 28))"
+        refuse(ArgumentError, f"{what}: shape should be a tuple of ints, got {shape!r}", hint=hint)
+    if not shape:
+        refuse(ArgumentError, f"{what}: shape needs at least one axis", hint=f"{what}((1,)) for a single number")
+    for i, size in enumerate(shape):
+        if isinstance(size, (bool, np.bool_)) or not isinstance(size, (int, np.integer)) or size <= 0:
+            refuse(ArgumentError, f"{what}: shape[{i}] must be an int > 0, got {size!r} in {tuple(shape)}",
+                   hint="sizes are fixed when the job is declared; ListNumpy takes arrays up to a size")  # fmt: skip
+    sizes = tuple(int(size) for size in shape)
+    if not isinstance(dtype, Dtype):
+        refuse(ArgumentError, f"{what}: dtype must be a dtype of oneflow, got {dtype!r}", hint=_dtype_hint(dtype))
+    if dtype in (dtypes.record, dtypes.tensor_buffer):
+        refuse(ArgumentError, f"{what}: values of {dtype} cannot be fed as arrays", hint="use flow.data.ofrecord_reader")
+    if batch_axis is None:
+        if kind != NUMPY:
+            refuse(ArgumentError, f"{what}: batch_axis must be an int for inputs of a List kind, got None")
+        return InputDef(kind, sizes, dtype, None, caller())
+    if isinstance(batch_axis, bool) or not isinstance(batch_axis, (int, np.integer)):
+        refuse(ArgumentError, f"{what}: batch_axis must be an int or None, got {batch_axis!r}")
+    if not -len(sizes) <= batch_axis < len(sizes):
+        refuse(ArgumentError, f"{what}: batch_axis={batch_axis} is outside [{-len(sizes)}, {len(sizes)}) for shape {sizes}")
+    return InputDef(kind, sizes, dtype, int(batch_axis) % len(sizes), caller())
+
+
+def _dtype_hint(given: Any) -> str:
+    try:
+        return f"dtype=flow.{dtypes.from_numpy(given).name}"
+    except (ArgumentError, TypeError):
+        return "dtype=flow.float32"
+
+
+# --- annotations
+
+
+class _PlaceholderType(type):
+    """Placeholders are classes, because they are annotations."""
+
+    definition: InputDef
+
+    def __repr__(cls) -> str:
+        return f"oneflow.typing.{cls.definition}" if "definition" in cls.__dict__ else super().__repr__()
+
+    @property
+    def shape(cls) -> tuple[int, ...]:
+        return cls.definition.shape
+
+    @property
+    def dtype(cls) -> Dtype:
+        return cls.definition.dtype
+
+    @property
+    def batch_axis(cls) -> int | None:
+        return cls.definition.batch_axis
+
+
+class PlaceholderBase(metaclass=_PlaceholderType):
+    """Base of what ``Numpy.Placeholder(...)`` and its like return."""
+
+
+def _placeholder(kind: str, shape: Any, dtype: Any, batch_axis: Any) -> Any:
+    definition = define_input(kind, f"{kind}.Placeholder", shape, dtype, batch_axis)
+    return _PlaceholderType(f"{kind}.Placeholder", (PlaceholderBase,), {"definition": definition, "__module__": "oneflow.typing"})
+
+
+class ArrayKind:
+    """Base of the three annotations for what jobs take and give."""
+
+    kind: ClassVar[str]
+
+
+class Numpy(ArrayKind):
+    """One array: the whole logical tensor. As a return annotation, a call gives an ndarray."""
+
+    kind = NUMPY
+    __module__ = "oneflow.typing"
+
+    @staticmethod
+    def Placeholder(
+        shape: Sequence[int], dtype: Dtype = dtypes.float32, batch_axis: int | None = 0, name: str | None = None
+    ) -> Any:
+        """An annotation for a parameter that is fed with one ndarray of exactly this shape.
+
+        Args:
+          shape: sizes, all > 0.
+          dtype: element type.
+          batch_axis: the axis that is split over the job's devices; None: every device has the whole array.
+          name: ignored.
+        Raises:
+          ArgumentError: naming the argument.
+        Example:
+          >>> def job(images: tp.Numpy.Placeholder((100, 1, 28, 28), dtype=flow.float)) -> tp.Numpy: ...
+        """
+        return _placeholder(NUMPY, shape, dtype, batch_axis)
+
+
+class ListNumpy(ArrayKind):
+    """A list of arrays, one a device. Their true shapes may vary from call to call."""
+
+    kind = LIST_NUMPY
+    __module__ = "oneflow.typing"
+
+    @staticmethod
+    def Placeholder(shape: Sequence[int], dtype: Dtype = dtypes.float32, batch_axis: int = 0, name: str | None = None) -> Any:
+        """An annotation for a parameter that is fed with one ndarray a device, of this rank and at most this many elements.
+
+        Arguments and errors as for ``Numpy.Placeholder``; ``batch_axis`` is an int. The job runs in the mirrored view.
+        """
+        return _placeholder(LIST_NUMPY, shape, dtype, batch_axis)
+
+
+class ListListNumpy(ArrayKind):
+    """A list (devices) of lists of arrays: one tensor list a device."""
+
+    kind = LIST_LIST_NUMPY
+    __module__ = "oneflow.typing"
+
+    @staticmethod
+    def Placeholder(shape: Sequence[int], dtype: Dtype = dtypes.float32, batch_axis: int = 0, name: str | None = None) -> Any:
+        """An annotation for a parameter that is fed with a list of ndarrays a device, of this rank, together at most this large.
+
+        Arguments and errors as for ``ListNumpy.Placeholder``.
+        """
+        return _placeholder(LIST_LIST_NUMPY, shape, dtype, batch_axis)
+
+
+# --- default arguments, the older way
+
+
+class TensorDef:
+    """An input defined by a parameter's default: ``def job(images=flow.FixedTensorDef((100, 1, 28, 28)))``.
+
+    Args:
+      shape: sizes, all > 0.
+      dtype: element type.
+      batch_axis: the axis that is split over the job's devices; None (FixedTensorDef alone): not split.
+      name: used for ``op_name`` alone.
+      split_axis: ignored; the oldest programs give it.
+    Raises:
+      ArgumentError: naming the argument.
+    """
+
+    kind: ClassVar[str]
+    __slots__ = ("definition", "name")
+
+    def __init__(
+        self,
+        shape: Sequence[int],
+        dtype: Dtype = dtypes.float32,
+        batch_axis: int | str | None = 0,
+        name: str | None = None,
+        split_axis: Any = None,
+    ):
+        if isinstance(batch_axis, str):  # from v0.4 on, the third argument is the name
+            name, batch_axis = batch_axis, 0
+        self.definition = define_input(self.kind, f"flow.{type(self).__name__}", shape, dtype, batch_axis)
+        self.name = name
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.definition.shape
+
+    @property
+    def dtype(self) -> Dtype:
+        return self.definition.dtype
+
+    @property
+    def batch_axis(self) -> int | None:
+        return self.definition.batch_axis
+
+    @property
+    def split_axis(self) -> int | None:
+        return self.definition.batch_axis
+
+    @property
+    def is_dynamic(self) -> bool:
+        return self.kind != NUMPY
+
+    @property
+    def is_tensor_list(self) -> bool:
+        return self.kind == LIST_LIST_NUMPY
+
+    @property
+    def op_name(self) -> str:
+        return self.name if isinstance(self.name, str) else "Input"
+
+    @property
+    def blob_name(self) -> str:
+        return "out"
+
+    @property
+    def logical_blob_name(self) -> str:
+        return f"{self.op_name}/{self.blob_name}"
+
+    @property
+    def unique_name(self) -> str:
+        return self.logical_blob_name
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.shape}, dtype={self.dtype}, batch_axis={self.batch_axis})"
+
+
+class FixedTensorDef(TensorDef):
+    __doc__ = f"One ndarray of exactly this shape.\n\n{TensorDef.__doc__}"
+    kind = NUMPY
+    __slots__ = ()
+
+
+class MirroredTensorDef(TensorDef):
+    __doc__ = f"One ndarray a device, at most this large.\n\n{TensorDef.__doc__}"
+    kind = LIST_NUMPY
+    __slots__ = ()
+
+
+class MirroredTensorListDef(TensorDef):
+    __doc__ = f"A list of ndarrays a device, together at most this large.\n\n{TensorDef.__doc__}"
+    kind = LIST_LIST_NUMPY
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter of a job. ``structure`` is an InputDef, or a nesting of tuples, lists and dicts of them."""
+
+    name: str
+    structure: Any
+
+    def leaves(self) -> list[tuple[str, InputDef]]:
+        """Every InputDef with the way to it: ``("images", ...)``, ``("pair[0]", ...)``."""
+        found: list[tuple[str, InputDef]] = []
+        map_structure(lambda label, leaf: found.append((label, leaf)), self.structure, self.name)
+        return found
+
+
+def is_named_tuple(value: Any) -> bool:
+    return isinstance(value, tuple) and hasattr(type(value), "_fields")
+
+
+def map_structure(function: Callable[[str, Any], Any], structure: Any, label: str = "") -> Any:
+    """The same nesting of tuples, lists and dicts with ``function(label, leaf)`` at its leaves."""
+    if isinstance(structure, dict):
+        return {key: map_structure(function, value, f"{label}[{key!r}]") for key, value in structure.items()}
+    if isinstance(structure, (tuple, list)):
+        items = [map_structure(function, value, f"{label}[{i}]") for i, value in enumerate(structure)]
+        return type(structure)(*items) if is_named_tuple(structure) else tuple(items) if isinstance(structure, tuple) else items
+    return function(label, structure)

@@ -1,0 +1,143 @@
+"""How a function's parameters are read: annotations, or else defaults, become the inputs of a job. Needs no session."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import typing
+from collections.abc import Callable
+from typing import Any
+
+from ._inputs import ArrayKind, InputDef, Parameter, PlaceholderBase, TensorDef, map_structure
+from ._refuse import refuse
+from ._source import Source, is_library, of_function
+from .errors import AnnotationError
+
+_annotations_required = False
+
+
+def require_annotations(required: bool) -> None:
+    """Whether jobs declared from now on must annotate all parameters and their result."""
+    global _annotations_required
+    _annotations_required = required
+
+
+def annotations_required() -> bool:
+    return _annotations_required
+
+
+_ALLOWED_PARAMETER = (
+    "tp.Numpy.Placeholder(shape, dtype=...), tp.ListNumpy.Placeholder(...), tp.ListListNumpy.Placeholder(...), "
+    "or typing.Tuple[...] of these"
+)
+
+
+class _NotAnInput(Exception):
+    """Internal: this annotation or default does not define inputs; the text says which part."""
+
+
+def parse_parameters(function: Callable[..., Any]) -> list[Parameter]:
+    """The inputs of a job: each parameter's annotation, or else its default.
+
+    Raises:
+      AnnotationError: naming the job, the parameter, and what is allowed.
+    """
+    job, source = job_name(function), of_function(inspect.unwrap(function))
+    parsed = []
+    for parameter in inspect.signature(function).parameters.values():
+        where = f"parameter {parameter.name!r} of job {job!r}"
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.POSITIONAL_ONLY):
+            refuse(AnnotationError, f"{where}: jobs take ordinary positional parameters, not {parameter.kind.description} ones",
+                   hint="give each input its own parameter, or use typing.Tuple[...] of placeholders", source=source)  # fmt: skip
+        annotated = parameter.annotation is not parameter.empty
+        if not annotated and (parameter.default is parameter.empty or annotations_required()):
+            rule = "it has no annotation" + ("" if annotations_required() else " and no default to say what it is fed with")
+            refuse(AnnotationError, f"{where}: {rule}", hint=f"{parameter.name}: {_ALLOWED_PARAMETER}", source=source)
+        try:
+            try:
+                if not annotated:
+                    raise _NotAnInput
+                structure = _from_annotation(resolve(parameter.annotation, function, where, source), function, where, source)
+            except _NotAnInput:
+                if parameter.default is parameter.empty:
+                    raise
+                structure = _from_default(parameter.default)
+        except _NotAnInput as problem:
+            given = parameter.annotation if annotated else parameter.default
+            word = "annotation" if annotated else "default"
+            rule = f"{where}: invalid parameter {word} {spell(given)}{problem}"
+            hint = _hint(given, parameter.name)
+            refuse(AnnotationError, rule, found=[("allowed", _ALLOWED_PARAMETER)], hint=hint, source=source)
+        parsed.append(Parameter(parameter.name, structure))
+    return parsed
+
+
+def _hint(given: Any, name: str) -> str:
+    if isinstance(given, type) and issubclass(given, ArrayKind):
+        return f"{name}: tp.{given.__name__}.Placeholder((...), dtype=flow.float)"
+    return ""
+
+
+def _from_annotation(annotation: Any, function: Any, where: str, source: Source) -> Any:
+    annotation = resolve(annotation, function, where, source)
+    if isinstance(annotation, type) and issubclass(annotation, PlaceholderBase):
+        return annotation.definition
+    if isinstance(annotation, TensorDef):
+        return annotation.definition
+    if typing.get_origin(annotation) is tuple:
+        items = typing.get_args(annotation)
+        if not items or Ellipsis in items:
+            raise _NotAnInput(": a Tuple lists its elements, typing.Tuple[P1, P2]")
+        return tuple(_from_annotation(item, function, where, source) for item in items)
+    raise _NotAnInput("")
+
+
+def _from_default(default: Any) -> Any:
+    def leaf(label: str, value: Any) -> InputDef:
+        if isinstance(value, TensorDef) or (isinstance(value, type) and issubclass(value, PlaceholderBase)):
+            return value.definition
+        raise _NotAnInput(f": {label} is {value!r}" if label else "")
+
+    if isinstance(default, (tuple, list, dict)) and not default:
+        raise _NotAnInput(": it is empty")
+    return map_structure(leaf, default)
+
+
+def job_name(function: Any) -> str:
+    return getattr(function, "__name__", type(function).__name__)
+
+
+def resolve(annotation: Any, function: Any, where: str, source: Source) -> Any:
+    """An annotation that is a string (``from __future__ import annotations``) evaluated where the function was written."""
+    text = annotation.__forward_arg__ if isinstance(annotation, typing.ForwardRef) else annotation
+    if not isinstance(text, str):
+        return annotation
+    plain = inspect.unwrap(getattr(function, "__func__", function))
+    names: dict[str, Any] = {}
+    module_names = getattr(plain, "__globals__", {})
+    frame = sys._getframe(1)
+    while frame.f_back is not None and is_library(frame.f_code.co_filename):
+        frame = frame.f_back
+    if frame.f_globals is module_names:  # where the decorator runs: names that only annotations use are in no closure
+        names.update(frame.f_locals)
+    code = getattr(plain, "__code__", None)
+    for name, cell in zip(code.co_freevars if code else (), getattr(plain, "__closure__", None) or (), strict=True):
+        try:
+            names[name] = cell.cell_contents
+        except ValueError:  # not assigned yet
+            continue
+    try:
+        value = eval(text, module_names, names)  # the user's own annotation, as typing.get_type_hints evaluates it
+    except Exception as error:
+        rule = f"{where}: the annotation {text!r} cannot be evaluated: {type(error).__name__}: {error}"
+        hint = "define the names it uses before the job, or remove `from __future__ import annotations`"
+        refuse(AnnotationError, rule, hint=hint, source=source)
+    return resolve(value, function, where, source) if isinstance(value, (str, typing.ForwardRef)) and value != text else value
+
+
+def spell(annotation: Any) -> str:
+    """An annotation as the user would write it."""
+    if isinstance(annotation, type) and not issubclass(annotation, PlaceholderBase) and typing.get_origin(annotation) is None:
+        module = "" if annotation.__module__ == "builtins" else f"{annotation.__module__}."
+        return module + annotation.__qualname__
+    return repr(annotation)[:200]

@@ -1,0 +1,284 @@
+"""What a job gives: reading the return annotation, and matching what a body returned against it. Needs no session."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
+
+from . import dtype as dtypes
+from ._inputs import ArrayKind, ListListNumpy, ListNumpy, is_named_tuple
+from ._parameters import annotations_required, job_name, resolve, spell
+from ._refuse import refuse
+from ._source import Source, of_function
+from .errors import AnnotationError, ReturnError
+from .graph.node import Blob
+
+T = TypeVar("T")
+
+
+class Callback(Generic[T]):
+    """``-> tp.Callback[T]``: a call returns a function that expects one callback, which later gets the value T."""
+
+    __module__ = "oneflow.typing"
+
+
+class Bundle(Generic[T]):
+    """``-> tp.Bundle[tp.Numpy]``: any nesting of lists, tuples and dicts, each leaf as T."""
+
+    __module__ = "oneflow.typing"
+
+
+# --- the annotation
+
+
+@dataclass(frozen=True, slots=True)
+class LeafOf:
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class TupleOf:
+    items: tuple[Tree, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ListOf:
+    item: Tree
+
+
+@dataclass(frozen=True, slots=True)
+class DictOf:
+    key: Any
+    item: Tree
+
+
+@dataclass(frozen=True, slots=True)
+class BundleOf:
+    kind: str
+
+
+Tree = LeafOf | TupleOf | ListOf | DictOf | BundleOf
+
+
+@dataclass(frozen=True, slots=True)
+class ReturnSpec:
+    """A return annotation, read. ``tree`` is None for ``-> None``, ``-> Callback[None]`` and for jobs without annotation."""
+
+    callback: bool
+    tree: Tree | None
+    annotated: bool
+    annotation: Any = None
+    source: Source | None = None
+
+
+_ALLOWED_RETURN = (
+    "None, tp.Numpy, tp.ListNumpy, tp.ListListNumpy, typing.Tuple[...], List[T], Dict[K, T] of these, "
+    "tp.Bundle[<one of the three>], tp.Callback[<any of these>]"
+)
+
+
+def parse_return(annotation: Any, function: Callable[..., Any] | None = None) -> ReturnSpec:
+    """Reads a return annotation (``inspect.Signature.empty`` for none).
+
+    Args:
+      annotation: as the function has it; a string is evaluated in ``function``'s surroundings.
+      function: the job's function, for errors.
+    Raises:
+      AnnotationError: naming the job, the annotation, and what is allowed.
+    """
+    name = job_name(function) if function is not None else "job"
+    source = of_function(inspect.unwrap(function)) if function is not None else None
+
+    def wrong(part: Any, why: str = "") -> NoReturn:
+        inside = "" if part is annotation else f" in {spell(annotation)}"
+        refuse(AnnotationError, f"job {name!r}: invalid return annotation {spell(part)} found{inside}{why}",
+               found=[("allowed", _ALLOWED_RETURN)], hint=_return_hint(part), source=source)  # fmt: skip
+
+    def known(part: Any) -> Any:
+        return part if function is None or source is None else resolve(part, function, f"the result of job {name!r}", source)
+
+    def tree(part: Any, outermost: bool = False) -> Tree:
+        part = known(part)
+        if isinstance(part, type) and issubclass(part, ArrayKind) and part is not ArrayKind:
+            return LeafOf(part.kind)
+        origin, args = typing.get_origin(part), typing.get_args(part)
+        if origin is tuple and args and Ellipsis not in args:
+            return TupleOf(tuple(tree(a) for a in args))
+        if origin is list and len(args) == 1 and not isinstance(args[0], TypeVar):
+            return ListOf(tree(args[0]))
+        if origin is dict and len(args) == 2 and not isinstance(args[0], TypeVar):
+            return DictOf(known(args[0]), tree(args[1]))
+        if origin is Bundle:
+            if not outermost:
+                wrong(part, ": a Bundle cannot be inside a container")
+            leaf = known(args[0])
+            if not (isinstance(leaf, type) and issubclass(leaf, ArrayKind)):
+                wrong(part, ": a Bundle is of one of the three array types")
+            return BundleOf(leaf.kind)
+        wrong(part)
+
+    if annotation is inspect.Signature.empty:
+        if annotations_required():
+            refuse(AnnotationError, f"job {name!r} has no return annotation", hint=f"-> {_ALLOWED_RETURN}", source=source)
+        return ReturnSpec(False, None, False, source=source)
+    annotation = known(annotation)
+    callback = typing.get_origin(annotation) is Callback
+    inner = known(typing.get_args(annotation)[0]) if callback else annotation
+    empty = inner is None or inner is type(None)
+    return ReturnSpec(callback, None if empty else tree(inner, True), True, annotation, source)
+
+
+def _return_hint(part: Any) -> str:
+    if part in (Callback, Bundle):
+        return f"tp.{part.__name__}[tp.Numpy]"
+    if isinstance(part, type) and part.__name__ == "ndarray":
+        return "tp.Numpy, which stands for one ndarray"
+    if part in (tuple, typing.Tuple) or typing.get_origin(part) is tuple:  # noqa: UP006
+        return "typing.Tuple[tp.Numpy, tp.Numpy]: one entry an element"
+    return ""
+
+
+# --- what a body returned
+
+
+class Matched(NamedTuple):
+    """``rebuild(values)`` puts one value a leaf back into the returned nesting; ``kinds`` are "Numpy", ..., or "local"."""
+
+    leaves: list[Blob]
+    rebuild: Callable[[Sequence[Any]], Any]
+    kinds: list[str]
+
+
+def match_return(spec: ReturnSpec, returned: Any, job_name: str) -> Matched:
+    """Checks what a body returned against its annotation.
+
+    Raises:
+      ReturnError: naming what was found, where in the nesting, and what was expected.
+    """
+    leaves: list[Blob] = []
+    kinds: list[str] = []
+
+    def wrong(where: str, found: str, expected: str, hint: str = "") -> NoReturn:
+        place = f"at result{where}: " if where else ""
+        annotation = f" does not match return annotation {spell(spec.annotation)} of global_function {job_name}"
+        what = annotation if spec.annotated else f" cannot be returned by global_function {job_name}"
+        refuse(ReturnError, f"{_show(returned)}{what}", found=[("found", place + found), ("expected", expected)],
+               hint=hint, source=spec.source)  # fmt: skip
+
+    def leaf(value: Any, kind: str, where: str) -> _Slot:
+        if not isinstance(value, Blob):
+            array = "make a constant Blob of it, or return it from the program instead"
+            wrong(where, f"{type(value).__name__} {_show(value)}", "a Blob", "" if value is None else array)
+        if kind == "Numpy" and (value.is_dynamic or value.is_tensor_list):
+            other = ListListNumpy if value.is_tensor_list else ListNumpy
+            hint = f"-> tp.{other.__name__}"
+            wrong(where, f"{value.op_name!r}, whose shape varies from call to call", "a Blob of fixed shape", hint)
+        if kind == "ListNumpy" and value.is_tensor_list:
+            wrong(where, f"{value.op_name!r}, a list of tensors", "a tensor", "-> tp.ListListNumpy")
+        if kind == "ListListNumpy" and not value.is_tensor_list:
+            wrong(where, f"{value.op_name!r}, a tensor", "a list of tensors", "-> tp.ListNumpy or tp.Numpy")
+        if value.dtype in (dtypes.record, dtypes.tensor_buffer):
+            wrong(where, f"{value.op_name!r} of {value.dtype}, which has no array form", "a Blob of numbers",
+                  "decode it first, e.g. with flow.data.ofrecord_raw_decoder")  # fmt: skip
+        leaves.append(value)
+        kinds.append(kind)
+        return _Slot(len(leaves) - 1)
+
+    def free(value: Any, kind: str, where: str) -> Any:
+        if isinstance(value, dict):
+            return {key: free(item, kind, f"{where}[{key!r}]") for key, item in value.items()}
+        if isinstance(value, (tuple, list)):
+            return _like(value, [free(item, kind, f"{where}[{i}]") for i, item in enumerate(value)])
+        return None if value is None and kind == "local" else leaf(value, kind, where)
+
+    def follow(tree: Tree, value: Any, where: str) -> Any:
+        if isinstance(tree, LeafOf):
+            return leaf(value, tree.kind, where)
+        if isinstance(tree, BundleOf):
+            return free(value, tree.kind, where)
+        if isinstance(tree, TupleOf):
+            if type(value) is not tuple and not is_named_tuple(value):
+                wrong(where, f"{type(value).__name__} {_show(value)}", f"a tuple of {len(tree.items)}")
+            if len(value) != len(tree.items):
+                wrong(where, f"a tuple of {len(value)}", f"a tuple of {len(tree.items)} ({len(value)} v.s. {len(tree.items)})")
+            return _like(value, [follow(t, v, f"{where}[{i}]") for i, (t, v) in enumerate(zip(tree.items, value, strict=True))])
+        if isinstance(tree, ListOf):
+            if type(value) is not list:
+                wrong(where, f"{type(value).__name__} {_show(value)}", "a list")
+            return [follow(tree.item, v, f"{where}[{i}]") for i, v in enumerate(value)]
+        if type(value) is not dict:
+            wrong(where, f"{type(value).__name__} {_show(value)}", "a dict")
+        for key in value:
+            if type(key) is not tree.key and tree.key is not Any:
+                wrong(where, f"key {key!r} of type {type(key).__name__}", f"keys of type {spell(tree.key)}")
+        return {key: follow(tree.item, v, f"{where}[{key!r}]") for key, v in value.items()}
+
+    if not spec.annotated:
+        structure = free(returned, "local", "")
+    elif spec.tree is None:
+        if returned is not None:
+            wrong("", f"{type(returned).__name__} {_show(returned)}", "None", "annotate what the job returns, e.g. -> tp.Numpy")
+        structure = None
+    else:
+        structure = follow(spec.tree, returned, "")
+    return Matched(leaves, _rebuilder(structure, len(leaves)), kinds)
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, Blob):
+        return f"Blob {value.op_name!r}"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key!r}: {_show(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, (tuple, list)):
+        left, right = "()" if isinstance(value, tuple) else "[]"
+        return left + ", ".join(map(_show, value)) + right
+    return repr(value)[:200]
+
+
+@dataclass(frozen=True, slots=True)
+class _Slot:
+    index: int
+
+
+def _like(container: Any, items: list[Any]) -> Any:
+    if is_named_tuple(container):
+        return type(container)(*items)
+    return tuple(items) if isinstance(container, tuple) else items
+
+
+def _rebuilder(structure: Any, total: int) -> Callable[[Sequence[Any]], Any]:
+    """A function from the leaves' values to the nesting. It runs at every call, hence the special cases for flat results."""
+    if structure is None:
+        return lambda values: None
+    if isinstance(structure, _Slot):
+        return itemgetter(structure.index)
+    items = list(structure.values()) if isinstance(structure, dict) else list(structure)
+    if len(items) == total and all(isinstance(item, _Slot) for item in items):  # the outermost container, nothing nested
+        return _flat(structure)
+    return _nested(structure, tuple(_rebuilder(item, -1) for item in items))
+
+
+def _flat(structure: Any) -> Callable[[Sequence[Any]], Any]:
+    if isinstance(structure, dict):
+        keys = tuple(structure)
+        return lambda values: dict(zip(keys, values, strict=True))
+    if is_named_tuple(structure):
+        make = type(structure)
+        return lambda values: make(*values)
+    return tuple if isinstance(structure, tuple) else list
+
+
+def _nested(structure: Any, builders: tuple[Callable[[Sequence[Any]], Any], ...]) -> Callable[[Sequence[Any]], Any]:
+    if isinstance(structure, dict):
+        keys = tuple(structure)
+        return lambda values: {key: build(values) for key, build in zip(keys, builders, strict=True)}
+    if is_named_tuple(structure):
+        make = type(structure)
+        return lambda values: make(*[build(values) for build in builders])
+    if isinstance(structure, tuple):
+        return lambda values: tuple([build(values) for build in builders])
+    return lambda values: [build(values) for build in builders]

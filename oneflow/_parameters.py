@@ -53,21 +53,15 @@ def parse_parameters(function: Callable[..., Any]) -> list[Parameter]:
         if not annotated and (parameter.default is parameter.empty or annotations_required()):
             rule = "it has no annotation" + ("" if annotations_required() else " and no default to say what it is fed with")
             refuse(AnnotationError, f"{where}: {rule}", hint=f"{parameter.name}: {_ALLOWED_PARAMETER}", source=source)
+        given = resolve(parameter.annotation, function, where, source) if annotated else parameter.default
         try:
-            try:
-                if not annotated:
-                    raise _NotAnInput
-                structure = _from_annotation(resolve(parameter.annotation, function, where, source), function, where, source)
-            except _NotAnInput:
-                if parameter.default is parameter.empty:
-                    raise
-                structure = _from_default(parameter.default)
+            structure = _from_annotation(given, function, where, source) if annotated else _from_default(given)
         except _NotAnInput as problem:
-            given = parameter.annotation if annotated else parameter.default
-            word = "annotation" if annotated else "default"
-            rule = f"{where}: invalid parameter {word} {spell(given)}{problem}"
-            hint = _hint(given, parameter.name)
-            refuse(AnnotationError, rule, found=[("allowed", _ALLOWED_PARAMETER)], hint=hint, source=source)
+            structure = _from_default_or_none(parameter.default) if annotated else None
+            if structure is None:
+                rule = f"{where}: invalid parameter {'annotation' if annotated else 'default'} {spell(given)}{problem}"
+                hint = _hint(given, parameter.name)
+                refuse(AnnotationError, rule, found=[("allowed", _ALLOWED_PARAMETER)], hint=hint, source=source)
         parsed.append(Parameter(parameter.name, structure))
     return parsed
 
@@ -101,6 +95,13 @@ def _from_default(default: Any) -> Any:
     if isinstance(default, (tuple, list, dict)) and not default:
         raise _NotAnInput(": it is empty")
     return map_structure(leaf, default)
+
+
+def _from_default_or_none(default: Any) -> Any:
+    try:
+        return _from_default(default)
+    except _NotAnInput:
+        return None
 
 
 def job_name(function: Any) -> str:

@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 
 from . import typing as tp
+from ._parameters import spell
 from ._refuse import refuse
 from ._source import Source, caller, of_function
 from .compiler.analysis import finish
 from .compiler.program import Plan, plan
-from .config import FunctionConfig
+from .config import FunctionConfig, Resource
 from .dist import Placement, parse_placement
 from .errors import ArgumentError, FeedError, ModeError, ReturnError
 from .graph.graph import Graph, current_or_none, tracing
@@ -27,7 +28,7 @@ from .runtime import devices
 from .runtime.dispatch import dispatcher
 from .runtime.executable import Executable, build_lock, to_numpy
 from .runtime.feed import Feeds, owned
-from .runtime.result import Result
+from .runtime.result import Delivery
 from .runtime.session import default_session
 from .summaries import JobSummary, summarize
 
@@ -46,13 +47,14 @@ class JobFunction:
         self._declared = declared
         self._function = function
         self._session = default_session()
-        self._returns = tp.parse_return(_return_annotation(function))
+        self._returns = tp.parse_return(inspect.signature(function).return_annotation, function)
         self._parameters = tp.parse_parameters(function)
         self._graph: Graph | None = None
         self._error: Exception | None = None
         self._plan: Plan | None = None
         self._feeds: Feeds | None = None
-        self._convert: Callable[[Any], Any] | None = None
+        self._delivery: Delivery | None = None
+        self._asynchronous = False
         self._executables: OrderedDict[Any, Executable] = OrderedDict()
         self._executable: Executable | None = None
         self._build_seconds = 0.0
@@ -89,9 +91,9 @@ class JobFunction:
         with tracing(graph):
             arguments, structure = [], []
             for parameter in self._parameters:
-                blobs, numbers = self._placeholders(graph, parameter.structure, parameter.name)
+                blobs = tp.map_structure(functools.partial(_placeholder, graph), parameter.structure, parameter.name)
                 arguments.append(blobs)
-                structure.append(numbers)
+                structure.append(tp.map_structure(lambda _, blob: _number(graph, blob), blobs))
             returned = self._function(*arguments)
             graph.returns = returned
             leaves, rebuild, kinds = tp.match_return(self._returns, returned, self.name)
@@ -100,18 +102,20 @@ class JobFunction:
                     refuse(ReturnError, f"job {self.name!r} returned {leaf!r}, which belongs to another job", source=self.source)
             self._legacy_objective(graph)
             finish(graph)
-        devices.check_placements(graph, strict=session.strict_devices)
+        devices.check_placements(graph, strict=Resource.strict_devices)
         made = plan(graph, leaves)
         session.store.declare(graph.variables.values())
         self._feeds = Feeds(self.name, graph.inputs, structure)
-        self._convert = _converter(leaves, rebuild, kinds)
+        convert = _converter(leaves, rebuild, kinds)
+        self._delivery = Delivery(self.name, dispatcher, convert, made.watched)
+        self._asynchronous = convert is None or self._returns.callback or not self._returns.annotated
         self._plan = made
         self._graph = graph
 
     def _outer_scope(self) -> Scope:
         placement = self.config.get("default_placement_scope", None)
         view = self.config.get("default_logical_view", None)
-        lists = any(d.kind != "Numpy" for p in self._parameters for d in tp.leaves(p.structure))
+        lists = any(d.kind != "Numpy" for p in self._parameters for _, d in p.leaves())
         if view is None:
             name = "mirrored" if lists else "consistent"
         else:
@@ -120,17 +124,6 @@ class JobFunction:
                 refuse(ArgumentError, f"job {self.name!r} has ListNumpy inputs, which need the mirrored view",
                        hint="config.default_logical_view(flow.scope.mirrored_view()), or leave the view out", source=self.source)  # fmt: skip
         return Scope(placement=_default_placement() if placement is None else placement.placement, view=name)
-
-    def _placeholders(self, graph: Graph, structure: Any, label: str) -> tuple[Any, Any]:
-        """The Blobs of one parameter, nested as declared, and the same nesting of input numbers."""
-        if isinstance(structure, dict):
-            pairs = {key: self._placeholders(graph, inner, f"{label}[{key!r}]") for key, inner in structure.items()}
-            return {k: p[0] for k, p in pairs.items()}, {k: p[1] for k, p in pairs.items()}
-        if isinstance(structure, (list, tuple)):
-            items = [self._placeholders(graph, inner, f"{label}[{i}]") for i, inner in enumerate(structure)]
-            return type(structure)([i[0] for i in items]), [i[1] for i in items]
-        number = len(graph.inputs)
-        return graph.add_input(label, structure.shape, structure.dtype, structure.kind, structure.batch_axis, self.source), number
 
     def _legacy_objective(self, graph: Graph) -> None:
         settings = {k.removeprefix("train."): v for k, v in self.config.values.items() if k.startswith("train.")}
@@ -190,36 +183,22 @@ class JobFunction:
         return executable
 
     def _call(self, executable: Executable, feeds: tuple[Any, ...]) -> Any:
-        convert = self._convert
-        if convert is None or self._returns.callback or not self._returns.annotated:
-            return self._submit(executable, tuple([owned(f) for f in feeds]))
-        if executable.plan.watched:
-            return self._submit(executable, feeds, wait=True)
-        _, fetched, _, token = executable.launch(feeds)
-        if token:
-            token[0].block_until_ready()
-        return convert(fetched)
-
-    def _submit(self, executable: Executable, feeds: tuple[Any, ...], *, wait: bool = False) -> Any:
-        """Launches a call whose delivery is the delivery thread's work."""
-        dispatcher.wait_for_slot()
-        convert, watches = self._convert, executable.plan.watched
-        results: list[Result] = []
-
-        def submit(outputs: Any) -> None:
-            _, fetched, watched, token = outputs
-            result = Result(self.name, dispatcher, fetched or token, convert or _nothing,
-                            tuple((w.deliver, a) for w, a in zip(watches, watched, strict=True)) if watches else ())  # fmt: skip
-            results.append(result)
-            dispatcher.submit(result)
-
-        executable.launch(feeds, submit)
-        result = results[0]
-        if wait:
+        delivery = self._delivery
+        assert delivery is not None
+        if self._asynchronous:
+            dispatcher.wait_for_slot()
+            result = executable.launch(tuple([owned(feed) for feed in feeds]), delivery)
+            return None if delivery.convert is None else result
+        if delivery.watches:
+            dispatcher.wait_for_slot()
+            result = executable.launch(feeds, delivery)
             dispatcher.wait_for(result)
             self._raise_error()
             return result.result()
-        return None if convert is None else result
+        _, fetched, _, token = executable.launch(feeds)
+        if token:
+            token[0].block_until_ready()
+        return delivery.convert(fetched)  # type: ignore[misc]
 
     # --- looking at it
 
@@ -251,8 +230,9 @@ class JobFunction:
 
     def __repr__(self) -> str:
         kind = "train" if self.train else "predict"
-        parameters = ", ".join(f"{p.name}: {tp.describe(p.structure)}" for p in self._parameters)
-        text = f"<{kind} job {self.name}({parameters}) -> {self._returns.describe()}"
+        parameters = ", ".join(f"{label}: {definition}" for p in self._parameters for label, definition in p.leaves())
+        gives = f" -> {spell(self._returns.annotation)}" if self._returns.annotated else ""
+        text = f"<{kind} job {self.name}({parameters}){gives}"
         if self._graph is None:
             return text + (", failed to build>" if self._error is not None else ", not built yet>")
         variables = [v for v in self._graph.variables.values() if v.role == "parameter"]
@@ -262,8 +242,13 @@ class JobFunction:
         return text + (", compiled>" if self._executables else ", not compiled yet>")
 
 
-def _nothing(arrays: Any) -> None:
-    return None
+def _placeholder(graph: Graph, label: str, definition: tp.InputDef) -> Blob:
+    d = definition
+    return graph.add_input(label, d.shape, d.dtype, d.kind, d.batch_axis, d.source)
+
+
+def _number(graph: Graph, blob: Blob) -> int:
+    return next(i for i, spec in enumerate(graph.inputs) if spec.blob is blob)
 
 
 def _converter(leaves: list[Blob], rebuild: Callable[[list[Any]], Any], kinds: list[str]) -> Callable[[Any], Any] | None:
@@ -292,12 +277,12 @@ def _leaf_converter(kind: str, blob: Blob) -> Callable[[Any], Any]:
     return lambda array: LocalTensor([to_numpy(array)], blob.is_dynamic)
 
 
-def _return_annotation(function: Callable[..., Any]) -> Any:
-    return inspect.signature(function).return_annotation if not hasattr(tp, "return_annotation") else tp.return_annotation(function)
-
-
 def _default_placement() -> Placement:
-    return parse_placement(devices.default_tag(), "0:0")
+    """All devices of the session: the GPUs where there are any (or were asked for), else the CPU devices."""
+    gpus, cpus = Resource.gpu_device_num, Resource.cpu_device_num
+    tag = "gpu" if gpus or (gpus is None and cpus is None and devices.has_gpu()) else "cpu"
+    count = (gpus if tag == "gpu" else cpus) or 1
+    return parse_placement(tag, "0:0" if count == 1 else f"0:0-{count - 1}")
 
 
 def global_function(type: str | FunctionConfig = "predict", function_config: FunctionConfig | None = None) -> Callable[[Callable[..., Any]], JobFunction]:

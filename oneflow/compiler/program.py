@@ -83,6 +83,7 @@ def _make_step(
     watches: tuple[Any, ...],
 ) -> Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], Any]:
     input_nodes = [i.blob.node for i in graph.inputs]
+    computed = any(b.node.op not in (OP_INPUT, OP_VARIABLE) for b in fetches)
 
     def step(state_arrays: Sequence[Any], read_arrays: Sequence[Any], feeds: Sequence[Any]) -> Any:
         state = dict(zip(written, state_arrays, strict=True))
@@ -120,8 +121,9 @@ def _make_step(
         new_state = tuple(new.get(name, state[name]) for name in written)
         fetched = tuple(values[b.node][b.index] for b in fetches)
         watched = tuple(_watched(w, values, backward) for w in watches)
-        # ready when the whole call is; the rest may be donated to the next call or be nothing at all
-        token = () if fetched else (jnp.zeros((1,), jnp.uint8),)
+        # something that is ready when the whole call is: state may be donated to the next call by then, and JAX gives
+        # inputs that are returned as they are before the call has run
+        token = () if computed else (jnp.zeros((1,), jnp.uint8),)
         return new_state, fetched, watched, token
 
     step.__name__ = step.__qualname__ = f"job_{graph.name}"

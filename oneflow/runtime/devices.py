@@ -18,11 +18,6 @@ def has_gpu() -> bool:
     return jax.default_backend() in ("gpu", "cuda", "rocm")
 
 
-def default_tag() -> str:
-    """The device tag of jobs that name no placement."""
-    return "gpu" if has_gpu() else "cpu"
-
-
 def check_placements(graph: Graph, *, strict: bool) -> None:
     """Notices, once a process, that the CPU stands in for GPUs.
 

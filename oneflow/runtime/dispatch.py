@@ -13,9 +13,10 @@ import threading
 import time
 import traceback
 from collections import deque
+from typing import Any
 
 from ..errors import CallbackError
-from .result import Result
+from .result import Delivery, Result
 
 MIN_WINDOW, MAX_WINDOW = 4, 32
 _IDLE_NAPS = 20
@@ -40,7 +41,6 @@ class Dispatcher:
         self._wake.acquire()
         self._wake_guard = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._sequence = 0
 
     # --- callers
 
@@ -65,14 +65,14 @@ class Dispatcher:
         # short steps: fewer thread switches a call; long steps: little lag
         self._window = min(self._window * 2, MAX_WINDOW) if each < 0.0005 else MIN_WINDOW if each > 0.002 else self._window
 
-    def submit(self, result: Result) -> None:
+    def submit(self, delivery: Delivery, outputs: Any) -> Result:
         """Queues a dispatched call for delivery. Called with the store's lock held, so that the order is that of calls."""
-        self._sequence += 1
-        result.sequence = self._sequence
-        self._submitted += 1
+        self._submitted = sequence = self._submitted + 1
+        result = Result(delivery, outputs[1] or outputs[3], outputs[2], sequence)
         self._pending.append(result)
         if self._asleep:
             self._rouse()
+        return result
 
     def late(self, result: Result) -> None:
         """Queues callbacks that were registered after their call was delivered."""

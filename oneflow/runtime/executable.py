@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,8 @@ from .._jax import jax
 from ..compiler.program import RANDOM_STATE, Plan
 from ..graph.graph import Graph
 from . import compilation_cache
+from .dispatch import dispatcher
+from .result import Delivery
 from .store import Cell, Store
 
 build_lock = threading.RLock()
@@ -85,17 +87,15 @@ class Executable:
     def _values(cells: list[Cell]) -> tuple[Any, ...]:
         return tuple([cell.value for cell in cells])
 
-    def launch(self, feeds: Sequence[Any], after: Callable[[Any], None] | None = None) -> Any:
-        """Runs one step and hands its outputs to ``after`` before any other step of the session can run."""
-        if self._warm:
-            with self._store.lock:
-                outputs = self.run(feeds)
-                if after is not None:
-                    after(outputs)
-            return outputs
-        return self._first_launch(feeds, after)
+    def launch(self, feeds: Sequence[Any], delivery: Delivery | None = None) -> Any:
+        """Runs one step. Gives its outputs, or with a ``delivery`` the Result that was queued for it."""
+        if not self._warm:
+            return self._first_launch(feeds, delivery)
+        with self._store.lock:
+            outputs = self.run(feeds)
+            return outputs if delivery is None else dispatcher.submit(delivery, outputs)
 
-    def _first_launch(self, feeds: Sequence[Any], after: Callable[[Any], None] | None) -> Any:
+    def _first_launch(self, feeds: Sequence[Any], delivery: Delivery | None) -> Any:
         # JAX's first call of a function goes through Python code, where Ctrl-C could lose the new state;
         # interrupts are raised on the main thread only, so this one call is made on another
         box: list[Any] = []
@@ -104,20 +104,18 @@ class Executable:
             try:
                 with self._store.lock:
                     outputs = self.run(feeds)
-                    if after is not None:
-                        after(outputs)
                     self._warm = True
-                box.append((outputs, None))
+                    box.append((outputs if delivery is None else dispatcher.submit(delivery, outputs), None))
             except BaseException as error:
                 box.append((None, error))
 
         thread = threading.Thread(target=work, name="oneflow-first-call", daemon=True)
         thread.start()
         thread.join()
-        outputs, error = box[0]
+        launched, error = box[0]
         if error is not None:
             raise error
-        return outputs
+        return launched
 
     def run(self, feeds: Sequence[Any]) -> Any:
         """One step: (new state, fetched, watched, token). Called with the store's lock held."""

@@ -5,15 +5,30 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Generator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ResultError
+from ..graph.graph import Watch
 
 if TYPE_CHECKING:
     from .dispatch import Dispatcher
 
 
 _UNSET: Any = object()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Delivery:
+    """What all results of one job have in common.
+
+    ``convert`` makes the value of a call of its fetched device arrays; None where the job returns nothing.
+    """
+
+    job_name: str
+    dispatcher: Dispatcher
+    convert: Callable[[Any], Any] | None
+    watches: tuple[Watch, ...]
 
 
 class Result:
@@ -24,20 +39,26 @@ class Result:
     ``await`` are what ``concurrent.futures`` and ``asyncio`` users expect.
     """
 
-    __slots__ = ("job_name", "_dispatcher", "_arrays", "_convert", "_watched", "_value", "_error", "_callbacks", "_registered", "passed", "sequence", "__weakref__")  # fmt: skip
+    __slots__ = (
+        "_delivery", "_arrays", "_watched", "_value", "_error", "_callback", "_listeners", "_registered", "passed", "sequence",
+    )  # fmt: skip
 
-    def __init__(self, job_name: str, dispatcher: Dispatcher, arrays: tuple[Any, ...], convert: Callable[[Any], Any], watched: Any):
-        self.job_name = job_name
-        self._dispatcher = dispatcher
+    def __init__(self, delivery: Delivery, arrays: tuple[Any, ...], watched: tuple[Any, ...], sequence: int):
+        self._delivery = delivery
         self._arrays = arrays
-        self._convert = convert
         self._watched = watched
         self._value = _UNSET
         self._error: BaseException | None = None
-        self._callbacks: list[Callable[[], None]] = []
+        self._callback: Callable[[Any], None] | None = None
+        self._listeners: list[Callable[[Result], None]] | None = None
         self._registered = False
         self.passed = False
-        self.sequence = 0
+        self.sequence = sequence
+
+    @property
+    def job_name(self) -> str:
+        """The job that was called."""
+        return self._delivery.job_name
 
     # --- the caller's side
 
@@ -53,12 +74,13 @@ class Result:
         if timeout is not None:
             self._wait(timeout)
         if self._watched and not self.passed:
-            self._dispatcher.wait_for(self)
+            self._delivery.dispatcher.wait_for(self)
         if self._error is not None:
             raise self._error
         arrays = self._arrays  # before the look at _value: another thread may be setting both
         if self._value is _UNSET:
-            self._value = self._convert(arrays)
+            convert = self._delivery.convert
+            self._value = None if convert is None else convert(arrays)
             self._arrays = ()
         return self._value
 
@@ -78,7 +100,7 @@ class Result:
         """Whether ``result()`` would give the value at once."""
         if self._value is not _UNSET or self._error is not None or self.passed:
             return True
-        return not self._watched and all(a.is_ready() for a in flat(self._arrays))
+        return not self._watched and all(a.is_ready() for a in _flat(self._arrays))
 
     def async_get(self, callback: Callable[[Any], None]) -> None:
         """Has ``callback(value)`` run once on the delivery thread, after the callbacks of earlier calls.
@@ -91,18 +113,19 @@ class Result:
         if self._registered:
             raise ResultError(f"this call of job {self.job_name!r} has a callback already; each result takes one (add_done_callback takes any number)")
         self._registered = True
-        self._register(lambda: callback(self.result()))
+        self._callback = callback
+        if self.passed:  # too late for its turn
+            self._delivery.dispatcher.late(self)
 
     __call__ = async_get
 
     def add_done_callback(self, function: Callable[[Result], None]) -> None:
         """Has ``function(result)`` run on the delivery thread when the call has finished."""
-        self._register(lambda: function(self))
-
-    def _register(self, run: Callable[[], None]) -> None:
-        self._callbacks.append(run)
+        if self._listeners is None:
+            self._listeners = []
+        self._listeners.append(function)
         if self.passed:
-            self._dispatcher.late(self)
+            self._delivery.dispatcher.late(self)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """The error of this call, None where it succeeded."""
@@ -136,30 +159,38 @@ class Result:
         if self.passed:
             return
         try:
-            for array in flat(self._arrays):
-                array.block_until_ready()
-            if self._watched:
-                for deliver, array in self._watched:
-                    deliver(array)
+            for array in self._arrays:
+                if type(array) is tuple:  # a tensor list
+                    for inner in array:
+                        inner.block_until_ready()
+                else:
+                    array.block_until_ready()
+            for watch, array in zip(self._delivery.watches, self._watched, strict=True):
+                watch.deliver(array)
         except BaseException as error:
             self._error = error
-            self._dispatcher.report(error, self.job_name)
+            self._report(error)
         self.passed = True
 
     def run_callbacks(self) -> None:
         """Runs what was registered, each once."""
-        while self._callbacks:
-            callback = self._callbacks.pop(0)
-            if self._error is not None and self._registered:
-                continue  # reported already; there is no value to deliver
+        callback = self._callback
+        if callback is not None:
+            self._callback = None
+            if self._error is None:  # else there is no value to deliver, and it was reported
+                try:
+                    callback(self.result())
+                except BaseException as error:
+                    self._report(error)
+        while self._listeners:
             try:
-                callback()
+                self._listeners.pop(0)(self)
             except BaseException as error:
-                self._dispatcher.report(error, self.job_name)
+                self._report(error)
+
+    def _report(self, error: BaseException) -> None:
+        self._delivery.dispatcher.report(error, self.job_name)
 
 
-def flat(arrays: Any) -> list[Any]:
-    """The device arrays, those inside tensor lists too."""
-    if not any(isinstance(a, tuple) for a in arrays):
-        return list(arrays)
+def _flat(arrays: Any) -> list[Any]:
     return [x for a in arrays for x in (a if isinstance(a, tuple) else (a,))]

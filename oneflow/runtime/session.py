@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ..config import Resource
 from ..errors import ArgumentError, ModeError
 from ..graph.graph import Graph, Variable, current_or_none
 from .dispatch import dispatcher
@@ -48,6 +49,7 @@ class Session:
         first: BaseException | None = None
         with build_lock:
             self.started = True
+            Resource.freeze()
             for job in list(self.jobs.values()):
                 try:
                     job.build()
@@ -156,6 +158,7 @@ def clear_default_session() -> None:
     if current_or_none() is not None:
         raise ModeError("flow.clear_default_session() cannot be called inside a job function")
     _default.close()
+    Resource.reset()
     _default = Session()
 
 

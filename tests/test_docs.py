@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -49,6 +50,11 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_readme_commands_are_one_line_each() -> None:
     commands = re.findall(r"^python3 -m venv .*$", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert [c.split("/")[-1] for c in commands] == ["train_lenet.py", "pytest"]
+
+
+def test_the_page_of_settings_is_up_to_date() -> None:
+    script = runpy.run_path(str(ROOT / "scripts" / "write_settings.py"))
+    assert script["PAGE"].read_text(encoding="utf-8") == script["page"](), "run: python scripts/write_settings.py"
 
 
 def installed() -> importlib.metadata.Distribution:

@@ -1,0 +1,35 @@
+"""Writes docs/settings.md from the library's own tables of settings. A test checks that the page is up to date."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from oneflow import config
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "settings.md"
+
+
+def page() -> str:
+    """The page as it should be."""
+    return "\n".join([
+        "# Settings",
+        "",
+        "Written by `scripts/write_settings.py` from the tables in `oneflow/config/`.",
+        "",
+        "## `flow.config`",
+        "",
+        "For the session to come: set outside jobs and before the first call.",
+        "",
+        config.settings_table(),
+        "",
+        "## `flow.FunctionConfig`",
+        "",
+        "For one job: `flow.global_function(\"train\", function_config)`. The job keeps a copy.",
+        "",
+        config.function_settings_table(),
+        "",
+    ])  # fmt: skip
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

@@ -15,7 +15,7 @@ from . import collective_boxing
 from ._function_config import FunctionConfig, FunctionDesc, function_config
 from ._function_options import FUNCTION_OPTIONS
 from ._options import table
-from ._resource import Resource, ResourceSetter, SessionResource, setting
+from ._settings import Resource, SettingsSetter, setting
 
 _THREADS = "no effect: XLA and the dispatcher have their own threads"
 _NETWORK = "no effect: JAX's own multi-process runtime carries the data"
@@ -113,7 +113,7 @@ def inter_job_reuse_mem_strategy(strategy_str: str, job_set: Any = None, **kwarg
 
 def settings_table() -> str:
     """Every setting of ``flow.config``, as a Markdown table."""
-    return table(list(Resource._options.values()))
+    return table(Resource.options)
 
 
 def function_settings_table() -> str:
@@ -122,7 +122,7 @@ def function_settings_table() -> str:
 
 
 def _setting_names() -> list[str]:
-    return [name for name, value in globals().items() if isinstance(value, ResourceSetter)]
+    return [name for name, value in globals().items() if isinstance(value, SettingsSetter)]
 
 
 def __getattr__(name: str) -> Any:
@@ -138,6 +138,6 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
-    "FunctionConfig", "FunctionDesc", "Resource", "SessionResource", "collective_boxing", "eager_execution_enabled",
+    "FunctionConfig", "FunctionDesc", "Resource", "collective_boxing", "eager_execution_enabled",
     "enable_eager_execution", "function_config", "inter_job_reuse_mem_strategy",
 ]  # fmt: skip

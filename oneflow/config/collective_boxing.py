@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from ._options import REQUIRED
-from ._resource import ResourceSetter, setting
+from ._settings import SettingsSetter, setting
 
 _WHY = "no effect: XLA schedules and fuses the collectives"
 
 
-def _row(name: str, kind: type, default: Any, implied: Any = REQUIRED) -> ResourceSetter:
-    return setting(name, kind, default, _WHY, implied=implied, group="collective_boxing.")
+def _row(name: str, kind: type, default: Any, implied: Any = REQUIRED) -> SettingsSetter:
+    return setting(f"collective_boxing.{name}", kind, default, _WHY, implied=implied)
 
 
 enable_fusion = _row("enable_fusion", bool, True, implied=True)

@@ -1,0 +1,96 @@
+"""Settings that hold for a session or for the process: made before it starts, read when it does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from .._refuse import refuse
+from ..errors import ModeError
+from ..graph.graph import current_or_none
+from ._options import REQUIRED, Option, Setter, logger
+
+
+class Settings:
+    """A namespace of settings. Values are attributes, those not set at their default: ``Resource.gpu_device_num``.
+
+    ``too_late`` is what a setting answers once frozen.
+    """
+
+    def __init__(self, namespace: str, too_late: str):
+        self._namespace = namespace
+        self._too_late = too_late
+        self._options: dict[str, Option] = {}
+        self._values: dict[str, Any] = {}
+        self._frozen = False
+
+    def define(self, name: str, kind: type, default: Any, effect: str, *, implied: Any = REQUIRED, **more: Any) -> SettingsSetter:
+        """Adds a row to the table; gives the function that sets it."""
+        option = Option(name, (kind,), default, effect, implied=implied, argument="val", **more)
+        self._options[name] = option
+        return SettingsSetter(self, option)
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """What was set, by name."""
+        return dict(self._values)
+
+    @property
+    def options(self) -> list[Option]:
+        return list(self._options.values())
+
+    @property
+    def frozen(self) -> bool:
+        return self._frozen
+
+    def freeze(self) -> None:
+        """Called at the start: later settings do nothing and say so."""
+        self._frozen = True
+
+    def reset(self) -> None:
+        """Called when a new session begins: everything is at its default."""
+        self._frozen = False
+        self._values.clear()
+
+    def accepts(self, spelling: str, value: Any) -> bool:
+        """Whether a setting may be made now. Raises ModeError inside a job's body."""
+        if current_or_none() is not None:
+            refuse(ModeError, f"{spelling} can only be called outside job functions", hint="set it before the first call")
+        if self._frozen:
+            logger.warning("Nothing happened because %s: %s(%s)", self._too_late, spelling, value)
+        return not self._frozen
+
+    def __getattr__(self, name: str) -> Any:
+        option = self.__dict__.get("_options", {}).get(name)
+        if option is None:
+            raise AttributeError(f"{self.__dict__.get('_namespace')} has no setting {name!r}")
+        return self._values.get(name, option.default)
+
+    def __dir__(self) -> Iterable[str]:
+        return [*self._options, "freeze", "frozen", "options", "reset", "values"]
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name}={value!r}" for name, value in self._values.items())
+        return f"<{self._namespace}{' (in use)' if self._frozen else ''}: {shown or 'all defaults'}>"
+
+
+class SettingsSetter(Setter):
+    """A function of ``flow.config`` or ``flow.env``."""
+
+    def __init__(self, settings: Settings, option: Option):
+        super().__init__(option, f"{settings._namespace}.{option.name}")
+        self._settings = settings
+
+    def _now(self) -> Any:
+        return getattr(self._settings, self.option.name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> bool | None:
+        value = self.option.argument_of(args, kwargs, self.spelling)
+        if not self._settings.accepts(self.spelling, value):
+            return False
+        self._settings._values[self.option.name] = self.option.check(value, self.spelling)
+        return None
+
+
+Resource = Settings("flow.config", "the session is running")
+setting = Resource.define

@@ -1,0 +1,100 @@
+"""Small things that several families of ops share: numbers beside Blobs, broadcasting, selection."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from .._jax import jax, lax
+from ..errors import ArgumentError
+from ..graph.node import Blob
+from ._emit import fail, is_number
+
+Array = Any
+
+
+def label(op_name: str, name: str | None) -> str:
+    """An op as error messages call it."""
+    return op_name if name is None else f"{op_name} {name!r}"
+
+
+def number_for(what: str, number: Any, blob: Blob, argument: str = "the number") -> int | float:
+    """A Python or NumPy number in the kind of the Blob's dtype; on integer Blobs the fraction is dropped.
+
+    Raises:
+      ArgumentError: it is no number, or an integer dtype cannot hold it.
+    """
+    if not is_number(number) or isinstance(number, np.complexfloating):
+        fail(ArgumentError, what, f"{argument} must be a number, got {type(number).__name__} {number!r}"[:300], (blob,))
+    if not blob.dtype.is_integer:
+        return float(number)
+    limits = np.iinfo(blob.dtype.numpy_dtype)
+    if not math.isfinite(number) or not limits.min <= int(number) <= limits.max:
+        fail(ArgumentError, what, f"{argument} {number!r} is outside {blob.dtype.name}'s range, {limits.min} to {limits.max}",
+             (blob,), "convert the Blob with flow.cast first")  # fmt: skip
+    return int(number)
+
+
+def like(number: int | float, x: Array) -> Array:
+    """``number`` as a NumPy scalar of x's dtype, which lax combines with x without promotion."""
+    with np.errstate(over="ignore"):  # 1e39 is a legal way to write float32's infinity
+        return np.asarray(number).astype(x.dtype)[()]
+
+
+def full(number: int | float, x: Array) -> Array:
+    """An array of x's shape and dtype that holds ``number`` everywhere."""
+    return lax.broadcast_in_dim(like(number, x), x.shape, ())
+
+
+def broadcast(*arrays: Array) -> tuple[Array, ...]:
+    """The arrays in their common shape, by NumPy's rule."""
+    shapes = [a.shape for a in arrays]
+    if all(shape == shapes[0] for shape in shapes):
+        return arrays
+    try:
+        common = np.broadcast_shapes(*shapes)
+    except ValueError:
+        found = " and ".join(str(shape) for shape in shapes)
+        raise ValueError(f"shapes {found} do not broadcast: counted from the last axis, sizes must be equal or 1") from None
+    return tuple(broadcast_to(a, common) for a in arrays)
+
+
+def broadcast_to(x: Array, shape: tuple[int, ...]) -> Array:
+    """x repeated along its missing and size-1 axes."""
+    if x.shape == shape:
+        return x
+    offset = len(shape) - x.ndim
+    kept = [i for i, size in enumerate(x.shape) if size == shape[i + offset]]  # size-1 axes are dropped, then re-made
+    squeezed = lax.reshape(x, tuple(x.shape[i] for i in kept)) if len(kept) < x.ndim else x
+    return lax.broadcast_in_dim(squeezed, shape, tuple(i + offset for i in kept))
+
+
+def sum_to(g: Array, shape: tuple[int, ...]) -> Array:
+    """The gradient of broadcasting: g summed over the axes along which something of ``shape`` was repeated."""
+    if g.shape == shape:
+        return g
+    offset = g.ndim - len(shape)
+    axes = [i for i, size in enumerate(g.shape) if i < offset or shape[i - offset] != size]
+    return lax.reshape(lax.reduce_sum(g, axes), shape)
+
+
+def select(mask: Array, x: Array, y: Array) -> Array:
+    """x where mask, else y; x and y may be scalars of one dtype."""
+    return lax.select(mask, *(v if v.shape == mask.shape else lax.broadcast_in_dim(v, mask.shape, ()) for v in (x, y)))
+
+
+def where_else_zero(mask: Array, x: Array) -> Array:
+    """x where mask, else 0."""
+    return lax.select(mask, x, lax.full_like(x, 0))
+
+
+def gradient_of(function: Any, x: Array, dy: Array) -> Array:
+    """The vjp of a function of one array, for ops that are a gradient themselves."""
+    return jax.vjp(function, x)[1](dy)[0]
+
+
+def is_half(x: Array) -> bool:
+    """float16 and bfloat16, whose sums are taken in float32."""
+    return x.dtype.itemsize == 2 and x.dtype.kind in "fV"

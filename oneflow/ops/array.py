@@ -1,0 +1,528 @@
+"""Shapes: reshape, transpose, concat and the like."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+
+from .. import dist
+from .._jax import lax
+from ..dist import Distribute
+from ..errors import ArgumentError, AxisError, DtypeError, ModeError, ShapeError
+from ..graph.graph import OP_VARIABLE, current
+from ..graph.node import INVALID_AXIS, Blob
+from ._arrays import Array, broadcast_to, label, sum_to
+from ._emit import emit, fail, op, want
+
+# --- reshape
+
+
+@op("reshape")
+def _reshape(x: Array, *, shape: tuple[int, ...]) -> Array:
+    return lax.reshape(x, shape)
+
+
+@op("dynamic_reshape")
+def _dynamic_reshape(x: Array, *, shape: tuple[int, ...]) -> Array:
+    rest = math.prod(size for size in shape if size != -1)
+    if -1 not in shape and rest != x.size:  # the shape was written for the bound, and this call has fewer rows
+        shape, rest = (-1, *shape[1:]), math.prod(shape[1:])
+    return lax.reshape(x, tuple(x.size // rest if size == -1 else size for size in shape))
+
+
+def reshape(x: Blob, shape: Sequence[int], name: str | None = None) -> Blob:
+    """The same elements in another shape, in row-major order.
+
+    Args:
+      x: Blob of any dtype.
+      shape: list or tuple of sizes > 0, one of which may be -1: what is left.
+      name: name of the op; made unique when omitted.
+    Returns: Blob of that shape and x's dtype.
+    Raises: ShapeError (the number of elements differs), ArgumentError.
+    Example: >>> y = flow.reshape(x, [x.shape[0], -1])   # (2, 3, 4) -> (2, 12)
+    """
+    if not isinstance(x, Blob):
+        want.blob(label("reshape", name), "x", x)
+    if x.is_dynamic:
+        return dynamic_reshape(x, shape, name)
+    try:
+        sizes = tuple([s.__index__() for s in shape])
+    except (AttributeError, TypeError):
+        _bad_shape(label("reshape", name), x, shape)
+    count, total = math.prod(sizes), math.prod(x.shape)
+    if count < 0:  # one -1, most likely
+        rest = -count
+        sizes = tuple([total // rest if s == -1 else s for s in sizes])
+        count = math.prod(sizes)
+    if count != total or min(sizes, default=0) <= 0 or type(shape) not in (list, tuple):
+        _bad_shape(label("reshape", name), x, shape)
+    return emit(_reshape, x, name=name, shape=sizes)
+
+
+def _bad_shape(what: str, x: Blob, shape: Any) -> NoReturn:
+    if not isinstance(shape, (list, tuple)):
+        fail(ArgumentError, what, f"shape must be a list or tuple of ints, got {shape!r}"[:300], (x,))
+    sizes = want.ints(what, "shape", shape)
+    if not sizes:
+        fail(ShapeError, what, "shape must not be empty: there are no Blobs of rank 0", (x,), "write [1] for a single element")
+    if any(s != -1 and s <= 0 for s in sizes) or sizes.count(-1) > 1:
+        fail(ShapeError, what, f"sizes must be > 0, except for one -1, got shape={list(sizes)}", (x,))
+    rest = math.prod(s for s in sizes if s != -1)
+    total = math.prod(x.shape)
+    fits = f"{total} elements do not fill {list(sizes)}"
+    fail(ShapeError, what, f"{fits}: {total} is no multiple of {rest}" if -1 in sizes else f"{fits}, which has {rest}", (x,),
+         "write -1 for one size, to have it computed")  # fmt: skip
+
+
+def dynamic_reshape(x: Blob, shape: Sequence[int], name: str | None = None) -> Blob:
+    """As ``reshape``, for a Blob whose size varies from call to call.
+
+    Args:
+      x: Blob; its shape is the largest that it can have.
+      shape: list or tuple of sizes > 0, one of which may be -1. Without a -1, axis 0 takes what a call really has.
+      name: name of the op; made unique when omitted.
+    Returns: Blob of that shape and x's dtype, dynamic where x is.
+    Raises: ShapeError, ArgumentError.
+    Example: >>> y = flow.dynamic_reshape(x, [-1, 12])
+    """
+    what = label("dynamic_reshape", name)
+    want.blob(what, "x", x)
+    if not isinstance(shape, (list, tuple)):
+        _bad_shape(what, x, shape)
+    sizes = want.ints(what, "shape", shape)
+    rest, total = math.prod(s for s in sizes if s != -1), math.prod(x.shape)
+    legal = bool(sizes) and sizes.count(-1) <= 1 and all(s == -1 or s > 0 for s in sizes)
+    if not legal or (total % rest if -1 in sizes else total != rest):
+        _bad_shape(what, x, shape)
+    return emit(_dynamic_reshape, x, name=name, shape=sizes)
+
+
+@op("reshape_like", stops=(1,))
+def _reshape_like(x: Array, like: Array) -> Array:
+    return lax.reshape(x, like.shape)
+
+
+def reshape_like(x: Blob, like: Blob, name: str | None = None) -> Blob:
+    """The elements of x in the shape of ``like``.
+
+    Args:
+      x: Blob of any dtype.
+      like: Blob with as many elements, of any dtype; its values are not used.
+      name: name of the op; made unique when omitted.
+    Returns: Blob of like's shape and x's dtype.
+    Raises: ShapeError, ArgumentError.
+    Example: >>> y = flow.reshape_like(x, like)   # (2, 3) -> (6,)
+    """
+    what = label("reshape_like", name)
+    want.blob(what, "x", x)
+    want.blob(what, "like", like)
+    if math.prod(x.shape) != math.prod(like.shape):
+        fail(ShapeError, what, f"{math.prod(x.shape)} elements do not fill {list(like.shape)}", (x, like))
+    return emit(_reshape_like, x, like, name=name)
+
+
+@op("flatten")
+def _flatten(x: Array, *, first: int, last: int) -> Array:
+    return lax.reshape(x, (*x.shape[:first], math.prod(x.shape[first : last + 1]), *x.shape[last + 1 :]))
+
+
+def flatten(input: Blob, start_dim: int = 0, end_dim: int = -1, name: str | None = None) -> Blob:
+    """Joins consecutive axes into one.
+
+    Args:
+      input: Blob of any dtype.
+      start_dim: the first axis to join, in [0, rank).
+      end_dim: the last one, in [-rank, rank), not before start_dim.
+      name: name of the op; made unique when omitted.
+    Returns: Blob of the same dtype; by default of rank 1.
+    Raises: AxisError, ArgumentError.
+    Example: >>> y = flow.flatten(x, start_dim=1)   # (2, 3, 4) -> (2, 12)
+    """
+    what = label("flatten", name)
+    want.blob(what, "input", input)
+    first = want.axis(what, start_dim, input.ndim, "start_dim", (input,))
+    last = want.axis(what, end_dim, input.ndim, "end_dim", (input,))
+    if start_dim < 0:
+        fail(AxisError, what, f"start_dim={start_dim} must be >= 0", (input,))
+    if last < first:
+        fail(AxisError, what, f"end_dim={end_dim} comes before start_dim={start_dim}", (input,))
+    return emit(_flatten, input, name=name, first=first, last=last)
+
+
+# --- the order and number of axes
+
+
+@op("transpose")
+def _transpose(x: Array, *, perm: tuple[int, ...]) -> Array:
+    return lax.transpose(x, perm)
+
+
+def transpose(
+    a: Blob,
+    perm: Sequence[int] | None = None,
+    conjugate: bool = False,
+    batch_axis_non_change: bool = False,
+    name: str | None = None,
+) -> Blob:
+    """Axis i of the result is axis perm[i] of the Blob.
+
+    Args:
+      a: Blob of any dtype.
+      perm: list or tuple with every axis in [0, rank) once; required.
+      conjugate: must be False: there are no complex dtypes.
+      batch_axis_non_change: keep the number of the Blob's batch axis instead of following it.
+      name: name of the op; made unique when omitted.
+    Returns: Blob of the same dtype.
+    Raises: AxisError, ArgumentError, ModeError (conjugate).
+    Example: >>> y = flow.transpose(x, perm=[1, 0])   # (2, 3) -> (3, 2)
+    """
+    what = label("transpose", name)
+    want.blob(what, "a", a)
+    if not isinstance(perm, (list, tuple)):
+        fail(ArgumentError, what, f"perm must be a list or tuple of ints, got {perm!r}", (a,),
+             f"pass perm={list(range(a.ndim))[::-1]}")  # fmt: skip
+    if conjugate:
+        raise ModeError("transpose: conjugate=True is not there: there are no complex dtypes")
+    axes = want.ints(what, "perm", perm)
+    if sorted(axes) != list(range(a.ndim)):
+        fail(AxisError, what, f"perm={list(axes)} must hold each of 0, ..., {a.ndim - 1} once", (a,))
+    y = emit(_transpose, a, name=name, perm=axes)
+    if not batch_axis_non_change and 0 <= a.batch_axis < a.ndim:
+        y.batch_axis = axes.index(a.batch_axis)
+    return y
+
+
+@op("expand_dims")
+def _expand_dims(x: Array, *, axis: int) -> Array:
+    return lax.reshape(x, (*x.shape[:axis], 1, *x.shape[axis:]))
+
+
+def expand_dims(input: Blob, axis: int, name: str | None = None) -> Blob:
+    """Adds an axis of size 1.
+
+    Args:
+      input: Blob of any dtype.
+      axis: where it stands in the result, in [-(rank + 1), rank].
+      name: name of the op; made unique when omitted.
+    Returns: Blob of one rank more and the same dtype.
+    Raises: AxisError, ArgumentError.
+    Example: >>> y = flow.expand_dims(x, axis=1)   # (2, 3) -> (2, 1, 3)
+    """
+    what = label("expand_dims", name)
+    want.blob(what, "input", input)
+    at = want.axis(what, axis, input.ndim + 1, inputs=(input,))
+    y = emit(_expand_dims, input, name=name, axis=at)
+    if y.batch_axis >= at:
+        y.batch_axis += 1
+    return y
+
+
+@op("squeeze")
+def _squeeze(x: Array, *, axes: tuple[int, ...]) -> Array:
+    return lax.reshape(x, tuple(size for i, size in enumerate(x.shape) if i not in axes) or (1,))
+
+
+def squeeze(input: Blob, axis: Sequence[int] | None = None, name: str | None = None) -> Blob:
+    """Removes axes of size 1.
+
+    Args:
+      input: Blob of any dtype.
+      axis: list or tuple of axes of size 1 in [-rank, rank); None means all of them.
+      name: name of the op; made unique when omitted.
+    Returns: Blob of the same dtype; (1,) where every axis is removed.
+    Raises: ShapeError (a size is not 1), AxisError, ArgumentError.
+    Example: >>> y = flow.squeeze(x, axis=[1])   # (2, 1, 3) -> (2, 3)
+    """
+    what = label("squeeze", name)
+    want.blob(what, "input", input)
+    if axis is None:
+        axes = tuple(i for i, size in enumerate(input.shape) if size == 1)
+    elif isinstance(axis, (list, tuple)):
+        axes = want.axes(what, axis, input.ndim, inputs=(input,))
+    else:
+        fail(ArgumentError, what, f"axis must be None, a list or a tuple, got {axis!r}", (input,), f"write axis=[{axis}]")
+    wide = [a for a in axes if input.shape[a] != 1]
+    if wide:
+        fail(ShapeError, what, f"axis {wide[0]} has size {input.shape[wide[0]]}; only axes of size 1 can be removed", (input,))
+    y = emit(_squeeze, input, name=name, axes=axes)
+    if y.batch_axis in axes:
+        y.batch_axis = INVALID_AXIS
+    elif y.batch_axis >= 0:
+        y.batch_axis -= sum(a < y.batch_axis for a in axes)
+    return y
+
+
+# --- joining
+
+
+@op("concat")
+def _concat(*arrays: Array, axis: int) -> Array:
+    return lax.concatenate(arrays, axis)
+
+
+def concat(
+    inputs: Sequence[Blob] | None = None,
+    axis: int = 0,
+    max_dim_size: int | None = None,
+    name: str | None = None,
+    values: Sequence[Blob] | None = None,
+) -> Blob:
+    """Joins Blobs along one axis.
+
+    Args:
+      inputs: list or tuple of Blobs of one dtype and rank; sizes are equal except on ``axis``.
+      axis: in [-rank, rank).
+      max_dim_size: a bound of the result's size on ``axis``, at least the sum of the inputs' sizes there.
+      name: name of the op; made unique when omitted.
+      values: the older name of ``inputs``.
+    Returns: Blob of that dtype and rank; a single input is returned as it is.
+    Raises: ShapeError, DtypeError, AxisError, ArgumentError.
+    Example: >>> y = flow.concat([a, b], axis=1)   # (2, 3), (2, 4) -> (2, 7)
+    """
+    what = label("concat", name)
+    blobs = want.blobs(what, "inputs", values if inputs is None else inputs)
+    at = want.axis(what, axis, blobs[0].ndim, inputs=blobs)
+    _same_but(what, blobs, at)
+    size = sum(b.shape[at] for b in blobs)
+    if max_dim_size is not None and max_dim_size < size:
+        fail(ShapeError, what, f"the result has size {size} on axis {at}, more than max_dim_size={max_dim_size}", blobs)
+    return blobs[0] if len(blobs) == 1 else emit(_concat, *blobs, name=name, axis=at)
+
+
+def _same_but(what: str, blobs: Sequence[Blob], axis: int) -> None:
+    want.same_dtype(what, blobs)
+    first = blobs[0].shape
+    for blob in blobs[1:]:
+        shape = blob.shape
+        if len(shape) != len(first):
+            fail(ShapeError, what, f"inputs must have one rank, got {len(first)} and {len(shape)}", blobs,
+                 "add axes with flow.expand_dims")  # fmt: skip
+        differs = [i for i, (m, n) in enumerate(zip(first, shape, strict=True)) if m != n and i != axis]
+        if differs:
+            sizes = " and ".join(str(b.shape[differs[0]]) for b in blobs)
+            fail(ShapeError, what, f"inputs must agree on every axis except axis={axis}", blobs,
+                 f"make axis {differs[0]} equal ({sizes} now), or join along axis={differs[0]}")  # fmt: skip
+
+
+@op("stack")
+def _stack(*arrays: Array, axis: int) -> Array:
+    return lax.concatenate([lax.reshape(a, (*a.shape[:axis], 1, *a.shape[axis:])) for a in arrays], axis)
+
+
+def stack(inputs: Sequence[Blob], axis: int = 0, name: str | None = None) -> Blob:
+    """Joins Blobs along a new axis.
+
+    Args:
+      inputs: list or tuple of Blobs of one shape and dtype.
+      axis: where the new axis stands in the result, in [-(rank + 1), rank].
+      name: name of the op; made unique when omitted.
+    Returns: Blob of one rank more and the same dtype.
+    Raises: ShapeError, DtypeError, AxisError, ArgumentError.
+    Example: >>> y = flow.stack([a, b], axis=0)   # (2, 3), (2, 3) -> (2, 2, 3)
+    """
+    what = label("stack", name)
+    blobs = want.blobs(what, "inputs", inputs)
+    want.same_dtype(what, blobs)
+    want.same_shape(what, blobs)
+    return emit(_stack, *blobs, name=name, axis=want.axis(what, axis, blobs[0].ndim + 1, inputs=blobs))
+
+
+# --- repeating
+
+
+@op("broadcast_like", stops=(1,))
+def _broadcast_like(x: Array, like: Array, *, axes: tuple[int, ...]) -> Array:
+    if x.ndim < like.ndim:  # the listed axes are missing in x, as many as it takes; the others are there
+        added = _missing_axes(x.ndim, like.ndim, axes)
+        sizes = iter(x.shape)
+        x = lax.reshape(x, tuple(1 if i in added else next(sizes) for i in range(like.ndim)))
+    return broadcast_to(x, like.shape)
+
+
+def _missing_axes(rank: int, full_rank: int, axes: tuple[int, ...]) -> tuple[int, ...]:
+    return axes if len(axes) == full_rank - rank else tuple(range(full_rank - rank))
+
+
+def broadcast_like(x: Blob, like: Blob, broadcast_axes: Sequence[int] | None = None, name: str | None = None) -> Blob:
+    """x repeated along axes until it has the shape of ``like``.
+
+    Args:
+      x: Blob.
+      like: Blob of the same dtype; its values are not used.
+      broadcast_axes: axes of ``like`` on which x has size 1 or which x lacks; None means all.
+      name: name of the op; made unique when omitted.
+    Returns: Blob of like's shape.
+    Raises: ShapeError, DtypeError, AxisError, ArgumentError.
+    Example: >>> y = flow.broadcast_like(x, like, [0])   # (3,) -> (2, 3)
+    """
+    what = label("broadcast_like", name)
+    want.blob(what, "x", x)
+    want.blob(what, "like", like)
+    want.same_dtype(what, (x, like))
+    axes = want.axes(what, broadcast_axes, like.ndim, "broadcast_axes", (x, like))
+    sizes = list(x.shape)
+    for a in _missing_axes(x.ndim, like.ndim, axes) if x.ndim < like.ndim else ():
+        sizes.insert(a, 1)
+    fits = len(sizes) == like.ndim and all(
+        m == n or (m == 1 and (i in axes)) for i, (m, n) in enumerate(zip(sizes, like.shape, strict=True))
+    )
+    if not fits:
+        fail(ShapeError, what, f"shape {x.shape} does not become {like.shape} by repeating it along axes {list(axes)}", (x, like))
+    return emit(_broadcast_like, x, like, name=name, axes=axes)
+
+
+def _compatible_grad(inputs: Any, outputs: Any, cotangents: Any) -> tuple[Array | None, ...]:
+    return (sum_to(cotangents[0], inputs[0].shape), *(None for _ in inputs[1:]))
+
+
+@op("broadcast_to_compatible_with", grad=_compatible_grad)
+def _broadcast_to_compatible_with(x: Array, *others: Array) -> Array:
+    return broadcast_to(x, np.broadcast_shapes(x.shape, *(o.shape for o in others)))
+
+
+def broadcast_to_compatible_with(x: Blob, compatible: Sequence[Blob], name: str | None = None) -> Blob:
+    """x repeated until it has the shape in which it and the other Blobs broadcast together.
+
+    Args:
+      x: Blob of any dtype.
+      compatible: list or tuple of Blobs; their values are not used.
+      name: name of the op; made unique when omitted.
+    Returns: Blob of the common shape and x's dtype.
+    Raises: ShapeError, ArgumentError.
+    Example: >>> y = flow.broadcast_to_compatible_with(x, [other])   # (3,) with (2, 1) -> (2, 3)
+    """
+    what = label("broadcast_to_compatible_with", name)
+    want.blob(what, "x", x)
+    return emit(_broadcast_to_compatible_with, x, *want.blobs(what, "compatible", compatible), name=name)
+
+
+@op("expand")
+def _expand(x: Array, *, sizes: tuple[int, ...]) -> Array:
+    offset = len(sizes) - x.ndim
+    return broadcast_to(x, tuple(x.shape[i - offset] if size == -1 else size for i, size in enumerate(sizes)))
+
+
+def expand(x: Blob, expand_size: Sequence[int], name: str | None = None) -> Blob:
+    """x repeated along its axes of size 1, and along new axes in front.
+
+    Args:
+      x: Blob of any dtype.
+      expand_size: list or tuple with the sizes of the result, at least as many as x has; -1 keeps a size.
+      name: name of the op; made unique when omitted.
+    Returns: Blob of that shape and x's dtype.
+    Raises: ShapeError, ArgumentError.
+    Example: >>> y = flow.expand(x, [4, -1, 3])   # (2, 1) -> (4, 2, 3)
+    """
+    what = label("expand", name)
+    want.blob(what, "x", x)
+    sizes = want.ints(what, "expand_size", expand_size)
+    offset = len(sizes) - x.ndim
+    fits = offset >= 0 and all(
+        size > 0 if i < offset else size in (-1, x.shape[i - offset]) or (x.shape[i - offset] == 1 and size > 0)
+        for i, size in enumerate(sizes)
+    )
+    if not fits:
+        fail(ShapeError, what,
+             f"{x.shape} cannot be expanded to {list(sizes)}: only axes of size 1 and new ones in front grow", (x,))  # fmt: skip
+    return emit(_expand, x, name=name, sizes=sizes)
+
+
+# --- layout
+
+
+@op("cast_to_static_shape")
+def _cast_to_static_shape(x: Array) -> Array:
+    return x
+
+
+def cast_to_static_shape(x: Blob, name: str | None = None) -> Blob:
+    """Promises that a dynamic Blob always has its full shape.
+
+    Args:
+      x: Blob of any dtype.
+      name: name of the op; made unique when omitted.
+    Returns: a Blob that is not dynamic; x itself where it is static already.
+    Raises: ArgumentError.
+    Example: >>> y = flow.cast_to_static_shape(x)
+    """
+    want.blob(label("cast_to_static_shape", name), "x", x)
+    if not x.is_dynamic:
+        return x
+    y = emit(_cast_to_static_shape, x, name=name)
+    y.is_dynamic = False
+    return y
+
+
+@op("parallel_cast")
+def _parallel_cast(x: Array, *, distribute: Distribute | None, gradient_distribute: Distribute | None) -> Array:
+    return x
+
+
+def parallel_cast(
+    input: Blob, name: str | None = None, distribute: Distribute | None = None, gradient_distribute: Distribute | None = None
+) -> Blob:
+    """The same values, laid out on the devices as asked for.
+
+    Args:
+      input: Blob of any dtype.
+      name: name of the op; made unique when omitted.
+      distribute: ``flow.distribute.split(axis)`` or ``broadcast()``; None leaves the layout open.
+      gradient_distribute: the same for the gradient.
+    Returns: Blob of the same shape and dtype.
+    Raises: ArgumentError, AxisError, ModeError (``auto()``).
+    Example: >>> y = flow.parallel_cast(x, distribute=flow.distribute.split(0))
+    """
+    what = label("parallel_cast", name)
+    want.blob(what, "input", input)
+    for asked in (distribute, gradient_distribute):
+        if asked is not None:
+            dist.assert_is_valid_distribute(asked)
+            if asked.kind == "auto":
+                fail(ModeError, what, "needs split(axis) or broadcast(), got auto()", (input,))
+            if asked.axis is not None:
+                want.axis(what, asked.axis, input.ndim, "split's axis", (input,))
+    y = emit(_parallel_cast, input, name=name, distribute=distribute, gradient_distribute=gradient_distribute)
+    if distribute is not None:
+        y.distribute = distribute
+    return y
+
+
+# --- variables
+
+
+def assign(ref: Any, value: Any, dtype: Any = None, name: str | None = None) -> None:
+    """Stores a value into a variable at the end of the call.
+
+    Args:
+      ref: what ``flow.get_variable`` gave.
+      value: Blob of the variable's shape and dtype; it receives no gradient from this.
+      dtype: not used.
+      name: not used.
+    Raises: ArgumentError (ref is no variable), ShapeError, DtypeError.
+    Example: >>> flow.assign(counter, counter + 1)
+    """
+    what = label("assign", name)
+    want.blob(what, "ref", ref)
+    want.blob(what, "value", value)
+    if ref.node.op is not OP_VARIABLE:
+        fail(ArgumentError, what, f"ref must be a variable, but {ref.op_name!r} is computed by {ref.node.op.name}", (ref, value),
+             "pass what flow.get_variable gave")  # fmt: skip
+    if ref.dtype != value.dtype:
+        fail(DtypeError, what, f"the variable holds {ref.dtype.name}, not {value.dtype.name}", (ref, value),
+             f"convert with flow.cast(value, flow.{ref.dtype.name})")  # fmt: skip
+    want.same_shape(what, (ref, value))
+    current(what).assign(ref, value)
+
+
+def system_assign(
+    ref: Any, value: Any, validate_shape: Any = None, use_locking: Any = None, name: str | None = None
+) -> Blob:
+    """``assign`` as ``flow.system.assign``: gives ``ref`` back; the arguments after value are not used.
+
+    Example: >>> flow.system.assign(counter, counter + 1)
+    """
+    assign(ref, value, name=name)
+    return ref

@@ -1,0 +1,320 @@
+"""Functions of one Blob, element by element."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from .. import dtype as dtypes
+from .._jax import lax
+from ..dtype import dtype
+from ..errors import ArgumentError, DtypeError
+from ..graph.node import Blob
+from ._arrays import Array, full, gradient_of, label, like, number_for, select, where_else_zero
+from ._emit import emit, emit_many, fail, is_number, op, want
+
+
+class Unary(Protocol):
+    """What ``unary`` makes: a function of one Blob."""
+
+    __name__: str
+
+    def __call__(self, x: Blob, name: str | None = None) -> Blob: ...
+
+
+def unary(
+    op_name: str,
+    sentence: str,
+    define: Callable[[Array], Array],
+    *,
+    example: str = "",
+    grad: Callable[[Array, Array, Array], Array] | None = None,
+    integers: bool = False,
+) -> Unary:
+    """Makes an op of one array, and the function that users call, with its docstring.
+
+    ``grad(x, y, dy)`` gives the gradient where calculus does not; ``integers`` says that integer Blobs are taken too.
+    """
+    wrapped = None if grad is None else lambda inputs, outputs, cotangents: (grad(inputs[0], outputs[0], cotangents[0]),)
+    made = op(op_name, grad=wrapped)(define)
+
+    def function(x: Blob, name: str | None = None) -> Blob:
+        if not isinstance(x, Blob) or not (integers or x.dtype.is_floating_point):
+            want.floating(label(op_name, name), want.blob(label(op_name, name), "x", x))
+        return emit(made, x, name=name)
+
+    kinds = "any dtype" if integers else "floating dtype"
+    function.__name__ = function.__qualname__ = op_name
+    function.__doc__ = f"""{sentence}
+
+    Args:
+      x: Blob of any shape, {kinds}.
+      name: name of the op; made unique when omitted.
+    Returns: Blob of x's shape and dtype.
+    Raises: ArgumentError (x is no Blob){"" if integers else ", DtypeError (x is an integer Blob)"}.
+    Example: >>> y = flow.math.{op_name}(x){example and "   # " + example}
+    """
+    return function
+
+
+def _softplus(x: Array) -> Array:  # log(1 + e^x) without overflow
+    return lax.add(lax.max(x, full(0, x)), lax.log1p(lax.exp(lax.neg(lax.abs(x)))))
+
+
+def _gelu(x: Array) -> Array:
+    half = lax.mul(like(0.5, x), x)
+    return lax.mul(half, lax.add(like(1, x), lax.erf(lax.mul(x, like(math.sqrt(0.5), x)))))
+
+
+def _reciprocal_no_nan(x: Array) -> Array:
+    zero = lax.eq(x, like(0, x))
+    return select(zero, like(0, x), lax.div(full(1, x), select(zero, like(1, x), x)))
+
+
+def _to_even(x: Array) -> Array:
+    return lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN)
+
+
+def _abs_grad(x: Array, y: Array, dy: Array) -> Array:
+    return lax.select(lax.ge(x, like(0, x)), dy, lax.neg(dy))
+
+
+def _relu_grad(x: Array, y: Array, dy: Array) -> Array:
+    return where_else_zero(lax.gt(y, like(0, y)), dy)
+
+
+abs = unary("abs", "The absolute value; its gradient at 0 is +dy.", lambda x: lax.abs(x), grad=_abs_grad, integers=True)
+acos = unary("acos", "The arc cosine in [0, pi].", lambda x: lax.acos(x))
+acosh = unary("acosh", "The inverse hyperbolic cosine.", lambda x: lax.acosh(x))
+asin = unary("asin", "The arc sine in [-pi/2, pi/2].", lambda x: lax.asin(x))
+asinh = unary("asinh", "The inverse hyperbolic sine.", lambda x: lax.asinh(x))
+atan = unary("atan", "The arc tangent in [-pi/2, pi/2].", lambda x: lax.atan(x))
+atanh = unary("atanh", "The inverse hyperbolic tangent.", lambda x: lax.atanh(x))
+ceil = unary("ceil", "The smallest whole number >= x; its gradient is 0.", lambda x: lax.ceil(x), example="1.2 -> 2.0")
+cos = unary("cos", "The cosine of x in radians.", lambda x: lax.cos(x))
+cosh = unary("cosh", "The hyperbolic cosine.", lambda x: lax.cosh(x))
+erf = unary("erf", "The error function, 2/sqrt(pi) times the integral of exp(-t**2) from 0 to x.", lambda x: lax.erf(x))
+erfc = unary("erfc", "1 - erf(x), without cancellation for large x.", lambda x: lax.erfc(x))
+exp = unary("exp", "e to the power x.", lambda x: lax.exp(x), example="0.0 -> 1.0")
+expm1 = unary("expm1", "exp(x) - 1, without cancellation near 0.", lambda x: lax.expm1(x))
+floor = unary("floor", "The largest whole number <= x; its gradient is 0.", lambda x: lax.floor(x), example="1.8 -> 1.0")
+gelu = unary("gelu", "0.5 * x * (1 + erf(x / sqrt(2))), exactly.", _gelu)
+lgamma = unary("lgamma", "The logarithm of |Gamma(x)|.", lambda x: lax.lgamma(x))
+log = unary("log", "The natural logarithm.", lambda x: lax.log(x), example="1.0 -> 0.0")
+log1p = unary("log1p", "log(1 + x), without cancellation near 0.", lambda x: lax.log1p(x))
+log_sigmoid = unary(
+    "log_sigmoid", "log(1 / (1 + exp(-x))), without overflow.", lambda x: lax.neg(_softplus(lax.neg(x))),
+    grad=lambda x, y, dy: lax.mul(dy, lax.logistic(lax.neg(x))),
+)  # fmt: skip
+negative = unary("negative", "-x.", lambda x: lax.neg(x), integers=True)
+reciprocal = unary("reciprocal", "1 / x.", lambda x: lax.integer_pow(x, -1), example="2.0 -> 0.5")
+reciprocal_no_nan = unary("reciprocal_no_nan", "1 / x, and 0 where x is 0, where its gradient is 0 too.", _reciprocal_no_nan)
+relu = unary("relu", "max(x, 0); its gradient at 0 is 0.", lambda x: lax.max(x, like(0, x)), grad=_relu_grad, integers=True)
+rint = unary("rint", "The nearest whole number, halves to even; its gradient is 0.", _to_even, example="2.5 -> 2.0")
+round = unary("round", "The nearest whole number, halves to even; its gradient is 0.", _to_even, example="2.5 -> 2.0")
+rsqrt = unary("rsqrt", "1 / sqrt(x).", lambda x: lax.rsqrt(x), example="4.0 -> 0.5")
+sigmoid = unary("sigmoid", "1 / (1 + exp(-x)).", lambda x: lax.logistic(x), example="0.0 -> 0.5")
+sigmoid_v2 = unary("sigmoid_v2", "1 / (1 + exp(-x)); the same as sigmoid.", lambda x: lax.logistic(x))
+sign = unary("sign", "-1, 0 or 1; its gradient is 0.", lambda x: lax.sign(x), integers=True)
+sin = unary("sin", "The sine of x in radians.", lambda x: lax.sin(x))
+sinh = unary("sinh", "The hyperbolic sine.", lambda x: lax.sinh(x))
+softplus = unary(
+    "softplus", "log(1 + exp(x)), without overflow.", _softplus, grad=lambda x, y, dy: lax.mul(dy, lax.logistic(x))
+)
+sqrt = unary("sqrt", "The square root.", lambda x: lax.sqrt(x), example="4.0 -> 2.0")
+square = unary("square", "x * x.", lambda x: lax.square(x), integers=True, example="3.0 -> 9.0")
+tan = unary("tan", "The tangent of x in radians.", lambda x: lax.tan(x))
+tanh = unary("tanh", "The hyperbolic tangent.", lambda x: lax.tanh(x))
+tanh_v2 = unary("tanh_v2", "The hyperbolic tangent; the same as tanh.", lambda x: lax.tanh(x))
+identity = unary("identity", "x itself, as a new op.", lambda x: lax.convert_element_type(x, x.dtype), integers=True)
+amp_white_identity = unary(
+    "amp_white_identity", "x itself; automatic mixed precision runs it in float16.",
+    lambda x: lax.convert_element_type(x, x.dtype), integers=True,
+)  # fmt: skip
+
+
+@op("identity_n", multiple=True)
+def _identity_n(*arrays: Array) -> tuple[Array, ...]:
+    return arrays
+
+
+def identity_n(inputs: Sequence[Blob], name: str | None = None) -> tuple[Blob, ...]:
+    """The Blobs themselves, as the outputs of one new op.
+
+    Args:
+      inputs: list or tuple of at least one Blob, of any shapes and dtypes.
+      name: name of the op; made unique when omitted.
+    Returns: tuple of as many Blobs.
+    Raises: ArgumentError.
+    Example: >>> a, b = flow.identity_n([x, y])
+    """
+    return emit_many(_identity_n, *want.blobs(label("identity_n", name), "inputs", inputs), name=name)
+
+
+# --- gradients as ops of their own
+
+
+@op("gelu_grad", stops=True)
+def _gelu_grad(x: Array, dy: Array) -> Array:
+    return gradient_of(_gelu, x, dy)
+
+
+@op("sigmoid_grad", stops=True)
+def _sigmoid_grad(y: Array, dy: Array) -> Array:
+    return lax.mul(dy, lax.mul(y, lax.sub(like(1, y), y)))
+
+
+@op("tanh_grad", stops=True)
+def _tanh_grad(y: Array, dy: Array) -> Array:
+    return lax.mul(dy, lax.sub(like(1, y), lax.mul(y, y)))
+
+
+def _grad_op(made: Any, names: str, first: Blob, dy: Blob, name: str | None) -> Blob:
+    what = label(made.name, name)
+    blobs = (want.blob(what, names, first), want.blob(what, "dy", dy))
+    want.floating(what, first)
+    want.same_dtype(what, blobs)
+    want.same_shape(what, blobs)
+    return emit(made, *blobs, name=name)
+
+
+def gelu_grad(x: Blob, dy: Blob, name: str | None = None) -> Blob:
+    """The gradient of ``gelu`` at x, times dy.
+
+    Args: x, dy: Blobs of one shape and one floating dtype.
+    Returns: Blob of that shape and dtype; it has no gradient itself.
+    Raises: ArgumentError, DtypeError, ShapeError.
+    Example: >>> dx = flow.math.gelu_grad(x, dy)
+    """
+    return _grad_op(_gelu_grad, "x", x, dy, name)
+
+
+def sigmoid_grad(y: Blob, dy: Blob, name: str | None = None) -> Blob:
+    """The gradient of ``sigmoid`` where its value is y, times dy: dy * y * (1 - y).
+
+    Args: y, dy: Blobs of one shape and one floating dtype.
+    Returns: Blob of that shape and dtype; it has no gradient itself.
+    Raises: ArgumentError, DtypeError, ShapeError.
+    Example: >>> dx = flow.math.sigmoid_grad(y, dy)
+    """
+    return _grad_op(_sigmoid_grad, "y", y, dy, name)
+
+
+def tanh_grad(y: Blob, dy: Blob, name: str | None = None) -> Blob:
+    """The gradient of ``tanh`` where its value is y, times dy: dy * (1 - y * y).
+
+    Args: y, dy: Blobs of one shape and one floating dtype.
+    Returns: Blob of that shape and dtype; it has no gradient itself.
+    Raises: ArgumentError, DtypeError, ShapeError.
+    Example: >>> dx = flow.math.tanh_grad(y, dy)
+    """
+    return _grad_op(_tanh_grad, "y", y, dy, name)
+
+
+# --- with parameters
+
+
+def _clip_grad(inputs: Any, outputs: Any, cotangents: Any, *, low: Any, high: Any) -> tuple[Array]:
+    x, dx = inputs[0], cotangents[0]
+    if low is not None:
+        dx = where_else_zero(lax.ge(x, like(low, x)), dx)
+    if high is not None:
+        dx = where_else_zero(lax.le(x, like(high, x)), dx)
+    return (dx,)
+
+
+@op("clip", grad=_clip_grad)
+def _clip(x: Array, *, low: int | float | None, high: int | float | None) -> Array:
+    if low is not None:
+        x = lax.max(x, like(low, x))
+    return x if high is None else lax.min(x, like(high, x))
+
+
+def clip_by_value(
+    values: Blob, min_value: int | float | None = None, max_value: int | float | None = None, name: str | None = None
+) -> Blob:
+    """Values below ``min_value`` become ``min_value``, values above ``max_value`` become ``max_value``.
+
+    Args:
+      values: Blob of any shape and dtype.
+      min_value, max_value: numbers, at least one of them; converted to the Blob's dtype.
+      name: name of the op; made unique when omitted.
+    Returns: Blob of the same shape and dtype. The gradient passes where min_value <= x <= max_value, bounds included.
+    Raises: ArgumentError.
+    Example: >>> y = flow.clip_by_value(x, 0.0, 1.0)
+    """
+    what = label("clip", name)
+    x = want.blob(what, "values", values)
+    if min_value is None and max_value is None:
+        fail(ArgumentError, what, "needs min_value or max_value", (x,), "pass at least one bound")
+    low = None if min_value is None else _bound(what, "min_value", min_value, x)
+    high = None if max_value is None else _bound(what, "max_value", max_value, x)
+    return emit(_clip, x, name=name, low=low, high=high)
+
+
+def _bound(what: str, argument: str, value: Any, x: Blob) -> int | float | None:
+    if x.dtype.is_integer and is_number(value) and math.isinf(value):  # no bound at all
+        return None
+    return number_for(what, value, x, argument)
+
+
+def _cast_grad(inputs: Any, outputs: Any, cotangents: Any, *, to: np.dtype) -> tuple[Array]:
+    return (lax.convert_element_type(cotangents[0], inputs[0].dtype),)
+
+
+@op("cast", grad=_cast_grad)
+def _cast(x: Array, *, to: np.dtype) -> Array:
+    return lax.convert_element_type(x, to)
+
+
+def cast(x: Blob, dtype: dtype, name: str | None = None) -> Blob:
+    """Converts to another dtype; from floating to integer dtypes towards zero.
+
+    Args:
+      x: Blob of any shape and dtype.
+      dtype: the dtype of the result, such as ``flow.float32``.
+      name: name of the op; made unique when omitted.
+    Returns: Blob of x's shape; x itself where it has that dtype already. The gradient is cast back to x's dtype.
+    Raises: ArgumentError.
+    Example: >>> y = flow.cast(labels, flow.float32)
+    """
+    what = label("cast", name)
+    want.blob(what, "x", x)
+    if not isinstance(dtype, dtypes.dtype):
+        dtypes.as_dtype(dtype)
+    if x.dtype == dtype:
+        return x
+    if dtype.name in ("record", "tensor_buffer"):
+        fail(DtypeError, what, f"nothing can be cast to {dtype.name}", (x,))
+    return emit(_cast, x, name=name, to=dtype.numpy_dtype)
+
+
+@op("polyval")
+def _polyval(x: Array, *, coeffs: tuple[int | float, ...]) -> Array:
+    y = full(0, x)
+    for c in coeffs:
+        y = lax.add(lax.mul(y, x), like(c, x))
+    return y
+
+
+def polyval(coeffs: list[int | float] | tuple[int | float, ...], x: Blob, name: str | None = None) -> Blob:
+    """The polynomial with these coefficients at x, by Horner's scheme.
+
+    Args:
+      coeffs: list or tuple of numbers, the highest power first; without any the result is 0.
+      x: Blob of any shape.
+      name: name of the op; made unique when omitted.
+    Returns: Blob of x's shape and dtype.
+    Raises: ArgumentError.
+    Example: >>> y = flow.math.polyval([1, 0, -2], x)   # x ** 2 - 2
+    """
+    what = label("polyval", name)
+    want.blob(what, "x", x)
+    if not isinstance(coeffs, (list, tuple)):
+        fail(ArgumentError, what, f"coeffs must be a list or tuple of numbers, got {coeffs!r}"[:300], (x,))
+    return emit(_polyval, x, name=name, coeffs=tuple(number_for(what, c, x, f"coeffs[{i}]") for i, c in enumerate(coeffs)))
+
+

@@ -1,0 +1,165 @@
+"""Matrix products and triangular parts."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+import numpy as np
+
+from .._jax import lax
+from ..errors import ShapeError
+from ..graph.node import Blob
+from ._arrays import Array, broadcast_to, label, like, number_for, select
+from ._emit import emit, fail, op, want
+
+
+@op("matmul")
+def _matmul(a: Array, b: Array, *, transpose_a: bool, transpose_b: bool, alpha: int | float) -> Array:
+    if b.ndim > 2 and a.shape[:-2] != b.shape[:-2]:
+        common = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+        a, b = (broadcast_to(m, (*common, *m.shape[-2:])) for m in (a, b))
+    contract = ((a.ndim - (2 if transpose_a else 1),), (b.ndim - (1 if transpose_b else 2),))
+    batch = tuple(range(b.ndim - 2))
+    y = lax.dot_general(a, b, (contract, (batch, batch)))
+    return y if alpha == 1 else lax.mul(y, like(alpha, y))
+
+
+def matmul(
+    a: Blob,
+    b: Blob,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+    name: str | None = None,
+    alpha: int | float = 1.0,
+) -> Blob:
+    """The matrix product of the last two axes.
+
+    Args:
+      a: Blob (..., m, k), or (..., k, m) where ``transpose_a``.
+      b: Blob (..., k, n), or (..., n, k) where ``transpose_b``; of a's dtype. The leading axes are equal or broadcast.
+      transpose_a, transpose_b: swap the last two axes first.
+      name: name of the op; made unique when omitted.
+      alpha: factor of the result.
+    Returns: Blob (..., m, n) of that dtype.
+    Raises: ShapeError, DtypeError, ArgumentError.
+    Example: >>> y = flow.matmul(a, b, transpose_b=True)   # (2, 3), (4, 3) -> (2, 4)
+    """
+    what = label("matmul", name)
+    for argument, blob in (("a", a), ("b", b)):
+        if not isinstance(blob, Blob):
+            want.blob(what, argument, blob)
+        if blob.ndim < 2:
+            fail(ShapeError, what, f"{argument} must have rank 2 at least, got rank {blob.ndim}", (a, b),
+                 "add an axis with flow.expand_dims")  # fmt: skip
+    if a.dtype is not b.dtype:
+        want.same_dtype(what, (a, b))
+    columns, rows = a.shape[-2 if transpose_a else -1], b.shape[-1 if transpose_b else -2]
+    if columns != rows:
+        _explain(what, a, b, bool(transpose_a), bool(transpose_b))
+    if a.shape[:-2] != b.shape[:-2]:
+        try:
+            np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+        except ValueError:
+            fail(ShapeError, what, f"the leading axes {a.shape[:-2]} and {b.shape[:-2]} do not broadcast", (a, b))
+    return emit(
+        _matmul, a, b, name=name, transpose_a=bool(transpose_a), transpose_b=bool(transpose_b),
+        alpha=1 if alpha == 1 else number_for(what, alpha, a, "alpha"),
+    )  # fmt: skip
+
+
+def _explain(what: str, a: Blob, b: Blob, transpose_a: bool, transpose_b: bool) -> NoReturn:
+    def shown(blob: Blob, transposed: bool) -> str:
+        return f"{blob.shape}" + (" transposed" if transposed else "")
+
+    hint = ""
+    for ta, tb in ((transpose_a, not transpose_b), (not transpose_a, transpose_b), (not transpose_a, not transpose_b)):
+        if not hint and a.shape[-2 if ta else -1] == b.shape[-1 if tb else -2]:
+            hint = f"transpose_a={ta}, transpose_b={tb} would fit"
+    fail(ShapeError, what, f"a, {shown(a, transpose_a)}, must have as many columns as b, {shown(b, transpose_b)}, has rows",
+         (a, b), hint)  # fmt: skip
+
+
+def _kept(x: Array, diagonal: int) -> Array:
+    """Where column <= row + diagonal."""
+    rows, columns = (lax.broadcasted_iota(np.int32, x.shape, x.ndim - axis) for axis in (2, 1))
+    return lax.le(columns, lax.add(rows, np.int32(diagonal)))
+
+
+@op("tril")
+def _tril(x: Array, *, diagonal: int, fill_value: int | float) -> Array:
+    return select(_kept(x, diagonal), x, like(fill_value, x))
+
+
+def tril(x: Blob, diagonal: int = 0, fill_value: int | float = 0, name: str | None = None) -> Blob:
+    """The lower triangle of the last two axes; the rest becomes ``fill_value``.
+
+    Args:
+      x: Blob of rank >= 2, any dtype.
+      diagonal: entries with column > row + diagonal are filled.
+      fill_value: number, converted to x's dtype.
+      name: name of the op; made unique when omitted.
+    Returns: Blob of x's shape and dtype.
+    Raises: ShapeError, ArgumentError.
+    Example: >>> y = flow.math.tril(x, diagonal=-1)
+    """
+    what = label("tril", name)
+    want.rank(what, want.blob(what, "x", x), 2)
+    (offset,) = want.ints(what, "diagonal", diagonal, 1)
+    return emit(_tril, x, name=name, diagonal=offset, fill_value=number_for(what, fill_value, x, "fill_value"))
+
+
+@op("fused_scale_tril")
+def _fused_scale_tril(x: Array, *, diagonal: int, fill_value: int | float, scale: int | float) -> Array:
+    return select(_kept(x, diagonal), lax.mul(x, like(scale, x)), like(fill_value, x))
+
+
+def fused_scale_tril(
+    x: Blob, diagonal: int = 0, fill_value: int | float = 0, scale: int | float = 1, name: str | None = None
+) -> Blob:
+    """As ``tril``, the kept entries multiplied by ``scale``.
+
+    Args: as for ``tril``; scale is a number, converted to x's dtype.
+    Returns: Blob of x's shape and dtype.
+    Raises: ShapeError, ArgumentError.
+    Example: >>> y = flow.math.fused_scale_tril(scores, scale=0.125, fill_value=-10000.0)
+    """
+    what = label("fused_scale_tril", name)
+    want.rank(what, want.blob(what, "x", x), 2)
+    (offset,) = want.ints(what, "diagonal", diagonal, 1)
+    return emit(
+        _fused_scale_tril, x, name=name, diagonal=offset,
+        fill_value=number_for(what, fill_value, x, "fill_value"), scale=number_for(what, scale, x, "scale"),
+    )  # fmt: skip
+
+
+@op("diag")
+def _diag(x: Array, *, diagonal: int) -> Array:
+    down, right = max(-diagonal, 0), max(diagonal, 0)
+    if x.ndim == 1:
+        size = x.shape[0] + abs(diagonal)
+        rows, columns = (lax.broadcasted_iota(np.int32, (size, size), axis) for axis in (0, 1))
+        on = lax.eq(columns, lax.add(rows, np.int32(diagonal)))
+        line = lax.pad(x, np.zeros((), x.dtype), [(down, right, 0)])
+        return select(on, lax.broadcast_in_dim(line, (size, size), (0,)), like(0, x))
+    count = min(x.shape[0] - down, x.shape[1] - right)
+    block = lax.slice(x, (down, right), (down + count, right + count))
+    return lax.slice(lax.reshape(block, (count * count,)), (0,), (count * count,), (count + 1,))
+
+
+def diag(input: Blob, diagonal: int = 0, name: str | None = None) -> Blob:
+    """A square matrix with the Blob on a diagonal, or the diagonal of a matrix.
+
+    Args:
+      input: Blob of rank 1 or 2, any dtype.
+      diagonal: 0 is the main diagonal, positive ones lie above it.
+      name: name of the op; made unique when omitted.
+    Returns: (n,) gives (n + |diagonal|, n + |diagonal|) with zeros elsewhere; (m, n) gives the diagonal.
+    Raises: ShapeError (another rank, or no such diagonal), ArgumentError.
+    Example: >>> y = flow.diag(x)   # (3,) -> (3, 3)
+    """
+    what = label("diag", name)
+    want.rank(what, want.blob(what, "input", input), 1, 2)
+    (offset,) = want.ints(what, "diagonal", 0 if diagonal is None else diagonal, 1)
+    if input.ndim == 2 and not -input.shape[0] < offset < input.shape[1]:
+        fail(ShapeError, what, f"a matrix of shape {input.shape} has no diagonal {offset}", (input,))
+    return emit(_diag, input, name=name, diagonal=offset)

@@ -1,0 +1,346 @@
+"""Reductions over axes. There are no Blobs of rank 0: reducing everything gives shape (1,)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .. import dtype as dtypes
+from .._jax import lax
+from ..dtype import dtype
+from ..errors import ArgumentError
+from ..graph.node import INVALID_AXIS, Blob
+from ..graph.op import OpDef
+from ._arrays import Array, broadcast_to, is_half, label, like, select
+from ._emit import emit, fail, op, want
+
+Axis = int | Sequence[int] | None
+
+
+def _shaped(y: Array, x: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
+    if keepdims:
+        return lax.reshape(y, tuple(1 if i in axes else size for i, size in enumerate(x.shape)))
+    return lax.reshape(y, (1,)) if y.ndim == 0 else y
+
+
+def _sum(x: Array, axes: tuple[int, ...]) -> Array:
+    if is_half(x):
+        return lax.convert_element_type(lax.reduce_sum(lax.convert_element_type(x, np.float32), axes), x.dtype)
+    return lax.reduce_sum(x, axes)
+
+
+def _mean(x: Array, axes: tuple[int, ...]) -> Array:
+    count = math.prod(x.shape[a] for a in axes)
+    wide = np.float32 if is_half(x) else np.int64 if x.dtype.kind in "iu" else x.dtype  # int8 could hold neither sum nor count
+    total = lax.reduce_sum(lax.convert_element_type(x, wide), axes)
+    return lax.convert_element_type(lax.div(total, like(count, total)), x.dtype)
+
+
+def _restored(y: Array, x: Array, axes: tuple[int, ...]) -> Array:
+    """A reduced array in x's shape again."""
+    return broadcast_to(lax.reshape(y, tuple(1 if i in axes else size for i, size in enumerate(x.shape))), x.shape)
+
+
+def _variance(x: Array, axes: tuple[int, ...]) -> Array:
+    return _mean(lax.square(lax.sub(x, _restored(_mean(x, axes), x, axes))), axes)
+
+
+def _logsumexp(x: Array, axes: tuple[int, ...]) -> Array:
+    top = lax.stop_gradient(lax.reduce_max(x, axes))
+    top = select(lax.is_finite(top), top, like(0, top))
+    return lax.add(lax.log(_sum(lax.exp(lax.sub(x, _restored(top, x, axes))), axes)), top)
+
+
+def _norm(x: Array, axes: tuple[int, ...]) -> Array:
+    return lax.sqrt(_sum(lax.square(x), axes))
+
+
+def _nonzero(x: Array) -> Array:
+    return lax.ne(x, like(0, x))
+
+
+def _as_int8(x: Array) -> Array:
+    return lax.convert_element_type(x, np.int8)
+
+
+def _reduction(name: str, compute: Any, stops: bool = False) -> OpDef:
+    def define(x: Array, *, axes: tuple[int, ...], keepdims: bool) -> Array:
+        return _shaped(compute(x, axes), x, axes, keepdims)
+
+    return op(name, stops=stops)(define)
+
+
+_reduce_sum = _reduction("reduce_sum", _sum)
+_reduce_mean = _reduction("reduce_mean", _mean)
+_reduce_max = _reduction("reduce_max", lambda x, axes: lax.reduce_max(x, axes))
+_reduce_min = _reduction("reduce_min", lambda x, axes: lax.reduce_min(x, axes))
+_reduce_prod = _reduction("reduce_prod", lambda x, axes: lax.reduce_prod(x, axes))
+_reduce_any = _reduction("reduce_any", lambda x, axes: _as_int8(lax.reduce_or(_nonzero(x), axes)), stops=True)
+_reduce_all = _reduction("reduce_all", lambda x, axes: _as_int8(lax.reduce_and(_nonzero(x), axes)), stops=True)
+_reduce_variance = _reduction("reduce_variance", _variance)
+_reduce_std = _reduction("reduce_std", lambda x, axes: lax.sqrt(_variance(x, axes)))
+_reduce_euclidean_norm = _reduction("reduce_euclidean_norm", _norm)
+_reduce_logsumexp = _reduction("reduce_logsumexp", _logsumexp)
+
+
+def _reduce(
+    made: OpDef,
+    argument: str,
+    x: Any,
+    axis: Any,
+    keepdims: Any,
+    name: str | None,
+    *,
+    floating: bool = False,
+    no_axis: bool = False,
+) -> Blob:
+    what = label(made.name, name)
+    want.blob(what, argument, x)
+    if floating:
+        want.floating(what, x)
+    axes = want.axes(what, axis, x.ndim, inputs=(x,))
+    if not isinstance(keepdims, (bool, np.bool_)):
+        fail(ArgumentError, what, f"keepdims must be True or False, got {keepdims!r}", (x,))
+    if not axes and not no_axis:
+        return x
+    y = emit(made, x, name=name, axes=axes, keepdims=bool(keepdims))
+    if y.batch_axis in axes:
+        y.batch_axis = INVALID_AXIS
+    elif y.batch_axis >= 0 and not keepdims:
+        y.batch_axis -= sum(a < y.batch_axis for a in axes)
+    return y
+
+
+def reduce_sum(input_tensor: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
+    """The sum over axes.
+
+    Args:
+      input_tensor: Blob of any shape and dtype.
+      axis: int, list or tuple of ints in [-rank, rank); None means all axes, [] gives the Blob itself.
+      keepdims: keep the reduced axes with size 1.
+      name: name of the op; made unique when omitted.
+    Returns: Blob of the same dtype without the reduced axes, (1,) when none is left. Integers wrap around; float16 is
+      summed in float32.
+    Raises: AxisError, ArgumentError.
+    Example: >>> y = flow.math.reduce_sum(x, axis=1)   # (2, 3) -> (2,)
+    """
+    return _reduce(_reduce_sum, "input_tensor", input_tensor, axis, keepdims, name)
+
+
+def reduce_mean(input_blob: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
+    """The mean over axes; arguments as for ``reduce_sum``. For integer dtypes the fraction is cut off.
+
+    Example: >>> y = flow.math.reduce_mean(x)   # (2, 3) -> (1,)
+    """
+    return _reduce(_reduce_mean, "input_blob", input_blob, axis, keepdims, name)
+
+
+def reduce_max(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
+    """The largest value over axes; arguments as for ``reduce_sum``. Equal maxima share the gradient equally.
+
+    Example: >>> y = flow.math.reduce_max(x, axis=-1, keepdims=True)   # (2, 3) -> (2, 1)
+    """
+    return _reduce(_reduce_max, "x", x, axis, keepdims, name)
+
+
+def reduce_min(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
+    """The smallest value over axes; arguments as for ``reduce_sum``. Equal minima share the gradient equally.
+
+    Example: >>> y = flow.math.reduce_min(x, axis=[0, 1])   # (2, 3) -> (1,)
+    """
+    return _reduce(_reduce_min, "x", x, axis, keepdims, name)
+
+
+def reduce_prod(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
+    """The product over axes; arguments as for ``reduce_sum``.
+
+    Example: >>> y = flow.math.reduce_prod(x, axis=0)   # (2, 3) -> (3,)
+    """
+    return _reduce(_reduce_prod, "x", x, axis, keepdims, name)
+
+
+def reduce_any(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
+    """1 where any value over axes is not 0, else 0; arguments as for ``reduce_sum``, but [] tests each value.
+
+    Returns: int8 Blob; no gradient flows.
+    Example: >>> y = flow.math.reduce_any(x > 0, axis=1)   # (2, 3) -> (2,)
+    """
+    return _reduce(_reduce_any, "x", x, axis, keepdims, name, no_axis=True)
+
+
+def reduce_all(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
+    """1 where no value over axes is 0, else 0; arguments as for ``reduce_sum``, but [] tests each value.
+
+    Returns: int8 Blob; no gradient flows.
+    Example: >>> y = flow.math.reduce_all(x > 0)   # (2, 3) -> (1,)
+    """
+    return _reduce(_reduce_all, "x", x, axis, keepdims, name, no_axis=True)
+
+
+def reduce_variance(input_tensor: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
+    """The variance over axes, divided by the count (not count - 1); arguments as for ``reduce_sum``, floating dtypes only.
+
+    Example: >>> y = flow.math.reduce_variance(x, axis=0)   # (2, 3) -> (3,)
+    """
+    return _reduce(_reduce_variance, "input_tensor", input_tensor, axis, keepdims, name, floating=True, no_axis=True)
+
+
+def reduce_std(input_tensor: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
+    """The square root of ``reduce_variance``; its gradient is infinite where all values are equal.
+
+    Example: >>> y = flow.math.reduce_std(x, axis=0)   # (2, 3) -> (3,)
+    """
+    return _reduce(_reduce_std, "input_tensor", input_tensor, axis, keepdims, name, floating=True, no_axis=True)
+
+
+def reduce_euclidean_norm(input_tensor: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
+    """sqrt(sum(x ** 2)) over axes; arguments as for ``reduce_sum``, floating dtypes only.
+
+    Example: >>> y = flow.math.reduce_euclidean_norm(x, axis=1)   # (2, 3) -> (2,)
+    """
+    return _reduce(_reduce_euclidean_norm, "input_tensor", input_tensor, axis, keepdims, name, floating=True, no_axis=True)
+
+
+def reduce_logsumexp(input_tensor: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
+    """log(sum(exp(x))) over axes, without overflow; arguments as for ``reduce_sum``, floating dtypes only.
+
+    Example: >>> y = flow.math.reduce_logsumexp(x, axis=1)   # (2, 3) -> (2,)
+    """
+    return _reduce(_reduce_logsumexp, "input_tensor", input_tensor, axis, keepdims, name, floating=True, no_axis=True)
+
+
+def _need_list(what: str, axis: Any) -> None:
+    if not isinstance(axis, (list, tuple)):
+        fail(ArgumentError, what, f"axis must be a list or tuple of ints, got {axis!r}")
+
+
+def two_stage_reduce_max(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
+    """The same value as ``reduce_max``, for Blobs split over devices along a reduced axis.
+
+    Args: as for ``reduce_max``, but axis must be a list or tuple.
+    Example: >>> y = flow.math.two_stage_reduce_max(x, axis=[0])   # (2, 3) -> (3,)
+    """
+    _need_list(label("two_stage_reduce_max", name), axis)
+    return _reduce(_reduce_max, "x", x, axis, keepdims, name)
+
+
+def two_stage_reduce_min(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
+    """The same value as ``reduce_min``, for Blobs split over devices along a reduced axis.
+
+    Args: as for ``reduce_min``, but axis must be a list or tuple.
+    Example: >>> y = flow.math.two_stage_reduce_min(x, axis=[0])   # (2, 3) -> (3,)
+    """
+    _need_list(label("two_stage_reduce_min", name), axis)
+    return _reduce(_reduce_min, "x", x, axis, keepdims, name)
+
+
+# --- counts
+
+
+@op("reduced_shape_elem_cnt", stops=True)
+def _elem_cnt(x: Array, *, axes: tuple[int, ...], to: np.dtype) -> Array:
+    return lax.full((1,), math.prod(x.shape[a] for a in axes), to)
+
+
+def _count_dtype(what: str, value: dtype | None) -> np.dtype:
+    return np.dtype(np.int32) if value is None else dtypes.as_dtype(value, f"{what}: dtype").numpy_dtype
+
+
+def reduced_shape_elem_cnt(
+    input_blob: Blob, axis: Sequence[int] | None = None, dtype: dtype | None = None, name: str | None = None
+) -> Blob:
+    """The product of the sizes of some axes, at run time.
+
+    Args:
+      input_blob: Blob of any shape and dtype.
+      axis: list or tuple of ints in [-rank, rank); None means all axes.
+      dtype: of the result; None means int32.
+      name: name of the op; made unique when omitted.
+    Returns: Blob of shape (1,).
+    Raises: AxisError, ArgumentError.
+    Example: >>> n = flow.math.reduced_shape_elem_cnt(x, axis=[0])
+    """
+    what = label("reduced_shape_elem_cnt", name)
+    want.blob(what, "input_blob", input_blob)
+    if axis is not None:
+        _need_list(what, axis)
+    axes = want.axes(what, axis, input_blob.ndim, inputs=(input_blob,))
+    return emit(_elem_cnt, input_blob, name=name, axes=axes, to=_count_dtype(what, dtype))
+
+
+def elem_cnt(inputs: Blob, dtype: dtype | None = None, name: str | None = None) -> Blob:
+    """The number of elements, at run time.
+
+    Args:
+      inputs: Blob of any shape and dtype.
+      dtype: of the result; None means int32.
+      name: name of the op; made unique when omitted.
+    Returns: Blob of shape (1,).
+    Raises: ArgumentError.
+    Example: >>> n = flow.elem_cnt(x)
+    """
+    what = label("elem_cnt", name)
+    want.blob(what, "inputs", inputs)
+    return emit(_elem_cnt, inputs, name=name, prefix="ElemCnt", axes=tuple(range(inputs.ndim)), to=_count_dtype(what, dtype))
+
+
+@op("count_not_finite", stops=True)
+def _count_not_finite(*arrays: Array) -> Array:
+    total = np.zeros((1,), np.int64)
+    for x in arrays:
+        bad = lax.convert_element_type(lax.bitwise_not(lax.is_finite(x)), np.int64)
+        total = lax.add(total, lax.reshape(lax.reduce_sum(bad, range(x.ndim)), (1,)))
+    return total
+
+
+def count_not_finite(x: Blob, name: str | None = None) -> Blob:
+    """How many values are infinite or not a number.
+
+    Args:
+      x: Blob of any shape, floating dtype.
+      name: name of the op; made unique when omitted.
+    Returns: int64 Blob of shape (1,).
+    Raises: ArgumentError, DtypeError.
+    Example: >>> n = flow.count_not_finite(gradient)
+    """
+    what = label("count_not_finite", name)
+    want.floating(what, want.blob(what, "x", x))
+    return emit(_count_not_finite, x, name=name)
+
+
+def multi_count_not_finite(x: Sequence[Blob] | None = None, name: str | None = None) -> Blob:
+    """How many values of several Blobs are infinite or not a number.
+
+    Args:
+      x: list or tuple of at least one floating Blob.
+      name: name of the op; made unique when omitted.
+    Returns: int64 Blob of shape (1,).
+    Raises: ArgumentError, DtypeError.
+    Example: >>> n = flow.multi_count_not_finite([a, b])
+    """
+    what = label("multi_count_not_finite", name)
+    blobs = want.blobs(what, "x", x)
+    for blob in blobs:
+        want.floating(what, blob)
+    return emit(_count_not_finite, *blobs, name=name, prefix="MultiCountNotFinite")
+
+
+@op("square_sum")
+def _square_sum(x: Array) -> Array:
+    return lax.reshape(_sum(lax.square(x), tuple(range(x.ndim))), (1,))
+
+
+def square_sum(x: Blob, name: str | None = None) -> Blob:
+    """The sum of squares of all elements.
+
+    Args:
+      x: Blob of any shape and dtype.
+      name: name of the op; made unique when omitted.
+    Returns: Blob of shape (1,) and x's dtype.
+    Raises: ArgumentError.
+    Example: >>> y = flow.experimental.square_sum(x)
+    """
+    return emit(_square_sum, want.blob(label("square_sum", name), "x", x), name=name)

@@ -1,0 +1,321 @@
+"""Regions of a Blob: slice, slice_update, reverse, and ``blob[...]``."""
+
+from __future__ import annotations
+
+import builtins
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .._jax import lax
+from ..errors import ArgumentError, AxisError, ShapeError
+from ..graph.graph import OP_VARIABLE
+from ..graph.node import INVALID_AXIS, Blob, Node
+from ._arrays import Array, label
+from ._emit import emit, fail, op, want
+
+Triple = tuple[int | None, int | None, int | None]  # start, stop, step as in Python
+
+
+def _region(shape: tuple[int, ...], slices: Sequence[Triple]) -> list[builtins.range]:
+    """The indices that each slice selects; axes beyond the slices are taken whole."""
+    full = [*slices, *[(None, None, None)] * (len(shape) - len(slices))]
+    return [builtins.range(size)[builtins.slice(*s)] for size, s in zip(shape, full, strict=True)]
+
+
+def _cut(x: Array, slices: Sequence[Triple]) -> Array:
+    region = _region(x.shape, slices)
+    ascending = [r if r.step > 0 else r[::-1] for r in region]
+    starts = [r.start if len(r) else 0 for r in ascending]
+    stops = [r[-1] + 1 if len(r) else 0 for r in ascending]
+    y = lax.slice(x, starts, stops, [r.step for r in ascending])
+    flipped = [i for i, r in enumerate(region) if r.step < 0]
+    return lax.rev(y, flipped) if flipped else y
+
+
+@op("slice")
+def _slice(x: Array, *, slices: tuple[Triple, ...]) -> Array:
+    return _cut(x, slices)
+
+
+def _refuse_empty(what: str, x: Blob, slices: Sequence[Triple]) -> None:
+    for axis, r in enumerate(_region(x.shape, slices)):
+        if not len(r):
+            fail(ShapeError, what, f"the slice of axis {axis} (size {x.shape[axis]}) is empty; no Blob has size 0", (x,))
+
+
+def slice(x: Blob, begin: Sequence[int], size: Sequence[int], name: str | None = None) -> Blob:
+    """The region of ``size`` that starts at ``begin``.
+
+    Args:
+      x: Blob of any dtype.
+      begin: one int in [-d, d) or None (0) an axis of size d.
+      size: one int in [1, d], -1 or None (to the end) an axis; what lies beyond the end is cut off.
+      name: name of the op; made unique when omitted.
+    Returns: Blob of the same rank and dtype.
+    Raises: ArgumentError, AxisError (begin outside the axis), ShapeError (nothing left).
+    Example: >>> y = flow.slice(x, begin=[0, 1], size=[-1, 2])   # (2, 3) -> (2, 2)
+    """
+    what = label("slice", name)
+    want.blob(what, "x", x)
+    for argument, values in (("begin", begin), ("size", size)):
+        if not isinstance(values, (list, tuple)) or len(values) != x.ndim:
+            fail(ArgumentError, what, f"{argument} must be a list or tuple of {x.ndim} entries, got {values!r}", (x,))
+    slices: list[Triple] = []
+    for axis, (b, n) in enumerate(zip(begin, size, strict=True)):
+        d = x.shape[axis]
+        start = 0 if b is None else _bound(what, f"begin[{axis}]", b, -d, d - 1, x)
+        if n is not None and n != -1:
+            n = _bound(what, f"size[{axis}]", n, 1, d, x)
+            stop = start + n
+            slices.append((start, None if start < 0 <= stop else stop, None))
+        else:
+            slices.append((start, None, None))
+    _refuse_empty(what, x, slices)
+    return emit(_slice, x, name=name, slices=tuple(slices))
+
+
+def _bound(what: str, argument: str, value: Any, low: int, high: int, x: Blob) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        fail(ArgumentError, what, f"{argument} must be an int or None, got {value!r}", (x,))
+    if not low <= value <= high:
+        fail(AxisError, what, f"{argument}={value} is outside [{low}, {high}]", (x,))
+    return int(value)
+
+
+def _triples(what: str, x: Blob, slice_tup_list: Any, extra_stop: int, lowest_step: float) -> tuple[Triple, ...]:
+    if not isinstance(slice_tup_list, (list, tuple)) or len(slice_tup_list) > x.ndim:
+        fail(ArgumentError, what,
+             f"slice_tup_list must hold up to {x.ndim} (start, stop, step), got {slice_tup_list!r}"[:300], (x,))  # fmt: skip
+    slices: list[Triple] = []
+    for axis, entry in enumerate(slice_tup_list):
+        at = f"slice_tup_list[{axis}]"
+        if not isinstance(entry, (list, tuple)) or len(entry) != 3:
+            fail(ArgumentError, what, f"{at} must be (start, stop, step), got {entry!r}", (x,))
+        start, stop, step = entry
+        d = x.shape[axis]
+        start = None if start is None else _bound(what, f"{at}'s start", start, -d, d - 1, x)
+        stop = None if stop is None else _bound(what, f"{at}'s stop", stop, -d - extra_stop, d, x)
+        if step is not None:
+            if isinstance(step, bool) or not isinstance(step, (int, np.integer)) or step == 0 or step < lowest_step:
+                kind = "an int > 0" if lowest_step == 1 else "an int, not 0"
+                fail(ArgumentError, what, f"{at}'s step must be {kind}, got {step!r}", (x,))
+            step = int(step)
+        slices.append((start, stop, step))
+    _refuse_empty(what, x, slices)
+    return tuple(slices)
+
+
+def slice_v2(x: Blob, slice_tup_list: Sequence[tuple[int, int, int]], name: str | None = None) -> Blob:
+    """The region that Python slices select.
+
+    Args:
+      x: Blob of any dtype.
+      slice_tup_list: list or tuple of (start, stop, step), at most one an axis of size d; entries may be None, steps
+        negative. start lies in [-d, d), stop in [-d - 1, d]: unlike in NumPy, other bounds are errors.
+      name: name of the op; made unique when omitted.
+    Returns: Blob of the same rank and dtype.
+    Raises: ArgumentError, AxisError, ShapeError (nothing selected).
+    Example: >>> y = flow.slice_v2(x, [(None, None, None), (0, 2, 1)])   # (2, 3) -> (2, 2)
+    """
+    what = label("slice_v2", name)
+    want.blob(what, "x", x)
+    return emit(_slice, x, name=name, prefix="SliceV2", slices=_triples(what, x, slice_tup_list, 1, -math.inf))
+
+
+@op("slice_update")
+def _slice_update(x: Array, update: Array, *, slices: tuple[Triple, ...]) -> Array:
+    region = _region(x.shape, slices)
+    flipped = [i for i, r in enumerate(region) if r.step < 0]
+    ascending = [r if r.step > 0 else r[::-1] for r in region]
+    update = lax.rev(update, flipped) if flipped else update
+    if all(r.step == 1 for r in ascending):
+        return lax.dynamic_update_slice(x, update, [np.int32(r.start) for r in ascending])
+    # with steps: each update row finds its place through zeros in between, under a mask of the places written
+    config = [(r.start, size - r[-1] - 1, r.step - 1) for r, size in zip(ascending, x.shape, strict=True)]
+    spread = lax.pad(update, np.zeros((), x.dtype), config)
+    mask = lax.pad(lax.full(update.shape, True), np.zeros((), np.bool_), config)
+    return lax.select(mask, spread, x)
+
+
+def slice_update(
+    x: Blob, update: Blob, slice_tup_list: Sequence[tuple[int, int, int]], name: str | None = None
+) -> Blob:
+    """x with a region replaced.
+
+    Args:
+      x: Blob.
+      update: Blob of x's dtype and the region's shape.
+      slice_tup_list: the region, as for ``slice_v2``.
+      name: name of the op; made unique when omitted.
+    Returns: a new Blob of x's shape and dtype.
+    Raises: ArgumentError, AxisError, ShapeError, DtypeError.
+    Example: >>> y = flow.slice_update(x, row, [(0, 1, 1)])
+    """
+    what = label("slice_update", name)
+    want.blob(what, "x", x)
+    want.blob(what, "update", update)
+    want.same_dtype(what, (x, update))
+    slices = _fitting(what, x, update, _triples(what, x, slice_tup_list, 1, -math.inf))
+    return emit(_slice_update, x, update, name=name, slices=slices)
+
+
+def _fitting(what: str, x: Blob, update: Blob, slices: tuple[Triple, ...]) -> tuple[Triple, ...]:
+    shape = tuple(len(r) for r in _region(x.shape, slices))
+    if update.shape != shape:
+        fail(ShapeError, what, f"the update must have the region's shape {shape}, got {update.shape}", (x, update))
+    return slices
+
+
+def logical_slice(x: Blob, slice_tup_list: Sequence[tuple[int, int, int]], name: str | None = None) -> Blob:
+    """As ``slice_v2`` with steps > 0 and stop in [-d, d]; works on variables that are split over devices.
+
+    Example: >>> y = flow.experimental.logical_slice(x, [(0, 1, 1)])
+    """
+    what = label("logical_slice", name)
+    want.blob(what, "x", x)
+    return emit(_slice, x, name=name, prefix="LogicalSlice", slices=_triples(what, x, slice_tup_list, 0, 1))
+
+
+def logical_slice_assign(
+    x: Blob, value: Blob, slice_tup_list: Sequence[tuple[int, int, int]], name: str | None = None
+) -> Node:
+    """At the end of the call, a region of the variable x becomes ``value``.
+
+    Args:
+      x: what ``flow.get_variable`` gave.
+      value: Blob of x's dtype and the region's shape.
+      slice_tup_list: the region, as for ``logical_slice``.
+      name: name of the op; made unique when omitted.
+    Returns: the op (not a Blob).
+    Raises: ArgumentError (x is no variable), AxisError, ShapeError, DtypeError.
+    Example: >>> flow.experimental.logical_slice_assign(table, rows, [(0, 2, 1)])
+    """
+    what = label("logical_slice_assign", name)
+    want.blob(what, "x", x)
+    want.blob(what, "value", value)
+    if x.node.op is not OP_VARIABLE:
+        fail(ArgumentError, what, f"x must be a variable, but {x.op_name!r} is computed by {x.node.op.name}", (x, value))
+    want.same_dtype(what, (x, value))
+    slices = _fitting(what, x, value, _triples(what, x, slice_tup_list, 0, 1))
+    graph = x.node.graph
+    before = graph.assigns.get(x.node.attrs["variable"], x)  # several regions may be written in one job
+    y = emit(_slice_update, before, value, name=name, prefix="LogicalSliceAssign", slices=slices)
+    graph.assign(x, y)
+    return y.node
+
+
+@op("reverse")
+def _reverse(x: Array, *, axes: tuple[int, ...]) -> Array:
+    return lax.rev(x, axes)
+
+
+def reverse(input: Blob, axis: int | Sequence[int], name: str | None = None) -> Blob:
+    """The elements in reverse order along axes.
+
+    Args:
+      input: Blob of any dtype.
+      axis: int, list or tuple of ints in [-rank, rank).
+      name: name of the op; made unique when omitted.
+    Returns: Blob of the same shape and dtype.
+    Raises: AxisError, ArgumentError.
+    Example: >>> y = flow.reverse(x, axis=1)
+    """
+    what = label("reverse", name)
+    want.blob(what, "input", input)
+    if axis is None:
+        fail(ArgumentError, what, "axis must be an int, a list or a tuple of ints, got None", (input,))
+    return emit(_reverse, input, name=name, axes=want.axes(what, axis, input.ndim, inputs=(input,)))
+
+
+# --- blob[...]
+
+Index = int | Triple | None  # an axis dropped, an axis cut, a new axis
+
+
+@op("getitem")
+def _getitem(x: Array, *, index: tuple[Index, ...]) -> Array:
+    slices: list[Triple] = []
+    for entry in index:
+        if isinstance(entry, tuple):
+            slices.append(entry)
+        elif entry is not None:
+            slices.append((entry, None if entry == -1 else entry + 1, None))
+    y = _cut(x, slices)
+    shape, axis = [], 0
+    for entry in index:
+        if entry is None:
+            shape.append(1)
+            continue
+        if isinstance(entry, tuple):
+            shape.append(y.shape[axis])
+        axis += 1
+    shape += y.shape[axis:]
+    return lax.reshape(y, tuple(shape) or (1,))
+
+
+def getitem(x: Blob, key: Any) -> Blob:
+    """``x[key]`` with ints, slices, Ellipsis and None, as in NumPy; taking a single element gives shape (1,)."""
+    parts = key if isinstance(key, tuple) else (key,)
+    dots = sum(part is Ellipsis for part in parts)
+    used = sum(part is not None and part is not Ellipsis for part in parts)
+    if dots > 1:
+        fail(ArgumentError, "blob[...]", "an index can hold one Ellipsis only", (x,))
+    if used > x.ndim:
+        fail(AxisError, "blob[...]", f"{used} indices are too many for a Blob of rank {x.ndim}", (x,))
+    index: list[Index] = []
+    axis = 0
+    for part in parts:
+        if part is None:
+            index.append(None)
+        elif part is Ellipsis:
+            index += [(None, None, None)] * (x.ndim - used)
+            axis += x.ndim - used
+        else:
+            index.append(_index(x, axis, part))
+            axis += 1
+    y = emit(_getitem, x, index=tuple(index))
+    y.batch_axis = _followed(x.batch_axis, index)
+    return y
+
+
+def _index(x: Blob, axis: int, part: Any) -> Index:
+    size = x.shape[axis]
+    if isinstance(part, (int, np.integer)) and not isinstance(part, bool):
+        if not -size <= part < size:
+            fail(AxisError, "blob[...]", f"index {part} is outside axis {axis}, which has size {size}", (x,))
+        return int(part)
+    if not isinstance(part, builtins.slice):
+        shown = f"a Blob {part.describe()}" if isinstance(part, Blob) else f"{type(part).__name__} {part!r}"[:200]
+        fail(ArgumentError, "blob[...]", f"an index can hold ints, slices, Ellipsis and None, not {shown}", (x,),
+             "flow.gather(blob, indices, axis=...) takes rows by number, flow.where chooses by a mask")  # fmt: skip
+    try:
+        start, stop, step = (None if v is None else v.__index__() for v in (part.start, part.stop, part.step))
+    except (AttributeError, TypeError):
+        fail(ArgumentError, "blob[...]", f"the bounds of a slice must be ints or None, got {part!r}", (x,))
+    if step == 0:
+        fail(ArgumentError, "blob[...]", "a slice's step must not be 0", (x,))
+    if not len(builtins.range(size)[builtins.slice(start, stop, step)]):
+        written = ":".join("" if v is None else str(v) for v in (start, stop) + ((step,) if step is not None else ()))
+        fail(ShapeError, "blob[...]", f"the slice {written} of axis {axis} (size {size}) is empty; no Blob has size 0", (x,))
+    return start, stop, step
+
+
+def _followed(batch_axis: int, index: Sequence[Index]) -> int:
+    """Where the batch axis went; INVALID_AXIS where an int dropped it."""
+    old = new = 0
+    for entry in index:
+        if entry is None:
+            new += 1
+            continue
+        if old == batch_axis and not isinstance(entry, tuple):
+            return INVALID_AXIS
+        if old == batch_axis:
+            return new
+        new += isinstance(entry, tuple)
+        old += 1
+    return batch_axis if batch_axis < 0 else new + batch_axis - old
+
+

@@ -1,0 +1,163 @@
+"""Order: argmax, sort, top_k."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .._jax import lax
+from ..errors import ArgumentError, DtypeError, ShapeError
+from ..graph.node import INVALID_AXIS, Blob
+from ._arrays import Array, label
+from ._emit import emit, fail, op, want
+
+
+@op("argmax", stops=True)
+def _argmax(x: Array, *, axis: int) -> Array:
+    y = lax.argmax(x, axis, np.int32)
+    return lax.reshape(y, (1,)) if y.ndim == 0 else y
+
+
+def argmax(input: Blob, axis: int = -1, name: str | None = None) -> Blob:
+    """The position of the largest value along an axis, the first one among equals.
+
+    Args:
+      input: Blob of any dtype.
+      axis: in [-rank, rank).
+      name: name of the op; made unique when omitted.
+    Returns: int32 Blob without that axis, (1,) for rank 1; no gradient flows.
+    Raises: AxisError, ArgumentError.
+    Example: >>> predictions = flow.math.argmax(logits, axis=1)   # (32, 10) -> (32,)
+    """
+    what = label("argmax", name)
+    want.blob(what, "input", input)
+    at = want.axis(what, axis, input.ndim, inputs=(input,))
+    y = emit(_argmax, input, name=name, axis=at)
+    if y.batch_axis == at:
+        y.batch_axis = INVALID_AXIS
+    elif y.batch_axis > at:
+        y.batch_axis -= 1
+    return y
+
+
+def _positions(x: Array, axis: int) -> Array:
+    return lax.broadcasted_iota(np.int32, x.shape, axis)
+
+
+@op("sort")
+def _sort(x: Array, *, axis: int, descending: bool) -> Array:
+    y = lax.sort(x, axis)
+    return lax.rev(y, (axis,)) if descending else y
+
+
+@op("argsort", stops=True)
+def _argsort(x: Array, *, axis: int, descending: bool) -> Array:
+    pair = (x, _positions(x, axis))
+    if descending:  # reversed before and after, a stable sort leaves equal values in their order
+        pair = tuple(lax.rev(a, (axis,)) for a in pair)
+    order = lax.sort(pair, axis, is_stable=True, num_keys=1)[1]
+    return lax.rev(order, (axis,)) if descending else order
+
+
+def _descending(what: str, direction: str) -> bool:
+    return want.choice(what, "direction", direction, ("ASCENDING", "DESCENDING")) == "DESCENDING"
+
+
+def sort(input: Blob, axis: int = -1, direction: str = "ASCENDING", name: str | None = None) -> Blob:
+    """The values in order along an axis.
+
+    Args:
+      input: Blob of any dtype.
+      axis: in [-rank, rank).
+      direction: "ASCENDING" or "DESCENDING".
+      name: name of the op; made unique when omitted.
+    Returns: Blob of the same shape and dtype; the gradient goes back to where each value came from.
+    Raises: AxisError, ArgumentError.
+    Example: >>> y = flow.sort(x, direction="DESCENDING")
+    """
+    what = label("sort", name)
+    want.blob(what, "input", input)
+    at = want.axis(what, axis, input.ndim, inputs=(input,))
+    return emit(_sort, input, name=name, axis=at, descending=_descending(what, direction))
+
+
+def argsort(input: Blob, axis: int = -1, direction: str = "ASCENDING", name: str | None = None) -> Blob:
+    """The positions of the values in order along an axis; equal values keep their order in both directions.
+
+    Args: as for ``sort``.
+    Returns: int32 Blob of the same shape; no gradient flows.
+    Raises: AxisError, ArgumentError.
+    Example: >>> order = flow.argsort(x, axis=0)
+    """
+    what = label("argsort", name)
+    want.blob(what, "input", input)
+    at = want.axis(what, axis, input.ndim, inputs=(input,))
+    return emit(_argsort, input, name=name, axis=at, descending=_descending(what, direction))
+
+
+@op("top_k", stops=True)
+def _top_k(x: Array, *, axis: int, k: int) -> Array:
+    order = lax.top_k(x, min(k, x.shape[axis]), axis=axis)[1]
+    return lax.convert_element_type(order, np.int32)
+
+
+def top_k(input: Blob, axis: int = -1, k: int = 1, sorted: bool = True, name: str | None = None) -> Blob:
+    """The positions of the k largest values along an axis, the largest first, equal ones in their order.
+
+    Args:
+      input: Blob of any dtype.
+      axis: in [-rank, rank).
+      k: int > 0; more than the axis has means all.
+      sorted: False allows any order among the k.
+      name: name of the op; made unique when omitted.
+    Returns: int32 Blob, of size min(k, d) on that axis; ``flow.dim_gather`` or ``gather`` fetches the values.
+    Raises: AxisError, ArgumentError.
+    Example: >>> best = flow.math.top_k(logits, k=5)   # (32, 1000) -> (32, 5)
+    """
+    what = label("top_k", name)
+    want.blob(what, "input", input)
+    at = want.axis(what, axis, input.ndim, inputs=(input,))
+    if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or k <= 0:
+        fail(ArgumentError, what, f"k must be an int > 0, got {k!r}", (input,))
+    return emit(_top_k, input, name=name, axis=at, k=int(k))
+
+
+@op("in_top_k", stops=True)
+def _in_top_k(targets: Array, predictions: Array, *, k: int) -> Array:
+    rows, classes = predictions.shape
+    column = lax.broadcast_in_dim(targets, predictions.shape, (0,))
+    mine = lax.eq(column, lax.broadcasted_iota(targets.dtype, predictions.shape, 1))
+    zero = lax.full_like(predictions, 0)
+    score = lax.reduce_sum(lax.select(mine, predictions, zero), (1,))
+    higher = lax.gt(predictions, lax.broadcast_in_dim(score, predictions.shape, (0,)))
+    count = lax.reduce_sum(lax.convert_element_type(higher, np.int32), (1,))
+    finite = lax.reduce_and(lax.is_finite(predictions), (1,))
+    known = lax.reduce_or(mine, (1,))
+    good = lax.bitwise_and(lax.lt(count, np.int32(k)), lax.bitwise_and(finite, known))
+    return lax.convert_element_type(good, np.int8)
+
+
+def in_top_k(targets: Blob, predictions: Blob, k: int | None, name: str | None = None) -> Blob:
+    """1 where fewer than k classes score strictly higher than the target class, else 0.
+
+    Args:
+      targets: integer Blob (N,), classes in [0, C).
+      predictions: floating Blob (N, C).
+      k: int.
+      name: name of the op; made unique when omitted.
+    Returns: int8 Blob (N,); 0 for a target outside [0, C) and for rows with a value that is not finite.
+    Raises: ShapeError, DtypeError, ArgumentError.
+    Example: >>> hits = flow.math.in_top_k(labels, logits, k=5)
+    """
+    what = label("in_top_k", name)
+    want.rank(what, want.blob(what, "targets", targets), 1, 1)
+    want.rank(what, want.blob(what, "predictions", predictions), 2, 2)
+    want.floating(what, predictions)
+    if not targets.dtype.is_integer:
+        fail(DtypeError, what, f"targets must be int32 or int64, got {targets.dtype.name}", (targets, predictions))
+    if targets.shape[0] != predictions.shape[0]:
+        rows = predictions.shape[0]
+        fail(ShapeError, what, f"{targets.shape[0]} targets for {rows} rows of predictions", (targets, predictions))
+    (count,) = want.ints(what, "k", k, 1)
+    return emit(_in_top_k, targets, predictions, name=name, k=count)
+
+

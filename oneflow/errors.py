@@ -31,7 +31,7 @@ class BlobUseError(OneFlowError, TypeError):
     """A Blob was used where a number is needed: it has no value while a job is described."""
 
 
-class BlobScopeError(OneFlowError, RuntimeError, NotImplementedError):
+class BlobScopeError(OneFlowError, NotImplementedError):
     """A Blob was used outside the job that made it."""
 
 

@@ -7,7 +7,8 @@ gradient is not calculus, and integer Blobs on the way, through which OneFlow's 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from .._jax import jax, jnp
@@ -121,18 +122,34 @@ class Backward:
         slots = self._cotangents.get(blob.node)
         return None if slots is None else slots[blob.index]
 
-    def run(self, pullbacks: list[tuple[Node, list[int], Pullback]]) -> None:
-        for node, wanted, pullback in reversed(pullbacks):
-            slots = self._cotangents.get(node)
-            if slots is None:
-                continue
-            outputs = self._values[node]
-            filled = tuple(jnp.zeros_like(o) if c is None else c for o, c in zip(outputs, slots, strict=True))
-            for i, gradient in zip(wanted, pullback(filled), strict=True):
-                if gradient is not None:
-                    self.add(node.inputs[i], gradient)
+    def run(self, propagates: list[Propagate]) -> None:
+        """Runs what the forward pass left, last first."""
+        for propagate in reversed(propagates):
+            propagate(self)
+
+    def through(self, node: Node, wanted: list[int], pullback: Pullback) -> None:
+        """Carries the cotangents of a node's outputs to its inputs."""
+        slots = self._cotangents.get(node)
+        if slots is None:
+            return
+        outputs = self._values[node]
+        filled = tuple(jnp.zeros_like(o) if c is None else c for o, c in zip(outputs, slots, strict=True))
+        for i, gradient in zip(wanted, pullback(filled), strict=True):
+            if gradient is not None:
+                self.add(node.inputs[i], gradient)
 
 
-def wanted_inputs(node: Node, path: set[Node]) -> list[int]:
-    """Positions of the inputs that a gradient flows to."""
-    return [i for i, b in enumerate(node.inputs) if b.node in path and flows_to(node, i)]
+Propagate = Callable[[Backward], None]
+
+
+def run_nodes(nodes: Iterable[Node], values: Values, base_key: Any, path: set[Node]) -> list[Propagate]:
+    """The forward pass over some nodes: their outputs go to ``values``; what their backward pass needs comes back."""
+    propagates: list[Propagate] = []
+    for node in nodes:
+        wanted = [i for i, b in enumerate(node.inputs) if b.node in path and flows_to(node, i)] if node in path else []
+        if wanted:
+            values[node], pullback = linearize(node, values, base_key, wanted)
+            propagates.append(partial(Backward.through, node=node, wanted=wanted, pullback=pullback))
+        else:
+            values[node] = evaluate(node, values, base_key)
+    return propagates

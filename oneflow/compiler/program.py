@@ -10,7 +10,8 @@ from .._jax import jax, jnp
 from ..graph.graph import OP_INPUT, OP_VARIABLE, Graph
 from ..graph.node import Blob, Node
 from .analysis import ancestors, gradient_path, trained_variables
-from .autodiff import Backward, Pullback, Values, evaluate, linearize, wanted_inputs
+from .autodiff import Backward, Propagate, Values, run_nodes
+from .batch_slices import Region, run_region, schedule
 from .update import apply, seed_scale
 
 RANDOM_STATE = "random state"  # uint32[3]: two words of seed and the number of calls made
@@ -64,7 +65,7 @@ def plan(graph: Graph, fetches: Sequence[Blob]) -> Plan:
     written_order = tuple(n for n in graph.variables if n in written) + ((RANDOM_STATE,) if random else ())
     read_order = tuple(n for n in graph.variables if n in read)
     x64 = graph.train or any(_is_64_bit(b) for node in order for b in node.outputs)
-    step = _make_step(graph, order, path, trained, written_order, read_order, tuple(fetches), watches)
+    step = _make_step(graph, order, path, trained, written_order, read_order, tuple(fetches), watches, roots)
     return Plan(graph, written_order, read_order, random, tuple(fetches), watches, x64, step)
 
 
@@ -81,8 +82,12 @@ def _make_step(
     read: tuple[str, ...],
     fetches: tuple[Blob, ...],
     watches: tuple[Any, ...],
+    used_outside: Sequence[Blob],
 ) -> Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], Any]:
     input_nodes = [i.blob.node for i in graph.inputs]
+    variable_nodes = [node for node in order if node.op is OP_VARIABLE]
+    compute = [node for node in order if node.op not in (OP_INPUT, OP_VARIABLE)]
+    watched_nodes = {w.blob.node for w in watches if w.diff}
     computed = any(b.node.op not in (OP_INPUT, OP_VARIABLE) for b in fetches)
 
     def step(state_arrays: Sequence[Any], read_arrays: Sequence[Any], feeds: Sequence[Any]) -> Any:
@@ -93,19 +98,15 @@ def _make_step(
         if RANDOM_STATE in state:
             words = state[RANDOM_STATE]
             base_key = jax.random.fold_in(jax.random.wrap_key_data(words[:2]), words[2])
-        pullbacks: list[tuple[Node, list[int], Pullback]] = []
-        for node in order:
-            if node.op is OP_INPUT:
-                continue
-            if node.op is OP_VARIABLE:
-                values[node] = (variables[node.attrs["variable"]],)
-                continue
-            wanted = wanted_inputs(node, path) if node in path else []
-            if wanted:
-                values[node], pullback = linearize(node, values, base_key, wanted)
-                pullbacks.append((node, wanted, pullback))
+        for node in variable_nodes:
+            values[node] = (variables[node.attrs["variable"]],)
+        propagates: list[Propagate] = []
+        for item in schedule(compute, watched_nodes, used_outside):
+            if isinstance(item, Region):
+                propagate = run_region(item, values, base_key, path)
+                propagates += [propagate] if propagate is not None else []
             else:
-                values[node] = evaluate(node, values, base_key)
+                propagates += run_nodes([item], values, base_key, path)
 
         new = {name: values[blob.node][blob.index] for name, blob in graph.assigns.items()}
         backward = Backward(values)
@@ -114,7 +115,7 @@ def _make_step(
             for loss in graph.objective.losses:
                 value = values[loss.node][loss.index]
                 backward.add(loss, jnp.broadcast_to(jnp.asarray(scale, value.dtype), value.shape))
-            backward.run(pullbacks)
+            backward.run(propagates)
             new.update(apply(graph, trained, backward, values, variables))
         if RANDOM_STATE in state:
             new[RANDOM_STATE] = state[RANDOM_STATE].at[2].add(jnp.uint32(1))

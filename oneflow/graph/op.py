@@ -19,6 +19,9 @@ class OpDef:
         op's gradient is not what calculus says of ``define``. ``inputs``, ``outputs`` and ``cotangents`` are tuples.
       stops: positions of inputs that never receive a gradient (labels, indices, masks); True for all of them.
       multiple: the op has a tuple of outputs.
+      samples: positions of the inputs of which sample i (index i on axis 0) alone goes into sample i of the outputs, while
+        the other inputs matter as a whole; several where operands broadcast. Empty where samples mix.
+      heavy: worth running on slices of the batch (see ``compiler/batch_slices.py``).
       random: ``define`` takes a further keyword ``key``, a JAX random key that differs from call to call.
     """
 
@@ -28,6 +31,8 @@ class OpDef:
     stops: frozenset[int] | bool = frozenset()
     multiple: bool = False
     random: bool = False
+    samples: tuple[int, ...] = ()
+    heavy: bool = False
 
     def stops_at(self, position: int) -> bool:
         """Whether no gradient flows to the input at ``position``."""

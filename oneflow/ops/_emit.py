@@ -27,12 +27,14 @@ def op(
     stops: Iterable[int] | bool = (),
     multiple: bool = False,
     random: bool = False,
+    samples: tuple[int, ...] = (),
+    heavy: bool = False,
 ) -> Callable[[Callable[..., Any]], OpDef]:
     """Makes an op of a function over arrays; see ``graph.op.OpDef`` for what the arguments mean."""
 
     def make(define: Callable[..., Any]) -> OpDef:
         op_name = name or define.__name__.lstrip("_")
-        made = OpDef(op_name, define, grad, stops if isinstance(stops, bool) else frozenset(stops), multiple, random)
+        made = OpDef(op_name, define, grad, stops if isinstance(stops, bool) else frozenset(stops), multiple, random, samples, heavy)
         if OPS.setdefault(op_name, made) is not made:
             raise ValueError(f"there is an op named {op_name!r} already")
         return made

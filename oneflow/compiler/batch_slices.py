@@ -1,0 +1,173 @@
+"""Convolutions on a CPU, a few samples at a time.
+
+XLA's CPU backend spreads one convolution badly over the cores, and a whole batch of activations does not fit in their
+caches. Ops that treat samples one by one (conv, bias, activation, pooling) are therefore run, forward and backward, on
+slices of the batch, which XLA runs concurrently; between such regions values are whole. LeNet's step, batch 100, takes
+about two thirds of the time (docs/benchmarks.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from .._jax import jax, jnp
+from ..graph.node import Blob, Node
+from .autodiff import Backward, Propagate, Values, run_nodes
+
+_SAMPLES_A_SLICE = 5
+_MAX_SLICES = 20
+_MAX_HEAVY_CALLS = 80  # compile time grows with every copy of a convolution
+_MIN_BATCH = 10
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Region:
+    """Nodes that are run slice by slice. ``whole`` and ``sliced`` come from outside, ``exports`` are used there."""
+
+    nodes: tuple[Node, ...]
+    bounds: tuple[tuple[int, int], ...]
+    sliced: tuple[Node, ...]
+    whole: tuple[Node, ...]
+    exports: tuple[Blob, ...]
+
+
+def sliced_positions(node: Node) -> tuple[int, ...]:
+    """The inputs of which sample i alone goes into sample i of every output; () where samples mix."""
+    op = node.op
+    if not op.samples or op.random or not node.outputs or not node.outputs[0].shape:
+        return ()
+    out = node.outputs[0]
+    batch = out.shape[0]
+    if any(not o.shape or o.shape[0] != batch or o.is_dynamic for o in node.outputs):
+        return ()
+    several = len(op.samples) > 1  # operands that broadcast: one without the batch axis is used whole
+    positions = tuple(
+        i for i, b in enumerate(node.inputs)
+        if i in op.samples and b.shape and b.shape[0] == batch and (not several or b.ndim == out.ndim)
+    )  # fmt: skip
+    return positions if several or len(positions) == 1 else ()
+
+
+def schedule(order: list[Node], keep: set[Node], used_outside: Iterable[Blob]) -> list[Node | Region]:
+    """The nodes in an order of execution, with those that gain by it joined into regions.
+
+    Args:
+      order: nodes, inputs first.
+      keep: nodes that must stay by themselves (their gradient is watched).
+      used_outside: Blobs that something else than nodes reads.
+    """
+    if jax.default_backend() != "cpu" or not any(node.op.heavy for node in order):
+        return list(order)
+    level: dict[Node, int] = {}
+    positions: dict[Node, tuple[int, ...]] = {}
+    for node in order:  # even levels run whole, odd ones in slices; a level needs lower ones only
+        positions[node] = found = () if node in keep else sliced_positions(node)
+        if not found or node.outputs[0].shape[0] < _MIN_BATCH:
+            positions[node] = ()
+            level[node] = max((_even(level.get(b.node, 0)) for b in node.inputs), default=0)
+        else:
+            outer = [(level.get(b.node, 0), i in found) for i, b in enumerate(node.inputs)]
+            sources = [n + 2 if n % 2 and not sliced else n for n, sliced in outer]
+            level[node] = max(s + (s % 2 == 0) for s in sources)
+    groups: dict[tuple[int, int], list[Node]] = {}
+    for node in order:
+        key = (level[node], node.outputs[0].shape[0] if positions[node] else 0)
+        groups.setdefault(key, []).append(node)
+    readers: dict[Node, set[Node]] = {}
+    for node in order:
+        for blob in node.inputs:
+            readers.setdefault(blob.node, set()).add(node)
+    fetched = {(b.node, b.index) for b in used_outside}
+    steps: list[Node | Region] = []
+    for (_, batch), nodes in sorted(groups.items(), key=lambda item: item[0][0]):
+        region = _region(nodes, batch, positions, readers, fetched) if batch else None
+        if region is None:
+            steps.extend(nodes)
+        else:
+            steps.append(region)
+    return steps
+
+
+def _even(level: int) -> int:
+    return level + level % 2
+
+
+def _region(
+    nodes: list[Node],
+    batch: int,
+    positions: dict[Node, tuple[int, ...]],
+    readers: dict[Node, set[Node]],
+    fetched: set[tuple[Node, int]],
+) -> Region | None:
+    heavy = sum(node.op.heavy for node in nodes)
+    if not heavy:
+        return None
+    count = min(_MAX_SLICES, batch // _SAMPLES_A_SLICE, _MAX_HEAVY_CALLS // heavy)
+    if count < 2:
+        return None
+    inside = set(nodes)
+    sliced: dict[Node, None] = {}
+    whole: dict[Node, None] = {}
+    for node in nodes:
+        for i, blob in enumerate(node.inputs):
+            if blob.node not in inside:
+                (sliced if i in positions[node] else whole)[blob.node] = None
+    if sliced.keys() & whole.keys() or any(len(n.outputs) != 1 for n in sliced):
+        return None
+    exports = [
+        b for node in nodes for b in node.outputs
+        if (node, b.index) in fetched or any(r not in inside and any(i.node is node and i.index == b.index for i in r.inputs) for r in readers.get(node, ()))
+    ]  # fmt: skip
+    edges = [batch * i // count for i in range(count + 1)]
+    return Region(tuple(nodes), tuple(zip(edges, edges[1:], strict=False)), tuple(sliced), tuple(whole), tuple(exports))
+
+
+def run_region(region: Region, values: Values, base_key: Any, path: set[Node]) -> Propagate | None:
+    """Runs a region slice by slice; its exports' whole values go to ``values``."""
+    parts: list[tuple[Values, list[Propagate]]] = []
+    for low, high in region.bounds:
+        local: Values = {node: values[node] for node in region.whole}
+        local.update({node: (values[node][0][low:high],) for node in region.sliced})
+        parts.append((local, run_nodes(region.nodes, local, base_key, path)))
+    for blob in region.exports:
+        pieces = [local[blob.node][blob.index] for local, _ in parts]
+        present = values.get(blob.node, (None,) * len(blob.node.outputs))
+        whole = jnp.concatenate(pieces, axis=0)
+        values[blob.node] = tuple(whole if i == blob.index else p for i, p in enumerate(present))
+    return _propagate(region, parts) if any(propagates for _, propagates in parts) else None
+
+
+def _propagate(region: Region, parts: list[tuple[Values, list[Propagate]]]) -> Propagate:
+    def propagate(backward: Backward) -> None:
+        arriving = [(blob, backward.get(blob)) for blob in region.exports]
+        if all(cotangent is None for _, cotangent in arriving):
+            return
+        locals_: list[Backward] = []
+        for (low, high), (local, propagates) in zip(region.bounds, parts, strict=True):
+            own = Backward(local)
+            for blob, cotangent in arriving:
+                if cotangent is not None:
+                    own.add(blob, cotangent[low:high])
+            own.run(propagates)
+            locals_.append(own)
+        for node in region.sliced:
+            pieces = [own.get(node.outputs[0]) for own in locals_]
+            if pieces[0] is not None:
+                backward.add(node.outputs[0], jnp.concatenate(pieces, axis=0))
+        for node in region.whole:
+            for blob in node.outputs:
+                pieces = [own.get(blob) for own in locals_]
+                if pieces[0] is not None:
+                    backward.add(blob, _sum(pieces))
+
+    return propagate
+
+
+def _sum(terms: list[Any]) -> Any:
+    """Pairwise: as exact as one sum over the batch."""
+    while len(terms) > 1:
+        terms = [a + b for a, b in zip(terms[::2], terms[1::2], strict=False)] + terms[len(terms) & ~1 :]
+    return terms[0]
+

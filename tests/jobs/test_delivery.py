@@ -1,0 +1,288 @@
+"""Asynchronous results: what docs/architecture.md, "Protocol", promises."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import oneflow as flow
+import oneflow.typing as tp
+
+ONE = np.ones((4,), np.float32)
+
+
+def counting_job():
+    """A train job whose loss is w at the time of the call: 1, 0, -1, ... so that results tell the order of steps."""
+
+    @flow.global_function(type="train")
+    def count(x: tp.Numpy.Placeholder((1,))) -> tp.Callback[tp.Numpy]:
+        w = flow.get_variable("w", (1,), initializer=flow.constant_initializer(1.0))
+        loss = w * x
+        flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [1.0]), momentum=0).minimize(loss)
+        return loss
+
+    return count
+
+
+def test_callbacks_run_in_call_order_once_and_off_the_callers_thread():
+    job, got, threads = counting_job(), [], set()
+
+    def callback(value):
+        got.append(float(value[0]))
+        threads.add(threading.current_thread())
+
+    x = np.ones((1,), np.float32)
+    for _ in range(200):
+        job(x)(callback)
+    flow.sync_default_session()
+    assert got == [1.0 - i for i in range(200)]
+    assert len(threads) == 1 and threading.current_thread() not in threads
+
+
+def test_arrays_may_change_right_after_an_asynchronous_call():
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((300, 300))) -> tp.Callback[tp.Numpy]:
+        return flow.math.reduce_sum(flow.matmul(x, x))
+
+    got, x = [], np.empty((300, 300), np.float32)
+    for i in range(20):
+        x[...] = i
+        job(x)(lambda v: got.append(float(v[0])))
+        x[...] = -1000
+    flow.sync_default_session()
+    np.testing.assert_allclose(got, [300.0**3 * i * i for i in range(20)], rtol=1e-5)
+
+
+def test_window_is_bounded_and_the_caller_waits():
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((4,))) -> tp.Callback[tp.Numpy]:
+        return x
+
+    delivered, most = [], 0
+
+    def slow(value):
+        time.sleep(0.005)
+        delivered.append(1)
+
+    for i in range(60):
+        job(ONE)(slow)
+        most = max(most, i + 1 - len(delivered))
+    assert most <= 33
+    flow.sync_default_session()
+    assert len(delivered) == 60
+
+
+def test_a_result_without_callback_blocks_nobody_and_late_registration_works():
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((4,))) -> tp.Callback[tp.Numpy]:
+        return x
+
+    got = []
+    early = job(ONE)
+    for i in range(100):
+        job(ONE * i)(lambda v, i=i: got.append(i))
+    flow.sync_default_session()
+    assert got == list(range(100))
+    early(lambda v: got.append("early"))
+    flow.sync_default_session()
+    assert got[-1] == "early"
+
+
+def test_callbacks_may_call_jobs_read_variables_and_save(tmp_path):
+    count = counting_job()
+
+    @flow.global_function()
+    def double(x: tp.Numpy.Placeholder((1,))) -> tp.Numpy:
+        return x * 2
+
+    @flow.global_function()
+    def double_later(x: tp.Numpy.Placeholder((1,))) -> tp.Callback[tp.Numpy]:
+        return x * 2
+
+    seen = []
+
+    def callback(value):
+        seen.append(float(double(value)[0]))
+        seen.append(sorted(flow.get_all_variables())[0])
+        flow.checkpoint.save(str(tmp_path / f"in_callback_{len(seen)}"))
+        double_later(value)(lambda v: seen.append("nested"))
+        flow.sync_default_session()  # a no-op here
+
+    for _ in range(3):
+        count(np.ones((1,), np.float32))(callback)
+    flow.sync_default_session()
+    flow.sync_default_session()
+    assert seen.count("nested") == 3 and seen[0] == 2.0 and len(list(tmp_path.iterdir())) == 3
+
+
+def test_failing_callback_surfaces_once_and_later_ones_run(capfd):
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((4,))) -> tp.Callback[tp.Numpy]:
+        return x
+
+    got = []
+
+    def bad(value):
+        raise KeyError("mine")
+
+    job(ONE)(bad)
+    job(ONE)(got.append)
+    with pytest.raises(flow.errors.CallbackError, match="mine") as caught:
+        flow.sync_default_session()
+    assert isinstance(caught.value.__cause__, KeyError) and len(got) == 1
+    assert "KeyError: 'mine'" in capfd.readouterr().err
+    flow.sync_default_session()
+
+    job(ONE)(bad)
+    time.sleep(0.2)
+    with pytest.raises(flow.errors.CallbackError):
+        job(ONE)
+    job(ONE)(got.append)
+    flow.sync_default_session()
+    assert len(got) == 2
+
+
+def test_jobs_may_be_called_from_several_threads():
+    job, got = counting_job(), []
+    x = np.ones((1,), np.float32)
+    job(x)(got.append)
+
+    def work():
+        for _ in range(50):
+            job(x)(got.append)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    flow.sync_default_session()
+    assert [float(g[0]) for g in got] == [1.0 - i for i in range(201)]
+
+
+def test_synchronous_and_asynchronous_runs_are_identical():
+    def run(asynchronous):
+        flow.clear_default_session()
+        flow.manual_seed(3)
+        annotation = tp.Callback[tp.Numpy] if asynchronous else tp.Numpy
+
+        def body(x: tp.Numpy.Placeholder((8, 16))):
+            h = flow.nn.dropout(flow.layers.dense(x, 16, kernel_initializer=flow.truncated_normal(0.3)), rate=0.5)
+            loss = flow.math.reduce_sum(h * h, axis=1)
+            flow.optimizer.Adam(flow.optimizer.CosineScheduler(0.01, 50)).minimize(loss)
+            return loss
+
+        body.__annotations__["return"] = annotation
+        job, out = flow.global_function(type="train")(body), []
+        rng = np.random.default_rng(0)
+        for _ in range(10):
+            x = rng.standard_normal((8, 16)).astype(np.float32)
+            if asynchronous:
+                job(x)(out.append)
+            else:
+                out.append(job(x))
+        flow.sync_default_session()
+        return out
+
+    a, b = run(True), run(False)
+    assert all((x == y).all() for x, y in zip(a, b, strict=True)) and not (a[0] == a[1]).all()
+
+
+PRELUDE = """
+import os, signal, sys, threading, time
+import numpy as np
+import oneflow as flow
+import oneflow.typing as tp
+
+@flow.global_function()
+def job(x: tp.Numpy.Placeholder((4,))) -> tp.Callback[tp.Numpy]:
+    return x + 1
+
+x = np.ones((4,), np.float32)
+"""
+
+
+def run(program: str, **kwargs) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, "-c", PRELUDE + program], capture_output=True, text=True, timeout=120, **kwargs)
+
+
+def test_exit_waits_for_callbacks():
+    done = run("""
+def slow(v):
+    time.sleep(0.05)
+    print("delivered", flush=True)
+for _ in range(5):
+    job(x)(slow)
+""")
+    assert done.returncode == 0 and done.stdout.count("delivered") == 5, done.stderr
+
+
+def test_failing_callback_makes_the_exit_status_nonzero():
+    done = run("""
+def bad(v):
+    raise RuntimeError("mine")
+job(x)(bad)
+print("printed last")
+""")
+    assert done.returncode == 1 and "mine" in done.stderr and "printed last" in done.stdout
+
+
+def test_ctrl_c_leaves_promptly():
+    done = run("""
+def slow(v):
+    time.sleep(5)
+for _ in range(3):
+    job(x)(slow)
+threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+start = time.time()
+try:
+    time.sleep(30)
+finally:
+    print("waited", time.time() - start, flush=True)
+""")
+    assert done.returncode not in (0, None) and "KeyboardInterrupt" in done.stderr
+    assert float(done.stdout.split()[1]) < 3
+
+
+def test_interrupts_lose_no_step():
+    """However calls are interrupted, the number of steps counted and the variable agree."""
+    done = run("""
+@flow.global_function(type="train")
+def count(x: tp.Numpy.Placeholder((1,))) -> tp.Numpy:
+    w = flow.get_variable("w", (1,), initializer=flow.zeros_initializer())
+    flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [1.0]), momentum=0).minimize(w * x)
+    return w
+one = np.ones((1,), np.float32)
+count(one)
+stop = False
+def storm():
+    while not stop:
+        time.sleep(0.0007)
+        os.kill(os.getpid(), signal.SIGINT)
+thread = threading.Thread(target=storm, daemon=True)
+interrupts = 0
+finish = time.time() + 2
+try:
+    thread.start()
+except KeyboardInterrupt:
+    pass
+while time.time() < finish:
+    try:
+        while time.time() < finish:
+            count(one)
+    except KeyboardInterrupt:
+        interrupts += 1
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+stop = True
+v = flow.get_all_variables()
+w, step = v["w"].numpy()[0], v["System-Train-TrainStep-count"].numpy()[0]
+assert -w == step, (w, step)
+assert interrupts > 50, interrupts
+print("agree", step, interrupts)
+""")
+    assert "agree" in done.stdout, done.stderr

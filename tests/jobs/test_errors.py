@@ -1,0 +1,300 @@
+"""Mistakes: each is a specific exception that names the job, what was expected and found, and the user's line."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+import oneflow as flow
+import oneflow.typing as tp
+from oneflow import errors
+
+X = np.ones((2, 3), np.float32)
+
+
+def sgd(loss):
+    flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.1]), momentum=0).minimize(loss)
+
+
+def train_job():
+    @flow.global_function(type="train")
+    def job(x: tp.Numpy.Placeholder((2, 3)), y: tp.Numpy.Placeholder((2,), dtype=flow.int32)) -> tp.Numpy:
+        logits = flow.layers.dense(x, 4, kernel_initializer=flow.truncated_normal(0.1))
+        loss = flow.nn.sparse_softmax_cross_entropy_with_logits(y, logits)
+        sgd(loss)
+        return loss
+
+    return job
+
+
+Y = np.zeros((2,), np.int32)
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "error", "text"),
+    [
+        ((X,), {}, errors.FeedError, "takes 2 arguments, 1 were given"),
+        ((X, Y, Y), {}, errors.FeedError, "takes 2 arguments, 3 were given"),
+        ((X,), {"y": Y}, errors.FeedError, "by position, got y="),
+        ((X[:1], Y), {}, errors.FeedShapeError, r"input 'x' must have shape \(2, 3\), got \(1, 3\)"),
+        ((X[0], Y), {}, errors.FeedShapeError, r"got \(3,\)"),
+        ((X.tolist(), Y), {}, errors.FeedError, "must be a numpy.ndarray, got list"),
+        ((X, 3), {}, errors.FeedError, "must be a numpy.ndarray, got int"),
+        ((X, np.float32(3)), {}, errors.FeedError, "must be a numpy.ndarray, got float32"),
+        ((X, np.zeros(2, np.float32)), {}, errors.FeedDtypeError, "input 'y' must be int32, got float32"),
+        ((X, np.array([1, 2**40])), {}, errors.FeedDtypeError, "outside its range"),
+        ((X.astype(complex), Y), {}, errors.FeedDtypeError, "got complex128"),
+        ((X.astype(str), Y), {}, errors.FeedDtypeError, "input 'x' must be float32"),
+        ((None, Y), {}, errors.FeedError, "got NoneType"),
+    ],
+)
+def test_wrong_feeds_change_nothing(args, kwargs, error, text):
+    job = train_job()
+    job(X, Y)
+    before = {k: v.numpy() for k, v in flow.get_all_variables().items()}
+    with pytest.raises(error, match=text) as caught:
+        job(*args, **kwargs)
+    assert "job 'job'" in str(caught.value) and "test_errors.py:" in str(caught.value)
+    after = {k: v.numpy() for k, v in flow.get_all_variables().items()}
+    for name, value in before.items():
+        np.testing.assert_array_equal(value, after[name])
+    job(X, Y)
+
+
+def test_feeds_that_are_converted():
+    job = train_job()
+    expected = job(X, Y)
+    flow.clear_default_session()
+    job = train_job()
+    got = job(np.asfortranarray(np.ones((2, 6))[:, ::2]), np.zeros(2, np.int64))
+    np.testing.assert_allclose(got, expected, rtol=0.2)
+
+
+def test_non_contiguous_feeds_have_their_logical_content():
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((3, 4))) -> tp.Numpy:
+        return x * 2
+
+    base = np.arange(24, dtype=np.float32).reshape(4, 6)
+    for x in (base[:, ::2].T, np.asfortranarray(base[:3, :4]), base[::-1][:3, :4], base[:3, :4].astype(">f4"), base[:3, :4].astype(float)):
+        np.testing.assert_array_equal(job(x), x * 2)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    hnp.arrays(
+        dtype=st.one_of(hnp.floating_dtypes(), hnp.integer_dtypes(), hnp.complex_number_dtypes(), hnp.unicode_string_dtypes(), hnp.boolean_dtypes()),
+        shape=hnp.array_shapes(min_dims=0, max_dims=4, max_side=4),
+    )
+)
+def test_any_array_is_either_taken_or_refused_and_the_session_goes_on(array):
+    global _JOB
+    if not _JOB or _JOB[0]._session.closed:
+        _JOB[:] = [flow.global_function()(_double)]
+    (job,) = _JOB
+    try:
+        got = job(array)
+    except errors.FeedError as error:
+        assert "input 'x'" in str(error)
+    else:
+        assert array.shape == (2, 3)
+        np.testing.assert_array_equal(got, array.astype(np.float32) * 2)
+    np.testing.assert_array_equal(job(X), X * 2)
+
+
+_JOB: list = []
+
+
+def _double(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+    return x + x
+
+
+def refused(body, error, *texts, train=False, call=(X,)):
+    """The job is refused when it is built, in the one layout, and another job still works."""
+    job = flow.global_function(type="train" if train else "predict")(body)
+
+    @flow.global_function()
+    def other(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+        return x
+
+    for _ in range(2):
+        with pytest.raises(error) as caught:
+            job(*call)
+    for text in texts:
+        assert text in str(caught.value), str(caught.value)
+    np.testing.assert_array_equal(other(X), X)
+
+
+def test_train_job_without_objective():
+    def body(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+        return flow.layers.dense(x, 2)
+
+    refused(body, errors.TrainError, "train job 'body'", "minimize", train=True)
+
+
+def test_predict_job_with_objective():
+    def body(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+        y = flow.layers.dense(x, 2)
+        sgd(y)
+        return y
+
+    refused(body, errors.TrainError, "'body'", "test_errors.py:", 'type="train"')
+
+
+def test_loss_without_variables():
+    def body(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+        sgd(x)
+        return x
+
+    refused(body, errors.GradientError, "depends on no trainable variable", train=True)
+
+
+@pytest.mark.parametrize(
+    ("use", "text"),
+    [
+        (lambda x: bool(x), "truth of a Blob"),
+        (lambda x: [i for i in x], "cannot be iterated"),
+        (lambda x: len(x), "blob.shape[0]"),
+        (lambda x: float(x), "float() of a Blob"),
+        (lambda x: int(x), "int() of a Blob"),
+        (lambda x: {x: 1}, "hashed"),
+        (lambda x: np.sum(x), "NumPy's sum"),
+        (lambda x: np.exp(x), "flow.math.exp"),
+        (lambda x: np.asarray(x), "NumPy"),
+        (lambda x: np.ones((2, 3)) + x, "feed the array"),
+        (lambda x: 1 if x > 0 else 2, "flow.where"),
+        (lambda x: x in [1], "truth of a Blob"),
+    ],
+)
+def test_a_blob_is_not_a_number(use, text):
+    def body(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+        use(x)
+        return x
+
+    refused(body, errors.BlobUseError, text, "job 'body'", "test_errors.py:")
+
+
+def test_unknown_attributes_can_be_probed():
+    def body(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+        assert not hasattr(x, "numpy") and not hasattr(x, "foo") and hasattr(x, "shape")
+        return x
+
+    np.testing.assert_array_equal(flow.global_function()(body)(X), X)
+    assert not hasattr(flow.FunctionConfig(), "no_such") and not hasattr(flow, "no_such_name") and not hasattr(flow.nn, "nope")
+
+
+def test_blob_of_another_job():
+    kept = []
+
+    @flow.global_function()
+    def first(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+        kept.append(x)
+        return x
+
+    first(X)
+
+    def body(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+        return x + kept[0]
+
+    refused(body, errors.BlobScopeError, "belongs to job 'first'", "job 'body'")
+
+    def returns(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+        return kept[0]
+
+    refused(returns, errors.ReturnError, "another job")
+    with pytest.raises(errors.ModeError, match="inside a job"):
+        flow.math.relu(kept[0])
+    with pytest.raises(errors.ModeError, match="inside a job"):
+        kept[0] + 1
+
+
+def test_dtypes_are_never_mixed():
+    def body(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+        return x + flow.cast(x, flow.int32)
+
+    refused(body, errors.DtypeError, "float32", "int32", "flow.cast", "test_errors.py:")
+
+
+def test_conflicting_variables_name_both_places():
+    @flow.global_function()
+    def first(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+        return x * flow.get_variable("w", (2, 3), initializer=flow.ones_initializer())
+
+    first(X)
+
+    def body(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+        return x * flow.get_variable("w", (1, 3), initializer=flow.ones_initializer())
+
+    refused(body, errors.VariableConflictError, "'w'", "float32[1, 3]", "float32[2, 3]", "test_errors.py")
+
+    def twice(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+        a = flow.get_variable("v", (1,), initializer=flow.ones_initializer())
+        return x * a * flow.get_variable("v", (1,), dtype=flow.float64, initializer=flow.ones_initializer())
+
+    refused(twice, errors.VariableConflictError, "float64")
+    np.testing.assert_array_equal(first(X), X)
+
+
+def test_duplicate_names():
+    def body(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+        return flow.math.relu(flow.math.relu(x, name="same"), name="same")
+
+    refused(body, errors.DuplicateNameError, "'same'", "the first")
+
+
+@pytest.mark.parametrize(
+    ("annotation", "returned", "text"),
+    [
+        (tp.Numpy, lambda x: (x,), "return annotation"),
+        (tp.Numpy, lambda x: None, "return annotation"),
+        (tp.Numpy, lambda x: 3.0, "return annotation"),
+        (None, lambda x: x, "None"),
+        (tp.Dict[str, tp.Numpy], lambda x: [x], "dict"),
+        (tp.Tuple[tp.Numpy, tp.Numpy], lambda x: (x,), "1 v.s. 2"),
+        (tp.List[tp.Numpy], lambda x: (x,), "list"),
+    ],
+)
+def test_returns_must_match(annotation, returned, text):
+    def body(x: tp.Numpy.Placeholder((2, 3))):
+        return returned(x)
+
+    body.__annotations__["return"] = annotation
+    refused(body, errors.ReturnError, text, "body")
+
+
+def test_a_broken_job_raises_at_load_and_save_too(tmp_path):
+    @flow.global_function()
+    def broken(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+        raise ZeroDivisionError("mine")
+
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        flow.train.CheckPoint().save(str(tmp_path / "a"))
+    assert not (tmp_path / "a").exists()
+
+
+def test_declaring_wrongly():
+    with pytest.raises(errors.ArgumentError, match="parentheses"):
+
+        @flow.global_function
+        def job(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+            return x
+
+    with pytest.raises(errors.ArgumentError, match='"train" or "predict"'):
+        flow.global_function(type="eval")
+    with pytest.raises(errors.AnnotationError, match="'x'"):
+
+        @flow.global_function()
+        def unannotated(x):
+            return x
+
+    def nested(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+        @flow.global_function()
+        def inner(y: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+            return y
+
+        return x
+
+    refused(nested, errors.ModeError, "inside the body")

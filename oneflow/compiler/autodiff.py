@@ -7,7 +7,8 @@ gradient is not calculus, and integer Blobs on the way, through which OneFlow's 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -31,24 +32,21 @@ def evaluate(node: Node, values: Values, base_key: Any) -> tuple[Any, ...]:
     return _located(node, lambda: _outputs(node, _function(node, base_key)(*arrays)))
 
 
-def linearize(node: Node, values: Values, base_key: Any, wanted: list[int]) -> tuple[tuple[Any, ...], Pullback]:
-    """The node's outputs, and the function from their cotangents to those of the inputs at ``wanted``."""
-    arrays = [values[b.node][b.index] for b in node.inputs]
+def linearize(node: Node, values: Values, base_key: Any, wanted: tuple[int, ...]) -> tuple[tuple[Any, ...], Pullback]:
+    """The node's outputs, and the function from their cotangents to those of the inputs at ``wanted``.
+
+    The function is a pytree: it may leave one compiled function and enter another.
+    """
+    arrays = tuple(values[b.node][b.index] for b in node.inputs)
     function = _function(node, base_key)
-    grad = node.op.grad
-    if grad is not None:
+    crossing = jax.tree_util.Partial
+    if node.op.grad is not None:
         outputs = _located(node, lambda: _outputs(node, function(*arrays)))
+        return outputs, crossing(_Explicit(node, wanted), arrays, outputs)
 
-        def explicit(cotangents: tuple[Any, ...]) -> tuple[Any, ...]:
-            gradients = grad(tuple(arrays), outputs, cotangents, **node.attrs)
-            return tuple(gradients[i] for i in wanted)
-
-        return outputs, lambda cotangents: _located(node, lambda: explicit(cotangents))
-
-    integers = any(_is_integer(arrays[i]) for i in wanted) or any(b.dtype.is_integer for b in node.outputs)
-    if integers:
+    if any(_is_integer(arrays[i]) for i in wanted) or any(b.dtype.is_integer for b in node.outputs):
         outputs = _located(node, lambda: _outputs(node, function(*arrays)))
-        return outputs, lambda cotangents: _located(node, lambda: _shadow(node, function, arrays, wanted, cotangents))
+        return outputs, crossing(_Shadow(node, wanted), arrays, base_key)
 
     def of_wanted(*chosen: Any) -> Any:
         full = list(arrays)
@@ -56,23 +54,45 @@ def linearize(node: Node, values: Values, base_key: Any, wanted: list[int]) -> t
             full[i] = array
         return _outputs(node, function(*full))
 
-    outputs, pullback = _located(node, lambda: jax.vjp(of_wanted, *(arrays[i] for i in wanted)))
-    return outputs, pullback
+    return _located(node, lambda: jax.vjp(of_wanted, *(arrays[i] for i in wanted)))
 
 
-def _shadow(node: Node, function: Callable[..., Any], arrays: list[Any], wanted: list[int], cotangents: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The vjp of an op on integers: taken in float64, cut back to the integers' dtype."""
+@dataclass(frozen=True, slots=True)
+class _Explicit:
+    """The pullback of an op that says its gradient itself."""
 
-    def in_float(*chosen: Any) -> Any:
-        full = [a.astype(jnp.float64) if _is_integer(a) and not node.op.stops_at(i) else a for i, a in enumerate(arrays)]
-        for i, array in zip(wanted, chosen, strict=True):
-            full[i] = array
-        return tuple(o.astype(jnp.float64) for o in _outputs(node, function(*full)))
+    node: Node
+    wanted: tuple[int, ...]
 
-    chosen = [arrays[i].astype(jnp.float64) for i in wanted]
-    _, pullback = jax.vjp(in_float, *chosen)
-    gradients = pullback(tuple(c.astype(jnp.float64) for c in cotangents))
-    return tuple(g.astype(arrays[i].dtype) for i, g in zip(wanted, gradients, strict=True))
+    def __call__(self, arrays: tuple[Any, ...], outputs: tuple[Any, ...], cotangents: tuple[Any, ...]) -> tuple[Any, ...]:
+        grad = self.node.op.grad
+        assert grad is not None
+        gradients = _located(self.node, lambda: grad(arrays, outputs, cotangents, **self.node.attrs))
+        return tuple(gradients[i] for i in self.wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shadow:
+    """The pullback of an op on integers: taken in float64, cut back to the integers' dtype."""
+
+    node: Node
+    wanted: tuple[int, ...]
+
+    def __call__(self, arrays: tuple[Any, ...], base_key: Any, cotangents: tuple[Any, ...]) -> tuple[Any, ...]:
+        node, function = self.node, _function(self.node, base_key)
+
+        def in_float(*chosen: Any) -> Any:
+            full = [a.astype(jnp.float64) if _is_integer(a) and not node.op.stops_at(i) else a for i, a in enumerate(arrays)]
+            for i, array in zip(self.wanted, chosen, strict=True):
+                full[i] = array
+            return tuple(o.astype(jnp.float64) for o in _outputs(node, function(*full)))
+
+        def pull() -> tuple[Any, ...]:
+            _, pullback = jax.vjp(in_float, *(arrays[i].astype(jnp.float64) for i in self.wanted))
+            gradients = pullback(tuple(c.astype(jnp.float64) for c in cotangents))
+            return tuple(g.astype(arrays[i].dtype) for i, g in zip(self.wanted, gradients, strict=True))
+
+        return _located(node, pull)
 
 
 def _is_integer(array: Any) -> bool:
@@ -105,11 +125,29 @@ def _located(node: Node, run: Callable[[], Any]) -> Any:
         ) from error
 
 
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What the backward pass does at one node, its pullback apart (arrays may cross compiled functions, this need not)."""
+
+    node: Node
+    wanted: tuple[int, ...]
+    outputs: tuple[Any, ...]  # shapes and dtypes
+
+    def propagate(self, pullback: Pullback, backward: Backward) -> None:
+        """Carries the cotangents of the node's outputs to its inputs."""
+        arrived = backward.of_node(self.node)
+        if arrived is None:
+            return
+        filled = tuple(jnp.zeros(o.shape, o.dtype) if c is None else c for o, c in zip(self.outputs, arrived, strict=True))
+        for i, gradient in zip(self.wanted, pullback(filled), strict=True):
+            if gradient is not None:
+                backward.add(self.node.inputs[i], gradient)
+
+
 class Backward:
     """Collects cotangents while the pullbacks run in reverse order."""
 
-    def __init__(self, values: Values):
-        self._values = values
+    def __init__(self) -> None:
         self._cotangents: dict[Node, list[Any]] = {}
 
     def add(self, blob: Blob, cotangent: Any) -> None:
@@ -122,34 +160,34 @@ class Backward:
         slots = self._cotangents.get(blob.node)
         return None if slots is None else slots[blob.index]
 
-    def run(self, propagates: list[Propagate]) -> None:
+    def of_node(self, node: Node) -> list[Any] | None:
+        return self._cotangents.get(node)
+
+    def run(self, propagates: Sequence[Propagate]) -> None:
         """Runs what the forward pass left, last first."""
         for propagate in reversed(propagates):
             propagate(self)
-
-    def through(self, node: Node, wanted: list[int], pullback: Pullback) -> None:
-        """Carries the cotangents of a node's outputs to its inputs."""
-        slots = self._cotangents.get(node)
-        if slots is None:
-            return
-        outputs = self._values[node]
-        filled = tuple(jnp.zeros_like(o) if c is None else c for o, c in zip(outputs, slots, strict=True))
-        for i, gradient in zip(wanted, pullback(filled), strict=True):
-            if gradient is not None:
-                self.add(node.inputs[i], gradient)
 
 
 Propagate = Callable[[Backward], None]
 
 
-def run_nodes(nodes: Iterable[Node], values: Values, base_key: Any, path: set[Node]) -> list[Propagate]:
+def forward(nodes: Iterable[Node], values: Values, base_key: Any, path: set[Node]) -> tuple[list[Step], list[Pullback]]:
     """The forward pass over some nodes: their outputs go to ``values``; what their backward pass needs comes back."""
-    propagates: list[Propagate] = []
+    steps: list[Step] = []
+    pullbacks: list[Pullback] = []
     for node in nodes:
-        wanted = [i for i, b in enumerate(node.inputs) if b.node in path and flows_to(node, i)] if node in path else []
+        wanted = tuple(i for i, b in enumerate(node.inputs) if b.node in path and flows_to(node, i)) if node in path else ()
         if wanted:
-            values[node], pullback = linearize(node, values, base_key, wanted)
-            propagates.append(partial(Backward.through, node=node, wanted=wanted, pullback=pullback))
+            outputs, pullback = linearize(node, values, base_key, wanted)
+            steps.append(Step(node, wanted, tuple(jax.ShapeDtypeStruct(o.shape, o.dtype) for o in outputs)))
+            pullbacks.append(pullback)
         else:
-            values[node] = evaluate(node, values, base_key)
-    return propagates
+            outputs = evaluate(node, values, base_key)
+        values[node] = outputs
+    return steps, pullbacks
+
+
+def run_nodes(nodes: Iterable[Node], values: Values, base_key: Any, path: set[Node]) -> list[Propagate]:
+    """``forward``, with each step bound to its pullback."""
+    return [partial(step.propagate, pullback) for step, pullback in zip(*forward(nodes, values, base_key, path), strict=True)]

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from .._jax import jax, jnp
 from ..graph.node import Blob, Node
-from .autodiff import Backward, Propagate, Values, run_nodes
+from .autodiff import Backward, Propagate, Pullback, Step, Values, forward
 
 _SAMPLES_A_SLICE = 5
 _MAX_SLICES = 20
@@ -125,42 +126,61 @@ def _region(
 
 
 def run_region(region: Region, values: Values, base_key: Any, path: set[Node]) -> Propagate | None:
-    """Runs a region slice by slice; its exports' whole values go to ``values``."""
-    parts: list[tuple[Values, list[Propagate]]] = []
+    """Runs a region slice by slice; its exports' whole values go to ``values``.
+
+    Both passes are functions of their own under ``jit``, so that they are traced once and not once a slice.
+    """
+    steps: dict[int, list[Step]] = {}  # by size of the slice
+
+    @jax.jit
+    def run_forward(whole: Any, sliced: Any) -> Any:
+        local: Values = dict(zip(region.whole, whole, strict=True))
+        local.update({node: (array,) for node, array in zip(region.sliced, sliced, strict=True)})
+        size = sliced[0].shape[0]
+        steps[size], pullbacks = forward(region.nodes, local, base_key, path)
+        return [local[b.node][b.index] for b in region.exports], pullbacks
+
+    @jax.jit
+    def run_backward(pullbacks: list[Pullback], cotangents: list[Any], like: Any) -> Any:
+        own = Backward()
+        for blob, cotangent in zip(region.exports, cotangents, strict=True):
+            if cotangent is not None:
+                own.add(blob, cotangent)
+        bound = zip(steps[like.shape[0]], pullbacks, strict=True)
+        own.run([partial(step.propagate, pullback) for step, pullback in bound])
+        return [own.of_node(node) for node in region.whole], [own.of_node(node) for node in region.sliced]
+
+    whole = [values[node] for node in region.whole]
+    pieces = []
     for low, high in region.bounds:
-        local: Values = {node: values[node] for node in region.whole}
-        local.update({node: (values[node][0][low:high],) for node in region.sliced})
-        parts.append((local, run_nodes(region.nodes, local, base_key, path)))
-    for blob in region.exports:
-        pieces = [local[blob.node][blob.index] for local, _ in parts]
+        sliced = [values[node][0][low:high] for node in region.sliced]
+        pieces.append((*run_forward(whole, sliced), sliced[0]))
+    for i, blob in enumerate(region.exports):
         present = values.get(blob.node, (None,) * len(blob.node.outputs))
-        whole = jnp.concatenate(pieces, axis=0)
-        values[blob.node] = tuple(whole if i == blob.index else p for i, p in enumerate(present))
-    return _propagate(region, parts) if any(propagates for _, propagates in parts) else None
+        joined = jnp.concatenate([exports[i] for exports, _, _ in pieces], axis=0)
+        values[blob.node] = tuple(joined if j == blob.index else p for j, p in enumerate(present))
+    if not any(pullbacks for _, pullbacks, _ in pieces):
+        return None
 
-
-def _propagate(region: Region, parts: list[tuple[Values, list[Propagate]]]) -> Propagate:
     def propagate(backward: Backward) -> None:
-        arriving = [(blob, backward.get(blob)) for blob in region.exports]
-        if all(cotangent is None for _, cotangent in arriving):
+        arriving = [backward.get(blob) for blob in region.exports]
+        if all(cotangent is None for cotangent in arriving):
             return
-        locals_: list[Backward] = []
-        for (low, high), (local, propagates) in zip(region.bounds, parts, strict=True):
-            own = Backward(local)
-            for blob, cotangent in arriving:
-                if cotangent is not None:
-                    own.add(blob, cotangent[low:high])
-            own.run(propagates)
-            locals_.append(own)
-        for node in region.sliced:
-            pieces = [own.get(node.outputs[0]) for own in locals_]
-            if pieces[0] is not None:
-                backward.add(node.outputs[0], jnp.concatenate(pieces, axis=0))
-        for node in region.whole:
+        to_whole, to_sliced = [], []
+        for (low, high), (_, pullbacks, like) in zip(region.bounds, pieces, strict=True):
+            own = [None if c is None else c[low:high] for c in arriving]
+            gradients = run_backward(pullbacks, own, like)
+            to_whole.append(gradients[0])
+            to_sliced.append(gradients[1])
+        for i, node in enumerate(region.whole):
             for blob in node.outputs:
-                pieces = [own.get(blob) for own in locals_]
-                if pieces[0] is not None:
-                    backward.add(blob, _sum(pieces))
+                terms = [g[i][blob.index] for g in to_whole if g[i] is not None and g[i][blob.index] is not None]
+                if terms:
+                    backward.add(blob, _sum(terms))
+        for i, node in enumerate(region.sliced):
+            terms = [g[i][0] for g in to_sliced if g[i] is not None]
+            if terms:
+                backward.add(node.outputs[0], jnp.concatenate(terms, axis=0))
 
     return propagate
 

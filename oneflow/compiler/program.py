@@ -109,7 +109,7 @@ def _make_step(
                 propagates += run_nodes([item], values, base_key, path)
 
         new = {name: values[blob.node][blob.index] for name, blob in graph.assigns.items()}
-        backward = Backward(values)
+        backward = Backward()
         if graph.train:
             scale = seed_scale(graph, variables)
             for loss in graph.objective.losses:

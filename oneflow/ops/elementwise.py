@@ -39,7 +39,7 @@ def unary(
     ``grad(x, y, dy)`` gives the gradient where calculus does not; ``integers`` says that integer Blobs are taken too.
     """
     wrapped = None if grad is None else lambda inputs, outputs, cotangents: (grad(inputs[0], outputs[0], cotangents[0]),)
-    made = op(op_name, grad=wrapped)(define)
+    made = op(op_name, grad=wrapped, samples=(0,))(define)
 
     def function(x: Blob, name: str | None = None) -> Blob:
         if not isinstance(x, Blob) or not (integers or x.dtype.is_floating_point):
@@ -226,7 +226,7 @@ def _clip_grad(inputs: Any, outputs: Any, cotangents: Any, *, low: Any, high: An
     return (dx,)
 
 
-@op("clip", grad=_clip_grad)
+@op("clip", grad=_clip_grad, samples=(0,))
 def _clip(x: Array, *, low: int | float | None, high: int | float | None) -> Array:
     if low is not None:
         x = lax.max(x, like(low, x))
@@ -265,7 +265,7 @@ def _cast_grad(inputs: Any, outputs: Any, cotangents: Any, *, to: np.dtype) -> t
     return (lax.convert_element_type(cotangents[0], inputs[0].dtype),)
 
 
-@op("cast", grad=_cast_grad)
+@op("cast", grad=_cast_grad, samples=(0,))
 def _cast(x: Array, *, to: np.dtype) -> Array:
     return lax.convert_element_type(x, to)
 
@@ -292,7 +292,7 @@ def cast(x: Blob, dtype: dtype, name: str | None = None) -> Blob:
     return emit(_cast, x, name=name, to=dtype.numpy_dtype)
 
 
-@op("polyval")
+@op("polyval", samples=(0,))
 def _polyval(x: Array, *, coeffs: tuple[int | float, ...]) -> Array:
     y = full(0, x)
     for c in coeffs:

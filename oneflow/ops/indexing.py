@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 from .. import dtype as dtypes
 from .._jax import lax
 from ..dtype import dtype
-from ..errors import ArgumentError, DtypeError, ModeError, ShapeError
+from ..errors import ArgumentError, AxisError, DtypeError, ModeError, ShapeError
 from ..graph.node import Blob
 from ._arrays import Array, broadcast, label, like, number_for, select
 from ._emit import emit, fail, is_number, op, want
@@ -20,7 +19,7 @@ from .constant import constant
 # --- masks
 
 
-@op("where", stops=(0,))
+@op("where", stops=(0,), samples=(0, 1, 2))
 def _where(condition: Array, x: Array, y: Array) -> Array:
     mask, x, y = broadcast(lax.ne(condition, like(0, condition)), x, y)
     return lax.select(mask, x, y)
@@ -63,7 +62,7 @@ def where(condition: Blob, x: Blob | None = None, y: Blob | None = None, name: s
     return emit(_where, condition, x, y, name=name)
 
 
-@op("masked_fill", stops=(1,))
+@op("masked_fill", stops=(1,), samples=(0, 1))
 def _masked_fill(x: Array, mask: Array, *, value: int | float) -> Array:
     chosen, x = broadcast(lax.ne(mask, like(0, mask)), x)
     return select(chosen, like(value, x), x)
@@ -146,7 +145,7 @@ def one_hot(
     Example: >>> y = flow.one_hot(labels, depth=10, dtype=flow.float32)   # (32,) -> (32, 10)
     """
     what = label("one_hot", name)
-    _index(what, "indices", indices)
+    index_blob(what, "indices", indices)
     if isinstance(depth, bool) or not isinstance(depth, (int, np.integer)) or depth <= 0:
         fail(ArgumentError, what, f"depth must be an int > 0, got {depth!r}", (indices,))
     for argument, value in (("on_value", on_value), ("off_value", off_value)):
@@ -157,7 +156,7 @@ def one_hot(
     return emit(_one_hot, indices, name=name, depth=int(depth), on=on_value, off=off_value, axis=at, to=kind.numpy_dtype)
 
 
-def _index(what: str, argument: str, value: Any, others: Sequence[Blob] = ()) -> Blob:
+def index_blob(what: str, argument: str, value: Any, others: Sequence[Blob] = ()) -> Blob:
     want.blob(what, argument, value)
     if not value.dtype.is_integer:
         fail(DtypeError, what, f"{argument} must be int32 or int64, got {value.dtype.name}", (value, *others),
@@ -168,7 +167,7 @@ def _index(what: str, argument: str, value: Any, others: Sequence[Blob] = ()) ->
 # --- gather and scatter. Indices outside the axis read 0 and write nothing
 
 
-def _coordinates_gather(x: Array, indices: Array, depth: int, axis: int = 0) -> Array:
+def coordinates_gather(x: Array, indices: Array, depth: int, axis: int = 0) -> Array:
     """x at the coordinates in the last axis of indices, which cover ``depth`` axes from ``axis`` on."""
     lead = indices.ndim - 1
     numbers = lax.GatherDimensionNumbers(
@@ -179,8 +178,8 @@ def _coordinates_gather(x: Array, indices: Array, depth: int, axis: int = 0) -> 
     return lax.gather(x, indices, numbers, sizes, mode=lax.GatherScatterMode.FILL_OR_DROP, fill_value=0)
 
 
-def _coordinates_add(x: Array, indices: Array, updates: Array, depth: int, axis: int = 0) -> Array:
-    """x with the updates added at the coordinates; the reverse of ``_coordinates_gather``."""
+def coordinates_add(x: Array, indices: Array, updates: Array, depth: int, axis: int = 0) -> Array:
+    """x with the updates added at the coordinates; the reverse of ``coordinates_gather``."""
     lead = indices.ndim - 1
     numbers = lax.ScatterDimensionNumbers(
         update_window_dims=tuple(i if i < axis else i + lead for i in range(x.ndim - depth)),
@@ -189,21 +188,26 @@ def _coordinates_add(x: Array, indices: Array, updates: Array, depth: int, axis:
     return lax.scatter_add(x, indices, updates, numbers, mode=lax.GatherScatterMode.FILL_OR_DROP)
 
 
+def _paired_gather(x: Array, indices: Array, axis: int, paired: tuple[int, ...]) -> Array:
+    """x at the indices along an axis, where the paired axes of x and of indices run together."""
+    numbers = lax.GatherDimensionNumbers(
+        offset_dims=tuple(range(indices.ndim, indices.ndim + x.ndim - 1 - len(paired))),
+        collapsed_slice_dims=(axis,), start_index_map=(axis,), operand_batching_dims=paired, start_indices_batching_dims=paired,
+    )  # fmt: skip
+    sizes = tuple(1 if i == axis or i in paired else size for i, size in enumerate(x.shape))
+    indices = lax.reshape(indices, (*indices.shape, 1))
+    return lax.gather(x, indices, numbers, sizes, mode=lax.GatherScatterMode.FILL_OR_DROP, fill_value=0)
+
+
 @op("gather", stops=(1,))
 def _gather(x: Array, indices: Array, *, axis: int) -> Array:
-    return _coordinates_gather(x, lax.reshape(indices, (*indices.shape, 1)), 1, axis)
+    return coordinates_gather(x, lax.reshape(indices, (*indices.shape, 1)), 1, axis)
 
 
 @op("batch_gather", stops=(1,))
 def _batch_gather(x: Array, indices: Array) -> Array:
     rank = indices.ndim - 1
-    batch, rows = x.shape[:rank], x.shape[rank]
-    flat = lax.reshape(x, (math.prod(batch) * rows, *x.shape[rank + 1 :]))
-    number = lax.reshape(lax.iota(indices.dtype, math.prod(batch)), (*batch, 1))
-    inside = lax.bitwise_and(lax.ge(indices, like(0, indices)), lax.lt(indices, like(rows, indices)))
-    number = lax.broadcast_in_dim(number, indices.shape, tuple(range(indices.ndim)))
-    place = lax.add(indices, lax.mul(number, like(rows, indices)))
-    return _coordinates_gather(flat, lax.reshape(select(inside, place, like(-1, place)), (*indices.shape, 1)), 1)
+    return _paired_gather(x, indices, rank, tuple(range(rank)))
 
 
 def gather(
@@ -231,7 +235,7 @@ def gather(
     """
     what = label("gather", name)
     want.blob(what, "params", params)
-    _index(what, "indices", indices, (params,))
+    index_blob(what, "indices", indices, (params,))
     at = want.axis(what, batch_dims if axis is None else axis, params.ndim, inputs=(params, indices))
     if batch_dims == 0:
         return emit(_gather, params, indices, name=name, axis=at)
@@ -243,3 +247,64 @@ def gather(
     return emit(_batch_gather, params, indices, name=name)
 
 
+
+
+@op("gather_nd", stops=(1,))
+def _gather_nd(x: Array, indices: Array) -> Array:
+    return coordinates_gather(x, indices, indices.shape[-1])
+
+
+def gather_nd(params: Blob, indices: Blob, name: str | None = None) -> Blob:
+    """The elements or slices of ``params`` at coordinates.
+
+    Args:
+      params: Blob of any dtype.
+      indices: int32 or int64 Blob; its last axis holds k coordinates, which name a place on the first k axes. A place
+        outside gives zeros.
+      name: name of the op; made unique when omitted.
+    Returns: Blob of shape indices.shape[:-1] + params.shape[k:].
+    Raises: DtypeError, ShapeError, ArgumentError.
+    Example: >>> y = flow.gather_nd(x, places)   # (4, 5, 6), (3, 2) -> (3, 6)
+    """
+    what = label("gather_nd", name)
+    want.blob(what, "params", params)
+    index_blob(what, "indices", indices, (params,))
+    coordinates(what, params.shape, indices, (params, indices))
+    return emit(_gather_nd, params, indices, name=name)
+
+
+def coordinates(what: str, shape: Sequence[int], indices: Blob, blobs: Sequence[Blob]) -> int:
+    """How many coordinates a place has; at most as many as the indexed shape has axes."""
+    count = indices.shape[-1]
+    if count > len(shape):
+        fail(ShapeError, what, f"the last axis of indices holds {count} coordinates, but there are {len(shape)} axes", blobs)
+    return count
+
+
+@op("dim_gather", stops=(1,))
+def _dim_gather(x: Array, index: Array, *, dim: int) -> Array:
+    return _paired_gather(x, index, dim, tuple(i for i in range(x.ndim) if i != dim))
+
+
+def dim_gather(input: Blob, dim: int, index: Blob, name: str | None = None) -> Blob:
+    """y[i][j][k] = x[i][index[i][j][k]][k] for dim 1, and so on: PyTorch's ``gather``.
+
+    Args:
+      input: Blob of any dtype.
+      dim: in [0, rank).
+      index: int32 or int64 Blob of the same rank; sizes are equal except on ``dim``. An index outside gives 0.
+      name: name of the op; made unique when omitted.
+    Returns: Blob of index's shape and input's dtype.
+    Raises: ShapeError, DtypeError, AxisError, ArgumentError.
+    Example: >>> values = flow.dim_gather(logits, 1, best)   # (32, 10), (32, 5) -> (32, 5)
+    """
+    what = label("dim_gather", name)
+    want.blob(what, "input", input)
+    index_blob(what, "index", index, (input,))
+    at = want.axis(what, dim, input.ndim, "dim", (input, index))
+    if dim < 0:
+        fail(AxisError, what, f"dim={dim} must be >= 0", (input, index))
+    sizes = [(*b.shape[:at], *b.shape[at + 1 :]) for b in (input, index)]
+    if input.ndim != index.ndim or sizes[0] != sizes[1]:
+        fail(ShapeError, what, f"input and index must agree on every axis except dim={dim}", (input, index))
+    return emit(_dim_gather, input, index, name=name, dim=at)

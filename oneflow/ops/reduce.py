@@ -14,7 +14,7 @@ from ..dtype import dtype
 from ..errors import ArgumentError
 from ..graph.node import INVALID_AXIS, Blob
 from ..graph.op import OpDef
-from ._arrays import Array, broadcast_to, is_half, label, like, select
+from ._arrays import Array, broadcast_to, is_half, label, like, number_for, select
 from ._emit import emit, fail, op, want
 
 Axis = int | Sequence[int] | None
@@ -237,6 +237,32 @@ def two_stage_reduce_min(x: Blob, axis: Axis = None, keepdims: bool = False, nam
     return _reduce(_reduce_min, "x", x, axis, keepdims, name)
 
 
+@op("l2_normalize")
+def _l2_normalize(x: Array, *, axes: tuple[int, ...], epsilon: float) -> Array:
+    squares = _sum(lax.square(x), axes)
+    floor = like(epsilon, squares)
+    length = lax.sqrt(select(lax.ge(squares, floor), squares, floor))
+    return lax.div(x, _restored(length, x, axes))
+
+
+def l2_normalize(input: Blob, axis: int | None = None, epsilon: float = 1e-12, name: str | None = None) -> Blob:
+    """x / sqrt(max(sum(x ** 2), epsilon)), the sum taken along an axis.
+
+    Args:
+      input: Blob, floating dtype.
+      axis: int in [-rank, rank); None means all axes.
+      epsilon: lower bound of the sum.
+      name: name of the op; made unique when omitted.
+    Returns: Blob of the same shape and dtype.
+    Raises: DtypeError, AxisError, ArgumentError.
+    Example: >>> y = flow.math.l2_normalize(x, axis=1)
+    """
+    what = label("l2_normalize", name)
+    want.floating(what, want.blob(what, "input", input))
+    axes = want.axes(what, axis, input.ndim, inputs=(input,))
+    return emit(_l2_normalize, input, name=name, axes=axes, epsilon=float(number_for(what, epsilon, input, "epsilon")))
+
+
 # --- counts
 
 
@@ -289,7 +315,7 @@ def elem_cnt(inputs: Blob, dtype: dtype | None = None, name: str | None = None) 
 
 @op("count_not_finite", stops=True)
 def _count_not_finite(*arrays: Array) -> Array:
-    total = np.zeros((1,), np.int64)
+    total: Array = np.zeros((1,), np.int64)
     for x in arrays:
         bad = lax.convert_element_type(lax.bitwise_not(lax.is_finite(x)), np.int64)
         total = lax.add(total, lax.reshape(lax.reduce_sum(bad, range(x.ndim)), (1,)))

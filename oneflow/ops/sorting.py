@@ -51,7 +51,7 @@ def _sort(x: Array, *, axis: int, descending: bool) -> Array:
 
 @op("argsort", stops=True)
 def _argsort(x: Array, *, axis: int, descending: bool) -> Array:
-    pair = (x, _positions(x, axis))
+    pair: tuple[Array, ...] = (x, _positions(x, axis))
     if descending:  # reversed before and after, a stable sort leaves equal values in their order
         pair = tuple(lax.rev(a, (axis,)) for a in pair)
     order = lax.sort(pair, axis, is_stable=True, num_keys=1)[1]

@@ -1,0 +1,5 @@
+"""flow.linalg"""
+
+from __future__ import annotations
+
+from .ops.matrix import matmul as matmul

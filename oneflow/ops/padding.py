@@ -1,0 +1,206 @@
+"""Padding and cropping."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .._jax import lax
+from ..errors import ArgumentError, ShapeError
+from ..graph.node import Blob
+from ._arrays import Array, label, like, number_for
+from ._emit import emit, fail, op, want
+
+Pairs = tuple[tuple[int, int], ...]
+
+
+@op("pad")
+def _pad(x: Array, *, paddings: Pairs, value: int | float) -> Array:
+    return lax.pad(x, like(value, x), [(before, after, 0) for before, after in paddings])
+
+
+@op("pad_grad")
+def _pad_grad(x: Array, *, paddings: Pairs) -> Array:
+    return lax.slice(x, [b for b, _ in paddings], [size - a for size, (_, a) in zip(x.shape, paddings, strict=True)])
+
+
+def _pairs(what: str, x: Blob, paddings: Any) -> Pairs:
+    ok = isinstance(paddings, (list, tuple)) and len(paddings) == x.ndim
+    if not ok or not all(isinstance(pair, (list, tuple)) and len(pair) == 2 for pair in paddings):
+        fail(ArgumentError, what, f"paddings must hold {x.ndim} pairs (before, after), got {paddings!r}"[:300], (x,))
+    before, after = zip(*(want.ints(what, "paddings", pair, 2) for pair in paddings), strict=True)
+    if min(before + after) < 0:
+        fail(ArgumentError, what, f"paddings must be >= 0, got {paddings!r}", (x,))
+    return tuple(zip(before, after, strict=True))
+
+
+def pad(x: Blob, paddings: Sequence[Any], constant_value: int | float = 0, name: str | None = None) -> Blob:
+    """Adds a border of one number.
+
+    Args:
+      x: Blob of any dtype.
+      paddings: list or tuple with a pair (before, after) an axis, all >= 0.
+      constant_value: number, converted to x's dtype.
+      name: name of the op; made unique when omitted.
+    Returns: Blob of x's dtype, larger by before + after on each axis.
+    Raises: ArgumentError.
+    Example: >>> y = flow.pad(x, [(0, 0), (1, 2)])   # (2, 3) -> (2, 6)
+    """
+    what = label("pad", name)
+    pairs = _pairs(what, want.blob(what, "x", x), paddings)
+    return emit(_pad, x, name=name, paddings=pairs, value=number_for(what, constant_value, x, "constant_value"))
+
+
+def pad_grad(x: Blob, paddings: Sequence[Any], constant_value: int | float = 0, name: str | None = None) -> Blob:
+    """Takes a border away: what ``pad`` with these paddings added.
+
+    Args: as for ``pad``; constant_value is not used.
+    Returns: Blob of x's dtype, smaller by before + after on each axis.
+    Raises: ArgumentError, ShapeError (nothing left).
+    Example: >>> y = flow.pad_grad(x, [(0, 0), (1, 2)])   # (2, 6) -> (2, 3)
+    """
+    what = label("pad_grad", name)
+    pairs = _pairs(what, want.blob(what, "x", x), paddings)
+    if any(size <= before + after for size, (before, after) in zip(x.shape, pairs, strict=True)):
+        fail(ShapeError, what, f"paddings {list(pairs)} leave nothing of {x.shape}", (x,))
+    return emit(_pad_grad, x, name=name, paddings=pairs)
+
+
+# --- images (N, C, H, W)
+
+
+def _image_pairs(what: str, x: Any, padding: Any) -> tuple[tuple[int, int], tuple[int, int]]:
+    want.rank(what, want.blob(what, "x", x), 4, 4)
+    left, right, top, bottom = want.ints(what, "padding", padding, 4)
+    if min(left, right, top, bottom) < 0:
+        fail(ArgumentError, what, f"padding must be >= 0, got {padding!r}", (x,))
+    return (top, bottom), (left, right)
+
+
+def constant_pad2d(
+    x: Blob, padding: int | tuple[int, ...] | list[int], constant_value: int | float = 0, name: str | None = None
+) -> Blob:
+    """Adds a border of one number to images.
+
+    Args:
+      x: Blob (N, C, H, W).
+      padding: int >= 0 for all sides, or (left, right, top, bottom).
+      constant_value: number, converted to x's dtype.
+      name: name of the op; made unique when omitted.
+    Returns: Blob (N, C, H + top + bottom, W + left + right) of x's dtype.
+    Raises: ShapeError, ArgumentError.
+    Example: >>> y = flow.constant_pad2d(x, (1, 1, 2, 2))   # (2, 3, 4, 5) -> (2, 3, 8, 7)
+    """
+    what = label("constant_pad2d", name)
+    rows, columns = _image_pairs(what, x, padding)
+    value = number_for(what, constant_value, x, "constant_value")
+    return emit(_pad, x, name=name, prefix="ConstantPad2d", paddings=((0, 0), (0, 0), rows, columns), value=value)
+
+
+def zero_pad2d(x: Blob, padding: int | tuple[int, ...] | list[int], name: str | None = None) -> Blob:
+    """Adds a border of zeros to images; arguments as for ``constant_pad2d``.
+
+    Example: >>> y = flow.zero_pad2d(x, 1)   # (2, 3, 4, 5) -> (2, 3, 6, 7)
+    """
+    rows, columns = _image_pairs(label("zero_pad2d", name), x, padding)
+    return emit(_pad, x, name=name, prefix="ZeroPad2d", paddings=((0, 0), (0, 0), rows, columns), value=0)
+
+
+def _along(x: Array, axis: int, start: int, stop: int) -> Array:
+    return lax.slice_in_dim(x, start, stop, axis=axis)
+
+
+@op("reflection_pad2d")
+def _reflection_pad2d(x: Array, *, rows: tuple[int, int], columns: tuple[int, int]) -> Array:
+    for axis, (before, after) in ((2, rows), (3, columns)):
+        size = x.shape[axis]
+        first = lax.rev(_along(x, axis, 1, before + 1), (axis,))
+        last = lax.rev(_along(x, axis, size - 1 - after, size - 1), (axis,))
+        x = lax.concatenate([first, x, last], axis)
+    return x
+
+
+@op("replication_pad2d")
+def _replication_pad2d(x: Array, *, rows: tuple[int, int], columns: tuple[int, int]) -> Array:
+    for axis, (before, after) in ((2, rows), (3, columns)):
+        size = x.shape[axis]
+        x = lax.concatenate([*[_along(x, axis, 0, 1)] * before, x, *[_along(x, axis, size - 1, size)] * after], axis)
+    return x
+
+
+def reflection_pad2d(x: Blob, padding: int | tuple[int, ...] | list[int], name: str | None = None) -> Blob:
+    """Adds a border to images that mirrors them, without repeating the edge.
+
+    Args:
+      x: Blob (N, C, H, W).
+      padding: int >= 0 for all sides, or (left, right, top, bottom); smaller than the axis.
+      name: name of the op; made unique when omitted.
+    Returns: Blob (N, C, H + top + bottom, W + left + right) of x's dtype.
+    Raises: ShapeError, ArgumentError.
+    Example: >>> y = flow.reflection_pad2d(x, 1)   # (2, 3, 4, 5) -> (2, 3, 6, 7)
+    """
+    what = label("reflection_pad2d", name)
+    rows, columns = _image_pairs(what, x, padding)
+    if max(rows) >= x.shape[2] or max(columns) >= x.shape[3]:
+        fail(ShapeError, what, f"padding must be smaller than the image, {x.shape[2:]}, got {padding!r}", (x,))
+    return emit(_reflection_pad2d, x, name=name, rows=rows, columns=columns)
+
+
+def replication_pad2d(x: Blob, padding: int | tuple[int, ...] | list[int], name: str | None = None) -> Blob:
+    """Adds a border to images that repeats their edge; arguments as for ``constant_pad2d``.
+
+    Example: >>> y = flow.replication_pad2d(x, 1)   # (2, 3, 4, 5) -> (2, 3, 6, 7)
+    """
+    rows, columns = _image_pairs(label("replication_pad2d", name), x, padding)
+    return emit(_replication_pad2d, x, name=name, rows=rows, columns=columns)
+
+
+# --- as a window needs it
+
+
+@op("same_padding")
+def _same_padding(x: Array, *, lower: bool, first: int, windows: tuple[tuple[int, int, int], ...]) -> Array:
+    config = [(0, 0, 0)] * x.ndim
+    for axis, (kernel, stride, dilation) in enumerate(windows, first):
+        size = x.shape[axis]
+        total = max(0, (-(-size // stride) - 1) * stride + (kernel - 1) * dilation + 1 - size)
+        config[axis] = (total - total // 2, total // 2, 0) if lower else (total // 2, total - total // 2, 0)
+    return lax.pad(x, np.zeros((), x.dtype), config)
+
+
+def same_padding(
+    x: Blob,
+    padding: str,
+    data_format: str,
+    kernel_size: Sequence[int],
+    strides: Sequence[int],
+    dilation_rate: Sequence[int],
+    name: str | None = None,
+) -> Blob:
+    """Adds the zeros with which a window gives ceil(size / stride) results an axis.
+
+    Args:
+      x: Blob (N, C, ...) or (N, ..., C).
+      padding: "SAME_LOWER" (an odd zero goes in front) or "SAME_UPPER" (behind).
+      data_format: "NCHW" and the like, or "NHWC" and the like.
+      kernel_size, strides, dilation_rate: lists of one int > 0 a spatial axis.
+      name: name of the op; made unique when omitted.
+    Returns: Blob of x's dtype.
+    Raises: ArgumentError.
+    Example: >>> y = flow.same_padding(x, "SAME_LOWER", "NCHW", [3, 3], [2, 2], [1, 1])
+    """
+    what = label("same_padding", name)
+    want.rank(what, want.blob(what, "x", x), 3)
+    side = want.choice(what, "padding", padding.upper() if isinstance(padding, str) else padding, ("SAME_LOWER", "SAME_UPPER"))
+    if not isinstance(data_format, str) or len(data_format) != x.ndim or "C" not in data_format.upper():
+        fail(ArgumentError, what, f"data_format must name {x.ndim} axes, such as {'NCHW'!r} for 4, got {data_format!r}", (x,))
+    lists = []
+    for argument, values in (("kernel_size", kernel_size), ("strides", strides), ("dilation_rate", dilation_rate)):
+        if not isinstance(values, (list, tuple)) or len(values) != x.ndim - 2 or min(want.ints(what, argument, values)) <= 0:
+            fail(ArgumentError, what, f"{argument} must hold {x.ndim - 2} ints > 0, got {values!r}", (x,))
+        lists.append(want.ints(what, argument, values))
+    first = 2 if data_format.upper().startswith("NC") else 1
+    windows = tuple(zip(*lists, strict=True))
+    return emit(_same_padding, x, name=name, lower=side == "SAME_LOWER", first=first, windows=windows)

@@ -1,0 +1,308 @@
+"""Adding up by number: scatter, segments, unique."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from .. import dtype as dtypes
+from .._jax import lax
+from ..dtype import dtype
+from ..errors import ArgumentError, ShapeError
+from ..graph.node import Blob
+from ._arrays import Array, is_half, label, like, select
+from ._emit import emit, emit_many, fail, op, want
+from .indexing import coordinates, coordinates_add, coordinates_gather, index_blob
+
+# --- scatter. Places outside are not written
+
+
+def _zeros(shape: Sequence[int], like_dtype: Any) -> Array:
+    return lax.full(tuple(shape), 0, like_dtype)
+
+
+def _summed(add: Callable[[Array], Array], updates: Array) -> Array:
+    """add(updates), in float32 for 16-bit floats."""
+    if not is_half(updates):
+        return add(updates)
+    return lax.convert_element_type(add(lax.convert_element_type(updates, np.float32)), updates.dtype)
+
+
+@op("scatter_nd", stops=(0,))
+def _scatter_nd(indices: Array, updates: Array, *, shape: tuple[int, ...]) -> Array:
+    depth = indices.shape[-1]
+    return _summed(lambda u: coordinates_add(_zeros(shape, u.dtype), indices, u, depth), updates)
+
+
+def scatter_nd(indices: Blob, updates: Blob, shape: Sequence[int], name: str | None = None) -> Blob:
+    """Zeros, with the updates added at coordinates; what meets at one place adds up.
+
+    Args:
+      indices: int32 or int64 Blob; its last axis holds k coordinates. Places outside are not written.
+      updates: Blob of shape indices.shape[:-1] + shape[k:].
+      shape: list or tuple of sizes > 0.
+      name: name of the op; made unique when omitted.
+    Returns: Blob of that shape and updates' dtype.
+    Raises: ShapeError, DtypeError, ArgumentError.
+    Example: >>> y = flow.scatter_nd(places, rows, [10, 4])   # (3, 1), (3, 4) -> (10, 4)
+    """
+    what = label("scatter_nd", name)
+    index_blob(what, "indices", indices)
+    want.blob(what, "updates", updates)
+    sizes = want.ints(what, "shape", shape)
+    if not sizes or any(size <= 0 for size in sizes):
+        fail(ArgumentError, what, f"shape must hold sizes > 0, got {shape!r}", (indices, updates))
+    _fits(what, sizes, indices, updates, (indices, updates))
+    return emit(_scatter_nd, indices, updates, name=name, shape=sizes)
+
+
+def _fits(what: str, shape: Sequence[int], indices: Blob, updates: Blob, blobs: Sequence[Blob]) -> None:
+    depth = coordinates(what, shape, indices, blobs)
+    expected = (*indices.shape[:-1], *shape[depth:])
+    if updates.shape != expected:
+        fail(ShapeError, what, f"updates must have shape {expected}: one slice a place, got {updates.shape}", blobs)
+
+
+@op("tensor_scatter_nd_add", stops=(1,))
+def _tensor_scatter_nd_add(x: Array, indices: Array, updates: Array) -> Array:
+    return coordinates_add(x, indices, updates, indices.shape[-1])
+
+
+@op("tensor_scatter_nd_update", stops=(1,))
+def _tensor_scatter_nd_update(x: Array, indices: Array, updates: Array) -> Array:
+    hits = coordinates_add(lax.full(x.shape, 0, np.int32), indices, lax.full(updates.shape, 1, np.int32), indices.shape[-1])
+    kept = select(lax.gt(hits, np.int32(0)), like(0, x), x)
+    return coordinates_add(kept, indices, updates, indices.shape[-1])
+
+
+def tensor_scatter_nd_add(params: Blob, indices: Blob, updates: Blob, name: str | None = None) -> Blob:
+    """``params`` with the updates added at coordinates.
+
+    Args:
+      params: Blob.
+      indices: int32 or int64 Blob; its last axis holds k coordinates. Places outside are not written.
+      updates: Blob of params' dtype and of shape indices.shape[:-1] + params.shape[k:].
+      name: name of the op; made unique when omitted.
+    Returns: Blob of params' shape and dtype.
+    Raises: ShapeError, DtypeError, ArgumentError.
+    Example: >>> y = flow.tensor_scatter_nd_add(x, places, rows)
+    """
+    return _tensor_scatter(_tensor_scatter_nd_add, params, indices, updates, name)
+
+
+def tensor_scatter_nd_update(params: Blob, indices: Blob, updates: Blob, name: str | None = None) -> Blob:
+    """``params`` with the values at coordinates replaced; updates that meet at one place add up.
+
+    Args: as for ``tensor_scatter_nd_add``.
+    Returns: Blob of params' shape and dtype; the gradient to params is 0 where something was written.
+    Raises: ShapeError, DtypeError, ArgumentError.
+    Example: >>> y = flow.tensor_scatter_nd_update(x, places, rows)
+    """
+    return _tensor_scatter(_tensor_scatter_nd_update, params, indices, updates, name)
+
+
+def _tensor_scatter(made: Any, params: Blob, indices: Blob, updates: Blob, name: str | None) -> Blob:
+    what = label(made.name, name)
+    want.blob(what, "params", params)
+    index_blob(what, "indices", indices, (params,))
+    want.blob(what, "updates", updates)
+    want.same_dtype(what, (params, updates))
+    _fits(what, params.shape, indices, updates, (params, indices, updates))
+    return emit(made, params, indices, updates, name=name)
+
+
+# --- segments
+
+
+def _segment_sum(data: Array, ids: Array, count: int, axis: int) -> Array:
+    shape = (*data.shape[:axis], count, *data.shape[axis + ids.ndim :])
+    numbers = lax.reshape(ids, (*ids.shape, 1))
+    return _summed(lambda d: coordinates_add(_zeros(shape, d.dtype), numbers, d, 1, axis), data)
+
+
+@op("unsorted_segment_sum", stops=(1,))
+def _unsorted_segment_sum(data: Array, ids: Array, *, count: int, axis: int) -> Array:
+    return _segment_sum(data, ids, count, axis)
+
+
+@op("unsorted_segment_sum_like", stops=(1, 2))
+def _unsorted_segment_sum_like(data: Array, ids: Array, like: Array, *, axis: int) -> Array:
+    return _segment_sum(data, ids, like.shape[axis], axis)
+
+
+def _segments(what: str, data: Any, ids: Any, axis: Any) -> int:
+    want.blob(what, "data", data)
+    index_blob(what, "segment_ids", ids, (data,))
+    at = want.axis(what, axis, data.ndim, inputs=(data, ids))
+    if data.shape[at : at + ids.ndim] != ids.shape:
+        fail(ShapeError, what, f"segment_ids must have the shape of data from axis {at} on, got {ids.shape}", (data, ids))
+    return at
+
+
+def _positive(what: str, argument: str, value: Any) -> int:
+    (number,) = want.ints(what, argument, value, 1)
+    if number <= 0:
+        fail(ArgumentError, what, f"{argument} must be > 0, got {number}")
+    return number
+
+
+def unsorted_segment_sum(data: Blob, segment_ids: Blob, num_segments: int, axis: int = 0, name: str | None = None) -> Blob:
+    """Sums the slices of ``data`` along an axis that have one segment number.
+
+    Args:
+      data: Blob of any dtype.
+      segment_ids: int32 or int64 Blob of shape data.shape[axis : axis + r]; slices with a number outside
+        [0, num_segments) are left out.
+      num_segments: int > 0.
+      axis: in [-rank, rank).
+      name: name of the op; made unique when omitted.
+    Returns: Blob of shape data.shape[:axis] + (num_segments,) + data.shape[axis + r:].
+    Raises: ShapeError, DtypeError, AxisError, ArgumentError.
+    Example: >>> y = flow.unsorted_segment_sum(rows, ids, 10)   # (32, 4), (32,) -> (10, 4)
+    """
+    what = label("unsorted_segment_sum", name)
+    at = _segments(what, data, segment_ids, axis)
+    count = _positive(what, "num_segments", num_segments)
+    return emit(_unsorted_segment_sum, data, segment_ids, name=name, count=count, axis=at)
+
+
+def unsorted_segment_sum_like(data: Blob, segment_ids: Blob, like: Blob, axis: int = 0, name: str | None = None) -> Blob:
+    """``unsorted_segment_sum`` with as many segments as ``like`` has on the axis.
+
+    Args:
+      data, segment_ids, axis: as for ``unsorted_segment_sum``.
+      like: Blob of the result's shape; its values are not used.
+      name: name of the op; made unique when omitted.
+    Returns: Blob of like's shape and data's dtype.
+    Raises: ShapeError, DtypeError, AxisError, ArgumentError.
+    Example: >>> y = flow.unsorted_segment_sum_like(rows, ids, table)
+    """
+    what = label("unsorted_segment_sum_like", name)
+    at = _segments(what, data, segment_ids, axis)
+    want.blob(what, "like", like)
+    rest = data.shape[at + segment_ids.ndim :]
+    if like.ndim <= at or like.shape != (*data.shape[:at], like.shape[at], *rest):
+        fail(ShapeError, what, f"like must have data's shape, but for the segments on axis {at}, got {like.shape}",
+             (data, segment_ids, like))  # fmt: skip
+    return emit(_unsorted_segment_sum_like, data, segment_ids, like, name=name, axis=at)
+
+
+@op("unsorted_batch_segment_sum", stops=(1,))
+def _unsorted_batch_segment_sum(data: Array, ids: Array, *, count: int) -> Array:
+    lead, rest = ids.shape[:-1], data.shape[ids.ndim :]
+    rows = lax.reshape(lax.broadcasted_iota(np.int64, (math.prod(lead), ids.shape[-1]), 0), ids.shape)
+    wide = lax.convert_element_type(ids, np.int64)
+    inside = lax.bitwise_and(lax.ge(wide, np.int64(0)), lax.lt(wide, np.int64(count)))
+    place = select(inside, lax.add(wide, lax.mul(rows, np.int64(count))), np.int64(-1))
+    flat = lax.reshape(data, (math.prod(ids.shape), *rest))
+    return lax.reshape(_segment_sum(flat, lax.reshape(place, (place.size,)), math.prod(lead) * count, 0), (*lead, count, *rest))
+
+
+def unsorted_batch_segment_sum(data: Blob, segment_ids: Blob, num_segments: int, name: str | None = None) -> Blob:
+    """``unsorted_segment_sum`` for every row of a batch.
+
+    Args:
+      data: Blob of any dtype.
+      segment_ids: int32 or int64 Blob of rank r, which has the sizes of data's first r axes; axis r - 1 is summed.
+      num_segments: int > 0.
+      name: name of the op; made unique when omitted.
+    Returns: Blob of shape data.shape[:r - 1] + (num_segments,) + data.shape[r:].
+    Raises: ShapeError, DtypeError, ArgumentError.
+    Example: >>> y = flow.unsorted_batch_segment_sum(x, ids, 4)   # (2, 5, 3), (2, 5) -> (2, 4, 3)
+    """
+    what = label("unsorted_batch_segment_sum", name)
+    _segments(what, data, segment_ids, 0)
+    return emit(_unsorted_batch_segment_sum, data, segment_ids, name=name, count=_positive(what, "num_segments", num_segments))
+
+
+# --- unique values. Sizes stay those of the input; a count says how much of the result is meaningful
+
+
+def _groups(x: Array) -> tuple[Array, Array, Array]:
+    """For each place in ascending order of x: where it came from, the number of its group, whether it begins one."""
+    sorted_x, origin = lax.sort((x, lax.iota(np.int32, x.size)), 0, is_stable=True, num_keys=1)
+    changes = lax.ne(lax.slice(sorted_x, (1,), (x.size,)), lax.slice(sorted_x, (0,), (x.size - 1,)))
+    begins = lax.concatenate([lax.full((1,), True), changes], 0)
+    group = lax.sub(lax.cumsum(lax.convert_element_type(begins, np.int32)), np.int32(1))
+    return origin, group, begins
+
+
+def _column(x: Array) -> Array:
+    return lax.reshape(x, (x.size, 1))
+
+
+@op("indexed_slices_reduce_sum", stops=True, multiple=True)
+def _indexed_slices_reduce_sum(indices: Array, values: Array) -> tuple[Array, Array, Array]:
+    flat = lax.reshape(indices, (indices.size,))
+    rows = lax.reshape(values, (flat.size, values.size // flat.size))
+    origin, group, begins = _groups(flat)
+    ordered = coordinates_gather(flat, _column(origin), 1)
+    firsts = _column(select(begins, group, np.int32(flat.size)))
+    unique = coordinates_add(lax.full_like(flat, 0), firsts, ordered, 1)
+    sums = _segment_sum(coordinates_gather(rows, _column(origin), 1), group, flat.size, 0)
+    return unique, sums, _count(begins, np.int64)
+
+
+def _count(begins: Array, to: Any) -> Array:
+    return lax.reshape(lax.reduce_sum(lax.convert_element_type(begins, to), (0,)), (1,))
+
+
+def indexed_slices_reduce_sum(indices: Blob, values: Blob, name: str | None = None) -> tuple[Blob, Blob, Blob]:
+    """Sums the slices of ``values`` that have one index.
+
+    Args:
+      indices: int32 or int64 Blob with n elements.
+      values: Blob whose leading axes have indices' shape, with m elements an index.
+      name: name of the op; made unique when omitted.
+    Returns: (the different indices (n,), their sums (n, m), their number: int64 (1,)); only the first rows, as many as
+      that number says, are meaningful.
+    Raises: ShapeError, DtypeError, ArgumentError.
+    Example: >>> ids, rows, count = flow.experimental.indexed_slices_reduce_sum(ids, rows)
+    """
+    what = label("indexed_slices_reduce_sum", name)
+    index_blob(what, "indices", indices)
+    want.blob(what, "values", values)
+    if values.shape[: indices.ndim] != indices.shape:
+        fail(ShapeError, what, f"the leading axes of values must be {indices.shape}", (indices, values))
+    unique, sums, count = emit_many(_indexed_slices_reduce_sum, indices, values, name=name)
+    return unique, sums, count
+
+
+@op("unique_with_counts", stops=True, multiple=True)
+def _unique_with_counts(x: Array, *, to: np.dtype) -> tuple[Array, Array, Array, Array]:
+    size = x.size
+    origin, group, begins = _groups(x)
+    firsts = _column(select(begins, group, np.int32(size)))
+    place = coordinates_add(lax.full((size,), 0, np.int32), firsts, origin, 1)  # where each group appears first
+    exists = lax.lt(lax.iota(np.int32, size), lax.add(lax.reduce_max(group, (0,)), np.int32(1)))
+    place, order = lax.sort((select(exists, place, np.int32(size)), lax.iota(np.int32, size)), 0, num_keys=1)
+    rank = coordinates_add(lax.full((size,), 0, np.int32), _column(order), lax.iota(np.int32, size), 1)
+    mine = coordinates_gather(rank, _column(group), 1)  # the number of each sorted element's group, by first appearance
+    index = coordinates_add(lax.full((size,), 0, np.int32), _column(origin), mine, 1)
+    counts = coordinates_add(lax.full((size,), 0, np.int32), _column(mine), lax.full((size,), 1, np.int32), 1)
+    values = coordinates_gather(x, _column(place), 1)
+    return values, lax.convert_element_type(index, to), lax.convert_element_type(counts, to), _count(begins, to)
+
+
+def unique_with_counts(x: Blob, out_idx: dtype = dtypes.int32, name: str | None = None) -> tuple[Blob, Blob, Blob, Blob]:
+    """The different values of a Blob in the order of their first appearance.
+
+    Args:
+      x: Blob of rank 1.
+      out_idx: dtype of the other results, int32 or int64.
+      name: name of the op; made unique when omitted.
+    Returns: (values, idx, counts, number of different values (1,)); the first three have x's length, values and counts
+      are meaningful up to that number, and values[idx] is x.
+    Raises: ShapeError, ArgumentError.
+    Example: >>> values, idx, counts, number = flow.experimental.unique_with_counts(x)
+    """
+    what = label("unique_with_counts", name)
+    want.rank(what, want.blob(what, "x", x), 1, 1)
+    kind = dtypes.as_dtype(out_idx, "out_idx")
+    if kind.name not in ("int32", "int64"):
+        fail(ArgumentError, what, f"out_idx must be flow.int32 or flow.int64, got {kind}", (x,))
+    values, index, counts, number = emit_many(_unique_with_counts, x, name=name, to=kind.numpy_dtype)
+    return values, index, counts, number

@@ -1,0 +1,18 @@
+"""``flow.distribute``: how a logical tensor lies on its devices."""
+
+from __future__ import annotations
+
+from .dist import Distribute as Distribute
+from .dist import assert_is_valid_distribute as assert_is_valid_distribute
+from .dist import auto as auto
+from .dist import broadcast as broadcast
+from .dist import split as split
+from .scope import consistent_view as consistent_strategy  # the older spellings of the views
+from .scope import consistent_view_enabled as consistent_strategy_enabled
+from .scope import mirrored_view as mirrored_strategy
+from .scope import mirrored_view_enabled as mirrored_strategy_enabled
+
+__all__ = [
+    "Distribute", "assert_is_valid_distribute", "auto", "broadcast", "consistent_strategy", "consistent_strategy_enabled",
+    "mirrored_strategy", "mirrored_strategy_enabled", "split",
+]  # fmt: skip

@@ -1,0 +1,49 @@
+"""Reading and writing one variable by name."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .._refuse import closest, refuse
+from ..errors import ArgumentError, ShapeError
+from ..graph.graph import Variable
+from ..runtime.session import Session, default_session
+
+
+def _variable(session: Session, what: str, op_name: str) -> Variable:
+    known = session.variables()
+    if op_name not in known:
+        near = closest(str(op_name), known)
+        refuse(ArgumentError, f"{what}: {op_name!r} is not a variable", found=[("close", ", ".join(near))] if near else [])
+    return known[op_name]
+
+
+def get_interface_blob_value(op_name: str) -> np.ndarray:
+    """A copy of a variable's current value, after everything submitted. Starts the session.
+
+    Raises:
+      ArgumentError: there is no variable of that name.
+    """
+    session = default_session()
+    _variable(session, "get_interface_blob_value", op_name)
+    return session.read([op_name])[op_name]
+
+
+def set_interface_blob_value(op_name: str, ndarray: np.ndarray) -> None:
+    """Replaces a variable's value. Starts the session.
+
+    Args:
+      op_name: the variable's name.
+      ndarray: of the variable's shape and dtype.
+    Raises:
+      ArgumentError: there is no variable of that name, or the value is no array of its dtype.
+      ShapeError: the array has another shape.
+    """
+    session = default_session()
+    variable = _variable(session, "set_interface_blob_value", op_name)
+    if not isinstance(ndarray, np.ndarray) or ndarray.dtype != variable.dtype.numpy_dtype:
+        given = f"an array of {ndarray.dtype}" if isinstance(ndarray, np.ndarray) else type(ndarray).__name__
+        refuse(ArgumentError, f"variable {op_name!r} takes an array of {variable.dtype.name}, got {given}")
+    if ndarray.shape != variable.shape:
+        refuse(ShapeError, f"variable {op_name!r} has shape {variable.shape}, got an array of shape {ndarray.shape}")
+    session.write({op_name: np.array(ndarray)})

@@ -1,0 +1,23 @@
+"""Demanding annotations."""
+
+from __future__ import annotations
+
+from .._refuse import refuse
+from ..errors import ArgumentError
+from ..typing import annotations_required, require_annotations
+
+
+def enable_typing_check(val: bool = True) -> None:
+    """Jobs declared from now on must annotate every parameter and their result; otherwise they raise AnnotationError.
+
+    Args:
+      val: False lifts the demand.
+    """
+    if type(val) is not bool:
+        refuse(ArgumentError, f"flow.experimental.enable_typing_check takes a bool, got {val!r}")
+    require_annotations(val)
+
+
+def typing_check_enabled() -> bool:
+    """Whether annotations are demanded."""
+    return annotations_required()

@@ -6,11 +6,40 @@
 
 from __future__ import annotations
 
+from . import checkpoint as checkpoint
+from . import compatible as compatible
 from . import config as config
+from . import data as data
+from . import deprecated as deprecated
+from . import distribute as distribute
+from . import env as env
+from . import errors as errors
+from . import experimental as experimental
+from . import linalg as linalg
+from . import losses as losses
+from . import math as math
+from . import oneflow_api as oneflow_api
+from . import optimizer as optimizer
+from . import regularizers as regularizers
 from . import scope as scope
+from . import sysconfig as sysconfig
+from . import train as train
 from . import typing as typing
+from . import unittest as unittest
+from . import util as util
+from ._refuse import closest as _closest
+from .data import epoch as _epoch
+from .data._pillow import restore_antialias as _restore_antialias
+from .ops import operators as _operators  # noqa: F401 - arithmetic on Blobs
+from .checkpoint.api import get_all_variables as get_all_variables
+from .checkpoint.api import get as load
+from .checkpoint.api import load_variables as load_variables
+from .checkpoint.api import save_dict as save
 from .config import FunctionConfig as FunctionConfig
+from .config import eager_execution_enabled as eager_execution_enabled
+from .config import enable_eager_execution as enable_eager_execution
 from .config import function_config as function_config
+from .config import inter_job_reuse_mem_strategy as inter_job_reuse_mem_strategy
 from .dtype import bfloat16 as bfloat16
 from .dtype import char as char
 from .dtype import convert_oneflow_dtype_to_numpy_dtype as convert_oneflow_dtype_to_numpy_dtype
@@ -20,21 +49,119 @@ from .dtype import float as float
 from .dtype import float16 as float16
 from .dtype import float32 as float32
 from .dtype import float64 as float64
-from .dtype import int8 as int8
 from .dtype import int32 as int32
 from .dtype import int64 as int64
+from .dtype import int8 as int8
 from .dtype import record as record
 from .dtype import tensor_buffer as tensor_buffer
 from .dtype import uint8 as uint8
+from .env import current_resource as current_resource
+from .graph.node import Blob as Blob
+from .graph.node import INVALID_AXIS as INVALID_BATCH_AXIS
+from .graph.node import INVALID_AXIS as INVALID_SPLIT_AXIS
+from .initializers import constant_initializer as constant_initializer
+from .initializers import empty_initializer as empty_initializer
+from .initializers import glorot_normal_initializer as glorot_normal_initializer
+from .initializers import glorot_uniform_initializer as glorot_uniform_initializer
+from .initializers import kaiming_initializer as kaiming_initializer
+from .initializers import ones_initializer as ones_initializer
+from .initializers import random_normal_initializer as random_normal_initializer
+from .initializers import random_uniform_initializer as random_uniform_initializer
+from .initializers import truncated_normal as truncated_normal
+from .initializers import truncated_normal_initializer as truncated_normal_initializer
+from .initializers import variance_scaling_initializer as variance_scaling_initializer
+from .initializers import xavier_normal_initializer as xavier_normal_initializer
+from .initializers import xavier_uniform_initializer as xavier_uniform_initializer
+from .initializers import zeros_initializer as zeros_initializer
 from .job import function as function
 from .job import global_function as global_function
 from .job import job_summary as job_summary
+from .ops.array import assign as assign
+from .ops.array import broadcast_like as broadcast_like
+from .ops.array import broadcast_to_compatible_with as broadcast_to_compatible_with
+from .ops.array import cast_to_static_shape as cast_to_static_shape
+from .ops.array import concat as concat
+from .ops.array import dynamic_reshape as dynamic_reshape
+from .ops.array import expand as expand
+from .ops.array import expand_dims as expand_dims
+from .ops.array import flatten as flatten
+from .ops.array import parallel_cast as parallel_cast
+from .ops.array import reshape as reshape
+from .ops.array import reshape_like as reshape_like
+from .ops.array import squeeze as squeeze
+from .ops.array import stack as stack
+from .ops.array import transpose as transpose
+from .ops.constant import constant as constant
+from .ops.constant import constant_like as constant_like
+from .ops.constant import constant_scalar as constant_scalar
+from .ops.constant import ones as ones
+from .ops.constant import ones_like as ones_like
+from .ops.constant import range as range
+from .ops.constant import zeros as zeros
+from .ops.constant import zeros_like as zeros_like
+from .ops.elementwise import amp_white_identity as amp_white_identity
+from .ops.elementwise import cast as cast
+from .ops.elementwise import clip_by_value as clamp
+from .ops.elementwise import clip_by_value as clip
+from .ops.elementwise import clip_by_value as clip_by_scalar
+from .ops.elementwise import clip_by_value as clip_by_value
+from .ops.elementwise import identity as identity
+from .ops.elementwise import identity_n as identity_n
+from .ops.indexing import argwhere as argwhere
+from .ops.indexing import dim_gather as dim_gather
+from .ops.indexing import gather as gather
+from .ops.indexing import gather_nd as gather_nd
+from .ops.indexing import masked_fill as masked_fill
+from .ops.indexing import nonzero as nonzero
+from .ops.indexing import one_hot as one_hot
+from .ops.indexing import where as where
+from .ops.matrix import diag as diag
+from .ops.matrix import matmul as matmul
+from .ops.padding import constant_pad2d as constant_pad2d
+from .ops.padding import pad as pad
+from .ops.padding import pad_grad as pad_grad
+from .ops.padding import reflection_pad2d as reflection_pad2d
+from .ops.padding import replication_pad2d as replication_pad2d
+from .ops.padding import same_padding as same_padding
+from .ops.padding import zero_pad2d as zero_pad2d
+from .ops.reduce import count_not_finite as count_not_finite
+from .ops.reduce import elem_cnt as elem_cnt
+from .ops.reduce import multi_count_not_finite as multi_count_not_finite
+from .ops.scatter import scatter_nd as scatter_nd
+from .ops.scatter import tensor_scatter_nd_add as tensor_scatter_nd_add
+from .ops.scatter import tensor_scatter_nd_update as tensor_scatter_nd_update
+from .ops.scatter import unsorted_batch_segment_sum as unsorted_batch_segment_sum
+from .ops.scatter import unsorted_segment_sum as unsorted_segment_sum
+from .ops.scatter import unsorted_segment_sum_like as unsorted_segment_sum_like
+from .ops.slicing import reverse as reverse
+from .ops.slicing import slice as slice
+from .ops.slicing import slice_update as slice_update
+from .ops.slicing import slice_v2 as slice_v2
+from .ops.sorting import argsort as argsort
+from .ops.sorting import in_top_k as in_top_k
+from .ops.sorting import sort as sort
 from .ops.variable import get_variable as get_variable
 from .ops.watch import watch as watch
 from .ops.watch import watch_diff as watch_diff
 from .runtime.session import clear_default_session as clear_default_session
 from .runtime.session import manual_seed as manual_seed
 from .runtime.session import sync_default_session as sync_default_session
+from .scope import current_scope as current_scope
+from .scope import placement as device_prior_placement
+from .scope import placement as fixed_placement
+from .scope import namespace as name_scope
 from .typing import FixedTensorDef as FixedTensorDef
 from .typing import MirroredTensorDef as MirroredTensorDef
 from .typing import MirroredTensorListDef as MirroredTensorListDef
+from .util import is_deprecated as is_deprecated
+
+__version__ = "0.1.0"
+
+_epoch.on_epoch_end = sync_default_session  # the end of an iteration over MNIST's arrays is a synchronisation point
+_restore_antialias()
+
+
+def __getattr__(name: str) -> object:
+    near = [] if name.startswith("_") else _closest(name, globals())
+    hint = f"; did you mean {', '.join('flow.' + n for n in near)}?" if near else ""
+    raise AttributeError(f"module 'oneflow' has no attribute {name!r}{hint}")

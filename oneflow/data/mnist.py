@@ -1,0 +1,237 @@
+"""MNIST: the handwritten digits, from this package or from a file of the user's, as batches."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import secrets
+import zipfile
+from collections.abc import Callable
+from contextlib import suppress
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
+
+from .._refuse import refuse
+from ..errors import ArgumentError, OneFlowError
+from .epoch import EpochArray
+
+FILE = "mnist.npz"
+PACKAGED = os.path.join(os.path.dirname(os.path.abspath(__file__)), FILE)
+ORIGINAL_SHA256 = "63d4344077849053dc3036b247fa012b2b381de53fd055a66b539dffd76cf08e"
+PACKAGED_SHA256 = "06af5dfe73b70e3bc1c36439982b18a8d76803db9b544f6fdf838a37fbb01b64"  # the same digits, packed anew
+
+Pair = tuple[EpochArray, EpochArray]
+
+
+class DataError(OneFlowError, ValueError):
+    """A file of data is damaged, is not what was asked for, or cannot be had."""
+
+
+class DownloadError(DataError, OSError):
+    """A download failed; nothing was written."""
+
+
+class Digits(NamedTuple):
+    """The arrays of ``mnist.npz``: images uint8 (n, 28, 28) in 0 (black) to 255, labels uint8 (n,) in 0 to 9."""
+
+    x_train: np.ndarray
+    y_train: np.ndarray
+    x_test: np.ndarray
+    y_test: np.ndarray
+
+
+def load_mnist(
+    train_batch_size: int = 100,
+    test_batch_size: int = 100,
+    data_format: str = "NCHW",
+    url: str | None = None,
+    hash_check: str | None = None,
+    out_dir: str | os.PathLike[str] = ".",
+) -> tuple[Pair, Pair]:
+    """MNIST in batches, in the file's order, scaled to x / 255. Prints which file it is from.
+
+    Without ``url`` nothing is downloaded: the digits come from ``mnist.npz`` in ``out_dir`` where there is one, and
+    otherwise from the copy in this package.
+
+    Args:
+      train_batch_size: divides 60000.
+      test_batch_size: divides 10000.
+      data_format: "NCHW" for images (1, 28, 28), "NHWC" for (28, 28, 1).
+      url: where to download ``mnist.npz`` from, into ``out_dir``, unless it is there already.
+      hash_check: the SHA-256 that the file must have; None accepts the file in general use and the packaged one.
+      out_dir: a directory.
+    Returns: ((train_images, train_labels), (test_images, test_labels)). Images float32 (batches, batch_size, 1, 28, 28) in
+      [0, 1], labels int32 (batches, batch_size). The arrays are EpochArrays: the end of a loop over one waits for every
+      call that the loop submitted.
+    Raises:
+      ArgumentError: a batch size that does not divide, or an argument of the wrong kind.
+      DataError: the file has another checksum, or is not of that kind.
+      DownloadError: the download failed.
+    Example: >>> (train_images, train_labels), (test_images, test_labels) = flow.data.load_mnist(100)
+    """
+    check_batching(train_batch_size, test_batch_size, data_format)
+    path, digits = _read(url, hash_check, out_dir)
+    print(f"File {FILE} already exist, path: {path}")
+    return batches(digits, train_batch_size, test_batch_size, data_format, lambda gray: gray / 255)
+
+
+def read_mnist(url: str | None = None, hash_check: str | None = None, out_dir: str | os.PathLike[str] = ".") -> Digits:
+    """MNIST as it is in the file, uint8 and unbatched; found and verified as ``load_mnist`` does, but silently.
+
+    Returns: a named tuple (x_train, y_train, x_test, y_test).
+    Example: >>> flow.data.read_mnist().x_test[0]   # a seven
+    """
+    return _read(url, hash_check, out_dir)[1]
+
+
+def batches(
+    digits: Digits,
+    train_batch_size: int,
+    test_batch_size: int,
+    data_format: str,
+    scale: Callable[[np.ndarray], np.ndarray],
+) -> tuple[Pair, Pair]:
+    """Digits as ``load_mnist`` gives them, with a scaling of one's own.
+
+    Args:
+      scale: gray values, float32, to what the images shall hold in their place; elementwise.
+    Example: >>> flow.data.mnist_batches(flow.data.read_mnist(), 100, 100, "NCHW", lambda gray: (gray - 128) / 255)
+    """
+    check_batching(train_batch_size, test_batch_size, data_format)
+
+    def pair(images: np.ndarray, labels: np.ndarray, size: int) -> Pair:
+        scaled = np.empty(images.shape, np.float32)
+        for i in range(0, len(images), 500):  # pieces that stay in the cache; no temporary as large as the images
+            scaled[i : i + 500] = scale(images[i : i + 500].astype(np.float32))
+        shape = (size, 1, 28, 28) if data_format == "NCHW" else (size, 28, 28, 1)
+        return EpochArray(scaled.reshape(-1, *shape)), EpochArray(labels.astype(np.int32).reshape(-1, size))
+
+    return pair(digits.x_train, digits.y_train, train_batch_size), pair(digits.x_test, digits.y_test, test_batch_size)
+
+
+def check_batching(train_batch_size: int, test_batch_size: int, data_format: str) -> None:
+    """Raises ArgumentError unless MNIST can be cut into such batches."""
+    for argument, size, count in (("train_batch_size", train_batch_size, 60000), ("test_batch_size", test_batch_size, 10000)):
+        if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size <= 0:
+            refuse(ArgumentError, f"{argument} must be an int > 0, got {size!r}")
+        if count % size:
+            sizes = [n for n in range(1, count + 1) if count % n == 0]
+            near = sorted(sorted(sizes, key=lambda n: abs(n - size))[:5])
+            refuse(
+                ArgumentError, f"{argument}={size} does not divide MNIST's {count} images",
+                hint=f"use one of {', '.join(map(str, near))}",
+            )  # fmt: skip
+    if data_format not in ("NCHW", "NHWC"):
+        refuse(ArgumentError, f'data_format must be "NCHW" or "NHWC", got {data_format!r}')
+
+
+# --- the file
+
+
+def _read(url: str | None, hash_check: str | None, out_dir: str | os.PathLike[str]) -> tuple[str, Digits]:
+    if not isinstance(out_dir, (str, os.PathLike)):
+        refuse(ArgumentError, f"out_dir must be a str or os.PathLike, got {out_dir!r}")
+    if hash_check is not None and (not isinstance(hash_check, str) or len(hash_check) != 64):
+        refuse(ArgumentError, f"hash_check must be a SHA-256 in 64 hexadecimal digits, got {hash_check!r}")
+    if url is not None and not isinstance(url, str):
+        refuse(ArgumentError, f"url must be a str, got {url!r}")
+    path = os.path.join(os.fspath(out_dir), FILE)
+    wanted = {ORIGINAL_SHA256, PACKAGED_SHA256} if hash_check is None else {hash_check.lower()}
+    if not os.path.exists(path):
+        if url is not None:
+            _download(url, path, wanted)
+        else:
+            path = PACKAGED
+    with open(path, "rb") as file:
+        data = file.read()
+    _verify(data, path, wanted)
+    return path, _unpack(data, path)
+
+
+def _verify(data: bytes, path: str, wanted: set[str]) -> None:
+    found = hashlib.sha256(data).hexdigest()
+    if found in wanted:
+        return
+    if path == PACKAGED:
+        rule, hint = (
+            "the MNIST of this package does not have the checksum asked for",
+            "leave hash_check out, or give the file's url=",
+        )
+    else:
+        rule, hint = f"sha256 verification failed, remove {path} and try again", "pass the file's own checksum as hash_check="
+    refuse(DataError, rule, found=_checksums(path, wanted, found), hint=hint)
+
+
+def _checksums(path: str, wanted: set[str], found: str) -> list[tuple[str, str]]:
+    return [("file", path), ("expected", " or ".join(sorted(wanted))), ("found", found)]
+
+
+def _unpack(data: bytes, path: str) -> Digits:
+    try:
+        with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+            digits = Digits(*(arrays[name] for name in Digits._fields))
+    except (KeyError, ValueError, OSError, zipfile.BadZipFile, EOFError) as error:
+        refuse(DataError, f"{path} is not an mnist.npz: {error}", found=[("expected", f"arrays {', '.join(Digits._fields)}")])
+    for name, array in digits._asdict().items():
+        count = 60000 if name.endswith("train") else 10000
+        shape = (count, 28, 28) if name.startswith("x") else (count,)
+        if array.shape != shape or array.dtype.kind not in "iu" or (array.dtype != np.uint8 and name.startswith("x")):
+            found = [("expected", f"uint8 {shape}"), ("found", f"{array.dtype} {array.shape}")]
+            refuse(DataError, f"{path} is not an mnist.npz: its array {name!r} is of another kind", found=found)
+    return digits
+
+
+def _download(url: str, path: str, wanted: set[str]) -> None:
+    """Puts the file there whole and verified, or raises and leaves nothing."""
+    from http.client import HTTPException  # only those who download need it, urllib and tqdm
+
+    folder = os.path.dirname(path) or os.curdir
+    if not os.path.isdir(folder):
+        refuse(ArgumentError, f"out_dir {folder!r} is not a directory", hint="make it first, or choose another out_dir")
+    partial = os.path.join(folder, f".{FILE}-{secrets.token_hex(6)}")
+    try:
+        with open(partial, "xb") as file:
+            found = _fetch(url, file)
+            file.flush()
+            os.fsync(file.fileno())
+        if found not in wanted:
+            rule = "sha256 verification failed: the download is not the file asked for"
+            refuse(DataError, rule, found=_checksums(url, wanted, found), hint="check url and hash_check; nothing was written")
+        os.replace(partial, path)
+    except DataError:
+        raise
+    except (OSError, ValueError, HTTPException) as error:  # an unknown scheme is a ValueError
+        reason = getattr(error, "reason", None) or error
+        try:
+            refuse(
+                DownloadError, f"cannot download {FILE}: {reason}", found=[("url", url), ("to", path)],
+                hint=f"leave url= out to use the MNIST of this package, or put the file at {path} yourself",
+            )  # fmt: skip
+        except DownloadError as refusal:
+            raise refusal from error
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(partial)
+
+
+def _fetch(url: str, file: BinaryIO) -> str:
+    from urllib.request import urlopen
+
+    from tqdm import tqdm
+
+    digest = hashlib.sha256()
+    with urlopen(url, timeout=30) as response:
+        length = response.headers.get("Content-Length")
+        total = int(length) if length and length.isdigit() else None
+        done = 0
+        with tqdm(total=total, unit="B", unit_scale=True, desc=FILE) as bar:
+            while chunk := response.read(1 << 16):
+                file.write(chunk)
+                digest.update(chunk)
+                done += len(chunk)
+                bar.update(len(chunk))
+    if total is not None and done != total:
+        raise OSError(f"the connection ended after {done} of {total} bytes")
+    return digest.hexdigest()

@@ -51,6 +51,7 @@ class JobFunction:
         self._parameters = tp.parse_parameters(function)
         self._graph: Graph | None = None
         self._error: Exception | None = None
+        self._error_traceback: Any = None
         self._plan: Plan | None = None
         self._feeds: Feeds | None = None
         self._delivery: Delivery | None = None
@@ -72,13 +73,13 @@ class JobFunction:
         with build_lock:
             if self._graph is None:
                 if self._error is not None:
-                    raise self._error
+                    raise self._error.with_traceback(self._error_traceback)
                 try:
                     start = time.perf_counter()
                     self._trace()
                     self._build_seconds = time.perf_counter() - start
                 except Exception as error:
-                    self._error = error
+                    self._error, self._error_traceback = error, error.__traceback__
                     raise
             assert self._graph is not None
             return self._graph
@@ -130,6 +131,11 @@ class JobFunction:
         if graph.train and graph.objective.losses and not graph.objective.optimizers and "primary_lr" in settings:
             graph.objective.optimizers = (optimizer_from_config(settings),)
             graph.objective.source = graph.objective.source or self.source
+
+    def release(self) -> None:
+        """Forgets what was compiled, so that a call of a job whose session is closed says so."""
+        self._executable = None
+        self._executables.clear()
 
     # --- calling
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from typing import Any, Protocol
+from weakref import WeakSet
 
 import numpy as np
 
@@ -24,6 +25,15 @@ class Buildable(Protocol):
         """Traces the job, once; raises its error, each time, where its body is wrong."""
         ...
 
+    @property
+    def is_built(self) -> bool:
+        """Whether it has been traced, successfully or not."""
+        ...
+
+    def release(self) -> None:
+        """Forgets what was compiled: the session is closed."""
+        ...
+
 
 _manual_seed: int | None = None
 
@@ -33,6 +43,7 @@ class Session:
 
     def __init__(self) -> None:
         self.jobs: dict[str, Buildable] = {}
+        self._declared: WeakSet[Buildable] = WeakSet()  # those that were replaced, too
         self.started = False
         self.closed = False
         self.seed = secrets.randbits(63) if _manual_seed is None else _manual_seed
@@ -42,6 +53,7 @@ class Session:
     def declare(self, job: Buildable) -> None:
         """Adds a job; one of the same name replaces it for new calls."""
         self.jobs[job.name] = job
+        self._declared.add(job)
 
     def build_all(self) -> None:
         """Traces every declared job. Raises the error of the first broken one, after tracing all."""
@@ -69,7 +81,7 @@ class Session:
                 pass
 
     def _unbuilt(self) -> bool:
-        return any(not getattr(job, "is_built", True) for job in self.jobs.values())
+        return any(not job.is_built for job in self.jobs.values())
 
     def variables(self) -> dict[str, Variable]:
         """All variables of the declared jobs, optimizer state and step counters included. Starts the session."""
@@ -133,6 +145,8 @@ class Session:
         """Waits for what was submitted; jobs of this session can no longer be called."""
         dispatcher.drain()
         self.closed = True
+        for job in list(self._declared):
+            job.release()
         self.jobs.clear()
 
     def _check_open(self) -> None:

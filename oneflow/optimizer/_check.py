@@ -1,0 +1,105 @@
+"""Checks of what a user gives an optimizer, a schedule, a warm-up or a clipping rule. Each gives the value in its normal form."""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+
+from .._refuse import refuse
+from .._source import Source
+from ..errors import ArgumentError
+
+
+def bad(owner: str, rule: str, hint: str = "") -> NoReturn:
+    """Raises ArgumentError: what ``owner`` was given breaks ``rule``."""
+    refuse(ArgumentError, f"{owner}: {rule}"[:400], hint=hint, source=_user_line())
+
+
+def _user_line() -> Source:
+    """As ``caller``, which cannot know that the ``__init__`` of a dataclass, compiled from a string, is of this package."""
+    package = __name__.partition(".")[0] + "."
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(package):
+        frame = frame.f_back
+    return Source(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+
+
+def number(
+    owner: str, name: str, value: Any, *, low: float | None = None, above: float | None = None, below: float | None = None
+) -> float:
+    """A finite real number, ``>= low``, ``> above`` and ``< below`` where these are given."""
+    limits = [f"{sign} {limit:g}" for sign, limit in ((">=", low), (">", above), ("<", below)) if limit is not None]
+    wanted = " ".join(["a number", " and ".join(limits)]).strip()
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
+        bad(owner, f"{name} must be {wanted}, got {type(value).__name__} {value!r}")
+    result = float(value)
+    inside = (low is None or result >= low) and (above is None or result > above) and (below is None or result < below)
+    if not inside or not math.isfinite(result):
+        bad(owner, f"{name} must be {wanted}, got {value!r}")
+    return result
+
+
+def integer(owner: str, name: str, value: Any, *, low: int) -> int:
+    """An int that is at least ``low``."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < low:
+        whole = isinstance(value, (float, np.floating)) and float(value).is_integer() and value >= low
+        bad(owner, f"{name} must be an int >= {low}, got {value!r}", f"{name}={int(value)}" if whole else "")
+    return int(value)
+
+
+def flag(owner: str, name: str, value: Any) -> bool:
+    """True or False; 0 and 1 pass for them."""
+    if not isinstance(value, (bool, np.bool_)) and not (isinstance(value, int) and value in (0, 1)):
+        bad(owner, f"{name} must be True or False, got {value!r}")
+    return bool(value)
+
+
+def sequence(owner: str, name: str, value: Any, of: str) -> list[Any]:
+    """A list, a tuple or a one-dimensional array, as a list."""
+    if isinstance(value, np.ndarray) and value.ndim == 1:
+        return list(value)
+    if not isinstance(value, (list, tuple)):
+        bad(owner, f"{name} must be a list of {of}, got {type(value).__name__} {value!r}")
+    return list(value)
+
+
+def boundaries(owner: str, value: Any) -> tuple[int, ...]:
+    """Steps in ascending order."""
+    given = sequence(owner, "boundaries", value, "steps")
+    steps = tuple(integer(owner, f"boundaries[{i}]", step, low=0) for i, step in enumerate(given))
+    if list(steps) != sorted(steps):
+        bad(owner, f"boundaries must be in ascending order, got {list(steps)}", f"boundaries={sorted(steps)}")
+    return steps
+
+
+def lbn(owner: str, name: str, value: Any) -> str:
+    """A logical Blob name, ``op_name/blob_name``."""
+    if not isinstance(value, str) or not all(value.partition("/")):
+        bad(owner, f'{name} must be the name of a Blob such as "Input_0/out", got {value!r}', "blob.logical_blob_name")
+    return value
+
+
+def patterns(owner: str, name: str, value: Any) -> tuple[str, ...]:
+    """One regular expression or a sequence of them."""
+    given = [value] if isinstance(value, str) else sequence(owner, name, value, "regular expressions")
+    for pattern in given:
+        if not isinstance(pattern, str):
+            bad(owner, f"{name} must hold strings, got {pattern!r}")
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            bad(owner, f"{name} holds {pattern!r}, which is no regular expression: {error}", repr(re.escape(pattern)))
+    return tuple(given)
+
+
+def names(owner: str, name: str, value: Any) -> tuple[str, ...]:
+    """Names of variables."""
+    if isinstance(value, str) or not isinstance(value, (Sequence, set, frozenset)) or not all(isinstance(v, str) for v in value):
+        hint = f"{name}=[{value!r}]" if isinstance(value, str) else f'{name}=["dense-weight", "dense-bias"]'
+        bad(owner, f"{name} must be a list of names of variables, got {value!r}", hint)
+    return tuple(value)

@@ -1,0 +1,255 @@
+"""What an optimizer is to the compiler, and what all optimizers have in common."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from .. import dtype as dtypes
+from .._jax import jnp
+from .._refuse import refuse
+from .._source import caller
+from ..dtype import dtype
+from ..errors import DtypeError
+from ..graph.graph import Graph, Objective, Variable, current
+from ..graph.node import Blob
+from . import _check
+from .grad_clipping import ClipGradientConf
+from .loss_scale import LossScalePolicy, policy_of
+from .objective import checked_losses, named_blob, names_of_variables
+from .schedules import LrScheduler, terse_repr
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A tensor that an optimizer keeps beside a variable, under the name ``<variable>-<suffix>``."""
+
+    suffix: str
+    shape: tuple[int, ...]
+    dtype: dtype
+    value: float = 0.0
+
+
+class UpdateRule(Protocol):
+    """What the compiler reads of each object in ``graph.objective.optimizers``.
+
+    All functions are traced under JAX's 64-bit mode, once a compilation. The compiler averages the gradients, divides
+    them by the loss scale, adds what regularizers give, and calls ``clip`` and then ``update``.
+
+    Attributes:
+      variables: names of the variables it updates; None for all trainable ones that a loss depends on.
+      learning_rate_blob: float32 of shape (1,), used instead of ``learning_rate(step)`` where it is not None.
+      train_step_blob: int64 of shape (1,), used instead of the job's own counter where it is not None.
+      loss_scale: None; or an object with ``factor``; or one with ``initial``, ``increment_period`` and ``multiplier``.
+      clip: None, or a function from gradients to gradients.
+    """
+
+    variables: frozenset[str] | None
+    learning_rate_blob: Blob | None
+    train_step_blob: Blob | None
+    loss_scale: LossScalePolicy | None
+
+    @property
+    def clip(self) -> Callable[[Sequence[Any]], list[Any]] | None: ...
+
+    def learning_rate(self, step: Any) -> Any:
+        """int64 scalar, the calls made before this one -> float32 scalar."""
+
+    def weight_decay_of(self, variable_name: str) -> float:
+        """The variable's rate of decoupled weight decay; 0.0 for none."""
+
+    def slots(self, variable: Variable) -> list[Slot]:
+        """The state kept beside the variable."""
+
+    def update(
+        self, x: Any, g: Any, slots: dict[str, Any], *, lr: Any, step: Any, weight_decay: float
+    ) -> tuple[Any, dict[str, Any]]:
+        """New value and new slots by suffix, from the old ones, the gradient, the rate (float32) and the step (int64)."""
+
+
+class Optimizer:
+    """What the optimizer classes have in common; they add their arguments, ``formula`` and the names of their slots.
+
+    An optimizer is a description and is never changed by being used: one object may serve several jobs. What depends on
+    the job (Blobs and variables named by string) is looked up by ``minimize``, in copies that the compiler is given.
+    """
+
+    lr_scheduler: LrScheduler
+    loss_scale_factor: float | None
+    grad_clipping: ClipGradientConf | None
+    train_step_lbn: str | None
+    loss_scale_policy: LossScalePolicy | None
+    variables: Any = None  # as the user gave it; in the compiler's copies None or a frozenset of names
+    weight_decay: float | None = None
+    weight_decay_includes: str | Sequence[str] | None = None
+    weight_decay_excludes: str | Sequence[str] | None = None
+
+    learning_rate_blob: Blob | None = None
+    train_step_blob: Blob | None = None
+    loss_scale: LossScalePolicy | None = None
+    suffixes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        owner = type(self).__name__
+        if not isinstance(self.lr_scheduler, LrScheduler):
+            constant = self.lr_scheduler if isinstance(self.lr_scheduler, (int, float)) else 0.1
+            _check.bad(
+                owner,
+                f"lr_scheduler must be a learning-rate schedule, got {self.lr_scheduler!r}",
+                f"flow.optimizer.{owner}(flow.optimizer.PiecewiseConstantScheduler([], [{constant!r}]), ...)",
+            )
+        if self.grad_clipping is not None and not isinstance(self.grad_clipping, ClipGradientConf):
+            _check.bad(
+                owner,
+                f"grad_clipping must be one of flow.optimizer.grad_clipping, got {self.grad_clipping!r}",
+                "grad_clipping=flow.optimizer.grad_clipping.by_global_norm(1.0)",
+            )
+        self._check_weight_decay()
+        self._check_step_and_scale()
+        if self.variables is not None and not callable(self.variables):
+            self.variables = _check.names(owner, "variables", self.variables)
+
+    def _check_step_and_scale(self) -> None:
+        owner = type(self).__name__
+        self.loss_scale = policy_of(owner, self.loss_scale_factor, self.loss_scale_policy)
+        if self.train_step_lbn is not None:
+            _check.lbn(owner, "train_step_lbn", self.train_step_lbn)
+            if hasattr(self.loss_scale, "increment_period"):
+                _check.bad(
+                    owner,
+                    "a dynamic loss scale skips steps, which a step counter of your own (train_step_lbn) would still count",
+                    "leave train_step_lbn out",
+                )
+
+    def _check_weight_decay(self) -> None:
+        owner = type(self).__name__
+        if self.weight_decay is None:
+            return
+        self.weight_decay = _check.number(owner, "weight_decay", self.weight_decay, low=0.0)
+        if self.weight_decay_includes is not None and self.weight_decay_excludes is not None:
+            _check.bad(
+                owner,
+                "weight_decay_includes and weight_decay_excludes cannot both be given",
+                "leave one of them out; includes decays only matching variables, excludes all others",
+            )
+        for name in ("weight_decay_includes", "weight_decay_excludes"):
+            if getattr(self, name) is not None:
+                setattr(self, name, _check.patterns(owner, name, getattr(self, name)))
+
+    # --- what users call
+
+    def minimize(self, loss: Blob | Sequence[Blob]) -> None:
+        """Makes the job train: each call updates the trainable variables that ``loss`` depends on.
+
+        A gradient is that of the mean over all elements of a loss, summed over the losses. The losses and the optimizer of
+        an earlier ``minimize`` of the job are replaced.
+
+        Args:
+          loss: a Blob of any shape, or a sequence of Blobs of one shape and dtype.
+        Raises:
+          ModeError: outside a job.
+          TrainError: in a predict job; or the losses differ in shape or dtype.
+          ArgumentError: ``loss`` is no Blob, or something that this optimizer names is not in the job.
+        Example:
+          >>> flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.1]), momentum=0).minimize(loss)
+        """
+        what = f"{type(self).__name__}.minimize"
+        graph = current(f"flow.optimizer.{what}")
+        losses = checked_losses(what, graph, loss)
+        optimizers: tuple[UpdateRule, ...] = self.bound(graph)
+        graph.objective = Objective(losses=losses, optimizers=optimizers, source=caller())
+
+    def Variables(self) -> list[str]:
+        """Names of the variables of the current job that this optimizer would update."""
+        graph = current(f"{type(self).__name__}.Variables")
+        chosen = names_of_variables(f"{type(self).__name__}.Variables", graph, self.variables)
+        return [v.name for v in graph.variables.values() if v.trainable and (chosen is None or v.name in chosen)]
+
+    @property
+    def train_conf(self) -> dict[str, Any]:
+        """The settings in the dict form (``FunctionConfig.train``), with further keys for what that form cannot say."""
+        conf: dict[str, Any] = {"model_update_conf": self._rule_conf()}
+        self.lr_scheduler.SetLrFieldsInTrainConf(conf)
+        update = conf["model_update_conf"]
+        if self.grad_clipping is not None:
+            update["clip_conf"] = self.grad_clipping.clip_conf
+        if self.weight_decay is not None:
+            update["weight_decay_conf"] = {"weight_decay_rate": self.weight_decay}
+            for name in ("includes", "excludes"):
+                chosen = getattr(self, f"weight_decay_{name}")
+                if chosen is not None:
+                    update["weight_decay_conf"][name] = {"pattern": list(chosen)}
+        if self.loss_scale is not None:
+            self.loss_scale.SetLossScaleFieldsInTrainConf(conf)
+        if self.train_step_lbn is not None:
+            conf["train_step_lbn"] = self.train_step_lbn
+        return conf
+
+    def _rule_conf(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return terse_repr(self)
+
+    # --- what the compiler reads: see UpdateRule
+
+    def bound(self, graph: Graph) -> tuple[Optimizer, ...]:
+        """The copies that the compiler reads, with everything looked up that this optimizer names by string."""
+        what = f"{type(self).__name__}.minimize"
+        made = copy.copy(self)
+        made.variables = names_of_variables(what, graph, self.variables)
+        lbn = getattr(self.lr_scheduler, "lbn", None)
+        if lbn is not None:
+            made.learning_rate_blob = named_blob(what, "lr_scheduler", graph, lbn, dtypes.float32)
+        if self.train_step_lbn is not None:
+            made.train_step_blob = named_blob(what, "train_step_lbn", graph, self.train_step_lbn, dtypes.int64)
+        return (made,)
+
+    def learning_rate(self, step: Any) -> Any:
+        return self.lr_scheduler.learning_rate(step)
+
+    @property
+    def clip(self) -> Callable[[Sequence[Any]], list[Any]] | None:
+        return None if self.grad_clipping is None else self.grad_clipping.clip
+
+    def weight_decay_of(self, variable_name: str) -> float:
+        if self.weight_decay is None:
+            return 0.0
+        if self.weight_decay_includes is not None:
+            decays = any(re.search(pattern, variable_name) for pattern in self.weight_decay_includes)
+        else:
+            decays = not any(re.search(pattern, variable_name) for pattern in self.weight_decay_excludes or ())
+        return self.weight_decay if decays else 0.0
+
+    def slots(self, variable: Variable) -> list[Slot]:
+        if not variable.dtype.is_floating_point:
+            refuse(
+                DtypeError,
+                f"{type(self).__name__} cannot update variable {variable.name!r}: it is of an integer dtype",
+                found=[("variable", variable.describe())],
+                hint="pass trainable=False to flow.get_variable",
+                source=variable.source,
+            )
+        return [Slot(suffix, variable.shape, variable.dtype) for suffix in self.suffixes]
+
+    def update(
+        self, x: Any, g: Any, slots: dict[str, Any], *, lr: Any, step: Any, weight_decay: float
+    ) -> tuple[Any, dict[str, Any]]:
+        # squares and small epsilons leave the range of 16-bit numbers
+        dt = x.dtype if x.dtype.itemsize >= 4 else jnp.float32
+        new_x, new_slots = self.formula(
+            x.astype(dt), g.astype(dt), {suffix: slot.astype(dt) for suffix, slot in slots.items()},
+            self.effective_rate(lr, step).astype(dt), step, weight_decay,
+        )  # fmt: skip
+        return new_x.astype(x.dtype), {suffix: slot.astype(x.dtype) for suffix, slot in new_slots.items()}
+
+    def effective_rate(self, lr: Any, step: Any) -> Any:
+        """The rate that ``formula`` is given: float32 scalar -> float32 scalar."""
+        return lr
+
+    def formula(self, x: Any, g: Any, slots: dict[str, Any], lr: Any, step: Any, wd: float) -> tuple[Any, dict[str, Any]]:
+        """The update rule, on arrays and a rate of one floating dtype of at least 32 bits."""
+        raise NotImplementedError

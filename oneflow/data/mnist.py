@@ -186,6 +186,7 @@ def _unpack(data: bytes, path: str) -> Digits:
 def _download(url: str, path: str, wanted: set[str]) -> None:
     """Puts the file there whole and verified, or raises and leaves nothing."""
     from http.client import HTTPException  # only those who download need it, urllib and tqdm
+    from urllib.error import HTTPError
 
     folder = os.path.dirname(path) or os.curdir
     if not os.path.isdir(folder):
@@ -203,7 +204,10 @@ def _download(url: str, path: str, wanted: set[str]) -> None:
     except DataError:
         raise
     except (OSError, ValueError, HTTPException) as error:  # an unknown scheme is a ValueError
-        reason = getattr(error, "reason", None) or error
+        reason: object = getattr(error, "reason", None) or error
+        if isinstance(error, HTTPError):  # it holds the connection; and "HTTP Error 404: ..." says more than its reason
+            reason = str(error)
+            error.close()
         try:
             refuse(
                 DownloadError, f"cannot download {FILE}: {reason}", found=[("url", url), ("to", path)],

@@ -28,11 +28,8 @@ from . import typing as typing
 from . import unittest as unittest
 from . import util as util
 from ._refuse import closest as _closest
-from .data import epoch as _epoch
-from .data._pillow import restore_antialias as _restore_antialias
-from .ops import operators as _operators  # noqa: F401 - arithmetic on Blobs
-from .checkpoint.api import get_all_variables as get_all_variables
 from .checkpoint.api import get as load
+from .checkpoint.api import get_all_variables as get_all_variables
 from .checkpoint.api import load_variables as load_variables
 from .checkpoint.api import save_dict as save
 from .config import FunctionConfig as FunctionConfig
@@ -40,6 +37,8 @@ from .config import eager_execution_enabled as eager_execution_enabled
 from .config import enable_eager_execution as enable_eager_execution
 from .config import function_config as function_config
 from .config import inter_job_reuse_mem_strategy as inter_job_reuse_mem_strategy
+from .data import epoch as _epoch
+from .data._pillow import restore_antialias as _restore_antialias
 from .dtype import bfloat16 as bfloat16
 from .dtype import char as char
 from .dtype import convert_oneflow_dtype_to_numpy_dtype as convert_oneflow_dtype_to_numpy_dtype
@@ -49,16 +48,16 @@ from .dtype import float as float
 from .dtype import float16 as float16
 from .dtype import float32 as float32
 from .dtype import float64 as float64
+from .dtype import int8 as int8
 from .dtype import int32 as int32
 from .dtype import int64 as int64
-from .dtype import int8 as int8
 from .dtype import record as record
 from .dtype import tensor_buffer as tensor_buffer
 from .dtype import uint8 as uint8
 from .env import current_resource as current_resource
-from .graph.node import Blob as Blob
 from .graph.node import INVALID_AXIS as INVALID_BATCH_AXIS
 from .graph.node import INVALID_AXIS as INVALID_SPLIT_AXIS
+from .graph.node import Blob as Blob
 from .initializers import constant_initializer as constant_initializer
 from .initializers import empty_initializer as empty_initializer
 from .initializers import glorot_normal_initializer as glorot_normal_initializer
@@ -76,6 +75,7 @@ from .initializers import zeros_initializer as zeros_initializer
 from .job import function as function
 from .job import global_function as global_function
 from .job import job_summary as job_summary
+from .ops import operators as _operators  # noqa: F401 - arithmetic on Blobs
 from .ops.array import assign as assign
 from .ops.array import broadcast_like as broadcast_like
 from .ops.array import broadcast_to_compatible_with as broadcast_to_compatible_with
@@ -147,9 +147,9 @@ from .runtime.session import clear_default_session as clear_default_session
 from .runtime.session import manual_seed as manual_seed
 from .runtime.session import sync_default_session as sync_default_session
 from .scope import current_scope as current_scope
+from .scope import namespace as name_scope
 from .scope import placement as device_prior_placement
 from .scope import placement as fixed_placement
-from .scope import namespace as name_scope
 from .typing import FixedTensorDef as FixedTensorDef
 from .typing import MirroredTensorDef as MirroredTensorDef
 from .typing import MirroredTensorListDef as MirroredTensorListDef

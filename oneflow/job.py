@@ -122,8 +122,12 @@ class JobFunction:
         else:
             name = view.name
             if lists and name == "consistent":
-                refuse(ArgumentError, f"job {self.name!r} has ListNumpy inputs, which need the mirrored view",
-                       hint="config.default_logical_view(flow.scope.mirrored_view()), or leave the view out", source=self.source)  # fmt: skip
+                refuse(
+                    ArgumentError,
+                    f"job {self.name!r} has ListNumpy inputs, which need the mirrored view",
+                    hint="config.default_logical_view(flow.scope.mirrored_view()), or leave the view out",
+                    source=self.source,
+                )
         return Scope(placement=_default_placement() if placement is None else placement.placement, view=name)
 
     def _legacy_objective(self, graph: Graph) -> None:
@@ -244,7 +248,9 @@ class JobFunction:
         variables = [v for v in self._graph.variables.values() if v.role == "parameter"]
         elements = sum(int(np.prod(v.shape)) for v in variables)
         size = sum(int(np.prod(v.shape)) * v.dtype.bytes for v in self._graph.variables.values())
-        text += f", {len(self._graph.nodes)} ops, {len(variables)} variables of {elements:,} elements, {size / 1e6:.1f} MB of state"
+        text += (
+            f", {len(self._graph.nodes)} ops, {len(variables)} variables of {elements:,} elements, {size / 1e6:.1f} MB of state"
+        )
         return text + (", compiled>" if self._executables else ", not compiled yet>")
 
 
@@ -291,7 +297,9 @@ def _default_placement() -> Placement:
     return parse_placement(tag, "0:0" if count == 1 else f"0:0-{count - 1}")
 
 
-def global_function(type: str | FunctionConfig = "predict", function_config: FunctionConfig | None = None) -> Callable[[Callable[..., Any]], JobFunction]:
+def global_function(
+    type: str | FunctionConfig = "predict", function_config: FunctionConfig | None = None
+) -> Callable[[Callable[..., Any]], JobFunction]:
     """Declares a job: ``@flow.global_function(type="train")`` above a function that describes a network.
 
     Args:

@@ -25,7 +25,10 @@ class JobSummary:
         table = [header, *self.rows]
         widths = [max(len(row[i]) for row in table) for i in range(len(header))]
         right = 3
-        lines = ["  ".join(c.rjust(w) if i == right else c.ljust(w) for i, (c, w) in enumerate(zip(r, widths, strict=True))).rstrip() for r in table]
+        lines = [
+            "  ".join(c.rjust(w) if i == right else c.ljust(w) for i, (c, w) in enumerate(zip(r, widths, strict=True))).rstrip()
+            for r in table
+        ]
         rule = "─" * max(map(len, lines))
         return "\n".join([self.title, rule, lines[0], rule, *lines[1:], rule, *self.footer])
 
@@ -56,4 +59,6 @@ def summarize(graph: Graph, report: list[str]) -> JobSummary:
         *report,
     ]
     kind = "train" if graph.train else "predict"
-    return JobSummary(f"{kind} job {graph.name!r}: {len(graph.nodes)} ops", tuple(rows), elements, own_bytes, state_bytes, tuple(footer))
+    return JobSummary(
+        f"{kind} job {graph.name!r}: {len(graph.nodes)} ops", tuple(rows), elements, own_bytes, state_bytes, tuple(footer)
+    )

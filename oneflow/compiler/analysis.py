@@ -100,7 +100,9 @@ def finish(graph: Graph) -> None:
             if optimizer.variables is not None and variable.name not in optimizer.variables:
                 continue
             if claimed.setdefault(variable.name, i) != i:
-                raise TrainError(f"variable {variable.name!r} of job {graph.name!r} is updated by two optimizers; give each its own variables=")
+                raise TrainError(
+                    f"variable {variable.name!r} of job {graph.name!r} is updated by two optimizers; give each its own variables="
+                )
             for slot in optimizer.slots(variable):
                 _declare(graph, f"{variable.name}-{slot.suffix}", tuple(slot.shape), slot.dtype, slot.value, variable)
     _declare_counters(graph)
@@ -120,7 +122,9 @@ def _check_losses(graph: Graph) -> None:
     for loss in losses:
         others = [other for other in losses if other.node is not loss.node]
         if loss.node in ancestors(others):
-            raise TrainError(f"loss {loss.op_name!r} of train job {graph.name!r} is part of another loss of that job; name only the last one")
+            raise TrainError(
+                f"loss {loss.op_name!r} of train job {graph.name!r} is part of another loss of that job; name only the last one"
+            )
 
 
 def _declare_counters(graph: Graph) -> None:
@@ -133,12 +137,19 @@ def _declare_counters(graph: Graph) -> None:
         _declare(graph, f"{LOSS_SCALE_PREFIX}{graph.name}-GoodStepCounter", (1,), dtypes.int64, 0)
 
 
-def _declare(graph: Graph, name: str, shape: tuple[int, ...], dt: dtypes.dtype, value: float, owner: Variable | None = None) -> None:
+def _declare(
+    graph: Graph, name: str, shape: tuple[int, ...], dt: dtypes.dtype, value: float, owner: Variable | None = None
+) -> None:
     source = graph.objective.source
     assert source is not None
     graph.add_variable(
         Variable(
-            name=name, shape=shape, dtype=dt, initializer=Constant(value), source=source, role="state",
+            name=name,
+            shape=shape,
+            dtype=dt,
+            initializer=Constant(value),
+            source=source,
+            role="state",
             distribute=owner.distribute if owner is not None and owner.shape == shape else None,
         ),  # fmt: skip
         read=False,

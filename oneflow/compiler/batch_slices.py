@@ -117,10 +117,14 @@ def _region(
                 (sliced if i in positions[node] else whole)[blob.node] = None
     if sliced.keys() & whole.keys() or any(len(n.outputs) != 1 for n in sliced):
         return None
-    exports = [
-        b for node in nodes for b in node.outputs
-        if (node, b.index) in fetched or any(r not in inside and any(i.node is node and i.index == b.index for i in r.inputs) for r in readers.get(node, ()))
-    ]  # fmt: skip
+
+    def is_exported(blob: Blob) -> bool:
+        outside = [r for r in readers.get(blob.node, ()) if r not in inside]
+        return (blob.node, blob.index) in fetched or any(
+            i.node is blob.node and i.index == blob.index for r in outside for i in r.inputs
+        )
+
+    exports = [b for node in nodes for b in node.outputs if is_exported(b)]
     edges = [batch * i // count for i in range(count + 1)]
     return Region(tuple(nodes), tuple(zip(edges, edges[1:], strict=False)), tuple(sliced), tuple(whole), tuple(exports))
 
@@ -190,4 +194,3 @@ def _sum(terms: list[Any]) -> Any:
     while len(terms) > 1:
         terms = [a + b for a, b in zip(terms[::2], terms[1::2], strict=False)] + terms[len(terms) & ~1 :]
     return terms[0]
-

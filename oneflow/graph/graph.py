@@ -157,7 +157,7 @@ class Graph:
                     f"Blob {blob.op_name!r} belongs to job {blob.job_name!r} and cannot be used in job {self.name!r}\n"
                     f"  the Blob   {blob.describe()}   made at {blob.source}   {blob.source.text}\n"
                     f"  your line  {source}   {source.text}\n"
-                    f"  try        compute it in this job too, or keep it in a variable (flow.get_variable), which jobs share by name"
+                    f"  try        compute it in this job too, or keep it in a variable, which jobs share by name"
                 )
         full_name = self.scope.namespace + name if name is not None else self.fresh_name(prefix)
         existing = self._by_name.get(full_name)
@@ -192,9 +192,7 @@ class Graph:
 
     # --- what a job is made of
 
-    def add_input(
-        self, label: str, shape: tuple[int, ...], dt: dtype, kind: str, batch_axis: int | None, source: Source
-    ) -> Blob:
+    def add_input(self, label: str, shape: tuple[int, ...], dt: dtype, kind: str, batch_axis: int | None, source: Source) -> Blob:
         node = self.add(
             OP_INPUT, (), {}, [(shape, dt)], prefix="Input", suffix="out", batch_axis=batch_axis,
             is_dynamic=kind != "Numpy", is_tensor_list=kind == "ListListNumpy",

@@ -265,7 +265,8 @@ class Blob:
 
     def __iter__(self) -> Any:
         self._refuse(
-            "a Blob cannot be iterated over", f"loop over range({self.shape[0] if self.shape else 1}) and take slices with blob[i : i + 1]"
+            "a Blob cannot be iterated over",
+            f"loop over range({self.shape[0] if self.shape else 1}) and take slices with blob[i : i + 1]",
         )
 
     def __len__(self) -> int:

@@ -34,7 +34,9 @@ def op(
 
     def make(define: Callable[..., Any]) -> OpDef:
         op_name = name or define.__name__.lstrip("_")
-        made = OpDef(op_name, define, grad, stops if isinstance(stops, bool) else frozenset(stops), multiple, random, samples, heavy)
+        made = OpDef(
+            op_name, define, grad, stops if isinstance(stops, bool) else frozenset(stops), multiple, random, samples, heavy
+        )
         if OPS.setdefault(op_name, made) is not made:
             raise ValueError(f"there is an op named {op_name!r} already")
         return made

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from .. import dist
+from .. import dist, initializers
 from .. import dtype as dtypes
-from .. import initializers
 from .._source import caller
 from ..dtype import dtype
 from ..errors import ArgumentError, DuplicateNameError
@@ -56,7 +55,13 @@ def get_variable(
     if not isinstance(name, str) or not name:
         fail(ArgumentError, what, f"name must be a non-empty str, got {name!r}")
     if "/" in name or name in (".", ".."):
-        fail(ArgumentError, what, 'a variable\'s name is a directory of the checkpoint and cannot contain "/"', (), 'join scopes with "-"')
+        fail(
+            ArgumentError,
+            what,
+            'a variable\'s name is a directory of the checkpoint and cannot contain "/"',
+            (),
+            'join scopes with "-"',
+        )
     if shape is None:
         fail(ArgumentError, what, "shape is required", (), "pass shape=(...)")
     if not isinstance(shape, (list, tuple)):
@@ -76,9 +81,11 @@ def get_variable(
         initializer = None if conf is None else initializers.from_conf(conf)
     if initializer is None:
         fail(ArgumentError, what, "it has no initializer", (),
-             "pass initializer=flow.random_normal_initializer() or another, or set FunctionConfig.default_initializer_conf")  # fmt: skip
+             "pass initializer=flow.random_normal_initializer(), or set FunctionConfig.default_initializer_conf")  # fmt: skip
     if not hasattr(initializer, "draw"):
-        fail(ArgumentError, what, f"initializer must be one of flow's, such as flow.zeros_initializer(), got {initializer!r}"[:300])
+        fail(
+            ArgumentError, what, f"initializer must be one of flow's, such as flow.zeros_initializer(), got {initializer!r}"[:300]
+        )
     variable = Variable(
         name=graph.scope.namespace + name, shape=sizes, dtype=dtype, initializer=initializer, source=caller(),
         trainable=graph.train and trainable is not False, regularizer=regularizer, model_name=model_name,
@@ -87,7 +94,7 @@ def get_variable(
     existing = graph.variables.get(variable.name)
     if existing is not None and existing.blob is not None:
         if not reuse:
-            fail(DuplicateNameError, what, f"variable {variable.name!r} already exists in this job, declared at {existing.source}", (),
+            fail(DuplicateNameError, what, f"{variable.name!r} already exists in this job, declared at {existing.source}", (),
                  "give this layer another name=, or pass reuse=True to share the variable")  # fmt: skip
         existing.must_agree(variable)
         return existing.blob

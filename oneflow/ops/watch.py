@@ -73,7 +73,9 @@ def _deliver(what: str, handler: Callable[[Any], None], blob: Blob) -> Callable[
     except (TypeError, ValueError):  # builtins without a signature, such as list.append
         return lambda value: handler(LocalTensor([np.array(value)], blob.is_dynamic))
     if len(parameters) != 1:
-        fail(ArgumentError, what, f"the handler must take exactly one argument, {handler!r} takes {len(parameters)}"[:300], (blob,))
+        fail(
+            ArgumentError, what, f"the handler must take exactly one argument, {handler!r} takes {len(parameters)}"[:300], (blob,)
+        )
     if isinstance(annotation, str):
         annotation = {"Numpy": tp.Numpy, "ListNumpy": tp.ListNumpy, "ListListNumpy": tp.ListListNumpy}.get(
             annotation.rsplit(".", 1)[-1], annotation
@@ -90,4 +92,10 @@ def _deliver(what: str, handler: Callable[[Any], None], blob: Blob) -> Callable[
         if annotation is np.ndarray:
             return lambda value: handler(np.array(value))
         return lambda value: handler(LocalTensor([np.array(value)], blob.is_dynamic))
-    fail(ArgumentError, what, f"the handler's argument is annotated {annotation!r}"[:300], (blob,), "annotate it with tp.Numpy, tp.ListNumpy or nothing")
+    fail(
+        ArgumentError,
+        what,
+        f"the handler's argument is annotated {annotation!r}"[:300],
+        (blob,),
+        "annotate it with tp.Numpy, tp.ListNumpy or nothing",
+    )

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from .._jax import jax
 
@@ -29,7 +30,7 @@ def directory() -> Path | None:
 @contextmanager
 def enabled() -> Iterator[None]:
     """Compilations inside use the cache, unless the user has set up JAX's own or the directory cannot be written."""
-    config = jax.config
+    config: Any = jax.config  # its settings are not typed
     path = directory()
     if path is None or config.jax_compilation_cache_dir or not config.jax_enable_compilation_cache:
         yield

@@ -6,6 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,7 +63,7 @@ class Executable:
                 shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), arguments)
             function = self.plan.jitted()
             start = time.perf_counter()
-            with jax.enable_x64(self._x64 or bool(jax.config.jax_enable_x64)):
+            with jax.enable_x64(True) if self._x64 else nullcontext():
                 traced = function.trace(*shapes)
                 self.statistics.trace_seconds = time.perf_counter() - start
                 start = time.perf_counter()
@@ -145,9 +146,11 @@ class Executable:
 
     def hlo(self) -> str:
         """The compiled program as text, for the curious."""
-        shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), (self._values(self._written), self._values(self._read)))
+        shapes = jax.tree.map(
+            lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), (self._values(self._written), self._values(self._read))
+        )
         feeds = tuple(jax.ShapeDtypeStruct(i.shape, i.dtype.numpy_dtype) for i in self.graph.inputs)
-        with jax.enable_x64(self._x64):
+        with jax.enable_x64(True) if self._x64 else nullcontext():
             return str(self.plan.jitted().lower(*shapes, feeds).compile().as_text())
 
 

@@ -60,7 +60,11 @@ class Feeds:
     def _explain(self, args: Sequence[Any]) -> tuple[Any, ...]:
         if len(args) != len(self._structure):
             names = ", ".join(self._describe(s) for s in self._structure)
-            self._fail(FeedError, f"it takes {len(self._structure)} arguments, {len(args)} were given", f"call it as {self._job}({names})")
+            self._fail(
+                FeedError,
+                f"it takes {len(self._structure)} arguments, {len(args)} were given",
+                f"call it as {self._job}({names})",
+            )
         found: list[Any] = [None] * len(self._inputs)
         for structure, arg in zip(self._structure, args, strict=True):
             self._collect(structure, arg, found)
@@ -78,7 +82,9 @@ class Feeds:
         else:
             if not isinstance(arg, (list, tuple)) or len(arg) != len(structure):
                 got = f"{type(arg).__name__} of {len(arg)}" if isinstance(arg, (list, tuple)) else type(arg).__name__
-                self._fail(FeedError, f"an argument must be a list or tuple of {len(structure)} ({self._describe(structure)}), got {got}")
+                self._fail(
+                    FeedError, f"an argument must be a list or tuple of {len(structure)} ({self._describe(structure)}), got {got}"
+                )
             for inner, item in zip(structure, arg, strict=True):
                 self._collect(inner, item, found)
 
@@ -105,7 +111,12 @@ class Feeds:
         if spec.kind == "ListNumpy":
             return self._bounded(spec, self._array(spec, arg[0]))
         if not isinstance(arg[0], list) or not arg[0]:
-            self._fail(FeedError, f"input {spec.label!r} (ListListNumpy) must be a list with a list of arrays a device, got {arg[0]!r}"[:300], "", spec)
+            self._fail(
+                FeedError,
+                f"input {spec.label!r} (ListListNumpy) must be a list with a list of arrays a device, got {arg[0]!r}"[:300],
+                "",
+                spec,
+            )
         arrays = tuple(self._bounded(spec, self._array(spec, a)) for a in arg[0])
         total, capacity = sum(a.size for a in arrays), int(np.prod(spec.shape))
         if total > capacity:
@@ -115,7 +126,8 @@ class Feeds:
     def _bounded(self, spec: Input, array: np.ndarray) -> np.ndarray:
         if array.ndim != len(spec.shape) or array.size > int(np.prod(spec.shape)):
             self._fail(FeedShapeError,
-                       f"input {spec.label!r} must have rank {len(spec.shape)} and at most the elements of {spec.shape}, got {array.shape}", "", spec)  # fmt: skip
+                       f"input {spec.label!r} must have rank {len(spec.shape)} and "
+                       f"at most the elements of {spec.shape}, got {array.shape}", "", spec)  # fmt: skip
         return self._converted(spec, array)
 
     def _array(self, spec: Input, arg: Any) -> np.ndarray:
@@ -133,14 +145,19 @@ class Feeds:
                        f"convert with array.astype(np.{target.name})", spec)  # fmt: skip
         converted = array.astype(target)
         if target.kind in "iu" and not np.array_equal(converted, array):
-            self._fail(FeedDtypeError, f"input {spec.label!r} must be {target}; some of the {array.dtype} values lie outside its range", "", spec)
+            self._fail(
+                FeedDtypeError,
+                f"input {spec.label!r} must be {target}; some of the {array.dtype} values lie outside its range",
+                "",
+                spec,
+            )
         return converted
 
     def _fail(self, error: type[FeedError], rule: str, hint: str = "", spec: Input | None = None) -> NoReturn:
         line = caller()
         rows = [f"job {self._job!r}: {rule}"]
         if spec is not None:
-            rows.append(f"  declared   {spec.label}: {spec.dtype.name}[{', '.join(map(str, spec.shape))}] ({spec.kind})   {spec.blob.source}")
+            rows.append(f"  declared   {spec.label}: {spec.blob.describe()} ({spec.kind})   {spec.blob.source}")
         rows.append(f"  your line  {line}   {line.text}")
         if hint:
             rows.append(f"  try        {hint}")

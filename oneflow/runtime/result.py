@@ -111,7 +111,7 @@ class Result:
         if not callable(callback):
             raise ResultError(f"the callback of job {self.job_name!r} must be callable, got {callback!r}")
         if self._registered:
-            raise ResultError(f"this call of job {self.job_name!r} has a callback already; each result takes one (add_done_callback takes any number)")
+            raise ResultError(f"this call of job {self.job_name!r} has a callback already; each result takes one")
         self._registered = True
         self._callback = callback
         if self.passed:  # too late for its turn
@@ -145,7 +145,10 @@ class Result:
             if not future.done():
                 future.set_result(None)
 
-        self.add_done_callback(lambda _: loop.call_soon_threadsafe(wake))
+        def passed(_: Result) -> None:
+            loop.call_soon_threadsafe(wake)
+
+        self.add_done_callback(passed)
         yield from future.__await__()
         return self.result()
 

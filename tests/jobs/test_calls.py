@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-from typing import Dict, List, Tuple  # noqa: UP035 - what programs of the API's time write
 
 import numpy as np
 import pytest
@@ -29,8 +28,10 @@ def test_synchronous_call_gives_a_fresh_writable_array():
 def test_nested_returns_and_parameters():
     @flow.global_function()
     def job(
-        pair: Tuple[tp.Numpy.Placeholder((2, 3)), Tuple[tp.Numpy.Placeholder((1,)), tp.Numpy.Placeholder((2,), dtype=flow.int32)]],
-    ) -> Dict[str, Tuple[tp.Numpy, List[tp.Numpy]]]:
+        pair: tuple[
+            tp.Numpy.Placeholder((2, 3)), tuple[tp.Numpy.Placeholder((1,)), tp.Numpy.Placeholder((2,), dtype=flow.int32)]
+        ],
+    ) -> dict[str, tuple[tp.Numpy, list[tp.Numpy]]]:
         x, (one, two) = pair
         return {"a": (x * 2, [one, x]), "b": (two, [])}
 

@@ -79,14 +79,26 @@ def test_non_contiguous_feeds_have_their_logical_content():
         return x * 2
 
     base = np.arange(24, dtype=np.float32).reshape(4, 6)
-    for x in (base[:, ::2].T, np.asfortranarray(base[:3, :4]), base[::-1][:3, :4], base[:3, :4].astype(">f4"), base[:3, :4].astype(float)):
+    for x in (
+        base[:, ::2].T,
+        np.asfortranarray(base[:3, :4]),
+        base[::-1][:3, :4],
+        base[:3, :4].astype(">f4"),
+        base[:3, :4].astype(float),
+    ):
         np.testing.assert_array_equal(job(x), x * 2)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     hnp.arrays(
-        dtype=st.one_of(hnp.floating_dtypes(), hnp.integer_dtypes(), hnp.complex_number_dtypes(), hnp.unicode_string_dtypes(), hnp.boolean_dtypes()),
+        dtype=st.one_of(
+            hnp.floating_dtypes(),
+            hnp.integer_dtypes(),
+            hnp.complex_number_dtypes(),
+            hnp.unicode_string_dtypes(),
+            hnp.boolean_dtypes(),
+        ),
         shape=hnp.array_shapes(min_dims=0, max_dims=4, max_side=4),
     )
 )

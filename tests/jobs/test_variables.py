@@ -119,7 +119,9 @@ def test_sixty_four_bits_do_not_leak():
     import jax.numpy as jnp
 
     @flow.global_function(type="train")
-    def job(x: tp.Numpy.Placeholder((2, 3), dtype=flow.float64), i: tp.Numpy.Placeholder((2,), dtype=flow.int64)) -> tp.Tuple[tp.Numpy, tp.Numpy]:
+    def job(
+        x: tp.Numpy.Placeholder((2, 3), dtype=flow.float64), i: tp.Numpy.Placeholder((2,), dtype=flow.int64)
+    ) -> tp.Tuple[tp.Numpy, tp.Numpy]:
         w = flow.get_variable("w64", (3,), dtype=flow.float64, initializer=flow.ones_initializer())
         loss = x * w
         flow.optimizer.Adam(flow.optimizer.PiecewiseConstantScheduler([], [0.1])).minimize(loss)

@@ -1,0 +1,367 @@
+"""Convolution and its transpose, and bias_add."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from .._jax import lax
+from ..errors import ArgumentError, ShapeError
+from ..graph.node import Blob
+from ..graph.op import OpDef
+from ._arrays import Array, label, like
+from ._emit import emit, fail, op, want
+from ._window import FORMATS, Padding, must_fit, sides, spatial, spec, want_format, want_padding, want_positive
+
+Ints = int | Sequence[int]
+
+
+def _columns(x: Array, kernel: Sequence[int], pads: Sequence[tuple[int, int]]) -> Array:
+    """The window under each place of a channels-first x: (N, C * prod(kernel), *x's padded sizes less the kernel's)."""
+    padded = lax.pad(x, like(0, x), [(0, 0, 0), (0, 0, 0), *((low, high, 0) for low, high in pads)])
+    out = [size - k + 1 for size, k in zip(padded.shape[2:], kernel, strict=True)]
+    n, c = x.shape[:2]
+    parts = []
+    for flat in range(math.prod(kernel)):
+        offset, rest = [], flat
+        for k in reversed(kernel):
+            offset.insert(0, rest % k)
+            rest //= k
+        ends = [o + size for o, size in zip(offset, out, strict=True)]
+        parts.append(lax.expand_dims(lax.slice(padded, (0, 0, *offset), (n, c, *ends)), (2,)))
+    return lax.reshape(lax.concatenate(parts, 2), (n, c * len(parts), math.prod(out)))
+
+
+def _conv(
+    x: Array, w: Array, *, strides: tuple[int, ...], padding: Padding, dilations: tuple[int, ...], groups: int, x_spec: str, w_spec: str
+) -> Array:
+    space = [w_spec.index(axis) for axis in x_spec if axis not in "NC"]
+    kernel = [w.shape[i] for i in space]
+    pads = sides(padding, [x.shape[x_spec.index(axis)] for axis in x_spec if axis not in "NC"], kernel, strides, dilations)
+    return lax.conv_general_dilated(
+        x, w, strides, pads, rhs_dilation=dilations, dimension_numbers=(x_spec, w_spec, x_spec), feature_group_count=groups
+    )
+
+
+_CONV = {n: op(f"conv{n}d")(_conv) for n in FORMATS}
+
+
+def convolve(
+    what: str,
+    x: Blob,
+    w: Blob,
+    n: int,
+    strides: Ints,
+    padding: Any,
+    data_format: str,
+    dilations: Ints | None,
+    groups: int,
+    name: str | None,
+    *,
+    weight_first: bool | None = None,
+) -> Blob:
+    """Checks what all convolutions share, and adds the op. ``weight_first`` is the weight's layout where it is not x's."""
+    channels_first = want_format(what, data_format, n)
+    weight_first = channels_first if weight_first is None else weight_first
+    want.floating(what, want.blob(what, "input", x))
+    want.same_dtype(what, (x, want.blob(what, "filters", w)))
+    for blob, argument in ((x, "input"), (w, "filters")):
+        if blob.ndim != n + 2:
+            fail(ShapeError, what, f"{argument} must have rank {n + 2}, got rank {blob.ndim}", (x, w))
+    steps = want_positive(what, "strides", strides, n)
+    spread = want_positive(what, "dilations", 1 if dilations is None else dilations, n)
+    pads = want_padding(what, padding, n, channels_first)
+    channels, fan = x.shape[1 if channels_first else -1], w.shape[1 if weight_first else -1]
+    want_groups(what, groups, channels, w.shape[0])
+    if fan * groups != channels:
+        axis = 1 if weight_first else n + 1
+        fail(ShapeError, what, f"filters.shape[{axis}] must be input channels / groups = {channels} / {groups}, got {fan}", (x, w),
+             f"filters are laid out as {spec(n, 'O', 'I', weight_first)} when data_format is {data_format!r}")  # fmt: skip
+    must_fit(what, x, channels_first, pads, spatial(w.shape, weight_first), steps, spread)
+    return emit(
+        _CONV[n], x, w, name=name, strides=steps, padding=pads, dilations=spread, groups=groups,
+        x_spec=spec(n, "N", "C", channels_first), w_spec=spec(n, "O", "I", weight_first),
+    )  # fmt: skip
+
+
+def want_groups(what: str, groups: Any, channels: int, filters: int) -> None:
+    """Raises unless ``groups`` divides both."""
+    if isinstance(groups, bool) or not isinstance(groups, int) or groups <= 0:
+        fail(ArgumentError, what, f"groups must be an int > 0, got {groups!r}")
+    if channels % groups or filters % groups:
+        fail(ArgumentError, what, f"groups={groups} must divide the input's channels ({channels}) and the filters ({filters})")
+
+
+def conv1d(
+    input: Blob,
+    filters: Blob,
+    strides: Ints,
+    padding: Any,
+    data_format: str = "NCW",
+    dilations: Ints | None = None,
+    groups: int = 1,
+    name: str | None = None,
+) -> Blob:
+    """Cross-correlation over one spatial axis, without bias.
+
+    Args: as those of ``conv2d``, with filters of shape (O, C / groups, k), or (O, k, C / groups) for "NWC".
+    Returns: Blob (N, O, out) or (N, out, O).
+    Raises: ArgumentError, ShapeError, DtypeError.
+    Example: >>> y = flow.nn.conv1d(x, w, strides=1, padding="SAME")   # (8, 4, 100), (16, 4, 3) -> (8, 16, 100)
+    """
+    return convolve(label("conv1d", name), input, filters, 1, strides, padding, data_format, dilations, groups, name)
+
+
+def conv2d(
+    input: Blob,
+    filters: Blob,
+    strides: Ints,
+    padding: Any,
+    data_format: str = "NCHW",
+    dilations: Ints | None = None,
+    groups: int = 1,
+    name: str | None = None,
+) -> Blob:
+    """Cross-correlation over two spatial axes, without bias.
+
+    Args:
+      input: (N, C, H, W), or (N, H, W, C) for "NHWC"; floating.
+      filters: (O, C / groups, kh, kw), or (O, kh, kw, C / groups) for "NHWC"; input's dtype.
+      strides: an int or a pair, > 0.
+      padding: "VALID": none. "SAME" = "SAME_LOWER": the output has ceil(size / stride) elements, an odd total pads
+        more before; "SAME_UPPER" more after. Or an entry for each axis of the input, an int or (before, after).
+      data_format: "NCHW" or "NHWC".
+      dilations: distance between the kernel's elements: an int or a pair > 0; None means 1.
+      groups: channels are cut into so many groups, each with its share of the filters.
+      name: name of the op.
+    Returns: Blob (N, O, out_h, out_w) or (N, out_h, out_w, O); an unpadded axis has
+      floor((size - (k - 1) * dilation - 1) / stride) + 1 elements.
+    Raises: ArgumentError (padding, data_format, strides, groups), ShapeError (ranks, channels, a window that does not
+      fit), DtypeError.
+    Example: >>> y = flow.nn.conv2d(x, w, strides=1, padding="SAME")   # (8, 3, 32, 32), (16, 3, 5, 5) -> (8, 16, 32, 32)
+    """
+    return convolve(label("conv2d", name), input, filters, 2, strides, padding, data_format, dilations, groups, name)
+
+
+def conv3d(
+    input: Blob,
+    filters: Blob,
+    strides: Ints,
+    padding: Any,
+    data_format: str = "NCDHW",
+    dilations: Ints | None = None,
+    groups: int = 1,
+    name: str | None = None,
+) -> Blob:
+    """Cross-correlation over three spatial axes, without bias.
+
+    Args: as those of ``conv2d``, with filters (O, C / groups, kd, kh, kw), or (O, kd, kh, kw, C / groups) for "NDHWC".
+    Returns: Blob (N, O, d, h, w) or (N, d, h, w, O).
+    Raises: ArgumentError, ShapeError, DtypeError.
+    Example: >>> y = flow.nn.conv3d(x, w, strides=2, padding="VALID")   # (2, 1, 9, 9, 9), (4, 1, 3, 3, 3) -> (2, 4, 4, 4, 4)
+    """
+    return convolve(label("conv3d", name), input, filters, 3, strides, padding, data_format, dilations, groups, name)
+
+
+def compat_conv2d(
+    input: Blob,
+    filters: Blob,
+    strides: Ints,
+    padding: str,
+    data_format: str = "NCHW",
+    dilations: Ints | None = None,
+    groups: int = 1,
+    name: str | None = None,
+) -> Blob:
+    """``conv2d`` whose "SAME" is "SAME_UPPER": an odd total of padding puts more after, as TensorFlow does.
+
+    Args, Returns, Raises: as ``conv2d``.
+    Example: >>> y = flow.nn.compat_conv2d(x, w, strides=2, padding="SAME")
+    """
+    if isinstance(padding, str) and padding.upper() == "SAME":
+        padding = "SAME_UPPER"
+    return convolve(label("compat_conv2d", name), input, filters, 2, strides, padding, data_format, dilations, groups, name)
+
+
+# --- transposed
+
+
+@op("conv2d_transpose")
+def _conv_transpose(
+    x: Array,
+    w: Array,
+    *,
+    strides: tuple[int, ...],
+    dilations: tuple[int, ...],
+    before: tuple[int, ...],
+    sizes: tuple[int, ...],
+    x_spec: str,
+    w_spec: str,
+) -> Array:
+    """The gradient of a convolution that pads ``before`` and maps ``sizes`` to x's: x spread by the strides, kernel turned."""
+    turned = lax.rev(w, [w_spec.index(axis) for axis in "HW"])
+    pads = []
+    for i, axis in enumerate("HW"):
+        extent = (w.shape[w_spec.index(axis)] - 1) * dilations[i] + 1
+        spread = (x.shape[x_spec.index(axis)] - 1) * strides[i] + 1
+        low = extent - 1 - before[i]
+        pads.append((low, sizes[i] + extent - 1 - spread - low))
+    return lax.conv_general_dilated(
+        x, turned, (1, 1), pads, lhs_dilation=strides, rhs_dilation=dilations, dimension_numbers=(x_spec, w_spec, x_spec)
+    )
+
+
+def _want_transpose(
+    what: str, value: Any, filter: Any, input: Any, filters: Any, strides: Any, dilations: Any, data_format: Any
+) -> tuple[Blob, Blob, tuple[int, ...], tuple[int, ...], bool]:
+    for old, new, names in ((value, input, ("value", "input")), (filter, filters, ("filter", "filters"))):
+        if (old is None) == (new is None):
+            fail(ArgumentError, what, f"exactly one of {names[0]} and {names[1]} must be given (they are the same argument)")
+    x = want.blob(what, "value", input if value is None else value)
+    w = want.blob(what, "filter", filters if filter is None else filter)
+    channels_first = want_format(what, data_format, 2)
+    want.floating(what, x)
+    want.same_dtype(what, (x, w))
+    if x.ndim != 4 or w.ndim != 4:
+        fail(ShapeError, what, f"value and filter must have rank 4, got {x.ndim} and {w.ndim}", (x, w))
+    if strides is None:
+        fail(ArgumentError, what, "strides is required", (x, w), "pass strides=2, or a pair")
+    if w.shape[0] != x.shape[1 if channels_first else -1]:
+        fail(ShapeError, what, f"filter.shape[0] must be the input's channels, {x.shape[1 if channels_first else -1]}, got {w.shape[0]}",
+             (x, w), f"filters are laid out as {'(in, out, kh, kw)' if channels_first else '(in, kh, kw, out)'}")  # fmt: skip
+    steps = want_positive(what, "strides", strides, 2)
+    return x, w, steps, want_positive(what, "dilations", 1 if dilations is None else dilations, 2), channels_first
+
+
+def conv2d_transpose(
+    value: Blob | None = None,
+    filter: Blob | None = None,
+    output_shape: Sequence[int] | None = None,
+    strides: Ints | None = None,
+    padding: str = "VALID",
+    data_format: str = "NCHW",
+    name: str | None = None,
+    input: Blob | None = None,
+    filters: Blob | None = None,
+    dilations: Ints | None = None,
+) -> Blob:
+    """The gradient of conv2d with respect to its input, as an op: sizes grow by the strides.
+
+    Args:
+      value or input: (N, C, H, W), or (N, H, W, C) for "NHWC"; floating. Exactly one of the two.
+      filter or filters: (C, O, kh, kw), or (C, kh, kw, O) for "NHWC". Exactly one of the two.
+      output_shape: the result's four sizes in the order of data_format; the spatial ones count, the channel entry is
+        not looked at (O is what the filter says).
+      strides: an int or a pair > 0; required.
+      padding: "VALID", or "SAME", which crops an odd total more at the end.
+      data_format: "NCHW" or "NHWC".
+      dilations: an int or a pair > 0; None means 1.
+    Returns: Blob (N, O, *sizes) or (N, *sizes, O); places that no window covers are 0.
+    Raises: ArgumentError, ShapeError (a convolution of output_shape would not give value's sizes), DtypeError.
+    Example: >>> y = flow.nn.conv2d_transpose(x, w, (8, 3, 28, 28), strides=2, padding="SAME")   # x: (8, 16, 14, 14)
+    """
+    what = label("conv2d_transpose", name)
+    x, w, steps, spread, first = _want_transpose(what, value, filter, input, filters, strides, dilations, data_format)
+    if output_shape is None:
+        fail(ArgumentError, what, "output_shape is required", (x, w), f"pass the four sizes in the order of {data_format}")
+    shape = want.ints(what, "output_shape", output_shape)
+    if len(shape) != 4 or shape[0] != x.shape[0]:
+        fail(ShapeError, what, f"output_shape must be four sizes, the first one the batch size {x.shape[0]}, got {output_shape!r}", (x, w))
+    name_of_padding = str(padding).upper()
+    if name_of_padding not in ("VALID", "SAME"):
+        fail(ArgumentError, what, f'padding must be "VALID" or "SAME", got {padding!r}')
+    sizes, old, kernel = spatial(shape, first), spatial(x.shape, first), spatial(w.shape, first)
+    before = []
+    for size, o, k, s, d in zip(sizes, old, kernel, steps, spread, strict=True):
+        extent = (k - 1) * d + 1
+        same = name_of_padding == "SAME"
+        if (size + s - (1 if same else extent)) // s != o:
+            fail(ShapeError, what, f"output_shape {tuple(shape)} does not fit: a {name_of_padding} convolution of {sizes} with strides {steps} "
+                 f"and window {kernel} does not give {old}", (x, w))  # fmt: skip
+        before.append(max(0, (o - 1) * s + extent - size) // 2 if same else 0)
+    return _transposed(x, w, steps, spread, before, sizes, first, name)
+
+
+def torch_conv2d_transpose(
+    value: Blob | None = None,
+    filter: Blob | None = None,
+    output_padding: Sequence[int] | None = None,
+    strides: Ints | None = None,
+    padding_needed: Sequence[int] | None = None,
+    data_format: str = "NCHW",
+    name: str | None = None,
+    input: Blob | None = None,
+    filters: Blob | None = None,
+    dilations: Ints | None = None,
+) -> Blob:
+    """conv2d_transpose with PyTorch's way of saying the size.
+
+    Args: as ``conv2d_transpose``, but
+      padding_needed: the total cropped from each spatial axis, even: twice PyTorch's ``padding``; required.
+      output_padding: how much is added at the end of each spatial axis; None means (0, 0).
+    Returns: Blob whose sizes are (size - 1) * stride - padding_needed + (k - 1) * dilation + 1 + output_padding.
+    Raises: ArgumentError, ShapeError, DtypeError.
+    Example: >>> y = flow.nn.torch_conv2d_transpose(x, w, strides=2, padding_needed=(2, 2), output_padding=(1, 1))
+    """
+    what = label("torch_conv2d_transpose", name)
+    x, w, steps, spread, first = _want_transpose(what, value, filter, input, filters, strides, dilations, data_format)
+    if padding_needed is None:
+        fail(ArgumentError, what, "padding_needed is required", (x, w), "pass padding_needed=(0, 0), or twice PyTorch's padding")
+    crop = want.ints(what, "padding_needed", padding_needed, 2)
+    extra = want.ints(what, "output_padding", 0 if output_padding is None else output_padding, 2)
+    if any(c < 0 or c % 2 for c in crop) or any(e < 0 for e in extra):
+        fail(ArgumentError, what, f"padding_needed must be even and output_padding >= 0, got {padding_needed!r} and {output_padding!r}")
+    sizes = tuple(
+        (o - 1) * s - c + (k - 1) * d + 1 + e
+        for o, s, c, k, d, e in zip(spatial(x.shape, first), steps, crop, spatial(w.shape, first), spread, extra, strict=True)
+    )
+    if min(sizes) <= 0:
+        fail(ShapeError, what, f"the result would have sizes {sizes}", (x, w), "crop less with padding_needed")
+    return _transposed(x, w, steps, spread, [c // 2 for c in crop], sizes, first, name)
+
+
+def _transposed(
+    x: Blob, w: Blob, strides: Sequence[int], dilations: Sequence[int], before: Sequence[int], sizes: Sequence[int], first: bool, name: Any
+) -> Blob:
+    return emit(
+        _conv_transpose, x, w, name=name, strides=tuple(strides), dilations=tuple(dilations), before=tuple(before), sizes=tuple(sizes),
+        x_spec=spec(2, "N", "C", first), w_spec=spec(2, "I", "O", first),
+    )  # fmt: skip
+
+
+# --- bias
+
+
+@op("bias_add")
+def _bias_add(x: Array, bias: Array, *, axis: int) -> Array:
+    return lax.add(x, lax.broadcast_in_dim(bias, x.shape, (axis,)))
+
+
+def want_bias(what: str, value: Blob, bias: Blob, data_format: str | None) -> int:
+    """The axis that a bias is added along."""
+    want.rank(what, want.blob(what, "value", value), 2)
+    want.same_dtype(what, (value, want.blob(what, "bias", bias)))
+    formats = [f for pair in FORMATS.values() for f in pair] + ["NC"]
+    if data_format is not None and data_format not in formats:
+        fail(ArgumentError, what, f"data_format must be None or one of {', '.join(formats)}, got {data_format!r}")
+    axis = 1 if data_format is None or data_format.startswith("NC") else value.ndim - 1
+    if bias.shape != (value.shape[axis],):
+        fail(ShapeError, what, f"bias must have shape ({value.shape[axis]},), the size of value's axis {axis}, got {bias.shape}", (value, bias))
+    return axis
+
+
+def bias_add(value: Blob, bias: Blob, data_format: str | None = None, name: str | None = None) -> Blob:
+    """Adds a vector along the channel axis.
+
+    Args:
+      value: rank >= 2.
+      bias: (C,), value's dtype.
+      data_format: None or "NC..." means axis 1; "N...C" the last axis.
+      name: name of the op.
+    Returns: Blob of value's shape and dtype.
+    Raises: ArgumentError (data_format), ShapeError, DtypeError.
+    Example: >>> y = flow.nn.bias_add(x, b)   # (8, 16, 14, 14), (16,) -> (8, 16, 14, 14)
+    """
+    axis = want_bias(label("bias_add", name), value, bias, data_format)
+    return emit(_bias_add, value, bias, name=name, axis=axis)

@@ -1,0 +1,302 @@
+"""Losses. None adds itself to the objective: give it to an optimizer's ``minimize``, or to ``flow.losses.add_loss``."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from .._jax import jnp, lax
+from ..errors import ArgumentError, DtypeError, ShapeError
+from ..graph.node import Blob
+from ._arrays import Array, broadcast_to, full, is_half, label, like, select, where_else_zero
+from ._emit import emit, fail, op, want
+
+_FLOOR = 1e-20  # probabilities below it count as it
+_LARGEST = -math.log(_FLOOR)
+
+
+def widen(x: Array) -> Array:
+    """float16 and bfloat16 as float32: sums and exponentials are not taken in half precision."""
+    return lax.convert_element_type(x, np.float32) if is_half(x) else x
+
+
+# --- classification
+
+
+def _log_normalizer(x: Array) -> Array:
+    """log(sum(exp(x))) along the last axis, which stays with size 1."""
+    top = lax.stop_gradient(lax.expand_dims(lax.reduce_max(x, (x.ndim - 1,)), (x.ndim - 1,)))
+    total = lax.reduce_sum(lax.exp(lax.sub(x, broadcast_to(top, x.shape))), (x.ndim - 1,))
+    return lax.add(lax.expand_dims(lax.log(total), (x.ndim - 1,)), top)
+
+
+def _at_label(labels: Array, x: Array) -> Array:
+    """Where along the last axis of x the label is; nowhere for one outside [0, D)."""
+    index = lax.reshape(labels, (*x.shape[:-1], 1))
+    return lax.eq(lax.broadcasted_iota(labels.dtype, x.shape, x.ndim - 1), broadcast_to(index, x.shape))
+
+
+def _picked(mask: Array, x: Array) -> Array:
+    return lax.reduce_sum(where_else_zero(mask, x), (x.ndim - 1,))
+
+
+def _sparse_softmax_grad(inputs: Any, outputs: Any, cotangents: Any) -> tuple[None, Array]:
+    labels, logits = inputs
+    x = widen(logits)
+    hit = _at_label(labels, x)
+    softmax = lax.exp(lax.sub(x, broadcast_to(_log_normalizer(x), x.shape)))
+    known = lax.bitwise_and(lax.ge(labels, like(0, labels)), lax.lt(labels, like(x.shape[-1], labels)))
+    dy = widen(cotangents[0])
+    dy = where_else_zero(lax.reshape(known, dy.shape), dy)
+    dx = lax.mul(lax.sub(softmax, lax.convert_element_type(hit, x.dtype)), broadcast_to(lax.expand_dims(dy, (dy.ndim,)), x.shape))
+    return None, lax.convert_element_type(dx, logits.dtype)
+
+
+@op("sparse_softmax_cross_entropy", grad=_sparse_softmax_grad, stops=(0,))
+def _sparse_softmax_cross_entropy(labels: Array, logits: Array) -> Array:
+    x = widen(logits)
+    hit = _at_label(labels, x)
+    loss = lax.sub(lax.squeeze(_log_normalizer(x), (x.ndim - 1,)), _picked(hit, x))
+    known = lax.reduce_or(hit, (x.ndim - 1,))
+    loss = lax.min(select(known, loss, like(_LARGEST, x)), full(_LARGEST, loss))
+    return lax.convert_element_type(loss, logits.dtype)
+
+
+def _want_sparse(what: str, labels: Any, prediction: Any, argument: str) -> None:
+    want.floating(what, want.blob(what, argument, prediction))
+    want.rank(what, prediction, 2)
+    if not want.blob(what, "labels", labels).dtype.is_integer:
+        fail(DtypeError, what, f"labels must be integers, got {labels.dtype.name}", (labels, prediction), "flow.cast(labels, flow.int32)")
+    expected = prediction.shape[:-1]
+    if labels.shape not in (expected, (*expected, 1)):
+        fail(ShapeError, what, f"labels must have shape {expected} or {(*expected, 1)} for {argument} of shape {prediction.shape}, "
+             f"got {labels.shape}", (labels, prediction),
+             "for labels that are probabilities there is softmax_cross_entropy_with_logits" if labels.shape == prediction.shape else "")  # fmt: skip
+
+
+def sparse_softmax_cross_entropy_with_logits(labels: Blob, logits: Blob, name: str | None = None) -> Blob:
+    """-log(max(softmax(logits)[label], 1e-20)), computed without overflow.
+
+    The gradient is softmax - onehot, whatever the floor of 1e-20. A label outside [0, D) counts as probability 0: the
+    loss is 46.05, the gradient 0.
+
+    Args:
+      labels: (...) or (..., 1), any integer dtype, 0 <= label < D.
+      logits: (..., D), rank >= 2, floating.
+      name: name of the op.
+    Returns: Blob (...), logits' dtype: one loss a row.
+    Raises: ShapeError, DtypeError, ArgumentError (no Blob).
+    Example: >>> loss = flow.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)   # (8,), (8, 10) -> (8,)
+    """
+    _want_sparse(label("sparse_softmax_cross_entropy_with_logits", name), labels, logits, "logits")
+    return emit(_sparse_softmax_cross_entropy, labels, logits, name=name)
+
+
+def distributed_sparse_softmax_cross_entropy_with_logits(labels: Blob, logits: Blob, name: str | None = None) -> Blob:
+    """``sparse_softmax_cross_entropy_with_logits`` for logits that are split along their last axis; the same values.
+
+    Args, Returns, Raises: as ``sparse_softmax_cross_entropy_with_logits``.
+    Example: >>> loss = flow.nn.distributed_sparse_softmax_cross_entropy_with_logits(labels, logits)
+    """
+    return sparse_softmax_cross_entropy_with_logits(labels, logits, name)
+
+
+def _sparse_grad(inputs: Any, outputs: Any, cotangents: Any) -> tuple[None, Array]:
+    labels, prediction = inputs
+    p = lax.max(prediction, full(_FLOOR, prediction))
+    dy = broadcast_to(lax.expand_dims(cotangents[0], (prediction.ndim - 1,)), prediction.shape)
+    return None, where_else_zero(_at_label(labels, prediction), lax.neg(lax.div(dy, p)))
+
+
+@op("sparse_cross_entropy", grad=_sparse_grad, stops=(0,))
+def _sparse_cross_entropy(labels: Array, prediction: Array) -> Array:
+    p = _picked(_at_label(labels, prediction), widen(prediction))
+    return lax.convert_element_type(lax.neg(lax.log(lax.max(p, full(_FLOOR, p)))), prediction.dtype)
+
+
+def sparse_cross_entropy(labels: Blob, prediction: Blob, name: str | None = None) -> Blob:
+    """-log(max(prediction[label], 1e-20)).
+
+    Args:
+      labels: (...) or (..., 1), any integer dtype, 0 <= label < D.
+      prediction: (..., D), rank >= 2: probabilities, not logits.
+      name: name of the op.
+    Returns: Blob (...), prediction's dtype: one loss a row.
+    Raises: ShapeError, DtypeError, ArgumentError (no Blob).
+    Example: >>> loss = flow.nn.sparse_cross_entropy(labels, flow.nn.softmax(logits))
+    """
+    _want_sparse(label("sparse_cross_entropy", name), labels, prediction, "prediction")
+    return emit(_sparse_cross_entropy, labels, prediction, name=name)
+
+
+def _softmax_grad(inputs: Any, outputs: Any, cotangents: Any) -> tuple[None, Array]:
+    labels, logits = inputs
+    x, z = widen(logits), widen(labels)
+    softmax = lax.exp(lax.sub(x, broadcast_to(_log_normalizer(x), x.shape)))
+    dy = broadcast_to(lax.expand_dims(widen(cotangents[0]), (x.ndim - 1,)), x.shape)
+    return None, lax.convert_element_type(lax.mul(lax.sub(softmax, z), dy), logits.dtype)
+
+
+@op("softmax_cross_entropy", grad=_softmax_grad, stops=(0,))
+def _softmax_cross_entropy(labels: Array, logits: Array) -> Array:
+    x = widen(logits)
+    minus_log = lax.sub(broadcast_to(_log_normalizer(x), x.shape), x)
+    loss = lax.reduce_sum(lax.mul(widen(labels), lax.min(minus_log, full(_LARGEST, x))), (x.ndim - 1,))
+    return lax.convert_element_type(loss, logits.dtype)
+
+
+def softmax_cross_entropy_with_logits(labels: Blob, logits: Blob, name: str | None = None) -> Blob:
+    """-sum(labels * log(max(softmax(logits), 1e-20))) along the last axis, computed without overflow.
+
+    The gradient to logits is softmax - labels; labels get none.
+
+    Args:
+      labels: probabilities, of logits' shape and dtype.
+      logits: (..., D), rank >= 2, floating.
+      name: name of the op.
+    Returns: Blob (...): one loss a row.
+    Raises: ShapeError, DtypeError, ArgumentError (no Blob).
+    Example: >>> loss = flow.nn.softmax_cross_entropy_with_logits(flow.one_hot(labels, 10, dtype=flow.float32), logits)
+    """
+    what = label("softmax_cross_entropy_with_logits", name)
+    _want_pair(what, ("labels", labels), ("logits", logits))
+    want.rank(what, logits, 2)
+    return emit(_softmax_cross_entropy, labels, logits, name=name)
+
+
+def _sigmoid_grad(inputs: Any, outputs: Any, cotangents: Any) -> tuple[None, Array]:
+    labels, x = inputs
+    return None, lax.mul(cotangents[0], lax.sub(lax.logistic(x), lax.convert_element_type(labels, x.dtype)))
+
+
+def _with_logits(x: Array, z: Array) -> Array:
+    """max(x, 0) - x * z + log(1 + exp(-|x|)): the binary cross entropy of sigmoid(x)."""
+    return lax.add(lax.sub(lax.max(x, full(0, x)), lax.mul(x, z)), lax.log1p(lax.exp(lax.neg(lax.abs(x)))))
+
+
+@op("sigmoid_cross_entropy", grad=_sigmoid_grad, stops=(0,))
+def _sigmoid_cross_entropy(labels: Array, logits: Array) -> Array:
+    return _with_logits(logits, lax.convert_element_type(labels, logits.dtype))
+
+
+def sigmoid_cross_entropy_with_logits(labels: Blob, logits: Blob, name: str | None = None) -> Blob:
+    """-(z log(sigmoid(x)) + (1 - z) log(1 - sigmoid(x))), element by element, without overflow.
+
+    Args:
+      labels: of logits' shape; any integer dtype, or logits' own. They get no gradient.
+      logits: floating.
+      name: name of the op.
+    Returns: Blob of logits' shape and dtype.
+    Raises: ShapeError, DtypeError, ArgumentError (no Blob).
+    Example: >>> loss = flow.nn.sigmoid_cross_entropy_with_logits(labels, logits)
+    """
+    what = label("sigmoid_cross_entropy_with_logits", name)
+    want.floating(what, want.blob(what, "logits", logits))
+    if not want.blob(what, "labels", labels).dtype.is_integer:
+        want.same_dtype(what, (labels, logits))
+    want.same_shape(what, (labels, logits))
+    return emit(_sigmoid_cross_entropy, labels, logits, name=name)
+
+
+def _want_pair(what: str, *arguments: tuple[str, Any], floating: bool = True) -> None:
+    blobs = [want.blob(what, argument, value) for argument, value in arguments]
+    if floating:
+        want.floating(what, blobs[0])
+    want.same_dtype(what, blobs)
+    want.same_shape(what, blobs)
+
+
+# --- with margins
+
+
+def _smooth_l1_grad(inputs: Any, outputs: Any, cotangents: Any, *, beta: float) -> tuple[Array, None]:
+    difference = lax.sub(*inputs)
+    slope = lax.sign(difference)
+    if beta:
+        inside = lax.lt(lax.abs(difference), full(beta, difference))
+        slope = select(inside, lax.mul(difference, like(1 / beta, difference)), slope)
+    return lax.mul(cotangents[0], slope), None
+
+
+@op("smooth_l1_loss", grad=_smooth_l1_grad, stops=(1,))
+def _smooth_l1(prediction: Array, target: Array, *, beta: float) -> Array:
+    d = lax.abs(lax.sub(prediction, target))
+    far = lax.sub(d, like(0.5 * beta, d))
+    if not beta:
+        return far
+    near = lax.mul(lax.mul(d, d), like(0.5 / beta, d))
+    return lax.select(lax.lt(d, full(beta, d)), near, far)
+
+
+def smooth_l1_loss(prediction: Blob, label: Blob, beta: float = 1.0, name: str | None = None) -> Blob:
+    """0.5 * d**2 / beta where d = |prediction - label| < beta, else d - 0.5 * beta; element by element.
+
+    Args:
+      prediction, label: of one shape and floating dtype; label gets no gradient.
+      beta: >= 0; where the parabola ends.
+      name: name of the op.
+    Returns: Blob of that shape and dtype.
+    Raises: ArgumentError, ShapeError, DtypeError.
+    Example: >>> loss = flow.smooth_l1_loss(boxes, targets, beta=0.11)
+    """
+    what = _label("smooth_l1_loss", name)
+    _want_pair(what, ("prediction", prediction), ("label", label))
+    return emit(_smooth_l1, prediction, label, name=name, beta=_number(what, "beta", beta, at_least=0.0))
+
+
+def _label(function: str, name: str | None) -> str:
+    return label(function, name)
+
+
+def _number(what: str, argument: str, value: Any, at_least: float | None = None) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
+        fail(ArgumentError, what, f"{argument} must be a number, got {value!r}")
+    if at_least is not None and not value >= at_least:
+        fail(ArgumentError, what, f"{argument} must be >= {at_least:g}, got {value!r}")
+    return float(value)
+
+
+def _angle(x: Array) -> Array:
+    """acos(x); cosines that rounding pushed outside [-1, 1] are put back."""
+    return lax.acos(lax.clamp(like(-1, x), x, like(1, x)))
+
+
+def _margin_grad(inputs: Any, outputs: Any, cotangents: Any, *, m1: float, m2: float, m3: float) -> tuple[Array, None]:
+    (x, labels), dy = inputs, cotangents[0]
+    angle = _angle(x)
+    smallest = math.sqrt(float(jnp.finfo(x.dtype).eps))  # the sine of the smallest angle that a cosine < 1 can stand for
+    sine = lax.max(lax.sin(angle), full(smallest, x))
+    turned = lax.sin(lax.add(lax.mul(angle, like(m1, x)), like(m2, x)))
+    slope = full(1, x) if m1 == 1 and m2 == 0 else lax.div(lax.mul(turned, like(m1, x)), sine)
+    return select(_at_label(labels, x), lax.mul(dy, slope), dy), None
+
+
+@op("combined_margin_loss", grad=_margin_grad, stops=(1,))
+def _combined_margin(x: Array, labels: Array, *, m1: float, m2: float, m3: float) -> Array:
+    moved = x if m1 == 1 and m2 == 0 else lax.cos(lax.add(lax.mul(_angle(x), like(m1, x)), like(m2, x)))
+    return select(_at_label(labels, x), lax.sub(moved, like(m3, x)), x)
+
+
+def combined_margin_loss(
+    x: Blob, label: Blob, m1: float = 1, m2: float = 0, m3: float = 0, name: str | None = None
+) -> Blob:
+    """cos(m1 * acos(x) + m2) - m3 in the column of the label, x elsewhere: logits, not yet a loss.
+
+    SphereFace is m1, ArcFace m2, CosFace m3; scale the result and give it to a sparse cross entropy.
+
+    Args:
+      x: (N, C): cosines; floating.
+      label: (N,) or (N, 1), any integer dtype.
+      m1, m2, m3: factor and offset of the angle, and what is taken from the cosine.
+      name: name of the op.
+    Returns: Blob (N, C), x's dtype.
+    Raises: ArgumentError, ShapeError, DtypeError.
+    Example: >>> logits = flow.combined_margin_loss(cosines, labels, m2=0.5) * 64.0   # Deng et al., 2019
+    """
+    what = _label("combined_margin_loss", name)
+    want.rank(what, want.blob(what, "x", x), 2, 2)
+    _want_sparse(what, label, x, "x")
+    m1, m2, m3 = (_number(what, argument, value) for argument, value in (("m1", m1), ("m2", m2), ("m3", m3)))
+    return emit(_combined_margin, x, label, name=name, m1=m1, m2=m2, m3=m3)

@@ -1,0 +1,296 @@
+"""Maximum and average over sliding windows."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from .._jax import jax, jnp, lax
+from ..graph.node import Blob
+from ._arrays import Array, broadcast_to, full, is_half, label, like, where_else_zero
+from ._emit import emit, op, want
+from ._window import FORMATS, Padding, counts, must_fit, sides, want_format, want_padding, want_positive
+
+Ints = int | Sequence[int]
+_LARGEST = 64  # elements of a window that are still taken slice by slice: larger ones would make programs long
+
+
+@dataclass(frozen=True)
+class _Windows:
+    """The windows over one array: all tuples have an entry for every axis of it."""
+
+    shape: tuple[int, ...]
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    pads: tuple[tuple[int, int], ...]
+    out: tuple[int, ...]
+
+    @staticmethod
+    def over(
+        x: Array, ksize: Sequence[int], strides: Sequence[int], padding: Padding, channels_first: bool, ceil_mode: bool
+    ) -> _Windows:
+        sizes = x.shape[2:] if channels_first else x.shape[1:-1]
+        pads = sides(padding, sizes, ksize, strides, None, ceil_mode)
+        out = counts(pads, sizes, ksize, strides, (1,) * len(ksize))
+
+        def every(spatial: Sequence[Any], other: Any) -> tuple[Any, ...]:
+            return (other, other, *spatial) if channels_first else (other, *spatial, other)
+
+        rest = (x.shape[0], x.shape[1 if channels_first else -1])
+        shape = (*rest, *out) if channels_first else (rest[0], *out, rest[1])
+        return _Windows(x.shape, every(ksize, 1), every(strides, 1), every(pads, (0, 0)), shape)
+
+    @property
+    def offsets(self) -> list[tuple[int, ...]]:
+        """The places in a window, row by row."""
+        return list(itertools.product(*map(range, self.kernel)))
+
+    @property
+    def are_padded(self) -> bool:
+        return any(low or high for low, high in self.pads)
+
+    def parts(self, x: Array, fill: float) -> list[Array]:
+        """For each place in a window, the elements that are there in all windows."""
+        if self.are_padded:
+            x = lax.pad(x, like(fill, x), [(low, high, 0) for low, high in self.pads])
+        ends = [(size - 1) * stride + 1 for size, stride in zip(self.out, self.strides, strict=True)]
+        return [lax.slice(x, o, [a + b for a, b in zip(o, ends, strict=True)], self.strides) for o in self.offsets]
+
+    def real(self, offset: tuple[int, ...]) -> Array | None:
+        """Which windows have an element of the input, not padding, at that place; None for all."""
+        mask = None
+        for axis, (o, (low, _)) in enumerate(zip(offset, self.pads, strict=True)):
+            place = np.arange(self.out[axis]) * self.strides[axis] + o - low
+            inside = (place >= 0) & (place < self.shape[axis])
+            if not inside.all():
+                here = lax.broadcast_in_dim(inside, self.out, (axis,))
+                mask = here if mask is None else lax.bitwise_and(mask, here)
+        return mask
+
+    def spread(self, parts: Sequence[Array]) -> Array:
+        """The reverse of ``parts``: sums what belongs to the same element of the input."""
+        if self.kernel == self.strides:
+            return self._tiled(parts)
+        placed = []
+        for offset, part in zip(self.offsets, parts, strict=True):
+            edges = []
+            for axis, (o, (low, _)) in enumerate(zip(offset, self.pads, strict=True)):
+                before, stride = o - low, self.strides[axis]
+                edges.append((before, self.shape[axis] - before - (self.out[axis] - 1) * stride - 1, stride - 1))
+            placed.append(lax.pad(part, like(0, part), edges))
+        return reduce(lax.add, placed)
+
+    def _tiled(self, parts: Sequence[Array]) -> Array:
+        """Windows that do not overlap: each element of the input has one place, so nothing is added up."""
+        arrays = list(parts)
+        rank = len(self.out)
+        done = {axis: (size,) for axis, size in enumerate(self.out)}
+        for axis in reversed(range(rank)):  # the last axis varies fastest among the places
+            k = self.kernel[axis]
+            if k > 1:
+                done[axis] = (self.out[axis], k)
+                shape = [s for a in range(rank) for s in (done[a] if a != axis else (self.out[axis], 1))]
+                widened = [lax.reshape(a, shape) for a in arrays]
+                position = sum(len(done[a]) for a in range(axis)) + 1
+                arrays = [lax.concatenate(widened[i : i + k], position) for i in range(0, len(widened), k)]
+        (whole,) = arrays
+        whole = lax.reshape(whole, [size * k for size, k in zip(self.out, self.kernel, strict=True)])
+        edges = [(-low, size + low - covered, 0) for size, (low, _), covered in zip(self.shape, self.pads, whole.shape, strict=True)]
+        return lax.pad(whole, like(0, whole), edges) if any(e != (0, 0, 0) for e in edges) else whole
+
+    def elements(self) -> np.ndarray:
+        """How many elements of the input each window has, in a shape that broadcasts to the output's."""
+        total = np.ones((1,) * len(self.out), np.int64)
+        for axis, (size, (low, _), k, stride) in enumerate(zip(self.shape, self.pads, self.kernel, self.strides, strict=True)):
+            begin = np.arange(self.out[axis]) * stride - low
+            inside = np.maximum(np.minimum(begin + k, size) - np.maximum(begin, 0), 0)
+            inside = inside[:1] if (inside == inside[0]).all() else inside
+            total = total * inside.reshape([-1 if a == axis else 1 for a in range(len(self.out))])
+        return total
+
+
+def _sums(x: Array, windows: _Windows) -> Array:
+    if math.prod(windows.kernel) > _LARGEST:
+        return lax.reduce_window(x, like(0, x), lax.add, windows.kernel, windows.strides, windows.pads)
+    return reduce(lax.add, windows.parts(x, 0.0))
+
+
+def _share(windows: _Windows, x: Array) -> Array:
+    """1 / the number of elements of each window."""
+    with np.errstate(divide="ignore"):  # a window in the padding: 0 * inf is NaN
+        share = (1.0 / windows.elements()).astype(x.dtype)
+    return share.reshape(())[()] if share.size == 1 else broadcast_to(share, windows.out)
+
+
+# Measured on 2 cores, (100, 32, 28, 28) float32, 2x2 windows, forward and backward in one program: slices 2.2 ms,
+# reduce_window and its own gradient 35 ms.
+def _max_pool(x: Array, *, ksize: Any, strides: Any, padding: Padding, channels_first: bool, ceil_mode: bool) -> Array:
+    windows = _Windows.over(x, ksize, strides, padding, channels_first, ceil_mode)
+    if math.prod(windows.kernel) > _LARGEST:
+        y = lax.reduce_window(x, like(-math.inf, x), lax.max, windows.kernel, windows.strides, windows.pads)
+    else:
+        y = reduce(lax.max, windows.parts(x, -math.inf))
+    empty = windows.elements() == 0
+    if empty.any():  # only ceil_mode makes windows that lie in the padding
+        y = lax.select(np.broadcast_to(empty, y.shape), full(float(jnp.finfo(x.dtype).min), y), y)
+    return y
+
+
+def _max_pool_grad(inputs: Any, outputs: Any, cotangents: Any, **attrs: Any) -> tuple[Array]:
+    (x,), (y,), (dy,) = inputs, outputs, cotangents
+    windows = _Windows.over(x, **attrs)
+    if math.prod(windows.kernel) > _LARGEST:
+        return (jax.vjp(lambda v: _max_pool(v, **attrs), x)[1](dy)[0],)
+    taken, parts = None, []
+    for offset, part in zip(windows.offsets, windows.parts(x, -math.inf), strict=True):
+        hit = lax.bitwise_not(lax.lt(part, y))  # true at a NaN, too, so that it does not vanish from the gradient
+        real = windows.real(offset)
+        hit = hit if real is None else lax.bitwise_and(hit, real)
+        first = hit if taken is None else lax.bitwise_and(hit, lax.bitwise_not(taken))
+        taken = hit if taken is None else lax.bitwise_or(taken, hit)
+        parts.append(where_else_zero(first, dy))
+    return (windows.spread(parts),)
+
+
+def _avg_pool(x: Array, *, ksize: Any, strides: Any, padding: Padding, channels_first: bool, ceil_mode: bool) -> Array:
+    windows = _Windows.over(x, ksize, strides, padding, channels_first, ceil_mode)
+    wide = lax.convert_element_type(x, np.float32) if is_half(x) else x
+    y = _sums(wide, windows)
+    return lax.convert_element_type(lax.mul(y, _share(windows, y)), x.dtype)
+
+
+def _avg_pool_grad(inputs: Any, outputs: Any, cotangents: Any, **attrs: Any) -> tuple[Array]:
+    (x,), (dy,) = inputs, cotangents
+    windows = _Windows.over(x, **attrs)
+    share = lax.mul(dy, _share(windows, dy))
+    if math.prod(windows.kernel) > _LARGEST:
+        return (jax.vjp(lambda v: _sums(v, windows), x)[1](share)[0],)
+    return (windows.spread([share] * len(windows.offsets)),)
+
+
+_MAX = {n: op(f"max_pool_{n}d", grad=_max_pool_grad)(_max_pool) for n in FORMATS}
+_AVERAGE = {n: op(f"avg_pool_{n}d", grad=_avg_pool_grad)(_avg_pool) for n in FORMATS}
+
+
+def _pool(
+    kind: str, n: int, x: Any, ksize: Any, strides: Any, padding: Any, data_format: Any, ceil_mode: bool, name: str | None
+) -> Blob:
+    made = (_MAX if kind == "max" else _AVERAGE)[n]
+    what = label(f"{kind}_pool{n}d", name)
+    want.floating(what, want.blob(what, "input", x))
+    want.rank(what, x, n + 2, n + 2)
+    first = want_format(what, data_format, n, ("NCHW_VECT_C",) if n == 2 else ())
+    size = want_positive(what, "ksize", ksize, n)
+    steps = want_positive(what, "strides", 1 if strides is None else strides, n)
+    pads = want_padding(what, padding, n, first)
+    ceil = bool(ceil_mode) and not isinstance(pads, str)
+    must_fit(what, x, first, pads, size, steps, (1,) * n, ceil)
+    prefix = f"{kind.capitalize()}Pool{n}D"
+    return emit(made, x, name=name, prefix=prefix, ksize=size, strides=steps, padding=pads, channels_first=first, ceil_mode=ceil)
+
+
+def max_pool2d(
+    input: Blob,
+    ksize: Ints,
+    strides: Ints,
+    padding: Any,
+    data_format: str = "NCHW",
+    ceil_mode: bool = False,
+    name: str | None = None,
+) -> Blob:
+    """The maximum of each window. The gradient goes to the first maximum of a window, row by row.
+
+    Args:
+      input: (N, C, H, W), or (N, H, W, C) for "NHWC"; floating.
+      ksize: the window: an int or a pair > 0.
+      strides: an int or a pair > 0; None means 1.
+      padding: "VALID": none. "SAME" = "SAME_LOWER": the output has ceil(size / stride) elements, an odd total pads more
+        before; "SAME_UPPER" more after. Or an entry for each axis of the input, an int or (before, after). Padding is
+        never chosen.
+      data_format: "NCHW", "NHWC" or "NCHW_VECT_C" (as "NCHW").
+      ceil_mode: with a padding list, a last window that begins inside may end outside.
+      name: name of the op.
+    Returns: Blob of input's dtype and rank.
+    Raises: ArgumentError, ShapeError (rank; a window that does not fit), DtypeError.
+    Example: >>> y = flow.nn.max_pool2d(x, ksize=2, strides=2, padding="SAME")   # (8, 3, 28, 28) -> (8, 3, 14, 14)
+    """
+    return _pool("max", 2, input, ksize, strides, padding, data_format, ceil_mode, name)
+
+
+def avg_pool2d(
+    input: Blob,
+    ksize: Ints,
+    strides: Ints,
+    padding: Any,
+    data_format: str = "NCHW",
+    ceil_mode: bool = False,
+    name: str | None = None,
+) -> Blob:
+    """The mean of each window over the elements that it really has: padding is not counted.
+
+    Args, Returns, Raises: as ``max_pool2d``.
+    Example: >>> y = flow.nn.avg_pool2d(x, ksize=2, strides=2, padding="VALID")   # (8, 3, 28, 28) -> (8, 3, 14, 14)
+    """
+    return _pool("avg", 2, input, ksize, strides, padding, data_format, ceil_mode, name)
+
+
+def max_pool3d(
+    input: Blob,
+    ksize: Ints,
+    strides: Ints,
+    padding: Any,
+    data_format: str = "NCDHW",
+    ceil_mode: bool = False,
+    name: str | None = None,
+) -> Blob:
+    """The maximum of each window of three axes.
+
+    Args, Returns, Raises: as ``max_pool2d``, for (N, C, D, H, W), or (N, D, H, W, C) with "NDHWC".
+    Example: >>> y = flow.nn.max_pool3d(x, ksize=2, strides=2, padding="VALID")   # (1, 3, 8, 8, 8) -> (1, 3, 4, 4, 4)
+    """
+    return _pool("max", 3, input, ksize, strides, padding, data_format, ceil_mode, name)
+
+
+def avg_pool3d(
+    input: Blob,
+    ksize: Ints,
+    strides: Ints,
+    padding: Any,
+    data_format: str = "NCDHW",
+    ceil_mode: bool = False,
+    name: str | None = None,
+) -> Blob:
+    """The mean of each window of three axes over the elements that it really has.
+
+    Args, Returns, Raises: as ``max_pool2d``, for (N, C, D, H, W), or (N, D, H, W, C) with "NDHWC".
+    Example: >>> y = flow.nn.avg_pool3d(x, ksize=2, strides=2, padding="VALID")   # (1, 3, 8, 8, 8) -> (1, 3, 4, 4, 4)
+    """
+    return _pool("avg", 3, input, ksize, strides, padding, data_format, ceil_mode, name)
+
+
+def max_pool1d(
+    input: Blob, ksize: Ints, strides: Ints, padding: Any, data_format: str = "NWC", name: str | None = None
+) -> Blob:
+    """The maximum of each window of one axis.
+
+    Args, Returns, Raises: as ``max_pool2d``, for (N, W, C), or (N, C, W) with "NCW". (OneFlow has no such kernel.)
+    Example: >>> y = flow.nn.max_pool1d(x, ksize=2, strides=2, padding="VALID", data_format="NCW")   # (8, 3, 28) -> (8, 3, 14)
+    """
+    return _pool("max", 1, input, ksize, strides, padding, data_format, False, name)
+
+
+def avg_pool1d(
+    input: Blob, ksize: Ints, strides: Ints, padding: Any, data_format: str = "NCW", name: str | None = None
+) -> Blob:
+    """The mean of each window of one axis over the elements that it really has.
+
+    Args, Returns, Raises: as ``max_pool2d``, for (N, C, W), or (N, W, C) with "NWC". (OneFlow has no such kernel.)
+    Example: >>> y = flow.nn.avg_pool1d(x, ksize=2, strides=2, padding="VALID")   # (8, 3, 28) -> (8, 3, 14)
+    """
+    return _pool("avg", 1, input, ksize, strides, padding, data_format, False, name)

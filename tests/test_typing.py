@@ -9,6 +9,8 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import oneflow.typing as tp
 from oneflow import dtype as flow
@@ -298,3 +300,23 @@ def test_results_that_do_not_match(
         match_return(parse_return(annotation, _plain), make(blobs), "train_job")
     assert "test_typing.py" in str(error.value)
     assert isinstance(error.value, AssertionError)
+
+
+NESTED = st.recursive(
+    st.integers(0, 3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.lists(inner, max_size=3).map(tuple) | st.dictionaries(st.text(), inner, max_size=3)
+    ),
+    max_leaves=12,
+)
+
+
+@given(NESTED)
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_nesting_comes_back(blobs: list[Blob], nested: object) -> None:
+    """Whatever a body returns, a call gives the same nesting, each leaf by its own value."""
+    returned = tp.map_structure(lambda _, i: blobs[i], nested)
+    for annotation in (inspect.Signature.empty, tp.Bundle[N]):
+        leaves, rebuild, kinds = match_return(parse_return(annotation, _plain), returned, "job")
+        assert rebuild([int(leaf.op_name.removeprefix("Input_")) for leaf in leaves]) == nested
+        assert len(kinds) == len(leaves)

@@ -28,7 +28,7 @@ _NATIVE = "libraries of OneFlow's native ops cannot be run"
 # devices
 gpu_device_num = setting("gpu_device_num", int, None, "GPUs per machine for jobs without a placement; 1 by default.", minimum=0)
 cpu_device_num = setting("cpu_device_num", int, None, "CPU devices per machine for jobs without a placement.", minimum=0)
-machine_num = setting("machine_num", int, 0, "Machines for jobs without a placement; 0 means all of flow.env.machine.", minimum=0)
+machine_num = setting("machine_num", int, 0, "no effect: a run has one machine", minimum=0)
 strict_devices = setting(
     "strict_devices", bool, False,
     'Makes a "gpu" placement on a machine without GPUs an error; otherwise the CPU stands in, with one notice.', implied=True,

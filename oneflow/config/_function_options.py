@@ -35,11 +35,11 @@ FUNCTION_OPTIONS: list[Option] = [
            aliases=("default_distribute_strategy",)),
     Option("default_placement_scope", (PlacementScope,), None,
            "flow.scope.placement(...): the job's outermost placement, by default all devices of flow.config."),
-    Option("concurrency_width", (int,), 128, "At most this many calls of the job are submitted and not delivered.", minimum=1),
+    Option("concurrency_width", (int,), 128, "no effect: the number of calls in flight adapts itself", minimum=1),
     # training, the older way
     Option("train.primary_lr", (float,), None, "Learning rate of the dict style of training."),
     Option("train.secondary_lr", (float,), None,
-           'Learning rate of variables with model_name="bias" (dict style); the primary one by default.'),
+           "no effect: no update rule reads it (as in OneFlow v0.3)"),
     Option("train.model_update_conf", (dict,), None, 'Update rule of the dict style, e.g. {"momentum_conf": {"beta": 0.9}}.'),
     Option("train.loss_scale_factor", (float,), None, "Static loss scale of the dict style."),
     Option("train.num_gradient_accumulation_steps", (int,), 1, "Splits the inputs into micro-batches, one update for all.",

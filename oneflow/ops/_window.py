@@ -44,8 +44,8 @@ def want_padding(what: str, padding: Any, n: int, channels_first: bool) -> Paddi
         return name
     example = f"write {[[0, 0], [0, 0], *[[1, 1]] * n] if channels_first else [[0, 0], *[[1, 1]] * n, [0, 0]]}"
     if not isinstance(padding, (list, tuple)) or len(padding) != n + 2:
-        fail(ArgumentError, what, f"padding must be a string or a list with an entry for each of the input's {n + 2} axes, got {padding!r}",
-             (), example)  # fmt: skip
+        rule = f"padding must be a string or a list with an entry for each of the input's {n + 2} axes, got {padding!r}"
+        fail(ArgumentError, what, rule, (), example)
     pairs = [want.ints(what, f"padding[{i}]", entry, 2) for i, entry in enumerate(padding)]
     if any(side < 0 for pair in pairs for side in pair):
         fail(ArgumentError, what, f"padding must not be negative, got {padding!r}")
@@ -94,7 +94,11 @@ def sides(
 
 
 def counts(
-    padding: Sequence[tuple[int, int]], sizes: Sequence[int], kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
+    padding: Sequence[tuple[int, int]],
+    sizes: Sequence[int],
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
 ) -> tuple[int, ...]:
     """How many windows there are along each spatial axis."""
     return tuple(

@@ -9,7 +9,6 @@ from typing import Any
 from .._jax import lax
 from ..errors import ArgumentError, ShapeError
 from ..graph.node import Blob
-from ..graph.op import OpDef
 from ._arrays import Array, label, like
 from ._emit import emit, fail, op, want
 from ._window import FORMATS, Padding, must_fit, sides, spatial, spec, want_format, want_padding, want_positive
@@ -24,7 +23,8 @@ def _columns(x: Array, kernel: Sequence[int], pads: Sequence[tuple[int, int]]) -
     n, c = x.shape[:2]
     parts = []
     for flat in range(math.prod(kernel)):
-        offset, rest = [], flat
+        offset: list[int] = []
+        rest = flat
         for k in reversed(kernel):
             offset.insert(0, rest % k)
             rest //= k
@@ -34,7 +34,15 @@ def _columns(x: Array, kernel: Sequence[int], pads: Sequence[tuple[int, int]]) -
 
 
 def _conv(
-    x: Array, w: Array, *, strides: tuple[int, ...], padding: Padding, dilations: tuple[int, ...], groups: int, x_spec: str, w_spec: str
+    x: Array,
+    w: Array,
+    *,
+    strides: tuple[int, ...],
+    padding: Padding,
+    dilations: tuple[int, ...],
+    groups: int,
+    x_spec: str,
+    w_spec: str,
 ) -> Array:
     space = [w_spec.index(axis) for axis in x_spec if axis not in "NC"]
     kernel = [w.shape[i] for i in space]
@@ -44,7 +52,7 @@ def _conv(
     )
 
 
-_CONV = {n: op(f"conv{n}d")(_conv) for n in FORMATS}
+_CONV = {n: op(f"conv{n}d", samples=(0,), heavy=True)(_conv) for n in FORMATS}
 
 
 def convolve(
@@ -75,9 +83,9 @@ def convolve(
     channels, fan = x.shape[1 if channels_first else -1], w.shape[1 if weight_first else -1]
     want_groups(what, groups, channels, w.shape[0])
     if fan * groups != channels:
-        axis = 1 if weight_first else n + 1
-        fail(ShapeError, what, f"filters.shape[{axis}] must be input channels / groups = {channels} / {groups}, got {fan}", (x, w),
-             f"filters are laid out as {spec(n, 'O', 'I', weight_first)} when data_format is {data_format!r}")  # fmt: skip
+        rule = f"filters.shape[{1 if weight_first else n + 1}] must be input channels / groups = {channels} / {groups}, got {fan}"
+        hint = f"filters are laid out as {spec(n, 'O', 'I', weight_first)} when data_format is {data_format!r}"
+        fail(ShapeError, what, rule, (x, w), hint)
     must_fit(what, x, channels_first, pads, spatial(w.shape, weight_first), steps, spread)
     return emit(
         _CONV[n], x, w, name=name, strides=steps, padding=pads, dilations=spread, groups=groups,
@@ -187,7 +195,7 @@ def compat_conv2d(
 # --- transposed
 
 
-@op("conv2d_transpose")
+@op("conv2d_transpose", samples=(0,), heavy=True)
 def _conv_transpose(
     x: Array,
     w: Array,
@@ -227,9 +235,10 @@ def _want_transpose(
         fail(ShapeError, what, f"value and filter must have rank 4, got {x.ndim} and {w.ndim}", (x, w))
     if strides is None:
         fail(ArgumentError, what, "strides is required", (x, w), "pass strides=2, or a pair")
-    if w.shape[0] != x.shape[1 if channels_first else -1]:
-        fail(ShapeError, what, f"filter.shape[0] must be the input's channels, {x.shape[1 if channels_first else -1]}, got {w.shape[0]}",
-             (x, w), f"filters are laid out as {'(in, out, kh, kw)' if channels_first else '(in, kh, kw, out)'}")  # fmt: skip
+    channels = x.shape[1 if channels_first else -1]
+    if w.shape[0] != channels:
+        hint = f"filters are laid out as {'(in, out, kh, kw)' if channels_first else '(in, kh, kw, out)'}"
+        fail(ShapeError, what, f"filter.shape[0] must be the input's channels, {channels}, got {w.shape[0]}", (x, w), hint)
     steps = want_positive(what, "strides", strides, 2)
     return x, w, steps, want_positive(what, "dilations", 1 if dilations is None else dilations, 2), channels_first
 
@@ -267,7 +276,12 @@ def conv2d_transpose(
         fail(ArgumentError, what, "output_shape is required", (x, w), f"pass the four sizes in the order of {data_format}")
     shape = want.ints(what, "output_shape", output_shape)
     if len(shape) != 4 or shape[0] != x.shape[0]:
-        fail(ShapeError, what, f"output_shape must be four sizes, the first one the batch size {x.shape[0]}, got {output_shape!r}", (x, w))
+        fail(
+            ShapeError,
+            what,
+            f"output_shape must be four sizes, the first one the batch size {x.shape[0]}, got {output_shape!r}",
+            (x, w),
+        )
     name_of_padding = str(padding).upper()
     if name_of_padding not in ("VALID", "SAME"):
         fail(ArgumentError, what, f'padding must be "VALID" or "SAME", got {padding!r}')
@@ -277,8 +291,8 @@ def conv2d_transpose(
         extent = (k - 1) * d + 1
         same = name_of_padding == "SAME"
         if (size + s - (1 if same else extent)) // s != o:
-            fail(ShapeError, what, f"output_shape {tuple(shape)} does not fit: a {name_of_padding} convolution of {sizes} with strides {steps} "
-                 f"and window {kernel} does not give {old}", (x, w))  # fmt: skip
+            made = f"a {name_of_padding} convolution of {sizes} with strides {steps} and window {kernel} does not give {old}"
+            fail(ShapeError, what, f"output_shape {tuple(shape)} does not fit: {made}", (x, w))
         before.append(max(0, (o - 1) * s + extent - size) // 2 if same else 0)
     return _transposed(x, w, steps, spread, before, sizes, first, name)
 
@@ -311,7 +325,11 @@ def torch_conv2d_transpose(
     crop = want.ints(what, "padding_needed", padding_needed, 2)
     extra = want.ints(what, "output_padding", 0 if output_padding is None else output_padding, 2)
     if any(c < 0 or c % 2 for c in crop) or any(e < 0 for e in extra):
-        fail(ArgumentError, what, f"padding_needed must be even and output_padding >= 0, got {padding_needed!r} and {output_padding!r}")
+        fail(
+            ArgumentError,
+            what,
+            f"padding_needed must be even and output_padding >= 0, got {padding_needed!r} and {output_padding!r}",
+        )
     sizes = tuple(
         (o - 1) * s - c + (k - 1) * d + 1 + e
         for o, s, c, k, d, e in zip(spatial(x.shape, first), steps, crop, spatial(w.shape, first), spread, extra, strict=True)
@@ -322,18 +340,25 @@ def torch_conv2d_transpose(
 
 
 def _transposed(
-    x: Blob, w: Blob, strides: Sequence[int], dilations: Sequence[int], before: Sequence[int], sizes: Sequence[int], first: bool, name: Any
+    x: Blob,
+    w: Blob,
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    before: Sequence[int],
+    sizes: Sequence[int],
+    first: bool,
+    name: Any,
 ) -> Blob:
     return emit(
-        _conv_transpose, x, w, name=name, strides=tuple(strides), dilations=tuple(dilations), before=tuple(before), sizes=tuple(sizes),
-        x_spec=spec(2, "N", "C", first), w_spec=spec(2, "I", "O", first),
+        _conv_transpose, x, w, name=name, strides=tuple(strides), dilations=tuple(dilations), before=tuple(before),
+        sizes=tuple(sizes), x_spec=spec(2, "N", "C", first), w_spec=spec(2, "I", "O", first),
     )  # fmt: skip
 
 
 # --- bias
 
 
-@op("bias_add")
+@op("bias_add", samples=(0,))
 def _bias_add(x: Array, bias: Array, *, axis: int) -> Array:
     return lax.add(x, lax.broadcast_in_dim(bias, x.shape, (axis,)))
 
@@ -347,7 +372,12 @@ def want_bias(what: str, value: Blob, bias: Blob, data_format: str | None) -> in
         fail(ArgumentError, what, f"data_format must be None or one of {', '.join(formats)}, got {data_format!r}")
     axis = 1 if data_format is None or data_format.startswith("NC") else value.ndim - 1
     if bias.shape != (value.shape[axis],):
-        fail(ShapeError, what, f"bias must have shape ({value.shape[axis]},), the size of value's axis {axis}, got {bias.shape}", (value, bias))
+        fail(
+            ShapeError,
+            what,
+            f"bias must have shape ({value.shape[axis]},), the size of value's axis {axis}, got {bias.shape}",
+            (value, bias),
+        )
     return axis
 
 

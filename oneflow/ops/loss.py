@@ -10,7 +10,8 @@ import numpy as np
 from .._jax import jnp, lax
 from ..errors import ArgumentError, DtypeError, ShapeError
 from ..graph.node import Blob
-from ._arrays import Array, broadcast_to, full, is_half, label, like, select, where_else_zero
+from ._arrays import Array, broadcast_to, full, is_half, like, select, where_else_zero
+from ._arrays import label as label_of
 from ._emit import emit, fail, op, want
 
 _FLOOR = 1e-20  # probabilities below it count as it
@@ -68,12 +69,18 @@ def _want_sparse(what: str, labels: Any, prediction: Any, argument: str) -> None
     want.floating(what, want.blob(what, argument, prediction))
     want.rank(what, prediction, 2)
     if not want.blob(what, "labels", labels).dtype.is_integer:
-        fail(DtypeError, what, f"labels must be integers, got {labels.dtype.name}", (labels, prediction), "flow.cast(labels, flow.int32)")
+        fail(
+            DtypeError,
+            what,
+            f"labels must be integers, got {labels.dtype.name}",
+            (labels, prediction),
+            "flow.cast(labels, flow.int32)",
+        )
     expected = prediction.shape[:-1]
     if labels.shape not in (expected, (*expected, 1)):
-        fail(ShapeError, what, f"labels must have shape {expected} or {(*expected, 1)} for {argument} of shape {prediction.shape}, "
-             f"got {labels.shape}", (labels, prediction),
-             "for labels that are probabilities there is softmax_cross_entropy_with_logits" if labels.shape == prediction.shape else "")  # fmt: skip
+        rule = f"labels must have shape {expected} or {(*expected, 1)} for {argument} {prediction.shape}, got {labels.shape}"
+        hint = "labels that are probabilities go to softmax_cross_entropy_with_logits" if labels.shape == prediction.shape else ""
+        fail(ShapeError, what, rule, (labels, prediction), hint)
 
 
 def sparse_softmax_cross_entropy_with_logits(labels: Blob, logits: Blob, name: str | None = None) -> Blob:
@@ -90,7 +97,7 @@ def sparse_softmax_cross_entropy_with_logits(labels: Blob, logits: Blob, name: s
     Raises: ShapeError, DtypeError, ArgumentError (no Blob).
     Example: >>> loss = flow.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)   # (8,), (8, 10) -> (8,)
     """
-    _want_sparse(label("sparse_softmax_cross_entropy_with_logits", name), labels, logits, "logits")
+    _want_sparse(label_of("sparse_softmax_cross_entropy_with_logits", name), labels, logits, "logits")
     return emit(_sparse_softmax_cross_entropy, labels, logits, name=name)
 
 
@@ -127,7 +134,7 @@ def sparse_cross_entropy(labels: Blob, prediction: Blob, name: str | None = None
     Raises: ShapeError, DtypeError, ArgumentError (no Blob).
     Example: >>> loss = flow.nn.sparse_cross_entropy(labels, flow.nn.softmax(logits))
     """
-    _want_sparse(label("sparse_cross_entropy", name), labels, prediction, "prediction")
+    _want_sparse(label_of("sparse_cross_entropy", name), labels, prediction, "prediction")
     return emit(_sparse_cross_entropy, labels, prediction, name=name)
 
 
@@ -160,7 +167,7 @@ def softmax_cross_entropy_with_logits(labels: Blob, logits: Blob, name: str | No
     Raises: ShapeError, DtypeError, ArgumentError (no Blob).
     Example: >>> loss = flow.nn.softmax_cross_entropy_with_logits(flow.one_hot(labels, 10, dtype=flow.float32), logits)
     """
-    what = label("softmax_cross_entropy_with_logits", name)
+    what = label_of("softmax_cross_entropy_with_logits", name)
     _want_pair(what, ("labels", labels), ("logits", logits))
     want.rank(what, logits, 2)
     return emit(_softmax_cross_entropy, labels, logits, name=name)
@@ -192,7 +199,7 @@ def sigmoid_cross_entropy_with_logits(labels: Blob, logits: Blob, name: str | No
     Raises: ShapeError, DtypeError, ArgumentError (no Blob).
     Example: >>> loss = flow.nn.sigmoid_cross_entropy_with_logits(labels, logits)
     """
-    what = label("sigmoid_cross_entropy_with_logits", name)
+    what = label_of("sigmoid_cross_entropy_with_logits", name)
     want.floating(what, want.blob(what, "logits", logits))
     if not want.blob(what, "labels", labels).dtype.is_integer:
         want.same_dtype(what, (labels, logits))
@@ -241,13 +248,9 @@ def smooth_l1_loss(prediction: Blob, label: Blob, beta: float = 1.0, name: str |
     Raises: ArgumentError, ShapeError, DtypeError.
     Example: >>> loss = flow.smooth_l1_loss(boxes, targets, beta=0.11)
     """
-    what = _label("smooth_l1_loss", name)
+    what = label_of("smooth_l1_loss", name)
     _want_pair(what, ("prediction", prediction), ("label", label))
     return emit(_smooth_l1, prediction, label, name=name, beta=_number(what, "beta", beta, at_least=0.0))
-
-
-def _label(function: str, name: str | None) -> str:
-    return label(function, name)
 
 
 def _number(what: str, argument: str, value: Any, at_least: float | None = None) -> float:
@@ -279,9 +282,7 @@ def _combined_margin(x: Array, labels: Array, *, m1: float, m2: float, m3: float
     return select(_at_label(labels, x), lax.sub(moved, like(m3, x)), x)
 
 
-def combined_margin_loss(
-    x: Blob, label: Blob, m1: float = 1, m2: float = 0, m3: float = 0, name: str | None = None
-) -> Blob:
+def combined_margin_loss(x: Blob, label: Blob, m1: float = 1, m2: float = 0, m3: float = 0, name: str | None = None) -> Blob:
     """cos(m1 * acos(x) + m2) - m3 in the column of the label, x elsewhere: logits, not yet a loss.
 
     SphereFace is m1, ArcFace m2, CosFace m3; scale the result and give it to a sparse cross entropy.
@@ -295,7 +296,7 @@ def combined_margin_loss(
     Raises: ArgumentError, ShapeError, DtypeError.
     Example: >>> logits = flow.combined_margin_loss(cosines, labels, m2=0.5) * 64.0   # Deng et al., 2019
     """
-    what = _label("combined_margin_loss", name)
+    what = label_of("combined_margin_loss", name)
     want.rank(what, want.blob(what, "x", x), 2, 2)
     _want_sparse(what, label, x, "x")
     m1, m2, m3 = (_number(what, argument, value) for argument, value in (("m1", m1), ("m2", m2), ("m3", m3)))

@@ -9,7 +9,7 @@ from typing import Any
 from .._jax import lax
 from ..errors import ArgumentError, ShapeError
 from ..graph.node import Blob
-from ._arrays import Array, broadcast_to, full, label, like, select, where_else_zero
+from ._arrays import Array, broadcast_to, full, label, like, where_else_zero
 from ._emit import emit, emit_many, fail, is_number, op, want
 from .loss import widen
 
@@ -21,17 +21,17 @@ def _between_grad(inputs: Any, outputs: Any, cotangents: Any, *, low: float, hig
     return (where_else_zero(lax.bitwise_and(lax.gt(y, full(low, y)), lax.lt(y, full(high, y))), dy),)
 
 
-@op("hardtanh", grad=_between_grad)
+@op("hardtanh", samples=(0,), grad=_between_grad)
 def _hardtanh(x: Array, *, low: float, high: float) -> Array:
     return lax.clamp(like(low, x), x, like(high, x))
 
 
-@op("leaky_relu")
+@op("leaky_relu", samples=(0,))
 def _leaky_relu(x: Array, *, alpha: float) -> Array:
     return lax.select(lax.gt(x, full(0, x)), x, lax.mul(x, like(alpha, x)))
 
 
-@op("elu")
+@op("elu", samples=(0,))
 def _elu(x: Array, *, alpha: float) -> Array:
     below = lax.mul(lax.expm1(lax.min(x, full(0, x))), like(alpha, x))
     return lax.select(lax.gt(x, full(0, x)), x, below)
@@ -51,7 +51,7 @@ def _hardsigmoid_grad(inputs: Any, outputs: Any, cotangents: Any) -> tuple[Array
     return (where_else_zero(_inside(x), lax.mul(dy, like(1 / 6, x))),)
 
 
-@op("hardsigmoid", grad=_hardsigmoid_grad)
+@op("hardsigmoid", samples=(0,), grad=_hardsigmoid_grad)
 def _hardsigmoid(x: Array) -> Array:
     return _ramp(x)
 
@@ -63,18 +63,18 @@ def _hardswish_grad(inputs: Any, outputs: Any, cotangents: Any) -> tuple[Array]:
     return (lax.mul(dy, lax.select(_inside(x), slope, outside)),)
 
 
-@op("hardswish", grad=_hardswish_grad)
+@op("hardswish", samples=(0,), grad=_hardswish_grad)
 def _hardswish(x: Array) -> Array:
     return lax.mul(x, _ramp(x))
 
 
-@op("mish")
+@op("mish", samples=(0,))
 def _mish(x: Array) -> Array:
     softplus = lax.add(lax.max(x, full(0, x)), lax.log1p(lax.exp(lax.neg(lax.abs(x)))))
     return lax.mul(x, lax.tanh(softplus))
 
 
-@op("swish")
+@op("swish", samples=(0,))
 def _swish(x: Array, *, beta: float) -> Array:
     return lax.mul(x, lax.logistic(lax.mul(x, like(beta, x)) if beta != 1 else x))
 
@@ -371,5 +371,10 @@ def PixelShufflev2(input: Blob, h_upscale_factor: int, w_upscale_factor: int, na
         if isinstance(factor, bool) or not isinstance(factor, int) or factor <= 0:
             fail(ArgumentError, what, f"{argument} must be an int > 0, got {factor!r}", (input,))
     if input.shape[1] % (h_upscale_factor * w_upscale_factor):
-        fail(ShapeError, what, f"the {input.shape[1]} channels must be divisible by {h_upscale_factor} * {w_upscale_factor}", (input,))
+        fail(
+            ShapeError,
+            what,
+            f"the {input.shape[1]} channels must be divisible by {h_upscale_factor} * {w_upscale_factor}",
+            (input,),
+        )
     return emit(_pixel_shuffle, input, name=name, prefix="PixelShuffle", h=h_upscale_factor, w=w_upscale_factor)

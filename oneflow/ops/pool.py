@@ -90,7 +90,7 @@ class _Windows:
         """Windows that do not overlap: each element of the input has one place, so nothing is added up."""
         arrays = list(parts)
         rank = len(self.out)
-        done = {axis: (size,) for axis, size in enumerate(self.out)}
+        done: dict[int, tuple[int, ...]] = {axis: (size,) for axis, size in enumerate(self.out)}
         for axis in reversed(range(rank)):  # the last axis varies fastest among the places
             k = self.kernel[axis]
             if k > 1:
@@ -101,7 +101,9 @@ class _Windows:
                 arrays = [lax.concatenate(widened[i : i + k], position) for i in range(0, len(widened), k)]
         (whole,) = arrays
         whole = lax.reshape(whole, [size * k for size, k in zip(self.out, self.kernel, strict=True)])
-        edges = [(-low, size + low - covered, 0) for size, (low, _), covered in zip(self.shape, self.pads, whole.shape, strict=True)]
+        edges = [
+            (-low, size + low - covered, 0) for size, (low, _), covered in zip(self.shape, self.pads, whole.shape, strict=True)
+        ]
         return lax.pad(whole, like(0, whole), edges) if any(e != (0, 0, 0) for e in edges) else whole
 
     def elements(self) -> np.ndarray:
@@ -174,8 +176,8 @@ def _avg_pool_grad(inputs: Any, outputs: Any, cotangents: Any, **attrs: Any) -> 
     return (windows.spread([share] * len(windows.offsets)),)
 
 
-_MAX = {n: op(f"max_pool_{n}d", grad=_max_pool_grad)(_max_pool) for n in FORMATS}
-_AVERAGE = {n: op(f"avg_pool_{n}d", grad=_avg_pool_grad)(_avg_pool) for n in FORMATS}
+_MAX = {n: op(f"max_pool_{n}d", grad=_max_pool_grad, samples=(0,))(_max_pool) for n in FORMATS}
+_AVERAGE = {n: op(f"avg_pool_{n}d", grad=_avg_pool_grad, samples=(0,))(_avg_pool) for n in FORMATS}
 
 
 def _pool(
@@ -274,9 +276,7 @@ def avg_pool3d(
     return _pool("avg", 3, input, ksize, strides, padding, data_format, ceil_mode, name)
 
 
-def max_pool1d(
-    input: Blob, ksize: Ints, strides: Ints, padding: Any, data_format: str = "NWC", name: str | None = None
-) -> Blob:
+def max_pool1d(input: Blob, ksize: Ints, strides: Ints, padding: Any, data_format: str = "NWC", name: str | None = None) -> Blob:
     """The maximum of each window of one axis.
 
     Args, Returns, Raises: as ``max_pool2d``, for (N, W, C), or (N, C, W) with "NCW". (OneFlow has no such kernel.)
@@ -285,9 +285,7 @@ def max_pool1d(
     return _pool("max", 1, input, ksize, strides, padding, data_format, False, name)
 
 
-def avg_pool1d(
-    input: Blob, ksize: Ints, strides: Ints, padding: Any, data_format: str = "NCW", name: str | None = None
-) -> Blob:
+def avg_pool1d(input: Blob, ksize: Ints, strides: Ints, padding: Any, data_format: str = "NCW", name: str | None = None) -> Blob:
     """The mean of each window of one axis over the elements that it really has.
 
     Args, Returns, Raises: as ``max_pool2d``, for (N, C, W), or (N, W, C) with "NWC". (OneFlow has no such kernel.)

@@ -1,0 +1,109 @@
+"""Dropout and its mask."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from .._jax import jax, lax
+from ..errors import ArgumentError
+from ..graph.graph import current
+from ..graph.node import Blob
+from ._arrays import Array, full, label, like
+from ._emit import emit, fail, op, want
+
+
+def seeded(key: Any, seed: int | None) -> Any:
+    """The call's key, or another stream of it for each seed that a user gives."""
+    return key if seed is None else jax.random.fold_in(key, np.uint32(seed % 2**32))
+
+
+def random_mask(key: Any, shape: tuple[int, ...], probability: float) -> Array:
+    """True with this probability, to a precision of 2**-16 (exactly where 256 * probability is whole).
+
+    Random bits are what dropout spends its time on, so no more are drawn than that takes.
+    """
+    width = 8 if (probability * 256).is_integer() else 16
+    kind = np.uint8 if width == 8 else np.uint16
+    threshold = math.floor(probability * 2**width + 0.5)
+    if threshold == 2**width:
+        return lax.full(shape, True)
+    return lax.lt(jax.random.bits(key, shape, kind), lax.full(shape, threshold, kind))
+
+
+def scaled_where(mask: Array, x: Array, rate: float) -> Array:
+    """x / (1 - rate) where the mask is set, else 0."""
+    return lax.select(mask, lax.mul(x, like(1.0 / (1.0 - rate), x)), full(0, x))
+
+
+@op("dropout", random=True)
+def _dropout(x: Array, *, rate: float, seed: int | None, key: Any) -> Array:
+    return scaled_where(random_mask(seeded(key, seed), x.shape, 1.0 - rate), x, rate)
+
+
+@op("random_mask_like", random=True, stops=True)
+def _random_mask_like(like: Array, *, rate: float, seed: int | None, key: Any) -> Array:
+    return lax.convert_element_type(random_mask(seeded(key, seed), like.shape, 1.0 - rate), np.int8)
+
+
+def want_rate(what: str, rate: Any, noise_shape: Any, seed: Any, name: str | None) -> float:
+    """Checks what all dropouts share."""
+    if isinstance(rate, bool) or not isinstance(rate, (int, float, np.integer, np.floating)) or not 0 <= rate < 1:
+        fail(ArgumentError, what, f"rate must be a number in [0, 1), got {rate!r}", (), "rate is the share that is dropped")
+    if noise_shape is not None:
+        fail(ArgumentError, what, f"noise_shape must stay None, got {noise_shape!r}")
+    want_seed(what, seed, name)
+    return float(rate)
+
+
+def want_seed(what: str, seed: Any, name: str | None, *, needs_name: bool = True) -> None:
+    """A seed is None or an int, and goes with a name."""
+    if seed is None:
+        return
+    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)):
+        fail(ArgumentError, what, f"seed must be an int or None, got {seed!r}")
+    if name is None and needs_name:
+        fail(ArgumentError, what, "an op with a seed needs a name", (), 'pass name="..."; without a seed no name is needed')
+
+
+def dropout(x: Blob, rate: float, noise_shape: Any = None, seed: int | None = None, name: str | None = None) -> Blob:
+    """Sets elements to 0 with probability ``rate``, and divides the others by 1 - rate; other ones at every call.
+
+    In a predict job, or with rate 0, x itself is the result.
+
+    Args:
+      x: floating.
+      rate: in [0, 1).
+      noise_shape: must stay None.
+      seed: chooses another stream of the job's random numbers; needs a name.
+      name: name of the op.
+    Returns: Blob of x's shape and dtype.
+    Raises: ArgumentError, DtypeError.
+    Example: >>> y = flow.nn.dropout(x, rate=0.5)   # Srivastava et al., 2014
+    """
+    what = label("dropout", name)
+    share = want_rate(what, rate, noise_shape, seed, name)
+    want.floating(what, want.blob(what, "x", x))
+    if not current("flow.nn.dropout").train or share == 0:
+        return x
+    return emit(_dropout, x, name=name, rate=share, seed=seed)
+
+
+def random_mask_like(like: Blob, rate: float, seed: int | None = None, noise_shape: Any = None, name: str | None = None) -> Blob:
+    """0 with probability ``rate``, else 1; another mask at every call.
+
+    Args:
+      like: gives the shape; any dtype.
+      rate: in [0, 1).
+      seed: chooses another stream of the job's random numbers; needs a name.
+      noise_shape: must stay None.
+      name: name of the op.
+    Returns: Blob of like's shape, int8.
+    Raises: ArgumentError.
+    Example: >>> mask = flow.nn.random_mask_like(x, rate=0.1)
+    """
+    what = label("random_mask_like", name)
+    share = want_rate(what, rate, noise_shape, seed, name)
+    return emit(_random_mask_like, want.blob(what, "like", like), name=name, rate=share, seed=seed)

@@ -20,7 +20,7 @@ from .compiler.program import Plan, plan
 from .config import FunctionConfig, Resource
 from .dist import Placement, parse_placement
 from .errors import ArgumentError, FeedError, ModeError, ReturnError
-from .graph.graph import Graph, current_or_none, tracing
+from .graph.graph import Graph, current, current_or_none, tracing
 from .graph.node import Blob, Scope
 from .local import LocalTensor, LocalTensorList
 from .optimizer.dict_config import optimizer_from_config
@@ -43,6 +43,7 @@ class JobFunction:
         self.name = function.__name__
         self.train = train
         self.config = config
+        self.config.job_type = "train" if train else "predict"
         self.source = of_function(function)
         self._declared = declared
         self._function = function
@@ -56,6 +57,7 @@ class JobFunction:
         self._feeds: Feeds | None = None
         self._delivery: Delivery | None = None
         self._asynchronous = False
+        self._gives_nothing = False
         self._executables: OrderedDict[Any, Executable] = OrderedDict()
         self._executable: Executable | None = None
         self._build_seconds = 0.0
@@ -109,7 +111,8 @@ class JobFunction:
         self._feeds = Feeds(self.name, graph.inputs, structure)
         convert = _converter(leaves, rebuild, kinds)
         self._delivery = Delivery(self.name, dispatcher, convert, made.watched)
-        self._asynchronous = convert is None or self._returns.callback or not self._returns.annotated
+        self._gives_nothing = returned is None and not self._returns.callback
+        self._asynchronous = self._gives_nothing or self._returns.callback or not self._returns.annotated
         self._plan = made
         self._graph = graph
 
@@ -198,7 +201,7 @@ class JobFunction:
         if self._asynchronous:
             dispatcher.wait_for_slot()
             result = executable.launch(tuple([owned(feed) for feed in feeds]), delivery)
-            return None if delivery.convert is None else result
+            return None if self._gives_nothing else result
         if delivery.watches:
             dispatcher.wait_for_slot()
             result = executable.launch(feeds, delivery)
@@ -208,7 +211,7 @@ class JobFunction:
         _, fetched, _, token = executable.launch(feeds)
         if token:
             token[0].block_until_ready()
-        return delivery.convert(fetched)  # type: ignore[misc]
+        return delivery.convert(fetched)
 
     # --- looking at it
 
@@ -263,10 +266,10 @@ def _number(graph: Graph, blob: Blob) -> int:
     return next(i for i, spec in enumerate(graph.inputs) if spec.blob is blob)
 
 
-def _converter(leaves: list[Blob], rebuild: Callable[[list[Any]], Any], kinds: list[str]) -> Callable[[Any], Any] | None:
-    """From fetched device arrays to what the call gives; None for a job that returns nothing."""
+def _converter(leaves: list[Blob], rebuild: Callable[[list[Any]], Any], kinds: list[str]) -> Callable[[Any], Any]:
+    """From fetched device arrays to what the call gives."""
     if not leaves:
-        return None
+        return lambda arrays: rebuild([])
     each = [_leaf_converter(kind, blob) for kind, blob in zip(kinds, leaves, strict=True)]
     probe = object()
     if len(each) == 1 and rebuild([probe]) is probe:
@@ -352,3 +355,8 @@ def job_summary(job: JobFunction) -> JobSummary:
     if not isinstance(job, JobFunction):
         refuse(ArgumentError, f"flow.job_summary needs a job function, got {job!r}"[:300])
     return job.summary()
+
+
+def current_global_function_desc() -> Any:
+    """The settings of the job whose body is running: ``IsTrainable()``, ``job_config_proto``. Raises ModeError outside jobs."""
+    return current("flow.current_global_function_desc()").config.function_desc

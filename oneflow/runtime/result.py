@@ -22,12 +22,12 @@ _UNSET: Any = object()
 class Delivery:
     """What all results of one job have in common.
 
-    ``convert`` makes the value of a call of its fetched device arrays; None where the job returns nothing.
+    ``convert`` makes the value of a call of its fetched device arrays.
     """
 
     job_name: str
     dispatcher: Dispatcher
-    convert: Callable[[Any], Any] | None
+    convert: Callable[[Any], Any]
     watches: tuple[Watch, ...]
 
 
@@ -79,8 +79,7 @@ class Result:
             raise self._error
         arrays = self._arrays  # before the look at _value: another thread may be setting both
         if self._value is _UNSET:
-            convert = self._delivery.convert
-            self._value = None if convert is None else convert(arrays)
+            self._value = self._delivery.convert(arrays)
             self._arrays = ()
         return self._value
 

@@ -9,6 +9,7 @@ from weakref import WeakSet
 import numpy as np
 
 from ..config import Resource
+from ..config._environment import start_environment
 from ..errors import ArgumentError, ModeError
 from ..graph.graph import Graph, Variable, current_or_none
 from .dispatch import dispatcher
@@ -60,6 +61,8 @@ class Session:
         self._check_open()
         first: BaseException | None = None
         with build_lock:
+            if not self.started:
+                start_environment()
             self.started = True
             Resource.freeze()
             for job in list(self.jobs.values()):

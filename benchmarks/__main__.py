@@ -1,0 +1,61 @@
+"""``python -m benchmarks``: runs the cases, prints tables, writes them into the docs where asked to."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from . import data
+from .cases import building, first_step, input_bound, memory, tiny, training
+from .effort import FULL, QUICK, Effort
+from .process import ROOT
+from .report import Section, as_text, machine, write_docs
+
+CASES: dict[str, Callable[[Effort, Path], list[Section]]] = {
+    "training": training.measure,
+    "tiny": tiny.measure,
+    "first-step": first_step.measure,
+    "building": building.measure,
+    "input-bound": input_bound.measure,
+    "memory": memory.measure,
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument(
+        "--full", action="store_true", help="more rounds, torch.compile, 1000 layers, 100,000 steps: 15 minutes (else 2)"
+    )
+    parser.add_argument("--only", metavar="CASE", nargs="+", choices=CASES, help=f"some of: {', '.join(CASES)}")
+    parser.add_argument("--json", metavar="FILE", type=Path, help="keep the raw numbers")
+    parser.add_argument("--write-docs", action="store_true", help="put the tables into docs/benchmarks.md")
+    options = parser.parse_args()
+    effort = FULL if options.full else QUICK
+    print("\n".join(machine()))
+    sections: list[Section] = []
+    with tempfile.TemporaryDirectory() as folder:
+        batches = data.write(Path(folder))
+        for name in options.only or CASES:
+            begin = time.perf_counter()
+            made = CASES[name](effort, batches)
+            sections += made
+            print("\n".join(map(as_text, made)), flush=True)
+            print(f"\n({name}: {time.perf_counter() - begin:.0f} s)", file=sys.stderr)
+    if options.json:
+        raw = {s.title: {"failures": s.failures, **s.raw} for s in sections}
+        options.json.write_text(json.dumps({"machine": machine(), "effort": effort.name, "cases": raw}, indent=1))
+    if options.write_docs:
+        write_docs(ROOT / "docs" / "benchmarks.md", sections, effort.name)
+    missed = [check.text for section in sections for check in section.checks if check.holds is False]
+    if missed:
+        print("\nmissed: " + "; ".join(missed))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

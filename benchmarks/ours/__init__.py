@@ -1,0 +1,1 @@
+"""The same programs with this library's public API."""

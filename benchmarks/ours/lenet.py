@@ -1,0 +1,44 @@
+"""The LeNet of the tutorials. No ``from __future__ import annotations`` here: a job's annotations are values."""
+
+from collections.abc import Callable
+from typing import Any
+
+import oneflow as flow
+import oneflow.typing as tp
+
+from ..data import BATCH, Losses
+from .loops import training_loop
+
+
+def lenet(data: Any, train: bool = False) -> Any:
+    initializer = flow.truncated_normal(0.1)
+    conv1 = flow.layers.conv2d(
+        data, 32, 5, padding="SAME", activation=flow.nn.relu, name="conv1", kernel_initializer=initializer
+    )
+    pool1 = flow.nn.max_pool2d(conv1, ksize=2, strides=2, padding="SAME", name="pool1")
+    conv2 = flow.layers.conv2d(
+        pool1, 64, 5, padding="SAME", activation=flow.nn.relu, name="conv2", kernel_initializer=initializer
+    )
+    pool2 = flow.nn.max_pool2d(conv2, ksize=2, strides=2, padding="SAME", name="pool2")
+    reshape = flow.reshape(pool2, [pool2.shape[0], -1])
+    hidden = flow.layers.dense(reshape, 512, activation=flow.nn.relu, kernel_initializer=initializer, name="dense1")
+    if train:
+        hidden = flow.nn.dropout(hidden, rate=0.5, name="dropout")
+    return flow.layers.dense(hidden, 10, kernel_initializer=initializer, name="dense2")
+
+
+def make(asynchronous: bool = False, passes: int | None = None) -> tuple[Callable[[int], None], Losses]:
+    returns = tp.Callback[tp.Numpy] if asynchronous else tp.Numpy
+
+    @flow.global_function(type="train")
+    def train_job(
+        images: tp.Numpy.Placeholder((BATCH, 1, 28, 28), dtype=flow.float),
+        labels: tp.Numpy.Placeholder((BATCH,), dtype=flow.int32),
+    ) -> returns:
+        logits = lenet(images, train=True)
+        loss = flow.nn.sparse_softmax_cross_entropy_with_logits(labels, logits, name="softmax_loss")
+        flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.1]), momentum=0).minimize(loss)
+        return loss
+
+    flow.train.CheckPoint().init()
+    return training_loop(train_job, asynchronous=asynchronous, passes=passes)

@@ -1,0 +1,29 @@
+"""The MLP of the tutorials. No ``from __future__ import annotations`` here: a job's annotations are values."""
+
+from collections.abc import Callable
+
+import oneflow as flow
+import oneflow.typing as tp
+
+from ..data import BATCH, Losses
+from .loops import training_loop
+
+
+def make(asynchronous: bool = False, passes: int | None = None) -> tuple[Callable[[int], None], Losses]:
+    returns = tp.Callback[tp.Numpy] if asynchronous else tp.Numpy
+
+    @flow.global_function(type="train")
+    def train_job(
+        images: tp.Numpy.Placeholder((BATCH, 1, 28, 28), dtype=flow.float),
+        labels: tp.Numpy.Placeholder((BATCH,), dtype=flow.int32),
+    ) -> returns:
+        initializer = flow.truncated_normal(0.1)
+        reshape = flow.reshape(images, [images.shape[0], -1])
+        hidden = flow.layers.dense(reshape, 512, activation=flow.nn.relu, kernel_initializer=initializer, name="hidden")
+        logits = flow.layers.dense(hidden, 10, kernel_initializer=initializer, name="output")
+        loss = flow.nn.sparse_softmax_cross_entropy_with_logits(labels, logits, name="softmax_loss")
+        flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.1]), momentum=0).minimize(loss)
+        return loss
+
+    flow.train.CheckPoint().init()
+    return training_loop(train_job, asynchronous=asynchronous, passes=passes)

@@ -1,0 +1,37 @@
+"""A job of one tiny op, called and awaited, or submitted with a callback."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+import oneflow as flow
+import oneflow.typing as tp
+
+
+def make(asynchronous: bool = False) -> tuple[Callable[[int], None], None]:
+    returns = tp.Callback[tp.Numpy] if asynchronous else tp.Numpy
+
+    @flow.global_function(type="predict")
+    def tiny_job(x: tp.Numpy.Placeholder((2, 3), dtype=flow.float)) -> returns:
+        return flow.math.relu(x)
+
+    x = np.ones((2, 3), np.float32)
+
+    def synchronous_run(steps: int) -> None:
+        for _ in range(steps):
+            tiny_job(x)
+
+    def asynchronous_run(steps: int) -> None:
+        delivered = 0
+
+        def deliver(result: tp.Numpy) -> None:
+            nonlocal delivered
+            delivered += 1
+
+        for _ in range(steps):
+            tiny_job(x)(deliver)
+        flow.sync_default_session()
+        if delivered != steps:
+            raise RuntimeError(f"{steps} calls, but {delivered} callbacks")
+
+    return (asynchronous_run if asynchronous else synchronous_run), None

@@ -37,6 +37,15 @@ class UnknownVariableError(CheckpointError, RuntimeError):
     """A name that no variable of the program has."""
 
 
+class Values(dict[str, FileValue]):
+    """What ``flow.checkpoint.get`` gives: values by name, and the checkpoint's random state, None where it has none."""
+
+    def __init__(self, values: Mapping[str, FileValue], random_state: Any, path: str):
+        super().__init__(values)
+        self.random_state = random_state
+        self.path = path
+
+
 class VariableHandle:
     """A variable of the session: what is known about it, and its current value."""
 
@@ -132,7 +141,8 @@ def load_variables(value_dict: Mapping[str, Any], ignore_mismatch: bool = True) 
 
     Args:
       value_dict: variable name -> ndarray, handle of ``flow.get_all_variables``, or value of ``flow.checkpoint.get``; of
-        exactly the variable's shape and dtype. Variables that are not named keep their values.
+        exactly the variable's shape and dtype. Variables that are not named keep their values. A whole checkpoint, as
+        ``flow.checkpoint.get`` gives it, restores the random state too, so that training goes on as if never interrupted.
       ignore_mismatch: skips names that no variable has; False makes them an error.
     Raises:
       UnknownVariableError: a name is no variable's, and ``ignore_mismatch`` is False.
@@ -148,7 +158,10 @@ def load_variables(value_dict: Mapping[str, Any], ignore_mismatch: bool = True) 
         for name in value_dict:
             _known(name, variables)
     given = {name: value for name, value in value_dict.items() if name in variables}
-    session.write(_all_or_none((name, partial(_fitting, variables[name], value)) for name, value in given.items()))
+    values = _all_or_none((name, partial(_fitting, variables[name], value)) for name, value in given.items())
+    if isinstance(value_dict, Values):
+        _restore_random(session, value_dict.random_state, value_dict.path)
+    session.write(values)
 
 
 def get_interface_blob_value(op_name: str) -> np.ndarray:
@@ -189,12 +202,12 @@ def save(path: str | os.PathLike[str], var_dict: Mapping[str, Any] | None = None
     atomic.write(path, _values(var_dict), {})
 
 
-def get(path: str | os.PathLike[str]) -> dict[str, FileValue] | FileValue:
+def get(path: str | os.PathLike[str]) -> Values | FileValue:
     """The values that a checkpoint holds, without a session; or the one value of a single variable's directory.
 
     Args:
       path: a checkpoint, of this library or of OneFlow, or a variable's directory in one.
-    Returns: name -> value with ``.shape``, ``.dtype`` and ``.numpy()``, which reads the elements.
+    Returns: a dict of name -> value with ``.shape``, ``.dtype`` and ``.numpy()``, which reads the elements.
     Raises:
       CheckpointNotFoundError: there is no checkpoint at that path.
       CheckpointError: sizes disagree, ``meta`` is not understood, or a link leads outside.
@@ -203,7 +216,7 @@ def get(path: str | os.PathLike[str]) -> dict[str, FileValue] | FileValue:
     found = Checkpoint(path)
     if found.is_single:
         return FileValue(found.path)
-    return {name: found[name] for name in found if found.has_out(name)}
+    return Values({name: found[name] for name in found if found.has_out(name)}, found.extra().get("random"), found.path)
 
 
 def save_dict(obj: Mapping[str, Any], save_dir: str | os.PathLike[str]) -> None:
@@ -246,8 +259,7 @@ class CheckPoint:
         values = _all_or_none((name, partial(_from_checkpoint, variables[name], stored)) for name in variables if name in stored)
         if missing and strict:
             _refuse_missing(stored, missing, len(variables))
-        if random is not None:
-            _restore_random(session, random, stored)
+        _restore_random(session, random, stored.path)
         session.write(values)
         if not variables:
             _warn(f"nothing was loaded from {stored.path!r}: the program has no variables yet; declare its jobs before loading")
@@ -385,11 +397,13 @@ def _values(var_dict: Mapping[str, Any]) -> dict[str, np.ndarray]:
     return _all_or_none((name, partial(array, name, value)) for name, value in var_dict.items())
 
 
-def _restore_random(session: Session, state: object, stored: Checkpoint) -> None:
+def _restore_random(session: Session, state: Any, path: str) -> None:
+    if state is None:
+        return
     try:
-        session.set_random_state(state)  # type: ignore[arg-type]
+        session.set_random_state(state)
     except Exception as error:
-        rule = f"checkpoint {stored.path!r}: the random state in its {EXTRA} is not understood; nothing was loaded"
+        rule = f"checkpoint {path!r}: the random state in its {EXTRA} is not understood; nothing was loaded"
         raise CheckpointError(
             f"{rule}\n  found      {state!r}\n  try        remove {EXTRA} to load the variables alone"
         ) from error

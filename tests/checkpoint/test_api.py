@@ -294,8 +294,15 @@ def test_load_variables_takes_arrays_handles_and_file_values(session: FakeSessio
     )
     expected = {**sample(), "w": sample(7)["w"], "System-Train-TrainStep-job": np.array([5])}
     assert same(session.values, expected)
-    api.load_variables(get(str(tmp_path / "m")))
-    assert same(session.values, sample(5))
+    save(tmp_path / "all")
+    session.values.update(sample(0))
+    session.random = {"seed": 9, "calls": {}}
+    values = get(str(tmp_path / "all"))
+    api.load_variables(values)
+    assert same(session.values, expected) and session.random["seed"] == 1
+    session.random = {"seed": 9, "calls": {}}
+    api.load_variables(dict(values))  # values alone, however they were come by
+    assert session.random["seed"] == 9
 
 
 def test_load_variables_and_names_that_are_none(session: FakeSession) -> None:

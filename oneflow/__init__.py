@@ -15,9 +15,11 @@ from . import distribute as distribute
 from . import env as env
 from . import errors as errors
 from . import experimental as experimental
+from . import layers as layers
 from . import linalg as linalg
 from . import losses as losses
 from . import math as math
+from . import nn as nn
 from . import oneflow_api as oneflow_api
 from . import optimizer as optimizer
 from . import regularizers as regularizers
@@ -32,11 +34,13 @@ from .checkpoint.api import get as load
 from .checkpoint.api import get_all_variables as get_all_variables
 from .checkpoint.api import load_variables as load_variables
 from .checkpoint.api import save_dict as save
+from .config import FunctionConfig as ExecutionConfig
 from .config import FunctionConfig as FunctionConfig
 from .config import eager_execution_enabled as eager_execution_enabled
 from .config import enable_eager_execution as enable_eager_execution
 from .config import function_config as function_config
 from .config import inter_job_reuse_mem_strategy as inter_job_reuse_mem_strategy
+from .config._environment import current_machine_id as current_machine_id
 from .data import epoch as _epoch
 from .data._pillow import restore_antialias as _restore_antialias
 from .dtype import bfloat16 as bfloat16
@@ -72,6 +76,7 @@ from .initializers import variance_scaling_initializer as variance_scaling_initi
 from .initializers import xavier_normal_initializer as xavier_normal_initializer
 from .initializers import xavier_uniform_initializer as xavier_uniform_initializer
 from .initializers import zeros_initializer as zeros_initializer
+from .job import current_global_function_desc as current_global_function_desc
 from .job import function as function
 from .job import global_function as global_function
 from .job import job_summary as job_summary
@@ -115,6 +120,8 @@ from .ops.indexing import masked_fill as masked_fill
 from .ops.indexing import nonzero as nonzero
 from .ops.indexing import one_hot as one_hot
 from .ops.indexing import where as where
+from .ops.loss import combined_margin_loss as combined_margin_loss
+from .ops.loss import smooth_l1_loss as smooth_l1_loss
 from .ops.matrix import diag as diag
 from .ops.matrix import matmul as matmul
 from .ops.padding import constant_pad2d as constant_pad2d

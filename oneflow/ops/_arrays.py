@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from .. import dtype as dtypes
 from .._jax import jax, lax
+from ..dtype import dtype
 from ..errors import ArgumentError
 from ..graph.node import Blob
 from ._emit import fail, is_number
@@ -35,6 +37,20 @@ def number_for(what: str, number: Any, blob: Blob, argument: str = "the number")
         fail(ArgumentError, what, f"{argument} {number!r} is outside {blob.dtype.name}'s range, {limits.min} to {limits.max}",
              (blob,), "convert the Blob with flow.cast first")  # fmt: skip
     return int(number)
+
+
+def dtype_for(what: str, value: Any, argument: str = "dtype") -> dtype:
+    """A dtype of oneflow that arrays can have.
+
+    Raises:
+      ArgumentError: it is something else.
+    """
+    try:
+        kind = dtypes.as_dtype(value, argument)
+        kind.numpy_dtype  # noqa: B018 - record and tensor_buffer raise here
+    except ArgumentError as error:
+        fail(ArgumentError, what, str(error))
+    return kind
 
 
 def like(number: int | float, x: Array) -> Array:

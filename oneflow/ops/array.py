@@ -185,7 +185,7 @@ def transpose(
         fail(ArgumentError, what, f"perm must be a list or tuple of ints, got {perm!r}", (a,),
              f"pass perm={list(range(a.ndim))[::-1]}")  # fmt: skip
     if conjugate:
-        raise ModeError("transpose: conjugate=True is not there: there are no complex dtypes")
+        fail(ModeError, what, "conjugate=True means nothing: there are no complex dtypes", (a,), "leave it out")
     axes = want.ints(what, "perm", perm)
     if sorted(axes) != list(range(a.ndim)):
         fail(AxisError, what, f"perm={list(axes)} must hold each of 0, ..., {a.ndim - 1} once", (a,))

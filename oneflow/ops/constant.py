@@ -14,7 +14,7 @@ from ..dtype import dtype
 from ..errors import ArgumentError
 from ..graph.graph import current
 from ..graph.node import Blob
-from ._arrays import Array, label
+from ._arrays import Array, dtype_for, label
 from ._emit import emit, fail, is_number, op, want
 
 
@@ -57,7 +57,7 @@ def constant(
     what = label("constant", name)
     if dtype is None:
         fail(ArgumentError, what, "dtype is required", (), "pass dtype=flow.float32 or another")
-    kind = dtypes.as_dtype(dtype)
+    kind = dtype_for(what, dtype)
     sizes = (1,) if shape is None else want.ints(what, "shape", shape)
     if any(size <= 0 for size in sizes) or not sizes:
         fail(ArgumentError, what, f"shape must hold sizes > 0, got {shape!r}", (), "write [1] for a single element")
@@ -86,7 +86,7 @@ def constant_like(like: Blob, value: int | float, dtype: dtype | None = None, na
     """
     what = label("constant_like", name)
     want.blob(what, "like", like)
-    kind = like.dtype if dtype is None else dtypes.as_dtype(dtype)
+    kind = like.dtype if dtype is None else dtype_for(what, dtype)
     return emit(_constant_like, like, name=name, value=_value(what, value, kind), to=kind.numpy_dtype)
 
 
@@ -147,7 +147,7 @@ def range(
     first, end = (0, start) if limit is None else (start, limit)
     if dtype is None:
         fail(ArgumentError, what, "dtype is required", (), "pass dtype=flow.int32 or another")
-    kind = dtypes.as_dtype(dtype)
+    kind = dtype_for(what, dtype)
     first, end, step = want.ints(what, "start, limit and delta", [first, end, delta])
     if end <= first or not 1 <= step <= end - first:
         fail(ArgumentError, what,

@@ -8,12 +8,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from .. import dtype as dtypes
 from .._jax import lax
 from ..dtype import dtype
-from ..errors import ArgumentError, DtypeError
+from ..errors import ArgumentError
 from ..graph.node import Blob
-from ._arrays import Array, full, gradient_of, label, like, number_for, select, where_else_zero
+from ._arrays import Array, dtype_for, full, gradient_of, label, like, number_for, select, where_else_zero
 from ._emit import emit, emit_many, fail, is_number, op, want
 
 
@@ -283,13 +282,8 @@ def cast(x: Blob, dtype: dtype, name: str | None = None) -> Blob:
     """
     what = label("cast", name)
     want.blob(what, "x", x)
-    if not isinstance(dtype, dtypes.dtype):
-        dtypes.as_dtype(dtype)
-    if x.dtype == dtype:
-        return x
-    if dtype.name in ("record", "tensor_buffer"):
-        fail(DtypeError, what, f"nothing can be cast to {dtype.name}", (x,))
-    return emit(_cast, x, name=name, to=dtype.numpy_dtype)
+    kind = dtype_for(what, dtype)
+    return x if x.dtype == kind else emit(_cast, x, name=name, to=kind.numpy_dtype)
 
 
 @op("polyval", samples=(0,))

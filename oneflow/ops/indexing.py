@@ -12,7 +12,7 @@ from .._jax import lax
 from ..dtype import dtype
 from ..errors import ArgumentError, AxisError, DtypeError, ModeError, ShapeError
 from ..graph.node import Blob
-from ._arrays import Array, broadcast, label, like, number_for, select
+from ._arrays import Array, broadcast, dtype_for, label, like, number_for, select
 from ._emit import emit, fail, is_number, op, want
 from .constant import constant
 
@@ -151,7 +151,7 @@ def one_hot(
     for argument, value in (("on_value", on_value), ("off_value", off_value)):
         if not is_number(value):
             fail(ArgumentError, what, f"{argument} must be a number, got {value!r}", (indices,))
-    kind = dtypes.float32 if dtype is None else dtypes.as_dtype(dtype)
+    kind = dtypes.float32 if dtype is None else dtype_for(what, dtype)
     at = want.axis(what, axis, indices.ndim + 1, inputs=(indices,))
     return emit(_one_hot, indices, name=name, depth=int(depth), on=on_value, off=off_value, axis=at, to=kind.numpy_dtype)
 

@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from .. import dtype as dtypes
 from .._jax import lax
 from ..dtype import dtype
 from ..errors import ArgumentError
 from ..graph.node import INVALID_AXIS, Blob
 from ..graph.op import OpDef
-from ._arrays import Array, broadcast_to, is_half, label, like, number_for, select
+from ._arrays import Array, broadcast_to, dtype_for, is_half, label, like, number_for, select
 from ._emit import emit, fail, op, want
 
 Axis = int | Sequence[int] | None
@@ -272,7 +271,7 @@ def _elem_cnt(x: Array, *, axes: tuple[int, ...], to: np.dtype) -> Array:
 
 
 def _count_dtype(what: str, value: dtype | None) -> np.dtype:
-    return np.dtype(np.int32) if value is None else dtypes.as_dtype(value, f"{what}: dtype").numpy_dtype
+    return np.dtype(np.int32) if value is None else dtype_for(what, value).numpy_dtype
 
 
 def reduced_shape_elem_cnt(

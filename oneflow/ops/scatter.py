@@ -13,7 +13,7 @@ from .._jax import lax
 from ..dtype import dtype
 from ..errors import ArgumentError, ShapeError
 from ..graph.node import Blob
-from ._arrays import Array, is_half, label, like, select
+from ._arrays import Array, dtype_for, is_half, label, like, select
 from ._emit import emit, emit_many, fail, op, want
 from .indexing import coordinates, coordinates_add, coordinates_gather, index_blob
 
@@ -301,7 +301,7 @@ def unique_with_counts(x: Blob, out_idx: dtype = dtypes.int32, name: str | None 
     """
     what = label("unique_with_counts", name)
     want.rank(what, want.blob(what, "x", x), 1, 1)
-    kind = dtypes.as_dtype(out_idx, "out_idx")
+    kind = dtype_for(what, out_idx, "out_idx")
     if kind.name not in ("int32", "int64"):
         fail(ArgumentError, what, f"out_idx must be flow.int32 or flow.int64, got {kind}", (x,))
     values, index, counts, number = emit_many(_unique_with_counts, x, name=name, to=kind.numpy_dtype)

@@ -1,0 +1,172 @@
+"""Runs every row of every table: value, dtype, shape, gradient, refusals, and no stray 64-bit values."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from jax.extend.core import jaxprs_in_params
+from table import Gradient, Refusal, Row, forward, gradients, run, trace, trace_arrays
+
+import oneflow.ops
+from oneflow import dtype as dtypes
+from oneflow.ops._emit import OPS
+
+for _module in pkgutil.iter_modules(oneflow.ops.__path__):
+    importlib.import_module(f"oneflow.ops.{_module.name}")
+
+TABLES = [importlib.import_module(path.stem) for path in sorted(Path(__file__).parent.glob("table_*.py"))]
+
+
+def _collected(kind: str) -> list[Any]:
+    rows = [(table, row) for table in TABLES for row in getattr(table, kind, [])]
+    return [pytest.param(row, id=f"{table.__name__.removeprefix('table_')}-{row.name}") for table, row in rows]
+
+
+ROWS, GRADIENTS, REFUSALS = (_collected(kind) for kind in ("ROWS", "GRADIENTS", "REFUSALS"))
+
+
+@pytest.fixture(autouse=True)
+def _x64():
+    with jax.enable_x64(True):
+        yield
+
+
+def _cast(arrays: Any, dtype: str) -> list[np.ndarray]:
+    """Floating arrays in that dtype; where it is an integer dtype, all arrays in it."""
+    kind = np.dtype(dtype).kind
+    return [a.astype(dtype) if a.dtype.kind == "f" or kind in "iu" else a for a in arrays]
+
+
+def _expected(row: Row, arrays: list[np.ndarray]) -> list[np.ndarray]:
+    assert row.ref is not None
+    exact = [a.astype(np.float64) if a.dtype.kind == "f" else a for a in arrays]
+    made = row.ref(*exact)
+    return [np.asarray(a) for a in made] if isinstance(made, (list, tuple)) else [np.asarray(made)]
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_value(row: Row) -> None:
+    for dtype in row.dtypes if any(a.dtype.kind == "f" for a in row.inputs) or "float32" not in row.dtypes else row.dtypes[:1]:
+        arrays = _cast(row.inputs, dtype)
+        found = run(row, arrays)
+        outs = row.out if isinstance(row.out, tuple) else [row.out or arrays[0].dtype.name] * len(found)
+        assert [f.dtype.name for f in found] == list(outs)
+        assert all(f.ndim >= 1 for f in found), "there are no Blobs of rank 0"
+        if row.ref is None:
+            continue
+        expected = _expected(row, arrays)
+        assert [f.shape for f in found] == [e.shape for e in expected]
+        tight = dtype != "float32"
+        for f, e in zip(found, expected, strict=True):
+            np.testing.assert_allclose(f, e.astype(f.dtype), rtol=1e-9 if tight else row.rtol, atol=1e-9 if tight else row.atol)
+
+
+@pytest.mark.parametrize("row", [p for p in ROWS if p.values[0].half and any(a.dtype.kind == "f" for a in p.values[0].inputs)])
+@pytest.mark.parametrize("half", ["float16", "bfloat16"])
+def test_16_bit_floats(row: Row, half: str) -> None:
+    shapes = [(a.shape, getattr(dtypes, half).numpy_dtype if a.dtype.kind == "f" else a.dtype) for a in row.inputs]
+    _, results = trace(row.build, shapes, row.train)
+    outs = row.out if isinstance(row.out, tuple) else [row.out or half] * len(results)
+    assert [b.dtype.name for b in results] == list(outs)
+
+
+@pytest.mark.parametrize("row", [p for p in ROWS if p.values[0].grad and "float64" in p.values[0].dtypes])
+def test_gradient(row: Row) -> None:
+    arrays = _cast(row.inputs, "float64")
+    places = [i for i, a in enumerate(arrays) if a.dtype.kind == "f"]
+    if not places:
+        return
+    rng = np.random.default_rng(1)
+    weights = [rng.standard_normal(f.shape) for f in run(row, arrays)]
+    found = gradients(row, arrays, weights)
+    graph, results = trace_arrays(row, arrays)
+
+    def objective(moved: list[np.ndarray]) -> float:
+        values = forward(graph, moved)
+        return sum(float(np.sum(np.asarray(values[b.node.name, b.index]) * w)) for b, w in zip(results, weights, strict=True))
+
+    for i in places:
+        direction = rng.standard_normal(arrays[i].shape)
+        step = 1e-6
+        ends = [objective([a + sign * step * direction if j == i else a for j, a in enumerate(arrays)]) for sign in (1, -1)]
+        slope = (ends[0] - ends[1]) / (2 * step)
+        ours = 0.0 if found[i] is None else float(np.sum(found[i] * direction))
+        assert ours == pytest.approx(slope, rel=1e-5, abs=1e-6), f"gradient to input {i}"
+
+
+@pytest.mark.parametrize("row", [p for p in ROWS if p.values[0].torch is not None])
+def test_against_pytorch(row: Row) -> None:
+    torch = pytest.importorskip("torch")
+    arrays = _cast(row.inputs, "float64")
+    tensors = [torch.tensor(a, requires_grad=a.dtype.kind == "f") for a in arrays]
+    assert row.torch is not None
+    theirs = row.torch(torch, *tensors)
+    (ours,) = run(row, arrays)
+    np.testing.assert_allclose(ours, theirs.detach().numpy(), rtol=1e-9, atol=1e-9)
+    if row.grad:
+        weights = np.random.default_rng(2).standard_normal(ours.shape)
+        theirs.backward(torch.tensor(weights))
+        for mine, tensor in zip(gradients(row, arrays, [weights]), tensors, strict=True):
+            if tensor.grad is not None:
+                np.testing.assert_allclose(mine, tensor.grad.numpy(), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("row", GRADIENTS)
+def test_gradient_by_convention(row: Gradient) -> None:
+    for found, expected in zip(gradients(row, list(row.inputs)), row.expected, strict=True):
+        if expected is None:
+            assert found is None
+        else:
+            assert found is not None, "no gradient arrives"
+            np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def _avals(jaxpr: Any) -> Any:
+    for equation in jaxpr.eqns:
+        yield from ((equation, v.aval) for v in (*equation.invars, *equation.outvars))
+        for inner in jaxprs_in_params(equation.params):
+            yield from _avals(inner)
+
+
+@pytest.mark.parametrize("row", [p for p in ROWS if not p.values[0].wide and "float32" in p.values[0].dtypes])
+def test_no_stray_64_bit_values(row: Row) -> None:
+    arrays = _cast(row.inputs, "float32")
+    if any(a.dtype.itemsize == 8 for a in arrays):
+        return
+    graph, results = trace_arrays(row, arrays)
+    if any(b.dtype.numpy_dtype.itemsize == 8 for b in results):
+        return
+
+    def step(*xs: Any) -> Any:
+        values = forward(graph, xs)
+        return [values[b.node.name, b.index] for b in results]
+
+    for equation, aval in _avals(jax.make_jaxpr(step)(*arrays).jaxpr):
+        dtype = getattr(aval, "dtype", np.dtype(np.int8))
+        assert jax.dtypes.issubdtype(dtype, jax.dtypes.extended) or dtype.itemsize < 8, f"{dtype} in {equation}"
+
+
+@pytest.mark.parametrize("row", REFUSALS)
+def test_refusal(row: Refusal) -> None:
+    with pytest.raises(row.error) as caught:
+        trace_arrays(row, row.inputs)
+    text = str(caught.value)
+    assert row.text in text, text
+    assert "your line  " in text and "oneflow/" not in text, f"the user's line is missing:\n{text}"
+
+
+def test_every_op_has_a_row() -> None:
+    reached: set[str] = set()
+    for param in ROWS:
+        row = param.values[0]
+        for dtype in {row.dtypes[0], row.dtypes[-1]}:
+            graph, _ = trace_arrays(row, _cast(row.inputs, dtype))
+            reached |= {node.op.name for node in graph.nodes}
+    missing = set(OPS) - reached
+    assert not missing, f"ops without a row in tests/ops/table_*.py: {sorted(missing)}"

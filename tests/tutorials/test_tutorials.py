@@ -30,7 +30,7 @@ SHA256 = {
     "t5/03_async_single.py": "411ff36ae67af8cd2427bdd522e9d9c7b8d41e27a0055900b1d2c546f7be5d17",
     "t5/04_async_batch.py": "3470ac7001086288f8056685fcffae911906268d953335618fe54755ed390e4b",
 }
-DATA_IS_THERE = "File mnist.npz already exist, path: ./mnist.npz"
+DATA_IS_THERE = "File mnist.npz already exist, path: "
 
 
 @dataclass
@@ -136,22 +136,24 @@ def test_page_5(tmp_path: Path) -> None:
     page = Page("t5", tmp_path)
 
     trained = page.run("01_sync_single.py", train_batches=10)
-    assert trained.lines[0] == DATA_IS_THERE
+    assert trained.lines[0].startswith(DATA_IS_THERE)
     assert_learns(trained.losses, 20)
     assert trained.lines[-1] == "model saved"
 
     evaluated = page.run("02_sync_batch.py", test_batches=6)
     images, labels = reference.mnist("test", 6)
     logits = reference.lenet(tmp_path / "lenet_models_1", reference.unit(images), "dense1", "dense2")
-    assert evaluated.lines == [DATA_IS_THERE, reference.accuracy_line(logits, labels)]
+    assert evaluated.lines[0].startswith(DATA_IS_THERE)
+    assert evaluated.lines[1:] == [reference.accuracy_line(logits, labels)]
     assert evaluated.images_counted == 600
 
     trained = page.run("03_async_single.py", train_batches=50)
-    assert trained.lines[0] == DATA_IS_THERE
+    assert trained.lines[0].startswith(DATA_IS_THERE)
     assert_learns(trained.losses, 50)
 
     evaluated = page.run("04_async_batch.py", test_batches=100)
     images, labels = reference.mnist("test", 100)
     logits = reference.mlp(tmp_path / "mlp_models_1", reference.unit(images), "hidden", "output")
-    assert evaluated.lines == [DATA_IS_THERE, reference.accuracy_line(logits, labels)]
+    assert evaluated.lines[0].startswith(DATA_IS_THERE)
+    assert evaluated.lines[1:] == [reference.accuracy_line(logits, labels)]
     assert evaluated.images_counted == 10_000

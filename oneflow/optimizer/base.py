@@ -6,10 +6,11 @@ import copy
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 from .. import dtype as dtypes
-from .._jax import jnp
+from .._jax import jax, jnp
 from .._refuse import refuse
 from .._source import caller
 from ..dtype import dtype
@@ -200,6 +201,7 @@ class Optimizer:
         """The copies that the compiler reads, with everything looked up that this optimizer names by string."""
         what = f"{type(self).__name__}.minimize"
         made = copy.copy(self)
+        made.__dict__.pop("_traced", None)
         made.variables = names_of_variables(what, graph, self.variables)
         lbn = getattr(self.lr_scheduler, "lbn", None)
         if lbn is not None:
@@ -238,11 +240,19 @@ class Optimizer:
     def update(
         self, x: Any, g: Any, slots: dict[str, Any], *, lr: Any, step: Any, weight_decay: float
     ) -> tuple[Any, dict[str, Any]]:
+        return self._traced(x, g, slots, lr, step, weight_decay)
+
+    @cached_property
+    def _traced(self) -> Any:
+        # under jit, so that variables of one shape and dtype are traced once; XLA dissolves the call again
+        return jax.jit(self._update, static_argnums=5)
+
+    def _update(self, x: Any, g: Any, slots: dict[str, Any], lr: Any, step: Any, wd: float) -> tuple[Any, dict[str, Any]]:
         # squares and small epsilons leave the range of 16-bit numbers
         dt = x.dtype if x.dtype.itemsize >= 4 else jnp.float32
         new_x, new_slots = self.formula(
             x.astype(dt), g.astype(dt), {suffix: slot.astype(dt) for suffix, slot in slots.items()},
-            self.effective_rate(lr, step).astype(dt), step, weight_decay,
+            self.effective_rate(lr, step).astype(dt), step, wd,
         )  # fmt: skip
         return new_x.astype(x.dtype), {suffix: slot.astype(x.dtype) for suffix, slot in new_slots.items()}
 

@@ -8,6 +8,7 @@ from dataclasses import MISSING, dataclass, fields
 from typing import Any, NoReturn
 
 from .._refuse import closest, refuse
+from .._source import caller
 from ..errors import ConfigError, TrainError
 from . import _check, grad_clipping, rules, schedules, warmup
 from .base import Optimizer
@@ -77,7 +78,9 @@ def _optimizer(key: str, conf: dict[str, Any], schedule: LrScheduler, loss_scale
     if not decay:
         return cls(schedule, **shared, **given)
     if cls is rules.RMSProp:
-        warnings.warn("weight_decay_conf has no effect: RMSProp has no weight decay", UserWarning, stacklevel=2)
+        line = caller()
+        text = "weight_decay_conf has no effect together with rmsprop_conf: RMSProp has no weight decay"
+        warnings.warn_explicit(text, UserWarning, line.file, line.line)
         return cls(schedule, **shared, **given)
     if cls is rules.LazyAdam:  # the class has no such arguments, its rule does
         optimizer = cls(schedule, **shared, **given)

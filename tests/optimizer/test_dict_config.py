@@ -77,8 +77,9 @@ def test_lazy_adam_with_weight_decay_has_no_class_but_a_rule() -> None:
 
 
 def test_rmsprop_has_no_weight_decay() -> None:
-    with pytest.warns(UserWarning, match="no effect"):
+    with pytest.warns(UserWarning, match="no effect") as warned:
         assert made({"rmsprop_conf": {}, "weight_decay_conf": {"weight_decay_rate": 0.01}}) == opt.RMSProp(RATE)
+    assert warned[0].filename == __file__
 
 
 def test_scale_of_the_loss_and_the_other_settings() -> None:

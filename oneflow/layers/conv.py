@@ -1,115 +1,19 @@
-"""Layers: ops with variables of their own."""
+"""Convolution layers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from . import dist, initializers
-from .dist import Distribute
-from .errors import ArgumentError
-from .graph.graph import current
-from .graph.node import Blob
-from .ops._arrays import label
-from .ops._emit import fail, want
-from .ops._window import want_format, want_positive
-from .ops.conv import bias_add, convolve, want_groups
-from .ops.matrix import matmul
-from .ops.variable import get_variable
-from .scope import namespace
-
-Initializer = Any
-Regularizer = Any
-Activation = Any
-Ints = int | Sequence[int]
-_Made = tuple[Initializer, Regularizer, str | None]  # how a variable is made, and its name where the user gave one
-
-
-class _Default(str):
-    """The default of a layer's ``name``: reads as the text, but is told apart from the same text given by the user."""
-
-
-def _layer_name(name: Any, kind: str, op_suffix: str) -> str:
-    """The name given, or the next free one of this kind: ``Dense``, ``Dense_1``, ..."""
-    graph = current(f"flow.layers, layer {kind}")
-    if name is not None and not isinstance(name, _Default):
-        if not isinstance(name, str) or not name:
-            fail(ArgumentError, f"layer {kind}", f"name must be a non-empty str, got {name!r}")
-        return name
-    while True:
-        fresh = graph.layer_name(kind)
-        if graph.node(graph.scope.namespace + fresh + op_suffix) is None:  # nobody has given it by hand
-            return fresh
-
-
-def _or(initializer: Initializer, default: Initializer) -> Initializer:
-    return default if initializer is None else initializer
-
-
-def _activated(y: Blob, activation: Activation, name: str) -> Blob:
-    """``activation(y)`` in the layer's namespace; programs of 2019 pass numbers here, which mean none."""
-    if not callable(activation):
-        return y
-    with namespace(name):
-        return activation(y, name="activation")
-
-
-def dense(
-    inputs: Blob,
-    units: int,
-    activation: Callable[..., Blob] | None = None,
-    use_bias: bool = True,
-    kernel_initializer: Initializer = None,
-    bias_initializer: Initializer = None,
-    kernel_regularizer: Regularizer = None,
-    bias_regularizer: Regularizer = None,
-    trainable: bool = True,
-    name: str | None = _Default("Dense"),
-    model_distribute: Distribute = dist.broadcast(),  # noqa: B008 - an immutable singleton
-) -> Blob:
-    """activation(x W' + b), along the last axis.
-
-    Variables: ``<name>-weight`` (units, in), which starts at 0 unless told otherwise, and ``<name>-bias`` (units,).
-
-    Args:
-      inputs: (..., in), rank >= 2, floating.
-      units: > 0; size of the result's last axis.
-      activation: called with the result and ``name=``; anything that cannot be called is ignored.
-      use_bias: add b.
-      kernel_initializer, bias_initializer: None means zeros.
-      kernel_regularizer, bias_regularizer: ``flow.regularizers``.
-      trainable: whether train jobs update the variables.
-      name: the layer's; unnamed ones are numbered: ``Dense``, ``Dense_1``.
-      model_distribute: how the variables lie on several devices: ``auto()``, ``broadcast()`` or ``split(0)``, along units.
-    Returns: Blob (..., units), inputs' dtype.
-    Raises: ArgumentError, ShapeError, DtypeError, DuplicateNameError (the name is taken).
-    Example: >>> y = flow.layers.dense(x, 10, kernel_initializer=flow.glorot_uniform_initializer())   # (8, 4) -> (8, 10)
-    """
-    name = _layer_name(name, "Dense", "-matmul")
-    what = label("dense", name)
-    want.floating(what, want.blob(what, "inputs", inputs))
-    want.rank(what, inputs, 2)
-    (size,) = want_positive(what, "units", units, 1)
-    split = model_distribute.kind == "split" if isinstance(model_distribute, Distribute) else None
-    if split is None or (split and model_distribute.axis != 0):
-        fail(
-            ArgumentError, what, f"model_distribute must be auto(), broadcast() or split(0), got {model_distribute!r}", (inputs,)
-        )
-    if split and inputs.ndim != 2:
-        fail(ArgumentError, what, f"model_distribute=split(0) needs inputs of rank 2, got {inputs.ndim}", (inputs,))
-    with namespace(name):
-        weight = get_variable(
-            "weight", (size, inputs.shape[-1]), inputs.dtype, _or(kernel_initializer, initializers.zeros_initializer()),
-            kernel_regularizer, trainable, "weight", distribute=model_distribute, reuse=False,
-        )  # fmt: skip
-        y = matmul(inputs, weight, transpose_b=True, name="matmul")
-        if use_bias:
-            bias = get_variable(
-                "bias", (size,), inputs.dtype, _or(bias_initializer, initializers.zeros_initializer()),
-                bias_regularizer, trainable, "bias", distribute=model_distribute, reuse=False,
-            )  # fmt: skip
-            y = bias_add(y, bias, "NC" if y.ndim == 2 else "NWC", name="bias_add")
-    return _activated(y, activation, name)
+from .. import initializers
+from ..graph.node import Blob
+from ..ops._arrays import label
+from ..ops._emit import want
+from ..ops._names import DefaultName
+from ..ops._window import want_format, want_positive
+from ..ops.conv import bias_add, convolve, want_groups
+from ..ops.variable import get_variable
+from ._common import Activation, Initializer, Ints, Made, Regularizer, activated, chosen, layer_name
 
 
 def _convolution(
@@ -124,12 +28,12 @@ def _convolution(
     groups: int,
     activation: Activation,
     use_bias: bool,
-    kernel: _Made,
-    bias: _Made,
+    kernel: Made,
+    bias: Made,
     trainable: bool,
     name: str | None,
 ) -> Blob:
-    name = _layer_name(name, f"Conv{n}d", "")
+    name = layer_name(name, f"Conv{n}d", "")
     what = label(f"conv{n}d", name)
     want.floating(what, want.blob(what, "inputs", inputs))
     want.rank(what, inputs, n + 2, n + 2)
@@ -142,18 +46,18 @@ def _convolution(
     fan = channels // groups
     shape = (count, fan, *size) if weight_first else (count, *size, fan)
 
-    def variable(kind: str, shape: tuple[int, ...], made: _Made, default: Initializer) -> Blob:
+    def variable(kind: str, shape: tuple[int, ...], made: Made, default: Initializer) -> Blob:
         initializer, regularizer, given_name = made
         return get_variable(
-            f"{name}-{kind}" if given_name is None else given_name, shape, inputs.dtype, _or(initializer, default), regularizer,
-            trainable, kind, reuse=False,
+            given_name or f"{name}-{kind}", shape, inputs.dtype, chosen(initializer, default), regularizer, trainable, kind,
+            reuse=False,
         )  # fmt: skip
 
     weight = variable("weight", shape, kernel, initializers.xavier_uniform_initializer("NC" if weight_first else data_format))
     y = convolve(what, inputs, weight, n, strides, padding, data_format, dilation_rate, groups, name, weight_first=weight_first)
     if use_bias:
         y = bias_add(y, variable("bias", (count,), bias, initializers.zeros_initializer()), data_format, name=f"{name}-bias_add")
-    return _activated(y, activation, name)
+    return activated(y, activation, name)
 
 
 def conv1d(
@@ -172,7 +76,7 @@ def conv1d(
     kernel_regularizer: Regularizer = None,
     bias_regularizer: Regularizer = None,
     trainable: bool = True,
-    name: str | None = _Default("Conv1d"),
+    name: str | None = DefaultName("Conv1d"),
     weight_name: str | None = None,
     bias_name: str | None = None,
 ) -> Blob:
@@ -203,7 +107,7 @@ def conv2d(
     kernel_regularizer: Regularizer = None,
     bias_regularizer: Regularizer = None,
     trainable: bool = True,
-    name: str | None = _Default("Conv2d"),
+    name: str | None = DefaultName("Conv2d"),
     weight_name: str | None = None,
     bias_name: str | None = None,
 ) -> Blob:
@@ -252,7 +156,7 @@ def conv3d(
     kernel_regularizer: Regularizer = None,
     bias_regularizer: Regularizer = None,
     trainable: bool = True,
-    name: str | None = _Default("Conv3d"),
+    name: str | None = DefaultName("Conv3d"),
     weight_name: str | None = None,
     bias_name: str | None = None,
 ) -> Blob:

@@ -1,0 +1,77 @@
+"""Dense layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from .. import dist, initializers
+from ..dist import Distribute
+from ..errors import ArgumentError
+from ..graph.node import Blob
+from ..ops._arrays import label
+from ..ops._emit import fail, want
+from ..ops._names import DefaultName
+from ..ops._window import want_positive
+from ..ops.conv import bias_add
+from ..ops.matrix import matmul
+from ..ops.variable import get_variable
+from ..scope import namespace
+from ._common import Initializer, Regularizer, activated, chosen, layer_name
+
+
+def dense(
+    inputs: Blob,
+    units: int,
+    activation: Callable[..., Blob] | None = None,
+    use_bias: bool = True,
+    kernel_initializer: Initializer = None,
+    bias_initializer: Initializer = None,
+    kernel_regularizer: Regularizer = None,
+    bias_regularizer: Regularizer = None,
+    trainable: bool = True,
+    name: str | None = DefaultName("Dense"),
+    model_distribute: Distribute = dist.broadcast(),  # noqa: B008 - an immutable singleton
+) -> Blob:
+    """activation(x W' + b), along the last axis.
+
+    Variables: ``<name>-weight`` (units, in), which starts at 0 unless told otherwise, and ``<name>-bias`` (units,).
+
+    Args:
+      inputs: (..., in), rank >= 2, floating.
+      units: > 0; size of the result's last axis.
+      activation: called with the result and ``name=``; anything that cannot be called is ignored.
+      use_bias: add b.
+      kernel_initializer, bias_initializer: None means zeros.
+      kernel_regularizer, bias_regularizer: ``flow.regularizers``.
+      trainable: whether train jobs update the variables.
+      name: the layer's; unnamed ones are numbered: ``Dense``, ``Dense_1``.
+      model_distribute: how the variables lie on several devices: ``auto()``, ``broadcast()`` or ``split(0)``, along units.
+    Returns: Blob (..., units), inputs' dtype.
+    Raises: ArgumentError, ShapeError, DtypeError, DuplicateNameError (the name is taken).
+    Example: >>> y = flow.layers.dense(x, 10, kernel_initializer=flow.glorot_uniform_initializer())   # (8, 4) -> (8, 10)
+    """
+    name = layer_name(name, "Dense", "-matmul")
+    what = label("dense", name)
+    want.floating(what, want.blob(what, "inputs", inputs))
+    want.rank(what, inputs, 2)
+    (size,) = want_positive(what, "units", units, 1)
+    split = model_distribute.kind == "split" if isinstance(model_distribute, Distribute) else None
+    if split is None or (split and model_distribute.axis != 0):
+        fail(
+            ArgumentError, what, f"model_distribute must be auto(), broadcast() or split(0), got {model_distribute!r}", (inputs,)
+        )
+    if split and inputs.ndim != 2:
+        fail(ArgumentError, what, f"model_distribute=split(0) needs inputs of rank 2, got {inputs.ndim}", (inputs,))
+    with namespace(name):
+        weight = get_variable(
+            "weight", (size, inputs.shape[-1]), inputs.dtype, chosen(kernel_initializer, initializers.zeros_initializer()),
+            kernel_regularizer, trainable, "weight", distribute=model_distribute, reuse=False,
+        )  # fmt: skip
+        y = matmul(inputs, weight, transpose_b=True, name="matmul")
+        if use_bias:
+            bias = get_variable(
+                "bias", (size,), inputs.dtype, chosen(bias_initializer, initializers.zeros_initializer()),
+                bias_regularizer, trainable, "bias", distribute=model_distribute, reuse=False,
+            )  # fmt: skip
+            y = bias_add(y, bias, "NC" if y.ndim == 2 else "NWC", name="bias_add")
+    return activated(y, activation, name)

@@ -1,0 +1,264 @@
+"""Batch and layer normalization with their variables."""
+
+from __future__ import annotations
+
+from .. import initializers
+from ..errors import ArgumentError
+from ..graph.graph import current
+from ..graph.node import Blob
+from ..ops import norm as normalization
+from ..ops._arrays import label
+from ..ops._emit import fail, want
+from ..ops._names import DefaultName
+from ..ops.binary import add
+from ..ops.elementwise import relu
+from ..ops.variable import get_variable
+from ._common import Initializer, Made, Regularizer, chosen, layer_name
+
+
+def _normalized(
+    inputs: Blob,
+    axis: int,
+    momentum: float,
+    epsilon: float,
+    center: bool,
+    scale: bool,
+    made: dict[str, Made],
+    trainable: bool,
+    training: bool,
+    name: str | None,
+) -> tuple[Blob, str]:
+    name = layer_name(name, "BatchNorm", "")
+    what = label("batch_normalization", name)
+    want.floating(what, want.blob(what, "inputs", inputs))
+    axis = want.axis(what, axis, inputs.ndim, inputs=(inputs,))
+    if isinstance(momentum, bool) or not isinstance(momentum, (int, float)) or not 0 <= momentum <= 1:
+        fail(ArgumentError, what, f"momentum must be a number in [0, 1], got {momentum!r}", (inputs,))
+    if isinstance(epsilon, bool) or not isinstance(epsilon, (int, float)) or not epsilon >= 0:
+        fail(ArgumentError, what, f"epsilon must be a number >= 0, got {epsilon!r}", (inputs,))
+
+    def variable(kind: str, default: Initializer, is_trainable: bool) -> Blob:
+        initializer, regularizer, given_name = made[kind]
+        return get_variable(
+            f"{name}-{kind}" if given_name is None else given_name, (inputs.shape[axis],), normalization.parameter_dtype(inputs),
+            chosen(initializer, default), regularizer, is_trainable, kind, reuse=False,
+        )  # fmt: skip
+
+    zeros, ones = initializers.zeros_initializer(), initializers.ones_initializer()
+    beta = variable("beta", zeros, trainable) if center else None
+    gamma = variable("gamma", ones, trainable) if scale else None
+    moving_mean = variable("moving_mean", zeros, False)
+    moving_variance = variable("moving_variance", ones, False)
+    y = normalization.normalize_batch(
+        inputs, gamma, beta, moving_mean, moving_variance, axis=axis, epsilon=float(epsilon), momentum=float(momentum),
+        training=bool(training and trainable and current().train), name=name,
+    )  # fmt: skip
+    return y, name
+
+
+def batch_normalization(
+    inputs: Blob,
+    axis: int = -1,
+    momentum: float = 0.99,
+    epsilon: float = 0.001,
+    center: bool = True,
+    scale: bool = True,
+    beta_initializer: Initializer = None,
+    gamma_initializer: Initializer = None,
+    beta_regularizer: Regularizer = None,
+    gamma_regularizer: Regularizer = None,
+    moving_mean_initializer: Initializer = None,
+    moving_variance_initializer: Initializer = None,
+    trainable: bool = True,
+    training: bool = True,
+    name: str | None = DefaultName("BatchNorm"),
+    gamma_name: str | None = None,
+    beta_name: str | None = None,
+    moving_mean_name: str | None = None,
+    moving_variance_name: str | None = None,
+) -> Blob:
+    """(x - mean) / sqrt(variance + epsilon) * gamma + beta, for each place along ``axis``.
+
+    In training, mean and biased variance are the batch's, and each moving statistic becomes momentum * old +
+    (1 - momentum) * batch (the biased variance, too). Otherwise the moving statistics are used.
+
+    Variables: ``<name>-beta``, ``<name>-gamma``, ``<name>-moving_mean``, ``<name>-moving_variance``, each (C,), where C is
+    inputs' size on ``axis``; float32 for half-precision inputs.
+
+    Args:
+      inputs: floating.
+      axis: the channels', in [-rank, rank): 1 for NCHW. The default is the last.
+      momentum: in [0, 1], the weight of the old value (PyTorch's momentum is 1 - this).
+      epsilon: >= 0.
+      center, scale: add beta, multiply by gamma.
+      beta_initializer, gamma_initializer, moving_mean_initializer, moving_variance_initializer: None means 0, 1, 0, 1.
+      beta_regularizer, gamma_regularizer: ``flow.regularizers``.
+      trainable: whether train jobs update beta and gamma; False also means ``training=False``.
+      training: False uses the moving statistics in a train job, too. Predict jobs always do.
+      name: the layer's; unnamed ones are numbered: ``BatchNorm``, ``BatchNorm_1``.
+      gamma_name, beta_name, moving_mean_name, moving_variance_name: full names for the variables.
+    Returns: Blob of inputs' shape and dtype.
+    Raises: ArgumentError, AxisError, DtypeError, DuplicateNameError (the name is taken).
+    Example: >>> y = flow.layers.batch_normalization(x, axis=1)   # (8, 16, 14, 14); Ioffe and Szegedy, 2015
+    """
+    made = {
+        "beta": (beta_initializer, beta_regularizer, beta_name),
+        "gamma": (gamma_initializer, gamma_regularizer, gamma_name),
+        "moving_mean": (moving_mean_initializer, None, moving_mean_name),
+        "moving_variance": (moving_variance_initializer, None, moving_variance_name),
+    }
+    return _normalized(inputs, axis, momentum, epsilon, center, scale, made, trainable, training, name)[0]
+
+
+def batch_normalization_add_relu(
+    inputs: Blob,
+    addend: Blob | None = None,
+    axis: int = -1,
+    momentum: float = 0.99,
+    epsilon: float = 0.001,
+    center: bool = True,
+    scale: bool = True,
+    beta_initializer: Initializer = None,
+    gamma_initializer: Initializer = None,
+    beta_regularizer: Regularizer = None,
+    gamma_regularizer: Regularizer = None,
+    moving_mean_initializer: Initializer = None,
+    moving_variance_initializer: Initializer = None,
+    trainable: bool = True,
+    training: bool = True,
+    name: str | None = DefaultName("BatchNorm"),
+    gamma_name: str | None = None,
+    beta_name: str | None = None,
+    moving_mean_name: str | None = None,
+    moving_variance_name: str | None = None,
+) -> Blob:
+    """relu(batch_normalization(inputs) + addend): the end of a residual block.
+
+    Args: as ``batch_normalization``, and
+      addend: of inputs' shape and dtype; None means 0.
+    Returns, Raises: as ``batch_normalization``; ShapeError.
+    Example: >>> y = flow.layers.batch_normalization_add_relu(x, shortcut, axis=1)
+    """
+    made = {
+        "beta": (beta_initializer, beta_regularizer, beta_name),
+        "gamma": (gamma_initializer, gamma_regularizer, gamma_name),
+        "moving_mean": (moving_mean_initializer, None, moving_mean_name),
+        "moving_variance": (moving_variance_initializer, None, moving_variance_name),
+    }
+    y, name = _normalized(inputs, axis, momentum, epsilon, center, scale, made, trainable, training, name)
+    if addend is not None:
+        what = label("batch_normalization_add_relu", name)
+        want.same_shape(what, (inputs, want.blob(what, "addend", addend)))
+        y = add(y, addend, name=f"{name}-add")
+    return relu(y, name=f"{name}-relu")
+
+
+def batch_normalization_relu(
+    inputs: Blob,
+    axis: int = -1,
+    momentum: float = 0.99,
+    epsilon: float = 0.001,
+    center: bool = True,
+    scale: bool = True,
+    beta_initializer: Initializer = None,
+    gamma_initializer: Initializer = None,
+    beta_regularizer: Regularizer = None,
+    gamma_regularizer: Regularizer = None,
+    moving_mean_initializer: Initializer = None,
+    moving_variance_initializer: Initializer = None,
+    trainable: bool = True,
+    training: bool = True,
+    name: str | None = DefaultName("BatchNorm"),
+) -> Blob:
+    """relu(batch_normalization(inputs)).
+
+    Args, Returns, Raises: as ``batch_normalization``.
+    Example: >>> y = flow.layers.batch_normalization_relu(x, axis=1)
+    """
+    return batch_normalization_add_relu(
+        inputs, None, axis, momentum, epsilon, center, scale, beta_initializer, gamma_initializer, beta_regularizer,
+        gamma_regularizer, moving_mean_initializer, moving_variance_initializer, trainable, training, name,
+    )  # fmt: skip
+
+
+def layer_norm(
+    inputs: Blob,
+    center: bool = True,
+    scale: bool = True,
+    trainable: bool = True,
+    begin_norm_axis: int = 1,
+    begin_params_axis: int = -1,
+    epsilon: float = 1e-5,
+    name: str | None = DefaultName("LayerNorm"),
+) -> Blob:
+    """(x - mean) / sqrt(variance + epsilon) * gamma + beta over all axes from ``begin_norm_axis`` on.
+
+    Variables: ``<name>-beta`` and ``<name>-gamma``, of shape inputs.shape[begin_params_axis:], at first 0 and 1.
+
+    Args:
+      inputs: floating.
+      center, scale: add beta, multiply by gamma.
+      trainable: whether train jobs update them.
+      begin_norm_axis: the first axis that mean and biased variance are taken over; the default is all but the batch's.
+      begin_params_axis: the first axis of beta and gamma.
+      epsilon: >= 0.
+      name: the layer's; unnamed ones are numbered: ``LayerNorm``, ``LayerNorm_1``.
+    Returns: Blob of inputs' shape and dtype.
+    Raises: ArgumentError, AxisError, DtypeError, DuplicateNameError (the name is taken).
+    Example: >>> y = flow.layers.layer_norm(x, begin_norm_axis=2)   # (8, 5, 16); Ba et al., 2016
+    """
+    name = layer_name(name, "LayerNorm", "")
+    what = label("layer_norm", name)
+    want.floating(what, want.blob(what, "inputs", inputs))
+    _, params = normalization.norm_axes(what, inputs, begin_norm_axis, begin_params_axis)
+
+    def variable(kind: str, initializer: Initializer) -> Blob:
+        return get_variable(
+            f"{name}-{kind}",
+            inputs.shape[params:],
+            normalization.parameter_dtype(inputs),
+            initializer,
+            None,
+            trainable,
+            kind,
+            reuse=False,
+        )
+
+    beta = variable("beta", initializers.zeros_initializer()) if center else None
+    gamma = variable("gamma", initializers.ones_initializer()) if scale else None
+    return normalization.layer_norm(inputs, gamma, beta, begin_norm_axis, begin_params_axis, epsilon, name=name)
+
+
+def layer_norm_grad(
+    dy: Blob, x: Blob, mean: Blob, inv_variance: Blob, begin_norm_axis: int = 1, name: str | None = DefaultName("LayerNormGrad")
+) -> Blob:
+    """The gradient of layer normalization to its input: see ``ops.norm.layer_norm_grad``.
+
+    Args:
+      dy, x: the gradient of the normalized values, and the input; one shape and floating dtype.
+      mean, inv_variance: as many elements as x has on the axes before begin_norm_axis; inv_variance is
+        1 / sqrt(variance + epsilon).
+      begin_norm_axis: layer_norm's.
+      name: name of the op.
+    Returns: Blob of x's shape and dtype.
+    Raises: ArgumentError, AxisError, ShapeError, DtypeError.
+    Example: >>> dx = flow.layers.layer_norm_grad(dy, x, mean, inv_variance)
+    """
+    return normalization.layer_norm_grad(dy, x, mean, inv_variance, begin_norm_axis, layer_name(name, "LayerNormGrad", ""))
+
+
+def layer_norm_param_grad(
+    dy: Blob, norm: Blob, gamma: Blob, begin_params_axis: int = -1, name: str | None = DefaultName("LayerNormParamGrad")
+) -> tuple[Blob, Blob, Blob]:
+    """The gradients of layer normalization to the normalized values, beta and gamma.
+
+    Args:
+      dy, norm: the gradient of the result, and the normalized values; one shape and floating dtype.
+      gamma: of shape dy.shape[begin_params_axis:].
+      begin_params_axis: layer_norm's.
+      name: name of the op.
+    Returns: (dy * gamma, sum of dy, sum of dy * norm), sums over the leading axes.
+    Raises: ArgumentError, AxisError, ShapeError, DtypeError.
+    Example: >>> d_norm, d_beta, d_gamma = flow.layers.layer_norm_param_grad(dy, norm, gamma)
+    """
+    return normalization.layer_norm_param_grad(dy, norm, gamma, begin_params_axis, layer_name(name, "LayerNormParamGrad", ""))

@@ -168,7 +168,7 @@ def softmax_cross_entropy_with_logits(labels: Blob, logits: Blob, name: str | No
     Example: >>> loss = flow.nn.softmax_cross_entropy_with_logits(flow.one_hot(labels, 10, dtype=flow.float32), logits)
     """
     what = label_of("softmax_cross_entropy_with_logits", name)
-    _want_pair(what, ("labels", labels), ("logits", logits))
+    want_pair(what, ("labels", labels), ("logits", logits))
     want.rank(what, logits, 2)
     return emit(_softmax_cross_entropy, labels, logits, name=name)
 
@@ -178,14 +178,14 @@ def _sigmoid_grad(inputs: Any, outputs: Any, cotangents: Any) -> tuple[None, Arr
     return None, lax.mul(cotangents[0], lax.sub(lax.logistic(x), lax.convert_element_type(labels, x.dtype)))
 
 
-def _with_logits(x: Array, z: Array) -> Array:
+def with_logits(x: Array, z: Array) -> Array:
     """max(x, 0) - x * z + log(1 + exp(-|x|)): the binary cross entropy of sigmoid(x)."""
     return lax.add(lax.sub(lax.max(x, full(0, x)), lax.mul(x, z)), lax.log1p(lax.exp(lax.neg(lax.abs(x)))))
 
 
 @op("sigmoid_cross_entropy", grad=_sigmoid_grad, stops=(0,))
 def _sigmoid_cross_entropy(labels: Array, logits: Array) -> Array:
-    return _with_logits(logits, lax.convert_element_type(labels, logits.dtype))
+    return with_logits(logits, lax.convert_element_type(labels, logits.dtype))
 
 
 def sigmoid_cross_entropy_with_logits(labels: Blob, logits: Blob, name: str | None = None) -> Blob:
@@ -207,7 +207,7 @@ def sigmoid_cross_entropy_with_logits(labels: Blob, logits: Blob, name: str | No
     return emit(_sigmoid_cross_entropy, labels, logits, name=name)
 
 
-def _want_pair(what: str, *arguments: tuple[str, Any], floating: bool = True) -> None:
+def want_pair(what: str, *arguments: tuple[str, Any], floating: bool = True) -> None:
     blobs = [want.blob(what, argument, value) for argument, value in arguments]
     if floating:
         want.floating(what, blobs[0])
@@ -249,11 +249,11 @@ def smooth_l1_loss(prediction: Blob, label: Blob, beta: float = 1.0, name: str |
     Example: >>> loss = flow.smooth_l1_loss(boxes, targets, beta=0.11)
     """
     what = label_of("smooth_l1_loss", name)
-    _want_pair(what, ("prediction", prediction), ("label", label))
-    return emit(_smooth_l1, prediction, label, name=name, beta=_number(what, "beta", beta, at_least=0.0))
+    want_pair(what, ("prediction", prediction), ("label", label))
+    return emit(_smooth_l1, prediction, label, name=name, beta=want_number(what, "beta", beta, at_least=0.0))
 
 
-def _number(what: str, argument: str, value: Any, at_least: float | None = None) -> float:
+def want_number(what: str, argument: str, value: Any, at_least: float | None = None) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
         fail(ArgumentError, what, f"{argument} must be a number, got {value!r}")
     if at_least is not None and not value >= at_least:
@@ -299,5 +299,5 @@ def combined_margin_loss(x: Blob, label: Blob, m1: float = 1, m2: float = 0, m3:
     what = label_of("combined_margin_loss", name)
     want.rank(what, want.blob(what, "x", x), 2, 2)
     _want_sparse(what, label, x, "x")
-    m1, m2, m3 = (_number(what, argument, value) for argument, value in (("m1", m1), ("m2", m2), ("m3", m3)))
+    m1, m2, m3 = (want_number(what, argument, value) for argument, value in (("m1", m1), ("m2", m2), ("m3", m3)))
     return emit(_combined_margin, x, label, name=name, m1=m1, m2=m2, m3=m3)

@@ -37,6 +37,17 @@ def _elu(x: Array, *, alpha: float) -> Array:
     return lax.select(lax.gt(x, full(0, x)), x, below)
 
 
+@op("prelu")
+def _prelu(x: Array, alpha: Array) -> Array:
+    slope = lax.broadcast_in_dim(broadcast_to(alpha, x.shape[1:]), x.shape, tuple(range(1, x.ndim)))
+    return lax.select(lax.gt(x, full(0, x)), x, lax.mul(x, slope))
+
+
+def parametric_relu(x: Blob, alpha: Blob, name: str | None = None) -> Blob:
+    """x where x > 0, else alpha * x; alpha broadcasts to x's shape without axis 0. See ``layers.prelu``."""
+    return emit(_prelu, x, alpha, name=name, prefix="PRelu")
+
+
 def _ramp(x: Array) -> Array:
     """clip(x / 6 + 0.5, 0, 1)"""
     return lax.clamp(like(0, x), lax.add(lax.mul(x, like(1 / 6, x)), like(0.5, x)), like(1, x))

@@ -1,0 +1,10 @@
+"""``flow.random``: random values inside a job."""
+
+from __future__ import annotations
+
+from .ops.random import CoinFlip as CoinFlip
+from .ops.random import bernoulli as bernoulli
+from .ops.random import coin_flip as coin_flip
+from .ops.random import gen_seed as gen_seed
+from .ops.random import generate_random_batch_permutation_indices as generate_random_batch_permutation_indices
+from .ops.random import shuffle as shuffle

@@ -6,6 +6,7 @@ import linecache
 import os
 import sys
 from dataclasses import dataclass
+from types import FrameType
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
@@ -36,10 +37,17 @@ def is_library(filename: str) -> bool:
     return filename.startswith(_PACKAGE)
 
 
+def _is_library_frame(frame: FrameType) -> bool:
+    filename = frame.f_code.co_filename
+    if filename == "<string>":  # generated code: a dataclass's __init__ is ours, `python -c` is the user's
+        return str(frame.f_globals.get("__name__")).partition(".")[0] == __package__
+    return is_library(filename)
+
+
 def caller() -> Source:
     """The innermost frame outside this package."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and is_library(frame.f_code.co_filename):
+    while frame.f_back is not None and _is_library_frame(frame):
         frame = frame.f_back
     return Source(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
 

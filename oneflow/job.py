@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import inspect
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,7 @@ from .runtime import devices
 from .runtime.dispatch import dispatcher
 from .runtime.executable import Executable, build_lock, to_numpy
 from .runtime.feed import Feeds, owned
-from .runtime.result import Delivery
+from .runtime.result import INTERRUPTIBLE_FROM_SECONDS, Delivery, flat, wait_interruptibly
 from .runtime.session import default_session
 from .summaries import JobSummary, summarize
 
@@ -77,9 +77,9 @@ class JobFunction:
                 if self._error is not None:
                     raise self._error.with_traceback(self._error_traceback)
                 try:
-                    start = time.perf_counter()
+                    start = perf_counter()
                     self._trace()
-                    self._build_seconds = time.perf_counter() - start
+                    self._build_seconds = perf_counter() - start
                 except Exception as error:
                     self._error, self._error_traceback = error, error.__traceback__
                     raise
@@ -135,7 +135,7 @@ class JobFunction:
 
     def _legacy_objective(self, graph: Graph) -> None:
         settings = {k.removeprefix("train."): v for k, v in self.config.values.items() if k.startswith("train.")}
-        if graph.train and graph.objective.losses and not graph.objective.optimizers and "primary_lr" in settings:
+        if graph.train and graph.objective.losses and not graph.objective.optimizers and settings:
             graph.objective.optimizers = (optimizer_from_config(settings),)
             graph.objective.source = graph.objective.source or self.source
 
@@ -178,18 +178,16 @@ class JobFunction:
     def _executable_for(self, feeds: tuple[Any, ...]) -> Executable:
         assert self._plan is not None and self._feeds is not None
         dispatcher.start()
-        if not self._feeds.varying:
-            executable = Executable(self._plan, self._session.store, self._session.random_cell(self.name))
-            executable.compile(feeds)
-            self._executables[None] = self._executable = executable
-            return executable
-        key = tuple(tuple(a.shape for a in f) if isinstance(f, tuple) else f.shape for f in feeds)
+        varying = self._feeds.varying
+        key = tuple(tuple(a.shape for a in f) if isinstance(f, tuple) else f.shape for f in feeds) if varying else None
         with build_lock:
             executable = self._executables.get(key) or Executable(
                 self._plan, self._session.store, self._session.random_cell(self.name)
             )
             executable.compile(feeds)
             self._executables[key] = executable
+            if not varying:
+                self._executable = executable
             self._executables.move_to_end(key)
             while len(self._executables) > _MAX_VARIANTS:
                 self._executables.popitem(last=False)
@@ -208,10 +206,15 @@ class JobFunction:
             dispatcher.wait_for(result)
             self._raise_error()
             return result.result()
+        start = perf_counter()
         _, fetched, _, token = executable.launch(feeds)
-        if token:
+        if delivery.seconds > INTERRUPTIBLE_FROM_SECONDS:
+            wait_interruptibly(flat([*fetched, *token]))
+        elif token:
             token[0].block_until_ready()
-        return delivery.convert(fetched)
+        value = delivery.convert(fetched)
+        delivery.seconds = perf_counter() - start
+        return value
 
     # --- looking at it
 

@@ -18,17 +18,24 @@ if TYPE_CHECKING:
 _UNSET: Any = object()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+# Waiting for the device happens in C++, where Ctrl-C is not seen; calls that take longer are waited for in small naps
+INTERRUPTIBLE_FROM_SECONDS = 0.3
+_SHORTEST_NAP, _LONGEST_NAP = 0.00005, 0.002
+
+
+@dataclass(slots=True, eq=False)
 class Delivery:
     """What all results of one job have in common.
 
-    ``convert`` makes the value of a call of its fetched device arrays.
+    ``convert`` makes the value of a call of its fetched device arrays. ``seconds`` is what the last call took that was
+    waited for; infinite before the first.
     """
 
     job_name: str
     dispatcher: Dispatcher
     convert: Callable[[Any], Any]
     watches: tuple[Watch, ...]
+    seconds: float = float("inf")
 
 
 class Result:
@@ -79,7 +86,12 @@ class Result:
             raise self._error
         arrays = self._arrays  # before the look at _value: another thread may be setting both
         if self._value is _UNSET:
-            self._value = self._delivery.convert(arrays)
+            delivery = self._delivery
+            start = time.perf_counter()
+            if delivery.seconds > INTERRUPTIBLE_FROM_SECONDS and not self.passed:
+                wait_interruptibly(flat(arrays))
+            self._value = delivery.convert(arrays)
+            delivery.seconds = time.perf_counter() - start
             self._arrays = ()
         return self._value
 
@@ -99,7 +111,7 @@ class Result:
         """Whether ``result()`` would give the value at once."""
         if self._value is not _UNSET or self._error is not None or self.passed:
             return True
-        return not self._watched and all(a.is_ready() for a in _flat(self._arrays))
+        return not self._watched and all(a.is_ready() for a in flat(self._arrays))
 
     def async_get(self, callback: Callable[[Any], None]) -> None:
         """Has ``callback(value)`` run once on the delivery thread, after the callbacks of earlier calls.
@@ -194,5 +206,13 @@ class Result:
         self._delivery.dispatcher.report(error, self.job_name)
 
 
-def _flat(arrays: Any) -> list[Any]:
+def wait_interruptibly(arrays: list[Any]) -> None:
+    """Waits until the arrays are there; Ctrl-C ends the wait."""
+    nap = _SHORTEST_NAP
+    while not all(array.is_ready() for array in arrays):
+        time.sleep(nap)
+        nap = min(nap * 2, _LONGEST_NAP)
+
+
+def flat(arrays: Any) -> list[Any]:
     return [x for a in arrays for x in (a if isinstance(a, tuple) else (a,))]

@@ -28,8 +28,6 @@ def _reshape(x: Array, *, shape: tuple[int, ...]) -> Array:
 @op("dynamic_reshape")
 def _dynamic_reshape(x: Array, *, shape: tuple[int, ...]) -> Array:
     rest = math.prod(size for size in shape if size != -1)
-    if -1 not in shape and rest != x.size:  # the shape was written for the bound, and this call has fewer rows
-        shape, rest = (-1, *shape[1:]), math.prod(shape[1:])
     return lax.reshape(x, tuple(x.size // rest if size == -1 else size for size in shape))
 
 
@@ -82,11 +80,12 @@ def dynamic_reshape(x: Blob, shape: Sequence[int], name: str | None = None) -> B
 
     Args:
       x: Blob; its shape is the largest that it can have.
-      shape: list or tuple of sizes > 0, one of which may be -1. Without a -1, axis 0 takes what a call really has.
+      shape: list or tuple of sizes > 0, one of which may be -1. Without a -1, and where the first size is x.shape[0], it
+        is axis 0 that takes what a call really has.
       name: name of the op; made unique when omitted.
     Returns: Blob of that shape and x's dtype, dynamic where x is.
     Raises: ShapeError, ArgumentError.
-    Example: >>> y = flow.dynamic_reshape(x, [-1, 12])
+    Example: >>> y = flow.dynamic_reshape(x, [-1, 12])   # (2, 3, 4) -> (2, 12)
     """
     what = label("dynamic_reshape", name)
     want.blob(what, "x", x)
@@ -97,6 +96,8 @@ def dynamic_reshape(x: Blob, shape: Sequence[int], name: str | None = None) -> B
     legal = bool(sizes) and sizes.count(-1) <= 1 and all(s == -1 or s > 0 for s in sizes)
     if not legal or (total % rest if -1 in sizes else total != rest):
         _bad_shape(what, x, shape)
+    if sizes[0] == x.shape[0] or -1 not in sizes:  # written for the bound, axis 0 takes what a call really has
+        sizes = (-1, *(total // rest if size == -1 else size for size in sizes[1:]))
     return emit(_dynamic_reshape, x, name=name, shape=sizes)
 
 
@@ -114,7 +115,7 @@ def reshape_like(x: Blob, like: Blob, name: str | None = None) -> Blob:
       name: name of the op; made unique when omitted.
     Returns: Blob of like's shape and x's dtype.
     Raises: ShapeError, ArgumentError.
-    Example: >>> y = flow.reshape_like(x, like)   # (2, 3) -> (6,)
+    Example: >>> y = flow.reshape_like(x, like)   # (2, 3), (6,) -> (6,)
     """
     what = label("reshape_like", name)
     want.blob(what, "x", x)

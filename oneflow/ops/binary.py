@@ -309,7 +309,7 @@ def pow(x: Number | Blob, y: Number | Blob, name: str | None = None) -> Blob:
     return emit(_power_of_number, x, name=name, prefix="Pow", exponent=number_for(what, y, x, "the exponent"))
 
 
-@op("reciprocal_scaled", samples=(0,))
+@op("scalar_divided_by", samples=(0,))
 def _number_by_blob(x: Array, *, number: Number) -> Array:
     zero = lax.eq(x, like(0, x))
     return select(zero, like(0, x), lax.div(like(number, x), select(zero, like(1, x), x)))

@@ -30,6 +30,7 @@ def unary(
     define: Callable[[Array], Array],
     *,
     example: str = "",
+    module: str = "flow.math",
     grad: Callable[[Array, Array, Array], Array] | None = None,
     integers: bool = False,
 ) -> Unary:
@@ -54,7 +55,7 @@ def unary(
       name: name of the op; made unique when omitted.
     Returns: Blob of x's shape and dtype.
     Raises: ArgumentError (x is no Blob){"" if integers else ", DtypeError (x is an integer Blob)"}.
-    Example: >>> y = flow.math.{op_name}(x){example and "   # " + example}
+    Example: >>> y = {module}.{op_name}(x){example and "   # " + example}
     """
     return function
 
@@ -128,10 +129,10 @@ square = unary("square", "x * x.", lambda x: lax.square(x), integers=True, examp
 tan = unary("tan", "The tangent of x in radians.", lambda x: lax.tan(x))
 tanh = unary("tanh", "The hyperbolic tangent.", lambda x: lax.tanh(x))
 tanh_v2 = unary("tanh_v2", "The hyperbolic tangent; the same as tanh.", lambda x: lax.tanh(x))
-identity = unary("identity", "x itself, as a new op.", lambda x: lax.convert_element_type(x, x.dtype), integers=True)
+identity = unary("identity", "x itself, as a new op.", lambda x: x, module="flow", integers=True)
 amp_white_identity = unary(
     "amp_white_identity", "x itself; automatic mixed precision runs it in float16.",
-    lambda x: lax.convert_element_type(x, x.dtype), integers=True,
+    lambda x: x, module="flow", integers=True,
 )  # fmt: skip
 
 
@@ -254,9 +255,10 @@ def clip_by_value(
     return emit(_clip, x, name=name, low=low, high=high)
 
 
-def _bound(what: str, argument: str, value: Any, x: Blob) -> int | float | None:
-    if x.dtype.is_integer and is_number(value) and math.isinf(value):  # no bound at all
-        return None
+def _bound(what: str, argument: str, value: Any, x: Blob) -> int | float:
+    if x.dtype.is_integer and is_number(value) and not math.isnan(value):  # beyond the dtype's range is as good as its end
+        limits = np.iinfo(x.dtype.numpy_dtype)
+        value = min(max(value, int(limits.min)), int(limits.max))
     return number_for(what, value, x, argument)
 
 

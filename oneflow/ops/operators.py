@@ -9,6 +9,7 @@ from ..errors import ArgumentError
 from ..graph.node import Blob
 from . import binary, elementwise
 from ._emit import fail, is_number
+from .array import parallel_cast
 from .matrix import matmul
 from .slicing import getitem
 
@@ -28,6 +29,7 @@ _OPERATORS: dict[str, Callable[[Any, Any], Blob]] = {
     "equal": binary.equal, "not_equal": binary.not_equal, "less": binary.less, "less_equal": binary.less_equal,
     "greater": binary.greater, "greater_equal": binary.greater_equal,
     "negative": lambda x, _: elementwise.negative(x), "abs": lambda x, _: elementwise.abs(x), "getitem": getitem,
+    "with_gradient_distribute": lambda x, distribute: parallel_cast(x, gradient_distribute=distribute),
 }  # fmt: skip
 
 

@@ -189,7 +189,7 @@ def same_padding(
       name: name of the op; made unique when omitted.
     Returns: Blob of x's dtype.
     Raises: ArgumentError.
-    Example: >>> y = flow.same_padding(x, "SAME_LOWER", "NCHW", [3, 3], [2, 2], [1, 1])
+    Example: >>> y = flow.same_padding(x, "SAME_LOWER", "NCHW", [3, 3], [2, 2], [1, 1])   # (2, 3, 4, 4) -> (2, 3, 5, 5)
     """
     what = label("same_padding", name)
     want.rank(what, want.blob(what, "x", x), 3)

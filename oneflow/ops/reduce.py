@@ -65,18 +65,30 @@ def _as_int8(x: Array) -> Array:
     return lax.convert_element_type(x, np.int8)
 
 
-def _reduction(name: str, compute: Any, stops: bool = False) -> OpDef:
+def _prod_grad(inputs: Any, outputs: Any, cotangents: Any, *, axes: tuple[int, ...], keepdims: bool) -> tuple[Array]:
+    """The product of the others: product / x, which zeros need separate care for."""
+    x = inputs[0]
+    is_zero = lax.eq(x, like(0, x))
+    safe = select(is_zero, like(1, x), x)
+    product = _restored(lax.reduce_prod(safe, axes), x, axes)
+    zeros = _restored(lax.reduce_sum(lax.convert_element_type(is_zero, np.int32), axes), x, axes)
+    others_zero = lax.gt(lax.sub(zeros, lax.convert_element_type(is_zero, np.int32)), np.int32(0))
+    others = select(others_zero, like(0, x), lax.div(product, safe))
+    return (lax.mul(_restored(cotangents[0], x, axes), others),)
+
+
+def _reduction(name: str, compute: Any, stops: bool = False, grad: Any = None) -> OpDef:
     def define(x: Array, *, axes: tuple[int, ...], keepdims: bool) -> Array:
         return _shaped(compute(x, axes), x, axes, keepdims)
 
-    return op(name, stops=stops)(define)
+    return op(name, stops=stops, grad=grad)(define)
 
 
 _reduce_sum = _reduction("reduce_sum", _sum)
 _reduce_mean = _reduction("reduce_mean", _mean)
 _reduce_max = _reduction("reduce_max", lambda x, axes: lax.reduce_max(x, axes))
 _reduce_min = _reduction("reduce_min", lambda x, axes: lax.reduce_min(x, axes))
-_reduce_prod = _reduction("reduce_prod", lambda x, axes: lax.reduce_prod(x, axes))
+_reduce_prod = _reduction("reduce_prod", lambda x, axes: lax.reduce_prod(x, axes), grad=_prod_grad)
 _reduce_any = _reduction("reduce_any", lambda x, axes: _as_int8(lax.reduce_or(_nonzero(x), axes)), stops=True)
 _reduce_all = _reduction("reduce_all", lambda x, axes: _as_int8(lax.reduce_and(_nonzero(x), axes)), stops=True)
 _reduce_variance = _reduction("reduce_variance", _variance)
@@ -106,10 +118,17 @@ def _reduce(
     if not axes and not no_axis:
         return x
     y = emit(made, x, name=name, axes=axes, keepdims=bool(keepdims))
+    y.is_dynamic = x.is_dynamic and len(axes) < x.ndim
     if y.batch_axis in axes:
         y.batch_axis = INVALID_AXIS
     elif y.batch_axis >= 0 and not keepdims:
         y.batch_axis -= sum(a < y.batch_axis for a in axes)
+    return y
+
+
+def _single(y: Blob) -> Blob:
+    """One number, whatever the size of what it was made from: no batch axis, and not dynamic."""
+    y.batch_axis, y.is_dynamic = INVALID_AXIS, False
     return y
 
 
@@ -293,7 +312,7 @@ def reduced_shape_elem_cnt(
     if axis is not None:
         _need_list(what, axis)
     axes = want.axes(what, axis, input_blob.ndim, inputs=(input_blob,))
-    return emit(_elem_cnt, input_blob, name=name, axes=axes, to=_count_dtype(what, dtype))
+    return _single(emit(_elem_cnt, input_blob, name=name, axes=axes, to=_count_dtype(what, dtype)))
 
 
 def elem_cnt(inputs: Blob, dtype: dtype | None = None, name: str | None = None) -> Blob:
@@ -309,7 +328,8 @@ def elem_cnt(inputs: Blob, dtype: dtype | None = None, name: str | None = None) 
     """
     what = label("elem_cnt", name)
     want.blob(what, "inputs", inputs)
-    return emit(_elem_cnt, inputs, name=name, prefix="ElemCnt", axes=tuple(range(inputs.ndim)), to=_count_dtype(what, dtype))
+    every = tuple(range(inputs.ndim))
+    return _single(emit(_elem_cnt, inputs, name=name, prefix="ElemCnt", axes=every, to=_count_dtype(what, dtype)))
 
 
 @op("count_not_finite", stops=True)
@@ -333,7 +353,7 @@ def count_not_finite(x: Blob, name: str | None = None) -> Blob:
     """
     what = label("count_not_finite", name)
     want.floating(what, want.blob(what, "x", x))
-    return emit(_count_not_finite, x, name=name)
+    return _single(emit(_count_not_finite, x, name=name))
 
 
 def multi_count_not_finite(x: Sequence[Blob] | None = None, name: str | None = None) -> Blob:
@@ -350,7 +370,7 @@ def multi_count_not_finite(x: Sequence[Blob] | None = None, name: str | None = N
     blobs = want.blobs(what, "x", x)
     for blob in blobs:
         want.floating(what, blob)
-    return emit(_count_not_finite, *blobs, name=name, prefix="MultiCountNotFinite")
+    return _single(emit(_count_not_finite, *blobs, name=name, prefix="MultiCountNotFinite"))
 
 
 @op("square_sum")
@@ -368,4 +388,4 @@ def square_sum(x: Blob, name: str | None = None) -> Blob:
     Raises: ArgumentError.
     Example: >>> y = flow.experimental.square_sum(x)
     """
-    return emit(_square_sum, want.blob(label("square_sum", name), "x", x), name=name)
+    return _single(emit(_square_sum, want.blob(label("square_sum", name), "x", x), name=name))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -88,7 +87,7 @@ def tensor_scatter_nd_add(params: Blob, indices: Blob, updates: Blob, name: str 
       name: name of the op; made unique when omitted.
     Returns: Blob of params' shape and dtype.
     Raises: ShapeError, DtypeError, ArgumentError.
-    Example: >>> y = flow.tensor_scatter_nd_add(x, places, rows)
+    Example: >>> y = flow.tensor_scatter_nd_add(x, places, rows)   # (10, 4), (3, 1), (3, 4) -> (10, 4)
     """
     return _tensor_scatter(_tensor_scatter_nd_add, params, indices, updates, name)
 
@@ -99,7 +98,7 @@ def tensor_scatter_nd_update(params: Blob, indices: Blob, updates: Blob, name: s
     Args: as for ``tensor_scatter_nd_add``.
     Returns: Blob of params' shape and dtype; the gradient to params is 0 where something was written.
     Raises: ShapeError, DtypeError, ArgumentError.
-    Example: >>> y = flow.tensor_scatter_nd_update(x, places, rows)
+    Example: >>> y = flow.tensor_scatter_nd_update(x, places, rows)   # (10, 4), (3, 1), (3, 4) -> (10, 4)
     """
     return _tensor_scatter(_tensor_scatter_nd_update, params, indices, updates, name)
 
@@ -192,13 +191,15 @@ def unsorted_segment_sum_like(data: Blob, segment_ids: Blob, like: Blob, axis: i
 
 @op("unsorted_batch_segment_sum", stops=(1,))
 def _unsorted_batch_segment_sum(data: Array, ids: Array, *, count: int) -> Array:
-    lead, rest = ids.shape[:-1], data.shape[ids.ndim :]
-    rows = lax.reshape(lax.broadcasted_iota(np.int64, (math.prod(lead), ids.shape[-1]), 0), ids.shape)
-    wide = lax.convert_element_type(ids, np.int64)
-    inside = lax.bitwise_and(lax.ge(wide, np.int64(0)), lax.lt(wide, np.int64(count)))
-    place = select(inside, lax.add(wide, lax.mul(rows, np.int64(count))), np.int64(-1))
-    flat = lax.reshape(data, (math.prod(ids.shape), *rest))
-    return lax.reshape(_segment_sum(flat, lax.reshape(place, (place.size,)), math.prod(lead) * count, 0), (*lead, count, *rest))
+    axis = ids.ndim - 1
+    batch = tuple(range(axis))
+    numbers = lax.ScatterDimensionNumbers(
+        update_window_dims=tuple(range(ids.ndim, data.ndim)), inserted_window_dims=(axis,), scatter_dims_to_operand_dims=(axis,),
+        operand_batching_dims=batch, scatter_indices_batching_dims=batch,
+    )  # fmt: skip
+    shape, places = (*data.shape[:axis], count, *data.shape[ids.ndim :]), lax.reshape(ids, (*ids.shape, 1))
+    drop = lax.GatherScatterMode.FILL_OR_DROP
+    return _summed(lambda d: lax.scatter_add(_zeros(shape, d.dtype), places, d, numbers, mode=drop), data)
 
 
 def unsorted_batch_segment_sum(data: Blob, segment_ids: Blob, num_segments: int, name: str | None = None) -> Blob:
@@ -297,7 +298,7 @@ def unique_with_counts(x: Blob, out_idx: dtype = dtypes.int32, name: str | None 
     Returns: (values, idx, counts, number of different values (1,)); the first three have x's length, values and counts
       are meaningful up to that number, and values[idx] is x.
     Raises: ShapeError, ArgumentError.
-    Example: >>> values, idx, counts, number = flow.experimental.unique_with_counts(x)
+    Example: >>> values, idx, counts, number = flow.experimental.unique_with_counts(x)   # (6,) -> four Blobs
     """
     what = label("unique_with_counts", name)
     want.rank(what, want.blob(what, "x", x), 1, 1)

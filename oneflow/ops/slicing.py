@@ -191,7 +191,7 @@ def logical_slice_assign(
       name: name of the op; made unique when omitted.
     Returns: the op (not a Blob).
     Raises: ArgumentError (x is no variable), AxisError, ShapeError, DtypeError.
-    Example: >>> flow.experimental.logical_slice_assign(table, rows, [(0, 2, 1)])
+    Example: >>> flow.experimental.logical_slice_assign(table, rows, [(0, 2, 1)])   # (4, 3), (2, 3) -> the op
     """
     what = label("logical_slice_assign", name)
     want.blob(what, "x", x)

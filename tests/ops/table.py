@@ -34,7 +34,8 @@ class Row:
       inputs: arrays. Floating ones are tried in each of ``dtypes``; integer ones stay as they are, unless ``dtypes`` says
         otherwise for all of them.
       dtypes: which dtypes the inputs are tried in.
-      out: the expected dtype where it is not that of the first input (a tuple of names for several Blobs).
+      out: the expected dtype where it is not that of the first input; for several Blobs of different dtypes a tuple of names,
+        in which "same" is that of the first input.
       grad: compare the gradient to the floating inputs with finite differences.
       torch: the same over PyTorch tensors, to compare value and gradient with.
       rtol, atol: tolerance of values in float32; float64 is held to 1e-9.

@@ -20,6 +20,12 @@ CUBE = floats(2, 3, 4)
 POSITIVE = floats(2, 3, low=0.2, high=3.0)
 IMAGE = floats(2, 3, 4, 5)
 
+
+def _dynamic(x: Any) -> Any:
+    x.is_dynamic = True
+    return x
+
+
 ROWS = [
     # --- shapes
     Row("reshape", lambda x: flow.reshape(x, [3, 2]), lambda x: x.reshape(3, 2), [X], dtypes=NUMBERS),
@@ -53,7 +59,7 @@ ROWS = [
     Row("broadcast_to_compatible_with", lambda x, y, z: flow.broadcast_to_compatible_with(x, [y, z]),
         lambda x, y, z: np.broadcast_to(x, (2, 2, 3)), [floats(3), floats(2, 1), floats(2, 1, 1)]),
     Row("expand", lambda x: flow.expand(x, [4, -1, 3]), lambda x: np.broadcast_to(x, (4, 2, 3)), [floats(2, 1)]),
-    Row("cast_to_static_shape", flow.cast_to_static_shape, lambda x: x, [X]),
+    Row("cast_to_static_shape", lambda x: flow.cast_to_static_shape(_dynamic(x)), lambda x: x, [X]),
     Row("parallel_cast", lambda x: flow.parallel_cast(x, distribute=flow.distribute.split(0)), lambda x: x, [X]),
     # --- constants
     Row("constant", lambda: flow.constant(1.5, flow.float32, (2, 3)), lambda: np.full((2, 3), 1.5), out="float32"),
@@ -243,6 +249,9 @@ GRADIENTS = [
     Gradient("reduce_max ties", m.reduce_max, [_TIES], [[[0, 1 / 3, 1 / 3], [1 / 3, 0, 0]]]),
     Gradient("reduce_min ties", lambda x: m.reduce_min(x, 0), [np.array([[1.0, 2], [1, 3]])], [[[0.5, 1], [0.5, 0]]]),
     Gradient("reduce_prod with a zero", m.reduce_prod, [np.array([2.0, 0, 3])], [[0, 6, 0]]),
+    Gradient("reduce_prod with two zeros", lambda x: m.reduce_prod(x, 1), [np.array([[2.0, 0, 0], [2, 3, 4]])],
+        [[[0] * 3, [12, 8, 6]]]),
+    Gradient("reduce_prod of integers", m.reduce_prod, [np.array([2, 3, 4])], [[12, 8, 6]]),
     Gradient("reduce_std at 0 is not a number of ours", lambda x: m.reduce_variance(x), [np.ones(3)], [np.zeros(3)]),
     Gradient("counting stops it", flow.elem_cnt, [X], [None]),
     Gradient("like stops it", flow.reshape_like, [X, floats(6)], [np.ones((2, 3)), None]),

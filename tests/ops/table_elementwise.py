@@ -86,6 +86,7 @@ ROWS = [
         dtypes=("int32",)),
     Row("clip_by_value infinite", lambda x: flow.clip_by_value(x, 0.0, math.inf), lambda x: np.maximum(x, 0), [X],
         dtypes=NUMBERS),
+    Row("clip_by_value beyond the dtype", lambda x: flow.clip_by_value(x, -1000, 1e9), lambda x: x, [X], dtypes=("int8",)),
     Row("cast", lambda x: flow.cast(x, flow.int32), lambda x: x.astype(np.int32), [X * 3], out="int32", grad=False),
     Row("cast same", lambda x: flow.cast(x, flow.float32) + 0, lambda x: x, [X], dtypes=("float32",), half=False),
     Row("cast up", lambda x: flow.cast(x, flow.float64), lambda x: x.astype(np.float32), [INTEGERS], dtypes=("float32",),

@@ -74,8 +74,7 @@ ROWS = [
     # --- gather
     Row("gather", flow.gather, _rows, [TABLE, IDS]),
     Row("gather axis", lambda x, i: flow.gather(x, i, axis=1), lambda x, i: _rows(x, i, 1), [TABLE, IDS], dtypes=NUMBERS[:2]),
-    Row("gather last axis", lambda x, i: flow.gather(x, i, axis=-1), lambda x, i: _rows(x, i, 2), [TABLE, np.array([2, 0, 2])],
-        wide=True),
+    Row("gather last axis", lambda x, i: flow.gather(x, i, axis=-1), lambda x, i: _rows(x, i, 2), [TABLE, np.array([2, 0, 2])]),
     Row("gather outside", flow.gather, _rows, [TABLE, OUTSIDE]),
     Row("gather of integers", flow.gather, _rows, [ints(5, 2), IDS], dtypes=("int32", "int64")),
     Row("gather in batches", lambda x, i: flow.gather(x, i, axis=1, batch_dims=1),
@@ -112,7 +111,10 @@ ROWS = [
     Row("unsorted_segment_sum_like", lambda x, like, i: flow.unsorted_segment_sum_like(x, i, like),
         lambda x, like, i: _segments(x, i, 2), [TABLE, floats(2, 5, 3), SEGMENTS]),
     Row("unsorted_batch_segment_sum", lambda x, i: flow.unsorted_batch_segment_sum(x, i, 3),
-        lambda x, i: np.stack([_segments(r, s, 3) for r, s in zip(x, i, strict=True)]), [floats(3, 2, 2), IDS], wide=True),
+        lambda x, i: np.stack([_segments(r, s, 3) for r, s in zip(x, i, strict=True)]), [floats(3, 2, 2), IDS]),
+    Row("unsorted_batch_segment_sum outside", lambda x, i: flow.unsorted_batch_segment_sum(x, i, 2),
+        lambda x, i: np.stack([_segments(r, s, 2) for r, s in zip(x, i, strict=True)]), [floats(2, 4),
+            np.stack([OUTSIDE, SEGMENTS])]),
     # --- unique
     Row("indexed_slices_reduce_sum", lambda v, i: indexed_slices_reduce_sum(i, v),
         lambda v, i: (np.array([2, 3, 0, 0]), np.array([[v[1, 0], v[1, 1]], v[0] + v[2] + v[3], [0, 0], [0, 0]]), np.array([2])),

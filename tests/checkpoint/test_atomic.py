@@ -32,7 +32,8 @@ def test_parents_are_made_and_nothing_else_is_left(tmp_path: Path) -> None:
 
 
 def test_into_an_empty_directory(tmp_path: Path) -> None:
-    (tmp_path / "m").mkdir(mode=0o750)
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m").chmod(0o750)
     write(tmp_path / "m", ARRAYS)
     assert is_whole(tmp_path / "m") and stat.S_IMODE((tmp_path / "m").stat().st_mode) == 0o750
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oneflow.checkpoint import meta
@@ -18,11 +18,13 @@ def test_is_written_as_oneflow_prints_it() -> None:
     assert meta.text_of((), int64) == "shape {\n}\ndata_type: kInt64\n"
 
 
+@settings(deadline=None)
 @given(SHAPES, DTYPES)
 def test_round_trip(shape, dtype) -> None:
     assert meta.parse(meta.text_of(shape, dtype)) == (shape, dtype)
 
 
+@settings(deadline=None)
 @given(SHAPES, DTYPES, st.sampled_from([" ", "\n", "\t\r\n", " # a comment } {\n"]), st.booleans())
 def test_whitespace_comments_and_order_do_not_matter(shape, dtype, space, type_first) -> None:
     kind = ["data_type", ":", meta.PROTO_NAMES[dtype.name]]
@@ -73,6 +75,7 @@ def test_refuses(text: str, says: str) -> None:
     assert says in str(caught.value)
 
 
+@settings(deadline=None)
 @given(st.text(alphabet='shapedimt_:{}<>[],;" 0123456789kFlo\n#', max_size=80))
 def test_any_text_is_understood_or_refused(text: str) -> None:
     try:

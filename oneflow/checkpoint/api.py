@@ -180,7 +180,7 @@ def set_interface_blob_value(op_name: str, ndarray: np.ndarray) -> None:
 
 
 def save(path: str | os.PathLike[str], var_dict: Mapping[str, Any] | None = None) -> None:
-    """Saves variables to a new directory, in OneFlow's layout, after everything submitted. Killed half-way, it leaves nothing.
+    """Saves variables in OneFlow's layout, after everything submitted. Killed half-way, it leaves the path as it was.
 
     Args:
       path: does not exist (parents are made), or is an empty directory.

@@ -195,7 +195,8 @@ def save(path: str | os.PathLike[str], var_dict: Mapping[str, Any] | None = None
         atomic.refuse_occupied(path)
         session = _session("flow.checkpoint.save")
         names = list(session.variables())
-        atomic.write(path, session.read(names), {"random": session.random_state()})
+        values, random_state = session.snapshot(names)
+        atomic.write(path, values, {"random": random_state})
         return
     if not isinstance(var_dict, Mapping):
         complain(ArgumentError, f"var_dict must be a dict of variable name -> value, got {type(var_dict).__name__}")

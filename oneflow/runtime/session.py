@@ -97,6 +97,13 @@ class Session:
         dispatcher.drain()
         return self.store.read(self.store.cells if names is None else names)
 
+    def snapshot(self, names: Any = None) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """``read`` and ``random_state`` of one moment, whatever other threads call."""
+        self._check_open()
+        dispatcher.drain()
+        with self.store.lock:
+            return self.store.read(self.store.cells if names is None else names), self.random_state()
+
     def write(self, values: dict[str, np.ndarray]) -> None:
         """Replaces values, all or none. Shapes and dtypes must have been checked."""
         self._check_open()

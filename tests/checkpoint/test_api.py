@@ -54,15 +54,15 @@ class FakeSession:
         self.log.append("read")
         return {name: self.values[name].copy() for name in (self.values if names is None else names)}
 
+    def snapshot(self, names=None):
+        return self.read(names), dict(self.random)
+
     def write(self, values):
         self.log.append("write")
         self.values.update(values)
 
     def sync(self) -> None:
         self.log.append("sync")
-
-    def random_state(self):
-        return dict(self.random)
 
     def set_random_state(self, state) -> None:
         if not isinstance(state.get("seed"), int):

@@ -9,7 +9,7 @@ from typing import Any
 from .._jax import lax
 from ..errors import ArgumentError, ShapeError
 from ..graph.node import Blob
-from ._arrays import Array, broadcast_to, full, label, like, where_else_zero
+from ._arrays import Array, broadcast_to, full, label, like, select, where_else_zero
 from ._emit import emit, emit_many, fail, is_number, op, want
 from .loss import widen
 
@@ -33,8 +33,9 @@ def _leaky_relu(x: Array, *, alpha: float) -> Array:
 
 @op("elu", samples=(0,))
 def _elu(x: Array, *, alpha: float) -> Array:
-    below = lax.mul(lax.expm1(lax.min(x, full(0, x))), like(alpha, x))
-    return lax.select(lax.gt(x, full(0, x)), x, below)
+    above = lax.gt(x, full(0, x))
+    below = lax.mul(lax.expm1(select(above, full(0, x), x)), like(alpha, x))
+    return lax.select(above, x, below)
 
 
 @op("prelu")

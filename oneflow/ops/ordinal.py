@@ -21,6 +21,7 @@ def _encode(table: Array, size: Array, keys: Array) -> tuple[Array, Array, Array
     The table holds pairs (key, number) at the key's hash (the key itself) modulo the capacity, or behind it where that
     place is taken; key 0 is a free place. Known keys are looked up all at once, new ones entered one by one.
     """
+    table, size, keys = jnp.asarray(table), jnp.asarray(size), jnp.asarray(keys)  # indexed by traced numbers below
     capacity = table.shape[0] // 2
     flat = lax.reshape(keys, (keys.size,))
     spread = lax.convert_element_type(lax.convert_element_type(flat, np.int64), np.uint64)

@@ -35,7 +35,8 @@ def gen_seed(seed: int | None = None) -> tuple[int, bool]:
 
 @op("bernoulli", random=True, stops=True)
 def _bernoulli(x: Array, *, to: np.dtype, seed: int | None, key: Any) -> Array:
-    drawn = jax.random.uniform(seeded(key, seed), x.shape, np.float32 if is_half(x) else x.dtype)
+    kind = np.dtype(np.float32) if is_half(x) else x.dtype
+    drawn = jax.random.uniform(seeded(key, seed), x.shape, kind, minval=kind.type(0), maxval=kind.type(1))
     probability = lax.convert_element_type(x, drawn.dtype)
     return lax.convert_element_type(lax.lt(drawn, probability), to)
 

@@ -137,7 +137,7 @@ def _outputs(node: Node, values: Values, fed: Any, number: int) -> tuple[Any, ..
     if node.op is OP_VARIABLE:
         variable = node.graph.variables[node.attrs["variable"]]
         return (np.asarray(variable.initializer.draw(variable.shape, variable.dtype.numpy_dtype, np.random.default_rng(0))),)
-    key = {"key": jax.random.key(number)} if node.op.random else {}
+    key = {"key": jax.random.key(np.uint32(number))} if node.op.random else {}
     made = node.op.define(*[values[b.node.name, b.index] for b in node.inputs], **node.attrs, **key)
     return tuple(made) if node.op.multiple else (made,)
 
@@ -170,7 +170,7 @@ def _pulled(node: Node, inputs: Any, outputs: Any, arriving: Any, wanted: list[i
         return [gradients[i] for i in wanted]
     if not any(np.issubdtype(inputs[i].dtype, np.inexact) for i in wanted):
         return [None] * len(wanted)
-    key = {"key": jax.random.key(number)} if node.op.random else {}
+    key = {"key": jax.random.key(np.uint32(number))} if node.op.random else {}
 
     def of_wanted(*chosen: Any) -> Any:
         full = list(inputs)

@@ -27,6 +27,7 @@ class Section:
     checks: list[Check] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
     raw: dict[str, Any] = field(default_factory=dict)
+    others: float | None = None  # part of the machine that other processes used meanwhile
 
 
 @dataclass(frozen=True)
@@ -94,11 +95,18 @@ def _memory() -> str:
 
 
 def as_text(section: Section) -> str:
-    parts = [f"\n{section.title}\n{'=' * len(section.title)}", section.note, _columns([section.header, *section.rows])]
+    parts = [f"\n{section.title}\n{'=' * len(section.title)}", _note(section), _columns([section.header, *section.rows])]
     if section.checks:
         parts.append(_columns([CHECK_HEADER, *(c.cells() for c in section.checks)]))
     parts += [f"did not run: {_failure(label, why)}" for label, why in section.failures.items()]
     return "\n\n".join(p for p in parts if p)
+
+
+def _note(section: Section) -> str:
+    if section.others is None:
+        return section.note
+    warning = " (too much: the numbers mislead)" if section.others > 0.15 else ""
+    return f"{section.note} Other processes used {section.others:.0%} of the machine meanwhile{warning}."
 
 
 def _failure(label: str, why: str) -> str:
@@ -107,7 +115,7 @@ def _failure(label: str, why: str) -> str:
 
 
 def as_markdown(section: Section) -> str:
-    parts = [f"### {section.title}", section.note, _markdown(section.header, section.rows)]
+    parts = [f"### {section.title}", _note(section), _markdown(section.header, section.rows)]
     if section.checks:
         parts.append(_markdown(CHECK_HEADER, [c.cells() for c in section.checks]))
     parts += [f"Did not run: {_failure(label, why)}" for label, why in section.failures.items()]

@@ -57,7 +57,7 @@ class Worker:
         self._phases = Phases()
 
     def start(self, module: str, options: dict[str, Any]) -> dict[str, Any]:
-        begin = time.perf_counter()
+        begin, cpu = time.perf_counter(), time.process_time()
         contender = importlib.import_module(module)
         imported = time.perf_counter()
         if not module.startswith("benchmarks.pytorch"):
@@ -71,7 +71,7 @@ class Worker:
         end = time.perf_counter()
         return {
             "import": imported - begin, "backend": started - imported, "build": end - started, "total": end - begin,
-            "phases": self._phases.take(),
+            "cpu": time.process_time() - cpu, "phases": self._phases.take(),
         }  # fmt: skip
 
     def run(self, steps: int) -> dict[str, Any]:

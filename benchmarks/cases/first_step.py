@@ -32,7 +32,7 @@ def _model(model: str, effort: Effort, data: Path) -> Section:
         f"First step, {MODELS[model]}",
         "Seconds, medians of fresh processes; Python's and NumPy's own start not counted. "
         "The caches start empty, the second processes find what one before them left.",
-        ["", "import", "start of XLA", "build, compile, one step", "of it XLA's compile", "together", "quartiles"],
+        ["", "import", "start of XLA", "build, compile, one step", "of it XLA's compile", "together", "quartiles", "CPU time"],
     )
     answers: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for _ in range(effort.starts):
@@ -56,7 +56,8 @@ def _model(model: str, effort: Effort, data: Path) -> Section:
             medians = [Spread.of([a[key] for a in got]).median for key in ("import", "backend", "build")]
             xla = Spread.of([a["phases"].get("backend_compile_duration", 0.0) for a in got]).median
             seconds = [f"{m:.2f}" for m in [*medians, xla, total.median]]
-            made.rows.append([label, *seconds, f"{total.low:.2f} .. {total.high:.2f}"])
+            cpu = Spread.of([a["cpu"] for a in got]).median
+            made.rows.append([label, *seconds, f"{total.low:.2f} .. {total.high:.2f}", f"{cpu:.2f}"])
     made.raw = dict(answers)
     if answers[COLD] and answers[JAX] and len(answers[COLD]) == len(answers[JAX]):
         ratio = Ratio.paired([a["total"] for a in answers[COLD]], [a["total"] for a in answers[JAX]])

@@ -78,6 +78,10 @@ def _to_even(x: Array) -> Array:
     return lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN)
 
 
+def _abs(x: Array) -> Array:
+    return x if x.dtype.kind == "u" else lax.abs(x)
+
+
 def _abs_grad(x: Array, y: Array, dy: Array) -> Array:
     return lax.select(lax.ge(x, like(0, x)), dy, lax.neg(dy))
 
@@ -86,7 +90,7 @@ def _relu_grad(x: Array, y: Array, dy: Array) -> Array:
     return where_else_zero(lax.gt(y, like(0, y)), dy)
 
 
-abs = unary("abs", "The absolute value; its gradient at 0 is +dy.", lambda x: lax.abs(x), grad=_abs_grad, integers=True)
+abs = unary("abs", "The absolute value; its gradient at 0 is +dy.", _abs, grad=_abs_grad, integers=True)
 acos = unary("acos", "The arc cosine in [0, pi].", lambda x: lax.acos(x))
 acosh = unary("acosh", "The inverse hyperbolic cosine.", lambda x: lax.acosh(x))
 asin = unary("asin", "The arc sine in [-pi/2, pi/2].", lambda x: lax.asin(x))

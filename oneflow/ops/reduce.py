@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,15 +25,16 @@ def _shaped(y: Array, x: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
     return lax.reshape(y, (1,)) if y.ndim == 0 else y
 
 
-def _sum(x: Array, axes: tuple[int, ...]) -> Array:
-    if is_half(x):
-        return lax.convert_element_type(lax.reduce_sum(lax.convert_element_type(x, np.float32), axes), x.dtype)
-    return lax.reduce_sum(x, axes)
+def _precisely(compute: Callable[[Array], Array], x: Array) -> Array:
+    """compute(x), in float32 for 16-bit floats."""
+    if not is_half(x):
+        return compute(x)
+    return lax.convert_element_type(compute(lax.convert_element_type(x, np.float32)), x.dtype)
 
 
 def _mean(x: Array, axes: tuple[int, ...]) -> Array:
     count = math.prod(x.shape[a] for a in axes)
-    wide = np.float32 if is_half(x) else np.int64 if x.dtype.kind in "iu" else x.dtype  # int8 could hold neither sum nor count
+    wide = np.int64 if x.dtype.kind in "iu" else x.dtype  # int8 could hold neither sum nor count
     total = lax.reduce_sum(lax.convert_element_type(x, wide), axes)
     return lax.convert_element_type(lax.div(total, like(count, total)), x.dtype)
 
@@ -50,11 +51,11 @@ def _variance(x: Array, axes: tuple[int, ...]) -> Array:
 def _logsumexp(x: Array, axes: tuple[int, ...]) -> Array:
     top = lax.stop_gradient(lax.reduce_max(x, axes))
     top = select(lax.is_finite(top), top, like(0, top))
-    return lax.add(lax.log(_sum(lax.exp(lax.sub(x, _restored(top, x, axes))), axes)), top)
+    return lax.add(lax.log(lax.reduce_sum(lax.exp(lax.sub(x, _restored(top, x, axes))), axes)), top)
 
 
 def _norm(x: Array, axes: tuple[int, ...]) -> Array:
-    return lax.sqrt(_sum(lax.square(x), axes))
+    return lax.sqrt(lax.reduce_sum(lax.square(x), axes))
 
 
 def _nonzero(x: Array) -> Array:
@@ -77,20 +78,23 @@ def _prod_grad(inputs: Any, outputs: Any, cotangents: Any, *, axes: tuple[int, .
     return (lax.mul(_restored(cotangents[0], x, axes), others),)
 
 
-def _reduction(name: str, compute: Any, stops: bool = False, grad: Any = None) -> OpDef:
+def _reduction(name: str, compute: Any, stops: bool = False, grad: Any = None, narrow: bool = False) -> OpDef:
+    """``narrow``: nothing is gained by computing in float32."""
+
     def define(x: Array, *, axes: tuple[int, ...], keepdims: bool) -> Array:
-        return _shaped(compute(x, axes), x, axes, keepdims)
+        y = compute(x, axes) if narrow else _precisely(lambda wide: compute(wide, axes), x)
+        return _shaped(y, x, axes, keepdims)
 
     return op(name, stops=stops, grad=grad)(define)
 
 
-_reduce_sum = _reduction("reduce_sum", _sum)
+_reduce_sum = _reduction("reduce_sum", lambda x, axes: lax.reduce_sum(x, axes))
 _reduce_mean = _reduction("reduce_mean", _mean)
-_reduce_max = _reduction("reduce_max", lambda x, axes: lax.reduce_max(x, axes))
-_reduce_min = _reduction("reduce_min", lambda x, axes: lax.reduce_min(x, axes))
+_reduce_max = _reduction("reduce_max", lambda x, axes: lax.reduce_max(x, axes), narrow=True)
+_reduce_min = _reduction("reduce_min", lambda x, axes: lax.reduce_min(x, axes), narrow=True)
 _reduce_prod = _reduction("reduce_prod", lambda x, axes: lax.reduce_prod(x, axes), grad=_prod_grad)
-_reduce_any = _reduction("reduce_any", lambda x, axes: _as_int8(lax.reduce_or(_nonzero(x), axes)), stops=True)
-_reduce_all = _reduction("reduce_all", lambda x, axes: _as_int8(lax.reduce_and(_nonzero(x), axes)), stops=True)
+_reduce_any = _reduction("reduce_any", lambda x, axes: _as_int8(lax.reduce_or(_nonzero(x), axes)), stops=True, narrow=True)
+_reduce_all = _reduction("reduce_all", lambda x, axes: _as_int8(lax.reduce_and(_nonzero(x), axes)), stops=True, narrow=True)
 _reduce_variance = _reduction("reduce_variance", _variance)
 _reduce_std = _reduction("reduce_std", lambda x, axes: lax.sqrt(_variance(x, axes)))
 _reduce_euclidean_norm = _reduction("reduce_euclidean_norm", _norm)
@@ -257,10 +261,13 @@ def two_stage_reduce_min(x: Blob, axis: Axis = None, keepdims: bool = False, nam
 
 @op("l2_normalize")
 def _l2_normalize(x: Array, *, axes: tuple[int, ...], epsilon: float) -> Array:
-    squares = _sum(lax.square(x), axes)
-    floor = like(epsilon, squares)
-    length = lax.sqrt(select(lax.ge(squares, floor), squares, floor))
-    return lax.div(x, _restored(length, x, axes))
+    def normalized(x: Array) -> Array:
+        squares = lax.reduce_sum(lax.square(x), axes)
+        floor = like(epsilon, squares)
+        length = lax.sqrt(select(lax.ge(squares, floor), squares, floor))
+        return lax.div(x, _restored(length, x, axes))
+
+    return _precisely(normalized, x)
 
 
 def l2_normalize(input: Blob, axis: int | None = None, epsilon: float = 1e-12, name: str | None = None) -> Blob:
@@ -375,7 +382,7 @@ def multi_count_not_finite(x: Sequence[Blob] | None = None, name: str | None = N
 
 @op("square_sum")
 def _square_sum(x: Array) -> Array:
-    return lax.reshape(_sum(lax.square(x), tuple(range(x.ndim))), (1,))
+    return lax.reshape(_precisely(lambda wide: lax.reduce_sum(lax.square(wide), range(x.ndim)), x), (1,))
 
 
 def square_sum(x: Blob, name: str | None = None) -> Blob:

@@ -31,6 +31,7 @@ def _softplus(x: Any) -> Any:
 
 ROWS = [
     _unary("abs", np.abs, dtypes=NUMBERS),
+    Row("abs of unsigned", m.abs, lambda x: x, [ints(2, 3, low=0)], dtypes=("uint8",)),
     _unary("acos", np.arccos, INSIDE),
     _unary("acosh", np.arccosh, POSITIVE + 1),
     _unary("asin", np.arcsin, INSIDE),

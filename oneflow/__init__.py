@@ -22,6 +22,7 @@ from . import math as math
 from . import nn as nn
 from . import oneflow_api as oneflow_api
 from . import optimizer as optimizer
+from . import random as random
 from . import regularizers as regularizers
 from . import scope as scope
 from . import sysconfig as sysconfig
@@ -104,6 +105,7 @@ from .ops.constant import ones_like as ones_like
 from .ops.constant import range as range
 from .ops.constant import zeros as zeros
 from .ops.constant import zeros_like as zeros_like
+from .ops.ctc import ctc_loss as ctc_loss
 from .ops.elementwise import amp_white_identity as amp_white_identity
 from .ops.elementwise import cast as cast
 from .ops.elementwise import clip_by_value as clamp
@@ -124,6 +126,7 @@ from .ops.loss import combined_margin_loss as combined_margin_loss
 from .ops.loss import smooth_l1_loss as smooth_l1_loss
 from .ops.matrix import diag as diag
 from .ops.matrix import matmul as matmul
+from .ops.ordinal import categorical_ordinal_encode as categorical_ordinal_encode
 from .ops.padding import constant_pad2d as constant_pad2d
 from .ops.padding import pad as pad
 from .ops.padding import pad_grad as pad_grad

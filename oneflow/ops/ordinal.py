@@ -14,6 +14,16 @@ from ._arrays import Array, label
 from ._emit import emit_many, fail, op, want
 
 
+def _homes(keys: Array, capacity: int) -> Array:
+    """The keys, as unsigned 64-bit numbers, modulo the capacity; without 64-bit arithmetic, which not every job has."""
+    wide = keys if keys.dtype.itemsize == 8 else lax.convert_element_type(keys, np.int32)
+    rest = lax.rem(wide, lax.full_like(wide, capacity))
+    negative = lax.lt(wide, lax.full_like(wide, 0))
+    rest = lax.select(negative, rest + (1 << 64) % capacity, rest)
+    rest = lax.select(lax.lt(rest, lax.full_like(rest, 0)), rest + capacity, rest)
+    return lax.convert_element_type(rest, np.int32)
+
+
 @op("categorical_ordinal_encode", multiple=True, stops=True)
 def _encode(table: Array, size: Array, keys: Array) -> tuple[Array, Array, Array]:
     """The keys' numbers, and the table and its size with the new keys entered.
@@ -24,9 +34,8 @@ def _encode(table: Array, size: Array, keys: Array) -> tuple[Array, Array, Array
     table, size, keys = jnp.asarray(table), jnp.asarray(size), jnp.asarray(keys)  # indexed by traced numbers below
     capacity = table.shape[0] // 2
     flat = lax.reshape(keys, (keys.size,))
-    spread = lax.convert_element_type(lax.convert_element_type(flat, np.int64), np.uint64)
-    homes = lax.convert_element_type(lax.rem(spread, lax.full_like(spread, capacity)), np.int32)
     zero, one = np.int32(0), np.int32(1)
+    homes = _homes(flat, capacity)
 
     def place(home: Array, distance: Array) -> Array:
         return lax.rem(home + distance, lax.full_like(home, capacity))

@@ -67,6 +67,7 @@ from .ops.elementwise import tan as tan
 from .ops.elementwise import tanh as tanh
 from .ops.elementwise import tanh_grad as tanh_grad
 from .ops.elementwise import tanh_v2 as tanh_v2
+from .ops.fused import fused_scale_tril_softmax_dropout as fused_scale_tril_softmax_dropout
 from .ops.matrix import fused_scale_tril as fused_scale_tril
 from .ops.matrix import tril as tril
 from .ops.reduce import l2_normalize as l2_normalize

@@ -30,6 +30,7 @@ from .ops.loss import sparse_cross_entropy as sparse_cross_entropy
 from .ops.loss import sparse_softmax_cross_entropy_with_logits as sparse_softmax_cross_entropy_with_logits
 from .ops.matrix import fused_scale_tril as fused_scale_tril
 from .ops.matrix import tril as tril
+from .ops.module import Module as Module
 from .ops.nn import PixelShuffle as PixelShuffle
 from .ops.nn import PixelShufflev2 as PixelShufflev2
 from .ops.nn import elu as elu

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .._jax import lax
@@ -36,7 +36,12 @@ def _conv(
     )
 
 
-_CONV = {n: op(f"conv{n}d", samples=(0,), heavy=True)(_conv) for n in FORMATS}
+def _channels_last(attrs: Mapping[str, Any], rank: int) -> Mapping[str, Any] | None:
+    x_spec = attrs["x_spec"]
+    return {**attrs, "x_spec": x_spec[0] + x_spec[2:] + "C"} if x_spec[1] == "C" else None
+
+
+_CONV = {n: op(f"conv{n}d", samples=(0,), channels_last=_channels_last, heavy=True)(_conv) for n in FORMATS}
 
 
 def convolve(
@@ -179,7 +184,7 @@ def compat_conv2d(
 # --- transposed
 
 
-@op("conv2d_transpose", samples=(0,), heavy=True)
+@op("conv2d_transpose", samples=(0,), channels_last=_channels_last, heavy=True)
 def _conv_transpose(
     x: Array,
     w: Array,
@@ -342,7 +347,7 @@ def _transposed(
 # --- bias
 
 
-@op("bias_add", samples=(0,))
+@op("bias_add", samples=(0,), channels_last=lambda attrs, rank: {"axis": rank - 1} if attrs["axis"] == 1 else None)
 def _bias_add(x: Array, bias: Array, *, axis: int) -> Array:
     return lax.add(x, lax.broadcast_in_dim(bias, x.shape, (axis,)))
 

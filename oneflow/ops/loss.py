@@ -246,7 +246,7 @@ def smooth_l1_loss(prediction: Blob, label: Blob, beta: float = 1.0, name: str |
       name: name of the op.
     Returns: Blob of that shape and dtype.
     Raises: ArgumentError, ShapeError, DtypeError.
-    Example: >>> loss = flow.smooth_l1_loss(boxes, targets, beta=0.11)
+    Example: >>> loss = flow.smooth_l1_loss(boxes, truth, beta=0.11)
     """
     what = label_of("smooth_l1_loss", name)
     want_pair(what, ("prediction", prediction), ("label", label))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -176,8 +176,12 @@ def _avg_pool_grad(inputs: Any, outputs: Any, cotangents: Any, **attrs: Any) -> 
     return (windows.spread([share] * len(windows.offsets)),)
 
 
-_MAX = {n: op(f"max_pool_{n}d", grad=_max_pool_grad, samples=(0,))(_max_pool) for n in FORMATS}
-_AVERAGE = {n: op(f"avg_pool_{n}d", grad=_avg_pool_grad, samples=(0,))(_avg_pool) for n in FORMATS}
+def _channels_last(attrs: Mapping[str, Any], rank: int) -> Mapping[str, Any] | None:
+    return {**attrs, "channels_first": False} if attrs["channels_first"] else None
+
+
+_MAX = {n: op(f"max_pool_{n}d", grad=_max_pool_grad, samples=(0,), channels_last=_channels_last)(_max_pool) for n in FORMATS}
+_AVERAGE = {n: op(f"avg_pool_{n}d", grad=_avg_pool_grad, samples=(0,), channels_last=_channels_last)(_avg_pool) for n in FORMATS}
 
 
 def _pool(

@@ -1,0 +1,86 @@
+"""Module: something that is called several times in a job and counts its calls."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any, final
+
+from .._refuse import refuse
+from ..errors import ArgumentError, DuplicateNameError
+from ..graph.graph import current
+from ._emit import fail
+
+_unnamed = itertools.count()
+
+
+class Module:
+    """Base of objects whose ``forward`` is called in jobs. It holds no variables: those are made with get_variable.
+
+    Args:
+      name: its name; None gives a numbered one.
+    Example:
+      >>> class Twice(flow.nn.Module):
+      ...     def forward(self, x):
+      ...         return x + x
+    """
+
+    def __init__(self, name: str | None = None):
+        self._name = f"Module_{next(_unnamed)}" if name is None else name
+        self._calls = 0
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if cls.__call__ is not Module.__call__:
+            refuse(ArgumentError, f"{cls.__name__} must not override __call__ of flow.nn.Module", hint="override forward instead")
+
+    @property
+    def module_name(self) -> str:
+        """Its name."""
+        return self._name
+
+    @property
+    def call_seq_no(self) -> int:
+        """How many calls are complete: 0 during the first one."""
+        return self._calls
+
+    def forward(self, *args: Any) -> Any:
+        """What a call does; to be overridden."""
+        raise NotImplementedError(f"{type(self).__name__} does not define forward")
+
+    @final
+    def __call__(self, *args: Any) -> Any:
+        result = self.forward(*args)
+        self._calls += 1
+        return result
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._name!r}, called {self._calls} times>"
+
+
+def find_or_create_module(module_name: str, create: Callable[[], Module], reuse: bool = False) -> Module:
+    """The current job's module of that name, made with ``create()`` at its first use.
+
+    Args:
+      module_name: its name in the job.
+      create: makes it.
+      reuse: must be True to use the name again in the job.
+    Raises: DuplicateNameError (the name is used already and ``reuse`` is False).
+    Example: >>> twice = flow.find_or_create_module("twice", Twice, reuse=True)
+    """
+    modules = current("flow.find_or_create_module").modules
+    if module_name not in modules:
+        made = create()
+        if not isinstance(made, Module):
+            fail(ArgumentError, "find_or_create_module", f"create() must give a flow.nn.Module, got {made!r}")
+        modules[module_name] = made
+    elif not reuse:
+        fail(
+            DuplicateNameError,
+            "find_or_create_module",
+            f"module {module_name!r} exists already",
+            (),
+            "pass reuse=True to share it",
+        )
+    found: Module = modules[module_name]
+    return found

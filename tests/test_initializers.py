@@ -1,0 +1,152 @@
+"""Initializers: distributions, fans, refusals, default_initializer_conf."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import oneflow as flow
+from oneflow.errors import ArgumentError
+from oneflow.initializers import fan, from_conf
+
+SHAPE = (200, 300)
+F32 = np.dtype(np.float32)
+
+
+def draw(initializer: Any, shape: tuple[int, ...] = SHAPE, dtype: Any = F32, seed: int = 0) -> np.ndarray:
+    values = initializer.draw(shape, np.dtype(dtype), np.random.default_rng(seed))
+    assert values.shape == shape and values.dtype == np.dtype(dtype)
+    return values
+
+
+def follows(values: np.ndarray, distribution: Any) -> bool:
+    return stats.kstest(values.reshape(-1)[:20000].astype(np.float64), distribution.cdf).pvalue > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("initializer", "distribution"),
+    [
+        (flow.random_uniform_initializer(-2, 3), stats.uniform(-2, 5)),
+        (flow.random_normal_initializer(1.0, 0.5), stats.norm(1.0, 0.5)),
+        (flow.truncated_normal_initializer(1.0, 0.5), stats.truncnorm(-2, 2, 1.0, 0.5)),
+        (flow.truncated_normal(0.1), stats.truncnorm(-2, 2, 0.0, 0.1)),
+        (flow.variance_scaling_initializer(2.0), stats.truncnorm(-2, 2, 0, math.sqrt(2 / 300) / 0.87962566103423978)),
+        (flow.variance_scaling_initializer(2.0, "FAN_OUT", "Random_Normal"), stats.norm(0, math.sqrt(2 / 200))),
+        (flow.glorot_normal_initializer(), stats.norm(0, math.sqrt(2 / 500))),
+        (flow.xavier_uniform_initializer(), stats.uniform(-math.sqrt(6 / 500), 2 * math.sqrt(6 / 500))),
+        (flow.kaiming_initializer(SHAPE), stats.norm(0, math.sqrt(2 / 300))),
+        (
+            flow.kaiming_initializer(SHAPE, "random_uniform", "fan_out", "tanh"),
+            stats.uniform(-5 / 3 * math.sqrt(3 / 200), 10 / 3 * math.sqrt(3 / 200)),
+        ),
+        (flow.kaiming_initializer(SHAPE, negative_slope=0.5), stats.norm(0, math.sqrt(2 / 1.25 / 300))),
+        (flow.kaiming_initializer(SHAPE, nonlinearity=None), stats.norm(0, math.sqrt(1 / 300))),
+    ],
+)
+def test_distribution(initializer: Any, distribution: Any) -> None:
+    assert follows(draw(initializer), distribution)
+
+
+def test_truncated_values_lie_within_two_standard_deviations() -> None:
+    assert np.abs(draw(flow.truncated_normal(0.1), (1000, 1000), np.float64)).max() < 0.2
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int32", "int64", "float16", "float32", "float64"])
+def test_dtype_is_the_variables(dtype: str) -> None:
+    assert (draw(flow.ones_initializer(), (3, 2), dtype) == 1).all()
+    assert not draw(flow.zeros_initializer(flow.int32), (3, 2), dtype).any()
+    assert (draw(flow.constant_initializer(2.75, flow.int64), (3, 2), dtype) == 2).all()
+    whole = draw(flow.random_uniform_initializer(-3, 4, flow.int32), (100, 100), dtype)
+    assert set(whole.reshape(-1).tolist()) == set(range(-3, 4))
+
+
+def test_the_same_stream_gives_the_same_values() -> None:
+    for initializer in (flow.truncated_normal(0.1), flow.glorot_uniform_initializer(), flow.random_normal_initializer()):
+        assert (draw(initializer) == draw(initializer)).all()
+        assert (draw(initializer) != draw(initializer, seed=1)).any()
+
+
+@pytest.mark.parametrize(
+    ("shape", "data_format", "fan_in", "fan_out"),
+    [
+        ((64, 3, 7, 7), "NCHW", 147, 64 * 49),
+        ((64, 7, 7, 3), "NHWC", 147, 64 * 49),
+        ((10, 20), "", 20, 10),
+        ((10, 20), "NHWC", 20, 10),
+        ((6, 4, 3), "NCW", 12, 18),
+        ((5,), "", 1, 5),
+    ],
+)
+def test_fans(shape: tuple[int, ...], data_format: str, fan_in: int, fan_out: int) -> None:
+    assert [fan(shape, mode, data_format) for mode in ("fan_in", "fan_out", "fan_avg")] == [
+        fan_in,
+        fan_out,
+        (fan_in + fan_out) / 2,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: flow.constant_initializer("1"), "value must be a number"),
+        (lambda: flow.constant_initializer(1, flow.record), "dtype must be"),
+        (lambda: flow.random_uniform_initializer(2, 1), "minval must be <= maxval"),
+        (lambda: flow.random_normal_initializer(seed=3), "must stay None"),
+        (lambda: flow.random_normal_initializer(stddev=-1.0), "stddev must be >= 0"),
+        (lambda: flow.variance_scaling_initializer(mode="fan"), "'fan_in', 'fan_out', 'fan_avg'"),
+        (lambda: flow.variance_scaling_initializer(distribution="normal"), "distribution must be one of"),
+        (lambda: flow.kaiming_initializer([3, 4]), "shape must be a tuple"),
+        (lambda: flow.kaiming_initializer((3, 4), mode="FAN_IN"), "mode must be one of"),
+        (lambda: flow.kaiming_initializer((3, 4), data_format="NCW"), "'NCHW', 'NHWC'"),
+        (lambda: flow.regularizers.l2(-0.1), "must be a number >= 0"),
+        (lambda: from_conf({"random_normal": {}}), "random_normal_conf"),
+        (lambda: from_conf({"random_normal_conf": {"stddev": 1.0}}), "has no parameter 'stddev'"),
+        (lambda: from_conf({}), "one key"),
+    ],
+)
+def test_refusals(make: Any, text: str) -> None:
+    with pytest.raises(ArgumentError) as caught:
+        make()
+    assert text in str(caught.value) and "test_initializers.py" in str(caught.value)
+
+
+def test_a_dtype_that_has_no_numbers_is_not_implemented() -> None:
+    with pytest.raises(NotImplementedError):
+        flow.constant_initializer(1, flow.tensor_buffer)
+
+
+@pytest.mark.parametrize(
+    ("conf", "expected"),
+    [
+        ({"constant_conf": {"value": 0.5}}, flow.constant_initializer(0.5)),
+        ({"constant_int_conf": {"value": 3}}, flow.constant_initializer(3, flow.int32)),
+        ({"random_normal_conf": {"mean": 0.0, "std": 0.1}}, flow.random_normal_initializer(0.0, 0.1)),
+        ({"truncated_normal_conf": {"std": 0.1}}, flow.truncated_normal(0.1)),
+        ({"random_uniform_conf": {"min": -1, "max": 1}}, flow.random_uniform_initializer(-1, 1)),
+        ({"random_uniform_int_conf": {"min": -1, "max": 5}}, flow.random_uniform_initializer(-1, 5, flow.int64)),
+        ({"xavier_conf": {"variance_norm": "kAverage", "data_format": "NCHW"}}, flow.xavier_uniform_initializer("NCHW")),
+        ({"msra_conf": {}}, flow.variance_scaling_initializer(2.0, "fan_in", "random_normal")),
+        (
+            {"variance_scaling_conf": {"scale": 2.0, "variance_norm": 1, "distribution": 0}},
+            flow.variance_scaling_initializer(2.0, "fan_out", "random_uniform"),
+        ),
+        ({"empty_conf": {}}, flow.empty_initializer()),
+    ],
+)
+def test_from_conf(conf: dict[str, Any], expected: Any) -> None:
+    assert from_conf(conf) == expected
+
+
+def test_ranges() -> None:
+    assert draw(from_conf({"range_conf": {"start": 1.0, "stride": 0.5}}), (2, 3)).tolist() == [[1.0, 1.5, 2.0]] * 2
+    assert draw(from_conf({"int_range_conf": {"axis": 0}}), (2, 3), np.int32).tolist() == [[0, 0, 0], [1, 1, 1]]
+
+
+def test_they_read_well_and_compare_by_value() -> None:
+    assert repr(flow.truncated_normal(0.1)) == "TruncatedNormal(mean=0.0, stddev=0.1)"
+    assert flow.glorot_uniform_initializer() == flow.xavier_uniform_initializer()
+    assert repr(flow.regularizers.l2(0.5)) == "L1L2(l1=0.0, l2=0.5)"

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from . import data
-from .busy import Busy
+from .busy import Busy, told
 from .cases import building, first_step, input_bound, memory, tiny, training
 from .effort import FULL, QUICK, Effort
 from .process import ROOT
@@ -47,13 +47,13 @@ def main() -> int:
             begin, busy = time.perf_counter(), Busy()
             made = CASES[name](effort, batches)
             sections += made
-            others = busy.share()
+            quiet = told(busy.share(), "meanwhile")
             for section in made:
-                section.others = others
+                section.quiet = section.quiet or quiet
             print("\n".join(map(as_text, made)), flush=True)
             print(f"\n({name}: {time.perf_counter() - begin:.0f} s)", flush=True)
     if options.json:
-        raw = {s.title: {"failures": s.failures, "others": s.others, **s.raw} for s in sections}
+        raw = {s.title: {"failures": s.failures, "quiet": s.quiet, **s.raw} for s in sections}
         options.json.write_text(json.dumps({"machine": machine(), "effort": effort.name, "cases": raw}, indent=1))
     if options.write_docs:
         write_docs(ROOT / "docs" / "benchmarks.md", sections, effort.name)

@@ -10,10 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from .busy import TOO_BUSY, Busy, told
 from .process import Contender, ContenderFailed, Process
 from .stats import Ratio, Spread
 
 PAUSE = 0.02  # seconds between turns: threads of the last one stop spinning
+PATIENCE = 3  # times as many rounds as wanted are run, at most, where others use the machine
 
 
 @dataclass
@@ -25,6 +27,13 @@ class Race:
     started: dict[str, dict[str, Any]] = field(default_factory=dict)
     memory: dict[str, dict[str, Any]] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
+    discarded: int = 0  # rounds
+    others: float = 0.0  # part of the machine that others used in the worst round that was kept
+
+    def quiet(self) -> str:
+        """How quiet the machine was, in a sentence."""
+        again = f", {self.discarded} busier rounds discarded" if self.discarded else ""
+        return told(self.others, f"at most, in a turn{again}")
 
     def spread(self, label: str) -> Spread:
         return Spread.of(self.seconds[label])
@@ -34,6 +43,25 @@ class Race:
         if above not in self.seconds or below not in self.seconds:
             return None
         return Ratio.paired(self.seconds[above], self.seconds[below])
+
+
+@dataclass(frozen=True)
+class _Round:
+    answers: dict[str, dict[str, Any]]
+    others: float
+
+
+def _round(running: dict[str, Process], steps: dict[str, int], number: int) -> _Round:
+    """Everybody once; and how busy others were while ours worked, at the worst of the turns."""
+    answers, others = {}, 0.0
+    order = list(running)
+    first = number % len(order)
+    for label in order[first:] + order[:first]:
+        time.sleep(PAUSE)
+        busy = Busy()
+        answers[label] = running[label].ask("run", steps=steps[label])
+        others = max(others, busy.share(answers[label]["cpu"]))
+    return _Round(answers, others)
 
 
 def has_torch() -> bool:
@@ -48,7 +76,10 @@ def race(
     data: Path | None,
     before: Callable[[dict[str, Process]], None] | None = None,
 ) -> Race:
-    """Lets them run for about ``seconds`` a turn. One that fails is named in ``failures`` and left out."""
+    """Lets them run for about ``seconds`` a turn. One that fails is named in ``failures`` and left out.
+
+    Rounds in which others used the machine are repeated, within reason; the quietest ``rounds`` are kept.
+    """
     result = Race()
     with ExitStack() as stack:
         running: dict[str, Process] = {}
@@ -65,16 +96,14 @@ def race(
         if before is not None:
             before(running)
         steps = {label: calibrated(process, seconds) for label, process in running.items()}
-        result.seconds = {label: [] for label in running}
-        result.cpu = {label: [] for label in running}
-        for turn in range(rounds):
-            order = list(running)
-            first = turn % max(len(order), 1)
-            for label in order[first:] + order[:first]:
-                time.sleep(PAUSE)
-                answer = running[label].ask("run", steps=steps[label])
-                result.seconds[label].append(answer["seconds"] / steps[label])
-                result.cpu[label].append(answer["cpu"] / steps[label])
+        turns: list[_Round] = []
+        while running and len(turns) < rounds * PATIENCE and sum(t.others < TOO_BUSY for t in turns) < rounds:
+            turns.append(_round(running, steps, len(turns)))
+        kept = sorted(sorted(range(len(turns)), key=lambda i: turns[i].others)[:rounds])
+        result.discarded, result.others = len(turns) - len(kept), max((turns[i].others for i in kept), default=0.0)
+        for label in running:
+            result.seconds[label] = [turns[i].answers[label]["seconds"] / steps[label] for i in kept]
+            result.cpu[label] = [turns[i].answers[label]["cpu"] / steps[label] for i in kept]
         for label, process in running.items():
             result.memory[label] = process.ask("memory")
     return result

@@ -27,7 +27,7 @@ class Section:
     checks: list[Check] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
     raw: dict[str, Any] = field(default_factory=dict)
-    others: float | None = None  # part of the machine that other processes used meanwhile
+    quiet: str = ""  # how busy others kept the machine
 
 
 @dataclass(frozen=True)
@@ -103,10 +103,7 @@ def as_text(section: Section) -> str:
 
 
 def _note(section: Section) -> str:
-    if section.others is None:
-        return section.note
-    warning = " (too much: the numbers mislead)" if section.others > 0.15 else ""
-    return f"{section.note} Other processes used {section.others:.0%} of the machine meanwhile{warning}."
+    return f"{section.note} {section.quiet}".strip()
 
 
 def _failure(label: str, why: str) -> str:

@@ -51,6 +51,7 @@ def _model(model: str, effort: Effort, data: Path) -> Section:
     seconds = effort.seconds * (4 if model == "lenet" else 1)
     result = race(contenders, rounds=effort.rounds, seconds=seconds, data=data)
     made.failures.update(result.failures)
+    made.quiet = result.quiet()
     made.raw = {"seconds": result.seconds, "cpu": result.cpu, "passes": passes, "step": step, "prepare": prepare}
     for label in result.seconds:
         cpu = sorted(result.cpu[label])[len(result.cpu[label]) // 2]

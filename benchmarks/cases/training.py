@@ -47,7 +47,9 @@ def section(model: str, result: Race) -> Section:
     made = Section(
         f"{MODELS[model]}, batch 100", "Milliseconds a step. CPU time counts all threads.",
         ["", "median", "quartiles", "best", "CPU time", "peak memory, MB", "last loss"],
-        checks=checks(model, result), failures=result.failures, raw={"seconds": result.seconds, "cpu": result.cpu},
+        checks=checks(model, result),
+        failures=result.failures, quiet=result.quiet(),
+        raw={"seconds": result.seconds, "cpu": result.cpu},
     )  # fmt: skip
     for label in result.seconds:
         memory = result.memory[label]

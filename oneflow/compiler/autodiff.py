@@ -7,7 +7,7 @@ gradient is not calculus, and integer Blobs on the way, through which OneFlow's 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -172,7 +172,7 @@ class Backward:
 Propagate = Callable[[Backward], None]
 
 
-def forward(nodes: Iterable[Node], values: Values, base_key: Any, path: set[Node]) -> tuple[list[Step], list[Pullback]]:
+def forward(nodes: Iterable[Node], values: Values, base_key: Any, path: Collection[Node]) -> tuple[list[Step], list[Pullback]]:
     """The forward pass over some nodes: their outputs go to ``values``; what their backward pass needs comes back."""
     steps: list[Step] = []
     pullbacks: list[Pullback] = []
@@ -188,6 +188,6 @@ def forward(nodes: Iterable[Node], values: Values, base_key: Any, path: set[Node
     return steps, pullbacks
 
 
-def run_nodes(nodes: Iterable[Node], values: Values, base_key: Any, path: set[Node]) -> list[Propagate]:
+def run_nodes(nodes: Iterable[Node], values: Values, base_key: Any, path: Collection[Node]) -> list[Propagate]:
     """``forward``, with each step bound to its pullback."""
     return [partial(step.propagate, pullback) for step, pullback in zip(*forward(nodes, values, base_key, path), strict=True)]

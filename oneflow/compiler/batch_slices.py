@@ -25,13 +25,20 @@ _MIN_BATCH = 10
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Region:
-    """Nodes that are run slice by slice. ``whole`` and ``sliced`` come from outside, ``exports`` are used there."""
+    """Nodes that are run slice by slice. ``whole`` and ``sliced`` come from outside, ``exports`` are used there.
+
+    ``exports`` are pairs: the Blob of the job, and the one that stands for it among ``nodes``, which are copies where the
+    region runs channels-last. ``path`` are those of all these
+    nodes that a gradient flows through.
+    """
 
     nodes: tuple[Node, ...]
+    path: frozenset[Node]
+    is_channels_last: bool
     bounds: tuple[tuple[int, int], ...]
     sliced: tuple[Node, ...]
     whole: tuple[Node, ...]
-    exports: tuple[Blob, ...]
+    exports: tuple[tuple[Blob, Blob], ...]
 
 
 def sliced_positions(node: Node) -> tuple[int, ...]:
@@ -51,13 +58,14 @@ def sliced_positions(node: Node) -> tuple[int, ...]:
     return positions if several or len(positions) == 1 else ()
 
 
-def schedule(order: list[Node], keep: set[Node], used_outside: Iterable[Blob]) -> list[Node | Region]:
+def schedule(order: list[Node], keep: set[Node], used_outside: Iterable[Blob], path: set[Node]) -> list[Node | Region]:
     """The nodes in an order of execution, with those that gain by it joined into regions.
 
     Args:
       order: nodes, inputs first.
       keep: nodes that must stay by themselves (their gradient is watched).
       used_outside: Blobs that something else than nodes reads.
+      path: the nodes that a gradient flows through.
     """
     if jax.default_backend() != "cpu" or not any(node.op.heavy for node in order):
         return list(order)
@@ -83,7 +91,7 @@ def schedule(order: list[Node], keep: set[Node], used_outside: Iterable[Blob]) -
     fetched = {(b.node, b.index) for b in used_outside}
     steps: list[Node | Region] = []
     for (_, batch), nodes in sorted(groups.items(), key=lambda item: item[0][0]):
-        region = _region(nodes, batch, positions, readers, fetched) if batch else None
+        region = _region(nodes, batch, positions, readers, fetched, path) if batch else None
         if region is None:
             steps.extend(nodes)
         else:
@@ -101,6 +109,7 @@ def _region(
     positions: dict[Node, tuple[int, ...]],
     readers: dict[Node, set[Node]],
     fetched: set[tuple[Node, int]],
+    path: set[Node],
 ) -> Region | None:
     heavy = sum(node.op.heavy for node in nodes)
     if not heavy:
@@ -126,50 +135,92 @@ def _region(
 
     exports = [b for node in nodes for b in node.outputs if is_exported(b)]
     edges = [batch * i // count for i in range(count + 1)]
-    return Region(tuple(nodes), tuple(zip(edges, edges[1:], strict=False)), tuple(sliced), tuple(whole), tuple(exports))
+    bounds = tuple(zip(edges, edges[1:], strict=False))
+    copies, outer = _channels_last(nodes, positions), [*sliced, *whole]
+    if copies is None:
+        return Region(
+            tuple(nodes),
+            frozenset(path & {*inside, *outer}),
+            False,
+            bounds,
+            tuple(sliced),
+            tuple(whole),
+            tuple((b, b) for b in exports),
+        )
+    pairs = tuple((b, copies[b.node].outputs[b.index]) for b in exports)
+    own = frozenset({*(copies[node] for node in nodes if node in path), *(path & {*outer})})
+    return Region(tuple(copies.values()), own, True, bounds, tuple(sliced), tuple(whole), pairs)
 
 
-def run_region(region: Region, values: Values, base_key: Any, path: set[Node]) -> Propagate | None:
+def _channels_last(nodes: list[Node], positions: dict[Node, tuple[int, ...]]) -> dict[Node, Node] | None:
+    """Copies of the nodes that compute the same on arrays with axis 1 moved to the end; None where a node cannot.
+
+    XLA's CPU convolutions work on that layout, and pooling reads whole vectors in it.
+    """
+    copies: dict[Node, Node] = {}
+    for node in nodes:
+        rank = node.outputs[0].ndim
+        batched = [node.inputs[i] for i in positions[node]]
+        several = len(node.op.samples) > 1 and len(batched) != len(node.inputs)  # broadcasting would meet other axes
+        if rank < 3 or several or node.op.channels_last is None or any(b.ndim != rank for b in (*batched, *node.outputs)):
+            return None
+        if len(node.op.samples) > 1 and len({b.shape for b in batched}) > 1:
+            return None
+        attrs = node.op.channels_last(node.attrs, rank)
+        if attrs is None:
+            return None
+        inputs = tuple(copies[b.node].outputs[b.index] if b.node in copies else b for b in node.inputs)
+        copy = Node(node.graph, node.op, node.name, inputs, attrs, node.scope, node.source)
+        copy.outputs = tuple(Blob(copy, o.index, (o.shape[0], *o.shape[2:], o.shape[1]), o.dtype) for o in node.outputs)
+        copies[node] = copy
+    return copies
+
+
+def run_region(region: Region, values: Values, base_key: Any) -> Propagate | None:
     """Runs a region slice by slice; its exports' whole values go to ``values``.
 
     Both passes are functions of their own under ``jit``, so that they are traced once and not once a slice.
     """
     steps: dict[int, list[Step]] = {}  # by size of the slice
+    inward, outward = (_last, _first) if region.is_channels_last else (_same, _same)
 
     @jax.jit
     def run_forward(whole: Any, sliced: Any) -> Any:
         local: Values = dict(zip(region.whole, whole, strict=True))
         local.update({node: (array,) for node, array in zip(region.sliced, sliced, strict=True)})
         size = sliced[0].shape[0]
-        steps[size], pullbacks = forward(region.nodes, local, base_key, path)
-        return [local[b.node][b.index] for b in region.exports], pullbacks
+        steps[size], pullbacks = forward(region.nodes, local, base_key, region.path)
+        return [local[inner.node][inner.index] for _, inner in region.exports], pullbacks
 
     @jax.jit
     def run_backward(pullbacks: list[Pullback], cotangents: list[Any], like: Any) -> Any:
         own = Backward()
-        for blob, cotangent in zip(region.exports, cotangents, strict=True):
+        for (_, inner), cotangent in zip(region.exports, cotangents, strict=True):
             if cotangent is not None:
-                own.add(blob, cotangent)
+                own.add(inner, cotangent)
         bound = zip(steps[like.shape[0]], pullbacks, strict=True)
         own.run([partial(step.propagate, pullback) for step, pullback in bound])
-        return [own.of_node(node) for node in region.whole], [own.of_node(node) for node in region.sliced]
+        to_sliced = [own.get(node.outputs[0]) for node in region.sliced]
+        return [own.of_node(node) for node in region.whole], to_sliced
 
     whole = [values[node] for node in region.whole]
+    entering = [inward(values[node][0]) for node in region.sliced]
     pieces = []
     for low, high in region.bounds:
-        sliced = [values[node][0][low:high] for node in region.sliced]
+        sliced = [array[low:high] for array in entering]
         pieces.append((*run_forward(whole, sliced), sliced[0]))
-    for i, blob in enumerate(region.exports):
+    for i, (blob, _) in enumerate(region.exports):
         present = values.get(blob.node, (None,) * len(blob.node.outputs))
-        joined = jnp.concatenate([exports[i] for exports, _, _ in pieces], axis=0)
+        joined = outward(jnp.concatenate([exports[i] for exports, _, _ in pieces], axis=0))
         values[blob.node] = tuple(joined if j == blob.index else p for j, p in enumerate(present))
     if not any(pullbacks for _, pullbacks, _ in pieces):
         return None
 
     def propagate(backward: Backward) -> None:
-        arriving = [backward.get(blob) for blob in region.exports]
+        arriving = [backward.get(blob) for blob, _ in region.exports]
         if all(cotangent is None for cotangent in arriving):
             return
+        arriving = [None if c is None else inward(c) for c in arriving]
         to_whole, to_sliced = [], []
         for (low, high), (_, pullbacks, like) in zip(region.bounds, pieces, strict=True):
             own = [None if c is None else c[low:high] for c in arriving]
@@ -182,11 +233,23 @@ def run_region(region: Region, values: Values, base_key: Any, path: set[Node]) -
                 if terms:
                     backward.add(blob, _sum(terms))
         for i, node in enumerate(region.sliced):
-            terms = [g[i][0] for g in to_sliced if g[i] is not None]
+            terms = [g[i] for g in to_sliced if g[i] is not None]
             if terms:
-                backward.add(node.outputs[0], jnp.concatenate(terms, axis=0))
+                backward.add(node.outputs[0], outward(jnp.concatenate(terms, axis=0)))
 
     return propagate
+
+
+def _same(array: Any) -> Any:
+    return array
+
+
+def _last(array: Any) -> Any:
+    return jnp.moveaxis(array, 1, -1)
+
+
+def _first(array: Any) -> Any:
+    return jnp.moveaxis(array, -1, 1)
 
 
 def _sum(terms: list[Any]) -> Any:

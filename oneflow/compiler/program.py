@@ -101,9 +101,9 @@ def _make_step(
         for node in variable_nodes:
             values[node] = (variables[node.attrs["variable"]],)
         propagates: list[Propagate] = []
-        for item in schedule(compute, watched_nodes, used_outside):
+        for item in schedule(compute, watched_nodes, used_outside, path):
             if isinstance(item, Region):
-                propagate = run_region(item, values, base_key, path)
+                propagate = run_region(item, values, base_key)
                 propagates += [propagate] if propagate is not None else []
             else:
                 propagates += run_nodes([item], values, base_key, path)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,8 @@ class OpDef:
       multiple: the op has a tuple of outputs.
       samples: positions of the inputs of which sample i (index i on axis 0) alone goes into sample i of the outputs, while
         the other inputs matter as a whole; several where operands broadcast. Empty where samples mix.
+      channels_last: ``channels_last(attrs, rank)`` gives the attributes under which the op computes the same on arrays whose
+        axis 1 was moved to the end; None where it has none for these attributes. ``as_is`` for elementwise ops.
       heavy: worth running on slices of the batch (see ``compiler/batch_slices.py``).
       random: ``define`` takes a further keyword ``key``, a JAX random key that differs from call to call.
     """
@@ -32,6 +34,7 @@ class OpDef:
     multiple: bool = False
     random: bool = False
     samples: tuple[int, ...] = ()
+    channels_last: Callable[[Mapping[str, Any], int], Mapping[str, Any] | None] | None = None
     heavy: bool = False
 
     def stops_at(self, position: int) -> bool:
@@ -40,3 +43,8 @@ class OpDef:
 
     def __repr__(self) -> str:
         return f"<op {self.name}>"
+
+
+def as_is(attrs: Mapping[str, Any], rank: int) -> Mapping[str, Any]:
+    """``channels_last`` of ops that look at no axis."""
+    return attrs

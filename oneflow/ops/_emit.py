@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, NoReturn
 
@@ -16,6 +16,7 @@ from ..errors import ArgumentError, AxisError, DtypeError, OneFlowError, ShapeEr
 from ..graph.graph import current
 from ..graph.node import Blob
 from ..graph.op import OpDef
+from ..graph.op import as_is as as_is
 
 OPS: dict[str, OpDef] = {}
 
@@ -28,6 +29,7 @@ def op(
     multiple: bool = False,
     random: bool = False,
     samples: tuple[int, ...] = (),
+    channels_last: Callable[[Mapping[str, Any], int], Mapping[str, Any] | None] | None = None,
     heavy: bool = False,
 ) -> Callable[[Callable[..., Any]], OpDef]:
     """Makes an op of a function over arrays; see ``graph.op.OpDef`` for what the arguments mean."""
@@ -35,7 +37,15 @@ def op(
     def make(define: Callable[..., Any]) -> OpDef:
         op_name = name or define.__name__.lstrip("_")
         made = OpDef(
-            op_name, define, grad, stops if isinstance(stops, bool) else frozenset(stops), multiple, random, samples, heavy
+            op_name,
+            define,
+            grad,
+            stops if isinstance(stops, bool) else frozenset(stops),
+            multiple,
+            random,
+            samples,
+            channels_last,
+            heavy,
         )
         if OPS.setdefault(op_name, made) is not made:
             raise ValueError(f"there is an op named {op_name!r} already")

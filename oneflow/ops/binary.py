@@ -13,7 +13,7 @@ from ..errors import ArgumentError
 from ..graph.node import Blob
 from ..graph.op import OpDef
 from ._arrays import Array, broadcast, full, label, like, number_for, select, sum_to, where_else_zero
-from ._emit import emit, fail, is_number, op, want
+from ._emit import as_is, emit, fail, is_number, op, want
 
 Number = int | float
 
@@ -114,8 +114,8 @@ def _pair(name: str, compute: Callable[[Array, Array], Array], grad: Any = None,
         return (grad(*pair, outputs[0], cotangents[0])[1 if swapped else 0],)
 
     return (
-        op(name, grad=grad and both_grads, samples=(0, 1))(define),
-        op(scalar_name or f"scalar_{name}", grad=grad and scalar_grad, samples=(0,))(define_scalar),
+        op(name, grad=grad and both_grads, samples=(0, 1), channels_last=as_is)(define),
+        op(scalar_name or f"scalar_{name}", grad=grad and scalar_grad, samples=(0,), channels_last=as_is)(define_scalar),
     )
 
 
@@ -279,7 +279,7 @@ def xlogy(x: Number | Blob, y: Number | Blob, name: str | None = None) -> Blob:
     return _binary(_xlogy_ops, x, y, name, floating=True)
 
 
-@op(samples=(0,))
+@op(samples=(0,), channels_last=as_is)
 def _power_of_number(x: Array, *, exponent: Number) -> Array:
     whole = int(exponent) if math.isfinite(exponent) else 0
     if whole == exponent and -8 <= whole <= 8 and (whole >= 0 or x.dtype.kind not in "iu"):  # a few products: exact and fast
@@ -309,7 +309,7 @@ def pow(x: Number | Blob, y: Number | Blob, name: str | None = None) -> Blob:
     return emit(_power_of_number, x, name=name, prefix="Pow", exponent=number_for(what, y, x, "the exponent"))
 
 
-@op("scalar_divided_by", samples=(0,))
+@op("scalar_divided_by", samples=(0,), channels_last=as_is)
 def _number_by_blob(x: Array, *, number: Number) -> Array:
     zero = lax.eq(x, like(0, x))
     return select(zero, like(0, x), lax.div(like(number, x), select(zero, like(1, x), x)))
@@ -361,8 +361,8 @@ def _comparison(name: str, compute: Callable[[Array, Array], Array]) -> _Pair:
             return lax.full(x.shape, int(constant), np.int8)
         return lax.convert_element_type(compute(x, like(number, x)), np.int8)
 
-    both = op(name, stops=True, samples=(0, 1))(define)
-    return both, op(f"scalar_{name}", stops=True, samples=(0,))(define_scalar)
+    both = op(name, stops=True, samples=(0, 1), channels_last=as_is)(define)
+    return both, op(f"scalar_{name}", stops=True, samples=(0,), channels_last=as_is)(define_scalar)
 
 
 _COMPARISONS = {

@@ -13,7 +13,7 @@ from ..dtype import dtype
 from ..errors import ArgumentError
 from ..graph.node import Blob
 from ._arrays import Array, dtype_for, full, gradient_of, label, like, number_for, select, where_else_zero
-from ._emit import emit, emit_many, fail, is_number, op, want
+from ._emit import as_is, emit, emit_many, fail, is_number, op, want
 
 
 class Unary(Protocol):
@@ -39,7 +39,7 @@ def unary(
     ``grad(x, y, dy)`` gives the gradient where calculus does not; ``integers`` says that integer Blobs are taken too.
     """
     wrapped = None if grad is None else lambda inputs, outputs, cotangents: (grad(inputs[0], outputs[0], cotangents[0]),)
-    made = op(op_name, grad=wrapped, samples=(0,))(define)
+    made = op(op_name, grad=wrapped, samples=(0,), channels_last=as_is)(define)
 
     def function(x: Blob, name: str | None = None) -> Blob:
         if not isinstance(x, Blob) or not (integers or x.dtype.is_floating_point):
@@ -125,9 +125,7 @@ sigmoid_v2 = unary("sigmoid_v2", "1 / (1 + exp(-x)); the same as sigmoid.", lamb
 sign = unary("sign", "-1, 0 or 1; its gradient is 0.", lambda x: lax.sign(x), integers=True)
 sin = unary("sin", "The sine of x in radians.", lambda x: lax.sin(x))
 sinh = unary("sinh", "The hyperbolic sine.", lambda x: lax.sinh(x))
-softplus = unary(
-    "softplus", "log(1 + exp(x)), without overflow.", _softplus, grad=lambda x, y, dy: lax.mul(dy, lax.logistic(x))
-)
+softplus = unary("softplus", "log(1 + exp(x)), without overflow.", _softplus, grad=lambda x, y, dy: lax.mul(dy, lax.logistic(x)))
 sqrt = unary("sqrt", "The square root.", lambda x: lax.sqrt(x), example="4.0 -> 2.0")
 square = unary("square", "x * x.", lambda x: lax.square(x), integers=True, example="3.0 -> 9.0")
 tan = unary("tan", "The tangent of x in radians.", lambda x: lax.tan(x))
@@ -230,7 +228,7 @@ def _clip_grad(inputs: Any, outputs: Any, cotangents: Any, *, low: Any, high: An
     return (dx,)
 
 
-@op("clip", grad=_clip_grad, samples=(0,))
+@op("clip", grad=_clip_grad, samples=(0,), channels_last=as_is)
 def _clip(x: Array, *, low: int | float | None, high: int | float | None) -> Array:
     if low is not None:
         x = lax.max(x, like(low, x))
@@ -270,7 +268,7 @@ def _cast_grad(inputs: Any, outputs: Any, cotangents: Any, *, to: np.dtype) -> t
     return (lax.convert_element_type(cotangents[0], inputs[0].dtype),)
 
 
-@op("cast", grad=_cast_grad, samples=(0,))
+@op("cast", grad=_cast_grad, samples=(0,), channels_last=as_is)
 def _cast(x: Array, *, to: np.dtype) -> Array:
     return lax.convert_element_type(x, to)
 
@@ -292,7 +290,7 @@ def cast(x: Blob, dtype: dtype, name: str | None = None) -> Blob:
     return x if x.dtype == kind else emit(_cast, x, name=name, to=kind.numpy_dtype)
 
 
-@op("polyval", samples=(0,))
+@op("polyval", samples=(0,), channels_last=as_is)
 def _polyval(x: Array, *, coeffs: tuple[int | float, ...]) -> Array:
     y = full(0, x)
     for c in coeffs:
@@ -316,5 +314,3 @@ def polyval(coeffs: list[int | float] | tuple[int | float, ...], x: Blob, name: 
     if not isinstance(coeffs, (list, tuple)):
         fail(ArgumentError, what, f"coeffs must be a list or tuple of numbers, got {coeffs!r}"[:300], (x,))
     return emit(_polyval, x, name=name, coeffs=tuple(number_for(what, c, x, f"coeffs[{i}]") for i, c in enumerate(coeffs)))
-
-

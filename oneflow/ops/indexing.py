@@ -13,13 +13,13 @@ from ..dtype import dtype
 from ..errors import ArgumentError, AxisError, DtypeError, ModeError, ShapeError
 from ..graph.node import Blob
 from ._arrays import Array, broadcast, dtype_for, label, like, number_for, select
-from ._emit import emit, fail, is_number, op, want
+from ._emit import as_is, emit, fail, is_number, op, want
 from .constant import constant
 
 # --- masks
 
 
-@op("where", stops=(0,), samples=(0, 1, 2))
+@op("where", stops=(0,), samples=(0, 1, 2), channels_last=as_is)
 def _where(condition: Array, x: Array, y: Array) -> Array:
     mask, x, y = broadcast(lax.ne(condition, like(0, condition)), x, y)
     return lax.select(mask, x, y)
@@ -62,7 +62,7 @@ def where(condition: Blob, x: Blob | None = None, y: Blob | None = None, name: s
     return emit(_where, condition, x, y, name=name)
 
 
-@op("masked_fill", stops=(1,), samples=(0, 1))
+@op("masked_fill", stops=(1,), samples=(0, 1), channels_last=as_is)
 def _masked_fill(x: Array, mask: Array, *, value: int | float) -> Array:
     chosen, x = broadcast(lax.ne(mask, like(0, mask)), x)
     return select(chosen, like(value, x), x)
@@ -245,8 +245,6 @@ def gather(
     if r >= params.ndim or params.shape[:r] != indices.shape[:r]:
         fail(ShapeError, what, f"with batch_dims, params and indices must agree on the first {r} axes", (params, indices))
     return emit(_batch_gather, params, indices, name=name)
-
-
 
 
 @op("gather_nd", stops=(1,))

@@ -73,10 +73,45 @@ class _Windows:
                 mask = here if mask is None else lax.bitwise_and(mask, here)
         return mask
 
-    def spread(self, parts: Sequence[Array]) -> Array:
-        """The reverse of ``parts``: sums what belongs to the same element of the input."""
+    def to_all(self, dy: Array) -> Array:
+        """What arrives at each window, given to every place of it; summed where windows overlap."""
         if self.kernel == self.strides:
-            return self._tiled(parts)
+            return self._assembled(self._widened(dy))
+        return self._spread([dy] * len(self.offsets))
+
+    def to_one(self, place: Array, dy: Array) -> Array:
+        """What arrives at each window, given to one place of it (a number into ``offsets``); summed where windows overlap."""
+        numbers = np.arange(len(self.offsets), dtype=place.dtype)
+        if self.kernel != self.strides:
+            return self._spread([where_else_zero(lax.eq(place, like(i, place)), dy) for i in numbers])
+        shape, _ = self._interleaved
+        axes = [i for i, size in enumerate(shape) if i not in self._interleaved[1]]
+        here = lax.broadcast_in_dim(numbers.reshape([shape[i] for i in axes]), shape, axes)
+        return self._assembled(where_else_zero(lax.eq(self._widened(place), here), self._widened(dy)))
+
+    @property
+    def _interleaved(self) -> tuple[list[int], list[int]]:
+        """The output's sizes, each followed by its window's where that is not 1; and where the output's are in that list."""
+        shape: list[int] = []
+        places: list[int] = []
+        for size, k in zip(self.out, self.kernel, strict=True):
+            places.append(len(shape))
+            shape += [size, k] if k > 1 else [size]
+        return shape, places
+
+    def _widened(self, array: Array) -> Array:
+        return lax.broadcast_in_dim(array, *self._interleaved)
+
+    def _assembled(self, array: Array) -> Array:
+        """The input's shape from ``_interleaved``: windows that do not overlap lie side by side."""
+        whole = lax.reshape(array, [size * k for size, k in zip(self.out, self.kernel, strict=True)])
+        edges = [
+            (-low, size + low - covered, 0) for size, (low, _), covered in zip(self.shape, self.pads, whole.shape, strict=True)
+        ]
+        return lax.pad(whole, like(0, whole), edges) if any(e != (0, 0, 0) for e in edges) else whole
+
+    def _spread(self, parts: Sequence[Array]) -> Array:
+        """The reverse of ``parts``: sums what belongs to the same element of the input."""
         placed = []
         for offset, part in zip(self.offsets, parts, strict=True):
             edges = []
@@ -85,26 +120,6 @@ class _Windows:
                 edges.append((before, self.shape[axis] - before - (self.out[axis] - 1) * stride - 1, stride - 1))
             placed.append(lax.pad(part, like(0, part), edges))
         return reduce(lax.add, placed)
-
-    def _tiled(self, parts: Sequence[Array]) -> Array:
-        """Windows that do not overlap: each element of the input has one place, so nothing is added up."""
-        arrays = list(parts)
-        rank = len(self.out)
-        done: dict[int, tuple[int, ...]] = {axis: (size,) for axis, size in enumerate(self.out)}
-        for axis in reversed(range(rank)):  # the last axis varies fastest among the places
-            k = self.kernel[axis]
-            if k > 1:
-                done[axis] = (self.out[axis], k)
-                shape = [s for a in range(rank) for s in (done[a] if a != axis else (self.out[axis], 1))]
-                widened = [lax.reshape(a, shape) for a in arrays]
-                position = sum(len(done[a]) for a in range(axis)) + 1
-                arrays = [lax.concatenate(widened[i : i + k], position) for i in range(0, len(widened), k)]
-        (whole,) = arrays
-        whole = lax.reshape(whole, [size * k for size, k in zip(self.out, self.kernel, strict=True)])
-        edges = [
-            (-low, size + low - covered, 0) for size, (low, _), covered in zip(self.shape, self.pads, whole.shape, strict=True)
-        ]
-        return lax.pad(whole, like(0, whole), edges) if any(e != (0, 0, 0) for e in edges) else whole
 
     def elements(self) -> np.ndarray:
         """How many elements of the input each window has, in a shape that broadcasts to the output's."""
@@ -149,15 +164,14 @@ def _max_pool_grad(inputs: Any, outputs: Any, cotangents: Any, **attrs: Any) -> 
     windows = _Windows.over(x, **attrs)
     if math.prod(windows.kernel) > _LARGEST:
         return (jax.vjp(lambda v: _max_pool(v, **attrs), x)[1](dy)[0],)
-    taken, parts = None, []
-    for offset, part in zip(windows.offsets, windows.parts(x, -math.inf), strict=True):
+    place = None  # of the first maximum: the last one found, going backwards
+    for number, (offset, part) in reversed(list(enumerate(zip(windows.offsets, windows.parts(x, -math.inf), strict=True)))):
         hit = lax.bitwise_not(lax.lt(part, y))  # true at a NaN, too, so that it does not vanish from the gradient
         real = windows.real(offset)
         hit = hit if real is None else lax.bitwise_and(hit, real)
-        first = hit if taken is None else lax.bitwise_and(hit, lax.bitwise_not(taken))
-        taken = hit if taken is None else lax.bitwise_or(taken, hit)
-        parts.append(where_else_zero(first, dy))
-    return (windows.spread(parts),)
+        mine = lax.full(y.shape, number, np.uint8)
+        place = lax.select(hit, mine, lax.full(y.shape, _LARGEST, np.uint8) if place is None else place)
+    return (windows.to_one(place, dy),)
 
 
 def _avg_pool(x: Array, *, ksize: Any, strides: Any, padding: Padding, channels_first: bool, ceil_mode: bool) -> Array:
@@ -173,7 +187,7 @@ def _avg_pool_grad(inputs: Any, outputs: Any, cotangents: Any, **attrs: Any) -> 
     share = lax.mul(dy, _share(windows, dy))
     if math.prod(windows.kernel) > _LARGEST:
         return (jax.vjp(lambda v: _sums(v, windows), x)[1](share)[0],)
-    return (windows.spread([share] * len(windows.offsets)),)
+    return (windows.to_all(share),)
 
 
 def _channels_last(attrs: Mapping[str, Any], rank: int) -> Mapping[str, Any] | None:

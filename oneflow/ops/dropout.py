@@ -63,14 +63,15 @@ def want_rate(what: str, rate: Any, noise_shape: Any, seed: Any, name: str | Non
     return float(rate)
 
 
-def want_seed(what: str, seed: Any, name: str | None, *, needs_name: bool = True) -> None:
+def want_seed(what: str, seed: Any, name: str | None, *, needs_name: bool = True) -> int | None:
     """A seed is None or an int, and goes with a name."""
     if seed is None:
-        return
+        return None
     if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)):
         fail(ArgumentError, what, f"seed must be an int or None, got {seed!r}")
     if name is None and needs_name:
         fail(ArgumentError, what, "an op with a seed needs a name", (), 'pass name="..."; without a seed no name is needed')
+    return int(seed)
 
 
 def dropout(x: Blob, rate: float, noise_shape: Any = None, seed: int | None = None, name: str | None = None) -> Blob:
@@ -93,7 +94,7 @@ def dropout(x: Blob, rate: float, noise_shape: Any = None, seed: int | None = No
     want.floating(what, want.blob(what, "x", x))
     if not current("flow.nn.dropout").train or share == 0:
         return x
-    return emit(_dropout, x, name=name, rate=share, seed=seed)
+    return emit(_dropout, x, name=name, rate=share, seed=None if seed is None else int(seed))
 
 
 def random_mask_like(like: Blob, rate: float, seed: int | None = None, noise_shape: Any = None, name: str | None = None) -> Blob:
@@ -111,4 +112,4 @@ def random_mask_like(like: Blob, rate: float, seed: int | None = None, noise_sha
     """
     what = label("random_mask_like", name)
     share = want_rate(what, rate, noise_shape, seed, name)
-    return emit(_random_mask_like, want.blob(what, "like", like), name=name, rate=share, seed=seed)
+    return emit(_random_mask_like, want.blob(what, "like", like), name=name, rate=share, seed=None if seed is None else int(seed))

@@ -56,7 +56,7 @@ def bernoulli(x: Blob, seed: int | None = None, dtype: dtype | None = None, name
     name = given_name(name)
     what = label("bernoulli", name)
     want.floating(what, want.blob(what, "x", x))
-    want_seed(what, seed, name, needs_name=False)
+    seed = want_seed(what, seed, name, needs_name=False)
     to = x.dtype if dtype is None else dtypes.as_dtype(dtype)
     return emit(_bernoulli, x, name=name, to=to.numpy_dtype, seed=seed)
 
@@ -86,7 +86,7 @@ def coin_flip(
         fail(ArgumentError, what, f"batch_size must be an int > 0, got {batch_size!r}")
     if isinstance(probability, bool) or not isinstance(probability, (int, float)) or not 0 <= probability <= 1:
         fail(ArgumentError, what, f"probability must be a number in [0, 1], got {probability!r}")
-    want_seed(what, seed, name, needs_name=False)
+    seed = want_seed(what, seed, name, needs_name=False)
     return emit(_coin_flip, name=name, batch_size=batch_size, probability=float(probability), seed=seed)
 
 
@@ -115,7 +115,7 @@ def generate_random_batch_permutation_indices(value: Blob, seed: int | None = No
     """
     what = label("generate_random_batch_permutation_indices", name)
     want.blob(what, "value", value)
-    want_seed(what, seed, name)
+    seed = want_seed(what, seed, name)
     return emit(_permutation_indices, value, name=name, prefix="GenerateRandomBatchPermutationIndices", seed=seed)
 
 
@@ -139,5 +139,5 @@ def shuffle(value: Blob, seed: int | None = None, name: str | None = None) -> Bl
     """
     what = label("shuffle", name)
     want.blob(what, "value", value)
-    want_seed(what, seed, name, needs_name=False)
+    seed = want_seed(what, seed, name, needs_name=False)
     return emit(_shuffle, value, name=name, seed=seed)

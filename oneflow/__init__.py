@@ -26,6 +26,7 @@ from . import random as random
 from . import regularizers as regularizers
 from . import scope as scope
 from . import sysconfig as sysconfig
+from . import system as system
 from . import train as train
 from . import typing as typing
 from . import unittest as unittest
@@ -126,6 +127,7 @@ from .ops.loss import combined_margin_loss as combined_margin_loss
 from .ops.loss import smooth_l1_loss as smooth_l1_loss
 from .ops.matrix import diag as diag
 from .ops.matrix import matmul as matmul
+from .ops.module import find_or_create_module as find_or_create_module
 from .ops.ordinal import categorical_ordinal_encode as categorical_ordinal_encode
 from .ops.padding import constant_pad2d as constant_pad2d
 from .ops.padding import pad as pad

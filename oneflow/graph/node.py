@@ -165,6 +165,10 @@ class Blob:
         dist.assert_is_valid_distribute(distribute)
         self.distribute = distribute
 
+    def with_gradient_distribute(self, distribute: Distribute) -> Blob:
+        """The same value, whose gradient is brought to another layout."""
+        return Blob.operator("with_gradient_distribute", self, distribute)
+
     def IdenticalTo(self, other: Blob) -> bool:
         """Whether both stand for the same value, in the same layout."""
         return self.node is other.node and self.index == other.index and self.distribute == other.distribute
@@ -212,6 +216,15 @@ class Blob:
 
     def __floordiv__(self, other: Any) -> Blob:
         return Blob.operator("floordiv", self, other)
+
+    def __rfloordiv__(self, other: Any) -> Blob:
+        return Blob.operator("floordiv", other, self)
+
+    def __rpow__(self, other: Any) -> Blob:
+        return Blob.operator("pow", other, self)
+
+    def __rmatmul__(self, other: Any) -> Blob:
+        return Blob.operator("matmul", other, self)
 
     def __pow__(self, other: Any) -> Blob:
         return Blob.operator("pow", self, other)

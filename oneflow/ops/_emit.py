@@ -106,13 +106,17 @@ def _emit(op: OpDef, inputs: tuple[Blob, ...], name: str | None, prefix: str | N
                  "make a constant with flow.constant(value, dtype, shape), or feed arrays as inputs of the job")  # fmt: skip
         if x.is_tensor_list:
             fail(ArgumentError, what, f"inputs[{i}] is a list of tensors (ListListNumpy), which this op does not take", inputs)
+    problem: Exception | None = None
     try:
         outputs = infer(op, inputs, attrs)
     except OneFlowError:
         raise
     except Exception as error:
-        kind = DtypeError if "dtype" in str(error) and "shape" not in str(error) else ShapeError
-        fail(kind, what, str(error).splitlines()[0] if str(error) else type(error).__name__, inputs)
+        problem = error
+    if problem is not None:  # outside the handler: JAX's own traceback would bury the message
+        text = str(problem)
+        kind = DtypeError if "dtype" in text and "shape" not in text else ShapeError
+        fail(kind, what, text.splitlines()[0] if text else type(problem).__name__, inputs)
     batch_axis = next((b.batch_axis for b in inputs if b.batch_axis >= 0), None)
     node = graph.add(
         op, inputs, attrs, outputs, name=name, prefix=prefix or _camel(op.name),

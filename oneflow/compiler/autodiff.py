@@ -21,24 +21,31 @@ Values = dict[Node, tuple[Any, ...]]
 Pullback = Callable[[tuple[Any, ...]], tuple[Any, ...]]
 
 
-def node_key(base: Any, node: Node) -> Any:
-    """The random key of a node in this call."""
-    return jax.random.fold_in(base, zlib.crc32(node.name.encode()))
+def node_key(draws: tuple[Any, Any], node: Node) -> Any:
+    """The random key of a node in this call: of the session's seed and the node's name, or of the seed the user gave it.
+
+    ``draws`` are the session's key and the number of calls that the job has made.
+    """
+    key, calls = draws
+    seed = node.attrs.get("seed")
+    if seed is None:
+        return jax.random.fold_in(jax.random.fold_in(key, calls), zlib.crc32(node.name.encode()))
+    return jax.random.fold_in(jax.random.key(seed % 2**32), calls)
 
 
-def evaluate(node: Node, values: Values, base_key: Any) -> tuple[Any, ...]:
+def evaluate(node: Node, values: Values, draws: Any) -> tuple[Any, ...]:
     """The node's outputs, from the values of its inputs."""
     arrays = [values[b.node][b.index] for b in node.inputs]
-    return _located(node, lambda: _outputs(node, _function(node, base_key)(*arrays)))
+    return _located(node, lambda: _outputs(node, _function(node, draws)(*arrays)))
 
 
-def linearize(node: Node, values: Values, base_key: Any, wanted: tuple[int, ...]) -> tuple[tuple[Any, ...], Pullback]:
+def linearize(node: Node, values: Values, draws: Any, wanted: tuple[int, ...]) -> tuple[tuple[Any, ...], Pullback]:
     """The node's outputs, and the function from their cotangents to those of the inputs at ``wanted``.
 
     The function is a pytree: it may leave one compiled function and enter another.
     """
     arrays = tuple(values[b.node][b.index] for b in node.inputs)
-    function = _function(node, base_key)
+    function = _function(node, draws)
     crossing = jax.tree_util.Partial
     if node.op.grad is not None:
         outputs = _located(node, lambda: _outputs(node, function(*arrays)))
@@ -46,7 +53,7 @@ def linearize(node: Node, values: Values, base_key: Any, wanted: tuple[int, ...]
 
     if any(_is_integer(arrays[i]) for i in wanted) or any(b.dtype.is_integer for b in node.outputs):
         outputs = _located(node, lambda: _outputs(node, function(*arrays)))
-        return outputs, crossing(_Shadow(node, wanted), arrays, base_key)
+        return outputs, crossing(_Shadow(node, wanted), arrays, draws)
 
     def of_wanted(*chosen: Any) -> Any:
         full = list(arrays)
@@ -78,8 +85,8 @@ class _Shadow:
     node: Node
     wanted: tuple[int, ...]
 
-    def __call__(self, arrays: tuple[Any, ...], base_key: Any, cotangents: tuple[Any, ...]) -> tuple[Any, ...]:
-        node, function = self.node, _function(self.node, base_key)
+    def __call__(self, arrays: tuple[Any, ...], draws: Any, cotangents: tuple[Any, ...]) -> tuple[Any, ...]:
+        node, function = self.node, _function(self.node, draws)
 
         def in_float(*chosen: Any) -> Any:
             full = [a.astype(jnp.float64) if _is_integer(a) and not node.op.stops_at(i) else a for i, a in enumerate(arrays)]
@@ -99,10 +106,10 @@ def _is_integer(array: Any) -> bool:
     return jnp.issubdtype(array.dtype, jnp.integer)
 
 
-def _function(node: Node, base_key: Any) -> Callable[..., Any]:
+def _function(node: Node, draws: Any) -> Callable[..., Any]:
     attrs: Mapping[str, Any] = node.attrs
     if node.op.random:
-        attrs = {**attrs, "key": node_key(base_key, node)}
+        attrs = {**attrs, "key": node_key(draws, node)}
     return lambda *arrays: node.op.define(*arrays, **attrs)
 
 
@@ -172,22 +179,22 @@ class Backward:
 Propagate = Callable[[Backward], None]
 
 
-def forward(nodes: Iterable[Node], values: Values, base_key: Any, path: Collection[Node]) -> tuple[list[Step], list[Pullback]]:
+def forward(nodes: Iterable[Node], values: Values, draws: Any, path: Collection[Node]) -> tuple[list[Step], list[Pullback]]:
     """The forward pass over some nodes: their outputs go to ``values``; what their backward pass needs comes back."""
     steps: list[Step] = []
     pullbacks: list[Pullback] = []
     for node in nodes:
         wanted = tuple(i for i, b in enumerate(node.inputs) if b.node in path and flows_to(node, i)) if node in path else ()
         if wanted:
-            outputs, pullback = linearize(node, values, base_key, wanted)
+            outputs, pullback = linearize(node, values, draws, wanted)
             steps.append(Step(node, wanted, tuple(jax.ShapeDtypeStruct(o.shape, o.dtype) for o in outputs)))
             pullbacks.append(pullback)
         else:
-            outputs = evaluate(node, values, base_key)
+            outputs = evaluate(node, values, draws)
         values[node] = outputs
     return steps, pullbacks
 
 
-def run_nodes(nodes: Iterable[Node], values: Values, base_key: Any, path: Collection[Node]) -> list[Propagate]:
+def run_nodes(nodes: Iterable[Node], values: Values, draws: Any, path: Collection[Node]) -> list[Propagate]:
     """``forward``, with each step bound to its pullback."""
-    return [partial(step.propagate, pullback) for step, pullback in zip(*forward(nodes, values, base_key, path), strict=True)]
+    return [partial(step.propagate, pullback) for step, pullback in zip(*forward(nodes, values, draws, path), strict=True)]

@@ -176,7 +176,7 @@ def _channels_last(nodes: list[Node], positions: dict[Node, tuple[int, ...]]) ->
     return copies
 
 
-def run_region(region: Region, values: Values, base_key: Any) -> Propagate | None:
+def run_region(region: Region, values: Values, draws: Any) -> Propagate | None:
     """Runs a region slice by slice; its exports' whole values go to ``values``.
 
     Both passes are functions of their own under ``jit``, so that they are traced once and not once a slice.
@@ -189,7 +189,7 @@ def run_region(region: Region, values: Values, base_key: Any) -> Propagate | Non
         local: Values = dict(zip(region.whole, whole, strict=True))
         local.update({node: (array,) for node, array in zip(region.sliced, sliced, strict=True)})
         size = sliced[0].shape[0]
-        steps[size], pullbacks = forward(region.nodes, local, base_key, region.path)
+        steps[size], pullbacks = forward(region.nodes, local, draws, region.path)
         return [local[inner.node][inner.index] for _, inner in region.exports], pullbacks
 
     @jax.jit

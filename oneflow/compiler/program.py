@@ -94,19 +94,19 @@ def _make_step(
         state = dict(zip(written, state_arrays, strict=True))
         variables = {**state, **dict(zip(read, read_arrays, strict=True))}
         values: Values = {node: (feed,) for node, feed in zip(input_nodes, feeds, strict=True)}
-        base_key = None
+        draws: Any = None
         if RANDOM_STATE in state:
             words = state[RANDOM_STATE]
-            base_key = jax.random.fold_in(jax.random.wrap_key_data(words[:2]), words[2])
+            draws = jax.random.wrap_key_data(words[:2]), words[2]
         for node in variable_nodes:
             values[node] = (variables[node.attrs["variable"]],)
         propagates: list[Propagate] = []
         for item in schedule(compute, watched_nodes, used_outside, path):
             if isinstance(item, Region):
-                propagate = run_region(item, values, base_key)
+                propagate = run_region(item, values, draws)
                 propagates += [propagate] if propagate is not None else []
             else:
-                propagates += run_nodes([item], values, base_key, path)
+                propagates += run_nodes([item], values, draws, path)
 
         new = {name: values[blob.node][blob.index] for name, blob in graph.assigns.items()}
         backward = Backward()

@@ -15,11 +15,6 @@ from ._arrays import Array, full, label, like
 from ._emit import emit, fail, op, want
 
 
-def seeded(key: Any, seed: int | None) -> Any:
-    """The call's key, or another stream of it for each seed that a user gives."""
-    return key if seed is None else jax.random.fold_in(key, np.uint32(seed % 2**32))
-
-
 def random_mask(key: Any, shape: tuple[int, ...], probability: float) -> Array:
     """True with this probability, to a precision of 2**-16 (exactly where 256 * probability is whole).
 
@@ -45,12 +40,12 @@ def scaled_where(mask: Array, x: Array, rate: float) -> Array:
 
 @op("dropout", random=True)
 def _dropout(x: Array, *, rate: float, seed: int | None, key: Any) -> Array:
-    return scaled_where(random_mask(seeded(key, seed), x.shape, 1.0 - rate), x, rate)
+    return scaled_where(random_mask(key, x.shape, 1.0 - rate), x, rate)
 
 
 @op("random_mask_like", random=True, stops=True)
 def _random_mask_like(like: Array, *, rate: float, seed: int | None, key: Any) -> Array:
-    return lax.convert_element_type(random_mask(seeded(key, seed), like.shape, 1.0 - rate), np.int8)
+    return lax.convert_element_type(random_mask(key, like.shape, 1.0 - rate), np.int8)
 
 
 def want_rate(what: str, rate: Any, noise_shape: Any, seed: Any, name: str | None) -> float:
@@ -83,7 +78,7 @@ def dropout(x: Blob, rate: float, noise_shape: Any = None, seed: int | None = No
       x: floating.
       rate: in [0, 1).
       noise_shape: must stay None.
-      seed: chooses another stream of the job's random numbers; needs a name.
+      seed: makes its sequence of masks reproducible whatever the session's seed; needs a name.
       name: name of the op.
     Returns: Blob of x's shape and dtype.
     Raises: ArgumentError, DtypeError.
@@ -103,7 +98,7 @@ def random_mask_like(like: Blob, rate: float, seed: int | None = None, noise_sha
     Args:
       like: gives the shape; any dtype.
       rate: in [0, 1).
-      seed: chooses another stream of the job's random numbers; needs a name.
+      seed: makes its sequence of masks reproducible whatever the session's seed; needs a name.
       noise_shape: must stay None.
       name: name of the op.
     Returns: Blob of like's shape, int8.

@@ -16,7 +16,7 @@ from ..scope import mirrored_view_enabled
 from ._arrays import Array, is_half, label
 from ._emit import emit, fail, op, want
 from ._names import DefaultName, given_name
-from .dropout import random_mask, seeded, want_seed
+from .dropout import random_mask, want_seed
 
 
 def gen_seed(seed: int | None = None) -> tuple[int, bool]:
@@ -36,7 +36,7 @@ def gen_seed(seed: int | None = None) -> tuple[int, bool]:
 @op("bernoulli", random=True, stops=True)
 def _bernoulli(x: Array, *, to: np.dtype, seed: int | None, key: Any) -> Array:
     kind = np.dtype(np.float32) if is_half(x) else x.dtype
-    drawn = jax.random.uniform(seeded(key, seed), x.shape, kind, minval=kind.type(0), maxval=kind.type(1))
+    drawn = jax.random.uniform(key, x.shape, kind, minval=kind.type(0), maxval=kind.type(1))
     probability = lax.convert_element_type(x, drawn.dtype)
     return lax.convert_element_type(lax.lt(drawn, probability), to)
 
@@ -46,7 +46,7 @@ def bernoulli(x: Blob, seed: int | None = None, dtype: dtype | None = None, name
 
     Args:
       x: probabilities in [0, 1]; floating.
-      seed: chooses another stream of the job's random numbers.
+      seed: makes its sequence reproducible whatever the session's seed.
       dtype: the result's; None means x's.
       name: name of the op; made unique when omitted.
     Returns: Blob of x's shape, without a gradient.
@@ -63,7 +63,7 @@ def bernoulli(x: Blob, seed: int | None = None, dtype: dtype | None = None, name
 
 @op("coin_flip", random=True)
 def _coin_flip(*, batch_size: int, probability: float, seed: int | None, key: Any) -> Array:
-    return lax.convert_element_type(random_mask(seeded(key, seed), (batch_size,), probability), np.int8)
+    return lax.convert_element_type(random_mask(key, (batch_size,), probability), np.int8)
 
 
 def coin_flip(
@@ -73,7 +73,7 @@ def coin_flip(
 
     Args:
       batch_size: how many; > 0.
-      seed: chooses another stream of the job's random numbers.
+      seed: makes its sequence reproducible whatever the session's seed.
       probability: of a 1; in [0, 1].
       name: name of the op; made unique when omitted.
     Returns: Blob (batch_size,), int8.
@@ -99,7 +99,7 @@ def _permutation(key: Any, size: int) -> Array:
 
 @op("generate_random_batch_permutation_indices", random=True, stops=True)
 def _permutation_indices(value: Array, *, seed: int | None, key: Any) -> Array:
-    return _permutation(seeded(key, seed), value.shape[0])
+    return _permutation(key, value.shape[0])
 
 
 def generate_random_batch_permutation_indices(value: Blob, seed: int | None = None, name: str | None = None) -> Blob:
@@ -107,7 +107,7 @@ def generate_random_batch_permutation_indices(value: Blob, seed: int | None = No
 
     Args:
       value: gives N, its size on axis 0; any dtype.
-      seed: chooses another stream of the job's random numbers; needs a name.
+      seed: makes its sequence reproducible whatever the session's seed; needs a name.
       name: name of the op.
     Returns: Blob (N,), int32.
     Raises: ArgumentError.
@@ -121,7 +121,7 @@ def generate_random_batch_permutation_indices(value: Blob, seed: int | None = No
 
 @op("shuffle", random=True)
 def _shuffle(value: Array, *, seed: int | None, key: Any) -> Array:
-    order = _permutation(seeded(key, seed), value.shape[0])
+    order = _permutation(key, value.shape[0])
     rows = lax.GatherDimensionNumbers(tuple(range(1, value.ndim)), (0,), (0,))
     return lax.gather(value, lax.expand_dims(order, (1,)), rows, (1, *value.shape[1:]), mode="promise_in_bounds")
 
@@ -131,7 +131,7 @@ def shuffle(value: Blob, seed: int | None = None, name: str | None = None) -> Bl
 
     Args:
       value: any dtype; permuted along axis 0.
-      seed: chooses another stream of the job's random numbers.
+      seed: makes its sequence reproducible whatever the session's seed.
       name: name of the op.
     Returns: Blob of value's shape and dtype.
     Raises: ArgumentError.

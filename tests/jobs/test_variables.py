@@ -195,3 +195,25 @@ def test_integers_on_the_gradient_path():
     assert job().tolist() == [15, 15]
     assert seen[0].dtype == np.int32 and seen[0].tolist() == [3, 3]
     assert flow.get_all_variables()["w"].numpy().tolist() == [3.5, 3.5]
+
+
+def test_an_explicit_seed_reproduces_whatever_the_session_draws():
+    def masks():
+        flow.clear_default_session()
+
+        @flow.global_function(type="train")
+        def job(x: tp.Numpy.Placeholder((64,))) -> tp.Tuple[tp.Numpy, tp.Numpy]:
+            w = flow.get_variable("w", (64,), initializer=flow.ones_initializer())
+            given = flow.nn.dropout(x, rate=0.5, seed=7, name="given")
+            own = flow.nn.dropout(x, rate=0.5)
+            flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.1])).minimize(w)
+            return given, own
+
+        x = np.ones((64,), np.float32)
+        return job(x), job(x)
+
+    (a1, b1), (a2, b2) = masks()
+    (c1, d1), (c2, d2) = masks()
+    np.testing.assert_array_equal(a1, c1)
+    np.testing.assert_array_equal(a2, c2)
+    assert not np.array_equal(a1, a2) and not np.array_equal(b1, b2)

@@ -1,9 +1,9 @@
 """One contender in a process of its own: reads commands from standard input, one JSON object a line, and answers likewise.
 
-    {"do": "start", "module": ..., "options": {...}}   imports, builds, makes one step; answers with the seconds of each
-    {"do": "run", "steps": n}                          answers with wall and CPU seconds
-    {"do": "preprocess", "passes": n, "times": n}      answers with the seconds of preparing one batch
-    {"do": "memory"}                                   answers with peak and current memory in bytes
+{"do": "start", "module": ..., "options": {...}}   imports, builds, makes one step; answers with the seconds of each
+{"do": "run", "steps": n}                          answers with wall and CPU seconds
+{"do": "preprocess", "passes": n, "times": n}      answers with the seconds of preparing one batch
+{"do": "memory"}                                   answers with peak and current memory in bytes
 """
 
 from __future__ import annotations

@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from . import dtype as dtypes
+from . import _dtype as dtypes
+from ._dtype import dtype as Dtype
 from ._refuse import refuse
 from ._source import Source, caller
-from .dtype import dtype as Dtype
 from .errors import ArgumentError
 
 NUMPY, LIST_NUMPY, LIST_LIST_NUMPY = "Numpy", "ListNumpy", "ListListNumpy"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 
-from . import dtype as dtypes
+from . import _dtype as dtypes
 from ._inputs import ArrayKind, ListListNumpy, ListNumpy, is_named_tuple
 from ._parameters import annotations_required, job_name, resolve, spell
 from ._refuse import refuse

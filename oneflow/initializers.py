@@ -12,9 +12,9 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from . import dtype as dtypes
+from . import _dtype as dtypes
+from ._dtype import dtype
 from ._refuse import closest, refuse
-from .dtype import dtype
 from .errors import ArgumentError
 
 _TRUNCATED_STD = 0.87962566103423978  # the standard deviation of a standard normal that is cut at +-2

@@ -48,7 +48,7 @@ def test_in_a_new_process(statement: str) -> None:
 
 
 def test_aliases_are_never_copies() -> None:
-    for name in ("typing", "config", "scope", "config.collective_boxing", "dtype", "oneflow_api", "experimental.scope"):
+    for name in ("typing", "config", "scope", "config.collective_boxing", "oneflow_api", "experimental.scope"):
         real = importlib.import_module(f"oneflow.{name}")
         alias = importlib.import_module(f"oneflow.compatible.single_client.{name}")
         assert alias is real and real.__spec__ is not None and real.__spec__.name == f"oneflow.{name}"

@@ -12,7 +12,7 @@ import oneflow
 
 PACKAGE = Path(oneflow.__file__).resolve().parent
 RANKS = [
-    {"errors", "_source", "_refuse", "dtype", "_jax", "dist"},  # these may import each other
+    {"errors", "_source", "_refuse", "_dtype", "_jax", "dist"},  # these may import each other
     {"graph"},
     {"scope"},
     {"typing", "config", "local", "data"},

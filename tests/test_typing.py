@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import oneflow.typing as tp
-from oneflow import dtype as flow
+from oneflow import _dtype as flow
 from oneflow._source import caller
 from oneflow.dist import parse_placement
 from oneflow.errors import AnnotationError, ArgumentError, ReturnError

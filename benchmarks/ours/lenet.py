@@ -12,9 +12,7 @@ from .loops import training_loop
 
 def lenet(data: Any, train: bool = False) -> Any:
     initializer = flow.truncated_normal(0.1)
-    conv1 = flow.layers.conv2d(
-        data, 32, 5, padding="SAME", activation=flow.nn.relu, name="conv1", kernel_initializer=initializer
-    )
+    conv1 = flow.layers.conv2d(data, 32, 5, padding="SAME", activation=flow.nn.relu, name="conv1", kernel_initializer=initializer)
     pool1 = flow.nn.max_pool2d(conv1, ksize=2, strides=2, padding="SAME", name="pool1")
     conv2 = flow.layers.conv2d(
         pool1, 64, 5, padding="SAME", activation=flow.nn.relu, name="conv2", kernel_initializer=initializer

@@ -13,9 +13,9 @@ from typing import Any, NoReturn
 import numpy as np
 
 from .. import dist
+from .._dtype import dtype as Dtype
 from .._refuse import closest
 from .._source import is_library
-from ..dtype import dtype as Dtype
 from ..errors import (
     ArgumentError,
     CheckpointError,

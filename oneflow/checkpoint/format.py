@@ -19,8 +19,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from .._dtype import dtype as Dtype
 from .._refuse import refuse
-from ..dtype import dtype as Dtype
 from ..errors import ArgumentError, CheckpointError, CheckpointNotFoundError, OneFlowError
 from . import meta
 

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from .._dtype import dtype
 from .._refuse import refuse
-from ..dtype import dtype
 from ..errors import ArgumentError, ModeError
 
 logger = logging.getLogger("oneflow")

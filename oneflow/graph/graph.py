@@ -10,9 +10,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from .._dtype import dtype
 from .._source import Source, caller, is_library
 from ..dist import Distribute
-from ..dtype import dtype
 from ..errors import BlobScopeError, DuplicateNameError, ModeError, VariableConflictError
 from .node import Blob, Node, Scope
 from .op import OpDef

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from .. import dist
+from .._dtype import dtype
 from .._source import Source, caller
 from ..dist import Distribute, Placement
-from ..dtype import dtype
 from ..errors import BlobUseError
 from .op import OpDef
 

@@ -8,10 +8,10 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from .. import dtype as dtypes
+from .. import _dtype as dtypes
+from .._dtype import dtype
 from .._jax import jax
 from .._source import caller
-from ..dtype import dtype
 from ..errors import ArgumentError, AxisError, DtypeError, OneFlowError, ShapeError
 from ..graph.graph import current
 from ..graph.node import Blob

@@ -518,9 +518,7 @@ def assign(ref: Any, value: Any, dtype: Any = None, name: str | None = None) -> 
     current(what).assign(ref, value)
 
 
-def system_assign(
-    ref: Any, value: Any, validate_shape: Any = None, use_locking: Any = None, name: str | None = None
-) -> Blob:
+def system_assign(ref: Any, value: Any, validate_shape: Any = None, use_locking: Any = None, name: str | None = None) -> Blob:
     """``assign`` as ``flow.system.assign``: gives ``ref`` back; the arguments after value are not used.
 
     Example: >>> flow.system.assign(counter, counter + 1)

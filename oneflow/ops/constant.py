@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from .. import dtype as dtypes
+from .. import _dtype as dtypes
+from .._dtype import dtype
 from .._jax import lax
-from ..dtype import dtype
 from ..errors import ArgumentError
 from ..graph.graph import current
 from ..graph.node import Blob
@@ -40,9 +40,7 @@ def _value(what: str, value: Any, kind: dtype) -> int | float:
     return int(value)
 
 
-def constant(
-    value: int | float, dtype: dtype | None = None, shape: Sequence[int] | None = None, name: str | None = None
-) -> Blob:
+def constant(value: int | float, dtype: dtype | None = None, shape: Sequence[int] | None = None, name: str | None = None) -> Blob:
     """A Blob that holds one number everywhere.
 
     Args:
@@ -128,9 +126,7 @@ def _range(*, start: int, delta: int, count: int, to: np.dtype) -> Array:
     return lax.add(lax.mul(steps, np.asarray(delta, to)), np.asarray(start, to))
 
 
-def range(
-    start: int, limit: int | None = None, delta: int = 1, dtype: dtype | None = None, name: str = "range"
-) -> Blob:
+def range(start: int, limit: int | None = None, delta: int = 1, dtype: dtype | None = None, name: str = "range") -> Blob:
     """The numbers start, start + delta, ... below limit.
 
     Args:
@@ -156,5 +152,3 @@ def range(
     graph = current(what)
     taken = name == "range" and graph.node(f"{graph.scope.namespace}{name}") is not None
     return emit(_range, name=None if taken else name, start=first, delta=step, count=count, to=kind.numpy_dtype)
-
-

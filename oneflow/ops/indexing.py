@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from .. import dtype as dtypes
+from .. import _dtype as dtypes
+from .._dtype import dtype
 from .._jax import lax
-from ..dtype import dtype
 from ..errors import ArgumentError, AxisError, DtypeError, ModeError, ShapeError
 from ..graph.node import Blob
 from ._arrays import Array, broadcast, dtype_for, label, like, number_for, select

@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from .. import dtype as dtypes
+from .. import _dtype as dtypes
 from .. import initializers
+from .._dtype import dtype
 from .._jax import lax
-from ..dtype import dtype
 from ..errors import ArgumentError, DtypeError, ShapeError
 from ..graph.graph import current
 from ..graph.node import Blob

@@ -140,9 +140,7 @@ def _slice_update(x: Array, update: Array, *, slices: tuple[Triple, ...]) -> Arr
     return lax.select(mask, spread, x)
 
 
-def slice_update(
-    x: Blob, update: Blob, slice_tup_list: Sequence[tuple[int, int, int]], name: str | None = None
-) -> Blob:
+def slice_update(x: Blob, update: Blob, slice_tup_list: Sequence[tuple[int, int, int]], name: str | None = None) -> Blob:
     """x with a region replaced.
 
     Args:
@@ -179,9 +177,7 @@ def logical_slice(x: Blob, slice_tup_list: Sequence[tuple[int, int, int]], name:
     return emit(_slice, x, name=name, prefix="LogicalSlice", slices=_triples(what, x, slice_tup_list, 0, 1))
 
 
-def logical_slice_assign(
-    x: Blob, value: Blob, slice_tup_list: Sequence[tuple[int, int, int]], name: str | None = None
-) -> Node:
+def logical_slice_assign(x: Blob, value: Blob, slice_tup_list: Sequence[tuple[int, int, int]], name: str | None = None) -> Node:
     """At the end of the call, a region of the variable x becomes ``value``.
 
     Args:
@@ -317,5 +313,3 @@ def _followed(batch_axis: int, index: Sequence[Index]) -> int:
         new += isinstance(entry, tuple)
         old += 1
     return batch_axis if batch_axis < 0 else new + batch_axis - old
-
-

@@ -159,5 +159,3 @@ def in_top_k(targets: Blob, predictions: Blob, k: int | None, name: str | None =
         fail(ShapeError, what, f"{targets.shape[0]} targets for {rows} rows of predictions", (targets, predictions))
     (count,) = want.ints(what, "k", k, 1)
     return emit(_in_top_k, targets, predictions, name=name, k=count)
-
-

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from .. import _dtype as dtypes
 from .. import dist, initializers
-from .. import dtype as dtypes
+from .._dtype import dtype
 from .._source import caller
-from ..dtype import dtype
 from ..errors import ArgumentError, DuplicateNameError
 from ..graph.graph import Initializer, Variable, current
 from ..graph.node import Blob

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
-from .. import dtype as dtypes
+from .. import _dtype as dtypes
+from .._dtype import dtype
 from .._jax import jax, jnp
 from .._refuse import refuse
 from .._source import caller
-from ..dtype import dtype
 from ..errors import DtypeError
 from ..graph.graph import Graph, Objective, Variable, current
 from ..graph.node import Blob

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import dtype as dtypes
+from .. import _dtype as dtypes
 from .._refuse import closest
 from .._source import caller
 from ..errors import ArgumentError, TrainError

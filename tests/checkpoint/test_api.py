@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from oneflow._dtype import float32, int8, int64
 from oneflow._source import caller
 from oneflow.checkpoint import api, get, save
 from oneflow.checkpoint.api import CheckPoint, SimpleCheckPointManager, UnknownVariableError
 from oneflow.checkpoint.format import EXTRA, FileValue
-from oneflow.dtype import float32, int8, int64
 from oneflow.errors import (
     ArgumentError,
     CheckpointError,

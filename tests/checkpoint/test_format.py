@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
+from oneflow._dtype import bfloat16, char, float32, int8
 from oneflow.checkpoint.atomic import write
 from oneflow.checkpoint.format import EXTRA, Checkpoint, FileValue, MissingMetaError
-from oneflow.dtype import bfloat16, char, float32, int8
 from oneflow.errors import ArgumentError, CheckpointError, CheckpointNotFoundError
 
 NUMPY_DTYPES = st.sampled_from(["f2", "f4", "f8", "i1", "i4", "i8", "u1", ">f4", ">i8"])

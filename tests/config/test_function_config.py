@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import oneflow as flow
+from oneflow._dtype import dtype
 from oneflow.config import FunctionConfig, function_settings_table
 from oneflow.config._function_options import FUNCTION_OPTIONS
 from oneflow.config._options import REQUIRED, Option, _already_logged
-from oneflow.dtype import dtype
 from oneflow.errors import ArgumentError, ConfigError, ModeError
 
 SAMPLES: dict[type, Any] = {

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from oneflow import dtype as dtypes
+from oneflow import _dtype as dtypes
 from oneflow._source import caller
 from oneflow.dist import parse_placement
 from oneflow.graph.graph import OP_INPUT, OP_VARIABLE, Graph, tracing

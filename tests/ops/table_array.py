@@ -89,8 +89,9 @@ KEYS: list[tuple[str, Any]] = [
     ("front and back", (1, ..., _S(1, 3))), ("None", (None, _S(None), 1, None)), ("only dots", ...), ("clipped",
         (_S(0, 99), _S(-99, 2))),
 ]  # fmt: skip
-ROWS += [Row(f"getitem {n}", lambda x, k=k: x[k], lambda x, k=k: np.asarray(x[k]).reshape(x[k].shape or (1,)), [CUBE]) for n,
-    k in KEYS]
+ROWS += [
+    Row(f"getitem {n}", lambda x, k=k: x[k], lambda x, k=k: np.asarray(x[k]).reshape(x[k].shape or (1,)), [CUBE]) for n, k in KEYS
+]
 
 _TRIPLES = [(None, None, None), (-1, -4, -1), (0, 4, 3)]
 _AT = (_S(None), _S(-1, -4, -1), _S(0, 4, 3))
@@ -137,8 +138,12 @@ ROWS += [
     Row("matmul stack", flow.linalg.matmul, np.matmul, [SA, SB]),
     Row("matmul stack a", lambda a, b: flow.matmul(a, b, True), lambda a, b: _swap(a) @ b, [floats(5, 3, 2), SB]),
     Row("matmul stack with matrix", flow.matmul, np.matmul, [SA, B]),
-    Row("matmul stack with matrix, both", lambda a, b: flow.matmul(a, b, True, True), lambda a, b: _swap(a) @ b.T,
-        [floats(5, 3, 2), BT]),
+    Row(
+        "matmul stack with matrix, both",
+        lambda a, b: flow.matmul(a, b, True, True),
+        lambda a, b: _swap(a) @ b.T,
+        [floats(5, 3, 2), BT],
+    ),
     Row("matmul matrix with stack", flow.matmul, np.matmul, [A, SB]),
     Row("matmul broadcast", flow.matmul, np.matmul, [floats(5, 1, 2, 3), floats(4, 3, 2)]),
     Row("matmul alpha", lambda a, b: flow.matmul(a, b, alpha=0.5), lambda a, b: a @ b / 2, [A, B]),
@@ -146,13 +151,19 @@ ROWS += [
     Row("tril", m.tril, np.tril, [CUBE], dtypes=NUMBERS),
     Row("tril shifted", lambda x: m.tril(x, 1, 9), lambda x: np.where(np.tri(3, 4, 1) > 0, x, 9), [CUBE]),
     Row("tril below", lambda x: m.tril(x, -1), lambda x: np.tril(x, -1), [CUBE]),
-    Row("fused_scale_tril", lambda x: m.fused_scale_tril(x, -1, 5.0, 0.5), lambda x: np.where(np.tri(3, 4, -1) > 0, x / 2, 5),
-        [CUBE]),
+    Row(
+        "fused_scale_tril",
+        lambda x: m.fused_scale_tril(x, -1, 5.0, 0.5),
+        lambda x: np.where(np.tri(3, 4, -1) > 0, x / 2, 5),
+        [CUBE],
+    ),
     Row("diag", flow.diag, np.diag, [floats(3)], dtypes=NUMBERS),
     Row("diag above", lambda x: flow.diag(x, 2), lambda x: np.diag(x, 2), [floats(3)]),
     Row("diag below", lambda x: flow.diag(x, -1), lambda x: np.diag(x, -1), [floats(3)]),
-    *(Row(f"diag of matrix {k}", lambda x, k=k: flow.diag(x, k), lambda x, k=k: np.diag(x, k).copy(),
-        [floats(3, 4)]) for k in (-2, 0, 1, 3)),
+    *(
+        Row(f"diag of matrix {k}", lambda x, k=k: flow.diag(x, k), lambda x, k=k: np.diag(x, k).copy(), [floats(3, 4)])
+        for k in (-2, 0, 1, 3)
+    ),
 ]
 
 # --- reductions
@@ -185,8 +196,13 @@ for _name, (_ref, _more) in REDUCE.items():
         Row(_name, _op, _reduced(_ref), [POSITIVE], **_kinds, **_more),
         Row(f"{_name} axis", lambda x, f=_op: f(x, 1), lambda x, f=_ref: f(x, axis=1), [CUBE], **_more),
         Row(f"{_name} axes", lambda x, f=_op: f(x, [-1, 0]), lambda x, f=_ref: f(x, axis=(0, 2)), [CUBE], **_more),
-        Row(f"{_name} keepdims", lambda x, f=_op: f(x, (0, 1), True), lambda x, f=_ref: f(x, axis=(0, 1), keepdims=True),
-            [CUBE], **_more),
+        Row(
+            f"{_name} keepdims",
+            lambda x, f=_op: f(x, (0, 1), True),
+            lambda x, f=_ref: f(x, axis=(0, 1), keepdims=True),
+            [CUBE],
+            **_more,
+        ),
         Row(f"{_name} keeping all", lambda x, f=_op: f(x, keepdims=True), lambda x, f=_ref: f(x, keepdims=True), [X], **_more),
     ]
 _BIG = np.array([[1e4, 1e4 + 1], [-np.inf, -np.inf]])
@@ -361,4 +377,3 @@ REFUSALS = [
     Refusal("same_padding", lambda x: flow.same_padding(x, "SAME", "NCHW", [1, 1], [1, 1], [1, 1]), [np.ones((1, 1, 2, 2), "f")],
             ArgumentError, "padding must be one of 'SAME_LOWER', 'SAME_UPPER'"),
 ]  # fmt: skip
-

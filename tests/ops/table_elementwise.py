@@ -250,4 +250,3 @@ REFUSALS = [
     Refusal("add_n of nothing", lambda: m.add_n([]), [], ArgumentError, "must be a list or tuple of at least one Blob"),
     Refusal("gelu_grad", m.gelu_grad, [_F32, _F32[0]], ShapeError, "inputs must have equal shapes, got (2, 3) and (3,)"),
 ]  # fmt: skip
-

@@ -14,7 +14,7 @@ import pytest
 from table import trace
 
 import oneflow as flow
-from oneflow import dtype as dtypes
+from oneflow import _dtype as dtypes
 from oneflow.graph.node import Blob
 
 MODULES = "array binary constant elementwise indexing matrix padding reduce scatter slicing sorting"
@@ -49,8 +49,9 @@ def _example(function: Any) -> tuple[str, list[tuple[int, ...]], tuple[int, ...]
 def test_example(function: Any) -> None:
     code, shapes, result = _example(function)
     tree = ast.parse(code)
-    loaded = sorted((n for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)),
-        key=lambda n: n.col_offset)
+    loaded = sorted(
+        (n for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)), key=lambda n: n.col_offset
+    )
     names = [n for n in dict.fromkeys(node.id for node in loaded) if n != "flow" and not hasattr(builtins, n)]
     given = dict(zip(names, shapes, strict=False))
     if function.__name__ in ("equal", "not_equal"):
@@ -70,8 +71,9 @@ def test_example(function: Any) -> None:
             exec(re.sub(r"flow\.\w+\.\w+\(", f"{function.__name__}(", code, count=1), scope)  # noqa: S102
         else:
             exec(code, scope)  # noqa: S102 - our own docstring
-        made = next((scope[t.id] for n in tree.body if isinstance(n, ast.Assign) for t in n.targets if isinstance(t, ast.Name)),
-            blobs[:1])
+        made = next(
+            (scope[t.id] for n in tree.body if isinstance(n, ast.Assign) for t in n.targets if isinstance(t, ast.Name)), blobs[:1]
+        )
         return made
 
     if function.__name__ in ("argwhere", "nonzero"):

@@ -14,7 +14,7 @@ from jax.extend.core import jaxprs_in_params
 from table import Gradient, Refusal, Row, forward, gradients, run, trace, trace_arrays
 
 import oneflow.ops
-from oneflow import dtype as dtypes
+from oneflow import _dtype as dtypes
 from oneflow.ops._emit import OPS
 
 for _module in pkgutil.iter_modules(oneflow.ops.__path__):

@@ -18,7 +18,7 @@ from ..graph.node import Blob, Node
 from .autodiff import Backward, Propagate, Pullback, Step, Values, forward
 
 _SAMPLES_A_SLICE = 5
-_MAX_SLICES = 20
+_MAX_SLICES = 10  # more gain nothing on LeNet, and compile longer
 _MAX_HEAVY_CALLS = 80  # compile time grows with every copy of a convolution
 _MIN_BATCH = 10
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from time import perf_counter
 from typing import Any
 
@@ -22,6 +22,7 @@ from .dist import Placement, parse_placement
 from .errors import ArgumentError, FeedError, ModeError, ReturnError
 from .graph.graph import Graph, current, current_or_none, tracing
 from .graph.node import Blob, Scope
+from .initializers import from_conf as initializer_from_conf
 from .local import LocalTensor, LocalTensorList
 from .optimizer.dict_config import optimizer_from_config
 from .runtime import devices
@@ -53,6 +54,7 @@ class JobFunction:
         self._graph: Graph | None = None
         self._error: Exception | None = None
         self._error_traceback: Any = None
+        self._error_seen = False
         self._plan: Plan | None = None
         self._feeds: Feeds | None = None
         self._delivery: Delivery | None = None
@@ -61,7 +63,20 @@ class JobFunction:
         self._executables: OrderedDict[Any, Executable] = OrderedDict()
         self._executable: Executable | None = None
         self._build_seconds = 0.0
+        self._check_settings()
         self._session.declare(self)
+
+    def _check_settings(self) -> None:
+        """What settings hold as nested dicts is looked at now, so that a mistake is not met calls later."""
+        conf = self.config.get("default_initializer_conf", None)
+        if conf is not None:
+            initializer_from_conf(conf)
+        settings = self._train_settings()
+        if self.train and {"primary_lr", "model_update_conf"} <= settings.keys():
+            optimizer_from_config(settings)
+
+    def _train_settings(self) -> dict[str, Any]:
+        return {k.removeprefix("train."): v for k, v in self.config.values.items() if k.startswith("train.")}
 
     # --- building
 
@@ -70,11 +85,22 @@ class JobFunction:
         """Whether the body has been traced (successfully or not)."""
         return self._graph is not None or self._error is not None
 
+    @property
+    def unseen_error(self) -> Exception | None:
+        """The error of a wrong body that nobody has been told of yet."""
+        return None if self._error_seen else self._error
+
+    @property
+    def variable_names(self) -> Iterable[str]:
+        """The variables that the job declares, as far as it has been traced."""
+        return self._graph.variables if self._graph is not None else ()
+
     def build(self) -> Graph:
         """Runs the body once, on placeholders. Raises the same error each time where the body is wrong."""
         with build_lock:
             if self._graph is None:
                 if self._error is not None:
+                    self._error_seen = True
                     raise self._error.with_traceback(self._error_traceback)
                 try:
                     start = perf_counter()
@@ -90,7 +116,7 @@ class JobFunction:
         if current_or_none() is not None:
             raise ModeError(f"job {self.name!r} cannot be built while the body of job {current_or_none()!r} is running")
         session = self._session
-        graph = Graph(self.name, train=self.train, scope=self._outer_scope(), config=self.config)
+        graph = Graph(self.name, train=self.train, scope=self._outer_scope(), config=self.config, source=self.source)
         with tracing(graph):
             arguments, structure = [], []
             for parameter in self._parameters:
@@ -107,7 +133,7 @@ class JobFunction:
             finish(graph)
         devices.check_placements(graph, strict=Resource.strict_devices)
         made = plan(graph, leaves)
-        session.store.declare(graph.variables.values())
+        session.declare_variables(self, graph.variables.values())
         self._feeds = Feeds(self.name, graph.inputs, structure)
         convert = _converter(leaves, rebuild, kinds)
         self._delivery = Delivery(self.name, dispatcher, convert, made.watched)
@@ -134,7 +160,7 @@ class JobFunction:
         return Scope(placement=_default_placement() if placement is None else placement.placement, view=name)
 
     def _legacy_objective(self, graph: Graph) -> None:
-        settings = {k.removeprefix("train."): v for k, v in self.config.values.items() if k.startswith("train.")}
+        settings = self._train_settings()
         if graph.train and graph.objective.losses and not graph.objective.optimizers and settings:
             graph.objective.optimizers = (optimizer_from_config(settings),)
             graph.objective.source = graph.objective.source or self.source
@@ -162,7 +188,9 @@ class JobFunction:
         if current_or_none() is not None:
             refuse(ModeError, f"job {self.name!r} was called inside the body of job {current_or_none().name!r}",  # type: ignore[union-attr]
                    hint="call an ordinary Python function there; jobs are called from outside")  # fmt: skip
-        self._session._check_open()
+        if self._session.closed:
+            refuse(ModeError, f"job {self.name!r} belongs to a session that flow.clear_default_session() closed",
+                   found=[("the job", f"{self.source}   {self.source.text}")], hint="declare it again")  # fmt: skip
         self._session.start()
         self.build()
         assert self._feeds is not None
@@ -331,7 +359,10 @@ def global_function(
     elif type in ("train", "predict"):
         if function_config is not None and not isinstance(function_config, FunctionConfig):
             refuse(ArgumentError, f"function_config must be a flow.FunctionConfig, got {function_config!r}")
-        config, train = (function_config or FunctionConfig()).copy(), type == "train"
+        train = type == "train"
+        if function_config is not None and not train:
+            function_config.discard_train()  # as OneFlow does: the object may serve a job without a type next
+        config = (function_config or FunctionConfig()).copy()
     elif callable(type):
         refuse(ArgumentError, "flow.global_function needs parentheses", hint='write @flow.global_function(type="predict")')
     else:

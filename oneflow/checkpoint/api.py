@@ -194,6 +194,7 @@ def save(path: str | os.PathLike[str], var_dict: Mapping[str, Any] | None = None
     if var_dict is None:
         atomic.refuse_occupied(path)
         session = _session("flow.checkpoint.save")
+        session.build_all()
         names = list(session.variables())
         values, random_state = session.snapshot(names)
         atomic.write(path, values, {"random": random_state})
@@ -230,7 +231,7 @@ class CheckPoint:
 
     def init(self) -> None:
         """Starts the session. Variables that are not loaded begin with what their initializers draw."""
-        _session("CheckPoint.init").variables()
+        _session("CheckPoint.init").build_all()
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """As ``flow.checkpoint.save(path)``."""

@@ -82,6 +82,7 @@ def finish(graph: Graph) -> None:
         missing = "names no loss" if not objective.losses else "has no optimizer"
         raise TrainError(
             f"train job {graph.name!r} {missing}: there is nothing to train\n"
+            f"  the job    {graph.source}   {graph.source.text if graph.source else ''}\n"
             f"  try        end its body with flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.1]))"
             f'.minimize(loss), or declare it with type="predict"'
         )

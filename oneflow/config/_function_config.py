@@ -209,6 +209,11 @@ class FunctionConfig:
         """Whether the dict style of training was used; jobs declared without a type are train jobs then."""
         return any(name in self._values for name in _LEGACY_TRAIN)
 
+    def discard_train(self) -> None:
+        """Forgets the settings of the dict style of training, as using the object for a predict job does."""
+        for name in _LEGACY_TRAIN:
+            self._values.pop(name, None)
+
     def copy(self) -> FunctionConfig:
         """The same settings, independent of later changes to this object."""
         twin = FunctionConfig()

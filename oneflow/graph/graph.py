@@ -48,9 +48,13 @@ class Variable:
     def describe(self) -> str:
         return f"{self.dtype.name}[{', '.join(map(str, self.shape))}]"
 
+    def agrees(self, other: Variable) -> bool:
+        """Whether both may share one storage."""
+        return self.shape == other.shape and self.dtype == other.dtype
+
     def must_agree(self, other: Variable) -> None:
         """Raises VariableConflictError unless both may share one storage."""
-        if self.shape != other.shape or self.dtype != other.dtype:
+        if not self.agrees(other):
             raise VariableConflictError(
                 f"variable {self.name!r} is declared twice, and the declarations disagree\n"
                 f"  here       {self.describe()}   {self.source}   {self.source.text}\n"
@@ -99,8 +103,9 @@ OP_VARIABLE = OpDef("variable", lambda *a, **k: None)
 class Graph:
     """The nodes of one job in the order they were made, with its inputs, variables, results and objective."""
 
-    def __init__(self, name: str, *, train: bool, scope: Scope, config: Any = None):
+    def __init__(self, name: str, *, train: bool, scope: Scope, config: Any = None, source: Source | None = None):
         self.name = name
+        self.source = source  # where the job's function is written
         self.train = train
         self.scope = scope
         self.config = config

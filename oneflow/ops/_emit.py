@@ -100,6 +100,8 @@ def infer(op: OpDef, inputs: Sequence[Blob], attrs: dict[str, Any]) -> list[tupl
 def _emit(op: OpDef, inputs: tuple[Blob, ...], name: str | None, prefix: str | None, attrs: dict[str, Any]) -> tuple[Blob, ...]:
     what = f"{op.name} {name!r}" if name is not None else op.name
     graph = current(what)
+    if name is not None and not isinstance(name, str):
+        fail(ArgumentError, what, f"name must be a str, got {name!r}")
     for i, x in enumerate(inputs):
         if not isinstance(x, Blob):
             fail(ArgumentError, what, f"inputs[{i}] must be a Blob, got {type(x).__name__}", inputs,

@@ -67,8 +67,8 @@ def get_variable(
     if not isinstance(shape, (list, tuple)):
         fail(ArgumentError, what, f"shape must be a list or tuple of ints, got {shape!r}")
     sizes = want.ints(what, "shape", shape)
-    if any(size <= 0 for size in sizes):
-        fail(ArgumentError, what, f"sizes must be > 0, got shape={sizes}")
+    if not sizes or any(size <= 0 for size in sizes):
+        fail(ArgumentError, what, f"shape needs at least one size, all > 0, got shape={sizes}", (), "write (1,) for one number")
     if dtype is None:
         dtype = graph.config.get("default_data_type", dtypes.float32) if graph.config is not None else dtypes.float32
     if not isinstance(dtype, dtypes.dtype):

@@ -66,8 +66,8 @@ def _printer(prompt: Any) -> Callable[[Any], None]:
 def _deliver(what: str, handler: Callable[[Any], None], blob: Blob) -> Callable[[Any], None]:
     try:
         parameters = [
-            p for p in inspect.signature(handler, eval_str=False).parameters.values()
-            if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.default is p.empty
+            p for p in inspect.signature(handler).parameters.values()
+            if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.VAR_POSITIONAL) and p.default is p.empty
         ]  # fmt: skip
         annotation: Any = parameters[0].annotation if parameters else None
     except (TypeError, ValueError):  # builtins without a signature, such as list.append

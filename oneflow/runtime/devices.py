@@ -28,11 +28,12 @@ def check_placements(graph: Graph, *, strict: bool) -> None:
     global _noticed
     for node in graph.nodes:
         placement = node.scope.placement
-        if placement.parallel_num > 1:
+        if placement.devices != ((0, 0),):
+            what = "several devices are" if placement.parallel_num > 1 else "other devices than 0:0 are"
             raise ModeError(
-                f"job {graph.name!r} places {node.op.name} {node.name!r} on {placement}: several devices are not supported yet\n"
+                f"job {graph.name!r} places {node.op.name} {node.name!r} on {placement}: {what} not supported yet\n"
                 f"  your line  {node.source}   {node.source.text}\n"
-                f'  try        one device, e.g. flow.scope.placement("{placement.tag}", "0:0")'
+                f'  try        one device: flow.scope.placement("{placement.tag}", "0:0")'
             )
         if placement.tag == "gpu" and not has_gpu():
             if strict:
@@ -47,5 +48,5 @@ def check_placements(graph: Graph, *, strict: bool) -> None:
 
 
 def put(array: Any) -> Any:
-    """A device array of its own: never an alias of the NumPy array's memory."""
-    return jax.device_put(array, may_alias=False)
+    """A device array. It may keep the memory of ``array``, which nobody else may have."""
+    return jax.device_put(array)

@@ -6,7 +6,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,7 +42,6 @@ class Executable:
         self._store = store
         self._written = [random_cell if name == RANDOM_STATE else store.cells[name] for name in plan.written]
         self._read = [store.cells[name] for name in plan.read]
-        self._x64 = plan.x64
         self._function: Any = None
         self._warm = False
 
@@ -63,7 +61,7 @@ class Executable:
                 shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), arguments)
             function = self.plan.jitted()
             start = time.perf_counter()
-            with jax.enable_x64(True) if self._x64 else nullcontext():
+            with jax.enable_x64(True):
                 traced = function.trace(*shapes)
                 self.statistics.trace_seconds = time.perf_counter() - start
                 start = time.perf_counter()
@@ -125,18 +123,13 @@ class Executable:
             store.roll_forward()
         reads = tuple([cell.value for cell in self._read])
         if not self._written:
-            if self._x64:
-                with jax.enable_x64(True):
-                    return self._function((), reads, feeds)
-            return self._function((), reads, feeds)
+            with jax.enable_x64(True):
+                return self._function((), reads, feeds)
         state = tuple([cell.value for cell in self._written])
         store.landing_cells = self._written
         landing = store.landing
         # from here to the end of the line no Python code runs after the step, so no interrupt can lose its outputs
-        if self._x64:
-            with jax.enable_x64(True):
-                deque(map(landing.append, map(self._function, (state,), (reads,), (feeds,))), maxlen=0)
-        else:
+        with jax.enable_x64(True):
             deque(map(landing.append, map(self._function, (state,), (reads,), (feeds,))), maxlen=0)
         outputs = landing[0]
         for cell, value in zip(self._written, outputs[0], strict=True):
@@ -150,7 +143,7 @@ class Executable:
             lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), (self._values(self._written), self._values(self._read))
         )
         feeds = tuple(jax.ShapeDtypeStruct(i.shape, i.dtype.numpy_dtype) for i in self.graph.inputs)
-        with jax.enable_x64(True) if self._x64 else nullcontext():
+        with jax.enable_x64(True):
             return str(self.plan.jitted().lower(*shapes, feeds).compile().as_text())
 
 

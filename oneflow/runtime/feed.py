@@ -140,7 +140,9 @@ class Feeds:
         target = spec.dtype.numpy_dtype
         if array.dtype == target and array.dtype.isnative:
             return array
-        if array.dtype.kind not in "biuf" and array.dtype != target or not np.can_cast(array.dtype, target, "same_kind"):
+        integers = array.dtype.kind in "biu" and target.kind in "iu"  # their values are looked at below
+        fits = integers or (array.dtype.kind in "biuf" and np.can_cast(array.dtype, target, "same_kind"))
+        if not fits and array.dtype != target:
             self._fail(FeedDtypeError, f"input {spec.label!r} must be {target}, got {array.dtype}",
                        f"convert with array.astype(np.{target.name})", spec)  # fmt: skip
         converted = array.astype(target)

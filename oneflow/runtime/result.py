@@ -138,6 +138,18 @@ class Result:
         if self.passed:
             self._delivery.dispatcher.late(self)
 
+    def running(self) -> bool:
+        """Whether the call is still under way."""
+        return not self.done()
+
+    def cancel(self) -> bool:
+        """False: a submitted call is a step that happens."""
+        return False
+
+    def cancelled(self) -> bool:
+        """False, always."""
+        return False
+
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """The error of this call, None where it succeeded."""
         try:

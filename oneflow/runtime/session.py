@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import secrets
+from collections.abc import Iterable
 from typing import Any, Protocol
 from weakref import WeakSet
 
@@ -15,6 +18,8 @@ from ..graph.graph import Graph, Variable, current_or_none
 from .dispatch import dispatcher
 from .executable import build_lock
 from .store import Cell, Store
+
+_log = logging.getLogger("oneflow")
 
 
 class Buildable(Protocol):
@@ -29,6 +34,16 @@ class Buildable(Protocol):
     @property
     def is_built(self) -> bool:
         """Whether it has been traced, successfully or not."""
+        ...
+
+    @property
+    def unseen_error(self) -> Exception | None:
+        """The error of a broken job that nobody has been told of yet."""
+        ...
+
+    @property
+    def variable_names(self) -> Iterable[str]:
+        """The variables that it declares, as far as it has been traced."""
         ...
 
     def release(self) -> None:
@@ -51,44 +66,51 @@ class Session:
         self.store = Store(self.seed)
         self._random: dict[str, Cell] = {}
 
+    def declare_variables(self, job: Buildable, variables: Iterable[Variable]) -> None:
+        """Makes storage for a job's variables, or finds it.
+
+        A variable of another shape or dtype that only replaced jobs declared makes room for the new one.
+
+        Raises:
+          VariableConflictError: a job that can still be called declares it otherwise; nothing is changed then.
+        """
+        variables = list(variables)
+        others = [other for other in self.jobs.values() if other is not job]
+        used = {name for other in others for name in other.variable_names}
+        with self.store.lock:
+            for name in self.store.declare(variables, replaceable=lambda name: name not in used):
+                _log.warning("oneflow: variable %r begins anew: job %r was redefined with another shape or dtype", name, job.name)
+
     def declare(self, job: Buildable) -> None:
         """Adds a job; one of the same name replaces it for new calls."""
         self.jobs[job.name] = job
         self._declared.add(job)
 
-    def build_all(self) -> None:
-        """Traces every declared job. Raises the error of the first broken one, after tracing all."""
+    def start(self) -> None:
+        """Traces every declared job; a broken one raises at its own call, not here."""
         self._check_open()
-        first: BaseException | None = None
+        if self.started and all(job.is_built for job in self.jobs.values()):
+            return
         with build_lock:
             if not self.started:
                 start_environment()
             self.started = True
             Resource.freeze()
             for job in list(self.jobs.values()):
-                try:
-                    job.build()
-                except Exception as error:
-                    first = first or error
-        if first is not None:
-            raise first
+                if not job.is_built:
+                    with contextlib.suppress(Exception):  # the job keeps it
+                        job.build()
 
-    def start(self) -> None:
-        """Traces every declared job; a broken one raises at its own call, not here."""
-        if not self.started or self._unbuilt():
-            try:
-                self.build_all()
-            except ModeError:
-                raise
-            except Exception:  # noqa: S110 - kept by the job, raised at its own call
-                pass
-
-    def _unbuilt(self) -> bool:
-        return any(not job.is_built for job in self.jobs.values())
+    def build_all(self) -> None:
+        """Traces every declared job. Raises the error of a broken one that was not raised before, once."""
+        self.start()
+        for job in list(self.jobs.values()):
+            if job.unseen_error is not None:
+                job.build()  # raises it
 
     def variables(self) -> dict[str, Variable]:
         """All variables of the declared jobs, optimizer state and step counters included. Starts the session."""
-        self.build_all()
+        self.start()
         return {name: cell.variable for name, cell in self.store.cells.items() if cell.variable is not None}
 
     def read(self, names: Any = None) -> dict[str, np.ndarray]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,19 +40,28 @@ class Store:
         self.landing_cells: Sequence[Cell] = ()
         self.seed = seed
 
-    def declare(self, variables: Iterable[Variable]) -> None:
-        """Makes cells for new variables. Raises VariableConflictError before anything is changed."""
-        variables = list(variables)
+    def declare(self, variables: Sequence[Variable], replaceable: Callable[[str], bool]) -> list[str]:
+        """Makes cells for new variables; gives the names of those that took the place of another.
+
+        Raises VariableConflictError before anything is changed.
+        """
+        replaced = []
         for variable in variables:
             cell = self.cells.get(variable.name)
             if cell is not None and cell.variable is not None:
-                variable.must_agree(cell.variable)
+                if replaceable(variable.name) and not variable.agrees(cell.variable):
+                    replaced.append(variable.name)
+                else:
+                    variable.must_agree(cell.variable)
+        for name in replaced:
+            del self.cells[name]
         for variable in variables:
             cell = self.cells.get(variable.name)
             if cell is None:
                 self.cells[variable.name] = Cell(variable)
             elif cell.value is None:  # the initializer of the last declaration counts
                 cell.variable = variable
+        return replaced
 
     def roll_forward(self) -> None:
         """Binds the outputs of a step that was interrupted after it ran."""
@@ -93,7 +102,7 @@ class Store:
 
     def write(self, values: dict[str, np.ndarray]) -> None:
         """Replaces values, all or none: everything is on the device before the first cell changes."""
-        arrays = {name: self._put(np.ascontiguousarray(value).reshape(value.shape)) for name, value in values.items()}
+        arrays = {name: self._put(np.array(value, order="C")) for name, value in values.items()}
         with self.lock:
             self.roll_forward()
             for name, array in arrays.items():

@@ -54,6 +54,9 @@ class FakeSession:
         self.log.append("read")
         return {name: self.values[name].copy() for name in (self.values if names is None else names)}
 
+    def build_all(self) -> None:
+        """All jobs are traced."""
+
     def snapshot(self, names=None):
         return self.read(names), dict(self.random)
 

@@ -261,23 +261,26 @@ one = np.ones((1,), np.float32)
 count(one)
 stop = False
 def storm():
+    time.sleep(0.05)
     while not stop:
         time.sleep(0.0007)
         os.kill(os.getpid(), signal.SIGINT)
 thread = threading.Thread(target=storm, daemon=True)
 interrupts = 0
 finish = time.time() + 2
-try:
-    thread.start()
-except KeyboardInterrupt:
-    pass
-while time.time() < finish:
-    try:
+thread.start()
+while True:
+    try:  # interrupts also come between the lines of this test
         while time.time() < finish:
-            count(one)
+            try:
+                while time.time() < finish:
+                    count(one)
+            except KeyboardInterrupt:
+                interrupts += 1
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        break
     except KeyboardInterrupt:
-        interrupts += 1
-signal.signal(signal.SIGINT, signal.SIG_IGN)
+        pass
 stop = True
 v = flow.get_all_variables()
 w, step = v["w"].numpy()[0], v["System-Train-TrainStep-count"].numpy()[0]

@@ -284,6 +284,22 @@ def test_a_broken_job_raises_at_load_and_save_too(tmp_path):
     with pytest.raises(ZeroDivisionError, match="mine"):
         flow.train.CheckPoint().save(str(tmp_path / "a"))
     assert not (tmp_path / "a").exists()
+    flow.train.CheckPoint().save(str(tmp_path / "a"))  # it has been told once; nothing else is held up by it
+    assert (tmp_path / "a" / "snapshot_done").exists() and flow.get_all_variables() == {}
+    with pytest.raises(ZeroDivisionError):
+        broken(X)
+
+
+def test_redefining_a_job_with_another_width():
+    def declare(width):
+        @flow.global_function()
+        def job(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+            return flow.layers.dense(x, width, name="d")
+
+        return job
+
+    assert declare(4)(X).shape == (2, 4)
+    assert declare(5)(X).shape == (2, 5)
 
 
 def test_declaring_wrongly():

@@ -115,6 +115,16 @@ def test_load_variables_and_all_variables():
         flow.load_variables({"no such": new}, ignore_mismatch=False)
 
 
+def test_loaded_arrays_are_copied():
+    train, read = declare()
+    for offset in range(16):  # whatever the alignment
+        memory = np.ones(12 + 16, np.float32)
+        value = memory[offset : offset + 12].reshape(4, 3)
+        flow.load_variables({"w": value})
+        value[...] = 7
+        assert (read(X) == 1).all()
+
+
 def test_sixty_four_bits_do_not_leak():
     import jax.numpy as jnp
 

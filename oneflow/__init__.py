@@ -175,6 +175,8 @@ _restore_antialias()
 
 
 def __getattr__(name: str) -> object:
-    near = [] if name.startswith("_") else _closest(name, globals())
+    names = [n for n in globals() if not n.startswith("_")]
+    names += [f"{part}.{n}" for part in ("nn", "math", "layers") for n in vars(globals()[part]) if not n.startswith("_")]
+    near = [] if name.startswith("_") else [n for n in names if n.rpartition(".")[2] == name] or _closest(name, names)
     hint = f"; did you mean {', '.join('flow.' + n for n in near)}?" if near else ""
     raise AttributeError(f"module 'oneflow' has no attribute {name!r}{hint}")

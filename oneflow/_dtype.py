@@ -105,10 +105,12 @@ def as_dtype(value: Any, argument: str = "dtype") -> dtype:
     """Accepts a flow dtype only, and says what is meant when it is given something else."""
     if isinstance(value, dtype):
         return value
-    try:
-        hint = f"; write flow.{from_numpy(value).name}"
-    except (ArgumentError, TypeError):
-        hint = ""
+    hint = ""
+    if isinstance(value, (str, type, np.dtype)):
+        try:
+            hint = f"; write flow.{from_numpy(value).name}"
+        except (ArgumentError, TypeError, DeprecationWarning):
+            pass
     raise ArgumentError(f"{argument} must be a dtype of oneflow such as flow.float32, got {value!r}{hint}")
 
 

@@ -87,6 +87,10 @@ class CompileError(OneFlowError, RuntimeError):
     """The compiler refused a job; the original is ``__cause__``."""
 
 
+class ExecutionError(OneFlowError, RuntimeError):
+    """A step failed on the device, for want of memory for example; the original is ``__cause__``."""
+
+
 class ConfigError(OneFlowError, AttributeError, AssertionError):
     """An unknown setting. An AttributeError, because programs probe with ``hasattr``."""
 

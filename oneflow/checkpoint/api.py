@@ -159,9 +159,12 @@ def load_variables(value_dict: Mapping[str, Any], ignore_mismatch: bool = True) 
             _known(name, variables)
     given = {name: value for name, value in value_dict.items() if name in variables}
     values = _all_or_none((name, partial(_fitting, variables[name], value)) for name, value in given.items())
+    random = value_dict.random_state if isinstance(value_dict, Values) else None
     if isinstance(value_dict, Values):
-        _restore_random(session, value_dict.random_state, value_dict.path)
+        _check_random(session, random, value_dict.path)
     session.write(values)
+    if random is not None:
+        session.set_random_state(random)
 
 
 def get_interface_blob_value(op_name: str) -> np.ndarray:
@@ -255,14 +258,17 @@ class CheckPoint:
             rule = f"{stored.path!r} is the directory of one variable, not a checkpoint"
             complain(CheckpointNotFoundError, rule, f"load {os.path.dirname(os.path.abspath(stored.path))!r}")
         session = _session("CheckPoint.load")
+        session.build_all()
         variables = session.variables()
         missing = [v for name, v in variables.items() if name not in stored]
         random = stored.extra().get("random")
         values = _all_or_none((name, partial(_from_checkpoint, variables[name], stored)) for name in variables if name in stored)
         if missing and strict:
             _refuse_missing(stored, missing, len(variables))
-        _restore_random(session, random, stored.path)
+        _check_random(session, random, stored.path)
         session.write(values)
+        if random is not None:
+            session.set_random_state(random)
         if not variables:
             _warn(f"nothing was loaded from {stored.path!r}: the program has no variables yet; declare its jobs before loading")
         elif missing:
@@ -399,11 +405,11 @@ def _values(var_dict: Mapping[str, Any]) -> dict[str, np.ndarray]:
     return _all_or_none((name, partial(array, name, value)) for name, value in var_dict.items())
 
 
-def _restore_random(session: Session, state: Any, path: str) -> None:
+def _check_random(session: Session, state: Any, path: str) -> None:
     if state is None:
         return
     try:
-        session.set_random_state(state)
+        session.check_random_state(state)
     except Exception as error:
         rule = f"checkpoint {path!r}: the random state in its {EXTRA} is not understood; nothing was loaded"
         raise CheckpointError(

@@ -30,7 +30,7 @@ def node_key(draws: tuple[Any, Any], node: Node) -> Any:
     seed = node.attrs.get("seed")
     if seed is None:
         return jax.random.fold_in(jax.random.fold_in(key, calls), zlib.crc32(node.name.encode()))
-    return jax.random.fold_in(jax.random.key(seed % 2**32), calls)
+    return jax.random.fold_in(jax.random.key(seed % 2**32, impl="threefry2x32"), calls)
 
 
 def evaluate(node: Node, values: Values, draws: Any) -> tuple[Any, ...]:

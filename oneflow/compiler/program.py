@@ -90,7 +90,7 @@ def _make_step(
         draws: Any = None
         if RANDOM_STATE in state:
             words = state[RANDOM_STATE]
-            draws = jax.random.wrap_key_data(words[:2]), words[2]
+            draws = jax.random.wrap_key_data(words[:2], impl="threefry2x32"), words[2]
         for node in variable_nodes:
             values[node] = (variables[node.attrs["variable"]],)
         propagates: list[Propagate] = []

@@ -71,7 +71,7 @@ def fail(error: type[OneFlowError], what: str, rule: str, inputs: Sequence[Any] 
 
 @lru_cache(maxsize=1)
 def _key_aval() -> Any:
-    return jax.eval_shape(lambda: jax.random.key(0))
+    return jax.eval_shape(lambda: jax.random.key(0, impl="threefry2x32"))
 
 
 @lru_cache(maxsize=4096)
@@ -221,6 +221,6 @@ class want:
 
     @staticmethod
     def choice(what: str, argument: str, value: Any, choices: Sequence[str]) -> str:
-        if value not in choices:
+        if not isinstance(value, str) or value not in choices:
             fail(ArgumentError, what, f"{argument} must be one of {', '.join(map(repr, choices))}, got {value!r}")
         return value

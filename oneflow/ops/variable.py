@@ -62,6 +62,10 @@ def get_variable(
             (),
             'join scopes with "-"',
         )
+    full_name = graph.scope.namespace + name
+    if len(full_name.encode()) > 240 or full_name in ("snapshot_done", "oneflow-jax.json"):
+        fail(ArgumentError, what, "its name is a directory of the checkpoint: at most 240 bytes, and none of its own files", (),
+             "give it a shorter or another name")  # fmt: skip
     if shape is None:
         fail(ArgumentError, what, "shape is required", (), "pass shape=(...)")
     if not isinstance(shape, (list, tuple)):
@@ -96,7 +100,7 @@ def get_variable(
         if not reuse:
             fail(DuplicateNameError, what, f"{variable.name!r} already exists in this job, declared at {existing.source}", (),
                  "give this layer another name=, or pass reuse=True to share the variable")  # fmt: skip
-        existing.must_agree(variable)
+        variable.must_agree(existing)
         return existing.blob
     blob = graph.add_variable(variable).blob
     assert blob is not None

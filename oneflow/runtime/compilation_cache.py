@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -56,7 +57,9 @@ def enabled() -> Iterator[None]:
         config.update(name, value)
     compilation_cache.reset_cache()  # JAX reads the settings once, at its first use of the cache
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache", UserWarning)
+            yield
     finally:
         for name, value in before.items():
             config.update(name, value)

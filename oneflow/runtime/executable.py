@@ -13,6 +13,7 @@ import numpy as np
 
 from .._jax import jax
 from ..compiler.program import RANDOM_STATE, Plan
+from ..errors import ExecutionError
 from ..graph.graph import Graph
 from . import compilation_cache
 from .dispatch import dispatcher
@@ -69,7 +70,7 @@ class Executable:
                 self.statistics.lower_seconds = time.perf_counter() - start
                 start = time.perf_counter()
                 with compilation_cache.enabled():
-                    compiled = lowered.compile()
+                    compiled = dispatcher.apart(lowered.compile)
                 self.statistics.compile_seconds = time.perf_counter() - start
             self._note_memory(compiled)
             self._function = function
@@ -95,26 +96,32 @@ class Executable:
             return outputs if delivery is None else dispatcher.submit(delivery, outputs)
 
     def _first_launch(self, feeds: Sequence[Any], delivery: Delivery | None) -> Any:
-        # JAX's first call of a function goes through Python code, where Ctrl-C could lose the new state;
-        # interrupts are raised on the main thread only, so this one call is made on another
-        box: list[Any] = []
-
-        def work() -> None:
-            try:
-                with self._store.lock:
+        # JAX's first call of a function goes through Python code, where Ctrl-C could lose the new state. It is also the
+        # one that finds out whether there is memory enough, and a step that fails has its donated state destroyed.
+        def work() -> Any:
+            with self._store.lock:
+                self._store.roll_forward()
+                kept = [np.array(cell.value) for cell in self._written]
+                try:
                     outputs = self.run(feeds)
-                    self._warm = True
-                    box.append((outputs if delivery is None else dispatcher.submit(delivery, outputs), None))
-            except BaseException as error:
-                box.append((None, error))
+                    jax.block_until_ready(outputs)
+                except Exception as error:
+                    for cell, value in zip(self._written, kept, strict=True):
+                        cell.value = Store.put(value)
+                    raise self._failed(error) from error
+                self._warm = True
+                return outputs if delivery is None else dispatcher.submit(delivery, outputs)
 
-        thread = threading.Thread(target=work, name="oneflow-first-call", daemon=True)
-        thread.start()
-        thread.join()
-        launched, error = box[0]
-        if error is not None:
-            raise error
-        return launched
+        return dispatcher.apart(work)
+
+    def _failed(self, error: Exception) -> ExecutionError:
+        graph = self.graph
+        return ExecutionError(
+            f"a step of job {graph.name!r} failed on the device: {str(error).splitlines()[0][:500]}\n"
+            f"  the job    {graph.source}   {graph.source.text if graph.source else ''}\n"
+            f"  its state  as it was before this call\n"
+            f"  try        smaller shapes; job.summary() tells the working memory that the compiled job needs"
+        )
 
     def run(self, feeds: Sequence[Any]) -> Any:
         """One step: (new state, fetched, watched, token). Called with the store's lock held."""

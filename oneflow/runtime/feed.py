@@ -131,7 +131,7 @@ class Feeds:
         return self._converted(spec, array)
 
     def _array(self, spec: Input, arg: Any) -> np.ndarray:
-        if not isinstance(arg, np.ndarray):
+        if not isinstance(arg, np.ndarray) or isinstance(arg, np.ma.MaskedArray):
             hint = f"feed np.asarray(value, np.{spec.dtype.numpy_dtype.name}) of shape {spec.shape}"
             self._fail(FeedError, f"input {spec.label!r} must be a numpy.ndarray, got {type(arg).__name__}", hint, spec)
         return np.asarray(arg)
@@ -145,8 +145,10 @@ class Feeds:
         if not fits and array.dtype != target:
             self._fail(FeedDtypeError, f"input {spec.label!r} must be {target}, got {array.dtype}",
                        f"convert with array.astype(np.{target.name})", spec)  # fmt: skip
-        converted = array.astype(target)
-        if target.kind in "iu" and not np.array_equal(converted, array):
+        with np.errstate(over="ignore"):
+            converted = array.astype(target)
+        narrower = target.kind == "f" and np.isinf(converted).sum() != np.isinf(array).sum()
+        if narrower or (target.kind in "iu" and not np.array_equal(converted, array)):
             self._fail(
                 FeedDtypeError,
                 f"input {spec.label!r} must be {target}; some of the {array.dtype} values lie outside its range",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
@@ -83,7 +84,7 @@ class Result:
         if self._watched and not self.passed:
             self._delivery.dispatcher.wait_for(self)
         if self._error is not None:
-            raise self._error
+            self._delivery.dispatcher.raise_as_callback_error(self._error, self.job_name)
         arrays = self._arrays  # before the look at _value: another thread may be setting both
         if self._value is _UNSET:
             delivery = self._delivery
@@ -169,7 +170,8 @@ class Result:
                 future.set_result(None)
 
         def passed(_: Result) -> None:
-            loop.call_soon_threadsafe(wake)
+            with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
+                loop.call_soon_threadsafe(wake)
 
         self.add_done_callback(passed)
         yield from future.__await__()
@@ -180,10 +182,8 @@ class Result:
 
     # --- the delivery thread's side
 
-    def finish(self) -> None:
-        """Waits for the device, then runs the watch handlers, once. Never raises; keeps the error."""
-        if self.passed:
-            return
+    def wait(self) -> None:
+        """Waits for the device. Never raises; keeps the error."""
         try:
             for array in self._arrays:
                 if type(array) is tuple:  # a tensor list
@@ -191,6 +191,15 @@ class Result:
                         inner.block_until_ready()
                 else:
                     array.block_until_ready()
+        except BaseException as error:
+            self._error = error
+            self._report(error)
+
+    def finish(self) -> None:
+        """Runs the watch handlers, once, waiting for their values. Never raises; keeps the error."""
+        if self.passed:
+            return
+        try:
             for watch, array in zip(self._delivery.watches, self._watched, strict=True):
                 watch.deliver(array)
         except BaseException as error:

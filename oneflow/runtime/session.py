@@ -148,7 +148,7 @@ class Session:
 
     def _random_value(self, calls: int) -> Any:
         words = np.array([self.seed >> 32 & 0xFFFFFFFF, self.seed & 0xFFFFFFFF, calls], np.uint32)
-        return Store._put(words)
+        return Store.put(words)
 
     def random_state(self) -> dict[str, Any]:
         """The seed and the number of calls each job with random ops has made; JSON-able."""
@@ -159,14 +159,21 @@ class Session:
 
     def set_random_state(self, state: dict[str, Any]) -> None:
         """Goes on where ``random_state`` was taken."""
-        seed, calls = state.get("seed"), state.get("calls", {})
-        if not isinstance(seed, int) or not 0 <= seed < 1 << 64 or not isinstance(calls, dict):
-            raise ArgumentError(f"not a random state: {state!r}")
+        self.check_random_state(state)
+        seed, calls = state["seed"], state.get("calls", {})
         with self.store.lock:
             self.store.roll_forward()
             self.seed = self.store.seed = seed
             for name in {*self._random, *calls}:
-                self.random_cell(name).value = self._random_value(int(calls.get(name, 0)))
+                self.random_cell(name).value = self._random_value(calls.get(name, 0))
+
+    @staticmethod
+    def check_random_state(state: Any) -> None:
+        """Raises ArgumentError for what ``set_random_state`` would not take."""
+        seed, calls = (state.get("seed"), state.get("calls", {})) if isinstance(state, dict) else (None, None)
+        good = type(seed) is int and 0 <= seed < 1 << 64 and isinstance(calls, dict)
+        if not good or not all(type(n) is int and 0 <= n < 1 << 32 for n in calls.values()):  # type: ignore[union-attr]
+            raise ArgumentError(f"not a random state: {state!r}"[:300])
 
     def reseed(self, seed: int) -> None:
         self.set_random_state({"seed": seed})

@@ -76,7 +76,7 @@ class Store:
             if cell.value is None:
                 variable = cell.variable
                 assert variable is not None
-                cell.value = self._put(self._first_value(variable))
+                cell.value = self.put(self._first_value(variable))
 
     def _first_value(self, variable: Variable) -> np.ndarray:
         name_word = zlib.crc32(variable.name.encode())
@@ -88,7 +88,7 @@ class Store:
         return value
 
     @staticmethod
-    def _put(value: np.ndarray) -> Any:
+    def put(value: np.ndarray) -> Any:
         with jax.enable_x64(True):
             return devices.put(value)
 
@@ -102,7 +102,7 @@ class Store:
 
     def write(self, values: dict[str, np.ndarray]) -> None:
         """Replaces values, all or none: everything is on the device before the first cell changes."""
-        arrays = {name: self._put(np.array(value, order="C")) for name, value in values.items()}
+        arrays = {name: self.put(np.array(value, order="C")) for name, value in values.items()}
         with self.lock:
             self.roll_forward()
             for name, array in arrays.items():

@@ -67,9 +67,12 @@ class FakeSession:
     def sync(self) -> None:
         self.log.append("sync")
 
-    def set_random_state(self, state) -> None:
-        if not isinstance(state.get("seed"), int):
+    def check_random_state(self, state) -> None:
+        if not isinstance(state, dict) or not isinstance(state.get("seed"), int):
             raise ArgumentError("not a random state")
+
+    def set_random_state(self, state) -> None:
+        self.check_random_state(state)
         self.random = dict(state)
 
 

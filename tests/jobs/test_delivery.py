@@ -222,14 +222,20 @@ for _ in range(5):
     assert done.returncode == 0 and done.stdout.count("delivered") == 5, done.stderr
 
 
-def test_failing_callback_makes_the_exit_status_nonzero():
-    done = run("""
+def test_failing_callback_makes_the_exit_status_nonzero(tmp_path):
+    done = run(
+        """
+log = open("log.txt", "w")
+log.write("kept")
 def bad(v):
     raise RuntimeError("mine")
 job(x)(bad)
 print("printed last")
-""")
-    assert done.returncode == 1 and "mine" in done.stderr and "printed last" in done.stdout
+""",
+        cwd=tmp_path,
+    )
+    assert done.returncode not in (0, None) and "mine" in done.stderr and "printed last" in done.stdout
+    assert (tmp_path / "log.txt").read_text() == "kept"  # the interpreter's own end is not skipped
 
 
 def test_ctrl_c_leaves_promptly():
@@ -247,6 +253,83 @@ finally:
 """)
     assert done.returncode not in (0, None) and "KeyboardInterrupt" in done.stderr
     assert float(done.stdout.split()[1]) < 3
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_leaving_never_aborts(seed):
+    """However the program ends: with work in flight, handles dropped, or Ctrl-C between any two lines."""
+    done = run(f"""
+big = np.ones((300, 300), np.float32)
+@flow.global_function()
+def heavy(x: tp.Numpy.Placeholder((300, 300))) -> tp.Callback[tp.Numpy]:
+    for _ in range(20):
+        x = flow.matmul(x, x) * 1e-3
+    return x
+heavy(big)
+if {seed} % 2:
+    threading.Timer(0.05 + {seed} * 0.013, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+for _ in range(200):
+    heavy(big)(lambda v: None) if {seed} > 1 else heavy(big)
+print("ok")
+""")
+    assert done.returncode in ((0,) if seed % 2 == 0 else (0, -2, 130, 1)), (done.returncode, done.stderr)
+
+
+def test_catching_ctrl_c_leaves_a_session_that_works():
+    done = run("""
+job(x)(lambda v: None)
+flow.sync_default_session()
+for i in range(60):
+    timer = threading.Timer(0.002 + i * 0.00037, lambda: os.kill(os.getpid(), signal.SIGINT))
+    try:
+        timer.start()
+        while True:
+            job(x)(lambda v: None)
+    except KeyboardInterrupt:
+        flow.sync_default_session()
+print("works")
+""")
+    assert "works" in done.stdout, done.stderr
+
+
+def test_exit_waits_for_what_callbacks_submit():
+    done = run("""
+def again(v, left=3):
+    time.sleep(0.05)
+    print("left", left, flush=True)
+    if left:
+        job(x)(lambda v: again(v, left - 1))
+job(x)(again)
+""")
+    assert done.stdout.count("left") == 4 and done.returncode == 0, done.stderr
+
+
+def test_a_late_callback_that_runs_is_waited_for():
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((4,))) -> tp.Callback[tp.Numpy]:
+        return x
+
+    done = []
+    handle = job(ONE)
+    flow.sync_default_session()
+    handle(lambda v: (time.sleep(0.3), done.append(1)))
+    time.sleep(0.05)
+    flow.sync_default_session()
+    assert done == [1]
+
+
+def test_a_step_that_fails_on_the_device_leaves_the_variables():
+    @flow.global_function(type="train")
+    def job(x: tp.Numpy.Placeholder((1,))) -> tp.Numpy:
+        w = flow.get_variable("w", (1, 1), initializer=flow.ones_initializer())
+        huge = flow.broadcast_like(w, flow.zeros((1 << 21, 1 << 22)))
+        loss = flow.math.reduce_sum(flow.math.sin(flow.matmul(huge, huge, transpose_b=True)))
+        flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.1])).minimize(loss)
+        return loss
+
+    with pytest.raises(flow.errors.OneFlowError, match="job 'job'"):
+        job(np.ones(1, np.float32))
+    assert flow.get_all_variables()["w"].numpy().tolist() == [[1.0]]
 
 
 def test_interrupts_lose_no_step():

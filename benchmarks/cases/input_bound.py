@@ -10,6 +10,8 @@ from ..race import calibrated, race
 from ..report import Check, Section, milliseconds
 from .training import JAX, JAX_ASYNC, MODELS, OURS, OURS_ASYNC
 
+TRIES = 10  # the best of so many tells how long something takes on a quiet machine
+
 
 def measure(effort: Effort, data: Path) -> list[Section]:
     return [_model(model, effort, data) for model in MODELS]
@@ -19,15 +21,16 @@ def _passes(model: str, seconds: float, data: Path) -> tuple[int, float, float]:
     """How often to normalise a batch so that preparing it takes as long as a step; seconds of a step and of preparing."""
     with Process(Contender(OURS, f"benchmarks.ours.{model}"), data) as process:
         process.start()
-        step = 0.0
-        for _ in range(3):
-            steps = calibrated(process, seconds)
-            took = process.ask("run", steps=steps)["seconds"] / steps
-            step = min(step or took, took)
-        base = process.ask("preprocess", passes=0, times=10)["seconds"]
-        one = process.ask("preprocess", passes=10, times=10)["seconds"] / 10 - base / 10
+        steps = calibrated(process, seconds)
+
+        def preparing(passes: int, times: int) -> float:
+            return min(process.ask("preprocess", passes=passes, times=times)["seconds"] for _ in range(TRIES))
+
+        step = min(process.ask("run", steps=steps)["seconds"] / steps for _ in range(TRIES))
+        base = preparing(0, 10)
+        one = (preparing(10, 5) - base) / 10
         passes = max(0, round((step - base) / one))
-        return passes, step, process.ask("preprocess", passes=passes, times=10)["seconds"]
+        return passes, step, preparing(passes, 3)
 
 
 def _model(model: str, effort: Effort, data: Path) -> Section:
@@ -56,7 +59,9 @@ def _model(model: str, effort: Effort, data: Path) -> Section:
     for label in result.seconds:
         cpu = sorted(result.cpu[label])[len(result.cpu[label]) // 2]
         made.rows.append([label, *milliseconds(result.spread(label)), f"{cpu * 1e3:.1f}"])
-    for sync, later, bound in ((OURS, OURS_ASYNC, 1.25), (JAX, JAX_ASYNC, None)):
+    # LeNet's step keeps both of two cores busy by itself: overlapping cannot gain as much there
+    wanted = 1.25 if model == "mlp" else None
+    for sync, later, bound in ((OURS, OURS_ASYNC, wanted), (JAX, JAX_ASYNC, None), (JAX_ASYNC, OURS_ASYNC, None)):
         ratio = result.ratio(sync, later)
         if ratio is not None:
             made.checks.append(Check(f"speed of {later} / {sync}", ratio, bound))

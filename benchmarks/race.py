@@ -1,8 +1,9 @@
-"""Contenders side by side: in each round each of them works once, alone, in an order that rotates."""
+"""Contenders side by side: in each round each of them works once, alone, in an order drawn anew."""
 
 from __future__ import annotations
 
 import importlib.util
+import random
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -14,7 +15,7 @@ from .busy import TOO_BUSY, Busy, told
 from .process import Contender, ContenderFailed, Process
 from .stats import Ratio, Spread
 
-PAUSE = 0.02  # seconds between turns: threads of the last one stop spinning
+PAUSE = 0.05  # seconds between turns: threads of the last one stop spinning
 PATIENCE = 3  # times as many rounds as wanted are run, at most, where others use the machine
 
 
@@ -55,8 +56,8 @@ def _round(running: dict[str, Process], steps: dict[str, int], number: int) -> _
     """Everybody once; and how busy others were while ours worked, at the worst of the turns."""
     answers, others = {}, 0.0
     order = list(running)
-    first = number % len(order)
-    for label in order[first:] + order[:first]:
+    random.Random(number).shuffle(order)  # nobody always comes after the same one
+    for label in order:
         time.sleep(PAUSE)
         busy = Busy()
         answers[label] = running[label].ask("run", steps=steps[label])

@@ -25,6 +25,7 @@ class Plan:
       written: names of the state that a call replaces (donated); RANDOM_STATE last where ``random``.
       read: names of the variables that a call only reads.
       fetches: the Blobs whose values a call delivers; ``watched`` those that its watch handlers get.
+      x64: whether 64-bit values may occur, so that calls need JAX's 64-bit mode.
       step: ``step(state, reads, feeds)`` gives (new state, fetched values, watched values, token).
     """
 
@@ -34,6 +35,7 @@ class Plan:
     random: bool
     fetches: tuple[Blob, ...]
     watched: tuple[Any, ...]
+    x64: bool
     step: Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], Any]
 
     def jitted(self) -> Any:
@@ -62,8 +64,16 @@ def plan(graph: Graph, fetches: Sequence[Blob]) -> Plan:
     read = {node.attrs["variable"] for node in order if node.op is OP_VARIABLE} - written
     written_order = tuple(n for n in graph.variables if n in written) + ((RANDOM_STATE,) if random else ())
     read_order = tuple(n for n in graph.variables if n in read)
+    x64 = graph.train or any(_may_be_wide(node, b) for node in order for b in node.outputs)
     step = _make_step(graph, order, path, trained, written_order, read_order, tuple(fetches), watches, roots)
-    return Plan(graph, written_order, read_order, random, tuple(fetches), watches, step)
+    return Plan(graph, written_order, read_order, random, tuple(fetches), watches, x64, step)
+
+
+def _may_be_wide(node: Node, blob: Blob) -> bool:
+    """Whether 64-bit values may occur where ``blob`` is made; integer ops use them inside, for sums for example."""
+    if blob.dtype.is_integer:
+        return blob.dtype.name == "int64" or node.op is not OP_INPUT
+    return blob.dtype.name == "float64"
 
 
 def _make_step(

@@ -80,7 +80,7 @@ class Dispatcher:
         """Waits, outside any lock, until a further call may be in flight. The delivery thread never waits."""
         if self._thread is None:
             self.start()
-        if self._in_flight() < self._window or self.on_delivery_thread():
+        if len(self._pending) + self._busy < self._window or self.on_delivery_thread():
             return
         start, goal = time.perf_counter(), self._window // 2
         waited_for = self._in_flight() - goal
@@ -202,7 +202,8 @@ class Dispatcher:
             result.wait()
             self._on_device = False
             result.finish()
-            self._run_late()
+            if self._late:
+                self._run_late()
             result.run_callbacks()
             self._last_delivered = result.sequence
         else:

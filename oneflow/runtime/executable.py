@@ -6,6 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,6 +44,7 @@ class Executable:
         self._store = store
         self._written = [random_cell if name == RANDOM_STATE else store.cells[name] for name in plan.written]
         self._read = [store.cells[name] for name in plan.read]
+        self._x64 = plan.x64
         self._function: Any = None
         self._warm = False
 
@@ -62,7 +64,7 @@ class Executable:
                 shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), arguments)
             function = self.plan.jitted()
             start = time.perf_counter()
-            with jax.enable_x64(True):
+            with jax.enable_x64(True) if self._x64 else nullcontext():
                 traced = function.trace(*shapes)
                 self.statistics.trace_seconds = time.perf_counter() - start
                 start = time.perf_counter()
@@ -130,8 +132,10 @@ class Executable:
             store.roll_forward()
         reads = tuple([cell.value for cell in self._read])
         if not self._written:
-            with jax.enable_x64(True):
-                return self._function((), reads, feeds)
+            if self._x64:
+                with jax.enable_x64(True):
+                    return self._function((), reads, feeds)
+            return self._function((), reads, feeds)
         state = tuple([cell.value for cell in self._written])
         store.landing_cells = self._written
         landing = store.landing

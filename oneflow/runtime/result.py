@@ -199,12 +199,13 @@ class Result:
         """Runs the watch handlers, once, waiting for their values. Never raises; keeps the error."""
         if self.passed:
             return
-        try:
-            for watch, array in zip(self._delivery.watches, self._watched, strict=True):
-                watch.deliver(array)
-        except BaseException as error:
-            self._error = error
-            self._report(error)
+        if self._watched:
+            try:
+                for watch, array in zip(self._delivery.watches, self._watched, strict=True):
+                    watch.deliver(array)
+            except BaseException as error:
+                self._error = error
+                self._report(error)
         self.passed = True
 
     def run_callbacks(self) -> None:
@@ -214,7 +215,11 @@ class Result:
             self._callback = None
             if self._error is None:  # else there is no value to deliver, and it was reported
                 try:
-                    callback(self.result())
+                    arrays = self._arrays
+                    if self._value is _UNSET:
+                        self._value = self._delivery.convert(arrays)
+                        self._arrays = ()
+                    callback(self._value)
                 except BaseException as error:
                     self._report(error)
         while self._listeners:

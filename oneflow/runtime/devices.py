@@ -1,32 +1,123 @@
-"""Which device a session computes on."""
+"""The devices of this process: real GPUs where there are as many as were asked for, else virtual CPU devices."""
 
 from __future__ import annotations
 
+import gc
 import logging
 from typing import Any
 
 from .._jax import jax
+from .._refuse import refuse
+from ..config import Resource
 from ..errors import DeviceError, ModeError
 from ..graph.graph import Graph
+from ..graph.node import Node
 
 _log = logging.getLogger("oneflow")
 _noticed = False
+_MOST_SHOWN = 4
+
+
+def prepare() -> None:
+    """Makes as many CPU devices as the settings ask for. A session does it when it starts; does nothing the second time.
+
+    JAX fixes their number when it is first used, so where it has been used, it is made to begin anew.
+
+    Raises:
+      DeviceError: JAX has begun with fewer, and other code than ours holds arrays on them.
+    """
+    needed = _asked_for()
+    # the number counts from JAX's first use on, whether GPUs are found then or not
+    if needed == 1 or needed <= _virtual_devices():
+        return
+    try:
+        jax.config.update("jax_num_cpu_devices", needed)
+    except RuntimeError:
+        if len(jax.local_devices(backend="cpu")) < needed:
+            _begin_anew(needed)
+
+
+def _asked_for() -> int:
+    return max(Resource.gpu_device_num or 1, Resource.cpu_device_num or 1)
+
+
+def _virtual_devices() -> int:
+    config: Any = jax.config  # its settings are not typed
+    return config.jax_num_cpu_devices
+
+
+def _begin_anew(count: int) -> None:
+    from jax.extend import backend
+
+    held = _held()
+    if held:
+        shown, more = ", ".join(held[:_MOST_SHOWN]), f" and {len(held) - _MOST_SHOWN} more" if len(held) > _MOST_SHOWN else ""
+        refuse(
+            DeviceError,
+            f"{count} devices were asked for, JAX runs with {len(jax.local_devices(backend='cpu'))} in this process, "
+            f"and the number cannot change while arrays are on them",
+            found=[("held", f"{shown}{more}")],
+            hint="set flow.config.gpu_device_num before anything uses JAX; or let go of jax arrays and of results that "
+            "were not fetched, then flow.clear_default_session()",
+        )
+    backend.clear_backends()
+    jax.config.update("jax_num_cpu_devices", count)
+
+
+def _held() -> list[str]:
+    jax.clear_caches()
+    gc.collect()  # arrays that only cycles hold
+    return [f"{array.dtype}{list(array.shape)}" for array in jax.live_arrays("cpu")]
 
 
 def has_gpu() -> bool:
     """Whether JAX has a GPU. Initialises JAX's backends."""
+    prepare()
     return jax.default_backend() in ("gpu", "cuda", "rocm")
 
 
-def check_placements(graph: Graph, *, strict: bool) -> None:
-    """Notices, once a process, that the CPU stands in for GPUs.
+def gpus_are_real() -> bool:
+    """Whether "gpu" placements run on GPUs: there are as many as ``flow.config.gpu_device_num`` asks for."""
+    return has_gpu() and len(jax.local_devices()) >= (Resource.gpu_device_num or 1)
+
+
+def capacity(tag: str) -> int:
+    """How many devices of each machine placements may name. Where CPU devices stand in, both tags mean the same ones."""
+    if tag == "gpu" and gpus_are_real():
+        return Resource.gpu_device_num or 1
+    return _asked_for()
+
+
+def local_devices(tag: str, count: int | None = None) -> list[Any]:
+    """The first ``count`` JAX devices of this process that ``tag`` ("gpu" or "cpu") means; all there are without a count.
 
     Raises:
-      DeviceError: ``strict`` and there is no GPU.
+      DeviceError: the settings made fewer.
+    """
+    most = capacity(tag)
+    count = most if count is None else count
+    if count > most:
+        raise DeviceError(f"{count} {tag} devices were asked for, and {_limit(tag, most)}; {_way_out(tag, count)}")
+    return (jax.local_devices() if tag == "gpu" and gpus_are_real() else jax.local_devices(backend="cpu"))[:count]
+
+
+def _limit(tag: str, most: int) -> str:
+    return f"the session has {most} on each machine" if most > 1 else f"the session has one {tag} device on each machine"
+
+
+def _way_out(tag: str, count: int) -> str:
+    return f"flow.config.{tag}_device_num({count}) before the first call"
+
+
+def check_placements(graph: Graph, *, strict: bool) -> None:
+    """Refuses placements on devices that are not there; notices, once a process, that the CPU stands in for GPUs.
+
+    Raises:
+      DeviceError: a placement names a device or machine beyond those of the session; or ``strict`` and too few GPUs.
       ModeError: a placement of several devices.
     """
-    global _noticed
     for node in graph.nodes:
+        _check_range(graph, node)
         placement = node.scope.placement
         if placement.devices != ((0, 0),):
             what = "several devices are" if placement.parallel_num > 1 else "other devices than 0:0 are"
@@ -35,16 +126,45 @@ def check_placements(graph: Graph, *, strict: bool) -> None:
                 f"  your line  {node.source}   {node.source.text}\n"
                 f'  try        one device: flow.scope.placement("{placement.tag}", "0:0")'
             )
-        if placement.tag == "gpu" and not has_gpu():
-            if strict:
-                raise DeviceError(
-                    f"job {graph.name!r} places {node.op.name} {node.name!r} on a GPU, and JAX has none here\n"
-                    f"  your line  {node.source}   {node.source.text}\n"
-                    f"  try        install JAX for your GPU, or leave the strict mode off to let the CPU stand in"
-                )
-            if not _noticed:
-                _noticed = True
-                _log.warning('oneflow: JAX has no GPU here; "gpu" placements run on the CPU')
+        if placement.tag == "gpu" and not gpus_are_real():
+            _stand_in(graph, node, strict)
+
+
+def _check_range(graph: Graph, node: Node) -> None:
+    placement = node.scope.placement
+    machine = placement.devices[-1][0]
+    device = max(d for _, d in placement.devices)
+    most = capacity(placement.tag)
+    if machine >= 1:
+        rule = f"and the run has one machine, 0; it has no machine {machine}"
+        hint = 'name the machines with flow.env.machine([...]), or place it on machine 0: "0:0"'
+    elif device >= most:
+        rule = f"and {_limit(placement.tag, most)}, counted from 0"
+        hint = _way_out(placement.tag, device + 1)
+    else:
+        return
+    raise DeviceError(
+        f"job {graph.name!r} places {node.op.name} {node.name!r} on {placement}, {rule}\n"
+        f"  your line  {node.source}   {node.source.text}\n"
+        f"  try        {hint}"
+    )
+
+
+def _stand_in(graph: Graph, node: Node, strict: bool) -> None:
+    global _noticed
+    asked, found = Resource.gpu_device_num or 1, len(jax.local_devices()) if has_gpu() else 0
+    if strict:
+        raise DeviceError(
+            f"job {graph.name!r} places {node.op.name} {node.name!r} on a GPU, and JAX has "
+            f"{f'{found} of {asked}' if found else 'none'} here\n"
+            f"  your line  {node.source}   {node.source.text}\n"
+            f"  try        install JAX for your GPU, or leave the strict mode off to let the CPU stand in"
+        )
+    if not _noticed:
+        _noticed = True
+        there = f"{found} of {asked} GPUs" if found else "no GPU"
+        stands_in = "run on the CPU" if asked == 1 else f"run on {asked} virtual CPU devices"
+        _log.warning('oneflow: JAX has %s here; "gpu" placements %s', there, stands_in)
 
 
 def put(array: Any) -> Any:

@@ -15,6 +15,7 @@ from ..config import Resource
 from ..config._environment import start_environment
 from ..errors import ArgumentError, ModeError
 from ..graph.graph import Graph, Variable, current_or_none
+from . import devices
 from .dispatch import dispatcher
 from .executable import build_lock
 from .store import Cell, Store
@@ -94,6 +95,7 @@ class Session:
         with build_lock:
             if not self.started:
                 start_environment()
+                devices.prepare()
             self.started = True
             Resource.freeze()
             for job in list(self.jobs.values()):
@@ -187,6 +189,8 @@ class Session:
         for job in list(self._declared):
             job.release()
         self.jobs.clear()
+        self.store.clear()
+        self._random.clear()
 
     def _check_open(self) -> None:
         if self.closed:

@@ -63,6 +63,13 @@ class Store:
                 cell.variable = variable
         return replaced
 
+    def clear(self) -> None:
+        """Lets go of all values: the session is closed, and the next one may want other devices."""
+        with self.lock:
+            self.landing.clear()
+            for cell in self.cells.values():
+                cell.value = None
+
     def roll_forward(self) -> None:
         """Binds the outputs of a step that was interrupted after it ran."""
         if self.landing:

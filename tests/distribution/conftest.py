@@ -1,0 +1,27 @@
+"""Programs that tests start: each in a process of its own, because JAX fixes the number of devices for one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """``program(source, *command)``: runs it to its end, with what comes before it on the command line."""
+
+    def run(source: str, *command: str, timeout: float = 100, **environment: str) -> subprocess.CompletedProcess[str]:
+        path = tmp_path / "program.py"
+        path.write_text(textwrap.dedent(source))
+        return subprocess.run(
+            [sys.executable, *command, str(path)],
+            capture_output=True, text=True, timeout=timeout, env={**os.environ, **environment},
+        )  # fmt: skip
+
+    return run

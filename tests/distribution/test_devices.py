@@ -1,0 +1,91 @@
+"""``flow.config.gpu_device_num`` and ``cpu_device_num``: how many devices there are, and how that changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import oneflow as flow
+import oneflow.typing as tp
+from oneflow.errors import DeviceError
+
+
+def test_counts_are_set_anew_in_one_process(program: Any) -> None:
+    done = program(
+        """
+        import logging, numpy as np
+        import oneflow as flow, oneflow.typing as tp
+        from oneflow.errors import DeviceError
+        from oneflow.runtime import devices
+        logging.basicConfig(format="%(message)s")
+
+        def train():
+            config = flow.FunctionConfig()
+            config.default_placement_scope(flow.scope.placement("gpu", "0:0"))
+            @flow.global_function("train", config)
+            def job(x: tp.Numpy.Placeholder((4, 3))) -> tp.Numpy:
+                w = flow.get_variable("w", (3, 2), initializer=flow.ones_initializer())
+                loss = flow.math.reduce_mean(flow.nn.dropout(flow.matmul(x, w), rate=0.5))
+                flow.optimizer.Adam(flow.optimizer.PiecewiseConstantScheduler([], [0.1])).minimize(loss)
+                return loss
+            return job(np.ones((4, 3), np.float32))
+
+        def count(tag):
+            return len(devices.local_devices(tag))
+
+        for asked, expected in [((None, None), 1), ((4, None), 4), ((2, 1), 2), ((None, 8), 8), ((0, 3), 3)]:
+            flow.clear_default_session()
+            for setter, number in zip((flow.config.gpu_device_num, flow.config.cpu_device_num), asked):
+                if number is not None:
+                    setter(number)
+            train()
+            assert count("gpu") == count("cpu") == expected, (asked, count("gpu"), count("cpu"))
+            assert len(set(devices.local_devices("cpu"))) == expected
+        assert flow.config.gpu_device_num(2) is False
+
+        flow.clear_default_session()
+        import jax
+        mine = jax.numpy.ones(3)
+        flow.config.gpu_device_num(16)
+        try:
+            train()
+        except DeviceError as error:
+            print(error)
+        del mine
+        flow.clear_default_session()
+        flow.config.gpu_device_num(16)
+        train()
+        print("devices", count("gpu"))
+        """
+    )
+    assert done.returncode == 0, done.stderr
+    assert "16 devices were asked for, JAX runs with 8" in done.stdout and "float32[3]" in done.stdout
+    assert "program.py" in done.stdout and "devices 16" in done.stdout
+    assert done.stderr.count("JAX has no GPU here") == 1
+
+
+def _placed(*where: str, tag: str = "gpu"):
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
+        with flow.scope.placement(tag, *where):
+            return flow.math.relu(x, name="far")
+
+    return job
+
+
+@pytest.mark.parametrize("tag", ["gpu", "cpu"])
+def test_placement_beyond_the_devices(tag: str) -> None:
+    for where in ("0:1", "0:0-3"):
+        with pytest.raises(DeviceError, match=rf"(?s)relu 'far' on {tag} .*test_devices.py.*{tag}_device_num\(") as caught:
+            _placed(where, tag=tag).summary()
+        assert f"one {tag} device" in str(caught.value)
+    with pytest.raises(DeviceError, match=r"(?s)relu 'far' on .*no machine 1.*test_devices.py"):
+        _placed("1:0", tag=tag).summary()
+
+
+def test_a_session_that_asks_for_devices_says_how_many_there_are() -> None:
+    flow.config.cpu_device_num(1)
+    flow.config.gpu_device_num(1)
+    with pytest.raises(DeviceError, match="counted from 0"):
+        _placed("0:7").summary()

@@ -26,12 +26,16 @@ _FILES = "no effect: checkpoints are written by one path, whatever their size"
 _NATIVE = "libraries of OneFlow's native ops cannot be run"
 
 # devices
-gpu_device_num = setting("gpu_device_num", int, None, "GPUs per machine, 1 by default; where there are fewer, as many virtual CPU devices stand in.", minimum=0)
-cpu_device_num = setting("cpu_device_num", int, None, "CPU devices per machine, 1 by default; more than one are virtual.", minimum=0)
+gpu_device_num = setting(
+    "gpu_device_num", int, None, "GPUs per machine, 1 by default; where there are fewer, as many virtual CPU devices stand in.",
+    minimum=0,
+)  # fmt: skip
+cpu_device_num = setting("cpu_device_num", int, None, "CPU devices per machine, 1 by default; virtual ones.", minimum=0)
 machine_num = setting("machine_num", int, 0, "no effect: a run has one machine", minimum=0)
 strict_devices = setting(
     "strict_devices", bool, False,
-    'Makes a "gpu" placement on a machine with too few GPUs an error; otherwise the CPU stands in, with one notice.', implied=True,
+    'Makes a "gpu" placement on a machine with too few GPUs an error; otherwise the CPU stands in, with one notice.',
+    implied=True,
 )  # fmt: skip
 enable_tensor_float_32_compute = setting(
     "enable_tensor_float_32_compute", bool, True,

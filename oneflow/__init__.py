@@ -174,8 +174,17 @@ _epoch.on_epoch_end = sync_default_session  # the end of an iteration over MNIST
 _restore_antialias()
 
 
+# modules that programs do not need by name, and what the first line of this file binds
+_INTERNAL = {"annotations", "compiler", "dist", "graph", "job", "local", "ops", "runtime", "summaries"}
+
+
+def __dir__() -> list[str]:
+    names = {n for n in globals() if not n.startswith("_")} - _INTERNAL
+    return sorted(names | {"__doc__", "__file__", "__name__", "__path__", "__version__"})
+
+
 def __getattr__(name: str) -> object:
-    names = [n for n in globals() if not n.startswith("_")]
+    names = [n for n in __dir__() if not n.startswith("_")]
     names += [f"{part}.{n}" for part in ("nn", "math", "layers") for n in vars(globals()[part]) if not n.startswith("_")]
     near = [] if name.startswith("_") else [n for n in names if n.rpartition(".")[2] == name] or _closest(name, names)
     hint = f"; did you mean {', '.join('flow.' + n for n in near)}?" if near else ""

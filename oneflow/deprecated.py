@@ -1,7 +1,5 @@
 """``flow.deprecated``: older spellings."""
 
-from __future__ import annotations
-
 from .config._environment import delete_worker as delete_worker
 from .config._environment import init_worker as init_worker
 from .scope import namespace as variable_scope

@@ -1,7 +1,5 @@
 """``flow.distribute``: how a logical tensor lies on its devices."""
 
-from __future__ import annotations
-
 from .dist import Distribute as Distribute
 from .dist import assert_is_valid_distribute as assert_is_valid_distribute
 from .dist import auto as auto

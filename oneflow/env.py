@@ -1,7 +1,5 @@
 """``flow.env``: the machines of a run and the ports between them."""
 
-from __future__ import annotations
-
 from .config._environment import ctrl_port as ctrl_port
 from .config._environment import current_resource as current_resource
 from .config._environment import data_port as data_port

@@ -1,5 +1,3 @@
 """``flow.losses``."""
 
-from __future__ import annotations
-
 from .optimizer.objective import add_loss as add_loss

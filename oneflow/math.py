@@ -1,7 +1,5 @@
 """flow.math: elementwise functions, comparisons, reductions, order."""
 
-from __future__ import annotations
-
 from .ops.array import broadcast_to_compatible_with as broadcast_to_compatible_with
 from .ops.binary import add as add
 from .ops.binary import add_n as add_n

@@ -1,7 +1,5 @@
 """``flow.nn``: neural network ops."""
 
-from __future__ import annotations
-
 from .ops.conv import bias_add as bias_add
 from .ops.conv import compat_conv2d as compat_conv2d
 from .ops.conv import conv1d as conv1d

@@ -1,7 +1,5 @@
 """``flow.random``: random values inside a job."""
 
-from __future__ import annotations
-
 from .ops.random import CoinFlip as CoinFlip
 from .ops.random import bernoulli as bernoulli
 from .ops.random import coin_flip as coin_flip

@@ -5,8 +5,6 @@ Results: ``None``, ``Numpy``, ``ListNumpy``, ``ListListNumpy``, any nesting of `
 ``Bundle[T]`` for a nesting that the body decides, ``Callback[T]`` for an asynchronous call.
 """
 
-from __future__ import annotations
-
 from typing import Dict, List, Tuple  # noqa: UP035 - programs take them from here
 
 from ._inputs import (

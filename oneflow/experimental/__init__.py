@@ -1,7 +1,5 @@
 """``flow.experimental``: names that were not final."""
 
-from __future__ import annotations
-
 from ..ops.reduce import square_sum
 from ..ops.scatter import indexed_slices_reduce_sum, unique_with_counts
 from ..ops.slicing import logical_slice, logical_slice_assign

@@ -1,7 +1,5 @@
 """``flow.experimental.name_scope``, where v0.4 has it."""
 
-from __future__ import annotations
-
 from ..scope import namespace as name_scope
 
 __all__ = ["name_scope"]

@@ -1,7 +1,5 @@
 """``flow.layers``: ops with variables of their own."""
 
-from __future__ import annotations
-
 from .conv import conv1d as conv1d
 from .conv import conv2d as conv2d
 from .conv import conv3d as conv3d
@@ -15,3 +13,7 @@ from .norm import layer_norm_param_grad as layer_norm_param_grad
 from .other import categorical_ordinal_encoder as categorical_ordinal_encoder
 from .other import prelu as prelu
 from .other import upsample_2d as upsample_2d
+
+
+def __dir__() -> list[str]:
+    return sorted(n for n in globals() if not n.startswith("_") and n not in ("conv", "norm", "other"))

@@ -17,36 +17,36 @@ from ..local import LocalTensor
 from ._emit import fail, want
 
 
-def watch(blob: Blob, handler_or_prompt: Callable[[Any], None] | Any = None) -> None:
-    """Hands the value of ``blob`` to a handler at each call of the job.
+def watch(blob_watched: Blob, handler_or_prompt: Callable[[Any], None] | Any = None) -> None:
+    """Hands the value of ``blob_watched`` to a handler at each call of the job.
 
     Handlers run on the delivery thread, in the order of calls, before that call's own result is delivered. A watched
     variable shows its value before the call's update.
 
     Args:
-      blob: any Blob of this job.
+      blob_watched: any Blob of this job.
       handler_or_prompt: a function of one argument, whose annotation (``tp.Numpy``, ``tp.ListNumpy`` or none for a local
         tensor) says what it is given; or a prompt that is printed before the value.
     Raises:
       ArgumentError: not a Blob, or a handler that does not take exactly one argument.
     """
-    _watch("flow.watch", blob, handler_or_prompt, diff=False)
+    _watch("flow.watch", blob_watched, handler_or_prompt, diff=False)
 
 
-def watch_diff(blob: Blob, handler_or_prompt: Callable[[Any], None] | Any = None) -> None:
-    """Hands the gradient of the sum of the losses with respect to ``blob`` to a handler at each call of a train job.
+def watch_diff(blob_watched: Blob, handler_or_prompt: Callable[[Any], None] | Any = None) -> None:
+    """Hands the gradient of the sum of the losses with respect to ``blob_watched`` to a handler at each call of a train job.
 
     It is the raw gradient: not divided by the number of loss elements, before regularizers and clipping, multiplied by
     the loss scale. Predict jobs, and Blobs that no loss depends on, call no handler.
 
     Args and errors as in ``watch``.
     """
-    _watch("flow.watch_diff", blob, handler_or_prompt, diff=True)
+    _watch("flow.watch_diff", blob_watched, handler_or_prompt, diff=True)
 
 
 def _watch(what: str, blob: Blob, handler: Any, *, diff: bool) -> None:
     graph = current(what)
-    want.blob(what, "blob", blob)
+    want.blob(what, "blob_watched", blob)
     if blob.node.graph is not graph:
         fail(ArgumentError, what, f"the Blob belongs to job {blob.job_name!r}", (blob,))
     deliver = _deliver(what, handler, blob) if callable(handler) else _printer(handler)

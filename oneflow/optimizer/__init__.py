@@ -1,7 +1,5 @@
 """Optimizers, learning-rate schedules, warm-ups, clipping and loss scaling: ``flow.optimizer``."""
 
-from __future__ import annotations
-
 from . import grad_clipping as grad_clipping
 from . import loss_scale as loss_scale
 from . import warmup as warmup
@@ -24,3 +22,9 @@ from .schedules import PiecewiseConstantScheduler as PiecewiseConstantScheduler
 from .schedules import PiecewiseScalingScheduler as PiecewiseScalingScheduler
 from .schedules import PolynomialSchduler as PolynomialSchduler
 from .schedules import PolynomialScheduler as PolynomialScheduler
+
+_INTERNAL = {"base", "combined", "dict_config", "objective", "rules", "schedules"}
+
+
+def __dir__() -> list[str]:
+    return sorted(n for n in globals() if not n.startswith("_") and n not in _INTERNAL)

@@ -16,6 +16,7 @@ from .._jax import jax, jnp
 from ..errors import CompileError, OneFlowError
 from ..graph.node import Blob, Node
 from .analysis import flows_to
+from .precision import narrowed, narrowed_grad
 
 Values = dict[Node, tuple[Any, ...]]
 Pullback = Callable[[tuple[Any, ...]], tuple[Any, ...]]
@@ -74,7 +75,7 @@ class _Explicit:
     def __call__(self, arrays: tuple[Any, ...], outputs: tuple[Any, ...], cotangents: tuple[Any, ...]) -> tuple[Any, ...]:
         grad = self.node.op.grad
         assert grad is not None
-        gradients = _located(self.node, lambda: grad(arrays, outputs, cotangents, **self.node.attrs))
+        gradients = _located(self.node, lambda: narrowed_grad(self.node, grad)(arrays, outputs, cotangents, **self.node.attrs))
         return tuple(gradients[i] for i in self.wanted)
 
 
@@ -110,7 +111,7 @@ def _function(node: Node, draws: Any) -> Callable[..., Any]:
     attrs: Mapping[str, Any] = node.attrs
     if node.op.random:
         attrs = {**attrs, "key": node_key(draws, node)}
-    return lambda *arrays: node.op.define(*arrays, **attrs)
+    return narrowed(node, lambda *arrays: node.op.define(*arrays, **attrs))
 
 
 def _outputs(node: Node, result: Any) -> tuple[Any, ...]:

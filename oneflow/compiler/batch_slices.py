@@ -170,7 +170,7 @@ def _channels_last(nodes: list[Node], positions: dict[Node, tuple[int, ...]]) ->
         if attrs is None:
             return None
         inputs = tuple(copies[b.node].outputs[b.index] if b.node in copies else b for b in node.inputs)
-        copy = Node(node.graph, node.op, node.name, inputs, attrs, node.scope, node.source)
+        copy = Node(node.graph, node.op, node.name, inputs, attrs, node.scope, node.source, compute=node.compute)
         copy.outputs = tuple(Blob(copy, o.index, (o.shape[0], *o.shape[2:], o.shape[1]), o.dtype) for o in node.outputs)
         copies[node] = copy
     return copies

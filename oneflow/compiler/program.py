@@ -9,6 +9,7 @@ from typing import Any
 from .._jax import jax, jnp
 from ..graph.graph import OP_INPUT, OP_VARIABLE, Graph
 from ..graph.node import Blob, Node
+from . import precision
 from .analysis import ancestors, gradient_path, trained_variables
 from .autodiff import Backward, Propagate, Values, run_nodes
 from .batch_slices import Region, run_region, schedule
@@ -57,6 +58,7 @@ def plan(graph: Graph, fetches: Sequence[Blob]) -> Plan:
         roots += [b for o in objective.optimizers for b in (o.learning_rate_blob, o.train_step_blob) if b is not None]
     needed = ancestors(roots)
     order = [node for node in graph.nodes if node in needed]
+    precision.assign(graph, order)
     random = any(node.op.random for node in order)
 
     written = set(graph.assigns) | {v.name for v in trained}

@@ -55,8 +55,9 @@ FUNCTION_OPTIONS: list[Option] = [
     _switch("enable_fuse_model_update_ops", False, _REWRITE),
     _switch("enable_gradients_stats_aggregation", True, _REWRITE),
     # precision
-    _switch("enable_auto_mixed_precision", False, "Computes in float16 where that is safe.", refused=bool,
-            pending="automatic mixed precision"),
+    _switch("enable_auto_mixed_precision", False,
+            "Matrix products and convolutions, and what lies between them, compute in bfloat16 (float16 on a GPU with a loss "
+            "scale); variables, gradients and losses stay float32."),
     _switch("enable_quantization_aware_training", False, "Simulates int8 inference while training.", "enable_qat", refused=bool,
             pending="quantization-aware training"),
     _switch("qat.per_channel_weight_quantization", False, _QAT),

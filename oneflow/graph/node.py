@@ -53,7 +53,10 @@ class Scope:
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """One op of a job: what it computes, from what, under which name, and the user's line that asked for it."""
+    """One op of a job: what it computes, from what, under which name, and the user's line that asked for it.
+
+    ``compute`` is the dtype that its float32 arrays are cast to while it runs, None for no cast (compiler/precision.py).
+    """
 
     graph: Graph
     op: OpDef
@@ -63,6 +66,7 @@ class Node:
     scope: Scope
     source: Source
     outputs: tuple[Blob, ...] = ()
+    compute: dtype | None = None
 
     def __repr__(self) -> str:
         made = ", ".join(str(b) for b in self.outputs)

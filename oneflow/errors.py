@@ -113,3 +113,40 @@ class CheckpointExistsError(CheckpointError, FileExistsError):
 
 class CheckpointWarning(UserWarning):
     """A checkpoint was loaded, but not all of the program's variables were in it."""
+
+
+class MissingExtraError(OneFlowError, ImportError):
+    """A package that this feature needs is not installed; the text names the extra that brings it."""
+
+
+class DataError(OneFlowError, ValueError):
+    """A file of data is damaged, is not what was asked for, or cannot be had."""
+
+
+class DownloadError(DataError, OSError):
+    """A download failed; nothing was written."""
+
+
+class PartNotFoundError(DataError, FileNotFoundError):
+    """A part file of a data set is not there."""
+
+
+class RecordError(DataError):
+    """A part file or one of its records is damaged.
+
+    ``file``, ``record`` (its number in the file, from 0), ``offset`` (of the record's first byte, or of what is wrong with the
+    file) and ``feature`` say where; each is None where it does not apply.
+    """
+
+    file: str | None = None
+    record: int | None = None
+    offset: int | None = None
+    feature: str | None = None
+
+
+class FeatureError(RecordError):
+    """A record has no such feature, or one of another type or size."""
+
+
+class ImageError(RecordError):
+    """A picture cannot be decoded, or is not one that the operation takes."""

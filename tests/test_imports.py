@@ -12,9 +12,9 @@ import oneflow
 
 PACKAGE = Path(oneflow.__file__).resolve().parent
 RANKS = [
-    {"errors", "_source", "_refuse", "_dtype", "_jax", "dist"},  # these may import each other
+    {"errors", "_source", "_refuse", "_dtype", "_jax", "_extras", "dist"},  # these may import each other
     {"graph"},
-    {"scope"},
+    {"scope", "core"},
     {"typing", "config", "local", "data"},
     {"initializers", "regularizers"},
     {"ops"},

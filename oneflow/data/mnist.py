@@ -14,7 +14,7 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 
 from .._refuse import refuse
-from ..errors import ArgumentError, OneFlowError
+from ..errors import ArgumentError, DataError, DownloadError
 from .epoch import EpochArray
 
 FILE = "mnist.npz"
@@ -23,14 +23,6 @@ ORIGINAL_SHA256 = "63d4344077849053dc3036b247fa012b2b381de53fd055a66b539dffd76cf
 PACKAGED_SHA256 = "06af5dfe73b70e3bc1c36439982b18a8d76803db9b544f6fdf838a37fbb01b64"  # the same digits, packed anew
 
 Pair = tuple[EpochArray, EpochArray]
-
-
-class DataError(OneFlowError, ValueError):
-    """A file of data is damaged, is not what was asked for, or cannot be had."""
-
-
-class DownloadError(DataError, OSError):
-    """A download failed; nothing was written."""
 
 
 class Digits(NamedTuple):

@@ -1,0 +1,1 @@
+"""Generated names of OneFlow, see ``oneflow.core``."""

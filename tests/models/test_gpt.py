@@ -1,0 +1,44 @@
+"""A GPT against PyTorch: every layer's values, every variable's gradient, and some steps of Adam."""
+
+from __future__ import annotations
+
+import gpt
+import numpy as np
+from compare import BACKWARD, FORWARD, array, close, gradients, load, recorded, scrambled, torch, torch_gradients
+from torch_gpt import GPT
+
+import oneflow as flow
+import oneflow.typing as tp
+
+BATCH, LENGTH, STEPS = 4, 16, 6
+TOKENS = np.random.default_rng(0).integers(0, gpt.TINY.vocab_size, (BATCH, LENGTH + 1)).astype(np.int32)
+
+
+def test_training_is_that_of_pytorch() -> None:
+    @flow.global_function(type="train")
+    def job(tokens: tp.Numpy.Placeholder(TOKENS.shape, flow.int32)) -> tp.Tuple[tp.Numpy, tp.Dict[str, tp.Numpy]]:
+        model = gpt.GPT(gpt.TINY)
+        loss = model.loss(tokens)
+        rate = flow.optimizer.PiecewiseConstantScheduler([], [1e-3])
+        flow.optimizer.Adam(rate, do_bias_correction=True).minimize(loss)
+        return loss, model.outputs
+
+    torch.manual_seed(0)
+    module = scrambled(GPT(gpt.TINY))
+    load(module, in_out=True)
+    optimizer = torch.optim.Adam(module.parameters(), 1e-3)
+    losses = []
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        expected, values = recorded(module, lambda: module(torch.tensor(TOKENS).long()))
+        expected.backward()
+        loss, found = job(TOKENS)
+        losses.append(loss.item())
+        close(f"loss {step}", {"loss": loss}, {"loss": array(expected).reshape(1)}, FORWARD if step == 0 else 1e-2)
+        if step == 0:
+            values["model-logits"] = values["model"]
+            assert len(found) == 6 * gpt.TINY.layers + 2
+            close("values", found, {name: values[name] for name in found}, FORWARD)
+            close("gradients", gradients("-m", 10.0), torch_gradients(module, in_out=True), BACKWARD, floor=1e-4)
+        optimizer.step()
+    assert losses[-1] < losses[0] - 0.1

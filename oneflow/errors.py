@@ -91,6 +91,10 @@ class ExecutionError(OneFlowError, RuntimeError):
     """A step failed on the device, for want of memory for example; the original is ``__cause__``."""
 
 
+class HostError(OneFlowError, ValueError, NotImplementedError):
+    """A job asks for something on the host (a reader, an image op, tensor buffers) that only the device could give."""
+
+
 class ConfigError(OneFlowError, AttributeError, AssertionError):
     """An unknown setting. An AttributeError, because programs probe with ``hasattr``."""
 

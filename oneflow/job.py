@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from time import perf_counter
@@ -29,6 +30,7 @@ from .runtime import devices
 from .runtime.dispatch import dispatcher
 from .runtime.executable import Executable, build_lock, to_numpy
 from .runtime.feed import Feeds, owned
+from .runtime.reading import Hosted, HostStage
 from .runtime.result import INTERRUPTIBLE_FROM_SECONDS, Delivery, flat, wait_interruptibly
 from .runtime.session import default_session
 from .summaries import JobSummary, summarize
@@ -57,11 +59,12 @@ class JobFunction:
         self._error_seen = False
         self._plan: Plan | None = None
         self._feeds: Feeds | None = None
+        self._hosted: Hosted | None = None
         self._delivery: Delivery | None = None
         self._asynchronous = False
         self._gives_nothing = False
         self._executables: OrderedDict[Any, Executable] = OrderedDict()
-        self._executable: Executable | None = None
+        self._executable: Executable | Hosted | None = None
         self._build_seconds = 0.0
         self._check_settings()
         self._session.declare(self)
@@ -139,6 +142,11 @@ class JobFunction:
         self._delivery = Delivery(self.name, dispatcher, convert, made.watched)
         self._gives_nothing = returned is None and not self._returns.callback
         self._asynchronous = self._gives_nothing or self._returns.callback or not self._returns.annotated
+        if made.host:
+            stage = HostStage(graph, made.host, made.feeds, leaves, lambda: session.seed)
+            session.add_host_stage(self.name, stage)
+            weakref.finalize(self, stage.close, wait=False).atexit = False
+            self._hosted = Hosted(stage, session.store, None if made.is_empty else self._executable_for)
         self._plan = made
         self._graph = graph
 
@@ -169,6 +177,8 @@ class JobFunction:
         """Forgets what was compiled, so that a call of a job whose session is closed says so."""
         self._executable = None
         self._executables.clear()
+        if self._hosted is not None:
+            self._hosted.stage.close()
 
     # --- calling
 
@@ -196,7 +206,8 @@ class JobFunction:
         assert self._feeds is not None
         feeds = self._feeds(args)
         self._raise_error()
-        executable = self._executable_for(feeds)
+        dispatcher.start()
+        executable = self._hosted or self._executable_for(feeds)
         return self._call(executable, feeds)
 
     def _raise_error(self) -> None:
@@ -204,9 +215,8 @@ class JobFunction:
             dispatcher.raise_error()
 
     def _executable_for(self, feeds: tuple[Any, ...]) -> Executable:
-        assert self._plan is not None and self._feeds is not None
-        dispatcher.start()
-        varying = self._feeds.varying
+        assert self._plan is not None
+        varying = any(blob.is_dynamic for blob in self._plan.feeds)
         key = tuple(tuple(a.shape for a in f) if isinstance(f, tuple) else f.shape for f in feeds) if varying else None
         with build_lock:
             executable = self._executables.get(key) or Executable(
@@ -214,14 +224,14 @@ class JobFunction:
             )
             executable.compile(feeds)
             self._executables[key] = executable
-            if not varying:
-                self._executable = executable
+            if not varying or self._hosted is not None:
+                self._executable = self._hosted or executable
             self._executables.move_to_end(key)
             while len(self._executables) > _MAX_VARIANTS:
                 self._executables.popitem(last=False)
         return executable
 
-    def _call(self, executable: Executable, feeds: tuple[Any, ...]) -> Any:
+    def _call(self, executable: Executable | Hosted, feeds: tuple[Any, ...]) -> Any:
         delivery = self._delivery
         assert delivery is not None
         if self._asynchronous:

@@ -13,6 +13,7 @@ from . import precision
 from .analysis import ancestors, gradient_path, trained_variables
 from .autodiff import Backward, Propagate, Values, run_nodes
 from .batch_slices import Region, run_region, schedule
+from .hosting import Hosting, hosting
 from .update import apply, seed_scale
 
 RANDOM_STATE = "random state"  # uint32[3]: two words of seed and the number of calls made
@@ -25,7 +26,9 @@ class Plan:
     Attributes:
       written: names of the state that a call replaces (donated); RANDOM_STATE last where ``random``.
       read: names of the variables that a call only reads.
-      fetches: the Blobs whose values a call delivers; ``watched`` those that its watch handlers get.
+      fetches: the Blobs whose values the step gives; ``watched`` those that its watch handlers get.
+      feeds: the Blobs whose values the step takes: inputs of the job, then results of its host stage.
+      host: what runs on the host before the step.
       x64: whether 64-bit values may occur, so that calls need JAX's 64-bit mode.
       step: ``step(state, reads, feeds)`` gives (new state, fetched values, watched values, token).
     """
@@ -36,8 +39,15 @@ class Plan:
     random: bool
     fetches: tuple[Blob, ...]
     watched: tuple[Any, ...]
+    feeds: tuple[Blob, ...]
+    host: Hosting
     x64: bool
     step: Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], Any]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the host stage gives all that a call delivers, so that nothing is left to be computed."""
+        return bool(self.host) and not (self.fetches or self.watched or self.written)
 
     def jitted(self) -> Any:
         """The step under ``jax.jit``, its state donated."""
@@ -58,6 +68,11 @@ def plan(graph: Graph, fetches: Sequence[Blob]) -> Plan:
         roots += [b for o in objective.optimizers for b in (o.learning_rate_blob, o.train_step_blob) if b is not None]
     needed = ancestors(roots)
     order = [node for node in graph.nodes if node in needed]
+    host = hosting(graph, order, fetches, roots[len(fetches) :])
+    on_host = set(host.nodes)
+    order = [node for node in order if node not in on_host]
+    fetches = [b for b in fetches if b.node not in on_host]
+    roots = [b for b in roots if b.node not in on_host]
     precision.assign(graph, order)
     random = any(node.op.random for node in order)
 
@@ -66,9 +81,17 @@ def plan(graph: Graph, fetches: Sequence[Blob]) -> Plan:
     read = {node.attrs["variable"] for node in order if node.op is OP_VARIABLE} - written
     written_order = tuple(n for n in graph.variables if n in written) + ((RANDOM_STATE,) if random else ())
     read_order = tuple(n for n in graph.variables if n in read)
-    x64 = graph.train or any(_may_be_wide(node, b) for node in order for b in node.outputs)
-    step = _make_step(graph, order, path, trained, written_order, read_order, tuple(fetches), watches, roots)
-    return Plan(graph, written_order, read_order, random, tuple(fetches), watches, x64, step)
+    feeds = (*_step_inputs(graph, host, order, roots), *host.boundary)
+    x64 = graph.train or any(_may_be_wide(b.node, b) for node in order for b in node.outputs)
+    x64 |= any(b.dtype.name in ("int64", "float64") for b in host.boundary)
+    step = _make_step(graph, order, path, trained, written_order, read_order, feeds, tuple(fetches), watches, roots)
+    return Plan(graph, written_order, read_order, random, tuple(fetches), watches, feeds, host, x64, step)
+
+
+def _step_inputs(graph: Graph, host: Hosting, order: list[Node], roots: Sequence[Blob]) -> list[Blob]:
+    """The job's inputs, without those that the host stage alone reads."""
+    read = {b.node for node in order for b in node.inputs} | {b.node for b in roots}
+    return [spec.blob for i, spec in enumerate(graph.inputs) if i not in host.inputs or spec.blob.node in read]
 
 
 def _may_be_wide(node: Node, blob: Blob) -> bool:
@@ -85,11 +108,11 @@ def _make_step(
     trained: list[Any],
     written: tuple[str, ...],
     read: tuple[str, ...],
+    feed_blobs: tuple[Blob, ...],
     fetches: tuple[Blob, ...],
     watches: tuple[Any, ...],
     used_outside: Sequence[Blob],
 ) -> Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], Any]:
-    input_nodes = [i.blob.node for i in graph.inputs]
     variable_nodes = [node for node in order if node.op is OP_VARIABLE]
     compute = [node for node in order if node.op not in (OP_INPUT, OP_VARIABLE)]
     watched_nodes = {w.blob.node for w in watches if w.diff}
@@ -98,7 +121,7 @@ def _make_step(
     def step(state_arrays: Sequence[Any], read_arrays: Sequence[Any], feeds: Sequence[Any]) -> Any:
         state = dict(zip(written, state_arrays, strict=True))
         variables = {**state, **dict(zip(read, read_arrays, strict=True))}
-        values: Values = {node: (feed,) for node, feed in zip(input_nodes, feeds, strict=True)}
+        values = _fed(feed_blobs, feeds)
         draws: Any = None
         if RANDOM_STATE in state:
             words = state[RANDOM_STATE]
@@ -134,6 +157,14 @@ def _make_step(
 
     step.__name__ = step.__qualname__ = f"job_{graph.name}"
     return step
+
+
+def _fed(blobs: Sequence[Blob], feeds: Sequence[Any]) -> Values:
+    """Values of the nodes that something else than the step made; a host node's other outputs are None."""
+    made: dict[Node, list[Any]] = {b.node: [None] * len(b.node.outputs) for b in blobs}
+    for blob, feed in zip(blobs, feeds, strict=True):
+        made[blob.node][blob.index] = feed
+    return {node: tuple(outputs) for node, outputs in made.items()}
 
 
 def _watched(watch: Any, values: Values, backward: Backward) -> Any:

@@ -54,7 +54,22 @@ persistence_buf_byte = setting("persistence_buf_byte", int, None, _FILES)
 save_downloaded_file_to_local_fs = setting("save_downloaded_file_to_local_fs", bool, False, _FILES, implied=True)
 
 # threads, memory, network
-compute_thread_pool_size = setting("compute_thread_pool_size", int, None, _THREADS)
+compute_thread_pool_size = setting(
+    "compute_thread_pool_size", int, None,
+    "Threads that read, decode and prepare data for the jobs; by default as many as there are cores.", minimum=1,
+)  # fmt: skip
+read_ahead_batches = setting(
+    "read_ahead_batches", int, 4, "Batches that a job's readers prepare before they are asked for; 0 reads at the call.",
+    minimum=0,
+)  # fmt: skip
+read_ahead_mbyte = setting(
+    "read_ahead_mbyte", int, 1024, "Bounds the prepared batches of a job, in MiB; one batch is always prepared.", minimum=1,
+)  # fmt: skip
+skip_corrupt_images = setting(
+    "skip_corrupt_images", bool, False,
+    "Pictures that cannot be decoded are replaced by the next good sample of their batch, and counted, "
+    "instead of being an error.", implied=True,
+)  # fmt: skip
 thread_enable_local_message_queue = setting("thread_enable_local_message_queue", bool, False, _THREADS)
 reserved_host_mem_mbyte = setting("reserved_host_mem_mbyte", int, 500, _MEMORY)
 reserved_device_mem_mbyte = setting("reserved_device_mem_mbyte", int, 500, _MEMORY)

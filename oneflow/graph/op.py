@@ -8,6 +8,32 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class HostRule:
+    """How an op runs on the host, over NumPy values, before the step.
+
+    A Blob's value there is an ndarray; of a Blob of tensor buffers or records a list with one element for each, in row-major
+    order; of a tensor list a tuple of ndarrays.
+
+    Attributes:
+      run: ``run(*values, **attrs)`` gives the output, or a tuple of them where the op is ``multiple``. Of a reader:
+        ``run(seed, **attrs)`` gives an object with ``next()`` (a tuple: the outputs of the next batch), ``state()`` (where it
+        stands, JSON-able, cheap), ``restore(state)`` and ``close()``. ``next`` that raises leaves the position where it was.
+      reader: ``run`` makes a reader, which is asked for one batch a call, in order.
+      samples: sample i of the inputs alone goes into sample i of the outputs, so that parts of a batch may run side by side.
+      random: ``random(seed, call, count, **attrs)`` gives an array with a row of random numbers for each sample of a call, of
+        which ``run`` gets its own as a further keyword ``draws``. ``seed`` is the op's attribute of that name, or one of the
+        session's and the node's name; neither of the functions gets the attribute.
+      only: the op runs nowhere else. Others run on the host where a host op needs their output.
+    """
+
+    run: Callable[..., Any]
+    reader: bool = False
+    samples: bool = False
+    random: Callable[..., Any] | None = None
+    only: bool = True
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class OpDef:
     """One kind of node.
 
@@ -25,6 +51,7 @@ class OpDef:
         axis 1 was moved to the end; None where it has none for these attributes. ``as_is`` for elementwise ops.
       heavy: worth running on slices of the batch (see ``compiler/batch_slices.py``).
       random: ``define`` takes a further keyword ``key``, a JAX random key that differs from call to call.
+      host: how it runs on the host, for readers, decoders, image ops and their like (see ``compiler/hosting.py``).
     """
 
     name: str
@@ -36,6 +63,12 @@ class OpDef:
     samples: tuple[int, ...] = ()
     channels_last: Callable[[Mapping[str, Any], int], Mapping[str, Any] | None] | None = None
     heavy: bool = False
+    host: HostRule | None = None
+
+    @property
+    def on_host(self) -> bool:
+        """Whether it can run on the host alone."""
+        return self.host is not None and self.host.only
 
     def stops_at(self, position: int) -> bool:
         """Whether no gradient flows to the input at ``position``."""

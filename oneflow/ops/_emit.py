@@ -106,6 +106,9 @@ def _emit(op: OpDef, inputs: tuple[Blob, ...], name: str | None, prefix: str | N
         if not isinstance(x, Blob):
             fail(ArgumentError, what, f"inputs[{i}] must be a Blob, got {type(x).__name__}", inputs,
                  "make a constant with flow.constant(value, dtype, shape), or feed arrays as inputs of the job")  # fmt: skip
+        if x.dtype in (dtypes.record, dtypes.tensor_buffer):
+            fail(DtypeError, what, f"inputs[{i}] is of {x.dtype}, which this op does not take", inputs,
+                 "make an array of it: flow.tensor_buffer_to_tensor(...), or a decoder of flow.data for records")  # fmt: skip
         if x.is_tensor_list:
             fail(ArgumentError, what, f"inputs[{i}] is a list of tensors (ListListNumpy), which this op does not take", inputs)
     problem: Exception | None = None

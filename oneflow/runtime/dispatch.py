@@ -39,6 +39,7 @@ class Dispatcher:
         self._reset()
         self._at_exit_is_registered = False
         self._failed = False
+        self._ends: list[Callable[[], None]] = []
 
     def _reset(self) -> None:
         self.error: BaseException | None = None
@@ -69,6 +70,11 @@ class Dispatcher:
                 self._at_exit_is_registered = True
                 atexit.register(self._at_exit)
                 os.register_at_fork(after_in_child=self._reset)  # the child has no delivery thread
+
+    def at_stop(self, end: Callable[[], None]) -> None:
+        """Has ``end()`` called at the end of the process, when everything submitted was delivered."""
+        if end not in self._ends:
+            self._ends.append(end)
 
     def on_delivery_thread(self) -> bool:
         return threading.current_thread() is self._thread
@@ -232,6 +238,9 @@ class Dispatcher:
             except KeyboardInterrupt:
                 interrupted = True
                 self._fail("interrupted while callbacks were still to come; leaving with an error status")
+        for end in self._ends:
+            with contextlib.suppress(KeyboardInterrupt):
+                end()
         self._stop()
         if self.error is not None and not interrupted:
             self._fail(f"a callback of job {self.error_job!r} failed; leaving with an error status")

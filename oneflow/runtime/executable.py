@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -89,15 +89,20 @@ class Executable:
     def _values(cells: list[Cell]) -> tuple[Any, ...]:
         return tuple([cell.value for cell in cells])
 
-    def launch(self, feeds: Sequence[Any], delivery: Delivery | None = None) -> Any:
-        """Runs one step. Gives its outputs, or with a ``delivery`` the Result that was queued for it."""
+    def launch(self, feeds: Sequence[Any], delivery: Delivery | None = None, merge: Callable[[Any], Any] | None = None) -> Any:
+        """Runs one step. Gives its outputs, or with a ``delivery`` the Result that was queued for it.
+
+        ``merge`` puts what the step did not compute into its outputs.
+        """
         if not self._warm:
-            return self._first_launch(feeds, delivery)
+            return self._first_launch(feeds, delivery, merge)
         with self._store.lock:
             outputs = self.run(feeds)
+            if merge is not None:
+                outputs = merge(outputs)
             return outputs if delivery is None else dispatcher.submit(delivery, outputs)
 
-    def _first_launch(self, feeds: Sequence[Any], delivery: Delivery | None) -> Any:
+    def _first_launch(self, feeds: Sequence[Any], delivery: Delivery | None, merge: Callable[[Any], Any] | None) -> Any:
         # JAX's first call of a function goes through Python code, where Ctrl-C could lose the new state. It is also the
         # one that finds out whether there is memory enough, and a step that fails has its donated state destroyed.
         def work() -> Any:
@@ -112,6 +117,8 @@ class Executable:
                         cell.value = Store.put(value)
                     raise self._failed(error) from error
                 self._warm = True
+                if merge is not None:
+                    outputs = merge(outputs)
                 return outputs if delivery is None else dispatcher.submit(delivery, outputs)
 
         return dispatcher.apart(work)
@@ -153,7 +160,7 @@ class Executable:
         shapes = jax.tree.map(
             lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), (self._values(self._written), self._values(self._read))
         )
-        feeds = tuple(jax.ShapeDtypeStruct(i.shape, i.dtype.numpy_dtype) for i in self.graph.inputs)
+        feeds = tuple(jax.ShapeDtypeStruct(b.shape, b.dtype.numpy_dtype) for b in self.plan.feeds)
         with jax.enable_x64(True):
             return str(self.plan.jitted().lower(*shapes, feeds).compile().as_text())
 

@@ -18,6 +18,7 @@ from ..graph.graph import Graph, Variable, current_or_none
 from . import devices
 from .dispatch import dispatcher
 from .executable import build_lock
+from .reading import HostStage, check_state
 from .store import Cell, Store
 
 _log = logging.getLogger("oneflow")
@@ -66,6 +67,8 @@ class Session:
         self.seed = secrets.randbits(63) if _manual_seed is None else _manual_seed
         self.store = Store(self.seed)
         self._random: dict[str, Cell] = {}
+        self._stages: dict[str, HostStage] = {}
+        self._places: dict[str, Any] = {}  # where the readers of jobs that are not built yet go on
 
     def declare_variables(self, job: Buildable, variables: Iterable[Variable]) -> None:
         """Makes storage for a job's variables, or finds it.
@@ -125,7 +128,10 @@ class Session:
         """``read`` and ``random_state`` of one moment, whatever other threads call."""
         self._check_open()
         dispatcher.drain()
-        with self.store.lock:
+        with contextlib.ExitStack() as locks:
+            for stage in list(self._stages.values()):  # no call is between its batch and its step
+                locks.enter_context(stage.lock)
+            locks.enter_context(self.store.lock)
             return self.store.read(self.store.cells if names is None else names), self.random_state()
 
     def write(self, values: dict[str, np.ndarray]) -> None:
@@ -152,12 +158,20 @@ class Session:
         words = np.array([self.seed >> 32 & 0xFFFFFFFF, self.seed & 0xFFFFFFFF, calls], np.uint32)
         return Store.put(words)
 
+    def add_host_stage(self, job_name: str, stage: HostStage) -> None:
+        """A job's readers, which a checkpoint saves the position of; that of a job of this name before it is forgotten."""
+        self._stages[job_name] = stage
+        place = self._places.pop(job_name, None)
+        if place is not None:
+            stage.restore(place)
+
     def random_state(self) -> dict[str, Any]:
-        """The seed and the number of calls each job with random ops has made; JSON-able."""
+        """The seed, the number of calls each job with random ops has made, and where readers stand; JSON-able."""
         with self.store.lock:
             self.store.roll_forward()
             calls = {name: int(np.array(cell.value)[2]) for name, cell in self._random.items()}
-        return {"seed": self.seed, "calls": calls}
+        places = {**self._places, **{name: stage.state() for name, stage in self._stages.items()}}
+        return {"seed": self.seed, "calls": calls, **({"readers": places} if places else {})}
 
     def set_random_state(self, state: dict[str, Any]) -> None:
         """Goes on where ``random_state`` was taken."""
@@ -168,6 +182,14 @@ class Session:
             self.seed = self.store.seed = seed
             for name in {*self._random, *calls}:
                 self.random_cell(name).value = self._random_value(calls.get(name, 0))
+        places = state.get("readers")
+        for name, stage in self._stages.items():
+            if places is not None and name in places:
+                stage.restore(places[name])
+            else:
+                stage.begin_anew()
+        if places is not None:
+            self._places = {name: place for name, place in places.items() if name not in self._stages}
 
     @staticmethod
     def check_random_state(state: Any) -> None:
@@ -176,6 +198,7 @@ class Session:
         good = type(seed) is int and 0 <= seed < 1 << 64 and isinstance(calls, dict)
         if not good or not all(type(n) is int and 0 <= n < 1 << 32 for n in calls.values()):  # type: ignore[union-attr]
             raise ArgumentError(f"not a random state: {state!r}"[:300])
+        check_state(state.get("readers", {}))
 
     def reseed(self, seed: int) -> None:
         self.set_random_state({"seed": seed})
@@ -191,6 +214,7 @@ class Session:
         self.jobs.clear()
         self.store.clear()
         self._random.clear()
+        self._stages.clear()
 
     def _check_open(self) -> None:
         if self.closed:

@@ -1,0 +1,106 @@
+"""What of a job runs on the host, before the step: readers, decoders, image ops, tensor buffers, and all they need.
+
+The rest runs on the device and takes the host's results as feeds, beside the inputs: the *boundary*. Host values that the
+job returns are delivered as they are; a job that computes nothing else has no step at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .._dtype import record, tensor_buffer
+from ..errors import HostError
+from ..graph.graph import OP_INPUT, OP_VARIABLE, Graph
+from ..graph.node import Blob, Node
+from .analysis import ancestors
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Hosting:
+    """The host's part of a job.
+
+    Attributes:
+      ahead: nodes that need nothing a call is given, in order: they may run before the call that asks for them.
+      at_call: the other host nodes, in order.
+      inputs: positions of the job's inputs that host nodes read.
+      boundary: host Blobs that the step takes as feeds, after the device's inputs.
+      delivered: host Blobs that the job returns.
+    """
+
+    ahead: tuple[Node, ...] = ()
+    at_call: tuple[Node, ...] = ()
+    inputs: tuple[int, ...] = ()
+    boundary: tuple[Blob, ...] = ()
+    delivered: tuple[Blob, ...] = ()
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        return (*self.ahead, *self.at_call)
+
+    def __bool__(self) -> bool:
+        return bool(self.ahead or self.at_call)
+
+    @property
+    def results(self) -> tuple[Blob, ...]:
+        """The Blobs whose values leave the host stage, each once: the boundary, then what is only delivered."""
+        return distinct([*self.boundary, *self.delivered])
+
+
+def distinct(blobs: Sequence[Blob]) -> tuple[Blob, ...]:
+    """The Blobs without those that another handle stands for already."""
+    found = {(b.node, b.index): b for b in reversed(blobs)}
+    return tuple(found[key] for key in dict.fromkeys((b.node, b.index) for b in blobs))
+
+
+def hosting(graph: Graph, order: Sequence[Node], fetches: Sequence[Blob], used_by_step: Sequence[Blob]) -> Hosting:
+    """Decides what runs on the host.
+
+    Args:
+      order: the nodes that the job needs, inputs first.
+      fetches: what it returns.
+      used_by_step: what the step itself reads of nodes' outputs: losses, assigned and watched values.
+    Raises:
+      HostError: a host op needs a value that only the device could compute.
+    """
+    firsts = [node for node in order if node.op.on_host]
+    if not firsts:
+        return Hosting()
+    host = ancestors([b for node in firsts for b in node.inputs]) | set(firsts)
+    for node in firsts:
+        _check_inputs(graph, node)
+    nodes = [node for node in order if node in host and node.op is not OP_INPUT]
+    inside = set(nodes)
+    fed: set[Node] = set()
+    for node in nodes:
+        if any(b.node.op is OP_INPUT or b.node in fed for b in node.inputs):
+            fed.add(node)
+    step_reads = [b for node in order if node not in host for b in node.inputs]
+    for blob in used_by_step:
+        if blob.node in inside and blob.dtype in (record, tensor_buffer):
+            raise HostError(
+                f"{blob.op_name!r} of job {graph.name!r} is of {blob.dtype}, whose values have no array form: they can neither be "
+                f"watched nor assigned\n  your line  {blob.source}   {blob.source.text}\n"
+                f"  try        flow.tensor_buffer_to_tensor(...), or watch what is made of it"
+            )
+    return Hosting(
+        ahead=tuple(node for node in nodes if node not in fed),
+        at_call=tuple(node for node in nodes if node in fed),
+        inputs=tuple(i for i, spec in enumerate(graph.inputs) if spec.blob.node in host),
+        boundary=distinct([b for b in (*step_reads, *used_by_step) if b.node in inside]),
+        delivered=distinct([b for b in fetches if b.node in inside]),
+    )
+
+
+def _check_inputs(graph: Graph, node: Node) -> None:
+    for position, blob in enumerate(node.inputs):
+        culprit = next((n for n in ancestors([blob]) if n.op is OP_VARIABLE), None)
+        if culprit is not None:
+            raise HostError(
+                f"{node.op.name} {node.name!r} of job {graph.name!r} runs on the host, before the step, and needs a value "
+                f"that is computed on the device: it depends on variable {culprit.name!r}\n"
+                f"  inputs[{position}]  {blob.op_name}   {blob.describe()}   made at {blob.source}\n"
+                f"  variable   {culprit.name}   {culprit.outputs[0].describe()}   made at {culprit.source}\n"
+                f"  your line  {node.source}   {node.source.text}\n"
+                f"  try        return the value from this job and feed it to a second one that holds {node.op.name}"
+            )

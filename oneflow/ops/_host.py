@@ -1,0 +1,140 @@
+"""Ops that run on the host: readers, decoders, image ops, tensor buffers. Their definition is over NumPy values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .. import _dtype as dtypes
+from .._dtype import dtype
+from ..errors import ArgumentError, DtypeError, ShapeError
+from ..graph.graph import current
+from ..graph.node import Blob
+from ..graph.op import HostRule, OpDef
+from ._emit import fail, is_number, want
+
+HOST_OPS: dict[str, OpDef] = {}
+
+Outputs = list[tuple[tuple[int, ...], dtype]]
+
+
+def host_op(
+    name: str,
+    *,
+    reader: bool = False,
+    samples: bool = False,
+    random: Callable[..., Any] | None = None,
+    multiple: bool = False,
+) -> Callable[[Callable[..., Any]], OpDef]:
+    """Makes an op of a function over NumPy values; see ``graph.op.HostRule`` for what the arguments mean."""
+
+    def make(run: Callable[..., Any]) -> OpDef:
+        rule = HostRule(run, reader=reader, samples=samples, random=random)
+        made = OpDef(name, run, stops=True, multiple=multiple or reader, host=rule)
+        if HOST_OPS.setdefault(name, made) is not made:
+            raise ValueError(f"there is a host op named {name!r} already")
+        return made
+
+    return make
+
+
+def emit_host(
+    op: OpDef,
+    *inputs: Blob,
+    outputs: Outputs,
+    name: str | None,
+    prefix: str,
+    is_dynamic: bool = False,
+    is_tensor_list: bool = False,
+    **attrs: Any,
+) -> tuple[Blob, ...]:
+    """Adds a node whose ``outputs`` (shapes and dtypes) the caller knows, and gives its Blobs."""
+    what = f"{op.name} {name!r}" if name is not None else op.name
+    if name is not None and not isinstance(name, str):
+        fail(ArgumentError, what, f"name must be a str, got {name!r}")
+    node = current(what).add(
+        op, inputs, attrs, outputs, name=name, prefix=prefix, batch_axis=0, is_dynamic=is_dynamic, is_tensor_list=is_tensor_list,
+    )  # fmt: skip
+    return node.outputs
+
+
+# --- checks
+
+
+def want_buffer(what: str, argument: str, value: Any, hint: str = "flow.tensor_to_tensor_buffer, or a decoder") -> Blob:
+    """A Blob of tensor buffers."""
+    blob = want.blob(what, argument, value)
+    if blob.dtype != dtypes.tensor_buffer:
+        fail(DtypeError, what, f"{argument} must be of tensor buffers, got {blob.describe()}", (blob,), f"make it with {hint}")
+    return blob
+
+
+def want_one_axis(what: str, argument: str, blob: Blob) -> Blob:
+    """A Blob of shape (N,)."""
+    if blob.ndim != 1:
+        fail(ShapeError, what, f"{argument} must have one axis, the batch, got shape {blob.shape}", (blob,))
+    return blob
+
+
+def want_dense(what: str, argument: str, value: Any) -> Blob:
+    """A Blob of an array: no tensor buffers, records or tensor lists."""
+    blob = want.blob(what, argument, value)
+    if blob.is_tensor_list or blob.dtype in (dtypes.record, dtypes.tensor_buffer):
+        fail(DtypeError, what, f"{argument} must be an array, got {blob.describe()}", (blob,))
+    return blob
+
+
+def want_sizes(what: str, argument: str, value: Any, length: int | None = None, least: int = 1) -> tuple[int, ...]:
+    """A list or tuple of sizes."""
+    if not isinstance(value, (list, tuple)):
+        fail(ArgumentError, what, f"{argument} must be a list or tuple of ints, got {value!r}"[:300])
+    sizes = want.ints(what, argument, value)
+    if length is not None and len(sizes) != length:
+        fail(ArgumentError, what, f"{argument} must have {length} entries, got {value!r}"[:300])
+    if any(size < least for size in sizes):
+        fail(ArgumentError, what, f"every size of {argument} must be at least {least}, got {value!r}"[:300])
+    return sizes
+
+
+def want_int(what: str, argument: str, value: Any, least: int = 1, most: int | None = None) -> int:
+    """An int in a range."""
+    if isinstance(value, bool) or not is_number(value) or value != int(value):
+        fail(ArgumentError, what, f"{argument} must be an int, got {value!r}"[:300])
+    if value < least or (most is not None and value > most):
+        bounds = f"at least {least}" if most is None else f"in [{least}, {most}]"
+        fail(ArgumentError, what, f"{argument} must be {bounds}, got {value!r}")
+    return int(value)
+
+
+def want_bool(what: str, argument: str, value: Any) -> bool:
+    """True or False."""
+    if type(value) is not bool and value not in (0, 1):
+        fail(ArgumentError, what, f"{argument} must be True or False, got {value!r}"[:300])
+    return bool(value)
+
+
+def want_str(what: str, argument: str, value: Any) -> str:
+    """A str that is not empty."""
+    if not isinstance(value, str) or not value:
+        fail(ArgumentError, what, f"{argument} must be a str, got {value!r}"[:300])
+    return value
+
+
+def want_floats(what: str, argument: str, value: Any, lengths: Sequence[int] = ()) -> tuple[float, ...]:
+    """A sequence of numbers, of one of these lengths."""
+    if not isinstance(value, (list, tuple)) or not value or not all(is_number(v) and not isinstance(v, bool) for v in value):
+        fail(ArgumentError, what, f"{argument} must be a list or tuple of numbers, got {value!r}"[:300])
+    if lengths and len(value) not in lengths:
+        expected = " or ".join(map(str, sorted(set(lengths))))
+        fail(ArgumentError, what, f"{argument} must have {expected} entries, got {len(value)}: {value!r}"[:300])
+    return tuple(float(v) for v in value)
+
+
+def want_dtype(what: str, argument: str, value: Any, allowed: Sequence[dtype] = ()) -> dtype:
+    """A dtype that arrays can have, of those allowed."""
+    if not isinstance(value, dtype) or value in (dtypes.record, dtypes.tensor_buffer):
+        fail(ArgumentError, what, f"{argument} must be a dtype of oneflow that arrays have, got {value!r}")
+    if allowed and value not in allowed:
+        names = ", ".join(f"flow.{d.name}" for d in allowed)
+        fail(DtypeError, what, f"{argument} must be one of {names}, got {value!r}")
+    return value

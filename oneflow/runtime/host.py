@@ -1,0 +1,341 @@
+"""Runs host nodes: a batch in parts side by side where ops treat samples one by one, the rest whole."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+
+from .. import _dtype as dtypes
+from .._jax import jax, jnp
+from ..compiler.hosting import distinct
+from ..config import Resource
+from ..errors import DataError, ExecutionError, ImageError, OneFlowError
+from ..graph.node import Blob, Node
+from .pool import Pool
+
+_log = logging.getLogger("oneflow")
+
+Values = dict[Node, list[Any]]
+_ALIGNMENT = 64  # XLA takes memory over without a copy only at this alignment
+_SAMPLES_A_PART = 8  # of pictures: more of them, decoded, would not stay in the caches
+
+
+def aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """An uninitialised array that the device can take over."""
+    size = int(np.prod(shape)) * dtype.itemsize
+    buffer = np.empty(size + _ALIGNMENT, np.uint8)
+    start = -buffer.ctypes.data % _ALIGNMENT
+    return buffer[start : start + size].view(dtype).reshape(shape)
+
+
+def node_seed(node: Node, session_seed: int) -> int:
+    """The seed the user gave the op, else one of the session's seed and the node's name."""
+    seed = node.attrs.get("seed")
+    if seed is not None:
+        return int(seed) % 2**63
+    words = np.random.SeedSequence([session_seed, zlib.crc32(node.name.encode())]).generate_state(2)
+    return int(words[0]) << 31 | int(words[1]) >> 1
+
+
+def located(node: Node, error: Exception) -> Exception:
+    """The error of a host op, with the op and the user's line; of the same class where it is one of the library's."""
+    kind = type(error) if isinstance(error, OneFlowError) else ExecutionError
+    text = (
+        f"{node.op.name} {node.name!r} in job {node.graph.name!r}: {error if str(error) else type(error).__name__}\n"
+        f"  your line  {node.source}   {node.source.text}"
+    )
+    made = Exception.__new__(kind, text)
+    made.args = (text,)
+    made.__dict__.update(error.__dict__)
+    made.__cause__ = error
+    return made
+
+
+def _is_dense(blob: Blob) -> bool:
+    return blob.dtype not in (dtypes.record, dtypes.tensor_buffer) and not blob.is_tensor_list
+
+
+class Section:
+    """Nodes of one host stage in the order they run: first whole, then the ones of a batch in parts, then the rest whole."""
+
+    def __init__(self, nodes: Sequence[Node], wanted: Sequence[Blob], session_seed: Callable[[], int]):
+        """``wanted`` are the Blobs whose values somebody else needs; ``session_seed`` gives the seed of the session."""
+        self._seed = session_seed
+        self._functions: dict[Node, Callable[..., Any]] = {}
+        self.readers = [node for node in nodes if node.op.host is not None and node.op.host.reader]
+        rest = [node for node in nodes if node not in self.readers]
+        self._samples, parts = _parts(rest)
+        after: set[Node] = set()
+        for node in rest:
+            if node not in parts and any(b.node in parts or b.node in after for b in node.inputs):
+                after.add(node)
+        parts -= after
+        self._before = [node for node in rest if node not in parts and node not in after]
+        self._parts = [node for node in rest if node in parts]
+        self._after = [node for node in rest if node in after]
+        used = [b for node in self._after for b in node.inputs] + list(wanted)
+        self._exports = distinct([b for b in used if b.node in parts])
+        self._random = [node for node in self._parts if node.op.host is not None and node.op.host.random is not None]
+        heavy = any(b.dtype == dtypes.tensor_buffer for node in self._parts for b in node.outputs)
+        self._most = _SAMPLES_A_PART if heavy else self._samples
+
+    def run(self, values: Values, call: int, pool: Pool) -> None:
+        """Adds the values of all nodes to ``values``. Raises the first error."""
+        if not self._parts or (pool.count == 1 and not Resource.skip_corrupt_images):
+            self._whole([*self._before, *self._parts, *self._after], values, call)
+            return
+        finished: SimpleQueue[BaseException | None] = SimpleQueue()
+        self.start(values, call, pool, finished.put)
+        error = finished.get()
+        if error is not None:
+            raise error
+
+    def start(self, values: Values, call: int, pool: Pool, then: Callable[[BaseException | None], Any]) -> None:
+        """As ``run``, on the pool's threads; ``then(error)`` is called at the end."""
+
+        def finish(error: BaseException | None) -> None:
+            if error is None:
+                try:
+                    self._whole(self._after, values, call)
+                except BaseException as late:
+                    error = late
+            then(error)
+
+        def begin() -> None:
+            try:
+                self._whole(self._before, values, call)
+                if not self._parts:
+                    return finish(None)
+                whole = _InParts(self, values, call, finish)
+            except BaseException as error:
+                return then(error)
+            size = max(1, min(self._most, -(-self._samples // (2 * pool.count))))
+            whole.submit(range(0, self._samples, size), size, pool)
+
+        pool.submit(begin)
+
+    def draws(self, node: Node, call: int, count: int) -> Any:
+        """The random numbers of a node at a call."""
+        rule = node.op.host
+        assert rule is not None and rule.random is not None
+        return rule.random(node_seed(node, self._seed()), call, count, **_attrs(node))
+
+    def _whole(self, nodes: Sequence[Node], values: Values, call: int) -> None:
+        for node in nodes:
+            inputs = [values[b.node][b.index] for b in node.inputs]
+            rule = node.op.host
+            if rule is None:
+                function = self._functions.get(node) or self._functions.setdefault(node, _compiled(node))
+                values[node] = list(_on_cpu(node, function, inputs, self._seed(), call))
+                continue
+            more = {}
+            if rule.random is not None:
+                shape = (node.inputs or node.outputs)[0].shape
+                more["draws"] = self.draws(node, call, shape[0])
+            made = apply(node, inputs, more)
+            values[node] = [tuple(v) if b.is_tensor_list else v for b, v in zip(node.outputs, made, strict=True)]
+
+
+def apply(node: Node, inputs: Sequence[Any], more: Mapping[str, Any]) -> list[Any]:
+    """The outputs of one node."""
+    rule = node.op.host
+    assert rule is not None
+    try:
+        made = rule.run(*inputs, **_attrs(node), **more)
+    except Exception as error:
+        raise located(node, error) from error
+    return list(made) if node.op.multiple else [made]
+
+
+def _attrs(node: Node) -> dict[str, Any]:
+    return {name: value for name, value in node.attrs.items() if name != "seed"}
+
+
+def _parts(nodes: Sequence[Node]) -> tuple[int, set[Node]]:
+    """The nodes that can run on parts of the batch, and its size."""
+    found: set[Node] = set()
+    count = 0
+    for node in nodes:
+        rule = node.op.host
+        if rule is None or not rule.samples or not node.inputs:
+            continue
+        sizes = {b.shape[0] for b in (*node.inputs, *node.outputs)}
+        ragged = any(b.is_dynamic and not b.is_tensor_list for b in node.inputs)  # its size is not known
+        flat = all(len(b.shape) == 1 for b in (*node.inputs, *node.outputs) if b.dtype == dtypes.tensor_buffer)
+        if len(sizes) == 1 and flat and not ragged and sizes <= ({count} if count else sizes):
+            count = sizes.pop()
+            found.add(node)
+    return count, found
+
+
+class _InParts:
+    """One batch, on its way through the nodes that run in parts."""
+
+    def __init__(self, section: Section, values: Values, call: int, then: Callable[[BaseException | None], None]):
+        self._section = section
+        self._values = values
+        self._then = then
+        self._count = section._samples
+        self._draws = {node: section.draws(node, call, self._count) for node in section._random}
+        self._lock = threading.Lock()
+        self._left = 0
+        self._errors: dict[int, BaseException] = {}
+        self._bad: list[int] = []
+        self._made: dict[tuple[Node, int], Any] = {}
+        for blob in section._exports:
+            dense = _is_dense(blob)
+            self._made[blob.node, blob.index] = aligned(blob.shape, blob.dtype.numpy_dtype) if dense else [None] * self._count
+
+    def submit(self, starts: Sequence[int], size: int, pool: Pool) -> None:
+        self._left = len(starts)
+        for start in starts:
+            pool.submit(partial(self._run, start, min(start + size, self._count)))
+
+    def _run(self, start: int, end: int) -> None:
+        try:
+            self._try(start, end)
+        except BaseException as error:
+            with self._lock:
+                self._errors[start] = error
+        with self._lock:
+            self._left -= 1
+            last = self._left == 0
+        if last:
+            self._finish()
+
+    def _try(self, start: int, end: int) -> None:
+        try:
+            self._compute(start, end)
+        except ImageError:
+            if not Resource.skip_corrupt_images:
+                raise
+            for i in range(start, end):
+                try:
+                    self._compute(i, i + 1)
+                except ImageError as error:
+                    with self._lock:
+                        self._bad.append(i)
+                    _skipped(error)
+
+    def _compute(self, start: int, end: int) -> None:
+        made: Values = {}
+        for node in self._section._parts:
+            inputs = [made[b.node][b.index] if b.node in made else self._values[b.node][b.index][start:end] for b in node.inputs]
+            draws = self._draws.get(node)
+            outputs = apply(node, inputs, {} if draws is None else {"draws": draws[start:end]})
+            made[node] = outputs
+        for (node, index), target in self._made.items():
+            value = made[node][index]
+            if isinstance(target, np.ndarray) and (value.shape != target[start:end].shape or value.dtype != target.dtype):
+                _misfit(node.outputs[index], value)
+            target[start:end] = value
+
+    def _finish(self) -> None:
+        if self._errors:
+            return self._then(self._errors[min(self._errors)])
+        try:
+            self._replace_bad()
+        except BaseException as error:
+            return self._then(error)
+        for (node, index), made in self._made.items():
+            blob = node.outputs[index]
+            outputs = self._values.setdefault(node, [None] * len(node.outputs))
+            outputs[index] = tuple(made) if blob.is_tensor_list else made
+        self._then(None)
+
+    def _replace_bad(self) -> None:
+        if not self._bad:
+            return
+        bad = set(self._bad)
+        good = [i for i in range(self._count) if i not in bad]
+        if not good:
+            raise ImageError(
+                f"job {self._section._parts[0].graph.name!r}: none of the {self._count} pictures of a batch can be decoded"
+            )
+        for i in bad:
+            stand_in = next((g for g in good if g > i), good[0])
+            for made in self._made.values():
+                made[i] = made[stand_in]
+
+
+skipped = 0
+_skip_lock = threading.Lock()
+
+
+def _skipped(error: ImageError) -> None:
+    global skipped
+    with _skip_lock:
+        skipped += 1
+    _log.warning("oneflow: skipped a picture: %s", str(error).splitlines()[0])
+
+
+def _misfit(blob: Blob, value: np.ndarray) -> None:
+    node = blob.node
+    raise located(
+        node, DataError(f"it gave {value.dtype}{list(value.shape)} for {len(value)} samples of a Blob {blob.describe()}")
+    )
+
+
+def check(blob: Blob, value: Any) -> Any:
+    """A value that leaves the host stage. Raises where it is not what the Blob promised: fixed shape and dtype."""
+    if _is_dense(blob):
+        fits = value.dtype == blob.dtype.numpy_dtype and (blob.is_dynamic or value.shape == blob.shape)
+        if not fits:
+            _misfit(blob, value)
+    return value
+
+
+class HostArray:
+    """A value that no device made, where a device's array is expected. It is ready when the step of its call is."""
+
+    __slots__ = ("array", "_after")
+
+    def __init__(self, array: np.ndarray, after: Sequence[Any] = ()):
+        self.array = array
+        self._after = after
+
+    def is_ready(self) -> bool:
+        return all(a.is_ready() for a in self._after)
+
+    def block_until_ready(self) -> HostArray:
+        for array in self._after:
+            array.block_until_ready()
+        return self
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(self.array, dtype) if copy else np.asarray(self.array, dtype)
+
+
+def deliverable(value: Any, after: Sequence[Any]) -> Any:
+    """An array or a tensor list, in the form that results are made of."""
+    return tuple(HostArray(v, after) for v in value) if isinstance(value, tuple) else HostArray(value, after)
+
+
+# --- ops of the device, upstream of a host op
+
+
+def _compiled(node: Node) -> Callable[..., Any]:
+    op, attrs = node.op, dict(node.attrs)
+    if op.random:
+        return jax.jit(lambda key, *arrays: op.define(*arrays, key=key, **attrs))
+    return jax.jit(lambda *arrays: op.define(*arrays, **attrs))
+
+
+def _on_cpu(node: Node, function: Callable[..., Any], inputs: Sequence[Any], session_seed: int, call: int) -> tuple[Any, ...]:
+    try:
+        with jax.enable_x64(True), jax.default_device(jax.devices("cpu")[0]):
+            keys = []
+            if node.op.random:
+                key = jax.random.key(np.uint32(node_seed(node, session_seed) & 0xFFFFFFFF), impl="threefry2x32")
+                keys = [jax.random.fold_in(key, jnp.uint32(call & 0xFFFFFFFF))]
+            made = function(*keys, *inputs)
+            return tuple(np.array(a) for a in (made if node.op.multiple else (made,)))
+    except Exception as error:
+        raise located(node, error) from error

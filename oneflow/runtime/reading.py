@@ -1,0 +1,367 @@
+"""Reading ahead: while a step computes, the batches of the following calls are read, decoded and placed on the device."""
+
+from __future__ import annotations
+
+import copy
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from .._jax import jax
+from ..compiler.hosting import Hosting, distinct
+from ..config import Resource
+from ..errors import ArgumentError, ModeError
+from ..graph.graph import Graph
+from ..graph.node import Blob, Node
+from . import devices
+from .dispatch import dispatcher
+from .executable import Executable
+from .host import Section, Values, check, deliverable, located, node_seed
+from .pool import pool, users
+from .result import Delivery
+from .store import Store
+
+_MIB = 1 << 20
+
+
+class Batch:
+    """What the host stage makes of one call.
+
+    Attributes:
+      call: its number, from 0. ``after`` is where the readers stand behind it.
+      values: by Blob (node and index): arrays on the device for the boundary, NumPy's for the rest.
+    """
+
+    __slots__ = ("call", "values", "error", "after", "is_ready", "bytes")
+
+    def __init__(self, call: int):
+        self.call = call
+        self.values: dict[tuple[Node, int], Any] = {}
+        self.error: BaseException | None = None
+        self.after: Mapping[str, Any] = {}
+        self.is_ready = False
+        self.bytes = 0
+
+
+def _bytes(value: Any) -> int:
+    return sum(map(_bytes, value)) if isinstance(value, (list, tuple)) else getattr(value, "nbytes", 0)
+
+
+class Ahead:
+    """The part of a job's host stage that needs nothing from its callers: batch after batch, some of them in advance.
+
+    One thread takes from the readers, in order; the pool's threads do the rest. A caller gets the batches in that order:
+    ``head()`` waits for the next one, ``advance()`` is told that it was used. ``state()`` is the position of the callers, not
+    that of the thread.
+    """
+
+    def __init__(
+        self, graph: Graph, nodes: Sequence[Node], kept: Sequence[Blob], placed: Sequence[Blob], seed: Callable[[], int]
+    ):
+        self._graph = graph
+        self._kept = kept
+        self._placed = {(b.node, b.index) for b in placed}
+        self._seed = seed
+        self._section = Section(nodes, kept, seed)
+        self._changed = threading.Condition()
+        self._queue: deque[Batch] = deque()
+        self._largest = 0
+        self._thread: threading.Thread | None = None
+        self._process = os.getpid()
+        self._stopping = False
+        self._readers: dict[Node, Any] = {}
+        self._asked = 0  # callers that wait
+        self._closed = False
+        self._calls = 0  # where the callers stand
+        self._places: Mapping[str, Any] = {}
+
+    # --- the caller's side
+
+    def head(self) -> Batch:
+        """The next batch, when it is ready. Raises its error, and then it is used up."""
+        if self._process != os.getpid():  # a forked child: the thread stayed behind
+            self._forget()
+        with self._changed:
+            self._asked += 1
+            try:
+                self._changed.notify_all()
+                while not (self._queue and self._queue[0].is_ready):
+                    if self._closed:
+                        raise ModeError(f"job {self._graph.name!r} belongs to a session that was closed while it waited for data")
+                    if self._thread is None:
+                        self._begin()
+                    self._changed.wait()
+            finally:
+                self._asked -= 1
+            batch = self._queue[0]
+        if batch.error is not None:
+            self.advance()
+            raise batch.error
+        return batch
+
+    def advance(self) -> None:
+        """The head was used: callers stand behind it."""
+        with self._changed:
+            batch = self._queue.popleft()
+            self._calls, self._places = batch.call + 1, batch.after
+            self._changed.notify_all()
+
+    def state(self) -> dict[str, Any]:
+        """Where the callers stand, JSON-able."""
+        with self._changed:
+            return {"calls": self._calls, "readers": copy.deepcopy(dict(self._places))}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Goes on where ``state()`` was taken; what was prepared is dropped."""
+        self.stop()
+        self._calls = int(state.get("calls", 0))
+        self._places = dict(state.get("readers", {}))
+
+    def close(self, wait: bool = True) -> None:
+        """``stop``, for good."""
+        self._closed = True
+        self.stop(wait)
+
+    def stop(self, wait: bool = True) -> None:
+        """Ends the thread and drops what was prepared; a later ``head()`` begins again where the callers stand."""
+        if self._process != os.getpid():
+            self._forget()
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+            thread = self._thread
+        if thread is None or thread is threading.current_thread() or not wait:
+            return
+        thread.join()
+        with self._changed:
+            self._thread = None
+            self._queue.clear()
+            self._stopping = False
+            self._changed.notify_all()
+
+    def _forget(self) -> None:
+        self._process = os.getpid()
+        self._changed = threading.Condition()
+        self._thread, self._stopping = None, False
+        self._queue.clear()
+        self._readers = {}
+
+    # --- the thread's side
+
+    def _begin(self) -> None:
+        jax.devices()  # before the first thread: JAX's own exit hook must run after ours
+        pool()
+        self._thread = threading.Thread(target=self._run, name=f"oneflow-read-{self._graph.name}", daemon=True)
+        self._thread.start()
+        users.add(self)
+
+    def _has_room(self) -> bool:
+        waiting = len(self._queue)
+        most = Resource.read_ahead_batches
+        if most == 0:
+            return waiting == 0 and self._asked > 0
+        if self._largest:
+            most = min(most, max(Resource.read_ahead_mbyte * _MIB // self._largest, 1))
+        return waiting < most
+
+    def _run(self) -> None:
+        try:
+            self._read_on()
+        finally:
+            self._rewind()
+
+    def _read_on(self) -> None:
+        call, places = self._calls, self._places
+        while True:
+            with self._changed:
+                while not self._stopping and not self._has_room():
+                    self._changed.wait()
+                if self._stopping:
+                    return
+                batch = Batch(call)
+                self._queue.append(batch)
+            values: Values = {}
+            batch.after = places
+            try:
+                self._read(values, places)
+                batch.after = places = {node.name: reader.state() for node, reader in self._readers.items()}
+            except BaseException as error:
+                self._done(batch, values, error)
+                if not self._wait_until_used(batch):  # the next call asks again, from where this one did
+                    return
+            else:
+                self._section.start(values, call, pool(), lambda error, b=batch, v=values: self._done(b, v, error))  # type: ignore[misc]
+            call += 1
+
+    def _read(self, values: Values, places: Mapping[str, Any]) -> None:
+        for node in self._section.readers:
+            rule = node.op.host
+            assert rule is not None
+            try:
+                reader = self._readers.get(node)
+                if reader is None:
+                    attrs = {name: value for name, value in node.attrs.items() if name != "seed"}
+                    reader = rule.run(node_seed(node, self._seed()), **attrs)
+                    if node.name in places:
+                        reader.restore(copy.deepcopy(places[node.name]))
+                    self._readers[node] = reader
+                values[node] = list(reader.next())
+            except Exception as error:
+                self._rewind()
+                raise located(node, error) from error
+
+    def _rewind(self) -> None:
+        """Closes all readers; they are opened again at one place: some may have given a batch that another one failed to."""
+        for reader in self._readers.values():
+            reader.close()
+        self._readers.clear()
+
+    def _wait_until_used(self, batch: Batch) -> bool:
+        with self._changed:
+            while not self._stopping and batch in self._queue:
+                self._changed.wait()
+            return not self._stopping
+
+    def _done(self, batch: Batch, values: Values, error: BaseException | None) -> None:
+        if error is None:
+            try:
+                for blob in self._kept:
+                    key = blob.node, blob.index
+                    value = check(blob, values[blob.node][blob.index])
+                    batch.bytes += _bytes(value)
+                    batch.values[key] = place(value) if key in self._placed else value
+            except BaseException as late:
+                error = late
+        batch.error = error
+        with self._changed:
+            self._largest = max(self._largest, batch.bytes)
+            batch.is_ready = True
+            self._changed.notify_all()
+
+
+def place(value: Any) -> Any:
+    """On the device; the memory of ``value`` may be kept."""
+    with jax.enable_x64(True):
+        return tuple(devices.put(v) for v in value) if isinstance(value, tuple) else devices.put(value)
+
+
+class HostStage:
+    """The host's part of one job: what its calls get before, and besides, what the step gives.
+
+    ``lock`` is held by a call from ``take`` until its step is on its way, so that the order of batches is that of steps.
+    """
+
+    def __init__(
+        self, graph: Graph, hosting: Hosting, feeds: Sequence[Blob], returns: Sequence[Blob], seed: Callable[[], int]
+    ):  # fmt: skip
+        """``feeds`` are what the step takes, ``returns`` all that the job gives."""
+        self.lock = threading.RLock()
+        self._hosting = hosting
+        self._feeds = feeds
+        self._returns = [(b.node, b.index) for b in returns]
+        self._inputs = {spec.blob.node: i for i, spec in enumerate(graph.inputs)}
+        self._calls = 0
+        at_call = hosting.at_call
+        ahead = set(hosting.ahead)
+        handed_on = [b for node in at_call for b in node.inputs]
+        kept = distinct([b for b in (*hosting.results, *handed_on) if b.node in ahead])
+        handed_on_keys = {(b.node, b.index) for b in handed_on}
+        placed = [b for b in hosting.boundary if (b.node, b.index) not in handed_on_keys]
+        delivered = {(b.node, b.index) for b in hosting.delivered}
+        placed = [b for b in placed if (b.node, b.index) not in delivered]
+        self._ahead = Ahead(graph, hosting.ahead, kept, placed, seed) if hosting.ahead else None
+        self._at_call = Section(at_call, hosting.results, seed) if at_call else None
+
+    def take(self, inputs: Sequence[Any]) -> tuple[tuple[Any, ...], Callable[[Any], Any]]:
+        """What the step is fed with, and a function that adds to its outputs what the host has made.
+
+        Called with the lock held; raises the batch's error.
+        """
+        batch = self._ahead.head() if self._ahead is not None else None
+        found = dict(batch.values) if batch is not None else {}
+        if self._at_call is not None:
+            call = batch.call if batch is not None else self._calls
+            values: Values = {node: [inputs[i]] for node, i in self._inputs.items()}
+            for (node, index), value in found.items():
+                values.setdefault(node, [None] * len(node.outputs))[index] = value
+            try:
+                self._at_call.run(values, call, pool())
+                for blob in self._hosting.results:
+                    found[blob.node, blob.index] = check(blob, values[blob.node][blob.index])
+            except Exception:
+                self.advance()  # the next call gets the next batch
+                raise
+        feeds = tuple(
+            inputs[self._inputs[b.node]] if b.node in self._inputs else found[b.node, b.index] for b in self._feeds
+        )  # fmt: skip
+
+        def merge(outputs: Any) -> Any:
+            state, fetched, watched, token = outputs
+            computed = iter(fetched)
+            after = (*fetched, *token)
+            merged = tuple(deliverable(found[key], after) if key in found else next(computed) for key in self._returns)
+            return state, merged, watched, token
+
+        return feeds, merge
+
+    def advance(self) -> None:
+        """What ``take`` gave was used."""
+        self._calls += 1
+        if self._ahead is not None:
+            self._ahead.advance()
+
+    def state(self) -> dict[str, Any]:
+        """Where its readers and random ops stand; JSON-able."""
+        return self._ahead.state() if self._ahead is not None else {"calls": self._calls, "readers": {}}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Goes on where ``state()`` was taken."""
+        with self.lock:
+            self._calls = int(state.get("calls", 0))
+            if self._ahead is not None:
+                self._ahead.restore(state)
+
+    def begin_anew(self) -> None:
+        """After another seed was set: random ops begin their sequences, readers stay where they are."""
+        self.restore({**self.state(), "calls": 0})
+
+    def close(self, wait: bool = True) -> None:
+        """Ends its thread; a call that waits for data raises. ``wait`` until the thread is gone."""
+        if self._ahead is not None:
+            self._ahead.close(wait)
+
+
+class Hosted:
+    """What a job with a host stage has in the place of an executable: batch, then step."""
+
+    def __init__(self, stage: HostStage, store: Store, executable_for: Callable[[tuple[Any, ...]], Executable] | None):
+        """``executable_for`` gives the step for feeds of these shapes; None where nothing is left to be computed."""
+        self.stage = stage
+        self._store = store
+        self._executable_for = executable_for
+
+    def launch(self, inputs: Sequence[Any], delivery: Delivery | None = None) -> Any:
+        """One call: as ``Executable.launch``."""
+        stage = self.stage
+        with stage.lock:
+            feeds, merge = stage.take(inputs)
+            if self._executable_for is None:
+                outputs = merge(((), (), (), ()))
+                with self._store.lock:
+                    made = outputs if delivery is None else dispatcher.submit(delivery, outputs)
+            else:
+                made = self._executable_for(feeds).launch(feeds, delivery, merge)
+            stage.advance()
+        return made
+
+
+def check_state(states: Any) -> None:
+    """Raises ArgumentError for what ``restore`` would not take: {job: {"calls": ..., "readers": {name: state}}}."""
+    good = isinstance(states, dict) and all(
+        isinstance(s, dict) and type(s.get("calls", 0)) is int and s.get("calls", 0) >= 0
+        and isinstance(s.get("readers", {}), dict) for s in states.values()
+    )  # fmt: skip
+    if not good:
+        raise ArgumentError(f"not a position of readers: {states!r}"[:300])

@@ -153,6 +153,13 @@ from .ops.slicing import slice_v2 as slice_v2
 from .ops.sorting import argsort as argsort
 from .ops.sorting import in_top_k as in_top_k
 from .ops.sorting import sort as sort
+from .ops.tensor_buffer import gen_tensor_buffer as gen_tensor_buffer
+from .ops.tensor_buffer import tensor_buffer_to_list_of_tensors as tensor_buffer_to_list_of_tensors
+from .ops.tensor_buffer import tensor_buffer_to_tensor as tensor_buffer_to_tensor
+from .ops.tensor_buffer import tensor_buffer_to_tensor_list as tensor_buffer_to_tensor_list
+from .ops.tensor_buffer import tensor_list_split as tensor_list_split
+from .ops.tensor_buffer import tensor_list_to_tensor_buffer as tensor_list_to_tensor_buffer
+from .ops.tensor_buffer import tensor_to_tensor_buffer as tensor_to_tensor_buffer
 from .ops.variable import get_variable as get_variable
 from .ops.watch import watch as watch
 from .ops.watch import watch_diff as watch_diff

@@ -79,8 +79,8 @@ def hosting(graph: Graph, order: Sequence[Node], fetches: Sequence[Blob], used_b
     for blob in used_by_step:
         if blob.node in inside and blob.dtype in (record, tensor_buffer):
             raise HostError(
-                f"{blob.op_name!r} of job {graph.name!r} is of {blob.dtype}, whose values have no array form: they can neither be "
-                f"watched nor assigned\n  your line  {blob.source}   {blob.source.text}\n"
+                f"{blob.op_name!r} of job {graph.name!r} is of {blob.dtype}, whose values have no array form: they "
+                f"can neither be watched nor assigned\n  your line  {blob.source}   {blob.source.text}\n"
                 f"  try        flow.tensor_buffer_to_tensor(...), or watch what is made of it"
             )
     return Hosting(

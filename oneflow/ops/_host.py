@@ -7,7 +7,7 @@ from typing import Any
 
 from .. import _dtype as dtypes
 from .._dtype import dtype
-from ..errors import ArgumentError, DtypeError, ShapeError
+from ..errors import ArgumentError, DtypeError, OneFlowError, ShapeError
 from ..graph.graph import current
 from ..graph.node import Blob
 from ..graph.op import HostRule, OpDef
@@ -15,7 +15,7 @@ from ._emit import fail, is_number, want
 
 HOST_OPS: dict[str, OpDef] = {}
 
-Outputs = list[tuple[tuple[int, ...], dtype]]
+Outputs = Sequence[tuple[tuple[int, ...], dtype]]
 
 
 def host_op(
@@ -53,9 +53,22 @@ def emit_host(
     if name is not None and not isinstance(name, str):
         fail(ArgumentError, what, f"name must be a str, got {name!r}")
     node = current(what).add(
-        op, inputs, attrs, outputs, name=name, prefix=prefix, batch_axis=0, is_dynamic=is_dynamic, is_tensor_list=is_tensor_list,
+        op, inputs, attrs, list(outputs), name=name, prefix=prefix, batch_axis=0, is_dynamic=is_dynamic,
+        is_tensor_list=is_tensor_list,
     )  # fmt: skip
     return node.outputs
+
+
+def each(function: Callable[..., Any], *columns: Sequence[Any]) -> list[Any]:
+    """``function`` of one sample after the other; an error knows which one it was about (see ``runtime/host.py``)."""
+    made = []
+    for i, sample in enumerate(zip(*columns, strict=True)):
+        try:
+            made.append(function(*sample))
+        except OneFlowError as error:
+            error.sample = i  # type: ignore[attr-defined]
+            raise
+    return made
 
 
 # --- checks

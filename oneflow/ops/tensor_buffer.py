@@ -13,7 +13,7 @@ from ..errors import ArgumentError, DtypeError, ShapeError
 from ..graph.node import Blob
 from ._arrays import label
 from ._emit import fail, want
-from ._host import emit_host, host_op, want_bool, want_buffer, want_dense, want_dtype, want_int, want_one_axis, want_sizes
+from ._host import each, emit_host, host_op, want_bool, want_buffer, want_dense, want_dtype, want_int, want_one_axis, want_sizes
 
 Array = Any
 
@@ -24,14 +24,15 @@ def _size(shape: Sequence[int]) -> int:
 
 @host_op("tensor_buffer_to_tensor", samples=True)
 def _to_tensor(buffers: Sequence[Array], *, lead: tuple[int, ...], instance_shape: tuple[int, ...], dtype: np.dtype) -> Array:
-    made = np.empty((len(buffers), *instance_shape), dtype)
-    for i, buffer in enumerate(buffers):
+    def checked(buffer: Array) -> Array:
         if buffer.shape != instance_shape or buffer.dtype != dtype:
             raise ShapeError(
-                f"element {i} is {buffer.dtype}{list(buffer.shape)}, every one must be {dtype}{list(instance_shape)}; "
+                f"is {buffer.dtype}{list(buffer.shape)}, and every one must be {dtype}{list(instance_shape)}; "
                 f"resize pictures to one size with flow.image.Resize"
             )
-        made[i] = buffer
+        return buffer
+
+    made = np.stack(each(checked, buffers)) if len(buffers) else np.empty((0, *instance_shape), dtype)
     return made.reshape(-1, *lead, *instance_shape)
 
 
@@ -90,10 +91,13 @@ def tensor_to_tensor_buffer(x: Blob, instance_dims: int, name: str | None = None
 def _list_to_buffer(arrays: tuple[Array, ...], *, count: int) -> list[Array]:
     if len(arrays) != count:
         raise ShapeError(f"the list has {len(arrays)} arrays; {count} were declared")
-    for i, array in enumerate(arrays):
+
+    def dropped(array: Array) -> Array:
         if array.shape[0] != 1:
-            raise ShapeError(f"array {i} of the list has shape {array.shape}; its axis 0 must have size 1, and is dropped")
-    return [array[0] for array in arrays]
+            raise ShapeError(f"has shape {array.shape}; its axis 0 must have size 1, and is dropped")
+        return array[0]
+
+    return each(dropped, arrays)
 
 
 def _want_list(what: str, argument: str, value: Any) -> Blob:
@@ -117,7 +121,9 @@ def tensor_list_to_tensor_buffer(input: Blob, name: str | None = None) -> Blob:
     what = label("tensor_list_to_tensor_buffer", name)
     _want_list(what, "input", input)
     outputs = [((input.shape[0],), dtypes.tensor_buffer)]
-    return emit_host(_list_to_buffer, input, outputs=outputs, name=name, prefix="TensorListToTensorBuffer", count=input.shape[0])[0]
+    return emit_host(_list_to_buffer, input, outputs=outputs, name=name, prefix="TensorListToTensorBuffer", count=input.shape[0])[
+        0
+    ]
 
 
 @host_op("tensor_buffer_to_tensor_list", samples=True)
@@ -125,7 +131,9 @@ def _buffer_to_list(buffers: Sequence[Array], *, shape: tuple[int, ...], dtype: 
     made = []
     for i, buffer in enumerate(buffers):
         if buffer.ndim != len(shape) or buffer.size > _size(shape):
-            raise ShapeError(f"element {i} has shape {buffer.shape}; it must have rank {len(shape)} and at most {_size(shape)} numbers")
+            raise ShapeError(
+                f"element {i} has shape {buffer.shape}; it must have rank {len(shape)} and at most {_size(shape)} numbers"
+            )
         made.append(buffer.astype(dtype, copy=False)[np.newaxis])
     return made
 
@@ -219,11 +227,13 @@ def gen_tensor_buffer(
 
 @host_op("tensor_buffer_to_list_of_tensors", multiple=True)
 def _to_list_of_tensors(buffers: Sequence[Array], *, shape: tuple[int, ...], dtype: np.dtype, dynamic: bool) -> tuple[Array, ...]:
-    for i, buffer in enumerate(buffers):
+    def checked(buffer: Array) -> Array:
         fits = buffer.size <= _size(shape) if dynamic else buffer.shape == shape
         if not fits or buffer.dtype != dtype:
-            raise ShapeError(f"element {i} is {buffer.dtype}{list(buffer.shape)}, it must be {dtype}{list(shape)}")
-    return tuple(buffers)
+            raise ShapeError(f"is {buffer.dtype}{list(buffer.shape)}, and it must be {dtype}{list(shape)}")
+        return buffer
+
+    return tuple(each(checked, buffers))
 
 
 def tensor_buffer_to_list_of_tensors(

@@ -44,11 +44,16 @@ def node_seed(node: Node, session_seed: int) -> int:
     return int(words[0]) << 31 | int(words[1]) >> 1
 
 
-def located(node: Node, error: Exception) -> Exception:
-    """The error of a host op, with the op and the user's line; of the same class where it is one of the library's."""
+def located(node: Node, error: Exception, first: int = 0) -> Exception:
+    """The error of a host op, with the op and the user's line; of the same class where it is one of the library's.
+
+    ``first`` is the batch's sample that the op's first one was: an error with an attribute ``sample`` counts from there.
+    """
     kind = type(error) if isinstance(error, OneFlowError) else ExecutionError
+    sample = getattr(error, "sample", None)
+    which = "" if sample is None else f"element {first + sample} "
     text = (
-        f"{node.op.name} {node.name!r} in job {node.graph.name!r}: {error if str(error) else type(error).__name__}\n"
+        f"{node.op.name} {node.name!r} in job {node.graph.name!r}: {which}{error if str(error) else type(error).__name__}\n"
         f"  your line  {node.source}   {node.source.text}"
     )
     made = Exception.__new__(kind, text)
@@ -143,14 +148,14 @@ class Section:
             values[node] = [tuple(v) if b.is_tensor_list else v for b, v in zip(node.outputs, made, strict=True)]
 
 
-def apply(node: Node, inputs: Sequence[Any], more: Mapping[str, Any]) -> list[Any]:
+def apply(node: Node, inputs: Sequence[Any], more: Mapping[str, Any], first: int = 0) -> list[Any]:
     """The outputs of one node."""
     rule = node.op.host
     assert rule is not None
     try:
         made = rule.run(*inputs, **_attrs(node), **more)
     except Exception as error:
-        raise located(node, error) from error
+        raise located(node, error, first) from error
     return list(made) if node.op.multiple else [made]
 
 
@@ -229,7 +234,7 @@ class _InParts:
         for node in self._section._parts:
             inputs = [made[b.node][b.index] if b.node in made else self._values[b.node][b.index][start:end] for b in node.inputs]
             draws = self._draws.get(node)
-            outputs = apply(node, inputs, {} if draws is None else {"draws": draws[start:end]})
+            outputs = apply(node, inputs, {} if draws is None else {"draws": draws[start:end]}, start)
             made[node] = outputs
         for (node, index), target in self._made.items():
             value = made[node][index]

@@ -94,7 +94,8 @@ def hosting(graph: Graph, order: Sequence[Node], fetches: Sequence[Blob], used_b
 
 def _check_inputs(graph: Graph, node: Node) -> None:
     for position, blob in enumerate(node.inputs):
-        culprit = next((n for n in ancestors([blob]) if n.op is OP_VARIABLE), None)
+        needed = ancestors([blob])
+        culprit = next((n for n in graph.nodes if n.op is OP_VARIABLE and n in needed), None)
         if culprit is not None:
             raise HostError(
                 f"{node.op.name} {node.name!r} of job {graph.name!r} runs on the host, before the step, and needs a value "

@@ -132,7 +132,7 @@ BUFFERS = tp.Numpy.Placeholder((2, 3))
                 flow.tensor_to_tensor_buffer(flow.layers.dense(x, 3), 1), flow.float, (3,)
             ),
             HostError,
-            "needs a value that is computed on the device: it depends on variable 'Dense-bias'",
+            "needs a value that is computed on the device: it depends on variable 'Dense-weight'",
         ),
     ],
 )  # fmt: skip

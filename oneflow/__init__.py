@@ -12,9 +12,11 @@ from . import config as config
 from . import data as data
 from . import deprecated as deprecated
 from . import distribute as distribute
+from . import distributed as distributed
 from . import env as env
 from . import errors as errors
 from . import experimental as experimental
+from . import keras as keras
 from . import layers as layers
 from . import linalg as linalg
 from . import losses as losses
@@ -22,11 +24,15 @@ from . import math as math
 from . import nn as nn
 from . import oneflow_api as oneflow_api
 from . import optimizer as optimizer
+from . import placement as placement
+from . import profiler as profiler
+from . import quantization as quantization
 from . import random as random
 from . import regularizers as regularizers
 from . import scope as scope
 from . import sysconfig as sysconfig
 from . import system as system
+from . import tensorrt as tensorrt
 from . import train as train
 from . import typing as typing
 from . import unittest as unittest
@@ -54,6 +60,7 @@ from .checkpoint.api import load_variables as load_variables
 from .checkpoint.api import save_dict as save
 from .config import FunctionConfig as ExecutionConfig
 from .config import FunctionConfig as FunctionConfig
+from .config import InitEagerGlobalSession as InitEagerGlobalSession
 from .config import eager_execution_enabled as eager_execution_enabled
 from .config import enable_eager_execution as enable_eager_execution
 from .config import function_config as function_config
@@ -137,6 +144,7 @@ from .ops.padding import reflection_pad2d as reflection_pad2d
 from .ops.padding import replication_pad2d as replication_pad2d
 from .ops.padding import same_padding as same_padding
 from .ops.padding import zero_pad2d as zero_pad2d
+from .ops.profiling import sleep_identity as sleep_identity
 from .ops.reduce import count_not_finite as count_not_finite
 from .ops.reduce import elem_cnt as elem_cnt
 from .ops.reduce import multi_count_not_finite as multi_count_not_finite
@@ -167,11 +175,16 @@ from .runtime.session import clear_default_session as clear_default_session
 from .runtime.session import manual_seed as manual_seed
 from .runtime.session import sync_default_session as sync_default_session
 from .scope import current_scope as current_scope
+from .scope import device as device
 from .scope import namespace as name_scope
 from .scope import placement as device_prior_placement
+from .scope import placement as eager_fixed_placement
 from .scope import placement as fixed_placement
+from .typing import FixedTensorDef as DeprecatedFixedTensorDef
 from .typing import FixedTensorDef as FixedTensorDef
+from .typing import MirroredTensorDef as DeprecatedMirroredTensorDef
 from .typing import MirroredTensorDef as MirroredTensorDef
+from .typing import MirroredTensorListDef as DeprecatedTensorListDef
 from .typing import MirroredTensorListDef as MirroredTensorListDef
 from .util import is_deprecated as is_deprecated
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn, Self
 
 import numpy as np
 
@@ -12,7 +13,9 @@ from . import _dtype as dtypes
 from ._dtype import dtype as Dtype
 from ._refuse import refuse
 from ._source import Source, caller
-from .errors import ArgumentError
+from .dist import Distribute, assert_is_valid_distribute, auto
+from .errors import ArgumentError, ModeError
+from .graph.node import LogicalBlobId
 
 NUMPY, LIST_NUMPY, LIST_LIST_NUMPY = "Numpy", "ListNumpy", "ListListNumpy"
 
@@ -181,7 +184,7 @@ class TensorDef:
     """
 
     kind: ClassVar[str]
-    __slots__ = ("definition", "name")
+    __slots__ = ("definition", "name", "distribute")
 
     def __init__(
         self,
@@ -195,6 +198,7 @@ class TensorDef:
             name, batch_axis = batch_axis, 0
         self.definition = define_input(self.kind, f"flow.{type(self).__name__}", shape, dtype, batch_axis)
         self.name = name
+        self.distribute = auto()
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -234,7 +238,48 @@ class TensorDef:
 
     @property
     def unique_name(self) -> str:
-        return self.logical_blob_name
+        return self.logical_blob_name + {"split": f":S{self.distribute.axis}", "broadcast": ":B"}.get(self.distribute.kind, "")
+
+    @property
+    def lbi(self) -> LogicalBlobId:
+        return LogicalBlobId(self.op_name, self.blob_name)
+
+    def with_distribute(self, distribute: Distribute) -> Self:
+        """The same definition with another layout on the devices."""
+        assert_is_valid_distribute(distribute)
+        twin = copy.copy(self)
+        twin.distribute = distribute
+        return twin
+
+    def Clone(self, op_name: str | None = None) -> Self:
+        """The same definition under another name."""
+        twin = copy.copy(self)
+        twin.name = op_name
+        return twin
+
+    def _of_the_native_runtime(self, method: str) -> NoReturn:
+        refuse(ModeError, f"{type(self).__name__}.{method} drives OneFlow's native graph builder, which does not exist here",
+               hint="make it a parameter's default; the job feeds it")  # fmt: skip
+
+    def AddAndInferOp(self, op_conf: Any) -> NoReturn:
+        """Raises ModeError: OneFlow's own graph builder calls it."""
+        self._of_the_native_runtime("AddAndInferOp")
+
+    def EagerAddAndInferOp(self, op_conf: Any) -> NoReturn:
+        """Raises ModeError: OneFlow's own graph builder calls it."""
+        self._of_the_native_runtime("EagerAddAndInferOp")
+
+    def SetBatchAxisAndSplitAxis(self, interface_blob_conf: Any) -> NoReturn:
+        """Raises ModeError: OneFlow's own graph builder calls it."""
+        self._of_the_native_runtime("SetBatchAxisAndSplitAxis")
+
+    def CheckAndAsyncPush(self, session: Any, arg_ndarray: Any) -> NoReturn:
+        """Raises ModeError: OneFlow's own session calls it."""
+        self._of_the_native_runtime("CheckAndAsyncPush")
+
+    def ToInterfaceBlobConf(self) -> NoReturn:
+        """Raises ModeError: OneFlow's own graph builder calls it."""
+        self._of_the_native_runtime("ToInterfaceBlobConf")
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.shape}, dtype={self.dtype}, batch_axis={self.batch_axis})"

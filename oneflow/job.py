@@ -24,6 +24,7 @@ from .errors import ArgumentError, FeedError, ModeError, ReturnError
 from .graph.graph import Graph, current, current_or_none, tracing
 from .graph.node import Blob, Scope
 from .initializers import from_conf as initializer_from_conf
+from .layers.quantization import AwareTraining
 from .local import LocalTensor, LocalTensorList
 from .optimizer.dict_config import optimizer_from_config
 from .runtime import devices
@@ -120,6 +121,8 @@ class JobFunction:
             raise ModeError(f"job {self.name!r} cannot be built while the body of job {current_or_none()!r} is running")
         session = self._session
         graph = Graph(self.name, train=self.train, scope=self._outer_scope(), config=self.config, source=self.source)
+        if self.config.get("enable_quantization_aware_training"):
+            graph.adapt_inputs = AwareTraining(self.config)
         with tracing(graph):
             arguments, structure = [], []
             for parameter in self._parameters:

@@ -62,6 +62,20 @@ def placement(device_tag: str, machine_device_ids: str | Iterable[str]) -> Place
     return PlacementScope(parse_placement(device_tag, machine_device_ids))
 
 
+def device(device_tag_and_id: str) -> PlacementScope:
+    """``flow.device("gpu:0")``: the placement of one device of this machine, as v0.1 writes it.
+
+    Args:
+      device_tag_and_id: "gpu:0", "cpu:1", ...
+    Raises:
+      ArgumentError: another form.
+    """
+    tag, colon, number = device_tag_and_id.partition(":") if isinstance(device_tag_and_id, str) else ("", "", "")
+    if not colon or not number.isdecimal():
+        raise ArgumentError(f'flow.device needs a string such as "gpu:0", got {device_tag_and_id!r}')
+    return placement(tag, f"0:{number}")
+
+
 def namespace(name: str) -> _ScopeContext:
     """Names of ops and variables made inside begin with ``name-``; nested ones join: ``a-b-weight``."""
     if not isinstance(name, str):
@@ -69,14 +83,22 @@ def namespace(name: str) -> _ScopeContext:
     return _ScopeContext(f"flow.scope.namespace({name!r})", lambda scope: scope.replaced(namespace=f"{scope.namespace}{name}-"))
 
 
-def consistent_view() -> View:
-    """One logical tensor, whatever the number of devices."""
-    return View("consistent")
+class consistent_view(View):
+    """``with flow.scope.consistent_view():`` one logical tensor, whatever the number of devices."""
+
+    def __init__(self) -> None:
+        super().__init__("consistent")
 
 
-def mirrored_view() -> View:
-    """One tensor a device."""
-    return View("mirrored")
+class mirrored_view(View):
+    """``with flow.scope.mirrored_view():`` one tensor a device."""
+
+    def __init__(self) -> None:
+        super().__init__("mirrored")
+
+
+DistributeConsistentStrategy = consistent_view
+DistributeMirroredStrategy = mirrored_view
 
 
 def consistent_view_enabled() -> bool:

@@ -10,6 +10,7 @@ from .._jax import jnp, lax
 from ..graph.graph import Graph, Variable
 from .analysis import LOSS_SCALE_PREFIX, STEP_PREFIX
 from .autodiff import Backward, Values
+from .indexed_slices import gather_of, keep_untouched_rows
 
 State = dict[str, Any]
 
@@ -64,7 +65,7 @@ def apply(graph: Graph, trained: list[Variable], backward: Backward, values: Val
     new: State = {}
     for optimizer in objective.optimizers:
         mine = [v for v in trained if optimizer.variables is None or v.name in optimizer.variables]
-        new.update(_update(optimizer, mine, gradients, values, state, step))
+        new.update(_update(graph, optimizer, mine, gradients, values, state, step))
     if head.train_step_blob is None:
         new[step_name] = state[step_name] + jnp.asarray(1, jnp.int64)
     if skip is not None:
@@ -73,7 +74,9 @@ def apply(graph: Graph, trained: list[Variable], backward: Backward, values: Val
     return new
 
 
-def _update(optimizer: Any, variables: list[Variable], gradients: State, values: Values, state: State, step: Any) -> State:
+def _update(
+    graph: Graph, optimizer: Any, variables: list[Variable], gradients: State, values: Values, state: State, step: Any
+) -> State:
     if optimizer.learning_rate_blob is not None:
         lr = _scalar(values, optimizer.learning_rate_blob)
     else:
@@ -91,8 +94,9 @@ def _update(optimizer: Any, variables: list[Variable], gradients: State, values:
         x, updated = optimizer.update(
             state[v.name], g, slots, lr=lr, step=step, weight_decay=optimizer.weight_decay_of(v.name)
         )  # fmt: skip
-        new[v.name] = x
-        new.update({f"{v.name}-{suffix}": updated[suffix] for suffix in suffixes})
+        mine = {v.name: x, **{f"{v.name}-{suffix}": updated[suffix] for suffix in suffixes}}
+        gather = gather_of(graph, v, optimizer)
+        new.update(mine if gather is None else keep_untouched_rows(gather, v, mine, state, values))
     return new
 
 

@@ -6,7 +6,7 @@ Every name below without an underscore is one setting; the definitions are the t
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 from .._refuse import closest, refuse
 from ..errors import ArgumentError, ConfigError, ModeError
@@ -111,6 +111,12 @@ def enable_eager_execution(val: bool = True) -> None:
                hint="leave the call out; a synchronous job (-> tp.Numpy) returns its values at once")  # fmt: skip
 
 
+def InitEagerGlobalSession() -> NoReturn:
+    """``flow.InitEagerGlobalSession``: raises ModeError, as eager mode does not exist here."""
+    refuse(ModeError, "flow.InitEagerGlobalSession: eager execution is not supported: jobs are traced once and compiled",
+           hint="leave the call out")  # fmt: skip
+
+
 def eager_execution_enabled() -> bool:
     """Always False: jobs are traced once and compiled."""
     return False
@@ -157,6 +163,6 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
-    "FunctionConfig", "FunctionDesc", "Resource", "collective_boxing", "eager_execution_enabled",
+    "FunctionConfig", "FunctionDesc", "InitEagerGlobalSession", "Resource", "collective_boxing", "eager_execution_enabled",
     "enable_eager_execution", "function_config", "inter_job_reuse_mem_strategy",
 ]  # fmt: skip

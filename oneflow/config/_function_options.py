@@ -17,8 +17,19 @@ _NCCL = "no effect: XLA inserts and fuses the collectives (OneFlow itself ignore
 _REWRITE = "no effect: the compiled program is the same with and without this graph rewrite"
 _HALF = "no effect: float16 products are accumulated in float32"
 _TENSORRT = "no effect: the job runs through XLA in its own dtypes, which is at least as precise"
-_QAT = "no effect: only quantization-aware training reads it"
 _STATES = "no effect: results do not depend on where optimizer states lie"
+
+
+def _check_indexed_slices(conf: dict[str, Any]) -> str:
+    names = conf.get("include_op_names")
+    listed = names.get("op_name") if isinstance(names, dict) and set(names) == {"op_name"} else None
+    if conf == {"enable": False}:
+        return ""
+    if not isinstance(listed, (list, tuple)) or not all(isinstance(name, str) for name in listed):
+        return 'include_op_names must be {"op_name": [names of variables]}'
+    if not set(conf) <= {"enable", "include_op_names"} or not isinstance(conf.get("enable", True), bool):
+        return "its keys are include_op_names and enable, a bool"
+    return ""
 
 
 def _switch(name: str, default: bool, effect: str, *aliases: str, implied: Any = True, **more: Any) -> Option:
@@ -44,8 +55,9 @@ FUNCTION_OPTIONS: list[Option] = [
     Option("train.loss_scale_factor", (float,), None, "Static loss scale of the dict style."),
     Option("train.num_gradient_accumulation_steps", (int,), 1, "Splits the inputs into micro-batches, one update for all.",
            refused=lambda steps: steps > 1, pending="gradient accumulation"),
-    Option("indexed_slices_optimizer_conf", (dict,), None, "Updates only the rows of a variable that a gather touched.",
-           refused=lambda conf: conf.get("enable", True), pending="row-sparse updates"),
+    Option("indexed_slices_optimizer_conf", (dict,), None,
+           "SGD and Adam update only the rows that a step gathered, of variables that one gather on axis 0 alone reads; e.g. "
+           '{"include_op_names": {"op_name": ["table"]}}.', verify=_check_indexed_slices),
     Option("optimizer_placement_optimization_mode", (str,), None, _STATES, argument="mode",
            choices=("non_distributed", "distributed_split"), aliases=("train.optimizer_placement_optimization_mode",)),
     Option("optimizer_placement_optimization_threshold", (int,), 1024, _STATES,
@@ -58,20 +70,23 @@ FUNCTION_OPTIONS: list[Option] = [
     _switch("enable_auto_mixed_precision", False,
             "Matrix products and convolutions, and what lies between them, compute in bfloat16 (float16 on a GPU with a loss "
             "scale); variables, gradients and losses stay float32."),
-    _switch("enable_quantization_aware_training", False, "Simulates int8 inference while training.", "enable_qat", refused=bool,
-            pending="quantization-aware training"),
-    _switch("qat.per_channel_weight_quantization", False, _QAT),
-    _switch("qat.symmetric", True, _QAT),
-    Option("qat.moving_min_max_momentum", (float,), 0.95, _QAT),
-    Option("qat.moving_min_max_stop_update_after_iters", (int, float), None, _QAT),
-    Option("qat.target_backend", (str,), "", _QAT, choices=("", "tensorrt", "tensorrt7", "cambricon")),
+    _switch("enable_quantization_aware_training", False,
+            "Rounds the inputs of convolutions and matrix products to 8 bits, as int8 inference will; gradients pass.",
+            "enable_qat"),
+    _switch("qat.per_channel_weight_quantization", False, "A grid for each output channel of a weight."),
+    _switch("qat.symmetric", True, "Grids around zero; otherwise from the smallest to the largest value."),
+    Option("qat.moving_min_max_momentum", (float,), 0.95, "Weight of the old extremes in their moving averages."),
+    Option("qat.moving_min_max_stop_update_after_iters", (int, float), None, "The averages stay after so many steps."),
+    Option("qat.target_backend", (str,), "", 'How scales are computed: "cambricon" uses powers of two.',
+           choices=("", "tensorrt", "tensorrt7", "cambricon")),
     _switch("enable_float_compute_for_half_gemm", True, _HALF),
     _switch("cudnn_conv_enable_pseudo_half", True, _HALF, "enable_cudnn_conv_pseudo_half", implied=REQUIRED),
     _switch("cudnn_conv_enable_true_half", False, _HALF, "enable_true_half_config_when_conv"),
     # stages
-    _switch("enable_ssp", False, "Runs a job's stages on different batches at once.", refused=bool, pending="staged execution"),
-    Option("ssp_partition_strategy", (str,), "naive_sequential", "no effect: only enable_ssp reads it"),
-    Option("ssp_partition_scope_ids", (list,), [], "no effect: only enable_ssp reads it"),
+    _switch("enable_ssp", False, "Trained variables are read as they were ssp_num_stages - ssp_stage_id calls ago, less one "
+            "(flow.experimental.scope.config around their creation)."),
+    Option("ssp_partition_strategy", (str,), "naive_sequential", "no effect: stages are where the program puts them"),
+    Option("ssp_partition_scope_ids", (list,), [], "no effect: stages are where the program puts them"),
     # convolutions
     _switch("enable_cudnn", True, _CUDNN),
     Option("cudnn_buf_limit_mbyte", (int,), 1024, _CUDNN),

@@ -27,7 +27,8 @@ class Option:
     """A row of a table of settings.
 
     ``implied`` is what a call without an argument means. ``effect`` begins with "no effect" where nothing reads the
-    value. ``refused`` tells the values that would change results but are not built, and ``pending`` why.
+    value. ``refused`` tells the values that would change results but are not built, and ``pending`` why. ``verify`` gives the
+    rule that a value breaks, or nothing.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Option:
     aliases: tuple[str, ...] = ()
     refused: Callable[[Any], bool] | None = None
     pending: str = ""
+    verify: Callable[[Any], str] | None = None
 
     @property
     def type_names(self) -> str:
@@ -75,6 +77,8 @@ class Option:
             refuse(ArgumentError, f"{spelling} must be one of {', '.join(map(repr, self.choices))}, got {value!r}")
         if self.minimum is not None and not value >= self.minimum:
             refuse(ArgumentError, f"{spelling} must be at least {self.minimum}, got {value!r}")
+        if self.verify is not None and (broken := self.verify(value)):
+            refuse(ArgumentError, f"{spelling}: {broken}, got {value!r}"[:300])
         if self.refused is not None and self.refused(value):
             refuse(ModeError, f"{spelling}({value!r}): not supported yet: {self.pending}", hint="leave this setting out")
         if not self.effect.startswith("no effect"):

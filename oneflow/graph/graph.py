@@ -117,6 +117,8 @@ class Graph:
         self.objective = Objective()
         self.returns: Any = None
         self.modules: dict[str, Any] = {}
+        # what an op about to be added gets in place of its inputs; quantization-aware training sets it
+        self.adapt_inputs: Callable[[OpDef, tuple[Blob, ...]], tuple[Blob, ...]] | None = None
         self._by_name: dict[str, Node] = {}
         self._counters: dict[str, int] = {}
 

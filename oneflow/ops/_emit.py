@@ -111,6 +111,8 @@ def _emit(op: OpDef, inputs: tuple[Blob, ...], name: str | None, prefix: str | N
                  "make an array of it: flow.tensor_buffer_to_tensor(...), or a decoder of flow.data for records")  # fmt: skip
         if x.is_tensor_list:
             fail(ArgumentError, what, f"inputs[{i}] is a list of tensors (ListListNumpy), which this op does not take", inputs)
+    if graph.adapt_inputs is not None:
+        inputs = graph.adapt_inputs(op, inputs)
     problem: Exception | None = None
     try:
         outputs = infer(op, inputs, attrs)

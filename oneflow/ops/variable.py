@@ -12,9 +12,11 @@ from .. import dist, initializers
 from .._dtype import dtype
 from .._source import caller
 from ..errors import ArgumentError, DuplicateNameError
-from ..graph.graph import Initializer, Variable, current
+from ..graph.graph import Graph, Initializer, Variable, current
 from ..graph.node import Blob
+from ..scope import graph_scope
 from ._emit import fail, want
+from .ssp import ssp_variable_proxy
 
 
 def get_variable(
@@ -101,9 +103,26 @@ def get_variable(
             fail(DuplicateNameError, what, f"{variable.name!r} already exists in this job, declared at {existing.source}", (),
                  "give this layer another name=, or pass reuse=True to share the variable")  # fmt: skip
         variable.must_agree(existing)
-        return existing.blob
+        proxy = graph.node(_proxy_name(existing.name))
+        return existing.blob if proxy is None else proxy.outputs[0]
     blob = graph.add_variable(variable).blob
     assert blob is not None
     if distribute.kind == "split":
         blob.distribute = distribute
+    if variable.trainable and graph.config is not None and graph.config.get("enable_ssp"):
+        return _stale(what, graph, blob)
     return blob
+
+
+def _proxy_name(variable_name: str) -> str:
+    return f"{variable_name}_ssp_variable_proxy"
+
+
+def _stale(what: str, graph: Graph, blob: Blob) -> Blob:
+    """What a stage reads of its variable under ``FunctionConfig.enable_ssp``."""
+    stages, stage = (graph.scope.options.get(name, -1) for name in ("ssp_num_stages", "ssp_stage_id"))
+    if not 0 <= stage < stages:
+        fail(ArgumentError, what, f"enable_ssp needs 0 <= ssp_stage_id < ssp_num_stages, got {stage} and {stages}", (),
+             "with flow.experimental.scope.config(ssp_num_stages=2, ssp_stage_id=0): around the layers of a stage")  # fmt: skip
+    with graph_scope(graph.scope.replaced(namespace="")):
+        return ssp_variable_proxy(blob, stages - stage, _proxy_name(blob.op_name))[1]

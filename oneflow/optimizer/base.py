@@ -46,12 +46,14 @@ class UpdateRule(Protocol):
       train_step_blob: int64 of shape (1,), used instead of the job's own counter where it is not None.
       loss_scale: None; or an object with ``factor``; or one with ``initial``, ``increment_period`` and ``multiplier``.
       clip: None, or a function from gradients to gradients.
+      row_sparse: whether a row may be updated by itself, where ``indexed_slices_optimizer_conf`` asks for it.
     """
 
     variables: frozenset[str] | None
     learning_rate_blob: Blob | None
     train_step_blob: Blob | None
     loss_scale: LossScalePolicy | None
+    row_sparse: bool
 
     @property
     def clip(self) -> Callable[[Sequence[Any]], list[Any]] | None: ...
@@ -92,6 +94,7 @@ class Optimizer:
     train_step_blob: Blob | None = None
     loss_scale: LossScalePolicy | None = None
     suffixes: tuple[str, ...] = ()
+    row_sparse = False
 
     def __post_init__(self) -> None:
         owner = type(self).__name__

@@ -25,6 +25,7 @@ Result = tuple[Any, dict[str, Any]]
 class _Momentum(Optimizer):
     """The rule of SGD and SGDW."""
 
+    row_sparse = True
     momentum: float
 
     def __post_init__(self) -> None:
@@ -108,6 +109,7 @@ class _Moments(Optimizer):
     epsilon: float
     do_bias_correction: bool
     suffixes = ("m", "v")
+    row_sparse = True
     conf_key: ClassVar[str] = "adam_conf"
 
     def __post_init__(self) -> None:
@@ -339,6 +341,8 @@ class LAMB(_Moments):
     Raises:
       ArgumentError: an argument of another type or outside its range; includes and excludes both given.
     """
+
+    row_sparse = False  # its rate comes from norms over the whole variable
 
     lr_scheduler: LrScheduler
     beta1: float = 0.9

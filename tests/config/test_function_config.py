@@ -31,6 +31,8 @@ def reach(config: FunctionConfig, dotted: str) -> Any:
 
 
 def sample(option: Option) -> Any:
+    if option.name == "indexed_slices_optimizer_conf":
+        return {"include_op_names": {"op_name": ["table"]}}
     return option.choices[-1] if option.choices else SAMPLES[option.types[0]]
 
 

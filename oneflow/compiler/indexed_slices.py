@@ -1,0 +1,47 @@
+"""Row-sparse updates (``FunctionConfig.indexed_slices_optimizer_conf``): rows that a step did not gather stay as they are.
+
+The gradient of a table that one ``gather`` reads is zero elsewhere, but momentum and decay would move those rows all the same.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .._jax import jnp, lax
+from ..graph.graph import Graph, Variable
+from ..graph.node import Node
+from .autodiff import Values
+
+State = dict[str, Any]
+
+
+def gather_of(graph: Graph, variable: Variable, optimizer: Any) -> Node | None:
+    """The one op that reads the variable, where its updates shall and can be row-sparse."""
+    conf = None if graph.config is None else graph.config.get("indexed_slices_optimizer_conf")
+    if not conf or not conf.get("enable", True) or variable.name not in conf["include_op_names"]["op_name"]:
+        return None
+    if not optimizer.row_sparse or optimizer.clip is not None or variable.regularizer is not None:
+        return None
+    if hasattr(optimizer.loss_scale, "increment_period"):
+        return None
+    assert variable.blob is not None
+    readers = [n for n in graph.nodes if any(b.node is variable.blob.node for b in n.inputs)]
+    if len(readers) != 1 or readers[0].op.name != "gather" or readers[0].attrs["axis"] != 0:
+        return None
+    return readers[0] if readers[0].inputs[0].node is variable.blob.node else None
+
+
+def keep_untouched_rows(gather: Node, variable: Variable, new: State, old: State, values: Values) -> State:
+    """``new``, the variable and its slots by name, with ``old`` in the rows whose index does not occur."""
+    indices = gather.inputs[1]
+    at = values[indices.node][indices.index].reshape(-1)
+    rows = variable.shape[0]
+    touched = jnp.zeros((rows,), jnp.bool_).at[jnp.where((at >= 0) & (at < rows), at, rows)].set(True, mode="drop")
+
+    def mixed(name: str, value: Any) -> Any:
+        if value.shape != variable.shape:
+            return value
+        mask = lax.broadcast_in_dim(touched, value.shape, (0,))
+        return lax.select(mask, value, old[name])
+
+    return {name: mixed(name, value) for name, value in new.items()}

@@ -1,0 +1,28 @@
+"""``flow.keras.activations``."""
+
+from __future__ import annotations
+
+from .._refuse import refuse
+from ..errors import ArgumentError
+from ..graph.node import Blob
+from ..ops import elementwise
+from ..ops.elementwise import gelu as gelu
+from ..ops.elementwise import sigmoid as sigmoid
+from ..ops.elementwise import tanh as tanh
+
+
+def relu(x: Blob, alpha: float = 0.0, max_value: float | None = None, threshold: float = 0.0, name: str | None = None) -> Blob:
+    """max(x, 0).
+
+    Args:
+      x: Blob of any shape.
+      alpha, max_value, threshold: must keep their defaults.
+      name: name of the op; made unique when omitted.
+    Returns: Blob of x's shape and dtype.
+    Raises: ArgumentError.
+    Example: >>> y = flow.keras.activations.relu(x)
+    """
+    if (alpha, max_value, threshold) != (0.0, None, 0.0):
+        refuse(ArgumentError, "keras.activations.relu: alpha, max_value and threshold must keep their defaults",
+               hint="flow.nn.leaky_relu(x, alpha), or flow.clip(x, 0, max_value)")  # fmt: skip
+    return elementwise.relu(x, name=name)

@@ -1,0 +1,110 @@
+"""Marks that show in profiles, and an op that takes its time."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from .._jax import jax
+from .._refuse import refuse
+from ..errors import ArgumentError, ModeError
+from ..graph.node import Blob
+from ._arrays import Array, label
+from ._emit import emit, fail, op, want
+
+_open: list[Any] = []
+
+
+@op("nvtx_start")
+def _nvtx_start(x: Array, *, mark: str) -> Array:
+    return x
+
+
+@op("nvtx_end")
+def _nvtx_end(x: Array, *, mark: str) -> Array:
+    return x
+
+
+def _mark(what: str, x: Any, mark_prefix: Any) -> None:
+    want.blob(what, "x", x)
+    if not isinstance(mark_prefix, str):
+        fail(ArgumentError, what, f"mark_prefix must be a str, got {mark_prefix!r}", (x,))
+
+
+def nvtx_start(x: Blob, mark_prefix: str, name: str | None = None) -> Blob:
+    """x itself: begins a range of NVIDIA's profiler in OneFlow; here profiles show every op by its own name.
+
+    Args:
+      x: Blob of any dtype.
+      mark_prefix: the range's name.
+      name: name of the op; made unique when omitted.
+    Returns: Blob of x's shape and dtype.
+    Raises: ArgumentError.
+    Example: >>> x = flow.profiler.nvtx_start(x, "encoder")
+    """
+    _mark(label("nvtx_start", name), x, mark_prefix)
+    return emit(_nvtx_start, x, name=name, mark=mark_prefix)
+
+
+def nvtx_end(x: Blob, mark_prefix: str, name: str | None = None) -> Blob:
+    """x itself: ends what ``nvtx_start`` began.
+
+    Args, Returns, Raises: as there.
+    Example: >>> x = flow.profiler.nvtx_end(x, "encoder")
+    """
+    _mark(label("nvtx_end", name), x, mark_prefix)
+    return emit(_nvtx_end, x, name=name, mark=mark_prefix)
+
+
+def range_push(range_name: str) -> None:
+    """Begins a range of the calling thread in JAX's profiler (``jax.profiler.trace``); ranges nest.
+
+    Raises: ArgumentError.
+    Example: >>> flow.profiler.range_push("validation")
+    """
+    if not isinstance(range_name, str):
+        refuse(ArgumentError, f"flow.profiler.range_push needs a str, got {range_name!r}")
+    mark = jax.profiler.TraceAnnotation(range_name)
+    mark.__enter__()
+    _open.append(mark)
+
+
+def range_pop() -> None:
+    """Ends the range that ``range_push`` began last. Raises ModeError where none is open.
+
+    Example: >>> flow.profiler.range_pop()
+    """
+    if not _open:
+        refuse(ModeError, "flow.profiler.range_pop: no range is open", hint='flow.profiler.range_push("name") first')
+    _open.pop().__exit__(None, None, None)
+
+
+def _slept(inputs: Any, outputs: Any, cotangents: Any, **attrs: Any) -> tuple[Any]:
+    return (cotangents[0],)
+
+
+@op("sleep_identity", grad=_slept)
+def _sleep_identity(x: Array, *, seconds: float) -> Array:
+    def later(value: Any) -> Any:
+        time.sleep(seconds)
+        return value
+
+    return jax.pure_callback(later, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+
+def sleep_identity(x: Blob, seconds: int, name: str | None = None) -> Blob:
+    """x itself, some time later: for looking at schedules.
+
+    Args:
+      x: Blob of any dtype.
+      seconds: >= 0.
+      name: name of the op; made unique when omitted.
+    Returns: Blob of x's shape and dtype.
+    Raises: ArgumentError.
+    Example: >>> y = flow.sleep_identity(x, 1)
+    """
+    what = label("sleep_identity", name)
+    want.blob(what, "x", x)
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds < float("inf"):
+        fail(ArgumentError, what, f"seconds must be a number >= 0, got {seconds!r}", (x,))
+    return emit(_sleep_identity, x, name=name, seconds=float(seconds))

@@ -1,0 +1,76 @@
+"""Stale reads of a variable, for stages that run ahead of its updates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .. import _dtype as dtypes
+from .._jax import jnp, lax
+from ..errors import ArgumentError
+from ..graph.graph import OP_VARIABLE, Initializer, Variable, current
+from ..graph.node import Blob
+from ._arrays import Array, label
+from ._emit import emit_many, fail, op, want
+from .elementwise import identity
+
+
+class _Zeros:
+    """First values of the buffer and its counter; the first calls read neither."""
+
+    def draw(self, shape: tuple[int, ...], dtype: np.dtype, rng: np.random.Generator) -> np.ndarray:
+        return np.zeros(shape, dtype)
+
+
+def _to_the_variable(inputs: Any, outputs: Any, cotangents: Any, **attrs: Any) -> tuple[Any, None, None]:
+    return cotangents[0], None, None
+
+
+@op("ssp_variable_proxy", multiple=True, grad=_to_the_variable, stops=(1, 2))
+def _ssp_variable_proxy(now: Array, earlier: Array, calls: Array) -> tuple[Array, Array, Array]:
+    """``earlier[k]`` is the value at the start of the call k + 1 calls ago."""
+    held = earlier.shape[0]
+    known = jnp.concatenate([now[None], earlier])
+    value = jnp.take(known, jnp.minimum(calls[0], jnp.asarray(held, calls.dtype)), axis=0)
+    return value, known[:held], lax.add(calls, jnp.ones_like(calls))
+
+
+def ssp_variable_proxy(var: Blob, buffer_size: int = 1, name: str | None = None) -> tuple[Blob, Blob]:
+    """A variable's present value, and the one it had at the end of the call ``buffer_size`` calls ago.
+
+    The second is the first value in the first ``buffer_size`` calls. Its gradient goes to the variable.
+
+    Args:
+      var: what ``flow.get_variable`` gave.
+      buffer_size: >= 1.
+      name: name of the op; made unique when omitted.
+    Returns: (ref, value): ``ref`` is ``var``, for ``flow.assign``.
+    Raises: ArgumentError.
+    Example: >>> ref, value = flow.experimental.ssp_variable_proxy(counter, buffer_size=4)
+    """
+    what = label("ssp_variable_proxy", name)
+    want.blob(what, "var", var)
+    if var.node.op is not OP_VARIABLE:
+        fail(ArgumentError, what, f"var must be a variable, but {var.op_name!r} is computed by {var.node.op.name}", (var,))
+    if isinstance(buffer_size, bool) or not isinstance(buffer_size, int) or buffer_size < 1:
+        fail(ArgumentError, what, f"buffer_size must be an int >= 1, got {buffer_size!r}", (var,))
+    if buffer_size == 1:  # what it held at the end of the call before this one
+        return var, identity(var, name=name)
+    graph = current(what)
+    if name is None:
+        name = graph.fresh_name("SspVariableProxy").removeprefix(graph.scope.namespace)
+    full = graph.scope.namespace + name
+    zeros: Initializer = _Zeros()
+
+    def state(suffix: str, shape: tuple[int, ...], dtype: dtypes.dtype) -> Blob:
+        made = Variable(f"{full}-{suffix}", shape, dtype, zeros, var.source, role="state")
+        blob = graph.add_variable(made).blob
+        assert blob is not None
+        return blob
+
+    earlier, calls = state("earlier", (buffer_size - 1, *var.shape), var.dtype), state("calls", (1,), dtypes.int64)
+    value, new_earlier, new_calls = emit_many(_ssp_variable_proxy, var, earlier, calls, name=name)
+    graph.assign(earlier, new_earlier)
+    graph.assign(calls, new_calls)
+    return var, value

@@ -1,0 +1,14 @@
+"""``flow.placement``: v0.1's name for what is current."""
+
+from __future__ import annotations
+
+from .graph.graph import current
+from .scope import PlacementScope
+
+
+def current_scope() -> PlacementScope:
+    """The placement that is current in the job being described. Raises ModeError outside jobs.
+
+    Example: >>> flow.placement.current_scope().placement.tag   # "cpu"
+    """
+    return PlacementScope(current("flow.placement.current_scope()").scope.placement)

@@ -1,0 +1,8 @@
+"""``flow.quantization``: observers and fake quantization, the pieces of quantization-aware training."""
+
+from __future__ import annotations
+
+from .layers.quantization import moving_average_min_max_observer as moving_average_min_max_observer
+from .layers.quantization import moving_average_min_maxObserver as moving_average_min_maxObserver
+from .ops.quantization import fake_quantization as fake_quantization
+from .ops.quantization import min_max_observer as min_max_observer

@@ -1,0 +1,20 @@
+"""``flow.tensorrt``: int8 calibration of TensorRT, which runs no job here."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from ._refuse import refuse
+from .errors import ModeError
+
+_INSTEAD = "FunctionConfig.enable_qat(True), or flow.quantization, simulate int8 inference"
+
+
+def cache_int8_calibration() -> NoReturn:
+    """Raises ModeError: no job runs through TensorRT, so there is no calibration to keep."""
+    refuse(ModeError, "flow.tensorrt.cache_int8_calibration: jobs are compiled by XLA, not by TensorRT", hint=_INSTEAD)
+
+
+def write_int8_calibration(path: str) -> NoReturn:
+    """Raises ModeError: no job runs through TensorRT, so there is no calibration to write."""
+    refuse(ModeError, "flow.tensorrt.write_int8_calibration: jobs are compiled by XLA, not by TensorRT", hint=_INSTEAD)

@@ -1,0 +1,94 @@
+"""indexed_slices_optimizer_conf: only rows that a step gathered move."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import oneflow as flow
+import oneflow.typing as tp
+from oneflow.errors import ArgumentError
+
+TABLE = np.random.default_rng(4).standard_normal((6, 3)).astype(np.float32)
+
+
+def embedding(optimizer, names=("table",), readers=1):
+    config = flow.FunctionConfig()
+    config.indexed_slices_optimizer_conf({"include_op_names": {"op_name": list(names)}})
+
+    @flow.global_function("train", config)
+    def train(at: tp.Numpy.Placeholder((4,), dtype=flow.int32)) -> tp.Numpy:
+        table = flow.get_variable("table", TABLE.shape, initializer=flow.zeros_initializer())
+        y = flow.gather(table, at)
+        for _ in range(readers - 1):
+            y = y + flow.gather(table, at)
+        loss = flow.math.square(y)
+        optimizer(flow.optimizer.PiecewiseConstantScheduler([], [0.1])).minimize(loss)
+        return loss
+
+    flow.load_variables({"table": TABLE})
+    return train
+
+
+def values(*names):
+    kept = flow.get_all_variables()
+    return [kept[name].numpy() for name in names]
+
+
+@pytest.mark.parametrize("names", [("table",), ("another",)])
+def test_adam(names):
+    train = embedding(lambda rate: flow.optimizer.LazyAdam(rate), names)
+    train(np.array([1, 1, 4, 4], np.int32))
+    first, m = values("table", "table-m")
+    assert (first[[0, 2, 3, 5]] == TABLE[[0, 2, 3, 5]]).all() and (m[[0, 2, 3, 5]] == 0).all()
+    train(np.array([2, 2, 2, 2], np.int32))
+    second, m2 = values("table", "table-m")
+    assert (second[2] != TABLE[2]).all()
+    untouched = [0, 1, 3, 4, 5]
+    if names == ("table",):  # duplicates are summed, and rows that are not gathered keep m, v and their values
+        assert (second[untouched] == first[untouched]).all() and (m2[untouched] == m[untouched]).all()
+        g = 2 * TABLE[2] * 4 / 12
+        np.testing.assert_allclose(m2[2], 0.1 * g, rtol=1e-5)
+    else:
+        assert (second[[1, 4]] != first[[1, 4]]).all()
+
+
+def test_weight_decay_and_momentum_touch_gathered_rows_only():
+    train = embedding(lambda rate: flow.optimizer.SGDW(rate, momentum=0.9, weight_decay=0.5))
+    for _ in range(2):
+        train(np.array([0, 3, 3, 0], np.int32))
+    table, momentum = values("table", "table-momentum")
+    assert (table[[1, 2, 4, 5]] == TABLE[[1, 2, 4, 5]]).all() and (momentum[[1, 2, 4, 5]] == 0).all()
+    assert (table[[0, 3]] != TABLE[[0, 3]]).all()
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        lambda rate: flow.optimizer.SGDW(rate, weight_decay=0.5, grad_clipping=flow.optimizer.grad_clipping.by_global_norm(1.0)),
+        lambda rate: flow.optimizer.SGDW(
+            rate, weight_decay=0.5, loss_scale_policy=flow.optimizer.loss_scale.dynamic_loss_scale()
+        ),
+        lambda rate: flow.optimizer.LAMB(rate, weight_decay=0.5),
+    ],
+)
+def test_dense_where_the_pattern_does_not_match(optimizer):
+    train = embedding(optimizer)
+    for _ in range(3):
+        train(np.array([0, 0, 0, 0], np.int32))
+    (table,) = values("table")
+    assert (table != TABLE).all()
+
+
+def test_several_gathers_stay_dense():
+    train = embedding(lambda rate: flow.optimizer.SGDW(rate, weight_decay=0.5), readers=2)
+    train(np.array([0, 0, 0, 0], np.int32))
+    assert (values("table")[0] != TABLE).all()
+
+
+@pytest.mark.parametrize(
+    "conf", [{}, {"include_op_names": ["table"]}, {"include_op_names": {"op_name": [1]}}, {"enable": True, "x": 1}]
+)
+def test_bad_settings(conf):
+    with pytest.raises(ArgumentError, match="include_op_names|its keys"):
+        flow.FunctionConfig().indexed_slices_optimizer_conf(conf)

@@ -1,44 +1,283 @@
-"""From records to arrays: pure functions of a batch. ``feature`` is the feature's name in the record."""
+"""From records to arrays: functions of a batch alone. ``feature`` is the name of a feature of the records."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from typing import Any
 
 import numpy as np
 
+from .._refuse import refuse
+from ..errors import ArgumentError, FeatureError, ImageError, RecordError
+from . import images, wire
+from ._fault import fault
 from .crops import RandomWindows
-from .records import Records
+from .records import Found, Records, list_message
+
+RAW_DTYPES = tuple(map(np.dtype, ("float32", "float64", "int8", "int32", "int64", "uint8")))
 
 
 def decode_raw(
     records: Records,
     feature: str,
     shape: Sequence[int],
-    dtype: np.dtype,
+    dtype: Any,
     *,
     dim1_varying_length: bool = False,
     auto_zero_padding: bool = False,
 ) -> np.ndarray:
-    """(N,) + shape; numbers cast to dtype, raw bytes read as int8 first. Raises FeatureError."""
-    raise NotImplementedError
+    """The numbers of a feature.
+
+    A list of numbers must have as many as ``shape`` has elements, or fewer and then zeros behind them where one of the flags is
+    set. A bytes list must hold one value; its bytes are read as int8, as many as there are up to that number, and the rest is
+    zeros.
+
+    Args:
+      records: a batch of N.
+      feature: its name.
+      shape: of one sample; () for one number.
+      dtype: NumPy's float32, float64, int8 (also for ``flow.char``), int32, int64 or uint8; values are cast to it.
+      dim1_varying_length, auto_zero_padding: whether shorter lists are accepted.
+    Returns: (N,) + shape.
+    Raises: FeatureError, RecordError.
+    Example: >>> flow.data.decode_raw(batch, "dense_fields", (13,), np.float32)
+    """
+    wanted = np.dtype(dtype)
+    if wanted not in RAW_DTYPES:
+        refuse(ArgumentError, f"the raw decoder gives float32, float64, int8, int32, int64, uint8 or char, not {wanted}")
+    size, count = math.prod(shape), len(records)
+    found = records.find(feature)
+    kinds = np.unique(found.kind).tolist() if count else []
+    shorter = dim1_varying_length or auto_zero_padding
+    if len(kinds) == 1 and kinds[0] != wire.BYTES:
+        flat, counts = _numbers(records, feature, found, kinds[0])
+        _check_counts(records, feature, counts, size, shorter, kinds[0])
+        if flat.size == count * size:
+            return flat.astype(wanted, copy=False).reshape(count, *shape)
+    made = np.zeros((count, size), wanted)
+    for kind in kinds:
+        rows = np.flatnonzero(found.kind == kind)
+        if kind == wire.BYTES:
+            for i in rows.tolist():
+                value = _single(records, feature, found, i)[:size]
+                made[i, : len(value)] = value.view(np.int8)
+            continue
+        flat, counts = _numbers(records, feature, found, kind, rows)
+        _check_counts(records, feature, counts, size, shorter, kind, rows)
+        place = np.repeat(rows * size - (np.cumsum(counts) - counts), counts) + np.arange(len(flat))
+        made.reshape(-1)[place] = flat.astype(wanted, copy=False)
+    return made.reshape(count, *shape)
+
+
+def _numbers(
+    records: Records, feature: str, found: Found, kind: int, rows: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """The values of lists of one kind: flat, and how many each record has."""
+    start, length = (found.start, found.length) if rows is None else (found.start[rows], found.length[rows])
+    data = found.data
+    at, size, plain = wire.packed(data, start, length)
+    if not plain.all():  # not packed, or in pieces: the protobuf library writes these lists anew
+        data, at, size = _packed_anew(records, feature, data, (start, length, at, size), np.flatnonzero(~plain), kind, rows)
+    if kind in (wire.FLOAT, wire.DOUBLE):
+        item = 4 if kind == wire.FLOAT else 8
+        broken = np.flatnonzero(size % item)
+        if not len(broken):
+            return wire.fixed(data, at, size, kind)
+    else:
+        flat, counts, good = wire.varints(data, at, size, kind)
+        broken = np.flatnonzero(~good)
+        if not len(broken):
+            return flat, counts
+    i = int(broken[0]) if rows is None else int(rows[broken[0]])
+    raise fault(
+        RecordError, f"a feature's {wire.KINDS[kind]} is damaged", records.where(i), feature=feature,
+        found=f"{int(size[broken[0]])} bytes that are no packed list",
+    )  # fmt: skip
+
+
+def _packed_anew(
+    records: Records,
+    feature: str,
+    data: np.ndarray,
+    spans: tuple[np.ndarray, ...],
+    odd: np.ndarray,
+    kind: int,
+    rows: np.ndarray | None,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    start, length, at, size = spans
+    message, pieces, offset = list_message(kind), [], len(data)
+    for i in odd.tolist():
+        try:
+            values = message.FromString(data[start[i] : start[i] + length[i]].tobytes())
+            values.DiscardUnknownFields()
+        except Exception as error:  # noqa: BLE001 - the protobuf library's own, which differ by implementation
+            where = records.where(i if rows is None else int(rows[i]))
+            raise fault(
+                RecordError, f"a feature's {wire.KINDS[kind]} is damaged", where, feature=feature, found=str(error)
+            ) from error
+        body = values.SerializeToString()
+        head = _head(body)
+        pieces.append(body)
+        at[i], size[i] = offset + head, len(body) - head
+        offset += len(body)
+    return np.concatenate([data, np.frombuffer(b"".join(pieces) + bytes(wire.PAD), np.uint8)]), at, size
+
+
+def _head(body: bytes) -> int:
+    """Bytes of tag and length before a packed payload."""
+    n = 1
+    while n < len(body) and body[n] & 0x80:
+        n += 1
+    return n + 1 if body else 0
+
+
+def _check_counts(
+    records: Records, feature: str, counts: np.ndarray, size: int, shorter: bool, kind: int, rows: np.ndarray | None = None
+) -> None:
+    wrong = counts > size if shorter else counts != size
+    if wrong.any():
+        first = int(np.argmax(wrong))
+        fewer = bool((counts <= size).all())
+        raise fault(
+            FeatureError, f"feature {feature!r} of a record has another size than the decoder's shape",
+            records.where(first if rows is None else int(rows[first])), feature=feature,
+            expected=f"{size} elements" + (" at most" if shorter else ""), found=f"{int(counts[first])}, in a {wire.KINDS[kind]}",
+            hint="auto_zero_padding=True fills shorter lists with zeros" if fewer else "",
+        )  # fmt: skip
+
+
+def _single(records: Records, feature: str, found: Found, i: int) -> np.ndarray:
+    """The one value of a bytes list, a view."""
+    values = bytes_values(records, feature, found, i)
+    if len(values) != 1:
+        raise fault(
+            FeatureError, f"feature {feature!r} of a record must hold one value of bytes", records.where(i), feature=feature,
+            expected="a bytes_list of 1 value", found=f"{len(values)} values",
+        )  # fmt: skip
+    return values[0]
+
+
+def bytes_values(records: Records, feature: str, found: Found, i: int) -> list[np.ndarray]:
+    """All values of record i's bytes list, uint8. Raises FeatureError where it is a list of numbers."""
+    kind = int(found.kind[i])
+    if kind != wire.BYTES:
+        raise fault(
+            FeatureError, f"feature {feature!r} of a record is of another type than the decoder takes", records.where(i),
+            feature=feature, expected="a bytes_list", found=f"a {wire.KINDS[kind]}", hint="OFRecordRawDecoder reads numbers",
+        )  # fmt: skip
+    start, length = int(found.start[i]), int(found.length[i])
+    spans = wire.bytes_spans(found.data, start, length)
+    if spans is not None:
+        values = [found.data[a : a + n] for a, n in spans]
+    else:
+        try:
+            message = list_message(wire.BYTES).FromString(found.data[start : start + length].tobytes())
+        except Exception as error:  # noqa: BLE001 - as above
+            where = records.where(i)
+            raise fault(RecordError, "a feature's bytes_list is damaged", where, feature=feature, found=str(error)) from error
+        values = [np.frombuffer(value, np.uint8) for value in message.value]
+    for value in values:
+        value.flags.writeable = False
+    return values
 
 
 def decode_bytes(records: Records, feature: str) -> list[np.ndarray]:
-    """N arrays uint8 (L,), views."""
-    raise NotImplementedError
+    """The bytes of a feature that is a bytes list of one value: N arrays uint8 (L,), read-only views.
+
+    Raises: FeatureError, RecordError.
+    """
+    found = records.find(feature)
+    return [_single(records, feature, found, i) for i in range(len(records))]
 
 
 def decode_image(
     records: Records, feature: str, color_space: str = "BGR", *, pool: Executor | None = None, corrupt: str = "raise"
 ) -> list[np.ndarray | None]:
-    """N arrays uint8 (H, W, C). With corrupt="skip" a picture that cannot be decoded is None, else it raises ImageError."""
-    raise NotImplementedError
+    """The pictures of a feature.
+
+    Args:
+      records: a batch of N.
+      feature: a bytes list of one encoded picture.
+      color_space: "BGR", "RGB" or "GRAY".
+      pool: decodes in these threads; None: in the caller's.
+      corrupt: "raise" an ImageError for a picture that cannot be decoded, or "skip" it: None stands at its place.
+    Returns: N arrays uint8 (H, W, 3), (H, W, 1) for "GRAY".
+    """
+    images.check_color_space(color_space)
+
+    def one(i: int, encoded: np.ndarray) -> np.ndarray:
+        return images.decode(encoded, color_space)
+
+    return _each_picture(records, feature, one, pool, corrupt)
 
 
 def decode_image_random_crop(
-    records: Records, feature: str, windows: RandomWindows, call: int, color_space: str = "BGR", *, pool: Executor | None = None,
+    records: Records,
+    feature: str,
+    windows: RandomWindows,
+    call: int,
+    color_space: str = "BGR",
+    *,
+    pool: Executor | None = None,
     corrupt: str = "raise",
-) -> list[np.ndarray | None]:  # fmt: skip
-    """As decode_image, each cut to a random window; ``call`` is the number of this batch (the only state there is)."""
-    raise NotImplementedError
+) -> list[np.ndarray | None]:
+    """As ``decode_image``; each picture is cut to a random window before its colours are converted.
+
+    Args:
+      windows: which draws them.
+      call: the number of this batch, from 0; all the state there is.
+    """
+    images.check_color_space(color_space)
+    draws = windows.draw(call, len(records))
+
+    def one(i: int, encoded: np.ndarray) -> np.ndarray:
+        image = images.decode(encoded, "GRAY" if color_space == "GRAY" else "BGR")
+        part = images.crop(image, windows.window(image.shape[0], image.shape[1], draws[i]))
+        return images.from_bgr(part, "RGB") if color_space == "RGB" else np.ascontiguousarray(part)
+
+    return _each_picture(records, feature, one, pool, corrupt)
+
+
+def image_decoder_random_crop_resize(
+    encoded: np.ndarray, windows: RandomWindows, draws: np.ndarray, width: int, height: int, max_num_pixels: int | None = None
+) -> np.ndarray:
+    """One encoded picture, cut to a random window and resized: uint8 (height, width, 3), RGB, bilinear.
+
+    Args:
+      encoded: uint8 bytes.
+      windows, draws: see ``RandomWindows``; ``draws`` is one row.
+      width, height: of the result.
+      max_num_pixels: bound of the window's size; None for none.
+    Raises: ImageError.
+    """
+    image = images.decode(encoded, "BGR")
+    window = windows.window(image.shape[0], image.shape[1], draws)
+    if max_num_pixels is not None and window.height * window.width > max_num_pixels:
+        raise ImageError(f"a crop of {window.width} x {window.height} pixels is more than max_num_pixels={max_num_pixels}")
+    return images.from_bgr(images.resize(images.crop(image, window), width, height, "bilinear"), "RGB")
+
+
+def _each_picture(
+    records: Records, feature: str, one: Callable[[int, np.ndarray], np.ndarray], pool: Executor | None, corrupt: str
+) -> list[np.ndarray | None]:
+    if corrupt not in ("raise", "skip"):
+        refuse(ArgumentError, f'corrupt must be "raise" or "skip", got {corrupt!r}')
+    encoded = decode_bytes(records, feature)
+
+    def safe(i: int) -> np.ndarray | ImageError:
+        try:
+            return one(i, encoded[i])
+        except ImageError as error:
+            return error
+
+    made: list[np.ndarray | None] = []
+    for i, image in enumerate(pool.map(safe, range(len(encoded))) if pool is not None else map(safe, range(len(encoded)))):
+        if not isinstance(image, ImageError):
+            made.append(image)
+        elif corrupt == "skip":
+            made.append(None)
+        else:
+            raise fault(ImageError, str(image), records.where(i), feature=feature) from image
+    return made

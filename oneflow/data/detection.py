@@ -1,26 +1,74 @@
-"""Boxes and polygons of one picture: boxes float32 (k, 4) as x1 y1 x2 y2, polygons float32 (points, 2)."""
+"""Boxes and polygons of one picture: boxes (k, 4) as x1 y1 x2 y2, polygon points (points, 2) as x y; floats, in pixels."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from .._extras import cv2
+from ..errors import DataError
+from .images import flip_of
+
 
 def flip_boxes(boxes: np.ndarray, width: int, height: int, flip_code: int) -> np.ndarray:
-    raise NotImplementedError
+    """Boxes of a picture that is flipped: x becomes width - x - 1, ends swapped; y likewise. Codes as in ``images.flip``."""
+    horizontal, vertical = flip_of(flip_code)
+    flipped = boxes.copy()
+    if horizontal:
+        flipped[:, 0], flipped[:, 2] = width - boxes[:, 2] - 1, width - boxes[:, 0] - 1
+    if vertical:
+        flipped[:, 1], flipped[:, 3] = height - boxes[:, 3] - 1, height - boxes[:, 1] - 1
+    return flipped
 
 
 def scale_boxes(boxes: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    raise NotImplementedError
+    """x * scale[0], y * scale[1]; ``scale`` as ``images.scale_of`` gives it."""
+    return boxes * np.tile(np.asarray(scale, boxes.dtype), 2)
 
 
 def flip_polygons(points: np.ndarray, width: int, height: int, flip_code: int) -> np.ndarray:
-    raise NotImplementedError
+    """Points of a picture that is flipped: x becomes width - x, y becomes height - y."""
+    horizontal, vertical = flip_of(flip_code)
+    flipped = points.copy()
+    if horizontal:
+        flipped[:, 0] = width - points[:, 0]
+    if vertical:
+        flipped[:, 1] = height - points[:, 1]
+    return flipped
 
 
 def scale_polygons(points: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    raise NotImplementedError
+    """x * scale[0], y * scale[1]."""
+    return points * np.asarray(scale, points.dtype)
 
 
 def polygons_to_mask(points: np.ndarray, index: np.ndarray, width: int, height: int) -> np.ndarray:
-    """int8 (instances, height, width); ``index`` int32 (points, 3): point in polygon, polygon in instance, instance."""
-    raise NotImplementedError
+    """Which pixels each instance covers.
+
+    Args:
+      points: floating (points, 2); rounded half to even.
+      index: integers (points, 3): number of the point in its polygon, of the polygon in its instance, of the instance.
+      width: of the picture.
+      height: of the picture.
+    Returns: int8 (instances, height, width) of 0 and 1; the polygons of one instance are filled together (even-odd).
+    Raises: DataError where points and index do not belong together.
+    """
+    if points.ndim != 2 or points.shape[1] != 2 or index.shape != (len(points), 3):
+        raise DataError(f"polygons need points (k, 2) and an index (k, 3), got {points.shape} and {index.shape}")
+    if not len(points):
+        return np.zeros((0, height, width), np.int8)
+    order, polygon, instance = np.asarray(index, np.int64).T
+    if order.min() < 0 or polygon.min() < 0 or instance.min() < 0 or instance[-1] >= len(points):
+        raise DataError("an index of polygons holds a negative number, or instances that have no point")
+    starts = np.flatnonzero(np.r_[True, (order[1:] == 0) | (np.diff(polygon) != 0) | (np.diff(instance) != 0)])
+    rounded = np.rint(points)
+    if not np.isfinite(rounded).all() or (abs(rounded) > 1 << 20).any():
+        raise DataError("a polygon's point is not a number, or lies far outside any picture")
+    whole = np.split(rounded.astype(np.int32), starts[1:])
+    mask = np.zeros((int(instance.max()) + 1, height, width), np.uint8)
+    if len(mask) > len(points):
+        raise DataError("an index of polygons names more instances than there are points")
+    for i in range(len(mask)):
+        mine = [p for p, start in zip(whole, starts, strict=True) if instance[start] == i]
+        if mine:
+            cv2.fillPoly(mask[i], mine, 1)
+    return mask.view(np.int8)

@@ -3,39 +3,279 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from typing import Any
+import secrets
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Any, NoReturn
 
+import numpy as np
+
+from .._refuse import refuse
+from ..errors import ArgumentError, DataError, PartNotFoundError, RecordError
+from . import wire
+from ._fault import Where, fault
 from .records import Records
 
 Path = str | os.PathLike[str]
 
+PREFIX = 8
+CHUNK = 1 << 20  # bytes that are read at a time, more where one record is longer
+_LENGTH = struct.Struct("<q")
+
 
 def part_name(index: int, prefix: str = "part-", suffix_length: int = -1) -> str:
-    """The name of a part file: the prefix, then the number, padded with zeros to ``suffix_length`` digits."""
-    raise NotImplementedError
+    """The name of a part file: the prefix, then the number, padded with zeros to ``suffix_length`` digits (-1: not padded).
+
+    Example: >>> flow.data.part_name(7, suffix_length=5)   # 'part-00007'
+    """
+    return f"{prefix}{index:0{max(suffix_length, 0)}d}"
 
 
 def part_paths(directory: Path, count: int, prefix: str = "part-", suffix_length: int = -1) -> list[str]:
-    """The paths of all parts of a data set. Raises PartNotFoundError, ArgumentError."""
-    raise NotImplementedError
+    """The paths of all parts of a data set, in order. Every one is looked for; their contents are not.
+
+    Args:
+      directory: where they lie; other files in it do not matter.
+      count: ``data_part_num``, > 0.
+      prefix: of each name.
+      suffix_length: digits of each number, at least; -1 for as many as it takes.
+    Raises:
+      ArgumentError: an argument of the wrong type or range.
+      PartNotFoundError: the directory or a part is not there; says which parts are.
+    Example: >>> flow.data.part_paths("imagenet/train", 256, suffix_length=5)
+    """
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        refuse(ArgumentError, f"data_part_num must be an int > 0, got {count!r}")
+    if not isinstance(directory, (str, os.PathLike)):
+        refuse(ArgumentError, f"ofrecord_dir must be a str or os.PathLike, got {directory!r}")
+    if not isinstance(prefix, str):
+        refuse(ArgumentError, f"part_name_prefix must be a str, got {prefix!r}")
+    if isinstance(suffix_length, bool) or not isinstance(suffix_length, int) or suffix_length < -1:
+        refuse(ArgumentError, f"part_name_suffix_length must be an int >= -1, got {suffix_length!r}")
+    folder = os.fspath(directory)
+    paths = [os.path.join(folder, part_name(i, prefix, suffix_length)) for i in range(count)]
+    for i, path in enumerate(paths):
+        if not os.path.isfile(path):
+            _refuse_missing(folder, path, i, count, prefix)
+    return paths
 
 
-def read_part(path: Path, chunk_bytes: int = 1 << 20) -> Iterator[Records]:
-    """All records of one part, in chunks. Raises PartNotFoundError, RecordError."""
-    raise NotImplementedError
+def _refuse_missing(folder: str, path: str, index: int, count: int, prefix: str) -> NoReturn:
+    if not os.path.isdir(folder):
+        refuse(PartNotFoundError, f"there is no directory {folder!r}", hint="check ofrecord_dir", found=[("part", path)])
+    there = sorted(n for n in os.listdir(folder) if n.startswith(prefix) and n.removeprefix(prefix).isdigit())
+    if there:
+        widths = {len(n) - len(prefix) for n in there}
+        shown = f"{len(there)} parts, {there[0]} to {there[-1]}"
+        hint = f"data_part_num={len(there)}"
+        if len(widths) == 1 and there[0].removeprefix(prefix).startswith("0") and (widths != {1}):
+            hint += f", part_name_suffix_length={widths.pop()}"
+    else:
+        names = sorted(os.listdir(folder))[:5]
+        shown = f"no name that is {prefix!r} and a number; {', '.join(names) or 'nothing'} is in it"
+        hint = "check part_name_prefix and the directory"
+    rows = [("file", path), ("directory", shown)]
+    refuse(PartNotFoundError, f"part {index} of {count} is missing: there is no file {path!r}", found=rows, hint=hint)
+
+
+def encode(record: Any) -> bytes:
+    """The bytes of an OFRecord, which may be serialised already."""
+    data = record if isinstance(record, bytes) else record.SerializeToString()
+    return _LENGTH.pack(len(data)) + data
+
+
+class PartFile:
+    """One part, open for reading at any position. May be used by several threads.
+
+    The file is read with ``pread``, not mapped: a file that somebody truncates meanwhile is an error, not a crash.
+    """
+
+    def __init__(self, path: Path):
+        self.path = os.fspath(path)
+        try:
+            self._file = open(self.path, "rb", buffering=0)  # noqa: SIM115 - closed by close()
+            self.size = os.fstat(self._file.fileno()).st_size
+        except FileNotFoundError as error:
+            raise PartNotFoundError(f"there is no part file {self.path!r}") from error
+        except OSError as error:
+            raise DataError(f"cannot open part file {self.path!r}: {error.strerror}") from error
+        if self.size == 0:
+            self.close()
+            raise fault(
+                RecordError, "a part file is empty: it must hold at least one record", Where(self.path, 0, 0), found="0 bytes",
+                hint="leave it out, and give data_part_num the number of parts that are left",
+            )  # fmt: skip
+
+    def close(self) -> None:
+        self._file.close()
+
+    def __enter__(self) -> PartFile:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.close()
+
+    def read(self, offset: int, length: int, record: int = 0) -> np.ndarray:
+        """That many bytes, and PAD zeros behind them. Raises RecordError where the file ends before."""
+        data = np.empty(length + wire.PAD, np.uint8)
+        data[length:] = 0
+        done = 0
+        while done < length:
+            try:
+                got = os.preadv(self._file.fileno(), [data.data[done:length]], offset + done)
+            except OSError as error:
+                raise fault(
+                    RecordError, f"a part file cannot be read: {error.strerror}", Where(self.path, record, offset)
+                ) from error
+            if got == 0:
+                raise self._truncated(record, offset, f"the file ends at byte {offset + done}; it has become shorter")
+            done += got
+        return data
+
+    def chunk(self, offset: int, record: int, chunk_bytes: int = CHUNK) -> tuple[Records, int]:
+        """The records from ``offset`` on, at least one, up to about ``chunk_bytes``; and the offset behind them.
+
+        Raises RecordError for the record at ``offset``; damage further on is reported when its turn comes.
+        """
+        length = min(max(chunk_bytes, PREFIX), max(self.size - offset, 0))
+        data = self.read(offset, length, record)
+        first = self._length_at(data, 0, length, offset, record)
+        if PREFIX + first > length:
+            length = PREFIX + first
+            data = self.read(offset, length, record)
+        starts, lengths, at = [], [], 0
+        view, unpack, last = data.data, _LENGTH.unpack_from, length - PREFIX
+        while at <= last:
+            size = unpack(view, at)[0]
+            stop = at + PREFIX + size
+            if size <= 0 or stop > length:
+                break
+            starts.append(at + PREFIX)
+            lengths.append(size)
+            at = stop
+        count = len(starts)
+        origin = np.zeros((count, 3), np.int64)
+        begin = np.array(starts, np.int64)
+        origin[:, 1] = np.arange(record, record + count)
+        origin[:, 2] = begin + (offset - PREFIX)
+        return Records(data, begin, np.array(lengths, np.int64), [self.path], origin), offset + at
+
+    def one(self, offset: int, record: int) -> Records:
+        """The record at ``offset``."""
+        prefix = self.read(offset, min(PREFIX, max(self.size - offset, 0)), record)
+        size = self._length_at(prefix, 0, len(prefix) - wire.PAD, offset, record)
+        data = self.read(offset + PREFIX, size, record)
+        origin = np.array([[0, record, offset]], np.int64)
+        return Records(data, np.zeros(1, np.int64), np.array([size], np.int64), [self.path], origin)
+
+    def _length_at(self, data: np.ndarray, at: int, length: int, offset: int, record: int) -> int:
+        """The length of the record whose prefix is at ``at``, if the file has room for it."""
+        if at + PREFIX > length:
+            raise self._truncated(record, offset, f"{self.size - offset} bytes are left, a length prefix has {PREFIX}")
+        size = _LENGTH.unpack_from(data.data, at)[0]
+        left = self.size - offset - PREFIX
+        if size <= 0:
+            raise fault(
+                RecordError, "a record's length is not a positive number: the file is damaged, or is no OFRecord part",
+                Where(self.path, record, offset), found=f"length {size} ({size % 2**64} as unsigned)",
+            )  # fmt: skip
+        if size > left:
+            raise self._truncated(record, offset, f"length {size}, but only {left} bytes are left in the file")
+        return size
+
+    def _truncated(self, record: int, offset: int, found: str) -> RecordError:
+        rule = "a part file ends inside a record: it is truncated or damaged, or is no OFRecord part"
+        return fault(
+            RecordError, rule, Where(self.path, record, offset), found=found, hint="make the file anew, or copy it again"
+        )
+
+
+def read_part(path: Path, chunk_bytes: int = CHUNK) -> Iterator[Records]:
+    """All records of one part, some at a time, in the file's order.
+
+    Args:
+      path: the part file.
+      chunk_bytes: about how much is in memory at a time.
+    Returns: an iterator of Records; ``records[i]`` is bytes.
+    Raises:
+      PartNotFoundError: there is no such file.
+      RecordError: the file is empty, truncated or damaged; names record and offset.
+    Example: >>> sum(len(records) for records in flow.data.read_part("part-0"))
+    """
+    with PartFile(path) as part:
+        offset = record = 0
+        while offset < part.size:
+            records, offset = part.chunk(offset, record, chunk_bytes)
+            record += len(records)
+            yield records
 
 
 class PartWriter:
-    """Writes one part file; it appears under its name when the ``with`` block ends without an exception."""
+    """Writes one part file. It appears under its name, whole and on the disk, when the ``with`` block ends without an exception.
 
-    def __init__(self, path: Path): ...
+    Args:
+      path: of the part; a file of that name is replaced.
+    Example: >>> with flow.data.PartWriter("train/part-0") as part: part.write(record)
+    """
+
+    def __init__(self, path: Path):
+        self.path = os.fspath(path)
+        folder, name = os.path.split(self.path)
+        self._temporary = os.path.join(folder, f".{name}.{secrets.token_hex(4)}.tmp")
+        self.count = 0
+        self.nbytes = 0
+        self._file = open(self._temporary, "xb", buffering=1 << 20)  # noqa: SIM115 - closed by __exit__
 
     def write(self, record: Any) -> None:
-        """Appends an OFRecord, or one serialised already."""
-        raise NotImplementedError
+        """Appends an OFRecord, or the bytes of one."""
+        data = encode(record)
+        if len(data) == PREFIX:
+            refuse(ArgumentError, "an OFRecord without features has no bytes, and a part file has no place for it")
+        self._file.write(data)
+        self.count += 1
+        self.nbytes += len(data)
 
     def __enter__(self) -> PartWriter:
         return self
 
-    def __exit__(self, *failure: object) -> None: ...
+    def __exit__(self, kind: type[BaseException] | None, *failure: object) -> None:
+        try:
+            if kind is None:
+                self._file.flush()
+                os.fsync(self._file.fileno())
+            self._file.close()
+            if kind is None:
+                if not self.count:
+                    refuse(DataError, f"part {self.path!r} got no record, and readers refuse an empty part")
+                os.replace(self._temporary, self.path)
+        finally:
+            self._file.close()
+            if os.path.exists(self._temporary):
+                os.unlink(self._temporary)
+
+
+def write_parts(
+    directory: Path, records: Sequence[Any], parts: int = 1, prefix: str = "part-", suffix_length: int = -1
+) -> list[str]:
+    """Writes records as a data set, in order, evenly over its parts.
+
+    Args:
+      directory: made where it does not exist.
+      records: OFRecords, or serialised ones; at least as many as parts.
+      parts: how many files.
+    Returns: their paths.
+    Example: >>> flow.data.write_parts("train", records, parts=4)
+    """
+    from .source import balanced
+
+    if len(records) < parts:
+        refuse(ArgumentError, f"{len(records)} records do not fill {parts} parts")
+    os.makedirs(directory, exist_ok=True)
+    paths = []
+    for i in range(parts):
+        path = os.path.join(os.fspath(directory), part_name(i, prefix, suffix_length))
+        with PartWriter(path) as part:
+            for record in records[slice(*balanced(len(records), parts, i))]:
+                part.write(record)
+        paths.append(path)
+    return paths

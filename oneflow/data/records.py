@@ -2,41 +2,269 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any, overload
 
 import numpy as np
 
+from .._extras import need
+from ..errors import ArgumentError, FeatureError, RecordError
+from . import wire
+from ._fault import Where, fault
 
-@dataclass(frozen=True, slots=True)
-class Where:
-    """A record's place: its file, its number in that file from 0, the offset of its length prefix in bytes."""
+_FILE, _RECORD, _OFFSET = range(3)
 
-    file: str
-    record: int
-    offset: int
+
+@dataclass(slots=True)
+class Found:
+    """One feature of a batch: kind numbers of ``wire`` (0: not there), and the list's body in ``data``."""
+
+    data: np.ndarray
+    kind: np.ndarray
+    start: np.ndarray
+    length: np.ndarray
+
+
+@dataclass(slots=True)
+class _Block:
+    """Bytes that several batches share, and what was found in them, once somebody has asked."""
+
+    data: np.ndarray
+    starts: np.ndarray
+    lengths: np.ndarray
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    scan: wire.Scan | None = None
+    broken: dict[int, str] = field(default_factory=dict)  # by record: what the protobuf library says
+    parsed: np.ndarray | None = None  # data, and behind it the odd records in their plain spelling
+
+    def scanned(self) -> wire.Scan:
+        with self.lock:
+            if self.scan is None:
+                scan = wire.scan(self.data, self.starts, self.lengths)
+                self.parsed = self.data
+                if scan.odd:
+                    self._add_odd(scan, np.sort(np.concatenate(scan.odd)))
+                self.scan = scan
+            return self.scan
+
+    def _add_odd(self, scan: wire.Scan, odd: np.ndarray) -> None:
+        """Has the protobuf library read what the scanner did not; what that refuses is broken."""
+        plain, rows = [], []
+        for i in odd.tolist():
+            start = int(self.starts[i])
+            try:
+                message = ofrecord().FromString(self.data[start : start + int(self.lengths[i])].tobytes())
+                message.DiscardUnknownFields()
+                plain.append(message.SerializeToString(deterministic=True))
+                rows.append(i)
+            except Exception as error:  # noqa: BLE001 - DecodeError, a RuntimeError or a ValueError, by implementation
+                self.broken[i] = str(error) or type(error).__name__
+        offset, rest = len(self.data), np.frombuffer(b"".join(plain) + bytes(wire.PAD), np.uint8)
+        lengths = np.array([len(p) for p in plain], np.int64)
+        again = wire.scan(rest, np.cumsum(lengths) - lengths, lengths, patience=1 << 30)
+        for missed in np.concatenate(again.odd).tolist() if again.odd else []:
+            self.broken[rows[missed]] = "its features cannot be read"
+        count, index = len(self.starts), np.array(rows, np.int64)
+        for key, column in again.columns.items():
+            mine = scan.columns.get(key)
+            if mine is None:
+                mine = wire.Column(np.zeros(count, np.uint8), np.zeros(count, np.int64), np.zeros(count, np.int64))
+                scan.columns[key] = mine
+            mine.kind[index], mine.start[index], mine.length[index] = column.kind, column.start + offset, column.length
+        self.parsed = np.concatenate([self.data, rest])
+
+
+def ofrecord() -> Any:
+    """The message class OFRecord. Raises MissingExtraError."""
+    need("google.protobuf", "reading OFRecords")
+    from ..core.record.record_pb2 import OFRecord
+
+    return OFRecord
+
+
+def list_message(kind: int) -> Any:
+    """The message class of a list: FloatList and the like."""
+    ofrecord()
+    from ..core.record import record_pb2
+
+    return getattr(record_pb2, ("BytesList", "FloatList", "DoubleList", "Int32List", "Int64List")[kind - 1])
 
 
 class Records:
-    """An immutable sequence of serialised OFRecords. ``records[i]`` is bytes, ``records[a:b]`` shares memory and parsing."""
+    """An immutable sequence of serialised OFRecords.
 
-    def __init__(self, data: np.ndarray, starts: np.ndarray, lengths: np.ndarray, where: Sequence[Where]): ...
+    ``records[i]`` is bytes; ``records[a:b]`` shares memory and what was found in it. Made by readers, ``Records.of`` and
+    ``Records.concat``. May be used from several threads.
+
+    Args:
+      data: uint8; at least ``wire.PAD`` bytes follow the last record.
+      starts: int64 (N,), positions in ``data``.
+      lengths: int64 (N,).
+      files: names that ``origin`` refers to.
+      origin: int64 (N, 3): number in ``files``, number of the record in that file, offset of its length prefix.
+    """
+
+    __slots__ = ("_block", "_first", "_count", "_files", "_origin")
+
+    def __init__(self, data: np.ndarray, starts: np.ndarray, lengths: np.ndarray, files: Sequence[str], origin: np.ndarray):
+        self._block = _Block(data, starts, lengths)
+        self._first, self._count = 0, len(starts)
+        self._files, self._origin = files, origin
 
     @classmethod
-    def of(cls, records: Iterable[bytes | object]) -> Records:
-        """From bytes or OFRecord messages."""
-        raise NotImplementedError
+    def of(cls, records: Iterable[Any]) -> Records:
+        """From OFRecord messages, or serialised ones."""
+        taken = [r if isinstance(r, bytes) else r.SerializeToString() for r in records]
+        count = len(taken)
+        origin = np.stack([np.zeros(count, np.int64), np.arange(count), np.zeros(count, np.int64)], axis=1)
+        return cls.joined(taken, ["<memory>"], origin)
+
+    @classmethod
+    def joined(cls, records: Sequence[bytes], files: Sequence[str], origin: np.ndarray) -> Records:
+        """From serialised records, each with its origin."""
+        lengths = np.fromiter(map(len, records), np.int64, len(records))
+        data = np.frombuffer(b"".join([*records, bytes(wire.PAD)]), np.uint8)
+        return cls(data, np.cumsum(lengths) - lengths, lengths, files, origin)
 
     @classmethod
     def concat(cls, batches: Sequence[Records]) -> Records:
-        raise NotImplementedError
+        """One batch of several, in order."""
+        if len(batches) == 1:
+            return batches[0]
+        files: dict[str, int] = {}
+        pieces, starts, origins, size = [], [], [], 0
+        for batch in batches:
+            if not len(batch):
+                continue
+            numbers = np.array([files.setdefault(f, len(files)) for f in batch._files], np.int64)
+            origin = batch.origin.copy()
+            origin[:, _FILE] = numbers[origin[:, _FILE]]
+            origins.append(origin)
+            begin, end = batch.starts[0], batch.starts[-1] + batch.lengths[-1]  # what lies between its records comes along
+            pieces.append(batch._block.data[begin:end])
+            starts.append(batch.starts + (size - begin))
+            size += len(pieces[-1])
+        data = np.concatenate([*pieces, np.zeros(wire.PAD, np.uint8)])
+        none = np.zeros(0, np.int64)
+        lengths = np.concatenate([none, *(batch.lengths for batch in batches)])
+        return cls(data, np.concatenate([none, *starts]), lengths, list(files), np.concatenate([none.reshape(0, 3), *origins]))
 
     def __len__(self) -> int:
-        raise NotImplementedError
+        return self._count
+
+    @overload
+    def __getitem__(self, i: int) -> bytes: ...
+    @overload
+    def __getitem__(self, i: slice) -> Records: ...
+    def __getitem__(self, i: int | slice) -> bytes | Records:
+        if isinstance(i, slice):
+            first, last, step = i.indices(self._count)
+            if step != 1:
+                raise ArgumentError(f"records can be sliced with step 1 only, got {step}")
+            part = object.__new__(Records)
+            part._block, part._first, part._count = self._block, self._first + first, max(last - first, 0)
+            part._files, part._origin = self._files, self._origin
+            return part
+        start, length = self._span(i)
+        return self._block.data[start : start + length].tobytes()
 
     def __iter__(self) -> Iterator[bytes]:
-        raise NotImplementedError
+        data = self._block.data.data
+        for start, length in zip(self.starts.tolist(), self.lengths.tolist(), strict=True):
+            yield bytes(data[start : start + length])
+
+    def __repr__(self) -> str:
+        return f"<{self._count} records, {self.nbytes} bytes>"
+
+    @property
+    def files(self) -> Sequence[str]:
+        """The names that ``origin`` refers to."""
+        return self._files
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the records, without their length prefixes."""
+        return int(self.lengths.sum())
+
+    @property
+    def lengths(self) -> np.ndarray:
+        return self._block.lengths[self._first : self._first + self._count]
+
+    @property
+    def starts(self) -> np.ndarray:
+        return self._block.starts[self._first : self._first + self._count]
+
+    @property
+    def origin(self) -> np.ndarray:
+        return self._origin[self._first : self._first + self._count]
 
     def where(self, i: int) -> Where:
         """Where record ``i`` came from."""
-        raise NotImplementedError
+        file, record, offset = self._origin[self._first + i].tolist()
+        return Where(self._files[file], record, offset)
+
+    def message(self, i: int) -> Any:
+        """Record ``i`` as an OFRecord message. Raises RecordError where it is damaged."""
+        try:
+            return ofrecord().FromString(self[i])
+        except RecordError:
+            raise
+        except Exception as error:  # noqa: BLE001 - as above
+            raise self._broken(i, str(error)) from error
+
+    def _span(self, i: int) -> tuple[int, int]:
+        if not -self._count <= i < self._count:
+            raise IndexError(f"record {i} of {self._count}")
+        at = self._first + i % self._count
+        return int(self._block.starts[at]), int(self._block.lengths[at])
+
+    def _broken(self, i: int, why: str) -> RecordError:
+        return fault(
+            RecordError, "a record is not a serialised OFRecord: it is damaged, or the file holds something else", self.where(i),
+            found=f"{len(self[i])} bytes; {why}", hint="python -m oneflow.data verify FILE finds all of them",
+        )  # fmt: skip
+
+    def features(self) -> list[str]:
+        """The names of the features that at least one of the records has."""
+        scan, part = self._block.scanned(), slice(self._first, self._first + self._count)
+        self._check()
+        return [key.decode("utf-8", "backslashreplace") for key, c in scan.columns.items() if c.kind[part].any()]
+
+    def _check(self) -> None:
+        """Raises RecordError for the first record that is damaged."""
+        broken = [i for i in self._block.broken if self._first <= i < self._first + self._count]
+        if broken:
+            raise self._broken(min(broken) - self._first, self._block.broken[min(broken)])
+
+    def find(self, feature: str, *, missing: bool = False) -> Found:
+        """The feature of all records. Raises RecordError for a damaged one, FeatureError where it is missing."""
+        scan = self._block.scanned()
+        self._check()
+        assert self._block.parsed is not None
+        part = slice(self._first, self._first + self._count)
+        column = scan.columns.get(feature.encode())
+        if column is None:
+            nothing = np.zeros(self._count, np.int64)
+            found = Found(self._block.parsed, nothing.astype(np.uint8), nothing, nothing)
+        else:
+            found = Found(self._block.parsed, column.kind[part], column.start[part], column.length[part])
+        if not missing and not found.kind.all():
+            raise self._missing(int(np.argmin(found.kind)), feature)
+        return found
+
+    def _missing(self, i: int, feature: str) -> FeatureError:
+        there = sorted(self.message(i).feature)
+        empty = feature in there
+        shown = ", ".join(there[:12]) + (", ..." if len(there) > 12 else "") or "no features at all"
+        rule = f"feature {feature!r} of a record has no value of any type" if empty else f"Field {feature} not found in a record"
+        hint = "" if empty else _likely(feature, there)
+        return fault(FeatureError, rule, self.where(i), feature=feature, found=shown, hint=hint)  # type: ignore[return-value]
+
+
+def _likely(name: str, known: Sequence[str]) -> str:
+    from .._refuse import closest
+
+    near = closest(name, known) if known else []
+    return f"did you mean {' or '.join(map(repr, near[:3]))}?" if near else ""

@@ -1,25 +1,61 @@
-"""The order in which records come: shards, shuffling, epochs; and a position that can be saved."""
+"""The order in which records come: shards, shuffling, epochs; and a position that can be saved.
+
+The order is a function of the arguments alone. Random numbers are counted, not carried: the k-th draw of an instance is a
+function of (seed, shard, k), so that a position is a few numbers, and, where there is a shuffle buffer, what lies in it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
+import numpy as np
+
+from .._refuse import refuse
+from ..errors import ArgumentError, DataError
+from . import _mt19937
+from .crops import uniform_words
+from .parts import CHUNK, PartFile
 from .records import Records
+
+SHUFFLE_SEED = 524287  # OneFlow's, of the order of the files
+_LARGEST_CHUNK = 64 << 20
+
+
+_Place = list[int]  # file, record, offset
+_Unit = list[tuple[bytes, _Place]]  # what the buffer holds: one record, or a batch of them
+
+
+def balanced(size: int, parts: int, i: int) -> tuple[int, int]:
+    """Where the i-th of ``parts`` contiguous pieces begins and ends; the first ones have one more where it does not divide."""
+    small, larger = divmod(size, parts)
+    begin = i * small + min(i, larger)
+    return begin, begin + small + (i < larger)
 
 
 class RecordSource:
-    """Endless records of one reader instance, in the order of OneFlow's readers. Not thread-safe: one thread takes from it.
+    """Endless records of one reader instance, in the order of OneFlow's readers. One thread at a time may use it.
+
+    Without ``random_shuffle`` records come in the order of the parts and of the records in them, cyclically. With it, a buffer
+    is filled first; then each record that is read takes the place of one drawn at random, which is given out.
 
     Args:
       paths: all parts of the data set, see ``part_paths``.
       shard: this instance's number, in [0, shards).
       shards: how many instances read the data set; each owns a contiguous range of parts (balanced split).
-      random_shuffle: emit records at random from a buffer of ``buffer_size`` records.
-      buffer_size: records.
-      shuffle_after_epoch: shuffle the order of all parts when this instance's are exhausted.
-      seed: of the buffer's draws; instances of one reader get the same seed.
+      random_shuffle: whether there is a buffer.
+      buffer_size: its size in records.
+      shuffle_after_epoch: when this instance's parts are exhausted, shuffle the order of all parts (in each instance alike) and
+        go on with the same range of the new order.
+      seed: of the buffer's draws; instances of one reader get the same.
+    Raises:
+      ArgumentError: fewer parts than shards, or a number outside its range.
+    Example: >>> source = flow.data.RecordSource(flow.data.part_paths("train", 4)); batch = source.take(32)
     """
+
+    opener: Any = PartFile
+    shuffles_first = False
 
     def __init__(
         self,
@@ -31,37 +67,193 @@ class RecordSource:
         buffer_size: int = 1024,
         shuffle_after_epoch: bool = False,
         seed: int = 0,
-    ): ...
+    ):
+        self.paths = list(paths)
+        if not 0 <= shard < shards:
+            refuse(ArgumentError, f"shard must be in [0, {shards}), got {shard}")
+        if len(self.paths) < shards:
+            refuse(
+                ArgumentError, f"{len(self.paths)} part files cannot be shared by {shards} readers: each needs one",
+                hint=f"use at most {len(self.paths)} devices, or cut the data into more parts",
+            )  # fmt: skip
+        if random_shuffle and buffer_size < 1:
+            refuse(ArgumentError, f"shuffle_buffer_size must be > 0, got {buffer_size}")
+        self._shard, self._seed = shard, seed
+        self._range = range(*balanced(len(self.paths), shards, shard))
+        self._buffer_size = buffer_size if random_shuffle else 0
+        self._shuffles_files = shuffle_after_epoch
+        self._chunk_bytes = CHUNK
+        self._file: Any = None
+        self._taken = self._drawn = 0
+        self._buffer: list[_Unit] = []
+        self._order = list(range(len(self.paths)))
+        if self._shuffles_files and self.shuffles_first:
+            _mt19937.shuffle(self._order, SHUFFLE_SEED)
+        self._epoch = 0
+        self._begin()
+
+    # --- reading on, part after part
+
+    def _begin(self) -> None:
+        self._at, self._offset, self._record = 0, 0, 0  # which of its parts, and where in it
+        self._chunk: Records | None = None  # what was read but not given out begins at its record _used
+        self._used = 0
+
+    def _next_epoch(self) -> None:
+        self._epoch += 1
+        if self._shuffles_files:
+            order = self._order.copy()
+            _mt19937.shuffle(order, SHUFFLE_SEED + self._epoch - self.shuffles_first)
+            self._order = order
+        self._begin()
+
+    def _read(self, count: int) -> Records:
+        """The next records of this instance's parts. On an error the position stays."""
+        before = self._epoch, self._order, self._at, self._offset, self._record, self._chunk, self._used
+        try:
+            pieces: list[Records] = []
+            while count:
+                if self._chunk is None or self._used == len(self._chunk):
+                    self._read_chunk()
+                assert self._chunk is not None
+                piece = self._chunk[self._used : self._used + count]
+                self._used += len(piece)
+                count -= len(piece)
+                pieces.append(piece)
+            if len(pieces) > 1:
+                wanted = 2 * sum(piece.nbytes for piece in pieces)
+                self._chunk_bytes = min(max(self._chunk_bytes, wanted), _LARGEST_CHUNK)
+            return Records.concat(pieces)
+        except BaseException:
+            self._epoch, self._order, self._at, self._offset, self._record, self._chunk, self._used = before
+            raise
+
+    def _read_chunk(self) -> None:
+        while True:
+            path = self.paths[self._order[self._range[self._at]]]
+            if self._file is None or self._file.path != path:
+                self.close()
+                self._file = self.opener(path)
+            if self._offset < self._file.size:
+                break
+            if self._at + 1 < len(self._range):
+                self._at, self._offset, self._record = self._at + 1, 0, 0
+            else:
+                self._next_epoch()
+        self._chunk, offset = self._file.chunk(self._offset, self._record, self._chunk_bytes)
+        self._used, self._offset, self._record = 0, offset, self._record + len(self._chunk)
+
+    # --- giving out
 
     def take(self, count: int) -> Records:
-        """The next ``count`` records (> 0). An error leaves the position where it was."""
-        raise NotImplementedError
+        """The next ``count`` records (> 0). Raises RecordError, PartNotFoundError, and then leaves the position where it was."""
+        if not self._buffer_size:
+            taken = self._read(count)
+        else:
+            taken = self._shuffled(count, 1)
+        self._taken += count
+        return taken
+
+    def _shuffled(self, units: int, unit: int) -> Records:
+        """``units`` units of ``unit`` records each, drawn from the buffer."""
+        missing = self._buffer_size - len(self._buffer)
+        fresh = self._units(self._read((missing + units) * unit), unit)
+        self._buffer += fresh[:missing]
+        words = uniform_words(self._seed, self._shard, self._drawn, units) >> np.uint64(32)
+        out: list[tuple[bytes, _Place]] = []
+        for i, new in zip((words * np.uint64(self._buffer_size) >> np.uint64(32)).tolist(), fresh[missing:], strict=True):
+            out += self._buffer[i]
+            self._buffer[i] = new
+        self._drawn += units
+        return Records.joined([record for record, _ in out], self.paths, np.array([place for _, place in out], np.int64))
+
+    def _units(self, records: Records, unit: int) -> list[_Unit]:
+        numbers = {path: i for i, path in enumerate(self.paths)}
+        origin = records.origin.copy()
+        origin[:, 0] = np.array([numbers[f] for f in records.files], np.int64)[origin[:, 0]]
+        every = list(zip(records, origin.tolist(), strict=True))
+        return [every[i : i + unit] for i in range(0, len(every), unit)]
+
+    # --- positions
+
+    @property
+    def epoch(self) -> int:
+        """How often this instance's parts were exhausted so far."""
+        return self._epoch
 
     def state(self) -> dict[str, Any]:
         """The position before the next record, as JSON can hold it."""
-        raise NotImplementedError
+        at, record, offset = self._at, self._record, self._offset
+        if self._chunk is not None and self._used < len(self._chunk):
+            where = self._chunk.where(self._used)
+            record, offset = where.record, where.offset
+        made = {"taken": self._taken, "epoch": self._epoch, "order": self._order, "part": at, "record": record, "offset": offset}
+        if self._buffer_size:
+            made |= {"seed": self._seed, "drawn": self._drawn, "buffer": [[place for _, place in unit] for unit in self._buffer]}
+        return made | {"parts": len(self.paths), "shard": [self._shard, self._range.start, self._range.stop]}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Goes on exactly where ``state()`` was taken. Raises DataError where the state belongs to another data set."""
-        raise NotImplementedError
+        """Goes on exactly where ``state()`` was taken, in this process or another.
+
+        Raises DataError where the state does not belong to such a reader, and then changes nothing.
+        """
+        shard = [self._shard, self._range.start, self._range.stop]
+        expected = {"parts": len(self.paths), "shard": shard}
+        if not isinstance(state, dict) or any(state.get(key) != value for key, value in expected.items()):
+            found = {key: state.get(key) for key in expected} if isinstance(state, dict) else state
+            rows = [("expected", str(expected)), ("found", str(found))]
+            hint = "resume with the same data_part_num and as many devices"
+            refuse(
+                DataError, "a reader's saved position belongs to other parts or another number of readers", found=rows, hint=hint
+            )
+        try:
+            places = [[_place(place, len(self.paths)) for place in unit] for unit in state.get("buffer", [])]
+            if places and len(places) != self._buffer_size:
+                raise ValueError(f"its buffer holds {len(places)} records, this one {self._buffer_size}")
+            order, epoch, at = [int(i) for i in state["order"]], int(state["epoch"]), int(state["part"])
+            offset, record, taken = int(state["offset"]), int(state["record"]), int(state["taken"])
+            drawn, seed = int(state.get("drawn", 0)), int(state.get("seed", self._seed))
+            if sorted(order) != list(range(len(self.paths))) or at not in range(len(self._range)) or min(offset, record) < 0:
+                raise ValueError("a number in it is outside its range")
+        except (KeyError, ValueError, TypeError) as error:
+            refuse(DataError, f"a reader's saved position cannot be used: {error!r}", hint="was a setting of the reader changed?")
+        buffer = self._reread(places)
+        self._order, self._epoch = order, epoch
+        self._begin()
+        self._at, self._offset, self._record = at, offset, record
+        self._taken, self._drawn, self._seed, self._buffer = taken, drawn, seed, buffer
+
+    def _reread(self, places: list[list[_Place]]) -> list[_Unit]:
+        """The records at these places; each part is opened once."""
+        buffer: list[_Unit] = [[(b"", place) for place in unit] for unit in places]
+        part: Any = None
+        try:
+            for (file, record, offset), i, j in sorted(
+                (place, i, j) for i, unit in enumerate(places) for j, place in enumerate(unit)
+            ):
+                if part is None or part.path != self.paths[file]:
+                    if part is not None:
+                        part.close()
+                    part = self.opener(self.paths[file])
+                buffer[i][j] = (part.one(offset, record)[0], [file, record, offset])
+        finally:
+            if part is not None:
+                part.close()
+        return buffer
 
     def close(self) -> None:
-        """Closes its files."""
+        """Closes its file; ``take`` opens it again."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def __del__(self) -> None:
+        with suppress(Exception):
+            self.close()
 
 
-class OneRecSource:
-    """As RecordSource, for OneRec files. ``take`` gives ``list[np.ndarray]`` (uint8 payloads)."""
-
-    def __init__(
-        self,
-        files: Sequence[str],
-        *,
-        shard: int = 0,
-        shards: int = 1,
-        random_shuffle: bool = False,
-        shuffle_mode: str = "instance",
-        buffer_size: int = 1024,
-        shuffle_after_epoch: bool = False,
-        verify: bool = True,
-        seed: int = 0,
-    ): ...
+def _place(value: Any, files: int) -> _Place:
+    file, record, offset = map(int, value)
+    if not 0 <= file < files or record < 0 or offset < 0:
+        raise ValueError("a record of its buffer lies nowhere")
+    return [file, record, offset]

@@ -1,0 +1,290 @@
+"""OFRecord's wire format, read for many records at once.
+
+All records of a block advance together, one map entry a step: a step costs some thirty NumPy calls, however many records there
+are. Only what protobuf's own writers produce is accepted here. A record that is spelled in another legal way, or is damaged, is
+put aside (``Scan.odd``); the protobuf library then decides which of the two it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+PAD = 64  # bytes that must follow the last record in a buffer: words are read across its end
+BYTES, FLOAT, DOUBLE, INT32, INT64 = range(1, 6)  # field numbers in Feature
+KINDS = {0: "no value", BYTES: "bytes_list", FLOAT: "float_list", DOUBLE: "double_list", INT32: "int32_list", INT64: "int64_list"}
+_NUMPY: dict[int, np.dtype] = {
+    FLOAT: np.dtype("<f4"),
+    DOUBLE: np.dtype("<f8"),
+    INT32: np.dtype(np.int32),
+    INT64: np.dtype(np.int64),
+}
+_PATIENCE = 8  # different keys in one step before a record counts as odd
+_PAYLOAD = 0x7F7F7F7F7F7F7F7F
+
+
+@dataclass(slots=True)
+class Column:
+    """One feature of every record: the number of its kind (0: not there), and where the body of its list lies."""
+
+    kind: np.ndarray
+    start: np.ndarray
+    length: np.ndarray
+
+
+@dataclass(slots=True)
+class Scan:
+    """The columns of a block by key, and the numbers of the records that were put aside."""
+
+    columns: dict[bytes, Column] = field(default_factory=dict)
+    odd: list[np.ndarray] = field(default_factory=list)
+
+
+def words_of(data: np.ndarray) -> np.ndarray:
+    """Eight bytes from every position, as little-endian integers; a view, and not aligned."""
+    return np.ndarray((max(len(data) - 7, 0),), "<i8", data, strides=(1,))
+
+
+def _length(word: np.ndarray) -> tuple[np.ndarray, np.ndarray | int]:
+    """The varint in the second and following bytes, and how many bytes it has; beyond five it is -1."""
+    rest = word >> 8
+    if not (rest & 0x80).any():
+        return rest & 0x7F, 1
+    more = (rest >> 7) & 1
+    value, size = rest & 0x7F, 1 + more
+    for i in range(1, 5):
+        value += ((rest >> i) & (0x7F << 7 * i)) * more
+        more = more & (rest >> (8 * i + 7))
+        size += more
+    return np.where(size > 5, -1, value), size
+
+
+def scan(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray, patience: int = _PATIENCE) -> Scan:
+    """Finds every feature of every record. ``data`` has PAD bytes behind the last record."""
+    words, made, count = words_of(data), Scan(), len(starts)
+    rows: np.ndarray | None = None  # None: all
+    p, end = starts, starts + lengths
+    if not (lengths > 0).all():
+        rows = np.flatnonzero(lengths > 0)
+        p, end = p[rows], end[rows]
+    while len(p):
+        word = words[p]
+        size, n = _length(word)
+        ok = ((word & 0xFF) == 0x0A) & (size >= 0)
+        q = p + 1 + n
+        stop = q + size
+        ok &= stop <= end
+        word = words[q]
+        size, n = _length(word)
+        key = q + 1 + n
+        ok &= ((word & 0xFF) == 0x0A) & (size >= 0) & (key + size + 2 <= stop)
+        if not ok.all():
+            rows = _put_aside(made, ok, rows)
+            p, end, stop, key, size = p[ok], end[ok], stop[ok], key[ok], size[ok]
+        key_size, r = size, key + size
+        word = words[r]
+        size, n = _length(word)
+        s = r + 1 + n
+        ok = ((word & 0xFF) == 0x12) & (s + size == stop)
+        empty = size == 0
+        word = words[s]
+        size, n = _length(word)
+        body = s + 1 + n
+        tag = word & 0xFF
+        kind = (tag >> 3).astype(np.uint8)
+        ok &= ((tag & 7) == 2) & (kind >= BYTES) & (kind <= INT64) & (size >= 0) & (body + size == stop) | empty
+        if empty.any():
+            kind[empty], size, body = 0, np.where(empty, 0, size), np.where(empty, stop, body)
+        if not ok.all():
+            rows = _put_aside(made, ok, rows)
+            end, stop, key, key_size, kind, body, size = (a[ok] for a in (end, stop, key, key_size, kind, body, size))
+        ok = _assign(made, count, data, words, rows, key, key_size, Column(kind, body, size), patience)
+        if ok is not None:
+            rows = _put_aside(made, ok, rows)
+            end, stop = end[ok], stop[ok]
+        going = stop < end
+        if going.all():
+            p = stop
+        else:
+            rows = np.flatnonzero(going) if rows is None else rows[going]
+            p, end = stop[going], end[going]
+    for column in made.columns.values():
+        for odd in made.odd:
+            column.kind[odd] = 0
+    return made
+
+
+def _put_aside(made: Scan, ok: np.ndarray, rows: np.ndarray | None) -> np.ndarray:
+    made.odd.append(np.flatnonzero(~ok) if rows is None else rows[~ok])
+    return np.flatnonzero(ok) if rows is None else rows[ok]
+
+
+def _assign(
+    made: Scan,
+    count: int,
+    data: np.ndarray,
+    words: np.ndarray,
+    rows: np.ndarray | None,
+    key: np.ndarray,
+    key_size: np.ndarray,
+    found: Column,
+    patience: int,
+) -> np.ndarray | None:
+    """Puts one entry of each record into the column of its key. Returns which records it did, None for all."""
+    left: np.ndarray | None = None
+    for _ in range(patience):
+        if not len(key):
+            return None
+        first = 0 if left is None else int(np.argmax(left))
+        name = data[key[first] : key[first] + key_size[first]].tobytes()
+        same = _equal(words, key, key_size, name)
+        if left is not None:
+            same &= left
+        whole = bool(same.all())
+        if whole and rows is None and name not in made.columns:
+            made.columns[name] = found
+            return None
+        column = made.columns.get(name)
+        if column is None:
+            column = Column(np.zeros(count, np.uint8), np.zeros(count, np.int64), np.zeros(count, np.int64))
+            made.columns[name] = column
+        chosen = slice(None) if whole else same
+        target = (np.flatnonzero(same) if rows is None else rows[same]) if not whole else slice(None) if rows is None else rows
+        column.kind[target], column.start[target], column.length[target] = (
+            found.kind[chosen],
+            found.start[chosen],
+            found.length[chosen],
+        )
+        if whole:
+            return None
+        left = ~same if left is None else left & ~same
+        if not left.any():
+            return None
+    return ~left if left is not None else None
+
+
+def _equal(words: np.ndarray, key: np.ndarray, key_size: np.ndarray, name: bytes) -> np.ndarray:
+    """Which keys are ``name``."""
+    size = len(name)
+    same = key_size == size
+    if size < 8:
+        if size:
+            mask = (1 << 8 * size) - 1
+            same &= (words[key] & mask) == int.from_bytes(name, "little")
+        return same
+    for at in (*range(0, size - 8, 8), size - 8):
+        if same.all():
+            same = words[key + at] == int.from_bytes(name[at : at + 8], "little", signed=True)
+        else:  # shorter keys may lie at the end of the data
+            which = np.flatnonzero(same)
+            same[which] = words[key[which] + at] == int.from_bytes(name[at : at + 8], "little", signed=True)
+    return same
+
+
+def packed(data: np.ndarray, start: np.ndarray, length: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Payloads of packed lists: start, length, and which are written as one packed field (an empty list is, too)."""
+    word = words_of(data)[start]
+    size, n = _length(word)
+    at = start + 1 + n
+    empty = length == 0
+    ok = ((word & 0xFF) == 0x0A) & (size >= 0) & (at + size == start + length) | empty
+    return np.where(empty, start, at), np.where(empty, 0, size), ok
+
+
+def gather(data: np.ndarray, start: np.ndarray, length: np.ndarray) -> np.ndarray:
+    """The spans' bytes, one behind the other, with PAD zeros behind them."""
+    total = int(length.sum())
+    made = np.empty(total + PAD, np.uint8)
+    made[total:] = 0
+    if not total:
+        return made
+    size = int(length[0])
+    if (length == size).all():
+        view = np.ndarray((len(data) - size + 1,), f"V{size}", data, strides=(1,))
+        made[:total] = view[start].view(np.uint8)
+        return made
+    before = np.cumsum(length) - length
+    made[:total] = data.take(np.repeat(start - before, length) + np.arange(total))
+    return made
+
+
+def fixed(data: np.ndarray, start: np.ndarray, length: np.ndarray, kind: int) -> tuple[np.ndarray, np.ndarray]:
+    """Values of float or double payloads: flat, and the number in each. Lengths are multiples of the item's size."""
+    dtype = _NUMPY[kind]
+    flat = gather(data, start, length)[: int(length.sum())].view(dtype)
+    return flat, length // dtype.itemsize
+
+
+def varints(data: np.ndarray, start: np.ndarray, length: np.ndarray, kind: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Values of int32 or int64 payloads: flat, the number in each, and which payloads are well-formed (others count 0)."""
+    dtype = _NUMPY[kind]
+    if len(start) and int(length.max()) <= 4:  # one or a few short numbers each: the word at the start holds them
+        short = _short_varints(data, start, length)
+        if short is not None:
+            return short.astype(dtype), np.ones(len(start), np.int64), np.ones(len(start), bool)
+    flat, total = gather(data, start, length), int(length.sum())
+    last = np.flatnonzero(flat[:total] < 0x80)  # the last byte of each number
+    size = np.diff(last, prepend=-1)
+    ends = np.cumsum(length)
+    count = np.diff(np.searchsorted(last, ends, side="left"), prepend=0) if len(start) else np.zeros(0, np.int64)
+    closed = np.ones(len(start), bool)
+    full = length > 0
+    closed[full] = flat[ends[full] - 1] < 0x80
+    if (size > 10).any():
+        closed[np.searchsorted(ends, last[size > 10], side="right")] = False
+    if not closed.all():
+        value, good, _ = varints(data, start[closed], length[closed], kind)
+        count = np.zeros(len(start), np.int64)
+        count[closed] = good
+        return value, count, closed
+    first = last - size + 1
+    value = words_of(flat)[first]
+    widest = int(size.max()) if len(size) else 0
+    value &= (1 << (8 * np.minimum(size, 7))) - 1 | np.where(size > 7, -1 << 56, 0) if widest > 7 else (1 << (8 * size)) - 1
+    value = _squeezed(value)
+    if widest > 8:
+        for extra, shift in ((8, 56), (9, 63)):
+            longer = size > extra
+            value[longer] |= (flat[first[longer] + extra].astype(np.int64) & 0x7F) << shift
+    return value.astype(dtype), count, closed
+
+
+def _squeezed(x: np.ndarray) -> np.ndarray:
+    """Takes the continuation bits out of eight bytes."""
+    x &= _PAYLOAD
+    x = (x & 0x007F007F007F007F) | ((x & 0x7F007F007F007F00) >> 1)
+    x = (x & 0x00003FFF00003FFF) | ((x & 0x3FFF00003FFF0000) >> 2)
+    return (x & 0x0FFFFFFF) | ((x & 0x0FFFFFFF00000000) >> 4)
+
+
+def _short_varints(data: np.ndarray, start: np.ndarray, length: np.ndarray) -> np.ndarray | None:
+    """One number of at most four bytes in each payload; None where that is not so."""
+    if not length.all():
+        return None
+    bits = 8 * length
+    word = words_of(data)[start] & ((1 << bits) - 1)
+    if not ((word & 0x80808080) == (0x80808080 & ((1 << (bits - 8)) - 1))).all():
+        return None
+    return _squeezed(word)
+
+
+def bytes_spans(data: np.ndarray, start: int, length: int) -> list[tuple[int, int]] | None:
+    """Start and length of every value of one bytes list; None where it is not written plainly."""
+    spans, end = [], start + length
+    while start < end:
+        if data[start] != 0x0A:
+            return None
+        size, shift, start = 0, 0, start + 1
+        while True:
+            if start >= end or shift > 28:
+                return None
+            byte = int(data[start])
+            size, shift, start = size | (byte & 0x7F) << shift, shift + 7, start + 1
+            if byte < 0x80:
+                break
+        if start + size > end:
+            return None
+        spans.append((start, size))
+        start += size
+    return spans

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,10 +14,18 @@ _DEVICES = re.compile(r"^(\d+):(\d+)(?:-(\d+))?$")
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Which devices an op runs on: a tag and (machine, device) pairs in device order."""
+    """Which devices an op runs on: a tag, (machine, device) pairs in device order, and how they are arranged.
+
+    ``hierarchy`` has the sizes of the arrangement, which the devices fill row by row: (4,), or (2, 2) for rows and columns.
+    """
 
     tag: str
     devices: tuple[tuple[int, int], ...]
+    hierarchy: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.hierarchy:
+            object.__setattr__(self, "hierarchy", (len(self.devices),))
 
     @property
     def parallel_num(self) -> int:
@@ -35,14 +44,16 @@ class Placement:
         return names
 
     def __str__(self) -> str:
-        return f"{self.tag} {','.join(self.device_name())}"
+        arranged = f" as {'x'.join(map(str, self.hierarchy))}" if len(self.hierarchy) > 1 else ""
+        return f"{self.tag} {','.join(self.device_name())}{arranged}"
 
 
-def parse_placement(tag: str, devices: str | Iterable[str]) -> Placement:
+def parse_placement(tag: str, devices: str | Iterable[str], hierarchy: Iterable[int] | None = None) -> Placement:
     """Reads ``"0:0"``, ``"0:0-3"`` or a list of such strings ("machine:first-last", inclusive).
 
     Raises:
-      ArgumentError: the tag is neither "gpu" nor "cpu", or a string does not follow the grammar.
+      ArgumentError: the tag is neither "gpu" nor "cpu", a string does not follow the grammar, or the hierarchy is not made
+        of as many devices.
     """
     if tag not in ("gpu", "cpu"):
         raise ArgumentError(f'a placement\'s device_tag must be "gpu" or "cpu", got {tag!r}')
@@ -61,7 +72,16 @@ def parse_placement(tag: str, devices: str | Iterable[str]) -> Placement:
     counts = {m: sum(1 for n, _ in found if n == m) for m, _ in found}
     if len(set(counts.values())) != 1:
         raise ArgumentError(f"every machine of a placement must give the same number of devices, got {counts}")
-    return Placement(tag, tuple(sorted(found)))
+    return Placement(tag, tuple(sorted(found)), _hierarchy(hierarchy, len(found)))
+
+
+def _hierarchy(sizes: Iterable[int] | None, devices: int) -> tuple[int, ...]:
+    if sizes is None:
+        return (devices,)
+    good = isinstance(sizes, (list, tuple)) and all(type(s) is int and s > 0 for s in sizes)
+    if not good or math.prod(sizes) != devices:
+        raise ArgumentError(f"a placement's hierarchy must be ints whose product is its {devices} devices, got {sizes!r}")
+    return tuple(sizes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from ._refuse import refuse
 from ._source import Source, caller, of_function
 from .compiler.analysis import finish
 from .compiler.program import Plan, plan
+from .compiler.storing import storage_of
 from .config import FunctionConfig, Resource
 from .dist import Placement, parse_placement
 from .errors import ArgumentError, FeedError, ModeError, ReturnError
@@ -139,10 +140,11 @@ class JobFunction:
             finish(graph)
         devices.check_placements(graph, strict=Resource.strict_devices)
         made = plan(graph, leaves)
-        session.declare_variables(self, graph.variables.values())
+        storages = {v.name: storage_of(v, graph, made.replicated) for v in graph.variables.values()}
+        session.declare_variables(self, graph.variables.values(), storages)
         self._feeds = Feeds(self.name, graph.inputs, structure)
         convert = _converter(leaves, rebuild, kinds)
-        self._delivery = Delivery(self.name, dispatcher, convert, made.watched)
+        self._delivery = Delivery(self.name, dispatcher, convert, made.watches)
         self._gives_nothing = returned is None and not self._returns.callback
         self._asynchronous = self._gives_nothing or self._returns.callback or not self._returns.annotated
         if made.host:
@@ -251,8 +253,8 @@ class JobFunction:
         _, fetched, _, token = executable.launch(feeds)
         if delivery.seconds > INTERRUPTIBLE_FROM_SECONDS:
             wait_interruptibly(flat([*fetched, *token]))
-        elif token:
-            token[0].block_until_ready()
+        for array in token:
+            array.block_until_ready()
         value = delivery.convert(fetched)
         delivery.seconds = perf_counter() - start
         return value

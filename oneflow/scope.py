@@ -50,16 +50,21 @@ class View(_ScopeContext):
         self.name = name
 
 
-def placement(device_tag: str, machine_device_ids: str | Iterable[str]) -> PlacementScope:
-    """Ops made inside run on these devices.
+def placement(device_tag: str, machine_device_ids: str | Iterable[str], hierarchy: Iterable[int] | None = None) -> PlacementScope:
+    """Ops made inside run on these devices, and the variables declared inside live there.
 
     Args:
       device_tag: "gpu" or "cpu".
       machine_device_ids: "machine:device", "machine:first-last" (inclusive), or a list of such strings.
+      hierarchy: sizes of an arrangement in rows and columns, such as (2, 4), for layouts with one entry an axis of it
+        (``flow.hierarchical_parallel_cast``); None: all devices in one row.
     Raises:
-      ArgumentError: the tag or a string is not one of these.
+      ArgumentError: the tag or a string is not one of these; the hierarchy does not hold as many devices.
+    Example:
+      >>> with flow.scope.placement("gpu", "0:0-3"):
+      ...     y = flow.layers.dense(x, 10)
     """
-    return PlacementScope(parse_placement(device_tag, machine_device_ids))
+    return PlacementScope(parse_placement(device_tag, machine_device_ids, hierarchy))
 
 
 def device(device_tag_and_id: str) -> PlacementScope:

@@ -16,6 +16,7 @@ from .. import dist
 from .._dtype import dtype as Dtype
 from .._refuse import closest
 from .._source import is_library
+from ..dist import Distribute
 from ..errors import (
     ArgumentError,
     CheckpointError,
@@ -74,7 +75,8 @@ class VariableHandle:
 
     @property
     def split_axis(self) -> int:
-        axis = None if self._variable.distribute is None else self._variable.distribute.axis
+        request = self._variable.distribute
+        axis = request.axis if isinstance(request, Distribute) else None
         return INVALID_AXIS if axis is None else axis
 
     @property

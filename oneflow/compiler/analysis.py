@@ -152,6 +152,7 @@ def _declare(
             source=source,
             role="state",
             distribute=owner.distribute if owner is not None and owner.shape == shape else None,
+            placement=owner.placement if owner is not None else graph.scope.placement,
         ),  # fmt: skip
         read=False,
     )

@@ -6,8 +6,7 @@ gradient is not calculus, and integer Blobs on the way, through which OneFlow's 
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,28 +15,15 @@ from .._jax import jax, jnp
 from ..errors import CompileError, OneFlowError
 from ..graph.node import Blob, Node
 from .analysis import flows_to
-from .precision import narrowed, narrowed_grad
+from .lowering import Lowering, Values
 
-Values = dict[Node, tuple[Any, ...]]
 Pullback = Callable[[tuple[Any, ...]], tuple[Any, ...]]
-
-
-def node_key(draws: tuple[Any, Any], node: Node) -> Any:
-    """The random key of a node in this call: of the session's seed and the node's name, or of the seed the user gave it.
-
-    ``draws`` are the session's key and the number of calls that the job has made.
-    """
-    key, calls = draws
-    seed = node.attrs.get("seed")
-    if seed is None:
-        return jax.random.fold_in(jax.random.fold_in(key, calls), zlib.crc32(node.name.encode()))
-    return jax.random.fold_in(jax.random.key(seed % 2**32, impl="threefry2x32"), calls)
 
 
 def evaluate(node: Node, values: Values, draws: Any) -> tuple[Any, ...]:
     """The node's outputs, from the values of its inputs."""
-    arrays = [values[b.node][b.index] for b in node.inputs]
-    return _located(node, lambda: _outputs(node, _function(node, draws)(*arrays)))
+    arrays = values.inputs(node)
+    return located(node, lambda: _outputs(node, values.lowering.function(node, draws)(*arrays)))
 
 
 def linearize(node: Node, values: Values, draws: Any, wanted: tuple[int, ...]) -> tuple[tuple[Any, ...], Pullback]:
@@ -45,16 +31,16 @@ def linearize(node: Node, values: Values, draws: Any, wanted: tuple[int, ...]) -
 
     The function is a pytree: it may leave one compiled function and enter another.
     """
-    arrays = tuple(values[b.node][b.index] for b in node.inputs)
-    function = _function(node, draws)
+    arrays, lowering = values.inputs(node), values.lowering
+    function = lowering.function(node, draws)
     crossing = jax.tree_util.Partial
     if node.op.grad is not None:
-        outputs = _located(node, lambda: _outputs(node, function(*arrays)))
-        return outputs, crossing(_Explicit(node, wanted), arrays, outputs)
+        outputs = located(node, lambda: _outputs(node, function(*arrays)))
+        return outputs, crossing(_Explicit(node, wanted, lowering), arrays, outputs)
 
     if any(_is_integer(arrays[i]) for i in wanted) or any(b.dtype.is_integer for b in node.outputs):
-        outputs = _located(node, lambda: _outputs(node, function(*arrays)))
-        return outputs, crossing(_Shadow(node, wanted), arrays, draws)
+        outputs = located(node, lambda: _outputs(node, function(*arrays)))
+        return outputs, crossing(_Shadow(node, wanted, lowering), arrays, draws)
 
     def of_wanted(*chosen: Any) -> Any:
         full = list(arrays)
@@ -62,7 +48,7 @@ def linearize(node: Node, values: Values, draws: Any, wanted: tuple[int, ...]) -
             full[i] = array
         return _outputs(node, function(*full))
 
-    return _located(node, lambda: jax.vjp(of_wanted, *(arrays[i] for i in wanted)))
+    return located(node, lambda: jax.vjp(of_wanted, *(arrays[i] for i in wanted)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +57,10 @@ class _Explicit:
 
     node: Node
     wanted: tuple[int, ...]
+    lowering: Lowering
 
     def __call__(self, arrays: tuple[Any, ...], outputs: tuple[Any, ...], cotangents: tuple[Any, ...]) -> tuple[Any, ...]:
-        grad = self.node.op.grad
-        assert grad is not None
-        gradients = _located(self.node, lambda: narrowed_grad(self.node, grad)(arrays, outputs, cotangents, **self.node.attrs))
+        gradients = located(self.node, lambda: self.lowering.gradient(self.node, arrays, outputs, cotangents))
         return tuple(gradients[i] for i in self.wanted)
 
 
@@ -85,9 +70,10 @@ class _Shadow:
 
     node: Node
     wanted: tuple[int, ...]
+    lowering: Lowering
 
     def __call__(self, arrays: tuple[Any, ...], draws: Any, cotangents: tuple[Any, ...]) -> tuple[Any, ...]:
-        node, function = self.node, _function(self.node, draws)
+        node, function = self.node, self.lowering.function(self.node, draws)
 
         def in_float(*chosen: Any) -> Any:
             full = [a.astype(jnp.float64) if _is_integer(a) and not node.op.stops_at(i) else a for i, a in enumerate(arrays)]
@@ -100,25 +86,18 @@ class _Shadow:
             gradients = pullback(tuple(c.astype(jnp.float64) for c in cotangents))
             return tuple(g.astype(arrays[i].dtype) for i, g in zip(self.wanted, gradients, strict=True))
 
-        return _located(node, pull)
+        return located(node, pull)
 
 
 def _is_integer(array: Any) -> bool:
     return jnp.issubdtype(array.dtype, jnp.integer)
 
 
-def _function(node: Node, draws: Any) -> Callable[..., Any]:
-    attrs: Mapping[str, Any] = node.attrs
-    if node.op.random:
-        attrs = {**attrs, "key": node_key(draws, node)}
-    return narrowed(node, lambda *arrays: node.op.define(*arrays, **attrs))
-
-
 def _outputs(node: Node, result: Any) -> tuple[Any, ...]:
     return tuple(result) if node.op.multiple else (result,)
 
 
-def _located(node: Node, run: Callable[[], Any]) -> Any:
+def located(node: Node, run: Callable[[], Any]) -> Any:
     """Runs under the node's name; an error speaks of the user's line."""
     try:
         with jax.named_scope(node.name):

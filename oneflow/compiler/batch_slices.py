@@ -8,14 +8,15 @@ about two thirds of the time (docs/benchmarks.md).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from .._jax import jax, jnp
 from ..graph.node import Blob, Node
-from .autodiff import Backward, Propagate, Pullback, Step, Values, forward
+from .autodiff import Backward, Propagate, Pullback, Step, forward
+from .lowering import Values
 
 _SAMPLES_A_SLICE = 5
 _MAX_SLICES = 10  # more gain nothing on LeNet, and compile longer
@@ -58,7 +59,7 @@ def sliced_positions(node: Node) -> tuple[int, ...]:
     return positions if several or len(positions) == 1 else ()
 
 
-def schedule(order: list[Node], keep: set[Node], used_outside: Iterable[Blob], path: set[Node]) -> list[Node | Region]:
+def schedule(order: list[Node], keep: set[Node], used_outside: Iterable[Blob], path: Collection[Node]) -> list[Node | Region]:
     """The nodes in an order of execution, with those that gain by it joined into regions.
 
     Args:
@@ -109,7 +110,7 @@ def _region(
     positions: dict[Node, tuple[int, ...]],
     readers: dict[Node, set[Node]],
     fetched: set[tuple[Node, int]],
-    path: set[Node],
+    path: Collection[Node],
 ) -> Region | None:
     heavy = sum(node.op.heavy for node in nodes)
     if not heavy:
@@ -140,7 +141,7 @@ def _region(
     if copies is None:
         return Region(
             tuple(nodes),
-            frozenset(path & {*inside, *outer}),
+            frozenset({*inside, *outer}.intersection(path)),
             False,
             bounds,
             tuple(sliced),
@@ -148,7 +149,7 @@ def _region(
             tuple((b, b) for b in exports),
         )
     pairs = tuple((b, copies[b.node].outputs[b.index]) for b in exports)
-    own = frozenset({*(copies[node] for node in nodes if node in path), *(path & {*outer})})
+    own = frozenset({*(copies[node] for node in nodes if node in path), *{*outer}.intersection(path)})
     return Region(tuple(copies.values()), own, True, bounds, tuple(sliced), tuple(whole), pairs)
 
 
@@ -186,7 +187,8 @@ def run_region(region: Region, values: Values, draws: Any) -> Propagate | None:
 
     @jax.jit
     def run_forward(whole: Any, sliced: Any) -> Any:
-        local: Values = dict(zip(region.whole, whole, strict=True))
+        local = Values(values.lowering)
+        local.update(zip(region.whole, whole, strict=True))
         local.update({node: (array,) for node, array in zip(region.sliced, sliced, strict=True)})
         size = sliced[0].shape[0]
         steps[size], pullbacks = forward(region.nodes, local, draws, region.path)

@@ -5,12 +5,13 @@ The gradient of a table that one ``gather`` reads is zero elsewhere, but momentu
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from .._jax import jnp, lax
 from ..graph.graph import Graph, Variable
 from ..graph.node import Node
-from .autodiff import Values
+from .lowering import Values
 
 State = dict[str, Any]
 
@@ -20,7 +21,7 @@ def gather_of(graph: Graph, variable: Variable, optimizer: Any) -> Node | None:
     conf = None if graph.config is None else graph.config.get("indexed_slices_optimizer_conf")
     if not conf or not conf.get("enable", True) or variable.name not in conf["include_op_names"]["op_name"]:
         return None
-    if not optimizer.row_sparse or optimizer.clip is not None or variable.regularizer is not None:
+    if not optimizer.row_sparse or optimizer.grad_clipping is not None or variable.regularizer is not None:
         return None
     if hasattr(optimizer.loss_scale, "increment_period"):
         return None
@@ -31,10 +32,10 @@ def gather_of(graph: Graph, variable: Variable, optimizer: Any) -> Node | None:
     return readers[0] if readers[0].inputs[0].node is variable.blob.node else None
 
 
-def keep_untouched_rows(gather: Node, variable: Variable, new: State, old: State, values: Values) -> State:
+def keep_untouched_rows(gather: Node, variable: Variable, new: State, old: Mapping[str, Any], values: Values) -> State:
     """``new``, the variable and its slots by name, with ``old`` in the rows whose index does not occur."""
     indices = gather.inputs[1]
-    at = values[indices.node][indices.index].reshape(-1)
+    at = values.get_blob(indices).reshape(-1)
     rows = variable.shape[0]
     touched = jnp.zeros((rows,), jnp.bool_).at[jnp.where((at >= 0) & (at < rows), at, rows)].set(True, mode="drop")
 

@@ -1,57 +1,83 @@
-"""Program: what a job compiles to. One function of (state, reads, feeds) for XLA."""
+"""Program: what a job compiles to. One function of (state, reads, feeds) for XLA, or one for each place it computes on."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from .._jax import jax, jnp
-from ..graph.graph import OP_INPUT, OP_VARIABLE, Graph
+from ..dist import Placement
+from ..graph.graph import OP_INPUT, OP_VARIABLE, Graph, Variable, Watch
 from ..graph.node import Blob, Node
 from . import precision
 from .analysis import ancestors, gradient_path, trained_variables
-from .autodiff import Backward, Propagate, Values, run_nodes
+from .autodiff import Backward, Propagate, run_nodes
 from .batch_slices import Region, run_region, schedule
 from .hosting import Hosting, hosting
-from .update import apply, seed_scale
+from .indexed_slices import gather_of
+from .layout import Layout, Meshes, Storage, mesh_axes
+from .lowering import Lowering, Values, mapped_nodes, replicated_variables
+from .update import finish, loss_count, measure, numbers, prepare, seed_scale
 
 RANDOM_STATE = "random state"  # uint32[3]: two words of seed and the number of calls made
+
+Step = Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], Any]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """What a job's executable takes and gives, decided once.
+    """What a job's program takes and gives, decided once.
 
     Attributes:
+      order: the nodes that are needed, inputs first.
+      path: those that a gradient flows through.
+      trained: the variables that the job updates.
       written: names of the state that a call replaces (donated); RANDOM_STATE last where ``random``.
       read: names of the variables that a call only reads.
-      fetches: the Blobs whose values the step gives; ``watched`` those that its watch handlers get.
+      fetches: the Blobs whose values the step gives; ``watches`` those that its watch handlers get.
+      roots: all Blobs whose values something else than a node reads.
       feeds: the Blobs whose values the step takes: inputs of the job, then results of its host stage.
       host: what runs on the host before the step.
       x64: whether 64-bit values may occur, so that calls need JAX's 64-bit mode.
-      step: ``step(state, reads, feeds)`` gives (new state, fetched values, watched values, token).
+      replicated: the variables of which each device has a value of its own.
+      mapped: the nodes whose values have a leading axis of devices.
     """
 
     graph: Graph
+    order: tuple[Node, ...]
+    path: frozenset[Node]
+    trained: tuple[Variable, ...]
     written: tuple[str, ...]
     read: tuple[str, ...]
     random: bool
     fetches: tuple[Blob, ...]
-    watched: tuple[Any, ...]
+    watches: tuple[Watch, ...]
+    roots: tuple[Blob, ...]
     feeds: tuple[Blob, ...]
     host: Hosting
     x64: bool
-    step: Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], Any]
+    replicated: frozenset[str] = frozenset()
+    mapped: frozenset[Node] = field(default_factory=frozenset)
 
     @property
     def is_empty(self) -> bool:
         """Whether the host stage gives all that a call delivers, so that nothing is left to be computed."""
-        return bool(self.host) and not (self.fetches or self.watched or self.written)
+        return bool(self.host) and not (self.fetches or self.watches or self.written)
 
-    def jitted(self) -> Any:
-        """The step under ``jax.jit``, its state donated."""
-        return jax.jit(self.step, donate_argnums=(0,) if self.written else ())
+    @property
+    def compute(self) -> list[Node]:
+        """The nodes that compute something."""
+        return [node for node in self.order if node.op not in (OP_INPUT, OP_VARIABLE)]
+
+    def load(self, name: str, stored: Any, storages: Mapping[str, Storage]) -> Any:
+        """The value of a variable (or of the random state) as the job's nodes get it."""
+        return stored if name == RANDOM_STATE else storages[name].load(stored, each=name in self.replicated)
+
+    def token_is_needed(self) -> bool:
+        """Whether no fetched value tells when the call is over: state may be donated to the next call by then, and JAX gives
+        inputs that are returned as they are before the call has run."""
+        return not any(b.node.op not in (OP_INPUT, OP_VARIABLE) for b in self.fetches)
 
 
 def plan(graph: Graph, fetches: Sequence[Blob]) -> Plan:
@@ -66,11 +92,13 @@ def plan(graph: Graph, fetches: Sequence[Blob]) -> Plan:
     if graph.train:
         roots += objective.losses
         roots += [b for o in objective.optimizers for b in (o.learning_rate_blob, o.train_step_blob) if b is not None]
+        gathers = [gather_of(graph, v, o) for v in trained for o in objective.optimizers]
+        roots += [gather.inputs[1] for gather in gathers if gather is not None]
     needed = ancestors(roots)
-    order = [node for node in graph.nodes if node in needed]
+    order = tuple(node for node in graph.nodes if node in needed)
     host = hosting(graph, order, fetches, roots[len(fetches) :])
     on_host = set(host.nodes)
-    order = [node for node in order if node not in on_host]
+    order = tuple(node for node in order if node not in on_host)
     fetches = [b for b in fetches if b.node not in on_host]
     roots = [b for b in roots if b.node not in on_host]
     precision.assign(graph, order)
@@ -84,11 +112,14 @@ def plan(graph: Graph, fetches: Sequence[Blob]) -> Plan:
     feeds = (*_step_inputs(graph, host, order, roots), *host.boundary)
     x64 = graph.train or any(_may_be_wide(b.node, b) for node in order for b in node.outputs)
     x64 |= any(b.dtype.name in ("int64", "float64") for b in host.boundary)
-    step = _make_step(graph, order, path, trained, written_order, read_order, feeds, tuple(fetches), watches, roots)
-    return Plan(graph, written_order, read_order, random, tuple(fetches), watches, feeds, host, x64, step)
+    replicated = replicated_variables(graph)
+    return Plan(
+        graph, order, frozenset(path), tuple(trained), written_order, read_order, random, tuple(fetches), watches,
+        tuple(roots), feeds, host, x64, replicated, mapped_nodes(graph.nodes, replicated),
+    )  # fmt: skip
 
 
-def _step_inputs(graph: Graph, host: Hosting, order: list[Node], roots: Sequence[Blob]) -> list[Blob]:
+def _step_inputs(graph: Graph, host: Hosting, order: Sequence[Node], roots: Sequence[Blob]) -> list[Blob]:
     """The job's inputs, without those that the host stage alone reads."""
     read = {b.node for node in order for b in node.inputs} | {b.node for b in roots}
     return [spec.blob for i, spec in enumerate(graph.inputs) if i not in host.inputs or spec.blob.node in read]
@@ -101,74 +132,117 @@ def _may_be_wide(node: Node, blob: Blob) -> bool:
     return blob.dtype.name == "float64"
 
 
-def _make_step(
-    graph: Graph,
-    order: list[Node],
-    path: set[Node],
-    trained: list[Any],
-    written: tuple[str, ...],
-    read: tuple[str, ...],
-    feed_blobs: tuple[Blob, ...],
-    fetches: tuple[Blob, ...],
-    watches: tuple[Any, ...],
-    used_outside: Sequence[Blob],
-) -> Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], Any]:
-    variable_nodes = [node for node in order if node.op is OP_VARIABLE]
-    compute = [node for node in order if node.op not in (OP_INPUT, OP_VARIABLE)]
-    watched_nodes = {w.blob.node for w in watches if w.diff}
-    computed = any(b.node.op not in (OP_INPUT, OP_VARIABLE) for b in fetches)
+def feed_layout(blob: Blob, placement: Placement, is_mapped: bool) -> Layout:
+    """How a feed lies on the devices that read it: split along its batch axis where that gives even pieces."""
+    if is_mapped:
+        return Layout(placement, (0,) * len(placement.hierarchy))
+    split = Layout(placement, (blob.batch_axis,) + (None,) * (len(placement.hierarchy) - 1))
+    return split if blob.batch_axis >= 0 and split.is_even(blob.shape) else Layout.whole(placement)
+
+
+def single(plan: Plan, storages: Mapping[str, Storage], meshes: Meshes | None) -> Any:
+    """The whole job as one function under ``jax.jit``, its state donated; ``meshes`` is None for JAX's default device."""
+    step = _make_step(plan, storages, meshes)
+    donated = (0,) if plan.written else ()
+    if meshes is None:
+        return jax.jit(step, donate_argnums=donated)
+    placement = plan.graph.scope.placement if not plan.compute else plan.compute[0].scope.placement
+    whole = meshes.sharding(placement, ())
+
+    def of_state(name: str) -> Any:
+        return whole if name == RANDOM_STATE else meshes.sharding(storages[name].layout.placement, storages[name].spec)
+
+    def of_feed(blob: Blob) -> Any:
+        is_mapped = blob.node in plan.mapped
+        layout = feed_layout(blob, placement, is_mapped)
+        return meshes.sharding(placement, layout.spec(blob.ndim + is_mapped))
+
+    def of_value(blob: Blob) -> Any:  # the call gives whole values; each device's own stay where they are
+        return meshes.sharding(placement, (mesh_axes(placement),)) if blob.node in plan.mapped else whole
+
+    written, read = tuple(map(of_state, plan.written)), tuple(map(of_state, plan.read))
+    feeds = tuple(map(of_feed, plan.feeds))
+    fetched, watched = tuple(map(of_value, plan.fetches)), tuple(of_value(w.blob) for w in plan.watches)
+    token = (whole,) if plan.token_is_needed() else ()
+    return jax.jit(
+        step, donate_argnums=donated, in_shardings=(written, read, feeds), out_shardings=(written, fetched, watched, token)
+    )
+
+
+def _make_step(plan: Plan, storages: Mapping[str, Storage], meshes: Meshes | None) -> Step:
+    graph = plan.graph
+    variable_nodes = [node for node in plan.order if node.op is OP_VARIABLE]
+    compute = plan.compute
+    watched_nodes = {w.blob.node for w in plan.watches if w.diff}
+    lowering = Lowering(meshes, plan.mapped)
+    slices = meshes is None
 
     def step(state_arrays: Sequence[Any], read_arrays: Sequence[Any], feeds: Sequence[Any]) -> Any:
-        state = dict(zip(written, state_arrays, strict=True))
-        variables = {**state, **dict(zip(read, read_arrays, strict=True))}
-        values = _fed(feed_blobs, feeds)
-        draws: Any = None
-        if RANDOM_STATE in state:
-            words = state[RANDOM_STATE]
-            draws = jax.random.wrap_key_data(words[:2], impl="threefry2x32"), words[2]
+        stored = {**dict(zip(plan.written, state_arrays, strict=True)), **dict(zip(plan.read, read_arrays, strict=True))}
+        variables = {name: plan.load(name, array, storages) for name, array in stored.items()}
+        values = Values(lowering)
+        for blob, feed in zip(plan.feeds, feeds, strict=True):
+            values.set_blob(blob, lowering.fed(blob, feed))
+        draws = draws_of(variables.get(RANDOM_STATE))
         for node in variable_nodes:
             values[node] = (variables[node.attrs["variable"]],)
         propagates: list[Propagate] = []
-        for item in schedule(compute, watched_nodes, used_outside, path):
+        items = schedule(compute, watched_nodes, plan.roots, plan.path) if slices else compute
+        for item in items:
             if isinstance(item, Region):
                 propagate = run_region(item, values, draws)
                 propagates += [propagate] if propagate is not None else []
             else:
-                propagates += run_nodes([item], values, draws, path)
+                propagates += run_nodes([item], values, draws, plan.path)
 
-        new = {name: values[blob.node][blob.index] for name, blob in graph.assigns.items()}
+        new = {name: values.get_blob(blob) for name, blob in graph.assigns.items()}
         backward = Backward()
         if graph.train:
-            scale = seed_scale(graph, variables)
-            for loss in graph.objective.losses:
-                value = values[loss.node][loss.index]
-                backward.add(loss, jnp.broadcast_to(jnp.asarray(scale, value.dtype), value.shape))
+            seed_losses(graph, [(b, values.get_blob(b)) for b in graph.objective.losses], variables, backward)
             backward.run(propagates)
-            new.update(apply(graph, trained, backward, values, variables))
-        if RANDOM_STATE in state:
-            new[RANDOM_STATE] = state[RANDOM_STATE].at[2].add(jnp.uint32(1))
-        new_state = tuple(new.get(name, state[name]) for name in written)
-        fetched = tuple(values[b.node][b.index] for b in fetches)
-        watched = tuple(_watched(w, values, backward) for w in watches)
-        # something that is ready when the whole call is: state may be donated to the next call by then, and JAX gives
-        # inputs that are returned as they are before the call has run
-        token = () if computed else (jnp.zeros((1,), jnp.uint8),)
+            raw = {v.name: backward.get(v.blob) for v in plan.trained if v.blob is not None}
+            first = graph.objective.losses[0]
+            shape = values.get_blob(first).shape[first.node in plan.mapped :]
+            known = numbers(graph, values, variables, loss_count(first, shape))
+            gradients = prepare(plan.trained, raw, variables, known)
+            new.update(finish(graph, gradients, variables, known, measure(graph, gradients), counts=True))
+        if RANDOM_STATE in variables:
+            new[RANDOM_STATE] = advanced(variables[RANDOM_STATE])
+        new_state = tuple(
+            storages[name].store(new[name]) if name in new and name in storages else new.get(name, stored[name])
+            for name in plan.written
+        )
+        fetched = tuple(values.get_blob(b) for b in plan.fetches)
+        watched = tuple(watched_value(w, values, backward) for w in plan.watches)
+        token = (jnp.zeros((1,), jnp.uint8),) if plan.token_is_needed() else ()
         return new_state, fetched, watched, token
 
     step.__name__ = step.__qualname__ = f"job_{graph.name}"
     return step
 
 
-def _fed(blobs: Sequence[Blob], feeds: Sequence[Any]) -> Values:
-    """Values of the nodes that something else than the step made; a host node's other outputs are None."""
-    made: dict[Node, list[Any]] = {b.node: [None] * len(b.node.outputs) for b in blobs}
-    for blob, feed in zip(blobs, feeds, strict=True):
-        made[blob.node][blob.index] = feed
-    return {node: tuple(outputs) for node, outputs in made.items()}
+def draws_of(random_state: Any) -> Any:
+    """What random ops draw from in this call: the session's key and the number of calls made."""
+    if random_state is None:
+        return None
+    return jax.random.wrap_key_data(random_state[:2], impl="threefry2x32"), random_state[2]
 
 
-def _watched(watch: Any, values: Values, backward: Backward) -> Any:
-    value = values[watch.blob.node][watch.blob.index]
+def advanced(random_state: Any) -> Any:
+    """The random state of the next call."""
+    return random_state.at[2].add(jnp.uint32(1))
+
+
+def seed_losses(graph: Graph, losses: Iterable[tuple[Blob, Any]], variables: Mapping[str, Any], backward: Backward) -> None:
+    """Begins the backward pass: ones, times the loss scale, at these losses, given with something of their shapes and dtypes."""
+    scale = seed_scale(graph, variables)
+    for loss, value in losses:
+        backward.add(loss, jnp.broadcast_to(jnp.asarray(scale, value.dtype), value.shape))
+
+
+def watched_value(watch: Watch, values: Values, backward: Backward) -> Any:
+    """What a watch handler is given."""
+    value = values.get_blob(watch.blob)
     if not watch.diff:
         return value
     gradient = backward.get(watch.blob)

@@ -1,16 +1,23 @@
-"""From raw gradients to new parameters: averaging, loss scale, regularizers, clipping, update rules."""
+"""From raw gradients to new parameters: averaging, loss scale, regularizers, clipping, update rules.
+
+Three steps, because variables may live on different devices: the gradients of each place are prepared there, what rules
+need to know of all gradients (a norm, whether any is infinite) is measured and added up, then each place updates its own.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from .._jax import jnp, lax
 from ..graph.graph import Graph, Variable
+from ..graph.node import Blob
 from .analysis import LOSS_SCALE_PREFIX, STEP_PREFIX
-from .autodiff import Backward, Values
 from .indexed_slices import gather_of, keep_untouched_rows
+from .lowering import Values
 
 State = dict[str, Any]
 
@@ -19,90 +26,148 @@ def is_dynamic_scale(policy: Any) -> bool:
     return policy is not None and hasattr(policy, "increment_period")
 
 
-def seed_scale(graph: Graph, state: State) -> Any:
+def counters(graph: Graph) -> list[str]:
+    """The names of the state that steps count with."""
+    head = graph.objective.optimizers[0]
+    names = [STEP_PREFIX + graph.name] if head.train_step_blob is None else []
+    return names + (_scale_names(graph) if is_dynamic_scale(head.loss_scale) else [])
+
+
+def _scale_names(graph: Graph) -> list[str]:
+    return [f"{LOSS_SCALE_PREFIX}{graph.name}-{what}" for what in ("LossScale", "GoodStepCounter")]
+
+
+def seed_scale(graph: Graph, state: Mapping[str, Any]) -> Any:
     """What the gradients are multiplied by while they flow: 1.0, the static factor, or the current dynamic scale."""
     policy = graph.objective.optimizers[0].loss_scale
     if policy is None:
         return 1.0
     if is_dynamic_scale(policy):
-        return state[f"{LOSS_SCALE_PREFIX}{graph.name}-LossScale"][0]
+        return state[_scale_names(graph)[0]][0]
     return float(policy.factor)
 
 
-def loss_count(graph: Graph, values: Values) -> int:
-    """What OneFlow divides gradients by: the elements of one loss, or the size of its axis 0 where that varies."""
-    loss = graph.objective.losses[0]
-    shape = values[loss.node][loss.index].shape
+def loss_count(loss: Blob, shape: Sequence[int]) -> int:
+    """What OneFlow divides gradients by: the elements of one loss (of one device's in the mirrored view), or the size of
+    its axis 0 where that varies."""
     return int(shape[0]) if loss.is_dynamic else int(np.prod(shape))
 
 
-def apply(graph: Graph, trained: list[Variable], backward: Backward, values: Values, state: State) -> State:
-    """The new values of parameters, optimizer slots and counters, by name."""
-    objective = graph.objective
-    head = objective.optimizers[0]
-    scale = seed_scale(graph, state)
-    count = loss_count(graph, values)
-    gradients: dict[str, Any] = {}
-    for variable in trained:
-        assert variable.blob is not None
-        g = backward.get(variable.blob)
-        value = state[variable.name]
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """What a step's updates need to know besides gradients: scalars of the whole job.
+
+    ``rates`` holds one learning rate an optimizer, None where its schedule gives it; ``values`` has what rules read.
+    """
+
+    step: Any
+    scale: Any
+    count: int
+    rates: tuple[Any, ...]
+    values: Values
+
+
+def numbers(graph: Graph, values: Values, state: Mapping[str, Any], count: int) -> Numbers:
+    """The scalars of this call; ``values`` has the Blobs that rules name, ``count`` is the loss count."""
+    optimizers = graph.objective.optimizers
+    blob = optimizers[0].train_step_blob
+    step = state[STEP_PREFIX + graph.name][0] if blob is None else _scalar(values, blob)
+    rates = tuple(None if o.learning_rate_blob is None else _scalar(values, o.learning_rate_blob) for o in optimizers)
+    return Numbers(step, seed_scale(graph, state), count, rates, values)
+
+
+def prepare(variables: Sequence[Variable], raw: Mapping[str, Any], state: Mapping[str, Any], known: Numbers) -> State:
+    """Gradients of the mean loss with their regularizers, by variable; None in ``raw`` means zero."""
+    found: State = {}
+    for variable in variables:
+        value, g = state[variable.name], raw[variable.name]
         if g is None:
             g = jnp.zeros_like(value)
-        if count != 1:
-            g = g * jnp.asarray(1.0 / count, g.dtype)
-        if not (isinstance(scale, float) and scale == 1.0):
-            g = g * (jnp.asarray(1.0, jnp.float32) / scale).astype(g.dtype)
-        gradients[variable.name] = g
+        if known.count != 1:
+            g = g * jnp.asarray(1.0 / known.count, g.dtype)
+        if not (isinstance(known.scale, float) and known.scale == 1.0):
+            g = g * (jnp.asarray(1.0, jnp.float32) / known.scale).astype(g.dtype)
+        if variable.regularizer is not None:
+            g = g + variable.regularizer.gradient(value).astype(g.dtype)
+        found[variable.name] = g
+    return found
 
-    skip = None
-    if is_dynamic_scale(head.loss_scale):
-        bad = sum(jnp.sum(~jnp.isfinite(g), dtype=jnp.int64) for g in gradients.values())
-        skip = bad > 0
-    step_name = STEP_PREFIX + graph.name
-    step = state[step_name][0] if head.train_step_blob is None else _scalar(values, head.train_step_blob)
 
+def measure(graph: Graph, gradients: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What must be known of all gradients: for each optimizer what its clipping asks for (or None), and how many numbers are
+    not finite (or None). Measures of several places are added."""
+    optimizers = graph.objective.optimizers
+    found: list[Any] = []
+    for optimizer in optimizers:
+        mine = [g for name, g in gradients.items() if updates(optimizer, name)]
+        found.append(optimizer.grad_clipping.measure(mine) if optimizer.grad_clipping is not None and mine else None)
+    dynamic = is_dynamic_scale(optimizers[0].loss_scale)
+    bad = sum(jnp.sum(~jnp.isfinite(g), dtype=jnp.int64) for g in gradients.values()) if dynamic else None
+    return (*found, bad)
+
+
+def measures_anything(graph: Graph) -> bool:
+    """Whether updates must know of all gradients."""
+    optimizers = graph.objective.optimizers
+    return is_dynamic_scale(optimizers[0].loss_scale) or any(o.grad_clipping is not None for o in optimizers)
+
+
+def add_measures(parts: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
+    """The sum of what several places measured."""
+
+    def total(terms: Sequence[Any]) -> Any:
+        there = [t for t in terms if t is not None]
+        return sum(there[1:], start=there[0]) if there else None
+
+    return tuple(total(terms) for terms in zip(*parts, strict=True))
+
+
+def finish(
+    graph: Graph, gradients: Mapping[str, Any], state: Mapping[str, Any], known: Numbers, measured: tuple[Any, ...], counts: bool
+) -> State:
+    """The new values of the variables with gradients here and of their optimizer slots; with ``counts``, of the counters."""
+    head = graph.objective.optimizers[0]
+    skip = measured[-1] > 0 if is_dynamic_scale(head.loss_scale) else None
     new: State = {}
-    for optimizer in objective.optimizers:
-        mine = [v for v in trained if optimizer.variables is None or v.name in optimizer.variables]
-        new.update(_update(graph, optimizer, mine, gradients, values, state, step))
-    if head.train_step_blob is None:
+    for i, optimizer in enumerate(graph.objective.optimizers):
+        mine = {name: g for name, g in gradients.items() if updates(optimizer, name)}
+        if not mine:
+            continue
+        if optimizer.grad_clipping is not None:
+            mine = dict(zip(mine, optimizer.grad_clipping.scaled(list(mine.values()), measured[i]), strict=True))
+        rate = known.rates[i] if known.rates[i] is not None else optimizer.learning_rate(known.step)
+        new.update(_update(graph, optimizer, mine, state, rate, known))
+    if counts and head.train_step_blob is None:
+        step_name = STEP_PREFIX + graph.name
         new[step_name] = state[step_name] + jnp.asarray(1, jnp.int64)
     if skip is not None:
         new = {name: lax.select(jnp.broadcast_to(skip, value.shape), state[name], value) for name, value in new.items()}
-        new.update(_adjusted_scale(graph, head.loss_scale, skip, state))
+        if counts:
+            new.update(_adjusted_scale(graph, head.loss_scale, skip, state))
     return new
 
 
-def _update(
-    graph: Graph, optimizer: Any, variables: list[Variable], gradients: State, values: Values, state: State, step: Any
-) -> State:
-    if optimizer.learning_rate_blob is not None:
-        lr = _scalar(values, optimizer.learning_rate_blob)
-    else:
-        lr = optimizer.learning_rate(step)
-    processed = []
-    for v in variables:
-        g = gradients[v.name]
-        processed.append(g if v.regularizer is None else g + v.regularizer.gradient(state[v.name]).astype(g.dtype))
-    if optimizer.clip is not None and processed:
-        processed = optimizer.clip(processed)
+def updates(optimizer: Any, name: str) -> bool:
+    """Whether the optimizer updates the trained variable of that name."""
+    return optimizer.variables is None or name in optimizer.variables
+
+
+def _update(graph: Graph, optimizer: Any, gradients: Mapping[str, Any], state: Mapping[str, Any], rate: Any, step: Any) -> State:
     new: State = {}
-    for v, g in zip(variables, processed, strict=True):
-        suffixes = [slot.suffix for slot in optimizer.slots(v)]
-        slots = {suffix: state[f"{v.name}-{suffix}"] for suffix in suffixes}
-        x, updated = optimizer.update(
-            state[v.name], g, slots, lr=lr, step=step, weight_decay=optimizer.weight_decay_of(v.name)
-        )  # fmt: skip
-        mine = {v.name: x, **{f"{v.name}-{suffix}": updated[suffix] for suffix in suffixes}}
-        gather = gather_of(graph, v, optimizer)
-        new.update(mine if gather is None else keep_untouched_rows(gather, v, mine, state, values))
+    for name, g in gradients.items():
+        variable = graph.variables[name]
+        suffixes = [slot.suffix for slot in optimizer.slots(variable)]
+        slots = {suffix: state[f"{name}-{suffix}"] for suffix in suffixes}
+        decay = optimizer.weight_decay_of(name)
+        x, updated = optimizer.update(state[name], g, slots, lr=rate, step=known.step, weight_decay=decay)
+        mine = {name: x, **{f"{name}-{suffix}": updated[suffix] for suffix in suffixes}}
+        gather = gather_of(graph, variable, optimizer)
+        new.update(mine if gather is None else keep_untouched_rows(gather, variable, mine, state, known.values))
     return new
 
 
-def _adjusted_scale(graph: Graph, policy: Any, skip: Any, state: State) -> State:
-    scale_name = f"{LOSS_SCALE_PREFIX}{graph.name}-LossScale"
-    counter_name = f"{LOSS_SCALE_PREFIX}{graph.name}-GoodStepCounter"
+def _adjusted_scale(graph: Graph, policy: Any, skip: Any, state: Mapping[str, Any]) -> State:
+    scale_name, counter_name = _scale_names(graph)
     scale, counter = state[scale_name], state[counter_name] + jnp.asarray(1, jnp.int64)
     multiplier = jnp.asarray(policy.multiplier, jnp.float32)
     grow = counter >= policy.increment_period
@@ -117,4 +182,4 @@ def _adjusted_scale(graph: Graph, policy: Any, skip: Any, state: State) -> State
 
 
 def _scalar(values: Values, blob: Any) -> Any:
-    return values[blob.node][blob.index].reshape(())
+    return values.get_blob(blob).reshape(())

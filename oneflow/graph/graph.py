@@ -12,7 +12,7 @@ import numpy as np
 
 from .._dtype import dtype
 from .._source import Source, caller, is_library
-from ..dist import Distribute
+from ..dist import Distribute, Placement
 from ..errors import BlobScopeError, DuplicateNameError, ModeError, VariableConflictError
 from .node import Blob, Node, Scope
 from .op import OpDef
@@ -29,7 +29,8 @@ class Variable:
     """A tensor that outlives a call. Jobs of a session share variables by name.
 
     ``role`` is "parameter" for what the user asked for, "state" for what the library keeps beside it (optimizer slots,
-    the step counter). ``blob`` is its value at the start of a call, None where no op of the job reads it.
+    the step counter). ``blob`` is its value at the start of a call, None where no op of the job reads it. It lives on
+    ``placement``; ``distribute`` has one entry, or one for each axis of the placement's hierarchy.
     """
 
     name: str
@@ -41,9 +42,10 @@ class Variable:
     regularizer: Any = None
     model_name: str | None = None
     random_seed: int | None = None
-    distribute: Distribute | None = None
+    distribute: Distribute | tuple[Distribute, ...] | None = None
     role: str = "parameter"
     blob: Blob | None = None
+    placement: Placement | None = None
 
     def describe(self) -> str:
         return f"{self.dtype.name}[{', '.join(map(str, self.shape))}]"
@@ -98,6 +100,9 @@ class Objective:
 
 OP_INPUT = OpDef("input", lambda *a, **k: None)
 OP_VARIABLE = OpDef("variable", lambda *a, **k: None)
+# between the views: what they compute depends on the devices (compiler/lowering.py)
+OP_TO_MIRRORED = OpDef("to_mirrored", lambda x, **k: x)
+OP_TO_CONSISTENT = OpDef("to_consistent", lambda x, **k: x)
 
 
 class Graph:
@@ -200,10 +205,14 @@ class Graph:
     # --- what a job is made of
 
     def add_input(self, label: str, shape: tuple[int, ...], dt: dtype, kind: str, batch_axis: int | None, source: Source) -> Blob:
+        outer = self.scope
+        if kind == "Numpy":  # one logical tensor, in the mirrored view too
+            self.scope = outer.replaced(view="consistent")
         node = self.add(
             OP_INPUT, (), {}, [(shape, dt)], prefix="Input", suffix="out", batch_axis=batch_axis,
             is_dynamic=kind != "Numpy", is_tensor_list=kind == "ListListNumpy",
         )  # fmt: skip
+        self.scope = outer
         node.source = source
         blob = node.outputs[0]
         self.inputs.append(Input(label, shape, dt, kind, blob))
@@ -212,8 +221,10 @@ class Graph:
     def add_variable(self, variable: Variable, *, read: bool = True) -> Variable:
         """Declares a variable under its full name; where ``read``, with a node that gives its value."""
         self.variables[variable.name] = variable
+        if variable.placement is None:
+            variable.placement = self.scope.placement
         if read:
-            outer, self.scope = self.scope, self.scope.replaced(namespace="")
+            outer, self.scope = self.scope, self.scope.replaced(namespace="", view="consistent")
             try:
                 node = self.add(
                     OP_VARIABLE, (), {"variable": variable.name}, [(variable.shape, variable.dtype)],
@@ -264,6 +275,6 @@ def tracing(graph: Graph) -> Iterator[Graph]:
 
 
 __all__ = [
-    "OP_INPUT", "OP_VARIABLE", "Graph", "Initializer", "Input", "Objective", "Variable", "Watch", "current",
-    "current_or_none", "is_library", "tracing",
+    "OP_INPUT", "OP_TO_CONSISTENT", "OP_TO_MIRRORED", "OP_VARIABLE", "Graph", "Initializer", "Input", "Objective", "Variable",
+    "Watch", "current", "current_or_none", "is_library", "tracing",
 ]  # fmt: skip

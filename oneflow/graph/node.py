@@ -68,6 +68,11 @@ class Node:
     outputs: tuple[Blob, ...] = ()
     compute: dtype | None = None
 
+    @property
+    def is_mirrored(self) -> bool:
+        """Whether it computes once a device."""
+        return self.scope.view == "mirrored" and self.scope.placement.parallel_num > 1
+
     def __repr__(self) -> str:
         made = ", ".join(str(b) for b in self.outputs)
         return f"{self.name} = {self.op.name}({', '.join(b.node.name for b in self.inputs)}) -> {made}  # {self.source}"
@@ -145,6 +150,11 @@ class Blob:
     @property
     def parallel_size(self) -> int:
         return self.node.scope.placement.parallel_num
+
+    @property
+    def is_mirrored(self) -> bool:
+        """Whether it stands for one tensor a device, each of this shape, and not for one logical tensor."""
+        return self.node.is_mirrored
 
     @property
     def ndim(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -38,15 +38,16 @@ class UpdateRule(Protocol):
     """What the compiler reads of each object in ``graph.objective.optimizers``.
 
     All functions are traced under JAX's 64-bit mode, once a compilation. The compiler averages the gradients, divides
-    them by the loss scale, adds what regularizers give, and calls ``clip`` and then ``update``.
+    them by the loss scale, adds what regularizers give, has ``grad_clipping`` measure and scale them, and calls
+    ``update``.
 
     Attributes:
       variables: names of the variables it updates; None for all trainable ones that a loss depends on.
       learning_rate_blob: float32 of shape (1,), used instead of ``learning_rate(step)`` where it is not None.
       train_step_blob: int64 of shape (1,), used instead of the job's own counter where it is not None.
       loss_scale: None; or an object with ``factor``; or one with ``initial``, ``increment_period`` and ``multiplier``.
-      clip: None, or a function from gradients to gradients.
       row_sparse: whether a row may be updated by itself, where ``indexed_slices_optimizer_conf`` asks for it.
+      grad_clipping: None, or what scales gradients after measuring all of them.
     """
 
     variables: frozenset[str] | None
@@ -54,9 +55,7 @@ class UpdateRule(Protocol):
     train_step_blob: Blob | None
     loss_scale: LossScalePolicy | None
     row_sparse: bool
-
-    @property
-    def clip(self) -> Callable[[Sequence[Any]], list[Any]] | None: ...
+    grad_clipping: ClipGradientConf | None
 
     def learning_rate(self, step: Any) -> Any:
         """int64 scalar, the calls made before this one -> float32 scalar."""
@@ -215,10 +214,6 @@ class Optimizer:
 
     def learning_rate(self, step: Any) -> Any:
         return self.lr_scheduler.learning_rate(step)
-
-    @property
-    def clip(self) -> Callable[[Sequence[Any]], list[Any]] | None:
-        return None if self.grad_clipping is None else self.grad_clipping.clip
 
     def weight_decay_of(self, variable_name: str) -> float:
         if self.weight_decay is None:

@@ -11,11 +11,22 @@ from . import _check
 
 
 class ClipGradientConf:
-    """A rule over the gradients of all variables that one optimizer updates."""
+    """A rule over the gradients of all variables that one optimizer updates.
 
-    def clip(self, grads: Sequence[Any]) -> list[Any]:
+    In two steps, as they may lie on different devices: what is measured in several places is added up.
+    """
+
+    def measure(self, grads: Sequence[Any]) -> Any:
+        """What the rule needs to know of all gradients, of these ones: a scalar."""
+        raise NotImplementedError
+
+    def scaled(self, grads: Sequence[Any], measured: Any) -> list[Any]:
         """The clipped gradients, in the same order, shapes and dtypes."""
         raise NotImplementedError
+
+    def clip(self, grads: Sequence[Any]) -> list[Any]:
+        """The clipped gradients where ``grads`` are all there are."""
+        return self.scaled(grads, self.measure(grads))
 
     @property
     def clip_conf(self) -> dict[str, Any]:
@@ -43,13 +54,16 @@ class by_global_norm(ClipGradientConf):
     def __post_init__(self) -> None:
         object.__setattr__(self, "clip_norm", _check.number("by_global_norm", "clip_norm", self.clip_norm, above=0.0))
 
-    def clip(self, grads: Sequence[Any]) -> list[Any]:
+    def measure(self, grads: Sequence[Any]) -> Any:
         squares = [_sum_of_squares(g) for g in grads]
         wide = jnp.float64 if any(s.dtype == jnp.float64 for s in squares) else jnp.float32
         total = squares[0].astype(wide)
         for square in squares[1:]:
             total = total + square.astype(wide)
-        factor = self.clip_norm / jnp.maximum(jnp.sqrt(total), self.clip_norm)
+        return total
+
+    def scaled(self, grads: Sequence[Any], measured: Any) -> list[Any]:
+        factor = self.clip_norm / jnp.maximum(jnp.sqrt(measured), self.clip_norm)
         return [g * factor.astype(g.dtype) for g in grads]
 
     @property

@@ -9,7 +9,8 @@ from typing import Any
 from .._jax import jax
 from .._refuse import refuse
 from ..config import Resource
-from ..errors import DeviceError, ModeError
+from ..dist import Placement
+from ..errors import DeviceError
 from ..graph.graph import Graph
 from ..graph.node import Node
 
@@ -101,6 +102,12 @@ def local_devices(tag: str, count: int | None = None) -> list[Any]:
     return (jax.local_devices() if tag == "gpu" and gpus_are_real() else jax.local_devices(backend="cpu"))[:count]
 
 
+def of(placement: Placement) -> list[Any]:
+    """The JAX devices of a placement that ``check_placements`` let pass, in device order."""
+    found = local_devices(placement.tag)
+    return [found[device] for _, device in placement.devices]
+
+
 def _limit(tag: str, most: int) -> str:
     return f"the session has {most} on each machine" if most > 1 else f"the session has one {tag} device on each machine"
 
@@ -114,19 +121,10 @@ def check_placements(graph: Graph, *, strict: bool) -> None:
 
     Raises:
       DeviceError: a placement names a device or machine beyond those of the session; or ``strict`` and too few GPUs.
-      ModeError: a placement of several devices.
     """
     for node in graph.nodes:
         _check_range(graph, node)
-        placement = node.scope.placement
-        if placement.devices != ((0, 0),):
-            what = "several devices are" if placement.parallel_num > 1 else "other devices than 0:0 are"
-            raise ModeError(
-                f"job {graph.name!r} places {node.op.name} {node.name!r} on {placement}: {what} not supported yet\n"
-                f"  your line  {node.source}   {node.source.text}\n"
-                f'  try        one device: flow.scope.placement("{placement.tag}", "0:0")'
-            )
-        if placement.tag == "gpu" and not gpus_are_real():
+        if node.scope.placement.tag == "gpu" and not gpus_are_real():
             _stand_in(graph, node, strict)
 
 

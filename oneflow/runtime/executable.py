@@ -13,13 +13,16 @@ from typing import Any
 import numpy as np
 
 from .._jax import jax
-from ..compiler.program import RANDOM_STATE, Plan
+from ..compiler.program import RANDOM_STATE, Plan, single
+from ..compiler.stages import Staged
 from ..errors import ExecutionError
 from ..graph.graph import Graph
 from . import compilation_cache
 from .dispatch import dispatcher
+from .mesh import DeviceMeshes
 from .result import Delivery
 from .store import Cell, Store
+from .transfer import to_global, to_host
 
 build_lock = threading.RLock()
 
@@ -46,44 +49,94 @@ class Executable:
         self._read = [store.cells[name] for name in plan.read]
         self._x64 = plan.x64
         self._function: Any = None
+        self.compiled: list[tuple[str, Any]] = []  # name and ``jax.stages.Compiled``
         self._warm = False
+        cells = [*self._written, *self._read]
+        self._storages = {c.variable.name: c.storage for c in cells if c.variable is not None and c.storage is not None}
+        self._meshes: DeviceMeshes | None = store.meshes
+        places = [node.scope.placement for node in plan.compute] or [plan.graph.scope.placement]
+        places += [storage.layout.placement for storage in self._storages.values()]
+        distinct = {store.meshes.devices(p): p for p in places}
+        self.is_staged = len(distinct) > 1
+        if not self.is_staged and store.meshes.is_default(places[0]):
+            self._meshes = None  # JAX's default device: no layouts to say
 
     @property
     def graph(self) -> Graph:
         return self.plan.graph
 
     def compile(self, feeds: Sequence[Any]) -> None:
-        """Compiles for feeds of these shapes. Raises what the trace or the compiler raises, and changes nothing then."""
+        """Compiles for feeds of these shapes, and gives variables that have none their first values.
+
+        Raises what an initializer, the trace or the compiler raises, and changes nothing then.
+        """
+        with build_lock:
+            if self._function is None:
+                with self._store.lock:
+                    self._store.roll_forward()
+                    self._store.materialize([*self._written, *self._read])
+                self.compile_only(feeds)
+
+    def compile_only(self, feeds: Sequence[Any]) -> None:
+        """Compiles for feeds of these shapes (arrays or ShapeDtypeStructs); no variable needs a value."""
         with build_lock:
             if self._function is not None:
                 return
-            with self._store.lock:
-                self._store.roll_forward()
-                self._store.materialize([*self._written, *self._read])
-                arguments = (self._values(self._written), self._values(self._read), tuple(feeds))
-                shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), arguments)
-            function = self.plan.jitted()
+            given = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), tuple(feeds))
+            arguments = tuple(map(self._struct, self._written)), tuple(map(self._struct, self._read)), given
+            if self.is_staged:
+                assert self._meshes is not None
+                staged = Staged(self.plan, self._storages, self._meshes)
+                with jax.enable_x64(True):
+                    start = time.perf_counter()
+                    staged.build(*arguments, self._compiled)
+                    seconds = time.perf_counter() - start - self.statistics.compile_seconds - self.statistics.lower_seconds
+                    self.statistics.trace_seconds = seconds
+                self.compiled = [(f.name, f.made) for f in staged.functions]
+                self._function = staged
+                return
+            function = single(self.plan, self._storages, self._meshes)
             start = time.perf_counter()
             with jax.enable_x64(True) if self._x64 else nullcontext():
-                traced = function.trace(*shapes)
+                traced = function.trace(*arguments)
                 self.statistics.trace_seconds = time.perf_counter() - start
-                start = time.perf_counter()
-                lowered = traced.lower()
-                self.statistics.lower_seconds = time.perf_counter() - start
-                start = time.perf_counter()
-                with compilation_cache.enabled():
-                    compiled = dispatcher.apart(lowered.compile)
-                self.statistics.compile_seconds = time.perf_counter() - start
-            self._note_memory(compiled)
+                self.compiled = [("step", self._compiled(traced))]
             self._function = function
+
+    def _compiled(self, traced: Any) -> Any:
+        start = time.perf_counter()
+        lowered = traced.lower()
+        self.statistics.lower_seconds += time.perf_counter() - start
+        start = time.perf_counter()
+        with compilation_cache.enabled():
+            compiled = dispatcher.apart(lowered.compile)
+        self.statistics.compile_seconds += time.perf_counter() - start
+        self._note_memory(compiled)
+        return compiled
+
+    def _struct(self, cell: Cell) -> Any:
+        """Shape, dtype and layout of a piece of state."""
+        if cell.variable is None:
+            return jax.ShapeDtypeStruct(cell.value.shape, cell.value.dtype, sharding=self._outer_sharding())
+        storage, dt = cell.storage, cell.variable.dtype.numpy_dtype
+        assert storage is not None
+        if self._meshes is None:
+            return jax.ShapeDtypeStruct(storage.stored_shape, dt)
+        sharding = self._meshes.sharding(storage.layout.placement, storage.spec)
+        return jax.ShapeDtypeStruct(storage.stored_shape, dt, sharding=sharding)
+
+    def _outer_sharding(self) -> Any:
+        return None if self._meshes is None else self._meshes.sharding(self.graph.scope.placement, ())
 
     def _note_memory(self, compiled: Any) -> None:
         try:
             memory = compiled.memory_analysis()
         except Exception:  # not every backend can tell
             return
-        self.statistics.temporary_bytes = getattr(memory, "temp_size_in_bytes", None)
-        self.statistics.code_bytes = getattr(memory, "generated_code_size_in_bytes", None)
+        for name, found in (("temporary_bytes", "temp_size_in_bytes"), ("code_bytes", "generated_code_size_in_bytes")):
+            size = getattr(memory, found, None)
+            if size is not None:
+                setattr(self.statistics, name, (getattr(self.statistics, name) or 0) + size)
 
     @staticmethod
     def _values(cells: list[Cell]) -> tuple[Any, ...]:
@@ -96,6 +149,11 @@ class Executable:
         """
         if not self._warm:
             return self._first_launch(feeds, delivery, merge)
+        if self.is_staged:
+            return dispatcher.apart(lambda: self._launch(feeds, delivery, merge))  # Python code between the pieces, as below
+        return self._launch(feeds, delivery, merge)
+
+    def _launch(self, feeds: Sequence[Any], delivery: Delivery | None, merge: Callable[[Any], Any] | None) -> Any:
         with self._store.lock:
             outputs = self.run(feeds)
             if merge is not None:
@@ -108,13 +166,14 @@ class Executable:
         def work() -> Any:
             with self._store.lock:
                 self._store.roll_forward()
-                kept = [np.array(cell.value) for cell in self._written]
+                kept = [to_host(cell.value) for cell in self._written]
                 try:
                     outputs = self.run(feeds)
                     jax.block_until_ready(outputs)
                 except Exception as error:
                     for cell, value in zip(self._written, kept, strict=True):
-                        cell.value = Store.put(value)
+                        sharding = self._struct(cell).sharding
+                        cell.value = Store.put(value) if sharding is None else to_global(value, sharding)
                     raise self._failed(error) from error
                 self._warm = True
                 if merge is not None:
@@ -157,14 +216,9 @@ class Executable:
 
     def hlo(self) -> str:
         """The compiled program as text, for the curious."""
-        shapes = jax.tree.map(
-            lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), (self._values(self._written), self._values(self._read))
-        )
-        feeds = tuple(jax.ShapeDtypeStruct(b.shape, b.dtype.numpy_dtype) for b in self.plan.feeds)
-        with jax.enable_x64(True):
-            return str(self.plan.jitted().lower(*shapes, feeds).compile().as_text())
+        return "\n\n".join(compiled.as_text() for _, compiled in self.compiled)
 
 
 def to_numpy(array: Any) -> np.ndarray:
     """A fresh writable copy in host memory."""
-    return np.array(array)
+    return to_host(array)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 from weakref import WeakSet
 
 import numpy as np
 
+from ..compiler.layout import Storage
 from ..config import Resource
 from ..config._environment import start_environment
 from ..errors import ArgumentError, ModeError
@@ -28,6 +29,7 @@ class Buildable(Protocol):
     """What a session knows of a job."""
 
     name: str
+    train: bool
 
     def build(self) -> Graph:
         """Traces the job, once; raises its error, each time, where its body is wrong."""
@@ -49,7 +51,7 @@ class Buildable(Protocol):
         ...
 
     def release(self) -> None:
-        """Forgets what was compiled: the session is closed."""
+        """Forgets what was compiled."""
         ...
 
 
@@ -70,8 +72,8 @@ class Session:
         self._stages: dict[str, HostStage] = {}
         self._places: dict[str, Any] = {}  # where the readers of jobs that are not built yet go on
 
-    def declare_variables(self, job: Buildable, variables: Iterable[Variable]) -> None:
-        """Makes storage for a job's variables, or finds it.
+    def declare_variables(self, job: Buildable, variables: Iterable[Variable], storages: Mapping[str, Storage]) -> None:
+        """Makes room for a job's variables, where ``storages`` says, or finds it.
 
         A variable of another shape or dtype that only replaced jobs declared makes room for the new one.
 
@@ -82,8 +84,12 @@ class Session:
         others = [other for other in self.jobs.values() if other is not job]
         used = {name for other in others for name in other.variable_names}
         with self.store.lock:
-            for name in self.store.declare(variables, replaceable=lambda name: name not in used):
-                _log.warning("oneflow: variable %r begins anew: job %r was redefined with another shape or dtype", name, job.name)
+            replaced, moved = self.store.declare(variables, storages, lambda name: name not in used, job.train)
+        for name in replaced:
+            _log.warning("oneflow: variable %r begins anew: job %r was redefined with another shape or dtype", name, job.name)
+        for other in others:
+            if not {*moved}.isdisjoint(other.variable_names):
+                other.release()  # compiled for where the variable was
 
     def declare(self, job: Buildable) -> None:
         """Adds a job; one of the same name replaces it for new calls."""

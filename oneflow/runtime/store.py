@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import threading
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from .._jax import jax
+from ..compiler.layout import Storage
 from ..errors import ArgumentError
 from ..graph.graph import Variable
-from . import devices
+from . import devices, transfer
+from .mesh import DeviceMeshes
 
 
 class Cell:
-    """One variable (or one piece of the library's own state) and its current value, a device array or None before first use."""
+    """One variable (or one piece of the library's own state) and its current value, a device array or None before first use.
 
-    __slots__ = ("variable", "value")
+    ``storage`` says how the variable lies on its devices; None for the library's own state.
+    """
 
-    def __init__(self, variable: Variable | None, value: Any = None):
+    __slots__ = ("variable", "value", "storage")
+
+    def __init__(self, variable: Variable | None, value: Any = None, storage: Storage | None = None):
         self.variable = variable
         self.value = value
+        self.storage = storage
 
 
 class Store:
@@ -39,10 +45,16 @@ class Store:
         self.landing: list[Any] = []
         self.landing_cells: Sequence[Cell] = ()
         self.seed = seed
+        self.meshes = DeviceMeshes()
 
-    def declare(self, variables: Sequence[Variable], replaceable: Callable[[str], bool]) -> list[str]:
-        """Makes cells for new variables; gives the names of those that took the place of another.
+    def declare(
+        self, variables: Sequence[Variable], storages: Mapping[str, Storage], replaceable: Callable[[str], bool], trains: bool
+    ) -> tuple[list[str], list[str]]:
+        """Makes cells for new variables.
 
+        Where a variable lies is said by the first job that declares it; before it has a value, by one that ``trains`` it.
+
+        Gives: the names of those that took the place of another, and of those that lie otherwise from now on.
         Raises VariableConflictError before anything is changed.
         """
         replaced = []
@@ -55,20 +67,32 @@ class Store:
                     variable.must_agree(cell.variable)
         for name in replaced:
             del self.cells[name]
+        moved = []
         for variable in variables:
-            cell = self.cells.get(variable.name)
+            cell, storage = self.cells.get(variable.name), storages[variable.name]
             if cell is None:
-                self.cells[variable.name] = Cell(variable)
-            elif cell.value is None:  # the initializer of the last declaration counts
+                self.cells[variable.name] = Cell(variable, None, storage)
+                continue
+            if cell.storage != storage and self._moves(cell, storage, trains):
+                moved.append(variable.name)
+            if cell.value is None:  # the initializer of the last declaration counts
                 cell.variable = variable
-        return replaced
+        return replaced, moved
 
-    def clear(self) -> None:
-        """Lets go of all values: the session is closed, and the next one may want other devices."""
-        with self.lock:
-            self.landing.clear()
-            for cell in self.cells.values():
-                cell.value = None
+    def _moves(self, cell: Cell, storage: Storage, trains: bool) -> bool:
+        """Brings a variable to where another job wants it, if that is for the job to say."""
+        assert cell.storage is not None
+        if cell.value is None:
+            keeps = not trains or (cell.storage.replicas and not storage.replicas)
+            cell.storage = cell.storage if keeps else storage
+            return not keeps
+        if not storage.replicas or cell.storage.replicas:
+            return False
+        self.roll_forward()
+        value = self._logical(cell)
+        cell.storage = storage
+        cell.value = self._placed(storage, value)
+        return True
 
     def roll_forward(self) -> None:
         """Binds the outputs of a step that was interrupted after it ran."""
@@ -83,7 +107,7 @@ class Store:
             if cell.value is None:
                 variable = cell.variable
                 assert variable is not None
-                cell.value = self.put(self._first_value(variable))
+                cell.value = self._placed(cell.storage, self._first_value(variable))
 
     def _first_value(self, variable: Variable) -> np.ndarray:
         name_word = zlib.crc32(variable.name.encode())
@@ -96,8 +120,28 @@ class Store:
 
     @staticmethod
     def put(value: np.ndarray) -> Any:
+        """A device array on JAX's default device."""
         with jax.enable_x64(True):
             return devices.put(value)
+
+    def _placed(self, storage: Storage | None, value: np.ndarray) -> Any:
+        """A device array that lies as ``storage`` says."""
+        if storage is None or self.meshes.is_default(storage.layout.placement):
+            return self.put(value)
+        if storage.replicas:
+            value = np.broadcast_to(value, storage.stored_shape)
+        elif not storage.is_plain:
+            value = np.pad(value, [(0, more - size) for size, more in zip(value.shape, storage.stored_shape, strict=True)])
+        return transfer.to_global(value, self.meshes.sharding(storage.layout.placement, storage.spec))
+
+    @staticmethod
+    def _logical(cell: Cell) -> np.ndarray:
+        """A copy of the value of the whole variable in this process's memory."""
+        stored = transfer.to_host(cell.value)
+        storage = cell.storage
+        if storage is None or storage.is_plain:
+            return stored
+        return stored[0].copy() if storage.replicas else stored[tuple(slice(size) for size in storage.shape)].copy()
 
     def read(self, names: Iterable[str]) -> dict[str, np.ndarray]:
         """Copies of the values at one moment: the next step donates the originals."""
@@ -105,12 +149,19 @@ class Store:
             self.roll_forward()
             cells = {name: self.cells[name] for name in names}
             self.materialize(cells.values())
-            return {name: np.array(cell.value) for name, cell in cells.items()}
+            return {name: self._logical(cell) for name, cell in cells.items()}
 
     def write(self, values: dict[str, np.ndarray]) -> None:
         """Replaces values, all or none: everything is on the device before the first cell changes."""
-        arrays = {name: self.put(np.array(value, order="C")) for name, value in values.items()}
+        arrays = {name: self._placed(self.cells[name].storage, np.array(value, order="C")) for name, value in values.items()}
         with self.lock:
             self.roll_forward()
             for name, array in arrays.items():
                 self.cells[name].value = array
+
+    def clear(self) -> None:
+        """Lets go of every value: the session is closed."""
+        with self.lock:
+            self.landing.clear()
+            for cell in self.cells.values():
+                cell.value = None

@@ -1,0 +1,126 @@
+"""Layouts: how a logical tensor lies on the devices of a placement, and how variables are kept there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, Protocol
+
+from .._jax import jnp, lax
+from ..dist import Distribute, Placement
+
+Spec = tuple[tuple[str, ...], ...]  # for each axis of an array: the mesh axes that split it
+
+
+class Meshes(Protocol):
+    """The devices behind placements; the runtime knows them."""
+
+    def sharding(self, placement: Placement, spec: Spec) -> Any:
+        """A ``jax.sharding.Sharding`` over the placement's devices."""
+        ...
+
+    def devices(self, placement: Placement) -> tuple[Any, ...]:
+        """The JAX devices, in device order. Two placements with the same ones are one place."""
+        ...
+
+
+def mesh_axes(placement: Placement) -> tuple[str, ...]:
+    """The names of the mesh's axes, one for each axis of the placement's hierarchy."""
+    return tuple(f"d{i}" for i in range(len(placement.hierarchy)))
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where a tensor lies: ``splits`` has, for each axis of the placement's hierarchy, the tensor's axis it splits, or None."""
+
+    placement: Placement
+    splits: tuple[int | None, ...]
+
+    @staticmethod
+    def whole(placement: Placement) -> Layout:
+        """Every device has all of it."""
+        return Layout(placement, (None,) * len(placement.hierarchy))
+
+    @staticmethod
+    def of(placement: Placement, request: Distribute | Sequence[Distribute] | None) -> Layout:
+        """The layout that a request means; one Distribute stands for every axis of the hierarchy."""
+        entries: tuple[Distribute | None, ...]
+        alike = request is None or isinstance(request, Distribute)
+        entries = (request,) * len(placement.hierarchy) if alike else tuple(request)  # type: ignore[assignment,arg-type]
+        return Layout(placement, tuple(None if e is None else e.axis for e in entries))
+
+    def spec(self, rank: int) -> Spec:
+        """The layout as JAX writes it."""
+        names = mesh_axes(self.placement)
+        return tuple(tuple(name for name, split in zip(names, self.splits, strict=True) if split == axis) for axis in range(rank))
+
+    def pieces(self, axis: int) -> int:
+        """Into how many pieces an axis is split."""
+        return prod(n for n, split in zip(self.placement.hierarchy, self.splits, strict=True) if split == axis)
+
+    def is_even(self, shape: Sequence[int]) -> bool:
+        """Whether every piece has the same size."""
+        return all(size % self.pieces(axis) == 0 for axis, size in enumerate(shape))
+
+    @property
+    def is_split(self) -> bool:
+        return any(axis is not None and n > 1 for axis, n in zip(self.splits, self.placement.hierarchy, strict=True))
+
+    def __str__(self) -> str:
+        names = ["B" if axis is None else f"S({axis})" for axis in self.splits]
+        return names[0] if len(names) == 1 else f"[{', '.join(names)}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """How a variable is kept: JAX stores even pieces alone, so uneven ones are padded; ``replicas`` have values of their own.
+
+    Attributes:
+      layout: of the logical tensor.
+      shape: the logical shape.
+      replicas: 0, or the number of devices that each have a value of their own (statistics in the mirrored view).
+    """
+
+    layout: Layout
+    shape: tuple[int, ...]
+    replicas: int = 0
+
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        if self.replicas:
+            return (self.replicas, *self.shape)
+        return tuple(-(-size // n) * n for size, n in ((s, self.layout.pieces(a)) for a, s in enumerate(self.shape)))
+
+    @property
+    def spec(self) -> Spec:
+        if self.replicas:
+            return (mesh_axes(self.layout.placement), *((),) * len(self.shape))
+        return self.layout.spec(len(self.shape))
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether what is stored is the logical tensor."""
+        return not self.replicas and self.stored_shape == self.shape
+
+    def load(self, stored: Any, each: bool = False) -> Any:
+        """The logical tensor, from what is stored; of replicas the first, or with ``each`` all, on a leading axis."""
+        if self.replicas:
+            return stored if each else lax.index_in_dim(stored, 0, keepdims=False)
+        return stored if self.is_plain else lax.slice(stored, (0,) * len(self.shape), self.shape)
+
+    def store(self, value: Any) -> Any:
+        """What is stored, from what ``load`` gives."""
+        if self.replicas:
+            return jnp.broadcast_to(value, self.stored_shape)
+        if self.is_plain:
+            return value
+        widths = [(0, more - size, 0) for size, more in zip(self.shape, self.stored_shape, strict=True)]
+        return lax.pad(value, jnp.zeros((), value.dtype), widths)
+
+    @property
+    def elements_a_device(self) -> int:
+        """How many elements each device keeps."""
+        if self.replicas:
+            return prod(self.shape)
+        return prod(self.stored_shape) // prod(self.layout.pieces(a) for a in range(len(self.shape)))

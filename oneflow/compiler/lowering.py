@@ -1,0 +1,195 @@
+"""How a node becomes a function of arrays: as its op says; once a device in the mirrored view; with the layouts asked for.
+
+In the mirrored view a value is one array with a leading axis of devices, and a node is its op mapped over that axis. What
+is the same on every device (a variable's value, a constant) stays without it.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from .._jax import jax, jnp, lax
+from ..graph.graph import OP_INPUT, OP_TO_CONSISTENT, OP_TO_MIRRORED, OP_VARIABLE, Graph
+from ..graph.node import Blob, Node
+from .layout import Layout, Meshes, mesh_axes
+from .precision import narrowed, narrowed_grad
+
+Axes = tuple[int | None, ...]
+
+
+def mapped_nodes(nodes: Iterable[Node], replicated: Iterable[str] = ()) -> frozenset[Node]:
+    """The nodes whose values have a leading axis of devices.
+
+    Args:
+      nodes: in order, inputs first.
+      replicated: names of the variables of which every device has a value of its own.
+    """
+    own = set(replicated)
+    found: set[Node] = set()
+    for node in nodes:
+        if node.op is OP_VARIABLE:
+            mapped = node.attrs["variable"] in own
+        elif node.op is OP_TO_CONSISTENT or not node.is_mirrored:
+            mapped = False
+        elif node.op is OP_INPUT or node.op.random:
+            mapped = True
+        elif node.op is OP_TO_MIRRORED:
+            mapped = node.attrs["pieces"] or node.inputs[0].node in found
+        else:
+            mapped = any(b.node in found for b in node.inputs)
+        if mapped:
+            found.add(node)
+    return frozenset(found)
+
+
+def replicated_variables(graph: Graph) -> frozenset[str]:
+    """The variables that mirrored nodes assign to: each device keeps its own value."""
+    mapped = mapped_nodes(graph.nodes)
+    return frozenset(name for name, blob in graph.assigns.items() if blob.node in mapped)
+
+
+class Lowering:
+    """The functions of a job's nodes. ``meshes`` is None where everything runs on JAX's default device."""
+
+    def __init__(self, meshes: Meshes | None = None, mapped: frozenset[Node] = frozenset()):
+        self._meshes = meshes
+        self._mapped = mapped
+
+    def is_mapped(self, blob: Blob) -> bool:
+        """Whether the value has a leading axis of devices."""
+        return blob.node in self._mapped
+
+    def read(self, array: Any, blob: Blob, reader: Node) -> Any:
+        """The value of an input as a node gets it: in the layout that was asked for with ``with_distribute``."""
+        if self._meshes is None or blob.distribute.kind == "auto" or blob.node in self._mapped:
+            return array
+        return self._laid_out(array, Layout.of(reader.scope.placement, blob.distribute))
+
+    def fed(self, blob: Blob, array: Any) -> Any:
+        """What a feed's readers get: split along the batch axis, also where the pieces are uneven."""
+        if self._meshes is None or blob.node in self._mapped or blob.batch_axis < 0:
+            return array
+        placement = blob.node.scope.placement
+        return self._laid_out(array, Layout(placement, (blob.batch_axis,) + (None,) * (len(placement.hierarchy) - 1)))
+
+    def function(self, node: Node, draws: Any) -> Callable[..., Any]:
+        """From the values of a node's inputs to those of its outputs."""
+        placed = _PLACED.get(node.op.name) if self._meshes is not None else None
+        if placed is not None and node not in self._mapped:
+            return placed(self, node)
+        if node.op is OP_TO_MIRRORED:
+            return lambda x: self._to_mirrored(node, x)
+        if node.op is OP_TO_CONSISTENT:
+            return lambda x: self._to_consistent(node, x)
+        define, attrs = node.op.define, node.attrs
+        if node not in self._mapped:
+            if node.op.random:
+                attrs = {**attrs, "key": node_key(draws, node)}
+            return narrowed(node, lambda *arrays: define(*arrays, **attrs))
+        axes = self._axes(node)
+        if node.op.random:
+            keys = jax.random.split(node_key(draws, node), node.scope.placement.parallel_num)
+            one = lambda key, *arrays: define(*arrays, key=key, **attrs)  # noqa: E731
+            return narrowed(node, lambda *arrays: jax.vmap(one, in_axes=(0, *axes))(keys, *arrays))
+        return narrowed(node, jax.vmap(lambda *arrays: define(*arrays, **attrs), in_axes=axes))
+
+    def gradient(self, node: Node, arrays: Any, outputs: Any, cotangents: Any) -> tuple[Any, ...]:
+        """The gradient that an op says itself: one cotangent (or None) an input."""
+        assert node.op.grad is not None
+        grad, attrs = narrowed_grad(node, node.op.grad), node.attrs
+        if node not in self._mapped:
+            return grad(arrays, outputs, cotangents, **attrs)
+        axes = self._axes(node)
+        found = jax.vmap(lambda i, o, c: tuple(grad(i, o, c, **attrs)), in_axes=(axes, 0, 0))(arrays, outputs, cotangents)
+        return tuple(g.sum(0) if g is not None and axis is None else g for g, axis in zip(found, axes, strict=True))
+
+    def _axes(self, node: Node) -> Axes:
+        return tuple(0 if b.node in self._mapped else None for b in node.inputs)
+
+    # --- layouts
+
+    def _laid_out(self, array: Any, layout: Layout) -> Any:
+        assert self._meshes is not None
+        if layout.placement.parallel_num == 1:
+            return array
+        return lax.with_sharding_constraint(array, self._meshes.sharding(layout.placement, layout.spec(array.ndim)))
+
+    def by_device(self, array: Any, node: Node) -> Any:
+        """An array with a leading axis of devices, each device with its own piece."""
+        if self._meshes is None:
+            return array
+        placement = node.scope.placement
+        spec = (mesh_axes(placement), *((),) * (array.ndim - 1))
+        return lax.with_sharding_constraint(array, self._meshes.sharding(placement, spec))
+
+    def _to_mirrored(self, node: Node, x: Any) -> Any:
+        if not node.attrs["pieces"]:
+            return x
+        n = node.scope.placement.parallel_num
+        return self.by_device(jnp.reshape(x, (n, x.shape[0] // n, *x.shape[1:])), node)
+
+    def _to_consistent(self, node: Node, x: Any) -> Any:
+        n = node.inputs[0].parallel_size
+        if node.inputs[0].node not in self._mapped:
+            x = jnp.broadcast_to(x, (n, *x.shape))
+        return jnp.reshape(x, (n * x.shape[1], *x.shape[2:]))
+
+    def parallel_cast(self, node: Node) -> Callable[[Any], Any]:
+        """Identity that lays out its value, and its gradient where that was asked for."""
+
+        def asked(key: str) -> Layout | None:
+            request = node.attrs.get(key)
+            return None if request is None else Layout.of(node.scope.placement, request)
+
+        forward, backward = asked("distribute"), asked("gradient_distribute")
+
+        def lay_out(x: Any, layout: Layout | None) -> Any:
+            return x if layout is None else self._laid_out(x, layout)
+
+        cast = jax.custom_vjp(lambda x: lay_out(x, forward))
+        cast.defvjp(lambda x: (lay_out(x, forward), None), lambda _, c: (lay_out(c, backward),))
+        return cast
+
+
+_PLACED: Mapping[str, Callable[[Lowering, Node], Callable[..., Any]]] = {
+    "parallel_cast": Lowering.parallel_cast,
+    "hierarchical_parallel_cast": Lowering.parallel_cast,
+}
+
+
+def node_key(draws: tuple[Any, Any], node: Node) -> Any:
+    """The random key of a node in this call: of the session's seed and the node's name, or of the seed the user gave it.
+
+    ``draws`` are the session's key and the number of calls that the job has made.
+    """
+    key, calls = draws
+    seed = node.attrs.get("seed")
+    if seed is None:
+        return jax.random.fold_in(jax.random.fold_in(key, calls), zlib.crc32(node.name.encode()))
+    return jax.random.fold_in(jax.random.key(seed % 2**32, impl="threefry2x32"), calls)
+
+
+class Values(dict[Node, tuple[Any, ...]]):
+    """The values of nodes while a step is traced, and how their readers lower."""
+
+    def __init__(self, lowering: Lowering):
+        super().__init__()
+        self.lowering = lowering
+
+    def get_blob(self, blob: Blob) -> Any:
+        return self[blob.node][blob.index]
+
+    def set_blob(self, blob: Blob, array: Any) -> None:
+        """One output of a node that is made elsewhere; others stay None."""
+        present = self.get(blob.node, (None,) * len(blob.node.outputs))
+        self[blob.node] = tuple(array if i == blob.index else p for i, p in enumerate(present))
+
+    def inputs(self, node: Node) -> tuple[Any, ...]:
+        """The values a node computes from."""
+        read = self.lowering.read
+        return tuple([read(self[b.node][b.index], b, node) for b in node.inputs])
+
+
+__all__ = ["Lowering", "Values", "mapped_nodes", "node_key", "replicated_variables"]

@@ -1,0 +1,45 @@
+"""Meshes: the JAX devices behind placements, arranged."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .._jax import jax
+from ..compiler.layout import Spec, mesh_axes
+from ..dist import Placement
+from . import devices
+
+
+class DeviceMeshes:
+    """The devices of one session's placements. They must not outlive JAX's backends: a new session has new ones."""
+
+    def __init__(self) -> None:
+        self._meshes: dict[Placement, Any] = {}
+        self._shardings: dict[tuple[Placement, Spec], Any] = {}
+
+    def devices(self, placement: Placement) -> tuple[Any, ...]:
+        """The JAX devices of a placement, in device order."""
+        return tuple(self._mesh(placement).devices.flat)
+
+    def is_default(self, placement: Placement) -> bool:
+        """Whether JAX computes there when nothing else is said."""
+        found = self.devices(placement)
+        return len(found) == 1 and found[0] == jax.devices()[0]
+
+    def sharding(self, placement: Placement, spec: Spec) -> Any:
+        """A NamedSharding; axes of an array beyond ``spec`` are not split."""
+        made = self._shardings.get((placement, spec))
+        if made is None:
+            parts = jax.sharding.PartitionSpec(*[names if names else None for names in spec])
+            made = self._shardings[placement, spec] = jax.sharding.NamedSharding(self._mesh(placement), parts)
+        return made
+
+    def _mesh(self, placement: Placement) -> Any:
+        mesh = self._meshes.get(placement)
+        if mesh is None:
+            found = devices.of(placement)
+            mesh = jax.sharding.Mesh(np.array(found).reshape(placement.hierarchy), mesh_axes(placement))
+            self._meshes[placement] = mesh
+        return mesh

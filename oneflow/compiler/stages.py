@@ -426,7 +426,10 @@ class Staged:
                 group.state.extend([v.name, *(f"{v.name}-{slot.suffix}" for slot in mine[0].slots(v))])
         return list(groups.values())
 
-    def _updated(self, stored: State, values: Mapping[Key, Any], arrived: Mapping[Key, list[Any]], tokens: list[Any]) -> State:
+    def _updated(
+        self, stored: State, values: Mapping[Key, Any], sources: Mapping[Key, Any], arrived: Mapping[Key, list[Any]],
+        tokens: list[Any],
+    ) -> State:  # fmt: skip
         """The new values of trained variables, optimizer slots and counters."""
         graph, groups = self.plan.graph, self._groups
         counting = {name: stored[name] for name in counters(graph)}

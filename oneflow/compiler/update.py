@@ -152,7 +152,9 @@ def updates(optimizer: Any, name: str) -> bool:
     return optimizer.variables is None or name in optimizer.variables
 
 
-def _update(graph: Graph, optimizer: Any, gradients: Mapping[str, Any], state: Mapping[str, Any], rate: Any, step: Any) -> State:
+def _update(
+    graph: Graph, optimizer: Any, gradients: Mapping[str, Any], state: Mapping[str, Any], rate: Any, known: Numbers
+) -> State:
     new: State = {}
     for name, g in gradients.items():
         variable = graph.variables[name]

@@ -7,13 +7,22 @@ import argparse
 import time
 
 import numpy as np
+from inception_v3 import inception_v3
+from mobilenet_v2 import mobilenet_v2
+from plain_cnn import alexnet, vgg16
 from resnet import resnet50
 from vision import Layers
 
 import oneflow as flow
 import oneflow.typing as tp
 
-MODELS = {"resnet50": resnet50}
+MODELS = {
+    "alexnet": alexnet,
+    "inception_v3": inception_v3,
+    "mobilenet_v2": mobilenet_v2,
+    "resnet50": resnet50,
+    "vgg16": vgg16,
+}
 
 
 def smoothed_loss(logits, labels, classes, smoothing):

@@ -1,0 +1,94 @@
+"""AlexNet, VGG-16, MobileNet-v2 and Inception-v3 against PyTorch: values of layers, gradients, statistics, some steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch_cnn
+from compare import BACKWARD, FORWARD, array, close, gradients, load, recorded, scrambled, torch, torch_gradients, variables
+from inception_v3 import inception_v3
+from mobilenet_v2 import mobilenet_v2
+from plain_cnn import alexnet, vgg16
+from torch_weights import from_torch
+from vision import Layers
+
+import oneflow as flow
+import oneflow.typing as tp
+
+BATCH, CLASSES, HIDDEN = 4, 10, 64
+RATE = 2.0**-7  # exact in float32, as learning rates are
+
+
+class Case(NamedTuple):
+    ours: Callable[[Any, Layers], Any]
+    theirs: Callable[[], Any]
+    size: int
+    layers: int  # how many values are compared
+    kind: str = "float64"  # gradients behind batch normalization of four samples need it
+
+
+CASES = {
+    "alexnet": Case(
+        lambda x, net: alexnet(x, CLASSES, net, HIDDEN, rate=0.0),
+        lambda: torch_cnn.alexnet(CLASSES, HIDDEN, 256),
+        64,
+        5 + 3 + 3,
+        "float32",
+    ),
+    "vgg16": Case(
+        lambda x, net: vgg16(x, CLASSES, net, HIDDEN, rate=0.0),
+        lambda: torch_cnn.vgg16(CLASSES, HIDDEN, 512),
+        32,
+        13 + 5 + 3,
+        "float32",
+    ),
+    "mobilenet_v2": Case(
+        lambda x, net: mobilenet_v2(x, CLASSES, net, rate=0.0), lambda: torch_cnn.mobilenet_v2(CLASSES), 32, 52 + 52 + 17 + 2
+    ),
+    "inception_v3": Case(
+        lambda x, net: inception_v3(x, CLASSES, net, rate=0.0), lambda: torch_cnn.inception_v3(CLASSES), 75, 94 + 94 + 11 + 4
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_model_is_that_of_pytorch(name: str) -> None:
+    case = CASES[name]
+    rng = np.random.default_rng(0)
+    images = rng.standard_normal((BATCH, 3, case.size, case.size)).astype(case.kind)
+    labels = rng.integers(0, CLASSES, BATCH).astype(np.int32)
+
+    @flow.global_function(type="train")
+    def train(
+        x: tp.Numpy.Placeholder(images.shape, getattr(flow, case.kind)), labels: tp.Numpy.Placeholder((BATCH,), flow.int32)
+    ) -> tp.Tuple[tp.Numpy, tp.Dict[str, tp.Numpy]]:
+        net = Layers()
+        loss = flow.nn.sparse_softmax_cross_entropy_with_logits(labels, case.ours(x, net))
+        flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [RATE]), momentum=0.9).minimize(loss)
+        return loss, net.outputs
+
+    torch.manual_seed(0)
+    module = scrambled(case.theirs()).to(getattr(torch, case.kind)).train()
+    load(module)
+    optimizer = torch.optim.SGD(module.parameters(), RATE, momentum=0.9)
+    x, y = torch.tensor(images), torch.tensor(labels).long()
+    losses = []
+    for step in range(3):
+        optimizer.zero_grad()
+        logits, layers = recorded(module, lambda: module(x))
+        expected = torch.nn.functional.cross_entropy(logits, y, reduction="none")
+        expected.mean().backward()
+        optimizer.step()
+        loss, ours = train(images, labels)
+        losses.append(loss.mean())
+        close(f"loss {step}", {"": loss}, {"": array(expected)}, FORWARD)
+        if step == 0:
+            shared = {name: value for name, value in ours.items() if name in layers}
+            assert len(shared) == case.layers, set(ours) - set(layers)
+            close("values", shared, {name: layers[name] for name in shared}, FORWARD)
+            close("gradients", gradients("-momentum", -1 / RATE), torch_gradients(module), BACKWARD, floor=1e-4)
+            close("variables", variables(), from_torch(module.state_dict()), FORWARD)
+    assert losses[-1] < losses[0]

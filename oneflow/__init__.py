@@ -65,7 +65,7 @@ from .config import eager_execution_enabled as eager_execution_enabled
 from .config import enable_eager_execution as enable_eager_execution
 from .config import function_config as function_config
 from .config import inter_job_reuse_mem_strategy as inter_job_reuse_mem_strategy
-from .config._environment import current_machine_id as current_machine_id
+from .runtime.environment import current_machine_id as current_machine_id
 from .data import epoch as _epoch
 from .data._pillow import restore_antialias as _restore_antialias
 from .env import current_resource as current_resource

@@ -103,6 +103,10 @@ class DeviceError(OneFlowError, RuntimeError):
     """A placement asks for devices that are not there."""
 
 
+class ProcessError(OneFlowError, RuntimeError):
+    """A process of the run is missing, has ended, hangs, or runs another program."""
+
+
 class CheckpointError(OneFlowError, ValueError, AssertionError):
     """A checkpoint cannot be written or read."""
 

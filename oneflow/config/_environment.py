@@ -14,10 +14,14 @@ from ._settings import Resource, Settings
 
 Environment = Settings("flow.env", "environment has been initialized")
 _LOGS = "no effect: the library writes no log files; it logs to logging.getLogger('oneflow')"
-_PORTS = "no effect on one machine"
 
-ctrl_port = Environment.define("ctrl_port", int, None, _PORTS)
-data_port = Environment.define("data_port", int, -1, _PORTS)
+ctrl_port = Environment.define("ctrl_port", int, None, "Where the first of several machines listens for the others.")
+data_port = Environment.define("data_port", int, -1, "no effect: JAX chooses the ports that data takes")
+start_timeout = Environment.define("start_timeout", int, 50, "Seconds that processes of a run wait for each other at the start.", minimum=1)
+stall_timeout = Environment.define(
+    "stall_timeout", int, 45, "Seconds that a process may stand still while another waits for it; then all end.", minimum=1
+)
+all_output = Environment.define("all_output", bool, False, "Shows what other processes than the first print, too.", implied=True)
 log_dir = Environment.define("log_dir", str, "./log", _LOGS)
 logtostderr = Environment.define("logtostderr", int, 0, _LOGS)
 logbuflevel = Environment.define("logbuflevel", int, -1, _LOGS)
@@ -27,6 +31,7 @@ enable_eager_environment = Environment.define(
     pending="there is no eager mode",
 )  # fmt: skip
 
+LAUNCHED = "ONEFLOW_LAUNCHED"  # what oneflow/launch.py tells each process: index count host:port index_on_node count_on_node
 _ADDRESS_KEYS = {"addr": str, "ctrl_port_agent": int, "data_port_agent": int}
 _machines: list[dict[str, Any]] = []
 
@@ -48,8 +53,9 @@ def machine(*val: Any) -> bool | None:
     if not machines:
         refuse(ArgumentError, "flow.env.machine needs at least one address", hint='flow.env.machine("127.0.0.1")')
     addresses = [m["addr"] for m in machines]
-    if len(set(addresses)) != len(addresses):
-        refuse(ArgumentError, f"flow.env.machine: each address may be named once, got {', '.join(addresses)}")
+    if len(set(addresses)) != len(addresses) and LAUNCHED not in os.environ:
+        refuse(ArgumentError, f"flow.env.machine: each address may be named once, got {', '.join(addresses)}",
+               hint="python -m oneflow.launch --nproc n script.py starts several processes on one machine")  # fmt: skip
     _machines[:] = [{"id": i, **m} for i, m in enumerate(machines)]
     return None
 
@@ -67,35 +73,13 @@ def init_bootstrap_confs(*val: Any, **kargs: Any) -> bool | None:
     return machine(*val)
 
 
-def init() -> bool:
-    """Makes the settings of ``flow.env`` final; the first session does it otherwise.
-
-    Returns: True, or False where it had been done already.
-    Raises:
-      ModeError: several machines are named.
-    """
-    if not Environment.accepts("flow.env.init", ""):
-        return False
-    start_environment()
-    return True
-
-
-def start_environment() -> None:
-    """What a session calls when it starts; does nothing the second time. Raises ModeError for several machines."""
-    if len(_machines) > 1:
-        named = ", ".join(m["addr"] for m in _machines)
-        refuse(ModeError, f"several machines are not supported yet, and flow.env.machine names {len(_machines)}: {named}",
-               hint="name one machine, or leave flow.env.machine out")  # fmt: skip
-    Environment.freeze()
-
-
 def reset_environment() -> None:
     """As a new process would find it. For tests."""
     Environment.reset()
     _machines.clear()
 
 
-def _needs_environment(what: str) -> None:
+def needs_environment(what: str) -> None:
     if not Environment.frozen:
         refuse(ModeError, f"{what} needs an initialized environment", hint="call flow.env.init() first")
 
@@ -106,7 +90,7 @@ def current_resource() -> SimpleNamespace:
     Raises:
       ModeError: before ``flow.env.init()`` and the first session.
     """
-    _needs_environment("flow.env.current_resource()")
+    needs_environment("flow.env.current_resource()")
     facts = {option.name: getattr(Resource, option.name) for option in Resource.options if "." not in option.name}
     facts["machine_num"] = facts["machine_num"] or max(1, len(_machines))
     if facts["gpu_device_num"] is None:
@@ -116,33 +100,6 @@ def current_resource() -> SimpleNamespace:
     return SimpleNamespace(**facts)
 
 
-def current_machine_id() -> int:
-    """The number of this machine in ``flow.env.machine``: 0. Raises ModeError before ``flow.env.init()``."""
-    _needs_environment("flow.current_machine_id()")
-    return 0
-
-
 def machines() -> Sequence[dict[str, Any]]:
     """The machines that were named, with their ids."""
     return tuple(_machines)
-
-
-def init_worker(scp_binary: bool = True, use_uuid: bool = True, ssh_port: int = 22) -> None:
-    """``flow.deprecated.init_worker``: started workers on the other machines; with one machine there are none.
-
-    Raises:
-      ModeError: several machines are named.
-    """
-    start_environment()
-
-
-def delete_worker(ssh_port: int = 22) -> None:
-    """``flow.deprecated.delete_worker``: stopped the workers on the other machines; with one machine there are none."""
-
-
-def delete_worker_by_bootstrap(ssh_port: int = 22) -> None:
-    """As ``delete_worker``, no effect with one machine."""
-
-
-def delete_worker_of_multi_process(run_dir: str) -> None:
-    """As ``delete_worker``, no effect: there are no worker processes on this machine."""

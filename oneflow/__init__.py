@@ -65,7 +65,6 @@ from .config import eager_execution_enabled as eager_execution_enabled
 from .config import enable_eager_execution as enable_eager_execution
 from .config import function_config as function_config
 from .config import inter_job_reuse_mem_strategy as inter_job_reuse_mem_strategy
-from .runtime.environment import current_machine_id as current_machine_id
 from .data import epoch as _epoch
 from .data._pillow import restore_antialias as _restore_antialias
 from .env import current_resource as current_resource
@@ -171,6 +170,7 @@ from .ops.tensor_buffer import tensor_to_tensor_buffer as tensor_to_tensor_buffe
 from .ops.variable import get_variable as get_variable
 from .ops.watch import watch as watch
 from .ops.watch import watch_diff as watch_diff
+from .runtime.environment import current_machine_id as current_machine_id
 from .runtime.session import clear_default_session as clear_default_session
 from .runtime.session import manual_seed as manual_seed
 from .runtime.session import sync_default_session as sync_default_session

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from .config import _environment as environment
+from .runtime import processes
 
 
 def get_rank() -> int:
-    """The number of this process among those of the run, from 0; 0 before the environment is initialized."""
-    return environment.current_machine_id() if environment.Environment.frozen else 0
+    """The number of this process among those of the run, from 0; 0 before ``flow.env.init()``, except under the launcher."""
+    return processes.index()
 
 
 def get_world_size() -> int:
-    """How many processes the run has: one for each machine of ``flow.env.machine``."""
-    return max(1, len(environment.machines()))
+    """How many processes the run has; 1 before ``flow.env.init()``, except under the launcher."""
+    return processes.count()
 
 
 def get_local_rank() -> int:
-    """0: there is one process a machine."""
-    return 0
+    """The number of this process among those on its machine."""
+    return processes.local_index()
 
 
 def is_multi_client() -> bool:
-    """False: one program describes the whole run."""
-    return False
+    """Whether the run has several processes, each of which runs the whole script."""
+    return processes.count() > 1

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from .config._environment import delete_worker, grpc_use_no_signal, init_worker
+from .config._environment import grpc_use_no_signal
 from .graph.graph import Graph, current_or_none
+from .runtime.environment import delete_worker, init_worker
 from .typing import FixedTensorDef, MirroredTensorDef, MirroredTensorListDef
 
 _OLDER = (FixedTensorDef, MirroredTensorDef, MirroredTensorListDef, delete_worker, grpc_use_no_signal, init_worker)

@@ -17,7 +17,9 @@ _LOGS = "no effect: the library writes no log files; it logs to logging.getLogge
 
 ctrl_port = Environment.define("ctrl_port", int, None, "Where the first of several machines listens for the others.")
 data_port = Environment.define("data_port", int, -1, "no effect: JAX chooses the ports that data takes")
-start_timeout = Environment.define("start_timeout", int, 50, "Seconds that processes of a run wait for each other at the start.", minimum=1)
+start_timeout = Environment.define(
+    "start_timeout", int, 50, "Seconds that processes of a run wait for each other at the start.", minimum=1
+)
 stall_timeout = Environment.define(
     "stall_timeout", int, 45, "Seconds that a process may stand still while another waits for it; then all end.", minimum=1
 )

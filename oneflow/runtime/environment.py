@@ -42,3 +42,11 @@ def init_worker(scp_binary: bool = True, use_uuid: bool = True, ssh_port: int = 
 
 def delete_worker(ssh_port: int = 22) -> None:
     """``flow.deprecated.delete_worker``: stopped the workers on the other machines, which now end by themselves."""
+
+
+def delete_worker_by_bootstrap(ssh_port: int = 22) -> None:
+    """As ``delete_worker``."""
+
+
+def delete_worker_of_multi_process(run_dir: str) -> None:
+    """As ``delete_worker``; what is in ``run_dir`` stays."""

@@ -191,7 +191,7 @@ class Member:
         return answer["go"]
 
     def send(self, message: dict[str, Any]) -> None:
-        """Tells all processes, this one included. What cannot be sent is lost: the end of the connection is seen by ``listen``."""
+        """Tells all processes, this one included. Where the connection is gone, ``listen`` sees it."""
         try:
             with self._lock:
                 self._socket.sendall(encode(message))

@@ -39,7 +39,7 @@ class _Peer:
     calls: int = 0
     gathers: int = 0
     busy: str = ""
-    end: str = ""  # "finished", "failed" or "gone"
+    end: str = ""  # "finished", "failed", "lost" (another process) or "gone"
     why: str = ""
     heard: float = field(default_factory=time.monotonic)
     moved: float = field(default_factory=time.monotonic)
@@ -237,7 +237,9 @@ class Run:
         if peer.end == "gone":
             return f"{name} is gone without a word: it was killed, or it crashed"
         if peer.end == "failed":
-            return peer.why if peer.why.startswith("process ") else f"{name} ended with an error: {peer.why}"
+            return f"{name} ended with an error: {peer.why}"
+        if peer.end == "lost":
+            return f"{name} gave up: {peer.why}"
         here = self._where()
         if not here:
             return ""
@@ -281,7 +283,7 @@ class Run:
         if not self._told:
             line = _users_line()
             os.write(2, f"oneflow: ProcessError: {self._message()}\n{line}".encode())
-        self._say_end("failed", self.lost)
+        self._say_end("lost", self.lost)
         self._wait_for_readers(2.0)
         with contextlib.suppress(Exception):
             sys.stdout.flush()
@@ -368,14 +370,26 @@ def start() -> None:
                 sys.stdout = open(os.devnull, "w")  # noqa: SIM115  the launcher sees to it otherwise
 
 
+def _place() -> rendezvous.Place | None:
+    return _run.place if _run is not None else None if _started else rendezvous.from_launcher()
+
+
 def count() -> int:
-    """How many processes the run has; 1 before ``start``."""
-    return 1 if _run is None else _run.place.count
+    """How many processes the run has; 1 before ``start``, except under the launcher."""
+    place = _place()
+    return 1 if place is None else place.count
 
 
 def index() -> int:
-    """The number of this process, which is its machine in placements."""
-    return 0 if _run is None else _run.place.index
+    """The number of this process, which is its machine in placements; 0 before ``start``, except under the launcher."""
+    place = _place()
+    return 0 if place is None else place.index
+
+
+def local_index() -> int:
+    """The number of this process among those on its machine."""
+    place = _place()
+    return 0 if place is None else place.local_index
 
 
 def is_first() -> bool:

@@ -6,7 +6,7 @@ import errno
 import os
 import socket
 from dataclasses import dataclass, field
-from typing import Any
+from typing import NoReturn
 
 from .._refuse import refuse
 from ..config._environment import LAUNCHED, Environment, machines
@@ -39,7 +39,7 @@ def find() -> Place | None:
       ArgumentError: the settings contradict each other, or no named address is this machine's.
       ProcessError: the port is in use.
     """
-    place = _from_launcher() or _from_machines() or _from_cluster()
+    place = from_launcher() or _from_machines() or _from_cluster()
     if place is None or place.count == 1:
         return None
     if place.index == 0 and place.server is None:
@@ -56,7 +56,7 @@ def _listen(host: str, port: int) -> socket.socket:
         _refuse_port(f"{host}:{port}", error)
 
 
-def _refuse_port(where: str, error: OSError) -> Any:
+def _refuse_port(where: str, error: OSError) -> NoReturn:
     raise ProcessError(
         f"the first process of the run cannot listen at {where}: {error.strerror or error}\n"
         f"  try        another port: flow.env.ctrl_port(n), or --master host:port of the launcher; "
@@ -64,7 +64,8 @@ def _refuse_port(where: str, error: OSError) -> Any:
     ) from error
 
 
-def _from_launcher() -> Place | None:
+def from_launcher() -> Place | None:
+    """What ``python -m oneflow.launch`` told this process."""
     text = os.environ.get(LAUNCHED)
     if not text:
         return None

@@ -13,10 +13,9 @@ import numpy as np
 
 from ..compiler.layout import Storage
 from ..config import Resource
-from ..config._environment import start_environment
 from ..errors import ArgumentError, ModeError
 from ..graph.graph import Graph, Variable, current_or_none
-from . import devices
+from . import devices, environment
 from .dispatch import dispatcher
 from .executable import build_lock
 from .reading import HostStage, check_state
@@ -103,7 +102,7 @@ class Session:
             return
         with build_lock:
             if not self.started:
-                start_environment()
+                environment.start()
                 devices.prepare()
             self.started = True
             Resource.freeze()

@@ -13,14 +13,12 @@ import pytest
 import oneflow.env as env
 import oneflow.unittest as flow_unittest
 from oneflow.config._environment import (
-    current_machine_id,
-    delete_worker,
-    init_worker,
     machines,
     reset_environment,
-    start_environment,
 )
 from oneflow.errors import ArgumentError, ModeError
+from oneflow.runtime import rendezvous
+from oneflow.runtime.environment import current_machine_id, delete_worker, init_worker
 
 
 @pytest.fixture(autouse=True)
@@ -50,12 +48,13 @@ def test_one_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: py
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("given", [("a", "b"), (["a", "b"],), ([{"addr": "a"}, "b"],)])
-def test_several_machines_are_not_there_yet(given: Any) -> None:
-    env.machine(*given)
-    for start in (env.init, start_environment, init_worker):
-        with pytest.raises(ModeError, match="several machines are not supported yet, and flow.env.machine names 2: a, b"):
-            start()
+def test_several_machines_need_a_port_and_an_own_address() -> None:
+    env.machine(["192.0.2.1", {"addr": "192.0.2.2"}])
+    with pytest.raises(ArgumentError, match=r"names 2 machines, and no port was chosen(?s:.*)flow.env.ctrl_port"):
+        rendezvous.find()
+    env.ctrl_port(50051)
+    with pytest.raises(ArgumentError, match=r"none of the addresses(?s:.*)192.0.2.1, 192.0.2.2(?s:.*)test_env.py"):
+        rendezvous.find()
 
 
 @pytest.mark.parametrize(
@@ -73,7 +72,7 @@ def test_addresses_that_are_refused(given: Any, text: str) -> None:
 def test_workers_of_old_are_nothing_on_one_machine() -> None:
     init_worker(scp_binary=True, use_uuid=True)
     delete_worker()
-    start_environment()
+    init_worker()
 
 
 def test_environment_variables_of_tests(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,166 @@
+"""``python -m oneflow.launch --nproc 4 script.py args``: starts n processes of one run, and ends them together."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import Any
+
+from .config._environment import LAUNCHED
+from .runtime.hub import free_port
+
+_GRACE_SECONDS = 12.0  # for the others to tell, after one has failed, what they know about it
+_KILL_SECONDS = 5.0
+_PR_SET_PDEATHSIG = 1
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = argparse.ArgumentParser(
+        prog="python -m oneflow.launch",
+        description="Starts a script in several processes that work together. Each is one machine in placements: "
+        '"0:0-1" are the first two devices of the first process.',
+    )
+    add = made.add_argument
+    add("--nproc", "--nproc_per_node", "--nproc-per-node", type=_positive, default=1, metavar="N",
+        help="processes on this machine (1)")  # fmt: skip
+    add("--nnodes", type=_positive, default=1, metavar="N", help="machines that run this command (1)")
+    add("--node_rank", "--node-rank", type=int, default=0, metavar="I", help="which of them this one is (0)")
+    add("--master", metavar="HOST:PORT", help="where the first process listens; needed with several machines")
+    add("--master_addr", "--master-addr", metavar="HOST", help="as the first half of --master")
+    add("--master_port", "--master-port", type=_positive, metavar="PORT", help="as the second half of --master")
+    add("--all-output", "--all_output", action="store_true", help="show what other processes than the first print, too")
+    add("-m", "--module", action="store_true", help="the script is a module's name, as in python -m")
+    add("script", help="what each process runs")
+    add("arguments", nargs=argparse.REMAINDER, help="what the script is given")
+    return made
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 1")
+    return int(text)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the processes to their end. Returns 0, or the status of the first that failed; 128 + n where signal n ended it."""
+    made = parser()
+    given = made.parse_args(arguments)
+    if not 0 <= given.node_rank < given.nnodes:
+        made.error(f"--node_rank must be in [0, {given.nnodes}), it is {given.node_rank}")
+    return _Processes(given, _master(given, made.error)).run()
+
+
+def _master(given: argparse.Namespace, error: Callable[[str], Any]) -> str:
+    host, port = given.master_addr, given.master_port
+    if given.master is not None:
+        host, _, text = given.master.rpartition(":")
+        if not host or not text.isdecimal():
+            error(f"--master must be host:port, e.g. 10.0.0.1:29500, it is {given.master!r}")
+        port = int(text)
+    if given.nnodes > 1 and (host is None or port is None):
+        error(f"--nnodes {given.nnodes} needs --master host:port, the same on all machines; the host is that of --node_rank 0")
+    host = host or "127.0.0.1"
+    return f"{host}:{port or free_port(host)}"
+
+
+class _Processes:
+    def __init__(self, given: argparse.Namespace, master: str):
+        self._count = given.nproc * given.nnodes
+        self._first = given.nproc * given.node_rank
+        self._stopped_by = 0
+        command = [sys.executable, *(["-m"] if given.module else []), given.script, *given.arguments]
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._stop)
+        self._processes = [self._start(command, given, i, master) for i in range(given.nproc)]
+
+    def _start(self, command: list[str], given: argparse.Namespace, local: int, master: str) -> subprocess.Popen[bytes]:
+        index = self._first + local
+        host, _, port = master.rpartition(":")
+        environment = {
+            **os.environ,
+            LAUNCHED: f"{index} {self._count} {master} {local} {given.nproc}",
+            # what scripts know from other launchers
+            "RANK": str(index), "WORLD_SIZE": str(self._count), "LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": str(given.nproc),
+            "MASTER_ADDR": host, "MASTER_PORT": port,
+        }  # fmt: skip
+        shown = None if index == 0 or given.all_output else subprocess.DEVNULL
+        return subprocess.Popen(command, env=environment, stdout=shown, preexec_fn=_end_with_parent)
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        self._stopped_by = number
+
+    def run(self) -> int:
+        """Waits for all; where one fails or a signal comes, for a little while."""
+        status, deadline = 0, float("inf")
+        running = dict(enumerate(self._processes, self._first))
+        while running:
+            for index, process in list(running.items()):
+                found = process.poll()
+                if found is None:
+                    continue
+                del running[index]
+                if found and not status and not self._stopped_by:
+                    status = found if found > 0 else 128 - found
+                    self._say(f"process {index} of {self._count} {_described(found)}; the others end, too")
+                    deadline = time.monotonic() + _GRACE_SECONDS
+            if self._stopped_by and status != 128 + self._stopped_by:
+                status, deadline = 128 + self._stopped_by, time.monotonic() + _KILL_SECONDS
+                _signal(running.values(), self._stopped_by)
+            if running and time.monotonic() > deadline:
+                self._say(f"{_named(running)} did not end and had to be stopped")
+                _signal(running.values(), signal.SIGTERM)
+                _wait(running.values(), _KILL_SECONDS)
+                _signal(running.values(), signal.SIGKILL)
+                _wait(running.values(), _KILL_SECONDS)
+                break
+            time.sleep(0.02)
+        return status
+
+    @staticmethod
+    def _say(text: str) -> None:
+        print(f"oneflow.launch: {text}", file=sys.stderr, flush=True)
+
+
+def _described(status: int) -> str:
+    if status > 0:
+        return f"ended with status {status}"
+    try:
+        return f"was ended by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"was ended by signal {-status}"
+
+
+def _named(running: dict[int, Any]) -> str:
+    numbers = ", ".join(map(str, running))
+    return f"process {numbers}" if len(running) == 1 else f"processes {numbers}"
+
+
+def _signal(processes: Any, number: int) -> None:
+    for process in processes:
+        if process.poll() is None:
+            process.send_signal(number)
+
+
+def _wait(processes: Any, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and any(p.poll() is None for p in processes):
+        time.sleep(0.02)
+
+
+def _end_with_parent() -> None:
+    """In the child: where the launcher is killed, nobody else would end it."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -49,11 +49,11 @@ def test_one_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: py
 
 
 def test_several_machines_need_a_port_and_an_own_address() -> None:
-    env.machine(["192.0.2.1", {"addr": "192.0.2.2"}])
+    env.machine(["203.0.113.1", {"addr": "203.0.113.2"}])
     with pytest.raises(ArgumentError, match=r"names 2 machines, and no port was chosen(?s:.*)flow.env.ctrl_port"):
         rendezvous.find()
     env.ctrl_port(50051)
-    with pytest.raises(ArgumentError, match=r"none of the addresses(?s:.*)192.0.2.1, 192.0.2.2(?s:.*)test_env.py"):
+    with pytest.raises(ArgumentError, match=r"none of the addresses(?s:.*)203.0.113.1, 203.0.113.2(?s:.*)test_env.py"):
         rendezvous.find()
 
 

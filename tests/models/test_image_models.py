@@ -18,39 +18,24 @@ from vision import Layers
 import oneflow as flow
 import oneflow.typing as tp
 
-BATCH, CLASSES, HIDDEN = 4, 10, 64
+BATCH, CLASSES = 4, 10
 RATE = 2.0**-7  # exact in float32, as learning rates are
 
 
 class Case(NamedTuple):
-    ours: Callable[[Any, Layers], Any]
-    theirs: Callable[[], Any]
+    ours: Callable[..., Any]
+    theirs: Callable[..., Any]
     size: int
     layers: int  # how many values are compared
+    dense: tuple[int, ...] = ()  # of the hidden layers and the columns of the first one, where the model has hidden layers
     kind: str = "float64"  # gradients behind batch normalization of four samples need it
 
 
 CASES = {
-    "alexnet": Case(
-        lambda x, net: alexnet(x, CLASSES, net, HIDDEN, rate=0.0),
-        lambda: torch_cnn.alexnet(CLASSES, HIDDEN, 256),
-        64,
-        5 + 3 + 3,
-        "float32",
-    ),
-    "vgg16": Case(
-        lambda x, net: vgg16(x, CLASSES, net, HIDDEN, rate=0.0),
-        lambda: torch_cnn.vgg16(CLASSES, HIDDEN, 512),
-        32,
-        13 + 5 + 3,
-        "float32",
-    ),
-    "mobilenet_v2": Case(
-        lambda x, net: mobilenet_v2(x, CLASSES, net, rate=0.0), lambda: torch_cnn.mobilenet_v2(CLASSES), 32, 52 + 52 + 17 + 2
-    ),
-    "inception_v3": Case(
-        lambda x, net: inception_v3(x, CLASSES, net, rate=0.0), lambda: torch_cnn.inception_v3(CLASSES), 75, 94 + 94 + 11 + 4
-    ),
+    "alexnet": Case(alexnet, torch_cnn.alexnet, 64, 5 + 3 + 3, (64, 256), "float32"),
+    "vgg16": Case(vgg16, torch_cnn.vgg16, 32, 13 + 5 + 3, (64, 512), "float32"),
+    "mobilenet_v2": Case(mobilenet_v2, torch_cnn.mobilenet_v2, 32, 52 + 52 + 17 + 2),
+    "inception_v3": Case(inception_v3, torch_cnn.inception_v3, 75, 94 + 94 + 11 + 4),
 }
 
 
@@ -66,12 +51,12 @@ def test_a_model_is_that_of_pytorch(name: str) -> None:
         x: tp.Numpy.Placeholder(images.shape, getattr(flow, case.kind)), labels: tp.Numpy.Placeholder((BATCH,), flow.int32)
     ) -> tp.Tuple[tp.Numpy, tp.Dict[str, tp.Numpy]]:
         net = Layers()
-        loss = flow.nn.sparse_softmax_cross_entropy_with_logits(labels, case.ours(x, net))
+        loss = flow.nn.sparse_softmax_cross_entropy_with_logits(labels, case.ours(x, CLASSES, net, *case.dense[:1], rate=0.0))
         flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [RATE]), momentum=0.9).minimize(loss)
         return loss, net.outputs
 
     torch.manual_seed(0)
-    module = scrambled(case.theirs()).to(getattr(torch, case.kind)).train()
+    module = scrambled(case.theirs(CLASSES, *case.dense)).to(getattr(torch, case.kind)).train()
     load(module)
     optimizer = torch.optim.SGD(module.parameters(), RATE, momentum=0.9)
     x, y = torch.tensor(images), torch.tensor(labels).long()

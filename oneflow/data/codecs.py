@@ -1,48 +1,268 @@
-"""``decode_ofrecord``'s BlobConf, codecs and preprocessors; ``decode_blob`` applies one to a batch."""
+"""``decode_ofrecord``'s BlobConf, codecs and preprocessors. ``decode_blob`` applies one BlobConf to a batch."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Any
+from concurrent.futures import Executor
+from dataclasses import dataclass
 
 import numpy as np
 
+from .._dtype import as_dtype
 from .._dtype import dtype as Dtype
+from .._extras import cv2
+from .._refuse import refuse
+from ..errors import ArgumentError, FeatureError, ImageError
+from . import images
+from ._fault import fault
+from .decoders import bytes_values, decode_bytes, decode_raw
 from .records import Records
 
 
+@dataclass(frozen=True)
 class RawCodec:
-    def __init__(self, auto_zero_padding: bool = False) -> None: ...
+    """A list of numbers, or raw bytes.
+
+    Args:
+      auto_zero_padding: shorter lists are accepted, with zeros behind them.
+    Example: >>> flow.data.BlobConf("dense", (13,), flow.float32, flow.data.RawCodec())
+    """
+
+    auto_zero_padding: bool = False
 
 
+@dataclass(frozen=True)
 class BytesListCodec:
-    def __init__(self) -> None: ...
+    """Several strings of bytes, each in a slot of shape[1:] elements; what a string does not fill is 0. Dtype char or int8."""
 
 
+@dataclass(frozen=True)
 class ImagePreprocessor:
-    def __init__(self, preprocessor: str) -> None: ...
+    """Swaps the channels of a picture ("bgr2rgb"), or mirrors it with probability 1/2 ("mirror")."""
+
+    preprocessor: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.preprocessor, str) or self.preprocessor.lower() not in ("bgr2rgb", "mirror"):
+            refuse(ArgumentError, f'ImagePreprocessor must be "bgr2rgb" or "mirror", got {self.preprocessor!r}')
+        object.__setattr__(self, "preprocessor", self.preprocessor.lower())
 
 
+@dataclass(frozen=True)
 class ImageResizePreprocessor:
-    def __init__(self, width: int, height: int) -> None: ...
+    """Resizes a picture, bilinear. Args: width and height of the result, in pixels."""
+
+    width: int
+    height: int
+
+    def __post_init__(self) -> None:
+        for name in ("width", "height"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                refuse(ArgumentError, f"ImageResizePreprocessor's {name} must be an int > 0, got {value!r}")
 
 
+@dataclass(frozen=True)
 class ImageCodec:
-    def __init__(self, image_preprocessors: Sequence[Any] | None = None) -> None: ...
+    """One encoded picture, decoded as BGR or gray as it is, then preprocessed in order.
+
+    Args:
+      image_preprocessors: of ImageResizePreprocessor and ImagePreprocessor.
+    Example: >>> flow.data.ImageCodec([flow.data.ImageResizePreprocessor(224, 224), flow.data.ImagePreprocessor("bgr2rgb")])
+    """
+
+    image_preprocessors: Sequence[ImageResizePreprocessor | ImagePreprocessor] | None = None
+
+    def __post_init__(self) -> None:
+        steps = tuple(self.image_preprocessors or ())
+        for step in steps:
+            if not isinstance(step, (ImageResizePreprocessor, ImagePreprocessor)):
+                refuse(ArgumentError, f"image_preprocessors takes ImageResizePreprocessor and ImagePreprocessor, got {step!r}")
+        object.__setattr__(self, "image_preprocessors", steps)
+
+    @property
+    def mirrors(self) -> bool:
+        """Whether it needs random numbers."""
+        return any(isinstance(s, ImagePreprocessor) and s.preprocessor == "mirror" for s in self.image_preprocessors or ())
 
 
+@dataclass(frozen=True)
 class NormByChannelPreprocessor:
-    def __init__(
-        self, mean_values: Sequence[float], std_values: Sequence[float] = (1.0, 1.0, 1.0), data_format: str = "channels_last"
-    ) -> None: ...
+    """(v - mean[c]) / std[c] on a decoded blob.
+
+    Args:
+      mean_values: one a channel.
+      std_values: likewise.
+      data_format: where channels are: "channels_last", "channels_first" (of one sample), or "no_channel": one mean for all.
+    """
+
+    mean_values: Sequence[float]
+    std_values: Sequence[float] = (1.0, 1.0, 1.0)
+    data_format: str = "channels_last"
+
+    def __post_init__(self) -> None:
+        if self.data_format not in ("channels_last", "channels_first", "no_channel"):
+            refuse(
+                ArgumentError, f'data_format must be "channels_last", "channels_first" or "no_channel", got {self.data_format!r}'
+            )  # fmt: skip
+        for name in ("mean_values", "std_values"):
+            values = getattr(self, name)
+            if not isinstance(values, (list, tuple)):
+                refuse(ArgumentError, f"{name} must be a list or tuple of numbers, got {values!r}")
+            object.__setattr__(self, name, tuple(map(float, values)))
+
+    def check(self, shape: Sequence[int]) -> None:
+        """Raises ArgumentError unless there are as many means and stds as a sample of this shape has channels."""
+        if self.data_format == "no_channel":
+            channels = 1
+        elif len(shape) == 0:
+            refuse(ArgumentError, f"NormByChannelPreprocessor with {self.data_format} needs samples with a channel axis")
+        else:
+            channels = shape[-1 if self.data_format == "channels_last" else 0]
+        stds = 1 if self.data_format == "no_channel" and len(set(self.std_values)) == 1 else len(self.std_values)
+        if len(self.mean_values) != channels or stds != channels:
+            refuse(
+                ArgumentError, f"{channels} channels need as many means and stds, got {len(self.mean_values)} and {stds}",
+                found=[("shape", str(tuple(shape))), ("format", self.data_format)],
+            )  # fmt: skip
+
+    def apply(self, batch: np.ndarray) -> np.ndarray:
+        """On (N,) + shape; the dtype stays."""
+        kind = batch.dtype if batch.dtype.kind == "f" else np.float32
+        mean, std = np.asarray(self.mean_values, kind), np.asarray(self.std_values[: len(self.mean_values)], kind)
+        if self.data_format == "channels_first":
+            mean, std = (a.reshape(-1, *(1,) * (batch.ndim - 2)) for a in (mean, std))
+        return ((batch - mean) / std).astype(batch.dtype, copy=False)
 
 
+@dataclass(frozen=True)
 class BlobConf:
-    def __init__(
-        self, name: str, shape: Sequence[int], dtype: Dtype, codec: Any, preprocessors: Sequence[Any] | None = None
-    ) -> None: ...
+    """How one feature becomes a blob.
+
+    Args:
+      name: of the feature.
+      shape: of one sample.
+      dtype: of the blob.
+      codec: RawCodec, ImageCodec or BytesListCodec.
+      preprocessors: NormByChannelPreprocessors, applied in order to what was decoded.
+    Raises: ArgumentError.
+    Example: >>> flow.data.BlobConf("label", (), flow.int32, flow.data.RawCodec())
+    """
+
+    name: str
+    shape: Sequence[int]
+    dtype: Dtype
+    codec: RawCodec | ImageCodec | BytesListCodec
+    preprocessors: Sequence[NormByChannelPreprocessor] | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            refuse(ArgumentError, f"BlobConf's name must be a str, got {self.name!r}")
+        if not isinstance(self.shape, (list, tuple)) or any(
+            isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in self.shape
+        ):
+            refuse(
+                ArgumentError, f"BlobConf's shape must be a list or tuple of ints > 0, without the batch axis, got {self.shape!r}"
+            )
+        as_dtype(self.dtype)
+        if not isinstance(self.codec, (RawCodec, ImageCodec, BytesListCodec)):
+            refuse(ArgumentError, f"BlobConf's codec must be a RawCodec, ImageCodec or BytesListCodec, got {self.codec!r}")
+        if isinstance(self.codec, ImageCodec) and len(self.shape) != 3:
+            refuse(ArgumentError, f"an ImageCodec needs a shape of height, width and channels, got {tuple(self.shape)}")
+        if isinstance(self.codec, BytesListCodec) and (self.dtype.name not in ("char", "int8") or not self.shape):
+            refuse(ArgumentError, f"a BytesListCodec gives char or int8 in slots, got {self.dtype} {tuple(self.shape)}")
+        object.__setattr__(self, "shape", tuple(self.shape))
+        object.__setattr__(self, "preprocessors", tuple(self.preprocessors or ()))
+        for step in self.preprocessors or ():
+            if not isinstance(step, NormByChannelPreprocessor):
+                hint = "it belongs to ImageCodec(image_preprocessors=[...])" if hasattr(step, "__dataclass_fields__") else ""
+                refuse(ArgumentError, f"BlobConf's preprocessors are NormByChannelPreprocessors, got {step!r}", hint=hint)
+            step.check(self.shape)
 
 
-def decode_blob(records: Records, conf: BlobConf, mirror: np.ndarray | None = None) -> np.ndarray:
-    """(N,) + conf.shape of conf.dtype; ``mirror`` (N,) says which pictures a "mirror" preprocessor flips."""
-    raise NotImplementedError
+def decode_blob(
+    records: Records, conf: BlobConf, mirror: np.ndarray | None = None, *, pool: Executor | None = None
+) -> np.ndarray:
+    """One blob of a batch of N records.
+
+    Args:
+      records: the batch.
+      conf: what to make of it.
+      mirror: (N,), non-zero for pictures that an ImagePreprocessor("mirror") shall flip (see ``coin_flips``).
+      pool: pictures are decoded in these threads; None: in the caller's.
+    Returns: (N,) + conf.shape, of conf.dtype.
+    Raises: FeatureError, ImageError, RecordError.
+    """
+    if isinstance(conf.codec, RawCodec):
+        wanted = conf.dtype.numpy_dtype
+        raw = np.dtype(np.float32) if wanted.itemsize == 2 else wanted
+        batch = decode_raw(records, conf.name, conf.shape, raw, auto_zero_padding=conf.codec.auto_zero_padding).astype(
+            wanted, copy=False
+        )
+    elif isinstance(conf.codec, BytesListCodec):
+        batch = _decode_strings(records, conf)
+    else:
+        batch = _decode_pictures(records, conf, conf.codec, mirror, pool)
+    for step in conf.preprocessors or ():
+        batch = step.apply(batch)
+    return batch
+
+
+def _decode_strings(records: Records, conf: BlobConf) -> np.ndarray:
+    slots, size = conf.shape[0], math.prod(conf.shape[1:])
+    batch, found = np.zeros((len(records), slots, size), np.int8), records.find(conf.name)
+    for i in range(len(records)):
+        values = bytes_values(records, conf.name, found, i)
+        longest = max(map(len, values), default=0)
+        if len(values) > slots or longest > size:
+            raise fault(
+                FeatureError, "a record's bytes_list does not fit into the blob's slots", records.where(i), feature=conf.name,
+                expected=f"{slots} values of {size} bytes at most", found=f"{len(values)} values, the longest of {longest} bytes",
+            )  # fmt: skip
+        for place, value in zip(batch[i], values, strict=False):
+            place[: len(value)] = value.view(np.int8)
+    return batch.reshape(len(records), *conf.shape)
+
+
+def _decode_pictures(
+    records: Records, conf: BlobConf, codec: ImageCodec, mirror: np.ndarray | None, pool: Executor | None
+) -> np.ndarray:
+    if codec.mirrors and mirror is None:
+        refuse(ArgumentError, 'ImagePreprocessor("mirror") needs to be told which pictures to flip: give mirror=')
+    encoded = decode_bytes(records, conf.name)
+    batch = np.empty((len(records), *conf.shape), conf.dtype.numpy_dtype)
+
+    def one(i: int) -> None:
+        try:
+            image = images.read(encoded[i], cv2.IMREAD_ANYCOLOR)
+            for step in codec.image_preprocessors or ():
+                if isinstance(step, ImageResizePreprocessor):
+                    image = cv2.resize(image, (step.width, step.height), interpolation=cv2.INTER_LINEAR)
+                elif step.preprocessor == "bgr2rgb":
+                    image = cv2.cvtColor(image, cv2.COLOR_BGR2RGB) if image.ndim == 3 else image
+                elif mirror is not None and mirror[i]:
+                    image = cv2.flip(image, 1)
+            batch[i] = _with_channels(image, conf.shape)
+        except ImageError as error:
+            raise fault(ImageError, str(error), records.where(i), feature=conf.name) from error
+
+    for _ in pool.map(one, range(len(encoded))) if pool is not None else map(one, range(len(encoded))):
+        pass
+    return batch
+
+
+def _with_channels(image: np.ndarray, shape: Sequence[int]) -> np.ndarray:
+    channels = 1 if image.ndim == 2 else image.shape[2]
+    if image.shape[:2] != tuple(shape[:2]):
+        raise ImageError(
+            f"a picture of {image.shape[0]} x {image.shape[1]} (height x width) does not have the blob's shape {tuple(shape)}\n"
+            f"  try        resize it with ImageResizePreprocessor({shape[1]}, {shape[0]})"
+        )
+    if channels == 3 and shape[2] == 1:
+        image = cv2.cvtColor(image, cv2.COLOR_BGR2GRAY)
+    elif channels == 1 and shape[2] == 3:
+        image = cv2.cvtColor(image, cv2.COLOR_GRAY2BGR)
+    elif channels != shape[2]:
+        raise ImageError(f"a picture of {channels} channels cannot become one of {shape[2]}")
+    return image.reshape(shape)

@@ -20,6 +20,8 @@ COLOR_SPACES = ("BGR", "RGB", "GRAY")
 INTERPOLATIONS = ("auto", "bilinear", "nearest_neighbor", "nn", "bicubic", "area")
 HORIZONTAL, VERTICAL, BOTH = 1, 16, 17
 _LARGEST = 1 << 30  # pixels; OpenCV's own bound
+_ALWAYS_ALLOWED = 1 << 20  # pixels, however few bytes a picture has
+_PIXELS_A_BYTE = 8300  # what PNG reaches for a white page, with one bit a pixel
 
 
 def check_color_space(color_space: str) -> str:
@@ -53,8 +55,8 @@ def read(data: bytes | np.ndarray, mode: int) -> np.ndarray:
     encoded = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else np.ascontiguousarray(data).view(np.uint8).reshape(-1)
     if not encoded.size:
         raise ImageError("a picture has no bytes, so it cannot be decoded")
-    if _ends_early(encoded):
-        raise ImageError(f"a picture of {encoded.size} bytes cannot be decoded: the {_kind(encoded)} ends too early")
+    if suspicion := _suspicion(encoded):
+        raise ImageError(f"a picture of {encoded.size} bytes cannot be decoded: {suspicion}")
     try:
         image = cv2.imdecode(encoded, mode)
     except cv2.error as error:
@@ -78,19 +80,25 @@ def _unknown(encoded: np.ndarray) -> str:
     return f"it has no format that OpenCV knows; it begins with {encoded[:8].tobytes()!r}"
 
 
-def _ends_early(encoded: np.ndarray) -> bool:
-    """Whether a JPEG or PNG lacks its end mark."""
-    if encoded[-2:].tobytes() == b"\xff\xd9":
-        return False
-    kind = _kind(encoded)
+def _suspicion(encoded: np.ndarray) -> str:
+    """Why a picture is not worth a decoder's time: it ends early, or claims far more pixels than its bytes can hold."""
+    data, kind, size = encoded.data, _kind(encoded), (0, 0)
     if kind == "PNG":
-        return b"IEND" not in encoded[-64:].tobytes() and b"IEND" not in encoded.tobytes()
-    if kind != "JPEG":
-        return False
-    data, at = encoded.tobytes(), 2
-    while at + 4 <= len(data) and data[at] == 0xFF and data[at + 1] != 0xDA:  # thumbnails have an end mark of their own
-        at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
-    return data.rfind(b"\xff\xd9", min(at, len(data))) < 0
+        size = (int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big"))
+        if b"IEND" not in data[-64:].tobytes() and b"IEND" not in data.tobytes():
+            return "the PNG ends too early"
+    elif kind == "JPEG":
+        at = 2
+        while at + 9 <= len(data) and data[at] == 0xFF and data[at + 1] != 0xDA:  # segment by segment, up to the pixels
+            if 0xC0 <= data[at + 1] <= 0xCF and data[at + 1] not in (0xC4, 0xC8, 0xCC):
+                size = (int.from_bytes(data[at + 7 : at + 9], "big"), int.from_bytes(data[at + 5 : at + 7], "big"))
+            at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+        # a thumbnail in a segment has an end mark of its own
+        if data[-2:].tobytes() != b"\xff\xd9" and data.tobytes().rfind(b"\xff\xd9", min(at, len(data))) < 0:
+            return "the JPEG ends too early"
+    if size[0] * size[1] > max(_ALWAYS_ALLOWED, _PIXELS_A_BYTE * len(data)):
+        return f"it claims {size[0]} x {size[1]} pixels"
+    return ""
 
 
 def _first_line(error: Exception) -> str:

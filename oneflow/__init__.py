@@ -199,6 +199,7 @@ _INTERNAL = {"annotations", "compiler", "dist", "graph", "job", "local", "ops", 
 
 
 def __dir__() -> list[str]:
+    """The public names."""
     names = {n for n in globals() if not n.startswith("_")} - _INTERNAL
     return sorted(names | {"__doc__", "__file__", "__name__", "__path__", "__version__"})
 

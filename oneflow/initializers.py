@@ -153,6 +153,8 @@ def fan(shape: Sequence[int], mode: str, data_format: str) -> float:
 
 # --- what users call
 
+_FORMATS = ("", "NC", "NCW", "NWC", "NCHW", "NHWC", "NCDHW", "NDHWC")
+
 
 def _refuse(function: str, rule: str, hint: str = "") -> NoReturn:
     refuse(ArgumentError, f"{function}: {rule}", hint=hint)
@@ -167,8 +169,8 @@ def _number(function: str, argument: str, value: Any, *, at_least: float | None 
 
 
 def _choice(function: str, argument: str, value: Any, choices: Sequence[str]) -> str:
-    if value not in choices:
-        _refuse(function, f"{argument} must be one of {', '.join(map(repr, choices))}, got {value!r}")
+    if not isinstance(value, str) or value not in choices:
+        _refuse(function, f"{argument} must be one of {', '.join(map(repr, choices))}, got {value!r}"[:300])
     return value
 
 
@@ -193,7 +195,11 @@ def constant_initializer(value: float = 0, dtype: dtype = dtypes.float32) -> Con
     Example: >>> flow.get_variable("b", (10,), initializer=flow.constant_initializer(0.1))
     """
     number = _number("constant_initializer", "value", value)
-    return Constant(float(number) if _kind("constant_initializer", dtype) == "float" else int(number))
+    if _kind("constant_initializer", dtype) == "float":
+        return Constant(float(number))
+    if not math.isfinite(number):
+        _refuse("constant_initializer", f"value must be finite for an integer dtype, got {value!r}")
+    return Constant(int(number))
 
 
 def zeros_initializer(dtype: dtype = dtypes.float32) -> Constant:
@@ -296,18 +302,22 @@ def variance_scaling_initializer(
         float(factor),
         _choice(function, "mode", lowered[0], _MODES),
         _choice(function, "distribution", lowered[1], _DISTRIBUTIONS),
-        data_format,
+        _choice(function, "data_format", data_format, _FORMATS),
     )
 
 
 def glorot_uniform_initializer(data_format: str = "") -> VarianceScaling:
     """Uniform on +-sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio, 2010)."""
-    return VarianceScaling(1.0, "fan_avg", "random_uniform", data_format)
+    return VarianceScaling(
+        1.0, "fan_avg", "random_uniform", _choice("xavier_uniform_initializer", "data_format", data_format, _FORMATS)
+    )
 
 
 def glorot_normal_initializer(data_format: str = "") -> VarianceScaling:
     """Normal, not truncated, of variance 2 / (fan_in + fan_out) (Glorot and Bengio, 2010)."""
-    return VarianceScaling(1.0, "fan_avg", "random_normal", data_format)
+    return VarianceScaling(
+        1.0, "fan_avg", "random_normal", _choice("xavier_normal_initializer", "data_format", data_format, _FORMATS)
+    )
 
 
 xavier_uniform_initializer = glorot_uniform_initializer
@@ -336,8 +346,9 @@ def kaiming_initializer(
     Example: >>> flow.kaiming_initializer((64, 3, 7, 7), nonlinearity="relu")
     """
     function = "kaiming_initializer"
-    if not isinstance(shape, tuple) or len(shape) < 2:
-        _refuse(function, f"shape must be a tuple of at least two sizes, got {shape!r}")
+    sizes = isinstance(shape, tuple) and all(isinstance(s, (int, np.integer)) and s > 0 for s in shape)
+    if not sizes or len(shape) < 2:
+        _refuse(function, f"shape must be a tuple of at least two sizes > 0, got {shape!r}"[:300])
     _choice(function, "distribution", distribution, ("random_normal", "random_uniform"))
     _choice(function, "mode", mode, ("fan_in", "fan_out"))
     _choice(function, "data_format", data_format, ("NCHW", "NHWC"))

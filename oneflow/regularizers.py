@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from ._jax import jnp
 from ._refuse import refuse
 from .errors import ArgumentError
@@ -30,8 +32,9 @@ class L1L2:
 
 
 def _factor(function: str, argument: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
-        refuse(ArgumentError, f"regularizers.{function}: {argument} must be a number >= 0, got {value!r}")
+    ok = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    if not ok or not 0 <= value < float("inf"):
+        refuse(ArgumentError, f"regularizers.{function}: {argument} must be a finite number >= 0, got {value!r}"[:300])
     return float(value)
 
 

@@ -16,4 +16,5 @@ from .other import upsample_2d as upsample_2d
 
 
 def __dir__() -> list[str]:
+    """The public names."""
     return sorted(n for n in globals() if not n.startswith("_") and n not in ("conv", "norm", "other"))

@@ -37,9 +37,25 @@ def chosen(initializer: Initializer, default: Initializer) -> Initializer:
     return default if initializer is None else initializer
 
 
+def want_activation(what: str, activation: Activation) -> None:
+    """A function; programs of 2019 pass numbers here, which mean none."""
+    if not (activation is None or callable(activation) or isinstance(activation, int)):
+        fail(ArgumentError, what, f"activation must be a function of (blob, name=...), got {activation!r}"[:300], (),
+             "write activation=flow.nn.relu, without brackets")  # fmt: skip
+
+
 def activated(y: Blob, activation: Activation, name: str) -> Blob:
     """``activation(y)`` in the layer's namespace; programs of 2019 pass numbers here, which mean none."""
     if not callable(activation):
         return y
     with namespace(name):
-        return activation(y, name="activation")
+        try:
+            made = activation(y, name="activation")
+        except TypeError as error:
+            if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
+                raise  # from inside the user's function
+            made = error
+    if not isinstance(made, Blob):
+        rule = f"activation is called as f(blob, name=...) and must give a Blob: {made!r}"[:300]
+        fail(ArgumentError, f"layer {name}", rule, (y,), "write activation=lambda x, name=None: ...")
+    return made

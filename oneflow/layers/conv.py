@@ -13,7 +13,7 @@ from ..ops._names import DefaultName
 from ..ops._window import want_format, want_positive
 from ..ops.conv import bias_add, convolve, want_groups
 from ..ops.variable import get_variable
-from ._common import Activation, Initializer, Ints, Made, Regularizer, activated, chosen, layer_name
+from ._common import Activation, Initializer, Ints, Made, Regularizer, activated, chosen, layer_name, want_activation
 
 
 def _convolution(
@@ -38,7 +38,9 @@ def _convolution(
     want.floating(what, want.blob(what, "inputs", inputs))
     want.rank(what, inputs, n + 2, n + 2)
     channels_first = want_format(what, data_format, n)
-    (count,) = want_positive(what, "filters", filters, 1)
+    count = want.integer(what, "filters", filters, 1, (inputs,))
+    use_bias = want.flag(what, "use_bias", use_bias, (inputs,))
+    want_activation(what, activation)
     size = want_positive(what, "kernel_size", kernel_size, n)
     channels = inputs.shape[1 if channels_first else -1]
     want_groups(what, groups, channels, count)
@@ -48,8 +50,9 @@ def _convolution(
 
     def variable(kind: str, shape: tuple[int, ...], made: Made, default: Initializer) -> Blob:
         initializer, regularizer, given_name = made
+        full_name = want.label(what, f"{kind}_name", given_name) or f"{name}-{kind}"
         return get_variable(
-            given_name or f"{name}-{kind}", shape, inputs.dtype, chosen(initializer, default), regularizer, trainable, kind,
+            full_name, shape, inputs.dtype, chosen(initializer, default), regularizer, trainable, kind,
             reuse=False,
         )  # fmt: skip
 

@@ -11,12 +11,11 @@ from ..graph.node import Blob
 from ..ops._arrays import label
 from ..ops._emit import fail, want
 from ..ops._names import DefaultName
-from ..ops._window import want_positive
 from ..ops.conv import bias_add
 from ..ops.matrix import matmul
 from ..ops.variable import get_variable
 from ..scope import namespace
-from ._common import Initializer, Regularizer, activated, chosen, layer_name
+from ._common import Initializer, Regularizer, activated, chosen, layer_name, want_activation
 
 
 def dense(
@@ -54,7 +53,9 @@ def dense(
     what = label("dense", name)
     want.floating(what, want.blob(what, "inputs", inputs))
     want.rank(what, inputs, 2)
-    (size,) = want_positive(what, "units", units, 1)
+    size = want.integer(what, "units", units, 1, (inputs,))
+    use_bias = want.flag(what, "use_bias", use_bias, (inputs,))
+    want_activation(what, activation)
     split = model_distribute.kind == "split" if isinstance(model_distribute, Distribute) else None
     if split is None or (split and model_distribute.axis != 0):
         fail(

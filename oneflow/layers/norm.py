@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .. import initializers
-from ..errors import ArgumentError
+from ..errors import ArgumentError, ShapeError
 from ..graph.graph import current
 from ..graph.node import Blob
 from ..ops import norm as normalization
@@ -37,10 +37,17 @@ def _normalized(
     if isinstance(epsilon, bool) or not isinstance(epsilon, (int, float)) or not epsilon >= 0:
         fail(ArgumentError, what, f"epsilon must be a number >= 0, got {epsilon!r}", (inputs,))
 
+    center, scale = want.flag(what, "center", center, (inputs,)), want.flag(what, "scale", scale, (inputs,))
+    training = want.flag(what, "training", training, (inputs,))
+    trainable = trainable is None or want.flag(what, "trainable", trainable, (inputs,))
+    if 0 in inputs.shape:
+        fail(ShapeError, what, "there is nothing to normalize: an axis has size 0", (inputs,))
+
     def variable(kind: str, default: Initializer, is_trainable: bool) -> Blob:
         initializer, regularizer, given_name = made[kind]
+        full_name = want.label(what, f"{kind}_name", given_name) or f"{name}-{kind}"
         return get_variable(
-            f"{name}-{kind}" if given_name is None else given_name, (inputs.shape[axis],), normalization.parameter_dtype(inputs),
+            full_name, (inputs.shape[axis],), normalization.parameter_dtype(inputs),
             chosen(initializer, default), regularizer, is_trainable, kind, reuse=False,
         )  # fmt: skip
 
@@ -210,6 +217,7 @@ def layer_norm(
     name = layer_name(name, "LayerNorm", "")
     what = label("layer_norm", name)
     want.floating(what, want.blob(what, "inputs", inputs))
+    center, scale = want.flag(what, "center", center, (inputs,)), want.flag(what, "scale", scale, (inputs,))
     _, params = normalization.norm_axes(what, inputs, begin_norm_axis, begin_params_axis)
 
     def variable(kind: str, initializer: Initializer) -> Blob:

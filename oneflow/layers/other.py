@@ -11,7 +11,6 @@ from ..graph.node import Blob
 from ..ops._arrays import label
 from ..ops._emit import fail, want
 from ..ops._names import DefaultName
-from ..ops._window import want_positive
 from ..ops.nn import parametric_relu
 from ..ops.ordinal import categorical_ordinal_encode
 from ..ops.upsample import upsample_2d as upsample
@@ -49,6 +48,7 @@ def prelu(
     what = label("prelu", name)
     want.floating(what, want.blob(what, "inputs", inputs))
     want.rank(what, inputs, 2)
+    want.distribution(what, "model_distribute", model_distribute, (inputs,))
     shared = want.axes(what, [] if shared_axes is None else shared_axes, inputs.ndim, "shared_axes", (inputs,))
     if 0 in shared:
         fail(ArgumentError, what, f"shared_axes must be >= 1 (the batch axis is always shared), got {shared_axes!r}", (inputs,))
@@ -105,7 +105,7 @@ def categorical_ordinal_encoder(
     """
     name = layer_name(name, "CategoricalOrdinalEncoder", "-Encode")
     what = label("categorical_ordinal_encoder", name)
-    (places,) = want_positive(what, "capacity", capacity, 1)
+    places = want.integer(what, "capacity", capacity, 1)
     if not want.blob(what, "input_tensor", input_tensor).dtype.is_integer:
         fail(DtypeError, what, f"keys must be integers, got {input_tensor.dtype.name}", (input_tensor,))
     zeros = initializers.zeros_initializer()

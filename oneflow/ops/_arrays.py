@@ -69,12 +69,17 @@ def broadcast(*arrays: Array) -> tuple[Array, ...]:
     shapes = [a.shape for a in arrays]
     if all(shape == shapes[0] for shape in shapes):
         return arrays
+    common = common_shape(*shapes)
+    return tuple(broadcast_to(a, common) for a in arrays)
+
+
+def common_shape(*shapes: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape to which these broadcast."""
     try:
-        common = np.broadcast_shapes(*shapes)
+        return np.broadcast_shapes(*shapes)
     except ValueError:
         found = " and ".join(str(shape) for shape in shapes)
         raise ValueError(f"shapes {found} do not broadcast: counted from the last axis, sizes must be equal or 1") from None
-    return tuple(broadcast_to(a, common) for a in arrays)
 
 
 def broadcast_to(x: Array, shape: tuple[int, ...]) -> Array:

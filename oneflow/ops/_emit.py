@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, NoReturn
@@ -12,6 +13,7 @@ from .. import _dtype as dtypes
 from .._dtype import dtype
 from .._jax import jax
 from .._source import caller
+from ..dist import Distribute
 from ..errors import ArgumentError, AxisError, DtypeError, OneFlowError, ShapeError
 from ..graph.graph import current
 from ..graph.node import Blob
@@ -19,6 +21,8 @@ from ..graph.op import OpDef
 from ..graph.op import as_is as as_is
 
 OPS: dict[str, OpDef] = {}
+LARGEST = 2**31 - 1  # of sizes, strides, positions: XLA counts in int32 in many places
+MOST_ELEMENTS = 2**40  # of one Blob: a terabyte of bytes is a mistake
 
 
 def op(
@@ -124,6 +128,9 @@ def _emit(op: OpDef, inputs: tuple[Blob, ...], name: str | None, prefix: str | N
         text = str(problem)
         kind = DtypeError if "dtype" in text and "shape" not in text else ShapeError
         fail(kind, what, text.splitlines()[0] if text else type(problem).__name__, inputs)
+    for shape, _ in outputs:
+        if math.prod(shape) > MOST_ELEMENTS:
+            fail(ShapeError, what, f"the result would have shape {shape}: {math.prod(shape):.1e} elements", inputs)
     batch_axis = next((b.batch_axis for b in inputs if b.batch_axis >= 0), None)
     node = graph.add(
         op, inputs, attrs, outputs, name=name, prefix=prefix or _camel(op.name),
@@ -216,13 +223,46 @@ class want:
     def ints(what: str, argument: str, value: Any, length: int | None = None) -> tuple[int, ...]:
         """An int (repeated ``length`` times) or a sequence of ``length`` ints."""
         if isinstance(value, (int, np.integer)) and not isinstance(value, bool) and length is not None:
-            return (int(value),) * length
+            return (want.integer(what, argument, value),) * length
         ok = isinstance(value, (list, tuple)) and all(isinstance(v, (int, np.integer)) and not isinstance(v, bool) for v in value)
         if not ok or (length is not None and len(value) not in (1, length)):
             size = "ints" if length is None else f"an int or {length} ints"
             fail(ArgumentError, what, f"{argument} must be {size}, got {value!r}")
         values = tuple(int(v) for v in value)
+        if any(abs(v) > LARGEST for v in values):
+            fail(ArgumentError, what, f"{argument} must hold ints up to {LARGEST}, got {value!r}"[:300])
         return values * length if length is not None and len(values) == 1 else values
+
+    @staticmethod
+    def integer(what: str, argument: str, value: Any, low: int | None = None, inputs: Sequence[Any] = ()) -> int:
+        """One int, at least ``low`` where that is given."""
+        ok = isinstance(value, (int, np.integer)) and not isinstance(value, bool) and (low is None or value >= low)
+        if not ok or abs(int(value)) > LARGEST:
+            bound = "" if low is None else f" > {low - 1}"
+            size = f" (at most {LARGEST})" if ok else ""
+            fail(ArgumentError, what, f"{argument} must be an int{bound}{size}, got {value!r}"[:300], inputs)
+        return int(value)
+
+    @staticmethod
+    def flag(what: str, argument: str, value: Any, inputs: Sequence[Any] = ()) -> bool:
+        """True or False; 0 and 1 pass for them."""
+        if not isinstance(value, (bool, np.bool_)) and not (isinstance(value, int) and value in (0, 1)):
+            fail(ArgumentError, what, f"{argument} must be True or False, got {value!r}"[:300], inputs)
+        return bool(value)
+
+    @staticmethod
+    def label(what: str, argument: str, value: Any) -> str | None:
+        """A name that the user may give: None or a str that is not empty."""
+        if value is not None and (not isinstance(value, str) or not value):
+            fail(ArgumentError, what, f"{argument} must be None or a non-empty str, got {value!r}"[:300])
+        return value
+
+    @staticmethod
+    def distribution(what: str, argument: str, value: Any, inputs: Sequence[Any] = ()) -> Distribute:
+        if not isinstance(value, Distribute):
+            fail(ArgumentError, what, f"{argument} must be a distribution, got {value!r}"[:300], inputs,
+                 "write flow.distribute.split(axis), flow.distribute.broadcast() or flow.distribute.auto()")  # fmt: skip
+        return value
 
     @staticmethod
     def choice(what: str, argument: str, value: Any, choices: Sequence[str]) -> str:

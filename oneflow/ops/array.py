@@ -6,15 +6,12 @@ import math
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-import numpy as np
-
-from .. import dist
 from .._jax import lax
 from ..dist import Distribute
 from ..errors import ArgumentError, AxisError, DtypeError, ModeError, ShapeError
 from ..graph.graph import OP_VARIABLE, current
 from ..graph.node import INVALID_AXIS, Blob
-from ._arrays import Array, broadcast_to, label, sum_to
+from ._arrays import Array, broadcast_to, common_shape, label, sum_to
 from ._emit import emit, fail, op, want
 
 # --- reshape
@@ -185,13 +182,14 @@ def transpose(
     if not isinstance(perm, (list, tuple)):
         fail(ArgumentError, what, f"perm must be a list or tuple of ints, got {perm!r}", (a,),
              f"pass perm={list(range(a.ndim))[::-1]}")  # fmt: skip
-    if conjugate:
+    keep = want.flag(what, "batch_axis_non_change", batch_axis_non_change, (a,))
+    if want.flag(what, "conjugate", conjugate, (a,)):
         fail(ModeError, what, "conjugate=True means nothing: there are no complex dtypes", (a,), "leave it out")
     axes = want.ints(what, "perm", perm)
     if sorted(axes) != list(range(a.ndim)):
         fail(AxisError, what, f"perm={list(axes)} must hold each of 0, ..., {a.ndim - 1} once", (a,))
     y = emit(_transpose, a, name=name, perm=axes)
-    if not batch_axis_non_change and 0 <= a.batch_axis < a.ndim:
+    if not keep and 0 <= a.batch_axis < a.ndim:
         y.batch_axis = axes.index(a.batch_axis)
     return y
 
@@ -288,7 +286,9 @@ def concat(
     at = want.axis(what, axis, blobs[0].ndim, inputs=blobs)
     _same_but(what, blobs, at)
     size = sum(b.shape[at] for b in blobs)
-    if max_dim_size is not None and max_dim_size < size:
+    if inputs is not None and values is not None:
+        fail(ArgumentError, what, "values is the older name of inputs: give one of them", blobs)
+    if max_dim_size is not None and want.integer(what, "max_dim_size", max_dim_size, 1, blobs) < size:
         fail(ShapeError, what, f"the result has size {size} on axis {at}, more than max_dim_size={max_dim_size}", blobs)
     return blobs[0] if len(blobs) == 1 else emit(_concat, *blobs, name=name, axis=at)
 
@@ -381,7 +381,7 @@ def _compatible_grad(inputs: Any, outputs: Any, cotangents: Any) -> tuple[Array 
 
 @op("broadcast_to_compatible_with", grad=_compatible_grad)
 def _broadcast_to_compatible_with(x: Array, *others: Array) -> Array:
-    return broadcast_to(x, np.broadcast_shapes(x.shape, *(o.shape for o in others)))
+    return broadcast_to(x, common_shape(x.shape, *(o.shape for o in others)))
 
 
 def broadcast_to_compatible_with(x: Blob, compatible: Sequence[Blob], name: str | None = None) -> Blob:
@@ -478,9 +478,9 @@ def parallel_cast(
     """
     what = label("parallel_cast", name)
     want.blob(what, "input", input)
-    for asked in (distribute, gradient_distribute):
+    for argument, asked in (("distribute", distribute), ("gradient_distribute", gradient_distribute)):
         if asked is not None:
-            dist.assert_is_valid_distribute(asked)
+            want.distribution(what, argument, asked, (input,))
             if asked.kind == "auto":
                 fail(ModeError, what, "needs split(axis) or broadcast(), got auto()", (input,))
             if asked.axis is not None:

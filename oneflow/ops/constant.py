@@ -150,5 +150,5 @@ def range(start: int, limit: int | None = None, delta: int = 1, dtype: dtype | N
              f"needs limit > start and delta in [1, limit - start], got start={first}, limit={end}, delta={step}")  # fmt: skip
     count = -(-(end - first) // step)
     graph = current(what)
-    taken = name == "range" and graph.node(f"{graph.scope.namespace}{name}") is not None
+    taken = isinstance(name, str) and name == "range" and graph.node(f"{graph.scope.namespace}{name}") is not None
     return emit(_range, name=None if taken else name, start=first, delta=step, count=count, to=kind.numpy_dtype)

@@ -356,7 +356,7 @@ def want_bias(what: str, value: Blob, bias: Blob, data_format: str | None) -> in
     want.rank(what, want.blob(what, "value", value), 2)
     want.same_dtype(what, (value, want.blob(what, "bias", bias)))
     formats = [f for pair in FORMATS.values() for f in pair] + ["NC"]
-    if data_format is not None and data_format not in formats:
+    if data_format is not None and (not isinstance(data_format, str) or data_format not in formats):
         fail(ArgumentError, what, f"data_format must be None or one of {', '.join(formats)}, got {data_format!r}")
     axis = 1 if data_format is None or data_format.startswith("NC") else value.ndim - 1
     if bias.shape != (value.shape[axis],):

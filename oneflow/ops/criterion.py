@@ -283,7 +283,7 @@ def TripletMarginLoss(
     what = label("TripletMarginLoss", name)
     want_pair(what, ("anchor", anchor), ("positive", positive), ("negative", negative))
     want.rank(what, anchor, 2)
-    if swap:
+    if want.flag(what, "swap", swap):
         fail(ArgumentError, what, "swap=True is not supported")
     power = want_number(what, "p", p)
     if not power > 0:
@@ -320,4 +320,5 @@ def KLDivLoss(input: Blob, target: Blob, log_target: bool = False, reduction: st
     """
     what = label("KLDivLoss", name)
     want_pair(what, ("input", input), ("target", target))
-    return emit(_kl_divergence, input, target, name=name, reduction=want_reduction(what, reduction), log_target=bool(log_target))
+    logs = want.flag(what, "log_target", log_target)
+    return emit(_kl_divergence, input, target, name=name, reduction=want_reduction(what, reduction), log_target=logs)

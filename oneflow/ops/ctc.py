@@ -142,5 +142,5 @@ def ctc_loss(
         fail(ArgumentError, what, f"blank must be a class, 0 <= blank < {log_probs.shape[2]}, got {blank!r}")
     return emit(
         _ctc_loss, log_probs, targets, input_lengths, target_lengths, name=name,
-        blank=blank, reduction=want_reduction(what, reduction), zero_infinity=bool(zero_infinity),
+        blank=blank, reduction=want_reduction(what, reduction), zero_infinity=want.flag(what, "zero_infinity", zero_infinity),
     )  # fmt: skip

@@ -53,17 +53,20 @@ def matmul(
                  "add an axis with flow.expand_dims")  # fmt: skip
     if a.dtype is not b.dtype:
         want.same_dtype(what, (a, b))
+    if transpose_a is not False or transpose_b is not False:
+        transpose_a = want.flag(what, "transpose_a", transpose_a, (a, b))
+        transpose_b = want.flag(what, "transpose_b", transpose_b, (a, b))
     columns, rows = a.shape[-2 if transpose_a else -1], b.shape[-1 if transpose_b else -2]
     if columns != rows:
-        _explain(what, a, b, bool(transpose_a), bool(transpose_b))
+        _explain(what, a, b, transpose_a, transpose_b)
     if a.shape[:-2] != b.shape[:-2]:
         try:
             np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
         except ValueError:
             fail(ShapeError, what, f"the leading axes {a.shape[:-2]} and {b.shape[:-2]} do not broadcast", (a, b))
     return emit(
-        _matmul, a, b, name=name, transpose_a=bool(transpose_a), transpose_b=bool(transpose_b),
-        alpha=1 if alpha == 1 else number_for(what, alpha, a, "alpha"),
+        _matmul, a, b, name=name, transpose_a=transpose_a, transpose_b=transpose_b,
+        alpha=1 if isinstance(alpha, (int, float)) and alpha == 1 else number_for(what, alpha, a, "alpha"),
     )  # fmt: skip
 
 
@@ -104,7 +107,7 @@ def tril(x: Blob, diagonal: int = 0, fill_value: int | float = 0, name: str | No
     """
     what = label("tril", name)
     want.rank(what, want.blob(what, "x", x), 2)
-    (offset,) = want.ints(what, "diagonal", diagonal, 1)
+    offset = want.integer(what, "diagonal", diagonal, inputs=(x,))
     return emit(_tril, x, name=name, diagonal=offset, fill_value=number_for(what, fill_value, x, "fill_value"))
 
 
@@ -125,7 +128,7 @@ def fused_scale_tril(
     """
     what = label("fused_scale_tril", name)
     want.rank(what, want.blob(what, "x", x), 2)
-    (offset,) = want.ints(what, "diagonal", diagonal, 1)
+    offset = want.integer(what, "diagonal", diagonal, inputs=(x,))
     return emit(
         _fused_scale_tril, x, name=name, diagonal=offset,
         fill_value=number_for(what, fill_value, x, "fill_value"), scale=number_for(what, scale, x, "scale"),
@@ -159,7 +162,7 @@ def diag(input: Blob, diagonal: int = 0, name: str | None = None) -> Blob:
     """
     what = label("diag", name)
     want.rank(what, want.blob(what, "input", input), 1, 2)
-    (offset,) = want.ints(what, "diagonal", 0 if diagonal is None else diagonal, 1)
+    offset = want.integer(what, "diagonal", 0 if diagonal is None else diagonal, inputs=(input,))
     if input.ndim == 2 and not -input.shape[0] < offset < input.shape[1]:
         fail(ShapeError, what, f"a matrix of shape {input.shape} has no diagonal {offset}", (input,))
     return emit(_diag, input, name=name, diagonal=offset)

@@ -315,7 +315,8 @@ def _moments(x: Array, *, axes: tuple[int, ...], keepdims: bool) -> tuple[Array,
 
 def mean_and_variance(x: Array, axes: Sequence[int]) -> tuple[Array, Array]:
     """Mean and biased variance, both with size 1 on ``axes``. The mean is taken off before squaring: no cancellation."""
-    count = like(1 / math.prod(x.shape[a] for a in axes), x)
+    elements = math.prod(x.shape[a] for a in axes)
+    count = like(1 / elements if elements else math.nan, x)
     shape = [1 if a in axes else s for a, s in enumerate(x.shape)]
     mean = lax.reshape(lax.mul(lax.reduce_sum(x, axes), count), shape)
     centred = lax.sub(x, broadcast_to(mean, x.shape))
@@ -338,7 +339,8 @@ def moments(x: Blob, axes: list[int], keepdims: bool | None = False, name: str |
     if not isinstance(axes, list):
         fail(ArgumentError, what, f"axes must be a list of ints, got {axes!r}", (x,))
     chosen = want.axes(what, axes, x.ndim, "axes", (x,))
-    mean, variance = emit_many(_moments, x, name=name, axes=chosen, keepdims=bool(keepdims))
+    keep = keepdims is not None and want.flag(what, "keepdims", keepdims, (x,))
+    mean, variance = emit_many(_moments, x, name=name, axes=chosen, keepdims=keep)
     return mean, variance
 
 

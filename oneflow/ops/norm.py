@@ -65,7 +65,7 @@ def _training_grad(
     normal = lax.mul(lax.sub(x, _column(mean, x, axis)), _column(inverse, x, axis))
     d_beta = lax.reduce_sum(dy, axes)
     d_gamma = lax.reduce_sum(lax.mul(dy, normal), axes)
-    share = like(1 / math.prod(x.shape[a] for a in axes), x)
+    share = like(1 / max(1, math.prod(x.shape[a] for a in axes)), x)
     centred = lax.sub(dy, _column(lax.mul(d_beta, share), x, axis))
     centred = lax.sub(centred, lax.mul(normal, _column(lax.mul(d_gamma, share), x, axis)))
     slope = inverse if gamma is None else lax.mul(inverse, lax.convert_element_type(gamma, inverse.dtype))
@@ -317,7 +317,7 @@ def layer_norm_param_grad(
 def _instance_norm(x: Array, *parameters: Array, epsilon: float, groups: int | None) -> Array:
     wide = widen(x)
     wide = lax.reshape(
-        wide, (x.shape[0], x.shape[1] if groups is None else groups, math.prod(x.shape[1:]) // (groups or x.shape[1]))
+        wide, (x.shape[0], x.shape[1] if groups is None else groups, math.prod(x.shape[1:]) // max(1, groups or x.shape[1]))
     )
     mean, variance = mean_and_variance(wide, (2,))
     inverse = lax.rsqrt(lax.add(variance, full(epsilon, variance)))
@@ -333,7 +333,7 @@ def _normalize_instances(kind: str, x: Blob, groups: int | None, eps: float, aff
         name = graph.fresh_name(kind)[len(graph.scope.namespace) :]
     epsilon = _epsilon(what, eps)
     parameters: list[Blob] = []
-    if affine:
+    if want.flag(what, "affine", affine, (x,)):
         shape = (1, x.shape[1] if groups is None else groups, 1)
         for suffix, initializer in (("gamma", initializers.ones_initializer()), ("beta", initializers.zeros_initializer())):
             parameters.append(get_variable(f"{name}_{suffix}", shape, parameter_dtype(x), initializer, model_name=suffix))

@@ -33,6 +33,8 @@ def _encode(table: Array, size: Array, keys: Array) -> tuple[Array, Array, Array
     """
     table, size, keys = jnp.asarray(table), jnp.asarray(size), jnp.asarray(keys)  # indexed by traced numbers below
     capacity = table.shape[0] // 2
+    if keys.size == 0:
+        return table, size, keys
     flat = lax.reshape(keys, (keys.size,))
     zero, one = np.int32(0), np.int32(1)
     homes = _homes(flat, capacity)

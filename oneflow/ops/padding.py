@@ -10,7 +10,7 @@ import numpy as np
 from .._jax import lax
 from ..errors import ArgumentError, ShapeError
 from ..graph.node import Blob
-from ._arrays import Array, label, like, number_for
+from ._arrays import Array, broadcast_to, label, like, number_for
 from ._emit import emit, fail, op, want
 
 Pairs = tuple[tuple[int, int], ...]
@@ -63,6 +63,7 @@ def pad_grad(x: Blob, paddings: Sequence[Any], constant_value: int | float = 0, 
     """
     what = label("pad_grad", name)
     pairs = _pairs(what, want.blob(what, "x", x), paddings)
+    number_for(what, constant_value, x, "constant_value")
     if any(size <= before + after for size, (before, after) in zip(x.shape, pairs, strict=True)):
         fail(ShapeError, what, f"paddings {list(pairs)} leave nothing of {x.shape}", (x,))
     return emit(_pad_grad, x, name=name, paddings=pairs)
@@ -73,6 +74,8 @@ def pad_grad(x: Blob, paddings: Sequence[Any], constant_value: int | float = 0, 
 
 def _image_pairs(what: str, x: Any, padding: Any) -> tuple[tuple[int, int], tuple[int, int]]:
     want.rank(what, want.blob(what, "x", x), 4, 4)
+    if 0 in x.shape[2:]:
+        fail(ShapeError, what, "the images are empty", (x,))
     left, right, top, bottom = want.ints(what, "padding", padding, 4)
     if min(left, right, top, bottom) < 0:
         fail(ArgumentError, what, f"padding must be >= 0, got {padding!r}", (x,))
@@ -122,11 +125,17 @@ def _reflection_pad2d(x: Array, *, rows: tuple[int, int], columns: tuple[int, in
     return x
 
 
+def _repeated(edge: Array, axis: int, count: int) -> Array:
+    return broadcast_to(edge, tuple(count if i == axis else size for i, size in enumerate(edge.shape)))
+
+
 @op("replication_pad2d")
 def _replication_pad2d(x: Array, *, rows: tuple[int, int], columns: tuple[int, int]) -> Array:
     for axis, (before, after) in ((2, rows), (3, columns)):
         size = x.shape[axis]
-        x = lax.concatenate([*[_along(x, axis, 0, 1)] * before, x, *[_along(x, axis, size - 1, size)] * after], axis)
+        first, last = _along(x, axis, 0, 1), _along(x, axis, size - 1, size)
+        parts = [_repeated(first, axis, before), x, _repeated(last, axis, after)]
+        x = lax.concatenate([part for part in parts if part.shape[axis]], axis)
     return x
 
 

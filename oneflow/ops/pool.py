@@ -127,7 +127,7 @@ class _Windows:
         for axis, (size, (low, _), k, stride) in enumerate(zip(self.shape, self.pads, self.kernel, self.strides, strict=True)):
             begin = np.arange(self.out[axis]) * stride - low
             inside = np.maximum(np.minimum(begin + k, size) - np.maximum(begin, 0), 0)
-            inside = inside[:1] if (inside == inside[0]).all() else inside
+            inside = inside[:1] if inside.size and (inside == inside[0]).all() else inside
             total = total * inside.reshape([-1 if a == axis else 1 for a in range(len(self.out))])
         return total
 
@@ -209,7 +209,7 @@ def _pool(
     size = want_positive(what, "ksize", ksize, n)
     steps = want_positive(what, "strides", 1 if strides is None else strides, n)
     pads = want_padding(what, padding, n, first)
-    ceil = bool(ceil_mode) and not isinstance(pads, str)
+    ceil = want.flag(what, "ceil_mode", ceil_mode, (x,)) and not isinstance(pads, str)
     must_fit(what, x, first, pads, size, steps, (1,) * n, ceil)
     prefix = f"{kind.capitalize()}Pool{n}D"
     return emit(made, x, name=name, prefix=prefix, ksize=size, strides=steps, padding=pads, channels_first=first, ceil_mode=ceil)

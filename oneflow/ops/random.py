@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from .. import _dtype as dtypes
 from .._dtype import dtype
 from .._jax import jax, lax
+from .._refuse import refuse
 from ..errors import ArgumentError
 from ..graph.node import Blob
 from ..scope import mirrored_view_enabled
-from ._arrays import Array, is_half, label
+from ._arrays import Array, dtype_for, is_half, label
 from ._emit import emit, fail, op, want
 from ._names import DefaultName, given_name
 from .dropout import random_mask, want_seed
@@ -27,7 +27,9 @@ def gen_seed(seed: int | None = None) -> tuple[int, bool]:
     Example: >>> seed, has_seed = flow.random.gen_seed(7)   # (7, True)
     """
     if seed is not None:
-        return seed, True
+        if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)):
+            refuse(ArgumentError, f"flow.random.gen_seed: seed must be an int or None, got {seed!r}"[:300])
+        return int(seed), True
     if mirrored_view_enabled():
         return -1, False
     return python_random.randint(-(2**63) + 1, 2**63 - 1), True
@@ -57,7 +59,7 @@ def bernoulli(x: Blob, seed: int | None = None, dtype: dtype | None = None, name
     what = label("bernoulli", name)
     want.floating(what, want.blob(what, "x", x))
     seed = want_seed(what, seed, name, needs_name=False)
-    to = x.dtype if dtype is None else dtypes.as_dtype(dtype)
+    to = x.dtype if dtype is None else dtype_for(what, dtype)
     return emit(_bernoulli, x, name=name, to=to.numpy_dtype, seed=seed)
 
 
@@ -82,8 +84,7 @@ def coin_flip(
     """
     name = given_name(name)
     what = label("coin_flip", name)
-    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size <= 0:
-        fail(ArgumentError, what, f"batch_size must be an int > 0, got {batch_size!r}")
+    batch_size = want.integer(what, "batch_size", batch_size, 1)
     if isinstance(probability, bool) or not isinstance(probability, (int, float)) or not 0 <= probability <= 1:
         fail(ArgumentError, what, f"probability must be a number in [0, 1], got {probability!r}")
     seed = want_seed(what, seed, name, needs_name=False)

@@ -142,10 +142,7 @@ def _segments(what: str, data: Any, ids: Any, axis: Any) -> int:
 
 
 def _positive(what: str, argument: str, value: Any) -> int:
-    (number,) = want.ints(what, argument, value, 1)
-    if number <= 0:
-        fail(ArgumentError, what, f"{argument} must be > 0, got {number}")
-    return number
+    return want.integer(what, argument, value, 1)
 
 
 def unsorted_segment_sum(data: Blob, segment_ids: Blob, num_segments: int, axis: int = 0, name: str | None = None) -> Blob:

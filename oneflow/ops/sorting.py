@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from .._jax import lax
-from ..errors import ArgumentError, DtypeError, ShapeError
+from ..errors import DtypeError, ShapeError
 from ..graph.node import INVALID_AXIS, Blob
 from ._arrays import Array, label
 from ._emit import emit, fail, op, want
@@ -31,6 +31,8 @@ def argmax(input: Blob, axis: int = -1, name: str | None = None) -> Blob:
     what = label("argmax", name)
     want.blob(what, "input", input)
     at = want.axis(what, axis, input.ndim, inputs=(input,))
+    if input.shape[at] == 0:
+        fail(ShapeError, what, f"axis {at} has no elements, so none of them is the largest", (input,))
     y = emit(_argmax, input, name=name, axis=at)
     if y.batch_axis == at:
         y.batch_axis = INVALID_AXIS
@@ -116,9 +118,8 @@ def top_k(input: Blob, axis: int = -1, k: int = 1, sorted: bool = True, name: st
     what = label("top_k", name)
     want.blob(what, "input", input)
     at = want.axis(what, axis, input.ndim, inputs=(input,))
-    if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or k <= 0:
-        fail(ArgumentError, what, f"k must be an int > 0, got {k!r}", (input,))
-    return emit(_top_k, input, name=name, axis=at, k=int(k))
+    want.flag(what, "sorted", sorted, (input,))
+    return emit(_top_k, input, name=name, axis=at, k=want.integer(what, "k", k, 1, (input,)))
 
 
 @op("in_top_k", stops=True)
@@ -157,5 +158,5 @@ def in_top_k(targets: Blob, predictions: Blob, k: int | None, name: str | None =
     if targets.shape[0] != predictions.shape[0]:
         rows = predictions.shape[0]
         fail(ShapeError, what, f"{targets.shape[0]} targets for {rows} rows of predictions", (targets, predictions))
-    (count,) = want.ints(what, "k", k, 1)
+    count = want.integer(what, "k", k, inputs=(targets, predictions))
     return emit(_in_top_k, targets, predictions, name=name, k=count)

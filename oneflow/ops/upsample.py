@@ -72,6 +72,7 @@ def upsample_2d(
     want.rank(what, x, 4, 4)
     first = want_format(what, data_format, 2)
     want.choice(what, "interpolation", interpolation, ("nearest", "bilinear"))
+    align_corners = want.flag(what, "align_corners", align_corners, (x,))
     pair = [size, size] if isinstance(size, (int, float)) else size
     factors = _factors(what, pair, size)
     if align_corners and interpolation == "nearest":
@@ -81,12 +82,15 @@ def upsample_2d(
         fail(ShapeError, what, f"size={size!r} makes nothing of an image of {tuple(sizes)}", (x,))
     return emit(
         _upsample, x, name=name, factors=factors, channels_first=first, interpolation=interpolation,
-        align_corners=bool(align_corners),
+        align_corners=align_corners,
     )  # fmt: skip
+
+
+_MOST = 1024  # the matrices that resample are made on the host
 
 
 def _factors(what: str, pair: Any, given: Any) -> tuple[float, float]:
     numbers = isinstance(pair, (list, tuple)) and all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in pair)
-    if not numbers or len(pair) != 2 or min(pair) <= 0:
-        fail(ArgumentError, what, f"size must be a number > 0 or a pair (h, w) of them, got {given!r}")
+    if not numbers or len(pair) != 2 or not all(0 < v <= _MOST for v in pair):
+        fail(ArgumentError, what, f"size must be a number in (0, {_MOST}] or a pair (h, w) of them, got {given!r}"[:300])
     return float(pair[0]), float(pair[1])

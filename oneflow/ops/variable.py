@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +16,8 @@ from ..errors import ArgumentError, DuplicateNameError
 from ..graph.graph import Graph, Initializer, Variable, current
 from ..graph.node import Blob
 from ..scope import graph_scope
-from ._emit import fail, want
+from ._arrays import dtype_for
+from ._emit import MOST_ELEMENTS, fail, want
 from .ssp import ssp_variable_proxy
 
 
@@ -77,11 +79,18 @@ def get_variable(
         fail(ArgumentError, what, f"shape needs at least one size, all > 0, got shape={sizes}", (), "write (1,) for one number")
     if dtype is None:
         dtype = graph.config.get("default_data_type", dtypes.float32) if graph.config is not None else dtypes.float32
-    if not isinstance(dtype, dtypes.dtype):
-        dtypes.as_dtype(dtype)
+    dtype = dtype_for(what, dtype)
     if random_seed is not None and (isinstance(random_seed, bool) or not isinstance(random_seed, (int, np.integer))):
         fail(ArgumentError, what, f"random_seed must be an int, got {random_seed!r}")
-    dist.assert_is_valid_distribute(distribute)
+    want.distribution(what, "distribute", distribute)
+    if regularizer is not None and not hasattr(regularizer, "gradient"):
+        fail(ArgumentError, what, f"regularizer must be one of flow.regularizers, got {regularizer!r}"[:300], (),
+             "write flow.regularizers.l2(0.01)")  # fmt: skip
+    if trainable is not None:
+        trainable = want.flag(what, "trainable", trainable)
+    want.label(what, "model_name", model_name)
+    if math.prod(sizes) > MOST_ELEMENTS:
+        fail(ArgumentError, what, f"shape={sizes} means {math.prod(sizes):.1e} elements")
     if initializer is None and graph.config is not None:
         conf = graph.config.get("default_initializer_conf")
         initializer = None if conf is None else initializers.from_conf(conf)

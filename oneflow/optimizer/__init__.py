@@ -27,4 +27,5 @@ _INTERNAL = {"base", "combined", "dict_config", "objective", "rules", "schedules
 
 
 def __dir__() -> list[str]:
+    """The public names."""
     return sorted(n for n in globals() if not n.startswith("_") and n not in _INTERNAL)

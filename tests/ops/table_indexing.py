@@ -189,7 +189,7 @@ REFUSALS = [
     Refusal("segments", lambda x, i: flow.unsorted_segment_sum(x, i, 3), [_T, MASK], ShapeError,
         "segment_ids must have the shape of"),
     Refusal("segment count", lambda x, i: flow.unsorted_segment_sum(x, i, 0), [_T, SEGMENTS], ArgumentError,
-        "num_segments must be > 0"),
+        "num_segments must be an int > 0"),
     Refusal("segments like", flow.unsorted_segment_sum_like, [_T, SEGMENTS, _F], ShapeError, "like must have data's shape"),
     Refusal("unique rank", unique_with_counts, [_F], ShapeError, "needs a Blob of rank 1"),
     Refusal("argmax None", lambda x: m.argmax(x, None), [_F], ArgumentError, "axis must be an int, got None"),

@@ -1,0 +1,170 @@
+"""The public functions and classes, and the example in each docstring as a program of its own.
+
+In a docstring an example is a line or a few: ``>>> y = flow.math.relu(x)``. Names that it does not make are Blobs, fed to a
+job; a comment may tell their shapes in the order in which they occur, and that of the result: ``# (8, 4), (4, 3) -> (8, 3)``,
+and dtypes other than float32: ``# ids int32 (8,)``. ``program`` makes of it what a user would write around it.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import inspect
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import oneflow as flow
+
+NAMESPACES = """flow flow.math flow.nn flow.layers flow.losses flow.random flow.image flow.detection flow.quantization
+ flow.advanced flow.experimental flow.linalg flow.system flow.keras.activations flow.keras.maths flow.regularizers flow.optimizer
+ flow.optimizer.grad_clipping flow.optimizer.loss_scale flow.optimizer.warmup flow.train flow.checkpoint flow.data flow.typing
+ flow.scope flow.distribute flow.distributed flow.config flow.env flow.util flow.sysconfig flow.unittest flow.unittest.env
+ flow.experimental.scope flow.deprecated flow.summary flow.profiler flow.tensorrt flow.onnx flow.saved_model flow.serving
+ flow.model flow.errors""".split()
+
+# What names stand for where no comment says it.
+SHAPES = {
+    "labels": (8,), "logits": (8, 10), "predictions": (8,), "ids": (8,), "table": (100, 4), "rows": (8, 4), "row": (1, 4),
+    "places": (3, 1), "counter": (1,), "scores": (2, 8, 8), "padding": (2, 8, 8), "images": (8, 3, 6, 6), "loss": (1,),
+}  # fmt: skip
+INTEGERS = {"labels", "predictions", "ids", "places", "padding", "best", "targets", "keys", "input_lengths", "target_lengths"}
+VARIABLES = {"counter", "table"}
+IMAGE = {"x": (8, 3, 28, 28)}
+OF_FUNCTION: dict[str, dict[str, tuple[int, ...]]] = {
+    "compat_conv2d": {**IMAGE, "w": (16, 3, 5, 5)},
+    "conv2d_transpose": {"x": (8, 16, 14, 14), "w": (16, 3, 5, 5)},
+    "torch_conv2d_transpose": {"x": (8, 16, 14, 14), "w": (16, 3, 3, 3)},
+    "batch_normalization": IMAGE,
+    "batch_normalization_relu": IMAGE,
+    "batch_normalization_add_relu": {**IMAGE, "shortcut": (8, 3, 28, 28)},
+    "InstanceNorm2d": IMAGE,
+    "GroupNorm": {"x": (4, 16, 5)},
+    "layer_norm_grad": {"dy": (8, 4), "x": (8, 4), "mean": (8,), "inv_variance": (8,)},
+    "layer_norm_param_grad": {"dy": (8, 4), "norm": (8, 4), "gamma": (4,)},
+    "fused_bias_add_dropout": {**IMAGE, "b": (3,)},
+    "fused_self_attention_query_mul_key_and_value": {"x": (7, 2, 384)},
+    "combined_margin_loss": {"cosines": (8, 10)},
+    "broadcast_like": {"like": (2, 3)},
+    "ctc_loss": {"x": (20, 4, 6), "targets": (4, 5), "input_lengths": (4,), "target_lengths": (4,)},
+    "KLDivLoss": {"target": (8, 4)},
+}  # fmt: skip
+_SHAPE = re.compile(r"(?:\b([a-z]\w*) )?(?:(u?int\d+|b?float\d+) )?\((\d[\d, ]*)\)(?: (u?int\d+|b?float\d+))?")
+
+
+@dataclass
+class Input:
+    """A Blob that an example takes."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+
+
+@dataclass
+class Example:
+    """The example of one function or class."""
+
+    path: str
+    target: Any
+    lines: list[str]
+    inputs: list[Input] = field(default_factory=list)
+    result: tuple[int, ...] | None = None
+
+    @property
+    def code(self) -> str:
+        return "\n".join(self.lines)
+
+
+def public() -> dict[str, Any]:
+    """Functions and classes by their first public name, those of flow.math and flow.nn before the same ones in flow."""
+    found: dict[int, tuple[str, Any]] = {}
+    for namespace in NAMESPACES[1:] + NAMESPACES[:1]:
+        module = _reach(namespace)
+        for name in dir(module) if module is not None else ():
+            value = getattr(module, name)
+            ours = (getattr(value, "__module__", None) or "").split(".")[0] == "oneflow"
+            if name.startswith("_") or not ours or not (inspect.isroutine(value) or inspect.isclass(value)):
+                continue
+            if _belongs(namespace, value):
+                found.setdefault(id(value), (f"{namespace}.{name}", value))
+    return dict(sorted(found.values(), key=lambda item: item[0]))
+
+
+def _belongs(namespace: str, value: Any) -> bool:
+    """Façades only: a module that defines things shows what it defines, not what it imports for that."""
+    module = _reach(namespace)
+    defines = any(getattr(v, "__module__", "") == module.__name__ for v in vars(module).values() if inspect.isroutine(v))
+    return not defines or namespace == "flow" or value.__module__ == module.__name__ or hasattr(module, "__path__")
+
+
+def _reach(path: str) -> Any:
+    module: Any = flow
+    for part in path.split(".")[1:]:
+        module = getattr(module, part, None)
+    return module
+
+
+def example(path: str, target: Any) -> Example | None:
+    """What the docstring shows, or None."""
+    lines = [line.strip() for line in (inspect.getdoc(target) or "").splitlines()]
+    shown = [re.sub(r"^(Example: )?(>>>|\.\.\.) ?", "", line) for line in lines if re.match(r"(Example: )?>>>|\.\.\.", line)]
+    if not shown:
+        return None
+    made = Example(path, target, [line.partition("   # ")[0] for line in shown])
+    told, _, after = (shown[-1].partition("   # ")[2]).partition("->")
+    shapes = [(m[1], _ints(m[3]), m[2] or m[4]) for m in _SHAPE.finditer(told.replace("with ", ""))]
+    name = getattr(target, "__name__", "")
+    for i, free in enumerate(_free(made.code)):
+        shape = OF_FUNCTION.get(name, {}).get(free, SHAPES.get(free, (8, 4)))
+        dtype = "int32" if free in INTEGERS and not (name.endswith("Loss") or name.startswith("sigmoid_cross")) else "float32"
+        if name.startswith("sigmoid_cross"):
+            shape = (8, 10)
+        told_here = next((s for s in shapes if s[0] == free), shapes[i] if i < len(shapes) and not shapes[i][0] else None)
+        if told_here:
+            shape, dtype = told_here[1], told_here[2] or dtype
+        made.inputs.append(Input(free, shape, dtype))
+    result = re.match(r"\s*\((\d[\d, ]*)\)", after)
+    made.result = _ints(result[1]) if result else None
+    return made
+
+
+def _ints(text: str) -> tuple[int, ...]:
+    return tuple(int(n) for n in re.findall(r"\d+", text))
+
+
+def _free(code: str) -> Iterator[str]:
+    """Names that the code loads and does not make, in the order in which they occur."""
+    tree = ast.parse(code)
+    names = [n for n in ast.walk(tree) if isinstance(n, ast.Name)]
+    made = {n.id for n in names if isinstance(n.ctx, ast.Store)} | {a.arg for n in ast.walk(tree) for a in _arguments(n)}
+    made |= {n.name for n in ast.walk(tree) if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
+    loaded = sorted((n for n in names if isinstance(n.ctx, ast.Load)), key=lambda n: (n.lineno, n.col_offset))
+    known = {"flow", "tp", "np", *made, *dir(builtins)} - {"x", "y"}
+    used = [n.id for n in loaded if n.id not in known or (n.id in made and _first_is_load(names, n.id))]
+    yield from dict.fromkeys(n for n in used if n not in ("flow", "tp", "np"))
+
+
+def _first_is_load(names: list[ast.Name], name: str) -> bool:
+    """``ids, rows = f(ids, rows)`` takes what it then makes."""
+    first = min((n for n in names if n.id == name), key=lambda n: (n.lineno, isinstance(n.ctx, ast.Store), n.col_offset))
+    return isinstance(first.ctx, ast.Load)
+
+
+def _arguments(node: ast.AST) -> list[ast.arg]:
+    if not isinstance(node, (ast.FunctionDef, ast.Lambda)):
+        return []
+    return [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+
+
+def made_by(code: str) -> list[str]:
+    """The names that the last statement assigns."""
+    last = ast.parse(code).body[-1]
+    targets = last.targets if isinstance(last, ast.Assign) else []
+    return [t.id for target in targets for t in ast.walk(target) if isinstance(t, ast.Name)]
+
+
+def examples() -> dict[str, Example | None]:
+    """Of everything public."""
+    return {path: example(path, target) for path, target in public().items()}

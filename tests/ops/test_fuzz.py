@@ -1,0 +1,76 @@
+"""Spoilt calls of every public function: each builds a job that runs, or is refused at the user's line."""
+
+from __future__ import annotations
+
+import os
+import warnings
+
+import jax
+import pytest
+from fuzz import DTYPES, OURS, PATHS, PLAIN, SHAPES, SUBJECTS, Case, Fed, outcome, parameters
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+EXAMPLES = 400 if os.environ.get("ONEFLOW_THOROUGH") else 25
+
+
+@pytest.fixture(autouse=True)
+def _x64():
+    with jax.enable_x64(True), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # NumPy's, about numbers that a dtype cannot hold
+        yield
+
+
+def _values() -> st.SearchStrategy:
+    blobs = st.builds(Fed, st.sampled_from(SHAPES), st.sampled_from(DTYPES), st.sampled_from((0, 0, 0, 1, 2)))
+    return st.one_of(st.sampled_from(PLAIN), st.sampled_from(PLAIN), st.sampled_from(OURS), blobs)
+
+
+@st.composite
+def cases(draw: st.DrawFn, path: str) -> Case:
+    """The example's own Blobs and arguments, with one to three things changed."""
+    inputs = [Fed(i.shape, i.dtype) for i in SUBJECTS[path].inputs]
+    changed = {}
+    for _ in range(draw(st.integers(1, 3))):
+        if inputs and draw(st.booleans()):
+            at = draw(st.integers(0, len(inputs) - 1))
+            shape, dtype = inputs[at].shape, inputs[at].dtype
+            kind = draw(st.sampled_from(("dtype", "shape", "size")))
+            if kind == "dtype":
+                dtype = draw(st.sampled_from(DTYPES))
+            elif kind == "shape":
+                shape = draw(st.sampled_from(SHAPES))
+            else:
+                axis = draw(st.integers(0, len(shape) - 1))
+                shape = (*shape[:axis], draw(st.sampled_from((0, 1, 2, 3, 5))), *shape[axis + 1 :])
+            inputs[at] = Fed(shape, dtype)
+        elif parameters(path):
+            changed[draw(st.sampled_from(parameters(path)))] = draw(_values())
+    return Case(path, tuple(inputs), changed)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_spoilt_calls(path: str) -> None:
+    ran = 0
+
+    @settings(max_examples=EXAMPLES, derandomize=EXAMPLES < 100, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @given(cases(path))
+    def holds(case: Case) -> None:
+        nonlocal ran
+        run = ran < EXAMPLES // 25
+        found = outcome(case, run)
+        ran += run and found == "built"
+        assert found in ("built", "refused"), f"{case}\n{found}"
+
+    holds()
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_each_argument_alone(path: str) -> None:
+    """Everything in the list of mistakes, for each argument; thoroughly only."""
+    inputs = tuple(Fed(i.shape, i.dtype) for i in SUBJECTS[path].inputs)
+    values = PLAIN + OURS if EXAMPLES > 100 else PLAIN[::7]
+    for parameter in parameters(path):
+        for value in values:
+            found = outcome(Case(path, inputs, {parameter: value}))
+            assert found in ("built", "refused"), f"{parameter}={value!r}: {found}"

@@ -36,6 +36,23 @@ if PACKAGE.parent == ROOT:
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--thorough", action="store_true", help="the long tier: more examples, more shapes, tests marked thorough")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "thorough: runs with --thorough only")
+    if config.getoption("--thorough"):
+        os.environ["ONEFLOW_THOROUGH"] = "1"  # the tables read it where they are imported
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--thorough"):
+        left_out = [item for item in items if item.get_closest_marker("thorough")]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not item.get_closest_marker("thorough")]
+
+
 class NetworkUseError(RuntimeError):
     """A test wanted to reach another machine."""
 

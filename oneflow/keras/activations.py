@@ -22,7 +22,7 @@ def relu(x: Blob, alpha: float = 0.0, max_value: float | None = None, threshold:
     Raises: ArgumentError.
     Example: >>> y = flow.keras.activations.relu(x)
     """
-    if (alpha, max_value, threshold) != (0.0, None, 0.0):
+    if max_value is not None or not all(isinstance(v, (int, float)) and v == 0 for v in (alpha, threshold)):
         refuse(ArgumentError, "keras.activations.relu: alpha, max_value and threshold must keep their defaults",
                hint="flow.nn.leaky_relu(x, alpha), or flow.clip(x, 0, max_value)")  # fmt: skip
     return elementwise.relu(x, name=name)

@@ -111,8 +111,8 @@ def want_sizes(what: str, argument: str, value: Any, length: int | None = None, 
 
 def want_int(what: str, argument: str, value: Any, least: int = 1, most: int | None = None) -> int:
     """An int in a range."""
-    if isinstance(value, bool) or not is_number(value) or value != int(value):
-        fail(ArgumentError, what, f"{argument} must be an int, got {value!r}"[:300])
+    whole = isinstance(value, float) and value.is_integer()  # 224.0 has always passed
+    value = want.integer(what, argument, int(value) if whole else value)
     if value < least or (most is not None and value > most):
         bounds = f"at least {least}" if most is None else f"in [{least}, {most}]"
         fail(ArgumentError, what, f"{argument} must be {bounds}, got {value!r}")
@@ -121,9 +121,7 @@ def want_int(what: str, argument: str, value: Any, least: int = 1, most: int | N
 
 def want_bool(what: str, argument: str, value: Any) -> bool:
     """True or False."""
-    if type(value) is not bool and value not in (0, 1):
-        fail(ArgumentError, what, f"{argument} must be True or False, got {value!r}"[:300])
-    return bool(value)
+    return want.flag(what, argument, value)
 
 
 def want_str(what: str, argument: str, value: Any) -> str:

@@ -128,7 +128,7 @@ def min_max_observer(
     Example: >>> scale, zero_point = flow.quantization.min_max_observer(weight, per_layer_quantization=False)
     """
     what = label("min_max_observer", name)
-    per_layer = bool(per_layer_quantization)
+    per_layer = want.flag(what, "per_layer_quantization", per_layer_quantization)
     grid = want_grid(what, input, quantization_bit, quantization_scheme, quantization_formula, per_layer)
     scale, zero_point = emit_many(_min_max_observer, input, name=name, per_layer=per_layer, **grid)
     return scale, zero_point

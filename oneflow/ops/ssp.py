@@ -53,8 +53,7 @@ def ssp_variable_proxy(var: Blob, buffer_size: int = 1, name: str | None = None)
     want.blob(what, "var", var)
     if var.node.op is not OP_VARIABLE:
         fail(ArgumentError, what, f"var must be a variable, but {var.op_name!r} is computed by {var.node.op.name}", (var,))
-    if isinstance(buffer_size, bool) or not isinstance(buffer_size, int) or buffer_size < 1:
-        fail(ArgumentError, what, f"buffer_size must be an int >= 1, got {buffer_size!r}", (var,))
+    buffer_size, name = want.integer(what, "buffer_size", buffer_size, 1, (var,)), want.label(what, "name", name)
     if buffer_size == 1:  # what it held at the end of the call before this one
         return var, identity(var, name=name)
     graph = current(what)

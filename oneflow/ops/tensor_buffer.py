@@ -12,7 +12,7 @@ from .._dtype import dtype
 from ..errors import ArgumentError, DtypeError, ShapeError
 from ..graph.node import Blob
 from ._arrays import label
-from ._emit import fail, want
+from ._emit import fail, is_number, want
 from ._host import each, emit_host, host_op, want_bool, want_buffer, want_dense, want_dtype, want_int, want_one_axis, want_sizes
 
 Array = Any
@@ -219,6 +219,8 @@ def gen_tensor_buffer(
         if not isinstance(given, (list, tuple)) or len(given) != _size(sizes):
             fail(ArgumentError, what, f"{argument} must be a list with one entry for each of the {_size(sizes)} elements")
     shapes = tuple(want_sizes(what, f"shape_list[{i}]", s, least=0) for i, s in enumerate(shape_list))
+    if not all(is_number(v) for v in value_list):
+        fail(ArgumentError, what, f"value_list must hold numbers, got {value_list!r}"[:300])
     return emit_host(
         _generate, outputs=[(sizes, dtypes.tensor_buffer)], name=name, prefix="GenTensorBuffer", shapes=shapes,
         numbers=tuple(float(v) for v in value_list), dtype=kind.numpy_dtype,

@@ -95,6 +95,10 @@ class HostError(OneFlowError, ValueError, NotImplementedError):
     """A job asks for something on the host (a reader, an image op, tensor buffers) that only the device could give."""
 
 
+class ViewError(OneFlowError, ValueError, RuntimeError):
+    """A Blob of one view (one logical tensor, one tensor a device) is used where it has no form in the other."""
+
+
 class ConfigError(OneFlowError, AttributeError, AssertionError):
     """An unknown setting. An AttributeError, because programs probe with ``hasattr``."""
 

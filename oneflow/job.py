@@ -26,7 +26,7 @@ from .graph.graph import Graph, current, current_or_none, tracing
 from .graph.node import Blob, Scope
 from .initializers import from_conf as initializer_from_conf
 from .layers.quantization import AwareTraining
-from .local import LocalTensor, LocalTensorList
+from .local import LocalTensor, LocalTensorList, pieces
 from .optimizer.dict_config import optimizer_from_config
 from .runtime import devices
 from .runtime.dispatch import dispatcher
@@ -324,18 +324,23 @@ def _converter(leaves: list[Blob], rebuild: Callable[[list[Any]], Any], kinds: l
     return lambda arrays: rebuild([convert(array) for convert, array in zip(each, arrays, strict=True)])
 
 
+def on_host(value: Any) -> Any:
+    """The value in this process's memory; a tuple of arrays has tensors of different shapes."""
+    return tuple(map(to_numpy, value)) if isinstance(value, tuple) else to_numpy(value)
+
+
 def _leaf_converter(kind: str, blob: Blob) -> Callable[[Any], Any]:
     if kind == "Numpy":
         if blob.is_dynamic:
             refuse(ReturnError, f"Blob {blob.op_name!r} varies in size and cannot be returned as tp.Numpy",
                    hint="annotate it with tp.ListNumpy", source=blob.source)  # fmt: skip
-        return to_numpy
+        return to_numpy if not blob.is_mirrored else lambda value: np.concatenate(pieces(on_host(value), blob))
     if kind == "ListNumpy":
-        return lambda array: [to_numpy(array)]
+        return lambda value: pieces(on_host(value), blob)
     if kind == "ListListNumpy" or blob.is_tensor_list:
         lists: Callable[[Any], Any] = lambda value: [[to_numpy(a) for a in (value if isinstance(value, tuple) else (value,))]]  # noqa: E731
         return lists if kind == "ListListNumpy" else lambda value: LocalTensorList(lists(value))
-    return lambda array: LocalTensor([to_numpy(array)], blob.is_dynamic)
+    return lambda value: LocalTensor(pieces(on_host(value), blob), blob.is_dynamic)
 
 
 def _default_placement() -> Placement:

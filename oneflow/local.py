@@ -7,6 +7,19 @@ from typing import Any
 import numpy as np
 
 from .errors import ResultError
+from .graph.node import Blob
+
+
+def pieces(value: Any, blob: Blob) -> list[np.ndarray]:
+    """Copies of the tensors that a value of ``blob`` stands for: one, or in the mirrored view one a device."""
+    if isinstance(value, tuple):  # of different shapes
+        return [np.array(array) for array in value]
+    whole = np.array(value)
+    if not blob.is_mirrored:
+        return [whole]
+    if whole.ndim > blob.ndim:
+        return [piece.copy() for piece in whole]
+    return [whole.copy() for _ in range(blob.parallel_size)]  # the same on every device
 
 
 class LocalTensor(np.lib.mixins.NDArrayOperatorsMixin):

@@ -124,6 +124,7 @@ class Graph:
         self.modules: dict[str, Any] = {}
         # what an op about to be added gets in place of its inputs; quantization-aware training sets it
         self.adapt_inputs: Callable[[OpDef, tuple[Blob, ...]], tuple[Blob, ...]] | None = None
+        self.in_views: dict[Any, Blob] = {}  # Blobs as they were brought to the other view
         self._by_name: dict[str, Node] = {}
         self._counters: dict[str, int] = {}
 

@@ -19,6 +19,7 @@ from ..graph.graph import current
 from ..graph.node import Blob
 from ..graph.op import OpDef
 from ..graph.op import as_is as as_is
+from ..graph.views import in_current_view
 
 OPS: dict[str, OpDef] = {}
 LARGEST = 2**31 - 1  # of sizes, strides, positions: XLA counts in int32 in many places
@@ -115,6 +116,8 @@ def _emit(op: OpDef, inputs: tuple[Blob, ...], name: str | None, prefix: str | N
                  "make an array of it: flow.tensor_buffer_to_tensor(...), or a decoder of flow.data for records")  # fmt: skip
         if x.is_tensor_list:
             fail(ArgumentError, what, f"inputs[{i}] is a list of tensors (ListListNumpy), which this op does not take", inputs)
+    if graph.scope.placement.parallel_num > 1 or any(x.is_mirrored for x in inputs):
+        inputs = tuple([in_current_view(graph, x) for x in inputs])
     if graph.adapt_inputs is not None:
         inputs = graph.adapt_inputs(op, inputs)
     problem: Exception | None = None
@@ -131,7 +134,9 @@ def _emit(op: OpDef, inputs: tuple[Blob, ...], name: str | None, prefix: str | N
     for shape, _ in outputs:
         if math.prod(shape) > MOST_ELEMENTS:
             fail(ShapeError, what, f"the result would have shape {shape}: {math.prod(shape):.1e} elements", inputs)
-    batch_axis = next((b.batch_axis for b in inputs if b.batch_axis >= 0), None)
+    axes = [(b.batch_axis, b.shape[b.batch_axis]) for b in inputs if b.batch_axis >= 0]
+    first = outputs[0][0] if outputs else ()
+    batch_axis = next((axis for axis, size in axes if axis < len(first) and first[axis] == size), None)
     node = graph.add(
         op, inputs, attrs, outputs, name=name, prefix=prefix or _camel(op.name),
         batch_axis=batch_axis, is_dynamic=any(b.is_dynamic for b in inputs),

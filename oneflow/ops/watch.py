@@ -13,7 +13,7 @@ from .. import typing as tp
 from ..errors import ArgumentError
 from ..graph.graph import Watch, current
 from ..graph.node import Blob
-from ..local import LocalTensor
+from ..local import LocalTensor, pieces
 from ._emit import fail, want
 
 
@@ -49,18 +49,24 @@ def _watch(what: str, blob: Blob, handler: Any, *, diff: bool) -> None:
     want.blob(what, "blob_watched", blob)
     if blob.node.graph is not graph:
         fail(ArgumentError, what, f"the Blob belongs to job {blob.job_name!r}", (blob,))
-    deliver = _deliver(what, handler, blob) if callable(handler) else _printer(handler)
+    deliver = _deliver(what, handler, blob) if callable(handler) else _printer(handler, blob)
     graph.watches.append(Watch(blob, deliver, diff))
 
 
-def _printer(prompt: Any) -> Callable[[Any], None]:
+def _printer(prompt: Any, blob: Blob) -> Callable[[Any], None]:
     def show(value: Any) -> None:
         if prompt is not None:
             print(str(prompt))
-        print(np.array(value))
+        for piece in pieces(value, blob):
+            print(piece)
         sys.stdout.flush()
 
     return show
+
+
+def _whole(value: Any, blob: Blob) -> np.ndarray:
+    found = pieces(value, blob)
+    return found[0] if len(found) == 1 else np.concatenate(found)
 
 
 def _deliver(what: str, handler: Callable[[Any], None], blob: Blob) -> Callable[[Any], None]:
@@ -71,7 +77,7 @@ def _deliver(what: str, handler: Callable[[Any], None], blob: Blob) -> Callable[
         ]  # fmt: skip
         annotation: Any = parameters[0].annotation if parameters else None
     except (TypeError, ValueError):  # builtins without a signature, such as list.append
-        return lambda value: handler(LocalTensor([np.array(value)], blob.is_dynamic))
+        return lambda value: handler(LocalTensor(pieces(value, blob), blob.is_dynamic))
     if len(parameters) != 1:
         fail(
             ArgumentError, what, f"the handler must take exactly one argument, {handler!r} takes {len(parameters)}"[:300], (blob,)
@@ -83,15 +89,15 @@ def _deliver(what: str, handler: Callable[[Any], None], blob: Blob) -> Callable[
     if annotation is tp.Numpy:
         if blob.is_dynamic:
             fail(ArgumentError, what, "the Blob's size varies: annotate the handler's argument with tp.ListNumpy", (blob,))
-        return lambda value: handler(np.array(value))
+        return lambda value: handler(_whole(value, blob))
     if annotation is tp.ListNumpy:
-        return lambda value: handler([np.array(value)])
+        return lambda value: handler(pieces(value, blob))
     if annotation is tp.ListListNumpy:
         return lambda value: handler([[np.array(v) for v in (value if isinstance(value, tuple) else (value,))]])
     if annotation is inspect.Parameter.empty or annotation is Any or annotation is np.ndarray:
         if annotation is np.ndarray:
-            return lambda value: handler(np.array(value))
-        return lambda value: handler(LocalTensor([np.array(value)], blob.is_dynamic))
+            return lambda value: handler(_whole(value, blob))
+        return lambda value: handler(LocalTensor(pieces(value, blob), blob.is_dynamic))
     fail(
         ArgumentError,
         what,

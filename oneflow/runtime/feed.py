@@ -104,12 +104,18 @@ class Feeds:
                     hint += "; a short last batch must be dropped or padded"
                 self._fail(FeedShapeError, f"input {spec.label!r} must have shape {spec.shape}, got {array.shape}", hint, spec)
             return self._converted(spec, array)
-        if not isinstance(arg, (list, tuple)) or len(arg) != 1:
+        n = spec.blob.parallel_size
+        if not isinstance(arg, (list, tuple)) or len(arg) != n:
             got = f"{type(arg).__name__} of {len(arg)}" if isinstance(arg, (list, tuple)) else type(arg).__name__
-            self._fail(FeedError, f"input {spec.label!r} ({spec.kind}) must be a list of 1 element, one a device, got {got}",
-                       "put the array into a list: [array]", spec)  # fmt: skip
+            elements = "1 element" if n == 1 else f"{n} elements"
+            hint = "put the array into a list: [array]" if n == 1 else f"np.split(array, {n}) cuts a batch into {n} equal pieces"
+            self._fail(FeedError, f"input {spec.label!r} ({spec.kind}) must be a list of {elements}, one a device, got {got}",
+                       hint, spec)  # fmt: skip
         if spec.kind == "ListNumpy":
-            return self._bounded(spec, self._array(spec, arg[0]))
+            each = [self._bounded(spec, self._array(spec, a)) for a in arg]
+            if n == 1:
+                return each[0]
+            return np.stack(each) if len({a.shape for a in each}) == 1 else tuple(each)
         if not isinstance(arg[0], list) or not arg[0]:
             self._fail(
                 FeedError,

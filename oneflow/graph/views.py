@@ -1,0 +1,73 @@
+"""The two views of several devices, and the way between them: one logical tensor, or one tensor a device."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from .._source import caller
+from ..errors import ShapeError, ViewError
+from .graph import OP_TO_CONSISTENT, OP_TO_MIRRORED, OP_VARIABLE, Graph
+from .node import Blob
+from .op import OpDef
+
+
+def in_current_view(graph: Graph, blob: Blob) -> Blob:
+    """``blob`` as an op that is made now reads it.
+
+    In the mirrored view a logical tensor that is split along axis 0 gives each device its piece, any other one is there
+    whole on every device. In the consistent view the devices' tensors are joined along axis 0.
+
+    Raises:
+      ShapeError: the devices' pieces would differ in size.
+      ViewError: a variable split along another axis; a mirrored Blob of other devices.
+    """
+    scope = graph.scope
+    n = scope.placement.parallel_num
+    wants_mirrored = scope.view == "mirrored" and n > 1
+    if blob.is_mirrored == wants_mirrored:
+        if wants_mirrored and blob.parallel_size != n:
+            _fail(graph, blob, ViewError, f"it has one tensor for each of {blob.parallel_size} devices, and the scope has {n}")
+        return blob
+    if blob.is_mirrored:
+        if not blob.shape:
+            return blob
+        shape = (blob.parallel_size * blob.shape[0], *blob.shape[1:])
+        return _converted(graph, blob, OP_TO_CONSISTENT, shape, {}, "consistent", 0)
+    if blob.node.op is OP_VARIABLE:
+        split = blob.distribute.axis
+        if split not in (None, 0):
+            _fail(graph, blob, ViewError, f"a variable that is split along axis {split} has no mirrored form")
+        pieces = split == 0
+    else:
+        pieces = blob.batch_axis == 0
+    if pieces and blob.shape[0] % n:
+        _fail(graph, blob, ShapeError, f"its axis 0 of size {blob.shape[0]} does not divide over {n} devices")
+    shape = (blob.shape[0] // n, *blob.shape[1:]) if pieces else blob.shape
+    return _converted(graph, blob, OP_TO_MIRRORED, shape, {"pieces": pieces}, "mirrored", 0 if pieces else None)
+
+
+def _converted(
+    graph: Graph, blob: Blob, op: OpDef, shape: tuple[int, ...], attrs: dict[str, Any], view: str, axis: int | None
+) -> Blob:
+    key = (blob.node, blob.index, view, graph.scope.placement)
+    made = graph.in_views.get(key)
+    if made is None:
+        outer, graph.scope = graph.scope, graph.scope.replaced(namespace="", view=view)
+        try:
+            node = graph.add(
+                op, (blob,), attrs, [(shape, blob.dtype)], prefix="View", batch_axis=axis, is_dynamic=blob.is_dynamic
+            )
+        finally:
+            graph.scope = outer
+        made = graph.in_views[key] = node.outputs[0]
+    return made
+
+
+def _fail(graph: Graph, blob: Blob, error: type[Exception], rule: str) -> NoReturn:
+    line = caller()
+    raise error(
+        f"{blob.op_name!r} in job {graph.name!r} cannot be brought to the {graph.scope.view} view: {rule}\n"
+        f"  the Blob   {blob.describe()}   made at {blob.source}   {blob.source.text}\n"
+        f"  your line  {line}   {line.text}\n"
+        f"  try        sizes that divide, or the view it was made in: with flow.scope.consistent_view():"
+    )

@@ -167,6 +167,10 @@ from .ops.tensor_buffer import tensor_buffer_to_tensor_list as tensor_buffer_to_
 from .ops.tensor_buffer import tensor_list_split as tensor_list_split
 from .ops.tensor_buffer import tensor_list_to_tensor_buffer as tensor_list_to_tensor_buffer
 from .ops.tensor_buffer import tensor_to_tensor_buffer as tensor_to_tensor_buffer
+from .ops.time_axis import acc as acc
+from .ops.time_axis import pack as pack
+from .ops.time_axis import repeat as repeat
+from .ops.time_axis import unpack as unpack
 from .ops.variable import get_variable as get_variable
 from .ops.watch import watch as watch
 from .ops.watch import watch_diff as watch_diff

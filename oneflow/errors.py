@@ -99,6 +99,10 @@ class ViewError(OneFlowError, ValueError, RuntimeError):
     """A Blob of one view (one logical tensor, one tensor a device) is used where it has no form in the other."""
 
 
+class RepetitionError(OneFlowError, ValueError, AssertionError):
+    """An op combines Blobs that are made a different number of times a call (flow.unpack, flow.repeat)."""
+
+
 class ConfigError(OneFlowError, AttributeError, AssertionError):
     """An unknown setting. An AttributeError, because programs probe with ``hasattr``."""
 

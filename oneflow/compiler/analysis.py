@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,10 +46,10 @@ def ancestors(roots: list[Blob]) -> set[Node]:
     return found
 
 
-def gradient_path(graph: Graph, losses: list[Blob], sources: set[Node]) -> set[Node]:
-    """The nodes through which a gradient flows from a loss to one of ``sources``, both ends included."""
+def gradient_path(nodes: Sequence[Node], losses: Sequence[Blob], sources: set[Node]) -> set[Node]:
+    """Those of ``nodes`` (inputs first) that a gradient flows through from a loss to one of ``sources``, both included."""
     depends: set[Node] = set()
-    for node in graph.nodes:  # in order of making: inputs come first
+    for node in nodes:
         if node in sources or any(b.node in depends and flows_to(node, i) for i, b in enumerate(node.inputs)):
             depends.add(node)
     path: set[Node] = set()
@@ -64,7 +65,7 @@ def gradient_path(graph: Graph, losses: list[Blob], sources: set[Node]) -> set[N
 def trained_variables(graph: Graph) -> list[Variable]:
     """The trainable variables that a loss depends on, in order of declaration."""
     candidates = {v.blob.node: v for v in graph.variables.values() if v.trainable and v.blob is not None}
-    path = gradient_path(graph, graph.objective.losses, set(candidates))
+    path = gradient_path(graph.nodes, graph.objective.losses, set(candidates))
     return [v for node, v in candidates.items() if node in path]
 
 
@@ -89,7 +90,7 @@ def finish(graph: Graph) -> None:
     _check_losses(graph)
     trained = trained_variables(graph)
     for loss in objective.losses:
-        if not gradient_path(graph, [loss], {v.blob.node for v in trained if v.blob is not None}):
+        if not gradient_path(graph.nodes, [loss], {v.blob.node for v in trained if v.blob is not None}):
             raise GradientError(
                 f"the loss of train job {graph.name!r} depends on no trainable variable\n"
                 f"  the loss   {loss.op_name}   {loss.describe()}   made at {loss.source}   {loss.source.text}\n"

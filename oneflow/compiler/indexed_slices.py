@@ -27,6 +27,8 @@ def gather_of(graph: Graph, variable: Variable, optimizer: Any) -> Node | None:
         return None
     assert variable.blob is not None
     readers = [n for n in graph.nodes if any(b.node is variable.blob.node for b in n.inputs)]
+    if any(node.repetition for node in graph.nodes):  # rows of several runs
+        return None
     if len(readers) != 1 or readers[0].op.name != "gather" or readers[0].attrs["axis"] != 0:
         return None
     return readers[0] if readers[0].inputs[0].node is variable.blob.node else None

@@ -159,16 +159,21 @@ _PLACED: Mapping[str, Callable[[Lowering, Node], Callable[..., Any]]] = {
 }
 
 
-def node_key(draws: tuple[Any, Any], node: Node) -> Any:
+def node_key(draws: tuple[Any, Any, Any], node: Node) -> Any:
     """The random key of a node in this call: of the session's seed and the node's name, or of the seed the user gave it.
 
-    ``draws`` are the session's key and the number of calls that the job has made.
+    ``draws`` are the session's key, the number of calls that the job has made, and which run of a repeated node it is (an
+    array; None for what the node says).
     """
-    key, calls = draws
+    key, calls, run = draws
     seed = node.attrs.get("seed")
     if seed is None:
-        return jax.random.fold_in(jax.random.fold_in(key, calls), zlib.crc32(node.name.encode()))
-    return jax.random.fold_in(jax.random.key(seed % 2**32, impl="threefry2x32"), calls)
+        made = jax.random.fold_in(jax.random.fold_in(key, calls), zlib.crc32(node.name.encode()))
+    else:
+        made = jax.random.fold_in(jax.random.key(seed % 2**32, impl="threefry2x32"), calls)
+    for i, number in enumerate(node.run):
+        made = jax.random.fold_in(made, number if run is None else run[i])
+    return made
 
 
 class Values(dict[Node, tuple[Any, ...]]):

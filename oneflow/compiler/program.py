@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .._jax import jax, jnp
@@ -14,6 +14,7 @@ from . import precision
 from .analysis import ancestors, gradient_path, trained_variables
 from .autodiff import Backward, Propagate, run_nodes
 from .batch_slices import Region, run_region, schedule
+from .expansion import Expansion, expand
 from .hosting import Hosting, hosting
 from .indexed_slices import gather_of
 from .layout import Layout, Meshes, Storage, mesh_axes
@@ -40,6 +41,8 @@ class Plan:
       feeds: the Blobs whose values the step takes: inputs of the job, then results of its host stage.
       host: what runs on the host before the step.
       x64: whether 64-bit values may occur, so that calls need JAX's 64-bit mode.
+      expansion: what the nodes of repeated parts were written out to.
+      losses: what is minimised, of all runs; ``assigns`` what is stored into variables, by name.
       replicated: the variables of which each device has a value of its own.
       mapped: the nodes whose values have a leading axis of devices.
     """
@@ -57,6 +60,9 @@ class Plan:
     feeds: tuple[Blob, ...]
     host: Hosting
     x64: bool
+    expansion: Expansion
+    losses: tuple[Blob, ...]
+    assigns: Mapping[str, Blob]
     replicated: frozenset[str] = frozenset()
     mapped: frozenset[Node] = field(default_factory=frozenset)
 
@@ -69,6 +75,11 @@ class Plan:
     def compute(self) -> list[Node]:
         """The nodes that compute something."""
         return [node for node in self.order if node.op not in (OP_INPUT, OP_VARIABLE)]
+
+    @property
+    def runs_of_loss(self) -> int:
+        """How often a call computes each loss."""
+        return len(self.losses) // max(len(self.graph.objective.losses), 1)
 
     def load(self, name: str, stored: Any, storages: Mapping[str, Storage]) -> Any:
         """The value of a variable (or of the random state) as the job's nodes get it."""
@@ -84,27 +95,35 @@ def plan(graph: Graph, fetches: Sequence[Blob]) -> Plan:
     """Decides how the job runs; traces nothing yet."""
     objective = graph.objective
     trained = trained_variables(graph) if graph.train else []
-    watched_diffs = [w.blob for w in graph.watches if w.diff] if graph.train else []
-    sources = {v.blob.node for v in trained if v.blob is not None} | {b.node for b in watched_diffs}
-    path = gradient_path(graph, objective.losses, sources) if graph.train else set()
-    watches = tuple(w for w in graph.watches if not w.diff or w.blob.node in path)
-    roots = [*fetches, *(w.blob for w in watches), *graph.assigns.values()]
-    if graph.train:
-        roots += objective.losses
-        roots += [b for o in objective.optimizers for b in (o.learning_rate_blob, o.train_step_blob) if b is not None]
-        gathers = [gather_of(graph, v, o) for v in trained for o in objective.optimizers]
-        roots += [gather.inputs[1] for gather in gathers if gather is not None]
-    needed = ancestors(roots)
-    order = tuple(node for node in graph.nodes if node in needed)
-    host = hosting(graph, order, fetches, roots[len(fetches) :])
+    read_by_rules = [b for o in objective.optimizers for b in (o.learning_rate_blob, o.train_step_blob) if b is not None]
+    gathers = [gather_of(graph, v, o) for v in trained for o in objective.optimizers]
+    read_by_rules += [gather.inputs[1] for gather in gathers if gather is not None]
+    watched = [w.blob for w in graph.watches if graph.train or not w.diff]
+    losses = objective.losses if graph.train else []
+    used = [*watched, *graph.assigns.values(), *losses, *(read_by_rules if graph.train else [])]
+    needed = ancestors([*fetches, *used])
+    nodes = [node for node in graph.nodes if node in needed]
+    host = hosting(graph, nodes, fetches, used)
     on_host = set(host.nodes)
-    order = tuple(node for node in order if node not in on_host)
-    fetches = [b for b in fetches if b.node not in on_host]
-    roots = [b for b in roots if b.node not in on_host]
+    nodes = [node for node in nodes if node not in on_host]
+
+    expansion, fetches = expand(nodes, graph.assigns, [b for b in fetches if b.node not in on_host])
+    order = expansion.order
     precision.assign(graph, order)
+    losses = [each for loss in losses for each in expansion.each(loss)]
+    watches = [replace(w, blob=each) for w in graph.watches for each in expansion.each(w.blob) if graph.train or not w.diff]
+    assigns = {name: expansion.last(blob) for name, blob in graph.assigns.items()}
+    path: set[Node] = set()
+    if graph.train:
+        sources = {v.blob.node for v in trained if v.blob is not None} | {w.blob.node for w in watches if w.diff}
+        path = gradient_path(order, losses, sources)
+    watches = [w for w in watches if not w.diff or w.blob.node in path]
+    roots = [*fetches, *(w.blob for w in watches), *assigns.values(), *losses]
+    roots = [b for b in [*roots, *map(expansion.last, used[len(used) - len(read_by_rules) :] if graph.train else [])]
+             if b.node not in on_host]  # fmt: skip
     random = any(node.op.random for node in order)
 
-    written = set(graph.assigns) | {v.name for v in trained}
+    written = set(assigns) | {v.name for v in trained}
     written |= {v.name for v in graph.variables.values() if v.role == "state"}
     read = {node.attrs["variable"] for node in order if node.op is OP_VARIABLE} - written
     written_order = tuple(n for n in graph.variables if n in written) + ((RANDOM_STATE,) if random else ())
@@ -114,8 +133,8 @@ def plan(graph: Graph, fetches: Sequence[Blob]) -> Plan:
     x64 |= any(b.dtype.name in ("int64", "float64") for b in host.boundary)
     replicated = replicated_variables(graph)
     return Plan(
-        graph, order, frozenset(path), tuple(trained), written_order, read_order, random, tuple(fetches), watches,
-        tuple(roots), feeds, host, x64, replicated, mapped_nodes(graph.nodes, replicated),
+        graph, order, frozenset(path), tuple(trained), written_order, read_order, random, tuple(fetches), tuple(watches),
+        tuple(roots), feeds, host, x64, expansion, tuple(losses), assigns, replicated, mapped_nodes(order, replicated),
     )  # fmt: skip
 
 
@@ -195,15 +214,15 @@ def _make_step(plan: Plan, storages: Mapping[str, Storage], meshes: Meshes | Non
             else:
                 propagates += run_nodes([item], values, draws, plan.path)
 
-        new = {name: values.get_blob(blob) for name, blob in graph.assigns.items()}
+        new = {name: values.get_blob(blob) for name, blob in plan.assigns.items()}
         backward = Backward()
         if graph.train:
-            seed_losses(graph, [(b, values.get_blob(b)) for b in graph.objective.losses], variables, backward)
+            seed_losses(graph, [(b, values.get_blob(b)) for b in plan.losses], variables, backward)
             backward.run(propagates)
             raw = {v.name: backward.get(v.blob) for v in plan.trained if v.blob is not None}
-            first = graph.objective.losses[0]
+            first = plan.losses[0]
             shape = values.get_blob(first).shape[first.node in plan.mapped :]
-            known = numbers(graph, values, variables, loss_count(first, shape))
+            known = numbers(graph, values, variables, loss_count(first, shape) * plan.runs_of_loss, plan.expansion)
             gradients = prepare(plan.trained, raw, variables, known)
             new.update(finish(graph, gradients, variables, known, measure(graph, gradients), counts=True))
         if RANDOM_STATE in variables:
@@ -221,11 +240,11 @@ def _make_step(plan: Plan, storages: Mapping[str, Storage], meshes: Meshes | Non
     return step
 
 
-def draws_of(random_state: Any) -> Any:
-    """What random ops draw from in this call: the session's key and the number of calls made."""
+def draws_of(random_state: Any, run: Any = None) -> Any:
+    """What random ops draw from in this call: the session's key, the number of calls made, and the run (see ``node_key``)."""
     if random_state is None:
         return None
-    return jax.random.wrap_key_data(random_state[:2], impl="threefry2x32"), random_state[2]
+    return jax.random.wrap_key_data(random_state[:2], impl="threefry2x32"), random_state[2], run
 
 
 def advanced(random_state: Any) -> Any:

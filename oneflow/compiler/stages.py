@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from .._jax import jax, jnp
 from ..dist import Placement
 from ..errors import CompileError
@@ -85,20 +87,24 @@ class Segment:
     Attributes:
       imports: Blobs from elsewhere, in order; ``exports`` those used elsewhere.
       steps: what tracing the forward pass left for the backward pass; ``loss_shapes`` those of ``losses``.
-      is_last: the last one that gradients flow through: its backward pass follows at once, in the same function.
+      is_end: no cotangents come from others: its backward pass follows at once, in the same function.
+      like: what segments whose functions are the same have in common: those of other runs.
     """
 
     place: Place
     placement: Placement
+    level: int
+    run: tuple[int, ...]
     nodes: list[Node] = field(default_factory=list)
     imports: list[Blob] = field(default_factory=list)
     exports: list[Blob] = field(default_factory=list)
     losses: list[Blob] = field(default_factory=list)
     diffs: list[Blob] = field(default_factory=list)
-    is_last: bool = False
+    is_end: bool = False
     steps: list[Step] = field(default_factory=list)
     loss_shapes: list[Any] = field(default_factory=list)
     on_path: bool = False
+    like: Any = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -111,40 +117,43 @@ class Group:
 
 
 def segments_of(plan: Plan, meshes: Meshes) -> list[Segment]:
-    """The job's nodes as segments, in an order of execution."""
+    """The job's nodes as segments, in an order of execution. Runs of a repeated part are segments of their own."""
     level: dict[Node, int] = {}
-    groups: dict[tuple[int, Place], Segment] = {}
+    groups: dict[tuple[int, Place, tuple[int, ...]], Segment] = {}
     home: dict[Node, Segment] = {}
     for node in plan.compute:
         place = meshes.devices(node.scope.placement)
-        sources = [b.node for b in node.inputs if b.node in home]
-        level[node] = max((level[s] + (home[s].place != place) for s in sources), default=0)
-        segment = groups.setdefault((level[node], place), Segment(place, node.scope.placement))
+        sources = [home[b.node] for b in node.inputs if b.node in home]
+        level[node] = max((s.level + (s.place != place or s.run != node.run) for s in sources), default=0)
+        key = (level[node], place, node.run)
+        segment = groups.setdefault(key, Segment(place, node.scope.placement, level[node], node.run))
         segment.nodes.append(node)
         home[node] = segment
-    segments = [groups[key] for key in sorted(groups, key=lambda key: key[0])]
+    segments = sorted(groups.values(), key=lambda s: s.level)
     needed: set[Key] = {key_of(b) for b in plan.roots}
+    passed_on: set[Segment] = set()  # whose cotangents come from others
     for node in plan.compute:
+        segment, known = home[node], {key_of(b) for b in home[node].imports}
         for blob in node.inputs:
-            if home.get(blob.node) is not home[node]:
-                needed.add(key_of(blob))
-                known = home[node].imports
-                if not any(key_of(b) == key_of(blob) for b in known):
-                    known.append(blob)
-    losses = plan.graph.objective.losses if plan.graph.train else []
-    for loss in losses:
+            if home.get(blob.node) is segment:
+                continue
+            needed.add(key_of(blob))
+            if key_of(blob) not in known:
+                known.add(key_of(blob))
+                segment.imports.append(blob)
+            if blob.node in home and node in plan.path and blob.node in plan.path:
+                passed_on.add(home[blob.node])
+    for loss in plan.losses:
         if loss.node not in home:
             raise CompileError(f"job {plan.graph.name!r}: its loss {loss.op_name!r} is no computed value")
     diffs = [w.blob for w in plan.watches if w.diff]
     for segment in segments:
         inside = set(segment.nodes)
         segment.exports = [b for node in segment.nodes for b in node.outputs if key_of(b) in needed]
-        segment.losses = [b for b in losses if b.node in inside]
+        segment.losses = [b for b in plan.losses if b.node in inside]
         segment.diffs = [b for b in diffs if b.node in inside]
         segment.on_path = bool(inside & plan.path)
-    on_path = [s for s in segments if s.on_path]
-    if on_path:
-        on_path[-1].is_last = True
+        segment.is_end = segment.on_path and segment not in passed_on
     return segments
 
 
@@ -164,8 +173,27 @@ class Staged:
         outer = plan.graph.scope.placement
         self._outer = meshes.sharding(outer, ())
         self._compiled: dict[Any, Compiled] = {}
+        self._given: dict[Any, Any] = {}  # shapes of what functions give, while building
         self._compile: Callable[[Any], Any] | None = None  # while building
         self._groups = self._grouped() if plan.graph.train else []
+        first: dict[Any, Segment] = {}
+        for segment in self.segments:
+            segment.like = first.setdefault(self._signature(segment), segment) if segment.run else segment
+
+    def _signature(self, segment: Segment) -> Any:
+        """Equal for segments that compute the same of arrays that lie alike."""
+
+        def said(blob: Blob) -> Any:
+            own = self._is_home(blob, segment.place)
+            where = None if own else self._sharding(blob, segment.placement)
+            name = blob.op_name if own or blob.node in segment.nodes else ""
+            return name, blob.index, blob.shape, blob.dtype, str(blob.distribute), where
+
+        position = {key_of(b): i for i, b in enumerate(segment.imports)}
+        readers = tuple(tuple(position.get(key_of(b)) for b in node.inputs) for node in segment.nodes)
+        attrs = [(node.name, node.op, node.run == ()) for node in segment.nodes]
+        blobs = (segment.imports, segment.exports, segment.losses, segment.diffs)
+        return segment.place, tuple(attrs), readers, tuple(tuple(map(said, b)) for b in blobs), segment.is_end
 
     @property
     def functions(self) -> list[Compiled]:
@@ -179,6 +207,7 @@ class Staged:
             self._step(state, reads, feeds)
         finally:
             self._compile = None
+            self._given.clear()
 
     def __call__(self, state: Sequence[Any], reads: Sequence[Any], feeds: Sequence[Any]) -> Any:
         return self._step(state, reads, feeds)
@@ -188,8 +217,10 @@ class Staged:
     def _call(self, what: Any, make: Callable[[], Compiled], *arguments: Any) -> Any:
         if self._compile is None:
             return self._compiled[what](*arguments)
-        made = self._compiled[what] = make()
-        return made.build(arguments, self._compile)
+        if what not in self._compiled:
+            self._compiled[what] = make()
+            self._given[what] = self._compiled[what].build(arguments, self._compile)
+        return self._given[what]
 
     def _move(self, arrays: Sequence[Any], shardings: Sequence[Any]) -> list[Any]:
         if self._compile is None:
@@ -222,22 +253,24 @@ class Staged:
         for segment in self.segments:
             imports = self._imports(segment, values, sources, stored)
             draws = self._draws(segment, stored)
-            if segment.is_last:
+            if segment.is_end:
                 here = self._everywhere(scale, segment.placement)
                 exports, token, gradients, found = self._call(
-                    (segment, "both"), partial(self._both, segment), imports, draws, here
+                    (segment.like, "both"), partial(self._both, segment), imports, draws, here
                 )
                 self._collect(segment, gradients, found, arrived, diffs)
             else:
-                exports, token, kept[segment] = self._call((segment, "forward"), partial(self._forward, segment), imports, draws)
+                exports, token, kept[segment] = self._call(
+                    (segment.like, "forward"), partial(self._forward, segment), imports, draws
+                )
             tokens.append(token)
             values.update(zip(map(key_of, segment.exports), exports, strict=True))
         for segment in reversed(self.segments):
-            if segment.on_path and not segment.is_last:
+            if segment.on_path and not segment.is_end:
                 coming = self._coming(segment, arrived)
                 here = self._everywhere(scale, segment.placement)
                 gradients, found = self._call(
-                    (segment, "backward"), partial(self._backward, segment), kept.pop(segment), coming, here
+                    (segment.like, "backward"), partial(self._backward, segment.like), kept.pop(segment), coming, here
                 )
                 self._collect(segment, gradients, found, arrived, diffs)
         new = self._assigned(values, sources, stored)
@@ -292,7 +325,9 @@ class Staged:
     def _draws(self, segment: Segment, stored: State) -> Any:
         if not any(node.op.random for node in segment.nodes):
             return None
-        return self._everywhere(stored[RANDOM_STATE], segment.placement)
+        run = np.array(segment.run, np.uint32)
+        here = self._meshes.sharding(segment.placement, ())
+        return tuple(self._move([stored[RANDOM_STATE], run], [here, here]))
 
     def _imports(self, segment: Segment, values: Mapping[Key, Any], sources: Mapping[Key, Any], stored: State) -> list[Any]:
         arrays = [self._stored_or_value(b, segment.place, values, sources, stored) for b in segment.imports]
@@ -340,7 +375,9 @@ class Staged:
 
     def _run(self, segment: Segment, imports: Sequence[Any], random_state: Any) -> tuple[list[Any], list[Any]]:
         values = self._enter(segment, imports)
-        segment.steps, pullbacks = forward(segment.nodes, values, draws_of(random_state), self.plan.path)
+        segment.steps, pullbacks = forward(
+            segment.nodes, values, draws_of(*random_state) if random_state else None, self.plan.path
+        )
         loss_values = [values.get_blob(b) for b in segment.losses]
         segment.loss_shapes = [jax.ShapeDtypeStruct(v.shape, v.dtype) for v in loss_values]
         return [values.get_blob(b) for b in segment.exports], pullbacks
@@ -398,7 +435,7 @@ class Staged:
     def _assigned(self, values: Mapping[Key, Any], sources: Mapping[Key, Any], stored: State) -> State:
         """What ``flow.assign`` and moving statistics store, as it is stored."""
         new: State = {}
-        for name, blob in self.plan.graph.assigns.items():
+        for name, blob in self.plan.assigns.items():
             storage = self._storages[name]
             home = storage.layout.placement
             each = storage.replicas and blob.node in self.plan.mapped
@@ -470,7 +507,8 @@ class Staged:
         optimizers = graph.objective.optimizers
         blobs = [b for o in optimizers for b in (o.learning_rate_blob, o.train_step_blob) if b is not None]
         gathers = [gather_of(graph, v, o) for v in trained for o in optimizers if updates(o, v.name)]
-        return blobs + [gather.inputs[1] for gather in gathers if gather is not None]
+        blobs += [gather.inputs[1] for gather in gathers if gather is not None]
+        return [self.plan.expansion.last(b) for b in blobs]
 
     def _raw(self, group: Group, arrived: Mapping[Key, list[Any]]) -> dict[str, tuple[Any, ...]]:
         """The gradients' terms of a group's variables, on its devices."""
@@ -488,13 +526,14 @@ class Staged:
         values = Values(self._lowering)
         for blob, array in zip(self._number_blobs(), arrays, strict=True):
             values.set_blob(blob, array)
-        return numbers(self.plan.graph, values, counting, self._loss_count())
+        return numbers(self.plan.graph, values, counting, self._loss_count(), self.plan.expansion)
 
     def _loss_count(self) -> int:
-        loss = self.plan.graph.objective.losses[0]
+        loss = self.plan.losses[0]
         segment = next(s for s in self.segments if any(key_of(b) == key_of(loss) for b in s.losses))
-        shape = next(x.shape for b, x in zip(segment.losses, segment.loss_shapes, strict=True) if key_of(b) == key_of(loss))
-        return loss_count(loss, shape[loss.node in self.plan.mapped :])
+        like = segment.like.loss_shapes
+        shape = next(x.shape for b, x in zip(segment.losses, like, strict=True) if key_of(b) == key_of(loss))
+        return loss_count(loss, shape[loss.node in self.plan.mapped :]) * self.plan.runs_of_loss
 
     def _prepared(self, group: Group, variables: State, raw: Any, known: Numbers) -> State:
         return prepare(group.variables, {name: total(terms) if terms else None for name, terms in raw.items()}, variables, known)

@@ -16,6 +16,7 @@ from .._jax import jnp, lax
 from ..graph.graph import Graph, Variable
 from ..graph.node import Blob
 from .analysis import LOSS_SCALE_PREFIX, STEP_PREFIX
+from .expansion import Expansion
 from .indexed_slices import gather_of, keep_untouched_rows
 from .lowering import Values
 
@@ -67,12 +68,12 @@ class Numbers:
     values: Values
 
 
-def numbers(graph: Graph, values: Values, state: Mapping[str, Any], count: int) -> Numbers:
+def numbers(graph: Graph, values: Values, state: Mapping[str, Any], count: int, expansion: Expansion) -> Numbers:
     """The scalars of this call; ``values`` has the Blobs that rules name, ``count`` is the loss count."""
     optimizers = graph.objective.optimizers
-    blob = optimizers[0].train_step_blob
-    step = state[STEP_PREFIX + graph.name][0] if blob is None else _scalar(values, blob)
-    rates = tuple(None if o.learning_rate_blob is None else _scalar(values, o.learning_rate_blob) for o in optimizers)
+    blob, last = optimizers[0].train_step_blob, expansion.last
+    step = state[STEP_PREFIX + graph.name][0] if blob is None else _scalar(values, last(blob))
+    rates = tuple(None if o.learning_rate_blob is None else _scalar(values, last(o.learning_rate_blob)) for o in optimizers)
     return Numbers(step, seed_scale(graph, state), count, rates, values)
 
 

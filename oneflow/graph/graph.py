@@ -13,9 +13,10 @@ import numpy as np
 from .._dtype import dtype
 from .._source import Source, caller, is_library
 from ..dist import Distribute, Placement
-from ..errors import BlobScopeError, DuplicateNameError, ModeError, VariableConflictError
+from ..errors import BlobScopeError, DuplicateNameError, ModeError, RepetitionError, VariableConflictError
 from .node import Blob, Node, Scope
 from .op import OpDef
+from .repetition import repetition_of
 
 
 class Initializer(Protocol):
@@ -181,7 +182,16 @@ class Graph:
                 f"  your line  {source}   {source.text}\n"
                 f"  try        give this one another name=, or leave the name out"
             )
-        node = Node(self, op, full_name, inputs, attrs, self.scope, source)
+        try:
+            repetition = repetition_of(op.name, inputs, attrs)
+        except ValueError as error:
+            raise RepetitionError(
+                f"{op.name} in job {self.name!r} combines {error}\n"
+                + "".join(f"  inputs[{i}]  {b.op_name}   {b.describe()}   made at {b.source}\n" for i, b in enumerate(inputs))
+                + f"  your line  {source}   {source.text}\n"
+                "  try        flow.unpack or flow.repeat the others alike, or flow.pack / flow.acc first"
+            ) from None
+        node = Node(self, op, full_name, inputs, attrs, self.scope, source, repetition=repetition)
         node.outputs = tuple(
             Blob(
                 node, i, shape, dt, suffix=suffix or f"out_{i}", batch_axis=batch_axis,

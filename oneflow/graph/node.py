@@ -56,6 +56,7 @@ class Node:
     """One op of a job: what it computes, from what, under which name, and the user's line that asked for it.
 
     ``compute`` is the dtype that its float32 arrays are cast to while it runs, None for no cast (compiler/precision.py).
+    ``repetition`` has the counts of the repetitions it is in (ops/time_axis.py); ``run`` says which run a copy stands for.
     """
 
     graph: Graph
@@ -67,6 +68,8 @@ class Node:
     source: Source
     outputs: tuple[Blob, ...] = ()
     compute: dtype | None = None
+    repetition: tuple[int, ...] = ()
+    run: tuple[int, ...] = ()
 
     @property
     def is_mirrored(self) -> bool:

@@ -1,0 +1,148 @@
+"""Repeated parts of a job, written out: a copy of each node for each run.
+
+Copies of one node differ in what they read. Variables that a repeated part assigns (moving statistics) go from run to run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from .._jax import jnp
+from ..graph.node import Blob, Node
+from ..graph.op import OpDef
+from ..graph.repetition import CLOSES
+
+Index = tuple[int, ...]
+Shape = tuple[int, ...]
+_JOIN = OpDef("join_runs", lambda *pieces: jnp.concatenate(pieces))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Expansion:
+    """A job's nodes with repeated parts written out.
+
+    Attributes:
+      order: the nodes, inputs first.
+      copies: for each node that has them, the nodes that stand for it, one a run.
+    """
+
+    order: tuple[Node, ...]
+    copies: Mapping[Node, tuple[Node, ...]]
+
+    def each(self, blob: Blob) -> tuple[Blob, ...]:
+        """The Blobs that stand for one, one a run."""
+        made = self.copies.get(blob.node)
+        return (blob,) if made is None else tuple(_handle(node, blob) for node in made)
+
+    def last(self, blob: Blob) -> Blob:
+        """The Blob of the last run."""
+        return self.each(blob)[-1]
+
+
+def expand(order: Sequence[Node], assigns: Mapping[str, Blob], returned: Iterable[Blob]) -> tuple[Expansion, list[Blob]]:
+    """Writes repeated parts out.
+
+    Args:
+      order: the nodes, inputs first.
+      assigns: the Blobs that are stored into variables, by name.
+      returned: Blobs that the job returns.
+    Gives the expansion, and the Blobs to return: those of repeated parts with the values of all runs, along axis 0.
+    """
+    returned = list(returned)
+    if not any(node.repetition for node in order):
+        return Expansion(tuple(order), {}), returned
+    made: dict[tuple[Node, Index], Node] = {}
+    for node in order:
+        for index in _indices(node.repetition):
+            made[node, index] = _copy(node, index, made)
+    _chain(order, assigns, made)
+    copies = {node: tuple(made[node, i] for i in _indices(node.repetition)) for node in order}
+    copies = {node: nodes for node, nodes in copies.items() if nodes != (node,)}
+    expansion = Expansion((), copies)
+    given = [_joined(expansion.each(blob)) for blob in returned]
+    nodes = sorted(made.items(), key=lambda item: item[0][1])  # run after run
+    return Expansion(_sorted([*(node for _, node in nodes), *(b.node for b in given)]), copies), given
+
+
+def _indices(counts: tuple[int, ...]) -> Iterable[Index]:
+    return product(*map(range, counts))
+
+
+def _handle(node: Node, like: Blob) -> Blob:
+    return node.outputs[like.index].with_distribute(like.distribute)
+
+
+def _copy(node: Node, index: Index, made: Mapping[tuple[Node, Index], Node]) -> Node:
+    attrs = node.attrs
+    if node.op.name in CLOSES:
+        count = attrs[CLOSES[node.op.name]]
+        inner = node.inputs[0].node.repetition
+        if len(inner) == len(node.repetition):  # the rest of the repetition goes on
+            indices = [(*index[:-1], index[-1] * count + i) for i in range(count)]
+        else:
+            indices = [(*index, i) for i in range(count)]
+        inputs = tuple(_handle(made[node.inputs[0].node, i], node.inputs[0]) for i in (indices if count > 1 else [index]))
+    else:
+        inputs = tuple(_handle(made[b.node, index[: len(b.node.repetition)]], b) for b in node.inputs)
+        if node.op.name == "unpack" and attrs["unpack_num"] > 1:
+            attrs = {**attrs, "index": index[-1]}
+    if not index and [b.node for b in inputs] == [b.node for b in node.inputs]:
+        return node
+    run = index if node.op.name != "unpack" else index[:-1]  # all pieces are cut at once
+    return _made(node, node.op, attrs, inputs, [(b.shape, b) for b in node.outputs], run)
+
+
+def _made(
+    node: Node,
+    op: OpDef,
+    attrs: Mapping[str, object],
+    inputs: tuple[Blob, ...],
+    outputs: list[tuple[tuple[int, ...], Blob]],
+    run: Index,
+) -> Node:
+    copy = Node(node.graph, op, node.name, inputs, attrs, node.scope, node.source, compute=node.compute, run=run)
+    copy.outputs = tuple(
+        Blob(copy, i, shape, b.dtype, suffix=b.blob_name, batch_axis=b.batch_axis if b.batch_axis >= 0 else None,
+             is_dynamic=b.is_dynamic, is_tensor_list=b.is_tensor_list)
+        for i, (shape, b) in enumerate(outputs)
+    )  # fmt: skip
+    return copy
+
+
+def _joined(blobs: Sequence[Blob]) -> Blob:
+    if len(blobs) == 1:
+        return blobs[0]
+    first = blobs[0]
+    shape = (sum(b.shape[0] for b in blobs), *first.shape[1:])
+    return _made(first.node, _JOIN, {}, tuple(blobs), [(shape, first)], ()).outputs[0]
+
+
+def _chain(order: Sequence[Node], assigns: Mapping[str, Blob], made: Mapping[tuple[Node, Index], Node]) -> None:
+    """Has each run read what the run before it stored."""
+    for name, blob in assigns.items():
+        runs = list(_indices(blob.node.repetition))
+        for before, run in zip(runs, runs[1:], strict=False):
+            value = _handle(made[blob.node, before], blob)
+            for node in order:
+                if node.repetition == blob.node.repetition:
+                    copy = made[node, run]
+                    copy.inputs = tuple(value if b.node.attrs.get("variable") == name else b for b in copy.inputs)
+
+
+def _sorted(nodes: Sequence[Node]) -> tuple[Node, ...]:
+    """Inputs first, otherwise in the given order."""
+    out: dict[Node, None] = {}
+    for start in nodes:
+        stack = [start]
+        while stack:
+            node = stack[-1]
+            missing = [b.node for b in node.inputs if b.node not in out]
+            if node in out:
+                stack.pop()
+            elif missing:
+                stack.extend(missing)
+            else:
+                out[stack.pop()] = None
+    return tuple(out)

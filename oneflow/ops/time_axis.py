@@ -1,0 +1,135 @@
+"""Ops along the time axis: parts of a job that run several times a call, on a piece of the batch each.
+
+What lies between ``unpack`` (or ``repeat``) and ``pack`` (or ``acc``) is run once for each piece. A Blob that is made once a
+call may be used in there; it is the same each time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .._jax import jnp, lax
+from ..errors import ArgumentError, ShapeError
+from ..graph.node import Blob
+from ._arrays import Array, label
+from ._emit import emit, fail, op, want
+
+
+@op("unpack")
+def _unpack(x: Array, *, unpack_num: int, index: int = 0) -> Array:
+    size = x.shape[0] // unpack_num
+    return lax.slice_in_dim(x, index * size, (index + 1) * size)
+
+
+@op("pack")
+def _pack(*pieces: Array, pack_num: int) -> Array:
+    return jnp.concatenate(pieces if len(pieces) > 1 else pieces * pack_num)
+
+
+@op("repeat")
+def _repeat(x: Array, *, repeat_num: int) -> Array:
+    return x
+
+
+@op("acc")
+def _acc(*terms: Array, max_acc_num: int) -> Array:
+    total = terms[0]
+    for term in terms[1:]:
+        total = total + term
+    return total
+
+
+def unpack(input: Blob, unpack_num: int, name: str | None = None) -> Blob:
+    """The pieces of a batch, one after another: ops that use the result run ``unpack_num`` times a call.
+
+    Args:
+      input: Blob whose axis 0 divides into ``unpack_num`` pieces.
+      unpack_num: how many pieces.
+      name: name of the op; made unique when omitted.
+    Returns: Blob of shape (size / unpack_num, ...): one piece.
+    Raises: ArgumentError, ShapeError.
+    Example: >>> y = flow.pack(flow.math.relu(flow.unpack(x, 2)), 2)   # the same as relu(x), half a batch at a time
+    """
+    what = label("unpack", name)
+    want.blob(what, "input", input)
+    count = _count(what, "unpack_num", unpack_num)
+    want.rank(what, input, 1)
+    if input.shape[0] % count:
+        fail(ShapeError, what, f"axis 0 of size {input.shape[0]} does not divide into {count} pieces", (input,))
+    return emit(_unpack, input, name=name, unpack_num=count)
+
+
+def pack(input: Blob, pack_num: int, name: str | None = None) -> Blob:
+    """Joins along axis 0 what ``pack_num`` consecutive runs gave, and ends the repetition that ``unpack`` began.
+
+    Args:
+      input: Blob that is made ``pack_num`` times in the innermost repetition.
+      pack_num: how many runs.
+      name: name of the op; made unique when omitted.
+    Returns: Blob of shape (size * pack_num, ...).
+    Raises: ArgumentError: the innermost repetition runs another number of times.
+    Example: >>> y = flow.pack(flow.math.relu(flow.unpack(x, 2)), 2)   # (4, 3) -> (4, 3)
+    """
+    what = label("pack", name)
+    want.blob(what, "input", input)
+    count = _count(what, "pack_num", pack_num)
+    want.rank(what, input, 1)
+    if _runs(input) != count:
+        fail(ArgumentError, what, f"pack_num={count}, and the input is made {_times(_runs(input))}", (input,),
+             "pack as many as were unpacked")  # fmt: skip
+    return emit(_pack, input, name=name, pack_num=count)
+
+
+def repeat(input: Blob, repeat_num: int, name: str | None = None) -> Blob:
+    """The same value ``repeat_num`` times: for what is made once a call and used between ``unpack`` and ``pack``.
+
+    The gradient is the sum of those of all runs.
+
+    Args:
+      input: Blob of any shape.
+      repeat_num: how many times.
+      name: name of the op; made unique when omitted.
+    Returns: Blob of the same shape.
+    Raises: ArgumentError.
+    Example: >>> y = flow.acc(flow.repeat(x, 4), 4)   # 4 * x
+    """
+    what = label("repeat", name)
+    want.blob(what, "input", input)
+    return emit(_repeat, input, name=name, repeat_num=_count(what, "repeat_num", repeat_num))
+
+
+def acc(one: Blob, max_acc_num: int, name: str | None = None) -> Blob:
+    """The sum of what ``max_acc_num`` consecutive runs gave.
+
+    Args:
+      one: Blob that is made ``max_acc_num`` times, or a multiple of that, in the innermost repetition.
+      max_acc_num: how many runs are added up.
+      name: name of the op; made unique when omitted.
+    Returns: Blob of the same shape, made once where the repetition ends with it, else once for each group of runs.
+    Raises: ArgumentError: the innermost repetition runs another number of times.
+    Example: >>> y = flow.acc(flow.unpack(x, 2), 2)   # (4, 3) -> (2, 3): the sum of both halves
+    """
+    what = label("acc", name)
+    want.blob(what, "one", one)
+    count = _count(what, "max_acc_num", max_acc_num)
+    if _runs(one) % count:
+        fail(ArgumentError, what, f"max_acc_num={count}, and the input is made {_times(_runs(one))}", (one,),
+             "accumulate over as many runs as unpack or repeat made, or a divisor of it")  # fmt: skip
+    return emit(_acc, one, name=name, max_acc_num=count)
+
+
+def _count(what: str, argument: str, value: Any) -> int:
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)) or value < 1:
+        fail(ArgumentError, what, f"{argument} must be an int > 0, got {value!r}")
+    return int(value)
+
+
+def _runs(blob: Blob) -> int:
+    repetition = blob.node.repetition
+    return repetition[-1] if repetition else 1
+
+
+def _times(runs: int) -> str:
+    return "once a call" if runs == 1 else f"{runs} times a call"

@@ -17,6 +17,7 @@ from ._parameters import spell
 from ._refuse import refuse
 from ._source import Source, caller, of_function
 from .compiler.analysis import finish
+from .compiler.native import describe
 from .compiler.program import Plan, plan
 from .compiler.storing import storage_of
 from .config import FunctionConfig, Resource
@@ -139,7 +140,7 @@ class JobFunction:
             self._legacy_objective(graph)
             finish(graph)
         devices.check_placements(graph, strict=Resource.strict_devices)
-        made = plan(graph, leaves)
+        made = plan(graph, leaves, native_ops=Resource.enable_native_cpu)
         storages = {v.name: storage_of(v, graph, made.replicated) for v in graph.variables.values()}
         session.declare_variables(self, graph.variables.values(), storages)
         self._feeds = Feeds(self.name, graph.inputs, structure)
@@ -272,7 +273,10 @@ class JobFunction:
 
         The job is traced where that has not happened; nothing is compiled.
         """
-        return summarize(self.graph, self.build_report())
+        graph = self.graph
+        assert self._plan is not None
+        without = self._plan.without_native
+        return summarize(graph, self.build_report(), lambda node: describe(node, without))
 
     def build_report(self) -> list[str]:
         """How long building took and what the executables need, a line each."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from .graph.graph import OP_INPUT, OP_VARIABLE, Graph
+from .graph.node import Node
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,14 +16,14 @@ class JobSummary:
     """A printable description of one job; ``rows`` and the totals are there to be read by programs too."""
 
     title: str
-    rows: tuple[tuple[str, str, str, str, str], ...]
+    rows: tuple[tuple[str, str, str, str, str, str], ...]
     parameters: int
     parameter_bytes: int
     state_bytes: int
     footer: tuple[str, ...]
 
     def __str__(self) -> str:
-        header = ("name", "op", "output", "parameters", "your line")
+        header = ("name", "op", "output", "parameters", "your line", "computed by")
         table = [header, *self.rows]
         widths = [max(len(row[i]) for row in table) for i in range(len(header))]
         right = 3
@@ -35,8 +37,8 @@ class JobSummary:
     __repr__ = __str__
 
 
-def summarize(graph: Graph, report: list[str]) -> JobSummary:
-    """The table of a traced job; ``report`` are lines about how it was built."""
+def summarize(graph: Graph, report: list[str], computed_by: Callable[[Node], str] = lambda node: "") -> JobSummary:
+    """The table of a traced job; ``report`` are lines about how it was built, ``computed_by`` says which lowering an op takes."""
     rows = []
     counted: set[str] = set()
     for node in graph.nodes:
@@ -46,7 +48,7 @@ def summarize(graph: Graph, report: list[str]) -> JobSummary:
         counted.update(used)
         elements = sum(int(np.prod(graph.variables[name].shape)) for name in used)
         outputs = ", ".join(b.describe() for b in node.outputs)
-        rows.append((node.name, node.op.name, outputs, f"{elements:,}" if used else "", str(node.source)))
+        rows.append((node.name, node.op.name, outputs, f"{elements:,}" if used else "", str(node.source), computed_by(node)))
     own = [v for v in graph.variables.values() if v.role == "parameter"]
     state = [v for v in graph.variables.values() if v.role == "state"]
     elements = sum(int(np.prod(v.shape)) for v in own)

@@ -14,6 +14,7 @@ from .._jax import jax, jnp, lax
 from ..graph.graph import OP_INPUT, OP_TO_CONSISTENT, OP_TO_MIRRORED, OP_VARIABLE, Graph
 from ..graph.node import Blob, Node
 from .layout import Layout, Meshes, mesh_axes
+from .native import choose
 from .precision import narrowed, narrowed_grad
 
 Axes = tuple[int | None, ...]
@@ -51,11 +52,17 @@ def replicated_variables(graph: Graph) -> frozenset[str]:
 
 
 class Lowering:
-    """The functions of a job's nodes. ``meshes`` is None where everything runs on JAX's default device."""
+    """The functions of a job's nodes. ``meshes`` is None where everything runs on JAX's default device.
 
-    def __init__(self, meshes: Meshes | None = None, mapped: frozenset[Node] = frozenset()):
+    ``without_native`` says why no op takes its native lowering; "" where some may.
+    """
+
+    def __init__(
+        self, meshes: Meshes | None = None, mapped: frozenset[Node] = frozenset(), without_native: str = "not asked for"
+    ):
         self._meshes = meshes
         self._mapped = mapped
+        self._without_native = without_native
 
     def is_mapped(self, blob: Blob) -> bool:
         """Whether the value has a leading axis of devices."""
@@ -83,7 +90,11 @@ class Lowering:
             return lambda x: self._to_mirrored(node, x)
         if node.op is OP_TO_CONSISTENT:
             return lambda x: self._to_consistent(node, x)
-        define, attrs = node.op.define, node.attrs
+        attrs = node.attrs
+
+        def define(*arrays: Any, **keywords: Any) -> Any:
+            return choose(node.op, arrays, attrs, self._without_native)(*arrays, **keywords)
+
         if node not in self._mapped:
             if node.op.random:
                 attrs = {**attrs, "key": node_key(draws, node)}

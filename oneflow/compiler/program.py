@@ -10,7 +10,7 @@ from .._jax import jax, jnp
 from ..dist import Placement
 from ..graph.graph import OP_INPUT, OP_VARIABLE, Graph, Variable, Watch
 from ..graph.node import Blob, Node
-from . import precision
+from . import channels_last, native, precision
 from .analysis import ancestors, gradient_path, trained_variables
 from .autodiff import Backward, Propagate, run_nodes
 from .batch_slices import Region, run_region, schedule
@@ -43,6 +43,7 @@ class Plan:
       x64: whether 64-bit values may occur, so that calls need JAX's 64-bit mode.
       expansion: what the nodes of repeated parts were written out to.
       losses: what is minimised, of all runs; ``assigns`` what is stored into variables, by name.
+      without_native: why no op takes its native lowering; "" where some may.
       replicated: the variables of which each device has a value of its own.
       mapped: the nodes whose values have a leading axis of devices.
     """
@@ -63,6 +64,7 @@ class Plan:
     expansion: Expansion
     losses: tuple[Blob, ...]
     assigns: Mapping[str, Blob]
+    without_native: str = ""
     replicated: frozenset[str] = frozenset()
     mapped: frozenset[Node] = field(default_factory=frozenset)
 
@@ -91,8 +93,8 @@ class Plan:
         return not any(b.node.op not in (OP_INPUT, OP_VARIABLE) for b in self.fetches)
 
 
-def plan(graph: Graph, fetches: Sequence[Blob]) -> Plan:
-    """Decides how the job runs; traces nothing yet."""
+def plan(graph: Graph, fetches: Sequence[Blob], *, native_ops: bool = True) -> Plan:
+    """Decides how the job runs; traces nothing yet. ``native_ops``: ops may take their native lowerings."""
     objective = graph.objective
     trained = trained_variables(graph) if graph.train else []
     read_by_rules = [b for o in objective.optimizers for b in (o.learning_rate_blob, o.train_step_blob) if b is not None]
@@ -132,9 +134,12 @@ def plan(graph: Graph, fetches: Sequence[Blob]) -> Plan:
     x64 = graph.train or any(_may_be_wide(b.node, b) for node in order for b in node.outputs)
     x64 |= any(b.dtype.name in ("int64", "float64") for b in host.boundary)
     replicated = replicated_variables(graph)
+    several = any(node.scope.placement.devices != ((0, 0),) for node in graph.nodes)
+    without = "" if native_ops else native.SWITCHED_OFF
+    without = without or (native.SEVERAL_DEVICES if several else "" if jax.default_backend() == "cpu" else native.NO_CPU)
     return Plan(
         graph, order, frozenset(path), tuple(trained), written_order, read_order, random, tuple(fetches), tuple(watches),
-        tuple(roots), feeds, host, x64, expansion, tuple(losses), assigns, replicated, mapped_nodes(order, replicated),
+        tuple(roots), feeds, host, x64, expansion, tuple(losses), assigns, without, replicated, mapped_nodes(order, replicated),
     )  # fmt: skip
 
 
@@ -193,8 +198,9 @@ def _make_step(plan: Plan, storages: Mapping[str, Storage], meshes: Meshes | Non
     variable_nodes = [node for node in plan.order if node.op is OP_VARIABLE]
     compute = plan.compute
     watched_nodes = {w.blob.node for w in plan.watches if w.diff}
-    lowering = Lowering(meshes, plan.mapped)
+    lowering = Lowering(meshes, plan.mapped, plan.without_native or ("" if meshes is None else native.SEVERAL_DEVICES))
     slices = meshes is None
+    may_be_native = slices and not plan.without_native
 
     def step(state_arrays: Sequence[Any], read_arrays: Sequence[Any], feeds: Sequence[Any]) -> Any:
         stored = {**dict(zip(plan.written, state_arrays, strict=True)), **dict(zip(plan.read, read_arrays, strict=True))}
@@ -206,8 +212,11 @@ def _make_step(plan: Plan, storages: Mapping[str, Storage], meshes: Meshes | Non
         for node in variable_nodes:
             values[node] = (variables[node.attrs["variable"]],)
         propagates: list[Propagate] = []
-        items = schedule(compute, watched_nodes, plan.roots, plan.path) if slices else compute
-        for item in items:
+        arranged = channels_last.arrange(compute, watched_nodes, plan.roots, plan.path) if may_be_native else None
+        if arranged is not None:
+            for piece in arranged[0]:
+                propagates += channels_last.run(piece, values, draws, arranged[1])
+        for item in () if arranged else schedule(compute, watched_nodes, plan.roots, plan.path) if slices else compute:
             if isinstance(item, Region):
                 propagate = run_region(item, values, draws)
                 propagates += [propagate] if propagate is not None else []

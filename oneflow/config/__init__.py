@@ -42,6 +42,12 @@ enable_tensor_float_32_compute = setting(
     "no effect: products follow JAX's own setting (jax_default_matmul_precision)", implied=True,
 )  # fmt: skip
 
+enable_native_cpu = setting(
+    "enable_native_cpu", bool, True,
+    "Convolutions on a CPU go through oneDNN where oneflow-jax-native is installed; otherwise, and when off, XLA computes them.",
+    implied=True,
+)  # fmt: skip
+
 # looking inside
 enable_debug_mode = setting("enable_debug_mode", bool, False, "no effect: nothing is dumped; print a job to see its graph")
 collect_act_event = setting("collect_act_event", int, 0, "no effect: profile with jax.profiler", implied=1)

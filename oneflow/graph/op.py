@@ -2,9 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Native:
+    """Another lowering of an op, by the native part, for CPUs.
+
+    Attributes:
+      define: as that of the op; its gradient is its vjp.
+      objection: ``objection(arrays, attrs)`` says why it does not take a call, None where it does. ``arrays`` have shape
+        and dtype.
+      word: ``word(arrays, attrs)`` says what computes a call that it takes.
+    """
+
+    define: Callable[..., Any]
+    objection: Callable[[Sequence[Any], Mapping[str, Any]], str | None]
+    word: Callable[[Sequence[Any], Mapping[str, Any]], str]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,6 +66,7 @@ class OpDef:
       channels_last: ``channels_last(attrs, rank)`` gives the attributes under which the op computes the same on arrays whose
         axis 1 was moved to the end; None where it has none for these attributes. ``as_is`` for elementwise ops.
       heavy: worth running on slices of the batch (see ``compiler/batch_slices.py``).
+      native: its other lowering, where it has one.
       random: ``define`` takes a further keyword ``key``, a JAX random key that differs from call to call.
       host: how it runs on the host, for readers, decoders, image ops and their like (see ``compiler/hosting.py``).
     """
@@ -63,6 +80,7 @@ class OpDef:
     samples: tuple[int, ...] = ()
     channels_last: Callable[[Mapping[str, Any], int], Mapping[str, Any] | None] | None = None
     heavy: bool = False
+    native: Native | None = None
     host: HostRule | None = None
 
     @property

@@ -17,7 +17,7 @@ from ..dist import Distribute
 from ..errors import ArgumentError, AxisError, DtypeError, OneFlowError, ShapeError
 from ..graph.graph import current
 from ..graph.node import Blob
-from ..graph.op import OpDef
+from ..graph.op import Native, OpDef
 from ..graph.op import as_is as as_is
 from ..graph.views import in_current_view
 
@@ -36,6 +36,7 @@ def op(
     samples: tuple[int, ...] = (),
     channels_last: Callable[[Mapping[str, Any], int], Mapping[str, Any] | None] | None = None,
     heavy: bool = False,
+    native: Native | None = None,
 ) -> Callable[[Callable[..., Any]], OpDef]:
     """Makes an op of a function over arrays; see ``graph.op.OpDef`` for what the arguments mean."""
 
@@ -51,6 +52,7 @@ def op(
             samples,
             channels_last,
             heavy,
+            native,
         )
         if OPS.setdefault(op_name, made) is not made:
             raise ValueError(f"there is an op named {op_name!r} already")

@@ -10,6 +10,7 @@ from ..errors import ArgumentError, ShapeError
 from ..graph.node import Blob
 from ._arrays import Array, label
 from ._emit import emit, fail, op, want
+from ._native_conv import NATIVE
 from ._window import FORMATS, Padding, must_fit, sides, spatial, spec, want_format, want_padding, want_positive
 
 Ints = int | Sequence[int]
@@ -40,7 +41,7 @@ def _channels_last(attrs: Mapping[str, Any], rank: int) -> Mapping[str, Any] | N
     return {**attrs, "x_spec": x_spec[0] + x_spec[2:] + "C"} if x_spec[1] == "C" else None
 
 
-_CONV = {n: op(f"conv{n}d", samples=(0,), channels_last=_channels_last, heavy=True)(_conv) for n in FORMATS}
+_CONV = {n: op(f"conv{n}d", samples=(0,), channels_last=_channels_last, heavy=True, native=NATIVE)(_conv) for n in FORMATS}
 
 
 def convolve(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .. import _dtype as dtypes
@@ -44,7 +44,11 @@ def _scale_and_shift(x: Array, parameters: Sequence[Array], scale: bool, center:
 # --- batch normalization
 
 
-@op("batch_normalization")
+def _channels_last(attrs: Mapping[str, Any], rank: int) -> Mapping[str, Any] | None:
+    return {**attrs, "axis": rank - 1} if attrs["axis"] == 1 else None
+
+
+@op("batch_normalization", channels_last=_channels_last)
 def _batch_normalization(
     x: Array, mean: Array, variance: Array, *parameters: Array, axis: int, epsilon: float, scale: bool, center: bool
 ) -> Array:
@@ -74,7 +78,7 @@ def _training_grad(
     return (*(lax.convert_element_type(g, v.dtype) for g, v in zip(gradients, inputs, strict=False)), None, None)
 
 
-@op("batch_normalization_training", multiple=True, grad=_training_grad)
+@op("batch_normalization_training", multiple=True, grad=_training_grad, channels_last=_channels_last)
 def _batch_normalization_training(
     x: Array, *rest: Array, axis: int, epsilon: float, momentum: float, scale: bool, center: bool
 ) -> tuple[Array, ...]:

@@ -1,0 +1,212 @@
+"""Convolutions by oneDNN inside XLA's programs, for CPUs: what ``conv1d`` .. ``conv3d`` become where they can.
+
+Three calls: forward, gradient to the data, gradient to the weights, on data of (N, ..., C). What lies between them is brought
+into that order by ``compiler/layout.py``, so that transposes appear at a program's borders only. (To ask XLA for such a
+layout of operands that are (N, C, ...) by name was tried: it transposes at every call.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from .. import _native
+from .._jax import jax, jnp, lax
+from ..graph.op import Native
+from ._arrays import Array
+from ._window import sides
+
+FORWARD, DATA, WEIGHTS = range(3)
+_DTYPES = {"float32": 0, "bfloat16": 1}
+_WEIGHTS_LAST = 8
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """A convolution, its sizes apart. ``weights_last``: their channels are last in memory, too."""
+
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    low: tuple[int, ...]
+    high: tuple[int, ...]
+    groups: int
+    weights_last: bool = False
+
+    def spec(self, kind: int, dtype: Any, x: Sequence[int], w: Sequence[int], y: Sequence[int]) -> list[int]:
+        """The vector that the native part reads."""
+        head = [kind, _WEIGHTS_LAST if self.weights_last else 0, _DTYPES[np.dtype(dtype).name], 0, len(x) - 2, self.groups]
+        return [*head, *x, *w, *y, *self.strides, *self.dilations, *self.low, *self.high]
+
+    def result(self, x: Sequence[int], w: Sequence[int]) -> tuple[int, ...]:
+        """The output's shape."""
+        sizes = zip(x[2:], w[2:], self.strides, self.dilations, self.low, self.high, strict=True)
+        return (x[0], w[0], *((n + lo + hi - (k - 1) * d - 1) // s + 1 for n, k, s, d, lo, hi in sizes))
+
+
+@lru_cache(maxsize=4096)
+def objection(g: Geometry, dtype: str, x: tuple[int, ...], w: tuple[int, ...]) -> str | None:
+    """Why oneDNN does not take a convolution; None where it does."""
+    if dtype not in _DTYPES:
+        return f"{dtype} is not among oneDNN's"
+    y = g.result(x, w)
+    if min((*x, *w, *y)) <= 0:
+        return "an empty array"
+    for k, d, lo, hi in zip(w[2:], g.dilations, g.low, g.high, strict=True):
+        if max(lo, hi) > (k - 1) * d or min(lo, hi) < 0:
+            return "more padding than the window covers"
+    found = _native.part()
+    if found.library is None:
+        return found.reason
+    for kind in (FORWARD, DATA, WEIGHTS):
+        name = found.library.describe(g.spec(kind, dtype, x, w, y))
+        if name.startswith("!"):
+            return f"oneDNN has no kernel: {name[2:]}"
+        if "ref" in name or "gemm:" in name:
+            return f"oneDNN's kernel is a slow one ({name})"
+    return None
+
+
+def kernel_name(g: Geometry, dtype: str, x: tuple[int, ...], w: tuple[int, ...]) -> str:
+    """oneDNN's name of the forward kernel."""
+    return str(_native.part().library.describe(g.spec(FORWARD, dtype, x, w, g.result(x, w))))
+
+
+# --- the three calls, on (N, ..., C) and weights as they are
+
+
+def _sizes(x: Sequence[int], w: Sequence[int], g: Geometry) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The native part's order of axes: channels second."""
+    x = tuple(x)
+    w = tuple(w)
+    return (x[0], x[-1], *x[1:-1]), (w[0], w[-1], *w[1:-1]) if g.weights_last else w
+
+
+def _call(kind: int, g: Geometry, a: Array, b: Array, x: Sequence[int], w: Sequence[int]) -> Array:
+    xs, ws = _sizes(x, w, g)
+    ys = g.result(xs, ws)
+    shape = ((ys[0], *ys[2:], ys[1]), x, w)[kind]
+    call = jax.ffi.ffi_call(_native.TARGET, jax.ShapeDtypeStruct(tuple(shape), a.dtype))
+    return call(a, b, spec=np.array(g.spec(kind, a.dtype, xs, ws, ys), np.int64))
+
+
+def _fold(a: Array, axis: int) -> Array:
+    """The array's axis 0 joined with that axis of the rest, and varying slower."""
+    shape = list(a.shape[1:])
+    shape[axis] *= a.shape[0]
+    return jnp.moveaxis(a, 0, axis if axis >= 0 else axis - 1).reshape(shape)
+
+
+def _unfold(a: Array, axis: int, size: int) -> Array:
+    axis %= a.ndim
+    return jnp.moveaxis(a.reshape(*a.shape[:axis], size, a.shape[axis] // size, *a.shape[axis + 1 :]), axis, 0)
+
+
+def _mapped(kind: int, g: Geometry, sizes: Any, size: int, batched: Sequence[bool], a: Array, b: Array) -> Array:
+    """A call with a further axis 0 on some of its operands: more samples, or more groups."""
+    x, w = sizes
+    if kind != WEIGHTS and list(batched) == [True, False]:
+        return _unfold(_primitive(kind, g, ((size * x[0], *x[1:]), w))(_fold(a, 0), b), 0, size)
+    a, b = (v if is_batched else jnp.broadcast_to(v, (size, *v.shape)) for v, is_batched in zip((a, b), batched, strict=True))
+    more = replace(g, groups=g.groups * size)
+    wide = ((*x[:-1], size * x[-1]), (size * w[0], *w[1:]))
+    axes = ((-1, 0, -1), (-1, 0, -1), (-1, -1, 0))[kind]
+    return _unfold(_primitive(kind, more, wide)(_fold(a, axes[0]), _fold(b, axes[1])), axes[2], size)
+
+
+def _primitive(kind: int, g: Geometry, sizes: Any) -> Callable[[Array, Array], Array]:
+    """One of the three, where it is taken; XLA's own otherwise."""
+    x, w = (tuple(s) for s in sizes)
+
+    def run(a: Array, b: Array) -> Array:
+        if objection(g, np.dtype(a.dtype).name, *_sizes(x, w, g)) is None:
+            return _call(kind, g, a, b, x, w)
+        return _plain(kind, g, a, b, x, w)
+
+    made = jax.custom_batching.custom_vmap(run)
+
+    def rule(size: int, batched: Any, a: Array, b: Array) -> tuple[Array, bool]:
+        return _mapped(kind, g, (x, w), size, batched, a, b), True
+
+    made.def_vmap(rule)
+    return made
+
+
+def _xla(g: Geometry, x: Array, w: Array) -> Array:
+    space = "DHW"[3 - len(g.strides) :]
+    names = (f"N{space}C", f"O{space}I" if g.weights_last else f"OI{space}", f"N{space}C")
+    pads = list(zip(g.low, g.high, strict=True))
+    return lax.conv_general_dilated(
+        x, w, g.strides, pads, rhs_dilation=g.dilations, dimension_numbers=names, feature_group_count=g.groups
+    )
+
+
+def _plain(kind: int, g: Geometry, a: Array, b: Array, x: Sequence[int], w: Sequence[int]) -> Array:
+    if kind == FORWARD:
+        return _xla(g, a, b)
+    if kind == DATA:
+        return jax.linear_transpose(lambda v: _xla(g, v, b), jax.ShapeDtypeStruct(tuple(x), a.dtype))(a)[0]
+    return jax.linear_transpose(lambda v: _xla(g, a, v), jax.ShapeDtypeStruct(tuple(w), a.dtype))(b)[0]
+
+
+@lru_cache(maxsize=1024)
+def _differentiable(g: Geometry) -> Callable[[Array, Array], Array]:
+    @jax.custom_vjp
+    def run(x: Array, w: Array) -> Array:
+        return _primitive(FORWARD, g, (x.shape, w.shape))(x, w)
+
+    def forward(x: Array, w: Array) -> tuple[Array, tuple[Array, Array]]:
+        return run(x, w), (x, w)
+
+    def backward(kept: tuple[Array, Array], dy: Array) -> tuple[Array, Array]:
+        x, w = kept
+        sizes = (x.shape, w.shape)
+        return _primitive(DATA, g, sizes)(dy, w), _primitive(WEIGHTS, g, sizes)(x, dy)
+
+    run.defvjp(forward, backward)
+    return run
+
+
+# --- as the op's other lowering
+
+
+def _order(spec: str, first: str) -> tuple[int, ...]:
+    """The permutation that brings axes called ``spec`` into the order of ``first`` and the spatial ones."""
+    return tuple(spec.index(axis) for axis in (*first, *(a for a in spec if a not in first)))
+
+
+def geometry(x: Sequence[int], w: Sequence[int], attrs: Mapping[str, Any]) -> tuple[Geometry, tuple[int, ...], tuple[int, ...]]:
+    """An op's attributes and its operands' shapes as a Geometry and shapes with channels second."""
+    x_spec, w_spec = attrs["x_spec"], attrs["w_spec"]
+    x, w = tuple(x[i] for i in _order(x_spec, "NC")), tuple(w[i] for i in _order(w_spec, "OI"))
+    pads = sides(attrs["padding"], x[2:], w[2:], attrs["strides"], attrs["dilations"])
+    low, high = tuple(lo for lo, _ in pads), tuple(hi for _, hi in pads)
+    return Geometry(attrs["strides"], attrs["dilations"], low, high, attrs["groups"], w_spec[-1] == "I"), x, w
+
+
+def conv(x: Array, w: Array, **attrs: Any) -> Array:
+    """``conv1d`` .. ``conv3d`` by oneDNN; to be called where ``reason`` has nothing to say."""
+    g, _, _ = geometry(x.shape, w.shape, attrs)
+    if attrs["x_spec"][-1] == "C":
+        return _differentiable(g)(x, w)
+    return jnp.moveaxis(_differentiable(g)(jnp.moveaxis(x, 1, -1), w), -1, 1)
+
+
+def reason(arrays: Sequence[Any], attrs: Mapping[str, Any]) -> str | None:
+    """Why an op's convolution stays with XLA; None where it goes to oneDNN."""
+    x, w = arrays
+    g, x_shape, w_shape = geometry(x.shape, w.shape, attrs)
+    return objection(g, np.dtype(x.dtype).name, x_shape, w_shape)
+
+
+def word(arrays: Sequence[Any], attrs: Mapping[str, Any]) -> str:
+    """What computes it, for the op table."""
+    x, w = arrays
+    g, x_shape, w_shape = geometry(x.shape, w.shape, attrs)
+    return f"oneDNN {kernel_name(g, np.dtype(x.dtype).name, x_shape, w_shape)}"
+
+
+NATIVE = Native(conv, reason, word)

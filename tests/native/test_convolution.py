@@ -1,0 +1,155 @@
+"""oneDNN's convolutions against XLA's own in float64: values, both gradients, NaN and infinity, mapping, threads."""
+
+from __future__ import annotations
+
+import math
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from jax import lax
+
+from oneflow.ops import _native_conv as native
+
+pytestmark = pytest.mark.usefixtures("native_part")
+
+
+def reference(g: native.Geometry, x: Any, w: Any) -> Any:
+    space = "DHW"[3 - len(g.strides) :]
+    names = (f"N{space}C", f"O{space}I" if g.weights_last else f"OI{space}", f"N{space}C")
+    pads = list(zip(g.low, g.high, strict=True))
+    return lax.conv_general_dilated(
+        x, w, g.strides, pads, rhs_dilation=g.dilations, dimension_numbers=names, feature_group_count=g.groups
+    )
+
+
+def compare(g: native.Geometry, x: np.ndarray, w: np.ndarray, dy: np.ndarray, tolerance: float = 1e-5) -> None:
+    """Forward and both gradients, each relative to the size of what is summed."""
+    y, pull = jax.vjp(lambda a, b: native._differentiable(g)(a, b), x, w)
+    with jax.enable_x64(True):
+        y64, pull64 = jax.vjp(lambda a, b: reference(g, a, b), x.astype(np.float64), w.astype(np.float64))
+        expected = [y64, *pull64(dy.astype(np.float64))]
+    for got, want in zip([y, *pull(dy)], expected, strict=True):
+        assert got.shape == want.shape and got.dtype == x.dtype
+        scale = max(1.0, float(np.abs(want).max())) if want.size else 1.0
+        np.testing.assert_allclose(np.asarray(got, np.float64), want, rtol=tolerance * 10, atol=tolerance * 10 * scale)
+
+
+@st.composite
+def problems(draw: Any) -> tuple[native.Geometry, tuple[int, ...], tuple[int, ...]]:
+    n = draw(st.integers(1, 3))
+    several = lambda low, high: tuple(draw(st.integers(low, high)) for _ in range(n))  # noqa: E731
+    groups = draw(st.sampled_from([1, 1, 1, 2, 3]))
+    inside, outside = draw(st.integers(1, 9)), draw(st.integers(1, 9))
+    if draw(st.booleans()) and groups > 1:
+        inside = outside = 1  # depthwise
+    kernel, strides, dilations = several(1, 4), several(1, 3), several(1, 2)
+    extents = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
+    low, high = several(0, 3), several(0, 3)
+    sizes = tuple(draw(st.integers(max(1, e - lo - hi), e + 6)) for e, lo, hi in zip(extents, low, high, strict=True))
+    g = native.Geometry(strides, dilations, low, high, groups, draw(st.booleans()))
+    fan, count = inside, groups * outside
+    w = (count, *kernel, fan) if g.weights_last else (count, fan, *kernel)
+    return g, (draw(st.integers(1, 3)), *sizes, groups * inside), w
+
+
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@given(problems(), st.integers(0, 2**31))
+def test_random_shapes_agree_with_xla_in_float64(problem: Any, seed: int) -> None:
+    g, x_shape, w_shape = problem
+    rng = np.random.default_rng(seed)
+    x, w = rng.standard_normal(x_shape, np.float32), rng.standard_normal(w_shape, np.float32)
+    compare(g, x, w, rng.standard_normal(jax.eval_shape(lambda a, b: reference(g, a, b), x, w).shape, np.float32))
+
+
+@pytest.mark.parametrize("shape", [(4, 28, 28, 1, 32, 5), (2, 16, 16, 64, 64, 3), (2, 16, 16, 64, 256, 1), (2, 9, 9, 3, 64, 7)])
+def test_shapes_of_models(shape: tuple[int, ...]) -> None:
+    n, height, width, fan, count, k = shape
+    g = native.Geometry((1, 1), (1, 1), (k // 2,) * 2, (k // 2,) * 2, 1)
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((n, height, width, fan), np.float32)
+    w = rng.standard_normal((count, fan, k, k), np.float32)
+    assert native.objection(g, "float32", (n, fan, height, width), w.shape) is None
+    compare(g, x, w, rng.standard_normal((n, height, width, count), np.float32))
+
+
+def test_bfloat16_where_the_machine_has_it() -> None:
+    g = native.Geometry((1, 1), (1, 1), (1, 1), (1, 1), 1)
+    rng = np.random.default_rng(0)
+    bfloat16 = jax.numpy.bfloat16
+    x, w = rng.standard_normal((2, 8, 8, 16)).astype(bfloat16), rng.standard_normal((16, 16, 3, 3)).astype(bfloat16)
+    compare(g, x, w, rng.standard_normal((2, 8, 8, 16)).astype(bfloat16), tolerance=2e-3)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_nan_and_infinity_travel_as_in_xla(bad: float) -> None:
+    g = native.Geometry((1, 1), (1, 1), (0, 0), (0, 0), 1)
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal((1, 9, 9, 5), np.float32), rng.standard_normal((7, 5, 3, 3), np.float32)]
+    arrays.append(rng.standard_normal((1, 7, 7, 7), np.float32))
+    for position in range(3):
+        x, w, dy = (a.copy() for a in arrays)
+        (x, w, dy)[position].reshape(-1)[11] = bad
+        with jax.enable_x64(True):
+            y64, pull64 = jax.vjp(lambda a, b: reference(g, a, b), x.astype(np.float64), w.astype(np.float64))
+            expected = [y64, *pull64(dy.astype(np.float64))]
+        y, pull = jax.vjp(lambda a, b: native._differentiable(g)(a, b), x, w)
+        for got, want in zip([y, *pull(dy)], expected, strict=True):
+            np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
+            np.testing.assert_array_equal(np.isposinf(got), np.isposinf(want))
+            np.testing.assert_array_equal(np.isneginf(got), np.isneginf(want))
+
+
+def test_what_is_not_taken_says_why() -> None:
+    g = native.Geometry((1, 1), (1, 1), (0, 0), (0, 0), 1)
+    assert "float64" in (native.objection(g, "float64", (1, 3, 8, 8), (4, 3, 3, 3)) or "")
+    assert "empty" in (native.objection(g, "float32", (0, 3, 8, 8), (4, 3, 3, 3)) or "")
+    wide = native.Geometry((1, 1), (1, 1), (5, 0), (0, 0), 1)
+    assert "padding" in (native.objection(wide, "float32", (1, 3, 8, 8), (4, 3, 3, 3)) or "")
+
+
+@pytest.mark.parametrize("batched", [(0, None), (None, 0), (0, 0)])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_mapping_joins_the_batch_or_the_groups(batched: tuple[Any, Any], groups: int) -> None:
+    g = native.Geometry((1, 2), (1, 1), (1, 0), (1, 1), groups)
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((*((3,) if batched[0] == 0 else ()), 2, 6, 7, 4), np.float32)
+    w = rng.standard_normal((*((3,) if batched[1] == 0 else ()), 6, 4 // groups, 3, 3), np.float32)
+    ours = jax.vmap(native._differentiable(g), batched)
+    xla = jax.vmap(lambda a, b: reference(g, a, b), batched)
+    y, pull = jax.vjp(ours, x, w)
+    want, pull_xla = jax.vjp(xla, x, w)
+    dy = rng.standard_normal(y.shape, np.float32)
+    for got, expected in zip([y, *pull(dy)], [want, *pull_xla(dy)], strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_from_several_threads_at_once_and_again_the_same() -> None:
+    g = native.Geometry((1, 1), (1, 1), (1, 1), (1, 1), 1)
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((8, 24, 24, 32), np.float32), rng.standard_normal((32, 32, 3, 3), np.float32)
+    step = jax.jit(jax.grad(lambda a, b: native._differentiable(g)(a, b).sum() * 2, argnums=(0, 1)))
+    first = [np.asarray(v) for v in step(x, w)]
+
+    def again(_: int) -> None:
+        for got, expected in zip(step(x, w), first, strict=True):
+            np.testing.assert_array_equal(got, expected)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(again, range(40)))
+
+
+def test_in_a_loop() -> None:
+    g = native.Geometry((1, 1), (1, 1), (1, 1), (1, 1), 1)
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((2, 8, 8, 4), np.float32), rng.standard_normal((4, 4, 3, 3), np.float32) / 6
+    looped = jax.jit(lambda a, b: lax.fori_loop(0, 3, lambda _, v: native._differentiable(g)(v, b), a))
+    want = x
+    for _ in range(3):
+        want = reference(g, want, w)
+    np.testing.assert_allclose(looped(x, w), want, rtol=1e-4, atol=1e-4)
+    assert looped.lower(x, w).compile().as_text().count(" transpose(") == 0

@@ -1,0 +1,190 @@
+"""The native part under jobs: what takes which path, layouts, the switch, its absence, a broken one."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import oneflow as flow
+import oneflow.typing as tp
+from oneflow import _native
+
+
+def small_resnet() -> tuple[Any, Any]:
+    """Two blocks with shortcuts: a train job and a predict job."""
+
+    def net(x: Any, training: bool) -> Any:
+        for i, width in enumerate((8, 16)):
+            y = flow.layers.conv2d(x, width, 3, strides=1 + i, padding="SAME", use_bias=False, name=f"a{i}")
+            y = flow.layers.batch_normalization(y, axis=1, training=training, name=f"a{i}-bn")
+            y = flow.nn.relu(y)
+            y = flow.layers.conv2d(y, width, 3, padding="SAME", name=f"b{i}")
+            y = flow.nn.relu(y + flow.layers.conv2d(x, width, 1, strides=1 + i, padding="SAME", name=f"short{i}"))
+            x = flow.nn.max_pool2d(y, 3, 2, "SAME")
+        x = flow.nn.avg_pool2d(x, x.shape[2], 1, "VALID")
+        return flow.layers.dense(flow.flatten(x, 1), 5, name="out")
+
+    @flow.global_function(type="train")
+    def train(
+        x: tp.Numpy.Placeholder((4, 3, 16, 16)), labels: tp.Numpy.Placeholder((4,), flow.int32)
+    ) -> tuple[tp.Numpy, tp.Numpy]:
+        logits = net(x, True)
+        loss = flow.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+        flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.1]), momentum=0.9).minimize(loss)
+        return loss, logits
+
+    @flow.global_function(type="predict")
+    def predict(x: tp.Numpy.Placeholder((4, 3, 16, 16))) -> tp.Numpy:
+        return net(x, False)
+
+    return train, predict
+
+
+def run_small_resnet(native: bool) -> tuple[list[np.ndarray], dict[str, np.ndarray], str]:
+    flow.clear_default_session()
+    flow.manual_seed(5)
+    flow.config.enable_native_cpu(native)
+    train, predict = small_resnet()
+    rng = np.random.default_rng(0)
+    x, labels = rng.standard_normal((4, 3, 16, 16), np.float32), np.arange(4, dtype=np.int32)
+    results = [v for _ in range(2) for v in train(x, labels)] + [predict(x)]
+    return results, {n: v.numpy() for n, v in flow.get_all_variables().items()}, train._executable.hlo()
+
+
+def test_a_job_computes_the_same_either_way_and_transposes_at_its_borders_only(native_part: Any) -> None:
+    results, values, hlo = run_small_resnet(True)
+    plain, plain_values, plain_hlo = run_small_resnet(False)
+    for got, want in zip(results, plain, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-4)
+    assert values.keys() == plain_values.keys()
+    for name, value in values.items():
+        np.testing.assert_allclose(value, plain_values[name], rtol=1e-3, atol=1e-4, err_msg=name)
+    assert _native.TARGET not in plain_hlo
+    calls = hlo.count(f'custom_call_target="{_native.TARGET}"')
+    assert calls == 6 + 6 + 4, "forward, weights, data but for the two convolutions of the job's input"
+    images = [line for line in hlo.splitlines() if re.search(r"f32\[[\d,]+\]\S* transpose\(", line)]
+    images = [line for line in images if line.split("f32[")[1].split("]")[0].count(",") == 3]
+    assert len(images) <= 3, images  # the input, the pooled features and their gradient
+
+
+def test_the_table_of_a_job_says_what_computes_a_convolution(native_part: Any) -> None:
+    @flow.global_function(type="predict")
+    def job(
+        x: tp.Numpy.Placeholder((2, 3, 8, 8)), z: tp.Numpy.Placeholder((2, 3, 8, 8), flow.float64)
+    ) -> tuple[tp.Numpy, tp.Numpy, tp.Numpy]:
+        w = flow.get_variable("w", (4, 3, 3, 3), initializer=flow.ones_initializer())
+        w64 = flow.get_variable("w64", (4, 3, 3, 3), flow.float64, initializer=flow.ones_initializer())
+        return flow.nn.conv2d(x, w, 1, "SAME"), flow.nn.conv2d(z, w64, 1, "SAME"), flow.nn.relu(x)
+
+    words = {row[1]: [r[5] for r in job.summary().rows if r[1] == row[1]] for row in job.summary().rows}
+    assert words["relu"] == [""]
+    assert words["conv2d"][0].startswith("oneDNN ")
+    assert words["conv2d"][1] == "XLA: float64 is not among oneDNN's"
+
+
+def test_the_switch(native_part: Any) -> None:
+    flow.config.enable_native_cpu(False)
+
+    @flow.global_function(type="predict")
+    def job(x: tp.Numpy.Placeholder((2, 3, 8, 8))) -> tp.Numpy:
+        return flow.nn.conv2d(x, flow.get_variable("w", (4, 3, 3, 3), initializer=flow.ones_initializer()), 1, "SAME")
+
+    assert [r[5] for r in job.summary().rows] == ["XLA: switched off by flow.config.enable_native_cpu(False)"]
+    job(np.ones((2, 3, 8, 8), np.float32))
+    assert _native.TARGET not in job._executable.hlo()
+
+
+SCRIPT = textwrap.dedent("""
+    import logging, sys
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s %(message)s")
+    logging.getLogger("jax").setLevel(logging.WARNING)
+    import numpy as np
+    import oneflow as flow, oneflow.typing as tp
+
+    @flow.global_function(type="predict")
+    def job(x: tp.Numpy.Placeholder((2, 3, 8, 8))) -> tp.Numpy:
+        y = flow.layers.conv2d(x, 4, 3, kernel_initializer=flow.ones_initializer(), name="a")
+        return flow.layers.conv2d(y, 4, 3, kernel_initializer=flow.ones_initializer(), name="b")
+
+    print(job(np.ones((2, 3, 8, 8), np.float32)).ravel()[0])
+    print([row[5] for row in job.summary().rows if row[1] == "conv2d"])
+""")
+
+
+def run_script(tmp_path: Path, module: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Runs the script with another module in the native part's place."""
+    (tmp_path / "oneflow_native.py").write_text(module, encoding="utf-8")
+    paths = [str(tmp_path), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    return subprocess.run(
+        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True, timeout=150,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), **environment},
+    )  # fmt: skip
+
+
+ABSENT = "raise ModuleNotFoundError(\"No module named 'oneflow_native'\", name='oneflow_native')"
+
+
+def test_without_the_native_part_the_job_runs_and_one_notice_says_what_would_help(tmp_path: Path) -> None:
+    done = run_script(tmp_path, ABSENT)
+    assert done.stdout.splitlines()[0] == "972.0"
+    assert done.stderr.count("INFO oneflow") == 1 and "pip install ./native" in done.stderr
+    assert done.stdout.count("XLA: oneflow-jax-native is not installed") == 2
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        ("PROTOCOL = 99", "it speaks protocol 99, this oneflow-jax"),
+        (
+            "PROTOCOL = 1\ndef load(threads):\n    raise OSError('libofdnnl.so: cannot open')",
+            "OSError: libofdnnl.so: cannot open",
+        ),
+        ("import nothing_like_this", "nothing_like_this"),
+        ("1/0", "ZeroDivisionError"),
+    ],
+)
+def test_a_broken_native_part_is_a_message_and_xlas_path(tmp_path: Path, module: str, message: str) -> None:
+    done = run_script(tmp_path, module)
+    assert done.stdout.splitlines()[0] == "972.0"
+    assert done.stderr.count("WARNING oneflow") == 1 and message in done.stderr
+
+
+def test_threads_follow_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1,2")
+    assert _native._threads() == 1
+    monkeypatch.setenv("OMP_NUM_THREADS", "many")
+    assert 1 <= _native._threads() <= len(os.sched_getaffinity(0))
+    monkeypatch.setattr(_native, "_quota", lambda: 0.5)
+    assert _native._threads() == 1
+
+
+def test_eight_devices_share_one_team(native_part: Any) -> None:
+    program = textwrap.dedent("""
+        import jax, numpy as np
+        from oneflow import _native
+        from oneflow.ops import _native_conv as native
+        assert _native.part().library is not None and len(jax.devices()) == 8
+        g = native.Geometry((1, 1), (1, 1), (1, 1), (1, 1), 1)
+        rng = np.random.default_rng(0)
+        x, w = rng.standard_normal((8, 16, 16, 32), np.float32), rng.standard_normal((32, 32, 3, 3), np.float32)
+        step = jax.jit(lambda a, b: native._differentiable(g)(a, b))
+        placed = [(jax.device_put(x, d), jax.device_put(w, d)) for d in jax.devices()]
+        for _ in range(5):
+            results = [step(*pair) for pair in placed]
+            assert all((np.asarray(r) == np.asarray(results[0])).all() for r in results)
+        print("equal")
+    """)
+    flags = "--xla_force_host_platform_device_count=8"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=150,
+        env={**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
+    )  # fmt: skip
+    assert done.stdout.strip() == "equal", done.stderr

@@ -1,0 +1,489 @@
+"""Image ops: pictures as tensor buffers, HWC, uint8 or float32. They run on the host; pixels are OpenCV's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from .. import _dtype as dtypes
+from .._dtype import dtype
+from ..data import images
+from ..data.images import COLOR_SPACES, INTERPOLATIONS, Normalizer
+from ..errors import ArgumentError, DtypeError, ImageError, ShapeError
+from ..graph.node import Blob
+from ._arrays import label
+from ._emit import fail, want
+from ._host import (
+    each,
+    emit_host,
+    host_op,
+    want_bool,
+    want_buffer,
+    want_dense,
+    want_dtype,
+    want_floats,
+    want_int,
+    want_one_axis,
+    want_sizes,
+)
+from ._names import DefaultName, given_name
+from .decoding import Drawn, draw_windows, want_windows
+from .dropout import want_seed
+
+Array = Any
+PIXELS = (dtypes.uint8, dtypes.float32)
+
+
+def want_images(what: str, argument: str, value: Any) -> Blob:
+    """Pictures: tensor buffers (N,)."""
+    return want_one_axis(what, argument, want_buffer(what, argument, value, "a decoder, or flow.tensor_list_to_tensor_buffer"))
+
+
+def _buffers(blob: Blob) -> list[tuple[tuple[int, ...], dtype]]:
+    return [(blob.shape, dtypes.tensor_buffer)]
+
+
+# --- decoding
+
+
+@host_op("image_decode", samples=True)
+def _decode(encoded: Sequence[Array], *, color_space: str, dtype: np.dtype) -> list[Array]:
+    return each(lambda data: images.decode(data, color_space, dtype), encoded)
+
+
+def decode(images_bytes_buffer: Blob, dtype: dtype = dtypes.uint8, color_space: str = "BGR", name: str | None = None) -> Blob:
+    """Encoded pictures (JPEG, PNG, ...) as pixels, decoded by OpenCV.
+
+    Args:
+      images_bytes_buffer: tensor buffers (N,) of bytes.
+      dtype: uint8 or float32.
+      color_space: "BGR", "RGB" or "GRAY".
+      name: name of the op; made unique when omitted.
+    Returns: tensor buffers (N,), each (H, W, 3), or (H, W, 1) for "GRAY".
+    Raises: DtypeError, ArgumentError; ImageError at the call that meets it.
+    Example: >>> images = flow.image.decode(encoded, dtype=flow.float)
+    """
+    what = label("image_decode", name)
+    blob = want_images(what, "images_bytes_buffer", images_bytes_buffer)
+    return emit_host(
+        _decode, blob, outputs=_buffers(blob), name=name, prefix="ImageDecode",
+        color_space=want.choice(what, "color_space", color_space, COLOR_SPACES),
+        dtype=want_dtype(what, "dtype", dtype, PIXELS).numpy_dtype,
+    )[0]  # fmt: skip
+
+
+# --- sizes
+
+
+@host_op("image_resize_to_fixed", samples=True, multiple=True)
+def _resize(
+    pictures: Sequence[Array], *, width: int, height: int, channels: int, dtype: np.dtype, interpolation: str
+) -> tuple[Array, Array]:  # fmt: skip
+    made = np.empty((len(pictures), height, width, channels), dtype)
+    scale = np.empty((len(pictures), 2), np.float32)
+
+    def one(image: Array, out: Array, factor: Array) -> None:
+        if images.check(image).shape[2] != channels:
+            raise ImageError(f"is a picture {image.shape}; it must have {channels} channels")
+        out[:] = images.to_dtype(images.resize(image, width, height, interpolation), dtype)
+        factor[:] = images.scale_of((image.shape[1], image.shape[0]), (width, height))
+
+    each(one, pictures, made, scale)
+    return made, scale
+
+
+@host_op("image_resize_keep_aspect_ratio", samples=True, multiple=True)
+def _keep_aspect(
+    pictures: Sequence[Array], *, target: int, min_size: int, max_size: int, side: str, interpolation: str
+) -> tuple[list[Array], Array, Array]:  # fmt: skip
+    made = each(
+        lambda image: images.resize_keeping_aspect(images.check(image), target, min_size, max_size, side, interpolation), pictures
+    )  # fmt: skip
+    sizes = np.array([(image.shape[1], image.shape[0]) for image in made], np.int32).reshape(-1, 2)
+    scale = [images.scale_of((a.shape[1], a.shape[0]), (b.shape[1], b.shape[0])) for a, b in zip(pictures, made, strict=True)]
+    return made, sizes, np.array(scale, np.float32).reshape(-1, 2)
+
+
+def _keep(
+    what: str, blob: Blob, target: Any, min_size: Any, max_size: Any, side: Any, interpolation: Any, name: str | None, prefix: str
+) -> tuple[Blob, Blob, Blob]:
+    """(picture, new size, scale)."""
+    if isinstance(target, bool) or not isinstance(target, (int, np.integer)):
+        fail(ArgumentError, what, f"target_size must be an int where the proportions are kept, got {target!r}")
+    size = want_int(what, "target_size", target)
+    want.choice(what, "resize_side", side, ("shorter", "longer"))
+    least = want_int(what, "min_size", 0 if min_size is None else min_size, least=0)
+    most = want_int(what, "max_size", 0 if max_size is None else max_size, least=0)
+    if side == "shorter" and most and most < size:
+        fail(ArgumentError, what, f"max_size must be 0 or at least target_size {size}, got {most}")
+    if side == "longer" and least > size:
+        fail(ArgumentError, what, f"min_size must be at most target_size {size}, got {least}")
+    n = blob.shape[0]
+    made, sizes, scale = emit_host(
+        _keep_aspect, blob, outputs=[(blob.shape, dtypes.tensor_buffer), ((n, 2), dtypes.int32), ((n, 2), dtypes.float32)],
+        name=name, prefix=prefix, target=size, min_size=least, max_size=most, side=side,
+        interpolation=want.choice(what, "interpolation_type", interpolation, INTERPOLATIONS),
+    )  # fmt: skip
+    return made, sizes, scale
+
+
+_INTERPOLATIONS = {"Linear": "bilinear", "NN": "nearest_neighbor", "Cubic": "bicubic"}
+
+
+def Resize(
+    image: Blob,
+    target_size: int | Sequence[int] | None = None,
+    min_size: int | None = None,
+    max_size: int | None = None,
+    keep_aspect_ratio: bool = False,
+    resize_side: str = "shorter",
+    channels: int = 3,
+    dtype: dtype | None = None,
+    interpolation_type: str = "auto",
+    name: str | None = None,
+    color_space: str | None = None,
+    interp_type: str | None = None,
+    resize_shorter: int = 0,
+    resize_x: int = 0,
+    resize_y: int = 0,
+) -> Any:
+    """Pictures of one size, or of one length of their shorter or longer side, by OpenCV's ``resize``.
+
+    Args:
+      image: pictures, tensor buffers (N,).
+      target_size: (WIDTH, HEIGHT); an int, the side's length, where the proportions are kept.
+      min_size, max_size: bounds of the other side, where the proportions are kept; None or 0 for none.
+      keep_aspect_ratio: whether the proportions are kept.
+      resize_side: "shorter" or "longer": which side ``target_size`` is the length of.
+      channels: 1 or 3; those of the pictures. Not looked at where the proportions are kept, nor is ``dtype``.
+      dtype: uint8 (None) or float32, of the result.
+      interpolation_type: "bilinear", "nearest_neighbor" ("nn"), "bicubic", "area", or "auto": bilinear where the result has at
+        least as many pixels, else area.
+      name: name of the op; made unique when omitted.
+      color_space, interp_type, resize_shorter, resize_x, resize_y: older spellings ("RGB", "BGR" or "GRAY"; "Linear", "NN" or
+        "Cubic"; a shorter side; width and height). With one of them the result is the picture alone.
+    Returns: (pictures, scale, None): Blob (N, height, width, channels), and float32 (N, 2), how much wider and higher. Where the
+      proportions are kept: (tensor buffers (N,), scale, new size int32 (N, 2): width, height).
+    Raises: ArgumentError, DtypeError; ImageError at the call that meets it.
+    Example: >>> pictures, scale, _ = flow.image.Resize(images, target_size=(224, 224))
+    """
+    what = label("image_resize", name)
+    blob = want_images(what, "image", image)
+    older = any(v is not None for v in (color_space, interp_type)) or any((resize_shorter, resize_x, resize_y))
+    if color_space is not None:
+        channels = 1 if want.choice(what, "color_space", color_space, COLOR_SPACES) == "GRAY" else 3
+    if interp_type is not None:
+        interpolation_type = _INTERPOLATIONS[want.choice(what, "interp_type", interp_type, tuple(_INTERPOLATIONS))]
+    if resize_shorter:
+        target_size, keep_aspect_ratio, resize_side = resize_shorter, True, "shorter"
+    elif resize_x and resize_y:
+        target_size, keep_aspect_ratio = (resize_x, resize_y), False
+    if want_bool(what, "keep_aspect_ratio", keep_aspect_ratio):
+        made, sizes, scale = _keep(
+            what, blob, target_size, min_size, max_size, resize_side, interpolation_type, name, "ImageResizeKeepAspectRatio"
+        )  # fmt: skip
+        return made if older else (made, scale, sizes)
+    if not isinstance(target_size, (list, tuple)):
+        fail(ArgumentError, what, f"target_size must be (width, height), got {target_size!r}", (),
+             "target_size=(224, 224), or keep_aspect_ratio=True with the length of one side")  # fmt: skip
+    width, height = want_sizes(what, "target_size", target_size, 2)
+    if channels not in (1, 3):
+        fail(ArgumentError, what, f"channels must be 1 or 3, got {channels!r}")
+    kind = want_dtype(what, "dtype", dtypes.uint8 if dtype is None else dtype, PIXELS)
+    n = blob.shape[0]
+    fixed, scale = emit_host(
+        _resize, blob, outputs=[((n, height, width, channels), kind), ((n, 2), dtypes.float32)], name=name,
+        prefix="ImageResizeToFixed", width=width, height=height, channels=channels, dtype=kind.numpy_dtype,
+        interpolation=want.choice(what, "interpolation_type", interpolation_type, INTERPOLATIONS),
+    )  # fmt: skip
+    return fixed if older else (fixed, scale, None)
+
+
+def target_resize(
+    images: Blob,
+    target_size: int,
+    min_size: int | None = None,
+    max_size: int | None = None,
+    resize_side: str = "shorter",
+    interpolation_type: str = "auto",
+    name: str | None = None,
+) -> tuple[Blob, Blob, Blob]:
+    """``flow.image.Resize`` with the proportions kept; its results come in another order.
+
+    Args: as there.
+    Returns: tensor buffers (N,); new size int32 (N, 2): width, height; scale float32 (N, 2).
+    Raises: as there.
+    Example: >>> pictures, new_size, scale = flow.image.target_resize(images, target_size=800, max_size=1333)
+    """
+    what = label("image_target_resize", name)
+    blob = want_images(what, "images", images)
+    return _keep(what, blob, target_size, min_size, max_size, resize_side, interpolation_type, name, "ImageTargetResize")
+
+
+@host_op("image_random_crop", samples=True, random=draw_windows)
+def _random_crop(pictures: Sequence[Array], *, windows: tuple[tuple[str, Any], ...], draws: Array) -> list[Array]:
+    window = Drawn(dict(windows), draws).window
+
+    def one(image: Array, row: Array) -> Array:
+        part = images.crop(images.check(image), window(image.shape[0], image.shape[1], row))
+        return np.ascontiguousarray(part)
+
+    return each(one, pictures, draws)
+
+
+def random_crop(
+    input_blob: Blob,
+    num_attempts: int = 10,
+    seed: int | None = None,
+    random_area: Sequence[float] | None = None,
+    random_aspect_ratio: Sequence[float] | None = None,
+    name: str | None = DefaultName("ImageRandomCrop"),
+) -> Blob:
+    """A random window of each picture.
+
+    Args:
+      input_blob: pictures, tensor buffers (N,).
+      num_attempts: how often a window is drawn before one of full width or height is taken.
+      seed: makes the windows reproducible whatever the session's seed.
+      random_area: least and most part of the picture's area; None for [0.08, 1.0].
+      random_aspect_ratio: least and most width / height; None for [0.75, 1.333333].
+      name: name of the op; made unique when omitted.
+    Returns: tensor buffers (N,) of the pictures' dtypes.
+    Raises: ArgumentError, DtypeError.
+    Example: >>> crops = flow.image.random_crop(images, random_area=(0.5, 1.0))
+    """
+    name = given_name(name)
+    what = label("image_random_crop", name)
+    blob = want_images(what, "input_blob", input_blob)
+    return emit_host(
+        _random_crop, blob, outputs=_buffers(blob), name=name, prefix="ImageRandomCrop",
+        seed=want_seed(what, seed, name, needs_name=False),
+        windows=want_windows(what, num_attempts, random_area, random_aspect_ratio),
+    )[0]  # fmt: skip
+
+
+# --- pixels
+
+
+@lru_cache(maxsize=64)
+def _normalizer(channels: int, mean: tuple[float, ...], std: tuple[float, ...], layout: str) -> Normalizer:
+    return Normalizer(channels, mean, std, layout)
+
+
+@host_op("crop_mirror_normalize", samples=True)
+def _crop_mirror_normalize(
+    pictures: Any,
+    mirrors: Array | None = None,
+    *,
+    height: int,
+    width: int,
+    pos_y: float,
+    pos_x: float,
+    channels: int,
+    mean: tuple[float, ...],
+    std: tuple[float, ...],
+    layout: str,
+) -> Array:
+    normalize = _normalizer(channels, mean, std, layout)
+    if height == 0:  # dense pictures, whole or as much of them as the crop takes
+        height, width = pictures.shape[1:3]
+    made = np.empty((len(pictures), *normalize.shape(height, width)), np.float32)
+
+    def one(image: Array, out: Array, mirror: Any) -> None:
+        normalize(image, out, mirror=bool(mirror), crop_pos_y=pos_y, crop_pos_x=pos_x)
+
+    each(one, pictures, made, np.zeros(len(pictures), np.int8) if mirrors is None else mirrors)
+    return made
+
+
+def CropMirrorNormalize(
+    input_blob: Blob,
+    mirror_blob: Blob | None = None,
+    color_space: str = "BGR",
+    output_layout: str = "NCHW",
+    crop_h: int = 0,
+    crop_w: int = 0,
+    crop_pos_y: float = 0.5,
+    crop_pos_x: float = 0.5,
+    mean: Sequence[float] = (0.0,),
+    std: Sequence[float] = (1.0,),
+    output_dtype: dtype = dtypes.float32,
+    name: str | None = None,
+) -> Blob:
+    """A window of each picture, mirrored where that is asked for, and normalized: (v - mean) / std.
+
+    Args:
+      input_blob: uint8 pictures: tensor buffers (N,), or an array (N, H, W, C).
+      mirror_blob: int8 (N,), of ``flow.random.CoinFlip`` for example: which of them are mirrored.
+      color_space: "BGR" or "RGB" for three channels, "GRAY" for one; nothing is converted.
+      output_layout: "NCHW" or "NHWC".
+      crop_h, crop_w: size of the window; 0 for all of an array's pictures.
+      crop_pos_y, crop_pos_x: where it lies, 0 at the top and left, 1 at the bottom and right.
+      mean, std: one number, or one a channel.
+      output_dtype: float32.
+      name: name of the op; made unique when omitted.
+    Returns: Blob (N, C, crop_h, crop_w) or (N, crop_h, crop_w, C), float32.
+    Raises: DtypeError (a NotImplementedError for arrays of other dtypes), ArgumentError, ShapeError; ImageError at the call whose
+      pictures are smaller than the window.
+    Example: >>> x = flow.image.CropMirrorNormalize(images, flow.random.CoinFlip(32), crop_h=224, crop_w=224, mean=[104.0, 117, 123])
+    """
+    what = label("crop_mirror_normalize", name)
+    blob = want.blob(what, "input_blob", input_blob)
+    channels = 1 if want.choice(what, "color_space", color_space, COLOR_SPACES) == "GRAY" else 3
+    layout = want.choice(what, "output_layout", output_layout, ("NCHW", "NHWC"))
+    height, width = want_int(what, "crop_h", crop_h, least=0), want_int(what, "crop_w", crop_w, least=0)
+    for argument, value in (("crop_pos_y", crop_pos_y), ("crop_pos_x", crop_pos_x)):
+        if isinstance(value, bool) or not isinstance(value, (int, float, np.number)) or not 0 <= value <= 1:
+            fail(ArgumentError, what, f"{argument} must be a number in [0, 1], got {value!r}")
+    means, stds = want_floats(what, "mean", mean, (1, channels)), want_floats(what, "std", std, (1, channels))
+    if any(s == 0 for s in stds):
+        fail(ArgumentError, what, f"std must not be 0, got {std!r}")
+    want_dtype(what, "output_dtype", output_dtype, (dtypes.float32,))
+    if blob.dtype == dtypes.tensor_buffer:
+        want_one_axis(what, "input_blob", blob)
+        if not (height and width):
+            fail(ArgumentError, what, f"crop_h and crop_w must be > 0 for pictures of any size, got {crop_h} and {crop_w}", (blob,))
+    else:
+        want_dense(what, "input_blob", blob)
+        if blob.dtype != dtypes.uint8:
+            fail(PixelDtypeError, what, f"input_blob must be uint8 or of tensor buffers, got {blob.describe()}", (blob,))
+        if blob.ndim != 4 or blob.shape[3] != channels:
+            fail(ShapeError, what, f"input_blob must be (N, H, W, {channels}) for color_space={color_space!r}", (blob,))
+        height, width = min(height or blob.shape[1], blob.shape[1]), min(width or blob.shape[2], blob.shape[2])
+    inputs = [blob]
+    if mirror_blob is not None:
+        inputs.append(_want_a_number_each(what, "mirror_blob", mirror_blob, blob))
+    n = blob.shape[0]
+    shape = (n, channels, height, width) if layout == "NCHW" else (n, height, width, channels)
+    return emit_host(
+        _crop_mirror_normalize, *inputs, outputs=[(shape, dtypes.float32)], name=name, prefix="CropMirrorNormalize",
+        height=height, width=width, pos_y=float(crop_pos_y), pos_x=float(crop_pos_x), channels=channels, mean=means, std=stds,
+        layout=layout,
+    )[0]  # fmt: skip
+
+
+class PixelDtypeError(DtypeError, NotImplementedError):
+    """Pictures of a dtype that this op does not take."""
+
+
+def _want_a_number_each(what: str, argument: str, value: Any, pictures: Blob) -> Blob:
+    blob = want_dense(what, argument, value)
+    if blob.dtype != dtypes.int8 or blob.shape != pictures.shape[:1]:
+        fail(ShapeError if blob.dtype == dtypes.int8 else DtypeError, what,
+             f"{argument} must be int8 [{pictures.shape[0]}], a number a picture, got {blob.describe()}", (pictures, blob))  # fmt: skip
+    return blob
+
+
+@host_op("image_batch_align")
+def _batch_align(pictures: Sequence[Array], *, shape: tuple[int, ...], dtype: np.dtype, alignment: int) -> Array:
+    return images.batch_align([images.check(image) for image in pictures], shape, dtype, alignment)
+
+
+def batch_align(images: Blob, shape: Sequence[int], dtype: dtype, alignment: int, name: str | None = None) -> Blob:
+    """Pictures of any size in one array: each at the top left, zeros around it. The array's size varies from call to call.
+
+    Args:
+      images: pictures, tensor buffers (N,).
+      shape: (H, W, C), the largest: the result's H * W does not exceed H * W of it.
+      dtype: uint8 or float32.
+      alignment: height and width are multiples of it; 0, or a power of two.
+      name: name of the op; made unique when omitted.
+    Returns: Blob of declared shape (N, H, W, C), whose true height and width are the batch's largest, rounded up.
+    Raises: ArgumentError, DtypeError; ImageError at the call whose pictures exceed the bound.
+    Example: >>> x = flow.image.batch_align(images, shape=(800, 1344, 3), dtype=flow.float, alignment=32)
+    """
+    what = label("image_batch_align", name)
+    blob = want_images(what, "images", images)
+    sizes, kind = want_sizes(what, "shape", shape, 3), want_dtype(what, "dtype", dtype, PIXELS)
+    multiple = want_int(what, "alignment", alignment, least=0)
+    if multiple & (multiple - 1):
+        fail(ArgumentError, what, f"alignment must be 0 or a power of two, got {alignment}")
+    return emit_host(
+        _batch_align, blob, outputs=[((*blob.shape, *sizes), kind)], name=name, prefix="ImageBatchAlign", is_dynamic=True,
+        shape=sizes, dtype=kind.numpy_dtype, alignment=multiple,
+    )[0]  # fmt: skip
+
+
+@host_op("image_normalize", samples=True)
+def _normalize(pictures: Sequence[Array], *, mean: tuple[float, ...], std: tuple[float, ...]) -> list[Array]:
+    def one(image: Array) -> Array:
+        if images.check(image, dtypes=(np.float32, np.float64)).shape[2] != len(mean):
+            raise ImageError(f"is a picture {image.shape}; mean and std have {len(mean)} entries, one a channel")
+        return images.normalize(image, mean, std)
+
+    return each(one, pictures)
+
+
+def normalize(image: Blob, std: Sequence[float], mean: Sequence[float], name: str | None = None) -> Blob:
+    """(v - mean) / std of each pixel; ``std`` comes first.
+
+    Args:
+      image: pictures of a floating dtype, tensor buffers (N,).
+      std, mean: one number a channel.
+      name: name of the op; made unique when omitted.
+    Returns: tensor buffers (N,).
+    Raises: ArgumentError, DtypeError; ImageError at the call whose pictures have other channels, or are integers.
+    Example: >>> x = flow.image.normalize(images, std=(57.4, 57.1, 58.4), mean=(102.9, 115.9, 122.7))
+    """
+    what = label("image_normalize", name)
+    blob = want_images(what, "image", image)
+    stds = want_floats(what, "std", std, (1, 3))
+    means = want_floats(what, "mean", mean, (len(stds),))
+    if any(s == 0 for s in stds):
+        fail(ArgumentError, what, f"std must not be 0, got {std!r}")
+    return emit_host(_normalize, blob, outputs=_buffers(blob), name=name, prefix="ImageNormalize", mean=means, std=stds)[0]
+
+
+# --- mirrored
+
+FLIP_CODES = (0, 1, 16, 17)
+
+
+def with_flip_code(what: str, flip_code: Any, batch: Blob) -> tuple[list[Blob], dict[str, Any]]:
+    """The flip code as a further input, or as an attribute."""
+    if isinstance(flip_code, Blob):
+        return [_want_a_number_each(what, "flip_code", flip_code, batch)], {"code": None}
+    if isinstance(flip_code, bool) or flip_code not in FLIP_CODES:
+        fail(ArgumentError, what, f"flip_code must be 0 (none), 1 (horizontal), 16 (vertical) or 17 (both), got {flip_code!r}")
+    return [], {"code": int(flip_code)}
+
+
+def codes(count: int, given: Sequence[Array], code: int | None) -> list[int]:
+    """The flip code of every sample."""
+    return [int(c) for c in given[0]] if code is None else [code] * count
+
+
+@host_op("image_flip", samples=True)
+def _flip(pictures: Sequence[Array], *given: Array, code: int | None) -> list[Array]:
+    return each(lambda image, c: images.flip(images.check(image), c), pictures, codes(len(pictures), given, code))
+
+
+def flip(image: Blob, flip_code: int | Blob, name: str | None = None) -> Blob:
+    """Pictures mirrored.
+
+    Args:
+      image: pictures, tensor buffers (N,).
+      flip_code: 0 not at all, 1 left and right, 16 top and bottom, 17 both; an int for all, or an int8 Blob (N,).
+      name: name of the op; made unique when omitted.
+    Returns: tensor buffers (N,).
+    Raises: ArgumentError, DtypeError.
+    Example: >>> mirrored = flow.image.flip(images, flow.random.CoinFlip(8))
+    """
+    what = label("image_flip", name)
+    blob = want_images(what, "image", image)
+    more, attrs = with_flip_code(what, flip_code, blob)
+    return emit_host(_flip, blob, *more, outputs=_buffers(blob), name=name, prefix="ImageFlip", **attrs)[0]
+
+
+crop_mirror_normalize = CropMirrorNormalize
+resize = Resize
+image_batch_align = batch_align
+image_decode = decode
+image_flip = flip
+image_normalize = normalize
+image_random_crop = random_crop
+image_resize = Resize
+image_target_resize = target_resize

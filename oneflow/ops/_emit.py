@@ -17,7 +17,7 @@ from ..dist import Distribute
 from ..errors import ArgumentError, AxisError, DtypeError, OneFlowError, ShapeError
 from ..graph.graph import current
 from ..graph.node import Blob
-from ..graph.op import Native, OpDef
+from ..graph.op import HostRule, Native, OpDef
 from ..graph.op import as_is as as_is
 from ..graph.views import in_current_view
 
@@ -37,6 +37,7 @@ def op(
     channels_last: Callable[[Mapping[str, Any], int], Mapping[str, Any] | None] | None = None,
     heavy: bool = False,
     native: Native | None = None,
+    host: HostRule | None = None,
 ) -> Callable[[Callable[..., Any]], OpDef]:
     """Makes an op of a function over arrays; see ``graph.op.OpDef`` for what the arguments mean."""
 
@@ -53,6 +54,7 @@ def op(
             channels_last,
             heavy,
             native,
+            host,
         )
         if OPS.setdefault(op_name, made) is not made:
             raise ValueError(f"there is an op named {op_name!r} already")

@@ -59,7 +59,7 @@ def emit_host(
     return node.outputs
 
 
-def each(function: Callable[..., Any], *columns: Sequence[Any]) -> list[Any]:
+def each(function: Callable[..., Any], *columns: Any) -> list[Any]:
     """``function`` of one sample after the other; an error knows which one it was about (see ``runtime/host.py``)."""
     made = []
     for i, sample in enumerate(zip(*columns, strict=True)):

@@ -37,6 +37,7 @@ from .dropout import want_seed
 from .reading import ofrecord_loader, ofrecord_reader
 
 Array = Any
+Windows = tuple[tuple[str, Any], ...]
 AREA, ASPECT_RATIO = (0.08, 1.0), (0.75, 1.333333)
 NUMERIC = (
     dtypes.float32, dtypes.float64, dtypes.int8, dtypes.int32, dtypes.int64, dtypes.uint8, dtypes.char,
@@ -86,7 +87,10 @@ def OFRecordRawDecoder(
     what = label("ofrecord_raw_decoder", name)
     records = _want_records(what, input_blob)
     kind, sizes = want_dtype(what, "dtype", dtype, NUMERIC), _shape(what, "shape", shape)
-    shorter = [want_bool(what, "dim1_varying_length", dim1_varying_length), want_bool(what, "auto_zero_padding", auto_zero_padding)]
+    shorter = [
+        want_bool(what, "dim1_varying_length", dim1_varying_length),
+        want_bool(what, "auto_zero_padding", auto_zero_padding),
+    ]
     return emit_host(
         _raw, records, outputs=[((*records.shape, *sizes), kind)], name=name, prefix="OFRecordRawDecoder",
         feature=want_str(what, "blob_name", blob_name), shape=sizes, dtype=kind.numpy_dtype, shorter=any(shorter),
@@ -154,12 +158,12 @@ class Drawn:
         return self._rows
 
 
-def draw_windows(seed: int, call: int, count: int, *, windows: tuple[tuple[str, Any], ...], **_: Any) -> np.ndarray:
+def draw_windows(seed: int, call: int, count: int, *, windows: Windows, **_: Any) -> np.ndarray:
     """Random numbers of crop windows, a row a sample."""
     return RandomWindows(seed, **dict(windows)).draw(call, count)
 
 
-def want_windows(what: str, attempts: Any, area: Any, ratio: Any) -> tuple[tuple[str, Any], ...]:
+def want_windows(what: str, attempts: Any, area: Any, ratio: Any) -> Windows:
     """The arguments of random crop windows; None stands for OneFlow's defaults."""
     bounds = {}
     for argument, value, default in (("random_area", area, AREA), ("random_aspect_ratio", ratio, ASPECT_RATIO)):
@@ -171,7 +175,7 @@ def want_windows(what: str, attempts: Any, area: Any, ratio: Any) -> tuple[tuple
 
 
 @host_op("ofrecord_image_decoder_random_crop", samples=True, random=draw_windows)
-def _image_crop(records: Records, *, feature: str, color_space: str, windows: tuple[tuple[str, Any], ...], draws: Any) -> list[Array]:
+def _image_crop(records: Records, *, feature: str, color_space: str, windows: Windows, draws: Any) -> list[Array]:
     return decoders.decode_image_random_crop(records, feature, Drawn(dict(windows), draws), 0, color_space)  # type: ignore[arg-type]
 
 
@@ -213,9 +217,7 @@ def OFRecordImageDecoderRandomCrop(
 
 
 @host_op("image_decoder_random_crop_resize", samples=True, random=draw_windows)
-def _crop_resize(
-    encoded: Sequence[Array], *, width: int, height: int, windows: tuple[tuple[str, Any], ...], most: int, draws: Any
-) -> Array:
+def _crop_resize(encoded: Sequence[Array], *, width: int, height: int, windows: Windows, most: int, draws: Any) -> Array:
     drawn = Drawn(dict(windows), draws)
 
     def one(data: Array, row: Array) -> Array:
@@ -357,7 +359,7 @@ def decode_ofrecord(
     records = ofrecord_loader(
         ofrecord_dir, batch_size, data_part_num, part_name_prefix, part_name_suffix_length, shuffle, buffer_size, name=name
     )  # fmt: skip
-    made = []
+    made: list[Blob] = []
     for conf in confs:
         kind = want_dtype(what, f"the dtype of {conf.name!r}", conf.dtype)
         shape = _shape(what, f"the shape of {conf.name!r}", conf.shape)

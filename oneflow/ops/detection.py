@@ -26,7 +26,9 @@ def _want_pairs(what: str, argument: str, value: Any, batch: Blob, kind: Any) ->
     if blob.dtype != kind:
         fail(DtypeError, what, f"{argument} must be {kind.name}, got {blob.describe()}", (blob,))
     if blob.shape != (batch.shape[0], 2):
-        fail(ShapeError, what, f"{argument} must be [{batch.shape[0]}, 2], a pair a picture, got {blob.describe()}", (batch, blob))
+        fail(
+            ShapeError, what, f"{argument} must be [{batch.shape[0]}, 2], a pair a picture, got {blob.describe()}", (batch, blob)
+        )
     return blob
 
 
@@ -44,7 +46,9 @@ def _points(array: Array) -> Array:
     return _of_width(array, 2, "points of polygons")
 
 
-def _mirrored(function: Any, checked: Any, elements: Sequence[Array], sizes: Array, given: Sequence[Array], code: int | None) -> Any:
+def _mirrored(
+    function: Any, checked: Any, elements: Sequence[Array], sizes: Array, given: Sequence[Array], code: int | None
+) -> Any:
     return each(
         lambda element, size, c: function(checked(element), int(size[0]), int(size[1]), c),
         elements, sizes, codes(len(elements), given, code),
@@ -144,9 +148,10 @@ def object_segmentation_polygon_scale(poly: Blob, scale: Blob, name: str | None 
 
 @host_op("object_segmentation_polygon_to_mask", samples=True)
 def _to_mask(polygons: Sequence[Array], index: Sequence[Array], sizes: Array) -> list[Array]:
-    return each(
-        lambda points, numbers, size: detection.polygons_to_mask(points, numbers, int(size[0]), int(size[1])), polygons, index, sizes
-    )  # fmt: skip
+    def one(points: Array, numbers: Array, size: Array) -> Array:
+        return detection.polygons_to_mask(points, numbers, int(size[0]), int(size[1]))
+
+    return each(one, polygons, index, sizes)
 
 
 def object_segmentation_polygon_to_mask(poly: Blob, poly_index: Blob, image_size: Blob, name: str | None = None) -> Blob:

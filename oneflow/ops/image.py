@@ -30,7 +30,7 @@ from ._host import (
     want_sizes,
 )
 from ._names import DefaultName, given_name
-from .decoding import Drawn, draw_windows, want_windows
+from .decoding import Drawn, Windows, draw_windows, want_windows
 from .dropout import want_seed
 
 Array = Any
@@ -224,7 +224,7 @@ def target_resize(
 
 
 @host_op("image_random_crop", samples=True, random=draw_windows)
-def _random_crop(pictures: Sequence[Array], *, windows: tuple[tuple[str, Any], ...], draws: Array) -> list[Array]:
+def _random_crop(pictures: Sequence[Array], *, windows: Windows, draws: Array) -> list[Array]:
     window = Drawn(dict(windows), draws).window
 
     def one(image: Array, row: Array) -> Array:
@@ -328,7 +328,7 @@ def CropMirrorNormalize(
     Returns: Blob (N, C, crop_h, crop_w) or (N, crop_h, crop_w, C), float32.
     Raises: DtypeError (a NotImplementedError for arrays of other dtypes), ArgumentError, ShapeError; ImageError at the call whose
       pictures are smaller than the window.
-    Example: >>> x = flow.image.CropMirrorNormalize(images, flow.random.CoinFlip(32), crop_h=224, crop_w=224, mean=[104.0, 117, 123])
+    Example: >>> x = flow.image.CropMirrorNormalize(images, flow.random.CoinFlip(32), crop_h=224, crop_w=224, mean=[104.0])
     """
     what = label("crop_mirror_normalize", name)
     blob = want.blob(what, "input_blob", input_blob)
@@ -345,7 +345,9 @@ def CropMirrorNormalize(
     if blob.dtype == dtypes.tensor_buffer:
         want_one_axis(what, "input_blob", blob)
         if not (height and width):
-            fail(ArgumentError, what, f"crop_h and crop_w must be > 0 for pictures of any size, got {crop_h} and {crop_w}", (blob,))
+            fail(
+                ArgumentError, what, f"crop_h and crop_w must be > 0 for pictures of any size, got {crop_h} and {crop_w}", (blob,)
+            )
     else:
         want_dense(what, "input_blob", blob)
         if blob.dtype != dtypes.uint8:
@@ -372,8 +374,9 @@ class PixelDtypeError(DtypeError, NotImplementedError):
 def _want_a_number_each(what: str, argument: str, value: Any, pictures: Blob) -> Blob:
     blob = want_dense(what, argument, value)
     if blob.dtype != dtypes.int8 or blob.shape != pictures.shape[:1]:
-        fail(ShapeError if blob.dtype == dtypes.int8 else DtypeError, what,
-             f"{argument} must be int8 [{pictures.shape[0]}], a number a picture, got {blob.describe()}", (pictures, blob))  # fmt: skip
+        error = ShapeError if blob.dtype == dtypes.int8 else DtypeError
+        rule = f"{argument} must be int8 [{pictures.shape[0]}], a number a picture, got {blob.describe()}"
+        fail(error, what, rule, (pictures, blob))
     return blob
 
 

@@ -10,8 +10,10 @@ import numpy as np
 from .._dtype import dtype
 from .._jax import jax, lax
 from .._refuse import refuse
+from ..data.crops import coin_flips
 from ..errors import ArgumentError
 from ..graph.node import Blob
+from ..graph.op import HostRule
 from ..scope import mirrored_view_enabled
 from ._arrays import Array, dtype_for, is_half, label
 from ._emit import emit, fail, op, want
@@ -63,7 +65,15 @@ def bernoulli(x: Blob, seed: int | None = None, dtype: dtype | None = None, name
     return emit(_bernoulli, x, name=name, to=to.numpy_dtype, seed=seed)
 
 
-@op("coin_flip", random=True)
+def _draw_coins(seed: int, call: int, count: int, *, batch_size: int, probability: float) -> np.ndarray:
+    return coin_flips(seed, call, count, probability)
+
+
+# before image ops it is their random number generator that flips the coins
+_FLIPPED_ON_HOST = HostRule(lambda *, batch_size, probability, draws: draws, random=_draw_coins, only=False)
+
+
+@op("coin_flip", random=True, host=_FLIPPED_ON_HOST)
 def _coin_flip(*, batch_size: int, probability: float, seed: int | None, key: Any) -> Array:
     return lax.convert_element_type(random_mask(key, (batch_size,), probability), np.int8)
 

@@ -10,10 +10,11 @@ import numpy as np
 
 from .. import _dtype as dtypes
 from .._dtype import dtype
+from ..data import onerec
 from ..data.coco import CocoSource
 from ..data.parts import part_paths
 from ..data.records import Records
-from ..data.source import OneRecSource, RecordSource
+from ..data.source import RecordSource
 from ..errors import ArgumentError
 from ..graph.graph import current
 from ..graph.node import Blob
@@ -66,9 +67,9 @@ def _joined_records(parts: list[Records]) -> tuple[Records]:
 
 
 def _record_instances(
-    seed: int, directory: str, parts: int, prefix: str, suffix_length: int, counts: tuple[int, ...], **options: Any
+    seed: int, directory: str, parts: int, part_prefix: str, suffix_length: int, counts: tuple[int, ...], **options: Any
 ) -> Instances:  # fmt: skip
-    paths = part_paths(directory, parts, prefix, suffix_length)
+    paths = part_paths(directory, parts, part_prefix, suffix_length)
     shards = len(counts)
     sources = [RecordSource(paths, shard=i, shards=shards, seed=seed, **options) for i in range(shards)]
     return Instances(sources, lambda source, i: source.take(counts[i]), _joined_records)
@@ -95,7 +96,9 @@ def _want_directory(what: str, argument: str, value: Any) -> str:
     return str(os.fspath(value))
 
 
-def _want_parts(what: str, directory: Any, parts: Any, prefix: Any, suffix_length: Any, counts: tuple[int, ...]) -> dict[str, Any]:
+def _want_parts(
+    what: str, directory: Any, parts: Any, prefix: Any, suffix_length: Any, counts: tuple[int, ...]
+) -> dict[str, Any]:
     number = want_int(what, "data_part_num", parts)
     if number < len(counts):
         fail(ArgumentError, what, f"data_part_num must be at least the number of devices, {len(counts)}, got {number}")
@@ -104,7 +107,7 @@ def _want_parts(what: str, directory: Any, parts: Any, prefix: Any, suffix_lengt
     return {
         "directory": _want_directory(what, "ofrecord_dir", directory),
         "parts": number,
-        "prefix": prefix,
+        "part_prefix": prefix,
         "suffix_length": want_int(what, "part_name_suffix_length", suffix_length, least=-1),
         "counts": counts,
     }
@@ -258,7 +261,8 @@ def coco_reader(
 @host_op("OneRecReader", reader=True)
 def _onerec_reader(seed: int, *, files: tuple[str, ...], counts: tuple[int, ...], **options: Any) -> Instances:
     shards = len(counts)
-    sources = [OneRecSource(files, shard=i, shards=shards, seed=seed, **options) for i in range(shards)]
+    files_of: Any = onerec
+    sources = [files_of.OneRecSource(files, shard=i, shards=shards, seed=seed, **options) for i in range(shards)]
     return Instances(sources, lambda source, i: source.take(counts[i]), lambda parts: (sum(map(list, parts), []),))
 
 
@@ -358,11 +362,13 @@ def decode_random(
         want.blob(what, "tick", tick)
     initializer = random_uniform_initializer() if initializer is None else initializer
     if not hasattr(initializer, "draw"):
-        fail(ArgumentError, what, f"initializer must be an initializer such as flow.random_uniform_initializer(), got {initializer!r}")
+        fail(
+            ArgumentError,
+            what,
+            f"initializer must be an initializer such as flow.random_uniform_initializer(), got {initializer!r}",
+        )
     full = (sum(_want_counts(what, batch_size)), *sizes)
     return emit_host(
         _decode_random, outputs=[(full, kind)], name=name, prefix="DecodeRandom", shape=full, dtype=kind.numpy_dtype,
         initializer=initializer,
     )[0]  # fmt: skip
-
-

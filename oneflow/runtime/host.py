@@ -51,13 +51,15 @@ def located(node: Node, error: Exception, first: int = 0) -> Exception:
     """
     kind = type(error) if isinstance(error, OneFlowError) else ExecutionError
     sample = getattr(error, "sample", None)
-    which = "" if sample is None else f"element {first + sample} "
-    text = (
-        f"{node.op.name} {node.name!r} in job {node.graph.name!r}: {which}{error if str(error) else type(error).__name__}\n"
-        f"  your line  {node.source}   {node.source.text}"
-    )
-    made = Exception.__new__(kind, text)
-    made.args = (text,)
+    which = "" if sample is None else f"element {first + sample}: "
+    rows = [row for row in str(error).splitlines() if not row.startswith("  your line")]  # a thread's own is nobody's
+    if not isinstance(error, OneFlowError):
+        which += f"{type(error).__name__}: "
+    hints = [row for row in rows[1:] if row.startswith("  try  ")]
+    rows = [row for row in rows if row not in hints]
+    rows[:1] = [f"{node.op.name} {node.name!r} in job {node.graph.name!r}: {which}{rows[0] if rows else ''}"]
+    text = "\n".join([*rows, f"  your line  {node.source}   {node.source.text}", *hints])
+    made: Exception = kind(text)
     made.__dict__.update(error.__dict__)
     made.__cause__ = error
     return made

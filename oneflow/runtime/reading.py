@@ -129,7 +129,7 @@ class Ahead:
         if self._process != os.getpid():
             self._forget()
         with self._changed:
-            self._stopping = True
+            self._stopping = self._thread is not None
             self._changed.notify_all()
             thread = self._thread
         if thread is None or thread is threading.current_thread() or not wait:

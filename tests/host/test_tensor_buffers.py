@@ -151,7 +151,7 @@ def test_mistakes_of_a_call_leave_the_session_usable() -> None:
         return flow.tensor_buffer_to_tensor(flow.tensor_list_to_tensor_buffer(x), flow.float, (1, 5))
 
     same = [ARRAYS[0]] * 3
-    for wrong, text in ((ARRAYS, r"element 1 is float32\[2, 5\]"), (same[:2], "the list has 2 arrays; 3 were declared"),
+    for wrong, text in ((ARRAYS, r"element 1: is float32\[2, 5\]"), (same[:2], "the list has 2 arrays; 3 were declared"),
                         ([np.zeros((2, 1, 5), np.float32)] * 3, "axis 0 must have size 1")):  # fmt: skip
         with pytest.raises(ShapeError, match=text) as caught:
             job([wrong])

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from ..ops.reading import ofrecord_loader as ofrecord_loader
     from ..ops.reading import ofrecord_reader as ofrecord_reader
     from ..ops.reading import onerec_reader as onerec_reader
+    from ..runtime.session import skipped_images as skipped_images
 
 _READERS = ("coco_reader", "decode_random", "ofrecord_loader", "ofrecord_reader", "onerec_reader")
 _DECODERS = (
@@ -52,20 +53,22 @@ _DECODERS = (
     "ofrecord_image_classification_reader", "ofrecord_image_decoder", "ofrecord_image_decoder_random_crop",
     "ofrecord_raw_decoder", "onerec_decoder",
 )  # fmt: skip
-_OPS = {**dict.fromkeys(_READERS, "reading"), **dict.fromkeys(_DECODERS, "decoding")}
+_LATER = {
+    **dict.fromkeys(_READERS, "ops.reading"), **dict.fromkeys(_DECODERS, "ops.decoding"), "skipped_images": "runtime.session",
+}  # fmt: skip
 
 __all__ = [
     "BlobConf", "BytesListCodec", "EpochArray", "ImageCodec", "ImagePreprocessor", "ImageResizePreprocessor",
     "NormByChannelPreprocessor", "PartWriter", "RawCodec", "RecordSource", "Records", "load_mnist", "mnist_batches", "part_name",
-    "part_paths", "read_mnist", "read_part", "write_parts", *_OPS,
+    "part_paths", "read_mnist", "read_part", "write_parts", *_LATER,
 ]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
-    """The ops: they stand above this package, whose other modules they use."""
-    if name not in _OPS:
+    """The ops, among others: they stand above this package, whose other modules they use."""
+    if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(importlib.import_module(f"..ops.{_OPS[name]}", __name__), name)
+    value = globals()[name] = getattr(importlib.import_module(f"..{_LATER[name]}", __name__), name)
     return value
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from .. import _dtype as dtypes
 from .._dtype import dtype
 from ..data import onerec
-from ..data.coco import CocoSource
+from ..data.coco import CocoAnnotations, CocoSource
 from ..data.parts import part_paths
 from ..data.records import Records
 from ..data.source import RecordSource
@@ -185,11 +185,13 @@ def ofrecord_loader(
 
 
 @host_op("COCOReader", reader=True)
-def _coco_reader(seed: int, *, annotation_file: str, image_dir: str, counts: tuple[int, ...], **options: Any) -> Instances:
+def _coco_reader(
+    seed: int, *, annotation_file: str, image_dir: str, counts: tuple[int, ...], remove: bool, **options: Any
+) -> Instances:  # fmt: skip
+    annotations = CocoAnnotations(annotation_file, image_dir, remove)
     shards = len(counts)
     sources = [
-        CocoSource(annotation_file, image_dir, counts[i], shard=i, shards=shards, random_seed=seed % 2**32, **options)
-        for i in range(shards)
+        CocoSource(annotations, counts[i], shard=i, shards=shards, random_seed=seed, **options) for i in range(shards)
     ]  # fmt: skip
     return Instances(sources, lambda source, i: source.take(), _joined_samples)
 
@@ -249,9 +251,7 @@ def coco_reader(
         image_dir=_want_directory(what, "image_dir", image_dir), counts=counts, shuffle=want_bool(what, "shuffle", shuffle),
         group_by_aspect_ratio=want_bool(what, "group_by_aspect_ratio", group_by_aspect_ratio),
         stride_partition=want_bool(what, "stride_partition", stride_partition),
-        remove_images_without_annotations=want_bool(
-            what, "remove_images_without_annotations", remove_images_without_annotations
-        ),
+        remove=want_bool(what, "remove_images_without_annotations", remove_images_without_annotations),
     )  # fmt: skip
 
 

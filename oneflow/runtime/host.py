@@ -22,7 +22,13 @@ from .pool import Pool
 
 _log = logging.getLogger("oneflow")
 
-Values = dict[Node, list[Any]]
+
+class Values(dict[Node, list[Any]]):
+    """What the nodes of one batch gave, and how many of its pictures were skipped."""
+
+    skipped = 0
+
+
 _ALIGNMENT = 64  # XLA takes memory over without a copy only at this alignment
 _SAMPLES_A_PART = 8  # of pictures: more of them, decoded, would not stay in the caches
 
@@ -229,10 +235,11 @@ class _InParts:
                 except ImageError as error:
                     with self._lock:
                         self._bad.append(i)
-                    _skipped(error)
+                        self._values.skipped += 1
+                    _log.warning("oneflow: skipped a picture: %s", str(error).splitlines()[0])
 
     def _compute(self, start: int, end: int) -> None:
-        made: Values = {}
+        made = Values()
         for node in self._section._parts:
             inputs = [made[b.node][b.index] if b.node in made else self._values[b.node][b.index][start:end] for b in node.inputs]
             draws = self._draws.get(node)
@@ -270,17 +277,6 @@ class _InParts:
             stand_in = next((g for g in good if g > i), good[0])
             for made in self._made.values():
                 made[i] = made[stand_in]
-
-
-skipped = 0
-_skip_lock = threading.Lock()
-
-
-def _skipped(error: ImageError) -> None:
-    global skipped
-    with _skip_lock:
-        skipped += 1
-    _log.warning("oneflow: skipped a picture: %s", str(error).splitlines()[0])
 
 
 def _misfit(blob: Blob, value: np.ndarray) -> None:

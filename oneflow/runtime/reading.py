@@ -34,7 +34,7 @@ class Batch:
       values: by Blob (node and index): arrays on the device for the boundary, NumPy's for the rest.
     """
 
-    __slots__ = ("call", "values", "error", "after", "is_ready", "bytes")
+    __slots__ = ("call", "values", "error", "after", "is_ready", "bytes", "skipped")
 
     def __init__(self, call: int):
         self.call = call
@@ -43,6 +43,7 @@ class Batch:
         self.after: Mapping[str, Any] = {}
         self.is_ready = False
         self.bytes = 0
+        self.skipped = 0
 
 
 def _bytes(value: Any) -> int:
@@ -101,12 +102,13 @@ class Ahead:
             raise batch.error
         return batch
 
-    def advance(self) -> None:
-        """The head was used: callers stand behind it."""
+    def advance(self) -> int:
+        """The head was used: callers stand behind it. Gives the number of pictures that were skipped in it."""
         with self._changed:
             batch = self._queue.popleft()
             self._calls, self._places = batch.call + 1, batch.after
             self._changed.notify_all()
+            return batch.skipped
 
     def state(self) -> dict[str, Any]:
         """Where the callers stand, JSON-able."""
@@ -182,14 +184,14 @@ class Ahead:
                     return
                 batch = Batch(call)
                 self._queue.append(batch)
-            values: Values = {}
+            values = Values()
             batch.after = places
             try:
                 self._read(values, places)
                 batch.after = places = {node.name: reader.state() for node, reader in self._readers.items()}
             except BaseException as error:
                 self._done(batch, values, error)
-                if not self._wait_until_used(batch):  # the next call asks again, from where this one did
+                if not self._wait_until_asked_again(batch):  # the next call tries again, from where this one did
                     return
             else:
                 self._section.start(values, call, pool(), lambda error, b=batch, v=values: self._done(b, v, error))  # type: ignore[misc]
@@ -218,9 +220,9 @@ class Ahead:
             reader.close()
         self._readers.clear()
 
-    def _wait_until_used(self, batch: Batch) -> bool:
+    def _wait_until_asked_again(self, batch: Batch) -> bool:
         with self._changed:
-            while not self._stopping and batch in self._queue:
+            while not self._stopping and (batch in self._queue or not self._asked):
                 self._changed.wait()
             return not self._stopping
 
@@ -234,7 +236,7 @@ class Ahead:
                     batch.values[key] = place(value) if key in self._placed else value
             except BaseException as late:
                 error = late
-        batch.error = error
+        batch.error, batch.skipped = error, values.skipped
         with self._changed:
             self._largest = max(self._largest, batch.bytes)
             batch.is_ready = True
@@ -263,6 +265,7 @@ class HostStage:
         self._returns = [(b.node, b.index) for b in returns]
         self._inputs = {spec.blob.node: i for i, spec in enumerate(graph.inputs)}
         self._calls = 0
+        self.skipped = 0  # pictures, so far
         at_call = hosting.at_call
         ahead = set(hosting.ahead)
         handed_on = [b for node in at_call for b in node.inputs]
@@ -283,11 +286,12 @@ class HostStage:
         found = dict(batch.values) if batch is not None else {}
         if self._at_call is not None:
             call = batch.call if batch is not None else self._calls
-            values: Values = {node: [inputs[i]] for node, i in self._inputs.items()}
+            values = Values({node: [inputs[i]] for node, i in self._inputs.items()})
             for (node, index), value in found.items():
                 values.setdefault(node, [None] * len(node.outputs))[index] = value
             try:
                 self._at_call.run(values, call, pool())
+                self.skipped += values.skipped
                 for blob in self._hosting.results:
                     found[blob.node, blob.index] = check(blob, values[blob.node][blob.index])
             except Exception:
@@ -310,7 +314,7 @@ class HostStage:
         """What ``take`` gave was used."""
         self._calls += 1
         if self._ahead is not None:
-            self._ahead.advance()
+            self.skipped += self._ahead.advance()
 
     def state(self) -> dict[str, Any]:
         """Where its readers and random ops stand; JSON-able."""

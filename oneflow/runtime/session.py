@@ -170,6 +170,10 @@ class Session:
         if place is not None:
             stage.restore(place)
 
+    def host_stages(self) -> list[HostStage]:
+        """Of the jobs that were built so far."""
+        return list(self._stages.values())
+
     def random_state(self) -> dict[str, Any]:
         """The seed, the number of calls each job with random ops has made, and where readers stand; JSON-able."""
         with self.store.lock:
@@ -254,6 +258,11 @@ def sync_default_session() -> None:
     Inside a callback it returns at once. Raises CallbackError where an earlier callback failed.
     """
     _default.sync()
+
+
+def skipped_images() -> int:
+    """How many pictures the jobs of this session skipped so far (``flow.config.skip_corrupt_images(True)``)."""
+    return sum(stage.skipped for stage in _default.host_stages())
 
 
 def manual_seed(seed: int) -> None:

@@ -52,7 +52,7 @@ def decode_raw(
     kinds = np.unique(found.kind).tolist() if count else []
     shorter = dim1_varying_length or auto_zero_padding
     if len(kinds) == 1 and kinds[0] != wire.BYTES:
-        flat, counts = _numbers(records, feature, found, kinds[0])
+        flat, counts = numbers(records, feature, found, kinds[0])
         _check_counts(records, feature, counts, size, shorter, kinds[0])
         if flat.size == count * size:
             return flat.astype(wanted, copy=False).reshape(count, *shape)
@@ -64,17 +64,17 @@ def decode_raw(
                 value = _single(records, feature, found, i)[:size]
                 made[i, : len(value)] = value.view(np.int8)
             continue
-        flat, counts = _numbers(records, feature, found, kind, rows)
+        flat, counts = numbers(records, feature, found, kind, rows)
         _check_counts(records, feature, counts, size, shorter, kind, rows)
         place = np.repeat(rows * size - (np.cumsum(counts) - counts), counts) + np.arange(len(flat))
         made.reshape(-1)[place] = flat.astype(wanted, copy=False)
     return made.reshape(count, *shape)
 
 
-def _numbers(
+def numbers(
     records: Records, feature: str, found: Found, kind: int, rows: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The values of lists of one kind: flat, and how many each record has."""
+    """The values of lists of one kind: flat, and how many each record has (of ``rows``; None: of all, which are of that kind)."""
     start, length = (found.start, found.length) if rows is None else (found.start[rows], found.length[rows])
     data = found.data
     at, size, plain = wire.packed(data, start, length)

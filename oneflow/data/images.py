@@ -62,7 +62,7 @@ def read(data: bytes | np.ndarray, mode: int) -> np.ndarray:
     except cv2.error as error:
         raise ImageError(f"a picture of {encoded.size} bytes cannot be decoded: {_first_line(error)}") from error
     if image is None or not image.size:
-        kind = _kind(encoded)
+        kind = kind_of(encoded)
         why = f"it is damaged {kind}, or {kind} of a kind that OpenCV does not read" if kind else _unknown(encoded)
         raise ImageError(f"a picture of {encoded.size} bytes cannot be decoded: {why}")
     return image
@@ -71,7 +71,8 @@ def read(data: bytes | np.ndarray, mode: int) -> np.ndarray:
 _MAGIC = ((b"\xff\xd8", "JPEG"), (b"\x89PNG", "PNG"), (b"GIF8", "GIF"), (b"RIFF", "WebP"), (b"BM", "BMP"))
 
 
-def _kind(encoded: np.ndarray) -> str:
+def kind_of(encoded: np.ndarray) -> str:
+    """The format of an encoded picture by its first bytes: "JPEG", "PNG", ..., or "" for none that is known."""
     head = encoded[:8].tobytes()
     return next((name for magic, name in _MAGIC if head.startswith(magic)), "")
 
@@ -82,7 +83,7 @@ def _unknown(encoded: np.ndarray) -> str:
 
 def _suspicion(encoded: np.ndarray) -> str:
     """Why a picture is not worth a decoder's time: it ends early, or claims far more pixels than its bytes can hold."""
-    data, kind, size = encoded.data, _kind(encoded), (0, 0)
+    data, kind, size = encoded.data, kind_of(encoded), (0, 0)
     if kind == "PNG":
         size = (int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big"))
         if b"IEND" not in data[-64:].tobytes() and b"IEND" not in data.tobytes():

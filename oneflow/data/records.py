@@ -230,7 +230,7 @@ class Records:
         """The names of the features that at least one of the records has."""
         scan, part = self._block.scanned(), slice(self._first, self._first + self._count)
         self._check()
-        return [key.decode("utf-8", "backslashreplace") for key, c in scan.columns.items() if c.kind[part].any()]
+        return [key.decode("utf-8", "surrogateescape") for key, c in scan.columns.items() if c.kind[part].any()]
 
     def _check(self) -> None:
         """Raises RecordError for the first record that is damaged."""
@@ -244,7 +244,7 @@ class Records:
         self._check()
         assert self._block.parsed is not None
         part = slice(self._first, self._first + self._count)
-        column = scan.columns.get(feature.encode())
+        column = scan.columns.get(feature.encode("utf-8", "surrogateescape"))
         if column is None:
             nothing = np.zeros(self._count, np.int64)
             found = Found(self._block.parsed, nothing.astype(np.uint8), nothing, nothing)

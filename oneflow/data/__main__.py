@@ -1,0 +1,229 @@
+"""``python -m oneflow.data``: makes OFRecord part files, shows what they hold, verifies them, draws test data."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from ..errors import ArgumentError, DataError, OneFlowError
+from . import inspect, samples
+from .inputs import Arrays, CsvFile, ImageFolder, TfRecords
+from .pack import Packed, pack
+
+_EPILOG = """examples:
+  python -m oneflow.data pack images photographs train --labels labels.txt --parts 16
+  python -m oneflow.data pack arrays mnist.npz train --feature image=x_train --feature label=y_train --png image
+  python -m oneflow.data pack csv clicks.csv train --feature label=clicked:int32 --feature dense=I1,I2,I3:float
+  python -m oneflow.data pack tfrecord a.tfrecord b.tfrecord train --parts 4
+  python -m oneflow.data show train --sheet first.png
+  python -m oneflow.data verify train --pictures encoded
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command. Returns 0; 1 where ``verify`` found damage; 2 for an error."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    try:
+        return options.run(options)
+    except OneFlowError as error:
+        print(f"error: {_without_line(error)}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted; parts that are there are whole, and the same command goes on with the others", file=sys.stderr)
+        return 130
+
+
+def _without_line(error: OneFlowError) -> str:
+    """Who calls the library from a shell has no line in a program."""
+    return "\n".join(line for line in str(error).splitlines() if not line.startswith("  your line"))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m oneflow.data", description="OFRecord part files: make, show, verify.", epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    verbs = parser.add_subparsers(required=True, metavar="VERB")
+    kinds = verbs.add_parser("pack", help="turn data into part files").add_subparsers(required=True, metavar="KIND")
+    made = [_add_images(kinds), _add_arrays(kinds), _add_csv(kinds), _add_tfrecord(kinds)]
+    for one in made:
+        one.add_argument("target", help="directory of the parts")
+        one.add_argument("--parts", type=int, default=1, metavar="N", help="how many part files (1)")
+        one.add_argument("--prefix", default="part-", help="of their names (part-)")
+        one.add_argument(
+            "--suffix-length", type=int, default=-1, metavar="N", help="digits of their numbers (as many as it takes)"
+        )
+        one.add_argument("--workers", type=int, metavar="N", help="threads (one a core)")
+        one.add_argument("--overwrite", action="store_true", help="replace parts that were made of something else")
+        one.add_argument("--quiet", action="store_true", help="no progress bar")
+    _add_show(verbs)
+    _add_verify(verbs)
+    _add_sample(verbs)
+    return parser
+
+
+# --- pack
+
+
+def _add_images(kinds: Any) -> argparse.ArgumentParser:
+    parser = kinds.add_parser("images", help="a folder of pictures, with a file of labels or a subfolder for each class")
+    parser.add_argument("source", help="the folder")
+    parser.add_argument("--labels", metavar="FILE", help="lines of a path below the folder and a label")
+    parser.add_argument("--image-feature", default="encoded", metavar="NAME", help="name in the records (encoded)")
+    parser.add_argument("--label-feature", default="class/label", metavar="NAME", help="name in the records (class/label)")
+    parser.set_defaults(run=lambda o: _pack(ImageFolder(o.source, o.labels, o.image_feature, o.label_feature), o))
+    return parser
+
+
+def _add_arrays(kinds: Any) -> argparse.ArgumentParser:
+    parser = kinds.add_parser("arrays", help="an .npz file")
+    parser.add_argument("source", help="the file")
+    parser.add_argument(
+        "--feature", action="append", metavar="NAME=ARRAY", help="a feature, and its array (all, as they are named)"
+    )
+    parser.add_argument("--png", action="append", default=[], metavar="NAME", help="store this feature's pictures as PNG")
+    parser.set_defaults(run=lambda o: _pack(Arrays(o.source, dict(map(_assignment, o.feature)) if o.feature else None, o.png), o))
+    return parser
+
+
+def _add_csv(kinds: Any) -> argparse.ArgumentParser:
+    parser = kinds.add_parser("csv", help="a CSV file")
+    parser.add_argument("source", help="the file")
+    spelled = "NAME=COLUMN[,COLUMN...][:KIND]"
+    parser.add_argument(
+        "--feature",
+        action="append",
+        metavar=spelled,
+        help="columns make one list; kinds: float double int32 int64 bytes (guessed)",
+    )
+    parser.add_argument("--delimiter", default=",", help="between values (,); \\t for tabs")
+    parser.add_argument("--no-header", action="store_true", help="the first row is data; columns are called 0, 1, ...")
+    parser.add_argument("--missing", type=float, metavar="NUMBER", help="what an empty cell of a number counts as (an error)")
+    parser.set_defaults(run=_pack_csv)
+    return parser
+
+
+def _pack_csv(options: Any) -> int:
+    features = None
+    if options.feature:
+        features = {}
+        for name, value in map(_assignment, options.feature):
+            columns, _, kind = value.partition(":")
+            features[name] = (columns.split(","), kind or None)
+    delimiter = options.delimiter.replace("\\t", "\t")
+    return _pack(CsvFile(options.source, features, delimiter, not options.no_header, options.missing), options)
+
+
+def _add_tfrecord(kinds: Any) -> argparse.ArgumentParser:
+    parser = kinds.add_parser("tfrecord", help="TFRecord files of tf.train.Example")
+    parser.add_argument("source", nargs="+", help="the files, in order")
+    parser.set_defaults(run=lambda o: _pack(TfRecords(o.source), o))
+    return parser
+
+
+def _assignment(text: str) -> tuple[str, str]:
+    name, found, value = text.partition("=")
+    if not (name and found and value):
+        raise ArgumentError(f"a feature is written NAME=SOURCE, not {text!r}")
+    return name, value
+
+
+def _pack(source: Any, options: Any) -> int:
+    done: Packed = pack(
+        source, options.target, options.parts, prefix=options.prefix, suffix_length=options.suffix_length,
+        workers=options.workers, overwrite=options.overwrite, progress=not options.quiet,
+    )  # fmt: skip
+    kept = f" ({done.kept} were there already)" if done.kept else ""
+    print(f"{done.records} records in {len(done.paths)} parts{kept}: {options.target}")
+    classes = getattr(source, "classes", [])
+    if classes:
+        print(f"{len(classes)} classes: 0 is {classes[0]!r}, {len(classes) - 1} is {classes[-1]!r}")
+    return 0
+
+
+# --- show, verify, sample
+
+
+def _add_show(verbs: Any) -> None:
+    parser = verbs.add_parser("show", help="what part files hold")
+    parser.add_argument("paths", nargs="+", help="part files, or directories of them")
+    parser.add_argument("--prefix", default="part-", help="of the names of parts in a directory (part-)")
+    parser.add_argument("--limit", type=int, metavar="N", help="look at about N records only")
+    parser.add_argument("--record", type=int, metavar="N", help="print record N (from 0) of the first file")
+    parser.add_argument("--sheet", metavar="FILE.png", help="draw the first pictures into this file")
+    parser.add_argument("--pictures", metavar="NAME", help="the feature of the pictures (the first that holds some)")
+    parser.add_argument("--count", type=int, default=32, metavar="N", help="how many pictures (32)")
+    parser.add_argument("--json", action="store_true", help="as JSON")
+    parser.set_defaults(run=_show)
+
+
+def _show(options: Any) -> int:
+    paths = inspect.part_files(options.paths, options.prefix)
+    if options.record is not None:
+        print(str(inspect.one_record(paths[0], options.record))[:10000])
+        return 0
+    summary = inspect.describe(paths, options.limit)
+    if options.json:
+        print(json.dumps(dataclasses.asdict(summary), indent=1))
+    else:
+        text = str(summary)
+        print(text.encode(sys.stdout.encoding or "utf-8", "backslashreplace").decode(sys.stdout.encoding or "utf-8"))
+    if options.sheet:
+        drawn = inspect.contact_sheet(paths, options.sheet, options.pictures, options.count)
+        print(f"{drawn} pictures: {options.sheet}", file=sys.stderr)
+    return 0
+
+
+def _add_verify(verbs: Any) -> None:
+    parser = verbs.add_parser("verify", help="read every record; the exit status is 1 where one is damaged")
+    parser.add_argument("paths", nargs="+", help="part files, or directories of them")
+    parser.add_argument("--prefix", default="part-", help="of the names of parts in a directory (part-)")
+    parser.add_argument("--pictures", action="append", default=[], metavar="NAME", help="decode this feature's pictures, too")
+    parser.add_argument("--workers", type=int, metavar="N", help="threads (one a core)")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+    parser.set_defaults(run=_verify)
+
+
+def _verify(options: Any) -> int:
+    from tqdm import tqdm
+
+    paths = inspect.part_files(options.paths, options.prefix)
+    total = sum(os.path.getsize(p) for p in paths if os.path.isfile(p))
+    with tqdm(total=total, unit="B", unit_scale=True, desc="verifying", disable=options.quiet, leave=False) as bar:
+        errors = inspect.verify(paths, pictures=options.pictures, workers=options.workers, progress=bar.update)
+    for error in errors:
+        print(_without_line(error) + "\n")
+    print(f"{len(paths)} parts: {f'{len(errors)} errors' if errors else 'no errors'}")
+    return 1 if errors else 0
+
+
+def _add_sample(verbs: Any) -> None:
+    parser = verbs.add_parser("sample", help="make small data sets to try things with")
+    about = [f"{kind}: {(make.__doc__ or '').splitlines()[0]}" for kind, make in samples.KINDS.items()]
+    parser.add_argument("kind", choices=sorted(samples.KINDS), help="; ".join(about))
+    parser.add_argument("target", help="directory")
+    parser.add_argument("--count", type=int, default=64, metavar="N", help="how many samples (64)")
+    parser.add_argument("--parts", type=int, default=2, metavar="N", help="how many part files (2)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the random numbers (0)")
+    parser.set_defaults(run=_sample)
+
+
+def _sample(options: Any) -> int:
+    if options.count < 1:
+        raise DataError("--count must be at least 1")
+    samples.KINDS[options.kind](options.target, options.count, options.parts, options.seed)
+    print(f"{options.count} samples: {options.target}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,151 @@
+"""Packing an input into part files: in parallel, each part whole or absent, and taken up again where it was interrupted."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from .._refuse import refuse
+from ..errors import ArgumentError, DataError
+from .parts import PartWriter, part_name
+from .parts import Path as PathLike
+from .source import balanced
+
+MANIFEST = ".oneflow-pack.json"  # in the data set's directory: what it is being made of
+
+
+class Input(Protocol):
+    """See ``oneflow.data.inputs``."""
+
+    @property
+    def identity(self) -> dict[str, Any]: ...
+    def __len__(self) -> int: ...
+    def records(self, begin: int, end: int) -> Iterator[bytes]: ...
+
+
+@dataclass(frozen=True)
+class Packed:
+    """What ``pack`` did: all paths, how many records there are, how many parts were there before."""
+
+    paths: list[str]
+    records: int
+    kept: int
+
+
+def pack(
+    source: Input,
+    directory: PathLike,
+    parts: int = 1,
+    *,
+    prefix: str = "part-",
+    suffix_length: int = -1,
+    workers: int | None = None,
+    overwrite: bool = False,
+    progress: bool = False,
+) -> Packed:
+    """Writes an input as a data set of part files, in order, evenly over the parts.
+
+    A part appears under its name when it is whole. When the same call is made again after an interruption, parts that are there
+    are kept.
+
+    Args:
+      source: an input of ``oneflow.data.inputs``.
+      directory: of the parts; made where it does not exist.
+      parts: how many files; at most as many as records.
+      prefix, suffix_length: of their names, as for readers.
+      workers: threads; None: one a core.
+      overwrite: whether to replace parts made of something else.
+      progress: whether to show a progress bar.
+    Raises:
+      ArgumentError: more parts than records.
+      DataError: the directory holds parts of something else; or the input is damaged.
+    Example: >>> pack(Arrays("mnist.npz", {"image": "x_train", "label": "y_train"}), "train", parts=8)
+    """
+    if isinstance(parts, bool) or not isinstance(parts, int) or not 1 <= parts <= len(source):
+        refuse(ArgumentError, f"{len(source)} records can be packed into 1 to {len(source)} parts, not {parts!r}")
+    folder = os.fspath(directory)
+    os.makedirs(folder, exist_ok=True)
+    paths = [os.path.join(folder, part_name(i, prefix, suffix_length)) for i in range(parts)]
+    _prepare(
+        folder,
+        paths,
+        {"format": 1, "parts": parts, "prefix": prefix, "suffix_length": suffix_length, **source.identity},
+        overwrite,
+    )
+    missing = [i for i, path in enumerate(paths) if not os.path.exists(path)]
+    stop = threading.Event()
+    with _bar(sum(_size(source, parts, i) for i in missing), progress) as bar:
+        lock = threading.Lock()
+
+        def count(n: int) -> None:
+            with lock:
+                bar.update(n)
+
+        with ThreadPoolExecutor(workers or os.cpu_count() or 1) as pool:
+            jobs = [pool.submit(_write_part, source, paths[i], balanced(len(source), parts, i), stop, count) for i in missing]
+            try:
+                for job in as_completed(jobs):
+                    job.result()
+            except BaseException:
+                stop.set()
+                for job in jobs:
+                    job.cancel()
+                raise
+    return Packed(paths, len(source), parts - len(missing))
+
+
+class _Stopped(Exception):
+    """Another part failed, or the user has interrupted."""
+
+
+def _write_part(source: Input, path: str, span: tuple[int, int], stop: threading.Event, count: Any) -> None:
+    with suppress(_Stopped), PartWriter(path) as part:
+        for record in source.records(*span):
+            if stop.is_set():
+                raise _Stopped
+            part.write(record)
+            count(1)
+
+
+def _size(source: Input, parts: int, i: int) -> int:
+    begin, end = balanced(len(source), parts, i)
+    return end - begin
+
+
+def _bar(total: int, shown: bool) -> Any:
+    from tqdm import tqdm
+
+    return tqdm(total=total, unit=" records", desc="packing", disable=not shown, leave=False)
+
+
+def _prepare(folder: str, paths: list[str], identity: dict[str, Any], overwrite: bool) -> None:
+    """Leaves parts of this very input, refuses others or removes them, and notes what is being made."""
+    manifest = os.path.join(folder, MANIFEST)
+    wanted = json.loads(json.dumps(identity))
+    found = None
+    with suppress(OSError, ValueError), open(manifest, encoding="utf-8") as file:
+        found = json.load(file)
+    there = [path for path in paths if os.path.exists(path)]
+    if there and found != wanted and not overwrite:
+        refuse(
+            DataError, f"{folder!r} holds parts that were made of something else", found=[("file", there[0])],
+            hint="choose another directory, or overwrite=True (--overwrite) to replace them",
+        )  # fmt: skip
+    if overwrite and found != wanted:
+        for path in there:
+            os.unlink(path)
+    for name in os.listdir(folder):  # of runs that were killed
+        if name.startswith(".") and name.endswith(".tmp") and any(name.startswith(f".{os.path.basename(p)}.") for p in paths):
+            os.unlink(os.path.join(folder, name))
+    if found != wanted:
+        temporary = f"{manifest}.{secrets.token_hex(4)}"
+        with open(temporary, "w", encoding="utf-8") as file:
+            json.dump(wanted, file, indent=1)
+        os.replace(temporary, manifest)

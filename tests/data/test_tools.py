@@ -1,0 +1,332 @@
+"""``python -m oneflow.data`` and its Python functions: packing, showing, verifying, made data."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from oneflow.core.record import record_pb2 as pb
+from oneflow.data import _crc32c, inputs, inspect, pack, samples
+from oneflow.data.__main__ import main
+from oneflow.data.coco import CocoAnnotations, CocoSource
+from oneflow.data.decoders import decode_bytes, decode_image, decode_raw
+from oneflow.data.parts import part_paths, read_part
+from oneflow.data.records import Records
+from oneflow.errors import ArgumentError, DataError, RecordError
+
+
+def all_of(folder: Path, parts: int) -> Records:
+    return Records.concat([r for p in part_paths(folder, parts) for r in read_part(p)])
+
+
+def picture(value: int) -> bytes:
+    return cv2.imencode(".png", np.full((3, 4, 3), value, np.uint8))[1].tobytes()
+
+
+# --- packing
+
+
+def test_images_with_a_label_file(tmp_path: Path, capsys) -> None:
+    folder = tmp_path / "pictures"
+    (folder / "deep").mkdir(parents=True)
+    names = ["a.png", "deep/b c.png", "d.png", "e.png"]
+    for i, name in enumerate(names):
+        (folder / name).write_bytes(picture(i))
+    labels = tmp_path / "labels.txt"
+    labels.write_text("# comment\na.png 5\ndeep/b c.png\t-2\n\nd.png,7\ne.png   3\n")
+    target = tmp_path / "train"
+    assert main(["pack", "images", str(folder), str(target), "--labels", str(labels), "--parts", "3", "--quiet"]) == 0
+    assert "4 records in 3 parts" in capsys.readouterr().out
+    batch = all_of(target, 3)
+    assert decode_raw(batch, "class/label", (), np.int32).tolist() == [5, -2, 7, 3]
+    assert [v.tobytes() for v in decode_bytes(batch, "encoded")] == [picture(i) for i in range(4)]
+    labels.write_text("a.png 5\nnowhere.png 6\n")
+    with pytest.raises(DataError, match=r"(?s)names 'nowhere.png'.*labels.txt:2"):
+        inputs.ImageFolder(folder, labels)
+    labels.write_text("a.png\n")
+    with pytest.raises(DataError, match="is not a path and a label"):
+        inputs.ImageFolder(folder, labels)
+
+
+def test_images_in_folders_of_classes(tmp_path: Path) -> None:
+    for name in ("cat/1.png", "ant/2.png", "cat/sub/3.PNG", "ant/notes.txt"):
+        path = tmp_path / "pictures" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(picture(9))
+    source = inputs.ImageFolder(tmp_path / "pictures", image_feature="x", label_feature="y")
+    pack.pack(source, tmp_path / "out")
+    batch = all_of(tmp_path / "out", 1)
+    assert source.classes == ["ant", "cat"]
+    assert decode_raw(batch, "y", (), np.int64).tolist() == [0, 1, 1]
+    assert [v.tobytes() for v in decode_bytes(batch, "class/text")] == [b"ant", b"cat", b"cat"]
+    with pytest.raises(DataError, match="one subfolder for each class"):
+        inputs.ImageFolder(tmp_path / "pictures" / "cat" / "sub")
+
+
+def test_arrays(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    arrays = {
+        "f4": rng.random((5, 2, 3), np.float32),
+        "f8": rng.random(5),
+        "f2": rng.random((5, 2)).astype(np.float16),
+        "u1": rng.integers(0, 256, (5, 4), dtype=np.uint8),
+        "label": np.arange(5, dtype=np.uint8),
+        "i8": rng.integers(-(1 << 60), 1 << 60, (5, 2)),
+        "flag": np.array([True, False, True, True, False]),
+        "name": np.array(["a", "ä", "", "long name", "x"]),
+        "image": rng.integers(0, 256, (5, 6, 7), dtype=np.uint8),
+    }
+    np.savez(tmp_path / "set.npz", **arrays)
+    arguments = [f"--feature={name}={name}" for name in arrays if name != "image"]
+    command = ["pack", "arrays", str(tmp_path / "set.npz"), str(tmp_path / "out"), "--feature", "pixels=image", "--png=pixels"]
+    assert main([*command, *arguments, "--suffix-length", "3", "--prefix", "p-", "--quiet"]) == 0
+    (batch,) = read_part(tmp_path / "out" / "p-000")
+    for name, shape, dtype in (
+        ("f4", (2, 3), np.float32),
+        ("f8", (), np.float64),
+        ("u1", (4,), np.uint8),
+        ("i8", (2,), np.int64),
+    ):
+        assert (decode_raw(batch, name, shape, dtype) == arrays[name]).all()
+    assert (decode_raw(batch, "f2", (2,), np.float32) == arrays["f2"]).all()
+    assert decode_raw(batch, "label", (), np.int32).tolist() == [0, 1, 2, 3, 4]
+    assert decode_raw(batch, "flag", (), np.int8).tolist() == [1, 0, 1, 1, 0]
+    assert [v.tobytes().decode() for v in decode_bytes(batch, "name")] == arrays["name"].tolist()
+    assert (np.array(decode_image(batch, "pixels", "GRAY"))[..., 0] == arrays["image"]).all()
+    with pytest.raises(DataError, match="wants an array 'y'"):
+        inputs.Arrays(arrays, {"x": "y"})
+    with pytest.raises(DataError, match="same number of samples"):
+        inputs.Arrays({"a": np.zeros(3), "b": np.zeros(4)})
+    with pytest.raises(DataError, match="no list"):
+        inputs.Arrays({"a": np.zeros(3, np.complex64)})
+    with pytest.raises(DataError, match="not an .npz file"):
+        inputs.Arrays(tmp_path / "out" / "p-000")
+
+
+def test_csv(tmp_path: Path, capsys) -> None:
+    path = tmp_path / "clicks.csv"
+    path.write_text('id,when,I1,I2,text\r\n1,2020,0.5,7,"a, b"\r\n\r\n2,2021,-1.5,8,"two\nlines"\r\n3,2022,1e3,,c\r\n\n')
+    with pytest.raises(DataError, match=r"(?s)cannot be read.*row        3, column 'I2'.*expected   int64.*missing"):
+        pack.pack(inputs.CsvFile(path), tmp_path / "fails")
+    assert not list((tmp_path / "fails").glob("part*"))
+    pack.pack(inputs.CsvFile(path, missing=0), tmp_path / "guessed", 2)
+    batch = all_of(tmp_path / "guessed", 2)
+    kinds = {name: next(iter(f.kinds)) for name, f in inspect.describe(part_paths(tmp_path / "guessed", 2)).features.items()}
+    assert kinds == {"id": "int64_list", "when": "int64_list", "I1": "float_list", "I2": "int64_list", "text": "bytes_list"}
+    assert [v.tobytes() for v in decode_bytes(batch, "text")] == [b"a, b", b"two\nlines", b"c"]
+    command = [
+        "pack",
+        "csv",
+        str(path),
+        str(tmp_path / "chosen"),
+        "--feature=dense=I1,I2:float",
+        "--feature=id=id:int32",
+        "--missing=-1",
+    ]
+    assert main([*command, "--quiet"]) == 0
+    assert decode_raw(all_of(tmp_path / "chosen", 1), "dense", (2,), np.float32).tolist() == [[0.5, 7], [-1.5, 8], [1000, -1]]
+    plain = tmp_path / "plain.tsv"
+    plain.write_text("5\t1.5\n6\t2.5")
+    assert main(["pack", "csv", str(plain), str(tmp_path / "plain"), "--no-header", "--delimiter", "\\t", "--quiet"]) == 0
+    assert decode_raw(all_of(tmp_path / "plain", 1), "1", (), np.float32).tolist() == [1.5, 2.5]
+    capsys.readouterr()
+    assert main([*command[:4], "--feature=x=nothing", "--quiet"]) == 2
+    assert "error: feature 'x' wants column 'nothing'" in capsys.readouterr().err
+    assert main([*command[:4], "--feature=x", "--quiet"]) == 2
+    assert "NAME=SOURCE" in capsys.readouterr().err
+
+
+def test_checksum() -> None:
+    assert _crc32c.crc32c(b"123456789") == 0xE3069283  # the check value that its standard gives
+    assert _crc32c.crc32c(bytes(32)) == 0x8A9136AA and _crc32c.crc32c(b"\xff" * 32) == 0x62A8AB43  # RFC 3720
+    data = np.random.default_rng(0).integers(0, 256, 2000, dtype=np.uint8)
+    crc = 0xFFFFFFFF  # bit by bit
+    for byte in data.tolist():
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    assert _crc32c.crc32c(data) == crc ^ 0xFFFFFFFF
+
+
+def tfrecord(examples: list[bytes]) -> bytes:
+    def check(data: bytes) -> bytes:
+        return struct.pack("<I", _crc32c.masked(_crc32c.crc32c(data)))
+
+    return b"".join((head := struct.pack("<Q", len(e))) + check(head) + e + check(e) for e in examples)
+
+
+def test_tfrecords(tmp_path: Path) -> None:
+    # tf.train.Example by hand: features { a: int64 1, 2 (packed); b: float 1.0; c: bytes "xy"; d: nothing }
+    features = [
+        b"\x0a\x01a\x12\x06\x1a\x04\x0a\x02\x01\x02", b"\x0a\x01b\x12\x08\x12\x06\x0a\x04\0\0\x80?",
+        b"\x0a\x01c\x12\x06\x0a\x04\x0a\x02xy", b"\x0a\x01d\x12\x00",
+    ]  # fmt: skip
+    body = b"".join(b"\x0a" + bytes([len(f)]) + f for f in features)
+    example = b"\x0a" + bytes([len(body)]) + body
+    data = tfrecord([example] * 3)
+    for i in range(2):
+        (tmp_path / f"{i}.tfrecord").write_bytes(data)
+    files = [str(tmp_path / f"{i}.tfrecord") for i in range(2)]
+    assert main(["pack", "tfrecord", *files, str(tmp_path / "out"), "--parts", "2", "--quiet"]) == 0
+    batch = all_of(tmp_path / "out", 2)
+    assert len(batch) == 6 and sorted(batch.features()) == ["a", "b", "c"]
+    assert decode_raw(batch, "a", (2,), np.int64)[5].tolist() == [1, 2] and decode_raw(batch, "b", (), np.float32)[0] == 1
+    for at, says in ((3, "length does not match"), (20, "checksum does not match"), (len(data) - 1, "checksum does not match")):
+        (tmp_path / "bad").write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+        with pytest.raises(RecordError, match=says) as caught:
+            pack.pack(inputs.TfRecords([tmp_path / "bad"]), tmp_path / "no")
+        assert caught.value.record == (0 if at < 30 else 2)
+    (tmp_path / "bad").write_bytes(data[:-3])
+    with pytest.raises(RecordError, match="ends inside a record"):
+        inputs.TfRecords([tmp_path / "bad"])
+    (tmp_path / "bad").write_bytes(tfrecord([b"\xff\xff"]))
+    with pytest.raises(RecordError, match=r"no tf.train.Example"):
+        pack.pack(inputs.TfRecords([tmp_path / "bad"]), tmp_path / "no")
+
+
+class Counted:
+    """An input that notes which ranges were asked for, and fails at one record."""
+
+    def __init__(self, size: int, fails_at: int | None = None):
+        self.size, self.fails_at, self.asked = size, fails_at, []
+        self.identity = {"kind": "test", "size": size}
+
+    def __len__(self) -> int:
+        return self.size
+
+    def records(self, begin: int, end: int):
+        self.asked.append((begin, end))
+        for i in range(begin, end):
+            if i == self.fails_at:
+                raise DataError("stop here")
+            yield inputs.make_record({"x": ("int64", [i])})
+
+
+def test_packing_is_taken_up_again(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="stop here"):
+        pack.pack(Counted(40, fails_at=25), tmp_path, 4, workers=1)
+    assert sorted(p.name for p in tmp_path.iterdir()) == [pack.MANIFEST, "part-0", "part-1"]
+    (tmp_path / ".part-2.0123.tmp").write_bytes(b"left by a run that was killed")
+    again = Counted(40)
+    done = pack.pack(again, tmp_path, 4, workers=2)
+    assert (done.kept, sorted(again.asked)) == (2, [(20, 30), (30, 40)])
+    assert decode_raw(all_of(tmp_path, 4), "x", (), np.int64).tolist() == list(range(40))
+    assert not list(tmp_path.glob(".*.tmp"))
+    with pytest.raises(DataError, match="made of something else"):
+        pack.pack(Counted(50), tmp_path, 4)
+    pack.pack(Counted(50), tmp_path, 4, overwrite=True)
+    assert len(all_of(tmp_path, 4)) == 50
+    for parts in (0, 51, True):
+        with pytest.raises(ArgumentError, match="1 to 50 parts"):
+            pack.pack(Counted(50), tmp_path / "x", parts)
+
+
+def test_interrupting_the_command(tmp_path: Path) -> None:
+    """Ctrl-C leaves whole parts only, and the same command goes on."""
+    folder = tmp_path / "pictures" / "class"
+    folder.mkdir(parents=True)
+    for i in range(4000):
+        (folder / f"{i}.png").write_bytes(b"x" * 2000)
+    command = [
+        sys.executable,
+        "-m",
+        "oneflow.data",
+        "pack",
+        "images",
+        str(folder.parent),
+        str(tmp_path / "out"),
+        "--parts",
+        "100",
+    ]
+    process = subprocess.Popen([*command, "--workers", "1"], stderr=subprocess.PIPE, stdout=subprocess.PIPE)
+    end = time.monotonic() + 60
+    while not (tmp_path / "out" / "part-3").exists() and process.poll() is None and time.monotonic() < end:
+        time.sleep(0.005)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    if process.returncode == 130:  # it may have been done before
+        assert b"interrupted" in err and b"Traceback" not in err
+        assert not list((tmp_path / "out").glob(".*.tmp"))
+    done = subprocess.run([*command, "--quiet"], capture_output=True, text=True, check=True)
+    assert "4000 records in 100 parts (" in done.stdout
+    assert len(all_of(tmp_path / "out", 100)) == 4000
+
+
+# --- showing and verifying
+
+
+def test_show(tmp_path: Path, capsys) -> None:
+    samples.digits(tmp_path / "digits", 20, 2)
+    assert main(["show", str(tmp_path / "digits"), "--sheet", str(tmp_path / "sheet.png")]) == 0
+    out = capsys.readouterr().out
+    assert "2 parts, 20 records" in out and "bytes_list (PNG)" in out and "0 .. 9" in out
+    assert cv2.imread(str(tmp_path / "sheet.png")).shape == (3 * 146, 8 * 128, 3)
+    assert main(["show", str(tmp_path / "digits"), "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["records"] == 20 and shown["features"]["class/label"]["kinds"] == {"int32_list": 20}
+    assert main(["show", str(tmp_path / "digits" / "part-1"), "--record", "3"]) == 0
+    assert 'key: "class/label"' in capsys.readouterr().out
+    assert main(["show", str(tmp_path / "digits" / "part-1"), "--record", "30"]) == 2
+    assert main(["show", str(tmp_path)]) == 2
+    assert "no file that is named" in capsys.readouterr().err
+    samples.clicks(tmp_path / "clicks", 5)
+    with pytest.raises(DataError, match="no feature of the first record is a picture"):
+        inspect.contact_sheet([tmp_path / "clicks" / "part-0"], tmp_path / "x.png")
+
+
+def test_parts_of_a_directory_come_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    samples.clicks(tmp_path, 12, 12)
+    assert [os.path.basename(p) for p in inspect.part_files([tmp_path])] == [f"part-{i}" for i in range(12)]
+
+
+def test_verify(tmp_path: Path, capsys) -> None:
+    paths = samples.digits(tmp_path, 30, 3)
+    assert main(["verify", str(tmp_path), "--pictures", "encoded", "--quiet"]) == 0
+    assert capsys.readouterr().out == "3 parts: no errors\n"
+    Path(paths[0]).write_bytes(Path(paths[0]).read_bytes()[:-1])
+    records = [r for batch in read_part(paths[1]) for r in batch]
+    records[4] = records[4].replace(b"IHDR", b"XXXX")
+    records[7] = b"\xff" + records[7]
+    Path(paths[1]).write_bytes(b"".join(struct.pack("<q", len(r)) + r for r in records))
+    assert main(["verify", str(tmp_path), "--pictures", "encoded", "--quiet"]) == 1
+    out = capsys.readouterr().out
+    assert "part-0\n  record     9," in out and "part-1\n  record     4," in out and "part-1\n  record     7," in out
+    assert out.endswith("3 parts: 3 errors\n")
+    assert [e.record for e in inspect.verify(paths)] == [9, 7]  # type: ignore[union-attr]
+
+
+# --- made data
+
+
+def test_made_data(tmp_path: Path) -> None:
+    paths = samples.photographs(tmp_path / "p", 6, 2, scale=0.2)
+    assert samples.photographs(tmp_path / "q", 6, 2, scale=0.2) != paths
+    assert [Path(a).read_bytes() for a in paths] == [(tmp_path / "q" / Path(a).name).read_bytes() for a in paths]
+    batch = all_of(tmp_path / "p", 2)
+    assert {i.shape[2] for i in decode_image(batch, "encoded") if i is not None} == {3}
+    samples.clicks(tmp_path / "c", 500)
+    clicks = all_of(tmp_path / "c", 1)
+    dense, label = decode_raw(clicks, "dense_fields", (13,), np.float32), decode_raw(clicks, "labels", (), np.int32)
+    assert (
+        np.corrcoef(dense[:, 0], label)[0, 1] > 0.2 and decode_raw(clicks, "deep_sparse_fields", (26,), np.int32).max() < 100000
+    )
+    (file,) = samples.coco(tmp_path / "coco", 12)
+    annotations = CocoAnnotations(file, tmp_path / "coco" / "images")
+    for sample in CocoSource(annotations, 4).take():
+        assert len(sample.boxes) == len(sample.labels) > 0 and sample.polygon_index[-1, 2] == len(sample.boxes) - 1
+        assert sample.boxes.max() <= 96 and set(sample.labels) <= {1, 2, 3}
+
+
+def test_make_record() -> None:
+    made = pb.OFRecord.FromString(inputs.make_record({"a": ("float", [1.5]), "b": ("bytes", [b"x", b"y"])}))
+    assert list(made.feature["b"].bytes_list.value) == [b"x", b"y"] and made.feature["a"].float_list.value[0] == 1.5

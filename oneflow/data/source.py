@@ -109,7 +109,7 @@ class RecordSource:
 
     def _read(self, count: int) -> Records:
         """The next records of this instance's parts. On an error the position stays."""
-        before = self._epoch, self._order, self._at, self._offset, self._record, self._chunk, self._used
+        before = self._position()
         try:
             pieces: list[Records] = []
             while count:
@@ -125,8 +125,14 @@ class RecordSource:
                 self._chunk_bytes = min(max(self._chunk_bytes, wanted), _LARGEST_CHUNK)
             return Records.concat(pieces)
         except BaseException:
-            self._epoch, self._order, self._at, self._offset, self._record, self._chunk, self._used = before
+            self._go_to(before)
             raise
+
+    def _position(self) -> tuple[Any, ...]:
+        return self._epoch, self._order, self._at, self._offset, self._record, self._chunk, self._used
+
+    def _go_to(self, position: tuple[Any, ...]) -> None:
+        self._epoch, self._order, self._at, self._offset, self._record, self._chunk, self._used = position
 
     def _read_chunk(self) -> None:
         while True:

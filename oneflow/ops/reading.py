@@ -10,8 +10,8 @@ import numpy as np
 
 from .. import _dtype as dtypes
 from .._dtype import dtype
-from ..data import onerec
 from ..data.coco import CocoAnnotations, CocoSource
+from ..data.onerec import OneRecSource
 from ..data.parts import part_paths
 from ..data.records import Records
 from ..data.source import RecordSource
@@ -261,9 +261,12 @@ def coco_reader(
 @host_op("OneRecReader", reader=True)
 def _onerec_reader(seed: int, *, files: tuple[str, ...], counts: tuple[int, ...], **options: Any) -> Instances:
     shards = len(counts)
-    files_of: Any = onerec
-    sources = [files_of.OneRecSource(files, shard=i, shards=shards, seed=seed, **options) for i in range(shards)]
-    return Instances(sources, lambda source, i: source.take(counts[i]), lambda parts: (sum(map(list, parts), []),))
+    sources = [OneRecSource(files, shard=i, shards=shards, seed=seed, **options) for i in range(shards)]
+    return Instances(sources, lambda source, i: source.take(counts[i]), _payloads)
+
+
+def _payloads(parts: Sequence[Records]) -> tuple[list[np.ndarray]]:
+    return ([np.frombuffer(payload, np.int8) for part in parts for payload in part],)
 
 
 def onerec_reader(

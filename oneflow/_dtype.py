@@ -86,7 +86,10 @@ PROTO_NAMES = {
 
 
 def dtypes() -> list[dtype]:
-    """Every dtype, the aliases ``float`` and ``double`` included."""
+    """Every dtype, the aliases ``float`` and ``double`` included.
+
+    Example: >>> flow.float32 in flow.dtypes()   # True
+    """
     return [*_ALL, float, double]
 
 
@@ -115,7 +118,10 @@ def as_dtype(value: Any, argument: str = "dtype") -> dtype:
 
 
 def convert_oneflow_dtype_to_numpy_dtype(oneflow_dtype: dtype) -> np.dtype:
-    """The NumPy type of a flow dtype. Raises NotImplementedError for record and tensor_buffer."""
+    """The NumPy type of a flow dtype. Raises NotImplementedError for record and tensor_buffer.
+
+    Example: >>> flow.convert_oneflow_dtype_to_numpy_dtype(flow.float32)   # numpy.float32
+    """
     if as_dtype(oneflow_dtype)._numpy is None:
         raise NotImplementedError(f"{oneflow_dtype} has no NumPy equivalent")
     return oneflow_dtype.numpy_dtype

@@ -101,23 +101,35 @@ _AUTO = Distribute("auto")
 
 
 def split(axis: int) -> Distribute:
-    """Pieces along ``axis`` (>= 0), one a device."""
+    """Pieces along ``axis`` (>= 0), one a device.
+
+    Example: >>> w = flow.get_variable("w", (8, 4), initializer=flow.ones_initializer(), distribute=flow.distribute.split(0))
+    """
     if type(axis) is not int or axis < 0:
         raise ArgumentError(f"distribute.split needs an int axis >= 0, got {axis!r}")
     return _SPLITS.setdefault(axis, Distribute("split", axis))
 
 
 def broadcast() -> Distribute:
-    """Every device has the whole tensor."""
+    """Every device has the whole tensor.
+
+    Example: >>> w = flow.get_variable("w", (8, 4), initializer=flow.ones_initializer(), distribute=flow.distribute.broadcast())
+    """
     return _BROADCAST
 
 
 def auto() -> Distribute:
-    """No request: the library chooses."""
+    """No request: the library chooses.
+
+    Example: >>> w = flow.get_variable("w", (8, 4), initializer=flow.ones_initializer(), distribute=flow.distribute.auto())
+    """
     return _AUTO
 
 
 def assert_is_valid_distribute(distribute: object) -> None:
-    """Raises ArgumentError for anything that split, broadcast or auto did not make."""
+    """Raises ArgumentError for anything that split, broadcast or auto did not make.
+
+    Example: >>> flow.distribute.assert_is_valid_distribute(flow.distribute.split(0))
+    """
     if not isinstance(distribute, Distribute):
         raise ArgumentError(f"not a distribution: {distribute!r}; use flow.distribute.split(axis), broadcast() or auto()")

@@ -6,20 +6,32 @@ from .runtime import processes
 
 
 def get_rank() -> int:
-    """The number of this process among those of the run, from 0; 0 before ``flow.env.init()``, except under the launcher."""
+    """The number of this process among those of the run, from 0; 0 before ``flow.env.init()``, except under the launcher.
+
+    Example: >>> flow.distributed.get_rank()   # 0
+    """
     return processes.index()
 
 
 def get_world_size() -> int:
-    """How many processes the run has; 1 before ``flow.env.init()``, except under the launcher."""
+    """How many processes the run has; 1 before ``flow.env.init()``, except under the launcher.
+
+    Example: >>> flow.distributed.get_world_size()   # 1
+    """
     return processes.count()
 
 
 def get_local_rank() -> int:
-    """The number of this process among those on its machine."""
+    """The number of this process among those on its machine.
+
+    Example: >>> flow.distributed.get_local_rank()   # 0
+    """
     return processes.local_index()
 
 
 def is_multi_client() -> bool:
-    """Whether the run has several processes, each of which runs the whole script."""
+    """Whether the run has several processes, each of which runs the whole script.
+
+    Example: >>> flow.distributed.is_multi_client()   # False
+    """
     return processes.count() > 1

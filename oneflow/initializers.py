@@ -203,17 +203,26 @@ def constant_initializer(value: float = 0, dtype: dtype = dtypes.float32) -> Con
 
 
 def zeros_initializer(dtype: dtype = dtypes.float32) -> Constant:
-    """0 everywhere."""
+    """0 everywhere.
+
+    Example: >>> w = flow.get_variable("w", (8, 4), initializer=flow.zeros_initializer())
+    """
     return constant_initializer(0.0, dtype)
 
 
 def ones_initializer(dtype: dtype = dtypes.float32) -> Constant:
-    """1 everywhere."""
+    """1 everywhere.
+
+    Example: >>> w = flow.get_variable("w", (8, 4), initializer=flow.ones_initializer())
+    """
     return constant_initializer(1.0, dtype)
 
 
 def empty_initializer(dtype: dtype = dtypes.float32) -> Empty:
-    """No particular value, for variables that are loaded before they are read; they start as zeros."""
+    """No particular value, for variables that are loaded before they are read; they start as zeros.
+
+    Example: >>> w = flow.get_variable("w", (8, 4), initializer=flow.empty_initializer())
+    """
     _kind("empty_initializer", dtype)
     return Empty()
 
@@ -272,7 +281,10 @@ def truncated_normal_initializer(mean: float = 0.0, stddev: float = 1.0) -> Trun
 
 
 def truncated_normal(stddev: float = 1.0) -> TruncatedNormal:
-    """``truncated_normal_initializer`` with mean 0."""
+    """``truncated_normal_initializer`` with mean 0.
+
+    Example: >>> w = flow.get_variable("w", (8, 4), initializer=flow.truncated_normal(0.02))
+    """
     return TruncatedNormal(0.0, float(_number("truncated_normal", "stddev", stddev, at_least=0)))
 
 
@@ -307,14 +319,20 @@ def variance_scaling_initializer(
 
 
 def glorot_uniform_initializer(data_format: str = "") -> VarianceScaling:
-    """Uniform on +-sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio, 2010)."""
+    """Uniform on +-sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio, 2010).
+
+    Example: >>> w = flow.get_variable("w", (8, 4), initializer=flow.glorot_uniform_initializer())
+    """
     return VarianceScaling(
         1.0, "fan_avg", "random_uniform", _choice("xavier_uniform_initializer", "data_format", data_format, _FORMATS)
     )
 
 
 def glorot_normal_initializer(data_format: str = "") -> VarianceScaling:
-    """Normal, not truncated, of variance 2 / (fan_in + fan_out) (Glorot and Bengio, 2010)."""
+    """Normal, not truncated, of variance 2 / (fan_in + fan_out) (Glorot and Bengio, 2010).
+
+    Example: >>> w = flow.get_variable("w", (8, 4), initializer=flow.glorot_normal_initializer())
+    """
     return VarianceScaling(
         1.0, "fan_avg", "random_normal", _choice("xavier_normal_initializer", "data_format", data_format, _FORMATS)
     )

@@ -409,6 +409,7 @@ def job_summary(job: JobFunction) -> JobSummary:
     """``job.summary()``: the ops of a job with their shapes, its variables, memory and build times.
 
     Raises ArgumentError for anything that is not a job; what building the job raises.
+    Example: >>> print(flow.job_summary(job))
     """
     if not isinstance(job, JobFunction):
         refuse(ArgumentError, f"flow.job_summary needs a job function, got {job!r}"[:300])
@@ -416,5 +417,11 @@ def job_summary(job: JobFunction) -> JobSummary:
 
 
 def current_global_function_desc() -> Any:
-    """The settings of the job whose body is running: ``IsTrainable()``, ``job_config_proto``. Raises ModeError outside jobs."""
+    """The settings of the job whose body is running: ``IsTrainable()``, ``job_config_proto``. Raises ModeError outside jobs.
+
+    Example:
+      >>> @flow.global_function("predict")
+      ... def job(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+      ...     return x * 0 if flow.current_global_function_desc().IsTrainable() else x
+    """
     return current("flow.current_global_function_desc()").config.function_desc

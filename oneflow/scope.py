@@ -82,7 +82,10 @@ def device(device_tag_and_id: str) -> PlacementScope:
 
 
 def namespace(name: str) -> _ScopeContext:
-    """Names of ops and variables made inside begin with ``name-``; nested ones join: ``a-b-weight``."""
+    """Names of ops and variables made inside begin with ``name-``; nested ones join: ``a-b-weight``.
+
+    Example: >>> with flow.scope.namespace("block"): y = flow.layers.dense(x, 4, name="dense")   # block-dense-weight, ...
+    """
     if not isinstance(name, str):
         raise ArgumentError(f"flow.scope.namespace needs a str, got {name!r}")
     return _ScopeContext(f"flow.scope.namespace({name!r})", lambda scope: scope.replaced(namespace=f"{scope.namespace}{name}-"))
@@ -107,13 +110,23 @@ DistributeMirroredStrategy = mirrored_view
 
 
 def consistent_view_enabled() -> bool:
-    """Whether the consistent view is current; False outside jobs."""
+    """Whether the consistent view is current; False outside jobs.
+
+    Example:
+      >>> with flow.scope.consistent_view():
+      ...     flow.scope.consistent_view_enabled()   # True
+    """
     graph = current_or_none()
     return graph is not None and graph.scope.view == "consistent"
 
 
 def mirrored_view_enabled() -> bool:
-    """Whether the mirrored view is current; False outside jobs."""
+    """Whether the mirrored view is current; False outside jobs.
+
+    Example:
+      >>> with flow.scope.mirrored_view():
+      ...     flow.scope.mirrored_view_enabled()   # True
+    """
     graph = current_or_none()
     return graph is not None and graph.scope.view == "mirrored"
 

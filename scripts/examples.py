@@ -15,7 +15,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 import oneflow as flow
+from oneflow._source import caller
 
 NAMESPACES = """flow flow.math flow.nn flow.layers flow.losses flow.random flow.image flow.detection flow.quantization
  flow.advanced flow.experimental flow.linalg flow.system flow.keras.activations flow.keras.maths flow.regularizers flow.optimizer
@@ -168,3 +171,96 @@ def made_by(code: str) -> list[str]:
 def examples() -> dict[str, Example | None]:
     """Of everything public."""
     return {path: example(path, target) for path, target in public().items()}
+
+
+# --- as a program
+
+
+def in_a_job(made: Example) -> bool:
+    """Whether the example is the body of a job, or a program of its own."""
+    if re.search(r"^(@|class |def )", made.code, re.MULTILINE):
+        return False
+    module = getattr(made.target, "__module__", "")
+    describes = module.startswith(("oneflow.ops", "oneflow.layers")) and "gen_seed" not in made.code
+    return bool(made.inputs) or describes or bool(re.search(r"get_variable|flow\.layers\.", made.code))
+
+
+def trains(made: Example) -> bool:
+    return "minimize(" in made.code or "add_loss(" in made.code or any(i.name == "loss" for i in made.inputs)
+
+
+def body_of(made: Example) -> tuple[list[Input], list[str]]:
+    """What is fed, and the statements: variables and a loss are made, other names are fed."""
+    fed, before = [], []
+    for given in made.inputs:
+        if given.name in VARIABLES:
+            before.append(f'{given.name} = flow.get_variable("{given.name}", {given.shape}, initializer=flow.zeros_initializer())')
+        elif given.name == "loss":
+            fed.append(Input("x", (8, 4)))
+            before.append("loss = flow.math.reduce_mean(flow.layers.dense(x, 1))")
+        elif given.name == "schedule":
+            before.append("schedule = flow.optimizer.CosineScheduler(1e-3, 1000)")
+        else:
+            fed.append(given)
+    return fed, before + made.lines
+
+
+@dataclass
+class Traced:
+    """What the last statement of an example made: (name, shape, dtype, whether it can be returned, whether its size varies)."""
+
+    results: list[tuple[str, tuple[int, ...], str, bool, bool]]
+
+
+def traced(made: Example) -> Traced:
+    """Runs the example's statements on placeholders."""
+    from oneflow.dist import parse_placement
+    from oneflow.graph.graph import Graph, tracing
+    from oneflow.graph.node import Blob, Scope
+
+    fed, statements = body_of(made)
+    graph = Graph("job", train=trains(made), scope=Scope(parse_placement("cpu", "0:0")))
+    with tracing(graph):
+        scope: dict[str, Any] = {"flow": flow, "np": np}
+        for given in fed:
+            kind, source = getattr(flow, given.dtype), caller()
+            scope[given.name] = graph.add_input(given.name, given.shape, kind, "Numpy", 0, source)
+        exec(compile("\n".join(statements), __file__, "exec"), scope)  # noqa: S102 - our own docstring
+    results = []
+    for name in made_by(made.code):
+        blob = scope[name]
+        if isinstance(blob, (list, tuple)) and blob and isinstance(blob[0], Blob):
+            name, blob = f"{name}[0]", blob[0]
+        if isinstance(blob, Blob):
+            plain = blob.dtype.name not in ("tensor_buffer", "record") and not blob.is_tensor_list
+            results.append((name, blob.shape, blob.dtype.name, plain, blob.is_dynamic))
+    return Traced(results)
+
+
+def program(made: Example) -> str:
+    """What somebody writes around the example to run it."""
+    if not in_a_job(made):
+        return made.code
+    fed, statements = body_of(made)
+    parameters = []
+    for given in fed:
+        dtype = "" if given.dtype == "float32" else f", flow.{given.dtype}"
+        parameters.append(f"{given.name}: tp.Numpy.Placeholder({given.shape}{dtype})")
+    returned = [(name, "tp.ListNumpy" if varies else "tp.Numpy") for name, _, _, plain, varies in traced(made).results if plain]
+    kinds = [kind for _, kind in returned]
+    arrow = "" if not kinds else f" -> {kinds[0]}" if len(kinds) == 1 else f" -> tuple[{', '.join(kinds)}]"
+    last = [f"return {', '.join(name for name, _ in returned)}"] if returned else []
+    if len(returned) == 1 and statements[-1].startswith(f"{returned[0][0]} = "):
+        statements[-1], last = "return " + statements[-1].removeprefix(f"{returned[0][0]} = "), []
+    kind = '"train"' if trains(made) else '"predict"'
+    head = f"def job({', '.join(parameters)}){arrow}:"
+    if len(head) > 110:
+        head = "def job(\n    " + ",\n    ".join(parameters) + f",\n){arrow}:"
+    return "\n".join([f"@flow.global_function({kind})", head, *(f"    {line}" for line in statements + last)])
+
+
+def arguments(made: Example) -> list[Any]:
+    """Something to call the job with."""
+    rng = np.random.default_rng(0)
+    return [rng.uniform(0.1, 0.9, i.shape).astype(np.float32) if "float" in i.dtype
+            else rng.integers(0, 3, i.shape).astype(i.dtype) for i in body_of(made)[0]]  # fmt: skip

@@ -131,6 +131,8 @@ def get_all_variables() -> dict[str, VariableHandle]:
     """Every variable of the declared jobs, optimizer state and step counters included, by name.
 
     Starts the session and waits for what was submitted. ``handle.numpy()`` gives the current value, also later.
+
+    Example: >>> flow.get_all_variables()["w"].numpy()   # its present value
     """
     session = _session("flow.get_all_variables()")
     variables = session.variables()
@@ -227,12 +229,18 @@ def get(path: str | os.PathLike[str]) -> Values | FileValue:
 
 
 def save_dict(obj: Mapping[str, Any], save_dir: str | os.PathLike[str]) -> None:
-    """``flow.save(obj_dict, dir)``: saves named values, as ``flow.checkpoint.save(dir, obj_dict)`` does."""
+    """``flow.save(obj_dict, dir)``: saves named values, as ``flow.checkpoint.save(dir, obj_dict)`` does.
+
+    Example: >>> flow.save({"w": np.ones((8, 4), np.float32)}, "./two")
+    """
     save(save_dir, obj)
 
 
 class CheckPoint:
-    """Saves and loads all variables of the session, optimizer state and random state included."""
+    """Saves and loads all variables of the session, optimizer state and random state included.
+
+    Example: >>> flow.train.CheckPoint().save("./models")
+    """
 
     def init(self) -> None:
         """Starts the session. Variables that are not loaded begin with what their initializers draw."""
@@ -285,6 +293,10 @@ class SimpleCheckPointManager:
       prefix: what their names begin with.
     Raises:
       CheckpointExistsError: ``root_path`` is a file.
+    Example:
+      >>> manager = flow.train.SimpleCheckPointManager("./snapshots")
+      >>> manager.initialize_or_restore()
+      >>> manager.save()
     """
 
     def __init__(self, root_path: str | os.PathLike[str], prefix: str = "snapshot_"):

@@ -108,6 +108,7 @@ def enable_eager_execution(val: bool = True) -> None:
 
     Raises:
       ModeError: ``val`` is True.
+    Example: >>> flow.enable_eager_execution(False)
     """
     _outside_jobs("flow.enable_eager_execution")
     if type(val) is not bool:
@@ -118,13 +119,19 @@ def enable_eager_execution(val: bool = True) -> None:
 
 
 def InitEagerGlobalSession() -> NoReturn:
-    """``flow.InitEagerGlobalSession``: raises ModeError, as eager mode does not exist here."""
+    """``flow.InitEagerGlobalSession``: raises ModeError, as eager mode does not exist here.
+
+    Example: >>> flow.InitEagerGlobalSession()
+    """
     refuse(ModeError, "flow.InitEagerGlobalSession: eager execution is not supported: jobs are traced once and compiled",
            hint="leave the call out")  # fmt: skip
 
 
 def eager_execution_enabled() -> bool:
-    """Always False: jobs are traced once and compiled."""
+    """Always False: jobs are traced once and compiled.
+
+    Example: >>> flow.eager_execution_enabled()   # False
+    """
     return False
 
 
@@ -135,6 +142,7 @@ def inter_job_reuse_mem_strategy(strategy_str: str, job_set: Any = None, **kwarg
       strategy_str: "reuse_mem_priority", "parallelism_priority" or "custom_parallelism".
     Raises:
       ArgumentError: another strategy.
+    Example: >>> flow.inter_job_reuse_mem_strategy("reuse_mem_priority")
     """
     _outside_jobs("flow.inter_job_reuse_mem_strategy")
     strategies = ("reuse_mem_priority", "parallelism_priority", "custom_parallelism")

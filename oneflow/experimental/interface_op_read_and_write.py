@@ -23,6 +23,7 @@ def get_interface_blob_value(op_name: str) -> np.ndarray:
 
     Raises:
       ArgumentError: there is no variable of that name.
+    Example: >>> flow.experimental.get_interface_blob_value("w")   # an array of shape (8, 4)
     """
     session = default_session()
     _variable(session, "get_interface_blob_value", op_name)
@@ -38,6 +39,7 @@ def set_interface_blob_value(op_name: str, ndarray: np.ndarray) -> None:
     Raises:
       ArgumentError: there is no variable of that name, or the value is no array of its dtype.
       ShapeError: the array has another shape.
+    Example: >>> flow.experimental.set_interface_blob_value("w", np.zeros((8, 4), np.float32))
     """
     session = default_session()
     variable = _variable(session, "set_interface_blob_value", op_name)

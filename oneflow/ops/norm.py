@@ -352,7 +352,10 @@ def _instance(n: int, x: Any, eps: float, affine: bool, name: str | None) -> Blo
 
 
 def InstanceNorm1d(x: Blob, eps: float = 1e-5, affine: bool = True, name: str | None = None) -> Blob:
-    """Normalizes each channel of each sample over its spatial axis; see ``InstanceNorm2d``."""
+    """Normalizes each channel of each sample over its spatial axis; see ``InstanceNorm2d``.
+
+    Example: >>> y = flow.nn.InstanceNorm1d(x)   # (8, 3, 28) -> (8, 3, 28)
+    """
     return _instance(1, x, eps, affine, name)
 
 
@@ -372,7 +375,10 @@ def InstanceNorm2d(x: Blob, eps: float = 1e-5, affine: bool = True, name: str | 
 
 
 def InstanceNorm3d(x: Blob, eps: float = 1e-5, affine: bool = True, name: str | None = None) -> Blob:
-    """Normalizes each channel of each sample over its three spatial axes; see ``InstanceNorm2d``."""
+    """Normalizes each channel of each sample over its three spatial axes; see ``InstanceNorm2d``.
+
+    Example: >>> y = flow.nn.InstanceNorm3d(x)   # (2, 3, 8, 8, 8) -> (2, 3, 8, 8, 8)
+    """
     return _instance(3, x, eps, affine, name)
 
 

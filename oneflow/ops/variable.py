@@ -53,6 +53,7 @@ def get_variable(
       ArgumentError: name, shape, dtype or initializer is missing or of the wrong type.
       VariableConflictError: the name is declared already with another shape or dtype.
       DuplicateNameError: the name is declared already and ``reuse`` is False.
+    Example: >>> w = flow.get_variable("w", shape=(8, 4), initializer=flow.random_normal_initializer(stddev=0.02))
     """
     what = f"get_variable {name!r}"
     graph = current("flow.get_variable")

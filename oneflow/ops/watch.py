@@ -29,6 +29,7 @@ def watch(blob_watched: Blob, handler_or_prompt: Callable[[Any], None] | Any = N
         tensor) says what it is given; or a prompt that is printed before the value.
     Raises:
       ArgumentError: not a Blob, or a handler that does not take exactly one argument.
+    Example: >>> flow.watch(x, "x is")   # prints it at each call
     """
     _watch("flow.watch", blob_watched, handler_or_prompt, diff=False)
 
@@ -40,6 +41,14 @@ def watch_diff(blob_watched: Blob, handler_or_prompt: Callable[[Any], None] | An
     the loss scale. Predict jobs, and Blobs that no loss depends on, call no handler.
 
     Args and errors as in ``watch``.
+    Example:
+      >>> @flow.global_function("train")
+      ... def train(x: tp.Numpy.Placeholder((8, 4))) -> tp.Numpy:
+      ...     hidden = flow.layers.dense(x, 2, kernel_initializer=flow.ones_initializer(), name="dense")
+      ...     flow.watch_diff(hidden, lambda gradient: print(gradient.numpy()))
+      ...     loss = flow.math.reduce_mean(hidden)
+      ...     flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.1])).minimize(loss)
+      ...     return loss
     """
     _watch("flow.watch_diff", blob_watched, handler_or_prompt, diff=True)
 

@@ -30,6 +30,9 @@ class static_loss_scale(LossScalePolicy):
       loss_scale_factor: number > 0; 1 scales nothing.
     Raises:
       ArgumentError: the factor is no positive number.
+    Example:
+      >>> policy = flow.optimizer.loss_scale.static_loss_scale(1024.0)
+      >>> flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.1]), loss_scale_policy=policy).minimize(loss)
     """
 
     loss_scale_factor: float
@@ -59,6 +62,9 @@ class dynamic_loss_scale(LossScalePolicy):
       multiplier: number >= 1.
     Raises:
       ArgumentError: an argument outside its range.
+    Example:
+      >>> policy = flow.optimizer.loss_scale.dynamic_loss_scale(initial_loss_scale=2**16)
+      >>> flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.1]), loss_scale_policy=policy).minimize(loss)
     """
 
     initial_loss_scale: float = 2**30

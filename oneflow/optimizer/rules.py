@@ -87,6 +87,9 @@ class SGDW(_Momentum):
       weight_decay_excludes: regular expressions; variables in whose full name one is found do not decay.
     Raises:
       ArgumentError: an argument of another type or outside its range; includes and excludes both given.
+    Example:
+      >>> schedule = flow.optimizer.PiecewiseConstantScheduler([], [0.1])
+      >>> flow.optimizer.SGDW(schedule, weight_decay=1e-4, weight_decay_excludes=["bias"]).minimize(loss)
     """
 
     lr_scheduler: LrScheduler
@@ -211,6 +214,7 @@ class LazyAdam(_Moments):
     Args: as Adam, without ``do_bias_correction``.
     Raises:
       ArgumentError: an argument of another type or outside its range.
+    Example: >>> flow.optimizer.LazyAdam(flow.optimizer.PiecewiseConstantScheduler([], [0.1])).minimize(loss)
     """
 
     lr_scheduler: LrScheduler
@@ -242,6 +246,7 @@ class RMSProp(Optimizer):
       centered: whether the gradient's variance is used instead of its mean square.
     Raises:
       ArgumentError: an argument of another type or outside its range.
+    Example: >>> flow.optimizer.RMSProp(flow.optimizer.PiecewiseConstantScheduler([], [0.1]), centered=True).minimize(loss)
     """
 
     lr_scheduler: LrScheduler
@@ -289,6 +294,7 @@ class LARS(Optimizer):
       weight_decay, weight_decay_includes, weight_decay_excludes: as SGDW, by keyword only.
     Raises:
       ArgumentError: an argument of another type or outside its range; includes and excludes both given.
+    Example: >>> flow.optimizer.LARS(flow.optimizer.PiecewiseConstantScheduler([], [0.1]), momentum_beta=0.9).minimize(loss)
     """
 
     lr_scheduler: LrScheduler
@@ -340,6 +346,7 @@ class LAMB(_Moments):
       weight_decay, weight_decay_includes, weight_decay_excludes: as SGDW, by keyword only.
     Raises:
       ArgumentError: an argument of another type or outside its range; includes and excludes both given.
+    Example: >>> flow.optimizer.LAMB(flow.optimizer.PiecewiseConstantScheduler([], [0.1]), beta2=0.99).minimize(loss)
     """
 
     row_sparse = False  # its rate comes from norms over the whole variable

@@ -231,6 +231,7 @@ class CosineScheduler(LrScheduler):
       warmup: one of ``flow.optimizer.warmup``.
     Raises:
       ArgumentError: an argument of another type or outside its range.
+    Example: >>> schedule = flow.optimizer.CosineScheduler(0.1, steps=1000, alpha=0.01)
     """
 
     base_lr: float
@@ -265,6 +266,7 @@ class LinearCosineScheduler(LrScheduler):
       warmup: one of ``flow.optimizer.warmup``.
     Raises:
       ArgumentError: an argument of another type or outside its range.
+    Example: >>> schedule = flow.optimizer.LinearCosineScheduler(0.1, steps=1000)
     """
 
     base_lr: float
@@ -304,6 +306,7 @@ class PolynomialScheduler(LrScheduler):
       warmup: one of ``flow.optimizer.warmup``.
     Raises:
       ArgumentError: an argument of another type or outside its range.
+    Example: >>> schedule = flow.optimizer.PolynomialScheduler(0.1, steps=1000, power=2.0)
     """
 
     base_lr: float
@@ -332,7 +335,10 @@ class PolynomialScheduler(LrScheduler):
 
 
 class PolynomialSchduler(PolynomialScheduler):
-    """The old, misspelt name of PolynomialScheduler, kept for the programs that use it."""
+    """The old, misspelt name of PolynomialScheduler, kept for the programs that use it.
+
+    Example: >>> schedule = flow.optimizer.PolynomialSchduler(0.1, steps=1000, power=2.0)
+    """
 
 
 class _Falling(LrScheduler):
@@ -367,6 +373,7 @@ class ExponentialScheduler(_Falling):
       warmup: one of ``flow.optimizer.warmup``.
     Raises:
       ArgumentError: an argument of another type or outside its range.
+    Example: >>> schedule = flow.optimizer.ExponentialScheduler(0.1, steps=1000, decay_rate=0.9)
     """
 
     base_lr: float
@@ -393,6 +400,7 @@ class InverseTimeScheduler(_Falling):
       warmup: one of ``flow.optimizer.warmup``.
     Raises:
       ArgumentError: an argument of another type or outside its range.
+    Example: >>> schedule = flow.optimizer.InverseTimeScheduler(0.1, steps=100, decay_rate=0.5)
     """
 
     base_lr: float
@@ -419,6 +427,7 @@ class NaturalExpScheduler(_Falling):
       warmup: one of ``flow.optimizer.warmup``.
     Raises:
       ArgumentError: an argument of another type or outside its range.
+    Example: >>> schedule = flow.optimizer.NaturalExpScheduler(0.1, steps=100, decay_rate=0.5)
     """
 
     base_lr: float

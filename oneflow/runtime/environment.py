@@ -27,7 +27,10 @@ def start() -> None:
 
 
 def current_machine_id() -> int:
-    """The number of this process, which is its machine in placements. Raises ModeError before ``flow.env.init()``."""
+    """The number of this process, which is its machine in placements. Raises ModeError before ``flow.env.init()``.
+
+    Example: >>> flow.current_machine_id()   # 0
+    """
     needs_environment("flow.current_machine_id()")
     return processes.index()
 

@@ -243,6 +243,7 @@ def clear_default_session() -> None:
 
     Raises:
       ModeError: inside a job function.
+    Example: >>> flow.clear_default_session()   # no jobs, no variables
     """
     global _default
     if current_or_none() is not None:
@@ -256,6 +257,8 @@ def sync_default_session() -> None:
     """Waits until every submitted call, its callbacks included, has finished.
 
     Inside a callback it returns at once. Raises CallbackError where an earlier callback failed.
+
+    Example: >>> flow.sync_default_session()   # all callbacks of earlier calls have run
     """
     _default.sync()
 
@@ -272,6 +275,7 @@ def manual_seed(seed: int) -> None:
 
     Args:
       seed: an int in [0, 2**63).
+    Example: >>> flow.manual_seed(7)
     """
     global _manual_seed
     if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= seed < 1 << 63:

@@ -142,6 +142,7 @@ def config(**options: Any) -> _ScopeContext:
 
     Raises:
       ArgumentError: an unknown option, or a value of another type.
+    Example: >>> with flow.experimental.scope.config(checkpointing=True): y = flow.math.relu(x)
     """
     for name, value in options.items():
         if name not in _OPTIONS or type(value) is not _OPTIONS[name]:

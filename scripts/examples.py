@@ -27,6 +27,17 @@ NAMESPACES = """flow flow.math flow.nn flow.layers flow.losses flow.random flow.
  flow.experimental.scope flow.deprecated flow.summary flow.profiler flow.tensorrt flow.onnx flow.saved_model flow.serving
  flow.model flow.errors""".split()
 
+TYPES = {
+    "Bundle",
+    "Callback",
+    "ListListNumpy",
+    "ListNumpy",
+    "Numpy",
+    "FixedTensorDef",
+    "MirroredTensorDef",
+    "MirroredTensorListDef",
+}
+
 # What names stand for where no comment says it.
 SHAPES = {
     "labels": (8,), "logits": (8, 10), "predictions": (8,), "ids": (8,), "table": (100, 4), "rows": (8, 4), "row": (1, 4),
@@ -52,6 +63,48 @@ OF_FUNCTION: dict[str, dict[str, tuple[int, ...]]] = {
     "broadcast_like": {"like": (2, 3)},
     "ctc_loss": {"x": (20, 4, 6), "targets": (4, 5), "input_lengths": (4,), "target_lengths": (4,)},
     "KLDivLoss": {"target": (8, 4)},
+}  # fmt: skip
+# Statements that make what an example takes, in place of feeding it.
+_PAIR = "pair = flow.gen_tensor_buffer([2], [[2, 2], [2, 2]], [0.0, 1.0])"
+GIVEN: dict[str, list[str]] = {
+    "flow.tensor_buffer_to_list_of_tensors": [_PAIR],
+    "flow.tensor_buffer_to_tensor": ["images = flow.gen_tensor_buffer([2], [[224, 224, 3]] * 2, [0.0, 1.0], flow.uint8)"],
+    "flow.tensor_buffer_to_tensor_list": ["images = flow.gen_tensor_buffer([2], [[480, 640, 3]] * 2, [0.0, 1.0])"],
+    "flow.tensor_list_split": [_PAIR, "pair = flow.tensor_buffer_to_tensor_list(pair, shape=(2, 2), dtype=flow.float)"],
+    "flow.tensor_list_to_tensor_buffer": [_PAIR, "fed = flow.tensor_buffer_to_tensor_list(pair, shape=(2, 2), dtype=flow.float)"],
+    "flow.profiler.range_pop": ['flow.profiler.range_push("step")'],
+    "flow.find_or_create_module": ["class Twice(flow.nn.Module):", "    def forward(self, x):", "        return x + x"],
+    "flow.optimizer.CombinedOptimizer": [
+        'body = flow.layers.dense(x, 8, name="body")',
+        'loss = flow.math.reduce_mean(flow.layers.dense(body, 1, name="head"))',
+    ],
+}
+# What has to be there before an example that is a program of its own, or uses a session, can run.
+_JOB = [
+    "@flow.global_function()",
+    "def job(x: tp.Numpy.Placeholder((8, 4))) -> tp.Numpy:",
+    '    return x * flow.get_variable("w", (8, 4), initializer=flow.ones_initializer())',
+    "job(np.ones((8, 4), np.float32))",
+]
+_PARTS = [
+    "records = [{'dense_fields': np.ones(13, np.float32), 'label': 1}] * 64",
+    "flow.data.write_parts('train', records, parts=4)",
+]
+SETUP: dict[str, list[str]] = {
+    **dict.fromkeys(
+        (
+            "flow.get_all_variables", "flow.save", "flow.checkpoint.save", "flow.train.CheckPoint", "flow.job_summary",
+            "flow.experimental.get_interface_blob_value", "flow.experimental.set_interface_blob_value",
+            "flow.train.SimpleCheckPointManager", "flow.sync_default_session", "flow.clear_default_session",
+            "flow.experimental.get_job_set",
+        ),
+        _JOB,
+    ),
+    "flow.checkpoint.get": [*_JOB, 'flow.checkpoint.save("./lenet_models")'],
+    "flow.load": [*_JOB, 'flow.checkpoint.save("./lenet_models")'],
+    "flow.load_variables": [line.replace('"w", (8, 4)', '"dense1-bias", (10,)').replace("x * ", "") for line in _JOB],
+    "flow.data.EpochArray": ["my_batches = np.ones((3, 8, 4), np.float32)", "count = print",
+                             *[line.replace("job", "predict").replace(" -> tp.Numpy", "") for line in _JOB[:3]]],
 }  # fmt: skip
 _SHAPE = re.compile(r"(?:\b([a-z]\w*) )?(?:(u?int\d+|b?float\d+) )?\((\d[\d, ]*)\)(?: (u?int\d+|b?float\d+))?")
 
@@ -88,6 +141,8 @@ def public() -> dict[str, Any]:
         for name in dir(module) if module is not None else ():
             value = getattr(module, name)
             ours = (getattr(value, "__module__", None) or "").split(".")[0] == "oneflow"
+            if namespace == "flow.typing" and name not in TYPES:
+                continue
             if name.startswith("_") or not ours or not (inspect.isroutine(value) or inspect.isclass(value)):
                 continue
             if _belongs(namespace, value):
@@ -178,11 +233,11 @@ def examples() -> dict[str, Example | None]:
 
 def in_a_job(made: Example) -> bool:
     """Whether the example is the body of a job, or a program of its own."""
-    if re.search(r"^(@|class |def )", made.code, re.MULTILINE):
+    if re.search(r"^(@|class |def )", made.code, re.MULTILINE) or made.path in SETUP or made.path.startswith("flow.data."):
         return False
     module = getattr(made.target, "__module__", "")
     describes = module.startswith(("oneflow.ops", "oneflow.layers")) and "gen_seed" not in made.code
-    return bool(made.inputs) or describes or bool(re.search(r"get_variable|flow\.layers\.", made.code))
+    return bool(made.inputs) or describes or bool(re.search(r"get_variable|flow\.(layers|scope)\.", made.code))
 
 
 def trains(made: Example) -> bool:
@@ -191,10 +246,16 @@ def trains(made: Example) -> bool:
 
 def body_of(made: Example) -> tuple[list[Input], list[str]]:
     """What is fed, and the statements: variables and a loss are made, other names are fed."""
-    fed, before = [], []
+    fed, before = [], list(GIVEN.get(made.path, []))
+    there = made_by("\n".join(before)) if before else []
     for given in made.inputs:
-        if given.name in VARIABLES:
-            before.append(f'{given.name} = flow.get_variable("{given.name}", {given.shape}, initializer=flow.zeros_initializer())')
+        if given.name in there or f"class {given.name}(" in "\n".join(before):
+            if given.name == "loss":
+                fed.append(Input("x", (8, 4)))
+        elif given.name in VARIABLES:
+            before.append(
+                f'{given.name} = flow.get_variable("{given.name}", {given.shape}, initializer=flow.zeros_initializer())'
+            )
         elif given.name == "loss":
             fed.append(Input("x", (8, 4)))
             before.append("loss = flow.math.reduce_mean(flow.layers.dense(x, 1))")

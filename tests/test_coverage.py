@@ -19,6 +19,15 @@ def test_the_page_is_up_to_date() -> None:
     assert SCRIPT["PAGE"].read_text(encoding="utf-8") == SCRIPT["page"](), "run: python scripts/coverage.py --write"
 
 
+def test_the_api_pages_are_up_to_date() -> None:
+    script = runpy.run_path(str(Path(__file__).parent.parent / "scripts" / "write_api.py"))
+    written = {page.name: page.read_text(encoding="utf-8") for page in script["PAGES"].glob("*.md")}
+    made = script["pages"]()
+    assert written.keys() == made.keys(), "run: python scripts/write_api.py"
+    different = [name for name in made if made[name] != written[name]]
+    assert not different, f"run: python scripts/write_api.py; {different} differ"
+
+
 def test_the_reference_is_whole() -> None:
     exported = [e for e in ENTRIES if e.section.startswith("flow") and not e.owner]
     assert len(exported) == 503  # what OneFlow 0.3.4 exports

@@ -119,10 +119,7 @@ def enable_eager_execution(val: bool = True) -> None:
 
 
 def InitEagerGlobalSession() -> NoReturn:
-    """``flow.InitEagerGlobalSession``: raises ModeError, as eager mode does not exist here.
-
-    Example: >>> flow.InitEagerGlobalSession()
-    """
+    """``flow.InitEagerGlobalSession``: raises ModeError, as eager mode does not exist here."""
     refuse(ModeError, "flow.InitEagerGlobalSession: eager execution is not supported: jobs are traced once and compiled",
            hint="leave the call out")  # fmt: skip
 

@@ -12,7 +12,7 @@ def enable_typing_check(val: bool = True) -> None:
 
     Args:
       val: False lifts the demand.
-    Example: >>> flow.experimental.enable_typing_check(True)
+    Example: >>> flow.experimental.enable_typing_check(False)
     """
     if type(val) is not bool:
         refuse(ArgumentError, f"flow.experimental.enable_typing_check takes a bool, got {val!r}")

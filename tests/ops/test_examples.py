@@ -1,86 +1,87 @@
-"""The example in every docstring is run, on the shapes that its comment tells."""
+"""The example in every docstring is run: those of ops on placeholders, the others as they stand; thoroughly, as programs."""
 
 from __future__ import annotations
 
-import ast
-import builtins
-import importlib
+import contextlib
 import inspect
-import re
+import io
+import sys
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
-from table import trace
 
 import oneflow as flow
-from oneflow import _dtype as dtypes
-from oneflow.graph.node import Blob
+import oneflow.typing as tp
 
-MODULES = "array binary constant elementwise indexing matrix padding reduce scatter slicing sorting"
-FUNCTIONS = [
-    pytest.param(function, id=f"{module}.{name}")
-    for module in MODULES.split()
-    for name, function in vars(importlib.import_module(f"oneflow.ops.{module}")).items()
-    if callable(function) and not name.startswith("_") and not inspect.isclass(function)
-    and getattr(function, "__module__", "") == f"oneflow.ops.{module}" and ">>>" in (function.__doc__ or "")
-]  # fmt: skip
-INTEGERS = {"labels", "predictions_of", "ids", "indices", "places", "padding", "best", "targets"}
-SHAPES = {
-    "a": (2, 3), "b": (2, 3), "labels": (2,), "predictions": (2,), "logits": (2, 10), "row": (1, 3), "rows": (4,
-        3), "ids": (4,), "table": (4, 3),
-    "like": (2, 3), "other": (2, 1), "places": (3, 1), "best": (2, 5), "counter": (2, 3), "scores": (2, 4, 4), "padding": (2, 4,
-        4),
-    "params": (4, 3),
-}  # fmt: skip
-VARIABLES = {"counter", "table"}
+sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
+import examples  # noqa: E402
 
-
-def _example(function: Any) -> tuple[str, list[tuple[int, ...]], tuple[int, ...] | None]:
-    (line,) = re.findall(r">>> (.*)", function.__doc__)
-    code, _, comment = line.partition("   # ")
-    before, arrow, after = comment.partition("->")
-    shapes = [tuple(ast.literal_eval(s)) for s in re.findall(r"\(\d[\d, ]*\)", before)]
-    result = re.fullmatch(r"\s*(\(\d[\d, ]*\))", after)
-    return code, shapes if arrow else [], ast.literal_eval(result[1]) if result else None
+FOUND = examples.examples()
+EXAMPLES = {path: made for path, made in FOUND.items() if made is not None}
+IN_JOBS = {path: made for path, made in EXAMPLES.items() if examples.in_a_job(made)}
+ALONE = {path: made for path, made in EXAMPLES.items() if path not in IN_JOBS}
+# Namespaces and classes for which an example says nothing that the sentence does not.
+UNSHOWN = ("flow.errors.", "flow.unittest.", "flow.sysconfig.", "flow.typing.", "flow.config.", "flow.env.", "flow.deprecated.",
+           "flow.data.", "flow.tensorrt.")  # fmt: skip
+BASES = """flow.Blob flow.dtype flow.scope.View flow.scope.PlacementScope flow.distribute.Distribute flow.regularizers.L1L2
+ flow.optimizer.warmup.WarmupConf flow.optimizer.grad_clipping.ClipGradientConf flow.optimizer.loss_scale.LossScalePolicy
+ flow.optimizer.loss_scale.policy_of flow.scope.DistributeConsistentStrategy flow.scope.DistributeMirroredStrategy
+ flow.scope.graph_scope flow.scope.current_scope flow.scope.device flow.experimental.name_scope flow.function
+ flow.InitEagerGlobalSession""".split()
+UNFED = {
+    "flow.data.PartWriter",
+    "flow.data.RecordSource",
+    "flow.data.read_part",
+    "flow.data.write_parts",
+    "flow.data.part_paths",
+}  # see tests/data/
+NOT_BUILT = {"flow.argwhere", "flow.nonzero"}
 
 
-@pytest.mark.parametrize("function", FUNCTIONS)
-def test_example(function: Any) -> None:
-    code, shapes, result = _example(function)
-    tree = ast.parse(code)
-    loaded = sorted(
-        (n for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)), key=lambda n: n.col_offset
-    )
-    names = [n for n in dict.fromkeys(node.id for node in loaded) if n != "flow" and not hasattr(builtins, n)]
-    given = dict(zip(names, shapes, strict=False))
-    if function.__name__ in ("equal", "not_equal"):
-        integers = {"labels", "predictions"}
-    else:
-        integers = INTEGERS
-    sizes = [given.get(n, SHAPES.get(n, (2, 3))) for n in names]
-    kinds = [np.int32 if n in integers else np.float32 for n in names]
+def _execute(code: str) -> dict[str, Any]:
+    """Runs a program; ``inspect`` finds its source, as it would that of a file."""
+    module = ModuleType("example")
+    module.__dict__.update(flow=flow, tp=tp, np=np)
+    with contextlib.redirect_stdout(io.StringIO()):
+        exec(compile(code, "<example>", "exec"), module.__dict__)  # noqa: S102 - our own docstring
+    return module.__dict__
 
-    def body(*blobs: Blob) -> Blob:
-        scope = {"flow": flow, **dict(zip(names, blobs, strict=True))}
-        for name, shape in zip(names, sizes, strict=True):
-            if name in VARIABLES:
-                scope[name] = flow.get_variable(name, shape, initializer=flow.zeros_initializer())
-        if "flow.experimental" in code or "flow.system" in code:  # names that the modules only pass on
-            scope[function.__name__] = function
-            exec(re.sub(r"flow\.\w+\.\w+\(", f"{function.__name__}(", code, count=1), scope)  # noqa: S102
-        else:
-            exec(code, scope)  # noqa: S102 - our own docstring
-        made = next(
-            (scope[t.id] for n in tree.body if isinstance(n, ast.Assign) for t in n.targets if isinstance(t, ast.Name)), blobs[:1]
-        )
-        return made
 
-    if function.__name__ in ("argwhere", "nonzero"):
-        with pytest.raises(NotImplementedError):
-            trace(body, list(zip(sizes, kinds, strict=True)))
-        return
-    _, made = trace(body, list(zip(sizes, kinds, strict=True)))
-    if result is not None:
-        assert made[0].shape == result
-    assert all(isinstance(b.dtype, dtypes.dtype) for b in made)
+def test_everything_public_has_an_example() -> None:
+    without = [p for p, made in FOUND.items() if made is None and not p.startswith(UNSHOWN) and p not in BASES]
+    assert not without, f"no example in the docstrings of {without}"
+
+
+def test_everything_public_is_documented() -> None:
+    assert not [path for path, value in examples.public().items() if not inspect.getdoc(value)]
+
+
+@pytest.mark.parametrize("path", sorted(IN_JOBS.keys() - NOT_BUILT))
+def test_example_of_an_op(path: str) -> None:
+    made = IN_JOBS[path]
+    results = examples.traced(made).results
+    if made.result is not None:
+        assert results[0][1] == made.result
+    if made.lines[-1].startswith("y = "):
+        assert results, "the example gives no Blob"
+
+
+@pytest.mark.parametrize("path", sorted(ALONE.keys() - UNFED))
+def test_example_on_its_own(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    _execute("\n".join([*examples.SETUP.get(path, []), *ALONE[path].lines]))
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("path", sorted(IN_JOBS.keys() - NOT_BUILT))
+def test_example_as_a_program(path: str) -> None:
+    made = IN_JOBS[path]
+    if path == "flow.scope.placement":
+        flow.config.gpu_device_num(4)  # virtual ones will do
+    job = _execute(examples.program(made))["job"]
+    with contextlib.redirect_stdout(io.StringIO()):
+        job(*examples.arguments(made))
+        flow.sync_default_session()

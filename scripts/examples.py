@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import ast
 import builtins
+import contextlib
 import inspect
 import re
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -43,7 +45,20 @@ SHAPES = {
     "labels": (8,), "logits": (8, 10), "predictions": (8,), "ids": (8,), "table": (100, 4), "rows": (8, 4), "row": (1, 4),
     "places": (3, 1), "counter": (1,), "scores": (2, 8, 8), "padding": (2, 8, 8), "images": (8, 3, 6, 6), "loss": (1,),
 }  # fmt: skip
-INTEGERS = {"labels", "predictions", "ids", "places", "padding", "best", "targets", "keys", "input_lengths", "target_lengths"}
+INTEGERS = {
+    "labels",
+    "predictions",
+    "ids",
+    "places",
+    "padding",
+    "best",
+    "targets",
+    "keys",
+    "input_lengths",
+    "target_lengths",
+    "new_size",
+}
+INTEGERS.add("new_size")
 VARIABLES = {"counter", "table"}
 IMAGE = {"x": (8, 3, 28, 28)}
 OF_FUNCTION: dict[str, dict[str, tuple[int, ...]]] = {
@@ -63,6 +78,11 @@ OF_FUNCTION: dict[str, dict[str, tuple[int, ...]]] = {
     "broadcast_like": {"like": (2, 3)},
     "ctc_loss": {"x": (20, 4, 6), "targets": (4, 5), "input_lengths": (4,), "target_lengths": (4,)},
     "KLDivLoss": {"target": (8, 4)},
+    "object_bbox_flip": {"new_size": (8, 2)},
+    "object_bbox_scale": {"scale": (8, 2)},
+    "object_segmentation_polygon_flip": {"new_size": (8, 2)},
+    "object_segmentation_polygon_scale": {"scale": (8, 2)},
+    "object_segmentation_polygon_to_mask": {"new_size": (8, 2)},
 }  # fmt: skip
 # Statements that make what an example takes, in place of feeding it.
 _PAIR = "pair = flow.gen_tensor_buffer([2], [[2, 2], [2, 2]], [0.0, 1.0])"
@@ -79,16 +99,27 @@ GIVEN: dict[str, list[str]] = {
         'loss = flow.math.reduce_mean(flow.layers.dense(body, 1, name="head"))',
     ],
 }
+_IMAGES = "images = flow.gen_tensor_buffer([{0}], [[256, 320, 3]] * {0}, [0.0] * {0}, {1})"
+_READ = 'flow.data.ofrecord_reader("./train", batch_size=8, data_part_num=4)'
+GIVEN["flow.image.CropMirrorNormalize"] = [_IMAGES.format(32, "flow.uint8")]
+MADE = {  # the same by name, in the namespaces of data
+    "images": _IMAGES.format(8, "flow.float"),
+    "records": f"records = {_READ}",
+    "encoded": f'encoded = flow.data.OFRecordBytesDecoder({_READ}, "encoded")',
+    "boxes": "boxes = flow.gen_tensor_buffer([8], [[5, 4]] * 8, [1.0] * 8)",
+    "polygons": "polygons = flow.gen_tensor_buffer([8], [[12, 2]] * 8, [1.0] * 8)",
+    "flip_code": "flip_code = flow.random.CoinFlip(8)",
+    "examples": 'examples = flow.data.onerec_reader(["a.onerec", "b.onerec"], batch_size=8)',
+    "index": "index = flow.gen_tensor_buffer([8], [[12, 3]] * 8, [0.0] * 8, flow.int32)",
+}
+DATA = ("flow.image.", "flow.detection.", "flow.data.")
+
 # What has to be there before an example that is a program of its own, or uses a session, can run.
 _JOB = [
     "@flow.global_function()",
     "def job(x: tp.Numpy.Placeholder((8, 4))) -> tp.Numpy:",
     '    return x * flow.get_variable("w", (8, 4), initializer=flow.ones_initializer())',
     "job(np.ones((8, 4), np.float32))",
-]
-_PARTS = [
-    "records = [{'dense_fields': np.ones(13, np.float32), 'label': 1}] * 64",
-    "flow.data.write_parts('train', records, parts=4)",
 ]
 SETUP: dict[str, list[str]] = {
     **dict.fromkeys(
@@ -223,6 +254,27 @@ def made_by(code: str) -> list[str]:
     return [t.id for target in targets for t in ast.walk(target) if isinstance(t, ast.Name)]
 
 
+FILES = """
+from oneflow.core.record import record_pb2 as pb
+coded = flow.data.images.encode(np.zeros((48, 64, 3), np.uint8), ".png")
+number = pb.Feature(int32_list=pb.Int32List(value=[1]))
+feature = {"encoded": pb.Feature(bytes_list=pb.BytesList(value=[coded])), "class/label": number, "label": number}
+records = [pb.OFRecord(feature=feature)] * 64
+record = records[0]
+for directory in ("train", "ofrecords"):
+    flow.data.write_parts(directory, records, parts=4)
+"""
+
+
+@contextlib.contextmanager
+def prepared(made: Example) -> Iterator[None]:
+    """A working directory with the files that examples about data read."""
+    with tempfile.TemporaryDirectory() as directory, contextlib.chdir(directory):
+        if made.path.startswith(DATA):
+            exec(compile(FILES, __file__, "exec"), {"flow": flow, "np": np})  # noqa: S102
+        yield
+
+
 def examples() -> dict[str, Example | None]:
     """Of everything public."""
     return {path: example(path, target) for path, target in public().items()}
@@ -233,9 +285,11 @@ def examples() -> dict[str, Example | None]:
 
 def in_a_job(made: Example) -> bool:
     """Whether the example is the body of a job, or a program of its own."""
-    if re.search(r"^(@|class |def )", made.code, re.MULTILINE) or made.path in SETUP or made.path.startswith("flow.data."):
+    if re.search(r"^(@|class |def )", made.code, re.MULTILINE) or made.path in SETUP:
         return False
     module = getattr(made.target, "__module__", "")
+    if module.startswith("oneflow.data"):
+        return False
     describes = module.startswith(("oneflow.ops", "oneflow.layers")) and "gen_seed" not in made.code
     return bool(made.inputs) or describes or bool(re.search(r"get_variable|flow\.(layers|scope)\.", made.code))
 
@@ -252,6 +306,8 @@ def body_of(made: Example) -> tuple[list[Input], list[str]]:
         if given.name in there or f"class {given.name}(" in "\n".join(before):
             if given.name == "loss":
                 fed.append(Input("x", (8, 4)))
+        elif given.name in MADE and made.path.startswith(DATA):
+            before.append(MADE[given.name])
         elif given.name in VARIABLES:
             before.append(
                 f'{given.name} = flow.get_variable("{given.name}", {given.shape}, initializer=flow.zeros_initializer())'

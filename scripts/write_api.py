@@ -10,6 +10,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import examples  # noqa: E402
+import oneflow as flow  # noqa: E402
 
 PAGES = Path(__file__).resolve().parent.parent / "docs" / "api"
 _SECTION = re.compile(
@@ -80,14 +81,15 @@ def entry(path: str, value: Any, also: list[str]) -> list[str]:
     shown = examples.example(path, value)
     if shown is not None:
         try:
-            code = examples.program(shown)
-            if examples.in_a_job(shown):
-                results = examples.traced(shown).results
+            with examples.prepared(shown):
+                code = examples.program(shown)
+                results = examples.traced(shown).results if examples.in_a_job(shown) else []
+            if results:
                 notes = [
                     f"{name}: {dtype} {shape}" if len(results) > 1 else f"{dtype} {shape}" for name, shape, dtype, _, _ in results
                 ]
-                code += f"\n# gives {', '.join(notes)}" if notes else ""
-        except NotImplementedError:  # an op that says that it is not there yet
+                code += f"\n# gives {', '.join(notes)}"
+        except flow.errors.OneFlowError:  # tests/ops/test_examples.py tells which and why
             code = shown.code
         rows += ["```python", code, "```", ""]
     return rows

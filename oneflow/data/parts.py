@@ -42,7 +42,7 @@ def part_paths(directory: Path, count: int, prefix: str = "part-", suffix_length
     Raises:
       ArgumentError: an argument of the wrong type or range.
       PartNotFoundError: the directory or a part is not there; says which parts are.
-    Example: >>> flow.data.part_paths("imagenet/train", 256, suffix_length=5)
+    Example: >>> flow.data.part_paths("train", 4)
     """
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         refuse(ArgumentError, f"data_part_num must be an int > 0, got {count!r}")
@@ -200,7 +200,7 @@ def read_part(path: Path, chunk_bytes: int = CHUNK) -> Iterator[Records]:
     Raises:
       PartNotFoundError: there is no such file.
       RecordError: the file is empty, truncated or damaged; names record and offset.
-    Example: >>> sum(len(records) for records in flow.data.read_part("part-0"))
+    Example: >>> sum(len(records) for records in flow.data.read_part("train/part-0"))
     """
     with PartFile(path) as part:
         offset = record = 0

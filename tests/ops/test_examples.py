@@ -31,13 +31,7 @@ BASES = """flow.Blob flow.dtype flow.scope.View flow.scope.PlacementScope flow.d
  flow.optimizer.loss_scale.policy_of flow.scope.DistributeConsistentStrategy flow.scope.DistributeMirroredStrategy
  flow.scope.graph_scope flow.scope.current_scope flow.scope.device flow.experimental.name_scope flow.function
  flow.InitEagerGlobalSession""".split()
-UNFED = {
-    "flow.data.PartWriter",
-    "flow.data.RecordSource",
-    "flow.data.read_part",
-    "flow.data.write_parts",
-    "flow.data.part_paths",
-}  # see tests/data/
+UNFED = {f"flow.data.{n}" for n in "coco_reader onerec_reader OneRecDecoder".split()}  # read files that tests/host/ makes
 NOT_BUILT = {"flow.argwhere", "flow.nonzero"}
 
 
@@ -62,26 +56,28 @@ def test_everything_public_is_documented() -> None:
 @pytest.mark.parametrize("path", sorted(IN_JOBS.keys() - NOT_BUILT))
 def test_example_of_an_op(path: str) -> None:
     made = IN_JOBS[path]
-    results = examples.traced(made).results
+    with examples.prepared(made):
+        results = examples.traced(made).results
     if made.result is not None:
         assert results[0][1] == made.result
     if made.lines[-1].startswith("y = "):
         assert results, "the example gives no Blob"
 
 
-@pytest.mark.parametrize("path", sorted(ALONE.keys() - UNFED))
+@pytest.mark.parametrize("path", sorted(ALONE))
 def test_example_on_its_own(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = [examples.FILES] if path.startswith("flow.data.") else []
     monkeypatch.chdir(tmp_path)
-    _execute("\n".join([*examples.SETUP.get(path, []), *ALONE[path].lines]))
+    _execute("\n".join([*before, *examples.SETUP.get(path, []), *ALONE[path].lines]))
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("path", sorted(IN_JOBS.keys() - NOT_BUILT))
+@pytest.mark.parametrize("path", sorted(IN_JOBS.keys() - NOT_BUILT - UNFED))
 def test_example_as_a_program(path: str) -> None:
     made = IN_JOBS[path]
     if path == "flow.scope.placement":
         flow.config.gpu_device_num(4)  # virtual ones will do
-    job = _execute(examples.program(made))["job"]
-    with contextlib.redirect_stdout(io.StringIO()):
+    with examples.prepared(made), contextlib.redirect_stdout(io.StringIO()):
+        job = _execute(examples.program(made))["job"]
         job(*examples.arguments(made))
         flow.sync_default_session()

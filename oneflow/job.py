@@ -7,6 +7,7 @@ import inspect
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate
 from time import perf_counter
 from typing import Any
 
@@ -27,7 +28,7 @@ from .graph.graph import Graph, current, current_or_none, tracing
 from .graph.node import Blob, Scope
 from .initializers import from_conf as initializer_from_conf
 from .layers.quantization import AwareTraining
-from .local import LocalTensor, LocalTensorList, pieces
+from .local import LocalTensor, LocalTensorList, pieces, up_to
 from .optimizer.dict_config import optimizer_from_config
 from .runtime import devices
 from .runtime.dispatch import dispatcher
@@ -140,7 +141,8 @@ class JobFunction:
             self._legacy_objective(graph)
             finish(graph)
         devices.check_placements(graph, strict=Resource.strict_devices)
-        made = plan(graph, leaves, native_ops=Resource.enable_native_cpu)
+        fetches = [*leaves, *(blob.extent.count for blob in leaves if blob.extent is not None)]
+        made = plan(graph, fetches, native_ops=Resource.enable_native_cpu)
         storages = {v.name: storage_of(v, graph, made.replicated) for v in graph.variables.values()}
         session.declare_variables(self, graph.variables.values(), storages)
         self._feeds = Feeds(self.name, graph.inputs, structure)
@@ -149,7 +151,7 @@ class JobFunction:
         self._gives_nothing = returned is None and not self._returns.callback
         self._asynchronous = self._gives_nothing or self._returns.callback or not self._returns.annotated
         if made.host:
-            stage = HostStage(graph, made.host, made.feeds, leaves, lambda: session.seed)
+            stage = HostStage(graph, made.host, made.feeds, fetches, lambda: session.seed)
             session.add_host_stage(self.name, stage)
             weakref.finalize(self, stage.close, wait=False).atexit = False
             self._hosted = Hosted(stage, session.store, None if made.is_empty else self._executable_for)
@@ -317,11 +319,14 @@ def _number(graph: Graph, blob: Blob) -> int:
 
 
 def _converter(leaves: list[Blob], rebuild: Callable[[list[Any]], Any], kinds: list[str]) -> Callable[[Any], Any]:
-    """From fetched device arrays to what the call gives."""
+    """From fetched device arrays to what the call gives. Behind the leaves come the counts of those that have an extent."""
     if not leaves:
         return lambda arrays: rebuild([])
     each = [_leaf_converter(kind, blob) for kind, blob in zip(kinds, leaves, strict=True)]
     probe = object()
+    if any(blob.extent is not None for blob in leaves):
+        cut = _cutter(leaves, kinds)
+        return lambda arrays: rebuild([convert(array) for convert, array in zip(each, cut(arrays), strict=True)])
     if len(each) == 1 and rebuild([probe]) is probe:
         only = each[0]
         return lambda arrays: only(arrays[0])
@@ -331,6 +336,19 @@ def _converter(leaves: list[Blob], rebuild: Callable[[list[Any]], Any], kinds: l
 def on_host(value: Any) -> Any:
     """The value in this process's memory; a tuple of arrays has tensors of different shapes."""
     return tuple(map(to_numpy, value)) if isinstance(value, tuple) else to_numpy(value)
+
+
+def _cutter(leaves: list[Blob], kinds: list[str]) -> Callable[[Any], list[Any]]:
+    """From arrays and counts to arrays of their true sizes. A static Blob with an extent keeps its shape as tp.Numpy."""
+    is_cut = [b.extent is not None and kind != "Numpy" for b, kind in zip(leaves, kinds, strict=True)]
+    places = list(accumulate((b.extent is not None for b in leaves), initial=len(leaves)))
+
+    def cut(arrays: Any) -> list[Any]:
+        return [
+            up_to(arrays[places[i]], arrays[i], blob) if is_cut[i] else arrays[i] for i, blob in enumerate(leaves)
+        ]  # fmt: skip
+
+    return cut
 
 
 def _leaf_converter(kind: str, blob: Blob) -> Callable[[Any], Any]:

@@ -22,6 +22,16 @@ def pieces(value: Any, blob: Blob) -> list[np.ndarray]:
     return [whole.copy() for _ in range(blob.parallel_size)]  # the same on every device
 
 
+def up_to(count: Any, value: Any, blob: Blob) -> Any:
+    """What holds values of a Blob whose size ``count`` tells; in the mirrored view a tuple, one a device."""
+    assert blob.extent is not None
+    before = (slice(None),) * blob.extent.axis
+    if not blob.is_mirrored:
+        return np.asarray(value)[(*before, slice(int(np.asarray(count).reshape(-1)[0])))]
+    sizes = [int(n.reshape(-1)[0]) for n in pieces(count, blob.extent.count)]
+    return tuple(piece[(*before, slice(n))] for piece, n in zip(pieces(value, blob), sizes, strict=True))
+
+
 class LocalTensor(np.lib.mixins.NDArrayOperatorsMixin):
     """A value a job returned, in this process's memory. Used as an array it behaves like ``numpy()``.
 

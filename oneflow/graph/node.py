@@ -51,6 +51,19 @@ class Scope:
         return replace(self, **changes)
 
 
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How much of one axis of a Blob holds values, where that depends on data.
+
+    ``count`` is an int32 Blob of shape (1,): the true size. What lies behind it on ``axis`` is of no meaning, neither as a
+    value nor as a gradient. ``others_vary``: the other axes vary, too, with what a call is fed.
+    """
+
+    axis: int
+    count: Blob
+    others_vary: bool = False
+
+
 @dataclass(slots=True, eq=False)
 class Node:
     """One op of a job: what it computes, from what, under which name, and the user's line that asked for it.
@@ -88,7 +101,18 @@ class Blob:
     that would need a number now (``if``, ``float()``, iteration, NumPy functions) raises BlobUseError.
     """
 
-    __slots__ = ("node", "index", "shape", "dtype", "batch_axis", "distribute", "is_dynamic", "is_tensor_list", "_suffix")
+    __slots__ = (
+        "node",
+        "index",
+        "shape",
+        "dtype",
+        "batch_axis",
+        "distribute",
+        "is_dynamic",
+        "is_tensor_list",
+        "extent",
+        "_suffix",
+    )
 
     # ops/operators.py fills this in, so that the graph needs to know no op
     operator: ClassVar[Callable[[str, Any, Any], Blob]]
@@ -104,6 +128,7 @@ class Blob:
         batch_axis: int | None = None,
         is_dynamic: bool = False,
         is_tensor_list: bool = False,
+        extent: Extent | None = None,
     ):
         self.node = node
         self.index = index
@@ -113,6 +138,7 @@ class Blob:
         self.distribute = dist.auto()
         self.is_dynamic = is_dynamic
         self.is_tensor_list = is_tensor_list
+        self.extent = extent
         self._suffix = suffix
 
     # --- what is known about it
@@ -173,7 +199,7 @@ class Blob:
         dist.assert_is_valid_distribute(distribute)
         twin = Blob(
             self.node, self.index, self.shape, self.dtype, suffix=self._suffix, batch_axis=self.batch_axis,
-            is_dynamic=self.is_dynamic, is_tensor_list=self.is_tensor_list,
+            is_dynamic=self.is_dynamic, is_tensor_list=self.is_tensor_list, extent=self.extent,
         )  # fmt: skip
         twin.distribute = distribute
         return twin
@@ -190,9 +216,17 @@ class Blob:
         """Whether both stand for the same value, in the same layout."""
         return self.node is other.node and self.index == other.index and self.distribute == other.distribute
 
+    @property
+    def is_counted(self) -> bool:
+        """Whether its size depends on data: whoever reads it must look at ``extent``."""
+        return self.is_dynamic and self.extent is not None
+
     def describe(self) -> str:
-        """``float32[8, 128]``, as error messages write it."""
-        return f"{self.dtype.name}[{', '.join(map(str, self.shape))}]"
+        """``float32[8, 128]``, as error messages write it; ``float32[<=8, 128]`` where data decide how many of the 8 count."""
+        sizes = [str(size) for size in self.shape]
+        if self.is_dynamic and self.extent is not None:
+            sizes[self.extent.axis] = f"<={sizes[self.extent.axis]}"
+        return f"{self.dtype.name}[{', '.join(sizes)}]"
 
     def __repr__(self) -> str:
         return f"<Blob {self.op_name!r} {self.describe()} of job {self.job_name!r}, made at {self.source}>"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -90,6 +91,29 @@ def broadcast_to(x: Array, shape: tuple[int, ...]) -> Array:
     kept = [i for i, size in enumerate(x.shape) if size == shape[i + offset]]  # size-1 axes are dropped, then re-made
     squeezed = lax.reshape(x, tuple(x.shape[i] for i in kept)) if len(kept) < x.ndim else x
     return lax.broadcast_in_dim(squeezed, shape, tuple(i + offset for i in kept))
+
+
+def groups_of_axes(old: Sequence[int], new: Sequence[int]) -> list[tuple[list[int], list[int]]]:
+    """The smallest runs of axes of two shapes, of as many elements in all, that hold equally many: (of old, of new).
+
+    (8, 3, 4) and (8, 12) have the runs ([0], [0]) and ([1, 2], [1]). Sizes are > 0.
+    """
+    groups: list[tuple[list[int], list[int]]] = []
+    i = j = 0
+    while i < len(old) or j < len(new):
+        if i == len(old) or j == len(new):  # ones at the end
+            groups[-1][0].extend(range(i, len(old)))
+            groups[-1][1].extend(range(j, len(new)))
+            break
+        first_i, first_j, a, b = i, j, old[i], new[j]
+        i, j = i + 1, j + 1
+        while a != b:
+            if a < b:
+                a, i = a * old[i], i + 1
+            else:
+                b, j = b * new[j], j + 1
+        groups.append((list(range(first_i, i)), list(range(first_j, j))))
+    return groups
 
 
 def sum_to(g: Array, shape: tuple[int, ...]) -> Array:

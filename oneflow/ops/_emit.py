@@ -25,6 +25,9 @@ OPS: dict[str, OpDef] = {}
 LARGEST = 2**31 - 1  # of sizes, strides, positions: XLA counts in int32 in many places
 MOST_ELEMENTS = 2**40  # of one Blob: a terabyte of bytes is a mistake
 
+# What emits ops that are given Blobs whose size depends on data. _counted_rules.py fills this in; without it there are none
+treat_counted: Callable[..., tuple[Blob, ...]] | None = None
+
 
 def op(
     name: str | None = None,
@@ -124,6 +127,16 @@ def _emit(op: OpDef, inputs: tuple[Blob, ...], name: str | None, prefix: str | N
         inputs = tuple([in_current_view(graph, x) for x in inputs])
     if graph.adapt_inputs is not None:
         inputs = graph.adapt_inputs(op, inputs)
+    if any(x.is_counted for x in inputs):
+        assert treat_counted is not None
+        return treat_counted(what, op, inputs, name, prefix, attrs)
+    return add_node(what, op, inputs, name, prefix, attrs)
+
+
+def add_node(
+    what: str, op: OpDef, inputs: tuple[Blob, ...], name: str | None, prefix: str | None, attrs: dict[str, Any]
+) -> tuple[Blob, ...]:
+    """Adds the node itself; ``what`` is how errors call it."""
     problem: Exception | None = None
     try:
         outputs = infer(op, inputs, attrs)
@@ -141,8 +154,8 @@ def _emit(op: OpDef, inputs: tuple[Blob, ...], name: str | None, prefix: str | N
     axes = [(b.batch_axis, b.shape[b.batch_axis]) for b in inputs if b.batch_axis >= 0]
     first = outputs[0][0] if outputs else ()
     batch_axis = next((axis for axis, size in axes if axis < len(first) and first[axis] == size), None)
-    node = graph.add(
-        op, inputs, attrs, outputs, name=name, prefix=prefix or _camel(op.name),
+    node = current(what).add(
+        op, inputs, attrs, outputs, name=name, prefix=prefix or camel(op.name),
         batch_axis=batch_axis, is_dynamic=any(b.is_dynamic for b in inputs),
     )  # fmt: skip
     return node.outputs
@@ -162,7 +175,8 @@ def emit_many(op: OpDef, *inputs: Blob, name: str | None = None, prefix: str | N
     return _emit(op, inputs, name, prefix, attrs)
 
 
-def _camel(name: str) -> str:
+def camel(name: str) -> str:
+    """``gather_nd`` as the prefix of names, ``GatherNd``."""
     return "".join(part.capitalize() for part in name.split("_"))
 
 

@@ -52,6 +52,9 @@ def emit_host(
     what = f"{op.name} {name!r}" if name is not None else op.name
     if name is not None and not isinstance(name, str):
         fail(ArgumentError, what, f"name must be a str, got {name!r}")
+    if any(b.is_counted for b in inputs):
+        fail(ShapeError, what, "it runs on the host before the step, which finds out sizes that depend on data", inputs,
+             "flow.cast_to_static_shape(blob) gives it its full size, 0 behind the true one")  # fmt: skip
     node = current(what).add(
         op, inputs, attrs, list(outputs), name=name, prefix=prefix, batch_axis=0, is_dynamic=is_dynamic,
         is_tensor_list=is_tensor_list,

@@ -11,7 +11,7 @@ from ..dist import Distribute
 from ..errors import ArgumentError, AxisError, DtypeError, ModeError, ShapeError
 from ..graph.graph import OP_VARIABLE, current
 from ..graph.node import INVALID_AXIS, Blob
-from ._arrays import Array, broadcast_to, common_shape, label, sum_to
+from ._arrays import Array, broadcast_to, common_shape, groups_of_axes, label, sum_to
 from ._emit import emit, fail, op, want
 
 # --- reshape
@@ -23,9 +23,27 @@ def _reshape(x: Array, *, shape: tuple[int, ...]) -> Array:
 
 
 @op("dynamic_reshape")
-def _dynamic_reshape(x: Array, *, shape: tuple[int, ...]) -> Array:
-    rest = math.prod(size for size in shape if size != -1)
-    return lax.reshape(x, tuple(x.size // rest if size == -1 else size for size in shape))
+def _dynamic_reshape(x: Array, *, shape: tuple[int, ...], bound: tuple[int, ...], free: int | None) -> Array:
+    """x, whose largest shape is ``bound``, in what ``shape`` is then; ``free`` is where the user wrote -1."""
+    if x.shape == bound:
+        return lax.reshape(x, shape)
+    if free == 0:  # the other sizes were written as they are wanted
+        return lax.reshape(x, (_filling(x.shape, shape, x.size, list(range(len(shape))), 0), *shape[1:]))
+    sizes = list(shape)
+    for before, after in groups_of_axes(bound, shape):
+        if any(x.shape[a] != bound[a] for a in before):
+            place = free if free in after else next((a for a in after if shape[a] != 1), after[0])
+            sizes[place] = _filling(x.shape, shape, math.prod(x.shape[a] for a in before), after, place)
+    return lax.reshape(x, tuple(sizes))
+
+
+def _filling(found: tuple[int, ...], shape: tuple[int, ...], total: int, axes: Sequence[int], place: int) -> int:
+    """The size on axis ``place`` with which ``axes`` hold ``total`` elements."""
+    rest = math.prod(shape[a] for a in axes if a != place)
+    if total % rest:
+        shown = [-1 if a == place else size for a, size in enumerate(shape)]
+        raise ValueError(f"an array of shape {found} cannot be reshaped to {shown}: {total} is no multiple of {rest}")
+    return total // rest
 
 
 def reshape(x: Blob, shape: Sequence[int], name: str | None = None) -> Blob:
@@ -77,8 +95,9 @@ def dynamic_reshape(x: Blob, shape: Sequence[int], name: str | None = None) -> B
 
     Args:
       x: Blob; its shape is the largest that it can have.
-      shape: list or tuple of sizes > 0, one of which may be -1. Without a -1, and where the first size is x.shape[0], it
-        is axis 0 that takes what a call really has.
+      shape: list or tuple of sizes > 0 for that largest shape, one of which may be -1. A size of the result follows the
+        size that it was made of; where axes are split or joined, the -1 follows, or the first of them. A -1 in front takes
+        all that varies.
       name: name of the op; made unique when omitted.
     Returns: Blob of that shape and x's dtype, dynamic where x is.
     Raises: ShapeError, ArgumentError.
@@ -93,9 +112,9 @@ def dynamic_reshape(x: Blob, shape: Sequence[int], name: str | None = None) -> B
     legal = bool(sizes) and sizes.count(-1) <= 1 and all(s == -1 or s > 0 for s in sizes)
     if not legal or (total % rest if -1 in sizes else total != rest):
         _bad_shape(what, x, shape)
-    if sizes[0] == x.shape[0] or -1 not in sizes:  # written for the bound, axis 0 takes what a call really has
-        sizes = (-1, *(total // rest if size == -1 else size for size in sizes[1:]))
-    return emit(_dynamic_reshape, x, name=name, shape=sizes)
+    free = sizes.index(-1) if -1 in sizes else None
+    full = tuple(total // rest if size == -1 else size for size in sizes)
+    return emit(_dynamic_reshape, x, name=name, shape=full, bound=x.shape, free=free)
 
 
 @op("reshape_like", stops=(1,))
@@ -435,7 +454,9 @@ def expand(x: Blob, expand_size: Sequence[int], name: str | None = None) -> Blob
 
 
 @op("cast_to_static_shape")
-def _cast_to_static_shape(x: Array) -> Array:
+def _cast_to_static_shape(x: Array, *, bound: tuple[int, ...]) -> Array:
+    if x.shape != bound:
+        raise ValueError(f"it was promised to have shape {bound} always, and has {x.shape}")
     return x
 
 
@@ -445,14 +466,15 @@ def cast_to_static_shape(x: Blob, name: str | None = None) -> Blob:
     Args:
       x: Blob of any dtype.
       name: name of the op; made unique when omitted.
-    Returns: a Blob that is not dynamic; x itself where it is static already.
+    Returns: a Blob that is not dynamic; x itself where it is static already. A call whose arrays break the promise raises.
+      Where it is data that decide about x's size, no promise is needed: what is behind the true size becomes 0.
     Raises: ArgumentError.
     Example: >>> y = flow.cast_to_static_shape(x)
     """
     want.blob(label("cast_to_static_shape", name), "x", x)
     if not x.is_dynamic:
         return x
-    y = emit(_cast_to_static_shape, x, name=name)
+    y = emit(_cast_to_static_shape, x, name=name, bound=x.shape)
     y.is_dynamic = False
     return y
 
@@ -515,6 +537,9 @@ def assign(ref: Any, value: Any, dtype: Any = None, name: str | None = None) -> 
         fail(DtypeError, what, f"the variable holds {ref.dtype.name}, not {value.dtype.name}", (ref, value),
              f"convert with flow.cast(value, flow.{ref.dtype.name})")  # fmt: skip
     want.same_shape(what, (ref, value))
+    if value.is_dynamic:
+        fail(ShapeError, what, "the size of value varies from call to call, that of a variable does not", (ref, value),
+             "flow.cast_to_static_shape(value)")  # fmt: skip
     current(what).assign(ref, value)
 
 

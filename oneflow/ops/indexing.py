@@ -1,4 +1,4 @@
-"""Choosing by mask or by number: where, gather, scatter, segments."""
+"""Choosing by number: one_hot, gather, scatter, segments."""
 
 from __future__ import annotations
 
@@ -12,104 +12,8 @@ from .._dtype import dtype
 from .._jax import lax
 from ..errors import ArgumentError, AxisError, DtypeError, ModeError, ShapeError
 from ..graph.node import Blob
-from ._arrays import Array, broadcast, dtype_for, label, like, number_for, select
-from ._emit import as_is, emit, fail, is_number, op, want
-from .constant import constant
-
-# --- masks
-
-
-@op("where", stops=(0,), samples=(0, 1, 2), channels_last=as_is)
-def _where(condition: Array, x: Array, y: Array) -> Array:
-    mask, x, y = broadcast(lax.ne(condition, like(0, condition)), x, y)
-    return lax.select(mask, x, y)
-
-
-def _mask(what: str, argument: str, value: Any, others: Sequence[Any] = ()) -> Blob:
-    want.blob(what, argument, value)
-    if not value.dtype.is_integer:
-        fail(DtypeError, what, f"{argument} must be an integer Blob, got {value.dtype.name}", (value, *others),
-             "compare first, e.g. condition > 0")  # fmt: skip
-    return value
-
-
-def where(condition: Blob, x: Blob | None = None, y: Blob | None = None, name: str | None = None) -> Blob:
-    """x where the condition is not 0, else y.
-
-    Args:
-      condition: integer Blob, as comparisons give it.
-      x, y: Blobs of one dtype; a number beside a Blob is converted to its dtype. The three broadcast together.
-      name: name of the op; made unique when omitted.
-    Returns: Blob of the common shape and x's dtype. No gradient flows to the condition.
-    Raises: DtypeError, ShapeError, ArgumentError, ModeError (condition alone).
-    Example: >>> y = flow.where(x > 0, x, flow.zeros_like(x))
-    """
-    what = label("where", name)
-    if x is None and y is None:
-        return argwhere(condition, name=name)
-    if x is None or y is None:
-        fail(ArgumentError, what, "x and y go together: both Blobs, or both left out",
-             [v for v in (condition, x, y) if v is not None])  # fmt: skip
-    if is_number(x) and isinstance(y, Blob):
-        x = constant(number_for(what, x, y), y.dtype)
-    if is_number(y) and isinstance(x, Blob):
-        y = constant(number_for(what, y, x), x.dtype)
-    want.blob(what, "x", x)
-    want.blob(what, "y", y)
-    _mask(what, "condition", condition, (x, y))
-    if x.dtype is not y.dtype:
-        want.same_dtype(what, (x, y))
-    return emit(_where, condition, x, y, name=name)
-
-
-@op("masked_fill", stops=(1,), samples=(0, 1), channels_last=as_is)
-def _masked_fill(x: Array, mask: Array, *, value: int | float) -> Array:
-    chosen, x = broadcast(lax.ne(mask, like(0, mask)), x)
-    return select(chosen, like(value, x), x)
-
-
-def masked_fill(x: Blob, mask: Blob, value: float | int, name: str | None = None) -> Blob:
-    """``value`` where the mask is not 0, else x.
-
-    Args:
-      x: Blob of any dtype.
-      mask: integer Blob; it and x broadcast together.
-      value: number, converted to x's dtype.
-      name: name of the op; made unique when omitted.
-    Returns: Blob of the common shape and x's dtype.
-    Raises: DtypeError, ShapeError, ArgumentError.
-    Example: >>> y = flow.masked_fill(scores, padding, -10000.0)
-    """
-    what = label("masked_fill", name)
-    want.blob(what, "x", x)
-    _mask(what, "mask", mask, (x,))
-    return emit(_masked_fill, x, mask, name=name, value=number_for(what, value, x, "value"))
-
-
-def argwhere(condition: Blob, dtype: dtype | None = None, name: str | None = None) -> Blob:
-    """The coordinates of the elements that are not 0; not there yet, as its size depends on the values.
-
-    Raises: ModeError, always.
-    Example: >>> coordinates = flow.argwhere(x > 0)
-    """
-    return _not_yet("argwhere", condition, name)
-
-
-def nonzero(a: Blob, name: str | None = None) -> Blob:
-    """The transpose of ``argwhere``; not there yet, as its size depends on the values.
-
-    Raises: ModeError, always.
-    Example: >>> coordinates = flow.nonzero(x)
-    """
-    return _not_yet("nonzero", a, name)
-
-
-def _not_yet(op_name: str, x: Any, name: str | None) -> Blob:
-    what = label(op_name, name)
-    want.blob(what, "the argument", x)
-    fail(ModeError, what, "ops whose result's size depends on values are not there yet", (x,),
-         "keep the full shape: choose with flow.where(condition, x, y), or compute on the returned array")  # fmt: skip
-
+from ._arrays import Array, dtype_for, label, select
+from ._emit import emit, fail, is_number, op, want
 
 # --- one_hot
 

@@ -122,7 +122,7 @@ def _reduce(
     if not axes and not no_axis:
         return x
     y = emit(made, x, name=name, axes=axes, keepdims=bool(keepdims))
-    y.is_dynamic = x.is_dynamic and len(axes) < x.ndim
+    y.is_dynamic = y.is_dynamic and len(axes) < x.ndim
     if y.batch_axis in axes:
         y.batch_axis = INVALID_AXIS
     elif y.batch_axis >= 0 and not keepdims:

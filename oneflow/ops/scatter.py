@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,9 +12,10 @@ from .. import _dtype as dtypes
 from .._dtype import dtype
 from .._jax import lax
 from ..errors import ArgumentError, ShapeError
-from ..graph.node import Blob
+from ..graph.node import Blob, Extent
 from ._arrays import Array, dtype_for, is_half, label, like, select
 from ._emit import emit, emit_many, fail, op, want
+from .elementwise import cast
 from .indexing import coordinates, coordinates_add, coordinates_gather, index_blob
 
 # --- scatter. Places outside are not written
@@ -221,6 +223,9 @@ def unsorted_batch_segment_sum(data: Blob, segment_ids: Blob, num_segments: int,
 
 def _groups(x: Array) -> tuple[Array, Array, Array]:
     """For each place in ascending order of x: where it came from, the number of its group, whether it begins one."""
+    if not x.size:
+        none = lax.full((0,), 0, np.int32)
+        return none, none, lax.full((0,), False)
     sorted_x, origin = lax.sort((x, lax.iota(np.int32, x.size)), 0, is_stable=True, num_keys=1)
     changes = lax.ne(lax.slice(sorted_x, (1,), (x.size,)), lax.slice(sorted_x, (0,), (x.size - 1,)))
     begins = lax.concatenate([lax.full((1,), True), changes], 0)
@@ -235,7 +240,7 @@ def _column(x: Array) -> Array:
 @op("indexed_slices_reduce_sum", stops=True, multiple=True)
 def _indexed_slices_reduce_sum(indices: Array, values: Array) -> tuple[Array, Array, Array]:
     flat = lax.reshape(indices, (indices.size,))
-    rows = lax.reshape(values, (flat.size, values.size // flat.size))
+    rows = lax.reshape(values, (flat.size, math.prod(values.shape[indices.ndim :])))
     origin, group, begins = _groups(flat)
     ordered = coordinates_gather(flat, _column(origin), 1)
     firsts = _column(select(begins, group, np.int32(flat.size)))
@@ -256,7 +261,7 @@ def indexed_slices_reduce_sum(indices: Blob, values: Blob, name: str | None = No
       values: Blob whose leading axes have indices' shape, with m elements an index.
       name: name of the op; made unique when omitted.
     Returns: (the different indices (n,), their sums (n, m), their number: int64 (1,)); only the first rows, as many as
-      that number says, are meaningful.
+      that number says, are meaningful; as ``tp.ListNumpy`` they are fetched alone.
     Raises: ShapeError, DtypeError, ArgumentError.
     Example: >>> ids, rows, count = flow.experimental.indexed_slices_reduce_sum(ids, rows)
     """
@@ -266,7 +271,17 @@ def indexed_slices_reduce_sum(indices: Blob, values: Blob, name: str | None = No
     if values.shape[: indices.ndim] != indices.shape:
         fail(ShapeError, what, f"the leading axes of values must be {indices.shape}", (indices, values))
     unique, sums, count = emit_many(_indexed_slices_reduce_sum, indices, values, name=name)
+    _fetched_up_to(count, unique, sums)
     return unique, sums, count
+
+
+def _fetched_up_to(count: Blob, *blobs: Blob) -> None:
+    """As ``tp.ListNumpy`` the Blobs are fetched without what is meaningless; in the job they have their full size."""
+    count.is_dynamic = False
+    if count.dtype is not dtypes.int32:
+        count = cast(count, dtypes.int32)
+    for blob in blobs:
+        blob.extent = Extent(0, count)
 
 
 @op("unique_with_counts", stops=True, multiple=True)
@@ -293,7 +308,8 @@ def unique_with_counts(x: Blob, out_idx: dtype = dtypes.int32, name: str | None 
       out_idx: dtype of the other results, int32 or int64.
       name: name of the op; made unique when omitted.
     Returns: (values, idx, counts, number of different values (1,)); the first three have x's length, values and counts
-      are meaningful up to that number, and values[idx] is x.
+      are meaningful up to that number, and values[idx] is x. As ``tp.ListNumpy`` values and counts are fetched without the
+      rest.
     Raises: ShapeError, ArgumentError.
     Example: >>> values, idx, counts, number = flow.experimental.unique_with_counts(x)   # (6,) -> four Blobs
     """
@@ -303,4 +319,5 @@ def unique_with_counts(x: Blob, out_idx: dtype = dtypes.int32, name: str | None 
     if kind.name not in ("int32", "int64"):
         fail(ArgumentError, what, f"out_idx must be flow.int32 or flow.int64, got {kind}", (x,))
     values, index, counts, number = emit_many(_unique_with_counts, x, name=name, to=kind.numpy_dtype)
+    _fetched_up_to(number, values, counts)
     return values, index, counts, number

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -11,9 +12,9 @@ import numpy as np
 
 from .. import typing as tp
 from ..errors import ArgumentError
-from ..graph.graph import Watch, current
+from ..graph.graph import Graph, Watch, current
 from ..graph.node import Blob
-from ..local import LocalTensor, pieces
+from ..local import LocalTensor, pieces, up_to
 from ._emit import fail, want
 
 
@@ -59,7 +60,17 @@ def _watch(what: str, blob: Blob, handler: Any, *, diff: bool) -> None:
     if blob.node.graph is not graph:
         fail(ArgumentError, what, f"the Blob belongs to job {blob.job_name!r}", (blob,))
     deliver = _deliver(what, handler, blob) if callable(handler) else _printer(handler, blob)
+    if blob.is_counted:
+        deliver = _of_true_size(graph, deliver, blob)
     graph.watches.append(Watch(blob, deliver, diff))
+
+
+def _of_true_size(graph: Graph, deliver: Callable[[Any], None], blob: Blob) -> Callable[[Any], None]:
+    """``deliver`` for a Blob whose size depends on data: its count is watched just before."""
+    assert blob.extent is not None
+    counts: deque[Any] = deque(maxlen=1)
+    graph.watches.append(Watch(blob.extent.count, counts.append, False))
+    return lambda value: deliver(up_to(counts.pop(), value, blob))
 
 
 def _printer(prompt: Any, blob: Blob) -> Callable[[Any], None]:

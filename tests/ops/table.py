@@ -154,7 +154,9 @@ def backward(graph: Graph, values: Values, seeds: dict[tuple[str, int], Any]) ->
             continue
         inputs = tuple(values[b.node.name, b.index] for b in node.inputs)
         outputs = tuple(values[k] for k in keys)
-        arriving = tuple(cotangents.get(k, np.zeros_like(o)) for k, o in zip(keys, outputs, strict=True))
+        arriving = tuple(
+            cotangents[k] if k in cotangents else np.zeros(o.shape, o.dtype) for k, o in zip(keys, outputs, strict=True)
+        )
         for i, gradient in zip(wanted, _pulled(node, inputs, outputs, arriving, wanted, number), strict=True):
             if gradient is not None and gradient.dtype != jax.dtypes.float0:
                 assert gradient.shape == inputs[i].shape, f"gradient {gradient.shape} of an input {inputs[i].shape} of {node}"

@@ -165,12 +165,9 @@ GRADIENTS = [
 _F, _T = X.astype(np.float32), TABLE.astype(np.float32)
 REFUSALS = [
     Refusal("where one missing", lambda c, x: flow.where(c, x), [MASK, _F], ArgumentError, "x and y go together"),
-    Refusal("where alone", flow.where, [MASK], ModeError, "ops whose result's size depends on values are not there yet"),
     Refusal("where by floats", flow.where, [_F, _F, _F], DtypeError, "condition must be an integer Blob, got float32"),
     Refusal("where dtypes", flow.where, [MASK, _F, MASK], DtypeError, "got float32 and int32"),
     Refusal("where shapes", flow.where, [MASK, _F, _F[:, :2]], ShapeError, "do not broadcast"),
-    Refusal("argwhere", flow.argwhere, [MASK], ModeError, "not there yet"),
-    Refusal("nonzero", flow.nonzero, [MASK], ModeError, "not there yet"),
     Refusal("masked_fill", lambda x: flow.masked_fill(x, x, 0), [_F], DtypeError, "mask must be an integer Blob, got float32"),
     Refusal("one_hot of floats", lambda x: flow.one_hot(x, 3), [_F], DtypeError, "indices must be int32 or int64, got float32"),
     Refusal("one_hot depth", lambda x: flow.one_hot(x, 0), [IDS], ArgumentError, "depth must be an int > 0, got 0"),

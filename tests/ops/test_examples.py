@@ -32,7 +32,6 @@ BASES = """flow.Blob flow.dtype flow.scope.View flow.scope.PlacementScope flow.d
  flow.scope.graph_scope flow.scope.current_scope flow.scope.device flow.experimental.name_scope flow.function
  flow.InitEagerGlobalSession""".split()
 UNFED = {f"flow.data.{n}" for n in "coco_reader onerec_reader OneRecDecoder".split()}  # read files that tests/host/ makes
-NOT_BUILT = {"flow.argwhere", "flow.nonzero"}
 
 
 def _execute(code: str) -> dict[str, Any]:
@@ -53,7 +52,7 @@ def test_everything_public_is_documented() -> None:
     assert not [path for path, value in examples.public().items() if not inspect.getdoc(value)]
 
 
-@pytest.mark.parametrize("path", sorted(IN_JOBS.keys() - NOT_BUILT))
+@pytest.mark.parametrize("path", sorted(IN_JOBS.keys()))
 def test_example_of_an_op(path: str) -> None:
     made = IN_JOBS[path]
     with examples.prepared(made):
@@ -72,7 +71,7 @@ def test_example_on_its_own(path: str, tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("path", sorted(IN_JOBS.keys() - NOT_BUILT - UNFED))
+@pytest.mark.parametrize("path", sorted(IN_JOBS.keys() - UNFED))
 def test_example_as_a_program(path: str) -> None:
     made = IN_JOBS[path]
     if path == "flow.scope.placement":

@@ -1,0 +1,173 @@
+"""Blobs whose size depends on data: a padded array, and beside it a count that says how much of it is meant.
+
+XLA's shapes are fixed, so such a Blob has the largest shape it can have, and its ``extent`` names the Blob that holds the
+true size of one axis. What lies behind the count is of no meaning, as a value and as a gradient, and may be NaN. Whatever
+leaves the padded axis, forward or backward, therefore goes through a mask that selects (multiplying by 0 would keep NaN).
+Here are the few ops that know of counts; ``_counted_rules.py`` says how all others treat such Blobs.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from .._jax import jnp, lax
+from ..graph.node import Blob
+from ._arrays import Array, broadcast_to, is_half, like, select, sum_to
+from ._emit import op
+from .indexing import coordinates_gather
+from .slicing import Triple
+
+Number = int | float
+
+
+def _inside(shape: tuple[int, ...], count: Array, axis: int) -> Array:
+    """Where the index on ``axis`` is below the count."""
+    return lax.lt(lax.broadcasted_iota(np.int32, shape, axis), broadcast_to(lax.reshape(count, (1,) * len(shape)), shape))
+
+
+@op("fill_rest", stops=(1,))
+def fill_rest(x: Array, count: Array, *, axis: int, value: Number) -> Array:
+    """``value`` behind the count. Backward it masks, too: no gradient comes from there."""
+    return select(_inside(x.shape, count, axis), x, like(value, x))
+
+
+def _repeat_grad(inputs: Any, outputs: Any, cotangents: Any, *, axis: int) -> tuple[Array | None, ...]:
+    g = cotangents[0]
+    kept = select(_inside(g.shape, inputs[2], g.ndim + axis), g, like(0, g))
+    return sum_to(kept, inputs[0].shape), None, None
+
+
+@op("repeat_up_to_count", grad=_repeat_grad, stops=(1, 2))
+def repeat_up_to_count(x: Array, other: Array, count: Array, *, axis: int) -> Array:
+    """x repeated along ``axis`` (counted from the end), where it has size 1 or is missing, to the size that ``other`` has.
+
+    Its gradient is summed up to the count only.
+    """
+    rank = max(x.ndim, -axis)
+    x = lax.reshape(x, (*(1,) * (rank - x.ndim), *x.shape))
+    return broadcast_to(x, tuple(other.shape[axis] if i == rank + axis else size for i, size in enumerate(x.shape)))
+
+
+def lowest(x: Blob) -> Number:
+    """What is not above any value of the Blob's dtype."""
+    return int(np.iinfo(x.dtype.numpy_dtype).min) if x.dtype.is_integer else -math.inf
+
+
+def highest(x: Blob) -> Number:
+    """What no value of the Blob's dtype is sorted behind."""
+    return int(np.iinfo(x.dtype.numpy_dtype).max) if x.dtype.is_integer else math.nan
+
+
+# --- sizes
+
+
+def _as_size(n: Array) -> Array:
+    return lax.reshape(lax.convert_element_type(n, np.int32), (1,))
+
+
+@op("counted_elements", stops=True)
+def counted_elements(x: Array, count: Array, *, axes: tuple[int, ...], axis: int, to: np.dtype) -> Array:
+    """The number of elements on some axes, ``axis`` among them."""
+    others = math.prod(x.shape[a] for a in axes if a != axis)
+    return lax.mul(lax.convert_element_type(count, to), np.asarray(others, to))
+
+
+@op("at_most", stops=True)
+def at_most(count: Array, *, limit: int) -> Array:
+    """The smaller of a count and a limit."""
+    return lax.min(count, like(limit, count))
+
+
+@op("resized", multiple=True, stops=(1,))
+def resized(x: Array, size: Array) -> tuple[Array, Array]:
+    """x, and a size of its axis 0, cut to what axis 0 has."""
+    return x, _as_size(lax.clamp(like(0, size), size, like(x.shape[0], size)))
+
+
+# --- statistics
+
+
+@op("counted_moment", stops=(1,))
+def counted_moment(x: Array, count: Array, *, axes: tuple[int, ...], keepdims: bool, axis: int, kind: str) -> Array:
+    """``kind`` "mean", "variance" or "std" over axes, ``axis`` among them, of what is within the count."""
+    inside = _inside(x.shape, count, axis)
+    wide = lax.convert_element_type(x, np.int64 if x.dtype.kind in "iu" else np.float32 if is_half(x) else x.dtype)
+    number = lax.mul(lax.reshape(count, ()), np.int32(math.prod(x.shape[a] for a in axes if a != axis)))
+    if wide.dtype.kind in "iu":
+        number = lax.max(number, np.int32(1))  # nothing has the mean 0 there: integers have no NaN
+    number = lax.convert_element_type(number, wide.dtype)
+    kept_shape = tuple(1 if i in axes else size for i, size in enumerate(x.shape))
+
+    def mean(v: Array) -> Array:
+        total = lax.reduce_sum(select(inside, v, like(0, v)), axes)
+        return lax.reshape(lax.div(total, broadcast_to(number, total.shape)), kept_shape)
+
+    y = mean(wide)
+    if kind != "mean":
+        centred = lax.sub(wide, broadcast_to(y, x.shape))
+        y = mean(lax.square(select(inside, centred, like(0, centred))))
+        y = lax.sqrt(y) if kind == "std" else y
+    y = lax.convert_element_type(y, x.dtype)
+    return y if keepdims else lax.reshape(y, tuple(size for i, size in enumerate(x.shape) if i not in axes) or (1,))
+
+
+# --- shapes
+
+
+@op("counted_reshape", multiple=True, stops=(1,))
+def counted_reshape(x: Array, count: Array, *, shape: tuple[int, ...], axis: int, to: int) -> tuple[Array, Array]:
+    """x in another shape, -1 at ``to``, where what axis ``axis`` has comes to lie on axis ``to``; and its count."""
+    total = math.prod(size for size in shape if size != -1)
+    sizes = tuple(x.size // total if size == -1 else size for size in shape)
+    old, new = math.prod(x.shape[axis + 1 :]), math.prod(sizes[to + 1 :])
+    return lax.reshape(x, sizes), lax.div(lax.mul(count, np.int32(old)), np.int32(new))
+
+
+@op("counted_concat", multiple=True)
+def counted_concat(*arrays: Array, counted: tuple[bool, ...], axis: int) -> tuple[Array, Array]:
+    """Arrays joined along an axis, each up to its count; and the sum of the counts.
+
+    ``arrays`` are the arrays, then the counts of those that are ``counted``.
+    """
+    parts, counts = arrays[: len(counted)], list(arrays[len(counted) :])
+    size = sum(p.shape[axis] for p in parts)
+    y = lax.full(tuple(size if i == axis else n for i, n in enumerate(parts[0].shape)), 0, parts[0].dtype)
+    begin: Array = np.int32(0)
+    for part, has_count in zip(parts, counted, strict=True):  # each covers what lies behind the count of the one before
+        y = lax.dynamic_update_slice(y, part, [begin if i == axis else np.int32(0) for i in range(y.ndim)])
+        begin = lax.add(begin, lax.reshape(counts.pop(0), ()) if has_count else np.int32(part.shape[axis]))
+    return y, _as_size(begin)
+
+
+def _selected(n: Any, triple: Triple, xp: Any) -> tuple[Any, Any]:
+    """Where a Python slice of n elements begins, and how many it selects; n may be traced."""
+    start, stop, step = triple
+    step = 1 if step is None else step
+    low, high = (0, n) if step > 0 else (-1, n - 1)
+
+    def bound(v: int | None, default: Any) -> Any:
+        if v is None:
+            return default
+        return xp.maximum(n + v, low) if v < 0 else xp.minimum(v, high)
+
+    begin = bound(start, low if step > 0 else high)
+    end = bound(stop, high if step > 0 else low)
+    reach = xp.maximum(end - begin if step > 0 else begin - end, 0)
+    return begin, (reach + abs(step) - 1) // np.int32(abs(step))
+
+
+@op("counted_slice", multiple=True, stops=(1,))
+def counted_slice(x: Array, count: Array, *, axis: int, triple: Triple) -> tuple[Array, Array]:
+    """What a Python slice selects of the true size of an axis, and how much that is."""
+    size = x.shape[axis]
+    capacity = int(np.max(_selected(np.arange(size + 1), triple, np)[1]))  # over every true size there can be
+    begin, length = _selected(lax.reshape(count, ()), triple, jnp)
+    if capacity == 0:
+        return lax.slice_in_dim(x, 0, 0, axis=axis), _as_size(length)
+    numbers = lax.iota(np.int32, capacity)
+    places = lax.add(lax.mul(numbers, np.int32(triple[2] or 1)), jnp.asarray(begin, np.int32))
+    places = select(lax.lt(numbers, jnp.asarray(length, np.int32)), places, np.int32(size))  # outside: read as 0, no gradient
+    return coordinates_gather(x, lax.reshape(places, (capacity, 1)), 1, axis), _as_size(jnp.asarray(length))

@@ -1,0 +1,304 @@
+"""How ops that move, cut, join, gather, scatter and multiply treat Blobs whose size depends on data; see _counted_rules.py."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..graph.node import Blob, Extent
+from . import _counted as counted
+from ._arrays import groups_of_axes
+from ._counted_rules import DIFFER, RULES, Blobs, Rule, Treatment, as_static, filled, rule, same_count
+from ._emit import add_node
+
+# --- shapes
+
+
+def _moved(where: Callable[[Treatment, int], int | None]) -> Rule:
+    """An op that only moves axes: ``where(t, axis)`` is the counted axis in the result."""
+
+    def apply(t: Treatment) -> Blobs:
+        extent = t.the_extent()
+        axis = where(t, extent.axis)
+        if axis is None:
+            t.refuse(f"axis {extent.axis}, whose size depends on data, cannot be removed")
+        (y,) = t.make()
+        return (t.sized(y, axis, extent.count),)
+
+    return apply
+
+
+RULES.update(
+    transpose=_moved(lambda t, axis: t.attrs["perm"].index(axis)),
+    expand_dims=_moved(lambda t, axis: axis + (t.attrs["axis"] <= axis)),
+    squeeze=_moved(lambda t, axis: None if axis in t.attrs["axes"] else axis - sum(a < axis for a in t.attrs["axes"])),
+    one_hot=_moved(lambda t, axis: axis + (t.attrs["axis"] <= axis)),
+    pad=_moved(lambda t, axis: axis if t.attrs["paddings"][axis] == (0, 0) else None),
+)
+
+
+@rule("flatten", "reshape", "dynamic_reshape")
+def _reshape(t: Treatment) -> Blobs:
+    extent, x = t.the_extent(), t.inputs[0]
+    if t.op.name == "flatten":
+        first, last = t.attrs["first"], t.attrs["last"]
+        shape = (*x.shape[:first], math.prod(x.shape[first : last + 1]), *x.shape[last + 1 :])
+    else:
+        shape = t.attrs["shape"]
+        rest = math.prod(size for size in shape if size != -1)
+        shape = tuple(math.prod(x.shape) // rest if size == -1 else size for size in shape)
+    place = _place_in(x.shape, extent.axis, shape)
+    if place is None:
+        t.refuse(
+            f"axis {extent.axis} of {x.shape}, whose size depends on data, is not found again in {shape}",
+            "keep the axis, or join it with axes behind it",
+        )
+    sizes = tuple(-1 if i == place else size for i, size in enumerate(shape))
+    y, count = t.make(x, extent.count, op=counted.counted_reshape, shape=sizes, axis=extent.axis, to=place)
+    return (t.sized(y, place, as_static(count)),)
+
+
+def _place_in(old: Sequence[int], axis: int, new: Sequence[int]) -> int | None:
+    """The axis of the new shape along which blocks of the old axis lie one behind the other, if any."""
+    for before, after in groups_of_axes(old, new):
+        if axis in before:
+            inner = math.prod(old[a] for a in before if a > axis)
+            outer = math.prod(old[a] for a in before if a < axis)
+            for place in after:
+                ahead = math.prod(new[a] for a in after if a < place)
+                if ahead == outer and new[place] * math.prod(new[a] for a in after if a > place) == old[axis] * inner:
+                    behind = math.prod(new[a] for a in after if a > place)
+                    if inner % behind == 0:
+                        return place
+    return None
+
+
+@rule("concat")
+def _concat(t: Treatment) -> Blobs:
+    axis = t.attrs["axis"]
+    extents = [t.extent(i) for i in range(len(t.inputs))]
+    if all(e is not None and e.axis != axis for e in extents):
+        extent = t.same(*range(len(t.inputs)))
+        (y,) = t.make()
+        return (t.sized(y, extent.axis, extent.count),)
+    if any(e is not None and e.axis != axis for e in extents):
+        t.refuse(DIFFER)
+    counts = [e.count for e in extents if e is not None]
+    y, count = t.make(
+        *t.inputs, *counts, op=counted.counted_concat, axis=axis, counted=tuple(e is not None for e in extents),
+    )  # fmt: skip
+    return (t.sized(y, axis, as_static(count)),)
+
+
+@rule("stack")
+def _stack(t: Treatment) -> Blobs:
+    extent = t.same(*range(len(t.inputs)))
+    (y,) = t.make()
+    return (t.sized(y, extent.axis + (t.attrs["axis"] <= extent.axis), extent.count),)
+
+
+@rule("broadcast_like")
+def _broadcast_like(t: Treatment) -> Blobs:
+    x, like = t.inputs
+    extent = t.extent(1)
+    if x.is_counted or extent is None:
+        t.refuse("x has a size that depends on data; only `like` may have one")
+    if x.ndim != like.ndim or x.shape[extent.axis] != 1:
+        t.refuse(f"x must have the rank of `like`, and size 1 on axis {extent.axis}, where the size of `like` depends on data",
+                 "add axes of size 1 with flow.expand_dims")  # fmt: skip
+    (x,) = add_node(
+        t.what, counted.repeat_up_to_count, (x, like, extent.count), None, None, {"axis": extent.axis - like.ndim}
+    )  # fmt: skip
+    (y,) = t.make(x, like)
+    return (t.sized(y, extent.axis, extent.count),)
+
+
+@rule("cast_to_static_shape")
+def _cast_to_static_shape(t: Treatment) -> Blobs:
+    return t.make(t.fill(0, 0))
+
+
+# --- regions
+
+
+def _cut(t: Treatment, extent: Extent, triple: Any) -> tuple[Blob, Blob]:
+    """inputs[0], cut on its counted axis; and the new count."""
+    x = t.inputs[0]
+    y, count = add_node(
+        t.what, counted.counted_slice, (x, extent.count), None, None, {"axis": extent.axis, "triple": triple}
+    )  # fmt: skip
+    return y, as_static(count)
+
+
+_WHOLE = (None, None, None)
+
+
+@rule("slice")
+def _slice(t: Treatment) -> Blobs:
+    extent = t.the_extent()
+    full = [*t.attrs["slices"], *[_WHOLE] * (t.inputs[0].ndim - len(t.attrs["slices"]))]
+    triple, full[extent.axis] = full[extent.axis], _WHOLE
+    x, count = (t.inputs[0], extent.count) if triple in (_WHOLE, (0, None, None)) else _cut(t, extent, triple)
+    (y,) = t.make(x, slices=tuple(full))
+    return (t.sized(y, extent.axis, count),)
+
+
+@rule("reverse")
+def _reverse(t: Treatment) -> Blobs:
+    extent, axes = t.the_extent(), t.attrs["axes"]
+    x = _cut(t, extent, (None, None, -1))[0] if extent.axis in axes else t.inputs[0]
+    (y,) = t.make(x, axes=tuple(a for a in axes if a != extent.axis))
+    return (t.sized(y, extent.axis, extent.count),)
+
+
+@rule("getitem")
+def _getitem(t: Treatment) -> Blobs:
+    extent = t.the_extent()
+    index = list(t.attrs["index"])
+    axis, place = -1, len(index)
+    for i, entry in enumerate(index):
+        axis += entry is not None
+        if axis == extent.axis and entry is not None:
+            place = i
+    entry = index[place] if place < len(index) else _WHOLE
+    if isinstance(entry, int):
+        x, count = _cut(t, extent, (entry, None if entry == -1 else entry + 1, None))
+        x = filled(x, Extent(extent.axis, count), 0)
+        index[place] = 0
+        return t.make(x, index=tuple(index))
+    x, count = (t.inputs[0], extent.count) if entry == _WHOLE else _cut(t, extent, entry)
+    if place < len(index):
+        index[place] = _WHOLE
+    (y,) = t.make(x, index=tuple(index))
+    before = index[:place]
+    dropped, added = sum(isinstance(e, int) for e in before), sum(e is None for e in index[:place])
+    return (t.sized(y, extent.axis - dropped + added, count),)
+
+
+# --- by number
+
+
+@rule("gather")
+def _gather(t: Treatment) -> Blobs:
+    axis, indices = t.attrs["axis"], t.inputs[1]
+    rows, numbers = t.extent(0), t.extent(1)
+    if rows is not None and rows.axis != axis:
+        if numbers is not None:
+            t.refuse(DIFFER)
+        (y,) = t.make()
+        return (t.sized(y, rows.axis + (indices.ndim - 1 if rows.axis > axis else 0), rows.count),)
+    if numbers is None:
+        return t.make(t.fill(0, 0), indices)
+    return t.make_masked(axis + numbers.axis, numbers.count, t.fill(0, 0), indices)
+
+
+@rule("gather_nd")
+def _gather_nd(t: Treatment) -> Blobs:
+    params, indices = t.inputs
+    depth, lead = indices.shape[-1], indices.ndim - 1
+    rows, numbers = t.extent(0), t.extent(1)
+    if numbers is not None and numbers.axis == lead:
+        t.refuse("the number of coordinates depends on data")
+    if rows is not None and rows.axis >= depth:
+        if numbers is not None:
+            t.refuse(DIFFER)
+        (y,) = t.make()
+        return (t.sized(y, lead + rows.axis - depth, rows.count),)
+    if numbers is None:
+        return t.make(t.fill(0, 0), indices)
+    return t.make_masked(numbers.axis, numbers.count, t.fill(0, 0), indices)
+
+
+def _paired(t: Treatment, along: int) -> Blobs:
+    """Axes of inputs[0] and inputs[1] run together, except ``along``, on which inputs[1] holds places of inputs[0]."""
+    rows, numbers = t.extent(0), t.extent(1)
+    if any(e is not None and e.axis != along for e in (rows, numbers)):
+        extent = t.same(0, 1)
+        if extent.axis > along and t.op.name == "batch_gather":
+            t.refuse(DIFFER)
+        (y,) = t.make()
+        return (t.sized(y, extent.axis, extent.count),)
+    if numbers is None:
+        return t.make(t.fill(0, 0), t.inputs[1])
+    return t.make_masked(along, numbers.count, t.fill(0, 0), t.inputs[1])
+
+
+@rule("dim_gather")
+def _dim_gather(t: Treatment) -> Blobs:
+    return _paired(t, t.attrs["dim"])
+
+
+@rule("batch_gather")
+def _batch_gather(t: Treatment) -> Blobs:
+    rows, along = t.extent(0), t.inputs[1].ndim - 1
+    if rows is not None and rows.axis > along and t.extent(1) is None:
+        (y,) = t.make()
+        return (t.sized(y, rows.axis, rows.count),)
+    return _paired(t, along)
+
+
+@rule("scatter_nd")
+def _scatter_nd(t: Treatment) -> Blobs:
+    _updates(t, 0, 1)
+    return t.make(t.inputs[0], t.fill(1, 0))
+
+
+@rule("tensor_scatter_nd_add", "tensor_scatter_nd_update")
+def _tensor_scatter(t: Treatment) -> Blobs:
+    if t.inputs[0].is_counted:
+        t.refuse("the size of params depends on data")
+    _updates(t, 1, 2)
+    return t.make(t.inputs[0], t.fill(1, _NOWHERE), t.fill(2, 0))
+
+
+_NOWHERE = -1  # an index that is outside everywhere
+
+
+def _updates(t: Treatment, indices: int, updates: int) -> None:
+    if t.same(indices, updates).axis == t.inputs[indices].ndim - 1:
+        t.refuse("the number of coordinates depends on data")
+
+
+@rule("unsorted_segment_sum")
+def _segment_sum(t: Treatment) -> Blobs:
+    axis, ids, numbers = t.attrs["axis"], t.inputs[1], t.extent(1)
+    rows = t.extent(0)
+    if rows is not None and numbers is not None and rows.axis == axis + numbers.axis and same_count(rows, numbers):
+        return t.make(t.fill(0, 0), ids)
+    if rows is None or numbers is not None or axis <= rows.axis < axis + ids.ndim:
+        t.refuse(DIFFER)
+    (y,) = t.make()
+    return (t.sized(y, rows.axis - (ids.ndim - 1 if rows.axis > axis else 0), rows.count),)
+
+
+# --- matrix products
+
+
+@rule("matmul")
+def _matmul(t: Treatment) -> Blobs:
+    a, b = t.inputs
+    extents = t.extent(0), t.extent(1)
+    transposed = t.attrs["transpose_a"], t.attrs["transpose_b"]
+    summed = a.ndim - (2 if transposed[0] else 1), b.ndim - (1 if transposed[1] else 2)
+    rank = max(a.ndim, b.ndim)
+    is_summed = [e is not None and e.axis == s for e, s in zip(extents, summed, strict=True)]
+    if all(is_summed):
+        if not same_count(extents[0], extents[1]):
+            t.refuse(DIFFER)
+        return t.make(t.fill(0, 0), t.fill(1, 0))
+    if any(is_summed):
+        t.refuse("the axes that are summed over must have one size, which depends on data for one of them only")
+    places = []
+    for blob, extent, own in zip(t.inputs, extents, (rank - 2, rank - 1), strict=True):
+        if extent is not None:
+            batch = extent.axis < blob.ndim - 2
+            places.append((extent.axis + rank - blob.ndim if batch else own, extent))
+    if len(places) == 2 and (places[0][0] != places[1][0] or not same_count(places[0][1], places[1][1])):
+        t.refuse(DIFFER)
+    place, extent = places[0]
+    for blob in t.inputs:
+        at = place - (rank - blob.ndim)
+        if not blob.is_counted and place < rank - 2 and at >= 0 and blob.shape[at] != 1:
+            t.refuse(f"the operand {blob.op_name!r} has a fixed size where that of the other depends on data")
+    return t.make_masked(place, extent.count, t.fill(0, 0), t.fill(1, 0))

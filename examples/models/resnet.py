@@ -12,13 +12,13 @@ BLOCKS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 
 
 def _bottleneck(net: Layers, x: Blob, width: int, strides: int) -> Blob:
-    """1x1, 3x3, 1x1 convolutions, added to a shortcut that is projected where shapes differ."""
+    """1x1, 3x3, 1x1 convolutions, added to a shortcut that is projected where shapes differ; at first they add nothing."""
     shortcut = x
     if strides != 1 or x.shape[net.channel_axis] != 4 * width:
         shortcut = net.batch_norm(net.conv2d(x, 4 * width, 1, "downsample-0", strides), "downsample-1")
     y = flow.nn.relu(net.batch_norm(net.conv2d(x, width, 1, "conv1"), "bn1"), name="relu1")
     y = flow.nn.relu(net.batch_norm(net.conv2d(y, width, 3, "conv2", strides, pad=1), "bn2"), name="relu2")
-    y = net.batch_norm(net.conv2d(y, 4 * width, 1, "conv3"), "bn3")
+    y = net.batch_norm(net.conv2d(y, 4 * width, 1, "conv3"), "bn3", gamma=0.0)
     return flow.nn.relu(flow.math.add(y, shortcut, name="add"), name="relu3")
 
 

@@ -72,11 +72,13 @@ def batches(options):
     """Endless (images, labels): noise with a pattern for each class, or MNIST."""
     rng = np.random.default_rng(0)
     if options.data == "mnist":
-        (images, labels), _ = flow.data.load_mnist(options.batch, options.batch)
-        zoom = -(-options.size // 28)
-        for i in range(1 << 60):
-            big = np.kron(images[i % len(images)], np.ones((1, 1, zoom, zoom), np.float32))[..., : options.size, : options.size]
-            yield arranged(np.repeat(big, 3, axis=1), options.data_format), labels[i % len(labels)]
+        (images, labels), _ = flow.data.load_mnist(100, 100)
+        images, labels = np.reshape(images, (-1, 1, 28, 28)), np.reshape(labels, -1)
+        zoom = np.ones((1, 3, -(-options.size // 28), -(-options.size // 28)), np.float32)
+        while True:
+            chosen = rng.integers(0, len(images), options.batch)
+            big = np.kron(images[chosen], zoom)[..., : options.size, : options.size]
+            yield arranged(big, options.data_format), labels[chosen]
     patterns = rng.standard_normal((options.classes, 3, options.size, options.size), np.float32)
     while True:
         labels = rng.integers(0, options.classes, options.batch, dtype=np.int32)
@@ -96,7 +98,7 @@ def arguments():
     parser.add_argument("--size", type=int, default=64, help="height and width of the images (default: %(default)s)")
     parser.add_argument("--classes", type=int, default=10)
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--learning-rate", type=float, default=0.02)
+    parser.add_argument("--learning-rate", type=float, default=0.01)
     parser.add_argument("--warmup", type=int, default=5, help="steps of linear warm-up (default: %(default)s)")
     parser.add_argument("--weight-decay", type=float, default=1e-4)
     parser.add_argument("--label-smoothing", type=float, default=0.1)

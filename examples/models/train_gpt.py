@@ -32,6 +32,7 @@ def layout_of(options):
 
 def make_jobs(options):
     """A train job on (batch, length + 1) bytes, and a predict job that continues texts of `length` bytes by one."""
+    flow.manual_seed(options.seed)
     layout = layout_of(options)
     config = flow.function_config()
     config.default_data_type(flow.float)
@@ -89,6 +90,7 @@ def arguments():
     parser.add_argument("--heads", type=int, default=4)
     parser.add_argument("--dropout", type=float, default=0.0)
     parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=0, help="of first values and dropout")
     parser.add_argument("--warmup", type=int, default=10, help="steps of linear warm-up (default: %(default)s)")
     parser.add_argument("--learning-rate", type=float, default=3e-3)
     parser.add_argument("--write", type=int, default=60, help="bytes to write after training (default: %(default)s)")

@@ -72,10 +72,12 @@ class Layers:
             y = flow.nn.bias_add(y, b, self.data_format, name=f"{name}-bias_add")
         return self._kept(name, y)
 
-    def batch_norm(self, x: Blob, name: str) -> Blob:
+    def batch_norm(self, x: Blob, name: str, gamma: float = 1.0) -> Blob:
+        """`gamma` is what its factors start with."""
         y = flow.layers.batch_normalization(
-            x, axis=self.channel_axis, momentum=self.momentum, epsilon=self.epsilon, training=self.training, name=name
-        )
+            x, axis=self.channel_axis, momentum=self.momentum, epsilon=self.epsilon,
+            gamma_initializer=flow.constant_initializer(gamma), training=self.training, name=name,
+        )  # fmt: skip
         return self._kept(name, y)
 
     def max_pool(self, x: Blob, size: int, strides: int, pad: int = 0, name: str = "maxpool") -> Blob:

@@ -491,7 +491,7 @@ class Staged:
             new.update(updated)
             tokens.append(token)
         if counting:
-            bad = [m[-1] for m in measured[0]] if measured[0] else []
+            bad = [m[-1] for m in measured[0] if m[-1] is not None]
             moved = self._move(bad, [self._outer] * len(bad))
             new.update(self._call("count", lambda: Compiled(self._named(self._count())), counting, moved))
         return new

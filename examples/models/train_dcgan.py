@@ -1,0 +1,80 @@
+"""Trains a DCGAN on MNIST by two train jobs in turn, and draws what the generator makes.
+
+python examples/models/train_dcgan.py --steps 300 --picture digits.png
+"""
+
+import argparse
+
+import dcgan
+import numpy as np
+from PIL import Image
+
+import oneflow as flow
+import oneflow.typing as tp
+
+
+def make_jobs(options):
+    """Train jobs codes -> loss and (codes, pictures) -> loss, and a predict job codes -> pictures."""
+    codes = tp.Numpy.Placeholder((options.batch, dcgan.CODE), dtype=flow.float)
+
+    def adam():
+        return flow.optimizer.Adam(flow.optimizer.PiecewiseConstantScheduler([], [options.learning_rate]), beta1=0.5)
+
+    @flow.global_function(type="train")
+    def train_generator(codes: codes) -> tp.Numpy:
+        loss = dcgan.generator_loss(codes, options.width)
+        adam().minimize(loss)
+        return flow.math.reduce_mean(loss)
+
+    @flow.global_function(type="train")
+    def train_discriminator(
+        codes: codes, pictures: tp.Numpy.Placeholder((options.batch, 1, 28, 28), dtype=flow.float)
+    ) -> tp.Numpy:
+        loss = dcgan.discriminator_loss(codes, pictures, options.width)
+        adam().minimize(loss)
+        return flow.math.reduce_mean(loss)
+
+    @flow.global_function(type="predict")
+    def draw(codes: codes) -> tp.Numpy:
+        return dcgan.generator(codes, width=options.width)
+
+    return train_generator, train_discriminator, draw
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--width", type=int, default=32, help="a factor of all channels (default: %(default)s)")
+    parser.add_argument("--learning-rate", type=float, default=2e-4)
+    parser.add_argument("--picture", help="where to draw digits that the generator made")
+    parser.add_argument("--save", help="directory for the trained variables")
+    return parser
+
+
+def main():
+    options = arguments().parse_args()
+    train_generator, train_discriminator, draw = make_jobs(options)
+    (images, _), _ = flow.data.load_mnist(100, 100)
+    digits, rng = 2 * np.reshape(images, (-1, 1, 28, 28)) - 1, np.random.default_rng(0)
+
+    def codes():
+        return rng.standard_normal((options.batch, dcgan.CODE), np.float32)
+
+    for step in range(options.steps):
+        second = train_discriminator(codes(), digits[rng.integers(0, len(digits), options.batch)])
+        first = train_generator(codes())
+        if step % 10 == 0 or step == options.steps - 1:
+            print(f"step {step:4d}  generator {first.item():.4f}  discriminator {second.item():.4f}", flush=True)
+    if options.picture:
+        side = int(options.batch**0.5)
+        made = draw(codes())[: side * side].reshape(side, side, 28, 28).transpose(0, 2, 1, 3).reshape(side * 28, side * 28)
+        Image.fromarray(((made + 1) * 127.5).astype(np.uint8)).save(options.picture)
+        print(f"drew {options.picture}")
+    if options.save:
+        flow.checkpoint.save(options.save)
+        print(f"saved {options.save}")
+
+
+if __name__ == "__main__":
+    main()

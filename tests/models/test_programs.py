@@ -1,0 +1,85 @@
+"""The programs of examples/models run as a user runs them: they train, evaluate, save and draw."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import train_cnn
+from mobilenet_v2 import mobilenet_v2
+from vision import Layers
+
+import oneflow as flow
+import oneflow.typing as tp
+
+PROGRAMS = Path(__file__).parents[2] / "examples" / "models"
+SMALL_CNN = ["--batch=4", "--size=64", "--steps=3", "--warmup=1"]
+RUNS = {
+    "alexnet on MNIST": ["train_cnn", "--model=alexnet", "--data=mnist", *SMALL_CNN],
+    "pretraining": ["train_bert", "--steps=4", "--optimizer=lamb"],
+    "questions": ["train_bert", "--task=squad", "--steps=4", "--save=model"],
+    "wide_and_deep": ["train_wide_and_deep", "--steps=4", "--batch=32", "--hidden=16", "--lazy"],
+    "dcgan": ["train_dcgan", "--steps=3", "--batch=16", "--width=4", "--picture=digits.png"],
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_program_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    program, *options = RUNS[name]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [program, *options])
+    importlib.import_module(program).main()
+    lines = capsys.readouterr().out.splitlines()
+    losses = [float(loss) for line in lines for loss in re.findall(r"^step .*?(?:loss|generator) (\S+)", line)]
+    assert losses and np.isfinite(losses).all()
+    if "--save=model" in options:
+        assert (tmp_path / "model" / "qa_outputs-weight" / "out").stat().st_size == 64 * 2 * 4
+    if "--picture=digits.png" in options:
+        assert (tmp_path / "digits.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_gpt_is_the_same_on_several_devices(tmp_path: Path) -> None:
+    """Its layers on two stages, the matrices of each shared by two devices, and one norm of all gradients to clip by."""
+
+    def losses(*options: str) -> list[str]:
+        small = ["--steps=4", "--batch=4", "--length=16", "--warmup=1"]
+        command = [sys.executable, str(PROGRAMS / "train_gpt.py"), *small, *options]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=os.environ, timeout=150)
+        assert done.returncode == 0, done.stderr[-4000:]
+        return [line.split()[3] for line in done.stdout.splitlines() if line.startswith("step")]
+
+    alone = losses("--write=3")
+    assert len(alone) == 4 and float(alone[-1]) < float(alone[0])
+    assert alone == losses("--stages=2", "--devices-per-stage=2", "--tensor-parallel", "--write=0")
+
+
+def test_channels_last_is_channels_first() -> None:
+    """One image model in both data formats; a model is built at any batch and image size, and shares variables by name."""
+    random = np.random.default_rng(0)
+    results = []
+    for batch, size in ((2, 32), (3, 45)):
+        images = random.standard_normal((batch, 3, size, size), np.float32)
+
+        @flow.global_function()
+        def first(x: tp.Numpy.Placeholder(images.shape)) -> tp.Numpy:
+            return mobilenet_v2(x, 5, Layers(), width=0.35)
+
+        first(images)
+        weights = {name: handle.numpy() for name, handle in flow.get_all_variables().items()}
+        results.append(first(images))
+    assert {r.shape for r in results} == {(2, 5), (3, 5)}
+    flow.clear_default_session()
+
+    @flow.global_function()
+    def last(x: tp.Numpy.Placeholder((batch, size, size, 3))) -> tp.Numpy:
+        return mobilenet_v2(x, 5, Layers(data_format="NHWC"), width=0.35)
+
+    flow.load_variables({n: w.transpose(0, 2, 3, 1) if w.ndim == 4 else w for n, w in weights.items()}, ignore_mismatch=False)
+    channels_last = train_cnn.arranged(images, "NHWC")
+    np.testing.assert_allclose(last(channels_last), results[-1], rtol=1e-4, atol=1e-6)

@@ -30,7 +30,7 @@ from .initializers import from_conf as initializer_from_conf
 from .layers.quantization import AwareTraining
 from .local import LocalTensor, LocalTensorList, pieces, up_to
 from .optimizer.dict_config import optimizer_from_config
-from .runtime import devices
+from .runtime import devices, processes
 from .runtime.dispatch import dispatcher
 from .runtime.executable import Executable, build_lock, to_numpy
 from .runtime.feed import Feeds, owned
@@ -370,7 +370,7 @@ def _default_placement() -> Placement:
     gpus, cpus = Resource.gpu_device_num, Resource.cpu_device_num
     tag = "gpu" if gpus or (gpus is None and cpus is None and devices.has_gpu()) else "cpu"
     count = (gpus if tag == "gpu" else cpus) or 1
-    return parse_placement(tag, "0:0" if count == 1 else f"0:0-{count - 1}")
+    return parse_placement(tag, [f"{machine}:0-{count - 1}" for machine in range(processes.count())])
 
 
 def global_function(

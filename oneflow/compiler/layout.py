@@ -20,6 +20,10 @@ class Meshes(Protocol):
         """A ``jax.sharding.Sharding`` over the placement's devices."""
         ...
 
+    def move(self, arrays: Sequence[Any], shardings: Sequence[Any]) -> list[Any]:
+        """The arrays, each on other devices or in another layout."""
+        ...
+
     def devices(self, placement: Placement) -> tuple[Any, ...]:
         """The JAX devices, in device order. Two placements with the same ones are one place."""
         ...

@@ -225,7 +225,7 @@ class Staged:
 
     def _move(self, arrays: Sequence[Any], shardings: Sequence[Any]) -> list[Any]:
         if self._compile is None:
-            return jax.device_put(list(arrays), list(shardings))
+            return self._meshes.move(arrays, shardings)
         return [jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=s) for a, s in zip(arrays, shardings, strict=True)]
 
     def _sharding(self, blob: Blob, placement: Placement) -> Any:

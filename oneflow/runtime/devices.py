@@ -13,6 +13,7 @@ from ..dist import Placement
 from ..errors import DeviceError
 from ..graph.graph import Graph
 from ..graph.node import Node
+from . import processes
 
 _log = logging.getLogger("oneflow")
 _noticed = False
@@ -27,6 +28,7 @@ def prepare() -> None:
     Raises:
       DeviceError: JAX has begun with fewer, and other code than ours holds arrays on them.
     """
+    processes.start()
     needed = _asked_for()
     # the number counts from JAX's first use on, whether GPUs are found then or not
     if needed == 1 or needed <= _virtual_devices():
@@ -49,6 +51,11 @@ def _virtual_devices() -> int:
 
 def _begin_anew(count: int) -> None:
     from jax.extend import backend
+
+    if processes.count() > 1:
+        refuse(DeviceError, f"{count} devices were asked for, JAX runs with {len(jax.local_devices(backend='cpu'))} in each process, "
+               "and in a run of several processes the number cannot change",
+               hint="set the largest number before anything uses JAX")  # fmt: skip
 
     held = _held()
     if held:
@@ -104,8 +111,14 @@ def local_devices(tag: str, count: int | None = None) -> list[Any]:
 
 def of(placement: Placement) -> list[Any]:
     """The JAX devices of a placement that ``check_placements`` let pass, in device order."""
-    found = local_devices(placement.tag)
-    return [found[device] for _, device in placement.devices]
+    if processes.count() == 1:
+        found = local_devices(placement.tag)
+        return [found[device] for _, device in placement.devices]
+    backend = None if placement.tag == "gpu" and gpus_are_real() else "cpu"
+    of_process: dict[int, list[Any]] = {}
+    for device in jax.devices(backend):
+        of_process.setdefault(device.process_index, []).append(device)
+    return [of_process[machine][device] for machine, device in placement.devices]
 
 
 def _limit(tag: str, most: int) -> str:
@@ -133,9 +146,11 @@ def _check_range(graph: Graph, node: Node) -> None:
     machine = placement.devices[-1][0]
     device = max(d for _, d in placement.devices)
     most = capacity(placement.tag)
-    if machine >= 1:
-        rule = f"and the run has one machine, 0; it has no machine {machine}"
-        hint = 'name the machines with flow.env.machine([...]), or place it on machine 0: "0:0"'
+    count = processes.count()
+    if machine >= count:
+        there = "one machine, 0" if count == 1 else f"{count} machines, 0 to {count - 1}"
+        rule = f"and the run has {there}; it has no machine {machine}"
+        hint = "flow.env.machine([...]) names more of them, python -m oneflow.launch starts several processes on one"
     elif device >= most:
         rule = f"and {_limit(placement.tag, most)}, counted from 0"
         hint = _way_out(placement.tag, device + 1)
@@ -160,6 +175,8 @@ def _stand_in(graph: Graph, node: Node, strict: bool) -> None:
         )
     if not _noticed:
         _noticed = True
+        if not processes.is_first():
+            return
         there = f"{found} of {asked} GPUs" if found else "no GPU"
         stands_in = "run on the CPU" if asked == 1 else f"run on {asked} virtual CPU devices"
         _log.warning('oneflow: JAX has %s here; "gpu" placements %s', there, stands_in)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from .._jax import jax
 from ..compiler.layout import Spec, mesh_axes
 from ..dist import Placement
-from . import devices
+from . import devices, processes, transfer
 
 
 class DeviceMeshes:
@@ -26,7 +27,13 @@ class DeviceMeshes:
     def is_default(self, placement: Placement) -> bool:
         """Whether JAX computes there when nothing else is said."""
         found = self.devices(placement)
-        return len(found) == 1 and found[0] == jax.devices()[0]
+        return processes.count() == 1 and len(found) == 1 and found[0] == jax.devices()[0]
+
+    def move(self, arrays: Sequence[Any], shardings: Sequence[Any]) -> list[Any]:
+        """The arrays, each on other devices or in another layout."""
+        if processes.count() == 1:
+            return jax.device_put(list(arrays), list(shardings))
+        return [transfer.move(array, sharding) for array, sharding in zip(arrays, shardings, strict=True)]
 
     def sharding(self, placement: Placement, spec: Spec) -> Any:
         """A NamedSharding; axes of an array beyond ``spec`` are not split."""

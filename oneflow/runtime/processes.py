@@ -14,10 +14,11 @@ import sys
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
+from .. import errors
 from .._jax import jax
 from .._source import is_library
 from ..config._environment import Environment
@@ -30,6 +31,8 @@ _BUSY_SECONDS = 3600.0  # of compiling, or of writing a checkpoint
 _GRACE_SECONDS = 10.0  # for a process that computes on its own while another is lost, to come to its next call
 _JAX_SECONDS = 60  # JAX's own heartbeats, which abort the process: the second line
 _KEPT_CALLS = 256
+
+_Value = TypeVar("_Value")
 
 
 @dataclass(slots=True)
@@ -54,7 +57,7 @@ class Run:
         self._lost_at = 0.0
         self._told = False
         self._peers = [_Peer() for _ in range(place.count)]
-        self._gathered: dict[str, dict[int, Any]] = {}
+        self._gathered: dict[int, dict[int, tuple[str, Any]]] = {}
         self._gathers = 0
         self._changed = threading.Condition()
         self._calls = 0
@@ -128,9 +131,8 @@ class Run:
                 peer = self._peers[message["from"]]
                 peer.heard = now
                 if "gather" in message:
-                    self._gathered.setdefault(message["gather"], {})[message["from"]] = message["value"]
-                    peer.gathers += 1
-                    peer.moved = now
+                    peer.gathers, peer.moved = message["gather"], now
+                    self._gathered.setdefault(peer.gathers, {})[message["from"]] = message["tag"], message["value"]
                 elif "end" in message:
                     peer.end, peer.why, peer.calls = message["end"], message["why"], message["calls"]
                 else:
@@ -196,16 +198,22 @@ class Run:
         self._raise_if_lost()
         with self._changed:
             self._gathers += 1
-            key = f"{self._gathers} {tag}"
+            number = self._gathers
             self._waits_for, self._waiting_since = tag, time.monotonic()
-        self._member.send({"from": self.place.index, "gather": key, "value": value})
+        self._member.send({"from": self.place.index, "gather": number, "tag": tag, "value": value})
         with self._changed:
-            while len(self._gathered.get(key, ())) < self.place.count:
+            while True:
+                found = self._gathered.get(number, {})
+                for index, (theirs, _) in found.items():
+                    if theirs != tag:
+                        self._lose(f"the programs differ: this one is at {tag}, {self.place.name_of(index)} at {theirs}")
                 self._raise_if_lost()
+                if len(found) == self.place.count:
+                    break
                 self._changed.wait(0.5)
             self._waits_for = ""
-            found = self._gathered.pop(key)
-        return [found[i] for i in range(self.place.count)]
+            del self._gathered[number]
+        return [found[i][1] for i in range(self.place.count)]
 
     def _beat(self) -> None:
         recent = [self._unsent.popleft() for _ in range(len(self._unsent))]
@@ -443,6 +451,45 @@ def returned() -> None:
     """The results of a call are there."""
     if _run is not None:
         _run.returned()
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Inside, what C++ code writes to standard output goes to standard error; Python's own output is not touched."""
+    if _run is None:
+        yield
+        return
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+def by_first(tag: str, work: Callable[[], _Value]) -> _Value | None:
+    """Has the first process do what is to be done once. Gives its value there, None in the others, which wait.
+
+    Raises, in all processes, what ``work`` raises.
+    """
+    if _run is None:
+        return work()
+    value, error = None, None
+    if is_first():
+        try:
+            with _run.busy(tag):
+                value = work()
+        except Exception as found:
+            error = found
+    told = of_first(tag, None if error is None else [type(error).__name__, str(error)])
+    if error is not None:
+        raise error
+    if told is not None:
+        kind = getattr(errors, told[0], None)
+        raise kind(told[1]) if kind is not None else ProcessError(f"{tag} failed in the first process: {': '.join(told)}")
+    return value
 
 
 def busy(what: str) -> contextlib.AbstractContextManager[None]:

@@ -1,12 +1,20 @@
-"""Arrays between host memory and devices, some of which other processes may have."""
+"""Arrays between host memory and devices, some of which other processes may have.
+
+What moves between processes does so as one collective that all of them are in: JAX itself hands arrays on only where source
+and target are the same devices.
+"""
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
 
-from .._jax import jax
+from .._jax import jax, jnp, lax
+from . import processes
+
+_met: set[frozenset[Any]] = set()
 
 
 def to_global(array: np.ndarray, sharding: Any) -> Any:
@@ -14,9 +22,125 @@ def to_global(array: np.ndarray, sharding: Any) -> Any:
     with jax.enable_x64(True):
         if sharding.is_fully_addressable:
             return jax.device_put(array, sharding)
-        return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
+        array = np.asarray(array)
+        return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index], dtype=array.dtype)
 
 
 def to_host(array: Any) -> np.ndarray:
-    """A fresh writable copy of the whole array in this process's memory."""
+    """A fresh writable copy of the whole array in this process's memory. Where others have parts of it, all must call it."""
+    if processes.count() > 1 and isinstance(array, jax.Array):
+        if not _is_everywhere_whole(array):
+            processes.barrier("reading an array of several processes")
+            array = readable(array)
+        array = array.addressable_data(0)
     return np.array(array)
+
+
+def readable(array: Any) -> Any:
+    """The array, or one like it of which this process has all. All processes must call it."""
+    if processes.count() == 1 or not isinstance(array, jax.Array) or _is_everywhere_whole(array):
+        return array
+    return _relayed(array, _one_of_each())
+
+
+def move(array: Any, sharding: Any) -> Any:
+    """The array on other devices, or in another layout. All processes must call it."""
+    if not isinstance(array, jax.Array):
+        return to_global(array, sharding)
+    if array.sharding == sharding:
+        return array
+    source, target = array.sharding.device_set, sharding.device_set
+    with jax.enable_x64(True):
+        if array.sharding.is_fully_addressable and sharding.is_fully_addressable:
+            return jax.device_put(array, sharding)
+        if source == target:
+            return _laid_out(array, sharding)
+        whole = _relayed(array, _in_order(source | target))
+        return _laid_out(_part(whole, sharding), sharding)
+
+
+def _is_everywhere_whole(array: Any) -> bool:
+    """Whether each process of the run has the whole array: the same answer in all of them."""
+    owners = {device.process_index for device in array.sharding.device_set}
+    return array.is_fully_replicated and len(owners) == processes.count()
+
+
+def _in_order(devices: Any) -> tuple[Any, ...]:
+    return tuple(sorted(devices, key=lambda device: device.id))
+
+
+def _one_of_each() -> tuple[Any, ...]:
+    """The first device of each process."""
+    first: dict[int, Any] = {}
+    for device in jax.devices():
+        first.setdefault(device.process_index, device)
+    return tuple(first[index] for index in sorted(first))
+
+
+@cache
+def _over(devices: tuple[Any, ...], split: bool) -> Any:
+    mesh = jax.sharding.Mesh(np.array(devices), ("all",))
+    return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("all" if split else None))
+
+
+@cache
+def _copying(sharding: Any) -> Any:
+    return jax.jit(lambda x: x, out_shardings=sharding)
+
+
+def _laid_out(array: Any, sharding: Any) -> Any:
+    return array if array.sharding == sharding else _run(_copying(sharding), array, sharding)
+
+
+def _run(function: Any, array: Any, sharding: Any) -> Any:
+    """Gloo tells on standard output that the devices of a collective have met for the first time."""
+    together = frozenset(sharding.device_set)
+    if together in _met:
+        return function(array)
+    with processes.quiet():
+        moved = jax.block_until_ready(function(array))
+    _met.add(together)
+    return moved
+
+
+def _relayed(array: Any, devices: tuple[Any, ...]) -> Any:
+    """A copy of the whole array on each of the devices, and on those it is on."""
+    with jax.enable_x64(True):
+        if not array.is_fully_replicated:
+            mesh = array.sharding.mesh
+            array = _laid_out(array, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec()))
+        devices = _in_order({*devices, *array.sharding.device_set})
+        owner = _in_order(array.sharding.device_set)[0]
+        own = {shard.device: shard.data for shard in array.addressable_shards}
+        here = [device for device in devices if device.process_index == jax.process_index()]
+        blocks = [
+            jnp.expand_dims(own[d], 0) if d == owner else jax.device_put(np.zeros((1, *array.shape), array.dtype), d) for d in here
+        ]
+        split = _over(devices, True)
+        stacked = jax.make_array_from_single_device_arrays((len(devices), *array.shape), split, blocks, dtype=array.dtype)
+        alike = _over(devices, False)
+        return _run(_summing(alike), stacked, alike)
+
+
+@cache
+def _summing(sharding: Any) -> Any:
+    return jax.jit(_sum_of_bits, out_shardings=sharding)
+
+
+def _sum_of_bits(stacked: Any) -> Any:
+    """The one block that is not zero, bit for bit: sums of integers keep -0.0 and NaN as they are."""
+    dt, bits = stacked.dtype, 8 * stacked.dtype.itemsize
+    if dt == jnp.bool_:
+        return stacked.astype(jnp.int32).sum(0, dtype=jnp.int32).astype(jnp.bool_)
+    raw = lax.bitcast_convert_type(stacked, getattr(jnp, f"uint{bits}"))
+    wide = raw if bits >= 32 else raw.astype(jnp.uint32)
+    return lax.bitcast_convert_type(wide.sum(0, dtype=wide.dtype).astype(raw.dtype), dt)
+
+
+def _part(whole: Any, sharding: Any) -> Any:
+    """A replicated array, on fewer of its devices."""
+    here = {shard.device: shard.data for shard in whole.addressable_shards}
+    mesh = getattr(sharding, "mesh", None)
+    alike = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec()) if mesh is not None else sharding
+    found = [here[device] for device in alike.device_set if device in here]
+    return jax.make_array_from_single_device_arrays(whole.shape, alike, found, dtype=whole.dtype)

@@ -231,6 +231,7 @@ class JobFunction:
                 self._plan, self._session.store, self._session.random_cell(self.name)
             )
             executable.compile(feeds)
+            self._delivery.window = executable.window  # type: ignore[union-attr]
             self._executables[key] = executable
             if not varying or self._hosted is not None:
                 self._executable = self._hosted or executable
@@ -243,11 +244,11 @@ class JobFunction:
         delivery = self._delivery
         assert delivery is not None
         if self._asynchronous:
-            dispatcher.wait_for_slot()
+            dispatcher.wait_for_slot(delivery.window)
             result = executable.launch(tuple([owned(feed) for feed in feeds]), delivery)
             return None if self._gives_nothing else result
         if delivery.watches:
-            dispatcher.wait_for_slot()
+            dispatcher.wait_for_slot(delivery.window)
             result = executable.launch(feeds, delivery)
             dispatcher.wait_for(result)
             self._raise_error()

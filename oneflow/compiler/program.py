@@ -164,28 +164,40 @@ def feed_layout(blob: Blob, placement: Placement, is_mapped: bool) -> Layout:
     return split if blob.batch_axis >= 0 and split.is_even(blob.shape) else Layout.whole(placement)
 
 
-def single(plan: Plan, storages: Mapping[str, Storage], meshes: Meshes | None) -> Any:
-    """The whole job as one function under ``jax.jit``, its state donated; ``meshes`` is None for JAX's default device."""
-    step = _make_step(plan, storages, meshes)
-    donated = (0,) if plan.written else ()
-    if meshes is None:
-        return jax.jit(step, donate_argnums=donated)
-    placement = plan.graph.scope.placement if not plan.compute else plan.compute[0].scope.placement
-    whole = meshes.sharding(placement, ())
+def place_of(plan: Plan) -> Placement:
+    """Where a job runs that has one place."""
+    return plan.compute[0].scope.placement if plan.compute else plan.graph.scope.placement
 
-    def of_state(name: str) -> Any:
-        return whole if name == RANDOM_STATE else meshes.sharding(storages[name].layout.placement, storages[name].spec)
+
+def feed_shardings(plan: Plan, meshes: Meshes) -> tuple[Any, ...]:
+    """How the feeds of a job that has one place lie there."""
+    placement = place_of(plan)
 
     def of_feed(blob: Blob) -> Any:
         is_mapped = blob.node in plan.mapped
         layout = feed_layout(blob, placement, is_mapped)
         return meshes.sharding(placement, layout.spec(blob.ndim + is_mapped))
 
+    return tuple(map(of_feed, plan.feeds))
+
+
+def single(plan: Plan, storages: Mapping[str, Storage], meshes: Meshes | None) -> Any:
+    """The whole job as one function under ``jax.jit``, its state donated; ``meshes`` is None for JAX's default device."""
+    step = _make_step(plan, storages, meshes)
+    donated = (0,) if plan.written else ()
+    if meshes is None:
+        return jax.jit(step, donate_argnums=donated)
+    placement = place_of(plan)
+    whole = meshes.sharding(placement, ())
+
+    def of_state(name: str) -> Any:
+        return whole if name == RANDOM_STATE else meshes.sharding(storages[name].layout.placement, storages[name].spec)
+
     def of_value(blob: Blob) -> Any:  # the call gives whole values; each device's own stay where they are
         return meshes.sharding(placement, (mesh_axes(placement),)) if blob.node in plan.mapped else whole
 
     written, read = tuple(map(of_state, plan.written)), tuple(map(of_state, plan.read))
-    feeds = tuple(map(of_feed, plan.feeds))
+    feeds = feed_shardings(plan, meshes)
     fetched, watched = tuple(map(of_value, plan.fetches)), tuple(of_value(w.blob) for w in plan.watches)
     token = (whole,) if plan.token_is_needed() else ()
     return jax.jit(

@@ -53,8 +53,8 @@ def _begin_anew(count: int) -> None:
     from jax.extend import backend
 
     if processes.count() > 1:
-        refuse(DeviceError, f"{count} devices were asked for, JAX runs with {len(jax.local_devices(backend='cpu'))} in each process, "
-               "and in a run of several processes the number cannot change",
+        refuse(DeviceError, f"{count} devices were asked for, JAX runs with {len(jax.local_devices(backend='cpu'))} "
+               "in each process, and in a run of several processes the number cannot change",
                hint="set the largest number before anything uses JAX")  # fmt: skip
 
     held = _held()

@@ -20,6 +20,7 @@ from queue import SimpleQueue
 from typing import Any, NoReturn
 
 from ..errors import CallbackError
+from . import processes
 from .result import Delivery, Result
 
 MIN_WINDOW, MAX_WINDOW = 4, 32
@@ -82,13 +83,22 @@ class Dispatcher:
     def _in_flight(self) -> int:
         return len(self._pending) + self._busy
 
-    def wait_for_slot(self) -> None:
-        """Waits, outside any lock, until a further call may be in flight. The delivery thread never waits."""
+    def wait_for_slot(self, most: int = MAX_WINDOW) -> None:
+        """Waits, outside any lock, until a further call may be in flight; ``most`` is what its job can bear.
+
+        The delivery thread never waits for deliveries, only, where the job bears few calls, for the devices.
+        """
         if self._thread is None:
             self.start()
-        if len(self._pending) + self._busy < self._window or self.on_delivery_thread():
+        window = min(self._window, most)
+        if len(self._pending) + self._busy < window:
             return
-        start, goal = time.perf_counter(), self._window // 2
+        if self.on_delivery_thread():
+            if most < MAX_WINDOW:
+                for result in list(self._pending):
+                    result.settle()
+            return
+        start, goal = time.perf_counter(), window // 2
         waited_for = self._in_flight() - goal
         self._wait(lambda: self._in_flight() <= goal)
         each = (time.perf_counter() - start) / max(waited_for, 1)
@@ -207,6 +217,7 @@ class Dispatcher:
             self._on_device = True
             result.wait()
             self._on_device = False
+            processes.returned()
             result.finish()
             if self._late:
                 self._run_late()

@@ -13,18 +13,20 @@ from typing import Any
 import numpy as np
 
 from .._jax import jax
-from ..compiler.program import RANDOM_STATE, Plan, single
+from ..compiler.program import RANDOM_STATE, Plan, feed_shardings, single
 from ..compiler.stages import Staged
 from ..errors import ExecutionError
 from ..graph.graph import Graph
-from . import compilation_cache
-from .dispatch import dispatcher
+from . import compilation_cache, processes
+from .dispatch import MAX_WINDOW, dispatcher
 from .mesh import DeviceMeshes
 from .result import Delivery
 from .store import Cell, Store
-from .transfer import to_global, to_host
+from .transfer import readable, to_global, to_host
 
 build_lock = threading.RLock()
+# XLA's collectives between virtual CPU devices hang or abort where many calls are in flight: 64 did, up to 8 never
+_WINDOW_WITH_COLLECTIVES = 4
 
 
 @dataclass(slots=True)
@@ -60,6 +62,10 @@ class Executable:
         self.is_staged = len(distinct) > 1
         if not self.is_staged and store.meshes.is_default(places[0]):
             self._meshes = None  # JAX's default device: no layouts to say
+        self._together = processes.count() > 1
+        collective = any(len(d) > 1 and d[0].platform == "cpu" for d in distinct)
+        self.window = 1 if self._together else _WINDOW_WITH_COLLECTIVES if collective else MAX_WINDOW
+        self._label = f"job {plan.graph.name!r}"
 
     @property
     def graph(self) -> Graph:
@@ -72,10 +78,22 @@ class Executable:
         """
         with build_lock:
             if self._function is None:
+                if self._together:
+                    processes.check_same(self._label, self._lines(feeds))
                 with self._store.lock:
                     self._store.roll_forward()
                     self._store.materialize([*self._written, *self._read])
-                self.compile_only(feeds)
+                with processes.busy(f"compiling {self._label}"):
+                    self.compile_only(feeds)
+
+    def _lines(self, feeds: Sequence[Any]) -> list[str]:
+        """The job as lines, for comparison with other processes."""
+        fed = [f"fed {b.describe()}: {jax.tree.map(np.shape, feed)}" for b, feed in zip(self.plan.feeds, feeds, strict=True)]
+        nodes = [
+            f"{node.op.name} {node.name!r}: {', '.join(b.describe() for b in node.outputs)} on {node.scope.placement}"
+            for node in self.plan.order
+        ]
+        return [f"{'train' if self.graph.train else 'predict'} job {self.graph.name!r}", *fed, *nodes]
 
     def compile_only(self, feeds: Sequence[Any]) -> None:
         """Compiles for feeds of these shapes (arrays or ShapeDtypeStructs); no variable needs a value."""
@@ -149,13 +167,16 @@ class Executable:
         """
         if not self._warm:
             return self._first_launch(feeds, delivery, merge)
-        if self.is_staged:
+        if self.is_staged or self._together:
             return dispatcher.apart(lambda: self._launch(feeds, delivery, merge))  # Python code between the pieces, as below
         return self._launch(feeds, delivery, merge)
 
     def _launch(self, feeds: Sequence[Any], delivery: Delivery | None, merge: Callable[[Any], Any] | None) -> Any:
         with self._store.lock:
             outputs = self.run(feeds)
+            if self._together and delivery is None:
+                jax.block_until_ready((outputs[1], outputs[3]))  # the lock is held: no other call is in flight
+                processes.returned()
             if merge is not None:
                 outputs = merge(outputs)
             return outputs if delivery is None else dispatcher.submit(delivery, outputs)
@@ -168,8 +189,11 @@ class Executable:
                 self._store.roll_forward()
                 kept = [to_host(cell.value) for cell in self._written]
                 try:
-                    outputs = self.run(feeds)
-                    jax.block_until_ready(outputs)
+                    with processes.quiet():
+                        outputs = self.run(feeds)
+                        jax.block_until_ready(outputs)
+                    if delivery is None:
+                        processes.returned()
                 except Exception as error:
                     for cell, value in zip(self._written, kept, strict=True):
                         sharding = self._struct(cell).sharding
@@ -191,8 +215,28 @@ class Executable:
             f"  try        smaller shapes; job.summary() tells the working memory that the compiled job needs"
         )
 
+    def _run_together(self, feeds: Sequence[Any]) -> Any:
+        """A step that other processes run, too: all feed the same, and each gets all that the call delivers."""
+        assert self._meshes is not None
+        processes.entered(self._label)
+        try:
+            with jax.enable_x64(True):
+                state = self._meshes.move(self._values(self._written), [self._struct(c).sharding for c in self._written])
+                reads = self._meshes.move(self._values(self._read), [self._struct(c).sharding for c in self._read])
+                if not self.is_staged:
+                    feeds = self._meshes.move(feeds, feed_shardings(self.plan, self._meshes))
+                new, fetched, watched, token = self._function(tuple(state), tuple(reads), tuple(feeds))
+                for cell, value in zip(self._written, new, strict=True):
+                    cell.value = value
+                return new, jax.tree.map(readable, fetched), jax.tree.map(readable, watched), token
+        except BaseException:
+            processes.returned()
+            raise
+
     def run(self, feeds: Sequence[Any]) -> Any:
         """One step: (new state, fetched, watched, token). Called with the store's lock held."""
+        if self._together:
+            return self._run_together(feeds)
         store = self._store
         if store.landing:
             store.roll_forward()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -33,7 +34,8 @@ class DeviceMeshes:
         """The arrays, each on other devices or in another layout."""
         if processes.count() == 1:
             return jax.device_put(list(arrays), list(shardings))
-        return [transfer.move(array, sharding) for array, sharding in zip(arrays, shardings, strict=True)]
+        each = zip(arrays, shardings, strict=True)
+        return [jax.tree.map(functools.partial(transfer.move, sharding=sharding), array) for array, sharding in each]
 
     def sharding(self, placement: Placement, spec: Spec) -> Any:
         """A NamedSharding; axes of an array beyond ``spec`` are not split."""

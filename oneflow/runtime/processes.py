@@ -44,6 +44,7 @@ class _Peer:
     busy: str = ""
     end: str = ""  # "finished", "failed", "lost" (another process) or "gone"
     why: str = ""
+    left: bool = False  # its connection is closed
     heard: float = field(default_factory=time.monotonic)
     moved: float = field(default_factory=time.monotonic)
 
@@ -126,7 +127,7 @@ class Run:
         with self._changed:
             if "gone" in message:
                 peer = self._peers[message["gone"]]
-                peer.end = peer.end or "gone"
+                peer.end, peer.left = peer.end or "gone", True
             else:
                 peer = self._peers[message["from"]]
                 peer.heard = now
@@ -302,10 +303,10 @@ class Run:
         self._member.send({"from": self.place.index, "end": how, "why": why, "calls": self._calls})
 
     def _wait_for_readers(self, seconds: float) -> None:
-        """The first process relays what is said: it goes last, where that does not take for ever."""
+        """The first process goes last, where that does not take for ever: it relays, and JAX aborts the others without it."""
         if self.place.index == 0:
             deadline = time.monotonic() + seconds
-            while time.monotonic() < deadline and not all(p.end for p in self._peers[1:]):
+            while time.monotonic() < deadline and not all(p.left for p in self._peers[1:]):
                 time.sleep(0.05)
 
     # --- the end
@@ -351,7 +352,8 @@ class Run:
 def _users_line() -> str:
     """Where the main thread is, in the user's files."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    while frame is not None and is_library(frame.f_code.co_filename):
+    standard = os.path.dirname(threading.__file__)
+    while frame is not None and (is_library(name := frame.f_code.co_filename) or name.startswith(standard)):
         frame = frame.f_back
     return f"  your line  {frame.f_code.co_filename}:{frame.f_lineno}\n" if frame is not None else ""
 

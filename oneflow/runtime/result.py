@@ -29,7 +29,7 @@ class Delivery:
     """What all results of one job have in common.
 
     ``convert`` makes the value of a call of its fetched device arrays. ``seconds`` is what the last call took that was
-    waited for; infinite before the first.
+    waited for; infinite before the first. ``window`` is how many calls the compiled job can bear in flight.
     """
 
     job_name: str
@@ -37,6 +37,7 @@ class Delivery:
     convert: Callable[[Any], Any]
     watches: tuple[Watch, ...]
     seconds: float = float("inf")
+    window: int = 32
 
 
 class Result:
@@ -194,6 +195,12 @@ class Result:
         except BaseException as error:
             self._error = error
             self._report(error)
+
+    def settle(self) -> None:
+        """Waits for the device; an error is left to the delivery."""
+        with contextlib.suppress(Exception):
+            for array in flat(self._arrays):
+                array.block_until_ready()
 
     def finish(self) -> None:
         """Runs the watch handlers, once, waiting for their values. Never raises; keeps the error."""

@@ -15,11 +15,12 @@ from ..compiler.layout import Storage
 from ..config import Resource
 from ..errors import ArgumentError, ModeError
 from ..graph.graph import Graph, Variable, current_or_none
-from . import devices, environment
+from . import devices, environment, processes
 from .dispatch import dispatcher
 from .executable import build_lock
 from .reading import HostStage, check_state
 from .store import Cell, Store
+from .transfer import to_host
 
 _log = logging.getLogger("oneflow")
 
@@ -104,6 +105,7 @@ class Session:
             if not self.started:
                 environment.start()
                 devices.prepare()
+                self.seed = self.store.seed = processes.of_first("the seed of the session", self.seed)
             self.started = True
             Resource.freeze()
             for job in list(self.jobs.values()):
@@ -178,7 +180,7 @@ class Session:
         """The seed, the number of calls each job with random ops has made, and where readers stand; JSON-able."""
         with self.store.lock:
             self.store.roll_forward()
-            calls = {name: int(np.array(cell.value)[2]) for name, cell in self._random.items()}
+            calls = {name: int(to_host(cell.value)[2]) for name, cell in self._random.items()}
         places = {**self._places, **{name: stage.state() for name, stage in self._stages.items()}}
         return {"seed": self.seed, "calls": calls, **({"readers": places} if places else {})}
 

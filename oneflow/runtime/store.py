@@ -13,7 +13,7 @@ from .._jax import jax
 from ..compiler.layout import Storage
 from ..errors import ArgumentError
 from ..graph.graph import Variable
-from . import devices, transfer
+from . import devices, processes, transfer
 from .mesh import DeviceMeshes
 
 
@@ -120,7 +120,9 @@ class Store:
 
     @staticmethod
     def put(value: np.ndarray) -> Any:
-        """A device array on JAX's default device."""
+        """A device array on JAX's default device, or on one device of each process."""
+        if processes.count() > 1:
+            return transfer.everywhere(value)
         with jax.enable_x64(True):
             return devices.put(value)
 

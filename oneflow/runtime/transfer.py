@@ -26,6 +26,11 @@ def to_global(array: np.ndarray, sharding: Any) -> Any:
         return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index], dtype=array.dtype)
 
 
+def everywhere(array: np.ndarray) -> Any:
+    """A device array that every process has the whole of; all give the same."""
+    return to_global(array, _over(_one_of_each(), False))
+
+
 def to_host(array: Any) -> np.ndarray:
     """A fresh writable copy of the whole array in this process's memory. Where others have parts of it, all must call it."""
     if processes.count() > 1 and isinstance(array, jax.Array):
@@ -113,9 +118,8 @@ def _relayed(array: Any, devices: tuple[Any, ...]) -> Any:
         owner = _in_order(array.sharding.device_set)[0]
         own = {shard.device: shard.data for shard in array.addressable_shards}
         here = [device for device in devices if device.process_index == jax.process_index()]
-        blocks = [
-            jnp.expand_dims(own[d], 0) if d == owner else jax.device_put(np.zeros((1, *array.shape), array.dtype), d) for d in here
-        ]
+        nothing = np.zeros((1, *array.shape), array.dtype)
+        blocks = [jnp.expand_dims(own[d], 0) if d == owner else jax.device_put(nothing, d) for d in here]
         split = _over(devices, True)
         stacked = jax.make_array_from_single_device_arrays((len(devices), *array.shape), split, blocks, dtype=array.dtype)
         alike = _over(devices, False)

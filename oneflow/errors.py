@@ -91,6 +91,10 @@ class ExecutionError(OneFlowError, RuntimeError):
     """A step failed on the device, for want of memory for example; the original is ``__cause__``."""
 
 
+class CustomOpError(OneFlowError, ValueError, RuntimeError):
+    """The Python code of a custom op raised, or gave arrays of another shape or dtype than it promised."""
+
+
 class HostError(OneFlowError, ValueError, NotImplementedError):
     """A job asks for something on the host (a reader, an image op, tensor buffers) that only the device could give."""
 

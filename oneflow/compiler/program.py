@@ -74,6 +74,12 @@ class Plan:
         return bool(self.host) and not (self.fetches or self.watches or self.written)
 
     @property
+    def careful(self) -> bool:
+        """Whether a step may fail in the middle, as it runs the user's Python code: its state is not donated then, and becomes
+        the session's only when the step is done."""
+        return any(node.op.callback for node in self.order)
+
+    @property
     def compute(self) -> list[Node]:
         """The nodes that compute something."""
         return [node for node in self.order if node.op not in (OP_INPUT, OP_VARIABLE)]
@@ -184,7 +190,7 @@ def feed_shardings(plan: Plan, meshes: Meshes) -> tuple[Any, ...]:
 def single(plan: Plan, storages: Mapping[str, Storage], meshes: Meshes | None) -> Any:
     """The whole job as one function under ``jax.jit``, its state donated; ``meshes`` is None for JAX's default device."""
     step = _make_step(plan, storages, meshes)
-    donated = (0,) if plan.written else ()
+    donated = (0,) if plan.written and not plan.careful else ()
     if meshes is None:
         return jax.jit(step, donate_argnums=donated)
     placement = place_of(plan)

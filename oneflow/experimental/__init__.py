@@ -1,18 +1,20 @@
 """``flow.experimental``: names that were not final."""
 
 from ..ops.array import assign as eager_assign_121
+from ..ops.custom import TensorSpec, register_host_op, register_op
 from ..ops.reduce import square_sum
 from ..ops.scatter import indexed_slices_reduce_sum, unique_with_counts
 from ..ops.slicing import logical_slice, logical_slice_assign
 from ..ops.ssp import ssp_variable_proxy
 from ..scope import namespace as name_scope
 from . import scope
+from .custom_op import CustomOpModule, custom_op_module
 from .interface_op_read_and_write import get_interface_blob_value, set_interface_blob_value
 from .job_set import get_job_set
 from .typing_check import enable_typing_check
 
 __all__ = [
-    "eager_assign_121", "enable_typing_check", "get_interface_blob_value", "get_job_set", "indexed_slices_reduce_sum",
-    "logical_slice", "logical_slice_assign", "name_scope", "scope", "set_interface_blob_value", "square_sum",
-    "ssp_variable_proxy", "unique_with_counts",
+    "CustomOpModule", "TensorSpec", "custom_op_module", "eager_assign_121", "enable_typing_check", "get_interface_blob_value",
+    "get_job_set", "indexed_slices_reduce_sum", "logical_slice", "logical_slice_assign", "name_scope", "register_host_op",
+    "register_op", "scope", "set_interface_blob_value", "square_sum", "ssp_variable_proxy", "unique_with_counts",
 ]  # fmt: skip

@@ -68,6 +68,7 @@ class OpDef:
       heavy: worth running on slices of the batch (see ``compiler/batch_slices.py``).
       native: its other lowering, where it has one.
       random: ``define`` takes a further keyword ``key``, a JAX random key that differs from call to call.
+      callback: it runs Python code of the user's in the middle of a step (see ``graph/callback.py``).
       host: how it runs on the host, for readers, decoders, image ops and their like (see ``compiler/hosting.py``).
     """
 
@@ -82,6 +83,7 @@ class OpDef:
     heavy: bool = False
     native: Native | None = None
     host: HostRule | None = None
+    callback: bool = False
 
     @property
     def on_host(self) -> bool:

@@ -15,7 +15,8 @@ import numpy as np
 from .._jax import jax
 from ..compiler.program import RANDOM_STATE, Plan, feed_shardings, single
 from ..compiler.stages import Staged
-from ..errors import ExecutionError
+from ..errors import CustomOpError, ExecutionError
+from ..graph import callback
 from ..graph.graph import Graph
 from . import compilation_cache, processes
 from .dispatch import MAX_WINDOW, dispatcher
@@ -187,19 +188,25 @@ class Executable:
         def work() -> Any:
             with self._store.lock:
                 self._store.roll_forward()
-                kept = [to_host(cell.value) for cell in self._written]
+                is_kept = self.plan.careful and not self.is_staged  # else the step destroys the old state
+                kept = [cell.value if is_kept else to_host(cell.value) for cell in self._written]
+                callback.take()
                 try:
                     with processes.quiet():
                         outputs = self.run(feeds)
                         jax.block_until_ready(outputs)
+                    problem = callback.take()
+                    if problem is not None:
+                        raise problem
                     if delivery is None:
                         processes.returned()
                 except Exception as error:
                     for cell, value in zip(self._written, kept, strict=True):
                         sharding = self._struct(cell).sharding
-                        cell.value = Store.put(value) if sharding is None else to_global(value, sharding)
-                    raise self._failed(error) from error
-                self._warm = True
+                        put = value if is_kept else Store.put(value) if sharding is None else to_global(value, sharding)
+                        cell.value = put
+                    raise (error if isinstance(error, CustomOpError) else self._failed(error)) from error.__cause__ or error
+                self._warm = not self.plan.careful
                 if merge is not None:
                     outputs = merge(outputs)
                 return outputs if delivery is None else dispatcher.submit(delivery, outputs)

@@ -1,0 +1,240 @@
+"""Ops of the user's own: over JAX arrays, over NumPy arrays on the host; values, gradients, and what goes wrong."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import oneflow as flow
+import oneflow.typing as tp
+from oneflow.errors import ArgumentError, CustomOpError, GradientError
+from oneflow.experimental import TensorSpec, register_host_op, register_op
+
+X = np.array([[0.5, -1.0, 2.0]], np.float32)
+
+
+@pytest.fixture(autouse=True)
+def _registry(monkeypatch):
+    monkeypatch.setattr("oneflow.ops.custom.REGISTERED", {})
+
+
+def predict(body, dtype=flow.float32, array=X):
+    @flow.global_function("predict")
+    def job(x: tp.Numpy.Placeholder(array.shape, dtype=dtype)) -> tp.Numpy:
+        return body(x)
+
+    return job(array)
+
+
+def train(body):
+    """A job that gives body(w) and updates w, at first X, by the negative gradient of its mean."""
+
+    @flow.global_function("train")
+    def job() -> tp.Numpy:
+        w = flow.get_variable("w", X.shape, initializer=flow.zeros_initializer())
+        y = body(w)
+        flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [1.0]), momentum=0).minimize(y)
+        return y
+
+    flow.load_variables({"w": X})
+    return job
+
+
+def variable():
+    return flow.get_all_variables()["w"].numpy()
+
+
+def test_lowering_and_its_gradient():
+    @register_op("scaled_tanh", attrs={"scale": 1.0})
+    def scaled_tanh(x, *, scale):
+        return jnp.tanh(scale * x)
+
+    np.testing.assert_allclose(predict(lambda x: scaled_tanh(x, scale=2)), np.tanh(2 * X), rtol=1e-6)
+    job = train(lambda w: scaled_tanh(w, scale=2.0, name="t"))
+    np.testing.assert_allclose(job(), np.tanh(2 * X), rtol=1e-6)
+    np.testing.assert_allclose(X - variable(), 2 * (1 - np.tanh(2 * X) ** 2) / 3, rtol=1e-5, atol=1e-6)
+    assert job.graph.node("t").op.name == "scaled_tanh"
+    assert "registered at" in repr(scaled_tanh)
+
+
+def test_several_inputs_and_outputs_gradient_and_shape_rule():
+    def rule(x, y, **attrs):
+        return [(x.shape, x.dtype), TensorSpec((1,), flow.float32)]
+
+    def grad(inputs, outputs, cotangents, *, times):
+        return times * 10 * cotangents[0], None
+
+    @register_op("both", inputs=("x", "y"), outputs=("sum", "total"), attrs={"times": int}, grad=grad, shape=rule)
+    def both(x, y, *, times):
+        return times * (x + y), jnp.sum(x).reshape(1)
+
+    def body(w):
+        total, ones = both(w, flow.ones_like(w), times=3)
+        assert ones.shape == (1,)
+        return total
+
+    np.testing.assert_allclose(train(body)(), 3 * (X + 1))
+    np.testing.assert_allclose(X - variable(), np.full((1, 3), 10.0), rtol=1e-6)
+
+
+def test_dtypes_are_those_of_the_users_own_jax():
+    seen = []
+
+    @register_op("made")
+    def made(x):
+        seen.append(jnp.zeros(3).dtype)
+        return x + jnp.zeros(3) + 0.5
+
+    assert predict(made).dtype == np.float32
+    assert predict(made, flow.float64, X.astype(np.float64)).dtype == np.float64
+    assert set(map(str, seen)) == {"float32", "float64"}
+    assert jnp.zeros(3).dtype == jnp.float32 and not jax.config.jax_enable_x64
+
+
+def test_host_op():
+    calls = []
+
+    def grad(inputs, outputs, cotangents, *, power):
+        (x,), (dy,) = inputs, cotangents
+        return power * x ** (power - 1) * dy
+
+    @register_host_op("host_power", attrs={"power": 2}, grad=grad)
+    def host_power(x, *, power):
+        calls.append(type(x))
+        assert not x.flags.writeable
+        return x**power
+
+    job = train(lambda w: host_power(w, power=3) * 2.0)
+    np.testing.assert_allclose(job(), 2 * X**3, rtol=1e-6)
+    np.testing.assert_allclose(X - variable(), 2 * 3 * X**2 / 3, rtol=1e-5)
+    assert calls and set(calls) == {np.ndarray}
+    np.testing.assert_allclose(predict(host_power), X**2, rtol=1e-6)
+
+
+def test_host_op_of_another_shape_without_gradient():
+    @register_host_op("count_by_sign", outputs=("counts",), shape=lambda x: ((2,), flow.int64))
+    def count_by_sign(x):
+        return np.array([(x < 0).sum(), (x >= 0).sum()])
+
+    np.testing.assert_array_equal(predict(count_by_sign), [1, 2])
+    with pytest.raises(GradientError):
+        train(lambda w: flow.cast(count_by_sign(w), flow.float32))()
+
+
+def test_host_ops_run_asynchronously_in_order():
+    @register_host_op("noted")
+    def noted(x):
+        return x + 1
+
+    @flow.global_function("train")
+    def job() -> tp.Callback[tp.Numpy]:
+        w = flow.get_variable("w", (1,), initializer=flow.zeros_initializer(), trainable=True)
+        flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [1.0]), momentum=0).minimize(w)
+        return noted(w)
+
+    seen = []
+    for _ in range(5):
+        job()(lambda value: seen.append(float(value[0])))
+    flow.sync_default_session()
+    assert seen == [1, 0, -1, -2, -3]
+
+
+@pytest.mark.parametrize(
+    ("result", "text"),
+    [
+        (lambda x: 1 / 0, "raised ZeroDivisionError: division by zero"),
+        (lambda x: np.zeros(5, np.float32), r"is float32\[5\], but it must be float32\[1, 3\]"),
+        (lambda x: x.astype(np.float64), r"is float64\[1, 3\], but it must be float32\[1, 3\]"),
+        (lambda x: None, r"is object\[\], but it must be"),
+        (lambda x: (x, x), "gave 2 arrays, but there are 1 to give"),
+    ],
+)
+def test_a_failing_host_op_leaves_the_session_as_it_was(result, text):
+    fails = [False]
+
+    @register_host_op("fragile", grad=lambda inputs, outputs, cotangents: cotangents[0])
+    def fragile(x):
+        return result(x) if fails[0] else x * 2
+
+    job = train(fragile)
+    job()
+    before = variable()
+    fails[0] = True
+    for _ in range(2):
+        with pytest.raises(CustomOpError, match=text):
+            job()
+    np.testing.assert_array_equal(variable(), before)
+    assert flow.get_all_variables()["System-Train-TrainStep-job"].numpy() == 1
+    fails[0] = False
+    np.testing.assert_array_equal(job(), before * 2)
+
+
+def test_a_failing_gradient_on_the_host():
+    def grad(inputs, outputs, cotangents):
+        raise KeyError("no")
+
+    job = train(register_host_op("bad_gradient", grad=grad)(lambda x: x * 2))
+    with pytest.raises(CustomOpError, match="its gradient raised KeyError") as caught:
+        job()
+    assert isinstance(caught.value.__cause__, KeyError)
+    np.testing.assert_array_equal(variable(), X)
+
+
+@pytest.mark.parametrize(
+    ("function", "options", "text"),
+    [
+        (lambda x: x.no_such_thing, {}, "its function raised AttributeError"),
+        (lambda x: x.sum(), {}, "has rank 0, which no Blob has"),
+        (lambda x: x > 0, {}, "is bool, which no Blob is"),
+        (lambda x: "text", {}, "must be an array, got str 'text'"),
+        (lambda x: (x, x), {}, "gave 2 arrays, but there are 1 to give"),
+        (lambda x: x, {"shape": lambda x: ((2,), flow.float32)}, r"is float32\[1, 3\], but it must be float32\[2\]"),
+        (lambda x: x, {"shape": lambda x: x.size}, "its shape rule raised AttributeError"),
+        (lambda x: x, {"shape": lambda x: (3,)}, "must give .shape, flow dtype. for each output"),
+        (lambda x: x, {"grad": lambda i, o, c: c[0][0]}, r"the gradient to input 'x' is float32\[3\]"),
+        (lambda x: x, {"grad": lambda i, o, c: (c[0], c[0])}, "its gradient gave 2 arrays"),
+    ],
+)
+def test_mistakes_are_found_when_the_job_is_built(function, options, text):
+    made = register_op("mistaken", **options)(function)
+    with pytest.raises(CustomOpError, match=text) as caught:
+        train(made)()
+    message = str(caught.value)
+    assert "test_custom.py" in message and "your line  " in message and "w   float32[1, 3]" in message
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda op, x: op(x, x), r"takes 1 Blobs \(x\), got 2"),
+        (lambda op, x: op(3.0), "x must be a Blob, got float"),
+        (lambda op, x: op(x), "attribute 'k' is missing, int without a default"),
+        (lambda op, x: op(x, k=1.0), "attribute 'k' must be int, got 1.0"),
+        (lambda op, x: op(x, k=True), "attribute 'k' must be int, got True"),
+        (lambda op, x: op(x, k=1, z=2), "there is no attribute 'z'; it has k"),
+    ],
+)
+def test_wrong_calls(call, text):
+    op = register_op("with_k", attrs={"k": int})(lambda x, *, k: k * x)
+    with pytest.raises(ArgumentError, match=text):
+        predict(lambda x: call(op, x))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"name": "not an identifier"}, "needs an identifier as its name"),
+        ({"name": "relu"}, "the library has an op of that name"),
+        ({"name": "a", "inputs": "x"}, "inputs must be a list of identifiers"),
+        ({"name": "a", "inputs": ["x", "x"]}, "must differ"),
+        ({"name": "a", "outputs": []}, "there must be an output"),
+        ({"name": "a", "stops": ["y"]}, "stops names inputs"),
+        ({"name": "a", "attrs": {"k": {}}}, "needs a default or a type"),
+        ({"name": "a", "grad": 3}, "grad must be callable"),
+    ],
+)
+def test_wrong_registrations(arguments, text):
+    with pytest.raises(ArgumentError, match=text):
+        register_op(**arguments)(lambda x: x)

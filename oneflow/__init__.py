@@ -158,6 +158,7 @@ from .ops.padding import reflection_pad2d as reflection_pad2d
 from .ops.padding import replication_pad2d as replication_pad2d
 from .ops.padding import same_padding as same_padding
 from .ops.padding import zero_pad2d as zero_pad2d
+from .ops.partial_fc import distributed_partial_fc_sample as distributed_partial_fc_sample
 from .ops.profiling import sleep_identity as sleep_identity
 from .ops.reduce import count_not_finite as count_not_finite
 from .ops.reduce import elem_cnt as elem_cnt
@@ -205,6 +206,11 @@ from .typing import MirroredTensorDef as DeprecatedMirroredTensorDef
 from .typing import MirroredTensorDef as MirroredTensorDef
 from .typing import MirroredTensorListDef as DeprecatedTensorListDef
 from .typing import MirroredTensorListDef as MirroredTensorListDef
+from .user_op import consistent_user_op_builder as consistent_user_op_builder
+from .user_op import consistent_user_op_module_builder as consistent_user_op_module_builder
+from .user_op import user_op_builder as user_op_builder
+from .user_op import user_op_module_builder as user_op_module_builder
+from .user_op import user_op_names as user_op_names
 from .util import is_deprecated as is_deprecated
 
 __version__ = "0.1.0"

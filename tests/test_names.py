@@ -147,3 +147,21 @@ def test_tensor_definitions():
 def test_what_only_oneflow_has(call, text):
     with pytest.raises(ModeError, match=text):
         call()
+
+
+def test_distributed_partial_fc_sample():
+    @flow.global_function("predict")
+    def job(
+        w: tp.Numpy.Placeholder((20, 2)), y: tp.Numpy.Placeholder((3,), dtype=flow.int64)
+    ) -> tuple[tp.Numpy, tp.Numpy, tp.Numpy]:
+        return flow.distributed_partial_fc_sample(w, y, 8)
+
+    w, y = np.random.default_rng(0).standard_normal((20, 2)).astype(np.float32), np.array([7, 3, 7])
+    draws = set()
+    for _ in range(4):
+        mapped, classes, rows = job(w, y)
+        assert classes[:2].tolist() == [3, 7] and len(set(classes.tolist())) == 8 and classes.dtype == np.int64
+        np.testing.assert_array_equal(classes[mapped], y)
+        np.testing.assert_array_equal(rows, w[classes])
+        draws.add(tuple(classes.tolist()))
+    assert len(draws) > 1

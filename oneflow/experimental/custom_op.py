@@ -115,7 +115,7 @@ class CustomOpModule:
         kernel = self._load("_py_kernel.py")
         forward, backward = (self._declared.get(f"{self._name}_{way}") for way in ("forward", "backward"))
         if forward is None:
-            refuse(ArgumentError, f"custom op module {self._name!r}: the inputs and outputs of {self._name}_forward are not known",
+            refuse(ArgumentError, f"custom op module {self._name!r}: what goes into {self._name}_forward is not known",
                    hint="call cpp_def() first, whose file registers that op")  # fmt: skip
         rule = getattr(kernel, "infer", None)
         grad = None if backward is None else self._gradient(forward, backward, kernel.backward)

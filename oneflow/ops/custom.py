@@ -397,4 +397,4 @@ def _call_back(run: Any, name: str, who: str, specs: Sequence[Spec], arrays: Seq
             callback.report(wrapped)
         return [np.zeros(*spec) for spec in specs]
 
-    return jax.pure_callback(safely, [jax.ShapeDtypeStruct(*spec) for spec in specs], *arrays)
+    return jax.pure_callback(safely, [jax.ShapeDtypeStruct(*spec) for spec in specs], *arrays, vmap_method="sequential")

@@ -89,7 +89,7 @@ def _sleep_identity(x: Array, *, seconds: float) -> Array:
         time.sleep(seconds)
         return value
 
-    return jax.pure_callback(later, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+    return jax.pure_callback(later, jax.ShapeDtypeStruct(x.shape, x.dtype), x, vmap_method="sequential")
 
 
 def sleep_identity(x: Blob, seconds: int, name: str | None = None) -> Blob:

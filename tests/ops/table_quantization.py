@@ -104,3 +104,28 @@ REFUSALS += [
     ),
     Refusal("sleep backwards", lambda x: flow.sleep_identity(x, -1), [X], ArgumentError, "seconds must be a number >= 0"),
 ]
+
+LABELS = np.array([4, 1, 4, 6], np.int32)
+
+
+def _first_classes(weight, label):
+    """With as many samples as classes the choice is certain: the labels that occur, then all others in some order."""
+    mapped, sampled, rows = flow.distributed_partial_fc_sample(weight, label, 3)
+    return mapped, sampled, rows
+
+
+ROWS.append(
+    Row("distributed_partial_fc_sample", _first_classes,
+        lambda w, y: (np.array([1, 0, 1, 2]), np.array([1, 4, 6]), w[[1, 4, 6]]), [floats(8, 2), LABELS],
+        out=("int32", "int32", "same"), grad=False)
+)  # fmt: skip
+GRADIENTS.append(
+    Gradient("distributed_partial_fc_sample", lambda w, y: flow.distributed_partial_fc_sample(w, y, 3)[2],
+             [floats(8, 2), LABELS], [np.isin(np.arange(8), LABELS)[:, None] * np.ones((8, 2)), None])
+)  # fmt: skip
+REFUSALS += [
+    Refusal("more samples than classes", lambda w, y: flow.distributed_partial_fc_sample(w, y, 9), [floats(8, 2), LABELS],
+            ArgumentError, "num_sample must be an int in [1, 8]"),
+    Refusal("labels in floats", lambda w, y: flow.distributed_partial_fc_sample(w, w, 2), [floats(8), LABELS], DtypeError,
+            "label must be int32 or int64"),
+]  # fmt: skip

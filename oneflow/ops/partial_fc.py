@@ -1,0 +1,72 @@
+"""A sample of the classes of a large classifier."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .._jax import jax, jnp
+from ..errors import ArgumentError, DtypeError, ShapeError
+from ..graph.graph import current
+from ..graph.node import Blob
+from ._arrays import Array
+from ._arrays import label as label_of
+from ._emit import emit_many, fail, op, want
+
+
+def _to_rows(inputs: Any, outputs: Any, cotangents: Any, **attrs: Any) -> tuple[Array, None]:
+    weight, sampled = inputs[0], outputs[1]
+    return jnp.zeros_like(weight).at[sampled].add(cotangents[2]), None
+
+
+@op("distributed_partial_fc_sample", multiple=True, random=True, grad=_to_rows, stops=(1,))
+def _partial_fc_sample(
+    weight: Array, labels: Array, *, num_sample: int, devices: int, seed: int | None, key: Any
+) -> tuple[Array, Array, Array]:
+    """For each device's range of classes: the labels that occur, ascending, then others at random."""
+    classes = weight.shape[0]
+    each, picked = classes // devices, num_sample // devices
+    occurs = jnp.zeros((classes,), jnp.bool_).at[labels].set(True, mode="drop").reshape(devices, each)
+    place = jnp.arange(each, dtype=jnp.float32)
+    rank = jnp.where(
+        occurs, place, each + jax.random.uniform(key, (devices, each), jnp.float32, minval=np.float32(0), maxval=np.float32(1))
+    )
+    chosen = jnp.argsort(rank, axis=1)[:, :picked].astype(jnp.int32)
+    sampled = (chosen + each * jnp.arange(devices, dtype=jnp.int32)[:, None]).reshape(num_sample)
+    at = jnp.full((classes,), num_sample, jnp.int32).at[sampled].set(jnp.arange(num_sample, dtype=jnp.int32))
+    mapped = jnp.take(at, labels, mode="fill", fill_value=num_sample)
+    return mapped.astype(labels.dtype), sampled.astype(labels.dtype), jnp.take(weight, sampled, axis=0)
+
+
+def distributed_partial_fc_sample(weight: Blob, label: Blob, num_sample: int, name: str | None = None) -> tuple[Blob, Blob, Blob]:
+    """A part of the classes of a large classifier: those that occur in ``label``, and others at random.
+
+    Device i of n has the classes [i * C/n, (i+1) * C/n), and num_sample/n places: its labels that occur, ascending, then
+    others of its classes, each once.
+
+    Args:
+      weight: (C, ...), floating; C is divisible by the number of devices.
+      label: (N,), int32 or int64, in [0, C).
+      num_sample: how many classes; divisible by the number of devices, at most C.
+      name: name of the op; made unique when omitted.
+    Returns: (mapped_label, sampled_label, sampled_weight): the place of each label among the sampled classes (num_sample for
+      one that found no place), the classes (num_sample,), and their rows of weight, whose gradient goes back to weight.
+    Raises: ArgumentError, ShapeError, DtypeError.
+    Example: >>> mapped, classes, rows = flow.distributed_partial_fc_sample(weight, label, 1000)   # An et al. 2021, Partial FC
+    """
+    what = label_of("distributed_partial_fc_sample", name)
+    want.floating(what, want.blob(what, "weight", weight))
+    want.rank(what, want.blob(what, "label", label), 1, 1)
+    if label.dtype.name not in ("int32", "int64"):
+        fail(DtypeError, what, f"label must be int32 or int64, got {label.dtype.name}", (weight, label))
+    devices, classes = current(what).scope.placement.parallel_num, weight.shape[0]
+    if isinstance(num_sample, bool) or not isinstance(num_sample, int) or not 0 < num_sample <= classes:
+        fail(ArgumentError, what, f"num_sample must be an int in [1, {classes}], got {num_sample!r}", (weight, label))
+    if num_sample % devices or classes % devices:
+        fail(ShapeError, what, f"num_sample {num_sample} and {classes} classes must be divisible by {devices} devices",
+             (weight, label))  # fmt: skip
+    mapped, sampled, rows = emit_many(
+        _partial_fc_sample, weight, label, name=name, num_sample=num_sample, devices=devices, seed=None
+    )
+    return mapped, sampled, rows

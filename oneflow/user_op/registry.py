@@ -1,0 +1,177 @@
+"""What a row of the table of registered ops is: names of inputs, outputs and attributes, and what it means here."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from .._dtype import dtype
+from .._jax import jax
+from ..errors import ArgumentError
+from ..graph.node import Blob
+from ..graph.op import OpDef
+from ..ops._emit import emit_many, fail
+
+Inputs = Mapping[str, Any]  # a Blob, a list of them where an input is repeated, None where it is not bound
+Attributes = Mapping[str, Any]
+Build = Callable[[Inputs, Attributes, str], Any]
+REGISTRY: dict[str, Registered] = {}
+
+_ROW = re.compile(r"(\w+) \((.*?)\) -> \((.*?)\)(?: \{(.*)\})?$", re.DOTALL)
+_NAME = re.compile(r"(\w+)(\?|\(>=(\d)\))?")
+_LIST_OF = {"int32": int, "int64": int, "float": float, "str": str, "Shape": (list, tuple), "dtype": dtype}
+_ONE = {"int32": int, "int64": int, "float": float, "double": float, "bool": bool, "str": str, "dtype": dtype}
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """An input or output: bound once, or not at all where ``optional``, or ``least`` times or more where that is not None."""
+
+    name: str
+    optional: bool
+    least: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """An attribute: its type as the registry spells it, and its default where ``has_default``."""
+
+    name: str
+    type_name: str
+    has_default: bool
+    default: Any
+
+    def check(self, what: str, value: Any) -> Any:
+        """The value, of exactly the attribute's type; lists and shapes as tuples."""
+        kind = self.type_name
+        if kind == "Shape" or kind.startswith("list["):
+            of = int if kind == "Shape" else _LIST_OF[kind[5:-1]]
+            if not isinstance(value, (list, tuple)) or not all(_is(v, of) for v in value):
+                fail(ArgumentError, what, f"attribute {self.name!r} takes a list or tuple of {kind}, got {value!r}"[:300])
+            return tuple(tuple(v) if isinstance(v, list) else v for v in value)
+        if not _is(value, _ONE[kind]):
+            hint = f"write {float(value)}" if _ONE[kind] is float and type(value) is int else ""
+            named = "a flow dtype" if kind == "dtype" else f"{_ONE[kind].__name__} ({kind})"
+            fail(ArgumentError, what, f"attribute {self.name!r} takes {named}, got {value!r}"[:300], (), hint)
+        return value
+
+
+def _is(value: Any, kind: Any) -> bool:
+    return type(value) is kind if isinstance(kind, type) else isinstance(value, kind)
+
+
+class Registered:
+    """One op type; its row is taken apart when it is used.
+
+    ``build(inputs, attributes, name)`` gives the outputs: a Blob, a sequence in the order of ``outputs``, or a dict by name;
+    None for ops that only have an effect. ``why_not`` says of a type that is refused, why.
+    """
+
+    def __init__(self, type_name: str, text: str, build: Build | None, why_not: str = ""):
+        self.type_name = type_name
+        self.build = build
+        self.why_not = why_not
+        self._text = text
+
+    @cached_property
+    def _parts(self) -> tuple[Any, ...]:
+        match = _ROW.match(" ".join(self._text.split()))
+        assert match is not None, self._text
+        return match.groups()
+
+    @cached_property
+    def inputs(self) -> tuple[Argument, ...]:
+        return _arguments(self._parts[1])
+
+    @cached_property
+    def outputs(self) -> tuple[Argument, ...]:
+        return _arguments(self._parts[2])
+
+    @cached_property
+    def attributes(self) -> Mapping[str, Attribute]:
+        return _attributes(self._parts[3])
+
+
+def _arguments(text: str) -> tuple[Argument, ...]:
+    found = []
+    for part in filter(None, (p.strip() for p in text.split(","))):
+        match = _NAME.fullmatch(part)
+        assert match is not None, part
+        found.append(Argument(match[1], match[2] == "?", None if match[3] is None else int(match[3])))
+    return tuple(found)
+
+
+def _attributes(text: str | None) -> dict[str, Attribute]:
+    found = {}
+    for part in filter(None, (p.strip() for p in (text or "").split(";"))):
+        head, equals, default = part.partition("=")
+        name, _, kind = head.partition(":")
+        value = eval(default, {"__builtins__": {}}, {}) if equals else None  # noqa: S307 - literals of our own table
+        found[name.strip()] = Attribute(name.strip(), kind.strip(), bool(equals), value)
+    return found
+
+
+def row(text: str, build: Build | None, why_not: str = "") -> None:
+    """Adds ``type (input, optional?, repeated(>=2)) -> (output) {attribute: type = default; ...}`` to the table."""
+    made = Registered(text.partition(" ")[0], text, build, why_not)
+    if REGISTRY.setdefault(made.type_name, made) is not made:
+        raise ValueError(f"{made.type_name} is in the table twice")
+
+
+# --- ways to say what a row means
+
+
+def call(path: str, *arguments: str, **keywords: str) -> Build:
+    """A function of ``flow`` by its path, of inputs and attributes by their names; it gets the op's name, too."""
+
+    def build(inputs: Inputs, attributes: Attributes, name: str) -> Any:
+        known = {**inputs, **attributes}
+        function: Any = importlib.import_module(__package__.partition(".")[0])
+        for part in path.split("."):
+            function = getattr(function, part, None)
+            if function is None:
+                fail(ArgumentError, f"user op {name!r}", f"it needs flow.{path}, which this release does not have")
+        given = {k: known[v] for k, v in keywords.items() if known[v] is not None}
+        return function(*(known[a] for a in arguments), name=name, **given)
+
+    return build
+
+
+def arrays(function: Callable[..., Any], *inputs: str, outputs: int = 1, differentiable: bool = False) -> Build:
+    """A function over JAX arrays: of the inputs named, and of the attributes by keyword."""
+
+    def build(given: Inputs, attributes: Attributes, name: str) -> Any:
+        return emit_arrays(function, [given[n] for n in inputs], attributes, name, outputs, differentiable)
+
+    return build
+
+
+def emit_arrays(
+    function: Callable[..., Any], blobs: Sequence[Blob], attributes: Attributes, name: str, outputs: int = 1,
+    differentiable: bool = False, op_name: str | None = None,
+) -> tuple[Blob, ...]:  # fmt: skip
+    """Adds an op over arrays that is made for this place alone."""
+
+    def define(*xs: Any, **attrs: Any) -> tuple[Any, ...]:
+        made = function(*xs, **attrs)
+        return made if outputs > 1 else (made,)
+
+    title = op_name or getattr(function, "__name__", "user_op").strip("_<>") or "user_op"
+    op = OpDef(title, define, stops=not differentiable, multiple=True)
+    return emit_many(op, *blobs, name=name, **attributes)
+
+
+def as_array(number: Any, like: Any) -> Any:
+    """A number in an array's dtype."""
+    return jax.numpy.asarray(number, like.dtype)
+
+
+def whole(value: Any) -> int:
+    """An element count as a Python int."""
+    return int(np.prod(value))

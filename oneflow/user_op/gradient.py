@@ -28,7 +28,7 @@ def pulled_back(forward: Forward, names: Sequence[str], arrays: Sequence[Any], c
         }
         made = forward(inputs)
     result = made[output] if isinstance(made, (list, tuple)) else made
-    path = gradient_path(graph, [result], {inputs[n].node for n in wanted})
+    path = gradient_path(graph.nodes, [result], {inputs[n].node for n in wanted})
     values = Values(Lowering())
     for n, a in zip(names, arrays, strict=True):
         values[inputs[n].node] = (a,)

@@ -282,7 +282,7 @@ row("unsorted_batch_segment_sum (data, segment_ids) -> (out) {num_segments: int6
 def _argwhere(i: Inputs, a: Attributes, n: str) -> Any:
     x = i["input"]
     count = emit_arrays(lambda x: jnp.count_nonzero(x).astype(jnp.int32).reshape(1), [x], {}, f"{n}-count")
-    return {"output": indexing.argwhere(x, a["dtype"], name=n), "output_size": count}
+    return {"output": call("argwhere", "input", "dtype")(i, a, n), "output_size": count}
 
 
 row("argwhere (input) -> (output, output_size) {dtype: dtype = None}", _argwhere)

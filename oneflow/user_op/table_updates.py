@@ -11,7 +11,7 @@ from .._jax import jnp
 from ..errors import ArgumentError
 from ..graph.graph import OP_VARIABLE, current
 from ..graph.node import Blob
-from ..ops import array, indexing
+from ..ops import array
 from ..ops._emit import fail
 from ..optimizer.base import Optimizer
 from ..optimizer.rules import LAMB, LARS, SGD, Adam, RMSProp
@@ -27,9 +27,8 @@ _RATE = PiecewiseConstantScheduler([], [0.0])  # the rate is an input of these o
 
 def _assign_where(flag_is_set: bool) -> Build:
     def build(i: Inputs, a: Attributes, n: str) -> None:
-        ref, value = i["ref"], i["value"]
-        yes, no = (value, ref) if flag_is_set else (ref, value)
-        array.assign(ref, indexing.where(i["condition"], yes, no, name=n))
+        yes, no = ("value", "ref") if flag_is_set else ("ref", "value")
+        array.assign(i["ref"], call("where", "condition", yes, no)(i, a, n))
 
     return build
 

@@ -151,7 +151,7 @@ class JobFunction:
         self._gives_nothing = returned is None and not self._returns.callback
         self._asynchronous = self._gives_nothing or self._returns.callback or not self._returns.annotated
         if made.host:
-            stage = HostStage(graph, made.host, made.feeds, fetches, lambda: session.seed)
+            stage = HostStage(made, fetches, lambda: session.seed)
             session.add_host_stage(self.name, stage)
             weakref.finalize(self, stage.close, wait=False).atexit = False
             self._hosted = Hosted(stage, session.store, None if made.is_empty else self._executable_for)
@@ -361,9 +361,15 @@ def _leaf_converter(kind: str, blob: Blob) -> Callable[[Any], Any]:
     if kind == "ListNumpy":
         return lambda value: pieces(on_host(value), blob)
     if kind == "ListListNumpy" or blob.is_tensor_list:
-        lists: Callable[[Any], Any] = lambda value: [[to_numpy(a) for a in (value if isinstance(value, tuple) else (value,))]]  # noqa: E731
-        return lists if kind == "ListListNumpy" else lambda value: LocalTensorList(lists(value))
+        if kind == "ListListNumpy":
+            return lambda value: _lists(value, blob)
+        return lambda value: LocalTensorList(_lists(value, blob))
     return lambda value: LocalTensor(pieces(on_host(value), blob), blob.is_dynamic)
+
+
+def _lists(value: Any, blob: Blob) -> list[list[np.ndarray]]:
+    """The arrays of a tensor list, for each device of the mirrored view."""
+    return [[to_numpy(array) for array in arrays] for arrays in (value if blob.is_mirrored else (value,))]
 
 
 def _default_placement() -> Placement:

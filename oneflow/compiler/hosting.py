@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from .._dtype import record, tensor_buffer
 from ..errors import HostError
-from ..graph.graph import OP_INPUT, OP_VARIABLE, Graph
+from ..graph.graph import OP_INPUT, OP_TO_CONSISTENT, OP_VARIABLE, Graph
 from ..graph.node import Blob, Node
 from .analysis import ancestors
 
@@ -39,7 +39,7 @@ class Hosting:
         return (*self.ahead, *self.at_call)
 
     def __bool__(self) -> bool:
-        return bool(self.ahead or self.at_call)
+        return bool(self.ahead or self.at_call or self.delivered)
 
     @property
     def results(self) -> tuple[Blob, ...]:
@@ -64,7 +64,8 @@ def hosting(graph: Graph, order: Sequence[Node], fetches: Sequence[Blob], used_b
       HostError: a host op needs a value that only the device could compute.
     """
     firsts = [node for node in order if node.op.on_host]
-    if not firsts:
+    lists = [b for b in fetches if b.is_tensor_list and b.node.op is OP_INPUT]  # given back as they were fed
+    if not (firsts or lists):
         return Hosting()
     host = ancestors([b for node in firsts for b in node.inputs]) | set(firsts)
     for node in firsts:
@@ -86,15 +87,23 @@ def hosting(graph: Graph, order: Sequence[Node], fetches: Sequence[Blob], used_b
     return Hosting(
         ahead=tuple(node for node in nodes if node not in fed),
         at_call=tuple(node for node in nodes if node in fed),
-        inputs=tuple(i for i, spec in enumerate(graph.inputs) if spec.blob.node in host),
+        inputs=tuple(i for i, spec in enumerate(graph.inputs) if spec.blob.node in host or spec.blob.is_tensor_list),
         boundary=distinct([b for b in (*step_reads, *used_by_step) if b.node in inside]),
-        delivered=distinct([b for b in fetches if b.node in inside]),
+        delivered=distinct([b for b in fetches if b.node in inside] + lists),
     )
 
 
 def _check_inputs(graph: Graph, node: Node) -> None:
     for position, blob in enumerate(node.inputs):
         needed = ancestors([blob])
+        if any(n.op is OP_TO_CONSISTENT for n in needed):
+            raise HostError(
+                f"{node.op.name} {node.name!r} of job {graph.name!r} runs on the host, for each device by itself, and needs a "
+                f"value that is joined from all devices\n"
+                f"  inputs[{position}]  {blob.op_name}   {blob.describe()}   made at {blob.source}\n"
+                f"  your line  {node.source}   {node.source.text}\n"
+                f"  try        the same view for both: flow.scope.mirrored_view() or flow.scope.consistent_view()"
+            )
         culprit = next((n for n in graph.nodes if n.op is OP_VARIABLE and n in needed), None)
         if culprit is not None:
             raise HostError(

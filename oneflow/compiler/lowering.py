@@ -34,7 +34,7 @@ def mapped_nodes(nodes: Iterable[Node], replicated: Iterable[str] = ()) -> froze
             mapped = node.attrs["variable"] in own
         elif node.op is OP_TO_CONSISTENT or not node.is_mirrored:
             mapped = False
-        elif node.op is OP_INPUT or node.op.random:
+        elif node.op is OP_INPUT or node.op.random or node.op.on_host:
             mapped = True
         elif node.op is OP_TO_MIRRORED:
             mapped = node.attrs["pieces"] or node.inputs[0].node in found

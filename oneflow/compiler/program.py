@@ -114,8 +114,9 @@ def plan(graph: Graph, fetches: Sequence[Blob], *, native_ops: bool = True) -> P
     host = hosting(graph, nodes, fetches, used)
     on_host = set(host.nodes)
     nodes = [node for node in nodes if node not in on_host]
+    fetches = [b for b in fetches if b.node not in on_host and not (b.is_tensor_list and b.node.op is OP_INPUT)]
 
-    expansion, fetches = expand(nodes, graph.assigns, [b for b in fetches if b.node not in on_host])
+    expansion, fetches = expand(nodes, graph.assigns, fetches)
     order = expansion.order
     precision.assign(graph, order)
     losses = [each for loss in losses for each in expansion.each(loss)]
@@ -145,7 +146,8 @@ def plan(graph: Graph, fetches: Sequence[Blob], *, native_ops: bool = True) -> P
     without = without or (native.SEVERAL_DEVICES if several else "" if jax.default_backend() == "cpu" else native.NO_CPU)
     return Plan(
         graph, order, frozenset(path), tuple(trained), written_order, read_order, random, tuple(fetches), tuple(watches),
-        tuple(roots), feeds, host, x64, expansion, tuple(losses), assigns, without, replicated, mapped_nodes(order, replicated),
+        tuple(roots), feeds, host, x64, expansion, tuple(losses), assigns, without, replicated,
+        mapped_nodes([*(n for n in graph.nodes if n.op is OP_INPUT or n in on_host), *order], replicated),
     )  # fmt: skip
 
 

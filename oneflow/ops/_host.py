@@ -11,6 +11,7 @@ from ..errors import ArgumentError, DtypeError, OneFlowError, ShapeError
 from ..graph.graph import current
 from ..graph.node import Blob
 from ..graph.op import HostRule, OpDef
+from ..graph.views import in_current_view
 from ._emit import fail, is_number, want
 
 HOST_OPS: dict[str, OpDef] = {}
@@ -55,7 +56,9 @@ def emit_host(
     if any(b.is_counted for b in inputs):
         fail(ShapeError, what, "it runs on the host before the step, which finds out sizes that depend on data", inputs,
              "flow.cast_to_static_shape(blob) gives it its full size, 0 behind the true one")  # fmt: skip
-    node = current(what).add(
+    graph = current(what)
+    inputs = tuple(in_current_view(graph, blob) for blob in inputs)
+    node = graph.add(
         op, inputs, attrs, list(outputs), name=name, prefix=prefix, batch_axis=0, is_dynamic=is_dynamic,
         is_tensor_list=is_tensor_list,
     )  # fmt: skip

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -55,6 +56,17 @@ def instance_count() -> int:
     """How many instances a reader has here: one a device in the consistent view; in the mirrored view each is alone."""
     scope = current("a reader").scope
     return scope.placement.parallel_num if scope.view == "consistent" else 1
+
+
+@contextmanager
+def in_consistent_view() -> Iterator[None]:
+    """Whatever the view here, one reader gives the batch of all devices."""
+    graph = current("a reader")
+    outer, graph.scope = graph.scope, graph.scope.replaced(view="consistent")
+    try:
+        yield
+    finally:
+        graph.scope = outer
 
 
 def balanced(size: int, count: int, i: int) -> int:
@@ -172,13 +184,14 @@ def ofrecord_loader(
     Example: >>> records = flow.data.ofrecord_loader("./ofrecords", batch_size=32, data_part_num=4)
     """
     what = label("ofrecord_loader", name)
-    counts = _want_counts(what, batch_size, divides=False)
-    parts = _want_parts(what, ofrecord_dir, data_part_num, part_name_prefix, part_name_suffix_length, counts)
-    return emit_host(
-        _ofrecord_reader, outputs=[((sum(counts),), dtypes.record)], name=name, prefix="OFRecordLoader", **parts,
-        random_shuffle=want_bool(what, "shuffle", shuffle),
-        buffer_size=want_int(what, "shuffle_buffer_size", shuffle_buffer_size), shuffle_after_epoch=False,
-    )[0]  # fmt: skip
+    with in_consistent_view():
+        counts = _want_counts(what, batch_size, divides=False)
+        parts = _want_parts(what, ofrecord_dir, data_part_num, part_name_prefix, part_name_suffix_length, counts)
+        return emit_host(
+            _ofrecord_reader, outputs=[((sum(counts),), dtypes.record)], name=name, prefix="OFRecordLoader", **parts,
+            random_shuffle=want_bool(what, "shuffle", shuffle),
+            buffer_size=want_int(what, "shuffle_buffer_size", shuffle_buffer_size), shuffle_after_epoch=False,
+        )[0]  # fmt: skip
 
 
 # --- COCO
@@ -239,20 +252,21 @@ def coco_reader(
     Example: >>> image, image_id, size, boxes, labels, polygons, index = flow.data.coco_reader("a.json", "./images", 2)
     """
     what = label("coco_reader", name)
-    counts = _want_counts(what, batch_size)
-    n = sum(counts)
-    if random_seed is not None and (isinstance(random_seed, bool) or not isinstance(random_seed, (int, np.integer))):
-        fail(ArgumentError, what, f"random_seed must be an int or None, got {random_seed!r}")
-    buffers = ((n,), dtypes.tensor_buffer)
-    return emit_host(
-        _coco_reader, outputs=[buffers, ((n,), dtypes.int64), ((n, 2), dtypes.int32), buffers, buffers, buffers, buffers],
-        name=name, prefix="COCOReader", seed=None if random_seed is None else int(random_seed),
-        annotation_file=_want_directory(what, "annotation_file", annotation_file),
-        image_dir=_want_directory(what, "image_dir", image_dir), counts=counts, shuffle=want_bool(what, "shuffle", shuffle),
-        group_by_aspect_ratio=want_bool(what, "group_by_aspect_ratio", group_by_aspect_ratio),
-        stride_partition=want_bool(what, "stride_partition", stride_partition),
-        remove=want_bool(what, "remove_images_without_annotations", remove_images_without_annotations),
-    )  # fmt: skip
+    with in_consistent_view():
+        counts = _want_counts(what, batch_size)
+        n = sum(counts)
+        if random_seed is not None and (isinstance(random_seed, bool) or not isinstance(random_seed, (int, np.integer))):
+            fail(ArgumentError, what, f"random_seed must be an int or None, got {random_seed!r}")
+        buffers = ((n,), dtypes.tensor_buffer)
+        return emit_host(
+            _coco_reader, outputs=[buffers, ((n,), dtypes.int64), ((n, 2), dtypes.int32), buffers, buffers, buffers, buffers],
+            name=name, prefix="COCOReader", seed=None if random_seed is None else int(random_seed),
+            annotation_file=_want_directory(what, "annotation_file", annotation_file),
+            image_dir=_want_directory(what, "image_dir", image_dir), counts=counts, shuffle=want_bool(what, "shuffle", shuffle),
+            group_by_aspect_ratio=want_bool(what, "group_by_aspect_ratio", group_by_aspect_ratio),
+            stride_partition=want_bool(what, "stride_partition", stride_partition),
+            remove=want_bool(what, "remove_images_without_annotations", remove_images_without_annotations),
+        )  # fmt: skip
 
 
 # --- OneRec

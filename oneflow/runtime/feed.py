@@ -116,14 +116,18 @@ class Feeds:
             if n == 1:
                 return each[0]
             return np.stack(each) if len({a.shape for a in each}) == 1 else tuple(each)
-        if not isinstance(arg[0], list) or not arg[0]:
+        lists = tuple(self._list(spec, each) for each in arg)
+        return lists[0] if n == 1 else lists
+
+    def _list(self, spec: Input, given: Any) -> tuple[np.ndarray, ...]:
+        if not isinstance(given, list) or not given:
             self._fail(
                 FeedError,
-                f"input {spec.label!r} (ListListNumpy) must be a list with a list of arrays a device, got {arg[0]!r}"[:300],
+                f"input {spec.label!r} (ListListNumpy) must be a list with a list of arrays a device, got {given!r}"[:300],
                 "",
                 spec,
             )
-        arrays = tuple(self._bounded(spec, self._array(spec, a)) for a in arg[0])
+        arrays = tuple(self._bounded(spec, self._array(spec, a)) for a in given)
         total, capacity = sum(a.size for a in arrays), int(np.prod(spec.shape))
         if total > capacity:
             self._fail(FeedShapeError, f"input {spec.label!r} holds {capacity} elements, {total} were given", "", spec)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from queue import SimpleQueue
 from typing import Any
@@ -17,6 +17,7 @@ from .._jax import jax, jnp
 from ..compiler.hosting import distinct
 from ..config import Resource
 from ..errors import DataError, ExecutionError, ImageError, OneFlowError
+from ..graph.graph import OP_TO_MIRRORED
 from ..graph.node import Blob, Node
 from .pool import Pool
 
@@ -24,9 +25,10 @@ _log = logging.getLogger("oneflow")
 
 
 class Values(dict[Node, list[Any]]):
-    """What the nodes of one batch gave, and how many of its pictures were skipped."""
+    """What the nodes of one batch gave. ``skipped``: how many of its pictures were; ``device``: whose they are, in the mirrored view."""
 
     skipped = 0
+    device = 0
 
 
 _ALIGNMENT = 64  # XLA takes memory over without a copy only at this alignment
@@ -41,12 +43,13 @@ def aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     return buffer[start : start + size].view(dtype).reshape(shape)
 
 
-def node_seed(node: Node, session_seed: int) -> int:
-    """The seed the user gave the op, else one of the session's seed and the node's name."""
+def node_seed(node: Node, session_seed: int, copy: int = 0) -> int:
+    """The seed the user gave the op, else one of the session's seed and the node's name; in the mirrored view one a device."""
     seed = node.attrs.get("seed")
-    if seed is not None:
+    if seed is not None and not copy:
         return int(seed) % 2**63
-    words = np.random.SeedSequence([session_seed, zlib.crc32(node.name.encode())]).generate_state(2)
+    entropy = [session_seed, zlib.crc32(node.name.encode())] if seed is None else [int(seed) % 2**63]
+    words = np.random.SeedSequence([*entropy, copy] if copy else entropy).generate_state(2)
     return int(words[0]) << 31 | int(words[1]) >> 1
 
 
@@ -78,9 +81,17 @@ def _is_dense(blob: Blob) -> bool:
 class Section:
     """Nodes of one host stage in the order they run: first whole, then the ones of a batch in parts, then the rest whole."""
 
-    def __init__(self, nodes: Sequence[Node], wanted: Sequence[Blob], session_seed: Callable[[], int]):
-        """``wanted`` are the Blobs whose values somebody else needs; ``session_seed`` gives the seed of the session."""
-        self._seed = session_seed
+    def __init__(
+        self, nodes: Sequence[Node], wanted: Sequence[Blob], session_seed: Callable[[], int], mapped: Collection[Node]
+    ):  # fmt: skip
+        """
+        Args:
+          wanted: the Blobs whose values somebody else needs.
+          session_seed: gives the seed of the session.
+          mapped: the nodes of which each device has values of its own.
+        """
+        self._session_seed = session_seed
+        self._mapped = mapped
         self._functions: dict[Node, Callable[..., Any]] = {}
         self.readers = [node for node in nodes if node.op.host is not None and node.op.host.reader]
         rest = [node for node in nodes if node not in self.readers]
@@ -134,24 +145,40 @@ class Section:
 
         pool.submit(begin)
 
-    def draws(self, node: Node, call: int, count: int) -> Any:
+    def seed(self, node: Node, copy: int) -> int:
+        """What a node draws from."""
+        return node_seed(node, self._session_seed(), copy if node in self._mapped else 0)
+
+    def draws(self, node: Node, call: int, count: int, copy: int) -> Any:
         """The random numbers of a node at a call."""
         rule = node.op.host
         assert rule is not None and rule.random is not None
-        return rule.random(node_seed(node, self._seed()), call, count, **_attrs(node))
+        return rule.random(self.seed(node, copy), call, count, **_attrs(node))
+
+    def is_mapped(self, node: Node) -> bool:
+        """Whether each device has values of its own."""
+        return node in self._mapped
+
+    def result(self, blob: Blob, copies: Sequence[Values]) -> Any:
+        """A value that leaves the host stage, of all devices. Raises where it is not what the Blob promised."""
+        values = [check(blob, copy[blob.node][blob.index]) for copy in copies]
+        return joined(blob, values) if len(values) > 1 and blob.node in self._mapped else values[0]
 
     def _whole(self, nodes: Sequence[Node], values: Values, call: int) -> None:
         for node in nodes:
             inputs = [values[b.node][b.index] for b in node.inputs]
             rule = node.op.host
+            if node.op is OP_TO_MIRRORED:
+                values[node] = [_piece(node, inputs[0], values.device)]
+                continue
             if rule is None:
                 function = self._functions.get(node) or self._functions.setdefault(node, _compiled(node))
-                values[node] = list(_on_cpu(node, function, inputs, self._seed(), call))
+                values[node] = list(_on_cpu(node, function, inputs, self.seed(node, values.device), call))
                 continue
             more = {}
             if rule.random is not None:
                 shape = (node.inputs or node.outputs)[0].shape
-                more["draws"] = self.draws(node, call, shape[0])
+                more["draws"] = self.draws(node, call, shape[0], values.device)
             made = apply(node, inputs, more)
             values[node] = [tuple(v) if b.is_tensor_list else v for b, v in zip(node.outputs, made, strict=True)]
 
@@ -196,7 +223,7 @@ class _InParts:
         self._values = values
         self._then = then
         self._count = section._samples
-        self._draws = {node: section.draws(node, call, self._count) for node in section._random}
+        self._draws = {node: section.draws(node, call, self._count, values.device) for node in section._random}
         self._lock = threading.Lock()
         self._left = 0
         self._errors: dict[int, BaseException] = {}
@@ -286,6 +313,21 @@ def _misfit(blob: Blob, value: np.ndarray) -> None:
     )
 
 
+def _piece(node: Node, value: Any, copy: int) -> Any:
+    """What one device has of a value that was whole."""
+    size = len(value) // node.scope.placement.parallel_num
+    return value[copy * size : (copy + 1) * size] if node.attrs["pieces"] else value
+
+
+def joined(blob: Blob, copies: Sequence[Any]) -> Any:
+    """The values of all devices as one: stacked, or, of different shapes, a tuple."""
+    if not _is_dense(blob) or len({value.shape for value in copies}) > 1:
+        return tuple(copies)
+    made = aligned((len(copies), *copies[0].shape), copies[0].dtype)
+    np.stack(copies, out=made)
+    return made
+
+
 def check(blob: Blob, value: Any) -> Any:
     """A value that leaves the host stage. Raises where it is not what the Blob promised: fixed shape and dtype."""
     if _is_dense(blob):
@@ -318,7 +360,7 @@ class HostArray:
 
 def deliverable(value: Any, after: Sequence[Any]) -> Any:
     """An array or a tensor list, in the form that results are made of."""
-    return tuple(HostArray(v, after) for v in value) if isinstance(value, tuple) else HostArray(value, after)
+    return tuple(deliverable(v, after) for v in value) if isinstance(value, tuple) else HostArray(value, after)
 
 
 # --- ops of the device, upstream of a host op
@@ -331,12 +373,12 @@ def _compiled(node: Node) -> Callable[..., Any]:
     return jax.jit(lambda *arrays: op.define(*arrays, **attrs))
 
 
-def _on_cpu(node: Node, function: Callable[..., Any], inputs: Sequence[Any], session_seed: int, call: int) -> tuple[Any, ...]:
+def _on_cpu(node: Node, function: Callable[..., Any], inputs: Sequence[Any], seed: int, call: int) -> tuple[Any, ...]:
     try:
         with jax.enable_x64(True), jax.default_device(jax.devices("cpu")[0]):
             keys = []
             if node.op.random:
-                key = jax.random.key(np.uint32(node_seed(node, session_seed) & 0xFFFFFFFF), impl="threefry2x32")
+                key = jax.random.key(np.uint32(seed & 0xFFFFFFFF), impl="threefry2x32")
                 keys = [jax.random.fold_in(key, jnp.uint32(call & 0xFFFFFFFF))]
             made = function(*keys, *inputs)
             return tuple(np.array(a) for a in (made if node.op.multiple else (made,)))

@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .._jax import jax
-from ..compiler.hosting import Hosting, distinct
+from ..compiler.hosting import distinct
+from ..compiler.program import Plan
 from ..config import Resource
 from ..errors import ArgumentError, ModeError
 from ..graph.graph import Graph
@@ -18,7 +19,7 @@ from ..graph.node import Blob, Node
 from . import devices
 from .dispatch import dispatcher
 from .executable import Executable
-from .host import Section, Values, check, deliverable, located, node_seed
+from .host import Section, Values, deliverable, located
 from .pool import pool, users
 from .result import Delivery
 from .store import Store
@@ -58,21 +59,21 @@ class Ahead:
     that of the thread.
     """
 
-    def __init__(
-        self, graph: Graph, nodes: Sequence[Node], kept: Sequence[Blob], placed: Sequence[Blob], seed: Callable[[], int]
-    ):
+    def __init__(self, graph: Graph, section: Section, kept: Sequence[Blob], placed: Sequence[Blob], copies: int):
+        """``kept`` are the Blobs whose values batches hold, ``placed`` those of them that go to the device; ``copies`` is the
+        number of devices in the mirrored view."""
         self._graph = graph
         self._kept = kept
         self._placed = {(b.node, b.index) for b in placed}
-        self._seed = seed
-        self._section = Section(nodes, kept, seed)
+        self._section = section
+        self._copies = copies
         self._changed = threading.Condition()
         self._queue: deque[Batch] = deque()
         self._largest = 0
         self._thread: threading.Thread | None = None
         self._process = os.getpid()
         self._stopping = False
-        self._readers: dict[Node, Any] = {}
+        self._readers: dict[tuple[Node, int], Any] = {}
         self._asked = 0  # callers that wait
         self._closed = False
         self._calls = 0  # where the callers stand
@@ -184,31 +185,37 @@ class Ahead:
                     return
                 batch = Batch(call)
                 self._queue.append(batch)
-            values = Values()
+            work = _Copies(self._copies, lambda values, error, batch=batch: self._done(batch, values, error))  # type: ignore[misc]
             batch.after = places
             try:
-                self._read(values, places)
-                batch.after = places = {node.name: reader.state() for node, reader in self._readers.items()}
+                for values in work.values:
+                    self._read(values, work.values[0], places)
+                batch.after = places = {_place(*key): reader.state() for key, reader in self._readers.items()}
             except BaseException as error:
-                self._done(batch, values, error)
+                self._done(batch, work.values, error)
                 if not self._wait_until_asked_again(batch):  # the next call tries again, from where this one did
                     return
             else:
-                self._section.start(values, call, pool(), lambda error, b=batch, v=values: self._done(b, v, error))  # type: ignore[misc]
+                for values in work.values:
+                    self._section.start(values, call, pool(), work.one_is_done)
             call += 1
 
-    def _read(self, values: Values, places: Mapping[str, Any]) -> None:
+    def _read(self, values: Values, first: Values, places: Mapping[str, Any]) -> None:
         for node in self._section.readers:
             rule = node.op.host
             assert rule is not None
+            if values.device and not self._section.is_mapped(node):
+                values[node] = first[node]
+                continue
             try:
-                reader = self._readers.get(node)
+                reader = self._readers.get((node, values.device))
                 if reader is None:
                     attrs = {name: value for name, value in node.attrs.items() if name != "seed"}
-                    reader = rule.run(node_seed(node, self._seed()), **attrs)
-                    if node.name in places:
-                        reader.restore(copy.deepcopy(places[node.name]))
-                    self._readers[node] = reader
+                    reader = rule.run(self._section.seed(node, values.device), **attrs)
+                    place = places.get(_place(node, values.device))
+                    if place is not None:
+                        reader.restore(copy.deepcopy(place))
+                    self._readers[node, values.device] = reader
                 values[node] = list(reader.next())
             except Exception as error:
                 self._rewind()
@@ -226,21 +233,47 @@ class Ahead:
                 self._changed.wait()
             return not self._stopping
 
-    def _done(self, batch: Batch, values: Values, error: BaseException | None) -> None:
+    def _done(self, batch: Batch, values: Sequence[Values], error: BaseException | None) -> None:
         if error is None:
             try:
                 for blob in self._kept:
                     key = blob.node, blob.index
-                    value = check(blob, values[blob.node][blob.index])
+                    value = self._section.result(blob, values)
                     batch.bytes += _bytes(value)
                     batch.values[key] = place(value) if key in self._placed else value
             except BaseException as late:
                 error = late
-        batch.error, batch.skipped = error, values.skipped
+        batch.error, batch.skipped = error, sum(each.skipped for each in values)
         with self._changed:
             self._largest = max(self._largest, batch.bytes)
             batch.is_ready = True
             self._changed.notify_all()
+
+
+class _Copies:
+    """The values of one batch for each device; ``then(values, error)`` is called when all of them are there."""
+
+    def __init__(self, count: int, then: Callable[[list[Values], BaseException | None], Any]):
+        self.values = [Values() for _ in range(count)]
+        for number, values in enumerate(self.values):
+            values.device = number
+        self._then = then
+        self._left = count
+        self._error: BaseException | None = None
+        self._lock = threading.Lock()
+
+    def one_is_done(self, error: BaseException | None) -> None:
+        with self._lock:
+            self._left -= 1
+            self._error = self._error or error
+            last = self._left == 0
+        if last:
+            self._then(self.values, self._error)
+
+
+def _place(node: Node, copy: int) -> str:
+    """Under which name a checkpoint keeps a reader's position."""
+    return f"{node.name}@{copy}" if copy else node.name
 
 
 def place(value: Any) -> Any:
@@ -255,10 +288,9 @@ class HostStage:
     ``lock`` is held by a call from ``take`` until its step is on its way, so that the order of batches is that of steps.
     """
 
-    def __init__(
-        self, graph: Graph, hosting: Hosting, feeds: Sequence[Blob], returns: Sequence[Blob], seed: Callable[[], int]
-    ):  # fmt: skip
-        """``feeds`` are what the step takes, ``returns`` all that the job gives."""
+    def __init__(self, plan: Plan, returns: Sequence[Blob], seed: Callable[[], int]):
+        """``returns`` is all that the job gives, ``seed`` gives the seed of its session."""
+        graph, hosting, feeds, mapped = plan.graph, plan.host, plan.feeds, plan.mapped
         self.lock = threading.RLock()
         self._hosting = hosting
         self._feeds = feeds
@@ -269,13 +301,19 @@ class HostStage:
         at_call = hosting.at_call
         ahead = set(hosting.ahead)
         handed_on = [b for node in at_call for b in node.inputs]
+        self._copies = max((n.scope.placement.parallel_num for n in hosting.nodes if n in mapped), default=1)
         kept = distinct([b for b in (*hosting.results, *handed_on) if b.node in ahead])
         handed_on_keys = {(b.node, b.index) for b in handed_on}
         placed = [b for b in hosting.boundary if (b.node, b.index) not in handed_on_keys]
         delivered = {(b.node, b.index) for b in hosting.delivered}
         placed = [b for b in placed if (b.node, b.index) not in delivered]
-        self._ahead = Ahead(graph, hosting.ahead, kept, placed, seed) if hosting.ahead else None
-        self._at_call = Section(at_call, hosting.results, seed) if at_call else None
+        if graph.scope.placement.parallel_num > 1:
+            placed = []  # the step's executable knows where the pieces go
+        self._ahead = (
+            Ahead(graph, Section(hosting.ahead, kept, seed, mapped), kept, placed, self._copies) if hosting.ahead else None
+        )
+        self._at_call = Section(at_call, hosting.results, seed, mapped) if at_call else None
+        self._mapped = mapped
 
     def take(self, inputs: Sequence[Any]) -> tuple[tuple[Any, ...], Callable[[Any], Any]]:
         """What the step is fed with, and a function that adds to its outputs what the host has made.
@@ -284,31 +322,41 @@ class HostStage:
         """
         batch = self._ahead.head() if self._ahead is not None else None
         found = dict(batch.values) if batch is not None else {}
+        for node, i in self._inputs.items():
+            found.setdefault((node, 0), inputs[i])
         if self._at_call is not None:
             call = batch.call if batch is not None else self._calls
-            values = Values({node: [inputs[i]] for node, i in self._inputs.items()})
-            for (node, index), value in found.items():
-                values.setdefault(node, [None] * len(node.outputs))[index] = value
             try:
-                self._at_call.run(values, call, pool())
-                self.skipped += values.skipped
+                copies = [self._values(found, number) for number in range(self._copies)]
+                for values in copies:
+                    self._at_call.run(values, call, pool())
+                    self.skipped += values.skipped
                 for blob in self._hosting.results:
-                    found[blob.node, blob.index] = check(blob, values[blob.node][blob.index])
+                    if (blob.node, blob.index) not in found:
+                        found[blob.node, blob.index] = self._at_call.result(blob, copies)
             except Exception:
                 self.advance()  # the next call gets the next batch
                 raise
-        feeds = tuple(
-            inputs[self._inputs[b.node]] if b.node in self._inputs else found[b.node, b.index] for b in self._feeds
-        )  # fmt: skip
+        feeds = tuple(found[b.node, b.index] for b in self._feeds)
+        given = {(b.node, b.index) for b in self._hosting.delivered}
 
         def merge(outputs: Any) -> Any:
             state, fetched, watched, token = outputs
             computed = iter(fetched)
             after = (*fetched, *token)
-            merged = tuple(deliverable(found[key], after) if key in found else next(computed) for key in self._returns)
+            merged = tuple(deliverable(found[key], after) if key in given else next(computed) for key in self._returns)
             return state, merged, watched, token
 
         return feeds, merge
+
+    def _values(self, found: Mapping[tuple[Node, int], Any], copy: int) -> Values:
+        """What the nodes of a call begin with: inputs, and what was prepared; each device gets its own."""
+        values = Values()
+        values.device = copy
+        for (node, index), value in found.items():
+            mine = value[copy] if self._copies > 1 and node in self._mapped else value
+            values.setdefault(node, [None] * len(node.outputs))[index] = mine
+        return values
 
     def advance(self) -> None:
         """What ``take`` gave was used."""

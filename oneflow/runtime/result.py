@@ -188,7 +188,7 @@ class Result:
         try:
             for array in self._arrays:
                 if type(array) is tuple:  # a tensor list
-                    for inner in array:
+                    for inner in flat(array):
                         inner.block_until_ready()
                 else:
                     array.block_until_ready()
@@ -248,4 +248,4 @@ def wait_interruptibly(arrays: list[Any]) -> None:
 
 
 def flat(arrays: Any) -> list[Any]:
-    return [x for a in arrays for x in (a if isinstance(a, tuple) else (a,))]
+    return [x for a in arrays for x in (flat(a) if isinstance(a, tuple) else (a,))]

@@ -25,7 +25,7 @@ _log = logging.getLogger("oneflow")
 
 
 class Values(dict[Node, list[Any]]):
-    """What the nodes of one batch gave. ``skipped``: how many of its pictures were; ``device``: whose they are, in the mirrored view."""
+    """What the nodes of one batch gave. ``skipped`` of its pictures were; it is ``device``'s, in the mirrored view."""
 
     skipped = 0
     device = 0

@@ -281,7 +281,7 @@ class CheckPoint:
         session.write(values)
         if random is not None:
             session.set_random_state(random)
-        if not variables and not session.host_stages():
+        if not variables and not (random or {}).get("readers"):
             _warn(f"nothing was loaded from {stored.path!r}: the program has no variables yet; declare its jobs before loading")
         elif missing:
             _warn(f"{_lacks(stored, missing, len(variables))}; they keep the values they have")

@@ -373,7 +373,7 @@ def decode_ofrecord(
 def _onerec(
     payloads: Sequence[Array], *, key: str, shape: tuple[int, ...], dtype: np.dtype, dynamic: bool, **options: Any
 ) -> Array:  # fmt: skip
-    return decode_onerec(payloads, key, dtype, shape, is_dynamic=dynamic, **options)
+    return decode_onerec(getattr(payloads, "records", payloads), key, dtype, shape, is_dynamic=dynamic, **options)
 
 
 def OneRecDecoder(

@@ -272,6 +272,14 @@ def coco_reader(
 # --- OneRec
 
 
+class Payloads(list[np.ndarray]):
+    """The bytes of examples; ``records`` knows where each came from."""
+
+    def __init__(self, records: Records):
+        super().__init__(np.frombuffer(record, np.int8) for record in records)
+        self.records = records
+
+
 @host_op("OneRecReader", reader=True)
 def _onerec_reader(seed: int, *, files: tuple[str, ...], counts: tuple[int, ...], **options: Any) -> Instances:
     shards = len(counts)

@@ -287,8 +287,8 @@ def _onerec_reader(seed: int, *, files: tuple[str, ...], counts: tuple[int, ...]
     return Instances(sources, lambda source, i: source.take(counts[i]), _payloads)
 
 
-def _payloads(parts: Sequence[Records]) -> tuple[list[np.ndarray]]:
-    return ([np.frombuffer(payload, np.int8) for part in parts for payload in part],)
+def _payloads(parts: list[Records]) -> tuple[Payloads]:
+    return (Payloads(*_joined_records(parts)),)
 
 
 def onerec_reader(

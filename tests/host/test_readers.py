@@ -12,6 +12,7 @@ import pytest
 
 import oneflow as flow
 import oneflow.typing as tp
+from oneflow.data.onerec import encode_example, write_onerec
 from oneflow.errors import ArgumentError, DtypeError, FeatureError, ImageError, OneFlowError, PartNotFoundError, RecordError
 
 
@@ -290,3 +291,32 @@ def test_mistakes_are_told_when_the_job_is_built(body: Any, error: type[OneFlowE
     with pytest.raises(error, match=text) as caught:
         job()
     assert "test_readers.py" in str(caught.value)
+
+
+def test_onerec(tmp_path: Path) -> None:
+    files = []
+    for k in range(2):
+        files.append(str(tmp_path / f"{k}.onerec"))
+        examples = [{"id": np.array([3 * k + i]), "ragged": np.arange(i + 1, dtype=np.float32)} for i in range(3)]
+        write_onerec(files[-1], [encode_example(example) for example in examples])
+
+    @flow.global_function()
+    def job() -> tuple[tp.Numpy, tp.ListNumpy]:
+        examples = flow.data.onerec_reader(files, batch_size=4)
+        ids = flow.data.OneRecDecoder(examples, "id", flow.int64, (1,))
+        ragged = flow.data.onerec_decoder(examples, "ragged", flow.float, (4,), is_dynamic=True, batch_padding=(-1,))
+        return ids, ragged + 1.0
+
+    ids, (ragged,) = job()
+    np.testing.assert_array_equal(ids[:, 0], range(4))
+    np.testing.assert_array_equal(ragged, [[1, 1, 1], [1, 2, 1], [1, 2, 3], [1, 1, 1]])
+    ids, _ = job()
+    np.testing.assert_array_equal(ids[:, 0], [4, 5, 0, 1])
+
+    @flow.global_function()
+    def wrong() -> tp.Numpy:
+        return flow.data.OneRecDecoder(flow.data.onerec_reader(files, batch_size=4), "name", flow.int64, (1,))
+
+    with pytest.raises(FeatureError, match="no tensor 'name'") as caught:
+        wrong()
+    assert caught.value.file == files[0] and caught.value.record == 0

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from .errors import ArgumentError
+from ._refuse import refuse
+from .errors import ArgumentError, ModeError
 
 
 class dtype:
@@ -122,6 +123,10 @@ def convert_oneflow_dtype_to_numpy_dtype(oneflow_dtype: dtype) -> np.dtype:
 
     Example: >>> flow.convert_oneflow_dtype_to_numpy_dtype(flow.float32)   # numpy.float32
     """
-    if as_dtype(oneflow_dtype)._numpy is None:
-        raise NotImplementedError(f"{oneflow_dtype} has no NumPy equivalent")
+    try:
+        as_dtype(oneflow_dtype, "oneflow_dtype")
+    except ArgumentError as error:
+        refuse(ArgumentError, str(error))
+    if oneflow_dtype._numpy is None:
+        refuse(ModeError, f"{oneflow_dtype} has no NumPy equivalent")
     return oneflow_dtype.numpy_dtype

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from ._refuse import refuse
 from .errors import ArgumentError
 
 _DEVICES = re.compile(r"^(\d+):(\d+)(?:-(\d+))?$")
@@ -56,22 +57,22 @@ def parse_placement(tag: str, devices: str | Iterable[str], hierarchy: Iterable[
         of as many devices.
     """
     if tag not in ("gpu", "cpu"):
-        raise ArgumentError(f'a placement\'s device_tag must be "gpu" or "cpu", got {tag!r}')
+        refuse(ArgumentError, f'a placement\'s device_tag must be "gpu" or "cpu", got {tag!r}')
     strings = [devices] if isinstance(devices, str) else devices
     if not isinstance(strings, (list, tuple)) or not strings:
-        raise ArgumentError(f'a placement\'s devices must be a string like "0:0-3" or a list of them, got {devices!r}')
+        refuse(ArgumentError, f'a placement\'s devices must be a string like "0:0-3" or a list of them, got {devices!r}')
     found: set[tuple[int, int]] = set()
     for text in strings:
         match = _DEVICES.match(text) if isinstance(text, str) else None
         if match is None:
-            raise ArgumentError(f'placement {text!r} is not "machine:device" or "machine:first-last", e.g. "0:0" or "0:0-3"')
+            refuse(ArgumentError, f'placement {text!r} is not "machine:device" or "machine:first-last", e.g. "0:0" or "0:0-3"')
         machine, first, last = int(match[1]), int(match[2]), int(match[3] or match[2])
         if last < first:
-            raise ArgumentError(f"placement {text!r}: the last device comes before the first")
+            refuse(ArgumentError, f"placement {text!r}: the last device comes before the first")
         found |= {(machine, device) for device in range(first, last + 1)}
     counts = {m: sum(1 for n, _ in found if n == m) for m, _ in found}
     if len(set(counts.values())) != 1:
-        raise ArgumentError(f"every machine of a placement must give the same number of devices, got {counts}")
+        refuse(ArgumentError, f"every machine of a placement must give the same number of devices, got {counts}")
     return Placement(tag, tuple(sorted(found)), _hierarchy(hierarchy, len(found)))
 
 
@@ -80,7 +81,7 @@ def _hierarchy(sizes: Iterable[int] | None, devices: int) -> tuple[int, ...]:
         return (devices,)
     good = isinstance(sizes, (list, tuple)) and all(type(s) is int and s > 0 for s in sizes)
     if not good or math.prod(sizes) != devices:
-        raise ArgumentError(f"a placement's hierarchy must be ints whose product is its {devices} devices, got {sizes!r}")
+        refuse(ArgumentError, f"a placement's hierarchy must be ints whose product is its {devices} devices, got {sizes!r}")
     return tuple(sizes)
 
 
@@ -106,7 +107,7 @@ def split(axis: int) -> Distribute:
     Example: >>> w = flow.get_variable("w", (8, 4), initializer=flow.ones_initializer(), distribute=flow.distribute.split(0))
     """
     if type(axis) is not int or axis < 0:
-        raise ArgumentError(f"distribute.split needs an int axis >= 0, got {axis!r}")
+        refuse(ArgumentError, f"distribute.split needs an int axis >= 0, got {axis!r}")
     return _SPLITS.setdefault(axis, Distribute("split", axis))
 
 
@@ -132,4 +133,4 @@ def assert_is_valid_distribute(distribute: object) -> None:
     Example: >>> flow.distribute.assert_is_valid_distribute(flow.distribute.split(0))
     """
     if not isinstance(distribute, Distribute):
-        raise ArgumentError(f"not a distribution: {distribute!r}; use flow.distribute.split(axis), broadcast() or auto()")
+        refuse(ArgumentError, f"not a distribution: {distribute!r}; use flow.distribute.split(axis), broadcast() or auto()")

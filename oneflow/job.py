@@ -405,7 +405,7 @@ def global_function(
         if function_config is not None:
             refuse(ArgumentError, "flow.global_function was given two FunctionConfigs")
         config, train = type.copy(), type.is_train_configured()
-    elif type in ("train", "predict"):
+    elif isinstance(type, str) and type in ("train", "predict"):
         if function_config is not None and not isinstance(function_config, FunctionConfig):
             refuse(ArgumentError, f"function_config must be a flow.FunctionConfig, got {function_config!r}")
         train = type == "train"

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from ._refuse import refuse
 from .dist import Placement, parse_placement
 from .errors import ArgumentError
 from .graph.graph import Graph, current, current_or_none
@@ -77,7 +78,7 @@ def device(device_tag_and_id: str) -> PlacementScope:
     """
     tag, colon, number = device_tag_and_id.partition(":") if isinstance(device_tag_and_id, str) else ("", "", "")
     if not colon or not number.isdecimal():
-        raise ArgumentError(f'flow.device needs a string such as "gpu:0", got {device_tag_and_id!r}')
+        refuse(ArgumentError, f'flow.device needs a string such as "gpu:0", got {device_tag_and_id!r}')
     return placement(tag, f"0:{number}")
 
 
@@ -87,7 +88,7 @@ def namespace(name: str) -> _ScopeContext:
     Example: >>> with flow.scope.namespace("block"): y = flow.layers.dense(x, 4, name="dense")   # block-dense-weight, ...
     """
     if not isinstance(name, str):
-        raise ArgumentError(f"flow.scope.namespace needs a str, got {name!r}")
+        refuse(ArgumentError, f"flow.scope.namespace needs a str, got {name!r}")
     return _ScopeContext(f"flow.scope.namespace({name!r})", lambda scope: scope.replaced(namespace=f"{scope.namespace}{name}-"))
 
 
@@ -147,7 +148,7 @@ def config(**options: Any) -> _ScopeContext:
     for name, value in options.items():
         if name not in _OPTIONS or type(value) is not _OPTIONS[name]:
             known = ", ".join(f"{n}: {t.__name__}" for n, t in _OPTIONS.items())
-            raise ArgumentError(f"scope option {name}={value!r}: known options are {known}")
+            refuse(ArgumentError, f"scope option {name}={value!r}: known options are {known}")
     return _ScopeContext("flow.experimental.scope.config", lambda scope: scope.replaced(options={**scope.options, **options}))
 
 

@@ -341,7 +341,7 @@ def _session(what: str) -> Session:
 
 
 def _known(name: object, variables: Mapping[str, Variable]) -> None:
-    if name in variables:
+    if isinstance(name, str) and name in variables:
         return
     near = closest(name, variables, count=3) if isinstance(name, str) else []
     hint = f"did you mean {' or '.join(map(repr, near))}?" if near else "flow.get_all_variables() lists them"

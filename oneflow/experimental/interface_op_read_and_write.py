@@ -12,7 +12,7 @@ from ..runtime.session import Session, default_session
 
 def _variable(session: Session, what: str, op_name: str) -> Variable:
     known = session.variables()
-    if op_name not in known:
+    if not isinstance(op_name, str) or op_name not in known:
         near = closest(str(op_name), known)
         refuse(ArgumentError, f"{what}: {op_name!r} is not a variable", found=[("close", ", ".join(near))] if near else [])
     return known[op_name]

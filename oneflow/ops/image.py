@@ -172,6 +172,8 @@ def Resize(
     """
     what = label("image_resize", name)
     blob = want_images(what, "image", image)
+    for argument, size in (("resize_shorter", resize_shorter), ("resize_x", resize_x), ("resize_y", resize_y)):
+        want.integer(what, argument, size, 0)
     older = any(v is not None for v in (color_space, interp_type)) or any((resize_shorter, resize_x, resize_y))
     if color_space is not None:
         channels = 1 if want.choice(what, "color_space", color_space, COLOR_SPACES) == "GRAY" else 3
@@ -449,7 +451,7 @@ def with_flip_code(what: str, flip_code: Any, batch: Blob) -> tuple[list[Blob], 
     """The flip code as a further input, or as an attribute."""
     if isinstance(flip_code, Blob):
         return [_want_a_number_each(what, "flip_code", flip_code, batch)], {"code": None}
-    if isinstance(flip_code, bool) or flip_code not in FLIP_CODES:
+    if isinstance(flip_code, bool) or not isinstance(flip_code, (int, np.integer)) or flip_code not in FLIP_CODES:
         fail(ArgumentError, what, f"flip_code must be 0 (none), 1 (horizontal), 16 (vertical) or 17 (both), got {flip_code!r}")
     return [], {"code": int(flip_code)}
 

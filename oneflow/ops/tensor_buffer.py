@@ -214,7 +214,7 @@ def gen_tensor_buffer(
     what = label("gen_tensor_buffer", name)
     sizes = want_sizes(what, "shape", shape)
     kind = want_dtype(what, "data_type", dtypes.float32 if data_type is None else data_type)
-    want_bool(what, "dynamic_out", dynamic_out or False)
+    want_bool(what, "dynamic_out", False if dynamic_out is None else dynamic_out)
     for argument, given in (("shape_list", shape_list), ("value_list", value_list)):
         if not isinstance(given, (list, tuple)) or len(given) != _size(sizes):
             fail(ArgumentError, what, f"{argument} must be a list with one entry for each of the {_size(sizes)} elements")
@@ -256,7 +256,7 @@ def tensor_buffer_to_list_of_tensors(
     what = label("tensor_buffer_to_list_of_tensors", name)
     want_buffer(what, "x", x)
     shape, kind = want_sizes(what, "out_shape", out_shape), want_dtype(what, "out_dtype", out_dtype)
-    dynamic = want_bool(what, "dynamic_out", dynamic_out or False)
+    dynamic = want_bool(what, "dynamic_out", False if dynamic_out is None else dynamic_out)
     made = emit_host(
         _to_list_of_tensors, x, outputs=[(shape, kind)] * _size(x.shape), name=name, prefix="TensorBufferToListOfTensors",
         is_dynamic=dynamic, shape=shape, dtype=kind.numpy_dtype, dynamic=dynamic,

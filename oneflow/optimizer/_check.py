@@ -49,6 +49,8 @@ def integer(owner: str, name: str, value: Any, *, low: int) -> int:
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < low:
         whole = isinstance(value, (float, np.floating)) and float(value).is_integer() and value >= low
         bad(owner, f"{name} must be an int >= {low}, got {value!r}", f"{name}={int(value)}" if whole else "")
+    if value >= 2**63:
+        bad(owner, f"{name} must be less than 2**63, got {value!r}")
     return int(value)
 
 
@@ -98,7 +100,14 @@ def patterns(owner: str, name: str, value: Any) -> tuple[str, ...]:
 
 
 def names(owner: str, name: str, value: Any) -> tuple[str, ...]:
-    """Names of variables."""
+    """Names of variables, or what a function without arguments gives."""
+    if callable(value):
+        try:
+            value = value()
+        except TypeError as error:
+            if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
+                raise  # from inside the user's function
+            bad(owner, f"{name} is called without arguments, which {value!r} does not take")
     if isinstance(value, str) or not isinstance(value, (Sequence, set, frozenset)) or not all(isinstance(v, str) for v in value):
         hint = f"{name}=[{value!r}]" if isinstance(value, str) else f'{name}=["dense-weight", "dense-bias"]'
         bad(owner, f"{name} must be a list of names of variables, got {value!r}", hint)

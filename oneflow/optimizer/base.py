@@ -129,6 +129,9 @@ class Optimizer:
 
     def _check_weight_decay(self) -> None:
         owner = type(self).__name__
+        for name in ("weight_decay_includes", "weight_decay_excludes"):
+            if getattr(self, name) is not None:
+                setattr(self, name, _check.patterns(owner, name, getattr(self, name)))
         if self.weight_decay is None:
             return
         self.weight_decay = _check.number(owner, "weight_decay", self.weight_decay, low=0.0)
@@ -138,9 +141,6 @@ class Optimizer:
                 "weight_decay_includes and weight_decay_excludes cannot both be given",
                 "leave one of them out; includes decays only matching variables, excludes all others",
             )
-        for name in ("weight_decay_includes", "weight_decay_excludes"):
-            if getattr(self, name) is not None:
-                setattr(self, name, _check.patterns(owner, name, getattr(self, name)))
 
     # --- what users call
 

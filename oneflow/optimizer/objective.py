@@ -76,7 +76,7 @@ def names_of_variables(what: str, graph: Graph, given: Any) -> frozenset[str] | 
     """What ``variables=`` of an optimizer means in this job. Raises ArgumentError for a name that is no variable of it."""
     if given is None:
         return None
-    names = _check.names(what, "variables", given() if callable(given) else given)
+    names = _check.names(what, "variables", given)
     for name in names:
         if name not in graph.variables:
             near = closest(name, graph.variables, count=3)

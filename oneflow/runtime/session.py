@@ -11,6 +11,7 @@ from weakref import WeakSet
 
 import numpy as np
 
+from .._refuse import refuse
 from ..compiler.layout import Storage
 from ..config import Resource
 from ..errors import ArgumentError, ModeError
@@ -249,7 +250,7 @@ def clear_default_session() -> None:
     """
     global _default
     if current_or_none() is not None:
-        raise ModeError("flow.clear_default_session() cannot be called inside a job function")
+        refuse(ModeError, "flow.clear_default_session() cannot be called inside a job function")
     _default.close()
     Resource.reset()
     _default = Session()
@@ -281,6 +282,6 @@ def manual_seed(seed: int) -> None:
     """
     global _manual_seed
     if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= seed < 1 << 63:
-        raise ArgumentError(f"flow.manual_seed needs an int in [0, 2**63), got {seed!r}")
+        refuse(ArgumentError, f"flow.manual_seed needs an int in [0, 2**63), got {seed!r}")
     _manual_seed = int(seed)
     _default.reseed(int(seed))

@@ -7,7 +7,8 @@ import warnings
 
 import jax
 import pytest
-from fuzz import DTYPES, OURS, PATHS, PLAIN, SHAPES, SUBJECTS, Case, Fed, outcome, parameters
+from fuzz import DTYPES, OURS, PATHS, PLAIN, SHAPES, Case, Fed, outcome, parameters
+from fuzz import inputs as fed_to
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -31,7 +32,7 @@ def _values() -> st.SearchStrategy:
 @st.composite
 def cases(draw: st.DrawFn, path: str) -> Case:
     """The example's own Blobs and arguments, with one to three things changed."""
-    inputs = [Fed(i.shape, i.dtype) for i in SUBJECTS[path].inputs]
+    inputs = list(fed_to(path))
     changed = {}
     for _ in range(draw(st.integers(1, 3))):
         if inputs and draw(st.booleans()):
@@ -70,7 +71,7 @@ def test_spoilt_calls(path: str) -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("path", PATHS)
 def test_each_argument_alone(path: str) -> None:
-    inputs = tuple(Fed(i.shape, i.dtype) for i in SUBJECTS[path].inputs)
+    inputs = fed_to(path)
     for parameter in parameters(path):
         for value in PLAIN + OURS:
             found = outcome(Case(path, inputs, {parameter: value}))

@@ -101,7 +101,6 @@ from .ops.array import dynamic_reshape as dynamic_reshape
 from .ops.array import expand as expand
 from .ops.array import expand_dims as expand_dims
 from .ops.array import flatten as flatten
-from .ops.array import parallel_cast as parallel_cast
 from .ops.array import reshape as reshape
 from .ops.array import reshape_like as reshape_like
 from .ops.array import squeeze as squeeze
@@ -121,6 +120,10 @@ from .ops.detection import object_bbox_scale as object_bbox_scale
 from .ops.detection import object_segmentation_polygon_flip as object_segmentation_polygon_flip
 from .ops.detection import object_segmentation_polygon_scale as object_segmentation_polygon_scale
 from .ops.detection import object_segmentation_polygon_to_mask as object_segmentation_polygon_to_mask
+from .ops.distribution import cast_to_current_logical_view as cast_to_current_logical_view
+from .ops.distribution import eager_nccl_all_reduce as eager_nccl_all_reduce
+from .ops.distribution import hierarchical_parallel_cast as hierarchical_parallel_cast
+from .ops.distribution import parallel_cast as parallel_cast
 from .ops.elementwise import amp_white_identity as amp_white_identity
 from .ops.elementwise import cast as cast
 from .ops.elementwise import clip_by_value as clamp

@@ -20,7 +20,7 @@ from ._source import Source, caller, of_function
 from .compiler.analysis import finish
 from .compiler.native import describe
 from .compiler.program import Plan, plan
-from .compiler.storing import storage_of
+from .compiler.storing import storages
 from .config import FunctionConfig, Resource
 from .dist import Placement, parse_placement
 from .errors import ArgumentError, FeedError, ModeError, ReturnError
@@ -29,6 +29,7 @@ from .graph.node import Blob, Scope
 from .initializers import from_conf as initializer_from_conf
 from .layers.quantization import AwareTraining
 from .local import LocalTensor, LocalTensorList, pieces, up_to
+from .ops.time_axis import unpack
 from .optimizer.dict_config import optimizer_from_config
 from .runtime import devices, processes
 from .runtime.dispatch import dispatcher
@@ -130,7 +131,7 @@ class JobFunction:
             arguments, structure = [], []
             for parameter in self._parameters:
                 blobs = tp.map_structure(functools.partial(_placeholder, graph), parameter.structure, parameter.name)
-                arguments.append(blobs)
+                arguments.append(tp.map_structure(lambda _, blob: _micro_batch(graph, blob), blobs))
                 structure.append(tp.map_structure(lambda _, blob: _number(graph, blob), blobs))
             returned = self._function(*arguments)
             graph.returns = returned
@@ -143,8 +144,7 @@ class JobFunction:
         devices.check_placements(graph, strict=Resource.strict_devices)
         fetches = [*leaves, *(blob.extent.count for blob in leaves if blob.extent is not None)]
         made = plan(graph, fetches, native_ops=Resource.enable_native_cpu)
-        storages = {v.name: storage_of(v, graph, made.replicated) for v in graph.variables.values()}
-        session.declare_variables(self, graph.variables.values(), storages)
+        session.declare_variables(self, graph.variables.values(), storages(graph, made.replicated))
         self._feeds = Feeds(self.name, graph.inputs, structure)
         convert = _converter(leaves, rebuild, kinds)
         self._delivery = Delivery(self.name, dispatcher, convert, made.watches)
@@ -313,6 +313,12 @@ class JobFunction:
 def _placeholder(graph: Graph, label: str, definition: tp.InputDef) -> Blob:
     d = definition
     return graph.add_input(label, d.shape, d.dtype, d.kind, d.batch_axis, d.source)
+
+
+def _micro_batch(graph: Graph, blob: Blob) -> Blob:
+    """An input as the body sees it: where gradients are accumulated, a piece of the batch."""
+    steps = graph.config.get("train.num_gradient_accumulation_steps", 1) if graph.train else 1
+    return blob if steps <= 1 or blob.batch_axis != 0 else unpack(blob, steps)
 
 
 def _number(graph: Graph, blob: Blob) -> int:

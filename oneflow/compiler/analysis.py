@@ -154,6 +154,7 @@ def _declare(
             role="state",
             distribute=owner.distribute if owner is not None and owner.shape == shape else None,
             placement=owner.placement if owner is not None else graph.scope.placement,
+            owner=owner.name if owner is not None else None,
         ),  # fmt: skip
         read=False,
     )

@@ -6,7 +6,7 @@ gradient is not calculus, and integer Blobs on the way, through which OneFlow's 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -159,11 +159,22 @@ class Backward:
 Propagate = Callable[[Backward], None]
 
 
-def forward(nodes: Iterable[Node], values: Values, draws: Any, path: Collection[Node]) -> tuple[list[Step], list[Pullback]]:
-    """The forward pass over some nodes: their outputs go to ``values``; what their backward pass needs comes back."""
-    steps: list[Step] = []
+def forward(
+    nodes: Sequence[Node], values: Values, draws: Any, path: Collection[Node], keep: Collection[Node] = ()
+) -> tuple[list[Step | Recomputed], list[Pullback]]:
+    """The forward pass over some nodes: their outputs go to ``values``; what their backward pass needs comes back.
+
+    Nodes of one ``flow.experimental.scope.config(checkpointing=True)`` keep only what enters them, except those in ``keep``.
+    """
+    steps: list[Step | Recomputed] = []
     pullbacks: list[Pullback] = []
-    for node in nodes:
+    for block in _blocks(nodes, path, keep):
+        if len(block) > 1:
+            step, arguments = Recomputed.run(block, values, draws, path)
+            steps.append(step)
+            pullbacks.append(jax.tree_util.Partial(step, *arguments))
+            continue
+        node = block[0]
         wanted = tuple(i for i, b in enumerate(node.inputs) if b.node in path and flows_to(node, i)) if node in path else ()
         if wanted:
             outputs, pullback = linearize(node, values, draws, wanted)
@@ -175,6 +186,68 @@ def forward(nodes: Iterable[Node], values: Values, draws: Any, path: Collection[
     return steps, pullbacks
 
 
-def run_nodes(nodes: Iterable[Node], values: Values, draws: Any, path: Collection[Node]) -> list[Propagate]:
+def _blocks(nodes: Sequence[Node], path: Collection[Node], keep: Collection[Node]) -> list[list[Node]]:
+    """Consecutive nodes of one checkpointing scope (and run) together, others one by one."""
+    blocks: list[list[Node]] = []
+    last = None
+    for node in nodes:
+        options = node.scope.options
+        mark = (id(options), node.run) if options.get("checkpointing") and node not in keep else None
+        if mark is not None and mark == last:
+            blocks[-1].append(node)
+        else:
+            blocks.append([node])
+        last = mark
+    return [b for block in blocks for b in ([block] if any(n in path for n in block) else [[n] for n in block])]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Recomputed:
+    """Nodes whose backward pass runs their forward pass again: less memory for more time."""
+
+    nodes: tuple[Node, ...]
+    imports: tuple[Blob, ...]
+    exports: tuple[Blob, ...]
+    path: Collection[Node]
+    lowering: Lowering
+
+    @staticmethod
+    def run(nodes: Sequence[Node], values: Values, draws: Any, path: Collection[Node]) -> tuple[Recomputed, tuple[Any, Any]]:
+        """The forward pass; gives what stands for it in the backward pass, and the arrays that it needs."""
+        inside = set(nodes)
+        imports = {(b.node, b.index): b for node in nodes for b in node.inputs if b.node not in inside}
+        arrays = [values.get_blob(b) for b in imports.values()]
+        exports = tuple(b for node in nodes for b in node.outputs if node in path)
+        forward(nodes, values, draws, ())
+        return Recomputed(tuple(nodes), tuple(imports.values()), exports, path, values.lowering), (arrays, draws)
+
+    def __call__(self, arrays: list[Any], draws: Any, cotangents: Any) -> list[Any]:
+        # else XLA would find that the values are there already, or compute them long before they are needed
+        arrays, cotangents = jax.lax.optimization_barrier((arrays, cotangents))
+        values = Values(self.lowering)
+        for blob, array in zip(self.imports, arrays, strict=True):
+            values.set_blob(blob, array)
+        steps: list[Propagate] = []
+        for node in self.nodes:
+            steps += run_nodes([node], values, draws, self.path)
+        own = Backward()
+        for blob, cotangent in zip(self.exports, cotangents, strict=True):
+            if cotangent is not None:
+                own.add(blob, cotangent)
+        own.run(steps)
+        return [own.get(b) if b.node in self.path else None for b in self.imports]
+
+    def propagate(self, pullback: Pullback, backward: Backward) -> None:
+        """Carries the cotangents of the exports to the imports."""
+        arrived = tuple(backward.get(b) for b in self.exports)
+        if any(c is not None for c in arrived):
+            for blob, gradient in zip(self.imports, pullback(arrived), strict=True):
+                if gradient is not None:
+                    backward.add(blob, gradient)
+
+
+def run_nodes(
+    nodes: Sequence[Node], values: Values, draws: Any, path: Collection[Node], keep: Collection[Node] = ()
+) -> list[Propagate]:
     """``forward``, with each step bound to its pullback."""
-    return [partial(step.propagate, pullback) for step, pullback in zip(*forward(nodes, values, draws, path), strict=True)]
+    return [partial(step.propagate, pullback) for step, pullback in zip(*forward(nodes, values, draws, path, keep), strict=True)]

@@ -8,14 +8,14 @@ about two thirds of the time (docs/benchmarks.md).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from .._jax import jax, jnp
 from ..graph.node import Blob, Node
-from .autodiff import Backward, Propagate, Pullback, Step, forward
+from .autodiff import Backward, Propagate, Pullback, Recomputed, Step, forward
 from .lowering import Values
 
 _SAMPLES_A_SLICE = 5
@@ -59,7 +59,7 @@ def sliced_positions(node: Node) -> tuple[int, ...]:
     return positions if several or len(positions) == 1 else ()
 
 
-def schedule(order: list[Node], keep: set[Node], used_outside: Iterable[Blob], path: Collection[Node]) -> list[Node | Region]:
+def schedule(order: Sequence[Node], keep: set[Node], used_outside: Iterable[Blob], path: Collection[Node]) -> list[Node | Region]:
     """The nodes in an order of execution, with those that gain by it joined into regions.
 
     Args:
@@ -171,7 +171,7 @@ def _channels_last(nodes: list[Node], positions: dict[Node, tuple[int, ...]]) ->
         if attrs is None:
             return None
         inputs = tuple(copies[b.node].outputs[b.index] if b.node in copies else b for b in node.inputs)
-        copy = Node(node.graph, node.op, node.name, inputs, attrs, node.scope, node.source, compute=node.compute)
+        copy = Node(node.graph, node.op, node.name, inputs, attrs, node.scope, node.source, compute=node.compute, run=node.run)
         copy.outputs = tuple(Blob(copy, o.index, (o.shape[0], *o.shape[2:], o.shape[1]), o.dtype) for o in node.outputs)
         copies[node] = copy
     return copies
@@ -182,7 +182,7 @@ def run_region(region: Region, values: Values, draws: Any) -> Propagate | None:
 
     Both passes are functions of their own under ``jit``, so that they are traced once and not once a slice.
     """
-    steps: dict[int, list[Step]] = {}  # by size of the slice
+    steps: dict[int, list[Step | Recomputed]] = {}  # by size of the slice
     inward, outward = (_last, _first) if region.is_channels_last else (_same, _same)
 
     @jax.jit

@@ -6,7 +6,7 @@ on arrays with axis 1 moved to the end do so; arrays are transposed where such a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +30,7 @@ Item = Node | Border
 
 
 def arrange(
-    order: list[Node], keep: set[Node], used_outside: Iterable[Blob], path: Collection[Node]
+    order: Sequence[Node], keep: set[Node], used_outside: Iterable[Blob], path: Collection[Node]
 ) -> tuple[list[Item], set[Node]] | None:
     """The nodes, inputs first, with those that gain by it replaced by channels-last copies, and borders between.
 
@@ -73,7 +73,7 @@ def arrange(
     return items, longer
 
 
-def _chosen(order: list[Node], keep: set[Node]) -> dict[Node, tuple[int, ...]]:
+def _chosen(order: Sequence[Node], keep: set[Node]) -> dict[Node, tuple[int, ...]]:
     """The nodes that compute on channels-last arrays, with the positions of their inputs that are such."""
     chosen: dict[Node, tuple[int, ...]] = {}
     for node in order:
@@ -102,7 +102,7 @@ def _positions(node: Node) -> tuple[int, ...]:
 
 
 def _copy(node: Node, inputs: tuple[Blob, ...], attrs: Any, only: int | None = None) -> Node:
-    copy = Node(node.graph, node.op, node.name, inputs, attrs, node.scope, node.source, compute=node.compute)
+    copy = Node(node.graph, node.op, node.name, inputs, attrs, node.scope, node.source, compute=node.compute, run=node.run)
     rank = max(o.ndim for o in node.outputs)
     outputs = node.outputs if only is None else node.outputs[only : only + 1]
     copy.outputs = tuple(Blob(copy, i, _moved(o.shape) if o.ndim == rank else o.shape, o.dtype) for i, o in enumerate(outputs))

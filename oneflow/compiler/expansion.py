@@ -62,8 +62,21 @@ def expand(order: Sequence[Node], assigns: Mapping[str, Blob], returned: Iterabl
     copies = {node: nodes for node, nodes in copies.items() if nodes != (node,)}
     expansion = Expansion((), copies)
     given = [_joined(expansion.each(blob)) for blob in returned]
-    nodes = sorted(made.items(), key=lambda item: item[0][1])  # run after run
-    return Expansion(_sorted([*(node for _, node in nodes), *(b.node for b in given)]), copies), given
+    early = [node for node in made.values() if not node.run and not _reads_runs(node)]
+    runs = [node for _, node in sorted(made.items(), key=lambda item: item[0][1]) if node.run]  # run after run
+    return Expansion(_sorted([*early, *runs, *made.values(), *(b.node for b in given)]), copies), given
+
+
+def _reads_runs(node: Node) -> bool:
+    stack, seen = [node], {node}
+    while stack:
+        at = stack.pop()
+        if at.run:
+            return True
+        fresh = {b.node for b in at.inputs} - seen
+        seen |= fresh
+        stack.extend(fresh)
+    return False
 
 
 def _indices(counts: tuple[int, ...]) -> Iterable[Index]:

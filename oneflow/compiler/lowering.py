@@ -69,10 +69,21 @@ class Lowering:
         return blob.node in self._mapped
 
     def read(self, array: Any, blob: Blob, reader: Node) -> Any:
-        """The value of an input as a node gets it: in the layout that was asked for with ``with_distribute``."""
-        if self._meshes is None or blob.distribute.kind == "auto" or blob.node in self._mapped:
+        """The value of an input as a node gets it: in the layout that was asked for with ``with_distribute``.
+
+        A variable is read in the layout it was declared with, however it is stored.
+        """
+        if self._meshes is None or blob.node in self._mapped:
             return array
-        return self._laid_out(array, Layout.of(reader.scope.placement, blob.distribute))
+        request: Any = blob.distribute
+        if request.kind == "auto" and blob.node.op is OP_VARIABLE:
+            request = blob.node.graph.variables[blob.node.attrs["variable"]].distribute
+        placement = reader.scope.placement
+        if isinstance(request, tuple):
+            fits = len(request) == len(placement.hierarchy)
+        else:
+            fits = request is not None and request.kind != "auto"
+        return self._laid_out(array, Layout.of(placement, request)) if fits else array
 
     def fed(self, blob: Blob, array: Any) -> Any:
         """What a feed's readers get: split along the batch axis, also where the pieces are uneven."""

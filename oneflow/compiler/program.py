@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import Any
 
 from .._jax import jax, jnp
@@ -83,6 +84,11 @@ class Plan:
     def compute(self) -> list[Node]:
         """The nodes that compute something."""
         return [node for node in self.order if node.op not in (OP_INPUT, OP_VARIABLE)]
+
+    @property
+    def repeats(self) -> bool:
+        """Whether parts of the job run several times a call."""
+        return bool(self.expansion.copies)
 
     @property
     def runs_of_loss(self) -> int:
@@ -216,11 +222,8 @@ def single(plan: Plan, storages: Mapping[str, Storage], meshes: Meshes | None) -
 def _make_step(plan: Plan, storages: Mapping[str, Storage], meshes: Meshes | None) -> Step:
     graph = plan.graph
     variable_nodes = [node for node in plan.order if node.op is OP_VARIABLE]
-    compute = plan.compute
     watched_nodes = {w.blob.node for w in plan.watches if w.diff}
-    lowering = Lowering(meshes, plan.mapped, plan.without_native or ("" if meshes is None else native.SEVERAL_DEVICES))
-    slices = meshes is None
-    may_be_native = slices and not plan.without_native
+    lowering = Lowering(meshes, plan.mapped, plan.without_native)
 
     def step(state_arrays: Sequence[Any], read_arrays: Sequence[Any], feeds: Sequence[Any]) -> Any:
         stored = {**dict(zip(plan.written, state_arrays, strict=True)), **dict(zip(plan.read, read_arrays, strict=True))}
@@ -231,17 +234,11 @@ def _make_step(plan: Plan, storages: Mapping[str, Storage], meshes: Meshes | Non
         draws = draws_of(variables.get(RANDOM_STATE))
         for node in variable_nodes:
             values[node] = (variables[node.attrs["variable"]],)
-        propagates: list[Propagate] = []
-        arranged = channels_last.arrange(compute, watched_nodes, plan.roots, plan.path) if may_be_native else None
-        if arranged is not None:
-            for piece in arranged[0]:
-                propagates += channels_last.run(piece, values, draws, arranged[1])
-        for item in () if arranged else schedule(compute, watched_nodes, plan.roots, plan.path) if slices else compute:
-            if isinstance(item, Region):
-                propagate = run_region(item, values, draws)
-                propagates += [propagate] if propagate is not None else []
-            else:
-                propagates += run_nodes([item], values, draws, plan.path)
+        propagates = (
+            run_on_one_device(plan, plan.compute, plan.roots, values, draws, watched_nodes)
+            if meshes is None
+            else run_nodes(plan.compute, values, draws, plan.path, watched_nodes)
+        )
 
         new = {name: values.get_blob(blob) for name, blob in plan.assigns.items()}
         backward = Backward()
@@ -251,7 +248,7 @@ def _make_step(plan: Plan, storages: Mapping[str, Storage], meshes: Meshes | Non
             raw = {v.name: backward.get(v.blob) for v in plan.trained if v.blob is not None}
             first = plan.losses[0]
             shape = values.get_blob(first).shape[first.node in plan.mapped :]
-            known = numbers(graph, values, variables, loss_count(first, shape) * plan.runs_of_loss, plan.expansion)
+            known = numbers(graph, values, variables, loss_count(first, shape), plan.expansion)
             gradients = prepare(plan.trained, raw, variables, known)
             new.update(finish(graph, gradients, variables, known, measure(graph, gradients), counts=True))
         if RANDOM_STATE in variables:
@@ -267,6 +264,25 @@ def _make_step(plan: Plan, storages: Mapping[str, Storage], meshes: Meshes | Non
 
     step.__name__ = step.__qualname__ = f"job_{graph.name}"
     return step
+
+
+def run_on_one_device(
+    plan: Plan, nodes: Sequence[Node], roots: Sequence[Blob], values: Values, draws: Any, keep: set[Node]
+) -> list[Propagate]:
+    """The forward pass over nodes, in the way that suits the device; gives what runs their backward pass, in order."""
+    propagates: list[Propagate] = []
+    arranged = None if plan.without_native else channels_last.arrange(nodes, keep, roots, plan.path)
+    if arranged is not None:
+        for piece in arranged[0]:
+            propagates += channels_last.run(piece, values, draws, arranged[1])
+        return propagates
+    for is_region, group in groupby(schedule(nodes, keep, roots, plan.path), lambda item: isinstance(item, Region)):
+        if is_region:
+            made = [run_region(item, values, draws) for item in group if isinstance(item, Region)]
+            propagates += [propagate for propagate in made if propagate is not None]
+        else:
+            propagates += run_nodes([item for item in group if isinstance(item, Node)], values, draws, plan.path, keep)
+    return propagates
 
 
 def draws_of(random_state: Any, run: Any = None) -> Any:

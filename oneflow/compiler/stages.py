@@ -19,11 +19,11 @@ from ..dist import Placement
 from ..errors import CompileError
 from ..graph.graph import OP_VARIABLE, Variable, Watch
 from ..graph.node import Blob, Node
-from .autodiff import Backward, Step, forward
+from .autodiff import Backward, Propagate, Recomputed, Step, forward, run_nodes
 from .indexed_slices import gather_of
 from .layout import Layout, Meshes, Storage, mesh_axes
 from .lowering import Lowering, Values
-from .program import RANDOM_STATE, Plan, advanced, draws_of, seed_losses
+from .program import RANDOM_STATE, Plan, advanced, draws_of, run_on_one_device, seed_losses
 from .update import (
     Numbers,
     State,
@@ -102,7 +102,7 @@ class Segment:
     losses: list[Blob] = field(default_factory=list)
     diffs: list[Blob] = field(default_factory=list)
     is_end: bool = False
-    steps: list[Step] = field(default_factory=list)
+    steps: list[Step | Recomputed] = field(default_factory=list)
     loss_shapes: list[Any] = field(default_factory=list)
     on_path: bool = False
     like: Any = None
@@ -169,13 +169,14 @@ class Staged:
         self.segments = segments_of(plan, meshes)
         self._storages = storages
         self._meshes = meshes
-        self._lowering = Lowering(meshes, plan.mapped)
+        self._lowering = Lowering(meshes, plan.mapped, plan.without_native)
         self._homes = {name: meshes.devices(s.layout.placement) for name, s in storages.items()}
         outer = plan.graph.scope.placement
         self._outer = meshes.sharding(outer, ())
         self._compiled: dict[Any, Compiled] = {}
         self._given: dict[Any, Any] = {}  # shapes of what functions give, while building
         self._compile: Callable[[Any], Any] | None = None  # while building
+        self._summed: dict[tuple[Segment, Key], int] = {}  # in a step: where the sum over runs is among a Blob's terms
         self._groups = self._grouped() if plan.graph.train else []
         first: dict[Any, Segment] = {}
         for segment in self.segments:
@@ -249,6 +250,7 @@ class Staged:
         kept: dict[Segment, Any] = {}
         arrived: dict[Key, list[Any]] = {}
         diffs: dict[Key, Any] = {}
+        self._summed.clear()
         tokens: list[Any] = []
         scale = self._scale(stored)
         for segment in self.segments:
@@ -288,10 +290,22 @@ class Staged:
     def _collect(
         self, segment: Segment, gradients: Any, found: Any, arrived: dict[Key, list[Any]], diffs: dict[Key, Any]
     ) -> None:
-        for blob, gradient in zip(segment.imports, gradients, strict=True):
-            if gradient is not None:
-                arrived.setdefault(key_of(blob), []).append(gradient)
         diffs.update(zip(map(key_of, segment.diffs), found, strict=True))
+        pairs = [(key_of(b), g) for b, g in zip(segment.imports, gradients, strict=True) if g is not None]
+        # what earlier runs gave for the same variables is added up at once: memory holds one sum and not a term a run
+        again = [(key, g) for key, g in pairs if (segment.like, key) in self._summed]
+        if again:
+            before = [arrived[key].pop(self._summed[segment.like, key]) for key, _ in again]
+            terms = [g for _, g in again]
+            sums = self._call((segment.like, "add"), lambda: Compiled(add_each, donate=True), before, terms)
+            for (key, _), total_so_far in zip(again, sums, strict=True):
+                arrived[key].insert(self._summed[segment.like, key], total_so_far)
+        for key, gradient in pairs:
+            if (segment.like, key) not in self._summed:
+                terms = arrived.setdefault(key, [])
+                if segment.run:
+                    self._summed[segment.like, key] = len(terms)
+                terms.append(gradient)
 
     def _fetched(self, blob: Blob, values: Mapping[Key, Any], sources: Mapping[Key, Any], stored: State) -> Any:
         value = self._value(blob, values, sources, stored)
@@ -375,15 +389,20 @@ class Staged:
         return values
 
     def _run(self, segment: Segment, imports: Sequence[Any], random_state: Any) -> tuple[list[Any], list[Any]]:
-        values = self._enter(segment, imports)
-        segment.steps, pullbacks = forward(
-            segment.nodes, values, draws_of(*random_state) if random_state else None, self.plan.path
-        )
+        values, draws = self._enter(segment, imports), self._drawn(random_state)
+        watched = {b.node for b in segment.diffs}
+        segment.steps, pullbacks = forward(segment.nodes, values, draws, self.plan.path, watched)
+        return self._leave(segment, values), pullbacks
+
+    def _drawn(self, random_state: Any) -> Any:
+        return None if random_state is None else draws_of(*random_state)
+
+    def _leave(self, segment: Segment, values: Values) -> list[Any]:
         loss_values = [values.get_blob(b) for b in segment.losses]
         segment.loss_shapes = [jax.ShapeDtypeStruct(v.shape, v.dtype) for v in loss_values]
-        return [values.get_blob(b) for b in segment.exports], pullbacks
+        return [values.get_blob(b) for b in segment.exports]
 
-    def _pull(self, segment: Segment, pullbacks: Sequence[Any], coming: Any, scale: Any) -> tuple[list[Any], list[Any]]:
+    def _pull(self, segment: Segment, propagates: Sequence[Propagate], coming: Any, scale: Any) -> tuple[list[Any], list[Any]]:
         graph = self.plan.graph
         backward = Backward()
         for blob, terms in zip(segment.exports, coming, strict=True):
@@ -391,7 +410,7 @@ class Staged:
                 backward.add(blob, term)
         state = {} if scale is None else {counters(graph)[-2]: scale}
         seed_losses(graph, zip(segment.losses, segment.loss_shapes, strict=True), state, backward)
-        backward.run([partial(s.propagate, p) for s, p in zip(segment.steps, pullbacks, strict=True)])
+        backward.run(propagates)
         return [backward.get(b) for b in segment.imports], [backward.get(b) for b in segment.diffs]
 
     def _forward(self, segment: Segment) -> Compiled:
@@ -403,14 +422,23 @@ class Staged:
 
     def _backward(self, segment: Segment) -> Compiled:
         def backward(pullbacks: Any, coming: Any, scale: Any) -> Any:
-            return self._pull(segment, pullbacks, coming, scale)
+            bound = [partial(s.propagate, p) for s, p in zip(segment.steps, pullbacks, strict=True)]
+            return self._pull(segment, bound, coming, scale)
 
         return Compiled(self._named(backward))
 
     def _both(self, segment: Segment) -> Compiled:
         def forward_backward(imports: Any, random_state: Any, scale: Any) -> Any:
-            exports, pullbacks = self._run(segment, imports, random_state)
-            return exports, done(), *self._pull(segment, pullbacks, [()] * len(exports), scale)
+            values = self._enter(segment, imports)
+            draws = self._drawn(random_state)
+            if one_device:
+                propagates = run_on_one_device(self.plan, segment.nodes, segment.exports, values, draws, watched)
+            else:
+                propagates = run_nodes(segment.nodes, values, draws, self.plan.path, watched)
+            exports = self._leave(segment, values)
+            return exports, done(), *self._pull(segment, propagates, [()] * len(exports), scale)
+
+        one_device, watched = segment.placement.parallel_num == 1, {b.node for b in segment.diffs}
 
         return Compiled(self._named(forward_backward), (self._export_shardings(segment), None, None, None))
 
@@ -579,6 +607,11 @@ class Staged:
 def total(terms: Sequence[Any]) -> Any:
     """The sum."""
     return sum(terms[1:], start=terms[0])
+
+
+def add_each(sums: Sequence[Any], terms: Sequence[Any]) -> list[Any]:
+    """Sums, each with a further term."""
+    return [a + b for a, b in zip(sums, terms, strict=True)]
 
 
 def done() -> Any:

@@ -9,23 +9,56 @@ from ..graph.graph import Graph, Variable
 from .layout import Layout, Storage
 
 
-def storage_of(variable: Variable, graph: Graph, replicated: frozenset[str]) -> Storage:
-    """How the job wants a variable to be kept."""
-    placement = variable.placement
-    assert placement is not None
-    replicas = placement.parallel_num if variable.name in replicated else 0
-    layout = Layout.of(placement, variable.distribute)
-    if graph.train and not layout.is_split and not replicas:
-        layout = _spread(layout, variable.shape, graph)
-    return Storage(layout, variable.shape, replicas)
+def storages(graph: Graph, replicated: frozenset[str]) -> dict[str, Storage]:
+    """How the job wants its variables to be kept, by name."""
+    found = {}
+    for v in graph.variables.values():
+        assert v.placement is not None
+        replicas = v.placement.parallel_num if v.name in replicated else 0
+        found[v.name] = Storage(Layout.of(v.placement, v.distribute), v.shape, replicas)
+    mode = _mode(graph)
+    if mode is not None:
+        whole = [v for v in graph.variables.values() if v.trainable and v.owner is None and _is_large(v, found[v.name], graph)]
+        layouts = _split(whole) if mode == "distributed_split" else _one_device_each(whole)
+        for v in graph.variables.values():
+            layout = layouts.get(v.owner or v.name)
+            if layout is not None and (v.owner is None or v.shape == graph.variables[v.owner].shape):
+                found[v.name] = Storage(layout, v.shape)
+    return found
 
 
-def _spread(layout: Layout, shape: tuple[int, ...], graph: Graph) -> Layout:
-    """Another layout of what every device has, where the job asks for a piece of it on each."""
-    config = graph.config
-    mode = config.get("optimizer_placement_optimization_mode", None) if config is not None else None
-    placement: Placement = layout.placement
-    n = placement.parallel_num
-    if mode is None or n == 1 or prod(shape) < config.get("optimizer_placement_optimization_threshold", 1024) * n:
-        return layout
-    return Layout.of(placement, split(0)) if mode == "distributed_split" and shape[0] % n == 0 else layout
+def _mode(graph: Graph) -> str | None:
+    if not graph.train or graph.config is None:
+        return None
+    if graph.config.get("enable_non_distributed_optimizer"):
+        return "non_distributed"
+    return graph.config.get("optimizer_placement_optimization_mode")
+
+
+def _is_large(variable: Variable, storage: Storage, graph: Graph) -> bool:
+    """Whether every device has all of it, and it is worth being cut up."""
+    n = storage.layout.placement.parallel_num
+    threshold = graph.config.get("optimizer_placement_optimization_threshold", 1024)
+    return n > 1 and not storage.layout.is_split and not storage.replicas and prod(variable.shape) >= threshold * n
+
+
+def _split(variables: list[Variable]) -> dict[str, Layout]:
+    """A piece on each device, along axis 0 where that divides."""
+    found = {}
+    for v in variables:
+        assert v.placement is not None
+        if v.shape[0] % v.placement.parallel_num == 0:
+            found[v.name] = Layout.of(v.placement, split(0))
+    return found
+
+
+def _one_device_each(variables: list[Variable]) -> dict[str, Layout]:
+    """All of it on one device: the largest first, each on the one with the fewest bytes."""
+    load: dict[tuple[int, int], int] = {}
+    found = {}
+    for v in sorted(variables, key=lambda v: -prod(v.shape) * v.dtype.bytes):
+        assert v.placement is not None
+        device = min(v.placement.devices, key=lambda d: load.get(d, 0))
+        load[device] = load.get(device, 0) + prod(v.shape) * v.dtype.bytes
+        found[v.name] = Layout.whole(Placement(v.placement.tag, (device,)))
+    return found

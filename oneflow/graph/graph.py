@@ -31,7 +31,8 @@ class Variable:
 
     ``role`` is "parameter" for what the user asked for, "state" for what the library keeps beside it (optimizer slots,
     the step counter). ``blob`` is its value at the start of a call, None where no op of the job reads it. It lives on
-    ``placement``; ``distribute`` has one entry, or one for each axis of the placement's hierarchy.
+    ``placement``; ``distribute`` has one entry, or one for each axis of the placement's hierarchy. An optimizer's slot has
+    the variable it is kept for as its ``owner``.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Variable:
     role: str = "parameter"
     blob: Blob | None = None
     placement: Placement | None = None
+    owner: str | None = None
 
     def describe(self) -> str:
         return f"{self.dtype.name}[{', '.join(map(str, self.shape))}]"

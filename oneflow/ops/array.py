@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from .._jax import lax
-from ..dist import Distribute
 from ..errors import ArgumentError, AxisError, DtypeError, ModeError, ShapeError
 from ..graph.graph import OP_VARIABLE, current
 from ..graph.node import INVALID_AXIS, Blob
@@ -476,40 +475,6 @@ def cast_to_static_shape(x: Blob, name: str | None = None) -> Blob:
         return x
     y = emit(_cast_to_static_shape, x, name=name, bound=x.shape)
     y.is_dynamic = False
-    return y
-
-
-@op("parallel_cast")
-def _parallel_cast(x: Array, *, distribute: Distribute | None, gradient_distribute: Distribute | None) -> Array:
-    return x
-
-
-def parallel_cast(
-    input: Blob, name: str | None = None, distribute: Distribute | None = None, gradient_distribute: Distribute | None = None
-) -> Blob:
-    """The same values, laid out on the devices as asked for.
-
-    Args:
-      input: Blob of any dtype.
-      name: name of the op; made unique when omitted.
-      distribute: ``flow.distribute.split(axis)`` or ``broadcast()``; None leaves the layout open.
-      gradient_distribute: the same for the gradient.
-    Returns: Blob of the same shape and dtype.
-    Raises: ArgumentError, AxisError, ModeError (``auto()``).
-    Example: >>> y = flow.parallel_cast(x, distribute=flow.distribute.split(0))
-    """
-    what = label("parallel_cast", name)
-    want.blob(what, "input", input)
-    for argument, asked in (("distribute", distribute), ("gradient_distribute", gradient_distribute)):
-        if asked is not None:
-            want.distribution(what, argument, asked, (input,))
-            if asked.kind == "auto":
-                fail(ModeError, what, "needs split(axis) or broadcast(), got auto()", (input,))
-            if asked.axis is not None:
-                want.axis(what, asked.axis, input.ndim, "split's axis", (input,))
-    y = emit(_parallel_cast, input, name=name, distribute=distribute, gradient_distribute=gradient_distribute)
-    if distribute is not None:
-        y.distribute = distribute
     return y
 
 

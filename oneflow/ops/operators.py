@@ -9,7 +9,7 @@ from ..errors import ArgumentError
 from ..graph.node import Blob
 from . import binary, elementwise
 from ._emit import fail, is_number
-from .array import parallel_cast
+from .distribution import parallel_cast
 from .matrix import matmul
 from .slicing import getitem
 

@@ -18,6 +18,7 @@ from ..graph.node import Blob
 from ..scope import graph_scope
 from ._arrays import dtype_for
 from ._emit import MOST_ELEMENTS, fail, want
+from .distribution import layout_entries
 from .ssp import ssp_variable_proxy
 
 
@@ -32,6 +33,8 @@ def get_variable(
     random_seed: int | None = None,
     distribute: dist.Distribute = dist.broadcast(),  # noqa: B008 - an immutable singleton
     reuse: bool = True,
+    *,
+    parallel_distribution: Sequence[Any] | None = None,
 ) -> Blob:
     """Declares a variable of this job and gives its value at the start of a call.
 
@@ -48,6 +51,8 @@ def get_variable(
       model_name: an annotation such as "weight" or "bias".
       random_seed: makes the first value reproducible, whatever ``flow.manual_seed`` says.
       distribute: how it lies on several devices.
+      parallel_distribution: the same with an entry ("B" or "S(axis)") for each axis of the placement's hierarchy; replaces
+        ``distribute``.
       reuse: False makes asking again for the name an error.
     Raises:
       ArgumentError: name, shape, dtype or initializer is missing or of the wrong type.
@@ -102,10 +107,13 @@ def get_variable(
         fail(
             ArgumentError, what, f"initializer must be one of flow's, such as flow.zeros_initializer(), got {initializer!r}"[:300]
         )
+    layout: Any = distribute
+    if parallel_distribution is not None:
+        layout = layout_entries(what, "parallel_distribution", parallel_distribution, len(sizes))
     variable = Variable(
         name=graph.scope.namespace + name, shape=sizes, dtype=dtype, initializer=initializer, source=caller(),
         trainable=graph.train and trainable is not False, regularizer=regularizer, model_name=model_name,
-        random_seed=None if random_seed is None else int(random_seed), distribute=distribute,
+        random_seed=None if random_seed is None else int(random_seed), distribute=layout,
     )  # fmt: skip
     existing = graph.variables.get(variable.name)
     if existing is not None and existing.blob is not None:
@@ -117,7 +125,7 @@ def get_variable(
         return existing.blob if proxy is None else proxy.outputs[0]
     blob = graph.add_variable(variable).blob
     assert blob is not None
-    if distribute.kind == "split":
+    if distribute.kind == "split" and parallel_distribution is None:
         blob.distribute = distribute
     if variable.trainable and graph.config is not None and graph.config.get("enable_ssp"):
         return _stale(what, graph, blob)

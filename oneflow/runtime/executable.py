@@ -60,7 +60,7 @@ class Executable:
         places = [node.scope.placement for node in plan.compute] or [plan.graph.scope.placement]
         places += [storage.layout.placement for storage in self._storages.values()]
         distinct = {store.meshes.devices(p): p for p in places}
-        self.is_staged = len(distinct) > 1
+        self.is_staged = len(distinct) > 1 or plan.repeats  # run after run: memory holds one run's values
         if not self.is_staged and store.meshes.is_default(places[0]):
             self._meshes = None  # JAX's default device: no layouts to say
         self._together = processes.count() > 1

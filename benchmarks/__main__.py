@@ -13,7 +13,7 @@ from pathlib import Path
 
 from . import data
 from .busy import Busy, told
-from .cases import building, first_step, input_bound, memory, tiny, training
+from .cases import building, first_step, input_bound, memory, records, tiny, training
 from .effort import FULL, QUICK, Effort
 from .process import ROOT
 from .report import Section, as_text, machine, write_docs
@@ -25,6 +25,7 @@ CASES: dict[str, Callable[[Effort, Path], list[Section]]] = {
     "building": building.measure,
     "input-bound": input_bound.measure,
     "memory": memory.measure,
+    "records": records.measure,
 }
 
 

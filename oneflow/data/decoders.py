@@ -48,14 +48,14 @@ def decode_raw(
     if wanted not in RAW_DTYPES:
         refuse(ArgumentError, f"the raw decoder gives float32, float64, int8, int32, int64, uint8 or char, not {wanted}")
     size, count = math.prod(shape), len(records)
+    shared, first = records.once(("raw", feature), lambda whole: _all_numbers(whole, feature))
+    if shared is not None:
+        flat, each = shared
+        if each == size:
+            return flat[first * size : (first + count) * size].astype(wanted).reshape(count, *shape)
     found = records.find(feature)
     kinds = np.unique(found.kind).tolist() if count else []
     shorter = dim1_varying_length or auto_zero_padding
-    if len(kinds) == 1 and kinds[0] != wire.BYTES:
-        flat, counts = numbers(records, feature, found, kinds[0])
-        _check_counts(records, feature, counts, size, shorter, kinds[0])
-        if flat.size == count * size:
-            return flat.astype(wanted, copy=False).reshape(count, *shape)
     made = np.zeros((count, size), wanted)
     for kind in kinds:
         rows = np.flatnonzero(found.kind == kind)
@@ -69,6 +69,19 @@ def decode_raw(
         place = np.repeat(rows * size - (np.cumsum(counts) - counts), counts) + np.arange(len(flat))
         made.reshape(-1)[place] = flat.astype(wanted, copy=False)
     return made.reshape(count, *shape)
+
+
+def _all_numbers(records: Records, feature: str) -> tuple[np.ndarray, int] | None:
+    """The numbers of all records, flat, and how many each has; None unless they are there, whole, of one kind, equally many."""
+    try:
+        found = records.find(feature)
+        kind = int(found.kind[0])
+        if kind == wire.BYTES or not (found.kind == kind).all():
+            return None
+        flat, counts = numbers(records, feature, found, kind)
+    except RecordError:  # of one record, which need not be one that is asked for
+        return None
+    return (flat, int(counts[0])) if (counts == counts[0]).all() else None
 
 
 def numbers(

@@ -143,22 +143,21 @@ class PartFile:
         if PREFIX + first > length:
             length = PREFIX + first
             data = self.read(offset, length, record)
-        starts, lengths, at = [], [], 0
-        view, unpack, last = data.data, _LENGTH.unpack_from, length - PREFIX
-        while at <= last:
+        heads: list[int] = []
+        at, size, last = 0, 1, length - PREFIX
+        view, unpack, add = data.data, _LENGTH.unpack_from, heads.append
+        while at <= last and size > 0:
+            add(at)
             size = unpack(view, at)[0]
-            stop = at + PREFIX + size
-            if size <= 0 or stop > length:
-                break
-            starts.append(at + PREFIX)
-            lengths.append(size)
-            at = stop
-        count = len(starts)
+            at += PREFIX + size
+        if size <= 0 or at > length:  # the last one is damaged, or goes on behind the chunk
+            at = heads.pop()
+        begin, count = np.array(heads, np.int64) + PREFIX, len(heads)
+        lengths = np.diff(begin, append=at + PREFIX) - PREFIX
         origin = np.zeros((count, 3), np.int64)
-        begin = np.array(starts, np.int64)
         origin[:, 1] = np.arange(record, record + count)
         origin[:, 2] = begin + (offset - PREFIX)
-        return Records(data, begin, np.array(lengths, np.int64), [self.path], origin), offset + at
+        return Records(data, begin, lengths, [self.path], origin), offset + at
 
     def one(self, offset: int, record: int) -> Records:
         """The record at ``offset``."""

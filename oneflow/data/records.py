@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, overload
 
@@ -38,6 +38,7 @@ class _Block:
     scan: wire.Scan | None = None
     broken: dict[int, str] = field(default_factory=dict)  # by record: what the protobuf library says
     parsed: np.ndarray | None = None  # data, and behind it the odd records in their plain spelling
+    made: dict[Any, Any] = field(default_factory=dict)  # what was computed from all records, see Records.once
 
     def scanned(self) -> wire.Scan:
         with self.lock:
@@ -70,8 +71,7 @@ class _Block:
         for key, column in again.columns.items():
             mine = scan.columns.get(key)
             if mine is None:
-                mine = wire.Column(np.zeros(count, np.uint8), np.zeros(count, np.int64), np.zeros(count, np.int64))
-                scan.columns[key] = mine
+                mine = scan.columns[key] = wire.nothing(count)
             mine.kind[index], mine.start[index], mine.length[index] = column.kind, column.start + offset, column.length
         self.parsed = np.concatenate([self.data, rest])
 
@@ -225,6 +225,16 @@ class Records:
             RecordError, "a record is not a serialised OFRecord: it is damaged, or the file holds something else", self.where(i),
             found=f"{len(self[i])} bytes; {why}", hint="python -m oneflow.data verify FILE finds all of them",
         )  # fmt: skip
+
+    def once(self, key: Any, make: Callable[[Records], Any]) -> tuple[Any, int]:
+        """``make`` of all records that share memory with these, computed once; and the number of the first of these in it."""
+        block = self._block
+        if key not in block.made:
+            whole = object.__new__(Records)
+            whole._block, whole._first, whole._count = block, 0, len(block.starts)
+            whole._files, whole._origin = self._files, self._origin
+            block.made[key] = make(whole)  # two threads may do so at once; the results are the same
+        return block.made[key], self._first
 
     def features(self) -> list[str]:
         """The names of the features that at least one of the records has."""

@@ -62,11 +62,14 @@ def photographs(directory: PathLike, count: int = 64, parts: int = 1, seed: int 
     return write_parts(directory, records, parts)
 
 
-def clicks(directory: PathLike, count: int = 64, parts: int = 1, seed: int = 0) -> list[str]:
+def clicks(directory: PathLike, count: int = 64, parts: int = 1, seed: int = 0, *, separate: bool = False) -> list[str]:
     """Click-through records: "labels", 13 "dense_fields", 2 "wide_sparse_fields", 26 "deep_sparse_fields".
 
-    Dense fields are floats below 1, the others int32; wide ones are below 1000, deep ones below 100000.
-    Whether there was a click depends on some of the fields, so that a model can learn it.
+    Dense fields are floats below 1, the others int32; wide ones are below 1000, deep ones below 100000. Whether there was a click
+    depends on some of the fields, so that a model can learn it.
+
+    Args:
+      separate: each number is a feature of its own instead (``separate_features``).
     """
     rng = np.random.default_rng(seed)
     dense = rng.random((count, DENSE)).astype(np.float32)
@@ -74,21 +77,32 @@ def clicks(directory: PathLike, count: int = 64, parts: int = 1, seed: int = 0) 
     wide = sparse[:, :WIDE] % 1000
     score = 3 * (dense[:, 0] - dense[:, 1]) + np.where(sparse[:, 0] % 2 == 0, 1.0, -1.0)
     label = (rng.random(count) < 1 / (1 + np.exp(-2 * score))).astype(np.int32)
-    return write_parts(
-        directory,
-        [
-            make_record(
-                {
-                    "labels": ("int32", [label[i]]),
-                    "dense_fields": ("float", dense[i].tolist()),
-                    "wide_sparse_fields": ("int32", wide[i].tolist()),
-                    "deep_sparse_fields": ("int32", sparse[i].tolist()),
-                }
-            )
+    if separate:
+        columns = [label, *dense.T, *sparse.T]
+        kinds = separate_features().items()
+        records = [
+            make_record({name: (kind, [column[i].item()]) for (name, kind), column in zip(kinds, columns, strict=True)})
             for i in range(count)
-        ],
-        parts,
-    )
+        ]
+        return write_parts(directory, records, parts)
+    records = [
+        make_record(
+            {
+                "labels": ("int32", [label[i]]),
+                "dense_fields": ("float", dense[i].tolist()),
+                "wide_sparse_fields": ("int32", wide[i].tolist()),
+                "deep_sparse_fields": ("int32", sparse[i].tolist()),
+            }
+        )
+        for i in range(count)
+    ]
+    return write_parts(directory, records, parts)
+
+
+def separate_features() -> dict[str, str]:
+    """Names and kinds of ``clicks(separate=True)``: label, I1 to I13, C1 to C26."""
+    dense = {f"I{i + 1}": "float" for i in range(DENSE)}
+    return {"label": "int32", **dense, **{f"C{i + 1}": "int64" for i in range(SPARSE)}}
 
 
 def coco(directory: PathLike, count: int = 16, parts: int = 1, seed: int = 0) -> list[str]:

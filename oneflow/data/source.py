@@ -20,7 +20,7 @@ from .parts import CHUNK, PartFile
 from .records import Records
 
 SHUFFLE_SEED = 524287  # OneFlow's, of the order of the files
-_LARGEST_CHUNK = 64 << 20
+_LARGE_CHUNK = 16 << 20  # bytes; a chunk holds at least two batches, and up to eight where they are small
 
 
 _Place = list[int]  # file, record, offset
@@ -120,9 +120,9 @@ class RecordSource:
                 self._used += len(piece)
                 count -= len(piece)
                 pieces.append(piece)
-            if len(pieces) > 1:
-                wanted = 2 * sum(piece.nbytes for piece in pieces)
-                self._chunk_bytes = min(max(self._chunk_bytes, wanted), _LARGEST_CHUNK)
+            if len(pieces) > 1:  # batches that lie in one chunk are found and decoded together
+                size = sum(piece.nbytes for piece in pieces)
+                self._chunk_bytes = max(self._chunk_bytes, 2 * size, min(8 * size, _LARGE_CHUNK))
             return Records.concat(pieces)
         except BaseException:
             self._go_to(before)

@@ -8,6 +8,7 @@ put aside (``Scan.odd``); the protobuf library then decides which of the two it 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 
@@ -21,6 +22,9 @@ _NUMPY: dict[int, np.dtype] = {
     INT64: np.dtype(np.int64),
 }
 _PATIENCE = 8  # different keys in one step before a record counts as odd
+# What is worked on at a time: temporary arrays then stay in the cache, and malloc does not ask the system for each of them.
+_PIECE = 4096  # records
+_PIECE_BYTES = 1 << 15  # of packed integers
 _PAYLOAD = 0x7F7F7F7F7F7F7F7F
 
 
@@ -62,6 +66,25 @@ def _length(word: np.ndarray) -> tuple[np.ndarray, np.ndarray | int]:
 
 def scan(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray, patience: int = _PATIENCE) -> Scan:
     """Finds every feature of every record. ``data`` has PAD bytes behind the last record."""
+    count = len(starts)
+    if count <= _PIECE:
+        return _scan(data, starts, lengths, patience)
+    made = Scan()
+    for i in range(0, count, _PIECE):
+        part = slice(i, i + _PIECE)
+        found = _scan(data, starts[part], lengths[part], patience)
+        made.odd += [odd + i for odd in found.odd]
+        for name, column in found.columns.items():
+            whole = made.columns.get(name) or made.columns.setdefault(name, nothing(count))
+            whole.kind[part], whole.start[part], whole.length[part] = column.kind, column.start, column.length
+    return made
+
+
+def nothing(count: int) -> Column:
+    return Column(np.zeros(count, np.uint8), np.zeros(count, np.int64), np.zeros(count, np.int64))
+
+
+def _scan(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray, patience: int) -> Scan:
     words, made, count = words_of(data), Scan(), len(starts)
     rows: np.ndarray | None = None  # None: all
     p, end = starts, starts + lengths
@@ -147,8 +170,7 @@ def _assign(
             return None
         column = made.columns.get(name)
         if column is None:
-            column = Column(np.zeros(count, np.uint8), np.zeros(count, np.int64), np.zeros(count, np.int64))
-            made.columns[name] = column
+            column = made.columns[name] = nothing(count)
         chosen = slice(None) if whole else same
         target = (np.flatnonzero(same) if rows is None else rows[same]) if not whole else slice(None) if rows is None else rows
         column.kind[target], column.start[target], column.length[target] = (
@@ -223,6 +245,18 @@ def varints(data: np.ndarray, start: np.ndarray, length: np.ndarray, kind: int) 
         short = _short_varints(data, start, length)
         if short is not None:
             return short.astype(dtype), np.ones(len(start), np.int64), np.ones(len(start), bool)
+    ends = np.cumsum(length)
+    if len(start) > 1 and ends[-1] > _PIECE_BYTES:
+        cuts = np.unique(np.append(np.searchsorted(ends, np.arange(_PIECE_BYTES, ends[-1], _PIECE_BYTES)), len(start)))
+        pieces = [_varints(data, start[i:j], length[i:j], dtype) for i, j in pairwise([0, *cuts.tolist()]) if i < j]
+        values, counts, good = zip(*pieces, strict=True)
+        return np.concatenate(values), np.concatenate(counts), np.concatenate(good)
+    return _varints(data, start, length, dtype)
+
+
+def _varints(
+    data: np.ndarray, start: np.ndarray, length: np.ndarray, dtype: np.dtype
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     flat, total = gather(data, start, length), int(length.sum())
     last = np.flatnonzero(flat[:total] < 0x80)  # the last byte of each number
     size = np.diff(last, prepend=-1)
@@ -234,7 +268,7 @@ def varints(data: np.ndarray, start: np.ndarray, length: np.ndarray, kind: int) 
     if (size > 10).any():
         closed[np.searchsorted(ends, last[size > 10], side="right")] = False
     if not closed.all():
-        value, good, _ = varints(data, start[closed], length[closed], kind)
+        value, good, _ = _varints(data, start[closed], length[closed], dtype)
         count = np.zeros(len(start), np.int64)
         count[closed] = good
         return value, count, closed

@@ -23,6 +23,7 @@ from . import layers as layers
 from . import linalg as linalg
 from . import losses as losses
 from . import math as math
+from . import model as model
 from . import nn as nn
 from . import oneflow_api as oneflow_api
 from . import optimizer as optimizer
@@ -91,6 +92,7 @@ from .job import current_global_function_desc as current_global_function_desc
 from .job import function as function
 from .job import global_function as global_function
 from .job import job_summary as job_summary
+from .model import Model as Model
 from .ops import operators as _operators  # noqa: F401 - arithmetic on Blobs
 from .ops.array import assign as assign
 from .ops.array import broadcast_like as broadcast_like

@@ -1,0 +1,304 @@
+"""``flow.model``: a small training loop over job functions."""
+
+from __future__ import annotations
+
+import logging
+import os
+from abc import ABC
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from . import _dtype as dtypes
+from . import typing as tp
+from ._refuse import refuse
+from .checkpoint.api import get, load_variables, save
+from .config import FunctionConfig
+from .errors import ArgumentError
+from .job import JobFunction, global_function
+from .ops.module import Module
+from .optimizer.base import Optimizer
+from .runtime.session import clear_default_session
+
+_log = logging.getLogger("oneflow")
+
+
+class DataModule(Module):
+    """Data made inside the job: ``forward`` is called once, while the job is described, and gives Blobs."""
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__()
+
+    def forward(self, step_idx: int = 0, optimizer_idx: int = 0) -> Any:
+        """The batch, as Blobs; to be overridden."""
+        raise NotImplementedError(f"{type(self).__name__} does not define forward")
+
+    def infer_oneflow_data_placeholder(self, batch: tuple[Any, ...] | None = None, optimizer_idx: int = 0) -> list[Any]:
+        """The inputs of the job: none, as the data come from inside."""
+        return []
+
+
+class NumpyDataModule(DataModule):
+    """Data made on the host: ``forward`` is called for every step and gives a tuple of ndarrays.
+
+    The first batch fixes shapes and dtypes, unless ``infer_oneflow_data_placeholder`` is overridden.
+    """
+
+    def infer_oneflow_data_placeholder(self, batch: tuple[np.ndarray, ...] | None = None, optimizer_idx: int = 0) -> list[Any]:
+        """A placeholder for each array of a batch. Raises ArgumentError where the batch is something else."""
+        if not isinstance(batch, tuple) or not batch or not all(isinstance(a, np.ndarray) for a in batch):
+            refuse(ArgumentError, f"{type(self).__name__}.forward must give a tuple of ndarrays, got {batch!r}"[:300])
+        return [tp.Numpy.Placeholder(a.shape, dtypes.from_numpy(a.dtype)) for a in batch]
+
+
+class TrainingConfig:
+    """What ``Model.fit`` trains with."""
+
+    def __init__(self) -> None:
+        self.exe_cfg = FunctionConfig()
+        self.data: DataModule | None = None
+
+    def config_execution(self, exe_cfg: FunctionConfig | None = None) -> None:
+        """The settings of its jobs."""
+        if not isinstance(exe_cfg, FunctionConfig):
+            refuse(ArgumentError, f"exe_cfg must be a flow.ExecutionConfig, got {exe_cfg!r}")
+        self.exe_cfg = exe_cfg
+
+    def config_data(self, data: DataModule | None = None) -> None:
+        """Where its batches come from."""
+        if not isinstance(data, DataModule):
+            refuse(ArgumentError, f"data must be a flow.model.DataModule, got {data!r}")
+        self.data = data
+
+    def _lacks(self) -> str:
+        return "it has no data: call config_data" if self.data is None else ""
+
+    def check_valid(self) -> bool:
+        """Whether nothing is missing; the reason is logged."""
+        if reason := self._lacks():
+            _log.warning("%s: %s", type(self).__name__, reason)
+        return not reason
+
+
+class ValidationConfig(TrainingConfig):
+    """What ``Model.fit`` validates with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.step_interval = 10
+
+    def config_step_interval(self, step_interval: int = 1) -> None:
+        """Validates after every so many steps; 10 without this call."""
+        self.step_interval = _interval(step_interval)
+
+
+class CheckpointConfig:
+    """Which checkpoint ``Model.fit`` begins with, and where it saves."""
+
+    def __init__(self) -> None:
+        self.load_dirpath: str | None = None
+        self.save_dirpath: str | None = None
+        self.save_interval = 1
+
+    def config_load(self, dirpath: str | None = None) -> None:
+        """Begins with this checkpoint."""
+        self.load_dirpath = _directory(dirpath)
+
+    def config_save(self, dirpath: str | None = None, step_interval: int = 1) -> None:
+        """Saves to ``<dirpath>-<step>`` after every so many steps."""
+        self.save_dirpath, self.save_interval = _directory(dirpath), _interval(step_interval)
+
+    def _lacks(self) -> str:
+        if self.load_dirpath is not None and not os.path.isdir(self.load_dirpath):
+            return f"there is no directory {self.load_dirpath!r} to load"
+        return "" if self.load_dirpath or self.save_dirpath else "it neither loads nor saves"
+
+    def check_valid(self) -> bool:
+        """Whether nothing is missing; the reason is logged."""
+        if reason := self._lacks():
+            _log.warning("CheckpointConfig: %s", reason)
+        return not reason
+
+
+def _interval(steps: Any) -> int:
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+        refuse(ArgumentError, f"step_interval must be an int >= 1, got {steps!r}")
+    return steps
+
+
+def _directory(path: Any) -> str:
+    if not isinstance(path, (str, os.PathLike)) or not str(path):
+        refuse(ArgumentError, f"dirpath must be a path, got {path!r}")
+    return os.fspath(path)
+
+
+class Callback:
+    """What is told of each step of ``Model.fit``; to be overridden. ``outputs`` are local tensors, as the step gave them."""
+
+    def on_training_step_end(self, outputs: Any, step_idx: int = 0, optimizer_idx: int = 0) -> None:
+        """After a training step, which is numbered from 0."""
+
+    def on_validation_step_end(self, outputs: Any, step_idx: int = 0) -> None:
+        """After a validation step."""
+
+
+class Model(Module, ABC):
+    """A network with its training: override ``training_step``, ``configure_optimizers``, ``validation_step``; then ``fit``.
+
+    Example:
+      >>> class Line(flow.Model):
+      ...     def training_step(self, batch, optimizer_idx=0):
+      ...         x, y = batch
+      ...         return flow.math.square(flow.layers.dense(x, 1) - y)
+      ...     def configure_optimizers(self):
+      ...         return flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.1]), momentum=0)
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        """Args: is_deprecated_function_style: not used; job functions are the only style here."""
+        super().__init__()
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What calling the model does; to be overridden."""
+        raise NotImplementedError(f"{type(self).__name__} does not define forward")
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Any:
+        """``training_step(batch, optimizer_idx=0)``: the loss, or a tuple that begins with it; to be overridden."""
+        raise NotImplementedError(f"{type(self).__name__} does not define training_step")
+
+    def validation_step(self, *args: Any, **kwargs: Any) -> Any:
+        """``validation_step(batch)``: what the callbacks get; to be overridden."""
+        raise NotImplementedError(f"{type(self).__name__} does not define validation_step")
+
+    def configure_optimizers(self) -> Optimizer | Sequence[Optimizer]:
+        """One optimizer, or one for each training job; to be overridden."""
+        raise NotImplementedError(f"{type(self).__name__} does not define configure_optimizers")
+
+    def method_overrided(self, method_name: str | None = None) -> bool:
+        """Whether this class defines the method anew."""
+        return getattr(type(self), str(method_name), None) is not getattr(Model, str(method_name), None)
+
+    def fit(
+        self,
+        training_config: TrainingConfig | None = None,
+        validation_config: ValidationConfig | None = None,
+        checkpoint_config: CheckpointConfig | None = None,
+        callbacks: Callback | list[Callback] | None = None,
+        max_steps: int = 100,
+    ) -> None:
+        """Trains, validates and saves in a new session: for each step every training job, then validation, then saving.
+
+        A configuration that lacks something is logged and left out.
+
+        Args:
+          training_config: data and settings of training; one job for each optimizer.
+          validation_config: data and settings of validation, and how often.
+          checkpoint_config: what to begin with, and where to save how often.
+          callbacks: told of each step.
+          max_steps: how many.
+        Raises: ArgumentError (an argument of another type); what the steps raise.
+        """
+        self._check(training_config, TrainingConfig), self._check(validation_config, ValidationConfig)
+        self._check(checkpoint_config, CheckpointConfig)
+        if isinstance(max_steps, bool) or not isinstance(max_steps, int) or max_steps < 0:
+            refuse(ArgumentError, f"max_steps must be an int >= 0, got {max_steps!r}")
+        told = callbacks if isinstance(callbacks, list) else [] if callbacks is None else [callbacks]
+        if not all(isinstance(c, Callback) for c in told):
+            refuse(ArgumentError, f"callbacks must be flow.model.Callback objects, got {callbacks!r}"[:300])
+        clear_default_session()
+        trains = self._usable("training", training_config, ("training_step", "configure_optimizers"))
+        validates = self._usable("validation", validation_config, ("validation_step",))
+        if not trains and not validates:
+            _log.warning("%s.fit: there is nothing to do", type(self).__name__)
+            return
+        steps = _Loop(self, training_config if trains else None, validation_config if validates else None)
+        files = checkpoint_config if checkpoint_config is not None and checkpoint_config.check_valid() else CheckpointConfig()
+        if files.load_dirpath is not None:
+            values: Any = get(files.load_dirpath)
+            load_variables(values)
+        for step in range(max_steps):
+            steps.train(step, told)
+            if validates and validation_config is not None and (step + 1) % validation_config.step_interval == 0:
+                steps.validate(step, told)
+            if files.save_dirpath is not None and (step + 1) % files.save_interval == 0:
+                save(f"{files.save_dirpath}-{step}")
+
+    @staticmethod
+    def _check(config: Any, kind: type) -> None:
+        if config is not None and not isinstance(config, kind):
+            refuse(ArgumentError, f"Model.fit needs a flow.model.{kind.__name__}, got {config!r}")
+
+    def _usable(self, what: str, config: TrainingConfig | None, methods: Sequence[str]) -> bool:
+        if config is None or not config.check_valid():
+            return False
+        missing = [m for m in methods if not self.method_overrided(m)]
+        if missing:
+            _log.warning("%s.fit: no %s, as %s is not overridden", type(self).__name__, what, ", ".join(missing))
+        return not missing
+
+
+class _Loop:
+    """The jobs of one ``fit``."""
+
+    def __init__(self, model: Model, training: TrainingConfig | None, validation: ValidationConfig | None):
+        self._name = f"{type(model).__name__}_Model"
+        self._train: list[Callable[[int], Any]] = []
+        self._validate: Callable[[int], Any] | None = None
+        if training is not None and training.data is not None:
+            given: Any = model.configure_optimizers()
+            optimizers = list(given) if isinstance(given, (list, tuple)) else [given]
+            if not optimizers or not all(isinstance(o, Optimizer) for o in optimizers):
+                refuse(ArgumentError, f"{type(model).__name__}.configure_optimizers must give optimizers, got {given!r}"[:300])
+            for i, optimizer in enumerate(optimizers):
+                self._train.append(self._job("train", f"_{i}", training, i, self._training_body(model, optimizer, i)))
+        if validation is not None:
+            self._validate = self._job("eval", "", validation, 0, model.validation_step)
+
+    @staticmethod
+    def _training_body(model: Model, optimizer: Optimizer, i: int) -> Callable[[Any], Any]:
+        def body(batch: Any) -> Any:
+            outputs = model.training_step(batch, optimizer_idx=i)
+            optimizer.minimize(outputs[0] if isinstance(outputs, tuple) else outputs)
+            return outputs
+
+        return body
+
+    def _job(self, kind: str, suffix: str, config: TrainingConfig, i: int, body: Callable[[Any], Any]) -> Callable[[int], Any]:
+        data = config.data
+        assert data is not None
+        on_host = isinstance(data, NumpyDataModule)
+        first: list[Any] = [data(0, i)] if on_host else []
+        places = data.infer_oneflow_data_placeholder(first[0], i) if on_host else []
+
+        def with_arrays(batch: Any) -> Any:
+            return body(batch)
+
+        def with_blobs() -> Any:
+            return body(data(0, i))
+
+        function: Any = with_arrays if on_host else with_blobs
+        function.__name__ = f"{self._name}_{kind}_{'numpy_' if on_host else ''}job{suffix}"
+        if on_host:
+            function.__annotations__ = {"batch": tuple[tuple(places)]}  # type: ignore[misc]
+        else:
+            function.__annotations__ = {}
+        job: JobFunction = global_function("train" if kind == "train" else "predict", config.exe_cfg)(function)
+
+        def run(step: int) -> Any:
+            batch = first.pop() if first else data(step, i) if on_host else None
+            return job(batch).get() if on_host else job().get()
+
+        return run
+
+    def train(self, step: int, callbacks: Sequence[Callback]) -> None:
+        for i, run in enumerate(self._train):
+            outputs = run(step)
+            for told in callbacks:
+                told.on_training_step_end(outputs, step, i)
+
+    def validate(self, step: int, callbacks: Sequence[Callback]) -> None:
+        if self._validate is not None:
+            outputs = self._validate(step)
+            for told in callbacks:
+                told.on_validation_step_end(outputs, step)

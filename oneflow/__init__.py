@@ -9,6 +9,7 @@ from __future__ import annotations
 from . import checkpoint as checkpoint
 from . import compatible as compatible
 from . import config as config
+from . import core as core
 from . import data as data
 from . import deprecated as deprecated
 from . import detection as detection

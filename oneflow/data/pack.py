@@ -106,12 +106,18 @@ class _Stopped(Exception):
 
 
 def _write_part(source: Input, path: str, span: tuple[int, int], stop: threading.Event, count: Any) -> None:
-    with suppress(_Stopped), PartWriter(path) as part:
-        for record in source.records(*span):
-            if stop.is_set():
-                raise _Stopped
-            part.write(record)
-            count(1)
+    try:
+        with PartWriter(path) as part:
+            for record in source.records(*span):
+                if stop.is_set():
+                    raise _Stopped
+                part.write(record)
+                count(1)
+    except _Stopped:
+        pass
+    except BaseException:
+        stop.set()
+        raise
 
 
 def _size(source: Input, parts: int, i: int) -> int:

@@ -135,6 +135,7 @@ def arguments():
     parser.add_argument("--learning-rate", type=float, default=1e-3)
     parser.add_argument("--optimizer", choices=("adam", "adamw", "lamb"), default="adamw")
     parser.add_argument("--amp", action="store_true", help="mixed precision")
+    parser.add_argument("--load", help="directory of variables to start from; others keep their first values")
     parser.add_argument("--save", help="directory for the trained variables")
     return parser
 
@@ -155,6 +156,8 @@ def main():
         job, source = make_pretraining(options), pretraining_batches(options)
     else:
         (job, answer), source = make_squad(options), squad_batches(options)
+    if options.load:
+        flow.load_variables(flow.checkpoint.get(options.load))
     for step in range(options.steps):
         job(*next(source))(report(step))
     flow.sync_default_session()

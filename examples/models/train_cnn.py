@@ -104,6 +104,7 @@ def arguments():
     parser.add_argument("--label-smoothing", type=float, default=0.1)
     parser.add_argument("--data-format", choices=("NCHW", "NHWC"), default="NCHW")
     parser.add_argument("--amp", action="store_true", help="mixed precision")
+    parser.add_argument("--load", help="directory of variables to start from; others keep their first values")
     parser.add_argument("--save", help="directory for the trained variables")
     return parser
 
@@ -111,6 +112,8 @@ def arguments():
 def main():
     options = arguments().parse_args()
     train_job, eval_job = make_jobs(options)
+    if options.load:
+        flow.load_variables(flow.checkpoint.get(options.load))
     source = batches(options)
     start = time.perf_counter()
 

@@ -48,6 +48,7 @@ def arguments():
     parser.add_argument("--width", type=int, default=32, help="a factor of all channels (default: %(default)s)")
     parser.add_argument("--learning-rate", type=float, default=2e-4)
     parser.add_argument("--picture", help="where to draw digits that the generator made")
+    parser.add_argument("--load", help="directory of variables to start from; others keep their first values")
     parser.add_argument("--save", help="directory for the trained variables")
     return parser
 
@@ -61,6 +62,8 @@ def main():
     def codes():
         return rng.standard_normal((options.batch, dcgan.CODE), np.float32)
 
+    if options.load:
+        flow.load_variables(flow.checkpoint.get(options.load))
     for step in range(options.steps):
         second = train_discriminator(codes(), digits[rng.integers(0, len(digits), options.batch)])
         first = train_generator(codes())

@@ -99,6 +99,7 @@ def arguments():
     parser.add_argument("--devices-per-stage", type=int, default=1)
     parser.add_argument("--tensor-parallel", action="store_true", help="a stage's devices share matrices instead of the batch")
     parser.add_argument("--amp", action="store_true", help="mixed precision")
+    parser.add_argument("--load", help="directory of variables to start from; others keep their first values")
     parser.add_argument("--save", help="directory for the trained variables")
     return parser
 
@@ -106,6 +107,8 @@ def arguments():
 def main():
     options = arguments().parse_args()
     train_job, next_job = make_jobs(options)
+    if options.load:
+        flow.load_variables(flow.checkpoint.get(options.load))
     source = batches(options)
     start = time.perf_counter()
 

@@ -71,6 +71,7 @@ def arguments():
     parser.add_argument("--dropout", type=float, default=0.1)
     parser.add_argument("--learning-rate", type=float, default=3e-3)
     parser.add_argument("--lazy", action="store_true", help="LazyAdam instead of Adam")
+    parser.add_argument("--load", help="directory of variables to start from; others keep their first values")
     parser.add_argument("--save", help="directory for the trained variables")
     return parser
 
@@ -78,6 +79,8 @@ def arguments():
 def main():
     options = arguments().parse_args()
     train_job, eval_job = make_jobs(options)
+    if options.load:
+        flow.load_variables(flow.checkpoint.get(options.load))
     source = batches(options)
 
     def report(step):

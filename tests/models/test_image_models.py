@@ -39,6 +39,27 @@ CASES = {
 }
 
 
+@pytest.mark.parametrize("name", ["mobilenet_v2", "inception_v3"])
+def test_moving_statistics_give_the_values_of_pytorch(name: str) -> None:
+    case = CASES[name]
+    images = np.random.default_rng(0).standard_normal((2, 3, case.size, case.size), np.float32)
+
+    @flow.global_function()
+    def evaluate(x: tp.Numpy.Placeholder(images.shape)) -> tp.Dict[str, tp.Numpy]:
+        net = Layers()
+        case.ours(x, CLASSES, net)
+        return net.outputs
+
+    torch.manual_seed(0)
+    module = scrambled(case.theirs(CLASSES)).eval()
+    load(module)
+    with torch.no_grad():
+        _, layers = recorded(module, lambda: module(torch.tensor(images)))
+    shared = {name: value for name, value in evaluate(images).items() if name in layers}
+    assert len(shared) == case.layers
+    close("values", shared, {name: layers[name] for name in shared}, FORWARD)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_a_model_is_that_of_pytorch(name: str) -> None:
     case = CASES[name]

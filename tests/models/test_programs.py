@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -22,26 +23,41 @@ PROGRAMS = Path(__file__).parents[2] / "examples" / "models"
 SMALL_CNN = ["--batch=4", "--size=64", "--steps=3", "--warmup=1"]
 RUNS = {
     "alexnet on MNIST": ["train_cnn", "--model=alexnet", "--data=mnist", *SMALL_CNN],
-    "pretraining": ["train_bert", "--steps=4", "--optimizer=lamb"],
-    "questions": ["train_bert", "--task=squad", "--steps=4", "--save=model"],
     "wide_and_deep": ["train_wide_and_deep", "--steps=4", "--batch=32", "--hidden=16", "--lazy"],
     "dcgan": ["train_dcgan", "--steps=3", "--batch=16", "--width=4", "--picture=digits.png"],
 }
 
 
-@pytest.mark.parametrize("name", RUNS)
-def test_a_program_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    program, *options = RUNS[name]
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., list[float]]:
+    """Runs a program with options, in an empty directory; gives the losses that it printed."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", [program, *options])
-    importlib.import_module(program).main()
-    lines = capsys.readouterr().out.splitlines()
-    losses = [float(loss) for line in lines for loss in re.findall(r"^step .*?(?:loss|generator) (\S+)", line)]
-    assert losses and np.isfinite(losses).all()
-    if "--save=model" in options:
-        assert (tmp_path / "model" / "qa_outputs-weight" / "out").stat().st_size == 64 * 2 * 4
-    if "--picture=digits.png" in options:
+
+    def losses(program: str, *options: str) -> list[float]:
+        flow.clear_default_session()
+        monkeypatch.setattr(sys, "argv", [program, *options])
+        importlib.import_module(program).main()
+        printed = capsys.readouterr().out.splitlines()
+        found = [float(loss) for line in printed for loss in re.findall(r"^step .*?(?:loss|generator) (\S+)", line)]
+        assert found and np.isfinite(found).all()
+        return found
+
+    return losses
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_program_runs(name: str, run: Callable[..., list[float]], tmp_path: Path) -> None:
+    run(*RUNS[name])
+    if "--picture=digits.png" in RUNS[name]:
         assert (tmp_path / "digits.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_questions_are_learned_from_what_pretraining_saved(run: Callable[..., list[float]]) -> None:
+    run("train_bert", "--steps=2", "--save=first")
+    run("train_bert", "--task=squad", "--steps=1", "--learning-rate=0", "--load=first", "--save=second")
+    files = [Path(directory, "bert-encoder-layer-0-intermediate-dense-weight", "out") for directory in ("first", "second")]
+    assert files[0].read_bytes() == files[1].read_bytes()
+    assert Path("second", "qa_outputs-weight", "out").stat().st_size == 64 * 2 * 4
 
 
 def test_a_gpt_is_the_same_on_several_devices(tmp_path: Path) -> None:

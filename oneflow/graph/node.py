@@ -256,6 +256,8 @@ class Blob:
     def __truediv__(self, other: Any) -> Blob:
         return Blob.operator("divide", self, other)
 
+    __div__ = __truediv__  # Python 2's name, which programs call by hand
+
     def __rtruediv__(self, other: Any) -> Blob:
         return Blob.operator("divide", other, self)
 

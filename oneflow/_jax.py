@@ -5,12 +5,15 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from . import _memory
+
 
 class _Lazy:
     def __init__(self, name: str):
         self.__dict__["_name"] = name
 
     def __getattr__(self, attribute: str) -> Any:
+        _memory.keep_freed()
         value = getattr(importlib.import_module(self._name), attribute)
         self.__dict__[attribute] = value
         return value

@@ -12,7 +12,7 @@ import oneflow
 
 PACKAGE = Path(oneflow.__file__).resolve().parent
 RANKS = [
-    {"errors", "_source", "_refuse", "_dtype", "_jax", "_native", "_extras", "dist"},  # these may import each other
+    {"errors", "_source", "_refuse", "_dtype", "_jax", "_native", "_memory", "_extras", "dist"},  # these may import each other
     {"graph"},
     {"scope", "core"},
     {"typing", "config", "local", "data"},

@@ -11,8 +11,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from .._jax import jax, jnp
+import numpy as np
+
+from .._jax import jax, jnp, lax
 from ..errors import CompileError, OneFlowError
+from ..graph.graph import OP_VARIABLE
 from ..graph.node import Blob, Node
 from .analysis import flows_to
 from .lowering import Lowering, Values
@@ -126,9 +129,33 @@ class Step:
         if arrived is None:
             return
         filled = tuple(jnp.zeros(o.shape, o.dtype) if c is None else c for o, c in zip(self.outputs, arrived, strict=True))
-        for i, gradient in zip(self.wanted, pullback(filled), strict=True):
+        gradients = pullback(filled)
+        for i, gradient in zip(self.wanted, gradients, strict=True):
             if gradient is not None:
+                if self.node.inputs[i].node.op is OP_VARIABLE and gradient.size >= _LARGE:
+                    gradient = _after(gradient, [g for g in gradients if g is not None and g is not gradient])
                 backward.add(self.node.inputs[i], gradient)
+
+
+_LARGE = 1 << 15
+
+
+def _after(gradient: Any, others: Sequence[Any]) -> Any:
+    """The same gradient of a variable, available only when ``others``, gradients that read the variable, have been computed.
+
+    XLA's CPU backend updates a donated variable in place where it can see that nothing reads it later, and copies it first
+    where it cannot. It sees data dependencies, so this makes one, of a zero that no simplification recognizes as such.
+    """
+    if jax.default_backend() != "cpu":
+        return gradient
+    for other in others:
+        if other.size and other.dtype == np.float32 and gradient.dtype == np.float32:
+            first = lax.reshape(lax.slice(other, (0,) * other.ndim, (1,) * other.ndim), ())
+            half = np.uint32(16)
+            bits = lax.shift_right_logical(lax.bitcast_convert_type(first, np.uint32), half)
+            zero = lax.convert_element_type(lax.shift_right_logical(bits, half), np.float32)
+            gradient = lax.add(gradient, lax.broadcast(zero, gradient.shape))
+    return gradient
 
 
 class Backward:

@@ -18,6 +18,7 @@ from ..graph.node import Blob
 from .analysis import LOSS_SCALE_PREFIX, STEP_PREFIX
 from .expansion import Expansion
 from .indexed_slices import gather_of, keep_untouched_rows
+from .layout import is_flat
 from .lowering import Values
 
 State = dict[str, Any]
@@ -162,6 +163,10 @@ def updates(optimizer: Any, name: str) -> bool:
     return optimizer.variables is None or name in optimizer.variables
 
 
+def _flat(array: Any) -> Any:
+    return lax.reshape(array, (array.size,))
+
+
 def _update(
     graph: Graph, optimizer: Any, gradients: Mapping[str, Any], state: Mapping[str, Any], rate: Any, known: Numbers
 ) -> State:
@@ -171,9 +176,13 @@ def _update(
         suffixes = [slot.suffix for slot in optimizer.slots(variable)]
         slots = {suffix: state[f"{name}-{suffix}"] for suffix in suffixes}
         decay = optimizer.weight_decay_of(name)
-        x, updated = optimizer.update(state[name], g, slots, lr=rate, step=known.step, weight_decay=decay)
-        mine = {name: x, **{f"{name}-{suffix}": updated[suffix] for suffix in suffixes}}
         gather = gather_of(graph, variable, optimizer)
+        x = state[name]
+        if gather is None and variable.placement is not None and is_flat(variable.placement, x.shape):
+            x, g, slots = _flat(x), _flat(g), {suffix: _flat(slot) for suffix, slot in slots.items()}
+        x, updated = optimizer.update(x, g, slots, lr=rate, step=known.step, weight_decay=decay)
+        mine = {name: x, **{f"{name}-{suffix}": updated[suffix] for suffix in suffixes}}
+        mine = {key: lax.reshape(value, state[key].shape) for key, value in mine.items()}
         new.update(mine if gather is None else keep_untouched_rows(gather, variable, mine, state, known.values))
     return new
 

@@ -7,6 +7,7 @@ layout of operands that are (N, C, ...) by name was tried: it transposes at ever
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -88,9 +89,11 @@ def _sizes(x: Sequence[int], w: Sequence[int], g: Geometry) -> tuple[tuple[int, 
 def _call(kind: int, g: Geometry, a: Array, b: Array, x: Sequence[int], w: Sequence[int]) -> Array:
     xs, ws = _sizes(x, w, g)
     ys = g.result(xs, ws)
-    shape = ((ys[0], *ys[2:], ys[1]), x, w)[kind]
+    # gradients to weights are made as vectors: an update rule over (O, I, 3, 3) would be a loop of three elements
+    shape = ((ys[0], *ys[2:], ys[1]), x, (math.prod(w),))[kind]
     call = jax.ffi.ffi_call(_native.TARGET, jax.ShapeDtypeStruct(tuple(shape), a.dtype))
-    return call(a, b, spec=np.array(g.spec(kind, a.dtype, xs, ws, ys), np.int64))
+    made = call(a, b, spec=np.array(g.spec(kind, a.dtype, xs, ws, ys), np.int64))
+    return lax.reshape(made, w) if kind == WEIGHTS else made
 
 
 def _fold(a: Array, axis: int) -> Array:

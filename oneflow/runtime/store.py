@@ -128,6 +128,8 @@ class Store:
 
     def _placed(self, storage: Storage | None, value: np.ndarray) -> Any:
         """A device array that lies as ``storage`` says."""
+        if storage is not None and storage.is_flat:
+            value = value.reshape(storage.stored_shape)
         if storage is None or self.meshes.is_default(storage.layout.placement):
             return self.put(value)
         if storage.replicas:
@@ -143,6 +145,8 @@ class Store:
         storage = cell.storage
         if storage is None or storage.is_plain:
             return stored
+        if storage.is_flat:
+            return stored.reshape(storage.shape)
         return stored[0].copy() if storage.replicas else stored[tuple(slice(size) for size in storage.shape)].copy()
 
     def read(self, names: Iterable[str]) -> dict[str, np.ndarray]:

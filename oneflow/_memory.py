@@ -1,0 +1,33 @@
+"""The C library's allocator, told to keep what is freed for the next step.
+
+XLA allocates a step's working memory anew each time. glibc gives pieces of that size back to the system at once, and the next
+step pays a page fault for every 4 KiB of it: of ResNet-50's step, a fifth of the time. One arena keeps it in one place.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from functools import cache
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # malloc.h
+_LARGEST_KEPT, _MOST_KEPT = 1 << 28, 1 << 29
+SWITCH = "ONEFLOW_KEEP_MEMORY"
+
+
+@cache
+def keep_freed() -> bool:
+    """Sets the policy, which has to happen before XLA's threads exist. Gives whether it is set.
+
+    The environment has the last word: ``ONEFLOW_KEEP_MEMORY=0``, or any of glibc's own ``MALLOC_..._`` variables.
+    """
+    if not sys.platform.startswith("linux") or os.environ.get(SWITCH) == "0":
+        return False
+    if any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ):
+        return False
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):  # another C library
+        return False
+    return bool(mallopt(_ARENA_MAX, 1) and mallopt(_MMAP_THRESHOLD, _LARGEST_KEPT) and mallopt(_TRIM_THRESHOLD, _MOST_KEPT))

@@ -1,0 +1,45 @@
+"""Working memory of a step is kept for the next one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+STEPS = textwrap.dedent("""
+    import resource, sys
+    import numpy as np
+    import oneflow as flow, oneflow.typing as tp
+    import jax
+
+    @flow.global_function(type="predict")
+    def job(x: tp.Numpy.Placeholder((3000, 3000))) -> tp.Numpy:
+        for _ in range(4):
+            x = flow.math.sigmoid(flow.math.reduce_sum(x, axis=1, keepdims=True)) * x + flow.transpose(x, (1, 0))
+        return flow.math.reduce_sum(x, axis=0)
+
+    x = np.ones((3000, 3000), np.float32)
+    for _ in range(5):
+        job(x)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(10):
+        job(x)
+    print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) // 10)
+""")
+
+
+def faults_a_step(**environment: str) -> int:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("MALLOC_") and k != "GLIBC_TUNABLES"}
+    done = subprocess.run(
+        [sys.executable, "-c", STEPS], capture_output=True, text=True, check=True, timeout=150, env={**kept, **environment}
+    )
+    return int(done.stdout.split()[-1])
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="a policy of glibc's allocator")
+def test_a_step_finds_the_memory_of_the_one_before() -> None:
+    kept, returned = faults_a_step(), faults_a_step(ONEFLOW_KEEP_MEMORY="0")
+    assert kept * 3 < returned, (kept, returned)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -269,6 +269,11 @@ class CocoSource:
         waiting = [[group, list(batch)] for group, batch in self._waiting]
         made = {"epoch": self._epoch, "at": self._at, "in_piece": self._in_piece, "seed": self._seed, "waiting": waiting}
         return made | {"images": len(self._order), "shard": [self._shard, self._shards]}
+
+    def mark(self) -> Callable[[], dict[str, Any]]:
+        """The position before the next batch, to be spelled out later."""
+        state = self.state()
+        return lambda: state
 
     def restore(self, state: dict[str, Any]) -> None:
         """Goes on exactly where ``state()`` was taken. Raises DataError where it belongs to other data or another instance."""

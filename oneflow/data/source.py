@@ -6,7 +6,7 @@ function of (seed, shard, k), so that a position is a few numbers, and, where th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -189,14 +189,20 @@ class RecordSource:
 
     def state(self) -> dict[str, Any]:
         """The position before the next record, as JSON can hold it."""
+        return self.mark()()
+
+    def mark(self) -> Callable[[], dict[str, Any]]:
+        """The position before the next record, to be spelled out later: cheap, whatever the size of the buffer."""
         at, record, offset = self._at, self._record, self._offset
         if self._chunk is not None and self._used < len(self._chunk):
             where = self._chunk.where(self._used)
             record, offset = where.record, where.offset
         made = {"taken": self._taken, "epoch": self._epoch, "order": self._order, "part": at, "record": record, "offset": offset}
         if self._buffer_size:
-            made |= {"seed": self._seed, "drawn": self._drawn, "buffer": [[place for _, place in unit] for unit in self._buffer]}
-        return made | {"parts": len(self.paths), "shard": [self._shard, self._range.start, self._range.stop]}
+            made |= {"seed": self._seed, "drawn": self._drawn}
+        made |= {"parts": len(self.paths), "shard": [self._shard, self._range.start, self._range.stop]}
+        buffer = list(self._buffer)  # what it holds is replaced, never changed
+        return lambda: made | ({"buffer": [[place for _, place in unit] for unit in buffer]} if buffer else {})
 
     def restore(self, state: dict[str, Any]) -> None:
         """Goes on exactly where ``state()`` was taken, in this process or another.

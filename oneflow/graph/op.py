@@ -32,8 +32,9 @@ class HostRule:
 
     Attributes:
       run: ``run(*values, **attrs)`` gives the output, or a tuple of them where the op is ``multiple``. Of a reader:
-        ``run(seed, **attrs)`` gives an object with ``next()`` (a tuple: the outputs of the next batch), ``state()`` (where it
-        stands, JSON-able, cheap), ``restore(state)`` and ``close()``. ``next`` that raises leaves the position where it was.
+        ``run(seed, **attrs)`` gives an object with ``next()`` (a tuple: the outputs of the next batch), ``mark()`` (cheap: a
+        function that tells where it stood, JSON-able), ``restore(state)`` and ``close()``. ``next`` that raises may leave the
+        reader anywhere: it is made anew, and restored.
       reader: ``run`` makes a reader, which is asked for one batch a call, in order.
       samples: sample i of the inputs alone goes into sample i of the outputs, so that parts of a batch may run side by side.
       random: ``random(seed, call, count, **attrs)`` gives an array with a row of random numbers for each sample of a call, of

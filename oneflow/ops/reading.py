@@ -36,8 +36,9 @@ class Instances:
     def next(self) -> tuple[Any, ...]:
         return self._join([self._take(source, i) for i, source in enumerate(self._sources)])
 
-    def state(self) -> list[Any]:
-        return [source.state() for source in self._sources]
+    def mark(self) -> Callable[[], list[Any]]:
+        marks = [source.mark() for source in self._sources]
+        return lambda: [mark() for mark in marks]
 
     def restore(self, states: Any) -> None:
         if not isinstance(states, list) or len(states) != len(self._sources):
@@ -345,8 +346,8 @@ class _Once:
     def next(self) -> tuple[np.ndarray]:
         return (self._array,)
 
-    def state(self) -> dict[str, Any]:
-        return {}
+    def mark(self) -> Callable[[], dict[str, Any]]:
+        return dict
 
     def restore(self, state: Any) -> None:
         pass

@@ -7,6 +7,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from .._jax import jax
@@ -26,6 +27,8 @@ from .store import Store
 
 _MIB = 1 << 20
 
+Places = Mapping[str, Callable[[], Any]]  # where each reader stood, told when asked
+
 
 class Batch:
     """What the host stage makes of one call.
@@ -41,7 +44,7 @@ class Batch:
         self.call = call
         self.values: dict[tuple[Node, int], Any] = {}
         self.error: BaseException | None = None
-        self.after: Mapping[str, Any] = {}
+        self.after: Places = {}
         self.is_ready = False
         self.bytes = 0
         self.skipped = 0
@@ -77,7 +80,7 @@ class Ahead:
         self._asked = 0  # callers that wait
         self._closed = False
         self._calls = 0  # where the callers stand
-        self._places: Mapping[str, Any] = {}
+        self._places: Places = {}
 
     # --- the caller's side
 
@@ -114,13 +117,13 @@ class Ahead:
     def state(self) -> dict[str, Any]:
         """Where the callers stand, JSON-able."""
         with self._changed:
-            return {"calls": self._calls, "readers": copy.deepcopy(dict(self._places))}
+            return {"calls": self._calls, "readers": {name: place() for name, place in self._places.items()}}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Goes on where ``state()`` was taken; what was prepared is dropped."""
         self.stop()
         self._calls = int(state.get("calls", 0))
-        self._places = dict(state.get("readers", {}))
+        self._places = {name: partial(copy.deepcopy, place) for name, place in state.get("readers", {}).items()}
 
     def close(self, wait: bool = True) -> None:
         """``stop``, for good."""
@@ -190,7 +193,7 @@ class Ahead:
             try:
                 for values in work.values:
                     self._read(values, work.values[0], places)
-                batch.after = places = {_place(*key): reader.state() for key, reader in self._readers.items()}
+                batch.after = places = {_place(*key): reader.mark() for key, reader in self._readers.items()}
             except BaseException as error:
                 self._done(batch, work.values, error)
                 if not self._wait_until_asked_again(batch):  # the next call tries again, from where this one did
@@ -200,7 +203,7 @@ class Ahead:
                     self._section.start(values, call, pool(), work.one_is_done)
             call += 1
 
-    def _read(self, values: Values, first: Values, places: Mapping[str, Any]) -> None:
+    def _read(self, values: Values, first: Values, places: Places) -> None:
         for node in self._section.readers:
             rule = node.op.host
             assert rule is not None
@@ -214,7 +217,7 @@ class Ahead:
                     reader = rule.run(self._section.seed(node, values.device), **attrs)
                     place = places.get(_place(node, values.device))
                     if place is not None:
-                        reader.restore(copy.deepcopy(place))
+                        reader.restore(place())
                     self._readers[node, values.device] = reader
                 values[node] = list(reader.next())
             except Exception as error:

@@ -20,6 +20,7 @@ from .parts import CHUNK, PartFile
 from .records import Records
 
 SHUFFLE_SEED = 524287  # OneFlow's, of the order of the files
+_AHEAD = 1024  # records that are drawn from a buffer at once, at most, and up to a chunk's bytes
 _LARGE_CHUNK = 16 << 20  # bytes; a chunk holds at least two batches, and up to eight where they are small
 
 
@@ -86,6 +87,7 @@ class RecordSource:
         self._file: Any = None
         self._taken = self._drawn = 0
         self._buffer: list[_Unit] = []
+        self._ahead: Records | None = None  # drawn from the buffer, not given out
         self._order = list(range(len(self.paths)))
         if self._shuffles_files and self.shuffles_first:
             _mt19937.shuffle(self._order, SHUFFLE_SEED)
@@ -156,9 +158,31 @@ class RecordSource:
         if not self._buffer_size:
             taken = self._read(count)
         else:
-            taken = self._shuffled(count, 1)
+            taken = self._from_ahead(count)
         self._taken += count
         return taken
+
+    def _from_ahead(self, count: int) -> Records:
+        """Records are drawn from the buffer for several batches at once, so that they are found and decoded together."""
+        before = self._ahead
+        pieces = [before[:count]] if before is not None else []
+        missing = count - sum(map(len, pieces))
+        if missing:
+            drawn = self._draw(missing)
+            pieces.append(drawn[:missing])
+            self._ahead = drawn[missing:]
+        elif before is not None:
+            self._ahead = before[count:]
+        return Records.concat([piece for piece in pieces if len(piece)])
+
+    def _draw(self, count: int) -> Records:
+        sizes = [len(unit[0][0]) for unit in self._buffer[:_AHEAD]]
+        fitting = CHUNK * len(sizes) // max(sum(sizes), 1)  # records
+        ahead = min(_AHEAD, fitting) // count * count
+        if ahead > count:
+            with suppress(DataError):  # of a record that need not be one of the first
+                return self._shuffled(ahead, 1)
+        return self._shuffled(count, 1)
 
     def _shuffled(self, units: int, unit: int) -> Records:
         """``units`` units of ``unit`` records each, drawn from the buffer."""
@@ -201,8 +225,15 @@ class RecordSource:
         if self._buffer_size:
             made |= {"seed": self._seed, "drawn": self._drawn}
         made |= {"parts": len(self.paths), "shard": [self._shard, self._range.start, self._range.stop]}
-        buffer = list(self._buffer)  # what it holds is replaced, never changed
-        return lambda: made | ({"buffer": [[place for _, place in unit] for unit in buffer]} if buffer else {})
+        if not self._buffer:
+            return lambda: made
+        buffer, ahead = list(self._buffer), self._ahead  # what they hold is replaced, never changed
+
+        def spelled_out() -> dict[str, Any]:
+            drawn = ahead.origin.tolist() if ahead is not None else []
+            return {**made, "buffer": [[place for _, place in unit] for unit in buffer], "ahead": drawn}
+
+        return spelled_out
 
     def restore(self, state: dict[str, Any]) -> None:
         """Goes on exactly where ``state()`` was taken, in this process or another.
@@ -222,6 +253,7 @@ class RecordSource:
             places = [[_place(place, len(self.paths)) for place in unit] for unit in state.get("buffer", [])]
             if places and len(places) != self._buffer_size:
                 raise ValueError(f"its buffer holds {len(places)} records, this one {self._buffer_size}")
+            ahead = [_place(place, len(self.paths)) for place in state.get("ahead", [])]
             order, epoch, at = [int(i) for i in state["order"]], int(state["epoch"]), int(state["part"])
             offset, record, taken = int(state["offset"]), int(state["record"]), int(state["taken"])
             drawn, seed = int(state.get("drawn", 0)), int(state.get("seed", self._seed))
@@ -229,11 +261,12 @@ class RecordSource:
                 raise ValueError("a number in it is outside its range")
         except (KeyError, ValueError, TypeError) as error:
             refuse(DataError, f"a reader's saved position cannot be used: {error!r}", hint="was a setting of the reader changed?")
-        buffer = self._reread(places)
+        *buffer, rest = self._reread([*places, ahead])
         self._order, self._epoch = order, epoch
         self._begin()
         self._at, self._offset, self._record = at, offset, record
         self._taken, self._drawn, self._seed, self._buffer = taken, drawn, seed, buffer
+        self._ahead = Records.joined([record for record, _ in rest], self.paths, np.array(ahead, np.int64)) if ahead else None
 
     def _reread(self, places: list[list[_Place]]) -> list[_Unit]:
         """The records at these places; each part is opened once."""

@@ -23,7 +23,7 @@ from .compiler.program import Plan, plan
 from .compiler.storing import storages
 from .config import FunctionConfig, Resource
 from .dist import Placement, parse_placement
-from .errors import ArgumentError, FeedError, ModeError, ReturnError
+from .errors import ArgumentError, CompileError, FeedError, FeedShapeError, ModeError, ReturnError
 from .graph.graph import Graph, current, current_or_none, tracing
 from .graph.node import Blob, Scope
 from .initializers import from_conf as initializer_from_conf
@@ -230,7 +230,12 @@ class JobFunction:
             executable = self._executables.get(key) or Executable(
                 self._plan, self._session.store, self._session.random_cell(self.name)
             )
-            executable.compile(feeds)
+            try:
+                executable.compile(feeds)
+            except CompileError as error:
+                if not varying:
+                    raise
+                raise self._misfit(feeds, error) from error
             self._delivery.window = executable.window  # type: ignore[union-attr]
             self._executables[key] = executable
             if not varying or self._hosted is not None:
@@ -239,6 +244,21 @@ class JobFunction:
             while len(self._executables) > _MAX_VARIANTS:
                 self._executables.popitem(last=False)
         return executable
+
+    def _misfit(self, feeds: tuple[Any, ...], error: CompileError) -> FeedShapeError:
+        """What a call is told whose arrays are each allowed, but do not fit together or to what was written for the largest."""
+        assert self._plan is not None
+        labels = {spec.blob.node: spec.label for spec in self.graph.inputs}
+        found = [
+            f"  given      {labels.get(blob.node, blob.op_name)}: {tuple(a.shape)}   at most {blob.shape}"
+            for blob, feed in zip(self._plan.feeds, feeds, strict=True)
+            for a in (feed if isinstance(feed, tuple) else (feed,))
+            if blob.is_dynamic
+        ]
+        first, *rest = str(error).replace("cannot be compiled", "does not fit").splitlines()
+        return FeedShapeError(
+            "\n".join([f"job {self.name!r} cannot run on arrays of these shapes", *found, f"  because    {first}", *rest])
+        )
 
     def _call(self, executable: Executable | Hosted, feeds: tuple[Any, ...]) -> Any:
         delivery = self._delivery

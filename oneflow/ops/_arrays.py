@@ -88,6 +88,8 @@ def broadcast_to(x: Array, shape: tuple[int, ...]) -> Array:
     if x.shape == shape:
         return x
     offset = len(shape) - x.ndim
+    if offset < 0 or any(size not in (1, shape[i + offset]) for i, size in enumerate(x.shape)):
+        raise ValueError(f"shape {x.shape} does not become {shape} by repeating axes of size 1")
     kept = [i for i, size in enumerate(x.shape) if size == shape[i + offset]]  # size-1 axes are dropped, then re-made
     squeezed = lax.reshape(x, tuple(x.shape[i] for i in kept)) if len(kept) < x.ndim else x
     return lax.broadcast_in_dim(squeezed, shape, tuple(i + offset for i in kept))

@@ -502,10 +502,10 @@ def assign(ref: Any, value: Any, dtype: Any = None, name: str | None = None) -> 
         fail(DtypeError, what, f"the variable holds {ref.dtype.name}, not {value.dtype.name}", (ref, value),
              f"convert with flow.cast(value, flow.{ref.dtype.name})")  # fmt: skip
     want.same_shape(what, (ref, value))
-    if value.is_dynamic:
-        fail(ShapeError, what, "the size of value varies from call to call, that of a variable does not", (ref, value),
+    if value.is_counted:
+        fail(ShapeError, what, "the size of value depends on data, that of a variable does not", (ref, value),
              "flow.cast_to_static_shape(value)")  # fmt: skip
-    current(what).assign(ref, value)
+    current(what).assign(ref, cast_to_static_shape(value))
 
 
 def system_assign(ref: Any, value: Any, validate_shape: Any = None, use_locking: Any = None, name: str | None = None) -> Blob:

@@ -128,6 +128,8 @@ def slice_v2(x: Blob, slice_tup_list: Sequence[tuple[int, int, int]], name: str 
 @op("slice_update")
 def _slice_update(x: Array, update: Array, *, slices: tuple[Triple, ...]) -> Array:
     region = _region(x.shape, slices)
+    if update.shape != tuple(len(r) for r in region):
+        raise ValueError(f"the update has shape {update.shape}, the region {tuple(len(r) for r in region)}")
     flipped = [i for i, r in enumerate(region) if r.step < 0]
     ascending = [r if r.step > 0 else r[::-1] for r in region]
     update = lax.rev(update, flipped) if flipped else update

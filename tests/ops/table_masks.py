@@ -79,7 +79,7 @@ REFUSALS = [
             "inputs[1] has size 12 on an axis where that of 'GatherNd_0' depends on data (at most 12)"),
     Refusal("diag", lambda x: flow.diag(positive(x)), [_F], ShapeError, "and diag needs to know it"),
     Refusal("assign", lambda x: flow.assign(variable(), positive(x)), [_F], ShapeError,
-            "the size of value varies from call to call"),
+            "the size of value depends on data"),
     Refusal("reshape", lambda x, n: flow.reshape(flow.sync_dynamic_resize(x, n), [2, 6]), [_F, TWO], ShapeError, "found again"),
     Refusal("squeeze", lambda x, n: flow.squeeze(flow.sync_dynamic_resize(x, n)), [_F[:1], TWO], ShapeError, "cannot be removed"),
     Refusal("layer_norm", lambda x, n: flow.layers.layer_norm(flow.sync_dynamic_resize(x, n), begin_norm_axis=0), [_F, TWO],

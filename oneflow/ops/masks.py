@@ -137,13 +137,19 @@ def argwhere(condition: Blob, dtype: dtype | None = None, name: str | None = Non
     Raises: ArgumentError, DtypeError.
     Example: >>> places = flow.argwhere(x > 0)   # (2, 3) -> (<=6, 2)
     """
+    y, count = argwhere_and_count(condition, dtype, name)
+    return counted(y, 0, count)
+
+
+def argwhere_and_count(condition: Blob, dtype: dtype | None = None, name: str | None = None) -> tuple[Blob, Blob]:
+    """``argwhere`` as OneFlow's own op: a Blob of full size, 0 behind the coordinates, and how many there are."""
     what = label("argwhere", name)
     want.blob(what, "condition", condition)
     kind = dtypes.int32 if dtype is None else dtype_for(what, dtype)
     if kind.name not in ("int32", "int64"):
         fail(DtypeError, what, f"dtype must be flow.int32 or flow.int64, got {kind}", (condition,))
     y, count = emit_many(_argwhere, condition, name=name, to=kind.numpy_dtype)
-    return counted(y, 0, count)
+    return y, count
 
 
 def nonzero(a: Blob, name: str | None = None) -> Blob:

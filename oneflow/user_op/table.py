@@ -14,7 +14,7 @@ from .._jax import jax, jnp
 from ..errors import ArgumentError
 from ..graph.graph import Graph
 from ..graph.node import Blob
-from ..ops import array, binary, constant, elementwise, indexing, nn, norm, reduce, slicing
+from ..ops import array, binary, constant, elementwise, indexing, masks, nn, norm, reduce, slicing
 from ..ops._emit import emit_many, fail
 from ..ops.padding import pad, pad_grad
 from ..ops.quantization import observe_moving_average, want_grid
@@ -280,9 +280,8 @@ row("unsorted_batch_segment_sum (data, segment_ids) -> (out) {num_segments: int6
 
 
 def _argwhere(i: Inputs, a: Attributes, n: str) -> Any:
-    x = i["input"]
-    count = emit_arrays(lambda x: jnp.count_nonzero(x).astype(jnp.int32).reshape(1), [x], {}, f"{n}-count")
-    return {"output": call("argwhere", "input", "dtype")(i, a, n), "output_size": count}
+    output, size = masks.argwhere_and_count(i["input"], a["dtype"], n)  # flow.sync_dynamic_resize(output, size) cuts it
+    return {"output": output, "output_size": size}
 
 
 row("argwhere (input) -> (output, output_size) {dtype: dtype = None}", _argwhere)

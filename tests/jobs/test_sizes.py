@@ -1,0 +1,292 @@
+"""Jobs with sizes that vary: Blobs whose size depends on data, and inputs that calls are fed with in several sizes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+import oneflow as flow
+import oneflow.typing as tp
+from oneflow import job as job_module
+from oneflow.errors import FeedShapeError, ResultError, ReturnError
+
+F32 = np.float32
+
+
+def sgd(rate: float = 1.0) -> flow.optimizer.SGD:
+    return flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [rate]), momentum=0)
+
+
+def positive(x):
+    return flow.gather_nd(x, flow.argwhere(x > 0))
+
+
+# --- sizes that depend on data
+
+
+def test_true_sizes_against_numpy():
+    @flow.global_function()
+    def job(
+        x: tp.Numpy.Placeholder((3, 4)), ids: tp.Numpy.Placeholder((6,), dtype=flow.int32)
+    ) -> tuple[tp.ListNumpy, tp.ListNumpy, tp.ListNumpy, tp.ListNumpy, list[tp.ListNumpy], list[tp.Numpy]]:
+        unique = flow.experimental.unique_with_counts(ids, flow.int64)
+        return (
+            flow.argwhere(x), flow.nonzero(x), flow.where(x), positive(x) * 2, list(unique), list(unique),
+        )  # fmt: skip
+
+    small = st.sampled_from([0.0, 1.0, -2.0])
+
+    @settings(max_examples=40, deadline=None)
+    @given(arrays(F32, (3, 4), elements=small), arrays(np.int32, (6,), elements=st.integers(-2, 2)))
+    def check(x, ids):
+        (places,), (columns,), (same,), (chosen,), cut, whole = job(x, ids)
+        np.testing.assert_array_equal(places, np.argwhere(x).reshape(-1, 2))
+        np.testing.assert_array_equal(columns, np.array(np.nonzero(x)))
+        np.testing.assert_array_equal(same, places)
+        np.testing.assert_array_equal(chosen, x[x > 0] * 2)
+        assert places.dtype == np.int32 and places.flags.writeable and columns.flags.c_contiguous
+        values, firsts, inverse, counts = np.unique(ids, return_index=True, return_inverse=True, return_counts=True)
+        order = np.argsort(firsts)
+        np.testing.assert_array_equal(cut[0][0], values[order])
+        np.testing.assert_array_equal(cut[1][0], np.argsort(order)[inverse])
+        np.testing.assert_array_equal(cut[2][0], counts[order])
+        assert cut[3][0].tolist() == [len(values)] and cut[2][0].dtype == np.int64
+        assert whole[0].shape == whole[2].shape == (6,) and whole[2].sum() == 6
+        np.testing.assert_array_equal(whole[0][whole[1]], ids)
+
+    check()
+    check.hypothesis.inner_test(np.zeros((3, 4), F32), np.zeros(6, np.int32))
+    check.hypothesis.inner_test(np.ones((3, 4), F32), np.arange(6, dtype=np.int32))
+
+
+def test_handles_callbacks_and_watches_have_the_true_size():
+    seen: list[np.ndarray] = []
+    local: list[object] = []
+
+    def on_value(value: tp.ListNumpy) -> None:
+        seen.append(value[0])
+
+    def on_local(value) -> None:
+        local.append(value)
+
+    @flow.global_function()
+    def handle(x: tp.Numpy.Placeholder((5,))):
+        flow.watch(positive(x), on_value)
+        flow.watch(positive(x), on_local)
+        return {"chosen": positive(x), "x": x}
+
+    @flow.global_function()
+    def callback(x: tp.Numpy.Placeholder((5,))) -> tp.Callback[tp.Bundle[tp.ListNumpy]]:
+        return [positive(x), positive(-x)]
+
+    called: list[object] = []
+    inputs = [np.array(row, F32) for row in ([1, -1, 2, -2, 3], [-1, -1, -1, -1, -1], [5, 4, 3, 2, 1])]
+    for x in inputs:
+        result = handle(x).get()["chosen"]
+        assert result.is_dynamic and result.parallel_num() == 1
+        np.testing.assert_array_equal(result.numpy_list()[0], x[x > 0])
+        np.testing.assert_array_equal(result.numpy(0), x[x > 0])
+        with pytest.raises(ResultError, match="use numpy_list"):
+            result.numpy()
+        callback(x)(called.append)
+    flow.sync_default_session()
+    for x, value, on, (chosen, others) in zip(inputs, seen, local, called, strict=True):
+        np.testing.assert_array_equal(value, x[x > 0])
+        np.testing.assert_array_equal(on.numpy_list()[0], x[x > 0])
+        np.testing.assert_array_equal(chosen[0], x[x > 0])
+        np.testing.assert_array_equal(others[0], -x[x < 0])
+
+
+def test_numpy_is_for_blobs_of_fixed_size():
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((5,))) -> tp.Numpy:
+        return flow.argwhere(x)
+
+    with pytest.raises(ReturnError, match="varies from call to call(.|\n)*tp.ListNumpy"):
+        job(np.ones(5, F32))
+
+    @flow.global_function()
+    def fixed(x: tp.Numpy.Placeholder((5,))) -> tuple[tp.Numpy, tp.Numpy]:
+        return flow.math.reduce_sum(positive(x)), flow.cast_to_static_shape(positive(x))
+
+    total, padded = fixed(np.array([1, -1, 2, -3, 4], F32))
+    assert total.tolist() == [7] and padded.tolist() == [1, 2, 4, 0, 0]
+
+
+@pytest.mark.parametrize("reduce_it", [False, True])
+def test_a_loss_whose_size_depends_on_data_trains_on_its_mean(reduce_it):
+    gradients: list[np.ndarray] = []
+
+    def on_gradient(value: tp.ListNumpy) -> None:
+        gradients.append(value[0])
+
+    @flow.global_function(type="train")
+    def train(x: tp.Numpy.Placeholder((4, 3)), mask: tp.Numpy.Placeholder((4,), dtype=flow.int32)) -> tp.ListNumpy:
+        w = flow.get_variable("w", (3, 1), initializer=flow.constant_initializer(0.5))
+        rows = flow.gather_nd(x, flow.argwhere(mask))
+        loss = flow.math.square(flow.squeeze(flow.matmul(rows, w), [1]))
+        flow.watch_diff(rows, on_gradient)
+        sgd(0.1).minimize(flow.math.reduce_mean(loss) if reduce_it else loss)
+        return loss
+
+    rng = np.random.default_rng(0)
+    w = np.full((3, 1), 0.5)
+    for mask in ([1, 0, 1, 0], [1, 1, 1, 1], [0, 0, 0, 1]):
+        x = rng.standard_normal((4, 3)).astype(F32)
+        rows = x[np.array(mask) > 0].astype(np.float64)
+        np.testing.assert_allclose(train(x, np.array(mask, np.int32))[0], (rows @ w)[:, 0] ** 2, rtol=1e-5)
+        slope = 2 * rows @ w
+        np.testing.assert_allclose(gradients[-1], slope @ w.T / (len(rows) if reduce_it else 1), rtol=1e-4)
+        w -= 0.1 * rows.T @ slope / len(rows)
+        np.testing.assert_allclose(flow.get_all_variables()["w"].numpy(), w, rtol=1e-4)
+    if not reduce_it:  # the mean of nothing has no gradient; reduce_mean of nothing is NaN, as in NumPy
+        assert train(x, np.zeros(4, np.int32))[0].shape == (0,)
+        np.testing.assert_allclose(flow.get_all_variables()["w"].numpy(), w, rtol=1e-4)
+
+
+def test_synchronous_and_asynchronous_training_agree():
+    def declare(name: str, annotation: object):
+        def train(x: tp.Numpy.Placeholder((4, 3))):
+            w = flow.get_variable(name, (1,), initializer=flow.ones_initializer())
+            loss = flow.math.square(positive(x) * w)
+            sgd(0.1).minimize(loss)
+            return loss
+
+        train.__annotations__["return"] = annotation
+        train.__name__ = f"train_{name}"
+        return flow.global_function(type="train")(train)
+
+    sync, later = declare("a", tp.ListNumpy), declare("b", tp.Callback[tp.ListNumpy])
+    batches = [np.random.default_rng(i).standard_normal((4, 3)).astype(F32) for i in range(6)]
+    expected = [sync(x)[0] for x in batches]
+    found: list[np.ndarray] = []
+    for x in batches:
+        later(x)(lambda loss: found.append(loss[0]))
+    flow.sync_default_session()
+    for a, b in zip(expected, found, strict=True):
+        np.testing.assert_array_equal(a, b)
+    variables = flow.get_all_variables()
+    np.testing.assert_array_equal(variables["a"].numpy(), variables["b"].numpy())
+
+
+def test_the_native_op_gives_a_full_table_and_its_size():
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((4,))) -> tuple[tp.Numpy, tp.Numpy, tp.ListNumpy]:
+        op = flow.user_op_builder("found").Op("argwhere").Input("input", [x]).Output("output").Output("output_size")
+        table, size = op.Attr("dtype", flow.int32).Build().InferAndTryRun().RemoteBlobList()
+        return table, size, flow.sync_dynamic_resize(table, size)
+
+    table, size, cut = job(np.array([0, 1, 0, 2], F32))
+    assert table.tolist() == [[1], [3], [0], [0]] and size.tolist() == [2] and cut[0].tolist() == [[1], [3]]
+
+
+# --- sizes that calls decide
+
+
+def test_training_through_inputs_of_several_sizes():
+    @flow.global_function(type="train")
+    def train(
+        x: tp.ListNumpy.Placeholder((8, 3)), labels: tp.ListNumpy.Placeholder((8,), dtype=flow.int32)
+    ) -> tuple[tp.ListNumpy, tp.Numpy]:
+        w = flow.get_variable("w", (3, 4), initializer=flow.constant_initializer(0.1))
+        rows = flow.reshape(flow.math.relu(x), [x.shape[0], -1])
+        loss = flow.nn.sparse_softmax_cross_entropy_with_logits(labels, flow.matmul(rows, w))
+        sgd(0.5).minimize(loss)
+        return loss, flow.math.reduce_mean(loss)
+
+    rng = np.random.default_rng(0)
+    w = np.full((3, 4), 0.1)
+    sizes = [3, 8, 1, 3, 8]
+    for n in sizes:
+        x, labels = rng.standard_normal((n, 3)).astype(F32), rng.integers(0, 4, n).astype(np.int32)
+        loss, mean = train([x], [labels])
+        rows = np.maximum(x, 0).astype(np.float64)
+        odds = np.exp(rows @ w)
+        p = odds / odds.sum(1, keepdims=True)
+        expected = -np.log(p[np.arange(n), labels])
+        np.testing.assert_allclose(loss[0], expected, rtol=1e-5)
+        np.testing.assert_allclose(mean, [expected.mean()], rtol=1e-5)
+        p[np.arange(n), labels] -= 1
+        w -= 0.5 * rows.T @ p / n
+        np.testing.assert_allclose(flow.get_all_variables()["w"].numpy(), w, rtol=1e-4, atol=1e-6)
+    assert len(train._executables) == 3
+
+
+def test_compiled_once_for_a_set_of_sizes_and_kept_up_to_a_bound(monkeypatch):
+    monkeypatch.setattr(job_module, "_MAX_VARIANTS", 2)
+
+    @flow.global_function()
+    def job(x: tp.ListNumpy.Placeholder((4, 3))) -> tp.ListNumpy:
+        return x + 1
+
+    def kept() -> list[tuple[int, ...]]:
+        return [key[0] for key in job._executables]
+
+    for shape in ((1, 3), (2, 3), (1, 3)):
+        job([np.zeros(shape, F32)])
+    assert kept() == [(2, 3), (1, 3)]
+    first = job._executables[((1, 3),)]
+    job([np.zeros((4, 3), F32)])
+    assert kept() == [(1, 3), (4, 3)] and job._executables[((1, 3),)] is first
+    for shape in ((2, 3), (12, 1), (0, 3)):  # single axes may be longer than declared, or empty
+        np.testing.assert_array_equal(job([np.zeros(shape, F32)])[0], np.ones(shape, F32))
+    assert len(kept()) == 2
+
+
+def test_arrays_that_do_not_fit_together_damage_nothing():
+    @flow.global_function(type="train")
+    def train(x: tp.ListNumpy.Placeholder((4, 3)), y: tp.ListNumpy.Placeholder((4, 3))) -> tp.ListNumpy:
+        w = flow.get_variable("w", (3,), initializer=flow.ones_initializer())
+        loss = flow.math.reduce_sum((x + y) * w, axis=1)
+        sgd().minimize(loss)
+        return loss
+
+    one, two, three = (np.ones((n, 3), F32) for n in (1, 2, 3))
+    before = train([two], [two])[0]
+    w = flow.get_all_variables()["w"].numpy()
+    with pytest.raises(
+        FeedShapeError, match=r"x: \(2, 3\) +at most \(4, 3\)(.|\n)*y: \(3, 3\)(.|\n)*add (.|\n)*your line .*test_sizes"
+    ):
+        train([two], [three])
+    with pytest.raises(FeedShapeError, match="at most the elements"):
+        train([np.ones((5, 3), F32)], [three])
+    np.testing.assert_array_equal(flow.get_all_variables()["w"].numpy(), w)
+    np.testing.assert_allclose(before, [6, 6])
+    assert train([two], [one])[0].shape == (2,)
+
+
+def test_a_promise_of_a_fixed_size_is_checked():
+    @flow.global_function()
+    def job(x: tp.ListNumpy.Placeholder((4, 3))) -> tp.Numpy:
+        return flow.cast_to_static_shape(x)
+
+    x = np.ones((4, 3), F32)
+    np.testing.assert_array_equal(job([x]), x)
+    with pytest.raises(FeedShapeError, match=r"promised to have shape \(4, 3\) always, and has \(3, 3\)"):
+        job([x[:3]])
+
+
+@settings(max_examples=6, deadline=None)
+@given(st.integers(0, 4), st.integers(0, 3), st.integers(0, 99))
+def test_both_kinds_of_varying_sizes_together(rows, columns, seed):
+    x = np.random.default_rng(seed).standard_normal((rows, columns)).astype(F32)
+
+    @flow.global_function()
+    def job(
+        x: tp.ListNumpy.Placeholder((4, 3)),
+    ) -> tuple[tp.ListNumpy, tp.ListNumpy, tp.ListNumpy, tp.Numpy, list[tp.ListNumpy]]:
+        chosen = positive(x)
+        joined = flow.concat([chosen, flow.flatten(x), chosen[1:]])
+        unique = flow.experimental.unique_with_counts(flow.flatten(flow.cast(x, flow.int32)))
+        return flow.argwhere(x > 0), chosen * 2, joined, flow.elem_cnt(chosen), list(unique)
+
+    places, doubled, joined, count, unique = job([x])
+    chosen = x[x > 0]
+    np.testing.assert_array_equal(places[0], np.argwhere(x > 0).reshape(-1, 2))
+    np.testing.assert_array_equal(doubled[0], chosen * 2)
+    np.testing.assert_array_equal(joined[0], np.concatenate([chosen, x.reshape(-1), chosen[1:]]))
+    assert count.tolist() == [len(chosen)]
+    assert sorted(unique[0][0]) == sorted(set(x.astype(np.int32).reshape(-1).tolist())) and unique[2][0].sum() == x.size

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import _memory
@@ -22,6 +24,13 @@ class _Lazy:
         return f"<{self._name}, imported at first use>"
 
 
+def _reshape(operand: Any, new_sizes: Sequence[int], *rest: Any, **keywords: Any) -> Any:
+    """``jax.lax.reshape``, which leaves it to the compiler to find out that the numbers of elements differ."""
+    if math.prod(operand.shape) != math.prod(new_sizes):
+        raise ValueError(f"an array of shape {tuple(operand.shape)} cannot be reshaped to {tuple(new_sizes)}")
+    return importlib.import_module("jax.lax").reshape(operand, new_sizes, *rest, **keywords)
+
+
 if TYPE_CHECKING:
     import jax
     import jax.numpy as jnp
@@ -30,5 +39,6 @@ else:
     jax = _Lazy("jax")
     jnp = _Lazy("jax.numpy")
     lax = _Lazy("jax.lax")
+    lax.__dict__["reshape"] = _reshape
 
 __all__ = ["jax", "jnp", "lax"]

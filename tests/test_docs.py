@@ -70,6 +70,11 @@ def test_the_page_of_settings_is_up_to_date() -> None:
     assert script["PAGE"].read_text(encoding="utf-8") == script["page"](), "run: python scripts/write_settings.py"
 
 
+def test_the_list_of_ops_that_take_sizes_of_data_is_up_to_date() -> None:
+    script = runpy.run_path(str(ROOT / "scripts" / "write_sizes.py"))
+    assert script["PAGE"].read_text(encoding="utf-8") == script["page"](), "run: python scripts/write_sizes.py"
+
+
 def installed() -> importlib.metadata.Distribution:
     try:
         distribution = importlib.metadata.distribution("oneflow-jax")

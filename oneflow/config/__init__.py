@@ -50,7 +50,7 @@ enable_native_cpu = setting(
 
 # looking inside
 enable_debug_mode = setting("enable_debug_mode", bool, False, "no effect: nothing is dumped; print a job to see its graph")
-collect_act_event = setting("collect_act_event", bool, False, "no effect: profile with jax.profiler", implied=True)
+collect_act_event = setting("collect_act_event", (bool, int), False, "no effect: profile with jax.profiler", implied=True)
 
 # models on disk
 enable_legacy_model_io = setting("enable_legacy_model_io", bool, False, _MODEL_IO, implied=True)

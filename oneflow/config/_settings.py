@@ -24,9 +24,13 @@ class Settings:
         self._values: dict[str, Any] = {}
         self._frozen = False
 
-    def define(self, name: str, kind: type, default: Any, effect: str, *, implied: Any = REQUIRED, **more: Any) -> SettingsSetter:
+    def define(
+        self, name: str, kind: type | tuple[type, ...], default: Any, effect: str, *, implied: Any = REQUIRED, **more: Any
+    ) -> SettingsSetter:
         """Adds a row to the table; gives the function that sets it."""
-        option = Option(name, (kind,), default, effect, implied=implied, argument="val", **more)
+        option = Option(
+            name, kind if isinstance(kind, tuple) else (kind,), default, effect, implied=implied, argument="val", **more
+        )
         self._options[name] = option
         return SettingsSetter(self, option)
 

@@ -326,8 +326,9 @@ def _instance_norm(x: Array, *parameters: Array, epsilon: float, groups: int | N
     mean, variance = mean_and_variance(wide, (2,))
     inverse = lax.rsqrt(lax.add(variance, full(epsilon, variance)))
     y = lax.mul(lax.sub(wide, broadcast_to(mean, wide.shape)), broadcast_to(inverse, wide.shape))
-    affine = bool(parameters)
-    y = _scale_and_shift(y, parameters, affine, affine, lambda p: broadcast_to(lax.convert_element_type(p, y.dtype), wide.shape))
+    affine, by_channel = bool(parameters), (x.shape[0], x.shape[1], math.prod(x.shape[2:]))
+    y = lax.reshape(y, by_channel)
+    y = _scale_and_shift(y, parameters, affine, affine, lambda p: broadcast_to(lax.convert_element_type(p, y.dtype), by_channel))
     return lax.convert_element_type(lax.reshape(y, x.shape), x.dtype)
 
 
@@ -338,7 +339,7 @@ def _normalize_instances(kind: str, x: Blob, groups: int | None, eps: float, aff
     epsilon = _epsilon(what, eps)
     parameters: list[Blob] = []
     if want.flag(what, "affine", affine, (x,)):
-        shape = (1, x.shape[1] if groups is None else groups, 1)
+        shape = (1, x.shape[1], 1)
         for suffix, initializer in (("gamma", initializers.ones_initializer()), ("beta", initializers.zeros_initializer())):
             parameters.append(get_variable(f"{name}_{suffix}", shape, parameter_dtype(x), initializer, model_name=suffix))
     return emit(_instance_norm, x, *parameters, name=name, epsilon=epsilon, groups=groups)
@@ -389,8 +390,7 @@ def GroupNorm(x: Blob, num_groups: int = 32, eps: float = 1e-5, affine: bool = T
       x: (N, C, ...), rank >= 3, floating.
       num_groups: divides C.
       eps: >= 0; added to the variance.
-      affine: multiply by the variable ``<name>_gamma`` and add ``<name>_beta``, both of shape (1, num_groups, 1): one value
-        a group, as OneFlow's checkpoints have it, where PyTorch has one a channel.
+      affine: multiply by the variable ``<name>_gamma`` and add ``<name>_beta``, both of shape (1, C, 1): one value a channel.
       name: name of the op; None gives a numbered one.
     Returns: Blob of x's shape and dtype.
     Raises: ArgumentError, ShapeError, DtypeError.

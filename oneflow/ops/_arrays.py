@@ -12,7 +12,7 @@ from .. import _dtype as dtypes
 from .._dtype import dtype
 from .._jax import jax, lax
 from ..errors import ArgumentError
-from ..graph.node import Blob
+from ..graph.node import INVALID_AXIS, Blob
 from ._emit import fail, is_number
 
 Array = Any
@@ -116,6 +116,11 @@ def groups_of_axes(old: Sequence[int], new: Sequence[int]) -> list[tuple[list[in
                 b, j = b * new[j], j + 1
         groups.append((list(range(first_i, i)), list(range(first_j, j))))
     return groups
+
+
+def axis_after_removing(removed: Sequence[int], axis: int) -> int:
+    """Where an axis stands once others are removed; INVALID_AXIS where it is one of them, or was none."""
+    return INVALID_AXIS if axis < 0 or axis in removed else axis - sum(a < axis for a in removed)
 
 
 def sum_to(g: Array, shape: tuple[int, ...]) -> Array:

@@ -9,8 +9,8 @@ from typing import Any, NoReturn
 from .._jax import lax
 from ..errors import ArgumentError, AxisError, DtypeError, ModeError, ShapeError
 from ..graph.graph import OP_VARIABLE, current
-from ..graph.node import INVALID_AXIS, Blob
-from ._arrays import Array, broadcast_to, common_shape, groups_of_axes, label, sum_to
+from ..graph.node import Blob
+from ._arrays import Array, axis_after_removing, broadcast_to, common_shape, groups_of_axes, label, sum_to
 from ._emit import emit, fail, op, want
 
 # --- reshape
@@ -232,8 +232,7 @@ def expand_dims(input: Blob, axis: int, name: str | None = None) -> Blob:
     want.blob(what, "input", input)
     at = want.axis(what, axis, input.ndim + 1, inputs=(input,))
     y = emit(_expand_dims, input, name=name, axis=at)
-    if y.batch_axis >= at:
-        y.batch_axis += 1
+    y.batch_axis = input.batch_axis + (input.batch_axis >= at)
     return y
 
 
@@ -265,10 +264,7 @@ def squeeze(input: Blob, axis: Sequence[int] | None = None, name: str | None = N
     if wide:
         fail(ShapeError, what, f"axis {wide[0]} has size {input.shape[wide[0]]}; only axes of size 1 can be removed", (input,))
     y = emit(_squeeze, input, name=name, axes=axes)
-    if y.batch_axis in axes:
-        y.batch_axis = INVALID_AXIS
-    elif y.batch_axis >= 0:
-        y.batch_axis -= sum(a < y.batch_axis for a in axes)
+    y.batch_axis = axis_after_removing(axes, input.batch_axis)
     return y
 
 

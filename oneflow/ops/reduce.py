@@ -13,7 +13,7 @@ from .._jax import lax
 from ..errors import ArgumentError
 from ..graph.node import INVALID_AXIS, Blob
 from ..graph.op import OpDef
-from ._arrays import Array, broadcast_to, dtype_for, is_half, label, like, number_for, select
+from ._arrays import Array, axis_after_removing, broadcast_to, dtype_for, is_half, label, like, number_for, select
 from ._emit import emit, fail, op, want
 
 Axis = int | Sequence[int] | None
@@ -123,10 +123,8 @@ def _reduce(
         return x
     y = emit(made, x, name=name, axes=axes, keepdims=bool(keepdims))
     y.is_dynamic = y.is_dynamic and len(axes) < x.ndim
-    if y.batch_axis in axes:
-        y.batch_axis = INVALID_AXIS
-    elif y.batch_axis >= 0 and not keepdims:
-        y.batch_axis -= sum(a < y.batch_axis for a in axes)
+    gone = axis_after_removing(axes, x.batch_axis)
+    y.batch_axis = x.batch_axis if keepdims and gone >= 0 else gone
     return y
 
 

@@ -6,8 +6,8 @@ import numpy as np
 
 from .._jax import lax
 from ..errors import DtypeError, ShapeError
-from ..graph.node import INVALID_AXIS, Blob
-from ._arrays import Array, label
+from ..graph.node import Blob
+from ._arrays import Array, axis_after_removing, label
 from ._emit import emit, fail, op, want
 
 
@@ -34,10 +34,7 @@ def argmax(input: Blob, axis: int = -1, name: str | None = None) -> Blob:
     if input.shape[at] == 0:
         fail(ShapeError, what, f"axis {at} has no elements, so none of them is the largest", (input,))
     y = emit(_argmax, input, name=name, axis=at)
-    if y.batch_axis == at:
-        y.batch_axis = INVALID_AXIS
-    elif y.batch_axis > at:
-        y.batch_axis -= 1
+    y.batch_axis = axis_after_removing((at,), input.batch_axis)
     return y
 
 

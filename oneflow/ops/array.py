@@ -207,8 +207,7 @@ def transpose(
     if sorted(axes) != list(range(a.ndim)):
         fail(AxisError, what, f"perm={list(axes)} must hold each of 0, ..., {a.ndim - 1} once", (a,))
     y = emit(_transpose, a, name=name, perm=axes)
-    if not keep and 0 <= a.batch_axis < a.ndim:
-        y.batch_axis = axes.index(a.batch_axis)
+    y.batch_axis = a.batch_axis if keep or a.batch_axis not in axes else axes.index(a.batch_axis)
     return y
 
 

@@ -15,6 +15,7 @@ from table import Gradient, Refusal, Row, forward, gradients, run, trace, trace_
 
 import oneflow.ops
 from oneflow import _dtype as dtypes
+from oneflow.graph.graph import OP_INPUT
 from oneflow.ops._emit import OPS
 
 for _module in pkgutil.iter_modules(oneflow.ops.__path__):
@@ -173,3 +174,42 @@ def test_every_op_has_a_row() -> None:
             reached |= {node.op.name for node in graph.nodes}
     missing = set(OPS) - reached
     assert not missing, f"ops without a row in tests/ops/table_*.py: {sorted(missing)}"
+
+
+# Inputs that only a variable can be: tests/ops/test_gradients.py compares their gradients with PyTorch's.
+OF_VARIABLES = {
+    *(("batch_normalization_training", i) for i in (1, 2)), ("instance_norm", 1), ("instance_norm", 2), ("prelu", 1),
+    ("ssp_variable_proxy", 0),
+}  # fmt: skip
+# The moving statistics of batch normalization are its state: nothing is differentiated through them.
+STATE = {("batch_normalization_training", 3), ("batch_normalization_training", 4)}
+
+
+def _differentiable(row: Any, arrays: list[np.ndarray]) -> tuple[set[tuple[str, int]], set[tuple[str, int]]]:
+    """(op, input) that may receive a gradient, and those of them that depend on what the row is fed."""
+    graph, _ = trace_arrays(row, arrays)
+    fed: set[str] = set()
+    can: set[tuple[str, int]] = set()
+    does: set[tuple[str, int]] = set()
+    for node in graph.nodes:
+        places = [i for i, b in enumerate(node.inputs) if b.dtype.is_floating_point and not node.op.stops_at(i)]
+        reached = [i for i in places if node.inputs[i].node.name in fed]
+        can |= {(node.op.name, i) for i in places}
+        does |= {(node.op.name, i) for i in reached}
+        if reached or (node.op is OP_INPUT and node.outputs[0].dtype.is_floating_point):
+            fed.add(node.name)
+    return can, does
+
+
+def test_every_differentiable_input_has_its_gradient_checked() -> None:
+    can, checked = set(), set()
+    for param in ROWS:
+        row = param.values[0]
+        both = _differentiable(row, _cast(row.inputs, "float64" if "float64" in row.dtypes else row.dtypes[0]))
+        can |= both[0]
+        if row.grad and "float64" in row.dtypes:
+            checked |= both[1]
+    for param in GRADIENTS:
+        checked |= _differentiable(param.values[0], list(param.values[0].inputs))[1]
+    missing = can - checked - OF_VARIABLES - STATE
+    assert not missing, f"no row of tests/ops/table_*.py checks the gradient of {sorted(missing)}"

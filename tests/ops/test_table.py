@@ -172,7 +172,8 @@ def test_every_op_has_a_row() -> None:
         for dtype in {row.dtypes[0], row.dtypes[-1]}:
             graph, _ = trace_arrays(row, _cast(row.inputs, dtype))
             reached |= {node.op.name for node in graph.nodes}
-    missing = set(OPS) - reached
+    several_runs_a_call = {"unpack", "pack", "repeat", "acc"}  # tests/ops/test_time_axis.py
+    missing = set(OPS) - reached - several_runs_a_call
     assert not missing, f"ops without a row in tests/ops/table_*.py: {sorted(missing)}"
 
 

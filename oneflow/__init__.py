@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from . import advanced as advanced
 from . import checkpoint as checkpoint
 from . import compatible as compatible
 from . import config as config

@@ -58,7 +58,8 @@ INTEGERS = {
     "target_lengths",
     "new_size",
 }
-INTEGERS.add("new_size")
+INTEGERS |= {"new_size", "label"}
+SHAPES["label"] = (8,)
 VARIABLES = {"counter", "table"}
 IMAGE = {"x": (8, 3, 28, 28)}
 OF_FUNCTION: dict[str, dict[str, tuple[int, ...]]] = {
@@ -78,6 +79,7 @@ OF_FUNCTION: dict[str, dict[str, tuple[int, ...]]] = {
     "broadcast_like": {"like": (2, 3)},
     "ctc_loss": {"x": (20, 4, 6), "targets": (4, 5), "input_lengths": (4,), "target_lengths": (4,)},
     "KLDivLoss": {"target": (8, 4)},
+    "distributed_partial_fc_sample": {"weight": (2000, 8)},
     "object_bbox_flip": {"new_size": (8, 2)},
     "object_bbox_scale": {"scale": (8, 2)},
     "object_segmentation_polygon_flip": {"new_size": (8, 2)},
@@ -291,7 +293,11 @@ def in_a_job(made: Example) -> bool:
     if module.startswith("oneflow.data"):
         return False
     describes = module.startswith(("oneflow.ops", "oneflow.layers")) and "gen_seed" not in made.code
-    return bool(made.inputs) or describes or bool(re.search(r"get_variable|flow\.(layers|scope)\.", made.code))
+    return (
+        bool(made.inputs)
+        or describes
+        or bool(re.search(r"get_variable|flow\.(layers|scope)\.|user_op_(module_)?builder", made.code))
+    )
 
 
 def trains(made: Example) -> bool:

@@ -20,6 +20,8 @@ Array = Any
 
 def label(op_name: str, name: str | None) -> str:
     """An op as error messages call it."""
+    if name is not None and not isinstance(name, str):
+        fail(ArgumentError, op_name, f"name must be a str, got {name!r}"[:300])
     return op_name if name is None else f"{op_name} {name!r}"
 
 

@@ -214,6 +214,8 @@ def _by_name(kind: Registered, made: Any) -> dict[str, tuple[Blob, ...]]:
 
 
 def _registered(what: str, type_name: Any) -> Registered:
+    if not isinstance(type_name, str):
+        fail(ArgumentError, what, f"an op type is named by a str, got {type_name!r}"[:300])
     own = custom.REGISTERED.get(type_name)
     found = REGISTRY.get(type_name) if own is None else _of_custom(own)
     if found is None:

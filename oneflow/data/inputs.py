@@ -26,6 +26,7 @@ from .records import ofrecord
 
 PICTURES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
 KINDS = {"float": "float_list", "double": "double_list", "int32": "int32_list", "int64": "int64_list", "bytes": "bytes_list"}
+_HEADINGS = {"label", "labels", "class", "classes", "target", "category"}  # what the first line of a label file may say
 _CSV_SAMPLE = 1000  # rows from which the types of columns are guessed
 
 
@@ -54,8 +55,8 @@ class ImageFolder:
 
     Args:
       folder: of the pictures.
-      label_file: lines of a path below ``folder`` and a label, with white space, a comma or a tab between them. None: each
-        subfolder is a class, in the order of their names.
+      label_file: lines of a path below ``folder`` and a label, with white space, a comma or a tab between them; a first line of
+        headings is passed over. None: each subfolder is a class, in the order of their names.
       image_feature, label_feature: names in the records.
     A label that is no integer is a class's name; classes are numbered from 0 in the order of their names, and records also hold
     the name, as feature "class/text".
@@ -114,6 +115,8 @@ class ImageFolder:
             else:
                 self._refuse_line(label_file, number, line, "is not a path and a label")
             if not (self.folder / path.strip()).is_file():
+                if not entries and label.strip().lower() in _HEADINGS:
+                    continue
                 self._refuse_line(label_file, number, line, f"names {path.strip()!r}, which is not in {str(self.folder)!r}")
             entries.append((path.strip(), label.strip()))
         return entries

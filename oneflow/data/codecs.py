@@ -120,7 +120,7 @@ class NormByChannelPreprocessor:
             refuse(ArgumentError, f"NormByChannelPreprocessor with {self.data_format} needs samples with a channel axis")
         else:
             channels = shape[-1 if self.data_format == "channels_last" else 0]
-        stds = 1 if self.data_format == "no_channel" and len(set(self.std_values)) == 1 else len(self.std_values)
+        stds = channels if set(self.std_values) == {1.0} else len(self.std_values)  # the default is for three channels
         if len(self.mean_values) != channels or stds != channels:
             refuse(
                 ArgumentError, f"{channels} channels need as many means and stds, got {len(self.mean_values)} and {stds}",
@@ -130,7 +130,8 @@ class NormByChannelPreprocessor:
     def apply(self, batch: np.ndarray) -> np.ndarray:
         """On (N,) + shape; the dtype stays."""
         kind = batch.dtype if batch.dtype.kind == "f" else np.float32
-        mean, std = np.asarray(self.mean_values, kind), np.asarray(self.std_values[: len(self.mean_values)], kind)
+        stds = (1.0,) * len(self.mean_values) if set(self.std_values) == {1.0} else self.std_values
+        mean, std = np.asarray(self.mean_values, kind), np.asarray(stds, kind)
         if self.data_format == "channels_first":
             mean, std = (a.reshape(-1, *(1,) * (batch.ndim - 2)) for a in (mean, std))
         return ((batch - mean) / std).astype(batch.dtype, copy=False)
@@ -159,9 +160,7 @@ class BlobConf:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
             refuse(ArgumentError, f"BlobConf's name must be a str, got {self.name!r}")
-        if not isinstance(self.shape, (list, tuple)) or any(
-            isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in self.shape
-        ):
+        if not isinstance(self.shape, (list, tuple)) or not all(_is_size(n) for n in self.shape):
             refuse(
                 ArgumentError, f"BlobConf's shape must be a list or tuple of ints > 0, without the batch axis, got {self.shape!r}"
             )
@@ -172,13 +171,17 @@ class BlobConf:
             refuse(ArgumentError, f"an ImageCodec needs a shape of height, width and channels, got {tuple(self.shape)}")
         if isinstance(self.codec, BytesListCodec) and (self.dtype.name not in ("char", "int8") or not self.shape):
             refuse(ArgumentError, f"a BytesListCodec gives char or int8 in slots, got {self.dtype} {tuple(self.shape)}")
-        object.__setattr__(self, "shape", tuple(self.shape))
+        object.__setattr__(self, "shape", tuple(map(int, self.shape)))
         object.__setattr__(self, "preprocessors", tuple(self.preprocessors or ()))
         for step in self.preprocessors or ():
             if not isinstance(step, NormByChannelPreprocessor):
                 hint = "it belongs to ImageCodec(image_preprocessors=[...])" if hasattr(step, "__dataclass_fields__") else ""
                 refuse(ArgumentError, f"BlobConf's preprocessors are NormByChannelPreprocessors, got {step!r}", hint=hint)
             step.check(self.shape)
+
+
+def _is_size(value: object) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and int(value) > 0
 
 
 def decode_blob(

@@ -104,7 +104,7 @@ class ImageFolder:
         return found
 
     def _from_file(self, label_file: Path) -> list[tuple[str, str]]:
-        entries = []
+        entries: list[tuple[str, str]] = []
         for number, line in enumerate(label_file.read_text(encoding="utf-8").splitlines(), 1):
             if not line.strip() or line.startswith("#"):
                 continue

@@ -87,6 +87,7 @@ def test_norm_by_channel() -> None:
     assert (first[:, 1] == (values[:, 1] - 2) / 4).all()
     one = NormByChannelPreprocessor([5], data_format="no_channel")
     one.check((3, 4))
+    NormByChannelPreprocessor([1.0]).check((5, 5, 1))  # the default std fits any number of channels
     assert (one.apply(values) == values - 5).all()
 
 

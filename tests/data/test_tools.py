@@ -50,6 +50,8 @@ def test_images_with_a_label_file(tmp_path: Path, capsys) -> None:
     batch = all_of(target, 3)
     assert decode_raw(batch, "class/label", (), np.int32).tolist() == [5, -2, 7, 3]
     assert [v.tobytes() for v in decode_bytes(batch, "encoded")] == [picture(i) for i in range(4)]
+    labels.write_text("file,label\na.png,5\n")
+    assert [e[1] for e in inputs.ImageFolder(folder, labels).entries] == [5]
     labels.write_text("a.png 5\nnowhere.png 6\n")
     with pytest.raises(DataError, match=r"(?s)names 'nowhere.png'.*labels.txt:2"):
         inputs.ImageFolder(folder, labels)

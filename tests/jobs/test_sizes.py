@@ -258,6 +258,21 @@ def test_arrays_that_do_not_fit_together_damage_nothing():
     assert train([two], [one])[0].shape == (2,)
 
 
+def test_binary_pieces_of_a_varying_size():
+    @flow.global_function()
+    def job(x: tp.ListNumpy.Placeholder((64,), dtype=flow.int8)) -> tuple[list[tp.ListNumpy], tp.ListNumpy]:
+        pieces = flow.experimental.dynamic_binary_split(x, base_shift=3, out_num=4)
+        assert [p.shape for p in pieces] == [(32,), (16,), (8,), (8,)] and all(p.is_dynamic for p in pieces)
+        return pieces, flow.experimental.dynamic_binary_concat(pieces, x)
+
+    for size, expected in ((64, [32, 16, 8, 8]), (45, [32, 0, 8, 5]), (7, [0, 0, 0, 7]), (0, [0, 0, 0, 0])):
+        x = np.arange(size, dtype=np.int8)
+        pieces, joined = job([x])
+        assert [len(p) for (p,) in pieces] == expected
+        np.testing.assert_array_equal(np.concatenate([p for (p,) in pieces]), x)
+        np.testing.assert_array_equal(joined[0], x)
+
+
 def test_a_promise_of_a_fixed_size_is_checked():
     @flow.global_function()
     def job(x: tp.ListNumpy.Placeholder((4, 3))) -> tp.Numpy:

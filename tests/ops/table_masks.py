@@ -63,6 +63,10 @@ ROWS = [
     Row("counted slices", lambda x: whole(flow.concat([positive(x)[1:], positive(x)[-3:-1], positive(x)[::-2], positive(x)[:2]])),
         lambda x: padded(np.concatenate([(p := x[x > 0])[1:], p[-3:-1], p[::-2], p[:2]]), 11 + 2 + 6 + 2), [X]),
     Row("counted elements by number", lambda x: positive(x)[0] + positive(x)[-1], lambda x: x[x > 0][:1] + x[x > 0][-1:], [X]),
+    Row("dynamic_binary_split", lambda x: flow.experimental.dynamic_binary_split(flow.flatten(x), 1, 3)[0] * 2,
+        lambda x: x.reshape(-1)[:6] * 2, [X]),
+    Row("dynamic_binary_concat", lambda x: flow.experimental.dynamic_binary_concat(
+            flow.experimental.dynamic_binary_split(flow.flatten(x), 1, 3), flow.flatten(x)), lambda x: x.reshape(-1), [X]),
     Row("counted reverse", lambda x: whole(flow.reverse(positive(x), 0)), lambda x: padded(x[x > 0][::-1], 12), [X]),
 ]  # fmt: skip
 
@@ -77,6 +81,11 @@ REFUSALS = [
     Refusal("another count", lambda x: positive(x) + positive(-x), [_F], ShapeError, "depend on data in different ways"),
     Refusal("a fixed size", lambda x: positive(x) + flow.flatten(x), [_F], ShapeError,
             "inputs[1] has size 12 on an axis where that of 'GatherNd_0' depends on data (at most 12)"),
+    Refusal("split of two axes", flow.experimental.dynamic_binary_split, [_F], ShapeError, "a Blob of rank 1"),
+    Refusal("split into none", lambda x: flow.experimental.dynamic_binary_split(x, out_num=0), [_F[0]], ArgumentError,
+            "out_num in [1, 30]"),
+    Refusal("concat of too little", lambda x: flow.experimental.dynamic_binary_concat([x[:2]], x), [_F[0]], ShapeError,
+            "fewer elements"),
     Refusal("diag", lambda x: flow.diag(positive(x)), [_F], ShapeError, "and diag needs to know it"),
     Refusal("assign", lambda x: flow.assign(variable(), positive(x)), [_F], ShapeError,
             "the size of value depends on data"),

@@ -15,7 +15,8 @@ from .job_set import get_job_set
 from .typing_check import enable_typing_check
 
 __all__ = [
-    "CustomOpModule", "TensorSpec", "custom_op_module", "dynamic_binary_concat", "dynamic_binary_split", "eager_assign_121", "enable_typing_check", "get_interface_blob_value",
-    "get_job_set", "indexed_slices_reduce_sum", "logical_slice", "logical_slice_assign", "name_scope", "register_host_op",
-    "register_op", "scope", "set_interface_blob_value", "square_sum", "ssp_variable_proxy", "unique_with_counts",
+    "CustomOpModule", "TensorSpec", "custom_op_module", "dynamic_binary_concat", "dynamic_binary_split",
+    "eager_assign_121", "enable_typing_check", "get_interface_blob_value", "get_job_set", "indexed_slices_reduce_sum",
+    "logical_slice", "logical_slice_assign", "name_scope", "register_host_op", "register_op", "scope",
+    "set_interface_blob_value", "square_sum", "ssp_variable_proxy", "unique_with_counts",
 ]  # fmt: skip

@@ -20,6 +20,7 @@ from ._source import Source, caller, of_function
 from .compiler.analysis import finish
 from .compiler.native import describe
 from .compiler.program import Plan, plan
+from .compiler.replicas import per_device
 from .compiler.storing import storages
 from .config import FunctionConfig, Resource
 from .dist import Placement, parse_placement
@@ -228,7 +229,9 @@ class JobFunction:
         key = tuple(tuple(a.shape for a in f) if isinstance(f, tuple) else f.shape for f in feeds) if varying else None
         with build_lock:
             executable = self._executables.get(key) or Executable(
-                self._plan, self._session.store, self._session.random_cell(self.name)
+                per_device(self._plan) if _differ(self._plan, feeds) else self._plan,
+                self._session.store,
+                self._session.random_cell(self.name),
             )
             try:
                 executable.compile(feeds)
@@ -328,6 +331,11 @@ class JobFunction:
             f", {len(self._graph.nodes)} ops, {len(variables)} variables of {elements:,} elements, {size / 1e6:.1f} MB of state"
         )
         return text + (", compiled>" if self._executables else ", not compiled yet>")
+
+
+def _differ(plan: Plan, feeds: Sequence[Any]) -> bool:
+    """Whether devices were fed with tensors of different shapes."""
+    return any(isinstance(feed, tuple) and blob.is_mirrored for blob, feed in zip(plan.feeds, feeds, strict=True))
 
 
 def _placeholder(graph: Graph, label: str, definition: tp.InputDef) -> Blob:

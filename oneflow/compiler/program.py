@@ -47,6 +47,7 @@ class Plan:
       without_native: why no op takes its native lowering; "" where some may.
       replicated: the variables of which each device has a value of its own.
       mapped: the nodes whose values have a leading axis of devices.
+      devices: where each device's tensors have shapes of their own, the copies of mirrored nodes, one a device.
     """
 
     graph: Graph
@@ -68,6 +69,7 @@ class Plan:
     without_native: str = ""
     replicated: frozenset[str] = frozenset()
     mapped: frozenset[Node] = field(default_factory=frozenset)
+    devices: Mapping[Node, tuple[Node, ...]] = field(default_factory=dict)
 
     @property
     def is_empty(self) -> bool:
@@ -85,6 +87,11 @@ class Plan:
         """The nodes that compute something."""
         return [node for node in self.order if node.op not in (OP_INPUT, OP_VARIABLE)]
 
+    def on_devices(self, blob: Blob) -> tuple[Blob, ...]:
+        """The Blobs that stand for one: itself, or its copies on the devices."""
+        copies = self.devices.get(blob.node)
+        return (blob,) if copies is None else tuple(node.outputs[blob.index] for node in copies)
+
     @property
     def repeats(self) -> bool:
         """Whether parts of the job run several times a call."""
@@ -92,7 +99,9 @@ class Plan:
 
     @property
     def runs_of_loss(self) -> int:
-        """How often a call computes each loss."""
+        """How often a call computes each loss, on each device."""
+        if self.devices:
+            return 1
         return len(self.losses) // max(len(self.graph.objective.losses), 1)
 
     def load(self, name: str, stored: Any, storages: Mapping[str, Storage]) -> Any:

@@ -16,7 +16,7 @@ import numpy as np
 
 from .._jax import jax, jnp
 from ..dist import Placement
-from ..errors import CompileError
+from ..errors import CompileError, ViewError
 from ..graph.graph import OP_VARIABLE, Variable, Watch
 from ..graph.node import Blob, Node
 from .autodiff import Backward, Propagate, Recomputed, Step, forward, run_nodes
@@ -147,7 +147,7 @@ def segments_of(plan: Plan, meshes: Meshes) -> list[Segment]:
     for loss in plan.losses:
         if loss.node not in home:
             raise CompileError(f"job {plan.graph.name!r}: its loss {loss.op_name!r} is no computed value")
-    diffs = [w.blob for w in plan.watches if w.diff]
+    diffs = [b for w in plan.watches if w.diff for b in plan.on_devices(w.blob)]
     for segment in segments:
         inside = set(segment.nodes)
         segment.exports = [b for node in segment.nodes for b in node.outputs if key_of(b) in needed]
@@ -169,7 +169,7 @@ class Staged:
         self.segments = segments_of(plan, meshes)
         self._storages = storages
         self._meshes = meshes
-        self._lowering = Lowering(meshes, plan.mapped, plan.without_native)
+        self._lowering = Lowering(meshes, frozenset() if plan.devices else plan.mapped, plan.without_native)
         self._homes = {name: meshes.devices(s.layout.placement) for name, s in storages.items()}
         outer = plan.graph.scope.placement
         self._outer = meshes.sharding(outer, ())
@@ -282,8 +282,11 @@ class Staged:
         if RANDOM_STATE in stored:
             moved = self._move([stored[RANDOM_STATE]], [self._outer])
             new[RANDOM_STATE] = self._call("random", lambda: Compiled(advanced), *moved)
-        fetched = tuple(self._fetched(b, values, sources, stored) for b in plan.fetches)
-        watched = tuple(self._watched(w, values, sources, stored, arrived, diffs) for w in plan.watches)
+        fetched = tuple(self._given_away(b, lambda c: self._fetched(c, values, sources, stored)) for b in plan.fetches)
+        watched = tuple(
+            self._given_away(w.blob, lambda c, w=w: self._watched(w, c, values, sources, stored, arrived, diffs))  # type: ignore[misc]
+            for w in plan.watches
+        )
         token = tuple(tokens) if plan.token_is_needed() else ()
         return tuple(new.get(name, stored[name]) for name in plan.written), fetched, watched, token
 
@@ -307,16 +310,20 @@ class Staged:
                     self._summed[segment.like, key] = len(terms)
                 terms.append(gradient)
 
+    def _given_away(self, blob: Blob, value: Callable[[Blob], Any]) -> Any:
+        """What a call gives of a Blob: its value, or those of its copies on the devices."""
+        blobs = self.plan.on_devices(blob)
+        return value(blob) if blob.node not in self.plan.devices else tuple(map(value, blobs))
+
     def _fetched(self, blob: Blob, values: Mapping[Key, Any], sources: Mapping[Key, Any], stored: State) -> Any:
         value = self._value(blob, values, sources, stored)
         return self._move([value], [self._sharding(blob, blob.node.scope.placement)])[0] if key_of(blob) in sources else value
 
     def _watched(
-        self, watch: Watch, values: Mapping[Key, Any], sources: Mapping[Key, Any], stored: State,
+        self, watch: Watch, blob: Blob, values: Mapping[Key, Any], sources: Mapping[Key, Any], stored: State,
         arrived: Mapping[Key, list[Any]], diffs: Mapping[Key, Any],
     ) -> Any:  # fmt: skip
         """What a watch handler is given."""
-        blob = watch.blob
         value = self._value(blob, values, sources, stored)
         if not watch.diff:
             return value
@@ -325,8 +332,8 @@ class Staged:
         computed = any(key_of(blob) == key_of(b) for s in self.segments for b in s.diffs)
         terms = ([] if found is None else [found]) if computed else arrived.get(key_of(blob), [])
         if not terms:
-            return self._call((watch, "none"), lambda: Compiled(jnp.zeros_like), *self._move([value], [target]))
-        return self._call((watch, "sum"), lambda: Compiled(total), self._move(terms, [target] * len(terms)))
+            return self._call((watch, key_of(blob), "none"), lambda: Compiled(jnp.zeros_like), *self._move([value], [target]))
+        return self._call((watch, key_of(blob), "sum"), lambda: Compiled(total), self._move(terms, [target] * len(terms)))
 
     def _scale(self, stored: State) -> Any:
         graph = self.plan.graph
@@ -560,10 +567,24 @@ class Staged:
 
     def _loss_count(self) -> int:
         loss = self.plan.losses[0]
+        if self.plan.devices:
+            self._check_alike()
         segment = next(s for s in self.segments if any(key_of(b) == key_of(loss) for b in s.losses))
         like = segment.like.loss_shapes
         shape = next(x.shape for b, x in zip(segment.losses, like, strict=True) if key_of(b) == key_of(loss))
         return loss_count(loss, shape[loss.node in self.plan.mapped :]) * self.plan.runs_of_loss
+
+    def _check_alike(self) -> None:
+        """Gradients of the devices are added, each of its own mean: the losses must have one size."""
+        shapes = [(b, x.shape) for s in self.segments for b, x in zip(s.losses, s.like.loss_shapes, strict=True)]
+        sizes = {shape for _, shape in shapes}
+        if len(sizes) > 1:
+            loss = shapes[0][0]
+            raise ViewError(
+                f"the devices' losses of job {self.plan.graph.name!r} differ in shape: {', '.join(map(str, sizes))}\n"
+                f"  the loss   {loss.op_name}   made at {loss.source}   {loss.source.text}\n"
+                f"  try        flow.math.reduce_mean(loss), or batches of one size on all devices"
+            )
 
     def _prepared(self, group: Group, variables: State, raw: Any, known: Numbers) -> State:
         return prepare(group.variables, {name: total(terms) if terms else None for name, terms in raw.items()}, variables, known)

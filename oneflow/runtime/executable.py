@@ -101,7 +101,7 @@ class Executable:
         with build_lock:
             if self._function is not None:
                 return
-            given = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), tuple(feeds))
+            given = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), self._flat(feeds))
             arguments = tuple(map(self._struct, self._written)), tuple(map(self._struct, self._read)), given
             if self.is_staged:
                 assert self._meshes is not None
@@ -166,6 +166,8 @@ class Executable:
 
         ``merge`` puts what the step did not compute into its outputs.
         """
+        if self.plan.devices:
+            feeds = self._flat(feeds)
         if not self._warm:
             return self._first_launch(feeds, delivery, merge)
         if self.is_staged or self._together:
@@ -239,6 +241,12 @@ class Executable:
         except BaseException:
             processes.returned()
             raise
+
+    def _flat(self, feeds: Sequence[Any]) -> tuple[Any, ...]:
+        """The feeds, one for each that the plan has: those of devices one by one where their shapes differ."""
+        if not self.plan.devices:
+            return tuple(feeds)
+        return tuple(piece for feed in feeds for piece in (feed if isinstance(feed, tuple) else (feed,)))
 
     def run(self, feeds: Sequence[Any]) -> Any:
         """One step: (new state, fetched, watched, token). Called with the store's lock held."""

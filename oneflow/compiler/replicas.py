@@ -1,0 +1,130 @@
+"""The mirrored view where the devices' tensors differ in shape: a copy of each node for each device, on that device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from .._jax import jnp, lax
+from ..dist import Placement
+from ..errors import ViewError
+from ..graph.graph import OP_INPUT, OP_TO_CONSISTENT, OP_TO_MIRRORED, OP_VARIABLE
+from ..graph.node import Blob, Node
+from ..graph.op import OpDef
+from .analysis import gradient_path
+from .program import Plan
+
+
+def _piece(x: Any, *, index: int, n: int) -> Any:
+    size = x.shape[0] // n
+    return lax.slice_in_dim(x, index * size, (index + 1) * size)
+
+
+_PIECE = OpDef("device_piece", _piece)
+_COPY = OpDef("device_copy", lambda x: x)
+_OWN = OpDef("device_value", lambda x, *, index: lax.index_in_dim(x, index, keepdims=False))
+_JOIN = OpDef("join_devices", lambda *pieces: jnp.concatenate(pieces))
+_STACK = OpDef("stack_devices", lambda *values: jnp.stack(values))
+
+
+def per_device(plan: Plan) -> Plan:
+    """The same job with mirrored nodes written out, one copy a device. What it gives of them are tuples, one a device.
+
+    Raises:
+      ViewError: a mirrored part of the job is repeated within a call.
+    """
+    devices: dict[Node, tuple[Node, ...]] = {}  # copies of mirrored nodes
+    others: dict[Node, Node] = {}  # what stands for the other nodes
+    order: list[Node] = []
+    for node in plan.order:
+        if node.is_mirrored:
+            if node.run:
+                raise ViewError(
+                    f"{node.op.name} {node.name!r} is repeated within a call, and its devices' tensors differ in shape\n"
+                    f"  your line  {node.source}   {node.source.text}\n"
+                    f"  try        tensors of one shape on all devices"
+                )
+            n = node.scope.placement.parallel_num
+            devices[node] = tuple(_on_device(plan, node, i, devices, others, order) for i in range(n))
+        else:
+            order.append(_elsewhere(node, devices, others))
+            others[node] = order[-1]
+    each = _Each(devices, others)
+    losses = tuple(c for loss in plan.losses for c in each(loss))
+    assigns = {}
+    for name, blob in plan.assigns.items():
+        assigns[name] = each(blob)[0]
+        if name in plan.replicated:
+            like = plan.graph.variables[name]
+            assert like.placement is not None and like.blob is not None
+            stack = _made(like.blob.node, _STACK, {}, each(blob), [(like.shape, blob)], like.placement)
+            order.append(stack)
+            assigns[name] = stack.outputs[0]
+    own = {node for node in order if node.op is OP_VARIABLE and node.attrs["variable"] in plan.replicated}
+    sources = {v.blob.node for v in plan.trained if v.blob is not None}
+    sources |= {c.node for w in plan.watches if w.diff for c in each(w.blob)}
+    path = gradient_path(order, losses, sources) if plan.graph.train else set()
+    return replace(
+        plan, order=tuple(order), path=frozenset(path), losses=losses, assigns=assigns, devices=devices,
+        fetches=plan.fetches, roots=(*(c for b in plan.roots for c in each(b)), *assigns.values()),
+        feeds=tuple(c for b in plan.feeds for c in each(b)),
+        mapped=frozenset({*own, *(b.node for b in assigns.values() if b.node.op is _STACK)}),
+    )  # fmt: skip
+
+
+class _Each:
+    def __init__(self, devices: Mapping[Node, tuple[Node, ...]], others: Mapping[Node, Node]):
+        self._devices, self._others = devices, others
+
+    def __call__(self, blob: Blob) -> tuple[Blob, ...]:
+        nodes = self._devices.get(blob.node) or (self._others.get(blob.node, blob.node),)
+        return tuple(node.outputs[blob.index].with_distribute(blob.distribute) for node in nodes)
+
+
+def _on_device(
+    plan: Plan, node: Node, index: int, devices: Mapping[Node, Any], others: Mapping[Node, Node], order: list[Node]
+) -> Node:
+    placement = node.scope.placement
+    one = Placement(placement.tag, (placement.devices[index],))
+    outputs = [(b.shape, b) for b in node.outputs]
+    if node.op is OP_TO_MIRRORED:
+        blob = node.inputs[0]
+        source = others[blob.node].outputs[blob.index]
+        if node.attrs["pieces"]:
+            made = _made(node, _PIECE, {"index": index, "n": placement.parallel_num}, (source,), outputs, one)
+        elif blob.node.op is OP_VARIABLE and blob.node.attrs["variable"] in plan.replicated:
+            made = _made(node, _OWN, {"index": index}, (source,), outputs, one)
+        else:
+            made = _made(node, _COPY, {}, (source,), outputs, one)
+    else:
+        inputs = tuple(devices[b.node][index].outputs[b.index] for b in node.inputs)
+        made = _made(node, node.op, node.attrs, inputs, outputs, one)
+        made.run = (index,) if node.op.random else ()
+    order.append(made)
+    return made
+
+
+def _elsewhere(node: Node, devices: Mapping[Node, tuple[Node, ...]], others: Mapping[Node, Node]) -> Node:
+    if node.op in (OP_VARIABLE, OP_INPUT):
+        return node
+    if node.op is OP_TO_CONSISTENT:
+        inputs = tuple(c.outputs[node.inputs[0].index] for c in devices[node.inputs[0].node])
+        return _made(node, _JOIN, {}, inputs, [(b.shape, b) for b in node.outputs], node.scope.placement)
+    inputs = tuple(others[b.node].outputs[b.index].with_distribute(b.distribute) for b in node.inputs)
+    if all(b.node is old.node for b, old in zip(inputs, node.inputs, strict=True)):
+        return node
+    return _made(node, node.op, node.attrs, inputs, [(b.shape, b) for b in node.outputs], node.scope.placement)
+
+
+def _made(
+    node: Node, op: OpDef, attrs: Any, inputs: Iterable[Blob], outputs: list[tuple[tuple[int, ...], Blob]], placement: Placement
+) -> Node:
+    scope = node.scope.replaced(placement=placement, view="consistent")
+    copy = Node(node.graph, op, node.name, tuple(inputs), attrs, scope, node.source, compute=node.compute, run=node.run)
+    copy.outputs = tuple(
+        Blob(copy, i, shape, b.dtype, suffix=b.blob_name, batch_axis=b.batch_axis if b.batch_axis >= 0 else None,
+             is_dynamic=b.is_dynamic, extent=b.extent)
+        for i, (shape, b) in enumerate(outputs)
+    )  # fmt: skip
+    return copy

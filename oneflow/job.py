@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from . import typing as tp
+from ._jax import jax
 from ._parameters import spell
 from ._refuse import refuse
 from ._source import Source, caller, of_function
@@ -32,6 +33,7 @@ from .layers.quantization import AwareTraining
 from .local import LocalTensor, LocalTensorList, pieces, up_to
 from .ops.time_axis import unpack
 from .optimizer.dict_config import optimizer_from_config
+from .placement_report import PlacementReport, report
 from .runtime import devices, processes
 from .runtime.dispatch import dispatcher
 from .runtime.executable import Executable, build_lock, to_numpy
@@ -304,6 +306,28 @@ class JobFunction:
         without = self._plan.without_native
         return summarize(graph, self.build_report(), lambda node: describe(node, without))
 
+    def plan(self) -> PlacementReport:
+        """Where each op and variable lies, in which layout, its bytes on each device, and what is sent; print it.
+
+        The job is compiled where that has not happened (and, on several devices, once more to look inside); no variable
+        needs a value and nothing is run, so that this also works for models too large for the machine at hand. Inputs of
+        varying size count with their largest.
+
+        Raises: what building the job raises.
+        Example: >>> print(job.plan())
+        """
+        self._session.start()
+        self.build()
+        assert self._plan is not None
+        with build_lock:
+            executable = next(reversed(self._executables.values()), None)
+            if executable is None:
+                executable = Executable(self._plan, self._session.store, self._session.random_cell(self.name))
+                executable.compile_only(tuple(map(_struct_of_feed, self._plan.feeds)))
+                if not any(blob.is_dynamic for blob in self._plan.feeds):
+                    self._executables[None] = executable
+        return report(executable)
+
     def build_report(self) -> list[str]:
         """How long building took and what the executables need, a line each."""
         lines = [f"traced in {self._build_seconds * 1e3:.1f} ms"]
@@ -336,6 +360,12 @@ class JobFunction:
 def _differ(plan: Plan, feeds: Sequence[Any]) -> bool:
     """Whether devices were fed with tensors of different shapes."""
     return any(isinstance(feed, tuple) and blob.is_mirrored for blob, feed in zip(plan.feeds, feeds, strict=True))
+
+
+def _struct_of_feed(blob: Blob) -> Any:
+    """Shape and dtype of what is fed for a Blob."""
+    shape = (blob.parallel_size, *blob.shape) if blob.is_mirrored else blob.shape
+    return jax.ShapeDtypeStruct(shape, blob.dtype.numpy_dtype)
 
 
 def _placeholder(graph: Graph, label: str, definition: tp.InputDef) -> Blob:

@@ -21,7 +21,7 @@ RANKS = [
     {"layers", "optimizer"},
     {"compiler"},
     {"runtime"},
-    {"checkpoint", "summaries"},
+    {"checkpoint", "summaries", "placement_report"},
     {"job"},
 ]
 PARTS = dict.fromkeys(["_inputs", "_parameters", "_returns"], "typing")  # files that are one room with another

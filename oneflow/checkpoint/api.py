@@ -16,7 +16,7 @@ from .. import dist
 from .._dtype import dtype as Dtype
 from .._refuse import closest
 from .._source import is_library
-from ..dist import Distribute
+from ..compiler.layout import Storage
 from ..errors import (
     ArgumentError,
     CheckpointError,
@@ -76,8 +76,7 @@ class VariableHandle:
 
     @property
     def split_axis(self) -> int:
-        request = self._variable.distribute
-        axis = request.axis if isinstance(request, Distribute) else None
+        axis = self._storage.layout.splits[0]
         return INVALID_AXIS if axis is None else axis
 
     @property
@@ -90,9 +89,24 @@ class VariableHandle:
 
     @property
     def parallel_conf(self) -> dist.Placement:
-        """Where it lives. State that no op of a job reads, such as a step counter, is said to be at ``cpu 0:0``."""
-        blob = self._variable.blob
-        return dist.parse_placement("cpu", "0:0") if blob is None else blob.parallel_conf
+        """Where it lives."""
+        return self._storage.layout.placement
+
+    @property
+    def devices(self) -> list[str]:
+        """The devices that have it or a piece of it, as "machine:device"."""
+        return [f"{machine}:{device}" for machine, device in self.parallel_conf.devices]
+
+    @property
+    def bytes_per_device(self) -> int:
+        """What it costs each of them."""
+        return self._storage.elements_a_device * self.dtype.bytes
+
+    @property
+    def _storage(self) -> Storage:
+        storage = self._session.store.cells[self.name].storage
+        assert storage is not None
+        return storage
 
     def numpy(self, rank: int | None = None) -> np.ndarray:
         """The current value, after everything submitted, as a fresh array.

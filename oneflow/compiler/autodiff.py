@@ -210,6 +210,8 @@ def forward(
         else:
             outputs = evaluate(node, values, draws)
         values[node] = outputs
+        if values.lowering.look is not None:
+            values.lowering.look(node, outputs)
     return steps, pullbacks
 
 

@@ -89,14 +89,14 @@ def _handle(node: Node, like: Blob) -> Blob:
 
 def _copy(node: Node, index: Index, made: Mapping[tuple[Node, Index], Node]) -> Node:
     attrs = node.attrs
-    if node.op.name in CLOSES:
-        count = attrs[CLOSES[node.op.name]]
+    count = attrs[CLOSES[node.op.name]] if node.op.name in CLOSES else 1
+    if count > 1:
         inner = node.inputs[0].node.repetition
         if len(inner) == len(node.repetition):  # the rest of the repetition goes on
             indices = [(*index[:-1], index[-1] * count + i) for i in range(count)]
         else:
             indices = [(*index, i) for i in range(count)]
-        inputs = tuple(_handle(made[node.inputs[0].node, i], node.inputs[0]) for i in (indices if count > 1 else [index]))
+        inputs = tuple(_handle(made[node.inputs[0].node, i], node.inputs[0]) for i in indices)
     else:
         inputs = tuple(_handle(made[b.node, index[: len(b.node.repetition)]], b) for b in node.inputs)
         if node.op.name == "unpack" and attrs["unpack_num"] > 1:

@@ -83,6 +83,16 @@ def is_flat(placement: Placement, shape: Sequence[int]) -> bool:
     return placement.parallel_num == 1 and len(shape) > 2 and shape[-1] < _SHORT
 
 
+def layout_of(sharding: Any, placement: Placement) -> Layout:
+    """The layout that a NamedSharding over a placement's mesh means."""
+    splits: list[int | None] = [None] * len(placement.hierarchy)
+    for axis, names in enumerate(getattr(sharding, "spec", ())):
+        for name in names if isinstance(names, tuple) else (names,):
+            if name is not None and name in mesh_axes(placement):
+                splits[mesh_axes(placement).index(name)] = axis
+    return Layout(placement, tuple(splits))
+
+
 @dataclass(frozen=True, slots=True)
 class Storage:
     """How a variable is kept: JAX stores even pieces alone, so uneven ones are padded; ``replicas`` have values of their own.

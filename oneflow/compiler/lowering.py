@@ -63,6 +63,7 @@ class Lowering:
         self._meshes = meshes
         self._mapped = mapped
         self._without_native = without_native
+        self.look: Callable[[Node, tuple[Any, ...]], None] | None = None  # is shown every node's outputs as they are traced
 
     def is_mapped(self, blob: Blob) -> bool:
         """Whether the value has a leading axis of devices."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from .._jax import jax, jnp
 from ..dist import Placement
-from ..graph.graph import OP_INPUT, OP_VARIABLE, Graph, Variable, Watch
+from ..graph.graph import OP_INPUT, OP_TO_MIRRORED, OP_VARIABLE, Graph, Variable, Watch
 from ..graph.node import Blob, Node
 from . import channels_last, native, precision
 from .analysis import ancestors, gradient_path, trained_variables
@@ -166,6 +166,21 @@ def plan(graph: Graph, fetches: Sequence[Blob], *, native_ops: bool = True) -> P
     )  # fmt: skip
 
 
+def with_own_values(plan: Plan, storages: Mapping[str, Storage]) -> Plan:
+    """The plan of a job whose mirrored parts read variables of which other jobs gave each device its own value."""
+    readers: dict[str, list[Node]] = {name: [] for name, s in storages.items() if s.replicas and name not in plan.replicated}
+    for node in plan.order if readers else ():
+        for blob in node.inputs:
+            name = blob.node.attrs.get("variable") if blob.node.op is OP_VARIABLE else None
+            if name in readers:
+                readers[name].append(node)
+    own = {name for name, nodes in readers.items() if nodes and all(n.op is OP_TO_MIRRORED for n in nodes)}
+    if not own:
+        return plan
+    replicated = plan.replicated | own
+    return replace(plan, replicated=replicated, mapped=mapped_nodes(plan.order, replicated))
+
+
 def _step_inputs(graph: Graph, host: Hosting, order: Sequence[Node], roots: Sequence[Blob]) -> list[Blob]:
     """The job's inputs, without those that the host stage alone reads."""
     read = {b.node for node in order for b in node.inputs} | {b.node for b in roots}
@@ -204,9 +219,9 @@ def feed_shardings(plan: Plan, meshes: Meshes) -> tuple[Any, ...]:
     return tuple(map(of_feed, plan.feeds))
 
 
-def single(plan: Plan, storages: Mapping[str, Storage], meshes: Meshes | None) -> Any:
+def single(plan: Plan, storages: Mapping[str, Storage], meshes: Meshes | None, look: Any = None) -> Any:
     """The whole job as one function under ``jax.jit``, its state donated; ``meshes`` is None for JAX's default device."""
-    step = _make_step(plan, storages, meshes)
+    step = _make_step(plan, storages, meshes, look)
     donated = (0,) if plan.written and not plan.careful else ()
     if meshes is None:
         return jax.jit(step, donate_argnums=donated)
@@ -228,11 +243,12 @@ def single(plan: Plan, storages: Mapping[str, Storage], meshes: Meshes | None) -
     )
 
 
-def _make_step(plan: Plan, storages: Mapping[str, Storage], meshes: Meshes | None) -> Step:
+def _make_step(plan: Plan, storages: Mapping[str, Storage], meshes: Meshes | None, look: Any) -> Step:
     graph = plan.graph
     variable_nodes = [node for node in plan.order if node.op is OP_VARIABLE]
     watched_nodes = {w.blob.node for w in plan.watches if w.diff}
     lowering = Lowering(meshes, plan.mapped, plan.without_native)
+    lowering.look = look
 
     def step(state_arrays: Sequence[Any], read_arrays: Sequence[Any], feeds: Sequence[Any]) -> Any:
         stored = {**dict(zip(plan.written, state_arrays, strict=True)), **dict(zip(plan.read, read_arrays, strict=True))}

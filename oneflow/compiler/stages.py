@@ -164,12 +164,13 @@ class Staged:
     A call gives (new state, fetched values, watched values, token), as the function of a job on one place does.
     """
 
-    def __init__(self, plan: Plan, storages: Mapping[str, Storage], meshes: Meshes):
+    def __init__(self, plan: Plan, storages: Mapping[str, Storage], meshes: Meshes, look: Any = None):
         self.plan = plan
         self.segments = segments_of(plan, meshes)
         self._storages = storages
         self._meshes = meshes
         self._lowering = Lowering(meshes, frozenset() if plan.devices else plan.mapped, plan.without_native)
+        self._lowering.look = look
         self._homes = {name: meshes.devices(s.layout.placement) for name, s in storages.items()}
         outer = plan.graph.scope.placement
         self._outer = meshes.sharding(outer, ())
@@ -196,6 +197,30 @@ class Staged:
         attrs = [(node.name, node.op, node.run == ()) for node in segment.nodes]
         blobs = (segment.imports, segment.exports, segment.losses, segment.diffs)
         return segment.place, tuple(attrs), readers, tuple(tuple(map(said, b)) for b in blobs), segment.is_end
+
+    def names_of(self, segment: Segment) -> list[str]:
+        """The names of the functions that a segment was compiled to."""
+        return [f.name for (what, f) in self._compiled.items() if isinstance(what, tuple) and what[0] is segment.like]
+
+    def transfers(self) -> list[tuple[Blob, Placement, Placement, bool]]:
+        """What goes from place to place in a call: the Blob, from where, to where, and whether it is its gradient."""
+        made_in = {key_of(b): s for s in self.segments for b in s.exports}
+        found: list[tuple[Blob, Placement, Placement, bool]] = []
+        for segment in self.segments:
+            for blob in segment.imports:
+                source = made_in.get(key_of(blob))
+                if source is not None:
+                    where, place = source.placement, source.place
+                elif blob.node.op is OP_VARIABLE:
+                    where = self._storages[blob.node.attrs["variable"]].layout.placement
+                    place = self._meshes.devices(where)
+                else:
+                    continue
+                if place != segment.place:
+                    found.append((blob, where, segment.placement, False))
+                    if blob.node in self.plan.path and segment.on_path:
+                        found.append((blob, segment.placement, where, True))
+        return found
 
     @property
     def functions(self) -> list[Compiled]:
@@ -453,7 +478,8 @@ class Staged:
         return [self._sharding(b, segment.placement) for b in segment.exports]
 
     def _named(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        function.__name__ = function.__qualname__ = f"job_{self.plan.graph.name}_{function.__name__}"
+        number = len(self._compiled)
+        function.__name__ = function.__qualname__ = f"job_{self.plan.graph.name}_{function.__name__}_{number}"
         return function
 
     def _coming(self, segment: Segment, arrived: Mapping[Key, list[Any]]) -> list[tuple[Any, ...]]:

@@ -63,16 +63,21 @@ def dense(
         )
     if split and inputs.ndim != 2:
         fail(ArgumentError, what, f"model_distribute=split(0) needs inputs of rank 2, got {inputs.ndim}", (inputs,))
+
+    def by_units(y: Blob) -> Blob:
+        return y.with_distribute(dist.split(1)) if split else y
+
     with namespace(name):
         weight = get_variable(
             "weight", (size, inputs.shape[-1]), inputs.dtype, chosen(kernel_initializer, initializers.zeros_initializer()),
             kernel_regularizer, trainable, "weight", distribute=model_distribute, reuse=False,
         )  # fmt: skip
-        y = matmul(inputs, weight, transpose_b=True, name="matmul")
+        x = inputs.with_distribute(dist.broadcast()) if split else inputs
+        y = by_units(matmul(x, weight, transpose_b=True, name="matmul"))
         if use_bias:
             bias = get_variable(
                 "bias", (size,), inputs.dtype, chosen(bias_initializer, initializers.zeros_initializer()),
                 bias_regularizer, trainable, "bias", distribute=model_distribute, reuse=False,
             )  # fmt: skip
-            y = bias_add(y, bias, "NC" if y.ndim == 2 else "NWC", name="bias_add")
+            y = by_units(bias_add(y, bias, "NC" if y.ndim == 2 else "NWC", name="bias_add"))
     return activated(y, activation, name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -13,11 +13,13 @@ from typing import Any
 import numpy as np
 
 from .._jax import jax
-from ..compiler.program import RANDOM_STATE, Plan, feed_shardings, single
+from ..compiler.layout import Layout, Storage, layout_of
+from ..compiler.program import RANDOM_STATE, Plan, feed_shardings, single, with_own_values
 from ..compiler.stages import Staged
 from ..errors import CustomOpError, ExecutionError
 from ..graph import callback
 from ..graph.graph import Graph
+from ..graph.node import Node
 from . import compilation_cache, processes
 from .dispatch import MAX_WINDOW, dispatcher
 from .mesh import DeviceMeshes
@@ -39,13 +41,13 @@ class Statistics:
     compile_seconds: float = 0.0
     temporary_bytes: int | None = None
     code_bytes: int | None = None
+    largest_temporary_bytes: int | None = None
 
 
 class Executable:
     """One job, compiled for one set of feed shapes."""
 
     def __init__(self, plan: Plan, store: Store, random_cell: Cell):
-        self.plan = plan
         self.statistics = Statistics()
         self._store = store
         self._written = [random_cell if name == RANDOM_STATE else store.cells[name] for name in plan.written]
@@ -53,9 +55,11 @@ class Executable:
         self._x64 = plan.x64
         self._function: Any = None
         self.compiled: list[tuple[str, Any]] = []  # name and ``jax.stages.Compiled``
+        self._feeds_given: Any = ()  # shapes and dtypes it was compiled for
         self._warm = False
         cells = [*self._written, *self._read]
         self._storages = {c.variable.name: c.storage for c in cells if c.variable is not None and c.storage is not None}
+        self.plan = plan = with_own_values(plan, self._storages)
         self._meshes: DeviceMeshes | None = store.meshes
         places = [node.scope.placement for node in plan.compute] or [plan.graph.scope.placement]
         places += [storage.layout.placement for storage in self._storages.values()]
@@ -78,12 +82,16 @@ class Executable:
         Raises what an initializer, the trace or the compiler raises, and changes nothing then.
         """
         with build_lock:
+            if self._warm:
+                return
+            cells = [*self._written, *self._read]
+            if any(cell.value is None for cell in cells):
+                with self._store.lock:
+                    self._store.roll_forward()
+                    self._store.materialize(cells)
             if self._function is None:
                 if self._together:
                     processes.check_same(self._label, self._lines(feeds))
-                with self._store.lock:
-                    self._store.roll_forward()
-                    self._store.materialize([*self._written, *self._read])
                 with processes.busy(f"compiling {self._label}"):
                     self.compile_only(feeds)
 
@@ -101,8 +109,8 @@ class Executable:
         with build_lock:
             if self._function is not None:
                 return
-            given = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), self._flat(feeds))
-            arguments = tuple(map(self._struct, self._written)), tuple(map(self._struct, self._read)), given
+            self._feeds_given = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), self._flat(feeds))
+            arguments = self._arguments(self._feeds_given)
             if self.is_staged:
                 assert self._meshes is not None
                 staged = Staged(self.plan, self._storages, self._meshes)
@@ -121,6 +129,42 @@ class Executable:
                 self.statistics.trace_seconds = time.perf_counter() - start
                 self.compiled = [("step", self._compiled(traced))]
             self._function = function
+
+    @property
+    def function(self) -> Any:
+        """What runs the step; None before it was compiled."""
+        return self._function
+
+    @property
+    def storages(self) -> Mapping[str, Storage]:
+        """Where the job's variables are kept, by name."""
+        return self._storages
+
+    def layouts(self) -> dict[tuple[Node, int], Layout]:
+        """The layouts that XLA has chosen for the values of nodes, on several devices. Compiles the job once more."""
+        if self._meshes is None or all(node.scope.placement.parallel_num == 1 for node in self.plan.compute):
+            return {}
+        found: dict[tuple[Node, int], Layout] = {}
+
+        def look(node: Node, outputs: tuple[Any, ...]) -> None:
+            if node.scope.placement.parallel_num > 1 and node not in self.plan.mapped:
+                for i, array in enumerate(outputs):
+
+                    def note(sharding: Any, key: tuple[Node, int] = (node, i)) -> None:
+                        found[key] = layout_of(sharding, key[0].scope.placement)
+
+                    jax.debug.inspect_array_sharding(array, callback=note)
+
+        arguments = self._arguments(self._feeds_given)
+        with build_lock, jax.enable_x64(True):
+            if self.is_staged:
+                Staged(self.plan, self._storages, self._meshes, look).build(*arguments, lambda traced: traced.lower().compile())
+            else:
+                single(self.plan, self._storages, self._meshes, look).trace(*arguments).lower().compile()
+        return found
+
+    def _arguments(self, feeds: Any) -> tuple[Any, Any, Any]:
+        return tuple(map(self._struct, self._written)), tuple(map(self._struct, self._read)), feeds
 
     def _compiled(self, traced: Any) -> Any:
         start = time.perf_counter()
@@ -156,6 +200,9 @@ class Executable:
             size = getattr(memory, found, None)
             if size is not None:
                 setattr(self.statistics, name, (getattr(self.statistics, name) or 0) + size)
+        size = getattr(memory, "temp_size_in_bytes", None)
+        if size is not None:
+            self.statistics.largest_temporary_bytes = max(self.statistics.largest_temporary_bytes or 0, size)
 
     @staticmethod
     def _values(cells: list[Cell]) -> tuple[Any, ...]:

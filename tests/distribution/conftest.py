@@ -6,10 +6,14 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+import oneflow as flow
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 
 @pytest.fixture
@@ -25,3 +29,10 @@ def program(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
         )  # fmt: skip
 
     return run
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_device_afterwards() -> Iterator[None]:
+    """Other tests expect a session of one device."""
+    yield
+    flow.clear_default_session()

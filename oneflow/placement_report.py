@@ -1,0 +1,244 @@
+"""What a job's placement costs: where each op and variable lies, in which layout, and what has to be sent."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from .compiler.layout import Layout
+from .compiler.stages import Staged
+from .graph.graph import OP_INPUT, OP_VARIABLE
+from .graph.node import Node
+from .runtime.executable import Executable
+
+_SIZES = {"pred": 1, "s8": 1, "u8": 1, "f16": 2, "bf16": 2, "s32": 4, "u32": 4, "f32": 4, "s64": 8, "u64": 8, "f64": 8}
+_COLLECTIVE = re.compile(
+    r" = (?P<shape>.*?) (?P<kind>all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute|collective-broadcast)"
+    r"(?:-start)?\("
+)
+_ARRAY = re.compile(r"(\w+)\[([\d,]*)\]")
+
+
+@dataclass(frozen=True, slots=True)
+class OpRow:
+    """An op's output: ``layout`` as "B" or "S(axis)", one entry for each axis of the placement's arrangement."""
+
+    name: str
+    op: str
+    output: str
+    placement: str
+    layout: str
+    bytes_per_device: int
+    stage: int
+
+
+@dataclass(frozen=True, slots=True)
+class VariableRow:
+    """A variable (or optimizer state) as it is kept between calls."""
+
+    name: str
+    output: str
+    placement: str
+    layout: str
+    bytes_per_device: int
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveRow:
+    """A collective that XLA inserted; ``bytes`` is the result on each device. ``op`` is the op that it serves, "" if unknown."""
+
+    kind: str
+    devices: int
+    bytes: int
+    count: int
+    op: str
+    stage: int
+
+
+@dataclass(frozen=True, slots=True)
+class TransferRow:
+    """A value that goes from one placement to another in each call; ``backward`` for its gradient."""
+
+    name: str
+    source: str
+    target: str
+    bytes: int
+    backward: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementReport:
+    """What ``job.plan()`` gives: print it, or read its rows.
+
+    Attributes:
+      ops, variables, collectives, transfers: the rows.
+      state_bytes: kept between calls, for each device as "machine:device"; ``working_bytes`` the most that one compiled
+        function needs besides, on each of its devices, where the backend can tell.
+    """
+
+    title: str
+    ops: tuple[OpRow, ...]
+    variables: tuple[VariableRow, ...]
+    collectives: tuple[CollectiveRow, ...]
+    transfers: tuple[TransferRow, ...]
+    state_bytes: Mapping[str, int]
+    working_bytes: int
+
+    def __str__(self) -> str:
+        ops = [(r.name, r.op, r.output, r.placement, r.layout, _size(r.bytes_per_device)) for r in self.ops]
+        variables = [(r.name, r.output, r.placement, r.layout, _size(r.bytes_per_device)) for r in self.variables]
+        collectives = [(r.kind, str(r.devices), _size(r.bytes), str(r.count), r.op) for r in self.collectives]
+        transfers = [(r.name + (" (gradient)" if r.backward else ""), r.source, r.target, _size(r.bytes)) for r in self.transfers]
+        parts = [
+            self.title,
+            _table("ops", ("name", "op", "output", "placement", "layout", "bytes a device"), ops),
+            _table("variables", ("name", "shape", "placement", "layout", "bytes a device"), variables),
+            _table("collectives a call", ("kind", "devices", "bytes", "times", "for"), collectives),
+            _table("transfers a call", ("value", "from", "to", "bytes"), transfers),
+            "state a device: " + (", ".join(f"{d} {_size(b)}" for d, b in self.state_bytes.items()) or "none"),
+            f"working memory: {_size(self.working_bytes)} a device",
+            f"sent a call: {_size(self.sent_bytes)}",
+        ]
+        return "\n".join(part for part in parts if part)
+
+    __repr__ = __str__
+
+    @property
+    def sent_bytes(self) -> int:
+        """What collectives and transfers move in each call, results counted once a device."""
+        return sum(r.bytes * r.count * r.devices for r in self.collectives) + sum(r.bytes for r in self.transfers)
+
+    def draw(self) -> str:
+        """The stages as boxes with their ops, variables and what goes between them."""
+        lines: list[str] = [self.title]
+        stages = sorted({r.stage for r in self.ops})
+        for stage in stages:
+            rows = [r for r in self.ops if r.stage == stage]
+            where = rows[0].placement
+            inside = [f"{r.name}  {r.output} {r.layout}" for r in rows]
+            inside += [f"~ {r.count} x {r.kind} of {_size(r.bytes)}" for r in self.collectives if r.stage == stage]
+            width = max(len(text) for text in [where, *inside]) + 2
+            lines += [f"┌─ {where} " + "─" * (width - len(where) - 2) + "┐"]
+            lines += [f"│ {text.ljust(width - 1)}│" for text in inside]
+            lines += ["└" + "─" * (width + 1) + "┘"]
+            for r in self.transfers:
+                if not r.backward and r.source == where and stage != stages[-1]:
+                    lines.append(f"   │ {r.name}  {_size(r.bytes)} → {r.target}")
+            if stage != stages[-1]:
+                lines.append("   ▼")
+        return "\n".join(lines)
+
+
+def report(executable: Executable) -> PlacementReport:
+    """Describes a compiled job."""
+    plan = executable.plan
+    graph = plan.graph
+    layouts = executable.layouts()
+    staged = executable.function if isinstance(executable.function, Staged) else None
+    stage_of: dict[Node, int] = {}
+    if staged is not None:
+        for i, segment in enumerate(staged.segments):
+            stage_of.update((node, i) for node in segment.nodes)
+    ops = []
+    for node in plan.order:
+        if node.op in (OP_INPUT, OP_VARIABLE):
+            continue
+        for i, blob in enumerate(node.outputs):
+            layout = layouts.get((node, i)) or Layout.whole(node.scope.placement)
+            mapped = node in plan.mapped
+            elements = prod(blob.shape) if mapped else _elements(blob.shape, layout)
+            word = "one a device" if mapped else str(layout)
+            name = node.name + "".join(f"@{n}" for n in node.run)
+            ops.append(OpRow(name, node.op.name, blob.describe(), str(node.scope.placement), word,
+                             elements * blob.dtype.bytes, stage_of.get(node, 0)))  # fmt: skip
+    variables, state = [], Counter[str]()
+    for name, storage in executable.storages.items():
+        dt = graph.variables[name].dtype
+        size = storage.elements_a_device * dt.bytes
+        word = "one a device" if storage.replicas else str(storage.layout)
+        variables.append(VariableRow(name, graph.variables[name].describe(), str(storage.layout.placement), word, size))
+        for machine, device in storage.layout.placement.devices:
+            state[f"{machine}:{device}"] += size
+    names = {node.name for node in graph.nodes}
+    stage_by_function = _stages_of_functions(staged)
+    found: Counter[tuple[str, int, int, str, int]] = Counter()
+    for function, compiled in executable.compiled:
+        for kind, devices, size, op in collectives(compiled.as_text(), names):
+            found[kind, devices, size, op, stage_by_function.get(function, 0)] += 1
+    rows = tuple(CollectiveRow(k, d, b, n, op, s) for (k, d, b, op, s), n in found.items())
+    places = {str(node.scope.placement) for node in plan.compute} or {str(graph.scope.placement)}
+    kind = "train" if graph.train else "predict"
+    return PlacementReport(
+        f"{kind} job {graph.name!r} on {'; '.join(sorted(places))}", tuple(ops), tuple(variables), rows,
+        tuple(_transfers(staged)) if staged is not None else (), dict(sorted(state.items())),
+        executable.statistics.largest_temporary_bytes or 0,
+    )  # fmt: skip
+
+
+def _elements(shape: Sequence[int], layout: Layout) -> int:
+    return prod(-(-size // layout.pieces(axis)) for axis, size in enumerate(shape))
+
+
+def _stages_of_functions(staged: Staged | None) -> dict[str, int]:
+    if staged is None:
+        return {}
+    return {name: i for i, segment in enumerate(staged.segments) for name in staged.names_of(segment)}
+
+
+def _transfers(staged: Staged) -> Iterable[TransferRow]:
+    for blob, source, target, backward in staged.transfers():
+        size = prod(blob.shape) * blob.dtype.bytes * (blob.parallel_size if blob.node in staged.plan.mapped else 1)
+        yield TransferRow(blob.op_name, str(source), str(target), size, backward)
+
+
+def collectives(text: str, names: set[str]) -> list[tuple[str, int, int, str]]:
+    """The collectives of a compiled program's text: kind, devices that take part, bytes of the result, op."""
+    found = []
+    for line in text.splitlines():
+        match = _COLLECTIVE.search(line)
+        if match is None:
+            continue
+        arrays = _ARRAY.findall(match["shape"])
+        size = sum(_SIZES.get(kind, 4) * prod(int(n) for n in sizes.split(",") if n) for kind, sizes in arrays)
+        named = re.search(r'op_name="([^"]*)"', line)
+        words = re.split(r"[/()]", named[1]) if named else []
+        op = next((w for w in reversed(words) if w in names), "")
+        found.append((match["kind"], _group_size(line), size, op))
+    return found
+
+
+def _group_size(line: str) -> int:
+    mesh = re.search(r"replica_groups=mesh\[([^\]]*)\]\s*\{([^}]*)\}", line)
+    if mesh:
+        sizes = {name: int(n) for name, n in re.findall(r"'(\w+)'=(\d+)", mesh[1])}
+        return prod(sizes.get(name, 1) for name in re.findall(r"'(\w+)'", mesh[2]))
+    tiled = re.search(r"replica_groups=\[(\d+),(\d+)\]", line)
+    if tiled:
+        return int(tiled[2])
+    listed = re.search(r"replica_groups=\{\{([\d,]*)\}", line)
+    if listed:
+        return listed[1].count(",") + 1
+    pairs = re.search(r"source_target_pairs=\{(.*?)\}\}", line)
+    return len({n for n in re.findall(r"\d+", pairs[1])}) if pairs else 1
+
+
+def _size(n: int) -> str:
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if n >= size:
+            return f"{n / size:.2f} {unit}"
+    return f"{n} B"
+
+
+def _table(title: str, header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    if not rows:
+        return f"{title}: none"
+    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
+    lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in [header, *rows]]
+    rule = "─" * max(map(len, lines))
+    return "\n".join([f"{title}", rule, lines[0], rule, *lines[1:], rule])
+
+
+__all__ = ["CollectiveRow", "OpRow", "PlacementReport", "TransferRow", "VariableRow", "collectives", "report"]

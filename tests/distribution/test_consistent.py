@@ -1,0 +1,218 @@
+"""One logical tensor on several devices: results are those of one device, whatever lies where."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from placed_jobs import WIDTH, assert_same, begin, constant, train
+
+import oneflow as flow
+import oneflow.typing as tp
+
+pytestmark = pytest.mark.xdist_group("several devices")
+
+
+def adam() -> flow.optimizer.Optimizer:
+    clipping = flow.optimizer.grad_clipping.by_global_norm(0.05)
+    return flow.optimizer.Adam(constant(0.01), epsilon=1e-2, grad_clipping=clipping)  # small ones make much of rounding
+
+
+def scaled() -> flow.optimizer.Optimizer:
+    return flow.optimizer.SGD(constant(0.1), loss_scale_policy=flow.optimizer.loss_scale.dynamic_loss_scale(increment_period=2))
+
+
+@pytest.mark.parametrize("devices", [2, 8])
+def test_data_parallel_training_is_that_of_one_device(devices):
+    assert_same(train(devices, dropout=0.3, normalize=True), train(1, dropout=0.3, normalize=True))
+
+
+@pytest.mark.parametrize("options", [{"split": True}, {"batch": 10}, {"batch": 10, "split": True}], ids=str)
+def test_split_layers_and_uneven_sizes(options):
+    assert_same(train(4, **options), train(1, **{k: v for k, v in options.items() if k != "split"}))
+
+
+@pytest.mark.parametrize("stages", [("0:0", "0:1"), ("0:0-3", "0:1"), ("0:0-2", "0:1-3")])
+def test_stages_on_other_devices(stages):
+    assert_same(train(4, stages=stages, dropout=0.2, normalize=True), train(1, dropout=0.2, normalize=True))
+
+
+@pytest.mark.parametrize("optimizer", [adam, scaled])
+def test_rules_that_look_at_all_gradients_across_stages(optimizer):
+    assert_same(train(4, stages=("0:0-1", "0:2-3"), optimizer=optimizer), train(1, optimizer=optimizer))
+
+
+@pytest.mark.parametrize("optimizer", [adam, scaled])
+def test_rules_that_look_at_all_gradients(optimizer):
+    assert_same(train(4, optimizer=optimizer, split=True), train(1, optimizer=optimizer))
+
+
+@pytest.mark.parametrize("mode", ["distributed_split", "non_distributed"])
+def test_sharded_optimizer_state(mode):
+    def setting(config: flow.FunctionConfig) -> None:
+        config.optimizer_placement_optimization_mode(mode)
+        config.optimizer_placement_optimization_threshold(1)
+
+    found = train(2, config=setting, optimizer=adam)
+    pieces = {name: v.devices for name, v in flow.get_all_variables().items() if name.startswith("first-weight")}
+    assert {len(devices) for devices in pieces.values()} == ({2} if mode == "distributed_split" else {1})
+    assert_same(found, train(1, optimizer=adam))
+
+
+def test_a_split_variable_and_its_optimizer_state_cost_each_device_a_piece():
+    begin(4)
+
+    @flow.global_function(type="train")
+    def job(x: tp.Numpy.Placeholder((8, 16))) -> tp.Numpy:
+        w = flow.get_variable("w", (32, 16), initializer=flow.ones_initializer(), distribute=flow.distribute.split(0))
+        loss = flow.math.reduce_mean(flow.matmul(x, w, transpose_b=True))
+        flow.optimizer.Adam(constant(0.1)).minimize(loss)
+        return loss
+
+    job(np.ones((8, 16), np.float32))
+    variables = flow.get_all_variables()
+    for name in ("w", "w-m", "w-v"):
+        assert variables[name].bytes_per_device == 32 * 16 * 4 // 4
+        assert [str(d) for d in variables[name].devices] == ["0:0", "0:1", "0:2", "0:3"]
+    rows = {row.name: row for row in job.plan().variables}
+    assert rows["w"].layout == "S(0)" and rows["w"].bytes_per_device == 512
+
+
+def test_variables_live_where_their_layer_is_placed():
+    train(4, stages=("0:0-1", "0:3"))
+    found = {name: [str(d) for d in v.devices] for name, v in flow.get_all_variables().items()}
+    assert found["first-weight"] == found["first-weight-momentum"] == ["0:0", "0:1"]
+    assert found["second-bias"] == found["second-bias-momentum"] == ["0:3"]
+
+
+def test_embedding_and_cross_entropy_over_split_classes():
+    def run(devices: int, over_classes: bool):
+        begin(devices)
+        split = flow.distribute.split
+
+        @flow.global_function(type="train")
+        def job(ids: tp.Numpy.Placeholder((8, 3), dtype=flow.int32), y: tp.Numpy.Placeholder((8,), dtype=flow.int32)) -> tp.Numpy:
+            start = flow.random_normal_initializer(stddev=0.5)
+            table = flow.get_variable("table", (12, 8), initializer=start, distribute=split(0))
+            h = flow.math.reduce_mean(flow.gather(table, ids), axis=[1])
+            w = flow.get_variable("w", (8, 8), initializer=start, distribute=split(0))
+            logits = flow.matmul(h, w, transpose_b=True)
+            if over_classes:
+                logits = logits.with_distribute(split(1))
+            loss = flow.nn.sparse_softmax_cross_entropy_with_logits(y, logits)
+            flow.optimizer.SGD(constant(0.5), momentum=0).minimize(loss)
+            return loss
+
+        rng = np.random.default_rng(1)
+        losses = [job(rng.integers(0, 12, (8, 3)).astype("i"), rng.integers(0, 8, 8).astype("i")) for _ in range(3)]
+        return np.stack(losses), {n: v.numpy() for n, v in flow.get_all_variables().items()}
+
+    expected = run(1, False)
+    for over_classes in (False, True):
+        losses, variables = run(4, over_classes)
+        np.testing.assert_allclose(losses, expected[0], rtol=1e-5)
+        for name, value in expected[1].items():
+            np.testing.assert_allclose(variables[name], value, atol=2e-6, err_msg=name)
+
+
+def test_layouts_on_rows_and_columns():
+    def run(devices: int, hierarchy: tuple[int, int] | None):
+        begin(devices)
+        placement = flow.scope.placement("gpu", "0:0-3" if hierarchy else "0:0", hierarchy)
+
+        @flow.global_function(type="train")
+        def job(x: tp.Numpy.Placeholder((8, 6))) -> tp.Numpy:
+            start = flow.random_normal_initializer(stddev=0.5)
+            with placement:
+                kwargs = {"parallel_distribution": ["B", "S(1)"]} if hierarchy else {}
+                if hierarchy:
+                    x = flow.hierarchical_parallel_cast(x, ["S(0)", "B"])
+                h = flow.matmul(x, flow.get_variable("w", (6, 8), initializer=start, **kwargs))
+                if hierarchy:
+                    h = flow.hierarchical_parallel_cast(h, ["S(0)", "B"], "manual", ["S(0)", "S(1)"])
+                loss = flow.math.reduce_mean(flow.math.square(h), axis=[1])
+            flow.optimizer.SGD(constant(0.1), momentum=0).minimize(loss)
+            return loss
+
+        losses = np.stack([job(np.random.default_rng(i).standard_normal((8, 6)).astype("f")) for i in range(2)])
+        return losses, flow.get_all_variables()["w"]
+
+    expected, one = run(1, None)
+    value = one.numpy()
+    found, w = run(4, (2, 2))
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    np.testing.assert_allclose(w.numpy(), value, atol=1e-6)
+    assert w.bytes_per_device == 6 * 8 * 4 // 2
+
+
+def test_pieces_of_single_devices():
+    begin(3)
+
+    @flow.global_function(type="predict")
+    def job(x: tp.Numpy.Placeholder((7, 2))) -> tuple[tp.Numpy, tp.Numpy, tp.Numpy, tp.Numpy]:
+        pieces = flow.advanced.distribute_split(x)
+        assert [p.shape for p in pieces] == [(3, 2), (2, 2), (2, 2)]
+        assert [p.parallel_conf.device_name() for p in pieces] == [["0:0-0"], ["0:1-1"], ["0:2-2"]]
+        joined = flow.advanced.distribute_concat([flow.math.negative(p) for p in pieces])
+        total = flow.advanced.distribute_add(flow.advanced.distribute_clone(x))
+        (mapped,) = flow.advanced.distribute_map(x, flow.math.square)
+        return joined, total, mapped, pieces[0]
+
+    x = np.arange(14, dtype=np.float32).reshape(7, 2)
+    joined, total, mapped, first = job(x)
+    np.testing.assert_array_equal(joined, -x)
+    np.testing.assert_array_equal(total, 3 * x)
+    np.testing.assert_array_equal(mapped, x**2)
+    np.testing.assert_array_equal(first, x[:3])
+
+
+def test_a_checkpoint_is_loaded_by_other_numbers_of_devices(tmp_path):
+    trained = train(4, split=True)
+    flow.checkpoint.save(str(tmp_path / "model"))
+    begin(2)
+
+    @flow.global_function(type="predict")
+    def job(x: tp.Numpy.Placeholder((8, WIDTH))) -> tp.Numpy:
+        return flow.layers.dense(x, 10, name="first", model_distribute=flow.distribute.split(0))
+
+    flow.load_variables(flow.checkpoint.get(str(tmp_path / "model")), ignore_mismatch=True)
+    x = np.ones((8, WIDTH), np.float32)
+    weight, bias = trained.variables["first-weight"], trained.variables["first-bias"]
+    np.testing.assert_allclose(job(x), x @ weight.T + bias, rtol=1e-5, atol=1e-6)
+
+
+def test_a_job_on_other_devices_reads_the_same_variables():
+    begin(4)
+    start = flow.random_normal_initializer(stddev=0.5)
+
+    @flow.global_function(type="train")
+    def step(x: tp.Numpy.Placeholder((4, 3))) -> tp.Numpy:
+        loss = flow.math.reduce_mean(flow.layers.dense(x, 8, kernel_initializer=start, name="d",
+                                                       model_distribute=flow.distribute.split(0)))  # fmt: skip
+        flow.optimizer.SGD(constant(0.1), momentum=0).minimize(loss)
+        return loss
+
+    @flow.global_function(type="predict")
+    def evaluate(x: tp.Numpy.Placeholder((4, 3))) -> tp.Numpy:
+        with flow.scope.placement("gpu", "0:2"):
+            return flow.layers.dense(x, 8, kernel_initializer=start, name="d")
+
+    x = np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32)
+    step(x)
+    v = {name: value.numpy() for name, value in flow.get_all_variables().items()}
+    np.testing.assert_allclose(evaluate(x), x @ v["d-weight"].T + v["d-bias"], rtol=1e-5, atol=1e-6)
+
+
+def test_many_asynchronous_calls_with_collectives_come_back():
+    begin(4)
+
+    @flow.global_function(type="train")
+    def step(x: tp.Numpy.Placeholder((16, 8))) -> tp.Callback[tp.Numpy]:
+        loss = flow.math.reduce_mean(flow.math.square(flow.layers.dense(x, 8, name="d")), axis=[1])
+        flow.optimizer.SGD(constant(0.01), momentum=0).minimize(loss)
+        return loss
+
+    seen = []
+    for i in range(100):
+        step(np.full((16, 8), i, np.float32))(lambda loss: seen.append(loss.shape))
+    flow.sync_default_session()
+    assert seen == [(16,)] * 100

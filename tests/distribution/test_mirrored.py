@@ -1,0 +1,190 @@
+"""The mirrored view: lists, one tensor a device."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from placed_jobs import begin, constant
+
+import oneflow as flow
+import oneflow.typing as tp
+
+pytestmark = pytest.mark.xdist_group("several devices")
+
+
+def mirrored() -> flow.FunctionConfig:
+    config = flow.FunctionConfig()
+    config.default_logical_view(flow.scope.mirrored_view())
+    return config
+
+
+def train(devices: int, rate: float):
+    begin(devices)
+    batch = 8 // devices
+
+    @flow.global_function(type="train", function_config=mirrored())
+    def step(x: tp.ListNumpy.Placeholder((batch, 5)), y: tp.ListNumpy.Placeholder((batch,), dtype=flow.int32)) -> tp.ListNumpy:
+        start = flow.random_normal_initializer(stddev=0.4)
+        h = flow.layers.dense(x, 6, activation=flow.math.tanh, kernel_initializer=start, name="first")
+        loss = flow.nn.sparse_softmax_cross_entropy_with_logits(
+            y, flow.layers.dense(h, 3, kernel_initializer=start, name="second")
+        )
+        flow.optimizer.SGD(constant(rate), momentum=0).minimize(loss)
+        return loss
+
+    rng = np.random.default_rng(0)
+    losses = []
+    for _ in range(3):
+        x, y = rng.standard_normal((8, 5)).astype("f"), rng.integers(0, 3, 8).astype("i")
+        found = step(np.split(x, devices), np.split(y, devices))
+        assert [piece.shape for piece in found] == [(batch,)] * devices
+        losses.append(np.concatenate(found))
+    return np.stack(losses), {n: v.numpy() for n, v in flow.get_all_variables().items()}
+
+
+@pytest.mark.parametrize("devices", [2, 4])
+def test_gradients_of_the_devices_are_added(devices):
+    expected, variables = train(1, 0.2)
+    losses, found = train(devices, 0.2 / devices)  # each device's gradient is of its own mean
+    np.testing.assert_allclose(losses, expected, rtol=1e-5)
+    for name, value in variables.items():
+        np.testing.assert_allclose(found[name], value, atol=1e-6, err_msg=name)
+
+
+def test_statistics_of_batch_normalization_are_each_devices_own():
+    begin(2)
+
+    @flow.global_function(type="train", function_config=mirrored())
+    def step(x: tp.ListNumpy.Placeholder((4, 3))) -> tp.ListNumpy:
+        y = flow.layers.batch_normalization(x, axis=1, momentum=0.5, name="norm")
+        loss = flow.math.reduce_mean(flow.math.square(y), axis=[1])
+        flow.optimizer.SGD(constant(0.0), momentum=0).minimize(loss)
+        return y
+
+    @flow.global_function(type="predict", function_config=mirrored())
+    def evaluate(x: tp.ListNumpy.Placeholder((4, 3))) -> tp.ListNumpy:
+        return flow.layers.batch_normalization(x, axis=1, training=False, name="norm")
+
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal((4, 3)).astype("f") * scale for scale in (1, 10))
+    out = step([a, b])
+    for x, y in zip((a, b), out, strict=True):
+        np.testing.assert_allclose(y, (x - x.mean(0)) / np.sqrt(x.var(0) + 1e-3), rtol=1e-3, atol=1e-4)
+    moving = flow.get_all_variables()["norm-moving_mean"]
+    np.testing.assert_allclose(moving.numpy(), 0.5 * a.mean(0), rtol=1e-5, atol=1e-6)  # a checkpoint has one device's
+    zeros = np.zeros((4, 3), np.float32)
+    first, second = evaluate([zeros, zeros])
+    assert not np.allclose(first, second)
+
+
+def test_tensors_of_different_shapes():
+    def run(sizes: list[int]):
+        begin(len(sizes))
+        seen = []
+
+        @flow.global_function(type="train", function_config=mirrored())
+        def step(x: tp.ListNumpy.Placeholder((8, 3))) -> tuple[tp.ListNumpy, tp.ListNumpy]:
+            w = flow.get_variable("w", (3, 2), initializer=flow.ones_initializer())
+            h = flow.math.square(flow.matmul(x, w))
+            flow.watch(h, lambda value: seen.append([p.shape for p in value.numpy_list()]))
+            loss = flow.math.reduce_mean(h)
+            flow.optimizer.SGD(constant(0.01), momentum=0).minimize(loss)
+            return h, loss
+
+        xs = [np.random.default_rng(i).standard_normal((n, 3)).astype("f") for i, n in enumerate(sizes)]
+        h, loss = step(xs)
+        flow.sync_default_session()
+        assert seen == [[(n, 2) for n in sizes]]
+        return xs, h, loss, flow.get_all_variables()["w"].numpy()
+
+    xs, h, loss, w = run([8, 5, 2])
+    start = np.ones((3, 2), np.float32)
+    for x, y, value in zip(xs, h, loss, strict=True):
+        np.testing.assert_allclose(y, (x @ start) ** 2, rtol=1e-5)
+        np.testing.assert_allclose(value, [np.mean((x @ start) ** 2)], rtol=1e-5)
+    gradient = sum(x.T @ (2 * (x @ start)) / (len(x) * 2) for x in xs)
+    np.testing.assert_allclose(w, start - 0.01 * gradient, rtol=1e-4, atol=1e-6)
+
+
+def test_losses_of_different_sizes_are_refused():
+    begin(2)
+
+    @flow.global_function(type="train", function_config=mirrored())
+    def step(x: tp.ListNumpy.Placeholder((8, 3))) -> tp.ListNumpy:
+        loss = flow.matmul(x, flow.get_variable("w", (3, 1), initializer=flow.ones_initializer()))
+        flow.optimizer.SGD(constant(0.1), momentum=0).minimize(loss)
+        return loss
+
+    with pytest.raises(flow.errors.OneFlowError, match="differ in shape"):
+        step([np.ones((8, 3), np.float32), np.ones((5, 3), np.float32)])
+    assert step([np.ones((8, 3), np.float32)] * 2)[1].shape == (8, 1)
+
+
+def test_a_list_of_another_length_is_refused():
+    begin(2)
+
+    @flow.global_function(type="predict", function_config=mirrored())
+    def job(x: tp.ListNumpy.Placeholder((2, 3))) -> tp.ListNumpy:
+        return flow.math.relu(x)
+
+    with pytest.raises(flow.errors.FeedError, match="2 elements, one a device"):
+        job([np.ones((2, 3), np.float32)])
+    assert len(job([np.ones((2, 3), np.float32)] * 2)) == 2
+
+
+def test_conversion_between_the_views():
+    begin(2)
+
+    @flow.global_function(type="predict")
+    def job(x: tp.Numpy.Placeholder((4, 3))) -> tuple[tp.Numpy, tp.Numpy, tp.Numpy]:
+        with flow.scope.mirrored_view():
+            own = flow.cast_to_current_logical_view(x)
+            assert own.shape == (2, 3)
+            largest = flow.math.reduce_max(own)  # one a device
+            doubled = flow.math.add(own, own)
+        with flow.scope.consistent_view():
+            again = flow.math.negative(doubled)
+            assert again.shape == (4, 3)
+        return again, largest, doubled
+
+    x = np.arange(12, dtype=np.float32).reshape(4, 3)
+    again, largest, doubled = job(x)
+    np.testing.assert_array_equal(again, -2 * x)
+    np.testing.assert_array_equal(largest, [5, 11])
+    np.testing.assert_array_equal(doubled, 2 * x)
+
+
+def test_pieces_that_would_differ_are_refused_when_the_job_is_built():
+    begin(2)
+
+    @flow.global_function(type="predict")
+    def job(x: tp.Numpy.Placeholder((3, 3))) -> tp.Numpy:
+        with flow.scope.mirrored_view():
+            return flow.math.relu(x)
+
+    with pytest.raises(flow.errors.ShapeError, match="does not divide over 2 devices"):
+        job(np.ones((3, 3), np.float32))
+
+
+def test_dropout_and_callbacks_in_the_mirrored_view():
+    begin(2)
+
+    @flow.global_function(type="predict", function_config=mirrored())
+    def job(x: tp.ListNumpy.Placeholder((64, 8))) -> tp.Callback[tp.ListNumpy]:
+        return flow.nn.dropout(x, 0.5)
+
+    @flow.global_function(type="train", function_config=mirrored())
+    def drop(x: tp.ListNumpy.Placeholder((64, 8))):
+        w = flow.get_variable("w", (8,), initializer=flow.ones_initializer())
+        y = flow.nn.dropout(flow.math.multiply(x, w), 0.5)
+        flow.optimizer.SGD(constant(0.0), momentum=0).minimize(y)
+        return y
+
+    ones = [np.ones((64, 8), np.float32)] * 2
+    seen = []
+    job(ones)(seen.append)
+    flow.sync_default_session()
+    assert len(seen[0]) == 2
+    pieces = drop(ones).get()
+    assert pieces.parallel_num() == 2 and pieces.numpy(1).shape == (64, 8)
+    assert not np.array_equal(*pieces.numpy_list())  # each device draws its own mask

@@ -1,0 +1,119 @@
+"""Parts of a job that run several times a call: micro-batches, accumulation, recomputation."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from placed_jobs import assert_same, begin, constant, train
+
+import oneflow as flow
+import oneflow.typing as tp
+
+pytestmark = pytest.mark.xdist_group("several devices")
+
+
+@pytest.mark.parametrize(("devices", "stages"), [(1, None), (2, None), (2, ("0:0", "0:1")), (4, ("0:0-1", "0:2-3"))])
+def test_micro_batches_give_the_gradient_of_the_batch(devices, stages):
+    assert_same(train(devices, stages=stages, micro_batches=4), train(1))
+
+
+def test_accumulation_in_one_line():
+    def setting(config: flow.FunctionConfig) -> None:
+        config.train.num_gradient_accumulation_steps(4)
+
+    assert_same(train(1, config=setting), train(1))
+
+
+def test_dropout_and_moving_statistics_in_a_pipeline():
+    options = {"micro_batches": 4, "dropout": 0.3, "normalize": True}
+    assert_same(train(2, stages=("0:0", "0:1"), **options), train(1, **options))
+
+
+def test_recomputed_layers_train_the_same():
+    assert_same(train(1, checkpointing=True, dropout=0.3, normalize=True), train(1, dropout=0.3, normalize=True))
+    assert_same(train(2, checkpointing=True, stages=("0:0", "0:1")), train(1))
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.integers(1, 4), st.integers(1, 3), st.integers(1, 3))
+def test_pack_undoes_unpack_and_acc_adds(count, size, groups):
+    begin(1)
+    rows = count * groups * size
+
+    @flow.global_function(type="predict")
+    def job(x: tp.Numpy.Placeholder((rows, 2))) -> tuple[tp.Numpy, tp.Numpy, tp.Numpy]:
+        each = flow.unpack(x, count * groups)
+        assert each.shape == (size, 2)
+        packed = flow.pack(flow.math.negative(each), count * groups)
+        added = flow.acc(flow.acc(each, count), groups)
+        return packed, added, flow.acc(flow.repeat(x, count), count)
+
+    x = np.random.default_rng(0).standard_normal((rows, 2)).astype("f")
+    packed, added, repeated = job(x)
+    np.testing.assert_array_equal(packed, -x)
+    np.testing.assert_allclose(added, x.reshape(-1, size, 2).sum(0), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(repeated, count * x, rtol=1e-6)
+
+
+def test_the_recipe_of_repeated_variables():
+    begin(1)
+
+    def job_of(k: int):
+        @flow.global_function(type="train")
+        def job(x: tp.Numpy.Placeholder((8, 3))) -> tp.Numpy:
+            w = flow.get_variable(f"w{k}", (3, 1), initializer=flow.ones_initializer())
+            if k > 1:
+                x, w = flow.unpack(x, k), flow.repeat(w, k)
+            loss = flow.math.square(flow.matmul(x, w))
+            if k == 4:
+                loss = flow.pack(loss, k)
+            flow.optimizer.SGD(constant(0.1), momentum=0).minimize(loss)
+            return loss
+
+        return job
+
+    x = np.random.default_rng(0).standard_normal((8, 3)).astype("f")
+    losses = [job_of(k)(x) for k in (1, 2, 4)]
+    values = [flow.get_all_variables()[f"w{k}"].numpy() for k in (1, 2, 4)]
+    for loss, value in zip(losses[1:], values[1:], strict=True):
+        np.testing.assert_allclose(loss, losses[0], rtol=1e-5)
+        np.testing.assert_allclose(value, values[0], rtol=1e-5)
+
+
+def test_memory_is_that_of_one_micro_batch():
+    def working_memory(k: int) -> int:
+        begin(1)
+
+        @flow.global_function(type="train")
+        def job(x: tp.Numpy.Placeholder((2048, 64))) -> tp.Numpy:
+            h = flow.unpack(x, k) if k > 1 else x
+            for i in range(4):
+                h = flow.math.tanh(flow.layers.dense(h, 64, kernel_initializer=flow.ones_initializer(), name=f"d{i}"))
+            flow.optimizer.SGD(constant(0.1), momentum=0).minimize(flow.math.reduce_mean(h, axis=[1]))
+            return flow.constant(1.0, flow.float32, (1,))
+
+        return job.plan().working_bytes
+
+    assert working_memory(8) < working_memory(1) / 4
+
+
+def test_wrong_counts_are_refused():
+    begin(1)
+
+    def build(body):
+        @flow.global_function(type="predict")
+        def job(x: tp.Numpy.Placeholder((6, 2))) -> tp.Numpy:
+            return body(x)
+
+        job(np.zeros((6, 2), np.float32))
+
+    with pytest.raises(flow.errors.ShapeError, match="does not divide into 4 pieces"):
+        build(lambda x: flow.unpack(x, 4))
+    with pytest.raises(flow.errors.ArgumentError, match="pack_num=2"):
+        build(lambda x: flow.pack(flow.unpack(x, 3), 2))
+    with pytest.raises(flow.errors.ArgumentError, match="once a call"):
+        build(lambda x: flow.acc(x, 2))
+    with pytest.raises(flow.errors.RepetitionError, match="2 times a call"):
+        build(lambda x: flow.math.add(flow.repeat(x, 2), flow.repeat(x, 3)))

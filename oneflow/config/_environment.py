@@ -21,7 +21,7 @@ start_timeout = Environment.define(
     "start_timeout", int, 50, "Seconds that processes of a run wait for each other at the start.", minimum=1
 )
 stall_timeout = Environment.define(
-    "stall_timeout", int, 45, "Seconds that a process may stand still while another waits for it; then all end.", minimum=1
+    "stall_timeout", int, 40, "Seconds that a process may stand still while another waits for it; then all end.", minimum=1
 )
 all_output = Environment.define("all_output", bool, False, "Shows what other processes than the first print, too.", implied=True)
 log_dir = Environment.define("log_dir", str, "./log", _LOGS)

@@ -59,10 +59,19 @@ class Hub(threading.Thread):
         self._selector = selectors.DefaultSelector()
 
     def run(self) -> None:
+        """Until all members have left."""
+        try:
+            self._serve()
+        finally:
+            self._selector.close()
+            for connection in (*self._buffers, self._server):
+                connection.close()
+
+    def _serve(self) -> None:
         self._server.setblocking(False)
         self._selector.register(self._server, selectors.EVENT_READ)
         complete = False
-        while True:
+        while not complete or self._members:
             for key, _ in self._selector.select(1.0):
                 if key.fileobj is self._server:
                     self._accept()
@@ -154,10 +163,14 @@ class Member:
         self._where = f"{host}:{port}"
         self._patience = patience
         self._lock = threading.Lock()
-        self._socket = self._connect(host, port, time.monotonic() + patience)
-        self._file = self._socket.makefile("rb")
-        self.send({"greeting": _GREETING, "index": index, "count": count})
-        self.welcome = self._await_welcome()
+        deadline = time.monotonic() + patience
+        welcome = None
+        while welcome is None:
+            self._socket = self._connect(host, port, deadline)
+            self._file = self._socket.makefile("rb")
+            self.send({"greeting": _GREETING, "index": index, "count": count})
+            welcome = self._await_welcome(deadline)
+        self.welcome = welcome
 
     def _connect(self, host: str, port: int, deadline: float) -> socket.socket:
         why = ""
@@ -175,7 +188,8 @@ class Member:
             f"  try        start the same script on every machine; look at the addresses and at flow.env.ctrl_port"
         )
 
-    def _await_welcome(self) -> dict[str, Any]:
+    def _await_welcome(self, deadline: float) -> dict[str, Any] | None:
+        """What the hub tells when all are there; None where another try makes sense: it may not have been the hub."""
         self._socket.settimeout(self._patience + 10)
         try:
             line = self._file.readline()
@@ -183,12 +197,22 @@ class Member:
         except (OSError, ValueError):
             answer = {}
         self._socket.settimeout(None)
-        if "missing" in answer:
-            raise MissingError(answer["missing"])
         if "go" not in answer:
-            why = answer.get("refused") or "what listens there is no process of this run, or it has just ended"
+            self.close()
+            if "missing" in answer:
+                raise MissingError(answer["missing"])
+            why = answer.get("refused", "")
+            if not why and time.monotonic() + _RETRY_SECONDS < deadline:
+                time.sleep(_RETRY_SECONDS)
+                return None
+            why = why or "what listens there is no process of this run, or it has just ended"
             raise ProcessError(f"the process at {self._where} does not let this one join: {why}")
         return answer["go"]
+
+    def close(self) -> None:
+        """Leaves the run."""
+        self._file.close()
+        self._socket.close()
 
     def send(self, message: dict[str, Any]) -> None:
         """Tells all processes, this one included. Where the connection is gone, ``listen`` sees it."""
@@ -206,7 +230,8 @@ class Member:
                 for line in self._file:
                     receive(json.loads(line))
             except (OSError, ValueError):
-                pass
+                pass  # closed, by whomever
+            self.close()
             ended()
 
         threading.Thread(target=run, name="oneflow-listen", daemon=True).start()

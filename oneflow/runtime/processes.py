@@ -28,7 +28,7 @@ from . import hub, rendezvous
 _BEAT_SECONDS = 1.0
 _SILENT_SECONDS = 25.0  # of the watch's own thread; longer than anything that keeps Python's lock
 _BUSY_SECONDS = 3600.0  # of compiling, or of writing a checkpoint
-_GRACE_SECONDS = 10.0  # for a process that computes on its own while another is lost, to come to its next call
+_GRACE_SECONDS = 8.0  # for a process that computes on its own while another is lost, to come to its next call
 _JAX_SECONDS = 60  # JAX's own heartbeats, which abort the process: the second line
 _KEPT_CALLS = 256
 
@@ -293,7 +293,7 @@ class Run:
             line = _users_line()
             os.write(2, f"oneflow: ProcessError: {self._message()}\n{line}".encode())
         self._say_end("lost", self.lost)
-        self._wait_for_readers(2.0)
+        self._wait_for_readers()
         with contextlib.suppress(Exception):
             sys.stdout.flush()
             sys.stderr.flush()
@@ -302,10 +302,10 @@ class Run:
     def _say_end(self, how: str, why: str) -> None:
         self._member.send({"from": self.place.index, "end": how, "why": why, "calls": self._calls})
 
-    def _wait_for_readers(self, seconds: float) -> None:
+    def _wait_for_readers(self) -> None:
         """The first process goes last, where that does not take for ever: it relays, and JAX aborts the others without it."""
         if self.place.index == 0:
-            deadline = time.monotonic() + seconds
+            deadline = time.monotonic() + _GRACE_SECONDS + 2
             while time.monotonic() < deadline and not all(p.left for p in self._peers[1:]):
                 time.sleep(0.05)
 
@@ -315,12 +315,17 @@ class Run:
         failure = getattr(sys, "last_value", None)
         if failure is None and not self.lost:
             self._finish_together()
+            if any(peer.end == "lost" for peer in self._peers) and not any(p.end in ("failed", "gone") for p in self._peers):
+                self._ended = True  # others miss this one, whose program has ended, with a status of its own
+                self._wait_for_readers()
+                self._forget_jax()
+                return
         if self.lost:
             self._leave()
         if failure is not None:
             self._ended = True
             self._say_end("failed", f"{type(failure).__name__}: {str(failure).splitlines()[0] if str(failure) else ''}")
-            self._wait_for_readers(_GRACE_SECONDS + 2)
+            self._wait_for_readers()
             self._forget_jax()
 
     def _finish_together(self) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from .._jax import jax, jnp, lax
 from . import processes
 
-_met: set[frozenset[Any]] = set()
+_moved: set[tuple[Any, Any]] = set()  # shardings between which arrays have been moved
 
 
 def to_global(array: np.ndarray, sharding: Any) -> Any:
@@ -57,7 +57,7 @@ def move(array: Any, sharding: Any) -> Any:
     source, target = array.sharding.device_set, sharding.device_set
     with jax.enable_x64(True):
         if array.sharding.is_fully_addressable and sharding.is_fully_addressable:
-            return jax.device_put(array, sharding)
+            return _run(lambda x: jax.device_put(x, sharding), array, sharding)
         if source == target:
             return _laid_out(array, sharding)
         whole = _relayed(array, _in_order(source | target))
@@ -99,12 +99,12 @@ def _laid_out(array: Any, sharding: Any) -> Any:
 
 def _run(function: Any, array: Any, sharding: Any) -> Any:
     """Gloo tells on standard output that the devices of a collective have met for the first time."""
-    together = frozenset(sharding.device_set)
-    if together in _met:
+    pair = array.sharding, sharding
+    if pair in _moved:
         return function(array)
     with processes.quiet():
         moved = jax.block_until_ready(function(array))
-    _met.add(together)
+    _moved.add(pair)
     return moved
 
 

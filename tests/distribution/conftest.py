@@ -18,13 +18,15 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 @pytest.fixture
 def program(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """``program(source, *command)``: runs it to its end, with what comes before it on the command line."""
+    """``program(source, *command, arguments=())``: runs it to its end, with what comes before and after it."""
 
-    def run(source: str, *command: str, timeout: float = 100, **environment: str) -> subprocess.CompletedProcess[str]:
+    def run(
+        source: str, *command: str, arguments: tuple[str, ...] = (), timeout: float = 120, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
         path = tmp_path / "program.py"
         path.write_text(textwrap.dedent(source))
         return subprocess.run(
-            [sys.executable, *command, str(path)],
+            [sys.executable, *command, str(path), *arguments],
             capture_output=True, text=True, timeout=timeout, env={**os.environ, **environment},
         )  # fmt: skip
 

@@ -1,0 +1,196 @@
+"""Two processes with two virtual devices each, on loopback: what they compute, save, and do when one of them is lost."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import oneflow as flow
+
+TWO = ("-m", "oneflow.launch", "--nproc", "2")
+
+MOVES = """
+import numpy as np
+import oneflow as flow
+flow.config.cpu_device_num(2)
+flow.env.init()
+from oneflow.runtime import devices, processes, transfer
+devices.prepare()
+import jax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+found = np.array(jax.devices())
+rng = np.random.default_rng(0)
+dtypes = [np.float32, np.float64, np.int64, np.int8, np.bool_, np.float16, jax.numpy.bfloat16]
+parts = {"all": found, "first": found[:2], "second": found[2:], "one": found[3:], "middle": found[1:3]}
+meshes = {name: Mesh(part, ("d",)) for name, part in parts.items()}
+places = [NamedSharding(mesh, PartitionSpec(*spec)) for mesh in meshes.values() for spec in ((), ("d",))]
+for number, dtype in enumerate(dtypes):
+    x = (rng.standard_normal((4, 3)) * 5).astype(dtype)
+    if x.dtype.kind == "f":
+        x[:3, 0] = -0.0, np.nan, np.inf
+    for place in places[number % 2 :: 2]:
+        array = transfer.to_global(x, place)
+        for y in (array, transfer.readable(array), *(transfer.move(array, other) for other in places[number % 3 :: 3])):
+            host = transfer.to_host(y)
+            assert host.dtype == x.dtype and host.tobytes() == x.tobytes() and host.flags.writeable, (dtype, place)
+assert processes.gather("numbers", processes.index() + 1) == [1, 2]
+assert processes.of_first("number", processes.index() + 5) == 5
+try:
+    processes.by_first("a failure", lambda: (_ for _ in ()).throw(flow.errors.CheckpointError("the disk is full")))
+except flow.errors.CheckpointError as error:
+    print(error, processes.index())
+"""
+
+
+def test_arrays_move_between_processes_bit_for_bit(program: Any) -> None:
+    done = program(MOVES, *TWO)
+    assert (done.returncode, done.stdout) == (0, "the disk is full 0\n"), done.stderr
+
+
+TRAINING = """
+import sys
+import numpy as np
+import oneflow as flow, oneflow.typing as tp
+
+load, first, last, save = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+several = flow.distributed.get_world_size() > 1
+flow.config.gpu_device_num(2 if several else int(sys.argv[5]))
+flow.manual_seed(7)
+first_half, second_half = ("0:0-1", "1:0-1") if several else ("0:0", "0:0")
+normal = flow.random_normal_initializer(stddev=0.3)
+
+def layer(x):
+    split = flow.distribute.split(1)
+    w = flow.get_variable("split", (6, 12), initializer=normal, distribute=split)
+    return flow.math.tanh(flow.matmul(x, w))
+
+@flow.global_function(type="train")
+def train(x: tp.Numpy.Placeholder((16, 6)), y: tp.Numpy.Placeholder((16,), flow.int32)) -> tp.Numpy:
+    h = flow.layers.batch_normalization(layer(x), name="norm")
+    h = flow.nn.dropout(h, rate=0.2)
+    z = flow.layers.dense(h, 4, name="dense", kernel_initializer=normal)
+    loss = flow.nn.sparse_softmax_cross_entropy_with_logits(y, z)
+    flow.optimizer.Adam(flow.optimizer.PiecewiseConstantScheduler([], [0.01])).minimize(loss)
+    return loss
+
+@flow.global_function(type="train")
+def staged(x: tp.Numpy.Placeholder((16, 6)), y: tp.Numpy.Placeholder((16,), flow.int32)) -> tp.Numpy:
+    with flow.scope.placement("gpu", first_half):
+        h = flow.layers.dense(x, 12, activation=flow.math.tanh, name="a", kernel_initializer=normal)
+    with flow.scope.placement("gpu", second_half):
+        z = flow.layers.dense(flow.nn.dropout(h, rate=0.2), 4, name="b", kernel_initializer=normal)
+        loss = flow.nn.sparse_softmax_cross_entropy_with_logits(y, z)
+    flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.1]), momentum=0.9).minimize(loss)
+    return loss
+
+@flow.global_function()
+def hidden(x: tp.Numpy.Placeholder((16, 6))) -> tp.Callback[tp.Numpy]:
+    return layer(x)
+
+if load != "-":
+    flow.load_variables(flow.checkpoint.get(load))
+got = []
+rng = np.random.default_rng(0)
+for step in range(last):
+    x, y = rng.standard_normal((16, 6)).astype(np.float32), rng.integers(0, 4, 16).astype(np.int32)
+    if step >= first:
+        hidden(x)(lambda value: got.append(value))
+        print("loss", step, *train(x, y), *staged(x, y))
+flow.sync_default_session()
+print("hidden", *np.sum(got, 0).reshape(-1)[::5])
+if save != "-":
+    flow.checkpoint.save(save)
+for name, variable in sorted(flow.get_all_variables().items()):
+    print("variable", name, *variable.numpy().reshape(-1)[::3])
+"""
+
+
+def _numbers(done: Any) -> dict[str, np.ndarray]:
+    assert done.returncode == 0, done.stderr
+    rows = [line.split() for line in done.stdout.splitlines()]
+    return {
+        " ".join(row[:2]) if row[0] != "hidden" else "hidden": np.array(row[1 + (row[0] != "hidden") :], float) for row in rows
+    }
+
+
+def test_training_equals_one_process_and_goes_on_elsewhere(program: Any, tmp_path: Path) -> None:
+    saved = tmp_path / "saved"
+    whole = _numbers(program(TRAINING, arguments=("-", "0", "4", "-", "1")))
+    begun = _numbers(program(TRAINING, *TWO, arguments=("-", "0", "2", str(saved))))
+    assert len(list(saved.glob("*/out"))) > 10 and [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == []
+    resumed = _numbers(program(TRAINING, arguments=(str(saved), "2", "4", "-", "2")))
+    assert resumed.keys() | begun.keys() == whole.keys()
+    for name, value in {**begun, **resumed}.items():
+        if name != "hidden":
+            np.testing.assert_allclose(value, whole[name], rtol=2e-4, atol=2e-5, err_msg=name)
+    np.testing.assert_allclose(begun["hidden"] + resumed["hidden"], whole["hidden"], rtol=2e-4, atol=2e-5)
+
+
+LOSING = """
+import os, sys, time
+import numpy as np
+import oneflow as flow, oneflow.typing as tp
+
+how, rank = sys.argv[1], flow.distributed.get_rank()
+flow.env.stall_timeout(3)
+width = 12 if how == "differs" and rank == 1 else 11
+
+@flow.global_function(type="train")
+def train(x: tp.Numpy.Placeholder((16, 6))) -> tp.Numpy:
+    loss = flow.math.reduce_mean(flow.layers.dense(x, width, name="a"))
+    flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.01]), momentum=0).minimize(loss)
+    return loss
+
+@flow.global_function()
+def other(x: tp.Numpy.Placeholder((16, 6))) -> tp.Numpy:
+    return x + x
+
+x = np.ones((16, 6), np.float32)
+train(x), other(x)
+print("begun", flush=True)
+if how == "killed" and rank == 0:
+    os.kill(os.getpid(), 9)
+if how == "raises" and rank == 1:
+    raise ValueError("no such file")
+if how == "sleeps" and rank == 1:
+    time.sleep(1000)
+if how == "exits" and rank == 1:
+    sys.exit(3)
+if how == "calls" and rank == 1:
+    other(x)
+for _ in range(3):
+    train(x)
+print("done", flush=True)
+"""
+
+LOST = {
+    "killed": (137, ["process 1 of 2 cannot go on: process 0 is gone without a word", "process 0 of 2 was ended by SIGKILL"]),
+    "raises": (1, ["process 0 of 2 cannot go on: process 1 ended with an error: ValueError: no such file", "program.py:"]),
+    "sleeps": (1, ["process 0 of 2 cannot go on: process 1 has stood still for", "waits for it in call 3, job 'train'",
+                   "process 1 of 2 cannot go on: process 0 gave up"]),
+    "exits": (3, ["the program of process 1 ended after 2 calls, and this one waits for it in call 3, job 'train'"]),
+    "calls": (1, ["the programs differ: call 3 is job 'train' here and job 'other' in process 1"]),
+    "differs": (1, ["differ in job 'train'", "'a-weight': float32[11, 6]", "'a-weight': float32[12, 6]", "the same script"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", LOST)
+def test_a_lost_process_ends_the_others_with_a_clear_error(how: str, program: Any) -> None:
+    done = program(LOSING, *TWO, arguments=(how,))
+    status, texts = LOST[how]
+    assert done.returncode == status, done.stderr
+    assert done.stdout == ("" if how == "differs" else "begun\n")
+    for text in texts:
+        assert text in done.stderr
+    assert "Check failure stack trace" not in done.stderr  # JAX's own end of a process
+
+
+def test_names_of_the_run_outside_of_one() -> None:
+    d = flow.distributed
+    assert (d.get_rank(), d.get_world_size(), d.get_local_rank(), d.is_multi_client()) == (0, 1, 0, False)
+    assert sys.modules["oneflow.runtime.processes"].gather("a value", 3) == [3]

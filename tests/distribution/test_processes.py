@@ -33,9 +33,9 @@ for number, dtype in enumerate(dtypes):
     x = (rng.standard_normal((4, 3)) * 5).astype(dtype)
     if x.dtype.kind == "f":
         x[:3, 0] = -0.0, np.nan, np.inf
-    for place in places[number % 2 :: 2]:
+    for place in places[number % 5 :: 5]:
         array = transfer.to_global(x, place)
-        for y in (array, transfer.readable(array), *(transfer.move(array, other) for other in places[number % 3 :: 3])):
+        for y in (array, transfer.readable(array), *(transfer.move(array, other) for other in places[number % 4 :: 4])):
             host = transfer.to_host(y)
             assert host.dtype == x.dtype and host.tobytes() == x.tobytes() and host.flags.writeable, (dtype, place)
 assert processes.gather("numbers", processes.index() + 1) == [1, 2]

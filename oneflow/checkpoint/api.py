@@ -104,9 +104,7 @@ class VariableHandle:
 
     @property
     def _storage(self) -> Storage:
-        storage = self._session.store.cells[self.name].storage
-        assert storage is not None
-        return storage
+        return self._session.storage_of(self.name)
 
     def numpy(self, rank: int | None = None) -> np.ndarray:
         """The current value, after everything submitted, as a fresh array.

@@ -126,6 +126,12 @@ class Session:
         self.start()
         return {name: cell.variable for name, cell in self.store.cells.items() if cell.variable is not None}
 
+    def storage_of(self, name: str) -> Storage:
+        """Where a variable lies."""
+        storage = self.store.cells[name].storage
+        assert storage is not None
+        return storage
+
     def read(self, names: Any = None) -> dict[str, np.ndarray]:
         """Copies of the current values, all of one moment, after everything submitted."""
         self._check_open()

@@ -14,6 +14,8 @@ from oneflow._source import caller
 from oneflow.checkpoint import api, get, save
 from oneflow.checkpoint.api import CheckPoint, SimpleCheckPointManager, UnknownVariableError
 from oneflow.checkpoint.format import EXTRA, FileValue
+from oneflow.compiler.layout import Layout, Storage
+from oneflow.dist import parse_placement
 from oneflow.errors import (
     ArgumentError,
     CheckpointError,
@@ -49,6 +51,9 @@ class FakeSession:
             )
             for name, v in self.values.items()
         }
+
+    def storage_of(self, name: str) -> Storage:
+        return Storage(Layout.whole(parse_placement("cpu", "0:0")), self.values[name].shape)
 
     def read(self, names=None):
         self.log.append("read")

@@ -270,6 +270,9 @@ def random_crop(
 # --- pixels
 
 
+_SMALL = 64 * 64  # pixels: calling OpenCV for each picture would cost more than the picture
+
+
 @lru_cache(maxsize=64)
 def _normalizer(channels: int, mean: tuple[float, ...], std: tuple[float, ...], layout: str) -> Normalizer:
     return Normalizer(channels, mean, std, layout)
@@ -290,14 +293,22 @@ def _crop_mirror_normalize(
     layout: str,
 ) -> Array:
     normalize = _normalizer(channels, mean, std, layout)
-    if height == 0:  # dense pictures, whole or as much of them as the crop takes
-        height, width = pictures.shape[1:3]
     made = np.empty((len(pictures), *normalize.shape(height, width)), np.float32)
+    mirrors = np.zeros(len(pictures), np.int8) if mirrors is None else mirrors
+    if isinstance(pictures, np.ndarray) and pictures.shape[1] * pictures.shape[2] <= _SMALL:
+        y, x = int((pictures.shape[1] - height) * pos_y), int((pictures.shape[2] - width) * pos_x)
+        part = pictures[:, y : y + height, x : x + width]
+        if mirrors.any():
+            part = np.where(mirrors[:, None, None, None] != 0, part[:, :, ::-1], part)
+        for c in range(channels):
+            target = made[:, c] if layout == "NCHW" else made[..., c]
+            target[:] = normalize.table[:, c][part[..., c]]
+        return made
 
     def one(image: Array, out: Array, mirror: Any) -> None:
         normalize(image, out, mirror=bool(mirror), crop_pos_y=pos_y, crop_pos_x=pos_x)
 
-    each(one, pictures, made, np.zeros(len(pictures), np.int8) if mirrors is None else mirrors)
+    each(one, pictures, made, mirrors)
     return made
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from . import data
 from .busy import Busy, told
-from .cases import building, first_step, input_bound, memory, records, tiny, training
+from .cases import building, first_step, input_bound, memory, reading, records, tiny, training
 from .effort import FULL, QUICK, Effort
 from .process import ROOT
 from .report import Section, as_text, machine, write_docs
@@ -26,6 +26,7 @@ CASES: dict[str, Callable[[Effort, Path], list[Section]]] = {
     "input-bound": input_bound.measure,
     "memory": memory.measure,
     "records": records.measure,
+    "reading": reading.measure,
 }
 
 

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from ..ops.decoding import ofrecord_image_decoder_random_crop as ofrecord_image_decoder_random_crop
     from ..ops.decoding import ofrecord_raw_decoder as ofrecord_raw_decoder
     from ..ops.decoding import onerec_decoder as onerec_decoder
+    from ..ops.gpt import MegatronGPTMMapDataLoader as MegatronGPTMMapDataLoader
+    from ..ops.gpt import megatron_gpt_mmap_data_loader as megatron_gpt_mmap_data_loader
     from ..ops.reading import coco_reader as coco_reader
     from ..ops.reading import decode_random as decode_random
     from ..ops.reading import ofrecord_loader as ofrecord_loader
@@ -53,8 +55,10 @@ _DECODERS = (
     "ofrecord_image_classification_reader", "ofrecord_image_decoder", "ofrecord_image_decoder_random_crop",
     "ofrecord_raw_decoder", "onerec_decoder",
 )  # fmt: skip
+_TOKENS = ("MegatronGPTMMapDataLoader", "megatron_gpt_mmap_data_loader")
 _LATER = {
-    **dict.fromkeys(_READERS, "ops.reading"), **dict.fromkeys(_DECODERS, "ops.decoding"), "skipped_images": "runtime.session",
+    **dict.fromkeys(_READERS, "ops.reading"), **dict.fromkeys(_TOKENS, "ops.gpt"), **dict.fromkeys(_DECODERS, "ops.decoding"),
+    "skipped_images": "runtime.session",
 }  # fmt: skip
 
 __all__ = [

@@ -1,0 +1,103 @@
+"""The reader of token streams."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .. import _dtype as dtypes
+from .. import initializers
+from .._dtype import dtype
+from ..data.gpt import IndexedTokens, SampleStream, TokenBatches, part_of
+from ..errors import ArgumentError, DtypeError
+from ..graph.node import Blob
+from ._arrays import label
+from ._emit import fail
+from ._host import emit_host, host_op, want_bool, want_int
+from .array import assign
+from .binary import add
+from .variable import get_variable
+
+
+@host_op("megatron_gpt_mmap_data_loader", reader=True)
+def _token_reader(
+    session_seed: int, *, path: str, seq_length: int, num_samples: int, batch_size: int, to: np.dtype,
+    order_seed: int | None, sizes: tuple[float, ...], which: int, resumes: bool,
+) -> TokenBatches:  # fmt: skip
+    tokens = IndexedTokens(path)
+    documents = part_of(len(tokens.lengths), sizes, which)
+    stream = SampleStream(tokens, documents, seq_length, num_samples, order_seed)
+    return TokenBatches(stream, batch_size, to, resumes)
+
+
+def megatron_gpt_mmap_data_loader(
+    data_file_prefix: str,
+    seq_length: int,
+    num_samples: int,
+    batch_size: int,
+    dtype: dtype = dtypes.int64,
+    shuffle: bool = True,
+    random_seed: int | None = None,
+    split_sizes: Sequence[int | float] | None = None,
+    split_index: int | None = None,
+    parallel_distribution: Any = None,
+    start_from_saved_progress: bool = False,
+    name: str | None = None,
+    nd_sbp: Any = None,
+) -> Blob:
+    """The next samples of a token stream, at each call: what a GPT is trained on.
+
+    The files are those of Megatron's indexed data sets. A sample has seq_length + 1 tokens; its last is the first of the next.
+
+    Args:
+      data_file_prefix: path of ``<prefix>.idx`` and ``<prefix>.bin``.
+      seq_length: tokens of a sample, less one.
+      num_samples: how many the program will use; decides how many times the documents are gone through.
+      batch_size: samples a call.
+      dtype: int32 or int64.
+      shuffle: documents and samples in random orders.
+      random_seed: of these; None takes the clock's.
+      split_sizes: proportions in which documents are split into parts, such as (949, 50, 1); None: one part.
+      split_index: which part; None: the first.
+      parallel_distribution, nd_sbp: how batches lie on several devices; split along axis 0 in any case.
+      start_from_saved_progress: goes on where the loaded checkpoint's program stopped, and counts its calls in a variable.
+      name: name of the op; made unique when omitted.
+    Returns: Blob (batch_size, seq_length + 1).
+    Raises: ArgumentError, DtypeError; DataError at the call that needs what is missing or damaged, or a sample too many.
+    Example: >>> tokens = flow.data.megatron_gpt_mmap_data_loader("corpus", 1024, 10000, 8, split_sizes=(949, 50, 1))
+    """
+    what = label("megatron_gpt_mmap_data_loader", name)
+    if not isinstance(data_file_prefix, (str, os.PathLike)) or not os.fspath(data_file_prefix):
+        fail(ArgumentError, what, f"data_file_prefix must be a path, got {data_file_prefix!r}")
+    if dtype not in (dtypes.int32, dtypes.int64):
+        fail(DtypeError, what, f"dtype must be flow.int32 or flow.int64, got {dtype!r}")
+    sizes = (1,) if split_sizes is None else tuple(split_sizes) if isinstance(split_sizes, (list, tuple)) else ()
+    if not sizes or not all(isinstance(s, (int, float)) and s >= 0 for s in sizes) or sum(sizes) <= 0:
+        fail(ArgumentError, what, f"split_sizes must be a list of numbers >= 0, got {split_sizes!r}")
+    which = 0 if split_index is None else want_int(what, "split_index", split_index, least=0)
+    if which >= len(sizes):
+        fail(ArgumentError, what, f"split_index={which} is outside the {len(sizes)} parts of split_sizes")
+    seed = int(time.time()) if random_seed is None else want_int(what, "random_seed", random_seed, least=0)
+    length, count, size = (
+        want_int(what, argument, value)
+        for argument, value in (("seq_length", seq_length), ("num_samples", num_samples), ("batch_size", batch_size))
+    )
+    resumes = want_bool(what, "start_from_saved_progress", start_from_saved_progress)
+    tokens = emit_host(
+        _token_reader, outputs=[((size, length + 1), dtype)], name=name, prefix="MegatronGPTMMapDataLoader",
+        path=os.fspath(data_file_prefix), seq_length=length, num_samples=count, batch_size=size, to=dtype.numpy_dtype,
+        order_seed=seed if want_bool(what, "shuffle", shuffle) else None, sizes=sizes, which=which, resumes=resumes,
+    )[0]  # fmt: skip
+    if resumes:
+        parts = "_".join(map(str, sizes))
+        counter = f"{name or 'gpt_data_loader'}-iteration-sq{length}-sa{count}-bs{size}-sd{seed}-sp{parts}-spi{which}-S0"
+        calls = get_variable(counter, (1,), dtypes.int64, initializers.zeros_initializer(), trainable=False)
+        assign(calls, add(calls, 1))
+    return tokens
+
+
+MegatronGPTMMapDataLoader = megatron_gpt_mmap_data_loader

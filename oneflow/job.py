@@ -303,8 +303,10 @@ class JobFunction:
         """
         graph = self.graph
         assert self._plan is not None
-        without = self._plan.without_native
-        return summarize(graph, self.build_report(), lambda node: describe(node, without))
+        without, on_host = self._plan.without_native, set(self._plan.host.nodes)
+        return summarize(
+            graph, self.build_report(), lambda node: "the host, before the step" if node in on_host else describe(node, without)
+        )
 
     def plan(self) -> PlacementReport:
         """Where each op and variable lies, in which layout, its bytes on each device, and what is sent; print it.
@@ -339,6 +341,8 @@ class JobFunction:
                 f"compiled{shapes}: {s.trace_seconds * 1e3:.1f} ms to trace for XLA, {s.lower_seconds * 1e3:.1f} ms to lower, "
                 f"{s.compile_seconds * 1e3:.1f} ms to compile{memory}"
             )
+        if self._plan is not None and self._plan.is_empty:
+            return [*lines, "nothing to compile: all of it runs on the host"]
         return lines if self._executables else [*lines, "not compiled yet"]
 
     def __repr__(self) -> str:

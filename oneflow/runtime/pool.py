@@ -28,6 +28,7 @@ class Pool:
 
     def __init__(self, count: int):
         self.count = count
+        self._dropping = False
         self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._threads = [
             threading.Thread(target=self._run, name=f"oneflow-host-{i}", daemon=True) for i in range(count)
@@ -43,11 +44,13 @@ class Pool:
             work = self._work.get()
             if work is None:
                 return
-            work()
+            if not self._dropping:
+                work()
             del work  # holds a batch
 
-    def stop(self) -> None:
-        """Ends the threads after what was submitted; does not wait."""
+    def stop(self, drop: bool = False) -> None:
+        """Ends the threads after what was submitted, or (``drop``) without it; does not wait."""
+        self._dropping = drop
         for _ in self._threads:
             self._work.put(None)
 
@@ -84,7 +87,7 @@ def _stop() -> None:
     with _lock:
         ending, _pool = _pool, None
     if ending is not None:
-        ending.stop()
+        ending.stop(drop=True)
         ending.join(time.monotonic() + _STOP_SECONDS)
 
 

@@ -15,6 +15,7 @@ from . import wire
 from ._fault import Where, fault
 
 _FILE, _RECORD, _OFFSET = range(3)
+_SECOND_PATIENCE = 64  # different keys at one place of the odd records, before these are read one by one
 
 
 @dataclass(slots=True)
@@ -38,6 +39,7 @@ class _Block:
     scan: wire.Scan | None = None
     broken: dict[int, str] = field(default_factory=dict)  # by record: what the protobuf library says
     parsed: np.ndarray | None = None  # data, and behind it the odd records in their plain spelling
+    columns: dict[bytes, wire.Column] = field(default_factory=dict)  # those that were asked for
     made: dict[Any, Any] = field(default_factory=dict)  # what was computed from all records, see Records.once
 
     def scanned(self) -> wire.Scan:
@@ -64,16 +66,36 @@ class _Block:
                 self.broken[i] = str(error) or type(error).__name__
         offset, rest = len(self.data), np.frombuffer(b"".join(plain) + bytes(wire.PAD), np.uint8)
         lengths = np.array([len(p) for p in plain], np.int64)
-        again = wire.scan(rest, np.cumsum(lengths) - lengths, lengths, patience=1 << 30)
-        for missed in np.concatenate(again.odd).tolist() if again.odd else []:
-            self.broken[rows[missed]] = "its features cannot be read"
-        count, index = len(self.starts), np.array(rows, np.int64)
-        for key, column in again.columns.items():
-            mine = scan.columns.get(key)
-            if mine is None:
-                mine = scan.columns[key] = wire.nothing(count)
-            mine.kind[index], mine.start[index], mine.length[index] = column.kind, column.start + offset, column.length
+        begin, index = np.cumsum(lengths) - lengths, np.array(rows, np.int64)
+        again = wire.scan(rest, begin, lengths, patience=_SECOND_PATIENCE)
+        hard = set(np.concatenate(again.odd).tolist()) if again.odd else set()
+        easy = np.array([i not in hard for i in range(len(rows))], bool)
+        for key in again.pieces:
+            column = again.column(key)
+            there = easy & (column.kind > 0)
+            moved = wire.Column(column.kind[there], column.start[there] + offset, column.length[there])
+            scan.late.setdefault(key, []).append((index[there], moved))
+        entries: dict[bytes, list[tuple[int, int, int, int]]] = {}
+        for i in hard:
+            try:
+                for key, kind, at, size in wire.walk(rest, int(begin[i]), int(lengths[i])):
+                    entries.setdefault(key, []).append((rows[i], kind, at + offset, size))
+            except (ValueError, IndexError):
+                self.broken[rows[i]] = "its features cannot be read"
+        for key, found in entries.items():
+            row, kinds, at, size = np.array(found, np.int64).T
+            scan.late.setdefault(key, []).append((row, wire.Column(kinds.astype(np.uint8), at, size)))
         self.parsed = np.concatenate([self.data, rest])
+
+    def column(self, key: bytes) -> wire.Column:
+        """The feature of all records."""
+        scan = self.scanned()
+        found = self.columns.get(key)
+        if found is None:
+            found = scan.column(key)
+            if key in scan.pieces or key in scan.late:  # what somebody asks for in vain is not kept
+                self.columns[key] = found
+        return found
 
 
 def ofrecord() -> Any:
@@ -238,9 +260,10 @@ class Records:
 
     def features(self) -> list[str]:
         """The names of the features that at least one of the records has."""
-        scan, part = self._block.scanned(), slice(self._first, self._first + self._count)
+        scan = self._block.scanned()
         self._check()
-        return [key.decode("utf-8", "surrogateescape") for key, c in scan.columns.items() if c.kind[part].any()]
+        keys = scan.keys(self._first, self._first + self._count)
+        return [key.decode("utf-8", "surrogateescape") for key in keys]
 
     def _check(self) -> None:
         """Raises RecordError for the first record that is damaged."""
@@ -250,16 +273,11 @@ class Records:
 
     def find(self, feature: str, *, missing: bool = False) -> Found:
         """The feature of all records. Raises RecordError for a damaged one, FeatureError where it is missing."""
-        scan = self._block.scanned()
+        column = self._block.column(feature.encode("utf-8", "surrogateescape"))
         self._check()
         assert self._block.parsed is not None
         part = slice(self._first, self._first + self._count)
-        column = scan.columns.get(feature.encode("utf-8", "surrogateescape"))
-        if column is None:
-            nothing = np.zeros(self._count, np.int64)
-            found = Found(self._block.parsed, nothing.astype(np.uint8), nothing, nothing)
-        else:
-            found = Found(self._block.parsed, column.kind[part], column.start[part], column.length[part])
+        found = Found(self._block.parsed, column.kind[part], column.start[part], column.length[part])
         if not missing and not found.kind.all():
             raise self._missing(int(np.argmin(found.kind)), feature)
         return found

@@ -7,6 +7,7 @@ put aside (``Scan.odd``); the protobuf library then decides which of the two it 
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -25,6 +26,7 @@ _PATIENCE = 8  # different keys in one step before a record counts as odd
 # What is worked on at a time: temporary arrays then stay in the cache, and malloc does not ask the system for each of them.
 _PIECE = 4096  # records
 _PIECE_BYTES = 1 << 15  # of packed integers
+_MANY_STEPS = 64
 _PAYLOAD = 0x7F7F7F7F7F7F7F7F
 
 
@@ -37,12 +39,53 @@ class Column:
     length: np.ndarray
 
 
+Rows = slice | np.ndarray  # of a block
+
+
+def nothing(count: int) -> Column:
+    """A column of a feature that no record has."""
+    return Column(np.zeros(count, np.uint8), np.zeros(count, np.int64), np.zeros(count, np.int64))
+
+
 @dataclass(slots=True)
 class Scan:
-    """The columns of a block by key, and the numbers of the records that were put aside."""
+    """What was found in a block: by key, pieces of columns in the order they were met; and the records that were put aside.
 
-    columns: dict[bytes, Column] = field(default_factory=dict)
+    A key that few records have costs no more than what was found of it. Whole columns are made of what is asked for.
+    """
+
+    count: int
+    pieces: dict[bytes, list[tuple[Rows, Column]]] = field(default_factory=dict)
     odd: list[np.ndarray] = field(default_factory=list)
+    late: dict[bytes, list[tuple[Rows, Column]]] = field(default_factory=dict)  # of the odd ones, read by other means
+
+    def add(self, key: bytes, rows: Rows, column: Column) -> None:
+        self.pieces.setdefault(key, []).append((rows, column))
+
+    def keys(self, begin: int, end: int) -> list[bytes]:
+        """Those of the records from ``begin`` to ``end``."""
+
+        def is_there(rows: Rows, column: Column) -> bool:
+            if isinstance(rows, slice):
+                return bool(column.kind[max(begin - rows.start, 0) : max(end - rows.start, 0)].any())
+            return bool(column.kind[(rows >= begin) & (rows < end)].any())
+
+        found = (key for pieces in (self.pieces, self.late) for key, rest in pieces.items() if any(is_there(*p) for p in rest))
+        return list(dict.fromkeys(found))
+
+    def column(self, key: bytes) -> Column:
+        """The feature of all records; of entries with the same key the last one counts."""
+        early = self.pieces.get(key, [])
+        if len(early) == 1 and not self.odd and isinstance(early[0][0], slice):
+            return early[0][1]
+        made = nothing(self.count)
+        for rows, piece in early:
+            made.kind[rows], made.start[rows], made.length[rows] = piece.kind, piece.start, piece.length
+        for rows in self.odd:
+            made.kind[rows] = 0
+        for rows, piece in self.late.get(key, []):
+            made.kind[rows], made.start[rows], made.length[rows] = piece.kind, piece.start, piece.length
+        return made
 
 
 def words_of(data: np.ndarray) -> np.ndarray:
@@ -69,29 +112,28 @@ def scan(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray, patience: in
     count = len(starts)
     if count <= _PIECE:
         return _scan(data, starts, lengths, patience)
-    made = Scan()
+    made = Scan(count)
     for i in range(0, count, _PIECE):
-        part = slice(i, i + _PIECE)
-        found = _scan(data, starts[part], lengths[part], patience)
+        found = _scan(data, starts[i : i + _PIECE], lengths[i : i + _PIECE], patience)
         made.odd += [odd + i for odd in found.odd]
-        for name, column in found.columns.items():
-            whole = made.columns.get(name) or made.columns.setdefault(name, nothing(count))
-            whole.kind[part], whole.start[part], whole.length[part] = column.kind, column.start, column.length
+        for key, pieces in found.pieces.items():
+            for rows, column in pieces:
+                made.add(key, slice(i, i + found.count) if isinstance(rows, slice) else rows + i, column)
     return made
 
 
-def nothing(count: int) -> Column:
-    return Column(np.zeros(count, np.uint8), np.zeros(count, np.int64), np.zeros(count, np.int64))
-
-
 def _scan(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray, patience: int) -> Scan:
-    words, made, count = words_of(data), Scan(), len(starts)
+    words, made, steps = words_of(data), Scan(len(starts)), 0
     rows: np.ndarray | None = None  # None: all
     p, end = starts, starts + lengths
     if not (lengths > 0).all():
         rows = np.flatnonzero(lengths > 0)
         p, end = p[rows], end[rows]
     while len(p):
+        steps += 1
+        if steps > _MANY_STEPS and len(p) * steps < len(starts):  # a few records have far more features than the others
+            _put_aside(made, np.zeros(len(p), bool), rows)
+            break
         word = words[p]
         size, n = _length(word)
         ok = ((word & 0xFF) == 0x0A) & (size >= 0)
@@ -122,7 +164,7 @@ def _scan(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray, patience: i
         if not ok.all():
             rows = _put_aside(made, ok, rows)
             end, stop, key, key_size, kind, body, size = (a[ok] for a in (end, stop, key, key_size, kind, body, size))
-        ok = _assign(made, count, data, words, rows, key, key_size, Column(kind, body, size), patience)
+        ok = _assign(made, data, words, rows, key, key_size, Column(kind, body, size), patience)
         if ok is not None:
             rows = _put_aside(made, ok, rows)
             end, stop = end[ok], stop[ok]
@@ -132,9 +174,6 @@ def _scan(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray, patience: i
         else:
             rows = np.flatnonzero(going) if rows is None else rows[going]
             p, end = stop[going], end[going]
-    for column in made.columns.values():
-        for odd in made.odd:
-            column.kind[odd] = 0
     return made
 
 
@@ -145,7 +184,6 @@ def _put_aside(made: Scan, ok: np.ndarray, rows: np.ndarray | None) -> np.ndarra
 
 def _assign(
     made: Scan,
-    count: int,
     data: np.ndarray,
     words: np.ndarray,
     rows: np.ndarray | None,
@@ -156,34 +194,46 @@ def _assign(
 ) -> np.ndarray | None:
     """Puts one entry of each record into the column of its key. Returns which records it did, None for all."""
     left: np.ndarray | None = None
-    for _ in range(patience):
-        if not len(key):
-            return None
+    for _ in range(patience if len(key) else 0):
         first = 0 if left is None else int(np.argmax(left))
         name = data[key[first] : key[first] + key_size[first]].tobytes()
         same = _equal(words, key, key_size, name)
         if left is not None:
             same &= left
-        whole = bool(same.all())
-        if whole and rows is None and name not in made.columns:
-            made.columns[name] = found
+        if same.all():
+            made.add(name, slice(0, made.count) if rows is None else rows, found)
             return None
-        column = made.columns.get(name)
-        if column is None:
-            column = made.columns[name] = nothing(count)
-        chosen = slice(None) if whole else same
-        target = (np.flatnonzero(same) if rows is None else rows[same]) if not whole else slice(None) if rows is None else rows
-        column.kind[target], column.start[target], column.length[target] = (
-            found.kind[chosen],
-            found.start[chosen],
-            found.length[chosen],
-        )
-        if whole:
-            return None
+        target = np.flatnonzero(same) if rows is None else rows[same]
+        made.add(name, target, Column(found.kind[same], found.start[same], found.length[same]))
         left = ~same if left is None else left & ~same
         if not left.any():
             return None
     return ~left if left is not None else None
+
+
+def walk(data: np.ndarray, start: int, length: int) -> Iterator[tuple[bytes, int, int, int]]:
+    """Key, kind, start and length of each entry of one record, which the protobuf library has written. Raises ValueError."""
+    view, at, end = data.data, start, start + length
+
+    def entry(at: int, tags: Sequence[int], end: int) -> tuple[int, int, int]:
+        """Tag, begin and end of the field at ``at``."""
+        tag, size, shift, p = view[at], 0, 0, at + 1
+        while True:
+            byte = view[p]
+            size, shift, p = size | (byte & 0x7F) << shift, shift + 7, p + 1
+            if byte < 0x80:
+                break
+        if tag not in tags or p + size > end:
+            raise ValueError("not what the protobuf library writes")
+        return tag, p, p + size
+
+    while at < end:
+        _, key_at, at = entry(at, (0x0A,), end)
+        _, key, value_at = entry(key_at, (0x0A,), at)
+        _, kind_at, _ = entry(value_at, (0x12,), at)
+        if kind_at < at:
+            tag, body, stop = entry(kind_at, (0x0A, 0x12, 0x1A, 0x22, 0x2A), at)
+            yield view[key:value_at].tobytes(), tag >> 3, body, stop - body
 
 
 def _equal(words: np.ndarray, key: np.ndarray, key_size: np.ndarray, name: bytes) -> np.ndarray:

@@ -379,3 +379,20 @@ def test_a_file_that_shrinks_while_it_is_read(tmp_path: Path) -> None:
         assert len(batch[0]) == math.ceil(part.size / 10) - 8
         with pytest.raises(RecordError, match="it has become shorter"):
             part.chunk(offset, 2, 2500)
+
+
+def test_many_keys_cost_no_more_than_what_they_hold() -> None:
+    """Each record has features of its own; one has very many. Memory is of the order of the bytes."""
+    import tracemalloc
+
+    data = [record(**{f"key_{i}_{j}": ("int64_list", [i]) for j in range(15)}) for i in range(400)]
+    data.append(record(**{f"many_{j}": ("int64_list", [j]) for j in range(5000)}))
+    batch = Records.of(data)
+    tracemalloc.start()
+    found = batch.find("key_300_3", missing=True)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert np.flatnonzero(found.kind).tolist() == [300] and peak < 60 * batch.nbytes
+    assert decode_raw(batch[300:301], "key_300_3", (), np.int64).tolist() == [300]
+    assert decode_raw(batch[400:], "many_4999", (), np.int64).tolist() == [4999]
+    assert len(batch[:3].features()) == 45

@@ -66,14 +66,15 @@ class InvertedResidual(nn.Module):
 
 
 def mobilenet_v2(classes: int) -> nn.Module:
-    layers = [_unit6(3, 32, 3, 2)]
-    channels = 32
-    rows = [(1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1)]
+    """A quarter of the channels: multiples of 8, no more than a tenth below that."""
+    layers = [_unit6(3, 8, 3, 2)]
+    channels = 8
+    rows = [(1, 8, 1, 1), (6, 8, 2, 2), (6, 8, 3, 2), (6, 16, 4, 2), (6, 24, 3, 1), (6, 40, 3, 2), (6, 80, 1, 1)]
     for widening, filters, blocks, stride in rows:
         for block in range(blocks):
             layers.append(InvertedResidual(channels, filters, widening, stride if block == 0 else 1))
             channels = filters
-    layers.append(_unit6(320, 1280, 1))
+    layers.append(_unit6(80, 1280, 1))
     classifier = nn.Sequential(nn.Identity(), nn.Linear(1280, classes))
     return nn.Sequential(OrderedDict(features=nn.Sequential(*layers), avgpool=_mean(), classifier=classifier))
 

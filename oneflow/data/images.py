@@ -21,7 +21,8 @@ INTERPOLATIONS = ("auto", "bilinear", "nearest_neighbor", "nn", "bicubic", "area
 HORIZONTAL, VERTICAL, BOTH = 1, 16, 17
 _LARGEST = 1 << 30  # pixels; OpenCV's own bound
 _ALWAYS_ALLOWED = 1 << 20  # pixels, however few bytes a picture has
-_PIXELS_A_BYTE = 8300  # what PNG reaches for a white page, with one bit a pixel
+_PIXELS_A_BYTE = {"PNG": 8300, "JPEG": 600}  # what a white page reaches: PNG with one bit a pixel, JPEG with coarse colours
+_MOST_PIXELS_A_BYTE = 8300
 
 
 def check_color_space(color_space: str) -> str:
@@ -83,23 +84,43 @@ def _unknown(encoded: np.ndarray) -> str:
 
 def _suspicion(encoded: np.ndarray) -> str:
     """Why a picture is not worth a decoder's time: it ends early, or claims far more pixels than its bytes can hold."""
-    data, kind, size = encoded.data, kind_of(encoded), (0, 0)
+    data, kind = encoded.data, kind_of(encoded)
+    whole, size = True, (0, 0)
     if kind == "PNG":
-        size = (int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big"))
-        if b"IEND" not in data[-64:].tobytes() and b"IEND" not in data.tobytes():
-            return "the PNG ends too early"
+        whole, size = _walk_png(data)
     elif kind == "JPEG":
-        at = 2
-        while at + 9 <= len(data) and data[at] == 0xFF and data[at + 1] != 0xDA:  # segment by segment, up to the pixels
-            if 0xC0 <= data[at + 1] <= 0xCF and data[at + 1] not in (0xC4, 0xC8, 0xCC):
-                size = (int.from_bytes(data[at + 7 : at + 9], "big"), int.from_bytes(data[at + 5 : at + 7], "big"))
-            at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
-        # a thumbnail in a segment has an end mark of its own
-        if data[-2:].tobytes() != b"\xff\xd9" and data.tobytes().rfind(b"\xff\xd9", min(at, len(data))) < 0:
-            return "the JPEG ends too early"
-    if size[0] * size[1] > max(_ALWAYS_ALLOWED, _PIXELS_A_BYTE * len(data)):
+        whole, size = _walk_jpeg(data)
+    elif kind == "GIF" and len(data) >= 10:
+        size = (int.from_bytes(data[6:8], "little"), int.from_bytes(data[8:10], "little"))
+    elif kind == "BMP" and len(data) >= 26:
+        size = tuple(abs(int.from_bytes(data[i : i + 4], "little", signed=True)) for i in (18, 22))  # type: ignore[assignment]
+    elif kind == "WebP" and len(data) >= 30 and data[12:16].tobytes() == b"VP8X":
+        size = (1 + int.from_bytes(data[24:27], "little"), 1 + int.from_bytes(data[27:30], "little"))
+    if not whole:
+        return f"the {kind} ends too early"
+    if size[0] * size[1] > max(_ALWAYS_ALLOWED, _PIXELS_A_BYTE.get(kind, _MOST_PIXELS_A_BYTE) * len(data)):
         return f"it claims {size[0]} x {size[1]} pixels"
     return ""
+
+
+def _walk_png(data: memoryview) -> tuple[bool, tuple[int, int]]:
+    """Whether all chunks are there (decoders ask for a chunk's memory before they read it); and the picture's size."""
+    at, size = 8, (int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big"))
+    while at + 12 <= len(data):
+        at += 12 + int.from_bytes(data[at : at + 4], "big")
+        if at <= len(data) and data[at - 8 : at - 4].tobytes() == b"IEND":
+            return True, size
+    return False, size
+
+
+def _walk_jpeg(data: memoryview) -> tuple[bool, tuple[int, int]]:
+    """Whether there is an end mark behind the segments (a thumbnail in one of them has its own); and the picture's size."""
+    at, size = 2, (0, 0)
+    while at + 9 <= len(data) and data[at] == 0xFF and data[at + 1] != 0xDA:
+        if 0xC0 <= data[at + 1] <= 0xCF and data[at + 1] not in (0xC4, 0xC8, 0xCC):
+            size = (int.from_bytes(data[at + 7 : at + 9], "big"), int.from_bytes(data[at + 5 : at + 7], "big"))
+        at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+    return data[-2:].tobytes() == b"\xff\xd9" or data.tobytes().rfind(b"\xff\xd9", min(at, len(data))) >= 0, size
 
 
 def _first_line(error: Exception) -> str:

@@ -67,7 +67,7 @@ def test_truncated_pictures(encode) -> None:
         images.decode(b"not a picture at all")
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.sampled_from([jpeg, png]), st.integers(0, 10**6), st.binary(min_size=1, max_size=8))
 def test_mutated_pictures(encode, at: int, new: bytes) -> None:
     data = encode(np.full((16, 16, 3), 77, np.uint8))

@@ -6,7 +6,7 @@ job returns are delivered as they are; a job that computes nothing else has no s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from .._dtype import record, tensor_buffer
@@ -25,6 +25,7 @@ class Hosting:
       at_call: the other host nodes, in order.
       inputs: positions of the job's inputs that host nodes read.
       boundary: host Blobs that the step takes as feeds, after the device's inputs.
+      labels: those of them that a loss takes as labels of classes, with the loss.
       delivered: host Blobs that the job returns.
     """
 
@@ -32,6 +33,7 @@ class Hosting:
     at_call: tuple[Node, ...] = ()
     inputs: tuple[int, ...] = ()
     boundary: tuple[Blob, ...] = ()
+    labels: tuple[tuple[Blob, Node], ...] = ()
     delivered: tuple[Blob, ...] = ()
 
     @property
@@ -89,8 +91,23 @@ def hosting(graph: Graph, order: Sequence[Node], fetches: Sequence[Blob], used_b
         at_call=tuple(node for node in nodes if node in fed),
         inputs=tuple(i for i, spec in enumerate(graph.inputs) if spec.blob.node in host or spec.blob.is_tensor_list),
         boundary=distinct([b for b in (*step_reads, *used_by_step) if b.node in inside]),
+        labels=tuple((b, node) for node, b in _labels(order) if b.node in inside),
         delivered=distinct([b for b in fetches if b.node in inside] + lists),
     )
+
+
+_LOSSES = ("sparse_softmax_cross_entropy", "sparse_cross_entropy")  # labels first, then a number for each class
+_RESHAPED = ("reshape", "squeeze", "expand_dims", "flatten", "cast")
+
+
+def _labels(order: Sequence[Node]) -> Iterator[tuple[Node, Blob]]:
+    """Losses, and the Blob that gives their labels, up to its shape and integer dtype."""
+    for node in order:
+        if node.op.name in _LOSSES:
+            blob = node.inputs[0]
+            while blob.node.op.name in _RESHAPED and blob.node.inputs[0].dtype.is_integer:
+                blob = blob.node.inputs[0]
+            yield node, blob
 
 
 def _check_inputs(graph: Graph, node: Node) -> None:

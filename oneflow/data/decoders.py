@@ -52,7 +52,9 @@ def decode_raw(
     if shared is not None:
         flat, each = shared
         if each == size:
-            return flat[first * size : (first + count) * size].astype(wanted).reshape(count, *shape)
+            mine = flat[first * size : (first + count) * size]
+            _check_range(records, feature, mine, wanted, lambda i: i // size)
+            return mine.astype(wanted).reshape(count, *shape)
     found = records.find(feature)
     kinds = np.unique(found.kind).tolist() if count else []
     shorter = dim1_varying_length or auto_zero_padding
@@ -66,9 +68,23 @@ def decode_raw(
             continue
         flat, counts = numbers(records, feature, found, kind, rows)
         _check_counts(records, feature, counts, size, shorter, kind, rows)
+        _check_range(records, feature, flat, wanted, np.repeat(rows, counts).__getitem__)
         place = np.repeat(rows * size - (np.cumsum(counts) - counts), counts) + np.arange(len(flat))
         made.reshape(-1)[place] = flat.astype(wanted, copy=False)
     return made.reshape(count, *shape)
+
+
+def _check_range(
+    records: Records, feature: str, flat: np.ndarray, wanted: np.dtype, record_of: Callable[[int], int]
+) -> None:  # fmt: skip
+    """Integers that the wanted ones cannot hold; of 8 bits, signed or not, the same bytes are meant."""
+    if flat.dtype.kind != "i" or wanted.kind not in "iu" or wanted.itemsize >= flat.dtype.itemsize or not len(flat):
+        return
+    low, high = (-128, 255) if wanted.itemsize == 1 else (int(np.iinfo(wanted).min), int(np.iinfo(wanted).max))
+    if flat.min() < low or flat.max() > high:
+        i = int(np.flatnonzero((flat < low) | (flat > high))[0])
+        rule = f"a number of a feature is outside the range of {wanted}"
+        raise fault(FeatureError, rule, records.where(record_of(i)), feature=feature, found=str(flat[i]))
 
 
 def _all_numbers(records: Records, feature: str) -> tuple[np.ndarray, int] | None:

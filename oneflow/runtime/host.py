@@ -16,7 +16,9 @@ from .. import _dtype as dtypes
 from .._jax import jax, jnp
 from ..compiler.hosting import distinct
 from ..config import Resource
-from ..errors import DataError, ExecutionError, ImageError, OneFlowError
+from ..data._fault import fault
+from ..data.records import Records
+from ..errors import DataError, ExecutionError, FeatureError, ImageError, OneFlowError
 from ..graph.graph import OP_TO_MIRRORED
 from ..graph.node import Blob, Node
 from .pool import Pool
@@ -326,6 +328,19 @@ def joined(blob: Blob, copies: Sequence[Any]) -> Any:
     made = aligned((len(copies), *copies[0].shape), copies[0].dtype)
     np.stack(copies, out=made)
     return made
+
+
+def check_labels(blob: Blob, loss: Node, value: np.ndarray, batch: Values) -> None:
+    """Raises FeatureError for a label that is no class of the loss, naming the record that it came from."""
+    classes = loss.inputs[1].shape[-1]
+    if not value.size or (value.min() >= 0 and value.max() < classes):
+        return
+    i = int(np.flatnonzero((value < 0) | (value >= classes))[0])
+    sample = i // max(value.size // len(value), 1)
+    sources = [outputs[0] for outputs in batch.values() if isinstance(outputs[0], Records) and len(outputs[0]) == len(value)]
+    where = sources[0].where(sample) if sources else None
+    rule = f"sample {sample} of a batch has label {value.reshape(-1)[i]}, and there are {classes} classes, counted from 0"
+    raise located(loss, fault(FeatureError, rule, where, feature=blob.node.attrs.get("feature")))
 
 
 def check(blob: Blob, value: Any) -> Any:

@@ -20,7 +20,7 @@ from ..graph.node import Blob, Node
 from . import devices
 from .dispatch import dispatcher
 from .executable import Executable
-from .host import Section, Values, deliverable, located
+from .host import Section, Values, check_labels, deliverable, located
 from .pool import pool, users
 from .result import Delivery
 from .store import Store
@@ -62,7 +62,15 @@ class Ahead:
     that of the thread.
     """
 
-    def __init__(self, graph: Graph, section: Section, kept: Sequence[Blob], placed: Sequence[Blob], copies: int):
+    def __init__(
+        self,
+        graph: Graph,
+        section: Section,
+        kept: Sequence[Blob],
+        placed: Sequence[Blob],
+        copies: int,
+        labels: Sequence[tuple[Blob, Node]],
+    ):
         """``kept`` are the Blobs whose values batches hold, ``placed`` those of them that go to the device; ``copies`` is the
         number of devices in the mirrored view."""
         self._graph = graph
@@ -70,6 +78,7 @@ class Ahead:
         self._placed = {(b.node, b.index) for b in placed}
         self._section = section
         self._copies = copies
+        self._labels = labels
         self._changed = threading.Condition()
         self._queue: deque[Batch] = deque()
         self._largest = 0
@@ -242,6 +251,9 @@ class Ahead:
                 for blob in self._kept:
                     key = blob.node, blob.index
                     value = self._section.result(blob, values)
+                    for loss in (loss for b, loss in self._labels if (b.node, b.index) == key):
+                        for each in values:
+                            check_labels(blob, loss, each[blob.node][blob.index], each)
                     batch.bytes += _bytes(value)
                     batch.values[key] = place(value) if key in self._placed else value
             except BaseException as late:
@@ -312,9 +324,10 @@ class HostStage:
         placed = [b for b in placed if (b.node, b.index) not in delivered]
         if graph.scope.placement.parallel_num > 1:
             placed = []  # the step's executable knows where the pieces go
-        self._ahead = (
-            Ahead(graph, Section(hosting.ahead, kept, seed, mapped), kept, placed, self._copies) if hosting.ahead else None
-        )
+        self._ahead = None
+        if hosting.ahead:
+            section = Section(hosting.ahead, kept, seed, mapped)
+            self._ahead = Ahead(graph, section, kept, placed, self._copies, hosting.labels)
         self._at_call = Section(at_call, hosting.results, seed, mapped) if at_call else None
         self._mapped = mapped
 

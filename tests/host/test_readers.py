@@ -229,6 +229,26 @@ def test_a_record_without_the_feature(tmp_path: Path) -> None:
     np.testing.assert_array_equal(job(), range(4))  # the batch is lost, the session is not
 
 
+def test_labels_that_are_no_classes(tmp_path: Path) -> None:
+    folder = datasets.write(tmp_path, [[{"label": np.int64(k)} for k in (1, 2, 0, 7, 1, 2**40)]])
+
+    @flow.global_function(type="train")
+    def job() -> tp.Numpy:
+        records = flow.data.ofrecord_reader(folder, batch_size=2)
+        labels = flow.data.OFRecordRawDecoder(records, "label", (1,), flow.int32)
+        scores = flow.get_variable("w", (2, 3), initializer=flow.zeros_initializer())
+        loss = flow.nn.sparse_softmax_cross_entropy_with_logits(flow.reshape(labels, (2,)), scores)
+        flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.1])).minimize(loss)
+        return loss
+
+    job()
+    for record, text in ((3, "sample 1 of a batch has label 7, and there are 3 classes"), (5, "outside the range of int32")):
+        with pytest.raises(FeatureError, match=text) as caught:
+            job()
+        assert (caught.value.record, caught.value.feature) == (record, "label") and "your line" in str(caught.value)
+    job()
+
+
 def test_corrupt_pictures(tmp_path: Path) -> None:
     records = [{"encoded": datasets.encoded(datasets.photograph(i)), "label": np.int32(i)} for i in range(8)]
     records[2]["encoded"] = b"no picture"

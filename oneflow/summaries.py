@@ -48,7 +48,8 @@ def summarize(graph: Graph, report: list[str], computed_by: Callable[[Node], str
         counted.update(used)
         elements = sum(int(np.prod(graph.variables[name].shape)) for name in used)
         outputs = ", ".join(b.describe() for b in node.outputs)
-        rows.append((node.name, node.op.name, outputs, f"{elements:,}" if used else "", str(node.source), computed_by(node)))
+        op = node.op.name if node.compute is None else f"{node.op.name} in {node.compute.name}"
+        rows.append((node.name, op, outputs, f"{elements:,}" if used else "", str(node.source), computed_by(node)))
     own = [v for v in graph.variables.values() if v.role == "parameter"]
     state = [v for v in graph.variables.values() if v.role == "state"]
     elements = sum(int(np.prod(v.shape)) for v in own)

@@ -140,6 +140,8 @@ def test_tensor_definitions():
     ("call", "text"),
     [
         (flow.InitEagerGlobalSession, "eager execution is not supported"),
+        (flow.ConfigProto, "native session"),
+        (flow.JobConfigProto, "native compiler"),
         (flow.tensorrt.cache_int8_calibration, "not by TensorRT"),
         (lambda: flow.tensorrt.write_int8_calibration("x"), "not by TensorRT"),
     ],

@@ -90,7 +90,9 @@ def narrow(body, config=None):
     config = config or flow.FunctionConfig()
     config.enable_auto_mixed_precision(True)
     job = flow.global_function("predict", config)(body)
-    return {node.name for node in job.graph.nodes if node.compute is flow.bfloat16}
+    chosen = {node.name for node in job.graph.nodes if node.compute is flow.bfloat16}
+    assert {row[0] for row in job.summary().rows if row[1].endswith(" in bfloat16")} == chosen
+    return chosen
 
 
 def test_lists():

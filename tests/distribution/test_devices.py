@@ -89,3 +89,47 @@ def test_a_session_that_asks_for_devices_says_how_many_there_are() -> None:
     flow.config.gpu_device_num(1)
     with pytest.raises(DeviceError, match="counted from 0"):
         _placed("0:7").summary()
+
+
+def test_many_calls_with_collectives_are_submitted(program: Any) -> None:
+    """XLA's rendezvous of virtual CPU devices hangs or aborts where many calls are in flight."""
+    done = program(
+        """
+        import threading
+        import numpy as np
+        import oneflow as flow, oneflow.typing as tp
+        flow.config.gpu_device_num(8)
+
+        @flow.global_function(type="train")
+        def train(x: tp.Numpy.Placeholder((16, 8))) -> tp.Callback[tp.Numpy]:
+            loss = flow.math.reduce_mean(flow.layers.dense(x, 8, name="dense"))
+            flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.1]), momentum=0).minimize(loss)
+            return loss
+
+        @flow.global_function()
+        def total(x: tp.Numpy.Placeholder((16, 8))) -> tp.Callback[tp.Numpy]:
+            return flow.math.reduce_sum(x)
+
+        x, got = np.ones((16, 8), np.float32), []
+
+        def again(value):  # calls made by callbacks do not wait for a slot
+            got.append(value.item())
+            if len(got) < 300:
+                total(x)(lambda value: got.append(value.item()))
+
+        def submit():
+            for _ in range(60):
+                train(x)(again)
+                total(x)(lambda value: got.append(value.item()))
+
+        threads = [threading.Thread(target=submit) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        submit()
+        for thread in threads:
+            thread.join()
+        flow.sync_default_session()
+        print(len(got) > 360, got.count(128.0) > 180)
+        """
+    )
+    assert (done.returncode, done.stdout) == (0, "True True\n"), done.stderr

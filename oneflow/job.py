@@ -148,7 +148,11 @@ class JobFunction:
         fetches = [*leaves, *(blob.extent.count for blob in leaves if blob.extent is not None)]
         made = plan(graph, fetches, native_ops=Resource.enable_native_cpu)
         session.declare_variables(self, graph.variables.values(), storages(graph, made.replicated))
-        self._feeds = Feeds(self.name, graph.inputs, structure)
+        own_part = self.config.get("feed_own_part", False)
+        if own_part and made.host.inputs and processes.count() > 1:
+            refuse(ModeError, f"job {self.name!r} reads inputs on the host, which cannot be fed in parts",
+                   hint="leave config.feed_own_part out: every process feeds the whole", source=self.source)  # fmt: skip
+        self._feeds = Feeds(self.name, graph.inputs, structure, own_part)
         convert = _converter(leaves, rebuild, kinds)
         self._delivery = Delivery(self.name, dispatcher, convert, made.watches)
         self._gives_nothing = returned is None and not self._returns.callback
@@ -442,6 +446,7 @@ def _lists(value: Any, blob: Blob) -> list[list[np.ndarray]]:
 
 def _default_placement() -> Placement:
     """All devices of the session: the GPUs where there are any (or were asked for), else the CPU devices."""
+    devices.prepare()
     gpus, cpus = Resource.gpu_device_num, Resource.cpu_device_num
     tag = "gpu" if gpus or (gpus is None and cpus is None and devices.has_gpu()) else "cpu"
     count = (gpus if tag == "gpu" else cpus) or 1

@@ -46,6 +46,8 @@ FUNCTION_OPTIONS: list[Option] = [
            aliases=("default_distribute_strategy",)),
     Option("default_placement_scope", (PlacementScope,), None,
            "flow.scope.placement(...): the job's outermost placement, by default all devices of flow.config."),
+    _switch("feed_own_part", False, "In a run of several processes, each feeds its own part of the batch, not the whole; "
+            "parts are in the order of the processes."),
     Option("concurrency_width", (int,), 128, "no effect: the number of calls in flight adapts itself", minimum=1),
     # training, the older way
     Option("train.primary_lr", (float,), None, "Learning rate of the dict style of training."),

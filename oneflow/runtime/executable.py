@@ -250,6 +250,7 @@ class Executable:
                     if delivery is None:
                         processes.returned()
                 except Exception as error:
+                    processes.returned()
                     for cell, value in zip(self._written, kept, strict=True):
                         sharding = self._struct(cell).sharding
                         put = value if is_kept else Store.put(value) if sharding is None else to_global(value, sharding)

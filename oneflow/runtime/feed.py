@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import numpy as np
@@ -10,6 +11,8 @@ import numpy as np
 from .._source import caller
 from ..errors import FeedDtypeError, FeedError, FeedShapeError
 from ..graph.graph import Input
+from . import processes
+from .transfer import Part
 
 Check = Callable[[Sequence[Any]], tuple[Any, ...]]
 
@@ -22,6 +25,8 @@ def owned(array: Any) -> Any:
     """A copy that the caller cannot change, laid out so that the device can take it over."""
     if isinstance(array, tuple):
         return tuple(owned(a) for a in array)
+    if isinstance(array, Part):
+        return Part(owned(array.array), array.axis)
     if array.nbytes < _ALIGN_FROM_BYTES:
         return array.copy()
     buffer = np.empty(array.nbytes + _ALIGNMENT, np.uint8)
@@ -34,13 +39,18 @@ def owned(array: Any) -> Any:
 class Feeds:
     """The inputs of one job, and the checks of what its calls are given for them."""
 
-    def __init__(self, job_name: str, inputs: Sequence[Input], structure: Sequence[Any]):
-        """``structure`` has one entry a parameter: an input's number, or nested lists, tuples and dicts of numbers."""
+    def __init__(self, job_name: str, inputs: Sequence[Input], structure: Sequence[Any], own_part: bool = False):
+        """``structure`` has one entry a parameter: an input's number, or nested lists, tuples and dicts of numbers.
+
+        With ``own_part`` each process of the run feeds its share of the batches.
+        """
         self._job = job_name
-        self._inputs = list(inputs)
+        self._shares = own_part and processes.count() > 1
+        self._inputs = [self._share(spec) for spec in inputs] if self._shares else list(inputs)
         self._structure = list(structure)
         self._flat = all(isinstance(s, int) for s in structure)
-        self._static = [(i.shape, i.dtype.numpy_dtype) for i in inputs] if all(i.kind == "Numpy" for i in inputs) else None
+        static = all(i.kind == "Numpy" for i in inputs)
+        self._static = [(i.shape, i.dtype.numpy_dtype) for i in self._inputs] if static else None
 
     @property
     def varying(self) -> bool:
@@ -54,8 +64,25 @@ class Feeds:
                 if type(x) is not np.ndarray or x.shape != shape or x.dtype != dt:
                     break
             else:
-                return tuple(args)
-        return self._explain(args)
+                return self._parts(args) if self._shares else tuple(args)
+        found = self._explain(args)
+        return self._parts(found) if self._shares else found
+
+    def _share(self, spec: Input) -> Input:
+        """The input as one process feeds it."""
+        axis, count = spec.blob.batch_axis, processes.count()
+        if axis < 0:
+            return spec
+        if spec.kind != "Numpy" or spec.shape[axis] % count:
+            rule = (
+                f"input {spec.label!r} cannot be fed in parts: {count} processes need a Numpy.Placeholder that they divide evenly"
+            )
+            self._fail(FeedError, rule, "leave config.feed_own_part out, or make the batch a multiple", spec)
+        return replace(spec, shape=(*spec.shape[:axis], spec.shape[axis] // count, *spec.shape[axis + 1 :]))
+
+    def _parts(self, arrays: Sequence[Any]) -> tuple[Any, ...]:
+        axes = [spec.blob.batch_axis for spec in self._inputs]
+        return tuple([array if axis < 0 else Part(array, axis) for array, axis in zip(arrays, axes, strict=True)])
 
     def _explain(self, args: Sequence[Any]) -> tuple[Any, ...]:
         if len(args) != len(self._structure):

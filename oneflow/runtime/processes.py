@@ -176,7 +176,7 @@ class Run:
 
     def returned(self) -> None:
         """The results of a call are there."""
-        self._returned += 1
+        self._returned = min(self._returned + 1, self._calls)
         self._waiting_since = time.monotonic()
 
     @contextlib.contextmanager

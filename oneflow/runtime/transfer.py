@@ -6,6 +6,7 @@ and target are the same devices.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -15,6 +16,45 @@ from .._jax import jax, jnp, lax
 from . import processes
 
 _moved: set[tuple[Any, Any]] = set()  # shardings between which arrays have been moved
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """This process's part of an array: the rows of ``axis`` that are its share, in the order of the processes."""
+
+    array: np.ndarray
+    axis: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the whole."""
+        shape, axis = self.array.shape, self.axis
+        return (*shape[:axis], shape[axis] * processes.count(), *shape[axis + 1 :])
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.array.dtype
+
+    def to_global(self, sharding: Any) -> Any:
+        """The whole as a device array that lies as ``sharding`` says. All processes must call it."""
+        own = self.array.shape[self.axis]
+        if self._fits(sharding, own):
+            begin = own * processes.index()
+            return jax.make_array_from_callback(self.shape, sharding, lambda i: self.array[self._shifted(i, begin)], self.dtype)
+        parts = _over(_one_of_each(), True, self.axis)
+        return move(jax.make_array_from_process_local_data(parts, self.array, self.shape), sharding)
+
+    def _fits(self, sharding: Any, own: int) -> bool:
+        """Whether all devices of each process want rows of that process."""
+        for device, index in sharding.devices_indices_map(self.shape).items():
+            begin, end, _ = index[self.axis].indices(self.shape[self.axis])
+            if begin < own * device.process_index or end > own * (device.process_index + 1):
+                return False
+        return True
+
+    def _shifted(self, index: Any, by: int) -> Any:
+        begin, end, _ = index[self.axis].indices(self.shape[self.axis])
+        return (*index[: self.axis], slice(begin - by, end - by), *index[self.axis + 1 :])
 
 
 def to_global(array: np.ndarray, sharding: Any) -> Any:
@@ -50,6 +90,9 @@ def readable(array: Any) -> Any:
 
 def move(array: Any, sharding: Any) -> Any:
     """The array on other devices, or in another layout. All processes must call it."""
+    if isinstance(array, Part):
+        with jax.enable_x64(True):
+            return array.to_global(sharding)
     if not isinstance(array, jax.Array):
         return to_global(array, sharding)
     if array.sharding == sharding:
@@ -83,9 +126,9 @@ def _one_of_each() -> tuple[Any, ...]:
 
 
 @cache
-def _over(devices: tuple[Any, ...], split: bool) -> Any:
+def _over(devices: tuple[Any, ...], split: bool, axis: int = 0) -> Any:
     mesh = jax.sharding.Mesh(np.array(devices), ("all",))
-    return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("all" if split else None))
+    return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*[None] * axis, *["all"] * split))
 
 
 @cache

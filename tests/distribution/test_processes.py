@@ -194,3 +194,53 @@ def test_names_of_the_run_outside_of_one() -> None:
     d = flow.distributed
     assert (d.get_rank(), d.get_world_size(), d.get_local_rank(), d.is_multi_client()) == (0, 1, 0, False)
     assert sys.modules["oneflow.runtime.processes"].gather("a value", 3) == [3]
+
+
+PARTS = """
+import numpy as np
+import oneflow as flow, oneflow.typing as tp
+
+count, rank = flow.distributed.get_world_size(), flow.distributed.get_rank()
+flow.config.gpu_device_num(2)
+
+def job(placement):
+    config = flow.FunctionConfig()
+    config.feed_own_part(True)
+    config.default_placement_scope(flow.scope.placement("gpu", placement))
+
+    @flow.global_function(function_config=config)
+    def twice(x: tp.Numpy.Placeholder((8, 3)), y: tp.Numpy.Placeholder((2,), batch_axis=None)) -> tp.Numpy:
+        return x * 2 + flow.math.reduce_sum(y)
+
+    return twice
+
+config = flow.FunctionConfig()
+config.feed_own_part(True)
+
+@flow.global_function(function_config=config)
+def staged(x: tp.Numpy.Placeholder((8, 3))) -> tp.Callback[tp.Numpy]:
+    with flow.scope.placement("gpu", "0:0-1"):
+        h = x * 2
+    with flow.scope.placement("gpu", "1:0"):
+        return h + x
+
+whole, got = np.arange(24, dtype=np.float32).reshape(8, 3), []
+part = whole[rank * 4 : rank * 4 + 4]
+for placement in (["0:0-1", "1:0-1"], "0:0", "1:0-1"):
+    assert np.array_equal(job(placement)(part, np.ones(2, np.float32)), whole * 2 + 2), placement
+part = part.copy()
+handle = staged(part)
+part[:] = 0  # what was fed is the job's own
+handle(got.append)
+flow.sync_default_session()
+assert np.array_equal(got[0], whole * 3)
+try:
+    staged(whole)
+except flow.errors.FeedShapeError as error:
+    print(str(error).splitlines()[0])
+"""
+
+
+def test_each_process_feeds_its_part(program: Any) -> None:
+    done = program(PARTS, *TWO)
+    assert (done.returncode, done.stdout) == (0, "job 'staged': input 'x' must have shape (4, 3), got (8, 3)\n"), done.stderr

@@ -139,7 +139,8 @@ def cast_to_current_logical_view(x: Blob) -> Blob:
 
 
 @op("distribute_split", multiple=True)
-def _distribute_split(x: Array, *, axis: int, sizes: tuple[int, ...]) -> tuple[Array, ...]:
+def _distribute_split(x: Array, *, axis: int, pieces: int) -> tuple[Array, ...]:
+    sizes = balanced(x.shape[axis], pieces)
     ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
     return tuple(lax.slice_in_dim(x, end - size, end, axis=axis) for end, size in zip(ends, sizes, strict=True))
 
@@ -162,7 +163,7 @@ def distribute_split(x: Blob, axis: int = 0, name: str | None = None) -> tuple[B
     sizes = balanced(x.shape[axis], n)
     if sizes[-1] == 0:
         fail(ShapeError, what, f"axis {axis} of size {x.shape[axis]} cannot be cut for {n} devices", (x,))
-    pieces = emit_many(_distribute_split, x, name=name, axis=axis, sizes=sizes)
+    pieces = emit_many(_distribute_split, x, name=name, axis=axis, pieces=n)
     return tuple(_on_device(what, i, partial(identity, piece)) for i, piece in enumerate(pieces))
 
 

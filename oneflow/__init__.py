@@ -70,6 +70,8 @@ from .config import eager_execution_enabled as eager_execution_enabled
 from .config import enable_eager_execution as enable_eager_execution
 from .config import function_config as function_config
 from .config import inter_job_reuse_mem_strategy as inter_job_reuse_mem_strategy
+from .config._messages import ConfigProto as ConfigProto
+from .config._messages import JobConfigProto as JobConfigProto
 from .data import epoch as _epoch
 from .data._pillow import restore_antialias as _restore_antialias
 from .env import current_resource as current_resource

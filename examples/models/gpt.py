@@ -6,6 +6,7 @@ Matrices are (in, out). Where the layers run and how their matrices are cut is l
 import math
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from typing import Any
 
 import oneflow as flow
 
@@ -38,39 +39,48 @@ class Layout:
         """The scope of layer 0, 1, ...; the embeddings belong to the first, what follows the layers to the last (-1)."""
         return nullcontext()
 
-    def distribute(self, axis: int):
-        """How a variable lies on the devices that tensor parallelism would split along ``axis``."""
-        return flow.distribute.broadcast()
+    def variable(self, axis: int | None) -> dict[str, Any]:
+        """Arguments of get_variable for a variable that tensor parallelism cuts along ``axis``, or not at all (None)."""
+        return {}
 
-    def cast(self, x: Blob) -> Blob:
-        """A sum over the parts of a cut matrix: where it becomes whole again."""
+    def whole(self, x: Blob) -> Blob:
+        """What products with the rows of a cut matrix add up to, on all devices that share the matrix."""
         return x
 
 
 @dataclass(frozen=True)
 class Devices(Layout):
-    """``layers`` in ``stages`` of equal length, one after the other on ``per_stage`` devices each.
+    """``layers`` in ``stages`` of equal length, one after the other, on ``data`` x ``tensor`` devices each.
 
-    With ``tensor_parallel`` the devices of a stage share every matrix, each holding a part of its columns or rows; else
-    they share the batch.
+    Of the devices of a stage, arranged in rows and columns, rows share the batch, and columns share every matrix: each
+    holds a part of its columns or rows.
     """
 
     layers: int
     stages: int = 1
-    per_stage: int = 1
-    tensor_parallel: bool = False
+    data: int = 1
+    tensor: int = 1
     tag: str = "cpu"
 
+    @property
+    def arranged(self) -> bool:
+        return self.data > 1 and self.tensor > 1
+
     def placement(self, layer: int) -> AbstractContextManager:
-        stage = (layer % self.layers) * self.stages // self.layers
-        first = stage * self.per_stage
-        return flow.scope.placement(self.tag, f"0:{first}-{first + self.per_stage - 1}")
+        count = self.data * self.tensor
+        first = (layer % self.layers) * self.stages // self.layers * count
+        hierarchy = (self.data, self.tensor) if self.arranged else None
+        return flow.scope.placement(self.tag, f"0:{first}-{first + count - 1}", hierarchy)
 
-    def distribute(self, axis: int):
-        return flow.distribute.split(axis) if self.tensor_parallel else flow.distribute.broadcast()
+    def variable(self, axis: int | None) -> dict[str, Any]:
+        if self.arranged:
+            return {"parallel_distribution": ["B", "B" if axis is None else f"S({axis})"]}
+        return {"distribute": flow.distribute.split(axis)} if self.tensor > 1 and axis is not None else {}
 
-    def cast(self, x: Blob) -> Blob:
-        return flow.parallel_cast(x, distribute=flow.distribute.broadcast()) if self.tensor_parallel else x
+    def whole(self, x: Blob) -> Blob:
+        if self.arranged:
+            return flow.hierarchical_parallel_cast(x, ["S(0)", "B"], "manual", ["S(0)", "B"])
+        return flow.parallel_cast(x, distribute=flow.distribute.broadcast()) if self.tensor > 1 else x
 
 
 @dataclass
@@ -93,13 +103,12 @@ class GPT:
             shape=shape,
             dtype=flow.float,
             initializer=flow.random_normal_initializer(stddev=scale * self.config.initializer_range),
-            distribute=flow.distribute.broadcast() if axis is None else self.layout.distribute(axis),
+            **self.layout.variable(axis),
         )
 
     def _bias(self, size: int, cut: bool) -> Blob:
-        distribute = self.layout.distribute(0) if cut else flow.distribute.broadcast()
-        zeros = flow.zeros_initializer()
-        return flow.get_variable("bias", shape=(size,), dtype=flow.float, initializer=zeros, distribute=distribute)
+        layout = self.layout.variable(0 if cut else None)
+        return flow.get_variable("bias", shape=(size,), dtype=flow.float, initializer=flow.zeros_initializer(), **layout)
 
     def _layer_norm(self, x: Blob, name: str) -> Blob:
         return self._kept(name, flow.layers.layer_norm(x, begin_norm_axis=2, begin_params_axis=2, name=name))
@@ -117,7 +126,7 @@ class GPT:
         """x times a matrix that may be cut into rows, plus a bias; the layers' number keeps the sum over them level."""
         scale = 1 / math.sqrt(2 * self.config.layers)
         with flow.scope.namespace(name):
-            y = self.layout.cast(flow.matmul(x, self._normal("weight", (x.shape[-1], units), 0, scale), name="matmul"))
+            y = self.layout.whole(flow.matmul(x, self._normal("weight", (x.shape[-1], units), 0, scale), name="matmul"))
             y = flow.nn.fused_bias_add_dropout(y, self._bias(units, cut=False), "NWC", rate=self._rate(self.config.dropout))
         return self._kept(name, y)
 
@@ -161,7 +170,7 @@ class GPT:
             with self.layout.placement(0):
                 table = self._normal("wte", (c.vocab_size, c.hidden_size), axis=0)
                 places = self._normal("wpe", (c.seq_length, c.hidden_size), axis=None)
-                x = self.layout.cast(flow.gather(table, tokens, name="embedded"))
+                x = self.layout.whole(flow.gather(table, tokens, name="embedded"))
                 x = x + flow.slice(places, begin=[0, 0], size=[tokens.shape[1], c.hidden_size])
                 x = flow.nn.dropout(x, c.dropout, name="dropout") if self._rate(c.dropout) else x
             for i in range(c.layers):

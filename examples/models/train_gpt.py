@@ -23,11 +23,11 @@ def config_of(options):
 
 
 def layout_of(options):
-    devices = options.stages * options.devices_per_stage
+    devices = options.stages * options.data * options.tensor
     if devices == 1:
         return gpt.Layout()
     flow.config.cpu_device_num(devices)
-    return gpt.Devices(options.layers, options.stages, options.devices_per_stage, options.tensor_parallel)
+    return gpt.Devices(options.layers, options.stages, options.data, options.tensor)
 
 
 def make_jobs(options):
@@ -96,8 +96,8 @@ def arguments():
     parser.add_argument("--write", type=int, default=60, help="bytes to write after training (default: %(default)s)")
     parser.add_argument("--checkpointing", action="store_true", help="compute layers again in the backward pass")
     parser.add_argument("--stages", type=int, default=1, help="groups of layers, on devices of their own")
-    parser.add_argument("--devices-per-stage", type=int, default=1)
-    parser.add_argument("--tensor-parallel", action="store_true", help="a stage's devices share matrices instead of the batch")
+    parser.add_argument("--data", type=int, default=1, help="devices of a stage that share the batch")
+    parser.add_argument("--tensor", type=int, default=1, help="devices of a stage that share each matrix")
     parser.add_argument("--amp", action="store_true", help="mixed precision")
     parser.add_argument("--load", help="directory of variables to start from; others keep their first values")
     parser.add_argument("--save", help="directory for the trained variables")

@@ -61,7 +61,7 @@ def test_questions_are_learned_from_what_pretraining_saved(run: Callable[..., li
 
 
 def test_a_gpt_is_the_same_on_several_devices(tmp_path: Path) -> None:
-    """Its layers on two stages, the matrices of each shared by two devices, and one norm of all gradients to clip by."""
+    """Two stages of 2x2 devices that share the batch and the matrices; gradients are clipped by the norm of all of them."""
 
     def losses(*options: str) -> list[str]:
         small = ["--steps=4", "--batch=4", "--length=16", "--warmup=1"]
@@ -72,7 +72,7 @@ def test_a_gpt_is_the_same_on_several_devices(tmp_path: Path) -> None:
 
     alone = losses("--write=3")
     assert len(alone) == 4 and float(alone[-1]) < float(alone[0])
-    assert alone == losses("--stages=2", "--devices-per-stage=2", "--tensor-parallel", "--write=0")
+    assert alone == losses("--stages=2", "--data=2", "--tensor=2", "--write=0")
 
 
 def test_channels_last_is_channels_first() -> None:

@@ -19,18 +19,22 @@ def outputs(seed: int) -> Iterator[int]:
 
 
 def _below(count: int, source: Iterator[int]) -> int:
-    """``std::uniform_int_distribution<unsigned long>(0, count - 1)`` of libstdc++ before GCC 11."""
-    if count - 1 == _RANGE:
-        return next(source)
-    scaling = _RANGE // count
-    while (value := next(source)) >= count * scaling:
-        pass
-    return value // scaling
+    """``std::uniform_int_distribution<unsigned long>(0, count - 1)`` of libstdc++ since GCC 11, for counts up to 2**32.
+
+    The upper half of a product of 64 bits; numbers that would come too often are drawn again.
+    """
+    product = next(source) * count
+    if product & _RANGE < count:
+        least = (_RANGE + 1 - count) % count
+        while product & _RANGE < least:
+            product = next(source) * count
+    return product >> 32
 
 
 def shuffle(values: list[T], seed: int | Iterator[int]) -> None:
-    """``std::shuffle(values.begin(), values.end(), std::mt19937(seed))`` of libstdc++ 7 to 10, in place.
+    """``std::shuffle(values.begin(), values.end(), std::mt19937(seed))`` of libstdc++, in place.
 
+    The standard leaves the order open: other libraries, and GCC before 11, come to another one.
     Instead of a seed it takes a generator's ``outputs``, which several shuffles may go on with.
 
     Where the square of the size fits into 32 bits, one random number gives two positions.

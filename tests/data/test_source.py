@@ -85,9 +85,28 @@ def test_order_of_parts_changes_after_each_epoch(parts: list[str]) -> None:
 
 
 def test_mersenne_twister_is_that_of_cpp() -> None:
-    outputs = _mt19937._outputs(5489)
+    outputs = _mt19937.outputs(5489)
     assert next(outputs) == 3499211612
     assert [next(outputs) for _ in range(9999)][-1] == 4123659995  # the C++ standard gives the 10000th
+
+
+@pytest.mark.parametrize(
+    "size, seed, begin, last",
+    [
+        (1, 1, [0], 0),
+        (2, 524288, [1, 0], 0),
+        (3, 1, [1, 0, 2], 2),
+        (10, 524288, [1, 2, 7, 0, 6, 4, 5, 8, 9, 3], 3),
+        (11, 524288, [4, 0, 3, 1, 7, 5, 2, 6, 10, 8, 9], 9),
+        (256, 1, [97, 56, 152, 200, 108, 154, 114, 41, 104, 22, 72, 220], 69),
+        (70000, 524288, [15619, 51867, 3774, 5047, 24494, 8032, 49021, 40194, 51167, 4861, 30814, 27554], 64875),
+    ],
+)
+def test_shuffled_as_by_gcc_12(size, seed, begin, last) -> None:
+    """Orders that a C++ program gave: what they begin with, and their last element."""
+    values = list(range(size))
+    _mt19937.shuffle(values, seed)
+    assert values[:12] == begin and values[-1] == last
 
 
 def test_shuffled_orders_are_permutations_and_spread() -> None:

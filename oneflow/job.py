@@ -158,7 +158,7 @@ class JobFunction:
         self._gives_nothing = returned is None and not self._returns.callback
         self._asynchronous = self._gives_nothing or self._returns.callback or not self._returns.annotated
         if made.host:
-            stage = HostStage(made, fetches, lambda: session.seed)
+            stage = HostStage(made, fetches, lambda: session.seed, session.store.meshes)
             session.add_host_stage(self.name, stage)
             weakref.finalize(self, stage.close, wait=False).atexit = False
             self._hosted = Hosted(stage, session.store, None if made.is_empty else self._executable_for)

@@ -12,7 +12,7 @@ from typing import Any
 
 from .._jax import jax
 from ..compiler.hosting import distinct
-from ..compiler.program import Plan
+from ..compiler.program import Plan, feed_shardings, place_of
 from ..config import Resource
 from ..errors import ArgumentError, ModeError
 from ..graph.graph import Graph
@@ -21,9 +21,11 @@ from . import devices
 from .dispatch import dispatcher
 from .executable import Executable
 from .host import Section, Values, check_labels, deliverable, located
+from .mesh import DeviceMeshes
 from .pool import pool, users
 from .result import Delivery
 from .store import Store
+from .transfer import to_global
 
 _MIB = 1 << 20
 
@@ -70,6 +72,7 @@ class Ahead:
         placed: Sequence[Blob],
         copies: int,
         labels: Sequence[tuple[Blob, Node]],
+        place: Place,
     ):
         """``kept`` are the Blobs whose values batches hold, ``placed`` those of them that go to the device; ``copies`` is the
         number of devices in the mirrored view."""
@@ -79,6 +82,7 @@ class Ahead:
         self._section = section
         self._copies = copies
         self._labels = labels
+        self._place = place
         self._changed = threading.Condition()
         self._queue: deque[Batch] = deque()
         self._largest = 0
@@ -255,7 +259,7 @@ class Ahead:
                         for each in values:
                             check_labels(blob, loss, each[blob.node][blob.index], each)
                     batch.bytes += _bytes(value)
-                    batch.values[key] = place(value) if key in self._placed else value
+                    batch.values[key] = self._place(blob, value) if key in self._placed else value
             except BaseException as late:
                 error = late
         batch.error, batch.skipped = error, sum(each.skipped for each in values)
@@ -291,10 +295,30 @@ def _place(node: Node, copy: int) -> str:
     return f"{node.name}@{copy}" if copy else node.name
 
 
-def place(value: Any) -> Any:
-    """On the device; the memory of ``value`` may be kept."""
+Place = Callable[[Blob, Any], Any]
+
+
+def placing(plan: Plan, meshes: DeviceMeshes) -> Place:
+    """A function that puts a feed on the devices, as the step wants it; it may keep the memory it is given."""
+    placement = place_of(plan)
+    if len({meshes.devices(node.scope.placement) for node in plan.order}) > 1 or plan.repeats:
+        return lambda blob, value: value  # each stage takes its own
+    if meshes.is_default(placement):
+        return lambda blob, value: tuple(map(_put, value)) if isinstance(value, tuple) else _put(value)
+
+    shardings = {(b.node, b.index): s for b, s in zip(plan.feeds, feed_shardings(plan, meshes), strict=True)}
+
+    def put(blob: Blob, value: Any) -> Any:
+        if isinstance(value, tuple) or value.shape[blob.node in plan.mapped :] != blob.shape:
+            return value
+        return to_global(value, shardings[blob.node, blob.index])
+
+    return put
+
+
+def _put(value: Any) -> Any:
     with jax.enable_x64(True):
-        return tuple(devices.put(v) for v in value) if isinstance(value, tuple) else devices.put(value)
+        return devices.put(value)
 
 
 class HostStage:
@@ -303,7 +327,7 @@ class HostStage:
     ``lock`` is held by a call from ``take`` until its step is on its way, so that the order of batches is that of steps.
     """
 
-    def __init__(self, plan: Plan, returns: Sequence[Blob], seed: Callable[[], int]):
+    def __init__(self, plan: Plan, returns: Sequence[Blob], seed: Callable[[], int], meshes: DeviceMeshes):
         """``returns`` is all that the job gives, ``seed`` gives the seed of its session."""
         graph, hosting, feeds, mapped = plan.graph, plan.host, plan.feeds, plan.mapped
         self.lock = threading.RLock()
@@ -322,12 +346,10 @@ class HostStage:
         placed = [b for b in hosting.boundary if (b.node, b.index) not in handed_on_keys]
         delivered = {(b.node, b.index) for b in hosting.delivered}
         placed = [b for b in placed if (b.node, b.index) not in delivered]
-        if graph.scope.placement.parallel_num > 1:
-            placed = []  # the step's executable knows where the pieces go
         self._ahead = None
         if hosting.ahead:
             section = Section(hosting.ahead, kept, seed, mapped)
-            self._ahead = Ahead(graph, section, kept, placed, self._copies, hosting.labels)
+            self._ahead = Ahead(graph, section, kept, placed, self._copies, hosting.labels, placing(plan, meshes))
         self._at_call = Section(at_call, hosting.results, seed, mapped) if at_call else None
         self._mapped = mapped
 

@@ -1,0 +1,71 @@
+"""What a GPT costs on many devices, before any is rented: compiles a step for virtual ones and prints its plan.
+
+python examples/models/plan_gpt.py --layers 20 --hidden 2048 --data 4 --tensor 4 --stages 4
+"""
+
+import argparse
+import math
+import time
+
+import gpt
+
+import oneflow as flow
+import oneflow.typing as tp
+
+
+def make_job(options):
+    """A train job; nothing of it is run."""
+    flow.config.cpu_device_num(options.data * options.tensor * options.stages)
+    sizes = gpt.GPTConfig(
+        vocab_size=options.vocabulary, hidden_size=options.hidden, layers=options.layers, heads=options.heads,
+        seq_length=options.length,
+    )  # fmt: skip
+    layout = gpt.Devices(options.layers, options.stages, options.data, options.tensor)
+    config = flow.function_config()
+    if options.micro_batches > 1:
+        config.train.num_gradient_accumulation_steps(options.micro_batches)
+
+    @flow.global_function(type="train", function_config=config)
+    def train_job(tokens: tp.Numpy.Placeholder((options.batch, options.length + 1), dtype=flow.int32)) -> tp.Numpy:
+        loss = gpt.GPT(sizes, layout).loss(tokens)
+        flow.optimizer.AdamW(flow.optimizer.PiecewiseConstantScheduler([], [1e-4])).minimize(loss)
+        return loss
+
+    return train_job
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, default in (
+        ("layers", 20), ("hidden", 2048), ("heads", 16), ("length", 1024), ("vocabulary", 50304), ("batch", 32),
+        ("micro-batches", 1), ("data", 4), ("tensor", 4), ("stages", 4),
+    ):  # fmt: skip
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--whole", action="store_true", help="print every op and variable")
+    options = parser.parse_args()
+    job = make_job(options)
+    start = time.perf_counter()
+    plan = job.plan()
+    seconds = time.perf_counter() - start
+    if options.whole:
+        print(plan)
+    gib = 1 << 30
+    parameters = sum(math.prod(v.shape) for v in job.graph.variables.values() if v.role == "parameter")
+    print(f"{parameters / 1e9:.2f} billion parameters on {len(plan.state_bytes)} devices, planned in {seconds:.0f} s")
+    first = options.data * options.tensor
+    print("stage  state a device  sent by collectives a device  collectives")
+    for stage in range(options.stages):
+        last = (stage + 1) * first - 1
+        where = next(r.placement for r in plan.ops if r.placement.startswith(f"cpu 0:{stage * first}-{last}"))
+        rows = [r for r in plan.collectives if any(o.stage == r.stage and o.placement == where for o in plan.ops)]
+        sent = sum(r.bytes * r.count for r in rows)
+        state = plan.state_bytes[f"0:{stage * first}"]
+        print(f"{stage:5}  {state / gib:10.2f} GiB  {sent / gib:24.2f} GiB  {sum(r.count for r in rows):11}")
+    moved = sum(r.bytes for r in plan.transfers)
+    print(
+        f"between stages: {moved / gib:.2f} GiB a call; working memory of the largest function: {plan.working_bytes / gib:.2f} GiB"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -62,9 +62,8 @@ def main():
         state = plan.state_bytes[f"0:{stage * first}"]
         print(f"{stage:5}  {state / gib:10.2f} GiB  {sent / gib:24.2f} GiB  {sum(r.count for r in rows):11}")
     moved = sum(r.bytes for r in plan.transfers)
-    print(
-        f"between stages: {moved / gib:.2f} GiB a call; working memory of the largest function: {plan.working_bytes / gib:.2f} GiB"
-    )
+    print(f"between stages: {moved / gib:.2f} GiB a call")
+    print(f"working memory of the largest function: {plan.working_bytes / gib:.2f} GiB a device")
 
 
 if __name__ == "__main__":

@@ -13,13 +13,14 @@ from pathlib import Path
 
 from . import data
 from .busy import Busy, told
-from .cases import building, first_step, input_bound, memory, reading, records, tiny, training
+from .cases import building, first_step, input_bound, memory, models, reading, records, tiny, training
 from .effort import FULL, QUICK, Effort
 from .process import ROOT
 from .report import Section, as_text, machine, write_docs
 
 CASES: dict[str, Callable[[Effort, Path], list[Section]]] = {
     "training": training.measure,
+    "models": models.measure,
     "tiny": tiny.measure,
     "first-step": first_step.measure,
     "building": building.measure,
@@ -30,6 +31,9 @@ CASES: dict[str, Callable[[Effort, Path], list[Section]]] = {
 }
 
 
+ON_DEMAND = "models"  # takes half an hour by itself
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument(
@@ -37,7 +41,7 @@ def main() -> int:
     )
     parser.add_argument("--only", metavar="CASE", nargs="+", choices=CASES, help=f"some of: {', '.join(CASES)}")
     parser.add_argument("--json", metavar="FILE", type=Path, help="keep the raw numbers")
-    parser.add_argument("--write-docs", action="store_true", help="put the tables into docs/benchmarks.md")
+    parser.add_argument("--write-docs", action="store_true", help="put the tables into the docs")
     options = parser.parse_args()
     effort = FULL if options.full else QUICK
     print("\n".join(machine()))
@@ -45,7 +49,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         batches = data.write(Path(folder))
         compileall.compile_dir(ROOT / "oneflow", quiet=2)  # as pip does with what it installs, JAX for one
-        for name in options.only or CASES:
+        for name in options.only or [case for case in CASES if case != ON_DEMAND]:
             begin, busy = time.perf_counter(), Busy()
             made = CASES[name](effort, batches)
             sections += made
@@ -58,7 +62,10 @@ def main() -> int:
         raw = {s.title: {"failures": s.failures, "quiet": s.quiet, **s.raw} for s in sections}
         options.json.write_text(json.dumps({"machine": machine(), "effort": effort.name, "cases": raw}, indent=1))
     if options.write_docs:
-        write_docs(ROOT / "docs" / "benchmarks.md", sections, effort.name)
+        whole = [s for s in sections if s.page == "performance"]
+        for page, chosen in (("performance", whole), ("benchmarks", [s for s in sections if s not in whole])):
+            if chosen:
+                write_docs(ROOT / "docs" / f"{page}.md", chosen, effort.name)
     missed = [check.text for section in sections for check in section.checks if check.holds is False]
     if missed:
         print("\nmissed: " + "; ".join(missed))

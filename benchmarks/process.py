@@ -32,10 +32,11 @@ class Contender:
     module: str
     options: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
+    python: str | None = None  # another interpreter; "" where it is not there
 
     @property
     def needs_torch(self) -> bool:
-        return self.module.startswith("benchmarks.pytorch")
+        return "pytorch" in self.module
 
 
 class Process:
@@ -46,7 +47,7 @@ class Process:
         self._errors = tempfile.TemporaryFile()
         environment = {**os.environ, **({"BENCHMARK_DATA": str(data)} if data else {}), **contender.environment}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.worker"], cwd=ROOT, env=environment,
+            [contender.python or sys.executable, "-m", "benchmarks.worker"], cwd=ROOT, env=environment,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
         )  # fmt: skip
 

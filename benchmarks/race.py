@@ -88,6 +88,9 @@ def race(
             if contender.needs_torch and not has_torch():
                 result.failures[contender.label] = "torch is not installed"
                 continue
+            if contender.python == "":
+                result.failures[contender.label] = "its environment was not named (python -m benchmarks.environments makes it)"
+                continue
             process = stack.enter_context(Process(contender, data))
             try:
                 result.started[contender.label] = process.start()

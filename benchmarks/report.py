@@ -27,6 +27,7 @@ class Section:
     checks: list[Check] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
     raw: dict[str, Any] = field(default_factory=dict)
+    page: str = "benchmarks"  # of the docs
     quiet: str = ""  # how busy others kept the machine
 
 

@@ -1,6 +1,7 @@
 """One contender in a process of its own: reads commands from standard input, one JSON object a line, and answers likewise.
 
 {"do": "start", "module": ..., "options": {...}}   imports, builds, makes one step; answers with the seconds of each
+{"do": "firsts", "steps": n}                       makes steps and answers with the first results, to be compared
 {"do": "run", "steps": n}                          answers with wall and CPU seconds
 {"do": "preprocess", "passes": n, "times": n}      answers with the seconds of preparing one batch
 {"do": "memory"}                                   answers with peak and current memory in bytes
@@ -60,7 +61,7 @@ class Worker:
         begin, cpu = time.perf_counter(), time.process_time()
         contender = importlib.import_module(module)
         imported = time.perf_counter()
-        if not module.startswith("benchmarks.pytorch"):
+        if "pytorch" not in module and "tensorflow" not in module:
             import jax
 
             jax.devices()  # starting XLA is neither import nor build
@@ -79,6 +80,11 @@ class Worker:
         self._run(steps)
         return {"seconds": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
 
+    def firsts(self, steps: int) -> dict[str, Any]:
+        """The first results, after so many steps more."""
+        self._run(steps)
+        return {"firsts": self._losses.first}
+
     def preprocess(self, passes: int, times: int) -> dict[str, Any]:
         from .data import source
 
@@ -92,7 +98,8 @@ class Worker:
     def memory(self) -> dict[str, Any]:
         unit = 1 if sys.platform == "darwin" else 1024
         loss = getattr(self._losses, "last", None)
-        return {"peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit, "now": resident_bytes(), "loss": loss}
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+        return {"peak": peak, "now": resident_bytes(), "loss": loss, "p99": getattr(self._losses, "p99", None)}
 
 
 def main() -> None:

@@ -1,0 +1,107 @@
+"""Whole models, training and inference, side by side: ours, bare JAX (plain and best known), PyTorch, TensorFlow.
+
+Same weights, same data; the first results of all must agree before anything is timed. TensorFlow has an environment of its own,
+made by ``python -m benchmarks.environments FOLDER``; ``BENCHMARK_TENSORFLOW=FOLDER/bin/python`` then lets it take part.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from ..effort import Effort
+from ..process import Contender, Process
+from ..race import Race, race
+from ..report import Check, Section, megabytes, milliseconds
+
+OURS, WITHOUT, OURS_ASYNC = "ours", "ours, without the native part", "ours, asynchronous"
+PLAIN, BEST = "JAX by hand, plain", "JAX by hand, best known"
+EAGER, COMPILED, TENSORFLOW = "PyTorch eager", "PyTorch torch.compile", "TensorFlow"
+TITLES = {"mlp": "MLP", "lenet": "LeNet", "resnet50": "ResNet-50, 64 x 64", "mobilenet_v2": "MobileNet-v2, 64 x 64",
+          "bert_small": "BERT-small, 128 tokens"}  # fmt: skip
+# model, mode, batch, then what ours is held to: against the best peer, against PyTorch eager
+CASES: list[tuple[str, str, int, float | None, float | None]] = [
+    ("lenet", "train", 100, 1.05, 1.35),
+    ("resnet50", "train", 8, 1.05, None),
+    ("mobilenet_v2", "train", 8, None, None),
+    ("bert_small", "train", 8, 1.0, None),
+    ("mlp", "train", 100, 1.0, None),
+    ("lenet", "predict", 100, 1.1, None),
+    ("lenet", "predict", 1, 1.0, None),
+    ("resnet50", "predict", 8, None, 1.2),
+]
+# relative, of mean losses or mean absolute logits; statistics of few values make later steps of a network differ more
+AGREE, AGREE_LATER = 2e-3, 0.1
+
+
+def contenders(model: str, mode: str, batch: int, torch_compile: bool) -> list[Contender]:
+    options = {"model": model, "mode": mode, "batch": batch}
+    found = [
+        Contender(OURS, "benchmarks.models.in_oneflow", options),
+        Contender(BEST, "benchmarks.models.in_jax", {**options, "best": True}),
+        Contender(EAGER, "benchmarks.models.in_pytorch", options),
+    ]
+    if model not in ("mlp", "bert_small"):
+        found.insert(1, Contender(WITHOUT, "benchmarks.models.in_oneflow", {**options, "native": False}))
+        found.append(Contender(PLAIN, "benchmarks.models.in_jax", options))
+    if mode == "train":
+        found.append(Contender(OURS_ASYNC, "benchmarks.models.in_oneflow", {**options, "asynchronous": True}))
+    if torch_compile:
+        found.append(Contender(COMPILED, "benchmarks.models.in_pytorch", {**options, "compiled": True}))
+    python = os.environ.get("BENCHMARK_TENSORFLOW", "")
+    return [*found, Contender(TENSORFLOW, "benchmarks.models.in_tensorflow", options, python=python)]
+
+
+def agreed(running: dict[str, Process]) -> None:
+    """Ends everything where somebody computes something else than the first one."""
+    seen = {label: process.ask("firsts", steps=2)["firsts"] for label, process in running.items()}
+    reference = next(iter(seen.values()), [])
+    for label, values in seen.items():
+        limits = (AGREE, AGREE_LATER, AGREE_LATER)
+        if any(abs(a - b) > limit * max(abs(b), 1e-3) for a, b, limit in zip(values, reference, limits, strict=True)):
+            raise SystemExit(f"{label} computes something else than {next(iter(seen))}: {values} against {reference}")
+
+
+def checks(result: Race, best_peer: float | None, eager: float | None) -> list[Check]:
+    found = []
+    peers = [p for p in (PLAIN, BEST, EAGER, COMPILED, TENSORFLOW) if p in result.seconds]
+    fastest = min(peers, key=lambda p: result.spread(p).median, default=None)
+    for label in peers:
+        ratio = result.ratio(label, OURS)
+        bound = best_peer if label == fastest else eager if label == EAGER else None
+        if label == fastest == EAGER and best_peer is not None and eager is not None:
+            bound = max(best_peer, eager)
+        elif label == fastest and best_peer is None:
+            bound = eager if label == EAGER else None
+        if ratio is not None:
+            found.append(Check(f"speed of ours / {label}{' (the best peer)' if label == fastest else ''}", ratio, bound))
+    without = result.ratio(WITHOUT, OURS)
+    return [*found, *([Check("speed of ours with / without the native part", without)] if without is not None else [])]
+
+
+def section(title: str, result: Race, best_peer: float | None, eager: float | None) -> Section:
+    made = Section(
+        title, "Milliseconds a step. CPU time counts all threads; the first step includes import and compilation.",
+        ["", "median", "quartiles", "best", "p99", "a second", "CPU time", "first step, s", "peak memory, MB"],
+        checks=checks(result, best_peer, eager), failures=result.failures, quiet=result.quiet(), page="performance",
+        raw={"seconds": result.seconds, "cpu": result.cpu},
+    )  # fmt: skip
+    for label in result.seconds:
+        cpu = sorted(result.cpu[label])[len(result.cpu[label]) // 2]
+        p99 = result.memory[label].get("p99")
+        made.rows.append([
+            label, *milliseconds(result.spread(label)), f"{p99 * 1e3:.2f}" if p99 else "", f"{1 / result.spread(label).median:.1f}",
+            f"{cpu * 1e3:.1f}", f"{result.started[label]['total']:.1f}", megabytes(result.memory[label]["peak"]),
+        ])  # fmt: skip
+    return made
+
+
+def measure(effort: Effort, data: Path) -> list[Section]:
+    sections = []
+    for model, mode, batch, best_peer, eager in CASES:
+        seconds = effort.seconds * (4 if model in ("resnet50", "bert_small", "mobilenet_v2") else 2)
+        taking_part = contenders(model, mode, batch, effort.torch_compile)
+        result = race(taking_part, rounds=effort.rounds, seconds=seconds, data=None, before=agreed)
+        what = "training" if mode == "train" else "inference"
+        sections.append(section(f"{TITLES[model]}, {what}, batch of {batch}", result, best_peer, eager))
+    return sections

@@ -1,0 +1,123 @@
+"""Ours. No ``from __future__ import annotations`` here: a job's annotations are values."""
+
+from typing import Any
+
+import numpy as np
+
+import oneflow as flow
+import oneflow.typing as tp
+
+from .architectures import MODELS, MOMENTUM, RATE, loop, weight
+
+
+class Layers:
+    def __init__(self, training: bool):
+        self._training = training
+        self._made: dict[str, tuple[tuple[int, ...], str]] = {}
+
+    def values(self) -> dict[str, np.ndarray]:
+        """First values of the weights that were made."""
+        return {name: weight(name, shape, kind) for name, (shape, kind) in self._made.items()}
+
+    def _weight(self, name: str, shape: tuple[int, ...], kind: str = "normal") -> Any:
+        self._made[name] = shape, kind
+        return flow.get_variable(name, shape, initializer=flow.zeros_initializer())
+
+    def image(self, x: Any) -> Any:
+        return x
+
+    def flatten(self, x: Any) -> Any:
+        return flow.flatten(x, 1)
+
+    relu = staticmethod(flow.nn.relu)
+    add = staticmethod(flow.math.add)
+
+    def gelu(self, x: Any) -> Any:
+        return flow.math.gelu(x)
+
+    def conv(
+        self, x: Any, name: str, out: int, k: int, stride: int = 1, pad: int = 0, groups: int = 1, bias: bool = False
+    ) -> Any:
+        w = self._weight(name, (out, x.shape[1] // groups, k, k))
+        y = flow.nn.conv2d(x, w, stride, [0, 0, pad, pad], groups=groups, name=name + "-conv")
+        return flow.nn.bias_add(y, self._weight(name + "-bias", (out,), "zeros")) if bias else y
+
+    def batch_norm(self, x: Any, name: str) -> Any:
+        return flow.layers.batch_normalization(x, axis=1, momentum=0.9, epsilon=1e-5, training=self._training, name=name)
+
+    def max_pool(self, x: Any, k: int, stride: int, pad: int = 0) -> Any:
+        return flow.nn.max_pool2d(x, k, stride, [0, 0, pad, pad])
+
+    def global_pool(self, x: Any) -> Any:
+        return flow.math.reduce_mean(x, axis=[2, 3])
+
+    def dense(self, x: Any, name: str, out: int) -> Any:
+        y = flow.matmul(x, self._weight(name, (out, x.shape[1])), transpose_b=True)
+        return flow.nn.bias_add(y, self._weight(name + "-bias", (out,), "zeros"))
+
+    def layer_norm(self, x: Any, name: str) -> Any:
+        return flow.layers.layer_norm(x, begin_norm_axis=1, begin_params_axis=1, epsilon=1e-5, name=name)
+
+    def table(self, name: str, rows: int, width: int) -> Any:
+        return self._weight(name, (rows, width), "embedding")
+
+    def embedded(self, table: Any, tokens: Any) -> Any:
+        return flow.gather(table, flow.reshape(tokens, (-1,)))
+
+    def add_rows(self, x: Any, name: str, rows: int, width: int) -> Any:
+        table = self._weight(name, (rows, width), "embedding")
+        return flow.reshape(flow.reshape(x, (-1, rows, width)) + flow.reshape(table, (1, rows, width)), (-1, width))
+
+    def attention(self, x: Any, q: Any, k: Any, v: Any, heads: int, length: int) -> Any:
+        size = q.shape[1] // heads
+        q, k, v = (flow.transpose(flow.reshape(a, (-1, length, heads, size)), (0, 2, 1, 3)) for a in (q, k, v))
+        scores = flow.nn.softmax(flow.matmul(q, k, transpose_b=True) * size**-0.5)
+        return flow.reshape(flow.transpose(flow.matmul(scores, v), (0, 2, 1, 3)), (-1, heads * size))
+
+    def times_transposed(self, x: Any, table: Any) -> Any:
+        return flow.matmul(x, table, transpose_b=True)
+
+
+def make(model: str, mode: str, batch: int = 0, native: bool = True, asynchronous: bool = False) -> Any:
+    about = MODELS[model]
+    inputs, labels = about.data(batch or about.batch)
+    kind = flow.int32 if about.vocabulary else flow.float32
+    flow.config.enable_native_cpu(native)
+    nn = Layers(mode == "train")
+
+    def body(x: Any) -> Any:
+        return about.build(nn, x)
+
+    returns = tp.Callback[tp.Numpy] if asynchronous else tp.Numpy
+    if mode == "train":
+
+        @flow.global_function(type="train")
+        def job(x: tp.Numpy.Placeholder(inputs.shape, kind), y: tp.Numpy.Placeholder(labels.shape, flow.int32)) -> returns:
+            loss = flow.nn.sparse_softmax_cross_entropy_with_logits(y, body(x))
+            rate = flow.optimizer.PiecewiseConstantScheduler([], [1e-4 if about.rule == "adam" else RATE])
+            if about.rule == "adam":
+                flow.optimizer.Adam(rate, do_bias_correction=True).minimize(loss)
+            else:
+                flow.optimizer.SGD(rate, momentum=MOMENTUM if about.rule == "momentum" else 0).minimize(loss)
+            return loss
+
+        step: Any = job
+    else:
+
+        @flow.global_function(type="predict")
+        def predict(x: tp.Numpy.Placeholder(inputs.shape, kind)) -> returns:
+            return body(x)
+
+        step = lambda x, _: predict(x)  # noqa: E731
+    flow.train.CheckPoint().init()
+    flow.get_all_variables()  # traces the job, so that nn knows its weights
+    flow.load_variables(nn.values())
+    run, seen = loop(step, inputs, labels)
+    if asynchronous:
+
+        def run(steps: int) -> None:
+            for _ in range(steps):
+                step(inputs, labels)(seen)
+            flow.sync_default_session()
+
+    return run, seen

@@ -189,7 +189,7 @@ struct Operand {
   size_t extra() const { return differs ? rounded(inner.get_size()) + rounded(bridge_scratch) : 0; }
 };
 
-constexpr double kWorkOfAThread = 5e6;  // some 20 microseconds: below this a region costs more than it gains
+constexpr double kWorkOfAThread = 1.2e7;  // some 50 microseconds: below this a region costs more than it gains
 
 class Conv {
  public:

@@ -28,6 +28,7 @@ from .store import Store
 from .transfer import to_global
 
 _MIB = 1 << 20
+_NAP = 0.05
 
 Places = Mapping[str, Callable[[], Any]]  # where each reader stood, told when asked
 
@@ -108,9 +109,12 @@ class Ahead:
                 while not (self._queue and self._queue[0].is_ready):
                     if self._closed:
                         raise ModeError(f"job {self._graph.name!r} belongs to a session that was closed while it waited for data")
+                    if self._stopping and self._thread is not None and not self._thread.is_alive():
+                        self._thread, self._stopping = None, False  # whoever stopped it was interrupted
+                        self._queue.clear()
                     if self._thread is None:
                         self._begin()
-                    self._changed.wait()
+                    self._changed.wait(_NAP if self._stopping else None)
             finally:
                 self._asked -= 1
             batch = self._queue[0]

@@ -31,6 +31,8 @@ def function_config(options):
     config.default_data_type(flow.float)
     if options.amp:
         config.enable_auto_mixed_precision(True)
+    if options.accumulate > 1:
+        config.train.num_gradient_accumulation_steps(options.accumulate)
     return config
 
 
@@ -134,6 +136,7 @@ def arguments():
     parser.add_argument("--warmup", type=int, default=5, help="steps of linear warm-up (default: %(default)s)")
     parser.add_argument("--learning-rate", type=float, default=1e-3)
     parser.add_argument("--optimizer", choices=("adam", "adamw", "lamb"), default="adamw")
+    parser.add_argument("--accumulate", type=int, default=1, help="cut each batch into so many parts, one update for all")
     parser.add_argument("--amp", action="store_true", help="mixed precision")
     parser.add_argument("--load", help="directory of variables to start from; others keep their first values")
     parser.add_argument("--save", help="directory for the trained variables")
@@ -147,7 +150,7 @@ def main():
 
     def report(step):
         def show(losses):
-            text = "  ".join(f"{name} {loss.item():.4f}" for name, loss in zip(names, losses, strict=True))
+            text = "  ".join(f"{name} {loss.mean():.4f}" for name, loss in zip(names, losses, strict=True))
             print(f"step {step:4d}  {text}  {time.perf_counter() - start:.1f} s", flush=True)
 
         return show

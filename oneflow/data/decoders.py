@@ -89,6 +89,8 @@ def _check_range(
 
 def _all_numbers(records: Records, feature: str) -> tuple[np.ndarray, int] | None:
     """The numbers of all records, flat, and how many each has; None unless they are there, whole, of one kind, equally many."""
+    if not len(records):
+        return None
     try:
         found = records.find(feature)
         kind = int(found.kind[0])

@@ -184,6 +184,11 @@ def test_raw_decoder_casts() -> None:
         decode_raw(batch, "x", (3,), np.float16)
 
 
+def test_no_records() -> None:
+    for batch in (Records.of([]), Records.of([record(x=("float_list", [1.0]))])[:0]):
+        assert decode_raw(batch, "x", (3,), np.float32).shape == (0, 3) and decode_bytes(batch, "x") == []
+
+
 def test_raw_decoder_of_bytes() -> None:
     batch = Records.of([record(x=("bytes_list", [bytes([1, 200, 255])])), record(x=("bytes_list", [b"\x05"]))])
     assert decode_raw(batch, "x", (3,), np.uint8).tolist() == [[1, 200, 255], [5, 0, 0]]

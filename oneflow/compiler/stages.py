@@ -28,7 +28,6 @@ from .update import (
     Numbers,
     State,
     add_measures,
-    count_of_loss,
     counters,
     finish,
     is_dynamic_scale,
@@ -568,7 +567,7 @@ class Staged:
         graph, trained = self.plan.graph, self.plan.trained
         optimizers = graph.objective.optimizers
         of_rules = (b for o in optimizers for b in (o.learning_rate_blob, o.train_step_blob))
-        blobs = [b for b in (*of_rules, count_of_loss(graph)) if b is not None]
+        blobs = [b for b in of_rules if b is not None]
         gathers = [gather_of(graph, v, o) for v in trained for o in optimizers if updates(o, v.name)]
         blobs += [gather.inputs[1] for gather in gathers if gather is not None]
         return [self.plan.expansion.last(b) for b in blobs]

@@ -55,12 +55,6 @@ def loss_count(loss: Blob, shape: Sequence[int]) -> int:
     return max(int(shape[0]) if loss.is_dynamic else int(np.prod(shape)), 1)
 
 
-def count_of_loss(graph: Graph) -> Blob | None:
-    """The Blob that holds the loss count, where data decide about it."""
-    loss = graph.objective.losses[0]
-    return loss.extent.count if loss.is_dynamic and loss.extent is not None and loss.extent.axis == 0 else None
-
-
 @dataclass(frozen=True, slots=True)
 class Numbers:
     """What a step's updates need to know besides gradients: scalars of the whole job.
@@ -70,20 +64,17 @@ class Numbers:
 
     step: Any
     scale: Any
-    count: Any
+    count: int
     rates: tuple[Any, ...]
     values: Values
 
 
-def numbers(graph: Graph, values: Values, state: Mapping[str, Any], count: Any, expansion: Expansion) -> Numbers:
-    """The scalars of this call; ``values`` has the Blobs that rules name, ``count`` is the loss count where shapes tell it."""
+def numbers(graph: Graph, values: Values, state: Mapping[str, Any], count: int, expansion: Expansion) -> Numbers:
+    """The scalars of this call; ``values`` has the Blobs that rules name, ``count`` is the loss count."""
     optimizers = graph.objective.optimizers
     blob, last = optimizers[0].train_step_blob, expansion.last
     step = state[STEP_PREFIX + graph.name][0] if blob is None else _scalar(values, last(blob))
     rates = tuple(None if o.learning_rate_blob is None else _scalar(values, last(o.learning_rate_blob)) for o in optimizers)
-    counted = count_of_loss(graph)
-    if counted is not None:
-        count = jnp.maximum(jnp.max(values.get_blob(last(counted))).astype(jnp.float32), 1)
     return Numbers(step, seed_scale(graph, state), count, rates, values)
 
 
@@ -94,7 +85,7 @@ def prepare(variables: Sequence[Variable], raw: Mapping[str, Any], state: Mappin
         value, g = state[variable.name], raw[variable.name]
         if g is None:
             g = jnp.zeros_like(value)
-        if not (isinstance(known.count, int) and known.count == 1):
+        if known.count != 1:
             g = g * jnp.asarray(1.0 / known.count, g.dtype)
         if not (isinstance(known.scale, float) and known.scale == 1.0):
             g = g * (jnp.asarray(1.0, jnp.float32) / known.scale).astype(g.dtype)

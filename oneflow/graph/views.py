@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NoReturn
 
 from .._source import caller
@@ -28,6 +29,8 @@ def in_current_view(graph: Graph, blob: Blob) -> Blob:
         if wants_mirrored and blob.parallel_size != n:
             _fail(graph, blob, ViewError, f"it has one tensor for each of {blob.parallel_size} devices, and the scope has {n}")
         return blob
+    if blob.is_counted and (blob.is_mirrored or blob.batch_axis == 0):
+        _fail(graph, blob, ShapeError, "its size depends on data, and may differ from device to device")
     if blob.is_mirrored:
         if not blob.shape:
             return blob
@@ -60,6 +63,8 @@ def _converted(
         finally:
             graph.scope = outer
         made = graph.in_views[key] = node.outputs[0]
+        if blob.is_counted and blob.extent is not None:
+            made.extent = replace(blob.extent, count=in_current_view(graph, blob.extent.count))
     return made
 
 

@@ -114,6 +114,16 @@ def counted_moment(x: Array, count: Array, *, axes: tuple[int, ...], keepdims: b
     return y if keepdims else lax.reshape(y, tuple(size for i, size in enumerate(x.shape) if i not in axes) or (1,))
 
 
+@op("counted_loss", stops=(1,))
+def counted_loss(x: Array, count: Array, *, axis: int) -> Array:
+    """The sum, divided by the size of axis 0 (OneFlow's rule for losses whose size varies); 0 where there is nothing."""
+    wide = lax.convert_element_type(x, np.float32) if is_half(x) else x
+    total = lax.reduce_sum(select(_inside(x.shape, count, axis), wide, like(0, wide)), range(x.ndim))
+    size = lax.reshape(count, ()) if axis == 0 else np.int32(x.shape[0])
+    mean = lax.div(total, lax.convert_element_type(lax.max(size, np.int32(1)), wide.dtype))
+    return lax.reshape(lax.convert_element_type(mean, x.dtype), (1,))
+
+
 # --- shapes
 
 

@@ -97,6 +97,14 @@ def filled(blob: Blob, extent: Extent, value: float, name: str | None = None, pr
     return y
 
 
+def mean_of_counted(loss: Blob) -> Blob:
+    """What training on a loss means whose size depends on data: one number."""
+    extent = loss.extent
+    assert extent is not None
+    (y,) = add_node("minimize", counted.counted_loss, (loss, extent.count), None, None, {"axis": extent.axis})
+    return as_static(y)
+
+
 Rule = Callable[[Treatment], Blobs]
 
 

@@ -10,7 +10,7 @@ from .._source import caller
 from ..errors import ArgumentError, TrainError
 from ..graph.graph import Graph, current
 from ..graph.node import Blob
-from ..ops._counted_rules import filled
+from ..ops._counted_rules import mean_of_counted
 from ..ops._emit import fail, want
 from . import _check
 
@@ -54,10 +54,10 @@ def checked_losses(what: str, graph: Graph, loss: Any, earlier: list[Blob] | Non
     if len({(b.shape, b.dtype) for b in together}) > 1:
         rule = "all losses of a job must have one shape and dtype"
         fail(TrainError, what, rule, together, "reduce each with flow.math.reduce_mean")
-    if len({None if b.extent is None else (b.extent.count.op_name, b.extent.count.index) for b in together if b.is_dynamic}) > 1:
-        fail(TrainError, what, "all losses of a job must have one size, which depends on data in different ways", together,
-             "reduce each with flow.math.reduce_mean")  # fmt: skip
-    return [filled(b, b.extent, 0) if b.is_counted and b.extent is not None else b for b in losses]
+    for blob in losses:
+        if blob.is_counted and blob.dtype.is_integer:
+            fail(TrainError, what, "a loss whose size depends on data must be of a floating dtype", (blob,), "flow.cast it")
+    return [mean_of_counted(b) if b.is_counted else b for b in losses]
 
 
 def named_blob(what: str, argument: str, graph: Graph, lbn: str, dt: dtypes.dtype) -> Blob:

@@ -188,3 +188,51 @@ def test_dropout_and_callbacks_in_the_mirrored_view():
     pieces = drop(ones).get()
     assert pieces.parallel_num() == 2 and pieces.numpy(1).shape == (64, 8)
     assert not np.array_equal(*pieces.numpy_list())  # each device draws its own mask
+
+
+def test_each_device_has_its_own_size_that_depends_on_data():
+    begin(2)
+    seen = []
+
+    def on_value(value: tp.ListNumpy) -> None:
+        seen.append(value)
+
+    @flow.global_function(type="train", function_config=mirrored())
+    def step(x: tp.ListNumpy.Placeholder((4, 3))) -> tp.ListNumpy:
+        w = flow.get_variable("w", (1,), initializer=flow.ones_initializer())
+        found = flow.gather_nd(x, flow.argwhere(x > 0))
+        flow.watch(found, on_value)
+        flow.optimizer.SGD(constant(0.1), momentum=0).minimize(found * w)
+        return found
+
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((4, 3)).astype(np.float32)
+    for first, second in ((x, x), (x, -x), (x, x[:2])):
+        for pieces in (step([first, second]), seen[-1]):
+            np.testing.assert_array_equal(pieces[0], first[first > 0])
+            np.testing.assert_array_equal(pieces[1], second[second > 0])
+        if first is second:  # the sum of both devices' means
+            np.testing.assert_allclose(flow.get_all_variables()["w"].numpy(), [1 - 0.2 * x[x > 0].mean()], rtol=1e-5)
+
+
+def test_sizes_that_depend_on_data_between_the_views():
+    begin(2)
+
+    @flow.global_function()
+    def to_devices(x: tp.Numpy.Placeholder((4, 3))) -> tp.ListNumpy:
+        places = flow.argwhere(x > 0)
+        with flow.scope.mirrored_view():
+            return places * 2
+
+    x = np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32)
+    for piece in to_devices(x):
+        np.testing.assert_array_equal(piece, np.argwhere(x > 0) * 2)
+
+    @flow.global_function()
+    def together(x: tp.ListNumpy.Placeholder((4, 3))) -> tp.ListNumpy:
+        places = flow.argwhere(x > 0)
+        with flow.scope.consistent_view():
+            return places * 2
+
+    with pytest.raises(flow.errors.ShapeError, match="its size depends on data, and may differ from device to device"):
+        together([x, x])

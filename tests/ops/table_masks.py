@@ -10,6 +10,7 @@ from table import Refusal, Row, floats
 import oneflow as flow
 from oneflow import math as m
 from oneflow.errors import ArgumentError, DtypeError, ShapeError
+from oneflow.ops._counted_rules import mean_of_counted
 
 X = floats(3, 4)
 MASK = np.array([[1, 0, -2], [0, 3, 0]], np.int32)
@@ -49,6 +50,7 @@ ROWS = [
     Row("elements that a mask chooses", lambda x: whole(positive(x)), lambda x: padded(x[x > 0], 12), [X]),
     Row("counted and one number", lambda x, w: m.reduce_sum(positive(x) * w), lambda x, w: (x[x > 0] * w).sum(keepdims=True),
         [X, floats(1)]),
+    Row("counted_loss", lambda x: mean_of_counted(positive(x)), lambda x: x[x > 0].mean(keepdims=True), [X]),
     Row("counted elem_cnt", lambda x: flow.elem_cnt(positive(x)), lambda x: np.array([(x > 0).sum()]), [X], out="int32",
         grad=False),
     Row("counted top_k", lambda x: whole(m.top_k(positive(x), k=9)),

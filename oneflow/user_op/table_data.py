@@ -7,12 +7,12 @@ from typing import Any
 from .registry import Attributes, Build, Inputs, call, row
 
 
-def _seeded(build: Build) -> Build:
-    """The attributes ``seed`` and ``has_seed`` as one: None without a seed."""
+def _seeded(build: Build, attribute: str = "seed") -> Build:
+    """The seed, and ``has_seed`` where there is such an attribute, as one: None without a seed."""
 
     def made(i: Inputs, a: Attributes, n: str) -> Any:
-        seed = a["seed"] if a.get("has_seed", a["seed"] >= 0) else None
-        return build(i, {**a, "seed": seed}, n)
+        seed = a[attribute] if a.get("has_seed", a[attribute] >= 0) else None
+        return build(i, {**a, attribute: seed}, n)
 
     return made
 
@@ -35,8 +35,9 @@ row(f"""ofrecord_image_classification_reader () -> (image, label) {{{_PARTS}; co
 row("""COCOReader () -> (image, image_id, image_size, gt_bbox, gt_label, gt_segm, gt_segm_index) {session_id: int64 = 0;
     annotation_file: str; image_dir: str; batch_size: int64; shuffle_after_epoch: bool = True; random_seed: int64 = -1;
     group_by_ratio: bool = True; remove_images_without_annotations: bool = True; stride_partition: bool = False}""",
-    call("data.coco_reader", "annotation_file", "image_dir", "batch_size", shuffle="shuffle_after_epoch",
-         random_seed="random_seed", group_by_aspect_ratio="group_by_ratio", stride_partition="stride_partition"))  # fmt: skip
+    _seeded(call("data.coco_reader", "annotation_file", "image_dir", "batch_size", shuffle="shuffle_after_epoch",
+         random_seed="random_seed", group_by_aspect_ratio="group_by_ratio", stride_partition="stride_partition",
+         remove_images_without_annotations="remove_images_without_annotations"), "random_seed"))  # fmt: skip
 row("""OneRecReader () -> (out) {files: list[str]; batch_size: int32; random_shuffle: bool = False;
     shuffle_mode: str = 'instance'; seed: int64 = -1; shuffle_buffer_size: int32 = 1024;
     shuffle_after_epoch: bool = False; verify_example: bool = True}""",

@@ -703,3 +703,80 @@ def test_a_name_twice():
         describe(body).graph  # noqa: B018
     with pytest.raises(ModeError):
         flow.user_op_builder("outside")
+
+
+# --- types that arrays alone do not suffice for
+
+
+def built(type_name, inputs, outputs, op_name, **attrs):
+    builder = flow.user_op_builder(op_name).Op(type_name)
+    for key, blob in inputs.items():
+        builder.Input(key, [blob])
+    for key in outputs:
+        builder.Output(key)
+    for key, attribute in attrs.items():
+        builder.Attr(key, attribute)
+    return builder.Build().InferAndTryRun().RemoteBlobList()
+
+
+def test_tensor_buffers_and_images():
+    @flow.global_function("predict")
+    def job(x: tp.Numpy.Placeholder((2, 4, 3, 3)), code: tp.Numpy.Placeholder((2,), flow.int8)) -> tp.Numpy:
+        (buffers,) = built("tensor_to_tensor_buffer", {"in": x}, ["out"], "a", instance_dims=3)
+        (scaled,) = built("image_normalize", {"in": buffers}, ["out"], "b", std=[2.0, 2.0, 2.0], mean=[1.0, 0.0, 0.0])
+        (turned,) = built("image_flip", {"in": scaled, "flip_code": code}, ["out"], "c")
+        return built("tensor_buffer_to_tensor", {"in": turned}, ["out"], "d", instance_shape=(4, 3, 3), dtype=flow.float32)[0]
+
+    x = F(2, 4, 3, 3)
+    expected = (x - np.array([1, 0, 0], np.float32)) / 2
+    expected[1] = expected[1][:, ::-1]
+    np.testing.assert_allclose(job(x, np.array([0, 1], np.int8)), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_record_readers(tmp_path):
+    from oneflow.core.record import record_pb2
+
+    records = []
+    for i in range(4):
+        record = record_pb2.OFRecord()
+        record.feature["number"].int32_list.value.extend([i, 10 * i])
+        records.append(record.SerializeToString())
+    flow.data.write_parts(str(tmp_path), records, 1)
+
+    @flow.global_function("predict")
+    def job() -> tp.Numpy:
+        options = {"data_dir": str(tmp_path), "data_part_num": 1, "batch_size": 2}
+        (read,) = built("OFRecordReader", {}, ["out"], "reader", **options)
+        return built("ofrecord_raw_decoder", {"in": read}, ["out"], "raw", name="number", shape=(2,), data_type=flow.int32)[0]
+
+    assert job().tolist() == [[0, 0], [1, 10]]
+    assert job().tolist() == [[2, 20], [3, 30]]
+
+
+def test_pieces_of_a_step_and_sizes_that_depend_on_data():
+    @flow.global_function("predict")
+    def job(x: tp.Numpy.Placeholder((4, 3))) -> tuple[tp.Numpy, tp.ListNumpy, tp.Numpy]:
+        (piece,) = built("unpack", {"in": x}, ["out"], "u", unpack_num=2)
+        (whole,) = built("pack", {"in": piece}, ["out"], "p", pack_num=2)
+        places, count = built("argwhere", {"input": x}, ["output", "output_size"], "w")
+        return whole, flow.sync_dynamic_resize(places, count), count
+
+    x = np.array([[1, 0, 0], [0, 2, 0], [0, 0, 0], [0, 0, 3]], np.float32)
+    whole, places, count = job(x)
+    np.testing.assert_array_equal(whole, x)
+    np.testing.assert_array_equal(places[0], np.argwhere(x))
+    assert count.tolist() == [3]
+
+
+def test_numbering_of_categories():
+    @flow.global_function("predict")
+    def job(keys: tp.Numpy.Placeholder((4,), flow.int64)) -> tp.Numpy:
+        zeros = flow.zeros_initializer()
+        table = flow.get_variable("table", (16,), flow.int64, zeros, trainable=False)
+        size = flow.get_variable("size", (1,), flow.int64, zeros, trainable=False)
+        return built("CategoricalOrdinalEncode", {"table": table, "size": size, "in": keys}, ["out"], "e", hash_precomputed=True)[
+            0
+        ]
+
+    assert job(np.array([70, 50, 70, 90])).tolist() == [1, 2, 1, 3]
+    assert job(np.array([90, 60, 50, 60])).tolist() == [3, 4, 2, 4]

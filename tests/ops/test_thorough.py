@@ -65,7 +65,8 @@ def _larger(array: np.ndarray, axis: int, times: int) -> np.ndarray:
     """The array several times along an axis, each time a little different where it is floating."""
     if array.ndim <= (axis if axis >= 0 else -axis - 1):
         return array
-    parts = [array * (1 - 0.01 * i) if array.dtype.kind == "f" else array for i in range(times)]
+    varied = array.dtype.kind == "f" and not np.isin(array, (0, 1)).all()  # probabilities of 0 and 1 stay
+    parts = [array * (1 - 0.01 * i) if varied else array for i in range(times)]
     return np.concatenate(parts, axis)
 
 

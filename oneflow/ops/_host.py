@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
+
+import numpy as np
 
 from .. import _dtype as dtypes
 from .._dtype import dtype
@@ -12,7 +15,7 @@ from ..graph.graph import current
 from ..graph.node import Blob
 from ..graph.op import HostRule, OpDef
 from ..graph.views import in_current_view
-from ._emit import fail, is_number, want
+from ._emit import MOST_ELEMENTS, fail, is_number, want
 
 HOST_OPS: dict[str, OpDef] = {}
 
@@ -56,6 +59,9 @@ def emit_host(
     if any(b.is_counted for b in inputs):
         fail(ShapeError, what, "it runs on the host before the step, which finds out sizes that depend on data", inputs,
              "flow.cast_to_static_shape(blob) gives it its full size, 0 behind the true one")  # fmt: skip
+    for shape, _ in outputs:
+        if math.prod(shape) > MOST_ELEMENTS:
+            fail(ShapeError, what, f"its result would have shape {shape}, {math.prod(shape)} numbers", inputs)
     graph = current(what)
     inputs = tuple(in_current_view(graph, blob) for blob in inputs)
     node = graph.add(
@@ -138,9 +144,12 @@ def want_str(what: str, argument: str, value: Any) -> str:
 
 
 def want_floats(what: str, argument: str, value: Any, lengths: Sequence[int] = ()) -> tuple[float, ...]:
-    """A sequence of numbers, of one of these lengths."""
+    """A sequence of finite numbers, of one of these lengths."""
+    value = value.tolist() if isinstance(value, np.ndarray) else value
     if not isinstance(value, (list, tuple)) or not value or not all(is_number(v) and not isinstance(v, bool) for v in value):
         fail(ArgumentError, what, f"{argument} must be a list or tuple of numbers, got {value!r}"[:300])
+    if not all(math.isfinite(v) for v in value):
+        fail(ArgumentError, what, f"{argument} must hold finite numbers, got {value!r}"[:300])
     if lengths and len(value) not in lengths:
         expected = " or ".join(map(str, sorted(set(lengths))))
         fail(ArgumentError, what, f"{argument} must have {expected} entries, got {len(value)}: {value!r}"[:300])

@@ -265,6 +265,8 @@ def test_coco_reader(tmp_path: Path) -> None:
     [
         (lambda x: flow.image.Resize(x, target_size=224), ArgumentError, r"target_size must be \(width, height\), got 224"),
         (lambda x: flow.image.Resize(x), ArgumentError, "target_size must be"),
+        (lambda x: flow.image.Resize(x, target_size=(2**30, 2**30)), ShapeError, "its result would have shape"),
+        (lambda x: flow.image.normalize(x, (1.0,), (float("nan"),)), ArgumentError, "must hold finite numbers"),
         (lambda x: flow.image.Resize(x, target_size=(2, 0)), ArgumentError, "every size of target_size must be at least 1"),
         (lambda x: flow.image.Resize(x, target_size=(2, 2), channels=4), ArgumentError, "channels must be 1 or 3"),
         (lambda x: flow.image.Resize(x, target_size=(2, 2), dtype=flow.int32), DtypeError, "dtype must be one of flow.uint8"),

@@ -85,6 +85,9 @@ def coordinates_gather(x: Array, indices: Array, depth: int, axis: int = 0) -> A
 def coordinates_add(x: Array, indices: Array, updates: Array, depth: int, axis: int = 0) -> Array:
     """x with the updates added at the coordinates; the reverse of ``coordinates_gather``."""
     lead = indices.ndim - 1
+    expected = (*x.shape[:axis], *indices.shape[:-1], *x.shape[axis + depth :])
+    if updates.shape != expected:
+        raise ValueError(f"updates must have shape {expected}, got {updates.shape}")
     numbers = lax.ScatterDimensionNumbers(
         update_window_dims=tuple(i if i < axis else i + lead for i in range(x.ndim - depth)),
         inserted_window_dims=tuple(range(axis, axis + depth)), scatter_dims_to_operand_dims=tuple(range(axis, axis + depth)),

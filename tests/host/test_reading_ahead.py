@@ -236,3 +236,39 @@ def test_programs_end(tmp_path: Path, end: str, status: int) -> None:
     if status != -2:
         assert done.stdout.count("(8, 64, 64, 3)") == 3
     assert "Fatal" not in done.stderr and "terminate" not in done.stderr
+
+
+TOGETHER = """
+import sys
+import oneflow as flow
+import oneflow.typing as tp
+
+flow.manual_seed(5)
+
+@flow.global_function()
+def job() -> tuple[tp.Numpy, tp.Numpy]:
+    records = flow.data.ofrecord_reader(sys.argv[1], batch_size=4, data_part_num=3, random_shuffle=True, shuffle_buffer_size=5)
+    numbers = flow.data.OFRecordRawDecoder(records, "i", (1,), flow.float)
+    return numbers, numbers * 2.0
+
+for _ in range(3):
+    numbers, doubled = job()
+    print(numbers[:, 0].tolist(), doubled[:, 0].tolist(), flush=True)
+"""
+
+
+def test_several_processes_read_as_one_does(tmp_path: Path) -> None:
+    folder = datasets.numbered(tmp_path / "data")
+    program = tmp_path / "program.py"
+    program.write_text(TOGETHER)
+    command = [sys.executable, "-m", "oneflow.launch", "--nproc", "2", str(program), folder]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    found = [json.loads(f"[{line.replace('] [', '], [')}]") for line in done.stdout.splitlines() if line.startswith("[")]
+    flow.manual_seed(5)
+    flow.config.cpu_device_num(2)
+    job = _one_value("consistent", ofrecord_dir=folder, batch_size=4, data_part_num=3, random_shuffle=True, shuffle_buffer_size=5)
+    for numbers, doubled in found:
+        (expected,), _ = job()
+        assert numbers == expected[:, 0].tolist() and doubled == (2 * expected[:, 0]).tolist()
+    assert len(found) == 3

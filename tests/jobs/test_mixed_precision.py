@@ -164,3 +164,42 @@ def test_overflow_under_dynamic_loss_scale_skips_the_update():
     assert now["System-Train-TrainStep-train"].numpy() == 1
     assert any(not np.array_equal(now[name].numpy(), value) for name, value in WEIGHTS.items())
     assert all(np.isfinite(now[name].numpy()).all() for name in WEIGHTS)
+
+
+def test_float16_with_a_dynamic_loss_scale_finds_its_scale(monkeypatch):
+    """What a GPU does: the first scale overflows float16's range, so the first steps change nothing; then it trains."""
+    monkeypatch.setattr("oneflow.compiler.precision.narrow_dtype", lambda graph: flow.float16)
+    config = flow.FunctionConfig()
+    config.enable_auto_mixed_precision(True)
+    policy = flow.optimizer.loss_scale.dynamic_loss_scale(initial_loss_scale=2.0**30, increment_period=1000)
+
+    @flow.global_function("train", config)
+    def train(x: tp.Numpy.Placeholder((8, 16)), y: tp.Numpy.Placeholder((8,), flow.int32)) -> tp.Numpy:
+        normal = flow.random_normal_initializer(0, 0.3)
+        x = flow.layers.dense(x, 32, activation=flow.math.tanh, kernel_initializer=normal)
+        loss = flow.nn.sparse_softmax_cross_entropy_with_logits(y, flow.layers.dense(x, 4, kernel_initializer=normal))
+        rate = flow.optimizer.PiecewiseConstantScheduler([], [0.5])
+        flow.optimizer.SGD(rate, momentum=0, loss_scale_policy=policy).minimize(loss)
+        return loss
+
+    x, y = RNG.standard_normal((8, 16)).astype(np.float32), (np.arange(8) % 4).astype(np.int32)
+    losses = [float(train(x, y).mean()) for _ in range(40)]
+    state = {name: value.numpy() for name, value in flow.get_all_variables().items()}
+    assert losses[1] == losses[0] and losses[-1] < 0.2 * losses[0]
+    skipped = 40 - int(state["System-Train-TrainStep-train"][0])
+    assert 5 < skipped < 25
+    assert state["System-Train-DynamicLossScale-train-LossScale"][0] == 2.0 ** (30 - skipped)
+    assert all(np.isfinite(value).all() for value in state.values())
+
+
+def test_which_type_is_chosen(monkeypatch):
+    from oneflow.compiler import precision
+
+    graph = train_job(True).graph
+    scaled = train_job(True, flow.optimizer.loss_scale.static_loss_scale(8.0), name="scaled").graph
+    monkeypatch.setattr(precision, "jax", type("Fake", (), {"default_backend": staticmethod(lambda: "gpu")}))
+    assert precision.narrow_dtype(graph) is flow.bfloat16 and precision.narrow_dtype(scaled) is flow.float16
+    monkeypatch.setattr(precision, "jax", type("Fake", (), {"default_backend": staticmethod(lambda: "cpu")}))
+    assert precision.narrow_dtype(scaled) is flow.bfloat16
+    monkeypatch.undo()
+    assert precision.narrow_dtype(train_job(False, name="off").graph) is None

@@ -98,13 +98,15 @@ class Run:
         config: Any = jax.config  # its settings are not typed
         config.update("jax_cpu_collectives_implementation", "gloo")
         config.update("jax_enable_preemption_service", False)  # it keeps SIGTERM from ending the process
+        config.update("jax_enable_recoverability", True)  # a process whose program has ended may leave before the others
         first = place.index == 0
         try:
-            jax.distributed.initialize(
-                coordinator, place.count, place.index, self._own_gpus(), cluster_detection_method="deactivate",
-                initialization_timeout=int(Environment.start_timeout), heartbeat_timeout_seconds=_JAX_SECONDS,
-                shutdown_timeout_seconds=30, coordinator_bind_address=coordinator if first else None,
-            )  # fmt: skip
+            with _without_warnings() if first else contextlib.nullcontext():  # about recoverability
+                jax.distributed.initialize(
+                    coordinator, place.count, place.index, self._own_gpus(), cluster_detection_method="deactivate",
+                    initialization_timeout=int(Environment.start_timeout), heartbeat_timeout_seconds=_JAX_SECONDS,
+                    shutdown_timeout_seconds=30, coordinator_bind_address=coordinator if first else None,
+                )  # fmt: skip
         except RuntimeError as error:
             raise ProcessError(
                 f"JAX cannot begin a run of {place.count} processes: {str(error).splitlines()[0]}\n"
@@ -116,7 +118,10 @@ class Run:
         from ..config import Resource
 
         place, each = self.place, Resource.gpu_device_num or 1
-        if place.local_count == 1 or not any(os.path.exists(f"/dev/{name}") for name in ("nvidia0", "kfd")):
+        found = any(os.path.exists(f"/dev/{name}") for name in ("nvidia0", "kfd"))
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        chosen = visible is not None and len(visible.split(",")) <= place.local_index * each  # the cluster has chosen already
+        if place.local_count == 1 or not found or chosen:
             return None
         return [place.local_index * each + i for i in range(each)]
 
@@ -329,15 +334,19 @@ class Run:
             self._forget_jax()
 
     def _finish_together(self) -> None:
+        """Says that the program has ended. The first process, which JAX needs in the others, leaves last."""
         self._say_end("finished", "")
+        if self.place.index > 0:
+            self._ended = True
+            return
         began = time.monotonic()
         with self._changed:
             while not self.lost:
                 others = [p for i, p in enumerate(self._peers) if i != self.place.index]
-                if all(p.end == "finished" for p in others):
+                patience, now = float(Environment.stall_timeout), time.monotonic()
+                if all(p.end == "finished" and (p.left or now - p.heard > patience) for p in others):
                     self._ended = True
                     return
-                patience, now = float(Environment.stall_timeout), time.monotonic()
                 for index, peer in enumerate(self._peers):
                     if not peer.end and not peer.busy and now - max(began, peer.moved) > patience:
                         name = self.place.name_of(index)
@@ -460,20 +469,28 @@ def returned() -> None:
         _run.returned()
 
 
+def quiet() -> contextlib.AbstractContextManager[None]:
+    """Inside, what C++ code writes to standard output goes to standard error: Gloo tells there who has met."""
+    return contextlib.nullcontext() if _run is None else _redirected(1, 2)
+
+
 @contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Inside, what C++ code writes to standard output goes to standard error; Python's own output is not touched."""
-    if _run is None:
-        yield
-        return
+def _redirected(descriptor: int, target: int) -> Iterator[None]:
     sys.stdout.flush()
-    kept = os.dup(1)
-    os.dup2(2, 1)
+    kept = os.dup(descriptor)
+    os.dup2(target, descriptor)
     try:
         yield
     finally:
-        os.dup2(kept, 1)
+        os.dup2(kept, descriptor)
         os.close(kept)
+
+
+@contextlib.contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Inside, C++ code writes no warnings (nor anything else) to standard error."""
+    with open(os.devnull, "wb") as nowhere, _redirected(2, nowhere.fileno()):
+        yield
 
 
 def by_first(tag: str, work: Callable[[], _Value]) -> _Value | None:

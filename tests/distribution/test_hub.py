@@ -157,7 +157,8 @@ WHO = 'import os, sys\nrank = int(os.environ["RANK"])\n'
 
 
 def test_the_launcher_starts_processes_and_hides_what_others_print(tmp_path: Path) -> None:
-    shown = 'print(rank, os.environ["WORLD_SIZE"], os.environ["LOCAL_RANK"], sys.argv[1:])\nos.write(2, f"error {rank}\\n".encode())\n'
+    shown = 'print(rank, os.environ["WORLD_SIZE"], os.environ["LOCAL_RANK"], sys.argv[1:])\n'
+    shown += 'os.write(2, f"error {rank}\\n".encode())\n'
     done = _launch(tmp_path, WHO + shown, "--nproc", "3", arguments=("--nproc", "a b"))
     assert (done.returncode, done.stdout) == (0, "0 3 0 ['--nproc', 'a b']\n")
     assert sorted(done.stderr.splitlines()) == ["error 0", "error 1", "error 2"]

@@ -133,7 +133,7 @@ tanh = unary("tanh", "The hyperbolic tangent.", lambda x: lax.tanh(x))
 tanh_v2 = unary("tanh_v2", "The hyperbolic tangent; the same as tanh.", lambda x: lax.tanh(x))
 identity = unary("identity", "x itself, as a new op.", lambda x: x, module="flow", integers=True)
 amp_white_identity = unary(
-    "amp_white_identity", "x itself; automatic mixed precision runs it in float16.",
+    "amp_white_identity", "x itself; automatic mixed precision runs it in 16 bits.",
     lambda x: x, module="flow", integers=True,
 )  # fmt: skip
 

@@ -152,7 +152,7 @@ def test_pieces_of_single_devices():
         pieces = flow.advanced.distribute_split(x)
         assert [p.shape for p in pieces] == [(3, 2), (2, 2), (2, 2)]
         assert [p.parallel_conf.device_name() for p in pieces] == [["0:0-0"], ["0:1-1"], ["0:2-2"]]
-        joined = flow.advanced.distribute_concat([flow.math.negative(p) for p in pieces])
+        joined = flow.math.negative(flow.advanced.distribute_concat(pieces))
         total = flow.advanced.distribute_add(flow.advanced.distribute_clone(x))
         (mapped,) = flow.advanced.distribute_map(x, flow.math.square)
         return joined, total, mapped, pieces[0]

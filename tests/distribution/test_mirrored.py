@@ -236,3 +236,14 @@ def test_sizes_that_depend_on_data_between_the_views():
 
     with pytest.raises(flow.errors.ShapeError, match="its size depends on data, and may differ from device to device"):
         together([x, x])
+
+
+def test_lists_of_lists_are_for_one_device():
+    begin(2)
+
+    @flow.global_function(type="predict")
+    def job(x: tp.ListListNumpy.Placeholder((4, 3))) -> tp.ListListNumpy:
+        return x
+
+    with pytest.raises(flow.errors.ModeError, match="must be on one device"):
+        job([[np.ones((1, 3), np.float32)]] * 2)

@@ -384,12 +384,9 @@ def _placeholder(graph: Graph, label: str, definition: tp.InputDef) -> Blob:
 
 def _check_list(job_name: str, label: str, blob: Blob) -> None:
     if blob.is_tensor_list and blob.parallel_size > 1:
-        rule = (
-            f"job {job_name!r}: input {label!r} is a list of tensors a device (ListListNumpy), for which it must be on one device"
-        )
-        refuse(ModeError, rule,
-               found=[("placed on", str(blob.parallel_conf))], hint="tp.ListNumpy, one tensor a device; or default_placement_scope",
-               source=blob.source)  # fmt: skip
+        rule = f"job {job_name!r}: input {label!r} is a ListListNumpy, for which a job must be on one device"
+        hint = "tp.ListNumpy, one tensor a device; or FunctionConfig.default_placement_scope"
+        refuse(ModeError, rule, found=[("placed on", str(blob.parallel_conf))], hint=hint, source=blob.source)
 
 
 def _micro_batch(graph: Graph, blob: Blob) -> Blob:

@@ -245,5 +245,5 @@ def test_lists_of_lists_are_for_one_device():
     def job(x: tp.ListListNumpy.Placeholder((4, 3))) -> tp.ListListNumpy:
         return x
 
-    with pytest.raises(flow.errors.ModeError, match="must be on one device"):
+    with pytest.raises(flow.errors.ModeError, match="a job must be on one device"):
         job([[np.ones((1, 3), np.float32)]] * 2)

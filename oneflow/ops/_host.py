@@ -86,12 +86,17 @@ def each(function: Callable[..., Any], *columns: Any) -> list[Any]:
 # --- checks
 
 
+def here(what: str, blob: Blob) -> Blob:
+    """The Blob as an op that is made now reads it: in the current view."""
+    return in_current_view(current(what), blob)
+
+
 def want_buffer(what: str, argument: str, value: Any, hint: str = "flow.tensor_to_tensor_buffer, or a decoder") -> Blob:
     """A Blob of tensor buffers."""
     blob = want.blob(what, argument, value)
     if blob.dtype != dtypes.tensor_buffer:
         fail(DtypeError, what, f"{argument} must be of tensor buffers, got {blob.describe()}", (blob,), f"make it with {hint}")
-    return blob
+    return here(what, blob)
 
 
 def want_one_axis(what: str, argument: str, blob: Blob) -> Blob:
@@ -106,7 +111,7 @@ def want_dense(what: str, argument: str, value: Any) -> Blob:
     blob = want.blob(what, argument, value)
     if blob.is_tensor_list or blob.dtype in (dtypes.record, dtypes.tensor_buffer):
         fail(DtypeError, what, f"{argument} must be an array, got {blob.describe()}", (blob,))
-    return blob
+    return here(what, blob)
 
 
 def want_sizes(what: str, argument: str, value: Any, length: int | None = None, least: int = 1) -> tuple[int, ...]:

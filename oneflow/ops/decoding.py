@@ -22,6 +22,7 @@ from ._emit import fail, want
 from ._host import (
     each,
     emit_host,
+    here,
     host_op,
     want_bool,
     want_buffer,
@@ -49,7 +50,7 @@ def _want_records(what: str, value: Any) -> Blob:
     if blob.dtype != dtypes.record:
         fail(DtypeError, what, f"input_blob must be of records, got {blob.describe()}", (blob,),
              "make it with flow.data.ofrecord_reader")  # fmt: skip
-    return blob
+    return here(what, blob)
 
 
 def _shape(what: str, argument: str, value: Any) -> tuple[int, ...]:
@@ -359,6 +360,7 @@ def decode_ofrecord(
     records = ofrecord_loader(
         ofrecord_dir, batch_size, data_part_num, part_name_prefix, part_name_suffix_length, shuffle, buffer_size, name=name
     )  # fmt: skip
+    records = here(what, records)
     made: list[Blob] = []
     for conf in confs:
         kind = want_dtype(what, f"the dtype of {conf.name!r}", conf.dtype)

@@ -19,6 +19,7 @@ from ._emit import fail, want
 from ._host import (
     each,
     emit_host,
+    here,
     host_op,
     want_bool,
     want_buffer,
@@ -344,7 +345,7 @@ def CropMirrorNormalize(
     Example: >>> x = flow.image.CropMirrorNormalize(images, flow.random.CoinFlip(32), crop_h=224, crop_w=224, mean=[104.0])
     """
     what = label("crop_mirror_normalize", name)
-    blob = want.blob(what, "input_blob", input_blob)
+    blob = here(what, want.blob(what, "input_blob", input_blob))
     channels = 1 if want.choice(what, "color_space", color_space, COLOR_SPACES) == "GRAY" else 3
     layout = want.choice(what, "output_layout", output_layout, ("NCHW", "NHWC"))
     height, width = want_int(what, "crop_h", crop_h, least=0), want_int(what, "crop_w", crop_w, least=0)

@@ -13,7 +13,19 @@ from ..errors import ArgumentError, DtypeError, ShapeError
 from ..graph.node import Blob
 from ._arrays import label
 from ._emit import fail, is_number, want
-from ._host import each, emit_host, host_op, want_bool, want_buffer, want_dense, want_dtype, want_int, want_one_axis, want_sizes
+from ._host import (
+    each,
+    emit_host,
+    here,
+    host_op,
+    want_bool,
+    want_buffer,
+    want_dense,
+    want_dtype,
+    want_int,
+    want_one_axis,
+    want_sizes,
+)
 
 Array = Any
 
@@ -49,7 +61,7 @@ def tensor_buffer_to_tensor(x: Blob, dtype: dtype, instance_shape: Sequence[int]
     Example: >>> pixels = flow.tensor_buffer_to_tensor(images, flow.uint8, (224, 224, 3))
     """
     what = label("tensor_buffer_to_tensor", name)
-    want_buffer(what, "x", x)
+    x = want_buffer(what, "x", x)
     kind, shape = want_dtype(what, "dtype", dtype), want_sizes(what, "instance_shape", instance_shape)
     return emit_host(
         _to_tensor, x, outputs=[((*x.shape, *shape), kind)], name=name, prefix="TensorBufferToTensor",
@@ -76,7 +88,7 @@ def tensor_to_tensor_buffer(x: Blob, instance_dims: int, name: str | None = None
     Example: >>> rows = flow.tensor_to_tensor_buffer(x, instance_dims=1)   # (8, 5) -> 8 buffers of shape (5,)
     """
     what = label("tensor_to_tensor_buffer", name)
-    want_dense(what, "x", x)
+    x = want_dense(what, "x", x)
     count = want_int(what, "instance_dims", instance_dims)
     if count >= x.ndim:
         fail(ArgumentError, what, f"instance_dims must be less than x's rank {x.ndim}, got {count}", (x,))
@@ -105,7 +117,7 @@ def _want_list(what: str, argument: str, value: Any) -> Blob:
     if not blob.is_tensor_list:
         fail(DtypeError, what, f"{argument} must be a list of tensors, got {blob.describe()}", (blob,),
              "feed one: tp.ListListNumpy.Placeholder(...), or make one with flow.tensor_buffer_to_tensor_list")  # fmt: skip
-    return blob
+    return here(what, blob)
 
 
 def tensor_list_to_tensor_buffer(input: Blob, name: str | None = None) -> Blob:
@@ -119,7 +131,7 @@ def tensor_list_to_tensor_buffer(input: Blob, name: str | None = None) -> Blob:
     Example: >>> images = flow.tensor_list_to_tensor_buffer(fed)   # fed: tp.ListListNumpy.Placeholder((4, 640, 640, 3))
     """
     what = label("tensor_list_to_tensor_buffer", name)
-    _want_list(what, "input", input)
+    input = _want_list(what, "input", input)
     outputs = [((input.shape[0],), dtypes.tensor_buffer)]
     return emit_host(_list_to_buffer, input, outputs=outputs, name=name, prefix="TensorListToTensorBuffer", count=input.shape[0])[
         0
@@ -151,7 +163,7 @@ def tensor_buffer_to_tensor_list(input: Blob, shape: Sequence[int], dtype: dtype
     Example: >>> flow.tensor_buffer_to_tensor_list(images, shape=(640, 640, 3), dtype=flow.float)
     """
     what = label("tensor_buffer_to_tensor_list", name)
-    want_one_axis(what, "input", want_buffer(what, "input", input))
+    input = want_one_axis(what, "input", want_buffer(what, "input", input))
     sizes, kind = want_sizes(what, "shape", shape), want_dtype(what, "dtype", dtype)
     return emit_host(
         _buffer_to_list, input, outputs=[((*input.shape, *sizes), kind)], name=name, prefix="TensorBufferToTensorList",
@@ -175,13 +187,13 @@ def tensor_list_split(input_tensor_list: Blob, name: str | None = None) -> tuple
     Example: >>> first, second = flow.tensor_list_split(pair)
     """
     what = label("tensor_list_split", name)
-    _want_list(what, "input_tensor_list", input_tensor_list)
-    count, *shape = input_tensor_list.shape
+    arrays = _want_list(what, "input_tensor_list", input_tensor_list)
+    count, *shape = arrays.shape
     if not shape:
-        fail(ShapeError, what, "the arrays of the list have no axis besides the one that is dropped", (input_tensor_list,))
-    outputs = [(tuple(shape), input_tensor_list.dtype)] * count
+        fail(ShapeError, what, "the arrays of the list have no axis besides the one that is dropped", (arrays,))
+    outputs = [(tuple(shape), arrays.dtype)] * count
     return emit_host(
-        _list_split, input_tensor_list, outputs=outputs, name=name, prefix="TensorListSplit", is_dynamic=True, count=count
+        _list_split, arrays, outputs=outputs, name=name, prefix="TensorListSplit", is_dynamic=True, count=count
     )  # fmt: skip
 
 
@@ -254,7 +266,7 @@ def tensor_buffer_to_list_of_tensors(
     Example: >>> first, second = flow.tensor_buffer_to_list_of_tensors(pair, (2, 2), flow.float, dynamic_out=True)
     """
     what = label("tensor_buffer_to_list_of_tensors", name)
-    want_buffer(what, "x", x)
+    x = want_buffer(what, "x", x)
     shape, kind = want_sizes(what, "out_shape", out_shape), want_dtype(what, "out_dtype", out_dtype)
     dynamic = want_bool(what, "dynamic_out", False if dynamic_out is None else dynamic_out)
     made = emit_host(

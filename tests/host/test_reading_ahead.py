@@ -206,6 +206,29 @@ def test_the_mirrored_view_has_a_reader_a_device(tmp_path: Path) -> None:
         np.testing.assert_array_equal(a, b)
 
 
+def test_readers_that_are_one_for_all_devices(tmp_path: Path) -> None:
+    folder = datasets.numbered(tmp_path / "data", parts=4, each=8)
+    annotations, images = datasets.coco(tmp_path / "coco")
+    flow.config.cpu_device_num(2)
+    config = flow.FunctionConfig()
+    config.default_logical_view(flow.scope.mirrored_view())
+
+    @flow.global_function(function_config=config)
+    def job() -> tp.Bundle[tp.ListNumpy]:
+        loaded = flow.data.OFRecordRawDecoder(flow.data.ofrecord_loader(folder, 4, 4), "i", (1,), flow.float)
+        conf = flow.data.BlobConf("i", shape=(1,), dtype=flow.float, codec=flow.data.RawCodec())
+        (decoded,) = flow.data.decode_ofrecord(folder, (conf,), batch_size=4, data_part_num=4)
+        encoded, *_ = flow.data.coco_reader(annotations, images, 4, shuffle=False, group_by_aspect_ratio=False)
+        pictures, _, _ = flow.image.Resize(flow.image.decode(encoded), target_size=(8, 8))
+        return loaded * 2.0, decoded, pictures
+
+    for k in range(2):
+        expected = [[2 * k, 2 * k + 1], [2 * k + 16, 2 * k + 17]]
+        loaded, decoded, pictures = job()
+        assert [(a / 2)[:, 0].tolist() for a in loaded] == [a[:, 0].tolist() for a in decoded] == expected
+        assert [a.shape for a in pictures] == [(2, 8, 8, 3)] * 2
+
+
 PROGRAM = """
 import os, signal, sys, threading, time
 import oneflow as flow

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
+import zlib
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -25,8 +27,9 @@ from .dispatch import MAX_WINDOW, dispatcher
 from .mesh import DeviceMeshes
 from .result import Delivery
 from .store import Cell, Store
-from .transfer import readable, to_global, to_host
+from .transfer import Part, readable, to_global, to_host
 
+_log = logging.getLogger("oneflow")
 build_lock = threading.RLock()
 # XLA's collectives between virtual CPU devices hang or abort where many calls are in flight: 64 did, up to 8 never
 _WINDOW_WITH_COLLECTIVES = 4
@@ -92,8 +95,21 @@ class Executable:
             if self._function is None:
                 if self._together:
                     processes.check_same(self._label, self._lines(feeds))
+                    self._compare(feeds)
                 with processes.busy(f"compiling {self._label}"):
                     self.compile_only(feeds)
+
+    def _compare(self, feeds: Sequence[Any]) -> None:
+        """Warns where processes feed different values in the first call: each device takes its piece from its own process."""
+        found = [[zlib.crc32(a.tobytes()) for a in jax.tree.leaves(f) if not isinstance(a, Part)] for f in feeds]
+        for index, theirs in enumerate(processes.gather(f"comparing what {self._label} is fed", found)):
+            for blob, mine, its in zip(self.plan.feeds, found, theirs, strict=True):
+                if mine != its and processes.is_first():
+                    _log.warning(
+                        "oneflow: process %d feeds other values for %r of %s than process 0; every process must feed the same "
+                        "batch: seed what draws or shuffles it, or let each feed its own part (config.feed_own_part)",
+                        index, blob.node.name, self._label,
+                    )  # fmt: skip
 
     def _lines(self, feeds: Sequence[Any]) -> list[str]:
         """The job as lines, for comparison with other processes."""

@@ -238,9 +238,16 @@ try:
     staged(whole)
 except flow.errors.FeedShapeError as error:
     print(str(error).splitlines()[0])
+
+@flow.global_function()
+def same(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
+    return x + 0
+
+same(np.full(4, rank, np.float32))
 """
 
 
 def test_each_process_feeds_its_part(program: Any) -> None:
     done = program(PARTS, *TWO)
     assert (done.returncode, done.stdout) == (0, "job 'staged': input 'x' must have shape (4, 3), got (8, 3)\n"), done.stderr
+    assert "process 1 feeds other values for 'Input_0' of job 'same' than process 0" in done.stderr

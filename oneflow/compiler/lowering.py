@@ -105,7 +105,7 @@ class Lowering:
         attrs = node.attrs
 
         def define(*arrays: Any, **keywords: Any) -> Any:
-            return choose(node.op, arrays, attrs, self._without_native)(*arrays, **keywords)
+            return choose(node, arrays, self._without_native)(*arrays, **keywords)
 
         if node not in self._mapped:
             if node.op.random:

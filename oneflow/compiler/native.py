@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from .._jax import jax
 from ..graph.node import Blob, Node
-from ..graph.op import OpDef
 
 SWITCHED_OFF = "switched off by flow.config.enable_native_cpu(False)"
 NO_CPU = "the device is no CPU"
-SEVERAL_DEVICES = "the job runs on several devices"
 
 
-def choose(op: OpDef, arrays: Sequence[Any], attrs: Mapping[str, Any], without: str) -> Callable[..., Any]:
-    """The lowering of an op for arrays of these shapes and dtypes. ``without`` says why no op is native; "" where some may be."""
-    if op.native is None or without or op.native.objection(arrays, attrs) is not None:
-        return op.define
-    return op.native.define
+def choose(node: Node, arrays: Sequence[Any], without: str) -> Callable[..., Any]:
+    """The lowering of a node for arrays of these shapes and dtypes. ``without`` says why none is native; "" where some may be."""
+    native = node.op.native
+    if native is None or without or native.objection(arrays, node.attrs) is not None:
+        return node.op.define
+    return partial(native.define, spread=True) if _is_spread(node) else native.define
+
+
+def _is_spread(node: Node) -> bool:
+    return node.scope.placement.parallel_num > 1
 
 
 def is_native(node: Node) -> bool:
@@ -33,7 +37,9 @@ def describe(node: Node, without: str) -> str:
         return ""
     arrays = _declared(node)
     objection = without or native.objection(arrays, node.attrs)
-    return f"XLA: {objection}" if objection else native.word(arrays, node.attrs)
+    if objection:
+        return f"XLA: {objection}"
+    return native.word(arrays, node.attrs) + (", each device its samples" if _is_spread(node) else "")
 
 
 def _declared(node: Node) -> list[Any]:

@@ -156,9 +156,8 @@ def plan(graph: Graph, fetches: Sequence[Blob], *, native_ops: bool = True) -> P
     x64 = graph.train or any(_may_be_wide(b.node, b) for node in order for b in node.outputs)
     x64 |= any(b.dtype.name in ("int64", "float64") for b in host.boundary)
     replicated = replicated_variables(graph)
-    several = any(node.scope.placement.devices != ((0, 0),) for node in graph.nodes)
     without = "" if native_ops else native.SWITCHED_OFF
-    without = without or (native.SEVERAL_DEVICES if several else "" if jax.default_backend() == "cpu" else native.NO_CPU)
+    without = without or ("" if jax.default_backend() == "cpu" else native.NO_CPU)
     return Plan(
         graph, order, frozenset(path), tuple(trained), written_order, read_order, random, tuple(fetches), tuple(watches),
         tuple(roots), feeds, host, x64, expansion, tuple(losses), assigns, without, replicated,

@@ -93,7 +93,7 @@ def _call(kind: int, g: Geometry, a: Array, b: Array, x: Sequence[int], w: Seque
     shape = ((ys[0], *ys[2:], ys[1]), x, (math.prod(w),))[kind]
     call = jax.ffi.ffi_call(_native.TARGET, jax.ShapeDtypeStruct(tuple(shape), a.dtype))
     made = call(a, b, spec=np.array(g.spec(kind, a.dtype, xs, ws, ys), np.int64))
-    return lax.reshape(made, w) if kind == WEIGHTS else made
+    return lax.reshape(made, tuple(w)) if kind == WEIGHTS else made
 
 
 def _fold(a: Array, axis: int) -> Array:
@@ -108,31 +108,71 @@ def _unfold(a: Array, axis: int, size: int) -> Array:
     return jnp.moveaxis(a.reshape(*a.shape[:axis], size, a.shape[axis] // size, *a.shape[axis + 1 :]), axis, 0)
 
 
-def _mapped(kind: int, g: Geometry, sizes: Any, size: int, batched: Sequence[bool], a: Array, b: Array) -> Array:
+def _mapped(
+    kind: int, g: Geometry, sizes: Any, size: int, batched: Sequence[bool], a: Array, b: Array, spread: bool = False
+) -> Array:
     """A call with a further axis 0 on some of its operands: more samples, or more groups."""
     x, w = sizes
     if kind != WEIGHTS and list(batched) == [True, False]:
-        return _unfold(_primitive(kind, g, ((size * x[0], *x[1:]), w))(_fold(a, 0), b), 0, size)
+        return _unfold(_primitive(kind, g, ((size * x[0], *x[1:]), w), spread)(_fold(a, 0), b), 0, size)
     a, b = (v if is_batched else jnp.broadcast_to(v, (size, *v.shape)) for v, is_batched in zip((a, b), batched, strict=True))
     more = replace(g, groups=g.groups * size)
     wide = ((*x[:-1], size * x[-1]), (size * w[0], *w[1:]))
     axes = ((-1, 0, -1), (-1, 0, -1), (-1, -1, 0))[kind]
-    return _unfold(_primitive(kind, more, wide)(_fold(a, axes[0]), _fold(b, axes[1])), axes[2], size)
+    return _unfold(_primitive(kind, more, wide, spread)(_fold(a, axes[0]), _fold(b, axes[1])), axes[2], size)
 
 
-def _primitive(kind: int, g: Geometry, sizes: Any) -> Callable[[Array, Array], Array]:
+def _local(kind: int, g: Geometry, a: Array, b: Array, x: tuple[int, ...], w: tuple[int, ...]) -> Array:
+    if objection(g, np.dtype(a.dtype).name, *_sizes(x, w, g)) is None:
+        return _call(kind, g, a, b, x, w)
+    return _plain(kind, g, a, b, x, w)
+
+
+@lru_cache(maxsize=1024)
+def _spread(kind: int, g: Geometry, x: tuple[int, ...], w: tuple[int, ...]) -> Callable[[Array, Array], Array]:
+    """A call of which each device computes the samples that it has. Whatever else was split is brought together first."""
+    from jax.experimental.custom_partitioning import custom_partitioning
+
+    def run(a: Array, b: Array) -> Array:
+        return _local(kind, g, a, b, (a.shape[0], *x[1:]), w)
+
+    made = custom_partitioning(run)
+
+    def partition(mesh: Any, given: Any, result: Any) -> Any:
+        spec = given[0].sharding.spec
+        axes = spec[0] if spec else None
+        whole, split = (jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*s)) for s in ((), (axes,)))
+        if kind != WEIGHTS:
+            return mesh, run, split, (split, whole)
+
+        def summed(a: Array, b: Array) -> Array:
+            return run(a, b) if axes is None else lax.psum(run(a, b), axes)
+
+        return mesh, summed, whole, (split, split)
+
+    space = " ".join(f"s{i}" for i in range(len(x) - 2))
+    result = " ".join(f"r{i}" for i in range(len(x) - 2))
+    weights = " ".join(f"w{i}" for i in range(len(x)))
+    rule = {
+        FORWARD: f"n {space} c, {weights} -> n {result} o",
+        DATA: f"n {result} o, {weights} -> n {space} c",
+        WEIGHTS: f"n {space} c, n {result} o -> {weights}",
+    }[kind]
+    made.def_partition(partition=partition, infer_sharding_from_operands=None, sharding_rule=rule)
+    return made
+
+
+def _primitive(kind: int, g: Geometry, sizes: Any, spread: bool = False) -> Callable[[Array, Array], Array]:
     """One of the three, where it is taken; XLA's own otherwise."""
     x, w = (tuple(s) for s in sizes)
 
     def run(a: Array, b: Array) -> Array:
-        if objection(g, np.dtype(a.dtype).name, *_sizes(x, w, g)) is None:
-            return _call(kind, g, a, b, x, w)
-        return _plain(kind, g, a, b, x, w)
+        return _spread(kind, g, x, w)(a, b) if spread else _local(kind, g, a, b, x, w)
 
     made = jax.custom_batching.custom_vmap(run)
 
     def rule(size: int, batched: Any, a: Array, b: Array) -> tuple[Array, bool]:
-        return _mapped(kind, g, (x, w), size, batched, a, b), True
+        return _mapped(kind, g, (x, w), size, batched, a, b, spread), True
 
     made.def_vmap(rule)
     return made
@@ -156,10 +196,10 @@ def _plain(kind: int, g: Geometry, a: Array, b: Array, x: Sequence[int], w: Sequ
 
 
 @lru_cache(maxsize=1024)
-def _differentiable(g: Geometry) -> Callable[[Array, Array], Array]:
+def _differentiable(g: Geometry, spread: bool = False) -> Callable[[Array, Array], Array]:
     @jax.custom_vjp
     def run(x: Array, w: Array) -> Array:
-        return _primitive(FORWARD, g, (x.shape, w.shape))(x, w)
+        return _primitive(FORWARD, g, (x.shape, w.shape), spread)(x, w)
 
     def forward(x: Array, w: Array) -> tuple[Array, tuple[Array, Array]]:
         return run(x, w), (x, w)
@@ -167,7 +207,7 @@ def _differentiable(g: Geometry) -> Callable[[Array, Array], Array]:
     def backward(kept: tuple[Array, Array], dy: Array) -> tuple[Array, Array]:
         x, w = kept
         sizes = (x.shape, w.shape)
-        return _primitive(DATA, g, sizes)(dy, w), _primitive(WEIGHTS, g, sizes)(x, dy)
+        return _primitive(DATA, g, sizes, spread)(dy, w), _primitive(WEIGHTS, g, sizes, spread)(x, dy)
 
     run.defvjp(forward, backward)
     return run
@@ -190,12 +230,13 @@ def geometry(x: Sequence[int], w: Sequence[int], attrs: Mapping[str, Any]) -> tu
     return Geometry(attrs["strides"], attrs["dilations"], low, high, attrs["groups"], w_spec[-1] == "I"), x, w
 
 
-def conv(x: Array, w: Array, **attrs: Any) -> Array:
-    """``conv1d`` .. ``conv3d`` by oneDNN; to be called where ``reason`` has nothing to say."""
+def conv(x: Array, w: Array, spread: bool = False, **attrs: Any) -> Array:
+    """``conv1d`` .. ``conv3d`` by oneDNN, to be called where ``reason`` has nothing to say; ``spread`` over several devices."""
     g, _, _ = geometry(x.shape, w.shape, attrs)
+    run = _differentiable(g, spread)
     if attrs["x_spec"][-1] == "C":
-        return _differentiable(g)(x, w)
-    return jnp.moveaxis(_differentiable(g)(jnp.moveaxis(x, 1, -1), w), -1, 1)
+        return run(x, w)
+    return jnp.moveaxis(run(jnp.moveaxis(x, 1, -1), w), -1, 1)
 
 
 def reason(arrays: Sequence[Any], attrs: Mapping[str, Any]) -> str | None:

@@ -188,3 +188,51 @@ def test_eight_devices_share_one_team(native_part: Any) -> None:
         env={**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
     )  # fmt: skip
     assert done.stdout.strip() == "equal", done.stderr
+
+
+SEVERAL = textwrap.dedent("""
+    import sys
+    import numpy as np
+    import oneflow as flow, oneflow.typing as tp
+    from oneflow import _native
+
+    def train_with(native, view, axis):
+        flow.clear_default_session()
+        flow.manual_seed(3)
+        flow.config.cpu_device_num(4)
+        flow.config.enable_native_cpu(native)
+        config = flow.FunctionConfig()
+        config.default_placement_scope(flow.scope.placement("cpu", "0:0-3"))
+        config.default_logical_view(view())
+
+        @flow.global_function(type="train", function_config=config)
+        def job(x: tp.Numpy.Placeholder((8, 3, 10, 10))) -> tp.Numpy:
+            init = flow.random_normal_initializer()
+            y = flow.nn.relu(flow.layers.conv2d(x, 8, 3, padding="SAME", name="a", kernel_initializer=init))
+            if axis is not None:
+                y = flow.parallel_cast(y, distribute=flow.distribute.split(axis))
+            y = flow.layers.conv2d(y, 4, 3, name="b", kernel_initializer=init)
+            loss = flow.math.reduce_mean(flow.math.square(y))
+            flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.01]), momentum=0.9).minimize(loss)
+            return loss
+
+        x = np.random.default_rng(0).standard_normal((8, 3, 10, 10), np.float32)
+        losses = [np.asarray(job(x)).mean() for _ in range(3)]
+        words = [row[5] for row in job.summary().rows if row[1] == "conv2d"]
+        calls = sum(c.as_text().count(f'custom_call_target="{_native.TARGET}"') for _, c in job._executable.compiled)
+        return losses, words, calls
+
+    consistent, mirrored = flow.scope.consistent_view, flow.scope.mirrored_view
+    for view, axis in ((consistent, None), (consistent, 0), (consistent, 1), (mirrored, None)):
+        ours, words, calls = train_with(True, view, axis)
+        xla, _, none = train_with(False, view, axis)
+        np.testing.assert_allclose(ours, xla, rtol=1e-4)
+        assert calls == 5 and none == 0, (calls, none)
+        assert all(w.startswith("oneDNN") and w.endswith("each device its samples") for w in words), words
+    print("equal")
+""")
+
+
+def test_on_several_devices_each_computes_its_samples(native_part: Any) -> None:
+    done = subprocess.run([sys.executable, "-c", SEVERAL], capture_output=True, text=True, timeout=170)
+    assert done.stdout.strip() == "equal", done.stderr[-3000:]

@@ -105,6 +105,8 @@ def test_small_functions() -> None:
     assert flow.sysconfig.has_rpc_backend_local() in (True, False)
     assert flow.__version__.count(".") == 2
     assert flow.oneflow_api.__name__ == "oneflow.oneflow_api" and flow.core.__name__ == "oneflow.core"
+    with pytest.raises(ModeError, match="(?s)C\\+\\+ readers.*your line"):
+        flow.data.RawCodec().to_proto()
     white_list = flow.FunctionConfig().static_mem_alloc_policy_white_list
     assert (white_list.policy_mem_size_first(), white_list.policy_mutual_exclusion_first()) == (
         "mem_size_first", "mutual_exclusion_first",

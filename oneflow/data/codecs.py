@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -13,15 +14,24 @@ from .._dtype import as_dtype
 from .._dtype import dtype as Dtype
 from .._extras import cv2
 from .._refuse import refuse
-from ..errors import ArgumentError, FeatureError, ImageError
+from ..errors import ArgumentError, FeatureError, ImageError, ModeError
 from . import images
 from ._fault import fault
 from .decoders import bytes_values, decode_bytes, decode_raw
 from .records import Records
 
 
+class _Described:
+    """What all of these share: OneFlow sends them to its C++ readers as messages."""
+
+    def to_proto(self, proto: Any = None) -> NoReturn:
+        """Raises ModeError: there is no C++ reader to send a message to."""
+        refuse(ModeError, f"{type(self).__name__}.to_proto makes a message for OneFlow's C++ readers, which do not exist here",
+               hint="pass the object itself to flow.data.decode_ofrecord")  # fmt: skip
+
+
 @dataclass(frozen=True)
-class RawCodec:
+class RawCodec(_Described):
     """A list of numbers, or raw bytes.
 
     Args:
@@ -33,12 +43,12 @@ class RawCodec:
 
 
 @dataclass(frozen=True)
-class BytesListCodec:
+class BytesListCodec(_Described):
     """Several strings of bytes, each in a slot of shape[1:] elements; what a string does not fill is 0. Dtype char or int8."""
 
 
 @dataclass(frozen=True)
-class ImagePreprocessor:
+class ImagePreprocessor(_Described):
     """Swaps the channels of a picture ("bgr2rgb"), or mirrors it with probability 1/2 ("mirror")."""
 
     preprocessor: str
@@ -50,7 +60,7 @@ class ImagePreprocessor:
 
 
 @dataclass(frozen=True)
-class ImageResizePreprocessor:
+class ImageResizePreprocessor(_Described):
     """Resizes a picture, bilinear. Args: width and height of the result, in pixels."""
 
     width: int
@@ -64,7 +74,7 @@ class ImageResizePreprocessor:
 
 
 @dataclass(frozen=True)
-class ImageCodec:
+class ImageCodec(_Described):
     """One encoded picture, decoded as BGR or gray as it is, then preprocessed in order.
 
     Args:
@@ -88,7 +98,7 @@ class ImageCodec:
 
 
 @dataclass(frozen=True)
-class NormByChannelPreprocessor:
+class NormByChannelPreprocessor(_Described):
     """(v - mean[c]) / std[c] on a decoded blob.
 
     Args:
@@ -138,7 +148,7 @@ class NormByChannelPreprocessor:
 
 
 @dataclass(frozen=True)
-class BlobConf:
+class BlobConf(_Described):
     """How one feature becomes a blob.
 
     Args:

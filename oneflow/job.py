@@ -134,7 +134,6 @@ class JobFunction:
             arguments, structure = [], []
             for parameter in self._parameters:
                 blobs = tp.map_structure(functools.partial(_placeholder, graph), parameter.structure, parameter.name)
-                tp.map_structure(lambda label, blob: _check_list(self.name, label, blob), blobs, parameter.name)
                 arguments.append(tp.map_structure(lambda _, blob: _micro_batch(graph, blob), blobs))
                 structure.append(tp.map_structure(lambda _, blob: _number(graph, blob), blobs))
             returned = self._function(*arguments)
@@ -380,13 +379,6 @@ def _struct_of_feed(blob: Blob) -> Any:
 def _placeholder(graph: Graph, label: str, definition: tp.InputDef) -> Blob:
     d = definition
     return graph.add_input(label, d.shape, d.dtype, d.kind, d.batch_axis, d.source)
-
-
-def _check_list(job_name: str, label: str, blob: Blob) -> None:
-    if blob.is_tensor_list and blob.parallel_size > 1:
-        rule = f"job {job_name!r}: input {label!r} is a ListListNumpy, for which a job must be on one device"
-        hint = "tp.ListNumpy, one tensor a device; or FunctionConfig.default_placement_scope"
-        refuse(ModeError, rule, found=[("placed on", str(blob.parallel_conf))], hint=hint, source=blob.source)
 
 
 def _micro_batch(graph: Graph, blob: Blob) -> Blob:

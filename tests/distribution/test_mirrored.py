@@ -238,12 +238,16 @@ def test_sizes_that_depend_on_data_between_the_views():
         together([x, x])
 
 
-def test_lists_of_lists_are_for_one_device():
+def test_each_device_has_a_list_of_its_own():
     begin(2)
 
     @flow.global_function(type="predict")
-    def job(x: tp.ListListNumpy.Placeholder((4, 3))) -> tp.ListListNumpy:
-        return x
+    def job(x: tp.ListListNumpy.Placeholder((2, 3))) -> tuple[tp.ListListNumpy, tp.ListListNumpy]:
+        shorter = flow.tensor_buffer_to_tensor_list(flow.tensor_list_to_tensor_buffer(x), (3,), flow.int32)
+        return x, shorter
 
-    with pytest.raises(flow.errors.ModeError, match="a job must be on one device"):
-        job([[np.ones((1, 3), np.float32)]] * 2)
+    given = [[np.full((1, size), k, np.float32) for size in sizes] for k, sizes in enumerate(((1, 3), (2, 2)))]
+    same, whole = job(given)
+    for found in (same, whole):
+        assert [[a.tolist() for a in arrays] for arrays in found] == [[a.tolist() for a in arrays] for arrays in given]
+    assert whole[0][0].dtype == np.int32

@@ -131,9 +131,11 @@ def test_what_is_missing_is_left_out(caplog):
 def test_mistakes(call, text):
     with pytest.raises(ArgumentError, match=text):
         call()
-    for method in ("forward", "training_step", "validation_step", "configure_optimizers"):
+    made, told = flow.Model(), flow.model.Callback()
+    for method in (made.forward, made.training_step, made.validation_step, made.configure_optimizers):
         with pytest.raises(NotImplementedError):
-            getattr(flow.Model(), method)()
+            method()
+    assert told.on_training_step_end(None) is None and told.on_validation_step_end(None) is None
     with pytest.raises(NotImplementedError):
         flow.model.DataModule().forward()
     assert flow.model.DataModule().infer_oneflow_data_placeholder() == []

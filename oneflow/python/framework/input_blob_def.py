@@ -1,0 +1,9 @@
+"""Definitions of a job's inputs, under their path of old."""
+
+from __future__ import annotations
+
+from ...typing import FixedTensorDef as FixedTensorDef
+from ...typing import MirroredTensorDef as MirroredTensorDef
+from ...typing import MirroredTensorListDef as MirroredTensorListDef
+
+__all__ = ["FixedTensorDef", "MirroredTensorDef", "MirroredTensorListDef"]

@@ -635,7 +635,7 @@ class Staged:
 
         shardings = {n: self._meshes.sharding(s.layout.placement, s.spec) for n, s in self._storages.items() if n in group.state}
         fetched = any(b.node.op is OP_VARIABLE for b in (*self.plan.fetches, *(w.blob for w in self.plan.watches)))
-        return Compiled(self._named(update), (shardings, None), donate=not fetched)
+        return Compiled(self._named(update), (shardings, None), donate=not (fetched or self.plan.careful))
 
     def _nothing(self) -> tuple[Any, ...]:
         return (None,) * (len(self.plan.graph.objective.optimizers) + 1)

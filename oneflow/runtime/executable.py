@@ -253,7 +253,7 @@ class Executable:
         def work() -> Any:
             with self._store.lock:
                 self._store.roll_forward()
-                is_kept = self.plan.careful and not self.is_staged  # else the step destroys the old state
+                is_kept = self.plan.careful  # else the step destroys the old state
                 kept = [cell.value if is_kept else to_host(cell.value) for cell in self._written]
                 callback.take()
                 try:

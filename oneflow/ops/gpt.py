@@ -73,7 +73,7 @@ def megatron_gpt_mmap_data_loader(
     what = label("megatron_gpt_mmap_data_loader", name)
     if not isinstance(data_file_prefix, (str, os.PathLike)) or not os.fspath(data_file_prefix):
         fail(ArgumentError, what, f"data_file_prefix must be a path, got {data_file_prefix!r}")
-    if dtype not in (dtypes.int32, dtypes.int64):
+    if not isinstance(dtype, dtypes.dtype) or dtype not in (dtypes.int32, dtypes.int64):
         fail(DtypeError, what, f"dtype must be flow.int32 or flow.int64, got {dtype!r}")
     sizes = (1,) if split_sizes is None else tuple(split_sizes) if isinstance(split_sizes, (list, tuple)) else ()
     if not sizes or not all(isinstance(s, (int, float)) and s >= 0 for s in sizes) or sum(sizes) <= 0:

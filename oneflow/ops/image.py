@@ -193,7 +193,7 @@ def Resize(
         fail(ArgumentError, what, f"target_size must be (width, height), got {target_size!r}", (),
              "target_size=(224, 224), or keep_aspect_ratio=True with the length of one side")  # fmt: skip
     width, height = want_sizes(what, "target_size", target_size, 2)
-    if channels not in (1, 3):
+    if not isinstance(channels, (int, np.integer)) or channels not in (1, 3):
         fail(ArgumentError, what, f"channels must be 1 or 3, got {channels!r}")
     kind = want_dtype(what, "dtype", dtypes.uint8 if dtype is None else dtype, PIXELS)
     n = blob.shape[0]

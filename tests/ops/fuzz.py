@@ -105,6 +105,8 @@ SUBJECTS = _subjects()
 SKIPPED = ("flow.checkpoint.", "flow.load", "flow.save", "flow.find_or_create", "flow.unittest.", "flow.data.", "flow.InitEager")
 PATHS = [p for p in SUBJECTS if not p.startswith(SKIPPED) and p not in examples.SETUP]
 
+READING = [p for p, e in SUBJECTS.items() if p.startswith("flow.data.") and examples.in_a_job(e)]  # need files
+
 
 def inputs(path: str) -> tuple[Fed, ...]:
     """What the example is fed."""

@@ -7,7 +7,7 @@ import warnings
 
 import jax
 import pytest
-from fuzz import DTYPES, OURS, PATHS, PLAIN, SHAPES, Case, Fed, outcome, parameters
+from fuzz import DTYPES, OURS, PATHS, PLAIN, READING, SHAPES, SUBJECTS, Case, Fed, examples, outcome, parameters
 from fuzz import inputs as fed_to
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -76,3 +76,12 @@ def test_each_argument_alone(path: str) -> None:
         for value in PLAIN + OURS:
             found = outcome(Case(path, inputs, {parameter: value}))
             assert found in ("built", "refused"), f"{parameter}={value!r}: {found}"
+
+
+@pytest.mark.parametrize("path", READING)
+def test_readers_and_decoders(path: str) -> None:
+    with examples.prepared(SUBJECTS[path]):
+        for parameter in parameters(path):
+            for value in PLAIN + OURS if THOROUGH else (PLAIN + OURS)[::5]:
+                found = outcome(Case(path, fed_to(path), {parameter: value}))
+                assert found in ("built", "refused"), f"{parameter}={value!r}: {found}"

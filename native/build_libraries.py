@@ -39,7 +39,7 @@ def build(target: Path, *, sanitize: bool = False) -> list[Path]:
     with tempfile.TemporaryDirectory() as cache:
         run = _compiler(cache, sanitize)
         run(SOURCES / "team.cc", target / TEAM, SOURCES / "team.map")
-        found = [f"-I{include}", f"-I{_xla_headers()}", f"-L{target}", f"-l:{ONEDNN}", f"-l:{TEAM}"]
+        found = ["-isystem", str(include), "-isystem", str(_xla_headers()), f"-L{target}", f"-l:{ONEDNN}", f"-l:{TEAM}"]
         run(SOURCES / "conv.cc", target / CALLS, SOURCES / "conv.map", *found)
     return sorted(target.iterdir())
 

@@ -71,9 +71,9 @@ def objection(g: Geometry, dtype: str, x: tuple[int, ...], w: tuple[int, ...]) -
     return None
 
 
-def kernel_name(g: Geometry, dtype: str, x: tuple[int, ...], w: tuple[int, ...]) -> str:
-    """oneDNN's name of the forward kernel."""
-    return str(_native.part().library.describe(g.spec(FORWARD, dtype, x, w, g.result(x, w))))
+def kernel_name(g: Geometry, dtype: str, x: tuple[int, ...], w: tuple[int, ...], kind: int = FORWARD) -> str:
+    """oneDNN's name of the kernel."""
+    return str(_native.part().library.describe(g.spec(kind, dtype, x, w, g.result(x, w))))
 
 
 # --- the three calls, on (N, ..., C) and weights as they are
@@ -254,3 +254,69 @@ def word(arrays: Sequence[Any], attrs: Mapping[str, Any]) -> str:
 
 
 NATIVE = Native(conv, reason, word)
+
+
+# --- transposed: the gradient to the data is the value, and the other two are its gradients
+
+
+@lru_cache(maxsize=1024)
+def _transposed(g: Geometry, sizes: tuple[int, ...], spread: bool) -> Callable[[Array, Array], Array]:
+    """``sizes``: the result's, channels apart."""
+
+    def shapes(x: Array, w: Array) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        channels = w.shape[-1] if g.weights_last else w.shape[1]
+        return (x.shape[0], *sizes, channels), w.shape
+
+    @jax.custom_vjp
+    def run(x: Array, w: Array) -> Array:
+        return _primitive(DATA, g, shapes(x, w), spread)(x, w)
+
+    def forward(x: Array, w: Array) -> tuple[Array, tuple[Array, Array]]:
+        return run(x, w), (x, w)
+
+    def backward(kept: tuple[Array, Array], dy: Array) -> tuple[Array, Array]:
+        x, w = kept
+        both = shapes(x, w)
+        return _primitive(FORWARD, g, both, spread)(dy, w), _primitive(WEIGHTS, g, both, spread)(dy, x)
+
+    run.defvjp(forward, backward)
+    return run
+
+
+def _of_transposed(
+    x: Sequence[int], w: Sequence[int], attrs: Mapping[str, Any]
+) -> tuple[Geometry, tuple[int, ...], tuple[int, ...]]:
+    """The convolution that a transposed one is the gradient of: its Geometry, its input's shape and its weights'."""
+    x_spec, w_spec, strides, dilations = attrs["x_spec"], attrs["w_spec"], attrs["strides"], attrs["dilations"]
+    y, w = tuple(x[i] for i in _order(x_spec, "NC")), tuple(w[i] for i in _order(w_spec, "IO"))
+    low, sizes = attrs["before"], attrs["sizes"]
+    every = zip(y[2:], w[2:], strides, dilations, low, sizes, strict=True)
+    high = tuple(max(0, (n - 1) * s + (k - 1) * d + 1 - size - lo) for n, k, s, d, lo, size in every)
+    return Geometry(strides, dilations, low, high, 1, w_spec[-1] == "O"), (y[0], w[1], *sizes), w
+
+
+def conv_transpose(x: Array, w: Array, spread: bool = False, **attrs: Any) -> Array:
+    """``conv2d_transpose`` by oneDNN."""
+    g, _, _ = _of_transposed(x.shape, w.shape, attrs)
+    run = _transposed(g, attrs["sizes"], spread)
+    if attrs["x_spec"][-1] == "C":
+        return run(x, w)
+    return jnp.moveaxis(run(jnp.moveaxis(x, 1, -1), w), -1, 1)
+
+
+def _reason_of_transposed(arrays: Sequence[Any], attrs: Mapping[str, Any]) -> str | None:
+    x, w = arrays
+    g, x_shape, w_shape = _of_transposed(x.shape, w.shape, attrs)
+    y = tuple(x.shape[i] for i in _order(attrs["x_spec"], "NC"))
+    if g.result(x_shape, w_shape) != y:
+        return "its sizes are no convolution's"
+    return objection(g, np.dtype(x.dtype).name, x_shape, w_shape)
+
+
+def _word_of_transposed(arrays: Sequence[Any], attrs: Mapping[str, Any]) -> str:
+    x, w = arrays
+    g, x_shape, w_shape = _of_transposed(x.shape, w.shape, attrs)
+    return f"oneDNN {kernel_name(g, np.dtype(x.dtype).name, x_shape, w_shape, DATA)}"
+
+
+NATIVE_TRANSPOSED = Native(conv_transpose, _reason_of_transposed, _word_of_transposed)

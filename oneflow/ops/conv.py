@@ -10,7 +10,7 @@ from ..errors import ArgumentError, ShapeError
 from ..graph.node import Blob
 from ._arrays import Array, label
 from ._emit import emit, fail, op, want
-from ._native_conv import NATIVE
+from ._native_conv import NATIVE, NATIVE_TRANSPOSED
 from ._window import FORMATS, Padding, must_fit, sides, spatial, spec, want_format, want_padding, want_positive
 
 Ints = int | Sequence[int]
@@ -184,7 +184,7 @@ def compat_conv2d(
 # --- transposed
 
 
-@op("conv2d_transpose", samples=(0,), channels_last=_channels_last, heavy=True)
+@op("conv2d_transpose", samples=(0,), channels_last=_channels_last, heavy=True, native=NATIVE_TRANSPOSED)
 def _conv_transpose(
     x: Array,
     w: Array,

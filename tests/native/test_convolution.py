@@ -153,3 +153,23 @@ def test_in_a_loop() -> None:
         want = reference(g, want, w)
     np.testing.assert_allclose(looped(x, w), want, rtol=1e-4, atol=1e-4)
     assert looped.lower(x, w).compile().as_text().count(" transpose(") == 0
+
+
+@pytest.mark.parametrize("data_format", ["NCHW", "NHWC"])
+@pytest.mark.parametrize(("strides", "extra"), [(1, 0), (2, 0), (2, 1), (3, 2)])
+def test_transposed_convolutions_agree_with_xla(data_format: str, strides: int, extra: int) -> None:
+    from oneflow.ops.conv import _conv_transpose
+
+    rng = np.random.default_rng(0)
+    x_spec, w_spec = ("NCHW", "IOHW") if data_format == "NCHW" else ("NHWC", "IHWO")
+    size = (5 - 1) * strides + 3 - 2 + extra
+    attrs = {"strides": (strides,) * 2, "dilations": (1, 1), "before": (1, 1), "sizes": (size, size)}
+    x = rng.standard_normal((2, 6, 5, 5) if data_format == "NCHW" else (2, 5, 5, 6), np.float32)
+    w = rng.standard_normal((6, 4, 3, 3) if data_format == "NCHW" else (6, 3, 3, 4), np.float32)
+    attrs |= {"x_spec": x_spec, "w_spec": w_spec}
+    assert native.NATIVE_TRANSPOSED.objection((x, w), attrs) is None
+    y, pull = jax.vjp(lambda a, b: native.conv_transpose(a, b, **attrs), x, w)
+    want, pull_xla = jax.vjp(lambda a, b: _conv_transpose.define(a, b, **attrs), x, w)
+    dy = rng.standard_normal(y.shape, np.float32)
+    for got, expected in zip([y, *pull(dy)], [want, *pull_xla(dy)], strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)

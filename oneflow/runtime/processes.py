@@ -311,7 +311,7 @@ class Run:
         """The first process goes last, where that does not take for ever: it relays, and JAX aborts the others without it."""
         if self.place.index == 0:
             deadline = time.monotonic() + _GRACE_SECONDS + 2
-            while time.monotonic() < deadline and not all(p.left for p in self._peers[1:]):
+            while (now := time.monotonic()) < deadline and not all(p.left or now - p.heard > 5 for p in self._peers[1:]):
                 time.sleep(0.05)
 
     # --- the end

@@ -1,0 +1,80 @@
+"""``python -m benchmarks.convolutions``: single convolutions inside XLA's programs and by oneDNN called directly, in turns."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from oneflow import _native
+from oneflow.ops import _native_conv as conv
+
+from .stats import Ratio, Spread
+
+# name, batch, sizes, channels, filters, window, stride, padding, groups
+SHAPES: list[tuple[str, int, tuple[int, ...], int, int, int, int, int, int]] = [
+    ("LeNet, first", 100, (28, 28), 1, 32, 5, 1, 2, 1),
+    ("LeNet, second", 100, (14, 14), 32, 64, 5, 1, 2, 1),
+    ("ResNet-50, 7 x 7", 8, (64, 64), 3, 64, 7, 2, 3, 1),
+    ("ResNet-50, 3 x 3 of 64", 8, (16, 16), 64, 64, 3, 1, 1, 1),
+    ("ResNet-50, 1 x 1 to 256", 8, (16, 16), 64, 256, 1, 1, 0, 1),
+    ("ResNet-50, 3 x 3 of 512", 8, (2, 2), 512, 512, 3, 1, 1, 1),
+    ("MobileNet-v2, depthwise", 8, (32, 32), 96, 96, 3, 1, 1, 96),
+    ("MobileNet-v2, 1 x 1 to 24", 8, (32, 32), 96, 24, 1, 1, 0, 1),
+    ("3-D U-Net, 3 x 3 x 3", 1, (32, 32, 32), 16, 32, 3, 1, 1, 1),
+]
+ROUNDS, TURN = 15, 0.02
+KINDS = ("forward", "data", "weights")
+
+
+def timed(run: Callable[[], Any], times: int) -> float:
+    begin = time.perf_counter()
+    for _ in range(times):
+        run()
+    return (time.perf_counter() - begin) / times
+
+
+def main() -> int:
+    part = _native.part()
+    if part.library is None:
+        print(part.reason)
+        return 1
+    print(f"{'':28}{'':9}{'direct, us':>12}{'in XLA, us':>12}   XLA / direct, 95 % interval   {part.library.threads} threads")
+    for name, n, sizes, channels, filters, k, stride, pad, groups in SHAPES:
+        d = len(sizes)
+        g = conv.Geometry((stride,) * d, (1,) * d, (pad,) * d, (pad,) * d, groups)
+        random = np.random.default_rng(0)
+        x, w = (n, *sizes, channels), (filters, channels // groups, *[k] * d)
+        y = jax.eval_shape(conv._differentiable(g), *(jax.ShapeDtypeStruct(s, np.float32) for s in (x, w))).shape
+        arrays = {"x": x, "w": w, "y": y}
+        host = {key: random.standard_normal(shape, np.float32) for key, shape in arrays.items()}
+        device = {key: jax.device_put(value) for key, value in host.items()}
+        for kind, (ins, out) in enumerate((("xw", "y"), ("yw", "x"), ("xy", "w"))):
+            xs, ws = conv._sizes(x, w, g)
+            spec = g.spec(kind, np.float32, xs, ws, g.result(xs, ws))
+            made = np.empty(arrays[out], np.float32)
+            addresses = [host[key].ctypes.data for key in ins], [made.ctypes.data]
+            jitted = jax.jit(conv._primitive(kind, g, (x, w)))
+            given = [device[key] for key in ins]
+
+            def direct(spec: Any = spec, addresses: Any = addresses) -> None:
+                part.library.execute(spec, *addresses)
+
+            def inside(jitted: Any = jitted, given: Any = given) -> None:
+                jitted(*given).block_until_ready()
+
+            times = max(3, int(TURN / max(timed(direct, 2), timed(inside, 2), 1e-6)))
+            turns = [(timed(direct, times), timed(inside, times)) for _ in range(ROUNDS)]
+            both = [Spread.of([t[i] for t in turns]).median * 1e6 for i in range(2)]
+            ratio = Ratio.paired([t[1] for t in turns], [t[0] for t in turns])
+            interval = f"{ratio.median:.2f} ({ratio.low:.2f} .. {ratio.high:.2f})"
+            print(f"{name:28}{KINDS[kind]:9}{both[0]:12.0f}{both[1]:12.0f}   {interval}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

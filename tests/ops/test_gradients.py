@@ -40,8 +40,8 @@ def _column(v: Any) -> Any:
 
 
 def _groups(x: Any, gamma: Any, beta: Any) -> Any:
-    grouped = x.reshape(4, 3, -1)
-    return (_normalized(grouped, (2,), 1e-5) * gamma + beta).reshape(x.shape)
+    normal = _normalized(x.reshape(4, 3, -1), (2,), 1e-5).reshape(x.shape)
+    return normal * gamma[..., None] + beta[..., None]
 
 
 def _instances(x: Any, gamma: Any, beta: Any) -> Any:
@@ -63,7 +63,7 @@ CASES = [
          {"l-gamma": (6, 5, 5), "l-beta": (6, 5, 5)}, lambda x, g, b: _normalized(x, (1, 2, 3), 1e-5) * g + b),
     Case("InstanceNorm2d", lambda x: flow.nn.InstanceNorm2d(x, name="l"),
          {"l_gamma": (1, 6, 1), "l_beta": (1, 6, 1)}, _instances),
-    Case("GroupNorm", lambda x: flow.nn.GroupNorm(x, 3, name="l"), {"l_gamma": (1, 3, 1), "l_beta": (1, 3, 1)}, _groups),
+    Case("GroupNorm", lambda x: flow.nn.GroupNorm(x, 3, name="l"), {"l_gamma": (1, 6, 1), "l_beta": (1, 6, 1)}, _groups),
     Case("prelu", lambda x: flow.layers.prelu(x, shared_axes=[2, 3], name="l"), {"l-alpha": (6, 1, 1)},
          lambda x, a: torch.where(x > 0, x, a * x)),
     Case("dense", lambda x: flow.layers.dense(flow.flatten(x, 1), 7, kernel_initializer=SOME, name="l"),

@@ -269,13 +269,14 @@ import oneflow.typing as tp
 flow.manual_seed(5)
 
 @flow.global_function()
-def job() -> tuple[tp.Numpy, tp.Numpy]:
+def job() -> tuple[tp.Numpy, tp.Numpy, tp.Numpy]:
     records = flow.data.ofrecord_reader(sys.argv[1], batch_size=4, data_part_num=3, random_shuffle=True, shuffle_buffer_size=5)
     numbers = flow.data.OFRecordRawDecoder(records, "i", (1,), flow.float)
-    return numbers, numbers * 2.0
+    return numbers, numbers * 2.0, flow.data.OFRecordRawDecoder(records, "i", (1,), flow.float) * 3.0
 
 for _ in range(3):
-    numbers, doubled = job()
+    numbers, doubled, tripled = job()
+    assert (tripled == 3 * numbers).all()
     print(numbers[:, 0].tolist(), doubled[:, 0].tolist(), flush=True)
 """
 

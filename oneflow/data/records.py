@@ -283,7 +283,8 @@ class Records:
         return found
 
     def _missing(self, i: int, feature: str) -> FeatureError:
-        there = sorted(self.message(i).feature)
+        keys = self.message(i).feature  # protobuf gives a key that is no UTF-8 as bytes
+        there = sorted(k.decode("utf-8", "backslashreplace") if isinstance(k, bytes) else k for k in keys)
         empty = feature in there
         shown = ", ".join(there[:12]) + (", ..." if len(there) > 12 else "") or "no features at all"
         rule = f"feature {feature!r} of a record has no value of any type" if empty else f"Field {feature} not found in a record"

@@ -242,6 +242,12 @@ def test_what_a_feature_error_says(tmp_path: Path) -> None:
         decode_raw(Records.of([pb.OFRecord(feature={"x": pb.Feature()})]), "x", (), np.int32)
 
 
+def test_names_of_features_that_are_no_text() -> None:
+    whole = pb.OFRecord(feature={"ab": feature("int32_list", [1]), "cd": feature("int32_list", [2])}).SerializeToString()
+    with pytest.raises(FeatureError, match=r"found +ab, c\\x80"):
+        decode_raw(Records.of([whole.replace(b"cd", b"c\x80")]), "e", (), np.int32)
+
+
 def test_bytes_decoder() -> None:
     batch = Records.of([record(x=("bytes_list", [b"a" * n])) for n in (0, 1, 127, 128, 20000)])
     values = decode_bytes(batch, "x")

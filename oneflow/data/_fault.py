@@ -9,11 +9,20 @@ from ..errors import RecordError
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """A record's place: its file, its number in that file from 0, the offset of its length prefix in bytes."""
+    """A record's place: its file, its number in that file from 0, the offset of its length prefix in bytes.
+
+    A file that is one sample has no records: -1.
+    """
 
     file: str
-    record: int
-    offset: int
+    record: int = -1
+    offset: int = -1
+
+    def rows(self, feature: str | None = None) -> list[tuple[str, str]]:
+        """As an error says it: labels and texts."""
+        rows = [("file", self.file)]
+        rows += [("record", f"{self.record}, at byte {self.offset}")] if self.record >= 0 else []
+        return rows + ([("feature", repr(feature))] if feature is not None else [])
 
 
 def fault(
@@ -27,10 +36,7 @@ def fault(
     hint: str = "",
 ) -> RecordError:
     """The exception, to be raised. It carries its place as attributes, too."""
-    rows: list[tuple[str, object]] = []
-    if where is not None:
-        rows += [("file", where.file), ("record", f"{where.record}, at byte {where.offset}")]
-    rows += [("feature", repr(feature))] if feature is not None else []
+    rows = where.rows(feature) if where is not None else [("feature", repr(feature))] if feature is not None else []
     rows += [(label, text) for label, text in (("expected", expected), ("found", found), ("try", hint)) if text]
     made = error("\n".join([rule, *(f"  {label:<9}  {text}" for label, text in rows)]))
     if where is not None:

@@ -19,7 +19,7 @@ _LEAST_KEYPOINTS = 10  # visible ones; images of people with fewer are not used
 
 @dataclass(frozen=True, slots=True)
 class CocoSample:
-    """One picture: its file's bytes (int8), id, (height, width), and its instances.
+    """One picture: its file's bytes (int8), id, (height, width), and its instances; the file's path.
 
     ``boxes`` float32 (k, 4) as x1 y1 x2 y2; ``labels`` int32 (k,) from 1; ``polygons`` float32 (points, 2); ``polygon_index``
     int32 (points, 3): number of the point in its polygon, of the polygon in its instance, of the instance.
@@ -32,6 +32,7 @@ class CocoSample:
     labels: np.ndarray
     polygons: np.ndarray
     polygon_index: np.ndarray
+    path: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +153,7 @@ class CocoAnnotations:
             data, image.id, (image.height, image.width),
             np.array(boxes, np.float32).reshape(-1, 4), np.array(labels, np.int32),
             np.concatenate([np.zeros((0, 2), np.float32), *points]), np.concatenate([np.zeros((0, 3)), *index]).astype(np.int32),
+            image.path,
         )  # fmt: skip
 
 

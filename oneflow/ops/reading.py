@@ -11,7 +11,8 @@ import numpy as np
 
 from .. import _dtype as dtypes
 from .._dtype import dtype
-from ..data.coco import CocoAnnotations, CocoSource
+from ..data._fault import Where
+from ..data.coco import CocoAnnotations, CocoSample, CocoSource
 from ..data.onerec import OneRecSource
 from ..data.parts import part_paths
 from ..data.records import Records
@@ -210,10 +211,22 @@ def _coco_reader(
     return Instances(sources, lambda source, i: source.take(), _joined_samples)
 
 
+class Pictures(list[np.ndarray]):
+    """The bytes of pictures."""
+
+    def __init__(self, samples: Sequence[CocoSample]):
+        super().__init__(np.asarray(sample.image).view(np.int8) for sample in samples)
+        self._paths = [sample.path for sample in samples]
+
+    def where(self, i: int) -> Where:
+        """The file that picture ``i`` is."""
+        return Where(self._paths[i])
+
+
 def _joined_samples(parts: list[list[Any]]) -> tuple[Any, ...]:
     samples = [sample for part in parts for sample in part]
     return (
-        [np.asarray(s.image).view(np.int8) for s in samples],
+        Pictures(samples),
         np.array([s.image_id for s in samples], np.int64),
         np.array([s.image_size for s in samples], np.int32).reshape(-1, 2),
         [s.boxes for s in samples],
@@ -279,6 +292,7 @@ class Payloads(list[np.ndarray]):
     def __init__(self, records: Records):
         super().__init__(np.frombuffer(record, np.int8) for record in records)
         self.records = records
+        self.where = records.where
 
 
 @host_op("OneRecReader", reader=True)

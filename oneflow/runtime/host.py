@@ -16,7 +16,7 @@ from .. import _dtype as dtypes
 from .._jax import jax, jnp
 from ..compiler.hosting import distinct
 from ..config import Resource
-from ..data._fault import fault
+from ..data._fault import Where, fault
 from ..data.records import Records
 from ..errors import DataError, ExecutionError, FeatureError, ImageError, OneFlowError
 from ..graph.graph import OP_TO_MIRRORED
@@ -55,15 +55,23 @@ def node_seed(node: Node, session_seed: int, copy: int = 0) -> int:
     return int(words[0]) << 31 | int(words[1]) >> 1
 
 
-def located(node: Node, error: Exception, first: int = 0) -> Exception:
+def located(node: Node, error: Exception, first: int = 0, batch: Mapping[Node, Sequence[Any]] | None = None) -> Exception:
     """The error of a host op, with the op and the user's line; of the same class where it is one of the library's.
 
     ``first`` is the batch's sample that the op's first one was: an error with an attribute ``sample`` counts from there.
+    ``batch`` holds what the readers gave, and so tells which file the sample came from.
     """
     kind = type(error) if isinstance(error, OneFlowError) else ExecutionError
     sample = getattr(error, "sample", None)
     which = "" if sample is None else f"element {first + sample}: "
     rows = [row for row in str(error).splitlines() if not row.startswith("  your line")]  # a thread's own is nobody's
+    origin: dict[str, Any] = {}
+    if sample is not None and batch and getattr(error, "file", None) is None:
+        where, feature = _origin(node, batch, first + sample)
+        if where is not None:
+            origin = {"file": where.file, "feature": feature}
+            origin |= {"record": where.record, "offset": where.offset} if where.record >= 0 else {}
+            rows[1:1] = [f"  {label:<9}  {text}" for label, text in where.rows(feature)]
     if not isinstance(error, OneFlowError):
         which += f"{type(error).__name__}: "
     hints = [row for row in rows[1:] if row.startswith("  try  ")]
@@ -71,9 +79,25 @@ def located(node: Node, error: Exception, first: int = 0) -> Exception:
     rows[:1] = [f"{node.op.name} {node.name!r} in job {node.graph.name!r}: {which}{rows[0] if rows else ''}"]
     text = "\n".join([*rows, f"  your line  {node.source}   {node.source.text}", *hints])
     made: Exception = kind(text)
-    made.__dict__.update(error.__dict__)
+    made.__dict__.update({**error.__dict__, **origin})
     made.__cause__ = error
     return made
+
+
+def _origin(node: Node, batch: Mapping[Node, Sequence[Any]], sample: int) -> tuple[Where | None, str | None]:
+    """Where a sample of a node came from, and the feature that was read; None where no reader gave it."""
+    size = (node.inputs or node.outputs)[0].shape[:1]
+    todo = [node]
+    for reached in todo:
+        for blob in reached.inputs:
+            if blob.shape[:1] != size or blob.node in todo:
+                continue
+            given = batch.get(blob.node)
+            place = getattr(given[blob.index], "where", None) if given else None
+            if place is not None:
+                return place(sample), reached.attrs.get("feature")
+            todo.append(blob.node)
+    return None, None
 
 
 def _is_dense(blob: Blob) -> bool:
@@ -181,18 +205,18 @@ class Section:
             if rule.random is not None:
                 shape = (node.inputs or node.outputs)[0].shape
                 more["draws"] = self.draws(node, call, shape[0], values.device)
-            made = apply(node, inputs, more)
+            made = apply(node, inputs, more, batch=values)
             values[node] = [tuple(v) if b.is_tensor_list else v for b, v in zip(node.outputs, made, strict=True)]
 
 
-def apply(node: Node, inputs: Sequence[Any], more: Mapping[str, Any], first: int = 0) -> list[Any]:
-    """The outputs of one node."""
+def apply(node: Node, inputs: Sequence[Any], more: Mapping[str, Any], first: int = 0, batch: Values | None = None) -> list[Any]:
+    """The outputs of one node; ``first`` and ``batch`` as for ``located``."""
     rule = node.op.host
     assert rule is not None
     try:
         made = rule.run(*inputs, **_attrs(node), **more)
     except Exception as error:
-        raise located(node, error, first) from error
+        raise located(node, error, first, batch) from error
     return list(made) if node.op.multiple else [made]
 
 
@@ -272,7 +296,7 @@ class _InParts:
         for node in self._section._parts:
             inputs = [made[b.node][b.index] if b.node in made else self._values[b.node][b.index][start:end] for b in node.inputs]
             draws = self._draws.get(node)
-            outputs = apply(node, inputs, {} if draws is None else {"draws": draws[start:end]}, start)
+            outputs = apply(node, inputs, {} if draws is None else {"draws": draws[start:end]}, start, self._values)
             made[node] = outputs
         for (node, index), target in self._made.items():
             value = made[node][index]

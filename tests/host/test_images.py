@@ -257,6 +257,22 @@ def test_coco_reader(tmp_path: Path) -> None:
         assert (image[0][y1 : y2 + 1, x1 : x2 + 1] == (0, 0, 255)).all() and mask[0][0][y1 : y2 + 1, x1 : x2 + 1].all()
 
 
+def test_a_bad_picture_of_coco_is_named(tmp_path: Path) -> None:
+    annotations, folder = datasets.coco(tmp_path)
+    bad = sorted(Path(folder).iterdir())[0]
+    bad.write_bytes(b"no picture")
+
+    @flow.global_function()
+    def job() -> tp.Numpy:
+        image = flow.data.coco_reader(annotations, folder, 2, shuffle=False, group_by_aspect_ratio=False, name="coco")[0]
+        return flow.image.Resize(flow.image.decode(image), target_size=(8, 8))[0]
+
+    with pytest.raises(ImageError, match="cannot be decoded") as caught:
+        for _ in range(9):
+            job()
+    assert caught.value.file == str(bad) and caught.value.record is None
+
+
 # --- mistakes
 
 

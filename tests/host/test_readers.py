@@ -124,6 +124,24 @@ def test_random_crops_differ_from_call_to_call_and_repeat_with_the_seed(tmp_path
             assert match.min() < 1e-2 * part.size  # it is a window of its picture
 
 
+@pytest.mark.parametrize("threads", [1, 3])
+def test_later_ops_name_the_record_of_a_bad_picture(tmp_path: Path, threads: int) -> None:
+    records = [{"encoded": datasets.encoded(datasets.photograph(i))} for i in range(24)]
+    records[21]["encoded"] = b"no picture"
+    folder = datasets.write(tmp_path, [records[:16], records[16:]])
+    flow.config.compute_thread_pool_size(threads)
+
+    @flow.global_function()
+    def job() -> tp.Numpy:
+        encoded = flow.data.OFRecordBytesDecoder(flow.data.ofrecord_reader(folder, 12, 2), "encoded")
+        return flow.image.Resize(flow.image.flip(flow.image.decode(encoded), 1), target_size=(8, 8))[0]
+
+    job()
+    with pytest.raises(ImageError, match=r"element 9: .*\n  file .*part-1\n  record     5, at byte \d+\n") as caught:
+        job()
+    assert (caught.value.file, caught.value.record, caught.value.feature) == (str(tmp_path / "part-1"), 5, "encoded")
+
+
 def test_decode_and_crop_and_resize_at_once(tmp_path: Path) -> None:
     folder = datasets.pictures(tmp_path, 6)
 

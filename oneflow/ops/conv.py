@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from .._jax import lax
 from ..errors import ArgumentError, ShapeError
 from ..graph.node import Blob
-from ._arrays import Array, label
+from ._arrays import Array, is_half, label
 from ._emit import emit, fail, op, want
 from ._native_conv import NATIVE, NATIVE_TRANSPOSED
 from ._window import FORMATS, Padding, must_fit, sides, spatial, spec, want_format, want_padding, want_positive
@@ -347,7 +349,18 @@ def _transposed(
 # --- bias
 
 
-@op("bias_add", samples=(0,), channels_last=lambda attrs, rank: {"axis": rank - 1} if attrs["axis"] == 1 else None)
+def _bias_add_grad(inputs: Any, outputs: Any, cotangents: Any, *, axis: int) -> tuple[Array, Array]:
+    """16-bit gradients are summed in float32."""
+    (dy,) = cotangents
+    wide = lax.convert_element_type(dy, np.float32) if is_half(dy) else dy
+    total = lax.reduce_sum(wide, [a for a in range(dy.ndim) if a != axis])
+    return dy, lax.convert_element_type(total, inputs[1].dtype)
+
+
+@op(
+    "bias_add", grad=_bias_add_grad, samples=(0,),
+    channels_last=lambda attrs, rank: {"axis": rank - 1} if attrs["axis"] == 1 else None,
+)  # fmt: skip
 def _bias_add(x: Array, bias: Array, *, axis: int) -> Array:
     return lax.add(x, lax.broadcast_in_dim(bias, x.shape, (axis,)))
 

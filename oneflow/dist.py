@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ._refuse import refuse
 from .errors import ArgumentError
 
-_DEVICES = re.compile(r"^(\d+):(\d+)(?:-(\d+))?$")
+_DEVICES = re.compile(r"^@?(\d+):(\d+)(?:-(\d+))?$")
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,11 @@ class Meshes(Protocol):
         ...
 
     def devices(self, placement: Placement) -> tuple[Any, ...]:
-        """The JAX devices, in device order. Two placements with the same ones are one place."""
+        """The JAX devices, in device order."""
+        ...
+
+    def place(self, placement: Placement) -> tuple[Any, ...]:
+        """What placements share that one function can compute on: the devices, in device order, and their arrangement."""
         ...
 
 

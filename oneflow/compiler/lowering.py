@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from .._jax import jax, jnp, lax
+from ..dist import Placement
 from ..graph.graph import OP_INPUT, OP_TO_CONSISTENT, OP_TO_MIRRORED, OP_VARIABLE, Graph
 from ..graph.node import Blob, Node
 from .layout import Layout, Meshes, mesh_axes
@@ -86,11 +87,10 @@ class Lowering:
             fits = request is not None and request.kind != "auto"
         return self._laid_out(array, Layout.of(placement, request)) if fits else array
 
-    def fed(self, blob: Blob, array: Any) -> Any:
-        """What a feed's readers get: split along the batch axis, also where the pieces are uneven."""
+    def fed(self, blob: Blob, array: Any, placement: Placement) -> Any:
+        """What a feed's readers, on ``placement``, get: split along the batch axis, also where the pieces are uneven."""
         if self._meshes is None or blob.node in self._mapped or blob.batch_axis < 0:
             return array
-        placement = blob.node.scope.placement
         return self._laid_out(array, Layout(placement, (blob.batch_axis,) + (None,) * (len(placement.hierarchy) - 1)))
 
     def function(self, node: Node, draws: Any) -> Callable[..., Any]:

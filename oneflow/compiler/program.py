@@ -254,7 +254,7 @@ def _make_step(plan: Plan, storages: Mapping[str, Storage], meshes: Meshes | Non
         variables = {name: plan.load(name, array, storages) for name, array in stored.items()}
         values = Values(lowering)
         for blob, feed in zip(plan.feeds, feeds, strict=True):
-            values.set_blob(blob, lowering.fed(blob, feed))
+            values.set_blob(blob, lowering.fed(blob, feed, place_of(plan)))
         draws = draws_of(variables.get(RANDOM_STATE))
         for node in variable_nodes:
             values[node] = (variables[node.attrs["variable"]],)

@@ -40,7 +40,7 @@ from .update import (
 )
 
 Key = tuple[Node, int]  # a Blob, whatever handle
-Place = tuple[Any, ...]  # devices, in order
+Place = tuple[Any, ...]  # devices, in order, and their arrangement
 
 
 def key_of(blob: Blob) -> Key:
@@ -122,7 +122,7 @@ def segments_of(plan: Plan, meshes: Meshes) -> list[Segment]:
     groups: dict[tuple[int, Place, tuple[int, ...]], Segment] = {}
     home: dict[Node, Segment] = {}
     for node in plan.compute:
-        place = meshes.devices(node.scope.placement)
+        place = meshes.place(node.scope.placement)
         sources = [home[b.node] for b in node.inputs if b.node in home]
         level[node] = max((s.level + (s.place != place or s.run != node.run) for s in sources), default=0)
         key = (level[node], place, node.run)
@@ -170,7 +170,7 @@ class Staged:
         self._meshes = meshes
         self._lowering = Lowering(meshes, frozenset() if plan.devices else plan.mapped, plan.without_native)
         self._lowering.look = look
-        self._homes = {name: meshes.devices(s.layout.placement) for name, s in storages.items()}
+        self._homes = {name: meshes.place(s.layout.placement) for name, s in storages.items()}
         outer = plan.graph.scope.placement
         self._outer = meshes.sharding(outer, ())
         self._compiled: dict[Any, Compiled] = {}
@@ -212,7 +212,7 @@ class Staged:
                     where, place = source.placement, source.place
                 elif blob.node.op is OP_VARIABLE:
                     where = self._storages[blob.node.attrs["variable"]].layout.placement
-                    place = self._meshes.devices(where)
+                    place = self._meshes.place(where)
                 else:
                     continue
                 if place != segment.place:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from .. import dist
 from .._dtype import dtype
+from .._refuse import refuse
 from .._source import Source, caller
 from ..dist import Distribute, Placement
-from ..errors import BlobUseError
+from ..errors import AxisError, BlobUseError
 from .op import OpDef
 
 if TYPE_CHECKING:
@@ -196,7 +197,7 @@ class Blob:
 
     def with_distribute(self, distribute: Distribute) -> Blob:
         """The same Blob, asked for in another layout by whoever uses this handle."""
-        dist.assert_is_valid_distribute(distribute)
+        self._check_distribute(distribute)
         twin = Blob(
             self.node, self.index, self.shape, self.dtype, suffix=self._suffix, batch_axis=self.batch_axis,
             is_dynamic=self.is_dynamic, is_tensor_list=self.is_tensor_list, extent=self.extent,
@@ -205,8 +206,18 @@ class Blob:
         return twin
 
     def set_distribute(self, distribute: Distribute) -> None:
-        dist.assert_is_valid_distribute(distribute)
+        self._check_distribute(distribute)
         self.distribute = distribute
+
+    def _check_distribute(self, distribute: Distribute) -> None:
+        dist.assert_is_valid_distribute(distribute)
+        if distribute.axis is not None and distribute.axis >= self.ndim:
+            refuse(
+                AxisError,
+                f"{self.op_name!r} in job {self.node.graph.name!r} cannot be split along axis {distribute.axis}: "
+                f"it has rank {self.ndim}",
+                found=[("the Blob", f"{self.describe()}   made at {self.source}")],
+            )
 
     def with_gradient_distribute(self, distribute: Distribute) -> Blob:
         """The same value, whose gradient is brought to another layout."""

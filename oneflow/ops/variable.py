@@ -89,6 +89,8 @@ def get_variable(
     if random_seed is not None and (isinstance(random_seed, bool) or not isinstance(random_seed, (int, np.integer))):
         fail(ArgumentError, what, f"random_seed must be an int, got {random_seed!r}")
     want.distribution(what, "distribute", distribute)
+    if distribute.axis is not None:
+        want.axis(what, distribute.axis, len(sizes), "distribute=split's axis")
     if regularizer is not None and not hasattr(regularizer, "gradient"):
         fail(ArgumentError, what, f"regularizer must be one of flow.regularizers, got {regularizer!r}"[:300], (),
              "write flow.regularizers.l2(0.01)")  # fmt: skip

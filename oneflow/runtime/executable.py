@@ -66,12 +66,12 @@ class Executable:
         self._meshes: DeviceMeshes | None = store.meshes
         places = [node.scope.placement for node in plan.compute] or [plan.graph.scope.placement]
         places += [storage.layout.placement for storage in self._storages.values()]
-        distinct = {store.meshes.devices(p): p for p in places}
+        distinct = {store.meshes.place(p): store.meshes.devices(p) for p in places}
         self.is_staged = len(distinct) > 1 or plan.repeats  # run after run: memory holds one run's values
         if not self.is_staged and store.meshes.is_default(places[0]):
             self._meshes = None  # JAX's default device: no layouts to say
         self._together = processes.count() > 1
-        collective = any(len(d) > 1 and d[0].platform == "cpu" for d in distinct)
+        collective = any(len(d) > 1 and d[0].platform == "cpu" for d in distinct.values())
         self.window = 1 if self._together else _WINDOW_WITH_COLLECTIVES if collective else MAX_WINDOW
         self._label = f"job {plan.graph.name!r}"
 

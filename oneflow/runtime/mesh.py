@@ -25,6 +25,10 @@ class DeviceMeshes:
         """The JAX devices of a placement, in device order."""
         return tuple(self._mesh(placement).devices.flat)
 
+    def place(self, placement: Placement) -> tuple[Any, ...]:
+        """What placements share that one function can compute on: the devices, in device order, and their arrangement."""
+        return (*self.devices(placement), placement.hierarchy)
+
     def is_default(self, placement: Placement) -> bool:
         """Whether JAX computes there when nothing else is said."""
         found = self.devices(placement)

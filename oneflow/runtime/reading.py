@@ -305,7 +305,7 @@ Place = Callable[[Blob, Any], Any]
 def placing(plan: Plan, meshes: DeviceMeshes) -> Place:
     """A function that puts a feed on the devices, as the step wants it; it may keep the memory it is given."""
     placement = place_of(plan)
-    if len({meshes.devices(node.scope.placement) for node in plan.order}) > 1 or plan.repeats:
+    if len({meshes.place(node.scope.placement) for node in plan.order}) > 1 or plan.repeats:
         return lambda blob, value: value  # each stage takes its own
     if meshes.is_default(placement):
         return lambda blob, value: tuple(map(_put, value)) if isinstance(value, tuple) else _put(value)

@@ -8,6 +8,7 @@ from placed_jobs import WIDTH, assert_same, begin, constant, train
 
 import oneflow as flow
 import oneflow.typing as tp
+from oneflow.errors import AxisError
 
 pytestmark = pytest.mark.xdist_group("several devices")
 
@@ -216,3 +217,50 @@ def test_many_asynchronous_calls_with_collectives_come_back():
         step(np.full((16, 8), i, np.float32))(lambda loss: seen.append(loss.shape))
     flow.sync_default_session()
     assert seen == [(16,)] * 100
+
+
+@pytest.mark.parametrize("devices", ["0:1", "0:0-1", "@0:1-3", ["0:3", "0:0"]])
+@pytest.mark.parametrize("rows", [8, 7])
+def test_a_predict_job_all_of_whose_layers_are_on_some_of_the_devices(devices, rows):
+    begin(4)
+
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((rows, 4))) -> tp.Numpy:
+        with flow.scope.placement("gpu", devices):
+            return flow.matmul(x, flow.get_variable("w", (4, 3), initializer=flow.ones_initializer()))
+
+    x = np.arange(rows * 4, dtype=np.float32).reshape(rows, 4)
+    np.testing.assert_allclose(job(x), x @ np.ones((4, 3), np.float32))
+    assert "matmul" in str(job.plan())
+
+
+def test_one_set_of_devices_in_two_arrangements():
+    begin(4)
+
+    @flow.global_function("train")
+    def job(x: tp.Numpy.Placeholder((4, 6))) -> tp.Numpy:
+        with flow.scope.placement("gpu", "0:0-3", (2, 2)):
+            w = flow.get_variable("w", (6, 4), initializer=flow.ones_initializer(), parallel_distribution=["B", "S(1)"])
+            y = flow.matmul(flow.hierarchical_parallel_cast(x, ["S(0)", "B"]), w)
+        loss = flow.math.square(y)  # in a row, not in rows and columns
+        flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.1]), momentum=0).minimize(loss)
+        return loss
+
+    x = np.linspace(-1, 1, 24, dtype=np.float32).reshape(4, 6)
+    y = x @ np.ones((6, 4), np.float32)
+    np.testing.assert_allclose(job(x), y**2, rtol=1e-5)
+    w = flow.get_all_variables()["w"].numpy()
+    np.testing.assert_allclose(w, 1 - 0.1 * x.T @ (2 * y) / y.size, rtol=1e-5)
+
+
+@pytest.mark.parametrize("where", ["variable", "reader"])
+def test_split_along_an_axis_that_is_not_there(where):
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((4, 6))) -> tp.Numpy:
+        asked = flow.distribute.split(2)
+        if where == "reader":
+            return x.with_distribute(asked) * 2.0
+        return x + flow.get_variable("w", (4, 6), initializer=flow.ones_initializer(), distribute=asked)
+
+    with pytest.raises(AxisError, match="axis"):
+        job(np.ones((4, 6), np.float32))

@@ -289,7 +289,8 @@ class _InParts:
                     with self._lock:
                         self._bad.append(i)
                         self._values.skipped += 1
-                    _log.warning("oneflow: skipped a picture: %s", str(error).splitlines()[0])
+                    place = [row.strip() for row in str(error).splitlines() if row.startswith(("  file  ", "  record  "))]
+                    _log.warning("oneflow: skipped a picture: %s", "; ".join([str(error).splitlines()[0], *place]))
 
     def _compute(self, start: int, end: int) -> None:
         made = Values()

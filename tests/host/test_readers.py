@@ -267,7 +267,7 @@ def test_labels_that_are_no_classes(tmp_path: Path) -> None:
     job()
 
 
-def test_corrupt_pictures(tmp_path: Path) -> None:
+def test_corrupt_pictures(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     records = [{"encoded": datasets.encoded(datasets.photograph(i)), "label": np.int32(i)} for i in range(8)]
     records[2]["encoded"] = b"no picture"
     records[7]["encoded"] = records[7]["encoded"][:100]
@@ -295,6 +295,7 @@ def test_corrupt_pictures(tmp_path: Path) -> None:
     _, labels = job()
     np.testing.assert_array_equal(labels, [4, 5, 6, 4] if len(set(labels)) == 3 else [4, 5, 6, 7])
     assert flow.data.skipped_images() == 1 + (labels[3] == 4)
+    assert f"file       {tmp_path / 'part-0'}; record     2, at byte" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import os
 import threading
 from collections import deque
@@ -26,6 +27,8 @@ from .pool import pool, users
 from .result import Delivery
 from .store import Store
 from .transfer import to_global
+
+_log = logging.getLogger("oneflow")
 
 _MIB = 1 << 20
 _NAP = 0.05
@@ -140,7 +143,17 @@ class Ahead:
         """Goes on where ``state()`` was taken; what was prepared is dropped."""
         self.stop()
         self._calls = int(state.get("calls", 0))
+        self._warn_of_others(set(state.get("readers", {})))
         self._places = {name: partial(copy.deepcopy, place) for name, place in state.get("readers", {}).items()}
+
+    def _warn_of_others(self, saved: set[str]) -> None:
+        saved = {name.rpartition("@")[0] if name.rpartition("@")[2].isdigit() else name for name in saved} - {""}
+        own = {node.name for node in self._section.readers}
+        if saved and saved != own:
+            _log.warning(
+                "oneflow: job %r has readers %s, and a checkpoint the positions of %s; the others begin at the start",
+                self._graph.name, ", ".join(sorted(own)), ", ".join(sorted(saved)),
+            )  # fmt: skip
 
     def close(self, wait: bool = True) -> None:
         """``stop``, for good."""

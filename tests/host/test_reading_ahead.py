@@ -81,6 +81,26 @@ def test_a_position_of_other_data_is_refused_at_the_call(tmp_path: Path) -> None
         train()
 
 
+def test_positions_of_other_readers_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = datasets.numbered(tmp_path / "data")
+
+    def job(name: str | None) -> Any:
+        @flow.global_function()
+        def job() -> tp.Numpy:
+            return flow.data.OFRecordRawDecoder(flow.data.ofrecord_reader(folder, 4, 3, name=name), "i", (), flow.int32)
+
+        return job
+
+    job(None)()
+    flow.checkpoint.save(str(tmp_path / "saved"))
+    for name, begins, warned in ((None, 4, False), ("other", 0, True)):
+        flow.clear_default_session()
+        again = job(name)
+        flow.load_variables(flow.checkpoint.get(str(tmp_path / "saved")))
+        assert again()[0] == begins
+        assert ("'job' has readers other, and a checkpoint the positions of OFRecordReader_0" in caplog.text) == warned
+
+
 def test_positions_are_those_of_the_calls_not_of_the_thread(tmp_path: Path) -> None:
     folder = datasets.numbered(tmp_path / "data")
     flow.config.read_ahead_batches(6)

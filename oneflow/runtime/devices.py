@@ -151,7 +151,7 @@ def _check_range(graph: Graph, node: Node) -> None:
         there = "one machine, 0" if count == 1 else f"{count} machines, 0 to {count - 1}"
         rule = f"and the run has {there}; it has no machine {machine}"
         hint = "flow.env.machine([...]) names more of them, python -m oneflow.launch starts several processes on one"
-    elif device >= most:
+    elif device >= most and not (node.op.on_host and placement.tag == "cpu"):  # what runs on the host needs no device
         rule = f"and {_limit(placement.tag, most)}, counted from 0"
         hint = _way_out(placement.tag, device + 1)
     else:

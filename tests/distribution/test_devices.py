@@ -133,3 +133,15 @@ def test_many_calls_with_collectives_are_submitted(program: Any) -> None:
         """
     )
     assert (done.returncode, done.stdout) == (0, "True True\n"), done.stderr
+
+
+def test_what_runs_on_the_host_may_name_more_cpus_than_there_are() -> None:
+    flow.clear_default_session()
+
+    @flow.global_function()
+    def job() -> tp.Numpy:
+        with flow.scope.placement("cpu", "0:0-3"):
+            x = flow.data.decode_random((2,), flow.float, batch_size=8, initializer=flow.constant_initializer(2.0))
+        return x * 3.0
+
+    assert (job() == 6).all()

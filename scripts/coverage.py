@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # this checkout, whether or not it is installed
 PAGE = ROOT / "docs" / "coverage.md"
 NAMES = ROOT / "tests" / "reference" / "names.txt"
 EXCEPTIONS = ROOT / "tests" / "reference" / "exceptions.txt"

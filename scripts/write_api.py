@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+SCRIPTS = Path(__file__).resolve().parent
+sys.path[:0] = [str(SCRIPTS), str(SCRIPTS.parent)]  # this checkout, whether or not it is installed
 import examples  # noqa: E402
 import oneflow as flow  # noqa: E402
 

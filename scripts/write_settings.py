@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
-from oneflow import config
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # this checkout, whether or not it is installed
+from oneflow import config  # noqa: E402
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "settings.md"
+PAGE = ROOT / "docs" / "settings.md"
 
 
 def page() -> str:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import sys
 import textwrap
 from pathlib import Path
 
-import oneflow.ops
-from oneflow.graph.op import as_is
-from oneflow.ops._counted_rules import RULES, takes_counted
-from oneflow.ops._emit import OPS
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # this checkout, whether or not it is installed
+import oneflow.ops  # noqa: E402
+from oneflow.graph.op import as_is  # noqa: E402
+from oneflow.ops._counted_rules import RULES, takes_counted  # noqa: E402
+from oneflow.ops._emit import OPS  # noqa: E402
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "sizes.md"
+PAGE = ROOT / "docs" / "sizes.md"
 MARK = "## The ops that take them"
 MACHINERY = "oneflow.ops._counted"  # ops that rules are made of
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import os
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +29,16 @@ def test_the_api_pages_are_up_to_date() -> None:
     assert written.keys() == made.keys(), "run: python scripts/write_api.py"
     different = [name for name in made if made[name] != written[name]]
     assert not different, f"run: python scripts/write_api.py; {different} differ"
+
+
+@pytest.mark.parametrize("script", ["coverage", "write_api", "write_settings", "write_sizes"])
+def test_scripts_look_at_their_own_checkout(script: str, tmp_path: Path) -> None:
+    """Also where nothing, or another version, is installed."""
+    path = Path(__file__).parent.parent / "scripts" / f"{script}.py"
+    code = f"import runpy; runpy.run_path({str(path)!r}); import oneflow; print(oneflow.__file__)"
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    run = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert run.stdout.strip() == str(path.parent.parent / "oneflow" / "__init__.py"), run.stderr
 
 
 def test_the_reference_is_whole() -> None:

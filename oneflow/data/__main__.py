@@ -30,7 +30,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(arguments)
     try:
-        return options.run(options)
+        status: int = options.run(options)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:  # who reads the output has seen enough; Python would write the rest at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except OneFlowError as error:
         print(f"error: {_without_line(error)}", file=sys.stderr)
         return 2
@@ -146,7 +151,8 @@ def _pack(source: Any, options: Any) -> int:
     print(f"{done.records} records in {len(done.paths)} parts{kept}: {options.target}")
     classes = getattr(source, "classes", [])
     if classes:
-        print(f"{len(classes)} classes: 0 is {classes[0]!r}, {len(classes) - 1} is {classes[-1]!r}")
+        last = f", {len(classes) - 1} is {classes[-1]!r}" if len(classes) > 1 else ""
+        print(f"{len(classes)} classes: 0 is {classes[0]!r}{last}")
     return 0
 
 
@@ -173,7 +179,8 @@ def _show(options: Any) -> int:
         return 0
     summary = inspect.describe(paths, options.limit)
     if options.json:
-        print(json.dumps(dataclasses.asdict(summary), indent=1))
+        plain = json.loads(json.dumps(dataclasses.asdict(summary)), parse_constant=str)  # JSON has no NaN
+        print(json.dumps(plain, indent=1))
     else:
         text = str(summary)
         print(text.encode(sys.stdout.encoding or "utf-8", "backslashreplace").decode(sys.stdout.encoding or "utf-8"))

@@ -60,6 +60,13 @@ def test_images_with_a_label_file(tmp_path: Path, capsys) -> None:
         inputs.ImageFolder(folder, labels)
 
 
+def test_one_class(tmp_path: Path, capsys) -> None:
+    (tmp_path / "pictures" / "ant").mkdir(parents=True)
+    (tmp_path / "pictures" / "ant" / "1.png").write_bytes(picture(9))
+    assert main(["pack", "images", str(tmp_path / "pictures"), str(tmp_path / "out"), "--quiet"]) == 0
+    assert capsys.readouterr().out.endswith("\n1 classes: 0 is 'ant'\n")
+
+
 def test_images_in_folders_of_classes(tmp_path: Path) -> None:
     for name in ("cat/1.png", "ant/2.png", "cat/sub/3.PNG", "ant/notes.txt"):
         path = tmp_path / "pictures" / name
@@ -284,6 +291,22 @@ def test_show(tmp_path: Path, capsys) -> None:
     samples.clicks(tmp_path / "clicks", 5)
     with pytest.raises(DataError, match="no feature of the first record is a picture"):
         inspect.contact_sheet([tmp_path / "clicks" / "part-0"], tmp_path / "x.png")
+
+
+def test_json_without_numbers_that_json_has_not(tmp_path: Path, capsys) -> None:
+    pack.pack(inputs.Arrays({"x": np.array([np.nan, np.inf], np.float32)}), tmp_path)
+    assert main(["show", str(tmp_path), "--json"]) == 0
+    json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+
+
+def test_a_pipe_that_is_closed_early(tmp_path: Path) -> None:
+    samples.clicks(tmp_path, 5)
+    command = [sys.executable, "-m", "oneflow.data", "show", str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        assert process.wait(60) == 0
+        assert process.stderr.read() == b""
 
 
 def test_parts_of_a_directory_come_in_the_order_of_their_numbers(tmp_path: Path) -> None:

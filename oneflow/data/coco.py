@@ -13,6 +13,7 @@ import numpy as np
 from .._refuse import refuse
 from ..errors import ArgumentError, DataError
 from . import _mt19937
+from .source import WITHOUT_POSITIONS
 
 _LEAST_KEYPOINTS = 10  # visible ones; images of people with fewer are not used
 
@@ -283,7 +284,8 @@ class CocoSource:
         if not isinstance(state, dict) or any(state.get(key) != value for key, value in expected.items()):
             found = {key: state.get(key) for key in expected} if isinstance(state, dict) else state
             rows = [("expected", str(expected)), ("found", str(found))]
-            refuse(DataError, "a COCO reader's saved position belongs to other data or another number of readers", found=rows)
+            refuse(DataError, "a COCO reader's saved position belongs to other data or another number of readers", found=rows,
+                hint=WITHOUT_POSITIONS)  # fmt: skip
         if state["epoch"] != self._epoch or state["seed"] != self._seed:
             self._order, self._epoch, self._seed = list(range(len(self._order))), -1, state["seed"]
             while self._epoch < state["epoch"]:

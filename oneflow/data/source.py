@@ -6,6 +6,7 @@ function of (seed, shard, k), so that a position is a few numbers, and, where th
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -33,6 +34,17 @@ def balanced(size: int, parts: int, i: int) -> tuple[int, int]:
     small, larger = divmod(size, parts)
     begin = i * small + min(i, larger)
     return begin, begin + small + (i < larger)
+
+
+WITHOUT_POSITIONS = "flow.load_variables(dict(flow.checkpoint.get(path))) loads variables alone"
+
+
+def _size(path: str) -> dict[str, int]:
+    """A file's size, for a saved position; nothing where the file is gone."""
+    try:
+        return {"size": os.path.getsize(path)}
+    except OSError:
+        return {}
 
 
 class RecordSource:
@@ -225,13 +237,14 @@ class RecordSource:
         if self._buffer_size:
             made |= {"seed": self._seed, "drawn": self._drawn}
         made |= {"parts": len(self.paths), "shard": [self._shard, self._range.start, self._range.stop]}
+        path = self.paths[self._order[self._range[at]]]
         if not self._buffer:
-            return lambda: made
+            return lambda: made | _size(path)
         buffer, ahead = list(self._buffer), self._ahead  # what they hold is replaced, never changed
 
         def spelled_out() -> dict[str, Any]:
             drawn = ahead.origin.tolist() if ahead is not None else []
-            return {**made, "buffer": [[place for _, place in unit] for unit in buffer], "ahead": drawn}
+            return {**made, **_size(path), "buffer": [[place for _, place in unit] for unit in buffer], "ahead": drawn}
 
         return spelled_out
 
@@ -245,10 +258,10 @@ class RecordSource:
         if not isinstance(state, dict) or any(state.get(key) != value for key, value in expected.items()):
             found = {key: state.get(key) for key in expected} if isinstance(state, dict) else state
             rows = [("expected", str(expected)), ("found", str(found))]
-            hint = "resume with the same data_part_num and as many devices"
             refuse(
-                DataError, "a reader's saved position belongs to other parts or another number of readers", found=rows, hint=hint
-            )
+                DataError, "a reader's saved position belongs to other parts or another number of readers", found=rows,
+                hint=f"the same data_part_num and as many devices; {WITHOUT_POSITIONS}",
+            )  # fmt: skip
         try:
             places = [[_place(place, len(self.paths)) for place in unit] for unit in state.get("buffer", [])]
             if places and len(places) != self._buffer_size:
@@ -260,7 +273,12 @@ class RecordSource:
             if sorted(order) != list(range(len(self.paths))) or at not in range(len(self._range)) or min(offset, record) < 0:
                 raise ValueError("a number in it is outside its range")
         except (KeyError, ValueError, TypeError) as error:
-            refuse(DataError, f"a reader's saved position cannot be used: {error!r}", hint="was a setting of the reader changed?")
+            hint = f"the reader's settings as they were; {WITHOUT_POSITIONS}"
+            refuse(DataError, f"a reader's saved position cannot be used: {error!r}", hint=hint)
+        path = self.paths[order[self._range[at]]]
+        if "size" in state and _size(path).get("size", state["size"]) != state["size"]:
+            rows = [("file", path), ("expected", f"{state['size']} bytes"), ("found", f"{_size(path)['size']} bytes")]
+            refuse(DataError, "a reader's saved position belongs to other data", found=rows, hint=WITHOUT_POSITIONS)
         *buffer, rest = self._reread([*places, ahead])
         self._order, self._epoch = order, epoch
         self._begin()

@@ -11,13 +11,14 @@ import numpy as np
 
 from .. import _dtype as dtypes
 from .._dtype import dtype
+from .._refuse import refuse
 from ..data._fault import Where
 from ..data.coco import CocoAnnotations, CocoSample, CocoSource
 from ..data.onerec import OneRecSource
 from ..data.parts import part_paths
 from ..data.records import Records
-from ..data.source import RecordSource
-from ..errors import ArgumentError
+from ..data.source import WITHOUT_POSITIONS, RecordSource
+from ..errors import ArgumentError, DataError
 from ..graph.graph import current
 from ..graph.node import Blob
 from ..initializers import random_uniform_initializer
@@ -43,7 +44,11 @@ class Instances:
 
     def restore(self, states: Any) -> None:
         if not isinstance(states, list) or len(states) != len(self._sources):
-            raise ArgumentError(f"this reader has {len(self._sources)} instances, the saved position belongs to another one")
+            found = len(states) if isinstance(states, list) else states
+            refuse(
+                DataError, f"a reader's saved position is of {found} devices, and it reads for {len(self._sources)}",
+                hint=f"as many devices; {WITHOUT_POSITIONS}",
+            )  # fmt: skip
         for source, state in zip(self._sources, states, strict=True):
             source.restore(state)
 

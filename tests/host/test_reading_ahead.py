@@ -81,6 +81,33 @@ def test_a_position_of_other_data_is_refused_at_the_call(tmp_path: Path) -> None
         train()
 
 
+def test_variables_without_positions_for_other_data_and_devices(tmp_path: Path) -> None:
+    saved = tmp_path / "saved"
+    flow.config.cpu_device_num(2)
+    _one_value("consistent", ofrecord_dir=datasets.numbered(tmp_path / "data"), batch_size=4, data_part_num=3)()
+    flow.checkpoint.save(saved)
+
+    flow.clear_default_session()
+    job = _one_value("consistent", ofrecord_dir=str(tmp_path / "data"), batch_size=4, data_part_num=3)
+    flow.load_variables(flow.checkpoint.get(saved))
+    with pytest.raises(DataError, match=r"is of 2 devices, and it reads for 1(.|\n)*load_variables\(dict\("):
+        job()
+
+    flow.clear_default_session()
+    flow.config.cpu_device_num(2)
+    other = datasets.numbered(tmp_path / "other", each=9)
+    job = _one_value("consistent", ofrecord_dir=other, batch_size=4, data_part_num=3)
+    flow.load_variables(flow.checkpoint.get(saved))
+    with pytest.raises(DataError, match=r"belongs to other data(.|\n)*load_variables\(dict\("):
+        job()
+
+    flow.clear_default_session()
+    flow.config.cpu_device_num(2)
+    job = _one_value("consistent", ofrecord_dir=other, batch_size=4, data_part_num=3)
+    flow.load_variables(dict(flow.checkpoint.get(saved)))
+    assert job()[0][0][0] == 0
+
+
 def test_positions_of_other_readers_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = datasets.numbered(tmp_path / "data")
 

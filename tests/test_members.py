@@ -71,6 +71,7 @@ def test_blobs() -> None:
         told.update(
             split=y.split_axis, batch=y.batch_axis, parallel=y.parallel_size, same=y.IdenticalTo(y), other=y.IdenticalTo(x)
         )
+        told.update(old=(y.with_split_distribute(1).split_axis, y.with_broadcast_distribute().distribute), has=y.has_batch_axis())
         y.set_distribute(flow.distribute.split(1))
         told.update(after=y.split_axis, unique=y.unique_name, trainable=flow.current_global_function_desc().IsTrainable())
         with pytest.raises(ArgumentError):
@@ -80,6 +81,7 @@ def test_blobs() -> None:
     x = np.linspace(-1, 1, 12, dtype=np.float32).reshape(4, 3)
     assert np.array_equal(job(x), np.maximum(x, 0))
     assert (told["split"], told["batch"], told["parallel"], told["after"]) == (0, 0, 1, 1)
+    assert told["old"] == (1, flow.distribute.broadcast()) and told["has"]
     assert told["same"] and not told["other"] and told["unique"] == "y/out_0:S1" and not told["trainable"]
 
 

@@ -205,6 +205,18 @@ class Blob:
         twin.distribute = distribute
         return twin
 
+    def with_split_distribute(self, axis: int) -> Blob:
+        """``with_distribute(flow.distribute.split(axis))``, as programs for 0.1 and 0.2 write it."""
+        return self.with_distribute(dist.split(axis))
+
+    def with_broadcast_distribute(self) -> Blob:
+        """``with_distribute(flow.distribute.broadcast())``, as programs for 0.1 and 0.2 write it."""
+        return self.with_distribute(dist.broadcast())
+
+    def has_batch_axis(self) -> bool:
+        """Whether an axis holds the samples of a batch; of 0.1 and 0.2."""
+        return self.batch_axis != INVALID_AXIS
+
     def set_distribute(self, distribute: Distribute) -> None:
         self._check_distribute(distribute)
         self.distribute = distribute

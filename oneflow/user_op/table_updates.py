@@ -106,7 +106,7 @@ def _updated(rule: Rule, slots: Mapping[str, str], *, sparse: bool = False) -> B
                 g = g + as_array(a["l1"], x) * jnp.sign(x)
             if a.get("l2"):
                 g = g + as_array(a["l2"], x) * x
-            step = known["train_step"].reshape(()) if "train_step" in known else jnp.zeros((), jnp.int64)
+            step = known["train_step"].reshape(()) if "train_step" in known else jnp.zeros((), jnp.int32)
             state = {slots[name]: known[name] for name in kept}
             new, new_state = optimizer.formula(x, g, state, lr.astype(x.dtype), step, a["weight_decay"])
             results = [new, *(new_state[slots[name]] for name in kept)]

@@ -780,3 +780,18 @@ def test_numbering_of_categories():
 
     assert job(np.array([70, 50, 70, 90])).tolist() == [1, 2, 1, 3]
     assert job(np.array([90, 60, 50, 60])).tolist() == [3, 4, 2, 4]
+
+
+def test_an_update_without_64_bit_inputs_stays_silent(recwarn: pytest.WarningsRecorder) -> None:
+    @flow.global_function()
+    def job(gradient: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
+        w = flow.get_variable("w", (2,), initializer=flow.ones_initializer())
+        m = flow.get_variable("m", (2,), initializer=flow.zeros_initializer())
+        rate = flow.constant(0.5, flow.float32, (1,))
+        op = flow.user_op_builder("update").Op("momentum_update").Input("model", [w]).Input("model_diff", [gradient])
+        op.Input("learning_rate", [rate]).Input("momentum", [m]).Attr("weight_decay", 0.25).Build().InferAndTryRun()
+        return flow.identity(gradient)
+
+    job(np.array([1, 2], np.float32))
+    assert np.allclose(flow.get_all_variables()["w"].numpy(), 1 - 0.5 * np.array([1, 2]) - 0.5 * 0.25)
+    assert [str(w.message) for w in recwarn] == []

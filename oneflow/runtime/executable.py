@@ -18,7 +18,7 @@ from .._jax import jax
 from ..compiler.layout import Layout, Storage, layout_of
 from ..compiler.program import RANDOM_STATE, Plan, feed_shardings, single, with_own_values
 from ..compiler.stages import Staged
-from ..errors import CustomOpError, ExecutionError
+from ..errors import CustomOpError, ExecutionError, ProcessError
 from ..graph import callback
 from ..graph.graph import OP_INPUT, Graph
 from ..graph.node import Blob, Node
@@ -246,10 +246,14 @@ class Executable:
 
     def _launch(self, feeds: Sequence[Any], delivery: Delivery | None, merge: Callable[[Any], Any] | None) -> Any:
         with self._store.lock:
-            outputs = self.run(feeds)
-            if self._together and delivery is None:
-                jax.block_until_ready((outputs[1], outputs[3]))  # the lock is held: no other call is in flight
-                processes.returned()
+            if self._together:
+                with processes.explained():
+                    outputs = self.run(feeds)
+                    if delivery is None:
+                        jax.block_until_ready((outputs[1], outputs[3]))  # the lock is held: no other call is in flight
+                        processes.returned()
+            else:
+                outputs = self.run(feeds)
             if merge is not None:
                 outputs = merge(outputs)
             return outputs if delivery is None else dispatcher.submit(delivery, outputs)
@@ -264,7 +268,7 @@ class Executable:
                 kept = [cell.value if is_kept else to_host(cell.value) for cell in self._written]
                 callback.take()
                 try:
-                    with processes.quiet():
+                    with processes.quiet(), processes.explained():
                         outputs = self.run(feeds)
                         jax.block_until_ready(outputs)
                     problem = callback.take()
@@ -278,7 +282,9 @@ class Executable:
                         sharding = self._struct(cell).sharding
                         put = value if is_kept else Store.put(value) if sharding is None else to_global(value, sharding)
                         cell.value = put
-                    raise (error if isinstance(error, CustomOpError) else self._failed(error)) from error.__cause__ or error
+                    raise (error if isinstance(error, (CustomOpError, ProcessError)) else self._failed(error)) from (
+                        error.__cause__ or error
+                    )
                 self._warm = not self.plan.careful
                 if merge is not None:
                     outputs = merge(outputs)

@@ -287,6 +287,14 @@ class Run:
             self._told = True
             raise ProcessError(self._message())
 
+    def explain(self, error: Exception) -> None:
+        """Raises ProcessError in the place of a collective's error, as soon as the watch knows which process was lost."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.lost, _GRACE_SECONDS)
+        if self.lost:
+            self._told = True
+            raise ProcessError(self._message()) from error
+
     def _message(self) -> str:
         place = self.place
         return f"{place.name_of(place.index)} of {place.count} cannot go on: {self.lost}"
@@ -467,6 +475,17 @@ def returned() -> None:
     """The results of a call are there."""
     if _run is not None:
         _run.returned()
+
+
+@contextlib.contextmanager
+def explained() -> Iterator[None]:
+    """Inside, an error of a collective becomes one that names the process that was lost, where one was."""
+    try:
+        yield
+    except Exception as error:
+        if _run is not None:
+            _run.explain(error)
+        raise
 
 
 def quiet() -> contextlib.AbstractContextManager[None]:

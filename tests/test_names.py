@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import time
 
@@ -71,6 +72,9 @@ def test_placements():
 
 
 def test_profiler():
+    with contextlib.suppress(ModeError):  # ranges that examples of this process have begun
+        while True:
+            flow.profiler.range_pop()
     flow.profiler.range_push("outer")
     np.testing.assert_array_equal(run(lambda x: flow.profiler.nvtx_end(flow.profiler.nvtx_start(x, "a"), "a")), X)
     flow.profiler.range_pop()

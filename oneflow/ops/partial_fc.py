@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .._jax import jax, jnp
+from .._jax import jax, jnp, lax
 from ..errors import ArgumentError, DtypeError, ShapeError
 from ..graph.graph import current
 from ..graph.node import Blob
@@ -32,7 +32,8 @@ def _partial_fc_sample(
     rank = jnp.where(
         occurs, place, each + jax.random.uniform(key, (devices, each), jnp.float32, minval=np.float32(0), maxval=np.float32(1))
     )
-    chosen = jnp.argsort(rank, axis=1)[:, :picked].astype(jnp.int32)
+    places = lax.broadcasted_iota(np.int32, rank.shape, 1)
+    chosen = lax.sort((rank, places), dimension=1, num_keys=1)[1][:, :picked]
     sampled = (chosen + each * jnp.arange(devices, dtype=jnp.int32)[:, None]).reshape(num_sample)
     at = jnp.full((classes,), num_sample, jnp.int32).at[sampled].set(jnp.arange(num_sample, dtype=jnp.int32))
     mapped = jnp.take(at, labels, mode="fill", fill_value=num_sample)

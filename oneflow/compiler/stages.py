@@ -23,7 +23,7 @@ from .autodiff import Backward, Propagate, Recomputed, Step, forward, run_nodes
 from .indexed_slices import gather_of
 from .layout import Layout, Meshes, Storage, mesh_axes
 from .lowering import Lowering, Values
-from .program import RANDOM_STATE, Plan, advanced, draws_of, run_on_one_device, seed_losses
+from .program import RANDOM_STATE, Plan, advanced, draws_of, feed_layout, run_on_one_device, seed_losses
 from .update import (
     Numbers,
     State,
@@ -48,10 +48,7 @@ def key_of(blob: Blob) -> Key:
 
 
 class Compiled:
-    """A function for the arrays of one place: compiled once, for what the first call of it is given.
-
-    ``cost`` adds up what building took, in seconds: tracing, lowering, compiling.
-    """
+    """A function for the arrays of one place: compiled once, for what the first call of it is given."""
 
     def __init__(self, function: Callable[..., Any], out_shardings: Any = None, donate: bool = False):
         keywords: dict[str, Any] = {} if out_shardings is None else {"out_shardings": out_shardings}
@@ -104,6 +101,7 @@ class Segment:
     steps: list[Step | Recomputed] = field(default_factory=list)
     loss_shapes: list[Any] = field(default_factory=list)
     on_path: bool = False
+    is_random: bool = False
     like: Any = None
 
 
@@ -153,6 +151,7 @@ def segments_of(plan: Plan, meshes: Meshes) -> list[Segment]:
         segment.losses = [b for b in plan.losses if b.node in inside]
         segment.diffs = [b for b in diffs if b.node in inside]
         segment.on_path = bool(inside & plan.path)
+        segment.is_random = any(node.op.random for node in segment.nodes)
         segment.is_end = segment.on_path and segment not in passed_on
     return segments
 
@@ -178,6 +177,7 @@ class Staged:
         self._compile: Callable[[Any], Any] | None = None  # while building
         self._summed: dict[tuple[Segment, Key], int] = {}  # in a step: where the sum over runs is among a Blob's terms
         self._groups = self._grouped() if plan.graph.train else []
+        self._read_by_rules = self._blobs_of_rules() if plan.graph.train else []
         first: dict[Any, Segment] = {}
         for segment in self.segments:
             segment.like = first.setdefault(self._signature(segment), segment) if segment.run else segment
@@ -258,9 +258,8 @@ class Staged:
         if blob.node in self.plan.mapped:
             same = placement.parallel_num == blob.parallel_size
             return self._meshes.sharding(placement, (mesh_axes(placement),) if same else ())
-        layout = Layout(placement, (blob.batch_axis,) + (None,) * (len(placement.hierarchy) - 1))
-        if blob.node.op is OP_VARIABLE:
-            layout = Layout.of(placement, blob.distribute)
+        is_variable = blob.node.op is OP_VARIABLE
+        layout = Layout.of(placement, blob.distribute) if is_variable else feed_layout(blob, placement, False)
         good = all(a is None or 0 <= a < blob.ndim for a in layout.splits) and layout.is_even(blob.shape)
         return self._meshes.sharding(placement, layout.spec(blob.ndim) if good else ())
 
@@ -369,7 +368,7 @@ class Staged:
         return None if array is None else self._move([array], [self._meshes.sharding(placement, ())])[0]
 
     def _draws(self, segment: Segment, stored: State) -> Any:
-        if not any(node.op.random for node in segment.nodes):
+        if not segment.is_random:
             return None
         run = np.array(segment.run, np.uint32)
         here = self._meshes.sharding(segment.placement, ())
@@ -531,8 +530,8 @@ class Staged:
         """The new values of trained variables, optimizer slots and counters."""
         graph, groups = self.plan.graph, self._groups
         counting = {name: stored[name] for name in counters(graph)}
-        known = [self._numbers(g, counting, [self._value(b, values, sources, stored) for b in self._number_blobs()])
-                 for g in groups]  # fmt: skip
+        read = [self._value(b, values, sources, stored) for b in self._read_by_rules]
+        known = [self._numbers(g, counting, read) for g in groups]
         raw = [self._raw(g, arrived) for g in groups]
         own = [{name: stored[name] for name in g.state} for g in groups]
         new: State = {}
@@ -563,7 +562,7 @@ class Staged:
         moved = self._move(arrays, [self._meshes.sharding(group.placement, ())] * len(arrays))
         return dict(zip(names, moved, strict=False)), moved[len(names) :]
 
-    def _number_blobs(self) -> list[Blob]:
+    def _blobs_of_rules(self) -> list[Blob]:
         graph, trained = self.plan.graph, self.plan.trained
         optimizers = graph.objective.optimizers
         of_rules = (b for o in optimizers for b in (o.learning_rate_blob, o.train_step_blob))
@@ -586,7 +585,7 @@ class Staged:
     def _known(self, known: tuple[State, list[Any]]) -> Numbers:
         counting, arrays = known
         values = Values(self._lowering)
-        for blob, array in zip(self._number_blobs(), arrays, strict=True):
+        for blob, array in zip(self._read_by_rules, arrays, strict=True):
             values.set_blob(blob, array)
         return numbers(self.plan.graph, values, counting, self._loss_count(), self.plan.expansion)
 

@@ -57,12 +57,12 @@ def main() -> int:
             xs, ws = conv._sizes(x, w, g)
             spec = g.spec(kind, np.float32, xs, ws, g.result(xs, ws))
             made = np.empty(arrays[out], np.float32)
-            addresses = [host[key].ctypes.data for key in ins], [made.ctypes.data]
+            addresses = [*(host[key].ctypes.data for key in ins), made.ctypes.data]
             jitted = jax.jit(conv._primitive(kind, g, (x, w)))
             given = [device[key] for key in ins]
 
             def direct(spec: Any = spec, addresses: Any = addresses) -> None:
-                part.library.execute(spec, *addresses)
+                part.library.execute("conv", spec, *addresses)
 
             def inside(jitted: Any = jitted, given: Any = given) -> None:
                 jitted(*given).block_until_ready()

@@ -38,9 +38,10 @@ def build(target: Path, *, sanitize: bool = False) -> list[Path]:
     shutil.copyfile(_file_of("onednn-cpu-gomp", "LICENSE.txt"), target / "LICENSE.oneDNN.txt")
     with tempfile.TemporaryDirectory() as cache:
         run = _compiler(cache, sanitize)
-        run(SOURCES / "team.cc", target / TEAM, SOURCES / "team.map")
+        team = SOURCES / "team.cc"
+        run([team], target / TEAM, SOURCES / "team.map")
         found = ["-isystem", str(include), "-isystem", str(_xla_headers()), f"-L{target}", f"-l:{ONEDNN}", f"-l:{TEAM}"]
-        run(SOURCES / "conv.cc", target / CALLS, SOURCES / "conv.map", *found)
+        run(sorted({*SOURCES.glob("*.cc")} - {team}), target / CALLS, SOURCES / "calls.map", *found)
     return sorted(target.iterdir())
 
 
@@ -67,9 +68,9 @@ def _compiler(cache: str, sanitize: bool):  # type: ignore[no-untyped-def]
         command = [*zig, "-O3", "-s", *common]
     environment = {"ZIG_GLOBAL_CACHE_DIR": cache, "ZIG_LOCAL_CACHE_DIR": cache, **os.environ}
 
-    def run(source: Path, output: Path, exports: Path, *more: str) -> None:
+    def run(sources: list[Path], output: Path, exports: Path, *more: str) -> None:
         link = [f"-Wl,-soname,{output.name}", f"-Wl,--version-script={exports}", "-Wl,-rpath,$ORIGIN"]
-        subprocess.run([*command, str(source), "-o", str(output), *more, *link], check=True, env=environment)
+        subprocess.run([*command, *map(str, sources), "-o", str(output), *more, *link], check=True, env=environment)
 
     return run
 

@@ -12,8 +12,13 @@ from ._jax import jax
 
 _log = logging.getLogger("oneflow")
 _lock = threading.Lock()
-TARGET = "oneflow_conv_1"  # the number changes with the meaning of a call, so that no cached program meets another one
-PROTOCOL = 1
+PROTOCOL = 2
+DTYPES = {"float32": 0, "bfloat16": 1}  # that calls take, and what they are in a spec
+
+
+def target(call: str) -> str:
+    """XLA's name of a call; it changes with the calls' meaning, so that no cached program meets another one."""
+    return f"oneflow_{call}_{PROTOCOL}"
 
 
 class Part:
@@ -38,7 +43,8 @@ class Part:
         if module.PROTOCOL != PROTOCOL:
             raise RuntimeError(f"it speaks protocol {module.PROTOCOL}, this oneflow-jax {PROTOCOL}: install both from one tree")
         library = module.load(_threads())
-        jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(library.handler), platform="cpu")
+        for call, handler in library.handlers.items():
+            jax.ffi.register_ffi_target(target(call), jax.ffi.pycapsule(handler), platform="cpu")
         return library
 
 
@@ -52,9 +58,11 @@ def part() -> Part:
         if _part is None:
             _part = Part()
             if _part.reason.endswith("not installed"):
-                _log.info("oneflow: convolutions run faster on this CPU with the native part: pip install ./native")
+                _log.info(
+                    "oneflow: convolutions and matrix products run faster on this CPU with the native part: pip install ./native"
+                )
             elif _part.reason:
-                _log.warning("oneflow: %s; convolutions are computed by XLA", _part.reason)
+                _log.warning("oneflow: %s; convolutions and matrix products are computed by XLA", _part.reason)
         return _part
 
 

@@ -64,23 +64,35 @@ def calls(folder: Path, count: int, seed: int) -> int:
         at = 6
         shapes = [tuple(spec[at + i * (n + 2) : at + (i + 1) * (n + 2)]) for i in range(3)]
         x, w, y = (np.ones(shape, np.float32) for shape in shapes)
-        inputs, outputs = (((x, w), (y,)), ((y, w), (x,)), ((x, y), (w,)))[spec[0]]
-        if library.describe(spec).startswith("!"):
+        return call("conv", spec, *((x, w, y), (y, w, x), (x, y, w))[spec[0]])
+
+    def product(spec: list[int]) -> bool:
+        batch, m, n, k, a_transposed, b_transposed = spec[2:]
+        a, b = (k, m) if a_transposed else (m, k), (n, k) if b_transposed else (k, n)
+        return call("matmul", spec, *(np.ones((batch, *shape), np.float32) for shape in (a, b, (m, n))))
+
+    def call(name: str, spec: list[int], first: np.ndarray, second: np.ndarray, made: np.ndarray) -> bool:
+        if library.describe(name, spec).startswith("!"):
             return False
-        library.execute(spec, [a.ctypes.data for a in inputs], [a.ctypes.data for a in outputs])
-        assert all(np.isfinite(a).all() for a in outputs)
+        library.execute(name, spec, first.ctypes.data, second.ctypes.data, made.ctypes.data)
+        assert np.isfinite(made).all()
         return True
 
     specs = [_spec(random) for _ in range(count)]
     specs += [specs[i][: random.integers(0, len(specs[i]))] for i in range(0, count, 20)]  # cut off: refused
+    products = [[0, *(int(random.integers(low, high)) for low, high in _PRODUCT)] for _ in range(count)]
     whole = [s for s in specs if len(s) > 6 and len(s) == 6 + 3 * (s[4] + 2) + 4 * s[4]]
     for broken in specs:
         if broken not in whole:
-            assert library.describe(broken).startswith("!")
+            assert library.describe("conv", broken).startswith("!")
     with ThreadPoolExecutor(THREADS) as pool:
-        taken = sum(pool.map(one, whole))
-    print(f"{taken} of {len(whole)} calls taken, nothing found")
+        taken = sum(pool.map(one, whole)) + sum(pool.map(product, products))
+    print(f"{taken} of {len(whole) + len(products)} calls taken, nothing found")
     return 0
+
+
+# threads, batch, m, n, k, and which operands lie transposed
+_PRODUCT = [(0, 4), (1, 4), (1, 90), (1, 90), (1, 90), (0, 2), (0, 2)]
 
 
 def _spec(random: np.random.Generator) -> list[int]:
@@ -93,8 +105,9 @@ def _spec(random: np.random.Generator) -> list[int]:
     low, high = ([int(random.integers(0, e)) for e in extents] for _ in range(2))
     sizes = [e + int(random.integers(0, 8)) for e in extents]
     result = [(s + a + b - e) // t + 1 for s, a, b, e, t in zip(sizes, low, high, extents, strides, strict=True)]
-    batch, kind, last = int(random.integers(1, 4)), int(random.integers(0, 3)), int(random.integers(0, 2)) * 8
-    head = [kind, last, 0, int(random.integers(0, 4)), n, groups]
+    batch, kind = int(random.integers(1, 4)), int(random.integers(0, 3))
+    flags = int(random.integers(0, 2)) * 8 + int(random.choice([0, 16, 32]))
+    head = [kind, flags, 0, int(random.integers(0, 4)), n, groups]
     shapes = [batch, groups * fan, *sizes, groups * out, fan, *kernel, batch, groups * out, *result]
     return [*head, *shapes, *strides, *dilations, *low, *high]
 

@@ -1,4 +1,4 @@
-"""oneDNN's convolutions as XLA calls, for oneflow-jax on a CPU. ``load`` is all that oneflow-jax asks of it."""
+"""oneDNN's convolutions and matrix products as XLA calls, for oneflow-jax on a CPU: see ``load``."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 __version__ = "0.1.0"
-PROTOCOL = 1
+PROTOCOL = 2
 HERE = Path(__file__).resolve().parent / "lib"
 
 
 class Library:
-    """The loaded libraries. ``handler`` is the XLA FFI handler, ``threads`` how many threads a convolution may have."""
+    """The loaded libraries: the XLA FFI handlers by the names of their calls, and how many threads a call may have."""
+
+    CALLS = ("conv", "matmul")
 
     def __init__(self, threads: int) -> None:
         if not (HERE / "libofnative.so").exists():
@@ -23,24 +25,23 @@ class Library:
             ctypes.CDLL(str(HERE / name)) for name in ("libofteam.so", "libofdnnl.so", "libofnative.so")
         )
         self._team.oneflow_set_threads(ctypes.c_int(threads))
-        self.handler: Any = self._calls.oneflow_conv
+        self.handlers: dict[str, Any] = {name: self._calls[f"oneflow_{name}"] for name in self.CALLS}
 
     @property
     def threads(self) -> int:
         return int(self._team.oneflow_threads())
 
-    def describe(self, spec: Sequence[int]) -> str:
+    def describe(self, call: str, spec: Sequence[int]) -> str:
         """The name of oneDNN's implementation for a call, or "! " and why there is none."""
         text = ctypes.create_string_buffer(512)
-        self._calls.oneflow_describe((ctypes.c_int64 * len(spec))(*spec), len(spec), text, len(text))
+        self._calls[f"oneflow_describe_{call}"]((ctypes.c_int64 * len(spec))(*spec), len(spec), text, len(text))
         return text.value.decode(errors="replace")
 
-    def execute(self, spec: Sequence[int], inputs: Sequence[int], outputs: Sequence[int]) -> None:
+    def execute(self, call: str, spec: Sequence[int], first: int, second: int, made: int) -> None:
         """One call on memory at these addresses, outside XLA; for measuring."""
-        ins, outs = (ctypes.c_void_p * len(inputs))(*inputs), (ctypes.c_void_p * len(outputs))(*outputs)
-        values = (ctypes.c_int64 * len(spec))(*spec)
-        if self._calls.oneflow_execute(values, len(spec), ins, len(inputs), outs, len(outputs)):
-            raise RuntimeError(f"oneDNN failed: {self.describe(spec)}")
+        values, addresses = (ctypes.c_int64 * len(spec))(*spec), map(ctypes.c_void_p, (first, second, made))
+        if self._calls[f"oneflow_execute_{call}"](values, len(spec), *addresses):
+            raise RuntimeError(f"oneDNN failed: {self.describe(call, spec)}")
 
 
 def load(threads: int) -> Library:

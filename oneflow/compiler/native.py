@@ -16,9 +16,19 @@ NO_CPU = "the device is no CPU"
 def choose(node: Node, arrays: Sequence[Any], without: str) -> Callable[..., Any]:
     """The lowering of a node for arrays of these shapes and dtypes. ``without`` says why none is native; "" where some may be."""
     native = node.op.native
-    if native is None or without or native.objection(arrays, node.attrs) is not None:
+    if native is None or _objection(node, arrays, without) is not None:
         return node.op.define
     return partial(native.define, spread=True) if _is_spread(node) else native.define
+
+
+def _objection(node: Node, arrays: Sequence[Any], without: str) -> str | None:
+    native = node.op.native
+    assert native is not None
+    if without:
+        return without
+    if _is_spread(node) and not native.spreads:
+        return "its arrays are spread over several devices"
+    return native.objection(arrays, node.attrs)
 
 
 def _is_spread(node: Node) -> bool:
@@ -27,7 +37,7 @@ def _is_spread(node: Node) -> bool:
 
 def is_native(node: Node) -> bool:
     """Whether a node as it was declared takes its native lowering, where these may be taken."""
-    return node.op.native is not None and node.op.native.objection(_declared(node), node.attrs) is None
+    return node.op.native is not None and _objection(node, _declared(node), "") is None
 
 
 def describe(node: Node, without: str) -> str:
@@ -36,8 +46,8 @@ def describe(node: Node, without: str) -> str:
     if native is None:
         return ""
     arrays = _declared(node)
-    objection = without or native.objection(arrays, node.attrs)
-    if objection:
+    objection = _objection(node, arrays, without)
+    if objection is not None:
         return f"XLA: {objection}"
     return native.word(arrays, node.attrs) + (", each device its samples" if _is_spread(node) else "")
 

@@ -12,16 +12,17 @@ class Native:
     """Another lowering of an op, by the native part, for CPUs.
 
     Attributes:
-      define: as that of the op, with a further keyword ``spread``: whether its arrays are spread over several devices, of which
-        it is told nothing else. Its gradient is its vjp.
+      define: as that of the op. Its gradient is its vjp.
       objection: ``objection(arrays, attrs)`` says why it does not take a call, None where it does. ``arrays`` have shape
         and dtype.
       word: ``word(arrays, attrs)`` says what computes a call that it takes.
+      spreads: it takes arrays that are spread over several devices, which a further keyword of ``define``, ``spread``, tells.
     """
 
     define: Callable[..., Any]
     objection: Callable[[Sequence[Any], Mapping[str, Any]], str | None]
     word: Callable[[Sequence[Any], Mapping[str, Any]], str]
+    spreads: bool = True
 
 
 @dataclass(frozen=True, slots=True, eq=False)

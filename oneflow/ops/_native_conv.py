@@ -22,7 +22,6 @@ from ._arrays import Array
 from ._window import sides
 
 FORWARD, DATA, WEIGHTS = range(3)
-_DTYPES = {"float32": 0, "bfloat16": 1}
 _WEIGHTS_LAST = 8
 
 
@@ -39,7 +38,7 @@ class Geometry:
 
     def spec(self, kind: int, dtype: Any, x: Sequence[int], w: Sequence[int], y: Sequence[int]) -> list[int]:
         """The vector that the native part reads."""
-        head = [kind, _WEIGHTS_LAST if self.weights_last else 0, _DTYPES[np.dtype(dtype).name], 0, len(x) - 2, self.groups]
+        head = [kind, _WEIGHTS_LAST if self.weights_last else 0, _native.DTYPES[np.dtype(dtype).name], 0, len(x) - 2, self.groups]
         return [*head, *x, *w, *y, *self.strides, *self.dilations, *self.low, *self.high]
 
     def result(self, x: Sequence[int], w: Sequence[int]) -> tuple[int, ...]:
@@ -51,7 +50,7 @@ class Geometry:
 @lru_cache(maxsize=4096)
 def objection(g: Geometry, dtype: str, x: tuple[int, ...], w: tuple[int, ...]) -> str | None:
     """Why oneDNN does not take a convolution; None where it does."""
-    if dtype not in _DTYPES:
+    if dtype not in _native.DTYPES:
         return f"{dtype} is not among oneDNN's"
     y = g.result(x, w)
     if min((*x, *w, *y)) <= 0:
@@ -63,7 +62,7 @@ def objection(g: Geometry, dtype: str, x: tuple[int, ...], w: tuple[int, ...]) -
     if found.library is None:
         return found.reason
     for kind in (FORWARD, DATA, WEIGHTS):
-        name = found.library.describe(g.spec(kind, dtype, x, w, y))
+        name = found.library.describe("conv", g.spec(kind, dtype, x, w, y))
         if name.startswith("!"):
             return f"oneDNN has no kernel: {name[2:]}"
         if "ref" in name or "gemm:" in name:
@@ -73,7 +72,7 @@ def objection(g: Geometry, dtype: str, x: tuple[int, ...], w: tuple[int, ...]) -
 
 def kernel_name(g: Geometry, dtype: str, x: tuple[int, ...], w: tuple[int, ...], kind: int = FORWARD) -> str:
     """oneDNN's name of the kernel."""
-    return str(_native.part().library.describe(g.spec(kind, dtype, x, w, g.result(x, w))))
+    return str(_native.part().library.describe("conv", g.spec(kind, dtype, x, w, g.result(x, w))))
 
 
 # --- the three calls, on (N, ..., C) and weights as they are
@@ -91,7 +90,7 @@ def _call(kind: int, g: Geometry, a: Array, b: Array, x: Sequence[int], w: Seque
     ys = g.result(xs, ws)
     # gradients to weights are made as vectors: an update rule over (O, I, 3, 3) would be a loop of three elements
     shape = ((ys[0], *ys[2:], ys[1]), x, (math.prod(w),))[kind]
-    call = jax.ffi.ffi_call(_native.TARGET, jax.ShapeDtypeStruct(tuple(shape), a.dtype))
+    call = jax.ffi.ffi_call(_native.target("conv"), jax.ShapeDtypeStruct(tuple(shape), a.dtype))
     made = call(a, b, spec=np.array(g.spec(kind, a.dtype, xs, ws, ys), np.int64))
     return lax.reshape(made, tuple(w)) if kind == WEIGHTS else made
 

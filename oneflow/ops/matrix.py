@@ -11,9 +11,10 @@ from ..errors import ShapeError
 from ..graph.node import Blob
 from ._arrays import Array, broadcast_to, label, like, number_for, select
 from ._emit import emit, fail, op, want
+from ._native_matmul import NATIVE
 
 
-@op("matmul")
+@op("matmul", native=NATIVE)
 def _matmul(a: Array, b: Array, *, transpose_a: bool, transpose_b: bool, alpha: int | float) -> Array:
     if b.ndim > 2 and a.shape[:-2] != b.shape[:-2]:
         common = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jax import lax
 
+from oneflow import _native
 from oneflow.ops import _native_conv as native
 
 pytestmark = pytest.mark.usefixtures("native_part")
@@ -173,3 +174,30 @@ def test_transposed_convolutions_agree_with_xla(data_format: str, strides: int, 
     dy = rng.standard_normal(y.shape, np.float32)
     for got, expected in zip([y, *pull(dy)], [want, *pull_xla(dy)], strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
+
+
+def run_way(spec: list[int], flag: int, first: np.ndarray, second: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """One call with the way of computing it said: 16 is oneDNN's convolution, 32 products of matrices."""
+    made = np.full(shape, np.nan, np.float32)
+    given = [spec[0], spec[1] | flag, *spec[2:]]
+    _native.part().library.execute("conv", given, first.ctypes.data, second.ctypes.data, made.ctypes.data)
+    return made
+
+
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@given(problems(), st.integers(0, 2**31), st.sampled_from([1, 2]))
+def test_both_ways_agree(problem: Any, seed: int, threads: int) -> None:
+    g, x_shape, w_shape = problem
+    xs, ws = native._sizes(x_shape, w_shape, g)
+    ys = g.result(xs, ws)
+    if g.groups > 1 or native.objection(g, "float32", xs, ws) is not None:
+        return
+    rng = np.random.default_rng(seed)
+    y_shape = (ys[0], *ys[2:], ys[1])
+    x, w, y = (rng.standard_normal(shape, np.float32) for shape in (x_shape, w_shape, y_shape))
+    for kind, (first, second, made) in enumerate(((x, w, y), (y, w, x), (x, y, w))):
+        spec = g.spec(kind, np.float32, xs, ws, ys)
+        spec[3] = threads
+        direct, columns = (run_way(spec, flag, first, second, made.shape) for flag in (16, 32))
+        scale = max(1.0, float(np.abs(direct).max()))
+        np.testing.assert_allclose(columns, direct, rtol=1e-4, atol=1e-4 * scale)

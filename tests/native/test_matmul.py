@@ -1,0 +1,105 @@
+"""oneDNN's matrix products against NumPy in float64: values, both gradients, mapping, jobs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import oneflow as flow
+import oneflow.typing as tp
+from oneflow import _native
+from oneflow.ops import _native_matmul as native
+
+pytestmark = pytest.mark.usefixtures("native_part")
+
+
+def operands(p: native.Product, seed: int, dtype: Any = np.float32) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    batch = () if p.batch == 1 else (p.batch,)
+    a = rng.standard_normal((*batch, *((p.k, p.m) if p.a_transposed else (p.m, p.k))), np.float32)
+    b = rng.standard_normal((*batch, *((p.n, p.k) if p.b_transposed else (p.k, p.n))), np.float32)
+    return a.astype(dtype), b.astype(dtype), rng.standard_normal(p.shape, np.float32).astype(dtype)
+
+
+def expected(p: native.Product, a: np.ndarray, b: np.ndarray, dc: np.ndarray) -> list[np.ndarray]:
+    a, b, dc = (v.astype(np.float64) for v in (a, b, dc))
+    left = np.swapaxes(a, -1, -2) if p.a_transposed else a
+    right = np.swapaxes(b, -1, -2) if p.b_transposed else b
+    da, db = dc @ np.swapaxes(right, -1, -2), np.swapaxes(left, -1, -2) @ dc
+    return [left @ right, np.swapaxes(da, -1, -2) if p.a_transposed else da, np.swapaxes(db, -1, -2) if p.b_transposed else db]
+
+
+def check(p: native.Product, seed: int, dtype: Any = np.float32, tolerance: float = 2e-5) -> None:
+    a, b, dc = operands(p, seed, dtype)
+    y, pull = jax.vjp(native._differentiable(p), a, b)
+    for got, want in zip([y, *pull(jnp.asarray(dc))], expected(p, a, b, dc), strict=True):
+        assert got.shape == want.shape and got.dtype == dtype
+        scale = max(1.0, float(np.abs(want).max()))
+        np.testing.assert_allclose(np.asarray(got, np.float64), want, rtol=tolerance, atol=tolerance * scale)
+
+
+sizes = st.integers(1, 70)
+
+
+@settings(max_examples=80, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.builds(native.Product, st.integers(1, 4), sizes, sizes, sizes, st.booleans(), st.booleans()), st.integers(0, 2**31)
+)  # fmt: skip
+def test_random_products_agree_with_float64(p: native.Product, seed: int) -> None:
+    check(p, seed)
+
+
+@pytest.mark.parametrize("a_transposed", [False, True])
+@pytest.mark.parametrize("b_transposed", [False, True])
+@pytest.mark.parametrize("shape", [(100, 512, 784), (32, 9000, 64), (300, 1, 257), (1, 300, 257)])
+def test_products_of_models(shape: tuple[int, int, int], a_transposed: bool, b_transposed: bool) -> None:
+    check(native.Product(1, *shape, a_transposed, b_transposed), 0, tolerance=1e-4)
+
+
+def test_bfloat16_where_the_machine_has_it() -> None:
+    p = native.Product(2, 64, 48, 200, False, True)
+    if native.objection(p, "bfloat16") is None:
+        check(p, 0, jnp.bfloat16, tolerance=2e-2)
+
+
+@pytest.mark.parametrize("mapped", [(0, None), (None, 0), (0, 0)])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_mapped(mapped: tuple[int | None, int | None], batch: int) -> None:
+    p = native.Product(batch, 30, 40, 50, False, True)
+    a, b, _ = operands(p, 0)
+    given = [v if axis is None else np.stack([v, 2 * v, -v]) for v, axis in zip((a, b), mapped, strict=True)]
+
+    def gradients(run: Any) -> Any:
+        return jax.vmap(jax.grad(lambda a, b: jnp.sum(jnp.sin(run(a, b))), (0, 1)), mapped)(*given)
+
+    found = gradients(native._differentiable(p))
+    for got, want in zip(found, gradients(lambda a, b: a @ jnp.swapaxes(b, -1, -2)), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-3)
+
+
+def test_a_job_uses_it_and_says_so() -> None:
+    @flow.global_function(type="predict")
+    def job(x: tp.Numpy.Placeholder((8, 4, 128)), z: tp.Numpy.Placeholder((8, 4, 64))) -> tuple[tp.Numpy, tp.Numpy, tp.Numpy]:
+        w = flow.get_variable("w", (256, 128), initializer=flow.random_normal_initializer())
+        return flow.matmul(x, w, transpose_b=True, alpha=2.0), flow.matmul(z, z, transpose_b=True), w
+
+    words = [row[5] for row in job.summary().rows if row[1] == "matmul"]
+    assert words[0].startswith("oneDNN ") and words[1] == "XLA: too small to gain by it"
+    x = np.random.default_rng(0).standard_normal((8, 4, 128), np.float32)
+    y, _, w = job(x, np.zeros((8, 4, 64), np.float32))
+    np.testing.assert_allclose(y, 2 * x @ w.T, rtol=1e-4, atol=1e-4)
+    assert job._executable.hlo().count(_native.target("matmul")) == 1
+
+
+def test_results_are_the_same_from_run_to_run() -> None:
+    p = native.Product(1, 200, 300, 400, True, False)
+    a, b, _ = operands(p, 0)
+    first = np.asarray(native._differentiable(p)(a, b))
+    for _ in range(5):
+        np.testing.assert_array_equal(np.asarray(native._differentiable(p)(a, b)), first)

@@ -12,7 +12,7 @@ import sys
 from functools import cache
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # malloc.h
-_LARGEST_KEPT, _MOST_KEPT = 1 << 28, 1 << 29
+_LARGEST_KEPT, _MOST_KEPT = (1 << 31) - 1, (1 << 31) - 1
 SWITCH = "ONEFLOW_KEEP_MEMORY"
 
 

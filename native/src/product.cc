@@ -6,11 +6,11 @@ namespace native {
 
 namespace {
 
-// oneDNN has two ways. Its gemm packs panels of both operands; it is the faster one, except where B is transposed and of
-// ordinary width (measured with two threads, AVX-512: docs/performance.md).
+// oneDNN has two ways. Its gemm packs panels of both operands, or is one of matrix and vector; it is the faster one, except
+// where B is transposed and of ordinary size (measured with two threads, AVX-512: docs/performance.md).
 bool is_for_gemm(const Product::Sizes& s) {
-  constexpr int64_t kWide = 8192;
-  return s.type == dt::f32 && s.batch == 1 && s.m > 1 && (!s.b_transposed || s.n >= kWide);
+  constexpr int64_t kWide = 8192, kFewRows = 6;
+  return s.type == dt::f32 && s.batch == 1 && (!s.b_transposed || s.n >= kWide || s.m <= kFewRows);
 }
 
 }  // namespace

@@ -19,7 +19,7 @@ from .autodiff import Backward, Propagate, Pullback, Recomputed, Step, forward
 from .lowering import Values
 
 _SAMPLES_A_SLICE = 5
-_MAX_SLICES = 10  # more gain nothing on LeNet, and compile longer
+_MAX_SLICES = 10
 _MAX_HEAVY_CALLS = 80  # compile time grows with every copy of a convolution
 _MIN_BATCH = 10
 
@@ -183,11 +183,12 @@ def run_region(region: Region, values: Values, draws: Any) -> Propagate | None:
     Both passes are functions of their own under ``jit``, so that they are traced once and not once a slice.
     """
     steps: dict[int, list[Step | Recomputed]] = {}  # by size of the slice
+    lowering = values.lowering.on_one_thread()
     inward, outward = (_last, _first) if region.is_channels_last else (_same, _same)
 
     @jax.jit
     def run_forward(whole: Any, sliced: Any) -> Any:
-        local = Values(values.lowering)
+        local = Values(lowering)
         local.update(zip(region.whole, whole, strict=True))
         local.update({node: (array,) for node, array in zip(region.sliced, sliced, strict=True)})
         size = sliced[0].shape[0]

@@ -55,16 +55,28 @@ def replicated_variables(graph: Graph) -> frozenset[str]:
 class Lowering:
     """The functions of a job's nodes. ``meshes`` is None where everything runs on JAX's default device.
 
-    ``without_native`` says why no op takes its native lowering; "" where some may.
+    ``without_native`` says why no op takes its native lowering; "" where some may. ``threads`` compute one that does, 0 for as
+    many as it is worth.
     """
 
     def __init__(
-        self, meshes: Meshes | None = None, mapped: frozenset[Node] = frozenset(), without_native: str = "not asked for"
+        self,
+        meshes: Meshes | None = None,
+        mapped: frozenset[Node] = frozenset(),
+        without_native: str = "not asked for",
+        threads: int = 0,
     ):
         self._meshes = meshes
         self._mapped = mapped
         self._without_native = without_native
+        self._threads = threads
         self.look: Callable[[Node, tuple[Any, ...]], None] | None = None  # is shown every node's outputs as they are traced
+
+    def on_one_thread(self) -> Lowering:
+        """The same for nodes that run beside others of their kind."""
+        alone = Lowering(self._meshes, self._mapped, self._without_native, 1)
+        alone.look = self.look
+        return alone
 
     def is_mapped(self, blob: Blob) -> bool:
         """Whether the value has a leading axis of devices."""
@@ -105,7 +117,7 @@ class Lowering:
         attrs = node.attrs
 
         def define(*arrays: Any, **keywords: Any) -> Any:
-            return choose(node, arrays, self._without_native)(*arrays, **keywords)
+            return choose(node, arrays, self._without_native, self._threads)(*arrays, **keywords)
 
         if node not in self._mapped:
             if node.op.random:

@@ -43,6 +43,8 @@ void wake(std::atomic<uint32_t>& word) {
 
 struct alignas(128) Worker {
   std::atomic<uint32_t> turn{0};
+  std::atomic<int> thread{0};  // the system's number of it
+  std::atomic<int> core{-1};   // where it worked last
 };
 
 // Plain data, never destroyed: workers outlive the end of main.
@@ -64,6 +66,15 @@ Team& the_team() {
   return *team;
 }
 
+// Linux likes to wake a thread on the core where it was, also where the waking one runs there and others are idle: on a
+// busy machine of few cores it does not look for those. Both would share that core for milliseconds.
+void keep_off(Worker& worker, int core) {
+  cpu_set_t allowed;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0 || !CPU_ISSET(core, &allowed) || CPU_COUNT(&allowed) < 2) return;
+  CPU_CLR(core, &allowed);
+  sched_setaffinity(worker.thread.load(std::memory_order_relaxed), sizeof allowed, &allowed);
+}
+
 struct State {
   int limit = 1;  // what omp_get_max_threads says
   bool owner = false;
@@ -81,8 +92,10 @@ void* work(void* number) {
   Team& team = the_team();
   const int me = static_cast<int>(reinterpret_cast<intptr_t>(number));
   uint32_t seen = 0;
+  Worker& self = team.workers[me];
+  self.thread.store(static_cast<int>(syscall(SYS_gettid)), std::memory_order_relaxed);
   for (;;) {
-    wait_while(team.workers[me].turn, seen);
+    wait_while(self.turn, seen);
     seen++;
     mine.number = me;
     mine.members = team.members;
@@ -90,6 +103,7 @@ void* work(void* number) {
     mine.depth = 1;
     team.body(team.argument);
     mine.depth = 0;
+    self.core.store(sched_getcpu(), std::memory_order_relaxed);
     if (team.running.fetch_sub(1, std::memory_order_acq_rel) == 1) wake(team.running);
   }
   return nullptr;
@@ -104,6 +118,7 @@ int recruit(Team& team, int wanted) {
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
     pthread_attr_setstacksize(&attributes, 8 << 20);
     team.workers[team.started].turn.store(0, std::memory_order_relaxed);
+    team.workers[team.started].core.store(-1, std::memory_order_relaxed);
     const int failed = pthread_create(&thread, &attributes, work, reinterpret_cast<void*>(static_cast<intptr_t>(team.started)));
     pthread_attr_destroy(&attributes);
     if (failed) break;
@@ -122,9 +137,12 @@ void begin(Body body, void* argument, int members) {
   team.argument = argument;
   team.members = members;
   team.running.store(static_cast<uint32_t>(members - 1), std::memory_order_release);
+  const int here = sched_getcpu();
   for (int i = 1; i < members; i++) {
-    team.workers[i].turn.fetch_add(1, std::memory_order_release);
-    wake(team.workers[i].turn);
+    Worker& worker = team.workers[i];
+    if (worker.core.load(std::memory_order_relaxed) == here) keep_off(worker, here);
+    worker.turn.fetch_add(1, std::memory_order_release);
+    wake(worker.turn);
   }
 }
 

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from . import _memory
 
+_memory.keep_freed()  # here, because somebody else may start JAX before we use it
+
 
 class _Lazy:
     def __init__(self, name: str):
         self.__dict__["_name"] = name
 
     def __getattr__(self, attribute: str) -> Any:
-        _memory.keep_freed()
         value = getattr(importlib.import_module(self._name), attribute)
         self.__dict__[attribute] = value
         return value

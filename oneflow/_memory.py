@@ -12,7 +12,7 @@ import sys
 from functools import cache
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # malloc.h
-_LARGEST_KEPT, _MOST_KEPT = (1 << 31) - 1, (1 << 31) - 1
+_MOST = (1 << 31) - 1  # the largest number that mallopt takes
 SWITCH = "ONEFLOW_KEEP_MEMORY"
 
 
@@ -20,6 +20,7 @@ SWITCH = "ONEFLOW_KEEP_MEMORY"
 def keep_freed() -> bool:
     """Sets the policy, which has to happen before XLA's threads exist. Gives whether it is set.
 
+    Pieces of up to 2 GiB, or a quarter of the machine's memory where that is less, are kept, and as much of them in all.
     The environment has the last word: ``ONEFLOW_KEEP_MEMORY=0``, or any of glibc's own ``MALLOC_..._`` variables.
     """
     if not sys.platform.startswith("linux") or os.environ.get(SWITCH) == "0":
@@ -30,4 +31,5 @@ def keep_freed() -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):  # another C library
         return False
-    return bool(mallopt(_ARENA_MAX, 1) and mallopt(_MMAP_THRESHOLD, _LARGEST_KEPT) and mallopt(_TRIM_THRESHOLD, _MOST_KEPT))
+    kept = min(_MOST, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4)
+    return bool(mallopt(_ARENA_MAX, 1) and mallopt(_MMAP_THRESHOLD, kept) and mallopt(_TRIM_THRESHOLD, kept))

@@ -7,10 +7,10 @@ namespace native {
 namespace {
 
 // oneDNN has two ways. Its gemm packs panels of both operands, or is one of matrix and vector; it is the faster one, except
-// where B is transposed and of ordinary size (measured with two threads, AVX-512: docs/performance.md).
+// where B is transposed and A has some rows (measured with two threads, AVX-512: docs/performance.md).
 bool is_for_gemm(const Product::Sizes& s) {
-  constexpr int64_t kWide = 8192, kFewRows = 6;
-  return s.type == dt::f32 && s.batch == 1 && (!s.b_transposed || s.n >= kWide || s.m <= kFewRows);
+  constexpr int64_t kFewRows = 6;
+  return s.type == dt::f32 && s.batch == 1 && (!s.b_transposed || s.m <= kFewRows);
 }
 
 }  // namespace

@@ -43,14 +43,19 @@ def _picked(mask: Array, x: Array) -> Array:
     return lax.reduce_sum(where_else_zero(mask, x), (x.ndim - 1,))
 
 
+def _known(labels: Array, x: Array) -> Array:
+    """Which labels there are among the last axis of x."""
+    known = lax.bitwise_and(lax.ge(labels, like(0, labels)), lax.lt(labels, like(x.shape[-1], labels)))
+    return lax.reshape(known, x.shape[:-1])
+
+
 def _sparse_softmax_grad(inputs: Any, outputs: Any, cotangents: Any) -> tuple[None, Array]:
     labels, logits = inputs
     x = widen(logits)
     hit = _at_label(labels, x)
     softmax = lax.exp(lax.sub(x, broadcast_to(_log_normalizer(x), x.shape)))
-    known = lax.bitwise_and(lax.ge(labels, like(0, labels)), lax.lt(labels, like(x.shape[-1], labels)))
     dy = widen(cotangents[0])
-    dy = where_else_zero(lax.reshape(known, dy.shape), dy)
+    dy = where_else_zero(_known(labels, x), dy)
     dx = lax.mul(lax.sub(softmax, lax.convert_element_type(hit, x.dtype)), broadcast_to(lax.expand_dims(dy, (dy.ndim,)), x.shape))
     return None, lax.convert_element_type(dx, logits.dtype)
 
@@ -58,9 +63,10 @@ def _sparse_softmax_grad(inputs: Any, outputs: Any, cotangents: Any) -> tuple[No
 @op("sparse_softmax_cross_entropy", grad=_sparse_softmax_grad, stops=(0,))
 def _sparse_softmax_cross_entropy(labels: Array, logits: Array) -> Array:
     x = widen(logits)
-    hit = _at_label(labels, x)
-    loss = lax.sub(lax.squeeze(_log_normalizer(x), (x.ndim - 1,)), _picked(hit, x))
-    known = lax.reduce_or(hit, (x.ndim - 1,))
+    index = lax.reshape(lax.clamp(like(0, labels), labels, like(max(x.shape[-1] - 1, 0), labels)), (*x.shape[:-1], 1))
+    at_label = jnp.take_along_axis(x, index, axis=-1, mode="promise_in_bounds")
+    loss = lax.squeeze(lax.sub(_log_normalizer(x), at_label), (x.ndim - 1,))
+    known = _known(labels, x)
     loss = lax.min(select(known, loss, like(_LARGEST, x)), full(_LARGEST, loss))
     return lax.convert_element_type(loss, logits.dtype)
 

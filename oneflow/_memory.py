@@ -16,6 +16,12 @@ _MOST = (1 << 31) - 1  # the largest number that mallopt takes
 SWITCH = "ONEFLOW_KEEP_MEMORY"
 
 
+def give_back() -> None:
+    """What lies free now goes to the system: after a job was compiled and has run once, what that took is not needed again."""
+    if keep_freed():
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 @cache
 def keep_freed() -> bool:
     """Sets the policy, which has to happen before XLA's threads exist. Gives whether it is set.

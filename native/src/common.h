@@ -38,7 +38,7 @@ inline dnnl::stream& stream() {
   return *s;
 }
 
-constexpr double kWorkOfAThread = 1.2e7;  // some 50 microseconds: below this a region costs more than it gains
+constexpr double kWorkOfAThread = 1.5e6;  // some 7 microseconds: to wake a thread costs as much
 
 // How many threads so many floating point operations are worth; ``asked`` > 0 says it.
 inline int threads_for(double work, int64_t asked) {

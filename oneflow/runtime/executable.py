@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import _memory
 from .._jax import jax
 from ..compiler.layout import Layout, Storage, layout_of
 from ..compiler.program import RANDOM_STATE, Plan, feed_shardings, single, with_own_values
@@ -286,6 +287,9 @@ class Executable:
                         error.__cause__ or error
                     )
                 self._warm = not self.plan.careful
+                if self._warm:
+                    del kept
+                    _memory.give_back()
                 if merge is not None:
                     outputs = merge(outputs)
                 return outputs if delivery is None else dispatcher.submit(delivery, outputs)

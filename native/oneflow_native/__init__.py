@@ -15,7 +15,7 @@ HERE = Path(__file__).resolve().parent / "lib"
 class Library:
     """The loaded libraries: the XLA FFI handlers by the names of their calls, and how many threads a call may have."""
 
-    CALLS = ("conv", "matmul")
+    CALLS = ("conv", "matmul", "transpose")
 
     def __init__(self, threads: int) -> None:
         if not (HERE / "libofnative.so").exists():

@@ -6,11 +6,15 @@ on arrays with axis 1 moved to the end do so; arrays are transposed where such a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .._jax import jnp
+import numpy as np
+
+from .. import _native
+from .._jax import jax, jnp
 from ..graph.node import Blob, Node
 from .autodiff import Backward, Propagate, run_nodes
 from .lowering import Values
@@ -118,19 +122,34 @@ def run(item: Item, values: Values, draws: Any, path: Collection[Node]) -> list[
     if isinstance(item, Node):
         return run_nodes([item], values, draws, path)
     source, target, inward = item.source, item.target, item.inward
-    there, back = ((1, -1), (-1, 1)) if inward else ((-1, 1), (1, -1))
     same = source.ndim != target.ndim or source.shape == target.shape and not _is_image(source)
     array = values.get_blob(source)
-    values.set_blob(target, array if same else jnp.moveaxis(array, *there))
+    values.set_blob(target, array if same else _turned(array, inward))
     if source.node not in path:
         return []
 
     def propagate(backward: Backward) -> None:
         arrived = backward.get(target)
         if arrived is not None:
-            backward.add(source, arrived if same else jnp.moveaxis(arrived, *back))
+            backward.add(source, arrived if same else _turned(arrived, not inward))
 
     return [propagate]
+
+
+_LARGE = 1 << 14  # elements: below, XLA's transposition is as good
+
+
+def _turned(array: Any, inward: bool) -> Any:
+    """The channels last, or second again."""
+    n, *space = array.shape[:1] + (array.shape[2:] if inward else array.shape[1:-1])
+    channels = array.shape[1 if inward else -1]
+    pixels = math.prod(space)
+    if array.size < _LARGE or min(channels, pixels) == 1 or np.dtype(array.dtype).name not in _native.DTYPES:
+        return jnp.moveaxis(array, *((1, -1) if inward else (-1, 1)))
+    shape = (n, *space, channels) if inward else (n, channels, *space)
+    call = jax.ffi.ffi_call(_native.target("transpose"), jax.ShapeDtypeStruct(shape, array.dtype))
+    sizes = (channels, pixels) if inward else (pixels, channels)
+    return call(array, spec=np.array([_native.DTYPES[np.dtype(array.dtype).name], 0, n, *sizes], np.int64))
 
 
 def _is_image(blob: Blob) -> bool:

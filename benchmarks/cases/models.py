@@ -30,8 +30,9 @@ CASES: list[tuple[str, str, int, float | None, float | None]] = [
     ("lenet", "predict", 1, 1.0, None),
     ("resnet50", "predict", 8, None, 1.2),
 ]
-# relative, of mean losses or mean absolute logits; statistics of few values make later steps of a network differ more
-AGREE, AGREE_LATER = 2e-3, 0.1
+# relative, of mean losses or mean absolute logits: of the first step, and of the next one, which shows the update. In networks
+# whose batch normalization has 32 values to each channel, roundings alone make later steps differ without limit.
+AGREE = (2e-3, 0.03)
 
 
 def contenders(model: str, mode: str, batch: int, torch_compile: bool) -> list[Contender]:
@@ -57,8 +58,7 @@ def agreed(running: dict[str, Process]) -> None:
     seen = {label: process.ask("firsts", steps=2)["firsts"] for label, process in running.items()}
     reference = next(iter(seen.values()), [])
     for label, values in seen.items():
-        limits = (AGREE, AGREE_LATER, AGREE_LATER)
-        if any(abs(a - b) > limit * max(abs(b), 1e-3) for a, b, limit in zip(values, reference, limits, strict=True)):
+        if any(abs(a - b) > limit * max(abs(b), 1e-3) for a, b, limit in zip(values, reference, AGREE, strict=False)):
             raise SystemExit(f"{label} computes something else than {next(iter(seen))}: {values} against {reference}")
 
 
@@ -99,7 +99,7 @@ def section(title: str, result: Race, best_peer: float | None, eager: float | No
 def measure(effort: Effort, data: Path) -> list[Section]:
     sections = []
     for model, mode, batch, best_peer, eager in CASES:
-        seconds = effort.seconds * (4 if model in ("resnet50", "bert_small", "mobilenet_v2") else 2)
+        seconds = effort.seconds * {"lenet": 2, "mlp": 2, "bert_small": 6}.get(model, 4)
         taking_part = contenders(model, mode, batch, effort.torch_compile)
         result = race(taking_part, rounds=effort.rounds, seconds=seconds, data=None, before=agreed)
         what = "training" if mode == "train" else "inference"

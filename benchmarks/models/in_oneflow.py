@@ -101,14 +101,14 @@ def make(model: str, mode: str, batch: int = 0, native: bool = True, asynchronou
                 flow.optimizer.SGD(rate, momentum=MOMENTUM if about.rule == "momentum" else 0).minimize(loss)
             return loss
 
-        step: Any = job
+        step = job
     else:
 
         @flow.global_function(type="predict")
-        def predict(x: tp.Numpy.Placeholder(inputs.shape, kind)) -> returns:
+        def job(x: tp.Numpy.Placeholder(inputs.shape, kind)) -> returns:
             return body(x)
 
-        step = lambda x, _: predict(x)  # noqa: E731
+        step = lambda x, _: job(x)  # noqa: E731
     flow.train.CheckPoint().init()
     flow.get_all_variables()  # traces the job, so that nn knows its weights
     flow.load_variables(nn.values())
@@ -120,4 +120,5 @@ def make(model: str, mode: str, batch: int = 0, native: bool = True, asynchronou
                 step(inputs, labels)(seen)
             flow.sync_default_session()
 
+    run.job = job
     return run, seen

@@ -10,12 +10,14 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
 import oneflow as flow
 import oneflow.typing as tp
 from oneflow import _native
+from oneflow.compiler import channels_last
 
 CALL = 'custom_call_target="' + _native.target("conv") + '"'
 
@@ -238,3 +240,12 @@ SEVERAL = textwrap.dedent("""
 def test_on_several_devices_each_computes_its_samples(native_part: Any) -> None:
     done = subprocess.run([sys.executable, "-c", SEVERAL], capture_output=True, text=True, timeout=170)
     assert done.stdout.strip() == "equal", done.stderr[-3000:]
+
+
+@pytest.mark.parametrize("inward", [True, False])
+@pytest.mark.parametrize("shape", [(3, 50, 17, 31), (2, 64, 400), (1, 20, 8, 9, 20)])
+def test_channels_are_brought_last_and_back(native_part: Any, shape: tuple[int, ...], inward: bool) -> None:
+    array = np.random.default_rng(0).standard_normal(shape, np.float32)
+    given = array if inward else np.moveaxis(array, 1, -1)
+    made = jax.jit(lambda a: channels_last._turned(a, inward))(np.ascontiguousarray(given))
+    np.testing.assert_array_equal(made, np.moveaxis(array, 1, -1) if inward else array)

@@ -44,7 +44,8 @@ enable_tensor_float_32_compute = setting(
 
 enable_native_cpu = setting(
     "enable_native_cpu", bool, True,
-    "Convolutions on a CPU go through oneDNN where oneflow-jax-native is installed; otherwise, and when off, XLA computes them.",
+    "Convolutions and matrix products on a CPU go through oneDNN where oneflow-jax-native is installed; otherwise, and when off, "
+    "XLA computes them.",
     implied=True,
 )  # fmt: skip
 

@@ -27,7 +27,7 @@ from .config import FunctionConfig, Resource
 from .dist import Placement, parse_placement
 from .errors import ArgumentError, CompileError, FeedError, FeedShapeError, ModeError, ReturnError
 from .graph.graph import Graph, current, current_or_none, tracing
-from .graph.node import Blob, Scope
+from .graph.node import Blob, Node, Scope
 from .initializers import from_conf as initializer_from_conf
 from .layers.quantization import AwareTraining
 from .local import LocalTensor, LocalTensorList, pieces, up_to
@@ -307,10 +307,12 @@ class JobFunction:
         """
         graph = self.graph
         assert self._plan is not None
-        without, on_host = self._plan.without_native, set(self._plan.host.nodes)
-        return summarize(
-            graph, self.build_report(), lambda node: "the host, before the step" if node in on_host else describe(node, without)
-        )
+        without, on_host, copies = self._plan.without_native, set(self._plan.host.nodes), self._plan.expansion.copies
+
+        def computed_by(node: Node) -> str:
+            return "the host, before the step" if node in on_host else describe(copies.get(node, (node,))[0], without)
+
+        return summarize(graph, self.build_report(), computed_by)
 
     def plan(self) -> PlacementReport:
         """Where each op and variable lies, in which layout, its bytes on each device, and what is sent; print it.

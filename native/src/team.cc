@@ -158,6 +158,8 @@ void finish() {
 void forget_workers() {  // a forked child has none
   Team& team = the_team();
   team.started = 1;
+  team.running.store(0, std::memory_order_relaxed);
+  team.arrived.store(0, std::memory_order_relaxed);
   new (&team.turn) std::mutex;
 }
 

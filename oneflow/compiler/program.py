@@ -134,6 +134,8 @@ def plan(graph: Graph, fetches: Sequence[Blob], *, native_ops: bool = True) -> P
     expansion, fetches = expand(nodes, graph.assigns, fetches)
     order = expansion.order
     precision.assign(graph, order)
+    for node, made in expansion.copies.items():  # what tables say of a node that stands for several
+        node.compute = made[0].compute
     losses = [each for loss in losses for each in expansion.each(loss)]
     watches = [replace(w, blob=each) for w in graph.watches for each in expansion.each(w.blob) if graph.train or not w.diff]
     assigns = {name: expansion.last(blob) for name, blob in graph.assigns.items()}

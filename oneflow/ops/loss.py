@@ -33,8 +33,14 @@ def _log_normalizer(x: Array) -> Array:
     return lax.add(lax.expand_dims(lax.log(total), (x.ndim - 1,)), top)
 
 
+def _wide(labels: Array) -> Array:
+    """Labels of a dtype that can count a last axis of any size."""
+    return lax.convert_element_type(labels, np.int32) if labels.dtype.itemsize < 4 else labels
+
+
 def _at_label(labels: Array, x: Array) -> Array:
     """Where along the last axis of x the label is; nowhere for one outside [0, D)."""
+    labels = _wide(labels)
     index = lax.reshape(labels, (*x.shape[:-1], 1))
     return lax.eq(lax.broadcasted_iota(labels.dtype, x.shape, x.ndim - 1), broadcast_to(index, x.shape))
 
@@ -45,6 +51,7 @@ def _picked(mask: Array, x: Array) -> Array:
 
 def _known(labels: Array, x: Array) -> Array:
     """Which labels there are among the last axis of x."""
+    labels = _wide(labels)
     known = lax.bitwise_and(lax.ge(labels, like(0, labels)), lax.lt(labels, like(x.shape[-1], labels)))
     return lax.reshape(known, x.shape[:-1])
 
@@ -62,7 +69,7 @@ def _sparse_softmax_grad(inputs: Any, outputs: Any, cotangents: Any) -> tuple[No
 
 @op("sparse_softmax_cross_entropy", grad=_sparse_softmax_grad, stops=(0,))
 def _sparse_softmax_cross_entropy(labels: Array, logits: Array) -> Array:
-    x = widen(logits)
+    x, labels = widen(logits), _wide(labels)
     index = lax.reshape(lax.clamp(like(0, labels), labels, like(max(x.shape[-1] - 1, 0), labels)), (*x.shape[:-1], 1))
     at_label = jnp.take_along_axis(x, index, axis=-1, mode="promise_in_bounds")
     loss = lax.squeeze(lax.sub(_log_normalizer(x), at_label), (x.ndim - 1,))

@@ -249,3 +249,29 @@ def test_channels_are_brought_last_and_back(native_part: Any, shape: tuple[int, 
     given = array if inward else np.moveaxis(array, 1, -1)
     made = jax.jit(lambda a: channels_last._turned(a, inward))(np.ascontiguousarray(given))
     np.testing.assert_array_equal(made, np.moveaxis(array, 1, -1) if inward else array)
+
+
+def test_the_table_tells_of_the_copies_that_run_in_repeated_parts(native_part: Any) -> None:
+    config = flow.FunctionConfig()
+    config.enable_auto_mixed_precision(True)
+
+    @flow.global_function(type="train", function_config=config)
+    def job(x: tp.Numpy.Placeholder((64, 128))) -> tp.Numpy:
+        w = flow.get_variable("w", (128, 128), initializer=flow.ones_initializer())
+        loss = flow.math.reduce_mean(flow.pack(flow.matmul(flow.unpack(x, 4), w), 4))
+        flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.1])).minimize(loss)
+        return loss
+
+    rows = [row for row in job.summary().rows if row[1].startswith("matmul")]
+    assert [row[1] for row in rows] == ["matmul in bfloat16"]
+    assert "XLA" in rows[0][5] or "bf16" in rows[0][5], rows[0][5]
+
+
+def test_bfloat16_stays_with_xla_where_windows_are_larger_than_the_image(native_part: Any) -> None:
+    @flow.global_function(type="predict")
+    def job(x: tp.Numpy.Placeholder((2, 64, 1, 1))) -> tp.Numpy:
+        w = flow.get_variable("w", (64, 64, 3, 3), initializer=flow.ones_initializer())
+        return flow.nn.conv2d(flow.cast(x, flow.bfloat16), flow.cast(w, flow.bfloat16), 2, "SAME")
+
+    words = [row[5] for row in job.summary().rows if row[1] == "conv2d"]
+    assert words == ["XLA: an image smaller than the window: oneDNN's gradient to bfloat16 weights is wrong there"]

@@ -64,6 +64,18 @@ ROWS = [
         [floats(2, 3, 4), ints(2, 3, low=0, high=4, dtype="uint8")],
     ),
     Row(
+        "sparse_softmax_cross_entropy of more classes than int8 counts",
+        lambda x, y: nn.sparse_softmax_cross_entropy_with_logits(y, x),
+        lambda x, y: -special.log_softmax(x, -1)[np.arange(3), y],
+        [floats(3, 300), np.array([127, 0, 45], np.int8)],
+    ),
+    Row(
+        "sparse_softmax_cross_entropy of as many classes as uint8 counts",
+        lambda x, y: nn.sparse_softmax_cross_entropy_with_logits(y, x),
+        lambda x, y: -special.log_softmax(x, -1)[np.arange(3), y],
+        [floats(3, 256), np.array([255, 0, 45], np.uint8)],
+    ),
+    Row(
         "sparse_cross_entropy",
         lambda p, y: nn.sparse_cross_entropy(y, p),
         lambda p, y: -np.log(p[np.arange(3), y]),

@@ -101,7 +101,7 @@ def measure(effort: Effort, data: Path) -> list[Section]:
     for model, mode, batch, best_peer, eager in CASES:
         seconds = effort.seconds * {"lenet": 2, "mlp": 2, "bert_small": 6}.get(model, 4)
         taking_part = contenders(model, mode, batch, effort.torch_compile)
-        result = race(taking_part, rounds=effort.rounds, seconds=seconds, data=None, before=agreed)
+        result = race(taking_part, rounds=max(7, effort.rounds // 2 + 1), seconds=seconds, data=None, before=agreed)
         what = "training" if mode == "train" else "inference"
         sections.append(section(f"{TITLES[model]}, {what}, batch of {batch}", result, best_peer, eager))
     return sections

@@ -1,7 +1,8 @@
 """``python -m benchmarks.profile MODEL train|predict BATCH [STEPS]``: where a step's time goes, op by op.
 
-Times are of XLA's own trace, summed over layers. Two ops may run at the same time, and one op on all cores: the sums are no
-parts of the step's time, but say where it is spent.
+Times are of XLA's own trace, medians over steps, summed over layers. Two ops may run at the same time, and one op on all
+cores: the sums are no parts of the step's time, but say where it is spent. A trace disturbs what it watches, in some
+processes by half: of several runs the one with the least sums tells most.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ import re
 import sys
 import tempfile
 import time
-from collections import Counter
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import jax
@@ -42,11 +43,11 @@ def named(hlo: str) -> dict[str, str]:
     return found
 
 
-def traced(run: Any, steps: int) -> Counter[str]:
-    """Nanoseconds of each of XLA's ops."""
+def traced(run: Any, steps: int) -> dict[str, float]:
+    """Milliseconds a step of each of XLA's ops: medians, since a trace's first step takes longer."""
     options = ProfileOptions()
     options.python_tracer_level, options.host_tracer_level = 0, 3
-    spent: Counter[str] = Counter()
+    spent: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as folder:
         jax.profiler.start_trace(folder, profiler_options=options)
         run(steps)
@@ -56,8 +57,8 @@ def traced(run: Any, steps: int) -> Counter[str]:
                 for event in (event for line in plane.lines for event in line.events):
                     op = dict(event.stats).get("hlo_op")
                     if op is not None:
-                        spent[str(op)] += event.duration_ns
-    return spent
+                        spent.setdefault(str(op), []).append(event.duration_ns / 1e6)
+    return {op: median(times) * len(times) / steps for op, times in spent.items()}
 
 
 def main() -> int:
@@ -72,12 +73,12 @@ def main() -> int:
     run(steps)
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     names = named(run.job._executable.hlo())
-    sums: Counter[str] = Counter()
-    for op, nanoseconds in traced(run, steps).items():
-        sums[names.get(op, op)] += nanoseconds
+    sums: dict[str, float] = {}
+    for op, milliseconds in traced(run, steps).items():
+        sums[names.get(op, op)] = sums.get(names.get(op, op), 0.0) + milliseconds
     print(f"{model}, {mode}, batch of {batch}: {wall / steps * 1e3:.2f} ms a step, {cpu / steps * 1e3:.2f} ms of CPU time")
-    for label, nanoseconds in sums.most_common(ROWS):
-        print(f"{nanoseconds / steps / 1e6:9.2f} ms  {label}")
+    for label, milliseconds in sorted(sums.items(), key=lambda item: -item[1])[:ROWS]:
+        print(f"{milliseconds:9.2f} ms  {label}")
     return 0
 
 

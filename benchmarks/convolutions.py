@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from oneflow import _native
+from oneflow._base import native as _native
 from oneflow.ops import _native_conv as conv
 
 from .stats import Ratio, Spread

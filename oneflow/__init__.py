@@ -42,23 +42,23 @@ from . import train as train
 from . import typing as typing
 from . import unittest as unittest
 from . import util as util
-from ._dtype import bfloat16 as bfloat16
-from ._dtype import char as char
-from ._dtype import convert_oneflow_dtype_to_numpy_dtype as convert_oneflow_dtype_to_numpy_dtype
-from ._dtype import double as double
-from ._dtype import dtype as dtype
-from ._dtype import dtypes as dtypes
-from ._dtype import float as float
-from ._dtype import float16 as float16
-from ._dtype import float32 as float32
-from ._dtype import float64 as float64
-from ._dtype import int8 as int8
-from ._dtype import int32 as int32
-from ._dtype import int64 as int64
-from ._dtype import record as record
-from ._dtype import tensor_buffer as tensor_buffer
-from ._dtype import uint8 as uint8
-from ._refuse import closest as _closest
+from ._base.dtype import bfloat16 as bfloat16
+from ._base.dtype import char as char
+from ._base.dtype import convert_oneflow_dtype_to_numpy_dtype as convert_oneflow_dtype_to_numpy_dtype
+from ._base.dtype import double as double
+from ._base.dtype import dtype as dtype
+from ._base.dtype import dtypes as dtypes
+from ._base.dtype import float as float
+from ._base.dtype import float16 as float16
+from ._base.dtype import float32 as float32
+from ._base.dtype import float64 as float64
+from ._base.dtype import int8 as int8
+from ._base.dtype import int32 as int32
+from ._base.dtype import int64 as int64
+from ._base.dtype import record as record
+from ._base.dtype import tensor_buffer as tensor_buffer
+from ._base.dtype import uint8 as uint8
+from ._base.refuse import closest as _closest
 from .checkpoint.api import get as load
 from .checkpoint.api import get_all_variables as get_all_variables
 from .checkpoint.api import load_variables as load_variables
@@ -229,7 +229,7 @@ _restore_antialias()
 
 
 # modules that programs do not need by name, and what the first line of this file binds
-_INTERNAL = {"annotations", "compiler", "dist", "graph", "job", "local", "ops", "runtime", "summaries"}
+_INTERNAL = {"annotations", "compiler", "graph", "job", "ops", "runtime"}
 
 
 def __dir__() -> list[str]:

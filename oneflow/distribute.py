@@ -1,10 +1,10 @@
 """``flow.distribute``: how a logical tensor lies on its devices."""
 
-from .dist import Distribute as Distribute
-from .dist import assert_is_valid_distribute as assert_is_valid_distribute
-from .dist import auto as auto
-from .dist import broadcast as broadcast
-from .dist import split as split
+from ._base.dist import Distribute as Distribute
+from ._base.dist import assert_is_valid_distribute as assert_is_valid_distribute
+from ._base.dist import auto as auto
+from ._base.dist import broadcast as broadcast
+from ._base.dist import split as split
 from .scope import consistent_view as consistent_strategy  # the older spellings of the views
 from .scope import consistent_view_enabled as consistent_strategy_enabled
 from .scope import mirrored_view as mirrored_strategy

@@ -12,9 +12,9 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from . import _dtype as dtypes
-from ._dtype import dtype
-from ._refuse import closest, refuse
+from ._base import dtype as dtypes
+from ._base.dtype import dtype
+from ._base.refuse import closest, refuse
 from .errors import ArgumentError
 
 _TRUNCATED_STD = 0.87962566103423978  # the standard deviation of a standard normal that is cut at +-2

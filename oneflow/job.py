@@ -14,26 +14,27 @@ from typing import Any
 import numpy as np
 
 from . import typing as tp
-from ._jax import jax
-from ._parameters import spell
-from ._refuse import refuse
-from ._source import Source, caller, of_function
+from ._base.dist import Placement, parse_placement
+from ._base.jax import jax
+from ._base.refuse import refuse
+from ._base.source import Source, caller, of_function
+from ._reports.placement import PlacementReport, report
+from ._reports.summary import JobSummary, summarize
+from ._signature.local import LocalTensor, LocalTensorList, pieces, up_to
+from ._signature.parameters import spell
 from .compiler.analysis import finish
 from .compiler.native import describe
 from .compiler.program import Plan, plan
 from .compiler.replicas import per_device
 from .compiler.storing import storages
 from .config import FunctionConfig, Resource
-from .dist import Placement, parse_placement
 from .errors import ArgumentError, CompileError, FeedError, FeedShapeError, ModeError, ReturnError
 from .graph.graph import Graph, current, current_or_none, tracing
 from .graph.node import Blob, Node, Scope
 from .initializers import from_conf as initializer_from_conf
 from .layers.quantization import AwareTraining
-from .local import LocalTensor, LocalTensorList, pieces, up_to
 from .ops.time_axis import unpack
 from .optimizer.dict_config import optimizer_from_config
-from .placement_report import PlacementReport, report
 from .runtime import devices, processes
 from .runtime.dispatch import dispatcher
 from .runtime.executable import Executable, build_lock, to_numpy
@@ -41,7 +42,6 @@ from .runtime.feed import Feeds, owned
 from .runtime.reading import Hosted, HostStage
 from .runtime.result import INTERRUPTIBLE_FROM_SECONDS, Delivery, flat, wait_interruptibly
 from .runtime.session import default_session
-from .summaries import JobSummary, summarize
 
 _MAX_VARIANTS = 32  # executables kept for inputs of varying shape, least recently used dropped
 

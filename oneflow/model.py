@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from . import _dtype as dtypes
 from . import typing as tp
-from ._refuse import refuse
+from ._base import dtype as dtypes
+from ._base.refuse import refuse
 from .checkpoint.api import get, load_variables, save
 from .config import FunctionConfig
 from .errors import ArgumentError

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ._jax import jnp
-from ._refuse import refuse
+from ._base.jax import jnp
+from ._base.refuse import refuse
 from .errors import ArgumentError
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ._refuse import refuse
-from .dist import Placement, parse_placement
+from ._base.dist import Placement, parse_placement
+from ._base.refuse import refuse
 from .errors import ArgumentError
 from .graph.graph import Graph, current, current_or_none
 from .graph.node import Scope

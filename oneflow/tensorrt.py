@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from ._refuse import refuse
+from ._base.refuse import refuse
 from .errors import ModeError
 
 _INSTEAD = "FunctionConfig.enable_qat(True), or flow.quantization, simulate int8 inference"

@@ -7,7 +7,7 @@ Results: ``None``, ``Numpy``, ``ListNumpy``, ``ListListNumpy``, any nesting of `
 
 from typing import Dict, List, Tuple  # noqa: UP035 - programs take them from here
 
-from ._inputs import (
+from ._signature.inputs import (
     FixedTensorDef,
     InputDef,
     ListListNumpy,
@@ -18,8 +18,8 @@ from ._inputs import (
     Parameter,
     map_structure,
 )
-from ._parameters import annotations_required, parse_parameters, require_annotations
-from ._returns import Bundle, Callback, Matched, ReturnSpec, match_return, parse_return
+from ._signature.parameters import annotations_required, parse_parameters, require_annotations
+from ._signature.returns import Bundle, Callback, Matched, ReturnSpec, match_return, parse_return
 
 __all__ = [
     "Bundle", "Callback", "Dict", "FixedTensorDef", "InputDef", "List", "ListListNumpy", "ListNumpy", "Matched",

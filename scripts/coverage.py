@@ -29,8 +29,8 @@ OBJECTS = {  # what the sections are about that list members of objects
     "variable": "oneflow.checkpoint.api:VariableHandle",
     "checkpoint variable": "oneflow.checkpoint.format:FileValue",
     "future": "oneflow.runtime.result:Result",
-    "local blob": "oneflow.local:LocalTensor",
-    "local blob list": "oneflow.local:LocalTensorList",
+    "local blob": "oneflow._signature.local:LocalTensor",
+    "local blob list": "oneflow._signature.local:LocalTensorList",
 }
 
 

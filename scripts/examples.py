@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 import oneflow as flow
-from oneflow._source import caller
+from oneflow._base.source import caller
 
 NAMESPACES = """flow flow.math flow.nn flow.layers flow.losses flow.random flow.image flow.detection flow.quantization
  flow.advanced flow.experimental flow.linalg flow.system flow.keras.activations flow.keras.maths flow.regularizers flow.optimizer
@@ -337,7 +337,7 @@ class Traced:
 
 def traced(made: Example) -> Traced:
     """Runs the example's statements on placeholders."""
-    from oneflow.dist import parse_placement
+    from oneflow._base.dist import parse_placement
     from oneflow.graph.graph import Graph, tracing
     from oneflow.graph.node import Blob, Scope
 

@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import oneflow.typing as tp
-from oneflow import _dtype as flow
-from oneflow._source import caller
-from oneflow.dist import parse_placement
+from oneflow._base import dtype as flow
+from oneflow._base.dist import parse_placement
+from oneflow._base.source import caller
 from oneflow.errors import AnnotationError, ArgumentError, ReturnError
 from oneflow.graph.graph import Graph, tracing
 from oneflow.graph.node import Blob, Scope

@@ -12,10 +12,10 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from .. import dist
-from .._dtype import dtype as Dtype
-from .._refuse import closest
-from .._source import is_library
+from .._base import dist
+from .._base.dtype import dtype as Dtype
+from .._base.refuse import closest
+from .._base.source import is_library
 from ..compiler.layout import Storage
 from ..errors import (
     ArgumentError,

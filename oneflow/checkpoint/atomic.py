@@ -16,8 +16,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from .._dtype import dtype as Dtype
-from .._dtype import from_numpy
+from .._base.dtype import dtype as Dtype
+from .._base.dtype import from_numpy
 from ..errors import ArgumentError, CheckpointError, CheckpointExistsError
 from . import meta
 from .format import DONE, EXTRA, META, OUT, as_path, check_name, complain

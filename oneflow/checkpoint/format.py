@@ -19,8 +19,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from .._dtype import dtype as Dtype
-from .._refuse import refuse
+from .._base.dtype import dtype as Dtype
+from .._base.refuse import refuse
 from ..errors import ArgumentError, CheckpointError, CheckpointNotFoundError, OneFlowError
 from . import meta
 

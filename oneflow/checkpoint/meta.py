@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from .._dtype import PROTO_NAMES, bfloat16, dtype, dtypes, record, tensor_buffer
+from .._base.dtype import PROTO_NAMES, bfloat16, dtype, dtypes, record, tensor_buffer
 
 _BY_NAME = {PROTO_NAMES[d.name]: d for d in dtypes()}
 _BY_NUMBER = {str(d.oneflow_proto_dtype): d for d in _BY_NAME.values() if d is not bfloat16}  # 0.3.4 has no bfloat16

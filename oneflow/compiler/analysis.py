@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .. import _dtype as dtypes
+from .._base import dtype as dtypes
 from ..errors import GradientError, TrainError
 from ..graph.graph import Graph, Variable
 from ..graph.node import Blob, Node

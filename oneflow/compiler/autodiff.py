@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from .._jax import jax, jnp, lax
+from .._base.jax import jax, jnp, lax
 from ..errors import CompileError, OneFlowError
 from ..graph.graph import OP_VARIABLE
 from ..graph.node import Blob, Node

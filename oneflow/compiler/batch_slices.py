@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from .._jax import jax, jnp
+from .._base.jax import jax, jnp
 from ..graph.node import Blob, Node
 from .autodiff import Backward, Propagate, Pullback, Recomputed, Step, forward
 from .lowering import Values

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from .. import _native
-from .._jax import jax, jnp
+from .._base import native as _native
+from .._base.jax import jax, jnp
 from ..graph.node import Blob, Node
 from .autodiff import Backward, Propagate, run_nodes
 from .lowering import Values

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from .._jax import jnp
+from .._base.jax import jnp
 from ..graph.node import Blob, Node
 from ..graph.op import OpDef
 from ..graph.repetition import CLOSES

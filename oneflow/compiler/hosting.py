@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from .._dtype import record, tensor_buffer
+from .._base.dtype import record, tensor_buffer
 from ..errors import HostError
 from ..graph.graph import OP_INPUT, OP_TO_CONSISTENT, OP_VARIABLE, Graph
 from ..graph.node import Blob, Node

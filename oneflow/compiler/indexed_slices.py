@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from .._jax import jnp, lax
+from .._base.jax import jnp, lax
 from ..graph.graph import Graph, Variable
 from ..graph.node import Node
 from .lowering import Values

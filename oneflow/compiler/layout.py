@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, Protocol
 
-from .._jax import jnp, lax
-from ..dist import Distribute, Placement
+from .._base.dist import Distribute, Placement
+from .._base.jax import jnp, lax
 
 _SHORT = 16
 Spec = tuple[tuple[str, ...], ...]  # for each axis of an array: the mesh axes that split it

@@ -10,8 +10,8 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from .._jax import jax, jnp, lax
-from ..dist import Placement
+from .._base.dist import Placement
+from .._base.jax import jax, jnp, lax
 from ..graph.graph import OP_INPUT, OP_TO_CONSISTENT, OP_TO_MIRRORED, OP_VARIABLE, Graph
 from ..graph.node import Blob, Node
 from .layout import Layout, Meshes, mesh_axes

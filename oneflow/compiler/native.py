@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from .._jax import jax
+from .._base.jax import jax
 from ..graph.node import Blob, Node
 
 SWITCHED_OFF = "switched off by flow.config.enable_native_cpu(False)"

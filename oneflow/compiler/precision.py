@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .. import _dtype as dtypes
-from .._dtype import dtype
-from .._jax import jax
+from .._base import dtype as dtypes
+from .._base.dtype import dtype
+from .._base.jax import jax
 from ..graph.graph import Graph
 from ..graph.node import Blob, Node
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
 
-from .._jax import jax, jnp
-from ..dist import Placement
+from .._base.dist import Placement
+from .._base.jax import jax, jnp
 from ..graph.graph import OP_INPUT, OP_TO_MIRRORED, OP_VARIABLE, Graph, Variable, Watch
 from ..graph.node import Blob, Node
 from . import channels_last, native, precision

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from .._jax import jnp, lax
-from ..dist import Placement
+from .._base.dist import Placement
+from .._base.jax import jnp, lax
 from ..errors import ViewError
 from ..graph.graph import OP_INPUT, OP_TO_CONSISTENT, OP_TO_MIRRORED, OP_VARIABLE
 from ..graph.node import Blob, Node

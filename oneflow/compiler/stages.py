@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from .._jax import jax, jnp
-from ..dist import Placement
+from .._base.dist import Placement
+from .._base.jax import jax, jnp
 from ..errors import CompileError, ViewError
 from ..graph.graph import OP_VARIABLE, Variable, Watch
 from ..graph.node import Blob, Node

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from ..dist import Placement, split
+from .._base.dist import Placement, split
 from ..graph.graph import Graph, Variable
 from .layout import Layout, Storage
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from .._jax import jnp, lax
+from .._base.jax import jnp, lax
 from ..graph.graph import Graph, Variable
 from ..graph.node import Blob
 from .analysis import LOSS_SCALE_PREFIX, STEP_PREFIX

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from .._refuse import closest, refuse
+from .._base.refuse import closest, refuse
 from ..errors import ArgumentError, ConfigError, ModeError
 from ..graph.graph import current_or_none
 from . import collective_boxing

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from .._jax import jax
-from .._refuse import refuse
+from .._base.jax import jax
+from .._base.refuse import refuse
 from ..errors import ArgumentError, ModeError
 from ._settings import Resource, Settings
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
-from .._refuse import closest, refuse
+from .._base.refuse import closest, refuse
 from ..errors import ArgumentError, ConfigError
 from ._function_options import FUNCTION_OPTIONS
 from ._options import Option, Setter, table

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from .._dtype import dtype
-from .._refuse import refuse
+from .._base.dtype import dtype
+from .._base.refuse import refuse
 from ..errors import ArgumentError, ModeError
 
 logger = logging.getLogger("oneflow")

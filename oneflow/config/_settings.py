@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from .._refuse import refuse
+from .._base.refuse import refuse
 from ..errors import ModeError
 from ..graph.graph import current_or_none
 from ._options import REQUIRED, Option, Setter, logger

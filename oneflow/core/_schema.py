@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .._extras import need
+from .._base.extras import need
 
 # "float? mean = 1" and the like: label and type, name, number. Labels: "?" optional, "*" repeated, "*p" repeated and packed,
 # "|" member of the message's oneof. A type that is no scalar is a message or an enum of the same file; "{}T" is map<string, T>.

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from .._refuse import refuse
+from .._base.refuse import refuse
 from ..errors import ArgumentError, DataError
 from . import _mt19937
 from .source import WITHOUT_POSITIONS

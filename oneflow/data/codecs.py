@@ -10,10 +10,10 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from .._dtype import as_dtype
-from .._dtype import dtype as Dtype
-from .._extras import cv2
-from .._refuse import refuse
+from .._base.dtype import as_dtype
+from .._base.dtype import dtype as Dtype
+from .._base.extras import cv2
+from .._base.refuse import refuse
 from ..errors import ArgumentError, FeatureError, ImageError, ModeError
 from . import images
 from ._fault import fault

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .._refuse import refuse
+from .._base.refuse import refuse
 from ..errors import ArgumentError
 
 _BLOCK = 4  # words that Philox makes of one counter

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .._refuse import refuse
+from .._base.refuse import refuse
 from ..errors import ArgumentError, FeatureError, ImageError, RecordError
 from . import images, wire
 from ._fault import fault

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .._extras import cv2
+from .._base.extras import cv2
 from ..errors import DataError
 from .images import flip_of
 

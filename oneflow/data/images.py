@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from .._extras import cv2
-from .._refuse import refuse
+from .._base.extras import cv2
+from .._base.refuse import refuse
 from ..errors import ArgumentError, ImageError, ShapeError
 from .crops import Window
 

@@ -16,8 +16,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from .._extras import need
-from .._refuse import refuse
+from .._base.extras import need
+from .._base.refuse import refuse
 from ..errors import ArgumentError, DataError, RecordError
 from . import _crc32c, images
 from ._fault import Where, fault

@@ -13,7 +13,7 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from .._refuse import refuse
+from .._base.refuse import refuse
 from ..errors import ArgumentError, DataError, DownloadError
 from .epoch import EpochArray
 

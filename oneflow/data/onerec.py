@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .._refuse import refuse
+from .._base.refuse import refuse
 from ..errors import ArgumentError, FeatureError, RecordError
 from . import wire
 from ._fault import Where, fault

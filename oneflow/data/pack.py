@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from .._refuse import refuse
+from .._base.refuse import refuse
 from ..errors import ArgumentError, DataError
 from .parts import PartWriter, part_name
 from .parts import Path as PathLike

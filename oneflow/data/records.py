@@ -9,7 +9,7 @@ from typing import Any, overload
 
 import numpy as np
 
-from .._extras import need
+from .._base.extras import need
 from ..errors import ArgumentError, FeatureError, RecordError
 from . import wire
 from ._fault import Where, fault
@@ -293,7 +293,7 @@ class Records:
 
 
 def _likely(name: str, known: Sequence[str]) -> str:
-    from .._refuse import closest
+    from .._base.refuse import closest
 
     near = closest(name, known) if known else []
     return f"did you mean {' or '.join(map(repr, near[:3]))}?" if near else ""

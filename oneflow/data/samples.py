@@ -30,7 +30,7 @@ def digits(directory: PathLike, count: int = 64, parts: int = 1, seed: int = 0) 
 
 def photograph(seed: int, width: int = 500, height: int = 375) -> np.ndarray:
     """A made picture, uint8 BGR, that is about as hard to decode as a photograph: smooth colours, edges, some noise."""
-    from .._extras import cv2
+    from .._base.extras import cv2
 
     rng = np.random.default_rng(seed)
     image = cv2.resize(rng.integers(0, 256, (5, 7, 3), dtype=np.uint8), (width, height), interpolation=cv2.INTER_CUBIC)
@@ -107,7 +107,7 @@ def separate_features() -> dict[str, str]:
 
 def coco(directory: PathLike, count: int = 16, parts: int = 1, seed: int = 0) -> list[str]:
     """A COCO data set: coloured ellipses in ``images/``, boxes and polygons of them in ``instances.json``"""
-    from .._extras import cv2
+    from .._base.extras import cv2
 
     rng, folder = np.random.default_rng(seed), os.fspath(directory)
     os.makedirs(os.path.join(folder, "images"), exist_ok=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from .._refuse import refuse
+from .._base.refuse import refuse
 from ..errors import ArgumentError, DataError
 from . import _mt19937
 from .crops import uniform_words

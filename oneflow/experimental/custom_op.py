@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, NoReturn, Self
 
-from .._refuse import refuse
+from .._base.refuse import refuse
 from ..errors import ArgumentError, ModeError
 from ..ops.custom import register_host_op
 

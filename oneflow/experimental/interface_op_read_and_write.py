@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .._refuse import closest, refuse
+from .._base.refuse import closest, refuse
 from ..errors import ArgumentError, ShapeError
 from ..graph.graph import Variable
 from ..runtime.session import Session, default_session

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .._refuse import refuse
+from .._base.refuse import refuse
 from ..errors import ArgumentError
 from ..typing import annotations_required, require_annotations
 

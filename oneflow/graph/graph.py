@@ -10,9 +10,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from .._dtype import dtype
-from .._source import Source, caller, is_library
-from ..dist import Distribute, Placement
+from .._base.dist import Distribute, Placement
+from .._base.dtype import dtype
+from .._base.source import Source, caller, is_library
 from ..errors import BlobScopeError, DuplicateNameError, ModeError, RepetitionError, VariableConflictError
 from .node import Blob, Node, Scope
 from .op import OpDef

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
-from .. import dist
-from .._dtype import dtype
-from .._refuse import refuse
-from .._source import Source, caller
-from ..dist import Distribute, Placement
+from .._base import dist
+from .._base.dist import Distribute, Placement
+from .._base.dtype import dtype
+from .._base.refuse import refuse
+from .._base.source import Source, caller
 from ..errors import AxisError, BlobUseError
 from .op import OpDef
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, NoReturn
 
-from .._source import caller
+from .._base.source import caller
 from ..errors import ShapeError, ViewError
 from .graph import OP_TO_CONSISTENT, OP_TO_MIRRORED, OP_VARIABLE, Graph
 from .node import Blob

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .. import dist, initializers
-from ..dist import Distribute
+from .. import initializers
+from .._base import dist
+from .._base.dist import Distribute
 from ..errors import ArgumentError, DtypeError
 from ..graph.node import Blob
 from ..ops._arrays import label

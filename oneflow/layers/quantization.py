@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from .. import _dtype as dtypes
 from .. import initializers
+from .._base import dtype as dtypes
 from ..graph.graph import OP_VARIABLE, current
 from ..graph.node import Blob
 from ..graph.op import OpDef

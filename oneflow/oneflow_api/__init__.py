@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 
 from .. import distribute
-from .._dtype import dtype
+from .._base.dtype import dtype
 from ..graph.node import INVALID_AXIS, Blob
 from . import exception, flags
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from .. import _dtype as dtypes
-from .._dtype import dtype
-from .._jax import jax, lax
+from .._base import dtype as dtypes
+from .._base.dtype import dtype
+from .._base.jax import jax, lax
 from ..errors import ArgumentError
 from ..graph.node import INVALID_AXIS, Blob
 from ._emit import fail, is_number

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from .._jax import jnp, lax
+from .._base.jax import jnp, lax
 from ..graph.node import Blob
 from ._arrays import Array, broadcast_to, is_half, like, select, sum_to
 from ._emit import op

@@ -9,11 +9,11 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from .. import _dtype as dtypes
-from .._dtype import dtype
-from .._jax import jax
-from .._source import caller
-from ..dist import Distribute
+from .._base import dtype as dtypes
+from .._base.dist import Distribute
+from .._base.dtype import dtype
+from .._base.jax import jax
+from .._base.source import caller
 from ..errors import ArgumentError, AxisError, DtypeError, OneFlowError, ShapeError
 from ..graph.graph import current
 from ..graph.node import Blob

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from .. import _dtype as dtypes
-from .._dtype import dtype
+from .._base import dtype as dtypes
+from .._base.dtype import dtype
 from ..errors import ArgumentError, DtypeError, OneFlowError, ShapeError
 from ..graph.graph import current
 from ..graph.node import Blob

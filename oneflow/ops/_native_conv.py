@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from .. import _native
-from .._jax import jax, jnp, lax
+from .._base import native as _native
+from .._base.jax import jax, jnp, lax
 from ..graph.op import Native
 from ._arrays import Array
 from ._window import sides

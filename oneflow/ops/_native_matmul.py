@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from .. import _native
-from .._jax import jax, jnp
+from .._base import native as _native
+from .._base.jax import jax, jnp
 from ..graph.op import Native
 from ._arrays import Array, like
 

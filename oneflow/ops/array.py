@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from .._jax import lax
+from .._base.jax import lax
 from ..errors import ArgumentError, AxisError, DtypeError, ModeError, ShapeError
 from ..graph.graph import OP_VARIABLE, current
 from ..graph.node import Blob

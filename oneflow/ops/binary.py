@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from .._jax import lax
+from .._base.jax import lax
 from ..errors import ArgumentError
 from ..graph.node import Blob
 from ..graph.op import OpDef

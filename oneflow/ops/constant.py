@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from .. import _dtype as dtypes
-from .._dtype import dtype
-from .._jax import lax
+from .._base import dtype as dtypes
+from .._base.dtype import dtype
+from .._base.jax import lax
 from ..errors import ArgumentError
 from ..graph.graph import current
 from ..graph.node import Blob

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .._jax import jax, lax
+from .._base.jax import jax, lax
 from ..errors import ArgumentError, ShapeError
 from ..graph.node import Blob
 from ..graph.op import OpDef

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .._jax import jax, jnp, lax
+from .._base.jax import jax, jnp, lax
 from ..errors import ArgumentError, DtypeError, ShapeError
 from ..graph.node import Blob
 from ._arrays import Array, broadcast_to, full, label, like, select

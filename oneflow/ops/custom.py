@@ -8,11 +8,11 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from .. import _dtype as dtypes
-from .._dtype import dtype
-from .._jax import jax, jnp
-from .._refuse import refuse
-from .._source import Source, caller
+from .._base import dtype as dtypes
+from .._base.dtype import dtype
+from .._base.jax import jax, jnp
+from .._base.refuse import refuse
+from .._base.source import Source, caller
 from ..errors import ArgumentError, CustomOpError
 from ..graph import callback
 from ..graph.graph import current

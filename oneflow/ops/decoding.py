@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from .. import _dtype as dtypes
-from .._dtype import dtype
+from .._base import dtype as dtypes
+from .._base.dtype import dtype
 from ..data import decoders
 from ..data.codecs import BlobConf, decode_blob
 from ..data.crops import RandomWindows, coin_flips

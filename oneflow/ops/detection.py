@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .. import _dtype as dtypes
+from .._base import dtype as dtypes
 from ..data import detection
 from ..errors import DataError, DtypeError, ShapeError
 from ..graph.node import Blob

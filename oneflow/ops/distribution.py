@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
-from .. import dist
-from .._jax import lax
-from ..dist import Distribute, Placement
+from .._base import dist
+from .._base.dist import Distribute, Placement
+from .._base.jax import lax
 from ..errors import ArgumentError, ModeError, ShapeError
 from ..graph.graph import current
 from ..graph.node import Blob

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .._jax import jax, lax
+from .._base.jax import jax, lax
 from ..errors import ArgumentError
 from ..graph.graph import current
 from ..graph.node import Blob

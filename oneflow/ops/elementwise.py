@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from .._dtype import dtype
-from .._jax import lax
+from .._base.dtype import dtype
+from .._base.jax import lax
 from ..errors import ArgumentError
 from ..graph.node import Blob
 from ._arrays import Array, dtype_for, full, gradient_of, label, like, number_for, select, where_else_zero

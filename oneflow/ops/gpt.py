@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from .. import _dtype as dtypes
 from .. import initializers
-from .._dtype import dtype
+from .._base import dtype as dtypes
+from .._base.dtype import dtype
 from ..data.gpt import IndexedTokens, SampleStream, TokenBatches, part_of
 from ..errors import ArgumentError, DtypeError
 from ..graph.node import Blob

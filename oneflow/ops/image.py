@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from .. import _dtype as dtypes
-from .._dtype import dtype
+from .._base import dtype as dtypes
+from .._base.dtype import dtype
 from ..data import images
 from ..data.images import COLOR_SPACES, INTERPOLATIONS, Normalizer
 from ..errors import ArgumentError, DtypeError, ImageError, ShapeError

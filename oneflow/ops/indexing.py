@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from .. import _dtype as dtypes
-from .._dtype import dtype
-from .._jax import lax
+from .._base import dtype as dtypes
+from .._base.dtype import dtype
+from .._base.jax import lax
 from ..errors import ArgumentError, AxisError, DtypeError, ModeError, ShapeError
 from ..graph.node import Blob
 from ._arrays import Array, dtype_for, label, select

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .._jax import jnp, lax
+from .._base.jax import jnp, lax
 from ..errors import ArgumentError, DtypeError, ShapeError
 from ..graph.node import Blob
 from ._arrays import Array, broadcast_to, full, is_half, like, select, where_else_zero

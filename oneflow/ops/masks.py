@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from .. import _dtype as dtypes
-from .._dtype import dtype
-from .._jax import lax
+from .._base import dtype as dtypes
+from .._base.dtype import dtype
+from .._base.jax import lax
 from ..errors import ArgumentError, DtypeError, ShapeError
 from ..graph.node import INVALID_AXIS, Blob, Extent
 from . import _counted_moves  # noqa: F401 - its rules

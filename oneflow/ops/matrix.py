@@ -6,7 +6,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from .._jax import lax
+from .._base.jax import lax
 from ..errors import ShapeError
 from ..graph.node import Blob
 from ._arrays import Array, broadcast_to, label, like, number_for, select

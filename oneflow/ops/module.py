@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable
 from typing import Any, final
 
-from .._refuse import refuse
+from .._base.refuse import refuse
 from ..errors import ArgumentError, DuplicateNameError
 from ..graph.graph import current
 from ._emit import fail

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from .._jax import lax
+from .._base.jax import lax
 from ..errors import ArgumentError, ShapeError
 from ..graph.node import Blob
 from ._arrays import Array, broadcast_to, full, label, like, select, where_else_zero

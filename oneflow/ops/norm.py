@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .. import _dtype as dtypes
 from .. import initializers
-from .._dtype import dtype
-from .._jax import lax
+from .._base import dtype as dtypes
+from .._base.dtype import dtype
+from .._base.jax import lax
 from ..errors import ArgumentError, DtypeError, ShapeError
 from ..graph.graph import current
 from ..graph.node import Blob

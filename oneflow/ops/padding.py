@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .._jax import lax
+from .._base.jax import lax
 from ..errors import ArgumentError, ShapeError
 from ..graph.node import Blob
 from ._arrays import Array, broadcast_to, label, like, number_for

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .._jax import jax, jnp, lax
+from .._base.jax import jax, jnp, lax
 from ..errors import ArgumentError, DtypeError, ShapeError
 from ..graph.graph import current
 from ..graph.node import Blob

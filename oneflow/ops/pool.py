@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .._jax import jax, jnp, lax
+from .._base.jax import jax, jnp, lax
 from ..graph.node import Blob
 from ._arrays import Array, broadcast_to, full, is_half, label, like, where_else_zero
 from ._emit import emit, op, want

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from .._jax import jax
-from .._refuse import refuse
+from .._base.jax import jax
+from .._base.refuse import refuse
 from ..errors import ArgumentError, ModeError
 from ..graph.node import Blob
 from ._arrays import Array, label

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from .._dtype import dtype
-from .._jax import jax, lax
-from .._refuse import refuse
+from .._base.dtype import dtype
+from .._base.jax import jax, lax
+from .._base.refuse import refuse
 from ..data.crops import coin_flips
 from ..errors import ArgumentError
 from ..graph.node import Blob

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from .. import _dtype as dtypes
-from .._dtype import dtype
-from .._refuse import refuse
+from .._base import dtype as dtypes
+from .._base.dtype import dtype
+from .._base.refuse import refuse
 from ..data._fault import Where
 from ..data.coco import CocoAnnotations, CocoSample, CocoSource
 from ..data.onerec import OneRecSource

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from .._dtype import dtype
-from .._jax import lax
+from .._base.dtype import dtype
+from .._base.jax import lax
 from ..errors import ArgumentError
 from ..graph.node import INVALID_AXIS, Blob
 from ..graph.op import OpDef

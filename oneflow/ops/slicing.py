@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .._jax import lax
+from .._base.jax import lax
 from ..errors import ArgumentError, AxisError, ShapeError
 from ..graph.graph import OP_VARIABLE
 from ..graph.node import INVALID_AXIS, Blob, Node

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .._jax import lax
+from .._base.jax import lax
 from ..errors import DtypeError, ShapeError
 from ..graph.node import Blob
 from ._arrays import Array, axis_after_removing, label

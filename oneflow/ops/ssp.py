@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from .. import _dtype as dtypes
-from .._jax import jnp, lax
+from .._base import dtype as dtypes
+from .._base.jax import jnp, lax
 from ..errors import ArgumentError
 from ..graph.graph import OP_VARIABLE, Initializer, Variable, current
 from ..graph.node import Blob

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from .. import _dtype as dtypes
-from .._dtype import dtype
+from .._base import dtype as dtypes
+from .._base.dtype import dtype
 from ..errors import ArgumentError, DtypeError, ShapeError
 from ..graph.node import Blob
 from ._arrays import label

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from .._jax import jnp, lax
+from .._base.jax import jnp, lax
 from ..errors import ArgumentError, ShapeError
 from ..graph.node import Blob
 from ._arrays import Array, label

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from .. import _dtype as dtypes
-from .. import dist, initializers
-from .._dtype import dtype
-from .._source import caller
+from .. import initializers
+from .._base import dist
+from .._base import dtype as dtypes
+from .._base.dtype import dtype
+from .._base.source import caller
 from ..errors import ArgumentError, DuplicateNameError
 from ..graph.graph import Graph, Initializer, Variable, current
 from ..graph.node import Blob

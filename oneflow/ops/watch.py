@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from .. import typing as tp
+from .._signature.local import LocalTensor, pieces, up_to
 from ..errors import ArgumentError
 from ..graph.graph import Graph, Watch, current
 from ..graph.node import Blob
-from ..local import LocalTensor, pieces, up_to
 from ._emit import fail, want
 
 

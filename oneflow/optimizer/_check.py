@@ -10,8 +10,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from .._refuse import refuse
-from .._source import Source
+from .._base.refuse import refuse
+from .._base.source import Source
 from ..errors import ArgumentError
 
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
-from .. import _dtype as dtypes
-from .._dtype import dtype
-from .._jax import jax, jnp
-from .._refuse import refuse
-from .._source import caller
+from .._base import dtype as dtypes
+from .._base.dtype import dtype
+from .._base.jax import jax, jnp
+from .._base.refuse import refuse
+from .._base.source import caller
 from ..errors import DtypeError
 from ..graph.graph import Graph, Objective, Variable, current
 from ..graph.node import Blob

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .. import _dtype as dtypes
+from .._base import dtype as dtypes
 from ..errors import ArgumentError
 from ..graph.graph import Graph
 from ..ops._emit import fail

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, NoReturn
 
-from .._refuse import closest, refuse
-from .._source import caller
+from .._base.refuse import closest, refuse
+from .._base.source import caller
 from ..errors import ConfigError, TrainError
 from . import _check, grad_clipping, rules, schedules, warmup
 from .base import Optimizer

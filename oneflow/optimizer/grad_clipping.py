@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .._jax import jnp, lax
+from .._base.jax import jnp, lax
 from . import _check
 
 

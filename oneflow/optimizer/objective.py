@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import _dtype as dtypes
-from .._refuse import closest
-from .._source import caller
+from .._base import dtype as dtypes
+from .._base.refuse import closest
+from .._base.source import caller
 from ..errors import ArgumentError, TrainError
 from ..graph.graph import Graph, current
 from ..graph.node import Blob

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
-from .._jax import jnp, lax
+from .._base.jax import jnp, lax
 from ..graph.graph import Variable
 from . import _check
 from .base import Optimizer, Slot

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from .._jax import jnp
+from .._base.jax import jnp
 from . import _check
 from .warmup import WarmupConf
 

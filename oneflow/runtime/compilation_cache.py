@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from .._jax import jax
+from .._base.jax import jax
 
 _log = logging.getLogger("oneflow")
 MAX_BYTES = 1 << 30

@@ -6,10 +6,10 @@ import gc
 import logging
 from typing import Any
 
-from .._jax import jax
-from .._refuse import refuse
+from .._base.dist import Placement
+from .._base.jax import jax
+from .._base.refuse import refuse
 from ..config import Resource
-from ..dist import Placement
 from ..errors import DeviceError
 from ..graph.graph import Graph
 from ..graph.node import Node

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from .. import _memory
-from .._jax import jax
+from .._base import memory as _memory
+from .._base.jax import jax
 from ..compiler.layout import Layout, Storage, layout_of
 from ..compiler.program import RANDOM_STATE, Plan, feed_shardings, single, with_own_values
 from ..compiler.stages import Staged

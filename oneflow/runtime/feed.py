@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from .._source import caller
+from .._base.source import caller
 from ..errors import FeedDtypeError, FeedError, FeedShapeError
 from ..graph.graph import Input
 from . import processes

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from .. import _dtype as dtypes
-from .._jax import jax, jnp
+from .._base import dtype as dtypes
+from .._base.jax import jax, jnp
 from ..compiler.hosting import distinct
 from ..config import Resource
 from ..data._fault import Where, fault

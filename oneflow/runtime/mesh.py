@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from .._jax import jax
+from .._base.dist import Placement
+from .._base.jax import jax
 from ..compiler.layout import Spec, mesh_axes
-from ..dist import Placement
 from . import devices, processes, transfer
 
 

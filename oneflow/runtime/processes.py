@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from .. import errors
-from .._jax import jax
-from .._source import is_library
+from .._base.jax import jax
+from .._base.source import is_library
 from ..config._environment import Environment
 from ..errors import ProcessError
 from . import hub, rendezvous

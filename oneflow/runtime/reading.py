@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from .._jax import jax
+from .._base.jax import jax
 from ..compiler.hosting import distinct
 from ..compiler.program import Plan, feed_shardings, place_of
 from ..config import Resource

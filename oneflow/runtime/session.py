@@ -11,7 +11,7 @@ from weakref import WeakSet
 
 import numpy as np
 
-from .._refuse import refuse
+from .._base.refuse import refuse
 from ..compiler.layout import Storage
 from ..config import Resource
 from ..errors import ArgumentError, ModeError

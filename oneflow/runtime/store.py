@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .._jax import jax
+from .._base.jax import jax
 from ..compiler.layout import Storage
 from ..errors import ArgumentError
 from ..graph.graph import Variable

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from .._jax import jax, jnp, lax
+from .._base.jax import jax, jnp, lax
 from . import processes
 
 _moved: set[tuple[Any, Any]] = set()  # shardings between which arrays have been moved

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from .. import env as _flow_env
-from .._refuse import refuse
+from .._base.refuse import refuse
 from ..config import enable_eager_execution
 from ..config._environment import Environment
 from ..errors import ArgumentError

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any, NoReturn, Self
 
-from .._refuse import closest, refuse
+from .._base.refuse import closest, refuse
 from ..errors import ArgumentError, DuplicateNameError, ModeError
 from ..graph.graph import current
 from ..graph.node import Blob

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from .. import _dtype as dtypes
-from .._source import caller
+from .._base import dtype as dtypes
+from .._base.source import caller
 from ..compiler.analysis import gradient_path
 from ..compiler.autodiff import Backward, run_nodes
 from ..compiler.lowering import Lowering, Values

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from .._dtype import dtype
-from .._jax import jax
+from .._base.dtype import dtype
+from .._base.jax import jax
 from ..errors import ArgumentError
 from ..graph.node import Blob
 from ..graph.op import OpDef

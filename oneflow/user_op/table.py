@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from .._jax import jax, jnp
+from .._base.jax import jax, jnp
 from ..errors import ArgumentError
 from ..graph.graph import Graph
 from ..graph.node import Blob

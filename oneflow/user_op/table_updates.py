@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .._jax import jnp
+from .._base.jax import jnp
 from ..errors import ArgumentError
 from ..graph.graph import OP_VARIABLE, current
 from ..graph.node import Blob

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .._jax import jnp
+from .._base.jax import jnp
 from ..graph.graph import current
 from ..graph.node import Blob
 from ..ops import array, conv, pool

@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from oneflow._dtype import float32, int8, int64
-from oneflow._source import caller
+from oneflow._base.dist import parse_placement
+from oneflow._base.dtype import float32, int8, int64
+from oneflow._base.source import caller
 from oneflow.checkpoint import api, get, save
 from oneflow.checkpoint.api import CheckPoint, SimpleCheckPointManager, UnknownVariableError
 from oneflow.checkpoint.format import EXTRA, FileValue
 from oneflow.compiler.layout import Layout, Storage
-from oneflow.dist import parse_placement
 from oneflow.errors import (
     ArgumentError,
     CheckpointError,
@@ -397,7 +397,7 @@ def test_get_one_value(session: FakeSession, tmp_path: Path) -> None:
 
 
 def test_inside_a_job(session: FakeSession, tmp_path: Path) -> None:
-    from oneflow.dist import parse_placement
+    from oneflow._base.dist import parse_placement
     from oneflow.graph.graph import Graph, tracing
     from oneflow.graph.node import Scope
 

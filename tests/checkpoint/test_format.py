@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from oneflow._dtype import bfloat16, char, float32, int8
+from oneflow._base.dtype import bfloat16, char, float32, int8
 from oneflow.checkpoint.atomic import write
 from oneflow.checkpoint.format import EXTRA, Checkpoint, FileValue, MissingMetaError
 from oneflow.errors import ArgumentError, CheckpointError, CheckpointNotFoundError

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oneflow._dtype import bfloat16, char, float32, float64, int8, int64, uint8
+from oneflow._base.dtype import bfloat16, char, float32, float64, int8, int64, uint8
 from oneflow.checkpoint import meta
 
 SHAPES = st.lists(st.integers(0, 2**40), max_size=8).map(tuple)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import oneflow as flow
-from oneflow._dtype import dtype
+from oneflow._base.dtype import dtype
 from oneflow.config import FunctionConfig, function_settings_table
 from oneflow.config._function_options import FUNCTION_OPTIONS
 from oneflow.config._options import REQUIRED, Option, _already_logged

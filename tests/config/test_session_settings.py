@@ -10,10 +10,10 @@ import pytest
 
 import oneflow as flow
 import oneflow.typing as tp
-from oneflow._source import caller
+from oneflow._base.dist import parse_placement
+from oneflow._base.source import caller
 from oneflow.config import Resource, settings_table
 from oneflow.config._options import REQUIRED, Option
-from oneflow.dist import parse_placement
 from oneflow.errors import ArgumentError, ConfigError, ModeError
 from oneflow.graph.graph import Graph, tracing
 from oneflow.graph.node import Scope

@@ -16,7 +16,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture
 def native_part() -> object:
     """The native part, where it is installed; it must work then."""
-    from oneflow import _native
+    from oneflow._base import native as _native
 
     found = _native.part()
     assert found.library is not None, found.reason

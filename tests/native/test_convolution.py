@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jax import lax
 
-from oneflow import _native
+from oneflow._base import native as _native
 from oneflow.ops import _native_conv as native
 
 pytestmark = pytest.mark.usefixtures("native_part")

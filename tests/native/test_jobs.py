@@ -16,7 +16,7 @@ import pytest
 
 import oneflow as flow
 import oneflow.typing as tp
-from oneflow import _native
+from oneflow._base import native as _native
 from oneflow.compiler import channels_last
 
 CALL = 'custom_call_target="' + _native.target("conv") + '"'
@@ -173,7 +173,7 @@ def test_threads_follow_the_environment(monkeypatch: pytest.MonkeyPatch) -> None
 def test_eight_devices_share_one_team(native_part: Any) -> None:
     program = textwrap.dedent("""
         import jax, numpy as np
-        from oneflow import _native
+        from oneflow._base import native as _native
         from oneflow.ops import _native_conv as native
         assert _native.part().library is not None and len(jax.devices()) == 8
         g = native.Geometry((1, 1), (1, 1), (1, 1), (1, 1), 1)
@@ -198,7 +198,7 @@ SEVERAL = textwrap.dedent("""
     import sys
     import numpy as np
     import oneflow as flow, oneflow.typing as tp
-    from oneflow import _native
+    from oneflow._base import native as _native
 
     def train_with(native, view, axis):
         flow.clear_default_session()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import oneflow as flow
 import oneflow.typing as tp
-from oneflow import _native
+from oneflow._base import native as _native
 from oneflow.ops import _native_matmul as native
 
 pytestmark = pytest.mark.usefixtures("native_part")

@@ -13,9 +13,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from oneflow import _dtype as dtypes
-from oneflow._source import caller
-from oneflow.dist import parse_placement
+from oneflow._base import dtype as dtypes
+from oneflow._base.dist import parse_placement
+from oneflow._base.source import caller
 from oneflow.graph.graph import OP_INPUT, OP_VARIABLE, Graph, tracing
 from oneflow.graph.node import Blob, Node, Scope
 

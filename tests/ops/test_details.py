@@ -10,7 +10,7 @@ import pytest
 from table import floats, forward, ints, trace
 
 import oneflow as flow
-from oneflow.dist import parse_placement
+from oneflow._base.dist import parse_placement
 from oneflow.errors import ArgumentError, DtypeError, DuplicateNameError, ShapeError
 from oneflow.graph.graph import Graph, tracing
 from oneflow.graph.node import INVALID_AXIS, Scope

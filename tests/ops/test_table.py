@@ -14,7 +14,7 @@ from jax.extend.core import jaxprs_in_params
 from table import Gradient, Refusal, Row, forward, gradients, run, trace, trace_arrays
 
 import oneflow.ops
-from oneflow import _dtype as dtypes
+from oneflow._base import dtype as dtypes
 from oneflow.graph.graph import OP_INPUT
 from oneflow.ops._emit import OPS
 

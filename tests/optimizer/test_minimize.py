@@ -12,8 +12,8 @@ import pytest
 import oneflow as flow
 from oneflow import losses
 from oneflow import optimizer as opt
-from oneflow._source import caller
-from oneflow.dist import parse_placement
+from oneflow._base.dist import parse_placement
+from oneflow._base.source import caller
 from oneflow.errors import ArgumentError, ModeError, TrainError
 from oneflow.graph.graph import Graph, Variable, tracing
 from oneflow.graph.node import Blob, Scope

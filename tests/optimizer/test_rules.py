@@ -13,7 +13,7 @@ import pytest
 
 import oneflow as flow
 from oneflow import optimizer as opt
-from oneflow._source import caller
+from oneflow._base.source import caller
 from oneflow.errors import DtypeError
 from oneflow.graph.graph import Variable
 

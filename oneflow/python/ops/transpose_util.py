@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..._refuse import refuse
+from ..._base.refuse import refuse
 from ...errors import ArgumentError, AxisError
 
 

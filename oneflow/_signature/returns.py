@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 
-from . import _dtype as dtypes
-from ._inputs import ArrayKind, ListListNumpy, ListNumpy, is_named_tuple
-from ._parameters import annotations_required, job_name, resolve, spell
-from ._refuse import refuse
-from ._source import Source, of_function
-from .errors import AnnotationError, ReturnError
-from .graph.node import Blob
+from .._base import dtype as dtypes
+from .._base.refuse import refuse
+from .._base.source import Source, of_function
+from ..errors import AnnotationError, ReturnError
+from ..graph.node import Blob
+from .inputs import ArrayKind, ListListNumpy, ListNumpy, is_named_tuple
+from .parameters import annotations_required, job_name, resolve, spell
 
 T = TypeVar("T")
 

@@ -6,7 +6,7 @@ import importlib
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from .errors import MissingExtraError
+from ..errors import MissingExtraError
 
 _EXTRAS = {"cv2": ("OpenCV", "data"), "google.protobuf": ("protobuf", "data")}
 

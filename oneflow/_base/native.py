@@ -8,7 +8,7 @@ import os
 import threading
 from typing import Any
 
-from ._jax import jax
+from .jax import jax
 
 _log = logging.getLogger("oneflow")
 _lock = threading.Lock()

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import NoReturn
 
-from ._source import Source, caller
-from .errors import OneFlowError
+from ..errors import OneFlowError
+from .source import Source, caller
 
 
 def refuse(

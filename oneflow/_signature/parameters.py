@@ -8,10 +8,10 @@ import typing
 from collections.abc import Callable
 from typing import Any
 
-from ._inputs import ArrayKind, InputDef, Parameter, PlaceholderBase, TensorDef, map_structure
-from ._refuse import refuse
-from ._source import Source, is_library, of_function
-from .errors import AnnotationError
+from .._base.refuse import refuse
+from .._base.source import Source, is_library, of_function
+from ..errors import AnnotationError
+from .inputs import ArrayKind, InputDef, Parameter, PlaceholderBase, TensorDef, map_structure
 
 _annotations_required = False
 

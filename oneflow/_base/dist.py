@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ._refuse import refuse
-from .errors import ArgumentError
+from ..errors import ArgumentError
+from .refuse import refuse
 
 _DEVICES = re.compile(r"^@?(\d+):(\d+)(?:-(\d+))?$")
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from .errors import ResultError
-from .graph.node import Blob
+from ..errors import ResultError
+from ..graph.node import Blob
 
 
 def pieces(value: Any, blob: Blob) -> list[np.ndarray]:

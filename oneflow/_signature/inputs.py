@@ -9,13 +9,13 @@ from typing import Any, ClassVar, NoReturn, Self
 
 import numpy as np
 
-from . import _dtype as dtypes
-from ._dtype import dtype as Dtype
-from ._refuse import refuse
-from ._source import Source, caller
-from .dist import Distribute, assert_is_valid_distribute, auto
-from .errors import ArgumentError, ModeError
-from .graph.node import LogicalBlobId
+from .._base import dtype as dtypes
+from .._base.dist import Distribute, assert_is_valid_distribute, auto
+from .._base.dtype import dtype as Dtype
+from .._base.refuse import refuse
+from .._base.source import Source, caller
+from ..errors import ArgumentError, ModeError
+from ..graph.node import LogicalBlobId
 
 NUMPY, LIST_NUMPY, LIST_LIST_NUMPY = "Numpy", "ListNumpy", "ListListNumpy"
 

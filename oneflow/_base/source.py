@@ -8,7 +8,8 @@ import sys
 from dataclasses import dataclass
 from types import FrameType
 
-_PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_NAME = __name__.partition(".")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ def is_library(filename: str) -> bool:
 def _is_library_frame(frame: FrameType) -> bool:
     filename = frame.f_code.co_filename
     if filename == "<string>":  # generated code: a dataclass's __init__ is ours, `python -c` is the user's
-        return str(frame.f_globals.get("__name__")).partition(".")[0] == __package__
+        return str(frame.f_globals.get("__name__")).partition(".")[0] == _NAME
     return is_library(filename)
 
 

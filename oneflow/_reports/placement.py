@@ -8,11 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from .compiler.layout import Layout
-from .compiler.stages import Staged
-from .graph.graph import OP_INPUT, OP_VARIABLE
-from .graph.node import Node
-from .runtime.executable import Executable
+from ..compiler.layout import Layout
+from ..compiler.stages import Staged
+from ..graph.graph import OP_INPUT, OP_VARIABLE
+from ..graph.node import Node
+from ..runtime.executable import Executable
 
 _SIZES = {"pred": 1, "s8": 1, "u8": 1, "f16": 2, "bf16": 2, "s32": 4, "u32": 4, "f32": 4, "s64": 8, "u64": 8, "f64": 8}
 _COLLECTIVE = re.compile(

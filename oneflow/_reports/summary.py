@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .graph.graph import OP_INPUT, OP_VARIABLE, Graph
-from .graph.node import Node
+from ..graph.graph import OP_INPUT, OP_VARIABLE, Graph
+from ..graph.node import Node
 
 
 @dataclass(frozen=True, slots=True)

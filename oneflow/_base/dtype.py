@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ._refuse import refuse
-from .errors import ArgumentError, ModeError
+from ..errors import ArgumentError, ModeError
+from .refuse import refuse
 
 
 class dtype:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from . import _memory
+from . import memory as _memory
 
 _memory.keep_freed()  # here, because somebody else may start JAX before we use it
 

@@ -1,0 +1,1 @@
+"""What jobs tell about themselves: a table of their ops, and where everything lies."""

@@ -1,9 +1,8 @@
-"""A compiled job: takes feeds, runs the step, re-binds the state."""
+"""A compiled job: takes feeds, runs the step, binds the new state."""
 
 from __future__ import annotations
 
 import logging
-import threading
 import time
 import zlib
 from collections import deque
@@ -24,16 +23,25 @@ from ..graph import callback
 from ..graph.graph import OP_INPUT, Graph
 from ..graph.node import Blob, Node
 from . import compilation_cache, processes
-from .dispatch import MAX_WINDOW, dispatcher
+from .delivery import MAX_WINDOW
+from .gate import Gate, Results
 from .mesh import DeviceMeshes
+from .process import process
 from .result import Delivery
 from .store import Cell, Store
 from .transfer import Part, readable, to_global, to_host
 
 _log = logging.getLogger("oneflow")
-build_lock = threading.RLock()
-# XLA's collectives between virtual CPU devices hang or abort where many calls are in flight: 64 did, up to 8 never
-_WINDOW_WITH_COLLECTIVES = 4
+
+Merge = Callable[[Results], Results]
+
+
+class StaleExecutableError(Exception):
+    """What the job was compiled for is there no more: it has to be compiled again. Never leaves the library."""
+
+
+class NoRoomError(Exception):
+    """So many calls are undelivered that this one has to wait. Never leaves the library."""
 
 
 @dataclass(slots=True)
@@ -53,14 +61,15 @@ class Executable:
 
     def __init__(self, plan: Plan, store: Store, random_cell: Cell):
         self.statistics = Statistics()
+        self.compiled: list[tuple[str, Any]] = []  # name and ``jax.stages.Compiled``
         self._store = store
         self._written = [random_cell if name == RANDOM_STATE else store.cells[name] for name in plan.written]
         self._read = [store.cells[name] for name in plan.read]
         self._x64 = plan.x64
         self._function: Any = None
-        self.compiled: list[tuple[str, Any]] = []  # name and ``jax.stages.Compiled``
         self._feeds_given: Any = ()  # shapes and dtypes it was compiled for
         self._warm = False
+        self._is_stale = False
         cells = [*self._written, *self._read]
         self._storages = {c.variable.name: c.storage for c in cells if c.variable is not None and c.storage is not None}
         self.plan = plan = with_own_values(plan, self._storages)
@@ -73,32 +82,40 @@ class Executable:
             self._meshes = None  # JAX's default device: no layouts to say
         self._together = processes.count() > 1
         collective = any(len(d) > 1 and d[0].platform == "cpu" for d in distinct.values())
-        self.window = 1 if self._together else _WINDOW_WITH_COLLECTIVES if collective else MAX_WINDOW
+        self._gate: Gate | None = process.collectives if collective and not self._together else None
+        self.window = 1 if self._together else MAX_WINDOW  # calls that may be undelivered
         self._label = f"job {plan.graph.name!r}"
 
     @property
     def graph(self) -> Graph:
         return self.plan.graph
 
+    @property
+    def is_outdated(self) -> bool:
+        """Whether a variable has moved since this was made. Asked with the dispatch lock held."""
+        cells = [c for c in (*self._written, *self._read) if c.variable is not None]
+        return any(c.storage != self._storages[c.variable.name] for c in cells if c.variable is not None)
+
+    def invalidate(self) -> None:
+        """Calls raise StaleExecutableError from now on. Called with the dispatch lock held."""
+        self._is_stale = True
+
     def compile(self, feeds: Sequence[Any]) -> None:
         """Compiles for feeds of these shapes, and gives variables that have none their first values.
 
         Raises what an initializer, the trace or the compiler raises, and changes nothing then.
         """
-        with build_lock:
-            if self._warm:
-                return
-            cells = [*self._written, *self._read]
-            if any(cell.value is None for cell in cells):
-                with self._store.lock:
-                    self._store.roll_forward()
-                    self._store.materialize(cells)
-            if self._function is None:
-                if self._together:
-                    processes.check_same(self._label, self._lines(feeds))
-                    self._compare(feeds)
-                with processes.busy(f"compiling {self._label}"):
-                    self.compile_only(feeds)
+        cells = [*self._written, *self._read]
+        if any(cell.value is None for cell in cells):
+            with self._store.lock:
+                self._store.commit()
+                self._store.materialize(cells)
+        if self._function is None:
+            if self._together:
+                processes.check_same(self._label, self._lines(feeds))
+                self._compare(feeds)
+            with processes.busy(f"compiling {self._label}"):
+                self.compile_only(feeds)
 
     def _compare(self, feeds: Sequence[Any]) -> None:
         """Warns where processes feed different values in the first call: each device takes its piece from its own process."""
@@ -130,29 +147,28 @@ class Executable:
 
     def compile_only(self, feeds: Sequence[Any]) -> None:
         """Compiles for feeds of these shapes (arrays or ShapeDtypeStructs); no variable needs a value."""
-        with build_lock:
-            if self._function is not None:
-                return
-            self._feeds_given = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), self._flat(feeds))
-            arguments = self._arguments(self._feeds_given)
-            if self.is_staged:
-                assert self._meshes is not None
-                staged = Staged(self.plan, self._storages, self._meshes)
-                with jax.enable_x64(True):
-                    start = time.perf_counter()
-                    staged.build(*arguments, self._compiled)
-                    seconds = time.perf_counter() - start - self.statistics.compile_seconds - self.statistics.lower_seconds
-                    self.statistics.trace_seconds = seconds
-                self.compiled = [(f.name, f.made) for f in staged.functions]
-                self._function = staged
-                return
-            function = single(self.plan, self._storages, self._meshes)
-            start = time.perf_counter()
-            with jax.enable_x64(True) if self._x64 else nullcontext():
-                traced = function.trace(*arguments)
-                self.statistics.trace_seconds = time.perf_counter() - start
-                self.compiled = [("step", self._compiled(traced))]
-            self._function = function
+        if self._function is not None:
+            return
+        self._feeds_given = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), self._flat(feeds))
+        arguments = self._arguments(self._feeds_given)
+        if self.is_staged:
+            assert self._meshes is not None
+            staged = Staged(self.plan, self._storages, self._meshes)
+            with jax.enable_x64(True):
+                start = time.perf_counter()
+                staged.build(*arguments, self._compiled)
+                seconds = time.perf_counter() - start - self.statistics.compile_seconds - self.statistics.lower_seconds
+                self.statistics.trace_seconds = seconds
+            self.compiled = [(f.name, f.made) for f in staged.functions]
+            self._function = staged
+            return
+        function = single(self.plan, self._storages, self._meshes)
+        start = time.perf_counter()
+        with jax.enable_x64(True) if self._x64 else nullcontext():
+            traced = function.trace(*arguments)
+            self.statistics.trace_seconds = time.perf_counter() - start
+            self.compiled = [("step", self._compiled(traced))]
+        self._function = function
 
     @property
     def function(self) -> Any:
@@ -180,7 +196,7 @@ class Executable:
                     jax.debug.inspect_array_sharding(array, callback=note)
 
         arguments = self._arguments(self._feeds_given)
-        with build_lock, jax.enable_x64(True):
+        with jax.enable_x64(True):
             if self.is_staged:
                 Staged(self.plan, self._storages, self._meshes, look).build(*arguments, lambda traced: traced.lower().compile())
             else:
@@ -196,7 +212,7 @@ class Executable:
         self.statistics.lower_seconds += time.perf_counter() - start
         start = time.perf_counter()
         with compilation_cache.enabled():
-            compiled = dispatcher.apart(lowered.compile)
+            compiled = process.uninterrupted.run(lowered.compile)
         self.statistics.compile_seconds += time.perf_counter() - start
         self._note_memory(compiled)
         return compiled
@@ -232,69 +248,87 @@ class Executable:
     def _values(cells: list[Cell]) -> tuple[Any, ...]:
         return tuple([cell.value for cell in cells])
 
-    def launch(self, feeds: Sequence[Any], delivery: Delivery | None = None, merge: Callable[[Any], Any] | None = None) -> Any:
-        """Runs one step. Gives its outputs, or with a ``delivery`` the Result that was queued for it.
+    # --- calls
 
-        ``merge`` puts what the step did not compute into its outputs.
+    def launch(self, feeds: Sequence[Any], delivery: Delivery | None = None, merge: Merge | None = None) -> Any:
+        """Runs one step. Returns its results, or with a ``delivery`` the Result that was queued for it.
+
+        ``merge`` puts what the step did not compute into its results.
+
+        Raises:
+          NoRoomError: too many calls are undelivered; nothing was done.
+          StaleExecutableError: it was invalidated; nothing was done.
         """
         if self.plan.devices:
             feeds = self._flat(feeds)
         if not self._warm:
-            return self._first_launch(feeds, delivery, merge)
-        if self.is_staged or self._together:
-            return dispatcher.apart(lambda: self._launch(feeds, delivery, merge))  # Python code between the pieces, as below
+            # JAX's first call of a function goes through Python code, where Ctrl-C could lose the new state
+            return process.uninterrupted.run(lambda: self._first_launch(feeds, delivery, merge))
+        if self.is_staged or self._together:  # Python code between the pieces
+            return process.uninterrupted.run(lambda: self._launch(feeds, delivery, merge))
         return self._launch(feeds, delivery, merge)
 
-    def _launch(self, feeds: Sequence[Any], delivery: Delivery | None, merge: Callable[[Any], Any] | None) -> Any:
+    def _launch(self, feeds: Sequence[Any], delivery: Delivery | None, merge: Merge | None) -> Any:
         with self._store.lock:
+            self._admit(delivery)
             if self._together:
                 with processes.explained():
-                    outputs = self.run(feeds)
+                    results = self._step(feeds)
                     if delivery is None:
-                        jax.block_until_ready((outputs[1], outputs[3]))  # the lock is held: no other call is in flight
+                        jax.block_until_ready((results[0], results[2]))  # the lock is held: no other call is in flight
                         processes.returned()
             else:
-                outputs = self.run(feeds)
-            if merge is not None:
-                outputs = merge(outputs)
-            return outputs if delivery is None else dispatcher.submit(delivery, outputs)
+                results = self._step(feeds)
+            return self._submit(results, delivery, merge)
 
-    def _first_launch(self, feeds: Sequence[Any], delivery: Delivery | None, merge: Callable[[Any], Any] | None) -> Any:
-        # JAX's first call of a function goes through Python code, where Ctrl-C could lose the new state. It is also the
-        # one that finds out whether there is memory enough, and a step that fails has its donated state destroyed.
-        def work() -> Any:
-            with self._store.lock:
-                self._store.roll_forward()
-                is_kept = self.plan.careful  # else the step destroys the old state
-                kept = [cell.value if is_kept else to_host(cell.value) for cell in self._written]
-                callback.take()
-                try:
-                    with processes.quiet(), processes.explained():
-                        outputs = self.run(feeds)
-                        jax.block_until_ready(outputs)
-                    problem = callback.take()
-                    if problem is not None:
-                        raise problem
-                    if delivery is None:
-                        processes.returned()
-                except Exception as error:
+    def _admit(self, delivery: Delivery | None) -> None:
+        """The one gate of all calls, synchronous and asynchronous. With the lock held, so that what it finds stays true."""
+        if self._is_stale:
+            raise StaleExecutableError
+        if delivery is not None and not process.delivery.has_room(self.window):
+            raise NoRoomError
+        if self._gate is not None:
+            self._gate.make_room()
+
+    def _submit(self, results: Results, delivery: Delivery | None, merge: Merge | None) -> Any:
+        if merge is not None:
+            merged = merge(results)
+            if self._gate is not None:
+                self._gate.replace(results, merged)
+            results = merged
+        return results if delivery is None else process.delivery.submit(delivery, results)
+
+    def _first_launch(self, feeds: Sequence[Any], delivery: Delivery | None, merge: Merge | None) -> Any:
+        # the call that finds out whether there is memory enough; a step that fails has its donated state destroyed
+        with self._store.lock:
+            self._admit(delivery)
+            self._store.commit()
+            is_kept = self.plan.careful  # else the step destroys the old state
+            kept = [cell.value if is_kept else to_host(cell.value) for cell in self._written]
+            callback.take()
+            try:
+                with processes.quiet(), processes.explained():
+                    results = self._step(feeds)
+                    jax.block_until_ready((results, self._values(self._written)))
+                problem = callback.take()
+                if problem is not None:
+                    raise problem
+                if delivery is None:
                     processes.returned()
-                    for cell, value in zip(self._written, kept, strict=True):
-                        sharding = self._struct(cell).sharding
-                        put = value if is_kept else Store.put(value) if sharding is None else to_global(value, sharding)
-                        cell.value = put
-                    raise (error if isinstance(error, (CustomOpError, ProcessError)) else self._failed(error)) from (
-                        error.__cause__ or error
-                    )
-                self._warm = not self.plan.careful
-                if self._warm:
-                    del kept
-                    _memory.give_back()
-                if merge is not None:
-                    outputs = merge(outputs)
-                return outputs if delivery is None else dispatcher.submit(delivery, outputs)
-
-        return dispatcher.apart(work)
+            except Exception as error:
+                processes.returned()
+                for cell, value in zip(self._written, kept, strict=True):
+                    sharding = self._struct(cell).sharding
+                    put = value if is_kept else Store.put(value) if sharding is None else to_global(value, sharding)
+                    cell.value = put
+                raise (error if isinstance(error, (CustomOpError, ProcessError)) else self._failed(error)) from (
+                    error.__cause__ or error
+                )
+            self._warm = not self.plan.careful
+            if self._warm:
+                del kept
+                _memory.give_back()
+            return self._submit(results, delivery, merge)
 
     def _failed(self, error: Exception) -> ExecutionError:
         graph = self.graph
@@ -305,7 +339,7 @@ class Executable:
             f"  try        smaller shapes; job.summary() tells the working memory that the compiled job needs"
         )
 
-    def _run_together(self, feeds: Sequence[Any]) -> Any:
+    def _step_together(self, feeds: Sequence[Any]) -> Results:
         """A step that other processes run, too: all feed the same, and each gets all that the call delivers."""
         assert self._meshes is not None
         processes.entered(self._label)
@@ -318,7 +352,7 @@ class Executable:
                 new, fetched, watched, token = self._function(tuple(state), tuple(reads), tuple(feeds))
                 for cell, value in zip(self._written, new, strict=True):
                     cell.value = value
-                return new, jax.tree.map(readable, fetched), jax.tree.map(readable, watched), token
+                return jax.tree.map(readable, fetched), jax.tree.map(readable, watched), token
         except BaseException:
             processes.returned()
             raise
@@ -329,30 +363,37 @@ class Executable:
             return tuple(feeds)
         return tuple(piece for feed in feeds for piece in (feed if isinstance(feed, tuple) else (feed,)))
 
-    def run(self, feeds: Sequence[Any]) -> Any:
-        """One step: (new state, fetched, watched, token). Called with the store's lock held."""
+    def _step(self, feeds: Sequence[Any]) -> Results:
+        """Hands one step to XLA and binds its new state. Called with the lock held."""
         if self._together:
-            return self._run_together(feeds)
+            return self._step_together(feeds)
         store = self._store
-        if store.landing:
-            store.roll_forward()
+        if store.pending:
+            store.commit()
         reads = tuple([cell.value for cell in self._read])
-        if not self._written:
+        if not self._written and self._gate is None:
             if self._x64:
                 with jax.enable_x64(True):
-                    return self._function((), reads, feeds)
-            return self._function((), reads, feeds)
+                    return self._function((), reads, feeds)[1:]
+            return self._function((), reads, feeds)[1:]
         state = tuple([cell.value for cell in self._written])
-        store.landing_cells = self._written
-        landing = store.landing
+        store.bind_pending = self._bind
+        pending = store.pending
         # from here to the end of the line no Python code runs after the step, so no interrupt can lose its outputs
         with jax.enable_x64(True):
-            deque(map(landing.append, map(self._function, (state,), (reads,), (feeds,))), maxlen=0)
-        outputs = landing[0]
+            deque(map(pending.append, map(self._function, (state,), (reads,), (feeds,))), maxlen=0)
+        results = self._bind(pending[0])
+        pending.clear()
+        return results
+
+    def _bind(self, outputs: Any) -> Results:
+        """Makes a step's new state that of the session, and counts the step among those that are being computed."""
         for cell, value in zip(self._written, outputs[0], strict=True):
             cell.value = value
-        landing.clear()
-        return outputs
+        results: Results = outputs[1:]
+        if self._gate is not None:
+            self._gate.note(results)
+        return results
 
     def hlo(self) -> str:
         """The compiled program as text, for the curious."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn
@@ -13,8 +14,6 @@ from ..errors import FeedDtypeError, FeedError, FeedShapeError
 from ..graph.graph import Input
 from . import processes
 from .transfer import Part
-
-Check = Callable[[Sequence[Any]], tuple[Any, ...]]
 
 # XLA takes memory over without a copy only at this alignment
 _ALIGNMENT = 64
@@ -36,6 +35,14 @@ def owned(array: Any) -> Any:
     return copy
 
 
+def _copies(feeds: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple([owned(feed) for feed in feeds])
+
+
+def _small_copies(feeds: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple([feed.copy() for feed in feeds])
+
+
 class Feeds:
     """The inputs of one job, and the checks of what its calls are given for them."""
 
@@ -52,10 +59,8 @@ class Feeds:
         static = all(i.kind == "Numpy" for i in inputs)
         self._static = [(i.shape, i.dtype.numpy_dtype) for i in self._inputs] if static else None
 
-    @property
-    def varying(self) -> bool:
-        """Whether shapes may differ from call to call."""
-        return any(i.kind != "Numpy" for i in self._inputs)
+        small = static and not self._shares and all(math.prod(i.shape) * i.dtype.bytes < _ALIGN_FROM_BYTES for i in self._inputs)
+        self.owned: Callable[[tuple[Any, ...]], tuple[Any, ...]] = _small_copies if small else _copies
 
     def __call__(self, args: Sequence[Any]) -> tuple[Any, ...]:
         """The arrays of a call, in the order of the inputs. Raises FeedError, and then nothing has happened."""

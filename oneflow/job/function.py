@@ -27,7 +27,8 @@ from ..graph.node import Blob, Node
 from ..initializers import from_conf as initializer_from_conf
 from ..optimizer.dict_config import optimizer_from_config
 from ..runtime.calling import Call
-from ..runtime.executable import Executable, StaleExecutableError
+from ..runtime.executable import Executable
+from ..runtime.gate import StaleExecutableError
 from ..runtime.process import process
 from ..runtime.session import default_session
 from .building import BuiltJob, Declaration, build

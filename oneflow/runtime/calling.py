@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any
 
-from .executable import NoRoomError
 from .feed import Feeds
+from .gate import NoRoomError
 from .host_pipeline import HostPipeline
 from .process import process
 from .result import Delivery, Result
@@ -113,18 +113,23 @@ def _watched(feeds: Feeds, launch: Launch, delivery: Delivery, window: int) -> C
 
 def _synchronous(feeds: Feeds, launch: Launch, delivery: Delivery) -> Call:
     deliveries, finished, convert = process.delivery, process.finished, delivery.convert
+    enter, leave = process.calls.append, process.calls.pop
 
     def call(args: Sequence[Any]) -> Any:
         arrays = feeds(args)
         if deliveries.error is not None:
             deliveries.raise_error()
         start = perf_counter()
-        results = launch(arrays, None)
-        if delivery.seconds > INTERRUPTIBLE_FROM_SECONDS:
-            wait_interruptibly(flat((results[0], results[2])))
-        for array in results[2]:
-            array.block_until_ready()
-        value = convert(results[0])
+        enter(None)
+        try:
+            results = launch(arrays, None)
+            if delivery.seconds > INTERRUPTIBLE_FROM_SECONDS:
+                wait_interruptibly(flat((results[0], results[2])))
+            for array in results[2]:
+                array.block_until_ready()
+            value = convert(results[0])
+        finally:
+            leave()
         finished(results)
         delivery.seconds = perf_counter() - start
         return value

@@ -8,7 +8,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,30 +18,23 @@ from .._base.jax import jax
 from ..compiler.layout import Layout, Storage, layout_of
 from ..compiler.program import RANDOM_STATE, Plan, feed_shardings, single, with_own_values
 from ..compiler.stages import Staged
-from ..errors import CustomOpError, ExecutionError, ProcessError
+from ..errors import CompileError, CustomOpError, ExecutionError, ProcessError
 from ..graph import callback
 from ..graph.graph import OP_INPUT, Graph
 from ..graph.node import Blob, Node
 from . import compilation_cache, processes
 from .delivery import MAX_WINDOW
-from .gate import Gate, Results
+from .gate import Gate, NoRoomError, Results, StaleExecutableError
 from .mesh import DeviceMeshes
 from .process import process
 from .result import Delivery
 from .store import Cell, Store
 from .transfer import Part, readable, to_global, to_host
 
+_DEBUG_SETTINGS = "jax_debug_nans or jax_debug_infs"
 _log = logging.getLogger("oneflow")
 
 Merge = Callable[[Results], Results]
-
-
-class StaleExecutableError(Exception):
-    """What the job was compiled for is there no more: it has to be compiled again. Never leaves the library."""
-
-
-class NoRoomError(Exception):
-    """So many calls are undelivered that this one has to wait. Never leaves the library."""
 
 
 @dataclass(slots=True)
@@ -72,6 +65,7 @@ class Executable:
         self._is_stale = False
         cells = [*self._written, *self._read]
         self._storages = {c.variable.name: c.storage for c in cells if c.variable is not None and c.storage is not None}
+        plan = replace(plan, keeps_state=True) if _looks_for_nans() else plan
         self.plan = plan = with_own_values(plan, self._storages)
         self._meshes: DeviceMeshes | None = store.meshes
         places = [node.scope.placement for node in plan.compute] or [plan.graph.scope.placement]
@@ -332,12 +326,23 @@ class Executable:
 
     def _failed(self, error: Exception) -> ExecutionError:
         graph = self.graph
+        if (found := _nan(error)) is not None:
+            return ExecutionError(self._nan_text(error, found))
         return ExecutionError(
             f"a step of job {graph.name!r} failed on the device: {str(error).splitlines()[0][:500]}\n"
             f"  the job    {graph.source}   {graph.source.text if graph.source else ''}\n"
             f"  its state  as it was before this call\n"
             f"  try        smaller shapes; job.summary() tells the working memory that the compiled job needs"
         )
+
+    def _nan_text(self, error: Exception, found: BaseException) -> str:
+        if isinstance(error, CompileError):  # JAX has run the step once more, op by op, and an op was found
+            first, *rest = str(error).replace("cannot be compiled", f"has a result that {_DEBUG_SETTINGS} stops at").splitlines()
+        else:
+            graph = self.graph
+            first = f"a step of job {graph.name!r} computed what {_DEBUG_SETTINGS} stops at: {' '.join(map(str, found.args))}"
+            rest = [f"  the job    {graph.source}   {graph.source.text if graph.source else ''}"]
+        return "\n".join([first, *rest, "  its state  as it was before this call"])
 
     def _step_together(self, feeds: Sequence[Any]) -> Results:
         """A step that other processes run, too: all feed the same, and each gets all that the call delivers."""
@@ -400,6 +405,16 @@ class Executable:
         return "\n\n".join(compiled.as_text() for _, compiled in self.compiled)
 
 
-def to_numpy(array: Any) -> np.ndarray:
-    """A fresh writable copy in host memory."""
-    return to_host(array)
+def _looks_for_nans() -> bool:
+    """Whether the user has told JAX to look at all results: it runs a step again, which needs the state as it was."""
+    config: Any = jax.config  # its settings are not typed
+    return bool(config.jax_debug_nans or config.jax_debug_infs)
+
+
+def _nan(error: BaseException | None) -> BaseException | None:
+    """JAX's own error of a NaN among the causes of an error."""
+    while error is not None and not isinstance(error, FloatingPointError):
+        if type(error).__name__ == "InternalFloatingPointError":  # of functions that were compiled ahead; not public
+            return error
+        error = error.__cause__
+    return error

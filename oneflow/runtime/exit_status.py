@@ -47,6 +47,12 @@ class ExitStatus:
             self._failed = True
             sys.stdout = _FailingAtTheEnd(sys.stdout, why)
 
+    def expected(self) -> int:
+        """The status that the interpreter is about to end with, as far as can be told."""
+        if self.chosen is not None:
+            return self.chosen & 0xFF if isinstance(self.chosen, int) else 1
+        return 1 if getattr(sys, "last_type", None) is not None else 0
+
     @staticmethod
     def skip_destructors() -> None:
         """Has the C library leave at once, with the status it is given: C++ destructors would wait for lost threads."""

@@ -10,6 +10,14 @@ from .waiting import flat, wait_interruptibly
 Results = tuple[Any, Any, Any]  # of a step: fetched, watched, token; its new state is donated to the next one
 
 
+class NoRoomError(Exception):
+    """So many calls are undelivered that this one has to wait. Never leaves the library."""
+
+
+class StaleExecutableError(Exception):
+    """What the job was compiled for is there no more: it has to be compiled again. Never leaves the library."""
+
+
 class Gate:
     """Lets at most ``limit`` calls be between their dispatch and the end of their work on the devices.
 

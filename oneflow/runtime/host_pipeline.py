@@ -11,7 +11,7 @@ from ..compiler.hosting import distinct
 from ..compiler.program import Plan, feed_shardings, place_of
 from ..graph.node import Blob, Node
 from . import devices
-from .gate import Results
+from .gate import Results, StaleExecutableError
 from .host import Section, Values, deliverable
 from .mesh import DeviceMeshes
 from .pool import Pool
@@ -66,7 +66,8 @@ class HostPipeline:
         self._returns = [(b.node, b.index) for b in returns]
         self._inputs = {spec.blob.node: i for i, spec in enumerate(graph.inputs)}
         self._calls = 0
-        self.skipped = 0  # pictures, so far
+        self.skipped = 0  # images, so far
+        self._closed = False
         at_call = hosting.at_call
         ahead = set(hosting.ahead)
         handed_on = [b for node in at_call for b in node.inputs]
@@ -89,6 +90,8 @@ class HostPipeline:
 
         Called with the lock held; raises the batch's error.
         """
+        if self._closed:
+            raise StaleExecutableError
         batch = self._ahead.head() if self._ahead is not None else None
         found = dict(batch.values) if batch is not None else {}
         for node, i in self._inputs.items():
@@ -155,5 +158,6 @@ class HostPipeline:
 
     def close(self, wait: bool = True) -> None:
         """Ends its thread; a call that waits for data raises. ``wait`` until the thread is gone."""
+        self._closed = True
         if self._ahead is not None:
             self._ahead.close(wait)

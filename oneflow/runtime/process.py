@@ -10,6 +10,7 @@ import os
 import sys
 import threading
 import time
+from collections import deque
 from typing import Any
 from weakref import WeakSet
 
@@ -35,6 +36,7 @@ class Process:
       collectives: the gate of all jobs whose devices, virtual ones of this CPU, meet in collectives.
       uninterrupted: runs what Ctrl-C must not cut in two.
       sessions: those that are open.
+      calls: one entry for each synchronous call whose thread may be in JAX's C++ code, outside the lock.
       seed: what ``flow.manual_seed`` set; None before.
     """
 
@@ -51,6 +53,7 @@ class Process:
         self.delivery = DeliveryThread()
         self.collectives = Gate(_CALLS_WITH_COLLECTIVES)
         self.uninterrupted = Uninterrupted()
+        self.calls: deque[None] = deque()
 
     def start(self) -> None:
         """Starts the delivery thread; does nothing the second time. JAX must be there: its exit hook runs after ours."""
@@ -106,12 +109,15 @@ class Process:
         for session in list(self.sessions):
             with contextlib.suppress(KeyboardInterrupt):
                 session.stop_threads(time.monotonic() + _POOL_SECONDS)
-        self._stop_threads()
+        self._stop_threads(interrupted)
         if delivery.error is not None and not interrupted:
             exit_status.fail(f"a callback of job {delivery.error_job!r} failed; leaving with an error status")
 
-    def _stop_threads(self) -> None:
-        """Ends our threads: one that is in JAX's C++ code while the interpreter goes away would abort the process."""
+    def _stop_threads(self, interrupted: bool) -> None:
+        """Sees to it that no thread is in JAX's C++ code while the interpreter goes away: that would abort the process.
+
+        Ours end; those of the user that call jobs wait for the lock, which is never given back.
+        """
         delivery = self.delivery
         delivery.stop()
         deadline = time.monotonic() + _STOP_SECONDS
@@ -122,12 +128,16 @@ class Process:
         with contextlib.suppress(KeyboardInterrupt):
             for thread in threads:
                 thread.join(max(deadline - time.monotonic(), 0.0001))
-        if any(thread.is_alive() for thread in threads):
-            with contextlib.suppress(Exception):
-                sys.stdout.flush()
-                sys.stderr.flush()
-                logging.shutdown()
-            os._exit(130)
+            is_held = self.lock.acquire(timeout=max(deadline - time.monotonic(), 0.0001))
+            while self.calls and time.monotonic() < deadline:
+                time.sleep(0.0005)
+            if is_held and not any(thread.is_alive() for thread in threads):
+                return
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+            logging.shutdown()
+        os._exit(130 if interrupted else exit_status.expected())
 
 
 def _backends() -> list[Any]:

@@ -240,6 +240,8 @@ class Session:
         self._pipelines[job_name] = pipeline
         if before is not None:
             before.close(wait=False)
+        if self.closed:  # meanwhile, by another thread
+            pipeline.close(wait=False)
         position = self._positions.pop(job_name, None)
         if position is not None:
             pipeline.restore(position)
@@ -303,7 +305,7 @@ class Session:
         for pipeline in self.pipelines():
             pipeline.close(wait=False)  # a call that waits for data raises, and lets its lock go
         with self._between_calls():
-            self.closed = True
+            self.closed = self.store.is_closed = True
             for job in list(self._declared):
                 job.close(_CLOSED)
         process.delivery.drain()  # what other threads had submitted meanwhile

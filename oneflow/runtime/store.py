@@ -53,6 +53,7 @@ class Store:
         self.cells: dict[str, Cell] = {}
         self.pending: list[Any] = []  # the outputs of a step whose new state is not bound yet: none or one
         self.bind_pending: Callable[[Any], Any] = lambda outputs: None
+        self.is_closed = False
         self.seed = seed
         self.meshes = DeviceMeshes()
 

@@ -10,6 +10,7 @@ from typing import Any
 from ..compiler.program import Plan
 from ..compiler.replicas import per_device
 from .executable import Executable
+from .gate import StaleExecutableError
 from .store import Cell, Store
 
 MAX_VARIANTS = 32  # kept, the least recently used is dropped
@@ -52,7 +53,7 @@ class Variants:
     def get(self, feeds: Sequence[Any]) -> Executable:
         """The executable for feeds of these shapes; compiles it where there is none.
 
-        Raises what compiling raises.
+        Raises what compiling raises, and StaleExecutableError where the session is closed.
         """
         found = self.find(feeds)
         if found is not None:
@@ -60,6 +61,8 @@ class Variants:
         with self._lock:
             found = self.find(feeds)
             while found is None:
+                if self._store.is_closed:
+                    raise StaleExecutableError
                 found = self._compiled(feeds)
             return found
 
@@ -96,7 +99,7 @@ class Variants:
             made = self._new(per_device(self._plan) if _differ(self._plan, feeds) else self._plan)
         made.compile(feeds)
         with self._store.lock:
-            if made.is_outdated:
+            if made.is_outdated or self._store.is_closed:
                 return None
             kept = {**self._made, key: made}
             self._used[made] = next(self._clock)

@@ -194,7 +194,7 @@ def load_variables(value_dict: Mapping[str, Any], ignore_mismatch: bool = True, 
         for name in value_dict:
             _known(name, variables)
     whole = value_dict.path if isinstance(value_dict, Values) else ""
-    unknown = [name for name in value_dict if name not in variables and not (whole and _is_state(name, variables))]
+    unknown = [n for n in value_dict if n not in variables and not (whole and _is_state(n, [*variables, *value_dict]))]
     missing = [variable for name, variable in variables.items() if name not in value_dict]
     if missing and strict:
         hint = "leave strict=True out to keep their present values"
@@ -476,8 +476,8 @@ def _refuse_missing(stored: Checkpoint, missing: list[Variable], count: int) -> 
     complain(CheckpointError, _lacks(stored.path, missing, count), hint, full_path=os.path.abspath(stored.path))
 
 
-def _is_state(name: str, variables: Mapping[str, Variable]) -> bool:
-    """Whether a checkpoint's entry is a counter, or an optimizer's slot of a known variable: a job that predicts has none."""
+def _is_state(name: str, variables: Iterable[str]) -> bool:
+    """Whether a checkpoint's entry is a counter or an optimizer's slot of a variable: a job that predicts has none."""
     return name.startswith("System-") or any(name.startswith(f"{known}-") for known in variables)
 
 

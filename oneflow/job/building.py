@@ -77,7 +77,7 @@ class BuiltJob:
 
     def caller(self, executable: Executable | None = None) -> Call:
         """A function that makes one call; where ``executable`` is given, with that one and without the host's part."""
-        launch: Launch = launcher(self.variants_of_step, self.pipeline) if executable is None else executable.launch
+        launch: Launch = launcher(self.variants_of_step, self.pipeline) if executable is None else executable.launcher()
         window = 1 if processes.count() > 1 else MAX_WINDOW
         return caller(
             self.feeds, launch, self.delivery, window, asynchronous=self.asynchronous, returns_nothing=self.returns_nothing

@@ -39,6 +39,8 @@ def launcher(variants: Variants | None, pipeline: HostPipeline | None) -> Launch
 
 def _with_pipeline(variants: Variants | None, pipeline: HostPipeline) -> Launch:
     def launch(inputs: Arrays, delivery: Delivery | None) -> Any:
+        if delivery is not None and not process.delivery.has_room():
+            raise NoRoomError  # found out later it would be for nothing that the batch was made
         with pipeline.lock:
             feeds, merge = pipeline.take(inputs)
             if variants is not None:
@@ -71,38 +73,36 @@ def caller(feeds: Feeds, launch: Launch, delivery: Delivery, window: int, *, asy
 
 
 def _asynchronous(feeds: Feeds, launch: Launch, delivery: Delivery, window: int, returns_nothing: bool) -> Call:
-    deliveries, owned = process.delivery, feeds.owned
+    deliveries, owned, check = process.delivery, feeds.owned, feeds.checker()
 
     def call(args: Sequence[Any]) -> Any:
-        arrays = feeds(args)
+        arrays = check(args)
         if deliveries.error is not None:
             deliveries.raise_error()
         arrays = owned(arrays)
         while True:
-            if not deliveries.has_room(window):
-                deliveries.wait_for_room(window)
             try:
                 result = launch(arrays, delivery)
-            except NoRoomError:  # another thread was faster
-                continue
-            return None if returns_nothing else result
+            except NoRoomError:
+                deliveries.wait_for_room(window)
+            else:
+                return None if returns_nothing else result
 
     return call
 
 
 def _watched(feeds: Feeds, launch: Launch, delivery: Delivery, window: int) -> Call:
-    deliveries = process.delivery
+    deliveries, check = process.delivery, feeds.checker()
 
     def call(args: Sequence[Any]) -> Any:
-        arrays = feeds(args)
+        arrays = check(args)
         if deliveries.error is not None:
             deliveries.raise_error()
         while True:
-            if not deliveries.has_room(window):
-                deliveries.wait_for_room(window)
             try:
                 result: Result = launch(arrays, delivery)
             except NoRoomError:
+                deliveries.wait_for_room(window)
                 continue
             deliveries.wait_for(result)
             deliveries.raise_error()
@@ -113,10 +113,11 @@ def _watched(feeds: Feeds, launch: Launch, delivery: Delivery, window: int) -> C
 
 def _synchronous(feeds: Feeds, launch: Launch, delivery: Delivery) -> Call:
     deliveries, finished, convert = process.delivery, process.finished, delivery.convert
+    check = feeds.checker()
     enter, leave = process.calls.append, process.calls.pop
 
     def call(args: Sequence[Any]) -> Any:
-        arrays = feeds(args)
+        arrays = check(args)
         if deliveries.error is not None:
             deliveries.raise_error()
         start = perf_counter()

@@ -13,7 +13,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, NoReturn
 
 from ..errors import CallbackError
@@ -21,8 +21,9 @@ from . import processes
 from .result import Delivery, Result
 
 MIN_WINDOW, MAX_WINDOW = 4, 32
+_WAKE_FROM = 16  # undelivered calls: fewer are left until the thread looks by itself
 _IDLE_NAPS = 20
-_NAP = 0.0001
+_NAP = 0.0002  # seconds
 
 
 class DeliveryThread:
@@ -77,7 +78,8 @@ class DeliveryThread:
 
     def has_room(self, most: int = MAX_WINDOW) -> bool:
         """Whether a further call may be submitted. Asked with the dispatch lock held, so that the answer stays true."""
-        return len(self._pending) + self._busy < min(self._window, most) or self.is_current()
+        undelivered = len(self._pending) + self._busy
+        return (undelivered < self._window and undelivered < most) or self.is_current()
 
     def wait_for_room(self, most: int = MAX_WINDOW) -> None:
         """Waits, outside any lock, until about half of the window is free. The delivery thread never waits for itself."""
@@ -91,11 +93,12 @@ class DeliveryThread:
         # short steps: fewer thread switches per call; long steps: little lag
         self._window = min(self._window * 2, MAX_WINDOW) if each < 0.0005 else MIN_WINDOW if each > 0.002 else self._window
 
-    def submit(self, delivery: Delivery, outputs: Any) -> Result:
+    def submit(self, delivery: Delivery, results: Any) -> Result:
         """Queues a dispatched call for delivery. Called with the dispatch lock held, so that the order is that of calls."""
-        result = Result(delivery, outputs, next(self._sequence))
-        self._pending.append(result)
-        if self._asleep:
+        result = Result(delivery, results, next(self._sequence))
+        pending = self._pending
+        pending.append(result)
+        if self._asleep or len(pending) == _WAKE_FROM:
             self._wakes.put(None)
         return result
 
@@ -168,9 +171,10 @@ class DeliveryThread:
             if self._step():
                 naps = 0
             elif naps < _IDLE_NAPS:
-                # a busy caller need not wake this thread call by call
+                # a busy caller need not wake this thread call by call: each time one of the two waits for Python's lock
                 naps += 1
-                time.sleep(_NAP)
+                with contextlib.suppress(Empty):
+                    self._wakes.get(timeout=_NAP)
             else:
                 self._asleep = True
                 if not self._pending and not self._late:  # else they came in before the flag was up

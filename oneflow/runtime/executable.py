@@ -262,6 +262,42 @@ class Executable:
             return process.uninterrupted.run(lambda: self._launch(feeds, delivery, merge))
         return self._launch(feeds, delivery, merge)
 
+    def launcher(self) -> Callable[[Any, Delivery | None], Any]:
+        """``launch``, with all that need not be asked at each call found out once."""
+        if self.is_staged or self._together or self.plan.devices or self._gate is not None:
+            return self.launch
+        lock, store, function = self._store.lock, self._store, self._function
+        pending, bind, written, read = store.pending, self._bind, self._written, self._read
+        submit, has_room, x64 = process.delivery.submit, process.delivery.has_room, self._x64
+
+        def launch(feeds: Any, delivery: Delivery | None) -> Any:
+            if not self._warm:
+                return self.launch(feeds, delivery)
+            with lock:
+                if self._is_stale:
+                    raise StaleExecutableError
+                if delivery is not None and not has_room():
+                    raise NoRoomError
+                if pending:
+                    store.commit()
+                reads = tuple([cell.value for cell in read])
+                if written:
+                    state = tuple([cell.value for cell in written])
+                    store.bind_pending = bind
+                    # from here to the end of the line no Python code runs after the step: no interrupt can lose its outputs
+                    with jax.enable_x64(True):
+                        deque(map(pending.append, map(function, (state,), (reads,), (feeds,))), maxlen=0)
+                    results = bind(pending[0])
+                    pending.clear()
+                elif x64:
+                    with jax.enable_x64(True):
+                        results = function((), reads, feeds)[1:]
+                else:
+                    results = function((), reads, feeds)[1:]
+                return results if delivery is None else submit(delivery, results)
+
+        return launch
+
     def _launch(self, feeds: Sequence[Any], delivery: Delivery | None, merge: Merge | None) -> Any:
         with self._store.lock:
             self._admit(delivery)
@@ -375,17 +411,11 @@ class Executable:
         store = self._store
         if store.pending:
             store.commit()
-        reads = tuple([cell.value for cell in self._read])
-        if not self._written and self._gate is None:
-            if self._x64:
-                with jax.enable_x64(True):
-                    return self._function((), reads, feeds)[1:]
-            return self._function((), reads, feeds)[1:]
-        state = tuple([cell.value for cell in self._written])
+        state, reads = self._values(self._written), self._values(self._read)
         store.bind_pending = self._bind
         pending = store.pending
         # from here to the end of the line no Python code runs after the step, so no interrupt can lose its outputs
-        with jax.enable_x64(True):
+        with jax.enable_x64(True) if self._x64 else nullcontext():
             deque(map(pending.append, map(self._function, (state,), (reads,), (feeds,))), maxlen=0)
         results = self._bind(pending[0])
         pending.clear()

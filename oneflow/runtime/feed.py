@@ -15,6 +15,8 @@ from ..graph.graph import Input
 from . import processes
 from .transfer import Part
 
+Check = Callable[[Sequence[Any]], tuple[Any, ...]]
+
 # XLA takes memory over without a copy only at this alignment
 _ALIGNMENT = 64
 _ALIGN_FROM_BYTES = 1 << 16
@@ -61,6 +63,22 @@ class Feeds:
 
         small = static and not self._shares and all(math.prod(i.shape) * i.dtype.bytes < _ALIGN_FROM_BYTES for i in self._inputs)
         self.owned: Callable[[tuple[Any, ...]], tuple[Any, ...]] = _small_copies if small else _copies
+
+    def checker(self) -> Check:
+        """``__call__`` for a job whose inputs are all arrays of one shape, without what need not be asked at each call."""
+        if self._static is None or not self._flat or self._shares:
+            return self
+        count, static, explain, ndarray = len(self._static), self._static, self._explain, np.ndarray
+
+        def check(args: Sequence[Any]) -> tuple[Any, ...]:
+            if len(args) == count:
+                for x, (shape, dt) in zip(args, static):  # noqa: B905  their number has been compared
+                    if type(x) is not ndarray or x.shape != shape or x.dtype != dt:
+                        return explain(args)
+                return tuple(args)
+            return explain(args)
+
+        return check
 
     def __call__(self, args: Sequence[Any]) -> tuple[Any, ...]:
         """The arrays of a call, in the order of the inputs. Raises FeedError, and then nothing has happened."""

@@ -68,21 +68,19 @@ class Result(concurrent.futures.Future[Any]):
     ``np.asarray(result)`` waits for the value.
     """
 
-    __slots__ = (
-        "_delivery", "_results", "_value", "_error", "_callback", "_listeners", "_registered", "_shared", "passed", "sequence",
-    )  # fmt: skip
+    # on the class as long as nothing else is known of a call: a small call is made of such nanoseconds
+    _value: Any = _UNSET
+    _error: BaseException | None = None
+    _callback: Callable[[Any], None] | None = None
+    _listeners: list[Callable[[Any], Any]] | None = None
+    _registered = False
+    _shared: _Waiters | None = None
+    passed = False
 
     def __init__(self, delivery: Delivery, results: Any, sequence: int):
         # Future.__init__ makes a lock and a condition, which take longer than the rest of a small call: see _waiters_of
         self._delivery = delivery
         self._results = results
-        self._value = _UNSET
-        self._error: BaseException | None = None
-        self._callback: Callable[[Any], None] | None = None
-        self._listeners: list[Callable[[Any], Any]] | None = None
-        self._registered = False
-        self._shared: _Waiters | None = None
-        self.passed = False
         self.sequence = sequence
 
     @property

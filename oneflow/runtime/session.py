@@ -75,6 +75,7 @@ class Session:
         self._names_of: dict[str, frozenset[str]] = {}  # by job: the variables of its last declaration that was traced
         self._random: dict[str, Cell] = {}
         self._pipelines: dict[str, HostPipeline] = {}
+        self._all_pipelines: WeakSet[HostPipeline] = WeakSet()  # those of jobs that were replaced, too
         self._positions: dict[str, Any] = {}  # where the readers of jobs that are not built yet go on
         self._pool: Pool | None = None
         self._pool_lock = threading.Lock()
@@ -235,11 +236,9 @@ class Session:
         return Store.put(words)
 
     def add_pipeline(self, job_name: str, pipeline: HostPipeline) -> None:
-        """A job's readers, whose position a checkpoint saves; those of an earlier job of this name are forgotten."""
-        before = self._pipelines.get(job_name)
+        """A job's readers, whose position a checkpoint saves; that of an earlier job of this name is saved no more."""
         self._pipelines[job_name] = pipeline
-        if before is not None:
-            before.close(wait=False)
+        self._all_pipelines.add(pipeline)
         if self.closed:  # meanwhile, by another thread
             pipeline.close(wait=False)
         position = self._positions.pop(job_name, None)
@@ -302,7 +301,7 @@ class Session:
     def close(self) -> None:
         """Waits for what was submitted; jobs of this session can no longer be called."""
         process.delivery.drain()
-        for pipeline in self.pipelines():
+        for pipeline in list(self._all_pipelines):
             pipeline.close(wait=False)  # a call that waits for data raises, and lets its lock go
         with self._between_calls():
             self.closed = self.store.is_closed = True
@@ -319,7 +318,7 @@ class Session:
 
     def stop_threads(self, deadline: float | None = None) -> None:
         """Ends the threads that read ahead, and the pool's; waits at most until ``deadline``, where one is given."""
-        for pipeline in self.pipelines():
+        for pipeline in list(self._all_pipelines):
             pipeline.stop(wait=deadline is None)
         pool, self._pool = self._pool, None
         if pool is not None:

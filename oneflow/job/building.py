@@ -115,14 +115,15 @@ def build(declared: Declaration, job: Job, session: Session) -> BuiltJob:
         session.add_pipeline(declared.name, pipeline)
     returns = declared.returns
     nothing = graph.returns is None and not returns.callback
+    asynchronous = nothing or returns.callback or not returns.annotated
     return BuiltJob(
         graph,
         made,
         Feeds(declared.name, graph.inputs, structure, own_part),
-        Delivery(declared.name, process.delivery, convert, made.watches, process.finished),
+        Delivery(declared.name, process.delivery, convert, made.watches, process.finished, asynchronous and not nothing),
         Variants(made, session.store, functools.partial(session.random_cell, declared.name)),
         pipeline,
-        asynchronous=nothing or returns.callback or not returns.annotated,
+        asynchronous=asynchronous,
         returns_nothing=nothing,
         seconds=perf_counter() - start,
     )

@@ -24,6 +24,7 @@ MIN_WINDOW, MAX_WINDOW = 4, 32
 _WAKE_FROM = 16  # undelivered calls: fewer are left until the thread looks by itself
 _IDLE_NAPS = 20
 _NAP = 0.0002  # seconds
+_REGISTRATION_SECONDS = 0.002
 
 
 class DeliveryThread:
@@ -49,6 +50,7 @@ class DeliveryThread:
         self._wakes: SimpleQueue[None] = SimpleQueue()
         self._stopping = False
         self._sequence = itertools.count(1)
+        self._newest: dict[int, int] = {}  # by thread: its last call, where a callback may be registered any moment
 
     # --- callers
 
@@ -86,6 +88,7 @@ class DeliveryThread:
         window = min(self._window, most)
         if len(self._pending) + self._busy < window or self.is_current():
             return
+        self.moved_on(threading.get_ident())
         start, goal = time.perf_counter(), window // 2
         waited_for = self.undelivered() - goal
         self._wait(lambda: self.undelivered() <= goal)
@@ -95,12 +98,20 @@ class DeliveryThread:
 
     def submit(self, delivery: Delivery, results: Any) -> Result:
         """Queues a dispatched call for delivery. Called with the dispatch lock held, so that the order is that of calls."""
-        result = Result(delivery, results, next(self._sequence))
+        number = next(self._sequence)
+        result = Result(delivery, results, number)
+        if delivery.gives_handles:
+            result.thread = thread = threading.get_ident()
+            self._newest[thread] = number
         pending = self._pending
         pending.append(result)
         if self._asleep or len(pending) == _WAKE_FROM:
             self._wakes.put(None)
         return result
+
+    def moved_on(self, thread: int) -> None:
+        """The thread does something else now than register a callback for its last call."""
+        self._newest.pop(thread, None)
 
     def late(self, result: Result) -> None:
         """Queues callbacks that were registered after their call was delivered."""
@@ -119,6 +130,7 @@ class DeliveryThread:
         """Waits until everything submitted so far is delivered. On the delivery thread there is nothing to wait for."""
         if self.thread is None or self.is_current():
             return
+        self.moved_on(threading.get_ident())
         try:
             goal = self._pending[-1].sequence
         except IndexError:
@@ -213,7 +225,18 @@ class DeliveryThread:
         result.finish()
         if self._late:
             self._run_late()
+        if not result.has_callbacks and self._newest.get(result.thread) == result.sequence:
+            self._await_callback(result)
         result.run_callbacks()
+
+    def _await_callback(self, result: Result) -> None:
+        """Waits a moment for a thread between a call and the registration of its callback, which is a line of Python.
+
+        Without that, a thread that is held up there would have its callback run after those of other threads' later calls.
+        """
+        deadline = time.monotonic() + _REGISTRATION_SECONDS
+        while self._newest.get(result.thread) == result.sequence and not result.has_callbacks and time.monotonic() < deadline:
+            time.sleep(_REGISTRATION_SECONDS / 20)
 
     def _run_late(self) -> None:
         due = []

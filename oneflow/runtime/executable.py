@@ -206,7 +206,7 @@ class Executable:
         self.statistics.lower_seconds += time.perf_counter() - start
         start = time.perf_counter()
         with compilation_cache.enabled():
-            compiled = process.uninterrupted.run(lowered.compile)
+            compiled = process.uninterrupted.run(lowered.compile, compiles=True)
         self.statistics.compile_seconds += time.perf_counter() - start
         self._note_memory(compiled)
         return compiled

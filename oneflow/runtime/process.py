@@ -121,17 +121,15 @@ class Process:
         delivery = self.delivery
         delivery.stop()
         deadline = time.monotonic() + _STOP_SECONDS
-        in_a_callback = delivery.is_busy and not delivery.computing  # Python code, which may go on for long and does no harm
-        threads = [*self.uninterrupted.threads]
-        if delivery.thread is not None and not in_a_callback:
-            threads.append(delivery.thread)
+        harmless = delivery.thread is None or (delivery.is_busy and not delivery.computing)  # Python code, of a callback
         with contextlib.suppress(KeyboardInterrupt):
-            for thread in threads:
-                thread.join(max(deadline - time.monotonic(), 0.0001))
+            if delivery.thread is not None and not harmless:
+                delivery.thread.join(max(deadline - time.monotonic(), 0.0001))
+                harmless = not delivery.thread.is_alive()
             is_held = self.lock.acquire(timeout=max(deadline - time.monotonic(), 0.0001))
-            while self.calls and time.monotonic() < deadline:
+            while (self.calls or self.uninterrupted.compiling) and time.monotonic() < deadline:
                 time.sleep(0.0005)
-            if is_held and not any(thread.is_alive() for thread in threads):
+            if is_held and harmless and not self.uninterrupted.compiling:
                 return
         with contextlib.suppress(Exception):
             sys.stdout.flush()

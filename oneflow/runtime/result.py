@@ -26,6 +26,8 @@ class Deliverer(Protocol):
 
     def late(self, result: Result) -> None: ...
 
+    def moved_on(self, thread: int) -> None: ...
+
     def wait_for(self, result: Result) -> None: ...
 
     def report(self, error: BaseException, job_name: str) -> None: ...
@@ -37,8 +39,11 @@ class Deliverer(Protocol):
 class Delivery:
     """What all results of one job have in common.
 
-    ``convert`` makes the value of a call from its fetched device arrays. ``seconds`` is what the last call took that was
-    waited for; infinite before the first. ``finished(results)`` is told when the device has finished a call.
+    Attributes:
+      convert: makes the value of a call from its fetched device arrays.
+      finished: ``finished(results)`` is told when the device has finished a call.
+      gives_handles: callers get the results, and may register callbacks.
+      seconds: what the last call took that was waited for; infinite before the first.
     """
 
     job_name: str
@@ -46,6 +51,7 @@ class Delivery:
     convert: Callable[[Any], Any]
     watches: tuple[Watch, ...]
     finished: Callable[[Any], None]
+    gives_handles: bool
     seconds: float = float("inf")
 
 
@@ -76,12 +82,18 @@ class Result(concurrent.futures.Future[Any]):
     _registered = False
     _shared: _Waiters | None = None
     passed = False
+    thread = 0  # the caller's, where it may register a callback
 
     def __init__(self, delivery: Delivery, results: Any, sequence: int):
         # Future.__init__ makes a lock and a condition, which take longer than the rest of a small call: see _waiters_of
         self._delivery = delivery
         self._results = results
         self.sequence = sequence
+
+    @property
+    def has_callbacks(self) -> bool:
+        """Whether a callback or a listener has been registered."""
+        return self._registered or self._listeners is not None
 
     @property
     def job_name(self) -> str:
@@ -99,9 +111,10 @@ class Result(concurrent.futures.Future[Any]):
           TimeoutError: the value is not there after ``timeout`` seconds; the call goes on.
           CallbackError: a ``watch`` handler of this call failed.
         """
+        delivery = self._delivery
+        delivery.deliverer.moved_on(self.thread)
         if timeout is not None:
             self._wait(timeout)
-        delivery = self._delivery
         if delivery.watches and not self.passed:
             delivery.deliverer.wait_for(self)
         if self._error is not None:

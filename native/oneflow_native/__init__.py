@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 __version__ = "0.1.0"
-PROTOCOL = 2
+PROTOCOL = 3
 HERE = Path(__file__).resolve().parent / "lib"
 
 
@@ -24,12 +24,27 @@ class Library:
         self._team, self._onednn, self._calls = (
             ctypes.CDLL(str(HERE / name)) for name in ("libofteam.so", "libofdnnl.so", "libofnative.so")
         )
-        self._team.oneflow_set_threads(ctypes.c_int(threads))
+        self._team.oneflow_min_parallel_work.restype = ctypes.c_double
+        self.threads = threads
         self.handlers: dict[str, Any] = {name: self._calls[f"oneflow_{name}"] for name in self.CALLS}
 
     @property
     def threads(self) -> int:
+        """The most threads that a call may have."""
         return int(self._team.oneflow_threads())
+
+    @threads.setter
+    def threads(self, threads: int) -> None:
+        self._team.oneflow_set_threads(ctypes.c_int(threads))
+
+    @property
+    def min_parallel_work(self) -> float:
+        """The floating point operations from which on a call takes all threads instead of one."""
+        return float(self._team.oneflow_min_parallel_work())
+
+    @min_parallel_work.setter
+    def min_parallel_work(self, work: float) -> None:
+        self._team.oneflow_set_min_parallel_work(ctypes.c_double(work))
 
     def describe(self, call: str, spec: Sequence[int]) -> str:
         """The name of oneDNN's implementation for a call, or "! " and why there is none."""

@@ -38,15 +38,6 @@ inline dnnl::stream& stream() {
   return *s;
 }
 
-constexpr double kWorkOfAThread = 1.5e6;  // some 7 microseconds: to wake a thread costs as much
-
-// How many threads so many floating point operations are worth; ``asked`` > 0 says it.
-inline int threads_for(double work, int64_t asked) {
-  const int most = team::size();
-  if (asked > 0) return static_cast<int>(std::min<int64_t>(asked, most));
-  return work >= 2 * kWorkOfAThread ? most : 1;
-}
-
 // Large pieces of memory that calls use and give back; none belongs to a thread.
 class Arena {
  public:
@@ -146,6 +137,7 @@ class Cache {
   std::shared_ptr<const Made> get(const int64_t* data, size_t size, const Make& make) {
     Key key(data, data + size);
     key.push_back(team::size());
+    key.push_back(static_cast<int64_t>(team::min_parallel_work()));
     {
       std::lock_guard<std::mutex> lock(mutex_);
       auto found = index_.find(key);

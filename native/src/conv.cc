@@ -27,7 +27,7 @@ bool is_for_products(const Spec& s) {
 
 class Conv {
  public:
-  explicit Conv(const Spec& s, bool only_described = false) : spec(s), threads(threads_for(s.work(), s.threads)) {
+  explicit Conv(const Spec& s, bool only_described = false) : spec(s), threads(team::threads_for(s.work())) {
     if (is_for_products(s)) columns_ = std::make_unique<Columns>(s, threads, only_described);
     if (columns_ && columns_->is_slow()) columns_.reset();
     if (!columns_) direct_ = std::make_unique<Direct>(s, threads, only_described);

@@ -1,5 +1,5 @@
-// Matrix products as XLA calls. The attribute "spec": dtype, threads (0: as many as the work is worth), batch, m, n, k, whether
-// A lies transposed, whether B does (see oneflow/ops/_native_matmul.py, which writes it).
+// Matrix products as XLA calls. The attribute "spec": dtype, batch, m, n, k, whether A lies transposed, whether B does (see
+// oneflow/ops/_native_matmul.py, which writes it).
 
 #include <exception>
 #include <stdexcept>
@@ -19,10 +19,10 @@ struct Call {
   Product product;
 
   explicit Call(const int64_t* v, size_t size, bool only_described = false) {
-    if (size != 8) throw std::runtime_error("a spec is broken");
-    sizes = {native::type_of(v[0]), v[2], v[3], v[4], v[5], v[6] != 0, v[7] != 0};
+    if (size != 7) throw std::runtime_error("a spec is broken");
+    sizes = {native::type_of(v[0]), v[1], v[2], v[3], v[4], v[5] != 0, v[6] != 0};
     if (std::min({sizes.batch, sizes.m, sizes.n, sizes.k}) < 1) throw std::runtime_error("a spec is of an empty array");
-    threads = native::threads_for(sizes.work(), v[1]);
+    threads = team::threads_for(sizes.work());
     product = Product(sizes, threads, only_described);
   }
 

@@ -15,22 +15,20 @@ struct Spec {
   Kind kind;
   int64_t flags;
   dt type;
-  int64_t threads;  // 0: as many as the work is worth
   int n;
   int64_t groups;
   dims source, kernel, result, strides, gaps, low, high;  // source (N, C, ...), kernel (O, C / groups, ...)
 
   explicit Spec(const int64_t* v, size_t size) {
-    if (size < 6) throw std::runtime_error("a spec is too short");
+    if (size < 5) throw std::runtime_error("a spec is too short");
     if (v[0] < kForward || v[0] > kWeights) throw std::runtime_error("a spec is of no known kind");
     kind = static_cast<Kind>(v[0]);
     flags = v[1];
     type = type_of(v[2]);
-    threads = v[3];
-    n = static_cast<int>(v[4]);
-    groups = v[5];
-    if (n < 1 || n > 3 || groups < 1 || size != 6 + 3 * (n + 2) + 4 * static_cast<size_t>(n)) throw std::runtime_error("a spec is broken");
-    const int64_t* at = v + 6;
+    n = static_cast<int>(v[3]);
+    groups = v[4];
+    if (n < 1 || n > 3 || groups < 1 || size != 5 + 3 * (n + 2) + 4 * static_cast<size_t>(n)) throw std::runtime_error("a spec is broken");
+    const int64_t* at = v + 5;
     auto take = [&](int count) {
       dims d(at, at + count);
       at += count;

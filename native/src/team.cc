@@ -17,6 +17,7 @@
 namespace {
 
 constexpr int kMost = 256;
+constexpr double kMinParallelWork = 3e6;  // some 14 microseconds of one thread: to wake another costs half of it
 constexpr int kSpins = 1500;  // some 20 microseconds: what lies between two regions of one convolution, hardly more
 
 using Body = void (*)(void*);
@@ -51,6 +52,7 @@ struct alignas(128) Worker {
 struct Team {
   std::mutex turn;  // held while a thread uses more than itself
   std::atomic<int> size{1};
+  std::atomic<double> min_parallel_work{kMinParallelWork};
   int started = 1;  // threads there are, the caller counted
   Body body = nullptr;
   void* argument = nullptr;
@@ -168,6 +170,8 @@ void forget_workers() {  // a forked child has none
 namespace team {
 
 int size() { return the_team().size.load(std::memory_order_relaxed); }
+double min_parallel_work() { return the_team().min_parallel_work.load(std::memory_order_relaxed); }
+int threads_for(double work) { return work >= min_parallel_work() ? size() : 1; }
 
 Use::Use(int threads) : owns_(threads > 1) {
   if (owns_) {
@@ -214,6 +218,9 @@ void oneflow_set_threads(int threads) {
   std::call_once(once, [] { pthread_atfork(nullptr, nullptr, forget_workers); });
   the_team().size.store(std::max(1, std::min(threads, kMost)), std::memory_order_relaxed);
 }
+
+void oneflow_set_min_parallel_work(double work) { the_team().min_parallel_work.store(work, std::memory_order_relaxed); }
+double oneflow_min_parallel_work() { return team::min_parallel_work(); }
 
 int oneflow_threads() { return team::size(); }
 

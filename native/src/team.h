@@ -10,6 +10,10 @@ namespace team {
 // The most threads that a region may have; asked once, when the first primitive is made.
 int size();
 
+// How many threads so many floating point operations are worth: all, or from below `min_parallel_work` one.
+int threads_for(double work);
+double min_parallel_work();
+
 // While one lives, regions begun on this thread have up to `threads` threads. More than one: the team is this thread's alone.
 class Use {
  public:
@@ -38,4 +42,6 @@ void each(void (*fn)(void*, int, int), void* argument, int threads);
 }  // namespace team
 
 extern "C" void oneflow_set_threads(int threads);
+extern "C" void oneflow_set_min_parallel_work(double work);
+extern "C" double oneflow_min_parallel_work();
 extern "C" int oneflow_threads();

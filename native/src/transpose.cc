@@ -1,5 +1,5 @@
 // Matrices transposed, as an XLA call: what brings channels last, and back. XLA would compute it together with what comes before,
-// element by element in the order of the result. The attribute "spec": dtype, threads, count, rows, columns.
+// element by element in the order of the result. The attribute "spec": dtype, count, rows, columns.
 
 #include <exception>
 #include <stdexcept>
@@ -23,10 +23,10 @@ struct Transpose {
   dnnl::reorder primitive;
 
   Transpose(const int64_t* v, size_t size) {
-    if (size != 5 || std::min({v[2], v[3], v[4]}) < 1) throw std::runtime_error("a spec is broken");
-    const int64_t n = v[2], rows = v[3], columns = v[4];
+    if (size != 4 || std::min({v[1], v[2], v[3]}) < 1) throw std::runtime_error("a spec is broken");
+    const int64_t n = v[1], rows = v[2], columns = v[3];
     count = static_cast<size_t>(n) * rows * columns;
-    threads = threads_for(kWorkOfAnElement * static_cast<double>(count), v[1]);
+    threads = team::threads_for(kWorkOfAnElement * static_cast<double>(count));
     team::Pretend pretend(threads);
     from = dnnl::memory::desc({n, rows, columns}, type_of(v[0]), dims{rows * columns, columns, 1});
     to = dnnl::memory::desc({n, rows, columns}, type_of(v[0]), dims{rows * columns, 1, rows});

@@ -12,7 +12,7 @@ from .jax import jax
 
 _log = logging.getLogger("oneflow")
 _lock = threading.Lock()
-PROTOCOL = 2
+PROTOCOL = 3
 DTYPES = {"float32": 0, "bfloat16": 1}  # that calls take, and what they are in a spec
 
 

@@ -149,7 +149,7 @@ def _turned(array: Any, inward: bool) -> Any:
     shape = (n, *space, channels) if inward else (n, channels, *space)
     call = jax.ffi.ffi_call(_native.target("transpose"), jax.ShapeDtypeStruct(shape, array.dtype))
     sizes = (channels, pixels) if inward else (pixels, channels)
-    return call(array, spec=np.array([_native.DTYPES[np.dtype(array.dtype).name], 0, n, *sizes], np.int64))
+    return call(array, spec=np.array([_native.DTYPES[np.dtype(array.dtype).name], n, *sizes], np.int64))
 
 
 def _is_image(blob: Blob) -> bool:

@@ -13,13 +13,12 @@ SWITCHED_OFF = "switched off by flow.config.enable_native_cpu(False)"
 NO_CPU = "the device is no CPU"
 
 
-def choose(node: Node, arrays: Sequence[Any], without: str, threads: int = 0) -> Callable[..., Any]:
-    """The lowering of a node for arrays of these shapes and dtypes. ``without`` says why none is native; "" where some may be.
-    ``threads`` compute one that is, 0: as many as it is worth."""
+def choose(node: Node, arrays: Sequence[Any], without: str) -> Callable[..., Any]:
+    """The lowering of a node for arrays of these shapes and dtypes. ``without`` says why none is native; "" where some may be."""
     native = node.op.native
     if native is None or _objection(node, arrays, without) is not None:
         return node.op.define
-    return partial(native.define, threads=threads, **({"spread": True} if _is_spread(node) else {}))
+    return partial(native.define, spread=True) if _is_spread(node) else native.define
 
 
 def _objection(node: Node, arrays: Sequence[Any], without: str) -> str | None:

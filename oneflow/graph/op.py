@@ -12,8 +12,7 @@ class Native:
     """Another lowering of an op, by the native part, for CPUs.
 
     Attributes:
-      define: as that of the op, with a further keyword ``threads``: how many compute it, 0 for as many as it is worth. Its
-        gradient is its vjp.
+      define: as that of the op. Its gradient is its vjp.
       objection: ``objection(arrays, attrs)`` says why it does not take a call, None where it does. ``arrays`` have shape
         and dtype.
       word: ``word(arrays, attrs)`` says what computes a call that it takes.

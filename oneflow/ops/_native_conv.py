@@ -27,8 +27,7 @@ _WEIGHTS_LAST = 8
 
 @dataclass(frozen=True)
 class Geometry:
-    """A convolution, its sizes apart. ``weights_last``: their channels are last in memory, too. ``threads`` that compute it, 0:
-    as many as it is worth."""
+    """A convolution, its sizes apart. ``weights_last``: their channels are last in memory, too."""
 
     strides: tuple[int, ...]
     dilations: tuple[int, ...]
@@ -36,12 +35,11 @@ class Geometry:
     high: tuple[int, ...]
     groups: int
     weights_last: bool = False
-    threads: int = 0
 
     def spec(self, kind: int, dtype: Any, x: Sequence[int], w: Sequence[int], y: Sequence[int]) -> list[int]:
         """The vector that the native part reads."""
         flags, number = _WEIGHTS_LAST if self.weights_last else 0, _native.DTYPES[np.dtype(dtype).name]
-        head = [kind, flags, number, self.threads, len(x) - 2, self.groups]
+        head = [kind, flags, number, len(x) - 2, self.groups]
         return [*head, *x, *w, *y, *self.strides, *self.dilations, *self.low, *self.high]
 
     def result(self, x: Sequence[int], w: Sequence[int]) -> tuple[int, ...]:
@@ -234,10 +232,9 @@ def geometry(x: Sequence[int], w: Sequence[int], attrs: Mapping[str, Any]) -> tu
     return Geometry(attrs["strides"], attrs["dilations"], low, high, attrs["groups"], w_spec[-1] == "I"), x, w
 
 
-def conv(x: Array, w: Array, spread: bool = False, threads: int = 0, **attrs: Any) -> Array:
+def conv(x: Array, w: Array, spread: bool = False, **attrs: Any) -> Array:
     """``conv1d`` .. ``conv3d`` by oneDNN, to be called where ``reason`` has nothing to say; ``spread`` over several devices."""
-    g = replace(geometry(x.shape, w.shape, attrs)[0], threads=threads)
-    run = _differentiable(g, spread)
+    run = _differentiable(geometry(x.shape, w.shape, attrs)[0], spread)
     if attrs["x_spec"][-1] == "C":
         return run(x, w)
     return jnp.moveaxis(run(jnp.moveaxis(x, 1, -1), w), -1, 1)
@@ -299,10 +296,9 @@ def _of_transposed(
     return Geometry(strides, dilations, low, high, 1, w_spec[-1] == "O"), (y[0], w[1], *sizes), w
 
 
-def conv_transpose(x: Array, w: Array, spread: bool = False, threads: int = 0, **attrs: Any) -> Array:
+def conv_transpose(x: Array, w: Array, spread: bool = False, **attrs: Any) -> Array:
     """``conv2d_transpose`` by oneDNN."""
-    g = replace(_of_transposed(x.shape, w.shape, attrs)[0], threads=threads)
-    run = _transposed(g, attrs["sizes"], spread)
+    run = _transposed(_of_transposed(x.shape, w.shape, attrs)[0], attrs["sizes"], spread)
     if attrs["x_spec"][-1] == "C":
         return run(x, w)
     return jnp.moveaxis(run(jnp.moveaxis(x, 1, -1), w), -1, 1)

@@ -32,12 +32,11 @@ class Product:
     k: int
     a_transposed: bool
     b_transposed: bool
-    threads: int = 0  # as many as it is worth
 
     def spec(self, dtype: Any) -> list[int]:
         """The vector that the native part reads."""
         sizes = [self.batch, self.m, self.n, self.k, int(self.a_transposed), int(self.b_transposed)]
-        return [_native.DTYPES[np.dtype(dtype).name], self.threads, *sizes]
+        return [_native.DTYPES[np.dtype(dtype).name], *sizes]
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -46,14 +45,14 @@ class Product:
     def of_a(self) -> Product:
         """A's gradient: C's times B transposed; where A lies transposed, B times C's transposed."""
         if self.a_transposed:
-            return Product(self.batch, self.k, self.m, self.n, self.b_transposed, True, self.threads)
-        return Product(self.batch, self.m, self.k, self.n, False, not self.b_transposed, self.threads)
+            return Product(self.batch, self.k, self.m, self.n, self.b_transposed, True)
+        return Product(self.batch, self.m, self.k, self.n, False, not self.b_transposed)
 
     def of_b(self) -> Product:
         """B's gradient: A transposed times C's; where B lies transposed, C's transposed times A."""
         if self.b_transposed:
-            return Product(self.batch, self.n, self.k, self.m, True, self.a_transposed, self.threads)
-        return Product(self.batch, self.k, self.n, self.m, not self.a_transposed, False, self.threads)
+            return Product(self.batch, self.n, self.k, self.m, True, self.a_transposed)
+        return Product(self.batch, self.k, self.n, self.m, not self.a_transposed, False)
 
 
 @lru_cache(maxsize=4096)
@@ -132,13 +131,13 @@ def _product(a: Any, b: Any, attrs: Mapping[str, Any]) -> Product | str:
     return Product(math.prod(a.shape[:-2]), m, n, k, over_a, over_b)
 
 
-def matmul(a: Array, b: Array, *, alpha: int | float, threads: int = 0, **attrs: Any) -> Array:
+def matmul(a: Array, b: Array, *, alpha: int | float, **attrs: Any) -> Array:
     """``matmul`` by oneDNN, to be called where ``reason`` has nothing to say."""
     p = _product(a, b, attrs)
     assert isinstance(p, Product)
     shape = (*a.shape[:-2], p.m if b.ndim > 2 or a.ndim == 2 else a.shape[-2], p.n)
     a, b = (v.reshape(p.batch, *v.shape[-2:]) if p.batch > 1 else v.reshape(-1, v.shape[-1]) for v in (a, b))
-    y = _differentiable(replace(p, threads=threads))(a, b).reshape(shape)
+    y = _differentiable(p)(a, b).reshape(shape)
     return y if alpha == 1 else y * like(alpha, y)
 
 

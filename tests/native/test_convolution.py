@@ -186,7 +186,7 @@ def run_way(spec: list[int], flag: int, first: np.ndarray, second: np.ndarray, s
 
 @settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(problems(), st.integers(0, 2**31), st.sampled_from([1, 2]))
-def test_both_ways_agree(problem: Any, seed: int, threads: int) -> None:
+def test_both_ways_agree(parallel: Any, problem: Any, seed: int, threads: int) -> None:
     g, x_shape, w_shape = problem
     xs, ws = native._sizes(x_shape, w_shape, g)
     ys = g.result(xs, ws)
@@ -197,7 +197,7 @@ def test_both_ways_agree(problem: Any, seed: int, threads: int) -> None:
     x, w, y = (rng.standard_normal(shape, np.float32) for shape in (x_shape, w_shape, y_shape))
     for kind, (first, second, made) in enumerate(((x, w, y), (y, w, x), (x, y, w))):
         spec = g.spec(kind, np.float32, xs, ws, ys)
-        spec[3] = threads
-        direct, columns = (run_way(spec, flag, first, second, made.shape) for flag in (16, 32))
+        with parallel(threads):
+            direct, columns = (run_way(spec, flag, first, second, made.shape) for flag in (16, 32))
         scale = max(1.0, float(np.abs(direct).max()))
         np.testing.assert_allclose(columns, direct, rtol=1e-4, atol=1e-4 * scale)

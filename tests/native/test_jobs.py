@@ -148,7 +148,7 @@ def test_without_the_native_part_the_job_runs_and_one_notice_says_what_would_hel
     [
         ("PROTOCOL = 99", "it speaks protocol 99, this oneflow-jax"),
         (
-            "PROTOCOL = 2\ndef load(threads):\n    raise OSError('libofdnnl.so: cannot open')",
+            "PROTOCOL = 3\ndef load(threads):\n    raise OSError('libofdnnl.so: cannot open')",
             "OSError: libofdnnl.so: cannot open",
         ),
         ("import nothing_like_this", "nothing_like_this"),

@@ -22,7 +22,7 @@ from ._arrays import Array
 from ._window import sides
 
 FORWARD, DATA, WEIGHTS = range(3)
-_WEIGHTS_LAST = 8
+_WEIGHTS_LAST = 1
 
 
 @dataclass(frozen=True)

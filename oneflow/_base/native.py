@@ -6,23 +6,44 @@ import importlib
 import logging
 import os
 import threading
+from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from .jax import jax
 
 _log = logging.getLogger("oneflow")
 _lock = threading.Lock()
 PROTOCOL = 3
-DTYPES = {"float32": 0, "bfloat16": 1}  # that calls take, and what they are in a spec
+DTYPES = {"float32": 0, "bfloat16": 1}  # the dtypes that calls take, as numbers of a spec
 
 
-def target(call: str) -> str:
-    """XLA's name of a call; it changes with the calls' meaning, so that no cached program meets another one."""
-    return f"oneflow_{call}_{PROTOCOL}"
+def target(name: str) -> str:
+    """The name of a call in XLA's programs; it changes with what a spec means, so that no cached program meets another one."""
+    return f"oneflow_{name}_{PROTOCOL}"
+
+
+def dtype_code(dtype: Any) -> int:
+    """A dtype in a spec."""
+    return DTYPES[np.dtype(dtype).name]
+
+
+def call(name: str, spec: Sequence[int], shape: Sequence[int], *arrays: Any) -> Any:
+    """A call of the native part in a traced program.
+
+    Args:
+      name: one of ``conv``, ``matmul``, ``transpose``.
+      spec: what describes it: integers that ``native/src`` reads.
+      shape: the result's; its dtype is that of the arrays.
+      arrays: the operands.
+    """
+    result = jax.ShapeDtypeStruct(tuple(shape), arrays[0].dtype)
+    return jax.ffi.ffi_call(target(name), result)(*arrays, spec=np.array(spec, np.int64))
 
 
 class Part:
-    """What was found: ``library`` where it can be used, ``reason`` where not."""
+    """The result of looking for it: ``library`` where it can be used, otherwise the ``reason``."""
 
     def __init__(self) -> None:
         self.library: Any = None
@@ -43,8 +64,8 @@ class Part:
         if module.PROTOCOL != PROTOCOL:
             raise RuntimeError(f"it speaks protocol {module.PROTOCOL}, this oneflow-jax {PROTOCOL}: install both from one tree")
         library = module.load(_threads())
-        for call, handler in library.handlers.items():
-            jax.ffi.register_ffi_target(target(call), jax.ffi.pycapsule(handler), platform="cpu")
+        for name, handler in library.handlers.items():
+            jax.ffi.register_ffi_target(target(name), jax.ffi.pycapsule(handler), platform="cpu")
         return library
 
 
@@ -52,7 +73,7 @@ _part: Part | None = None
 
 
 def part() -> Part:
-    """Looks once a process; says what would be faster with it, or what is wrong with it."""
+    """The native part, looked for once per process. Logs what would be faster with it, or what is wrong with it."""
     global _part
     with _lock:
         if _part is None:
@@ -67,7 +88,7 @@ def part() -> Part:
 
 
 def _threads() -> int:
-    """The cores that this process may use: affinity, the control group's quota and OMP_NUM_THREADS, the least of them."""
+    """The cores that this process may use: the least of its affinity, the control group's quota and OMP_NUM_THREADS."""
     affinity = getattr(os, "sched_getaffinity", None)
     count = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
     quota = _quota()

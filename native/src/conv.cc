@@ -1,5 +1,7 @@
 // Convolutions: forward, gradient to the data, gradient to the weights. Data is channels-last in memory.
 
+#include <mutex>
+
 #include "conv_spec.h"
 #include "direct.h"
 #include "im2col.h"
@@ -26,9 +28,10 @@ std::unique_ptr<ConvAlgorithm> choose_algorithm(const ConvSpec& s, int threads, 
 
 class Conv final : public Operation {
  public:
-  Conv(const ConvSpec& s, const thread_pool::Settings& settings, bool describe_only) {
+  Conv(const ConvSpec& s, const thread_pool::Settings& settings, bool describe_only) : spec_(s) {
     threads_ = settings.threads_for(s.flops());
     algorithm_ = choose_algorithm(s, threads_, describe_only);
+    multiplies_padding_ = s.is_padded() && s.kind != ConvSpec::kBackwardData && algorithm_->multiplies_padding();
     scratch_size_ = algorithm_->scratch_size();
     const dims* const shapes[3][3] = {
         {&s.input, &s.kernel, &s.output}, {&s.output, &s.kernel, &s.input}, {&s.input, &s.output, &s.kernel}};
@@ -39,10 +42,31 @@ class Conv final : public Operation {
 
   void run(void* const* operands, Scratch& scratch) const override {
     algorithm_->run(operands[0], operands[1], operands[2], scratch);
+    if (multiplies_padding_ && padding_may_show(operands)) run_without_padding(operands);
   }
 
  private:
+  // What lies in the padding does not exist, but im2col multiplies it as zeros, and zero times infinity is NaN.
+  bool padding_may_show(void* const* operands) const {
+    const bool is_forward = spec_.kind == ConvSpec::kForward;
+    const auto* values = static_cast<const float*>(operands[is_forward ? 2 : 1]);  // few, beside the weights
+    const size_t count = element_count(spec_.output);
+    bool found = false;
+    for (size_t i = 0; i < count; i++) found |= is_forward ? values[i] != values[i] : values[i] - values[i] != 0;
+    return found;
+  }
+
+  void run_without_padding(void* const* operands) const {
+    std::call_once(direct_once_, [&] { direct_ = std::make_unique<DirectConv>(spec_, threads_, false); });
+    Scratch scratch(direct_->scratch_size());
+    direct_->run(operands[0], operands[1], operands[2], scratch);
+  }
+
+  ConvSpec spec_;
   std::unique_ptr<ConvAlgorithm> algorithm_;
+  bool multiplies_padding_ = false;
+  mutable std::once_flag direct_once_;
+  mutable std::unique_ptr<DirectConv> direct_;  // made where it is first needed
 };
 
 }  // namespace

@@ -75,6 +75,7 @@ class ConvAlgorithm {
   virtual ~ConvAlgorithm() = default;
   virtual std::string name() const = 0;
   virtual size_t scratch_size() const = 0;
+  virtual bool multiplies_padding() const = 0;  // as if it were zeros
   // `first` and `second` are what the kind reads: input and weights, the output's gradient and weights, or both.
   virtual void run(const void* first, const void* second, void* result, Scratch& scratch) const = 0;
 };

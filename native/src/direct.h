@@ -12,6 +12,7 @@ class DirectConv final : public ConvAlgorithm {
 
   std::string name() const override { return name_; }
   size_t scratch_size() const override { return scratch_size_; }
+  bool multiplies_padding() const override { return false; }
   void run(const void* first, const void* second, void* result, Scratch& scratch) const override;
 
  private:

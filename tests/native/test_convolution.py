@@ -105,6 +105,36 @@ def test_nan_and_infinity_travel_as_in_xla(bad: float) -> None:
             np.testing.assert_array_equal(np.isneginf(got), np.isneginf(want))
 
 
+def without_padding(x: np.ndarray, w: np.ndarray, dy: np.ndarray) -> list[np.ndarray]:
+    """A 3 x 3 convolution with one pixel of padding, which takes part in no product, in float64: y, dx and dw."""
+    y, dx, dw = np.zeros(dy.shape), np.zeros(x.shape), np.zeros(w.shape)
+    n, height, width, _ = x.shape
+    for b, i, j, r, s in np.ndindex(n, height, width, 3, 3):
+        k, m = i + r - 1, j + s - 1
+        if 0 <= k < height and 0 <= m < width:
+            y[b, i, j] += (w[:, :, r, s].astype(np.float64) * x[b, k, m]).sum(1)
+            dx[b, k, m] += (w[:, :, r, s].astype(np.float64) * dy[b, i, j][:, None]).sum(0)
+            dw[:, :, r, s] += np.outer(dy[b, i, j].astype(np.float64), x[b, k, m])
+    return [y, dx, dw]
+
+
+@pytest.mark.parametrize("bad", [math.inf, math.nan])
+@pytest.mark.parametrize("size", [1, 2, 9])
+@pytest.mark.parametrize("where", ["weights", "gradient"])
+def test_what_meets_padding_alone_does_not_show(bad: float, size: int, where: str) -> None:
+    g = native.Geometry((1, 1), (1, 1), (1, 1), (1, 1), 1)
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((1, size, size, 16), np.float32), rng.standard_normal((32, 16, 3, 3), np.float32)
+    dy = rng.standard_normal((1, size, size, 32), np.float32)
+    if where == "weights":
+        w[3, 2, 0, 0] = bad
+    else:
+        dy[0, 0, 0, 5] = bad
+    y, pull = jax.vjp(native.differentiable(g), x, w)
+    for got, want in zip([y, *pull(dy)], without_padding(x, w, dy), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+
+
 def test_what_is_not_taken_says_why() -> None:
     g = native.Geometry((1, 1), (1, 1), (0, 0), (0, 0), 1)
     assert "float64" in (native.unsupported_reason(g, "float64", (1, 3, 8, 8), (4, 3, 3, 3)) or "")

@@ -17,6 +17,7 @@ class Library:
 
     Attributes:
       handlers: the XLA FFI handlers, by the names of their calls.
+      ffi_version: (major, minor) of XLA's FFI that they were built for.
     """
 
     CALLS = ("conv", "matmul", "transpose")
@@ -30,6 +31,9 @@ class Library:
         )
         self._pool.oneflow_min_parallel_work.restype = ctypes.c_double
         self.threads = threads
+        major, minor = ctypes.c_int(), ctypes.c_int()
+        self._calls.oneflow_ffi_version(ctypes.byref(major), ctypes.byref(minor))
+        self.ffi_version = (major.value, minor.value)
         self.handlers: dict[str, Any] = {name: self._calls[f"oneflow_{name}"] for name in self.CALLS}
 
     @property

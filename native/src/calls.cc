@@ -111,6 +111,12 @@ void write_text(const char* name, char* text, int room, const Body& body) {
 
 extern "C" {
 
+// The version of XLA's FFI that the handlers were built for. XLA takes handlers of its own version and of older ones.
+__attribute__((visibility("default"))) void oneflow_ffi_version(int* major, int* minor) {
+  *major = XLA_FFI_API_MAJOR;
+  *minor = XLA_FFI_API_MINOR;
+}
+
 // The name of the implementation that a spec takes.
 __attribute__((visibility("default"))) void oneflow_describe(const char* name, const int64_t* spec, int size,
                                                              char* text, int room) {

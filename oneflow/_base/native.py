@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import re
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -64,9 +66,22 @@ class Part:
         if module.PROTOCOL != PROTOCOL:
             raise RuntimeError(f"it speaks protocol {module.PROTOCOL}, this oneflow-jax {PROTOCOL}: install both from one tree")
         library = module.load(_threads())
+        (major, minor), (built_major, built_minor) = _ffi_version(), library.ffi_version
+        if built_major != major or built_minor > minor:  # known to XLA only when it starts, which then fails
+            raise RuntimeError(
+                f"it was built for XLA's FFI {built_major}.{built_minor}, this jaxlib has {major}.{minor}: "
+                "build it with the headers of this jaxlib or an older one (pip install ./native)"
+            )
         for name, handler in library.handlers.items():
             jax.ffi.register_ffi_target(target(name), jax.ffi.pycapsule(handler), platform="cpu")
         return library
+
+
+def _ffi_version() -> tuple[int, int]:
+    """The version of XLA's FFI that jaxlib has; it is told nowhere but in its headers."""
+    header = Path(jax.ffi.include_dir()) / "xla" / "ffi" / "api" / "c_api.h"
+    found = dict(re.findall(r"^#define XLA_FFI_API_(MAJOR|MINOR) (\d+)", header.read_text(encoding="utf-8"), re.MULTILINE))
+    return int(found["MAJOR"]), int(found["MINOR"])
 
 
 _part: Part | None = None

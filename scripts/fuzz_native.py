@@ -65,8 +65,11 @@ def calls(folder: Path, count: int, seed: int) -> int:
         operands = [np.ones(size, np.float32) for size in _SIZES[call](spec)]
         if library.describe(call, spec).startswith("!"):
             return False
+        infinite = call == "conv" and sum(spec) % 8 == 0  # it may be computed twice then
+        if infinite:
+            operands[1][0] = np.inf
         library.execute(call, spec, *(array.ctypes.data for array in operands))
-        assert np.isfinite(operands[-1]).all()
+        assert infinite or np.isfinite(operands[-1]).all()
         return True
 
     work = [(call, make(random)) for call, make in _MAKE.items() for _ in range(count)]

@@ -1,5 +1,4 @@
-// What the library exports: one XLA handler per kind of call, and the same calls for Python. The one file that knows
-// XLA.
+// What the library exports: one XLA handler per kind of call, and the same calls for Python. The one file that knows XLA.
 
 #include <algorithm>
 #include <cstring>
@@ -118,8 +117,8 @@ __attribute__((visibility("default"))) void oneflow_ffi_version(int* major, int*
 }
 
 // The name of the implementation that a spec takes.
-__attribute__((visibility("default"))) void oneflow_describe(const char* name, const int64_t* spec, int size,
-                                                             char* text, int room) {
+__attribute__((visibility("default"))) void oneflow_describe(const char* name, const int64_t* spec, int size, char* text,
+                                                             int room) {
   write_text(name, text, room, [&](const Call& call) {
     return call.make(SpecReader(spec, static_cast<size_t>(size)), thread_pool::settings(), true)->name();
   });

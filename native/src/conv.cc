@@ -10,8 +10,8 @@ namespace native {
 
 namespace {
 
-// Matrix products win where weights are many beside the windows they are applied to: there reordering them costs more
-// than the convolution does. Measured with two threads, AVX-512 (docs/performance.md).
+// Matrix products win where weights are many beside the windows they are applied to: there reordering them costs more than the
+// convolution does. Measured with two threads, AVX-512 (docs/performance.md).
 bool is_for_im2col(const ConvSpec& s) {
   constexpr int64_t kFewRows = 160;
   if (s.groups != 1 || s.flags & ConvSpec::kNeverIm2col || !(s.dtype == dt::f32 || s.is_pointwise())) return false;

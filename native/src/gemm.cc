@@ -8,9 +8,8 @@ namespace native {
 
 namespace {
 
-// oneDNN has two ways. Its sgemm packs panels of both operands, and multiplies a matrix by a vector in one of its own;
-// it is the faster way, except where B is transposed and A has some rows (measured with two threads, AVX-512:
-// docs/performance.md).
+// oneDNN has two ways. Its sgemm packs panels of both operands, or takes a matrix and a vector; it is the faster one, except
+// where B is transposed and A has some rows (measured with two threads, AVX-512: docs/performance.md).
 bool is_for_sgemm(const GemmShape& s) {
   constexpr int64_t kFewRows = 6;
   return s.dtype == dt::f32 && s.batch == 1 && (!s.b_transposed || s.m <= kFewRows);

@@ -60,8 +60,7 @@ void Im2colConv::run(const void* first, const void* second, void* result, Scratc
 template <class Visit>
 void Im2colConv::for_each_tap(int64_t window, const Visit& visit) const {
   const int64_t first[3] = {window / (output_[2] * output_[1]) * stride_[0] - pad_[0],
-                            window / output_[2] % output_[1] * stride_[1] - pad_[1],
-                            window % output_[2] * stride_[2] - pad_[2]};
+                            window / output_[2] % output_[1] * stride_[1] - pad_[1], window % output_[2] * stride_[2] - pad_[2]};
   int64_t tap = 0;
   for (int64_t a = 0; a < kernel_[0]; a++) {
     for (int64_t b = 0; b < kernel_[1]; b++) {
@@ -83,10 +82,10 @@ void Im2colConv::im2col(const float* input, float* matrix) const {
       const float* image = input + row / windows * pixels * channels;
       float* to = matrix + row * columns;
       for_each_tap(row % windows, [&](int64_t tap, int64_t pixel) {
-        const float* from = image + pixel * channels;
+        const float* from = pixel >= 0 ? image + pixel * channels : nullptr;
         if (!channels_fastest) {
-          for (int64_t c = 0; c < channels; c++) to[c * taps + tap] = pixel >= 0 ? from[c] : 0.f;
-        } else if (pixel >= 0) {
+          for (int64_t c = 0; c < channels; c++) to[c * taps + tap] = from ? from[c] : 0.f;
+        } else if (from) {
           std::memcpy(to + tap * channels, from, channels * sizeof(float));
         } else {
           std::memset(to + tap * channels, 0, channels * sizeof(float));
@@ -100,8 +99,7 @@ void Im2colConv::col2im(const float* matrix, float* input) const {
   const int64_t channels = spec_.kernel[1], taps = spec_.taps(), columns = spec_.columns(), samples = spec_.input[0];
   const int64_t windows = output_[0] * output_[1] * output_[2], pixels = input_[0] * input_[1] * input_[2];
   const int64_t tap_step = channels_fastest_ ? channels : 1, channel_step = channels_fastest_ ? 1 : taps;
-  // Windows overlap, so a share of the work is whole samples, or some channels of one: no two threads add to one
-  // element.
+  // Windows overlap, so a share of the work is whole samples, or some channels of one: no two threads add to one element.
   const int64_t parts = samples >= threads_ ? 1 : std::min<int64_t>(threads_, channels);
   thread_pool::parallel_for(samples * parts, threads_, [&](int64_t begin, int64_t end) {
     for (int64_t item = begin; item < end; item++) {

@@ -1,5 +1,4 @@
-// A convolution as a matrix product: every window is written out as a row, and the weights are taken in the layout they
-// have.
+// A convolution as a matrix product: every window is written out as a row, and weights are taken in the layout they have.
 #pragma once
 
 #include "conv_spec.h"

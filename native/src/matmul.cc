@@ -21,9 +21,7 @@ class Matmul final : public Operation {
 
   std::string name() const override { return gemm_.name(); }
 
-  void run(void* const* operands, Scratch& scratch) const override {
-    gemm_.run(operands[0], operands[1], operands[2], scratch);
-  }
+  void run(void* const* operands, Scratch& scratch) const override { gemm_.run(operands[0], operands[1], operands[2], scratch); }
 
  private:
   Gemm gemm_;

@@ -57,9 +57,8 @@ class Reorder {
   size_t scratch_size() const { return aligned(scratchpad_); }
 
   void run(const dnnl::memory& from, const dnnl::memory& to, Scratch& scratch) const {
-    primitive_.execute(
-        stream(),
-        {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}, {DNNL_ARG_SCRATCHPAD, take_scratchpad(scratch, scratchpad_)}});
+    primitive_.execute(stream(),
+                       {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}, {DNNL_ARG_SCRATCHPAD, take_scratchpad(scratch, scratchpad_)}});
   }
 
  private:

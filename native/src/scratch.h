@@ -51,8 +51,7 @@ class Arena {
       free_.push_back(block);
       kept_ += block.size;
       while (free_.size() > kMaxBlocks || kept_ > kMaxKept) {
-        const auto least =
-            std::min_element(free_.begin(), free_.end(), [](auto& a, auto& b) { return a.size < b.size; });
+        const auto least = std::min_element(free_.begin(), free_.end(), [](auto& a, auto& b) { return a.size < b.size; });
         kept_ -= least->size;
         surplus.push_back(*least);
         free_.erase(least);

@@ -15,7 +15,7 @@
 namespace {
 
 constexpr int kMaxThreads = 256;
-constexpr int kSpins = 1500;  // some 20 microseconds: two regions of one convolution are hardly further apart
+constexpr int kSpins = 1500;              // some 20 microseconds: two regions of one convolution are hardly further apart
 constexpr double kMinParallelWork = 3e6;  // some 14 microseconds of one thread; to wake another costs half of that
 constexpr size_t kStackSize = 8 << 20;
 
@@ -84,8 +84,7 @@ thread_local ThreadState self;
 // are idle: on a busy machine of few cores it does not look for those. Both would share that core for milliseconds.
 void keep_off_core(const Worker& worker, int core) {
   cpu_set_t allowed;
-  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0 || !CPU_ISSET(core, &allowed) || CPU_COUNT(&allowed) < 2)
-    return;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0 || !CPU_ISSET(core, &allowed) || CPU_COUNT(&allowed) < 2) return;
   CPU_CLR(core, &allowed);
   sched_setaffinity(worker.tid.load(std::memory_order_relaxed), sizeof allowed, &allowed);
 }
@@ -151,8 +150,7 @@ void end_region() {
   Pool& pool = ::pool();
   if (--self.depth > 0) return;
   if (self.num_threads > 1) {
-    for (uint32_t left; (left = pool.running.load(std::memory_order_acquire)) != 0;)
-      wait_while_equal(pool.running, left);
+    for (uint32_t left; (left = pool.running.load(std::memory_order_acquire)) != 0;) wait_while_equal(pool.running, left);
   }
   self.num_threads = 1;
 }

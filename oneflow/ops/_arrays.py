@@ -10,7 +10,7 @@ import numpy as np
 
 from .._base import dtype as dtypes
 from .._base.dtype import dtype
-from .._base.jax import jax, lax
+from .._base.jax import jax, jnp, lax
 from ..errors import ArgumentError
 from ..graph.node import INVALID_AXIS, Blob
 from ._emit import fail, is_number
@@ -56,8 +56,13 @@ def dtype_for(what: str, value: Any, argument: str = "dtype") -> dtype:
     return kind
 
 
-def like(number: int | float, x: Array) -> Array:
-    """``number`` as a NumPy scalar of x's dtype, which lax combines with x without promotion."""
+def like(number: Any, x: Array) -> Array:
+    """``number`` as a NumPy scalar of x's dtype, which lax combines with x without promotion.
+
+    Sizes that an exported model leaves to its caller, and what is computed from them, become arrays.
+    """
+    if not isinstance(number, (int, float, np.generic, np.ndarray)):
+        return lax.convert_element_type(jnp.asarray(number), x.dtype)
     with np.errstate(over="ignore"):  # 1e39 is a legal way to write float32's infinity
         return np.asarray(number).astype(x.dtype)[()]
 
@@ -80,9 +85,26 @@ def common_shape(*shapes: tuple[int, ...]) -> tuple[int, ...]:
     """The shape to which these broadcast."""
     try:
         return np.broadcast_shapes(*shapes)
+    except TypeError:  # open sizes
+        return _common_open_shape(shapes)
     except ValueError:
-        found = " and ".join(str(shape) for shape in shapes)
-        raise ValueError(f"shapes {found} do not broadcast: counted from the last axis, sizes must be equal or 1") from None
+        raise _do_not_broadcast(shapes) from None
+
+
+def _common_open_shape(shapes: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
+    rank = max(map(len, shapes))
+    common = []
+    for columns in zip(*((*(1,) * (rank - len(shape)), *shape) for shape in shapes), strict=True):
+        sizes = [size for size in columns if not (isinstance(size, int) and size == 1)]
+        if any(size != sizes[0] for size in sizes):
+            raise _do_not_broadcast(shapes)
+        common.append(sizes[0] if sizes else 1)
+    return tuple(common)
+
+
+def _do_not_broadcast(shapes: Sequence[tuple[Any, ...]]) -> ValueError:
+    found = " and ".join(f"({', '.join(map(str, shape))})" for shape in shapes)
+    return ValueError(f"shapes {found} do not broadcast: counted from the last axis, sizes must be equal or 1")
 
 
 def broadcast_to(x: Array, shape: tuple[int, ...]) -> Array:

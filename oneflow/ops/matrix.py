@@ -9,7 +9,7 @@ import numpy as np
 from .._base.jax import lax
 from ..errors import ShapeError
 from ..graph.node import Blob
-from ._arrays import Array, broadcast_to, label, like, number_for, select
+from ._arrays import Array, broadcast_to, common_shape, label, like, number_for, select
 from ._emit import emit, fail, op, want
 from ._native_matmul import NATIVE
 
@@ -17,7 +17,7 @@ from ._native_matmul import NATIVE
 @op("matmul", native=NATIVE)
 def _matmul(a: Array, b: Array, *, transpose_a: bool, transpose_b: bool, alpha: int | float) -> Array:
     if b.ndim > 2 and a.shape[:-2] != b.shape[:-2]:
-        common = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+        common = common_shape(a.shape[:-2], b.shape[:-2])
         a, b = (broadcast_to(m, (*common, *m.shape[-2:])) for m in (a, b))
     contract = ((a.ndim - (2 if transpose_a else 1),), (b.ndim - (1 if transpose_b else 2),))
     batch = tuple(range(b.ndim - 2))

@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+from importlib import import_module as _import_module
+
 from . import advanced as advanced
 from . import checkpoint as checkpoint
 from . import compatible as compatible
@@ -229,17 +231,21 @@ _epoch.on_epoch_end = sync_default_session  # the end of an iteration over MNIST
 _restore_antialias()
 
 
+_LAZY = {"export", "onnx"}  # modules that are imported when they are first used
+
 # modules that programs do not need by name, and what the first line of this file binds
 _INTERNAL = {"annotations", "compiler", "graph", "job", "ops", "runtime"}
 
 
 def __dir__() -> list[str]:
     """The public names."""
-    names = {n for n in globals() if not n.startswith("_")} - _INTERNAL
+    names = ({n for n in globals() if not n.startswith("_")} | _LAZY) - _INTERNAL
     return sorted(names | {"__doc__", "__file__", "__name__", "__path__", "__version__"})
 
 
 def __getattr__(name: str) -> object:
+    if name in _LAZY:
+        return _import_module(f"{__name__}.{name}")
     names = [n for n in __dir__() if not n.startswith("_")]
     names += [f"{part}.{n}" for part in ("nn", "math", "layers") for n in vars(globals()[part]) if not n.startswith("_")]
     near = [] if name.startswith("_") else [n for n in names if n.rpartition(".")[2] == name] or _closest(name, names)

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import MissingExtraError
 
-_EXTRAS = {"cv2": ("OpenCV", "data"), "google.protobuf": ("protobuf", "data")}
+_EXTRAS = {
+    "cv2": ("OpenCV", "data"),
+    "google.protobuf": ("protobuf", "data"),
+    "onnx": ("onnx", "onnx"),
+    "flatbuffers": ("flatbuffers", "export"),
+    "safetensors": ("safetensors", "export"),
+}
 
 
 def need(module: str, what: str) -> ModuleType:

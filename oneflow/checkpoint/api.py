@@ -29,21 +29,29 @@ from ..graph.graph import Variable, current_or_none
 from ..graph.node import INVALID_AXIS
 from ..runtime import processes
 from ..runtime.session import Session, default_session
-from . import atomic
+from . import atomic, safetensors
 from .format import DONE, EXTRA, Checkpoint, FileValue, as_path, complain, describe
+from .safetensors import StoredTensor
 
 
 class UnknownVariableError(CheckpointError, RuntimeError):
     """A name that no variable of the program has."""
 
 
-class Values(dict[str, FileValue]):
-    """What ``flow.checkpoint.get`` gives: values by name, and the checkpoint's random state, None where it has none."""
+class Values(dict[str, "FileValue | StoredTensor"]):
+    """What ``flow.checkpoint.get`` gives: values by name, and the checkpoint's random state, None where it has none.
 
-    def __init__(self, values: Mapping[str, FileValue], random_state: Any, path: str):
+    ``jobs`` are the jobs that a safetensors file belongs to: name -> names of their variables.
+    """
+
+    def __init__(
+        self, values: Mapping[str, FileValue | StoredTensor], random_state: Any, path: str,
+        jobs: Mapping[str, list[str]] | None = None,
+    ):  # fmt: skip
         super().__init__(values)
         self.random_state = random_state
         self.path = path
+        self.jobs = dict(jobs or {})
 
 
 class VariableHandle:
@@ -170,16 +178,25 @@ def get_all_variables() -> dict[str, VariableHandle]:
     return {name: VariableHandle(session, variable) for name, variable in variables.items()}
 
 
-def load_variables(value_dict: Mapping[str, Any], ignore_mismatch: bool = True, *, strict: bool = False) -> None:
+def load_variables(
+    value_dict: Mapping[str, Any] | str | os.PathLike[str],
+    ignore_mismatch: bool = True,
+    *,
+    strict: bool = False,
+    rename: Mapping[str, str] | Callable[[str], str | None] | None = None,
+) -> None:
     """Gives variables new values; all of them, or, where anything is wrong, none.
 
     Args:
       value_dict: variable name -> ndarray, handle of ``flow.get_all_variables``, or value of ``flow.checkpoint.get``; of
         exactly the variable's shape and dtype. Variables that are not named keep their values. A whole checkpoint, as
         ``flow.checkpoint.get`` returns it, restores the random state too, so that training goes on as if never interrupted;
-        a CheckpointWarning names the variables that it lacks.
+        a CheckpointWarning names the variables that it lacks. The path of a checkpoint or of a safetensors file stands for what
+        ``flow.checkpoint.get`` makes of it.
       ignore_mismatch: skips names that no variable has, with a CheckpointWarning; False makes them an error.
       strict: makes both an error, names that no variable has and variables that are not named.
+      rename: the variables' names by those of ``value_dict``: a dict, where names that it lacks stay; or a function, which
+        may return None for what is to be left out.
     Raises:
       UnknownVariableError: a name is not a variable's, and ``ignore_mismatch`` is False or ``strict`` True.
       ShapeError, DtypeError: an array does not fit its variable.
@@ -187,8 +204,12 @@ def load_variables(value_dict: Mapping[str, Any], ignore_mismatch: bool = True, 
     Example: >>> flow.load_variables({"dense1-bias": np.zeros(10, np.float32)})
     """
     session = _session("flow.load_variables")
+    if isinstance(value_dict, (str, os.PathLike)):
+        value_dict = _whole(value_dict)
     if not isinstance(value_dict, Mapping):
         complain(ArgumentError, f"flow.load_variables needs a dict of variable name -> value, got {type(value_dict).__name__}")
+    if rename is not None:
+        value_dict = _renamed(value_dict, rename)
     variables = session.variables()
     if strict or not ignore_mismatch:
         for name in value_dict:
@@ -226,43 +247,58 @@ def set_interface_blob_value(op_name: str, ndarray: np.ndarray) -> None:
 # --- checkpoints
 
 
-def save(path: str | os.PathLike[str], var_dict: Mapping[str, Any] | None = None) -> None:
-    """Saves variables in OneFlow's layout, after everything submitted. Killed half-way, it leaves the path as it was.
+def save(path: str | os.PathLike[str], var_dict: Mapping[str, Any] | None = None, *, format: str = "oneflow") -> None:
+    """Saves variables, after everything submitted. Killed half-way, it leaves the path as it was.
 
     Args:
       path: does not exist (parents are made), or is an empty directory.
       var_dict: name -> handle, value of ``flow.checkpoint.get``, or ndarray; None saves every variable of the session,
         and the state of its random ops beside them.
+      format: "oneflow", a directory in OneFlow's layout; or "safetensors", one file, whose header also tells which jobs the
+        variables belong to. It needs the extra [export].
     Raises:
       CheckpointExistsError: the path is a file or a directory that is not empty.
       CheckpointError: a value or name that the layout has no place for, or the disk refused.
     Example: >>> flow.checkpoint.save("./lenet_models")
     """
+    if format not in ("oneflow", "safetensors"):
+        complain(ArgumentError, f'format must be "oneflow" or "safetensors", got {format!r}'[:300])
+    as_file = format == "safetensors"
     if var_dict is None:
-        processes.by_first("the beginning of a save", lambda: atomic.refuse_occupied(path))
+        refuse_occupied = safetensors.refuse_occupied if as_file else atomic.refuse_occupied
+        processes.by_first("the beginning of a save", lambda: refuse_occupied(path))
         session = _session("flow.checkpoint.save")
         session.build_all()
         names = list(session.variables())
         values, random_state = session.snapshot(names)
-        processes.by_first("a save", lambda: atomic.write(path, values, {"random": random_state}))
-        return
-    if not isinstance(var_dict, Mapping):
-        complain(ArgumentError, f"var_dict must be a dict of variable name -> value, got {type(var_dict).__name__}")
-    values = _values(var_dict)
-    processes.by_first("a save", lambda: atomic.write(path, values, {}))
+        extra: dict[str, Any] = {"random": random_state}
+        if as_file:
+            extra["jobs"] = {name: sorted(job.variable_names) for name, job in session.jobs.items()}
+    else:
+        if not isinstance(var_dict, Mapping):
+            complain(ArgumentError, f"var_dict must be a dict of variable name -> value, got {type(var_dict).__name__}")
+        values, extra = _values(var_dict), {}
+    if as_file:
+        processes.by_first("a save", lambda: safetensors.write(path, values, extra, replace=False))
+    else:
+        processes.by_first("a save", lambda: atomic.write(path, values, extra))
 
 
 def get(path: str | os.PathLike[str]) -> Values | FileValue:
     """The values that a checkpoint holds, without a session; or the one value of a single variable's directory.
 
     Args:
-      path: a checkpoint, of this library or of OneFlow, or a variable's directory in one.
+      path: a checkpoint, of this library or of OneFlow, or a variable's directory in one; or a safetensors file.
     Returns: a dict of name -> value with ``.shape``, ``.dtype`` and ``.numpy()``, which reads the elements.
     Raises:
       CheckpointNotFoundError: there is no checkpoint at that path.
       CheckpointError: sizes disagree, ``meta`` is not understood, or a link leads outside.
     Example: >>> flow.load_variables(flow.checkpoint.get("./lenet_models"))
     """
+    if os.path.isfile(as_path(path)) and as_path(path).endswith(safetensors.SUFFIX):
+        stored = safetensors.SafeTensors(path)
+        extra = stored.extra()
+        return Values(stored, extra.get("random"), stored.path, extra.get("jobs"))
     found = Checkpoint(path)
     if found.is_single:
         return FileValue(found.path)
@@ -371,6 +407,30 @@ class SimpleCheckPointManager:
 # --- what they share
 
 
+def _whole(path: str | os.PathLike[str]) -> Values:
+    found = get(path)
+    if isinstance(found, FileValue):
+        rule = f"{as_path(path)!r} is the directory of one variable, not a checkpoint"
+        complain(CheckpointNotFoundError, rule, f"load {os.path.dirname(os.path.abspath(as_path(path)))!r}")
+    return found
+
+
+def _renamed(values: Mapping[str, Any], rename: Any) -> Mapping[str, Any]:
+    """The values under other names. Raises ArgumentError where two would have one name."""
+    if not callable(rename) and not isinstance(rename, Mapping):
+        complain(ArgumentError, f"rename must be a dict of names, or a function of a name, got {type(rename).__name__}")
+    made: dict[str, Any] = {}
+    origin: dict[str, str] = {}
+    for name, value in values.items():
+        new = rename.get(name, name) if isinstance(rename, Mapping) else rename(name)
+        if new is None:
+            continue
+        if new in made:
+            complain(ArgumentError, f"rename calls both {origin[new]!r} and {name!r} {new!r}")
+        made[new], origin[new] = value, name
+    return Values(made, values.random_state, values.path, values.jobs) if isinstance(values, Values) else made
+
+
 def _session(what: str) -> Session:
     if current_or_none() is not None:
         complain(ModeError, f"{what} cannot be called inside a job function: nothing has a value there yet", "call it outside")
@@ -405,7 +465,7 @@ def _all_or_none(readers: Iterable[tuple[str, Callable[[], np.ndarray]]]) -> dic
 
 def _fitting(variable: Variable, value: Any) -> np.ndarray:
     """The value as an array of exactly the variable's shape and dtype, or an error."""
-    if isinstance(value, FileValue):
+    if isinstance(value, (FileValue, StoredTensor)):
         return _from_file(variable, value)
     if not isinstance(value, (np.ndarray, VariableHandle)):
         rule = f"variable {variable.name!r} cannot be given a {type(value).__name__}"
@@ -421,7 +481,7 @@ def _fitting(variable: Variable, value: Any) -> np.ndarray:
     return array
 
 
-def _from_file(variable: Variable, value: FileValue) -> np.ndarray:
+def _from_file(variable: Variable, value: FileValue | StoredTensor) -> np.ndarray:
     for what, ours, theirs in (("shape", variable.shape, value.shape), ("dtype", variable.dtype, value.dtype)):
         if value.has_meta_info_ and ours != theirs and value.shape is not None and value.dtype is not None:
             found = f"{describe(value.shape, value.dtype)}, in {value.file_path}"
@@ -449,7 +509,7 @@ def _values(var_dict: Mapping[str, Any]) -> dict[str, np.ndarray]:
     def array(name: str, value: Any) -> np.ndarray:
         if isinstance(value, VariableHandle):
             return read[id(value._session)][value.name]
-        if isinstance(value, FileValue):
+        if isinstance(value, (FileValue, StoredTensor)):
             return value.numpy()
         if isinstance(value, np.ndarray):
             return value

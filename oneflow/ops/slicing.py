@@ -5,7 +5,8 @@ from __future__ import annotations
 import builtins
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +20,8 @@ from ._emit import emit, fail, op, want
 Triple = tuple[int | None, int | None, int | None]  # start, stop, step as in Python
 
 
-class _Run(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Run:
     """The indices of one axis that a slice selects, in ascending order: ``range(start, stop, step)``, ``count`` of them."""
 
     start: int

@@ -19,7 +19,7 @@ from ..export._axes import is_open
 from ..export._job import DynamicAxes, ExportedJob, exported_job, refuse_all
 from ..graph.node import Node
 from ._emitter import TYPES, Emitter
-from .rules import NoForm, rules
+from .rules import WITHOUT, NoForm, rules
 
 OPSETS = range(17, 24)
 DEFAULT_OPSET = 17
@@ -45,7 +45,9 @@ def write(
     known = rules()
 
     def reason(node: Node) -> str | None:
-        return None if node.op.name in known or custom_ops else "ONNX has no form of it"
+        if node.op.name in known or custom_ops:
+            return None
+        return WITHOUT.get(node.op.name, "ONNX has no form of it")
 
     exported = exported_job(what, job, reason=reason, dynamic_axes=dynamic_axes, weights=weights, format="ONNX")
     emitter = Emitter(exported, version)

@@ -2,19 +2,44 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
+import table
 
 import oneflow as flow
 import oneflow.typing as tp
 from oneflow._base import dtype as dtypes
 
-onnx = pytest.importorskip("onnx", reason="needs the extra [onnx]")
-ort = pytest.importorskip("onnxruntime", reason="exported models are checked against onnxruntime")
+TABLES = [importlib.import_module(path.stem) for path in sorted(Path(table.__file__).parent.glob("table_*.py"))]
+ROWS = [(found.__name__.removeprefix("table_"), row) for found in TABLES for row in getattr(found, "ROWS", [])]
+PARAMS = [pytest.param(row, id=f"{family}-{row.name}") for family, row in ROWS]
+
+
+def dtypes_of(row: Any) -> list[str]:
+    """The dtypes to try a row in."""
+    wide = [d for d in row.dtypes if d != "float64"] or ["float32"]
+    return wide if any(a.dtype.kind == "f" for a in row.inputs) or "float32" not in row.dtypes else ["float32"]
+
+
+def arrays_of(row: Any, dtype: str) -> list[np.ndarray]:
+    whole = np.dtype(dtype).kind in "iu"
+    return [a.astype(dtype) if a.dtype.kind == "f" or whole else a for a in row.inputs]
+
+
+def expected_of(row: Any, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """What a row shall give: by its reference in float64, or else by the ops' own definitions."""
+    exact = [a.astype(np.float64) if a.dtype.kind == "f" else a for a in arrays]
+    if row.ref is None:
+        with jax.enable_x64(True):
+            return table.run(row, exact)
+    made = row.ref(*exact)
+    return [np.asarray(a) for a in made] if isinstance(made, (list, tuple)) else [np.asarray(made)]
 
 
 def job_of(build: Callable[..., Any], arrays: Sequence[np.ndarray], name: str = "row") -> Any:
@@ -32,26 +57,29 @@ def job_of(build: Callable[..., Any], arrays: Sequence[np.ndarray], name: str = 
     return flow.global_function()(scope[name])
 
 
-def session(path: Path, *, check: bool = True) -> Any:
+def session(path: Any, *, check: bool = True) -> Any:
     """A checked model, ready to run."""
+    onnx = pytest.importorskip("onnx", reason="needs the extra [onnx]")
+    ort = pytest.importorskip("onnxruntime", reason="exported models are checked against onnxruntime")
     if check:
         onnx.checker.check_model(str(path), full_check=True)
     options = ort.SessionOptions()
-    options.log_severity_level = 3
+    options.log_severity_level = 4
     options.intra_op_num_threads = 1
     return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 
 def run(found: Any, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-    names = [i.name for i in found.get_inputs()]
-    return found.run(None, dict(zip(names, arrays, strict=True)))
+    """The results of a model for arrays in the order of its inputs."""
+    return found.run(None, dict(zip([i.name for i in found.get_inputs()], arrays, strict=True)))
 
 
 def close(found: np.ndarray, expected: np.ndarray, tolerance: float, what: str = "") -> None:
     """Equal shapes and dtypes; values within a tolerance relative to the largest expected one."""
-    assert found.shape == expected.shape and found.dtype == expected.dtype, what
-    if expected.dtype.kind != "f" or not expected.size:
+    assert found.shape == expected.shape and found.dtype == expected.dtype, f"{what} {found.dtype}{found.shape}"
+    if expected.dtype.kind not in "fV" or not expected.size:
         np.testing.assert_array_equal(found, expected, what)
         return
+    found, expected = found.astype(np.float64), expected.astype(np.float64)
     largest = np.abs(np.where(np.isfinite(expected), expected, 0)).max(initial=0.0)
     np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance * max(largest, 1e-3), err_msg=what)

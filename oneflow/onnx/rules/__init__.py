@@ -13,6 +13,41 @@ Rule = Callable[[Emitter], Result | Sequence[Result] | None]
 _RULES: dict[str, Rule] = {}
 
 
+# Ops that ONNX has no form of, and why.
+_DATA = "the size of its result depends on data"
+_RANDOM = "it draws random numbers from the session's state"
+WITHOUT: Mapping[str, str] = {
+    "argwhere": _DATA,
+    "at_most": _DATA,
+    "counted_concat": _DATA,
+    "counted_elements": _DATA,
+    "counted_loss": _DATA,
+    "counted_moment": _DATA,
+    "counted_reshape": _DATA,
+    "counted_slice": _DATA,
+    "dynamic_binary_concat": _DATA,
+    "dynamic_binary_split": _DATA,
+    "fill_rest": _DATA,
+    "indexed_slices_reduce_sum": _DATA,
+    "repeat_up_to_count": _DATA,
+    "resized": _DATA,
+    "unique_with_counts": _DATA,
+    "bernoulli": _RANDOM,
+    "coin_flip": _RANDOM,
+    "distributed_partial_fc_sample": _RANDOM,
+    "dropout": _RANDOM,
+    "generate_random_batch_permutation_indices": _RANDOM,
+    "random_mask_like": _RANDOM,
+    "shuffle": _RANDOM,
+    "batch_normalization_training": "it computes the statistics that training keeps",
+    "categorical_ordinal_encode": "it enters keys into a table, one by one",
+    "ctc_loss": "ONNX has no such loss, and only loops could write it",
+    "lgamma": "ONNX has no logarithm of the gamma function",
+    "sleep_identity": "it waits",
+    "ssp_variable_proxy": "it reads what a variable was calls ago",
+}
+
+
 class NoForm(Exception):
     """ONNX cannot express this use of an op; the text says why."""
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import prod
 
 from ..compiler.layout import Layout
-from ..compiler.stages import Staged
+from ..compiler.stages import StagedProgram
 from ..graph.graph import OP_INPUT, OP_VARIABLE
 from ..graph.node import Node
 from ..runtime.executable import Executable
@@ -137,7 +137,7 @@ def report(executable: Executable) -> PlacementReport:
     plan = executable.plan
     graph = plan.graph
     layouts = executable.layouts()
-    staged = executable.function if isinstance(executable.function, Staged) else None
+    staged = executable.function if isinstance(executable.function, StagedProgram) else None
     stage_of: dict[Node, int] = {}
     if staged is not None:
         for i, segment in enumerate(staged.segments):
@@ -163,7 +163,7 @@ def report(executable: Executable) -> PlacementReport:
         for machine, device in storage.layout.placement.devices:
             state[f"{machine}:{device}"] += size
     names = {node.name for node in graph.nodes}
-    stage_by_function = _stages_of_functions(staged)
+    stage_by_function = staged.segment_of_function if staged is not None else {}
     found: Counter[tuple[str, int, int, str, int]] = Counter()
     for function, compiled in executable.compiled:
         for kind, devices, size, op in collectives(compiled.as_text(), names):
@@ -182,14 +182,8 @@ def _elements(shape: Sequence[int], layout: Layout) -> int:
     return prod(-(-size // layout.pieces(axis)) for axis, size in enumerate(shape))
 
 
-def _stages_of_functions(staged: Staged | None) -> dict[str, int]:
-    if staged is None:
-        return {}
-    return {name: i for i, segment in enumerate(staged.segments) for name in staged.names_of(segment)}
-
-
-def _transfers(staged: Staged) -> Iterable[TransferRow]:
-    for blob, source, target, backward in staged.transfers():
+def _transfers(staged: StagedProgram) -> Iterable[TransferRow]:
+    for blob, source, target, backward in staged.transfers:
         size = prod(blob.shape) * blob.dtype.bytes * (blob.parallel_size if blob.node in staged.plan.mapped else 1)
         yield TransferRow(blob.op_name, str(source), str(target), size, backward)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -117,18 +116,17 @@ def located(node: Node, run: Callable[[], Any]) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What the backward pass does at one node, its pullback apart (arrays may cross compiled functions, this need not)."""
+    """The backward pass at one node: carries the cotangents of its outputs to its inputs at ``wanted``."""
 
     node: Node
     wanted: tuple[int, ...]
     outputs: tuple[Any, ...]  # shapes and dtypes
 
-    def propagate(self, pullback: Pullback, backward: Backward) -> None:
-        """Carries the cotangents of the node's outputs to its inputs."""
-        arrived = backward.of_node(self.node)
-        if arrived is None:
+    def __call__(self, pullback: Pullback, backward: Backward) -> None:
+        cotangents = backward.of_node(self.node)
+        if cotangents is None:
             return
-        filled = tuple(jnp.zeros(o.shape, o.dtype) if c is None else c for o, c in zip(self.outputs, arrived, strict=True))
+        filled = tuple(jnp.zeros(o.shape, o.dtype) if c is None else c for o, c in zip(self.outputs, cotangents, strict=True))
         gradients = pullback(filled)
         for i, gradient in zip(self.wanted, gradients, strict=True):
             if gradient is not None:
@@ -183,36 +181,34 @@ class Backward:
             propagate(self)
 
 
+# One step of the backward pass. Those of ``run_nodes`` are pytrees: they may leave one compiled function and enter another
 Propagate = Callable[[Backward], None]
 
 
-def forward(
+def run_nodes(
     nodes: Sequence[Node], values: Values, draws: Any, path: Collection[Node], keep: Collection[Node] = ()
-) -> tuple[list[Step | Recomputed], list[Pullback]]:
-    """The forward pass over some nodes: their outputs go to ``values``; what their backward pass needs comes back.
+) -> list[Propagate]:
+    """Runs the forward pass over some nodes, whose outputs go to ``values``, and returns their backward pass.
 
     Nodes of one ``flow.experimental.scope.config(checkpointing=True)`` keep only what enters them, except those in ``keep``.
     """
-    steps: list[Step | Recomputed] = []
-    pullbacks: list[Pullback] = []
+    propagates: list[Propagate] = []
     for block in _blocks(nodes, path, keep):
         if len(block) > 1:
-            step, arguments = Recomputed.run(block, values, draws, path)
-            steps.append(step)
-            pullbacks.append(jax.tree_util.Partial(step, *arguments))
+            propagates.append(Recomputed.run(block, values, draws, path))
             continue
         node = block[0]
         wanted = tuple(i for i, b in enumerate(node.inputs) if b.node in path and flows_to(node, i)) if node in path else ()
         if wanted:
             outputs, pullback = linearize(node, values, draws, wanted)
-            steps.append(Step(node, wanted, tuple(jax.ShapeDtypeStruct(o.shape, o.dtype) for o in outputs)))
-            pullbacks.append(pullback)
+            step = Step(node, wanted, tuple(jax.ShapeDtypeStruct(o.shape, o.dtype) for o in outputs))
+            propagates.append(jax.tree_util.Partial(step, pullback))
         else:
             outputs = evaluate(node, values, draws)
         values[node] = outputs
         if values.lowering.look is not None:
             values.lowering.look(node, outputs)
-    return steps, pullbacks
+    return propagates
 
 
 def _blocks(nodes: Sequence[Node], path: Collection[Node], keep: Collection[Node]) -> list[list[Node]]:
@@ -241,42 +237,33 @@ class Recomputed:
     lowering: Lowering
 
     @staticmethod
-    def run(nodes: Sequence[Node], values: Values, draws: Any, path: Collection[Node]) -> tuple[Recomputed, tuple[Any, Any]]:
-        """The forward pass; gives what stands for it in the backward pass, and the arrays that it needs."""
+    def run(nodes: Sequence[Node], values: Values, draws: Any, path: Collection[Node]) -> Propagate:
+        """Runs the forward pass and returns the backward pass."""
         inside = set(nodes)
         imports = {(b.node, b.index): b for node in nodes for b in node.inputs if b.node not in inside}
         arrays = [values.get_blob(b) for b in imports.values()]
         exports = tuple(b for node in nodes for b in node.outputs if node in path)
-        forward(nodes, values, draws, ())
-        return Recomputed(tuple(nodes), tuple(imports.values()), exports, path, values.lowering), (arrays, draws)
+        run_nodes(nodes, values, draws, ())
+        made = Recomputed(tuple(nodes), tuple(imports.values()), exports, path, values.lowering)
+        return jax.tree_util.Partial(made, arrays, draws)
 
-    def __call__(self, arrays: list[Any], draws: Any, cotangents: Any) -> list[Any]:
+    def __call__(self, arrays: list[Any], draws: Any, backward: Backward) -> None:
+        cotangents = tuple(backward.get(b) for b in self.exports)
+        if any(c is not None for c in cotangents):
+            for blob, gradient in zip(self.imports, self._gradients(arrays, draws, cotangents), strict=True):
+                if gradient is not None:
+                    backward.add(blob, gradient)
+
+    def _gradients(self, arrays: list[Any], draws: Any, cotangents: Any) -> list[Any]:
         # else XLA would find that the values are there already, or compute them long before they are needed
         arrays, cotangents = jax.lax.optimization_barrier((arrays, cotangents))
         values = Values(self.lowering)
         for blob, array in zip(self.imports, arrays, strict=True):
             values.set_blob(blob, array)
-        steps: list[Propagate] = []
-        for node in self.nodes:
-            steps += run_nodes([node], values, draws, self.path)
+        propagates = [p for node in self.nodes for p in run_nodes([node], values, draws, self.path)]
         own = Backward()
         for blob, cotangent in zip(self.exports, cotangents, strict=True):
             if cotangent is not None:
                 own.add(blob, cotangent)
-        own.run(steps)
+        own.run(propagates)
         return [own.get(b) if b.node in self.path else None for b in self.imports]
-
-    def propagate(self, pullback: Pullback, backward: Backward) -> None:
-        """Carries the cotangents of the exports to the imports."""
-        arrived = tuple(backward.get(b) for b in self.exports)
-        if any(c is not None for c in arrived):
-            for blob, gradient in zip(self.imports, pullback(arrived), strict=True):
-                if gradient is not None:
-                    backward.add(blob, gradient)
-
-
-def run_nodes(
-    nodes: Sequence[Node], values: Values, draws: Any, path: Collection[Node], keep: Collection[Node] = ()
-) -> list[Propagate]:
-    """``forward``, with each step bound to its pullback."""
-    return [partial(step.propagate, pullback) for step, pullback in zip(*forward(nodes, values, draws, path, keep), strict=True)]

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from .._base.jax import jax, jnp
 from ..graph.node import Blob, Node
-from .autodiff import Backward, Propagate, Pullback, Recomputed, Step, forward
+from .autodiff import Backward, Propagate, run_nodes
 from .lowering import Values
 
 _SAMPLES_A_SLICE = 5
@@ -182,7 +181,6 @@ def run_region(region: Region, values: Values, draws: Any) -> Propagate | None:
 
     Both passes are functions of their own under ``jit``, so that they are traced once and not once a slice.
     """
-    steps: dict[int, list[Step | Recomputed]] = {}  # by size of the slice
     lowering = values.lowering.on_one_thread()
     inward, outward = (_last, _first) if region.is_channels_last else (_same, _same)
 
@@ -191,18 +189,16 @@ def run_region(region: Region, values: Values, draws: Any) -> Propagate | None:
         local = Values(lowering)
         local.update(zip(region.whole, whole, strict=True))
         local.update({node: (array,) for node, array in zip(region.sliced, sliced, strict=True)})
-        size = sliced[0].shape[0]
-        steps[size], pullbacks = forward(region.nodes, local, draws, region.path)
-        return [local[inner.node][inner.index] for _, inner in region.exports], pullbacks
+        propagates = run_nodes(region.nodes, local, draws, region.path)
+        return [local[inner.node][inner.index] for _, inner in region.exports], propagates
 
     @jax.jit
-    def run_backward(pullbacks: list[Pullback], cotangents: list[Any], like: Any) -> Any:
+    def run_backward(propagates: list[Propagate], cotangents: list[Any]) -> Any:
         own = Backward()
         for (_, inner), cotangent in zip(region.exports, cotangents, strict=True):
             if cotangent is not None:
                 own.add(inner, cotangent)
-        bound = zip(steps[like.shape[0]], pullbacks, strict=True)
-        own.run([partial(step.propagate, pullback) for step, pullback in bound])
+        own.run(propagates)
         to_sliced = [own.get(node.outputs[0]) for node in region.sliced]
         return [own.of_node(node) for node in region.whole], to_sliced
 
@@ -211,12 +207,12 @@ def run_region(region: Region, values: Values, draws: Any) -> Propagate | None:
     pieces = []
     for low, high in region.bounds:
         sliced = [array[low:high] for array in entering]
-        pieces.append((*run_forward(whole, sliced), sliced[0]))
+        pieces.append(run_forward(whole, sliced))
     for i, (blob, _) in enumerate(region.exports):
         present = values.get(blob.node, (None,) * len(blob.node.outputs))
-        joined = outward(jnp.concatenate([exports[i] for exports, _, _ in pieces], axis=0))
+        joined = outward(jnp.concatenate([exports[i] for exports, _ in pieces], axis=0))
         values[blob.node] = tuple(joined if j == blob.index else p for j, p in enumerate(present))
-    if not any(pullbacks for _, pullbacks, _ in pieces):
+    if not any(propagates for _, propagates in pieces):
         return None
 
     def propagate(backward: Backward) -> None:
@@ -225,9 +221,9 @@ def run_region(region: Region, values: Values, draws: Any) -> Propagate | None:
             return
         arriving = [None if c is None else inward(c) for c in arriving]
         to_whole, to_sliced = [], []
-        for (low, high), (_, pullbacks, like) in zip(region.bounds, pieces, strict=True):
+        for (low, high), (_, propagates) in zip(region.bounds, pieces, strict=True):
             own = [None if c is None else c[low:high] for c in arriving]
-            gradients = run_backward(pullbacks, own, like)
+            gradients = run_backward(propagates, own)
             to_whole.append(gradients[0])
             to_sliced.append(gradients[1])
         for i, node in enumerate(region.whole):

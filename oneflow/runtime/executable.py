@@ -18,7 +18,7 @@ from .._base import memory as _memory
 from .._base.jax import jax
 from ..compiler.layout import Layout, Storage, layout_of
 from ..compiler.program import RANDOM_STATE, Plan, feed_shardings, single, with_own_values
-from ..compiler.stages import Staged
+from ..compiler.stages import staged
 from ..errors import CustomOpError, ExecutionError, ProcessError
 from ..graph import callback
 from ..graph.graph import OP_INPUT, Graph
@@ -137,14 +137,13 @@ class Executable:
             arguments = self._arguments(self._feeds_given)
             if self.is_staged:
                 assert self._meshes is not None
-                staged = Staged(self.plan, self._storages, self._meshes)
                 with jax.enable_x64(True):
                     start = time.perf_counter()
-                    staged.build(*arguments, self._compiled)
+                    program = staged(self.plan, self._storages, self._meshes, arguments, self._compiled)
                     seconds = time.perf_counter() - start - self.statistics.compile_seconds - self.statistics.lower_seconds
                     self.statistics.trace_seconds = seconds
-                self.compiled = [(f.name, f.made) for f in staged.functions]
-                self._function = staged
+                self.compiled = [(f.name, f.made) for f in program.functions]
+                self._function = program
                 return
             function = single(self.plan, self._storages, self._meshes)
             start = time.perf_counter()
@@ -182,7 +181,7 @@ class Executable:
         arguments = self._arguments(self._feeds_given)
         with build_lock, jax.enable_x64(True):
             if self.is_staged:
-                Staged(self.plan, self._storages, self._meshes, look).build(*arguments, lambda traced: traced.lower().compile())
+                staged(self.plan, self._storages, self._meshes, arguments, lambda traced: traced.lower().compile(), look)
             else:
                 single(self.plan, self._storages, self._meshes, look).trace(*arguments).lower().compile()
         return found

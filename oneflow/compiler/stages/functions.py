@@ -1,0 +1,260 @@
+"""The functions of a staged job that are compiled: passes over a segment, and updates of the variables of one place.
+
+Each takes pytrees of arrays and returns a pair: outputs whose shardings are laid down, and others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..._base.dist import Placement
+from ..._base.jax import jax, jnp
+from ...graph.graph import Variable
+from ...graph.node import Blob
+from ..autodiff import Backward, Propagate, run_nodes
+from ..indexed_slices import gather_of
+from ..lowering import Lowering, Values
+from ..program import advanced, draws_of, run_on_one_device, seed_losses
+from ..update import Numbers, State, add_measures, counters, finish, loss_count, measure, numbers, prepare, updates
+from .segments import Places, Segment
+
+Outputs = tuple[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """What is to be compiled.
+
+    Attributes:
+      run: takes pytrees, and returns outputs laid out as ``shardings`` says, and other outputs.
+      donates: the arrays of its first argument are donated.
+      returns_inputs: arrays that it returns as it was given them are not copied.
+    """
+
+    name: str
+    run: Callable[..., Outputs]
+    shardings: Any = ()
+    donates: bool = False
+    returns_inputs: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Static:
+    """A fact that tracing finds out. In ``static``'s pytree it crosses functions without an array."""
+
+    value: Any
+
+    def __call__(self) -> Any:
+        return self.value
+
+
+def static(value: Any) -> Any:
+    """A pytree without leaves that, called, returns ``value``, which must be hashable."""
+    return jax.tree_util.Partial(Static(value))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Group:
+    """The trained variables of one place. ``state`` has the names of everything that their update replaces."""
+
+    placement: Placement
+    variables: tuple[Variable, ...]
+    state: tuple[str, ...]
+
+
+def groups_of(places: Places) -> list[Group]:
+    """The trained variables of a job, by the place that keeps them."""
+    plan = places.plan
+    members: dict[Any, list[tuple[Variable, Any]]] = {}
+    for v in plan.trained:
+        mine = [o for o in plan.graph.objective.optimizers if updates(o, v.name)]
+        if mine:
+            members.setdefault(places.homes[v.name], []).append((v, mine[0]))
+    return [
+        Group(
+            places.storages[found[0][0].name].layout.placement,
+            tuple(v for v, _ in found),
+            tuple(n for v, o in found for n in (v.name, *(f"{v.name}-{slot.suffix}" for slot in o.slots(v)))),
+        )
+        for found in members.values()
+    ]
+
+
+class SegmentFunctions:
+    """The passes over segments."""
+
+    def __init__(self, places: Places, lowering: Lowering):
+        self._places = places
+        self._plan = places.plan
+        self._lowering = lowering
+
+    def forward(self, segment: Segment) -> Function:
+        """(imports, draws) to (exports, (token, what ``backward`` takes first))."""
+
+        def forward_pass(imports: Any, draws: Any) -> Outputs:
+            values = self._entered(segment, imports)
+            propagates = run_nodes(segment.nodes, values, _drawn(draws), self._plan.path, {b.node for b in segment.diffs})
+            return self._exports(segment, values), (done(), (self._losses(segment, values), propagates))
+
+        return Function("forward", forward_pass, self._shardings(segment), returns_inputs=True)
+
+    def backward(self, segment: Segment) -> Function:
+        """(what ``forward`` kept, cotangents of the exports, loss scale) to ((), (gradients of imports, of watched Blobs))."""
+
+        def backward_pass(kept: Any, cotangents: Any, scale: Any) -> Outputs:
+            losses, propagates = kept
+            return (), self._gradients(segment, losses(), propagates, cotangents, scale)
+
+        return Function("backward", backward_pass)
+
+    def fused(self, segment: Segment) -> Function:
+        """(imports, draws, loss scale) to (exports, (token, shapes of losses, gradients of imports, of watched Blobs))."""
+        one_device, watched = segment.placement.parallel_num == 1, {b.node for b in segment.diffs}
+
+        def forward_backward(imports: Any, draws: Any, scale: Any) -> Outputs:
+            values, drawn = self._entered(segment, imports), _drawn(draws)
+            if one_device:
+                propagates = run_on_one_device(self._plan, segment.nodes, segment.exports, values, drawn, watched)
+            else:
+                propagates = run_nodes(segment.nodes, values, drawn, self._plan.path, watched)
+            losses = self._losses(segment, values)
+            gradients = self._gradients(segment, losses(), propagates, [()] * len(segment.exports), scale)
+            return self._exports(segment, values), (done(), losses, *gradients)
+
+        return Function("forward_backward", forward_backward, self._shardings(segment))
+
+    def _entered(self, segment: Segment, imports: Sequence[Any]) -> Values:
+        values = Values(self._lowering)
+        for blob, array in zip(segment.imports, imports, strict=True):
+            if self._places.is_home(blob, segment.place):
+                array = self._plan.load(blob.node.attrs["variable"], array, self._places.storages)
+            values.set_blob(blob, array)
+        return values
+
+    def _exports(self, segment: Segment, values: Values) -> list[Any]:
+        return [values.get_blob(b) for b in segment.exports]
+
+    def _shardings(self, segment: Segment) -> list[Any]:
+        return [self._places.sharding(b, segment.placement) for b in segment.exports]
+
+    def _losses(self, segment: Segment, values: Values) -> Any:
+        """Shapes and dtypes of the segment's losses, which may differ from the declared ones."""
+        found = [values.get_blob(b) for b in segment.losses]
+        return static(tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in found))
+
+    def _gradients(
+        self, segment: Segment, losses: Sequence[Any], propagates: Sequence[Propagate], cotangents: Any, scale: Any
+    ) -> tuple[list[Any], list[Any]]:
+        graph = self._plan.graph
+        backward = Backward()
+        for blob, terms in zip(segment.exports, cotangents, strict=True):
+            for term in terms:
+                backward.add(blob, term)
+        state = {} if scale is None else {counters(graph)[-2]: scale}
+        seed_losses(graph, zip(segment.losses, losses, strict=True), state, backward)
+        backward.run(propagates)
+        return [backward.get(b) for b in segment.imports], [backward.get(b) for b in segment.diffs]
+
+
+class UpdateFunctions:
+    """What reads, stores and updates variables. ``losses``: the shapes of the losses of all segments, with their Blobs."""
+
+    def __init__(self, places: Places, lowering: Lowering):
+        self._places = places
+        self._plan = places.plan
+        self._graph = places.plan.graph
+        self._lowering = lowering
+        self.read_by_rules = self._blobs_of_rules() if self._graph.train else []
+
+    def load(self, name: str) -> Function:
+        """(stored,) to ((), the logical value)."""
+        return Function("load", lambda stored: ((), self._plan.load(name, stored, self._places.storages)))
+
+    def store(self, name: str) -> Function:
+        """(logical value,) to ((what is stored,), ())."""
+        storage = self._places.storages[name]
+        sharding = self._places.meshes.sharding(storage.layout.placement, storage.spec)
+        return Function("store", lambda value: ((storage.store(value),), ()), (sharding,))
+
+    def prepare(self, group: Group, shape: Sequence[int]) -> Function:
+        """(variables, terms of their gradients, what rules read) to ((), (gradients, what was measured of them))."""
+
+        def prepare_gradients(stored: Any, terms: Any, read: Any) -> Outputs:
+            gradients = self._prepared(group, self._loaded(stored), terms, self._numbers(read, shape))
+            return (), (gradients, measure(self._graph, gradients))
+
+        return Function("prepare_gradients", prepare_gradients)
+
+    def update(self, group: Group, shape: Sequence[int], donates: bool) -> Function:
+        """(variables, gradients or their terms, what rules read, measures of all places or ()) to (new variables, token)."""
+
+        def update(stored: Any, raw: Any, read: Any, measured: Any) -> Outputs:
+            variables, known = self._loaded(stored), self._numbers(read, shape)
+            gradients = raw if measured else self._prepared(group, variables, raw, known)
+            total_measure = add_measures(measured) if measured else self._nothing_measured()
+            new = finish(self._graph, gradients, variables, known, total_measure, counts=False)
+            return {name: self._places.storages[name].store(value) for name, value in new.items()}, done()
+
+        stored = {name: self._places.storages[name] for name in group.state}
+        shardings = {n: self._places.meshes.sharding(s.layout.placement, s.spec) for n, s in stored.items()}
+        return Function("update", update, shardings, donates)
+
+    def count(self) -> Function:
+        """(counters, numbers of gradients that are not finite) to ((), new counters)."""
+
+        def count(counting: Any, bad: Any) -> Outputs:
+            measured = (*self._nothing_measured()[1:], total(bad) if bad else None)
+            known = Numbers(None, None, 1, (), Values(self._lowering))
+            return (), finish(self._graph, {}, counting, known, measured, counts=True)
+
+        return Function("count", count)
+
+    def _blobs_of_rules(self) -> list[Blob]:
+        optimizers = self._graph.objective.optimizers
+        of_rules = (b for o in optimizers for b in (o.learning_rate_blob, o.train_step_blob))
+        blobs = [b for b in of_rules if b is not None]
+        gathers = [gather_of(self._graph, v, o) for v in self._plan.trained for o in optimizers if updates(o, v.name)]
+        blobs += [gather.inputs[1] for gather in gathers if gather is not None]
+        return [self._plan.expansion.last(b) for b in blobs]
+
+    def _loaded(self, stored: State) -> State:
+        return {name: self._plan.load(name, array, self._places.storages) for name, array in stored.items()}
+
+    def _numbers(self, read: tuple[State, Sequence[Any]], shape: Sequence[int]) -> Numbers:
+        """``read`` has the counters and the values of ``read_by_rules``; ``shape`` is that of the first loss."""
+        counting, arrays = read
+        values = Values(self._lowering)
+        for blob, array in zip(self.read_by_rules, arrays, strict=True):
+            values.set_blob(blob, array)
+        loss = self._plan.losses[0]
+        count = loss_count(loss, shape[loss.node in self._plan.mapped :]) * self._plan.runs_of_loss
+        return numbers(self._graph, values, counting, count, self._plan.expansion)
+
+    def _prepared(self, group: Group, variables: State, terms: Mapping[str, Sequence[Any]], known: Numbers) -> State:
+        raw = {name: total(found) if found else None for name, found in terms.items()}
+        return prepare(group.variables, raw, variables, known)
+
+    def _nothing_measured(self) -> tuple[Any, ...]:
+        return (None,) * (len(self._graph.objective.optimizers) + 1)
+
+
+def _drawn(draws: Any) -> Any:
+    return None if draws is None else draws_of(*draws)
+
+
+def total(terms: Sequence[Any]) -> Any:
+    """The sum."""
+    return sum(terms[1:], start=terms[0])
+
+
+def done() -> Any:
+    """An array that is ready when the function that returns it is over."""
+    return jnp.zeros((1,), jnp.uint8)
+
+
+ADD_EACH = Function("add", lambda sums, terms: ((), [a + b for a, b in zip(sums, terms, strict=True)]), donates=True)
+SUM = Function("sum", lambda terms: ((), total(terms)))
+ZEROS = Function("zeros", lambda value: ((), jnp.zeros_like(value)))
+ADVANCE = Function("advance", lambda random_state: ((), advanced(random_state)))

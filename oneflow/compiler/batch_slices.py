@@ -15,6 +15,7 @@ from typing import Any
 from .._base.jax import jax, jnp
 from ..graph.node import Blob, Node
 from .autodiff import Backward, Propagate, run_nodes
+from .channels_last import with_channels_last
 from .lowering import Values
 
 _SAMPLES_A_SLICE = 5
@@ -170,9 +171,7 @@ def _channels_last(nodes: list[Node], positions: dict[Node, tuple[int, ...]]) ->
         if attrs is None:
             return None
         inputs = tuple(copies[b.node].outputs[b.index] if b.node in copies else b for b in node.inputs)
-        copy = Node(node.graph, node.op, node.name, inputs, attrs, node.scope, node.source, compute=node.compute, run=node.run)
-        copy.outputs = tuple(Blob(copy, o.index, (o.shape[0], *o.shape[2:], o.shape[1]), o.dtype) for o in node.outputs)
-        copies[node] = copy
+        copies[node] = with_channels_last(node, inputs, attrs)
     return copies
 
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from .._base import native as _native
+from .._base.dist import split
 from .._base.jax import jax, jnp
 from ..graph.node import Blob, Node
 from .autodiff import Backward, Propagate, run_nodes
@@ -61,19 +62,20 @@ def arrange(
             elif i in positions:
                 key = (blob.node, blob.index)
                 if key not in entered:
-                    entered[key] = _copy(blob.node, (), {}, only=blob.index).outputs[0]
+                    output = blob.node.outputs[blob.index]
+                    entered[key] = blob.node.copy(inputs=(), attrs={}, outputs=[_moved(output)]).outputs[0]
                     items.append(Border(blob, entered[key], True))
                     if blob.node in path:
                         longer.add(entered[key].node)
                 inputs[i] = entered[key]
         attrs = _attrs(node)
         assert attrs is not None
-        copy = copies[node] = _copy(node, tuple(inputs), attrs)
-        items.append(copy)
+        made = copies[node] = with_channels_last(node, tuple(inputs), attrs)
+        items.append(made)
         if node in path:
-            longer.add(copy)
+            longer.add(made)
         if node in needed:
-            items += [Border(made, blob, False) for made, blob in zip(copy.outputs, node.outputs, strict=True)]
+            items += [Border(inner, blob, False) for inner, blob in zip(made.outputs, node.outputs, strict=True)]
     return items, longer
 
 
@@ -105,16 +107,25 @@ def _positions(node: Node) -> tuple[int, ...]:
     return candidates
 
 
-def _copy(node: Node, inputs: tuple[Blob, ...], attrs: Any, only: int | None = None) -> Node:
-    copy = Node(node.graph, node.op, node.name, inputs, attrs, node.scope, node.source, compute=node.compute, run=node.run)
+def with_channels_last(node: Node, inputs: tuple[Blob, ...], attrs: Any) -> Node:
+    """The node on channels-last arrays: axis 1 of its outputs of the highest rank is their last one."""
     rank = max(o.ndim for o in node.outputs)
-    outputs = node.outputs if only is None else node.outputs[only : only + 1]
-    copy.outputs = tuple(Blob(copy, i, _moved(o.shape) if o.ndim == rank else o.shape, o.dtype) for i, o in enumerate(outputs))
-    return copy
+    return node.copy(inputs=inputs, attrs=attrs, outputs=[_moved(o) if o.ndim == rank else o for o in node.outputs])
 
 
-def _moved(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return (shape[0], *shape[2:], shape[1])
+def _moved(blob: Blob) -> Blob:
+    """The Blob with axis 1 moved to the end, and whatever names an axis of it."""
+
+    def moved(axis: int) -> int:
+        return axis if axis < 1 else blob.ndim - 1 if axis == 1 else axis - 1
+
+    shape, along, extent = blob.shape, blob.distribute.axis, blob.extent
+    return blob.copy(
+        shape=(shape[0], *shape[2:], shape[1]),
+        batch_axis=moved(blob.batch_axis),
+        distribute=blob.distribute if along is None else split(moved(along)),
+        extent=None if extent is None else replace(extent, axis=moved(extent.axis)),
+    )
 
 
 def run(item: Item, values: Values, draws: Any, path: Collection[Node]) -> list[Propagate]:

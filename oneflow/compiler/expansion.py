@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from typing import Any
 
+from .._base.dist import auto
 from .._base.jax import jnp
 from ..graph.node import Blob, Node
 from ..graph.op import OpDef
@@ -88,6 +90,11 @@ def _handle(node: Node, like: Blob) -> Blob:
 
 
 def _copy(node: Node, index: Index, made: Mapping[tuple[Node, Index], Node]) -> Node:
+    def read(blob: Blob) -> Blob:
+        found = made.get((blob.node, index[: len(blob.node.repetition)]))
+        return blob if found is None else _handle(found, blob)
+
+    changes: dict[str, Any] = {}
     attrs = node.attrs
     count = attrs[CLOSES[node.op.name]] if node.op.name in CLOSES else 1
     if count > 1:
@@ -96,40 +103,22 @@ def _copy(node: Node, index: Index, made: Mapping[tuple[Node, Index], Node]) -> 
             indices = [(*index[:-1], index[-1] * count + i) for i in range(count)]
         else:
             indices = [(*index, i) for i in range(count)]
-        inputs = tuple(_handle(made[node.inputs[0].node, i], node.inputs[0]) for i in indices)
-    else:
-        inputs = tuple(_handle(made[b.node, index[: len(b.node.repetition)]], b) for b in node.inputs)
-        if node.op.name == "unpack" and attrs["unpack_num"] > 1:
-            attrs = {**attrs, "index": index[-1]}
+        changes["inputs"] = tuple(_handle(made[node.inputs[0].node, i], node.inputs[0]) for i in indices)
+    elif node.op.name == "unpack" and attrs["unpack_num"] > 1:
+        changes["attrs"] = {**attrs, "index": index[-1]}
+    inputs = changes.get("inputs") or tuple(map(read, node.inputs))
     if not index and [b.node for b in inputs] == [b.node for b in node.inputs]:
         return node
     run = index if node.op.name != "unpack" else index[:-1]  # all pieces are cut at once
-    return _made(node, node.op, attrs, inputs, [(b.shape, b) for b in node.outputs], run)
-
-
-def _made(
-    node: Node,
-    op: OpDef,
-    attrs: Mapping[str, object],
-    inputs: tuple[Blob, ...],
-    outputs: list[tuple[tuple[int, ...], Blob]],
-    run: Index,
-) -> Node:
-    copy = Node(node.graph, op, node.name, inputs, attrs, node.scope, node.source, compute=node.compute, run=run)
-    copy.outputs = tuple(
-        Blob(copy, i, shape, b.dtype, suffix=b.blob_name, batch_axis=b.batch_axis if b.batch_axis >= 0 else None,
-             is_dynamic=b.is_dynamic, is_tensor_list=b.is_tensor_list)
-        for i, (shape, b) in enumerate(outputs)
-    )  # fmt: skip
-    return copy
+    return node.copy(read, **changes, repetition=(), run=run)
 
 
 def _joined(blobs: Sequence[Blob]) -> Blob:
     if len(blobs) == 1:
         return blobs[0]
     first = blobs[0]
-    shape = (sum(b.shape[0] for b in blobs), *first.shape[1:])
-    return _made(first.node, _JOIN, {}, tuple(blobs), [(shape, first)], ()).outputs[0]
+    joined = first.copy(shape=(sum(b.shape[0] for b in blobs), *first.shape[1:]), distribute=auto(), extent=None)
+    return first.node.copy(op=_JOIN, attrs={}, inputs=tuple(blobs), outputs=[joined], run=()).outputs[0]
 
 
 def _chain(order: Sequence[Node], assigns: Mapping[str, Blob], made: Mapping[tuple[Node, Index], Node]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
@@ -87,8 +87,28 @@ class Node:
 
     @property
     def is_mirrored(self) -> bool:
-        """Whether it computes once a device."""
+        """Whether it computes once per device."""
         return self.scope.view == "mirrored" and self.scope.placement.parallel_num > 1
+
+    def copy(self, read: Callable[[Blob], Blob] | None = None, *, outputs: Sequence[Blob] | None = None, **changes: Any) -> Node:
+        """A node, not in the graph's list, that keeps every field but those named, with outputs of its own.
+
+        Args:
+          read: what stands for a Blob among the copies; inputs that are not in ``changes`` are read through it, and so are
+            the Blobs that hold the outputs' true sizes.
+          outputs: what its outputs are like; as this node's if omitted.
+          changes: fields of Node.
+        """
+        if read is not None:
+            changes.setdefault("inputs", tuple(map(read, self.inputs)))
+        twin = replace(self, outputs=(), **changes)
+        twin.outputs = tuple(b.copy(node=twin, index=i) for i, b in enumerate(self.outputs if outputs is None else outputs))
+        for blob in twin.outputs:
+            if blob.extent is not None:
+                count = blob.extent.count
+                own = count.node is self and outputs is None
+                blob.extent = replace(blob.extent, count=twin.outputs[count.index] if own else read(count) if read else count)
+        return twin
 
     def __repr__(self) -> str:
         made = ", ".join(str(b) for b in self.outputs)
@@ -141,6 +161,15 @@ class Blob:
         self.is_tensor_list = is_tensor_list
         self.extent = extent
         self._suffix = suffix
+
+    def copy(self, **changes: Any) -> Blob:
+        """A handle that keeps every field but those named."""
+        twin: Blob = object.__new__(Blob)
+        for name in Blob.__slots__:
+            setattr(twin, name, changes.pop(name) if name in changes else getattr(self, name))
+        if changes:
+            raise TypeError(f"a Blob has no fields {', '.join(changes)}")
+        return twin
 
     # --- what is known about it
 
@@ -198,12 +227,7 @@ class Blob:
     def with_distribute(self, distribute: Distribute) -> Blob:
         """The same Blob, asked for in another layout by whoever uses this handle."""
         self._check_distribute(distribute)
-        twin = Blob(
-            self.node, self.index, self.shape, self.dtype, suffix=self._suffix, batch_axis=self.batch_axis,
-            is_dynamic=self.is_dynamic, is_tensor_list=self.is_tensor_list, extent=self.extent,
-        )  # fmt: skip
-        twin.distribute = distribute
-        return twin
+        return self.copy(distribute=distribute)
 
     def with_split_distribute(self, axis: int) -> Blob:
         """``with_distribute(flow.distribute.split(axis))``, as programs for 0.1 and 0.2 write it."""

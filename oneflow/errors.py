@@ -104,7 +104,7 @@ class ViewError(OneFlowError, ValueError, RuntimeError):
 
 
 class RepetitionError(OneFlowError, ValueError, AssertionError):
-    """An op combines Blobs that are made a different number of times a call (flow.unpack, flow.repeat)."""
+    """An op combines Blobs that are made a different number of times per call (flow.unpack, flow.repeat)."""
 
 
 class ConfigError(OneFlowError, AttributeError, AssertionError):

@@ -14,7 +14,6 @@ from .._base.dist import auto
 from .._base.jax import jnp
 from ..graph.node import Blob, Node
 from ..graph.op import OpDef
-from ..graph.repetition import CLOSES
 
 Index = tuple[int, ...]
 Shape = tuple[int, ...]
@@ -96,20 +95,21 @@ def _copy(node: Node, index: Index, made: Mapping[tuple[Node, Index], Node]) -> 
 
     changes: dict[str, Any] = {}
     attrs = node.attrs
-    count = attrs[CLOSES[node.op.name]] if node.op.name in CLOSES else 1
-    if count > 1:
+    rule = node.op.repeats
+    count = 1 if rule is None else rule.runs(attrs)
+    if rule is not None and not rule.begins and count > 1:
         inner = node.inputs[0].node.repetition
         if len(inner) == len(node.repetition):  # the rest of the repetition goes on
             indices = [(*index[:-1], index[-1] * count + i) for i in range(count)]
         else:
             indices = [(*index, i) for i in range(count)]
         changes["inputs"] = tuple(_handle(made[node.inputs[0].node, i], node.inputs[0]) for i in indices)
-    elif node.op.name == "unpack" and attrs["unpack_num"] > 1:
+    elif rule is not None and rule.cuts and count > 1:
         changes["attrs"] = {**attrs, "index": index[-1]}
     inputs = changes.get("inputs") or tuple(map(read, node.inputs))
     if not index and [b.node for b in inputs] == [b.node for b in node.inputs]:
         return node
-    run = index if node.op.name != "unpack" else index[:-1]  # all pieces are cut at once
+    run = index[:-1] if rule is not None and rule.cuts else index  # all pieces are cut at once
     return node.copy(read, **changes, repetition=(), run=run)
 
 

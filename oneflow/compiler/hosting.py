@@ -96,16 +96,12 @@ def hosting(graph: Graph, order: Sequence[Node], fetches: Sequence[Blob], used_b
     )
 
 
-_LOSSES = ("sparse_softmax_cross_entropy", "sparse_cross_entropy")  # labels first, then a number for each class
-_RESHAPED = ("reshape", "squeeze", "expand_dims", "flatten", "cast")
-
-
 def _labels(order: Sequence[Node]) -> Iterator[tuple[Node, Blob]]:
-    """Losses, and the Blob that gives their labels, up to its shape and integer dtype."""
+    """Losses, each with the Blob that its labels come from, up to shape and integer dtype."""
     for node in order:
-        if node.op.name in _LOSSES:
-            blob = node.inputs[0]
-            while blob.node.op.name in _RESHAPED and blob.node.inputs[0].dtype.is_integer:
+        if node.op.labels is not None:
+            blob = node.inputs[node.op.labels[0]]
+            while blob.node.op.keeps_values and blob.node.inputs[0].dtype.is_integer:
                 blob = blob.node.inputs[0]
             yield node, blob
 

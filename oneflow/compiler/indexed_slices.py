@@ -29,9 +29,10 @@ def gather_of(graph: Graph, variable: Variable, optimizer: Any) -> Node | None:
     readers = [n for n in graph.nodes if any(b.node is variable.blob.node for b in n.inputs)]
     if any(node.repetition for node in graph.nodes):  # rows of several runs
         return None
-    if len(readers) != 1 or readers[0].op.name != "gather" or readers[0].attrs["axis"] != 0:
+    if len(readers) != 1 or readers[0].inputs[0].node is not variable.blob.node:
         return None
-    return readers[0] if readers[0].inputs[0].node is variable.blob.node else None
+    gathers_rows = readers[0].op.gathers_rows
+    return readers[0] if gathers_rows is not None and gathers_rows(readers[0].attrs) else None
 
 
 def keep_untouched_rows(gather: Node, variable: Variable, new: State, old: Mapping[str, Any], values: Values) -> State:

@@ -7,7 +7,7 @@ is the same on every device (a variable's value, a constant) stays without it.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from .._base.dist import Placement
@@ -107,9 +107,8 @@ class Lowering:
 
     def function(self, node: Node, draws: Any) -> Callable[..., Any]:
         """From the values of a node's inputs to those of its outputs."""
-        placed = _PLACED.get(node.op.name) if self._meshes is not None else None
-        if placed is not None and node not in self._mapped:
-            return placed(self, node)
+        if node.op.lays_out and self._meshes is not None and node not in self._mapped:
+            return self._laying_out(node)
         if node.op is OP_TO_MIRRORED:
             return lambda x: self._to_mirrored(node, x)
         if node.op is OP_TO_CONSISTENT:
@@ -171,7 +170,7 @@ class Lowering:
             x = jnp.broadcast_to(x, (n, *x.shape))
         return jnp.reshape(x, (n * x.shape[1], *x.shape[2:]))
 
-    def parallel_cast(self, node: Node) -> Callable[[Any], Any]:
+    def _laying_out(self, node: Node) -> Callable[[Any], Any]:
         """Identity that lays out its value, and its gradient where that was asked for."""
 
         def asked(key: str) -> Layout | None:
@@ -186,12 +185,6 @@ class Lowering:
         cast = jax.custom_vjp(lambda x: lay_out(x, forward))
         cast.defvjp(lambda x: (lay_out(x, forward), None), lambda _, c: (lay_out(c, backward),))
         return cast
-
-
-_PLACED: Mapping[str, Callable[[Lowering, Node], Callable[..., Any]]] = {
-    "parallel_cast": Lowering.parallel_cast,
-    "hierarchical_parallel_cast": Lowering.parallel_cast,
-}
 
 
 def node_key(draws: tuple[Any, Any, Any], node: Node) -> Any:

@@ -2,7 +2,7 @@
 
 Values between ops stay float32, and so do variables and gradients; an op that computes in 16 bits casts what it is given and
 casts its outputs back. XLA drops the casts between two such ops, as a narrow number survives the way through float32.
-The lists are those of OneFlow (``FunctionConfig.enable_auto_mixed_precision``).
+Which ops do is a field of theirs (``OpDef.autocast``), after OneFlow's lists (``FunctionConfig.enable_auto_mixed_precision``).
 """
 
 from __future__ import annotations
@@ -15,23 +15,6 @@ from .._base.dtype import dtype
 from .._base.jax import jax
 from ..graph.graph import Graph
 from ..graph.node import Blob, Node
-
-# always in 16 bits: where the time goes, and products are accumulated in float32
-WHITE = frozenset({"matmul", "conv2d", "amp_white_identity", "fused_self_attention_query_mul_key_and_value"})
-# in 16 bits where they lie between white ops
-GREY = frozenset({
-    "add_n", "avg_pool_1d", "avg_pool_2d", "avg_pool_3d", "bias_add", "multiply", "sigmoid", "tanh", "tanh_v2", "sqrt",
-    "scalar_mul", "scalar_div", "scalar_add", "scalar_sub", "add", "subtract", "divide", "layer_norm", "dropout", "softmax",
-    "gelu", "batch_normalization", "batch_normalization_training",
-})  # fmt: skip
-# move values and make none: in 16 bits where they lie between such ops
-CLEAR = frozenset({
-    "gather", "max_pool_1d", "max_pool_2d", "max_pool_3d", "reshape", "dynamic_reshape", "relu", "transpose", "concat", "stack",
-    "pad", "same_padding", "tril", "slice", "getitem", "fused_scale_tril", "identity", "identity_n", "flatten", "squeeze",
-    "expand_dims", "cast_to_static_shape", "parallel_cast",
-})  # fmt: skip
-# statistics and their scale and offset stay float32: only the first input is cast
-ONLY_FIRST = frozenset({"batch_normalization", "batch_normalization_training", "layer_norm"})
 
 
 def narrow_dtype(graph: Graph) -> dtype | None:
@@ -53,9 +36,9 @@ def assign(graph: Graph, order: Sequence[Node]) -> None:
 
 
 def narrow_nodes(order: Sequence[Node]) -> set[Node]:
-    """White ops, and the grey and clear ones that lie between two of them."""
-    passing = {n for n in order if n.op.name in GREY or n.op.name in CLEAR}
-    white = {n for n in order if n.op.name in WHITE}
+    """The nodes of ops that always compute in 16 bits, and of those that follow where they lie between two such nodes."""
+    passing = {n for n in order if n.op.autocast == "between"}
+    white = {n for n in order if n.op.autocast == "always"}
     after: set[Node] = set()
     for node in order:
         if node in passing and any(b.node in white or b.node in after for b in node.inputs):
@@ -96,9 +79,9 @@ def narrowed_grad(node: Node, grad: Callable[..., Any]) -> Callable[..., Any]:
 def _down(node: Node, arrays: Sequence[Any], blobs: Sequence[Blob]) -> tuple[Any, ...]:
     assert node.compute is not None
     to = node.compute.numpy_dtype
-    first = node.op.name in ONLY_FIRST
+    first_only = node.op.autocast_first_only
     return tuple(
-        a.astype(to) if b.dtype is dtypes.float32 and not (first and i) else a
+        a.astype(to) if b.dtype is dtypes.float32 and not (first_only and i) else a
         for i, (a, b) in enumerate(zip(arrays, blobs, strict=True))
     )
 

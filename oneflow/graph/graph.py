@@ -185,7 +185,7 @@ class Graph:
                 f"  try        give this one another name=, or leave the name out"
             )
         try:
-            repetition = repetition_of(op.name, inputs, attrs)
+            repetition = repetition_of(op.repeats, [b.node.repetition for b in inputs], attrs)
         except ValueError as error:
             raise RepetitionError(
                 f"{op.name} in job {self.name!r} combines {error}\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from typing import Any, ClassVar, NoReturn, Protocol
 
 from .._base import dist
 from .._base.dist import Distribute, Placement
@@ -14,10 +14,17 @@ from .._base.source import Source, caller
 from ..errors import AxisError, BlobUseError
 from .op import OpDef
 
-if TYPE_CHECKING:
-    from .graph import Graph
-
 INVALID_AXIS = -22
+
+
+class Owner(Protocol):
+    """The graph of a node, as far as its nodes and Blobs look at it."""
+
+    name: str
+    variables: dict[str, Any]
+    assigns: dict[str, Any]
+
+    def assign(self, ref: Blob, value: Blob) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +80,7 @@ class Node:
     ``repetition`` has the counts of the repetitions it is in (ops/time_axis.py); ``run`` says which run a copy stands for.
     """
 
-    graph: Graph
+    graph: Owner
     op: OpDef
     name: str
     inputs: tuple[Blob, ...]

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
+
+from .repetition import Repetition
+
+Autocast = Literal["never", "between", "always"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +59,7 @@ class HostRule:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OpDef:
-    """One kind of node.
+    """One kind of node. The compiler knows of an op what is said here, and never asks for its name.
 
     Attributes:
       name: the op's type, e.g. ``conv2d``.
@@ -65,15 +69,23 @@ class OpDef:
         op's gradient is not what calculus says of ``define``. ``inputs``, ``outputs`` and ``cotangents`` are tuples.
       stops: positions of inputs that never receive a gradient (labels, indices, masks); True for all of them.
       multiple: the op has a tuple of outputs.
+      random: ``define`` takes a further keyword ``key``, a JAX random key that differs from call to call.
       samples: positions of the inputs of which sample i (index i on axis 0) alone goes into sample i of the outputs, while
         the other inputs matter as a whole; several where operands broadcast. Empty where samples mix.
       channels_last: ``channels_last(attrs, rank)`` gives the attributes under which the op computes the same on arrays whose
         axis 1 was moved to the end; None where it has none for these attributes. ``as_is`` for elementwise ops.
       heavy: worth running on slices of the batch (see ``compiler/batch_slices.py``).
       native: its other lowering, where it has one.
-      random: ``define`` takes a further keyword ``key``, a JAX random key that differs from call to call.
-      callback: it runs Python code of the user's in the middle of a step (see ``graph/callback.py``).
       host: how it runs on the host, for readers, decoders, image ops and their like (see ``compiler/hosting.py``).
+      callback: it runs Python code of the user's in the middle of a step (see ``graph/callback.py``).
+      autocast: whether it computes in 16 bits where a job asks for mixed precision: "always", "between" (where it lies
+        between ops that do) or "never".
+      autocast_first_only: of its inputs and outputs the first alone is cast; statistics, scale and offset stay float32.
+      repeats: how it begins or ends a part of a job that runs several times per call.
+      keeps_values: its output has the elements of its first input, in order, perhaps in another shape or dtype.
+      labels: (i, j) of a loss whose input i holds labels of the classes that the last axis of input j stands for.
+      gathers_rows: ``gathers_rows(attrs)`` says whether it reads of its first input only the rows that its second one names.
+      lays_out: it lays its first input out as its attribute ``distribute`` says, and the gradient as ``gradient_distribute``.
     """
 
     name: str
@@ -88,6 +100,13 @@ class OpDef:
     native: Native | None = None
     host: HostRule | None = None
     callback: bool = False
+    autocast: Autocast = "never"
+    autocast_first_only: bool = False
+    repeats: Repetition | None = None
+    keeps_values: bool = False
+    labels: tuple[int, int] | None = None
+    gathers_rows: Callable[[Mapping[str, Any]], bool] | None = None
+    lays_out: bool = False
 
     @property
     def on_host(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, partial
 from typing import Any, NoReturn
 
@@ -17,7 +17,7 @@ from .._base.source import caller
 from ..errors import ArgumentError, AxisError, DtypeError, OneFlowError, ShapeError
 from ..graph.graph import current
 from ..graph.node import Blob
-from ..graph.op import HostRule, Native, OpDef
+from ..graph.op import OpDef
 from ..graph.op import as_is as as_is
 from ..graph.views import in_current_view
 
@@ -29,36 +29,12 @@ MOST_ELEMENTS = 2**40  # of one Blob: a terabyte of bytes is a mistake
 treat_counted: Callable[..., tuple[Blob, ...]] | None = None
 
 
-def op(
-    name: str | None = None,
-    *,
-    grad: Callable[..., tuple[Any, ...]] | None = None,
-    stops: Iterable[int] | bool = (),
-    multiple: bool = False,
-    random: bool = False,
-    samples: tuple[int, ...] = (),
-    channels_last: Callable[[Mapping[str, Any], int], Mapping[str, Any] | None] | None = None,
-    heavy: bool = False,
-    native: Native | None = None,
-    host: HostRule | None = None,
-) -> Callable[[Callable[..., Any]], OpDef]:
-    """Makes an op of a function over arrays; see ``graph.op.OpDef`` for what the arguments mean."""
+def op(name: str | None = None, *, stops: Iterable[int] | bool = (), **facts: Any) -> Callable[[Callable[..., Any]], OpDef]:
+    """Makes an op of a function over arrays. ``facts`` are fields of ``graph.op.OpDef``, which says what they mean."""
 
     def make(define: Callable[..., Any]) -> OpDef:
         op_name = name or define.__name__.lstrip("_")
-        made = OpDef(
-            op_name,
-            define,
-            grad,
-            stops if isinstance(stops, bool) else frozenset(stops),
-            multiple,
-            random,
-            samples,
-            channels_last,
-            heavy,
-            native,
-            host,
-        )
+        made = OpDef(op_name, define, stops=stops if isinstance(stops, bool) else frozenset(stops), **facts)
         if OPS.setdefault(op_name, made) is not made:
             raise ValueError(f"there is an op named {op_name!r} already")
         return made

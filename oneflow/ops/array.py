@@ -16,12 +16,12 @@ from ._emit import emit, fail, op, want
 # --- reshape
 
 
-@op("reshape")
+@op("reshape", autocast="between", keeps_values=True)
 def _reshape(x: Array, *, shape: tuple[int, ...]) -> Array:
     return lax.reshape(x, shape)
 
 
-@op("dynamic_reshape")
+@op("dynamic_reshape", autocast="between")
 def _dynamic_reshape(x: Array, *, shape: tuple[int, ...], bound: tuple[int, ...], free: int | None) -> Array:
     """x, whose largest shape is ``bound``, in what ``shape`` is then; ``free`` is where the user wrote -1."""
     if x.shape == bound:
@@ -140,7 +140,7 @@ def reshape_like(x: Blob, like: Blob, name: str | None = None) -> Blob:
     return emit(_reshape_like, x, like, name=name)
 
 
-@op("flatten")
+@op("flatten", autocast="between", keeps_values=True)
 def _flatten(x: Array, *, first: int, last: int) -> Array:
     return lax.reshape(x, (*x.shape[:first], math.prod(x.shape[first : last + 1]), *x.shape[last + 1 :]))
 
@@ -171,7 +171,7 @@ def flatten(input: Blob, start_dim: int = 0, end_dim: int = -1, name: str | None
 # --- the order and number of axes
 
 
-@op("transpose")
+@op("transpose", autocast="between")
 def _transpose(x: Array, *, perm: tuple[int, ...]) -> Array:
     return lax.transpose(x, perm)
 
@@ -211,7 +211,7 @@ def transpose(
     return y
 
 
-@op("expand_dims")
+@op("expand_dims", autocast="between", keeps_values=True)
 def _expand_dims(x: Array, *, axis: int) -> Array:
     return lax.reshape(x, (*x.shape[:axis], 1, *x.shape[axis:]))
 
@@ -235,7 +235,7 @@ def expand_dims(input: Blob, axis: int, name: str | None = None) -> Blob:
     return y
 
 
-@op("squeeze")
+@op("squeeze", autocast="between", keeps_values=True)
 def _squeeze(x: Array, *, axes: tuple[int, ...]) -> Array:
     return lax.reshape(x, tuple(size for i, size in enumerate(x.shape) if i not in axes) or (1,))
 
@@ -270,7 +270,7 @@ def squeeze(input: Blob, axis: Sequence[int] | None = None, name: str | None = N
 # --- joining
 
 
-@op("concat")
+@op("concat", autocast="between")
 def _concat(*arrays: Array, axis: int) -> Array:
     return lax.concatenate(arrays, axis)
 
@@ -321,7 +321,7 @@ def _same_but(what: str, blobs: Sequence[Blob], axis: int) -> None:
                  f"make axis {differs[0]} equal ({sizes} now), or join along axis={differs[0]}")  # fmt: skip
 
 
-@op("stack")
+@op("stack", autocast="between")
 def _stack(*arrays: Array, axis: int) -> Array:
     return lax.concatenate([lax.reshape(a, (*a.shape[:axis], 1, *a.shape[axis:])) for a in arrays], axis)
 
@@ -447,7 +447,7 @@ def expand(x: Blob, expand_size: Sequence[int], name: str | None = None) -> Blob
 # --- layout
 
 
-@op("cast_to_static_shape")
+@op("cast_to_static_shape", autocast="between")
 def _cast_to_static_shape(x: Array, *, bound: tuple[int, ...]) -> Array:
     if x.shape != bound:
         raise ValueError(f"it was promised to have shape {bound} always, and has {x.shape}")

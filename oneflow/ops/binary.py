@@ -11,7 +11,7 @@ import numpy as np
 from .._base.jax import lax
 from ..errors import ArgumentError
 from ..graph.node import Blob
-from ..graph.op import OpDef
+from ..graph.op import Autocast, OpDef
 from ._arrays import Array, broadcast, full, label, like, number_for, select, sum_to, where_else_zero
 from ._emit import as_is, emit, fail, is_number, op, want
 
@@ -94,7 +94,13 @@ def _no_grad(x: Array, y: Array, out: Array, g: Array) -> tuple[Array, Array]:
 _Pair = tuple[OpDef, OpDef]
 
 
-def _pair(name: str, compute: Callable[[Array, Array], Array], grad: Any = None, scalar_name: str | None = None) -> _Pair:
+def _pair(
+    name: str,
+    compute: Callable[[Array, Array], Array],
+    grad: Any = None,
+    scalar_name: str | None = None,
+    autocast: Autocast = "never",
+) -> _Pair:
     def define(x: Array, y: Array) -> Array:
         return compute(*broadcast(x, y))
 
@@ -114,15 +120,17 @@ def _pair(name: str, compute: Callable[[Array, Array], Array], grad: Any = None,
         return (grad(*pair, outputs[0], cotangents[0])[1 if swapped else 0],)
 
     return (
-        op(name, grad=grad and both_grads, samples=(0, 1), channels_last=as_is)(define),
-        op(scalar_name or f"scalar_{name}", grad=grad and scalar_grad, samples=(0,), channels_last=as_is)(define_scalar),
+        op(name, grad=grad and both_grads, samples=(0, 1), channels_last=as_is, autocast=autocast)(define),
+        op(scalar_name or f"scalar_{name}", grad=grad and scalar_grad, samples=(0,), channels_last=as_is, autocast=autocast)(
+            define_scalar
+        ),
     )
 
 
-_add = _pair("add", lambda x, y: lax.add(x, y))
-_subtract = _pair("subtract", lambda x, y: lax.sub(x, y), scalar_name="scalar_sub")
-_multiply = _pair("multiply", lambda x, y: lax.mul(x, y), scalar_name="scalar_mul")
-_divide = _pair("divide", lambda x, y: lax.div(x, y), scalar_name="scalar_div")
+_add = _pair("add", lambda x, y: lax.add(x, y), autocast="between")
+_subtract = _pair("subtract", lambda x, y: lax.sub(x, y), scalar_name="scalar_sub", autocast="between")
+_multiply = _pair("multiply", lambda x, y: lax.mul(x, y), scalar_name="scalar_mul", autocast="between")
+_divide = _pair("divide", lambda x, y: lax.div(x, y), scalar_name="scalar_div", autocast="between")
 _mod = _pair("mod", _floor_mod)
 _floordiv = _pair("floordiv", _floor_divide, _no_grad)
 _pow = _pair("pow", _power, _power_grad)
@@ -322,7 +330,7 @@ def _divide_number(x: Any, y: Blob, name: str | None) -> Blob:
     return emit(_number_by_blob, y, name=name, prefix="ScalarDiv", number=number_for(what, x, y))
 
 
-@op("add_n")
+@op("add_n", autocast="between")
 def _add_n(*arrays: Array) -> Array:
     total = arrays[0]
     for a in arrays[1:]:

@@ -21,7 +21,7 @@ from .binary import add_n
 from .elementwise import identity
 
 
-@op("parallel_cast")
+@op("parallel_cast", autocast="between", lays_out=True)
 def _parallel_cast(x: Array, *, distribute: Distribute | None, gradient_distribute: Distribute | None) -> Array:
     return x
 
@@ -55,7 +55,7 @@ def parallel_cast(
     return y
 
 
-@op("hierarchical_parallel_cast")
+@op("hierarchical_parallel_cast", lays_out=True)
 def _hierarchical_parallel_cast(
     x: Array, *, distribute: tuple[Distribute, ...], gradient_distribute: tuple[Distribute, ...] | None
 ) -> Array:

@@ -106,7 +106,7 @@ def _paired_gather(x: Array, indices: Array, axis: int, paired: tuple[int, ...])
     return lax.gather(x, indices, numbers, sizes, mode=lax.GatherScatterMode.FILL_OR_DROP, fill_value=0)
 
 
-@op("gather", stops=(1,))
+@op("gather", stops=(1,), autocast="between", gathers_rows=lambda attrs: attrs["axis"] == 0)
 def _gather(x: Array, indices: Array, *, axis: int) -> Array:
     return coordinates_gather(x, lax.reshape(indices, (*indices.shape, 1)), 1, axis)
 

@@ -67,7 +67,7 @@ def _sparse_softmax_grad(inputs: Any, outputs: Any, cotangents: Any) -> tuple[No
     return None, lax.convert_element_type(dx, logits.dtype)
 
 
-@op("sparse_softmax_cross_entropy", grad=_sparse_softmax_grad, stops=(0,))
+@op("sparse_softmax_cross_entropy", grad=_sparse_softmax_grad, stops=(0,), labels=(0, 1))
 def _sparse_softmax_cross_entropy(labels: Array, logits: Array) -> Array:
     x, labels = widen(logits), _wide(labels)
     index = lax.reshape(lax.clamp(like(0, labels), labels, like(max(x.shape[-1] - 1, 0), labels)), (*x.shape[:-1], 1))
@@ -130,7 +130,7 @@ def _sparse_grad(inputs: Any, outputs: Any, cotangents: Any) -> tuple[None, Arra
     return None, where_else_zero(_at_label(labels, prediction), lax.neg(lax.div(dy, p)))
 
 
-@op("sparse_cross_entropy", grad=_sparse_grad, stops=(0,))
+@op("sparse_cross_entropy", grad=_sparse_grad, stops=(0,), labels=(0, 1))
 def _sparse_cross_entropy(labels: Array, prediction: Array) -> Array:
     p = _picked(_at_label(labels, prediction), widen(prediction))
     return lax.convert_element_type(lax.neg(lax.log(lax.max(p, full(_FLOOR, p)))), prediction.dtype)

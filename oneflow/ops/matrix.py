@@ -14,7 +14,7 @@ from ._emit import emit, fail, op, want
 from ._native_matmul import NATIVE
 
 
-@op("matmul", native=NATIVE)
+@op("matmul", native=NATIVE, autocast="always")
 def _matmul(a: Array, b: Array, *, transpose_a: bool, transpose_b: bool, alpha: int | float) -> Array:
     if b.ndim > 2 and a.shape[:-2] != b.shape[:-2]:
         common = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
@@ -89,7 +89,7 @@ def _kept(x: Array, diagonal: int) -> Array:
     return lax.le(columns, lax.add(rows, np.int32(diagonal)))
 
 
-@op("tril")
+@op("tril", autocast="between")
 def _tril(x: Array, *, diagonal: int, fill_value: int | float) -> Array:
     return select(_kept(x, diagonal), x, like(fill_value, x))
 
@@ -112,7 +112,7 @@ def tril(x: Blob, diagonal: int = 0, fill_value: int | float = 0, name: str | No
     return emit(_tril, x, name=name, diagonal=offset, fill_value=number_for(what, fill_value, x, "fill_value"))
 
 
-@op("fused_scale_tril")
+@op("fused_scale_tril", autocast="between")
 def _fused_scale_tril(x: Array, *, diagonal: int, fill_value: int | float, scale: int | float) -> Array:
     return select(_kept(x, diagonal), lax.mul(x, like(scale, x)), like(fill_value, x))
 

@@ -224,7 +224,11 @@ def _softmax_backward(y: Array, dy: Array, axis: int) -> Array:
     return lax.convert_element_type(lax.mul(wide, lax.sub(wide_dy, mean)), y.dtype)
 
 
-@op("softmax", grad=lambda inputs, outputs, cotangents, *, axis: (_softmax_backward(outputs[0], cotangents[0], axis),))
+@op(
+    "softmax",
+    grad=lambda inputs, outputs, cotangents, *, axis: (_softmax_backward(outputs[0], cotangents[0], axis),),
+    autocast="between",
+)
 def _softmax(x: Array, *, axis: int) -> Array:
     return lax.convert_element_type(softmax_of(widen(x), axis), x.dtype)
 

@@ -48,7 +48,7 @@ def _channels_last(attrs: Mapping[str, Any], rank: int) -> Mapping[str, Any] | N
     return {**attrs, "axis": rank - 1} if attrs["axis"] == 1 else None
 
 
-@op("batch_normalization", channels_last=_channels_last)
+@op("batch_normalization", channels_last=_channels_last, autocast="between", autocast_first_only=True)
 def _batch_normalization(
     x: Array, mean: Array, variance: Array, *parameters: Array, axis: int, epsilon: float, scale: bool, center: bool
 ) -> Array:
@@ -78,7 +78,14 @@ def _training_grad(
     return (*(lax.convert_element_type(g, v.dtype) for g, v in zip(gradients, inputs, strict=False)), None, None)
 
 
-@op("batch_normalization_training", multiple=True, grad=_training_grad, channels_last=_channels_last)
+@op(
+    "batch_normalization_training",
+    multiple=True,
+    grad=_training_grad,
+    channels_last=_channels_last,
+    autocast="between",
+    autocast_first_only=True,
+)
 def _batch_normalization_training(
     x: Array, *rest: Array, axis: int, epsilon: float, momentum: float, scale: bool, center: bool
 ) -> tuple[Array, ...]:
@@ -188,7 +195,7 @@ def normalize_batch(
 # --- layer normalization
 
 
-@op("layer_norm")
+@op("layer_norm", autocast="between", autocast_first_only=True)
 def _layer_norm(x: Array, *parameters: Array, begin: int, epsilon: float, scale: bool, center: bool) -> Array:
     wide = widen(x)
     mean, variance = mean_and_variance(wide, tuple(range(begin, x.ndim)))

@@ -16,7 +16,7 @@ from ._emit import emit, fail, op, want
 Pairs = tuple[tuple[int, int], ...]
 
 
-@op("pad")
+@op("pad", autocast="between")
 def _pad(x: Array, *, paddings: Pairs, value: int | float) -> Array:
     return lax.pad(x, like(value, x), [(before, after, 0) for before, after in paddings])
 
@@ -169,7 +169,7 @@ def replication_pad2d(x: Blob, padding: int | tuple[int, ...] | list[int], name:
 # --- as a window needs it
 
 
-@op("same_padding")
+@op("same_padding", autocast="between")
 def _same_padding(x: Array, *, lower: bool, first: int, windows: tuple[tuple[int, int, int], ...]) -> Array:
     config = [(0, 0, 0)] * x.ndim
     for axis, (kernel, stride, dilation) in enumerate(windows, first):

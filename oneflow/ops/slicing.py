@@ -35,7 +35,7 @@ def _cut(x: Array, slices: Sequence[Triple]) -> Array:
     return lax.rev(y, flipped) if flipped else y
 
 
-@op("slice")
+@op("slice", autocast="between")
 def _slice(x: Array, *, slices: tuple[Triple, ...]) -> Array:
     return _cut(x, slices)
 
@@ -233,7 +233,7 @@ def reverse(input: Blob, axis: int | Sequence[int], name: str | None = None) -> 
 Index = int | Triple | None  # an axis dropped, an axis cut, a new axis
 
 
-@op("getitem")
+@op("getitem", autocast="between")
 def _getitem(x: Array, *, index: tuple[Index, ...]) -> Array:
     slices: list[Triple] = []
     for entry in index:

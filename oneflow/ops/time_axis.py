@@ -1,7 +1,7 @@
-"""Ops along the time axis: parts of a job that run several times a call, on a piece of the batch each.
+"""Ops along the time axis: parts of a job that run several times per call, on a piece of the batch each.
 
-What lies between ``unpack`` (or ``repeat``) and ``pack`` (or ``acc``) is run once for each piece. A Blob that is made once a
-call may be used in there; it is the same each time.
+What lies between ``unpack`` (or ``repeat``) and ``pack`` (or ``acc``) is run once for each piece. A Blob that is made once
+per call may be used in there; it is the same each time.
 """
 
 from __future__ import annotations
@@ -13,27 +13,28 @@ import numpy as np
 from .._base.jax import jnp, lax
 from ..errors import ArgumentError, ShapeError
 from ..graph.node import Blob
+from ..graph.repetition import Repetition
 from ._arrays import Array, label
 from ._emit import emit, fail, op, want
 
 
-@op("unpack")
+@op("unpack", repeats=Repetition("unpack_num", begins=True, cuts=True))
 def _unpack(x: Array, *, unpack_num: int, index: int = 0) -> Array:
     size = x.shape[0] // unpack_num
     return lax.slice_in_dim(x, index * size, (index + 1) * size)
 
 
-@op("pack")
+@op("pack", repeats=Repetition("pack_num", begins=False))
 def _pack(*pieces: Array, pack_num: int) -> Array:
     return jnp.concatenate(pieces if len(pieces) > 1 else pieces * pack_num)
 
 
-@op("repeat")
+@op("repeat", repeats=Repetition("repeat_num", begins=True))
 def _repeat(x: Array, *, repeat_num: int) -> Array:
     return x
 
 
-@op("acc")
+@op("acc", repeats=Repetition("max_acc_num", begins=False))
 def _acc(*terms: Array, max_acc_num: int) -> Array:
     total = terms[0]
     for term in terms[1:]:
@@ -42,7 +43,7 @@ def _acc(*terms: Array, max_acc_num: int) -> Array:
 
 
 def unpack(input: Blob, unpack_num: int, name: str | None = None) -> Blob:
-    """The pieces of a batch, one after another: ops that use the result run ``unpack_num`` times a call.
+    """The pieces of a batch, one after another: ops that use the result run ``unpack_num`` times per call.
 
     Args:
       input: Blob whose axis 0 divides into ``unpack_num`` pieces.
@@ -83,7 +84,7 @@ def pack(input: Blob, pack_num: int, name: str | None = None) -> Blob:
 
 
 def repeat(input: Blob, repeat_num: int, name: str | None = None) -> Blob:
-    """The same value ``repeat_num`` times: for what is made once a call and used between ``unpack`` and ``pack``.
+    """The same value ``repeat_num`` times: for what is made once per call and used between ``unpack`` and ``pack``.
 
     The gradient is the sum of those of all runs.
 
@@ -132,4 +133,4 @@ def _runs(blob: Blob) -> int:
 
 
 def _times(runs: int) -> str:
-    return "once a call" if runs == 1 else f"{runs} times a call"
+    return "once per call" if runs == 1 else f"{runs} times per call"

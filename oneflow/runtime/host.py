@@ -357,7 +357,8 @@ def joined(blob: Blob, copies: Sequence[Any]) -> Any:
 
 def check_labels(blob: Blob, loss: Node, value: np.ndarray, batch: Values) -> None:
     """Raises FeatureError for a label that is no class of the loss, naming the record that it came from."""
-    classes = loss.inputs[1].shape[-1]
+    assert loss.op.labels is not None
+    classes = loss.inputs[loss.op.labels[1]].shape[-1]
     if not value.size or (value.min() >= 0 and value.max() < classes):
         return
     i = int(np.flatnonzero((value < 0) | (value >= classes))[0])

@@ -12,7 +12,6 @@ import numpy as np
 
 from .._base.jax import jax, jnp
 from ..errors import ArgumentError
-from ..graph.graph import Graph
 from ..graph.node import Blob
 from ..ops import array, binary, constant, elementwise, indexing, masks, nn, norm, reduce, slicing
 from ..ops._emit import emit_many, fail
@@ -489,9 +488,8 @@ def _normalization(i: Inputs, a: Attributes, n: str, *, training: bool, relu: bo
             norm._batch_normalization_training, x, gamma, beta, mean, variance, name=n, axis=a["axis"] % x.ndim,
             epsilon=a["epsilon"], momentum=a["momentum"], scale=True, center=True,
         )  # fmt: skip
-        graph: Graph = y.node.graph
-        graph.assign(mean, new_mean)
-        graph.assign(variance, new_variance)
+        y.node.graph.assign(mean, new_mean)
+        y.node.graph.assign(variance, new_variance)
     else:
         y = norm.batch_normalization(x, mean, variance, beta, gamma, a["epsilon"], a["axis"], name=n)
         made["mean"], made["inv_variance"] = mean, elementwise.rsqrt(binary.add(variance, a["epsilon"]))

@@ -254,7 +254,7 @@ def done() -> Any:
     return jnp.zeros((1,), jnp.uint8)
 
 
-ADD_EACH = Function("add", lambda sums, terms: ((), [a + b for a, b in zip(sums, terms, strict=True)]), donates=True)
+ADD_EACH = Function("accumulate", lambda sums, terms: ((), [a + b for a, b in zip(sums, terms, strict=True)]), donates=True)
 SUM = Function("sum", lambda terms: ((), total(terms)))
 ZEROS = Function("zeros", lambda value: ((), jnp.zeros_like(value)))
 ADVANCE = Function("advance", lambda random_state: ((), advanced(random_state)))

@@ -179,7 +179,7 @@ class Scheduler:
             positions = [at.sums[segment.like, key] for key, _ in again]
             before = [at.cotangents[key][i].buffer for (key, _), i in zip(again, positions, strict=True)]
             name = f"add the gradients of {segment}"
-            _, sums = self._record.call((segment.like, "add"), ADD_EACH, before, [g for _, g in again], name=name)
+            _, sums = self._record.call((segment.like, "accumulate"), ADD_EACH, before, [g for _, g in again], name=name)
             for (key, _), i, sum_so_far in zip(again, positions, sums, strict=True):
                 at.cotangents[key][i] = at.cotangents[key][i]._replace(buffer=sum_so_far)
         for key, gradient in found:

@@ -44,7 +44,7 @@ def main() -> int:
     rng = np.random.default_rng(0)
     batch = rng.standard_normal((ROWS, WIDTH)).astype(np.float32), rng.integers(0, WIDTH, ROWS).astype(np.int32)
     step(*batch)
-    executable = step._executable
+    executable = step.executables[-1][1]
     program, on_host, calls = executable.function, [], []
 
     def timed(*arguments: Any) -> Any:

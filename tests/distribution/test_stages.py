@@ -36,7 +36,7 @@ def declare(micro_batches: int = 1, clip: bool = False, layers: int = 2) -> Call
 
 
 def program_of(job: Any) -> StagedProgram:
-    program = job._executable.function
+    program = job.executables[-1][1].function
     assert isinstance(program, StagedProgram)
     return program
 

@@ -7,7 +7,7 @@ on arrays with axis 1 moved to the end do so; arrays are transposed where such a
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,40 +15,57 @@ import numpy as np
 
 from .._base import native as _native
 from .._base.dist import split
+from .._base.dtype import dtype
 from .._base.jax import jax, jnp
 from ..graph.node import Blob, Node
-from .autodiff import Backward, Propagate, run_nodes
+from .autodiff import Backward, Propagate
 from .lowering import Values
 from .native import is_native
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Border:
+class LayoutTranspose:
     """A value brought from one layout into the other. ``inward``: to channels last."""
 
     source: Blob
     target: Blob
     inward: bool
 
+    def run(self, values: Values, path: Collection[Node]) -> list[Propagate]:
+        """Runs the forward pass and returns the backward pass."""
+        values.set_blob(self.target, self._turned(values.get_blob(self.source), self.inward))
+        return [self._propagate] if self.source.node in path else []
 
-Item = Node | Border
+    def _propagate(self, backward: Backward) -> None:
+        cotangent = backward.get(self.target)
+        if cotangent is not None:
+            backward.add(self.source, self._turned(cotangent, not self.inward))
+
+    def _turned(self, array: Any, inward: bool) -> Any:
+        same = self.source.ndim != self.target.ndim or self.source.shape == self.target.shape and self.source.ndim < 3
+        return array if same else _turned(array, inward)
 
 
 def arrange(
-    order: Sequence[Node], keep: set[Node], used_outside: Iterable[Blob], path: Collection[Node]
-) -> tuple[list[Item], set[Node]] | None:
-    """The nodes, inputs first, with those that gain by it replaced by channels-last copies, and borders between.
+    order: Sequence[Node],
+    keep: set[Node],
+    used_outside: Iterable[Blob],
+    path: Collection[Node],
+    precision: Mapping[Node, dtype],
+) -> tuple[list[Node | LayoutTranspose], set[Node], dict[Node, Node]] | None:
+    """The nodes, inputs first, with those that gain by it replaced by channels-last copies, and transposes between.
 
-    Args: as those of ``batch_slices.schedule``.
-    Returns: the items and the gradient path among them; None where no convolution is native.
+    Args: as those of ``arrangement.arranged``.
+    Returns: the nodes and transposes, the gradient path among them, and the copies by the nodes that they replace; None where
+      no convolution is native.
     """
-    chosen = _chosen(order, keep)
+    chosen = _chosen(order, keep, precision)
     if not chosen:
         return None
     needed = {b.node for b in used_outside} | {b.node for n in order if n not in chosen for b in n.inputs}
     copies: dict[Node, Node] = {}
     entered: dict[tuple[Node, int], Blob] = {}
-    items: list[Item] = []
+    items: list[Node | LayoutTranspose] = []
     longer = set(path)
     for node in order:
         positions = chosen.get(node)
@@ -64,7 +81,7 @@ def arrange(
                 if key not in entered:
                     output = blob.node.outputs[blob.index]
                     entered[key] = blob.node.copy(inputs=(), attrs={}, outputs=[_moved(output)]).outputs[0]
-                    items.append(Border(blob, entered[key], True))
+                    items.append(LayoutTranspose(blob, entered[key], True))
                     if blob.node in path:
                         longer.add(entered[key].node)
                 inputs[i] = entered[key]
@@ -75,21 +92,23 @@ def arrange(
         if node in path:
             longer.add(made)
         if node in needed:
-            items += [Border(inner, blob, False) for inner, blob in zip(made.outputs, node.outputs, strict=True)]
-    return items, longer
+            items += [LayoutTranspose(inner, blob, False) for inner, blob in zip(made.outputs, node.outputs, strict=True)]
+    return items, longer, copies
 
 
-def _chosen(order: Sequence[Node], keep: set[Node]) -> dict[Node, tuple[int, ...]]:
+def _chosen(order: Sequence[Node], keep: set[Node], precision: Mapping[Node, dtype]) -> dict[Node, tuple[int, ...]]:
     """The nodes that compute on channels-last arrays, with the positions of their inputs that are such."""
     chosen: dict[Node, tuple[int, ...]] = {}
+    any_native = False
     for node in order:
         if node in keep or node.op.random or not node.outputs or node.outputs[0].ndim < 3:
             continue
         positions = _positions(node)
-        begins = node.op.native is not None and is_native(node)
+        begins = is_native(node, precision.get(node))
         if positions and (begins or any(node.inputs[i].node in chosen for i in positions)) and _attrs(node) is not None:
             chosen[node] = positions
-    return chosen if any(n.op.native is not None and is_native(n) for n in chosen) else {}
+            any_native |= begins
+    return chosen if any_native else {}
 
 
 def _attrs(node: Node) -> Any:
@@ -128,25 +147,6 @@ def _moved(blob: Blob) -> Blob:
     )
 
 
-def run(item: Item, values: Values, draws: Any, path: Collection[Node]) -> list[Propagate]:
-    """Runs an item; what its backward pass does comes back."""
-    if isinstance(item, Node):
-        return run_nodes([item], values, draws, path)
-    source, target, inward = item.source, item.target, item.inward
-    same = source.ndim != target.ndim or source.shape == target.shape and not _is_image(source)
-    array = values.get_blob(source)
-    values.set_blob(target, array if same else _turned(array, inward))
-    if source.node not in path:
-        return []
-
-    def propagate(backward: Backward) -> None:
-        arrived = backward.get(target)
-        if arrived is not None:
-            backward.add(source, arrived if same else _turned(arrived, not inward))
-
-    return [propagate]
-
-
 _LARGE = 1 << 14  # elements: below, XLA's transposition is as good
 
 
@@ -161,7 +161,3 @@ def _turned(array: Any, inward: bool) -> Any:
     call = jax.ffi.ffi_call(_native.target("transpose"), jax.ShapeDtypeStruct(shape, array.dtype))
     sizes = (channels, pixels) if inward else (pixels, channels)
     return call(array, spec=np.array([_native.DTYPES[np.dtype(array.dtype).name], 0, n, *sizes], np.int64))
-
-
-def _is_image(blob: Blob) -> bool:
-    return blob.ndim >= 3

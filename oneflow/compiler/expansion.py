@@ -6,7 +6,7 @@ Copies of one node differ in what they read. Variables that a repeated part assi
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
@@ -29,8 +29,8 @@ class Expansion:
       copies: for each node that has them, the nodes that stand for it, one a run.
     """
 
-    order: tuple[Node, ...]
-    copies: Mapping[Node, tuple[Node, ...]]
+    order: tuple[Node, ...] = ()
+    copies: Mapping[Node, tuple[Node, ...]] = field(default_factory=dict)
 
     def each(self, blob: Blob) -> tuple[Blob, ...]:
         """The Blobs that stand for one, one a run."""

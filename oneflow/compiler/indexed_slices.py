@@ -5,22 +5,34 @@ The gradient of a table that one ``gather`` reads is zero elsewhere, but momentu
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .._base.jax import jnp, lax
 from ..graph.graph import Graph, Variable
 from ..graph.node import Node
+from .analysis import updates
 from .lowering import Values
 
 State = dict[str, Any]
 
 
-def gather_of(graph: Graph, variable: Variable, optimizer: Any) -> Node | None:
-    """The one op that reads the variable, where its updates shall and can be row-sparse."""
+def gathers_of(graph: Graph, trained: Sequence[Variable]) -> dict[str, Node]:
+    """The ops that read the variables whose updates shall and can be row-sparse, by the variables' names."""
     conf = None if graph.config is None else graph.config.get("indexed_slices_optimizer_conf")
-    if not conf or not conf.get("enable", True) or variable.name not in conf["include_op_names"]["op_name"]:
-        return None
+    if not conf or not conf.get("enable", True):
+        return {}
+    found = {}
+    for variable in trained:
+        if variable.name in conf["include_op_names"]["op_name"]:
+            optimizer = next((o for o in graph.objective.optimizers if updates(o, variable.name)), None)
+            gather = None if optimizer is None else _gather_of(graph, variable, optimizer)
+            if gather is not None:
+                found[variable.name] = gather
+    return found
+
+
+def _gather_of(graph: Graph, variable: Variable, optimizer: Any) -> Node | None:
     if not optimizer.row_sparse or optimizer.grad_clipping is not None or variable.regularizer is not None:
         return None
     if hasattr(optimizer.loss_scale, "increment_period"):

@@ -7,10 +7,12 @@ is the same on every device (a variable's value, a constant) stays without it.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from .._base.dist import Placement
+from .._base.dtype import dtype
 from .._base.jax import jax, jnp, lax
 from ..graph.graph import OP_INPUT, OP_TO_CONSISTENT, OP_TO_MIRRORED, OP_VARIABLE, Graph
 from ..graph.node import Blob, Node
@@ -19,6 +21,7 @@ from .native import choose
 from .precision import narrowed, narrowed_grad
 
 Axes = tuple[int | None, ...]
+Draws = tuple[Any, Any, Any] | None  # what random ops draw from in a call, see ``node_key``
 
 
 def mapped_nodes(nodes: Iterable[Node], replicated: Iterable[str] = ()) -> frozenset[Node]:
@@ -52,42 +55,30 @@ def replicated_variables(graph: Graph) -> frozenset[str]:
     return frozenset(name for name, blob in graph.assigns.items() if blob.node in mapped)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Lowering:
-    """The functions of a job's nodes. ``meshes`` is None where everything runs on JAX's default device.
+    """The functions of a job's nodes.
 
-    ``without_native`` says why no op takes its native lowering; "" where some may. ``threads`` compute one that does, 0 for as
-    many as it is worth.
+    Attributes:
+      meshes: the devices behind placements; None where everything runs on JAX's default device.
+      mapped: the nodes whose values have a leading axis of devices.
+      without_native: why no op takes its native lowering; "" where some may.
+      precision: the dtypes that nodes' float32 arrays are cast to while they run, where they are.
+      look: is shown every node's outputs as they are traced.
     """
 
-    def __init__(
-        self,
-        meshes: Meshes | None = None,
-        mapped: frozenset[Node] = frozenset(),
-        without_native: str = "not asked for",
-        threads: int = 0,
-    ):
-        self._meshes = meshes
-        self._mapped = mapped
-        self._without_native = without_native
-        self._threads = threads
-        self.look: Callable[[Node, tuple[Any, ...]], None] | None = None  # is shown every node's outputs as they are traced
-
-    def on_one_thread(self) -> Lowering:
-        """The same for nodes that run beside others of their kind."""
-        alone = Lowering(self._meshes, self._mapped, self._without_native, 1)
-        alone.look = self.look
-        return alone
-
-    def is_mapped(self, blob: Blob) -> bool:
-        """Whether the value has a leading axis of devices."""
-        return blob.node in self._mapped
+    meshes: Meshes | None = None
+    mapped: Collection[Node] = frozenset()
+    without_native: str = "not asked for"
+    precision: Mapping[Node, dtype] = field(default_factory=dict)
+    look: Callable[[Node, tuple[Any, ...]], None] | None = None
 
     def read(self, array: Any, blob: Blob, reader: Node) -> Any:
         """The value of an input as a node gets it: in the layout that was asked for with ``with_distribute``.
 
         A variable is read in the layout it was declared with, however it is stored.
         """
-        if self._meshes is None or blob.node in self._mapped:
+        if self.meshes is None or blob.node in self.mapped:
             return array
         request: Any = blob.distribute
         if request.kind == "auto" and blob.node.op is OP_VARIABLE:
@@ -101,13 +92,13 @@ class Lowering:
 
     def fed(self, blob: Blob, array: Any, placement: Placement) -> Any:
         """What a feed's readers, on ``placement``, get: split along the batch axis, also where the pieces are uneven."""
-        if self._meshes is None or blob.node in self._mapped or blob.batch_axis < 0:
+        if self.meshes is None or blob.node in self.mapped or blob.batch_axis < 0:
             return array
         return self._laid_out(array, Layout(placement, (blob.batch_axis,) + (None,) * (len(placement.hierarchy) - 1)))
 
     def function(self, node: Node, draws: Any) -> Callable[..., Any]:
         """From the values of a node's inputs to those of its outputs."""
-        if node.op.lays_out and self._meshes is not None and node not in self._mapped:
+        if node.op.lays_out and self.meshes is not None and node not in self.mapped:
             return self._laying_out(node)
         if node.op is OP_TO_MIRRORED:
             return lambda x: self._to_mirrored(node, x)
@@ -116,47 +107,48 @@ class Lowering:
         attrs = node.attrs
 
         def define(*arrays: Any, **keywords: Any) -> Any:
-            return choose(node, arrays, self._without_native, self._threads)(*arrays, **keywords)
+            return choose(node, arrays, self.without_native)(*arrays, **keywords)
 
-        if node not in self._mapped:
+        narrow = self.precision.get(node)
+        if node not in self.mapped:
             if node.op.random:
                 attrs = {**attrs, "key": node_key(draws, node)}
-            return narrowed(node, lambda *arrays: define(*arrays, **attrs))
+            return narrowed(node, narrow, lambda *arrays: define(*arrays, **attrs))
         axes = self._axes(node)
         if node.op.random:
             keys = jax.random.split(node_key(draws, node), node.scope.placement.parallel_num)
             one = lambda key, *arrays: define(*arrays, key=key, **attrs)  # noqa: E731
-            return narrowed(node, lambda *arrays: jax.vmap(one, in_axes=(0, *axes))(keys, *arrays))
-        return narrowed(node, jax.vmap(lambda *arrays: define(*arrays, **attrs), in_axes=axes))
+            return narrowed(node, narrow, lambda *arrays: jax.vmap(one, in_axes=(0, *axes))(keys, *arrays))
+        return narrowed(node, narrow, jax.vmap(lambda *arrays: define(*arrays, **attrs), in_axes=axes))
 
     def gradient(self, node: Node, arrays: Any, outputs: Any, cotangents: Any) -> tuple[Any, ...]:
         """The gradient that an op says itself: one cotangent (or None) an input."""
         assert node.op.grad is not None
-        grad, attrs = narrowed_grad(node, node.op.grad), node.attrs
-        if node not in self._mapped:
+        grad, attrs = narrowed_grad(node, self.precision.get(node), node.op.grad), node.attrs
+        if node not in self.mapped:
             return grad(arrays, outputs, cotangents, **attrs)
         axes = self._axes(node)
         found = jax.vmap(lambda i, o, c: tuple(grad(i, o, c, **attrs)), in_axes=(axes, 0, 0))(arrays, outputs, cotangents)
         return tuple(g.sum(0) if g is not None and axis is None else g for g, axis in zip(found, axes, strict=True))
 
     def _axes(self, node: Node) -> Axes:
-        return tuple(0 if b.node in self._mapped else None for b in node.inputs)
+        return tuple(0 if b.node in self.mapped else None for b in node.inputs)
 
     # --- layouts
 
     def _laid_out(self, array: Any, layout: Layout) -> Any:
-        assert self._meshes is not None
+        assert self.meshes is not None
         if layout.placement.parallel_num == 1:
             return array
-        return lax.with_sharding_constraint(array, self._meshes.sharding(layout.placement, layout.spec(array.ndim)))
+        return lax.with_sharding_constraint(array, self.meshes.sharding(layout.placement, layout.spec(array.ndim)))
 
     def by_device(self, array: Any, node: Node) -> Any:
         """An array with a leading axis of devices, each device with its own piece."""
-        if self._meshes is None:
+        if self.meshes is None:
             return array
         placement = node.scope.placement
         spec = (mesh_axes(placement), *((),) * (array.ndim - 1))
-        return lax.with_sharding_constraint(array, self._meshes.sharding(placement, spec))
+        return lax.with_sharding_constraint(array, self.meshes.sharding(placement, spec))
 
     def _to_mirrored(self, node: Node, x: Any) -> Any:
         if not node.attrs["pieces"]:
@@ -166,7 +158,7 @@ class Lowering:
 
     def _to_consistent(self, node: Node, x: Any) -> Any:
         n = node.inputs[0].parallel_size
-        if node.inputs[0].node not in self._mapped:
+        if node.inputs[0].node not in self.mapped:
             x = jnp.broadcast_to(x, (n, *x.shape))
         return jnp.reshape(x, (n * x.shape[1], *x.shape[2:]))
 

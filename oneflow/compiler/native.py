@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from .._base.dtype import dtype
 from .._base.jax import jax
 from ..graph.node import Blob, Node
 
@@ -36,25 +37,28 @@ def _is_spread(node: Node) -> bool:
     return node.scope.placement.parallel_num > 1
 
 
-def is_native(node: Node) -> bool:
-    """Whether a node as it was declared takes its native lowering, where these may be taken."""
-    return node.op.native is not None and _objection(node, _declared(node), "") is None
+def is_native(node: Node, narrow: dtype | None) -> bool:
+    """Whether a node as it was declared takes its native lowering, where these may be taken.
+
+    ``narrow`` is what its float32 arrays are cast to, None where they are not.
+    """
+    return node.op.native is not None and _objection(node, _declared(node, narrow), "") is None
 
 
-def describe(node: Node, without: str) -> str:
-    """What computes a node, and why; "" for ops that have one lowering."""
+def describe(node: Node, without: str, narrow: dtype | None) -> str:
+    """What computes a node, and why; "" for ops that have one lowering. ``narrow``: as of ``is_native``."""
     native = node.op.native
     if native is None:
         return ""
-    arrays = _declared(node)
+    arrays = _declared(node, narrow)
     objection = _objection(node, arrays, without)
     if objection is not None:
         return f"XLA: {objection}"
     return native.word(arrays, node.attrs) + (", each device its samples" if _is_spread(node) else "")
 
 
-def _declared(node: Node) -> list[Any]:
+def _declared(node: Node, narrow: dtype | None) -> list[Any]:
     def dtype_of(b: Blob) -> Any:
-        return (b.dtype if node.compute is None or b.dtype.name != "float32" else node.compute).numpy_dtype
+        return (b.dtype if narrow is None or b.dtype.name != "float32" else narrow).numpy_dtype
 
     return [jax.ShapeDtypeStruct(b.shape, dtype_of(b)) for b in node.inputs]

@@ -28,11 +28,10 @@ def narrow_dtype(graph: Graph) -> dtype | None:
     return dtypes.float16 if scaled and jax.default_backend() == "gpu" else dtypes.bfloat16
 
 
-def assign(graph: Graph, order: Sequence[Node]) -> None:
-    """Marks those nodes of ``order`` (inputs first) that compute in 16 bits."""
+def assigned(graph: Graph, order: Sequence[Node]) -> dict[Node, dtype]:
+    """What those nodes of ``order`` (inputs first) compute in that compute in 16 bits."""
     narrow = narrow_dtype(graph)
-    for node in narrow_nodes(order) if narrow is not None else ():
-        node.compute = narrow
+    return {} if narrow is None else dict.fromkeys(narrow_nodes(order), narrow)
 
 
 def narrow_nodes(order: Sequence[Node]) -> set[Node]:
@@ -50,38 +49,35 @@ def narrow_nodes(order: Sequence[Node]) -> set[Node]:
     return white | (after & before)
 
 
-def narrowed(node: Node, function: Callable[..., Any]) -> Callable[..., Any]:
+def narrowed(node: Node, to: dtype | None, function: Callable[..., Any]) -> Callable[..., Any]:
     """``function``, an op's definition, on arrays cast to what the node computes in; its outputs are cast back."""
-    if node.compute is None:
+    if to is None:
         return function
 
     def run(*arrays: Any) -> Any:
-        made = function(*_down(node, arrays, node.inputs))
+        made = function(*_down(node, to, arrays, node.inputs))
         return tuple(_up(made, node.outputs)) if node.op.multiple else _up((made,), node.outputs)[0]
 
     return run
 
 
-def narrowed_grad(node: Node, grad: Callable[..., Any]) -> Callable[..., Any]:
+def narrowed_grad(node: Node, to: dtype | None, grad: Callable[..., Any]) -> Callable[..., Any]:
     """``grad``, an op's own gradient, in what the node computes in; gradients have the dtypes of the inputs."""
-    if node.compute is None:
+    if to is None:
         return grad
 
     def run(inputs: Any, outputs: Any, cotangents: Any, **attrs: Any) -> Any:
-        made = grad(
-            _down(node, inputs, node.inputs), _down(node, outputs, node.outputs), _down(node, cotangents, node.outputs), **attrs
-        )
+        narrow = (_down(node, to, inputs, node.inputs), *(_down(node, to, a, node.outputs) for a in (outputs, cotangents)))
+        made = grad(*narrow, **attrs)
         return tuple(None if g is None else g.astype(x.dtype) for g, x in zip(made, inputs, strict=True))
 
     return run
 
 
-def _down(node: Node, arrays: Sequence[Any], blobs: Sequence[Blob]) -> tuple[Any, ...]:
-    assert node.compute is not None
-    to = node.compute.numpy_dtype
+def _down(node: Node, to: dtype, arrays: Sequence[Any], blobs: Sequence[Blob]) -> tuple[Any, ...]:
     first_only = node.op.autocast_first_only
     return tuple(
-        a.astype(to) if b.dtype is dtypes.float32 and not (first_only and i) else a
+        a.astype(to.numpy_dtype) if b.dtype is dtypes.float32 and not (first_only and i) else a
         for i, (a, b) in enumerate(zip(arrays, blobs, strict=True))
     )
 

@@ -13,7 +13,7 @@ from ..graph.graph import OP_INPUT, OP_TO_CONSISTENT, OP_TO_MIRRORED, OP_VARIABL
 from ..graph.node import Blob, Node
 from ..graph.op import OpDef
 from .analysis import gradient_path
-from .program import Plan
+from .plan import PassRecord, Plan
 
 
 def _piece(x: Any, *, index: int, n: int) -> Any:
@@ -66,11 +66,14 @@ def per_device(plan: Plan) -> Plan:
     sources = {v.blob.node for v in plan.trained if v.blob is not None}
     sources |= {c.node for w in plan.watches if w.diff for c in each(w.blob)}
     path = gradient_path(order, losses, sources) if plan.graph.train else set()
+    made = [(n, copy) for n, copies in devices.items() for copy in copies] + list(others.items())
     return replace(
         plan, order=tuple(order), path=frozenset(path), losses=losses, assigns=assigns, devices=devices,
         fetches=plan.fetches, roots=(*(c for b in plan.roots for c in each(b)), *assigns.values()),
         feeds=tuple(c for b in plan.feeds for c in each(b)),
         mapped=frozenset({*own, *(b.node for b in assigns.values() if b.node.op is _STACK)}),
+        precision={**plan.precision, **{copy: plan.precision[n] for n, copy in made if n in plan.precision}},
+        passes=(*plan.passes, PassRecord("replicas", f"{len(devices)} mirrored nodes copied, once per device")),
     )  # fmt: skip
 
 

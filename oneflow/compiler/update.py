@@ -15,11 +15,11 @@ import numpy as np
 from .._base.jax import jnp, lax
 from ..graph.graph import Graph, Variable
 from ..graph.node import Blob
-from .analysis import LOSS_SCALE_PREFIX, STEP_PREFIX
-from .expansion import Expansion
-from .indexed_slices import gather_of, keep_untouched_rows
+from .analysis import LOSS_SCALE_PREFIX, STEP_PREFIX, updates
+from .indexed_slices import keep_untouched_rows
 from .layout import is_flat
 from .lowering import Values
+from .plan import Plan
 
 State = dict[str, Any]
 
@@ -69,10 +69,11 @@ class Numbers:
     values: Values
 
 
-def numbers(graph: Graph, values: Values, state: Mapping[str, Any], count: int, expansion: Expansion) -> Numbers:
+def numbers(plan: Plan, values: Values, state: Mapping[str, Any], count: int) -> Numbers:
     """The scalars of this call; ``values`` has the Blobs that rules name, ``count`` is the loss count."""
+    graph, last = plan.graph, plan.expansion.last
     optimizers = graph.objective.optimizers
-    blob, last = optimizers[0].train_step_blob, expansion.last
+    blob = optimizers[0].train_step_blob
     step = state[STEP_PREFIX + graph.name][0] if blob is None else _scalar(values, last(blob))
     rates = tuple(None if o.learning_rate_blob is None else _scalar(values, last(o.learning_rate_blob)) for o in optimizers)
     return Numbers(step, seed_scale(graph, state), count, rates, values)
@@ -125,9 +126,10 @@ def add_measures(parts: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
 
 
 def finish(
-    graph: Graph, gradients: Mapping[str, Any], state: Mapping[str, Any], known: Numbers, measured: tuple[Any, ...], counts: bool
+    plan: Plan, gradients: Mapping[str, Any], state: Mapping[str, Any], known: Numbers, measured: tuple[Any, ...], counts: bool
 ) -> State:
     """The new values of the variables with gradients here and of their optimizer slots; with ``counts``, of the counters."""
+    graph = plan.graph
     head = graph.objective.optimizers[0]
     skip = measured[-1] > 0 if is_dynamic_scale(head.loss_scale) else None
     new: State = {}
@@ -138,7 +140,7 @@ def finish(
         if optimizer.grad_clipping is not None:
             mine = dict(zip(mine, optimizer.grad_clipping.scaled(list(mine.values()), measured[i]), strict=True))
         rate = known.rates[i] if known.rates[i] is not None else optimizer.learning_rate(known.step)
-        new.update(_update(graph, optimizer, mine, state, rate, known))
+        new.update(_update(plan, optimizer, mine, state, rate, known))
     if counts and head.train_step_blob is None:
         step_name = STEP_PREFIX + graph.name
         new[step_name] = state[step_name] + jnp.asarray(1, jnp.int64)
@@ -149,25 +151,20 @@ def finish(
     return new
 
 
-def updates(optimizer: Any, name: str) -> bool:
-    """Whether the optimizer updates the trained variable of that name."""
-    return optimizer.variables is None or name in optimizer.variables
-
-
 def _flat(array: Any) -> Any:
     return lax.reshape(array, (array.size,))
 
 
 def _update(
-    graph: Graph, optimizer: Any, gradients: Mapping[str, Any], state: Mapping[str, Any], rate: Any, known: Numbers
+    plan: Plan, optimizer: Any, gradients: Mapping[str, Any], state: Mapping[str, Any], rate: Any, known: Numbers
 ) -> State:
     new: State = {}
     for name, g in gradients.items():
-        variable = graph.variables[name]
+        variable = plan.graph.variables[name]
         suffixes = [slot.suffix for slot in optimizer.slots(variable)]
         slots = {suffix: state[f"{name}-{suffix}"] for suffix in suffixes}
         decay = optimizer.weight_decay_of(name)
-        gather = gather_of(graph, variable, optimizer)
+        gather = plan.gathers.get(name)
         x = state[name]
         if gather is None and variable.placement is not None and is_flat(variable.placement, x.shape):
             x, g, slots = _flat(x), _flat(g), {suffix: _flat(slot) for suffix, slot in slots.items()}

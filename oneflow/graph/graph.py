@@ -93,11 +93,13 @@ class Watch:
 class Objective:
     """What a train job minimises, and how.
 
-    ``optimizers`` are objects with the attributes the compiler's update pass reads (see ``optimizer/base.py``).
+    ``optimizers`` are objects with the attributes the compiler's update pass reads (see ``optimizer/base.py``); ``trained`` are
+    the trainable variables that a loss depends on, in order of declaration (``compiler/analysis.py`` finds them).
     """
 
     losses: list[Blob] = field(default_factory=list)
     optimizers: tuple[Any, ...] = ()
+    trained: tuple[Variable, ...] = ()
     source: Source | None = None
 
 

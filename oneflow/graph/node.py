@@ -76,7 +76,6 @@ class Extent:
 class Node:
     """One op of a job: what it computes, from what, under which name, and the user's line that asked for it.
 
-    ``compute`` is the dtype that its float32 arrays are cast to while it runs, None for no cast (compiler/precision.py).
     ``repetition`` has the counts of the repetitions it is in (ops/time_axis.py); ``run`` says which run a copy stands for.
     """
 
@@ -88,7 +87,6 @@ class Node:
     scope: Scope
     source: Source
     outputs: tuple[Blob, ...] = ()
-    compute: dtype | None = None
     repetition: tuple[int, ...] = ()
     run: tuple[int, ...] = ()
 

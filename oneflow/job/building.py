@@ -13,7 +13,7 @@ from .._base.dist import Placement, parse_placement
 from .._base.refuse import refuse
 from .._base.source import Source
 from ..compiler.analysis import finish
-from ..compiler.program import Plan, plan
+from ..compiler.plan import Plan, plan
 from ..compiler.storing import storages
 from ..config import FunctionConfig, Resource
 from ..errors import ArgumentError, ModeError, ReturnError

@@ -19,11 +19,10 @@ from .._base.source import Source, caller, of_function
 from .._reports.placement import PlacementReport, report
 from .._reports.summary import JobSummary, summarize
 from .._signature.parameters import spell
-from ..compiler.native import describe
 from ..config import FunctionConfig
 from ..errors import ArgumentError, CompileError, FeedError, FeedShapeError, ModeError
 from ..graph.graph import Graph, current, current_or_none
-from ..graph.node import Blob, Node
+from ..graph.node import Blob
 from ..initializers import from_conf as initializer_from_conf
 from ..optimizer.dict_config import optimizer_from_config
 from ..runtime.calling import Call
@@ -217,12 +216,8 @@ class JobFunction:
         """
         self._session.check_open()
         plan = self._build().plan
-        without, on_host, copies = plan.without_native, set(plan.host.nodes), plan.expansion.copies
-
-        def computed_by(node: Node) -> str:
-            return "the host, before the step" if node in on_host else describe(copies.get(node, (node,))[0], without)
-
-        return summarize(plan.graph, self.build_report(), computed_by)
+        passes = (self.executables[-1][1].plan if self.executables else plan).passes
+        return summarize(plan, [*(f"{name}: {changed}" for name, changed in passes if changed), *self.build_report()])
 
     def plan(self) -> PlacementReport:
         """Where each op and variable lies, in which layout, its bytes on each device, and what is sent; print it.

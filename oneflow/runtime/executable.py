@@ -16,7 +16,8 @@ import numpy as np
 from .._base import memory as _memory
 from .._base.jax import jax
 from ..compiler.layout import Layout, Storage, layout_of
-from ..compiler.program import RANDOM_STATE, Plan, feed_shardings, single, with_own_values
+from ..compiler.plan import RANDOM_STATE, Plan, on_one_device, with_own_values
+from ..compiler.program import feed_shardings, single
 from ..compiler.stages import staged
 from ..errors import CompileError, CustomOpError, ExecutionError, ProcessError
 from ..graph import callback
@@ -74,6 +75,7 @@ class Executable:
         self.is_staged = len(distinct) > 1 or plan.repeats  # run after run: memory holds one run's values
         if not self.is_staged and store.meshes.is_default(places[0]):
             self._meshes = None  # JAX's default device: no layouts to say
+            self.plan = on_one_device(plan)
         self._together = processes.count() > 1
         collective = any(len(d) > 1 and d[0].platform == "cpu" for d in distinct.values())
         self._gate: Gate | None = process.collectives if collective and not self._together else None

@@ -8,7 +8,8 @@ from typing import Any
 
 from .._base.jax import jax
 from ..compiler.hosting import distinct
-from ..compiler.program import Plan, feed_shardings, place_of
+from ..compiler.plan import Plan
+from ..compiler.program import feed_shardings, place_of
 from ..graph.node import Blob, Node
 from . import devices
 from .gate import Results, StaleExecutableError

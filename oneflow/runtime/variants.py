@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..compiler.program import Plan
+from ..compiler.plan import Plan
 from ..compiler.replicas import per_device
 from .executable import Executable
 from .gate import StaleExecutableError

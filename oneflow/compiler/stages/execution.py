@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from ..._base.dist import Placement
 from ..._base.jax import jax
 from ...graph.node import Blob
-from ..program import Plan
+from ..plan import Plan
 from .segments import Segment
 
 

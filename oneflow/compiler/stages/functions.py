@@ -6,18 +6,20 @@ Each takes pytrees of arrays and returns a pair: outputs whose shardings are lai
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..._base.dist import Placement
+from ..._base.dtype import dtype
 from ..._base.jax import jax, jnp
 from ...graph.graph import Variable
-from ...graph.node import Blob
+from ...graph.node import Node
+from ..analysis import updates
+from ..arrangement import Arrangement, arranged
 from ..autodiff import Backward, Propagate, run_nodes
-from ..indexed_slices import gather_of
 from ..lowering import Lowering, Values
-from ..program import advanced, draws_of, run_on_one_device, seed_losses
-from ..update import Numbers, State, add_measures, counters, finish, loss_count, measure, numbers, prepare, updates
+from ..program import advanced, draws_of, seed_losses
+from ..update import Numbers, State, add_measures, counters, finish, loss_count, measure, numbers, prepare
 from .segments import Places, Segment
 
 Outputs = tuple[Any, Any]
@@ -111,22 +113,23 @@ class SegmentFunctions:
 
     def fused(self, segment: Segment) -> Function:
         """(imports, draws, loss scale) to (exports, (token, shapes of losses, gradients of imports, of watched Blobs))."""
-        one_device, watched = segment.placement.parallel_num == 1, {b.node for b in segment.diffs}
+        plan, watched = self._plan, {b.node for b in segment.diffs}
+        if segment.placement.parallel_num == 1:
+            way = arranged(segment.nodes, watched, segment.exports, plan.path, plan.precision, plan.without_native)
+        else:
+            way = Arrangement(segment.nodes, plan.path, plan.precision, watched)
 
         def forward_backward(imports: Any, draws: Any, scale: Any) -> Outputs:
-            values, drawn = self._entered(segment, imports), _drawn(draws)
-            if one_device:
-                propagates = run_on_one_device(self._plan, segment.nodes, segment.exports, values, drawn, watched)
-            else:
-                propagates = run_nodes(segment.nodes, values, drawn, self._plan.path, watched)
+            values = self._entered(segment, imports, way.precision)
+            propagates = way.run(values, _drawn(draws))
             losses = self._losses(segment, values)
             gradients = self._gradients(segment, losses(), propagates, [()] * len(segment.exports), scale)
             return self._exports(segment, values), (done(), losses, *gradients)
 
         return Function("forward_backward", forward_backward, self._shardings(segment))
 
-    def _entered(self, segment: Segment, imports: Sequence[Any]) -> Values:
-        values = Values(self._lowering)
+    def _entered(self, segment: Segment, imports: Sequence[Any], precision: Mapping[Node, dtype] | None = None) -> Values:
+        values = Values(self._lowering if precision is None else replace(self._lowering, precision=precision))
         for blob, array in zip(segment.imports, imports, strict=True):
             if self._places.is_home(blob, segment.place):
                 array = self._plan.load(blob.node.attrs["variable"], array, self._places.storages)
@@ -166,7 +169,6 @@ class UpdateFunctions:
         self._plan = places.plan
         self._graph = places.plan.graph
         self._lowering = lowering
-        self.read_by_rules = self._blobs_of_rules() if self._graph.train else []
 
     def load(self, name: str) -> Function:
         """(stored,) to ((), the logical value)."""
@@ -194,7 +196,7 @@ class UpdateFunctions:
             variables, known = self._loaded(stored), self._numbers(read, shape)
             gradients = raw if measured else self._prepared(group, variables, raw, known)
             total_measure = add_measures(measured) if measured else self._nothing_measured()
-            new = finish(self._graph, gradients, variables, known, total_measure, counts=False)
+            new = finish(self._plan, gradients, variables, known, total_measure, counts=False)
             return {name: self._places.storages[name].store(value) for name, value in new.items()}, done()
 
         stored = {name: self._places.storages[name] for name in group.state}
@@ -207,30 +209,22 @@ class UpdateFunctions:
         def count(counting: Any, bad: Any) -> Outputs:
             measured = (*self._nothing_measured()[1:], total(bad) if bad else None)
             known = Numbers(None, None, 1, (), Values(self._lowering))
-            return (), finish(self._graph, {}, counting, known, measured, counts=True)
+            return (), finish(self._plan, {}, counting, known, measured, counts=True)
 
         return Function("count", count)
-
-    def _blobs_of_rules(self) -> list[Blob]:
-        optimizers = self._graph.objective.optimizers
-        of_rules = (b for o in optimizers for b in (o.learning_rate_blob, o.train_step_blob))
-        blobs = [b for b in of_rules if b is not None]
-        gathers = [gather_of(self._graph, v, o) for v in self._plan.trained for o in optimizers if updates(o, v.name)]
-        blobs += [gather.inputs[1] for gather in gathers if gather is not None]
-        return [self._plan.expansion.last(b) for b in blobs]
 
     def _loaded(self, stored: State) -> State:
         return {name: self._plan.load(name, array, self._places.storages) for name, array in stored.items()}
 
     def _numbers(self, read: tuple[State, Sequence[Any]], shape: Sequence[int]) -> Numbers:
-        """``read`` has the counters and the values of ``read_by_rules``; ``shape`` is that of the first loss."""
+        """``read`` has the counters and the values of ``plan.read_by_rules``; ``shape`` is that of the first loss."""
         counting, arrays = read
         values = Values(self._lowering)
-        for blob, array in zip(self.read_by_rules, arrays, strict=True):
+        for blob, array in zip(self._plan.read_by_rules, arrays, strict=True):
             values.set_blob(blob, array)
         loss = self._plan.losses[0]
         count = loss_count(loss, shape[loss.node in self._plan.mapped :]) * self._plan.runs_of_loss
-        return numbers(self._graph, values, counting, count, self._plan.expansion)
+        return numbers(self._plan, values, counting, count)
 
     def _prepared(self, group: Group, variables: State, terms: Mapping[str, Sequence[Any]], known: Numbers) -> State:
         raw = {name: total(found) if found else None for name, found in terms.items()}

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..._base.jax import jax
 from ..layout import Meshes
-from ..program import Plan
+from ..plan import Plan
 from .execution import Call, Compiled, Free, Instruction, Move, StagedProgram, Transfer
 from .functions import Function
 from .segments import Segment

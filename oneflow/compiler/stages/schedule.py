@@ -15,7 +15,7 @@ from ...graph.graph import OP_VARIABLE, Watch
 from ...graph.node import Blob
 from ..layout import Meshes, Storage
 from ..lowering import Lowering
-from ..program import RANDOM_STATE, Plan
+from ..plan import RANDOM_STATE, Plan
 from ..update import counters, is_dynamic_scale, measures_anything
 from .execution import StagedProgram, Transfer
 from .functions import ADD_EACH, ADVANCE, SUM, ZEROS, Group, SegmentFunctions, UpdateFunctions, groups_of
@@ -251,7 +251,7 @@ class Scheduler:
         """
         graph, record, at, groups = self._plan.graph, self._record, self._at, groups_of(self._places)
         counting = {name: at.stored[name] for name in counters(graph)}
-        values = [self._value(b) for b in self._updates.read_by_rules]
+        values = [self._value(b) for b in self._plan.read_by_rules]
         read = [self._read_by_rules(g, counting, values) for g in groups]
         raw: list[Any] = [self._terms(g) for g in groups]
         own = [{name: at.stored[name] for name in g.state} for g in groups]
@@ -344,7 +344,6 @@ def staged(
       look: is shown the outputs of every node while it is traced.
     """
     places = Places(plan, dict(storages), meshes)
-    lowering = Lowering(meshes, frozenset() if plan.devices else plan.mapped, plan.without_native)
-    lowering.look = look
+    lowering = Lowering(meshes, frozenset() if plan.devices else plan.mapped, plan.without_native, plan.precision, look)
     recorder = Recorder(plan.graph.name, meshes, compile)
     return Scheduler(places, segments_of(plan, places), lowering, recorder).record(*arguments)

@@ -11,7 +11,8 @@ from ...errors import CompileError
 from ...graph.graph import OP_VARIABLE
 from ...graph.node import Blob, Node
 from ..layout import Layout, Meshes, Storage, mesh_axes
-from ..program import Plan, feed_layout
+from ..plan import Plan
+from ..program import feed_layout
 
 Key = tuple[Node, int]  # a Blob, whatever handle
 Place = tuple[Any, ...]  # devices, in order, and their arrangement

@@ -98,9 +98,9 @@ load_library_now = setting("load_library_now", str, "", "Loads a library of ops 
 def log_level(val: str) -> None:
     """Sets the least level that is told: "debug", "info", "notice" (the default), "warning", "error" or "silent".
 
-    It holds at once. The environment variable ``ONEFLOW_LOG`` does the same for a whole program. Messages go through the logger "oneflow" of
-    ``logging``; where the program has not set up logging, to standard error. "notice" has lines about what takes longer than
-    two seconds, compiling for example.
+    It holds at once. The environment variable ``ONEFLOW_LOG`` does the same for a whole program. Messages go through the
+    logger "oneflow" of ``logging``; where the program has not set up logging, to standard error. "notice" has lines about what
+    takes longer than two seconds, compiling for example.
 
     Args:
       val: the name of a level.
@@ -189,7 +189,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*_setting_names(), "legacy_model_io_enabled", "collective_boxing"])
+    return sorted([*_setting_names(), "legacy_model_io_enabled", "log_level", "collective_boxing"])
 
 
 __all__ = [

@@ -148,16 +148,16 @@ def report(executable: Executable) -> PlacementReport:
             continue
         for i, blob in enumerate(node.outputs):
             layout = layouts.get((node, i)) or Layout.whole(node.scope.placement)
-            mapped = node in plan.mapped
-            elements = prod(blob.shape) if mapped else _elements(blob.shape, layout)
-            word = "one a device" if mapped else str(layout)
+            vmapped = node in plan.vmapped
+            elements = prod(blob.shape) if vmapped else _elements(blob.shape, layout)
+            word = "one a device" if vmapped else str(layout)
             name = node.name + "".join(f"@{n}" for n in node.run)
             ops.append(OpRow(name, node.op.name, blob.describe(), str(node.scope.placement), word,
                              elements * blob.dtype.bytes, stage_of.get(node, 0)))  # fmt: skip
     variables, state = [], Counter[str]()
     for name, storage in executable.storages.items():
         dt = graph.variables[name].dtype
-        size = storage.elements_a_device * dt.bytes
+        size = storage.elements_per_device * dt.bytes
         word = "one a device" if storage.replicas else str(storage.layout)
         variables.append(VariableRow(name, graph.variables[name].describe(), str(storage.layout.placement), word, size))
         for machine, device in storage.layout.placement.devices:
@@ -184,7 +184,7 @@ def _elements(shape: Sequence[int], layout: Layout) -> int:
 
 def _transfers(staged: StagedProgram) -> Iterable[TransferRow]:
     for blob, source, target, backward in staged.transfers:
-        size = prod(blob.shape) * blob.dtype.bytes * (blob.parallel_size if blob.node in staged.plan.mapped else 1)
+        size = prod(blob.shape) * blob.dtype.bytes * (blob.parallel_size if blob.node in staged.plan.vmapped else 1)
         yield TransferRow(blob.op_name, str(source), str(target), size, backward)
 
 

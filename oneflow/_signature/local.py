@@ -24,11 +24,11 @@ def pieces(value: Any, blob: Blob) -> list[np.ndarray]:
 
 def up_to(count: Any, value: Any, blob: Blob) -> Any:
     """What holds values of a Blob whose size ``count`` tells; in the mirrored view a tuple, one a device."""
-    assert blob.extent is not None
-    before = (slice(None),) * blob.extent.axis
+    assert blob.valid_length is not None
+    before = (slice(None),) * blob.valid_length.axis
     if not blob.is_mirrored:
         return np.asarray(value)[(*before, slice(int(np.asarray(count).reshape(-1)[0])))]
-    sizes = [int(n.reshape(-1)[0]) for n in pieces(count, blob.extent.count)]
+    sizes = [int(n.reshape(-1)[0]) for n in pieces(count, blob.valid_length.count)]
     return tuple(piece[(*before, slice(n))] for piece, n in zip(pieces(value, blob), sizes, strict=True))
 
 

@@ -107,7 +107,7 @@ class VariableHandle:
     @property
     def bytes_per_device(self) -> int:
         """What it costs each of them."""
-        return self._storage.elements_a_device * self.dtype.bytes
+        return self._storage.elements_per_device * self.dtype.bytes
 
     @property
     def _storage(self) -> Storage:

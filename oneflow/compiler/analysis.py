@@ -29,7 +29,7 @@ class Constant:
 
 def flows_to(node: Node, position: int) -> bool:
     """Whether a gradient can flow from ``node`` to its input at ``position``."""
-    if node.op.stops_at(position):
+    if node.op.is_nondifferentiable(position):
         return False
     dt = node.inputs[position].dtype
     return dt.is_floating_point or dt.is_integer

@@ -78,7 +78,10 @@ class _Shadow:
         node, function = self.node, self.lowering.function(self.node, draws)
 
         def in_float(*chosen: Any) -> Any:
-            full = [a.astype(jnp.float64) if _is_integer(a) and not node.op.stops_at(i) else a for i, a in enumerate(arrays)]
+            full = list(arrays)
+            for i, a in enumerate(arrays):
+                if _is_integer(a) and not node.op.is_nondifferentiable(i):
+                    full[i] = a.astype(jnp.float64)
             for i, array in zip(self.wanted, chosen, strict=True):
                 full[i] = array
             return tuple(o.astype(jnp.float64) for o in _outputs(node, function(*full)))
@@ -96,7 +99,7 @@ def _is_integer(array: Any) -> bool:
 
 
 def _outputs(node: Node, result: Any) -> tuple[Any, ...]:
-    return tuple(result) if node.op.multiple else (result,)
+    return tuple(result) if node.op.multiple_results else (result,)
 
 
 def located(node: Node, run: Callable[[], Any]) -> Any:
@@ -195,7 +198,7 @@ def run_nodes(
     propagates: list[Propagate] = []
     for block in _blocks(nodes, path, keep):
         if len(block) > 1:
-            propagates.append(Recomputed.run(block, values, draws, path))
+            propagates.append(Remat.run(block, values, draws, path))
             continue
         node = block[0]
         wanted = tuple(i for i, b in enumerate(node.inputs) if b.node in path and flows_to(node, i)) if node in path else ()
@@ -227,7 +230,7 @@ def _blocks(nodes: Sequence[Node], path: Collection[Node], keep: Collection[Node
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Recomputed:
+class Remat:
     """Nodes whose backward pass runs their forward pass again: less memory for more time."""
 
     nodes: tuple[Node, ...]
@@ -244,7 +247,7 @@ class Recomputed:
         arrays = [values.get_blob(b) for b in imports.values()]
         exports = tuple(b for node in nodes for b in node.outputs if node in path)
         run_nodes(nodes, values, draws, ())
-        made = Recomputed(tuple(nodes), tuple(imports.values()), exports, path, values.lowering)
+        made = Remat(tuple(nodes), tuple(imports.values()), exports, path, values.lowering)
         return jax.tree_util.Partial(made, arrays, draws)
 
     def __call__(self, arrays: list[Any], draws: Any, backward: Backward) -> None:

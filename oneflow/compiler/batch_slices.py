@@ -108,16 +108,16 @@ class Region:
 def sliced_positions(node: Node) -> tuple[int, ...]:
     """The inputs of which sample i alone goes into sample i of every output; () where samples mix."""
     op = node.op
-    if not op.samples or op.random or not node.outputs or not node.outputs[0].shape:
+    if not op.batch_inputs or op.random or not node.outputs or not node.outputs[0].shape:
         return ()
     out = node.outputs[0]
     batch = out.shape[0]
     if any(not o.shape or o.shape[0] != batch or o.is_dynamic for o in node.outputs):
         return ()
-    several = len(op.samples) > 1  # operands that broadcast: one without the batch axis is used whole
+    several = len(op.batch_inputs) > 1  # operands that broadcast: one without the batch axis is used whole
     positions = tuple(
         i for i, b in enumerate(node.inputs)
-        if i in op.samples and b.shape and b.shape[0] == batch and (not several or b.ndim == out.ndim)
+        if i in op.batch_inputs and b.shape and b.shape[0] == batch and (not several or b.ndim == out.ndim)
     )  # fmt: skip
     return positions if several or len(positions) == 1 else ()
 
@@ -228,10 +228,10 @@ def _channels_last(nodes: list[Node], positions: dict[Node, tuple[int, ...]]) ->
     for node in nodes:
         rank = node.outputs[0].ndim
         batched = [node.inputs[i] for i in positions[node]]
-        several = len(node.op.samples) > 1 and len(batched) != len(node.inputs)  # broadcasting would meet other axes
+        several = len(node.op.batch_inputs) > 1 and len(batched) != len(node.inputs)  # broadcasting would meet other axes
         if rank < 3 or several or node.op.channels_last is None or any(b.ndim != rank for b in (*batched, *node.outputs)):
             return None
-        if len(node.op.samples) > 1 and len({b.shape for b in batched}) > 1:
+        if len(node.op.batch_inputs) > 1 and len({b.shape for b in batched}) > 1:
             return None
         attrs = node.op.channels_last(node.attrs, rank)
         if attrs is None:

@@ -120,7 +120,7 @@ def _positions(node: Node) -> tuple[int, ...]:
     rank = node.outputs[0].ndim
     if node.inputs and node.inputs[0].ndim < 3:
         return ()
-    candidates = node.op.samples or tuple(i for i, b in enumerate(node.inputs) if b.ndim == rank)
+    candidates = node.op.batch_inputs or tuple(i for i, b in enumerate(node.inputs) if b.ndim == rank)
     if any(node.inputs[i].ndim != rank for i in candidates) or any(b.is_dynamic for b in node.inputs):
         return ()
     return candidates
@@ -138,12 +138,12 @@ def _moved(blob: Blob) -> Blob:
     def moved(axis: int) -> int:
         return axis if axis < 1 else blob.ndim - 1 if axis == 1 else axis - 1
 
-    shape, along, extent = blob.shape, blob.distribute.axis, blob.extent
+    shape, along, length = blob.shape, blob.distribute.axis, blob.valid_length
     return blob.copy(
         shape=(shape[0], *shape[2:], shape[1]),
         batch_axis=moved(blob.batch_axis),
         distribute=blob.distribute if along is None else split(moved(along)),
-        extent=None if extent is None else replace(extent, axis=moved(extent.axis)),
+        valid_length=None if length is None else replace(length, axis=moved(length.axis)),
     )
 
 

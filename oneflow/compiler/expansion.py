@@ -117,7 +117,7 @@ def _joined(blobs: Sequence[Blob]) -> Blob:
     if len(blobs) == 1:
         return blobs[0]
     first = blobs[0]
-    joined = first.copy(shape=(sum(b.shape[0] for b in blobs), *first.shape[1:]), distribute=auto(), extent=None)
+    joined = first.copy(shape=(sum(b.shape[0] for b in blobs), *first.shape[1:]), distribute=auto(), valid_length=None)
     return first.node.copy(op=_JOIN, attrs={}, inputs=tuple(blobs), outputs=[joined], run=()).outputs[0]
 
 

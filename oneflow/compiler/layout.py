@@ -157,7 +157,7 @@ class Storage:
         return lax.pad(value, jnp.zeros((), value.dtype), widths)
 
     @property
-    def elements_a_device(self) -> int:
+    def elements_per_device(self) -> int:
         """How many elements each device keeps."""
         if self.replicas:
             return prod(self.shape)

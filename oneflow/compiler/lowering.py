@@ -1,6 +1,6 @@
 """How a node becomes a function of arrays: as its op says; once a device in the mirrored view; with the layouts asked for.
 
-In the mirrored view a value is one array with a leading axis of devices, and a node is its op mapped over that axis. What
+In the mirrored view a value is one array with a leading axis of devices, and a node is its op vmapped over that axis. What
 is the same on every device (a variable's value, a constant) stays without it.
 """
 
@@ -24,7 +24,7 @@ Axes = tuple[int | None, ...]
 Draws = tuple[Any, Any, Any] | None  # what random ops draw from in a call, see ``node_key``
 
 
-def mapped_nodes(nodes: Iterable[Node], replicated: Iterable[str] = ()) -> frozenset[Node]:
+def vmapped_nodes(nodes: Iterable[Node], replicated: Iterable[str] = ()) -> frozenset[Node]:
     """The nodes whose values have a leading axis of devices.
 
     Args:
@@ -35,24 +35,24 @@ def mapped_nodes(nodes: Iterable[Node], replicated: Iterable[str] = ()) -> froze
     found: set[Node] = set()
     for node in nodes:
         if node.op is OP_VARIABLE:
-            mapped = node.attrs["variable"] in own
+            vmapped = node.attrs["variable"] in own
         elif node.op is OP_TO_CONSISTENT or not node.is_mirrored:
-            mapped = False
+            vmapped = False
         elif node.op is OP_INPUT or node.op.random or node.op.on_host:
-            mapped = True
+            vmapped = True
         elif node.op is OP_TO_MIRRORED:
-            mapped = node.attrs["pieces"] or node.inputs[0].node in found
+            vmapped = node.attrs["pieces"] or node.inputs[0].node in found
         else:
-            mapped = any(b.node in found for b in node.inputs)
-        if mapped:
+            vmapped = any(b.node in found for b in node.inputs)
+        if vmapped:
             found.add(node)
     return frozenset(found)
 
 
 def replicated_variables(graph: Graph) -> frozenset[str]:
     """The variables that mirrored nodes assign to: each device keeps its own value."""
-    mapped = mapped_nodes(graph.nodes)
-    return frozenset(name for name, blob in graph.assigns.items() if blob.node in mapped)
+    vmapped = vmapped_nodes(graph.nodes)
+    return frozenset(name for name, blob in graph.assigns.items() if blob.node in vmapped)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,14 +61,14 @@ class Lowering:
 
     Attributes:
       meshes: the devices behind placements; None where everything runs on JAX's default device.
-      mapped: the nodes whose values have a leading axis of devices.
+      vmapped: the nodes whose values have a leading axis of devices.
       without_native: why no op takes its native lowering; "" where some may.
       precision: the dtypes that nodes' float32 arrays are cast to while they run, where they are.
       look: is shown every node's outputs as they are traced.
     """
 
     meshes: Meshes | None = None
-    mapped: Collection[Node] = frozenset()
+    vmapped: Collection[Node] = frozenset()
     without_native: str = "not asked for"
     precision: Mapping[Node, dtype] = field(default_factory=dict)
     look: Callable[[Node, tuple[Any, ...]], None] | None = None
@@ -78,7 +78,7 @@ class Lowering:
 
         A variable is read in the layout it was declared with, however it is stored.
         """
-        if self.meshes is None or blob.node in self.mapped:
+        if self.meshes is None or blob.node in self.vmapped:
             return array
         request: Any = blob.distribute
         if request.kind == "auto" and blob.node.op is OP_VARIABLE:
@@ -92,13 +92,13 @@ class Lowering:
 
     def fed(self, blob: Blob, array: Any, placement: Placement) -> Any:
         """What a feed's readers, on ``placement``, get: split along the batch axis, also where the pieces are uneven."""
-        if self.meshes is None or blob.node in self.mapped or blob.batch_axis < 0:
+        if self.meshes is None or blob.node in self.vmapped or blob.batch_axis < 0:
             return array
         return self._laid_out(array, Layout(placement, (blob.batch_axis,) + (None,) * (len(placement.hierarchy) - 1)))
 
     def function(self, node: Node, draws: Any) -> Callable[..., Any]:
         """From the values of a node's inputs to those of its outputs."""
-        if node.op.lays_out and self.meshes is not None and node not in self.mapped:
+        if node.op.lays_out and self.meshes is not None and node not in self.vmapped:
             return self._laying_out(node)
         if node.op is OP_TO_MIRRORED:
             return lambda x: self._to_mirrored(node, x)
@@ -110,7 +110,7 @@ class Lowering:
             return choose(node, arrays, self.without_native)(*arrays, **keywords)
 
         narrow = self.precision.get(node)
-        if node not in self.mapped:
+        if node not in self.vmapped:
             if node.op.random:
                 attrs = {**attrs, "key": node_key(draws, node)}
             return narrowed(node, narrow, lambda *arrays: define(*arrays, **attrs))
@@ -125,14 +125,14 @@ class Lowering:
         """The gradient that an op says itself: one cotangent (or None) an input."""
         assert node.op.grad is not None
         grad, attrs = narrowed_grad(node, self.precision.get(node), node.op.grad), node.attrs
-        if node not in self.mapped:
+        if node not in self.vmapped:
             return grad(arrays, outputs, cotangents, **attrs)
         axes = self._axes(node)
         found = jax.vmap(lambda i, o, c: tuple(grad(i, o, c, **attrs)), in_axes=(axes, 0, 0))(arrays, outputs, cotangents)
         return tuple(g.sum(0) if g is not None and axis is None else g for g, axis in zip(found, axes, strict=True))
 
     def _axes(self, node: Node) -> Axes:
-        return tuple(0 if b.node in self.mapped else None for b in node.inputs)
+        return tuple(0 if b.node in self.vmapped else None for b in node.inputs)
 
     # --- layouts
 
@@ -158,7 +158,7 @@ class Lowering:
 
     def _to_consistent(self, node: Node, x: Any) -> Any:
         n = node.inputs[0].parallel_size
-        if node.inputs[0].node not in self.mapped:
+        if node.inputs[0].node not in self.vmapped:
             x = jnp.broadcast_to(x, (n, *x.shape))
         return jnp.reshape(x, (n * x.shape[1], *x.shape[2:]))
 
@@ -217,4 +217,4 @@ class Values(dict[Node, tuple[Any, ...]]):
         return tuple([read(self[b.node][b.index], b, node) for b in node.inputs])
 
 
-__all__ = ["Lowering", "Values", "mapped_nodes", "node_key", "replicated_variables"]
+__all__ = ["Lowering", "Values", "vmapped_nodes", "node_key", "replicated_variables"]

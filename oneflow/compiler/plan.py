@@ -17,10 +17,10 @@ from . import native, precision
 from .analysis import ancestors, gradient_path
 from .arrangement import Arrangement, arranged
 from .expansion import Expansion, expand
-from .hosting import Hosting, hosting
+from .host_plan import HostPlan, host_plan_of
 from .indexed_slices import gathers_of
 from .layout import Storage
-from .lowering import mapped_nodes, replicated_variables
+from .lowering import replicated_variables, vmapped_nodes
 
 RANDOM_STATE = "random state"  # uint32[3]: two words of seed and the number of calls made
 
@@ -55,7 +55,7 @@ class Plan:
       feeds: the Blobs whose values the step takes: inputs of the job, then results of its host stage.
       x64: whether 64-bit values may occur, so that calls need JAX's 64-bit mode.
       replicated: the variables of which each device has a value of its own.
-      mapped: the nodes whose values have a leading axis of devices.
+      vmapped: the nodes whose values have a leading axis of devices.
       devices: where each device's tensors have shapes of their own, the copies of mirrored nodes, one per device.
       arrangement: how JAX's default device runs the nodes; None where they run elsewhere.
       keeps_state: state is not donated, so that a step which is found to have failed leaves it.
@@ -72,7 +72,7 @@ class Plan:
     read_by_rules: tuple[Blob, ...] = ()
     gathers: Mapping[str, Node] = field(default_factory=dict)
     without_native: str = ""
-    host: Hosting = Hosting()
+    host: HostPlan = HostPlan()
     expansion: Expansion = Expansion()
     precision: Mapping[Node, dtype] = field(default_factory=dict)
     path: frozenset[Node] = frozenset()
@@ -83,7 +83,7 @@ class Plan:
     feeds: tuple[Blob, ...] = ()
     x64: bool = False
     replicated: frozenset[str] = frozenset()
-    mapped: frozenset[Node] = frozenset()
+    vmapped: frozenset[Node] = frozenset()
     devices: Mapping[Node, tuple[Node, ...]] = field(default_factory=dict)
     arrangement: Arrangement | None = None
     keeps_state: bool = False
@@ -95,7 +95,7 @@ class Plan:
         return bool(self.host) and not (self.fetches or self.watches or self.written)
 
     @property
-    def careful(self) -> bool:
+    def transactional(self) -> bool:
         """Whether a step may fail in the middle, as it runs the user's Python code: its state is not donated then, and becomes
         the session's only when the step is done."""
         return self.keeps_state or any(node.op.callback for node in self.order)
@@ -189,7 +189,7 @@ def _needed(plan: Plan) -> Plan:
 
 
 def _host_stage(plan: Plan) -> Plan:
-    host = hosting(plan.graph, plan.order, plan.fetches, _used_by_step(plan))
+    host = host_plan_of(plan.graph, plan.order, plan.fetches, _used_by_step(plan))
     on_host = set(host.nodes)
     fetches = (b for b in plan.fetches if b.node not in on_host and not (b.is_tensor_list and b.node.op is OP_INPUT))
     return replace(plan, host=host, order=tuple(n for n in plan.order if n not in on_host), fetches=tuple(fetches))
@@ -258,7 +258,7 @@ def _may_be_wide(node: Node, blob: Blob) -> bool:
 def _mirrored_view(plan: Plan) -> Plan:
     replicated, on_host = replicated_variables(plan.graph), set(plan.host.nodes)
     before = (n for n in plan.graph.nodes if n.op is OP_INPUT or n in on_host)
-    return replace(plan, replicated=replicated, mapped=mapped_nodes([*before, *plan.order], replicated))
+    return replace(plan, replicated=replicated, vmapped=vmapped_nodes([*before, *plan.order], replicated))
 
 
 PASSES = (
@@ -269,7 +269,7 @@ PASSES = (
     Pass("mixed precision", _mixed_precision, lambda p: _count(p.precision, "node", "in 16 bits")),
     Pass("gradient path", _gradient_path, lambda p: _count(p.path, "node", "with gradients")),
     Pass("interface", _interface, lambda p: f"{_count(p.written, 'variable')} replaced, {len(p.read)} only read"),
-    Pass("mirrored view", _mirrored_view, lambda p: _count(p.mapped, "node", "mapped over devices")),
+    Pass("mirrored view", _mirrored_view, lambda p: _count(p.vmapped, "node", "vmapped over devices")),
 )
 
 
@@ -293,7 +293,7 @@ def with_own_values(plan: Plan, storages: Mapping[str, Storage]) -> Plan:
     if not own:
         return plan
     replicated = plan.replicated | own
-    made = replace(plan, replicated=replicated, mapped=mapped_nodes(plan.order, replicated))
+    made = replace(plan, replicated=replicated, vmapped=vmapped_nodes(plan.order, replicated))
     return replace(made, passes=(*plan.passes, PassRecord("own values", f"each device reads its own {', '.join(sorted(own))}")))
 
 

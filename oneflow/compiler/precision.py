@@ -56,7 +56,7 @@ def narrowed(node: Node, to: dtype | None, function: Callable[..., Any]) -> Call
 
     def run(*arrays: Any) -> Any:
         made = function(*_down(node, to, arrays, node.inputs))
-        return tuple(_up(made, node.outputs)) if node.op.multiple else _up((made,), node.outputs)[0]
+        return tuple(_up(made, node.outputs)) if node.op.multiple_results else _up((made,), node.outputs)[0]
 
     return run
 

@@ -19,9 +19,9 @@ from .update import finish, loss_count, measure, numbers, prepare, seed_scale
 Step = Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], Any]
 
 
-def feed_layout(blob: Blob, placement: Placement, is_mapped: bool) -> Layout:
+def feed_layout(blob: Blob, placement: Placement, is_vmapped: bool) -> Layout:
     """How a feed lies on the devices that read it: split along its batch axis where that gives even pieces."""
-    if is_mapped:
+    if is_vmapped:
         return Layout(placement, (0,) * len(placement.hierarchy))
     split = Layout(placement, (blob.batch_axis,) + (None,) * (len(placement.hierarchy) - 1))
     return split if blob.batch_axis >= 0 and split.is_even(blob.shape) else Layout.whole(placement)
@@ -37,9 +37,9 @@ def feed_shardings(plan: Plan, meshes: Meshes) -> tuple[Any, ...]:
     placement = place_of(plan)
 
     def of_feed(blob: Blob) -> Any:
-        is_mapped = blob.node in plan.mapped
-        layout = feed_layout(blob, placement, is_mapped)
-        return meshes.sharding(placement, layout.spec(blob.ndim + is_mapped))
+        is_vmapped = blob.node in plan.vmapped
+        layout = feed_layout(blob, placement, is_vmapped)
+        return meshes.sharding(placement, layout.spec(blob.ndim + is_vmapped))
 
     return tuple(map(of_feed, plan.feeds))
 
@@ -47,7 +47,7 @@ def feed_shardings(plan: Plan, meshes: Meshes) -> tuple[Any, ...]:
 def single(plan: Plan, storages: Mapping[str, Storage], meshes: Meshes | None, look: Any = None) -> Any:
     """The whole job as one function under ``jax.jit``, its state donated; ``meshes`` is None for JAX's default device."""
     step = _make_step(plan, storages, meshes, look)
-    donated = (0,) if plan.written and not plan.careful else ()
+    donated = (0,) if plan.written and not plan.transactional else ()
     if meshes is None:
         return jax.jit(step, donate_argnums=donated)
     placement = place_of(plan)
@@ -57,7 +57,7 @@ def single(plan: Plan, storages: Mapping[str, Storage], meshes: Meshes | None, l
         return whole if name == RANDOM_STATE else meshes.sharding(storages[name].layout.placement, storages[name].spec)
 
     def of_value(blob: Blob) -> Any:  # the call gives whole values; each device's own stay where they are
-        return meshes.sharding(placement, (mesh_axes(placement),)) if blob.node in plan.mapped else whole
+        return meshes.sharding(placement, (mesh_axes(placement),)) if blob.node in plan.vmapped else whole
 
     written, read = tuple(map(of_state, plan.written)), tuple(map(of_state, plan.read))
     feeds = feed_shardings(plan, meshes)
@@ -73,7 +73,7 @@ def _make_step(plan: Plan, storages: Mapping[str, Storage], meshes: Meshes | Non
     variable_nodes = [node for node in plan.order if node.op is OP_VARIABLE]
     watched_nodes = {w.blob.node for w in plan.watches if w.diff}
     arrangement = plan.arrangement or Arrangement(tuple(plan.compute), plan.path, plan.precision, watched_nodes)
-    lowering = Lowering(meshes, plan.mapped, plan.without_native, arrangement.precision, look)
+    lowering = Lowering(meshes, plan.vmapped, plan.without_native, arrangement.precision, look)
 
     def step(state_arrays: Sequence[Any], read_arrays: Sequence[Any], feeds: Sequence[Any]) -> Any:
         stored = {**dict(zip(plan.written, state_arrays, strict=True)), **dict(zip(plan.read, read_arrays, strict=True))}
@@ -92,7 +92,7 @@ def _make_step(plan: Plan, storages: Mapping[str, Storage], meshes: Meshes | Non
             backward.run(propagates)
             raw = {v.name: backward.get(v.blob) for v in plan.trained if v.blob is not None}
             first = plan.losses[0]
-            shape = values.get_blob(first).shape[first.node in plan.mapped :]
+            shape = values.get_blob(first).shape[first.node in plan.vmapped :]
             known = numbers(plan, values, variables, loss_count(first, shape))
             gradients = prepare(plan.trained, raw, variables, known)
             new.update(finish(plan, gradients, variables, known, measure(graph, gradients), counts=True))

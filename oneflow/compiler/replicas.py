@@ -71,7 +71,7 @@ def per_device(plan: Plan) -> Plan:
         plan, order=tuple(order), path=frozenset(path), losses=losses, assigns=assigns, devices=devices,
         fetches=plan.fetches, roots=(*(c for b in plan.roots for c in each(b)), *assigns.values()),
         feeds=tuple(c for b in plan.feeds for c in each(b)),
-        mapped=frozenset({*own, *(b.node for b in assigns.values() if b.node.op is _STACK)}),
+        vmapped=frozenset({*own, *(b.node for b in assigns.values() if b.node.op is _STACK)}),
         precision={**plan.precision, **{copy: plan.precision[n] for n, copy in made if n in plan.precision}},
         passes=(*plan.passes, PassRecord("replicas", f"{len(devices)} mirrored nodes copied, once per device")),
     )  # fmt: skip

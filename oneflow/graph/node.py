@@ -60,7 +60,7 @@ class Scope:
 
 
 @dataclass(frozen=True, slots=True)
-class Extent:
+class ValidLength:
     """How much of one axis of a Blob holds values, where that depends on data.
 
     ``count`` is an int32 Blob of shape (1,): the true size. What lies behind it on ``axis`` is of no meaning, neither as a
@@ -109,10 +109,13 @@ class Node:
         twin = replace(self, outputs=(), **changes)
         twin.outputs = tuple(b.copy(node=twin, index=i) for i, b in enumerate(self.outputs if outputs is None else outputs))
         for blob in twin.outputs:
-            if blob.extent is not None:
-                count = blob.extent.count
-                own = count.node is self and outputs is None
-                blob.extent = replace(blob.extent, count=twin.outputs[count.index] if own else read(count) if read else count)
+            if blob.valid_length is not None:
+                count = blob.valid_length.count
+                if count.node is self and outputs is None:
+                    count = twin.outputs[count.index]
+                elif read is not None:
+                    count = read(count)
+                blob.valid_length = replace(blob.valid_length, count=count)
         return twin
 
     def __repr__(self) -> str:
@@ -136,7 +139,7 @@ class Blob:
         "distribute",
         "is_dynamic",
         "is_tensor_list",
-        "extent",
+        "valid_length",
         "_suffix",
     )
 
@@ -154,7 +157,7 @@ class Blob:
         batch_axis: int | None = None,
         is_dynamic: bool = False,
         is_tensor_list: bool = False,
-        extent: Extent | None = None,
+        length: ValidLength | None = None,
     ):
         self.node = node
         self.index = index
@@ -164,7 +167,7 @@ class Blob:
         self.distribute = dist.auto()
         self.is_dynamic = is_dynamic
         self.is_tensor_list = is_tensor_list
-        self.extent = extent
+        self.valid_length = length
         self._suffix = suffix
 
     def copy(self, **changes: Any) -> Blob:
@@ -269,15 +272,15 @@ class Blob:
         return self.node is other.node and self.index == other.index and self.distribute == other.distribute
 
     @property
-    def is_counted(self) -> bool:
-        """Whether its size depends on data: whoever reads it must look at ``extent``."""
-        return self.is_dynamic and self.extent is not None
+    def has_dynamic_size(self) -> bool:
+        """Whether its size depends on data: whoever reads it must look at ``length``."""
+        return self.is_dynamic and self.valid_length is not None
 
     def describe(self) -> str:
         """``float32[8, 128]``, as error messages write it; ``float32[<=8, 128]`` where data decide how many of the 8 count."""
         sizes = [str(size) for size in self.shape]
-        if self.is_dynamic and self.extent is not None:
-            sizes[self.extent.axis] = f"<={sizes[self.extent.axis]}"
+        if self.is_dynamic and self.valid_length is not None:
+            sizes[self.valid_length.axis] = f"<={sizes[self.valid_length.axis]}"
         return f"{self.dtype.name}[{', '.join(sizes)}]"
 
     def __repr__(self) -> str:

@@ -38,12 +38,12 @@ class HostRule:
     order; of a tensor list a tuple of ndarrays.
 
     Attributes:
-      run: ``run(*values, **attrs)`` gives the output, or a tuple of them where the op is ``multiple``. Of a reader:
+      run: ``run(*values, **attrs)`` gives the output, or a tuple of them where the op is ``multiple_results``. Of a reader:
         ``run(seed, **attrs)`` gives an object with ``next()`` (a tuple: the outputs of the next batch), ``mark()`` (cheap: a
         function that tells where it stood, JSON-able), ``restore(state)`` and ``close()``. ``next`` that raises may leave the
         reader anywhere: it is made anew, and restored.
       reader: ``run`` makes a reader, which is asked for one batch a call, in order.
-      samples: sample i of the inputs alone goes into sample i of the outputs, so that parts of a batch may run side by side.
+      per_sample: sample i of the inputs alone goes into sample i of the outputs, so that parts of a batch may run side by side.
       random: ``random(seed, call, count, **attrs)`` gives an array with a row of random numbers for each sample of a call, of
         which ``run`` gets its own as a further keyword ``draws``. ``seed`` is the op's attribute of that name, or one of the
         session's and the node's name; neither of the functions gets the attribute.
@@ -52,7 +52,7 @@ class HostRule:
 
     run: Callable[..., Any]
     reader: bool = False
-    samples: bool = False
+    per_sample: bool = False
     random: Callable[..., Any] | None = None
     only: bool = True
 
@@ -63,20 +63,20 @@ class OpDef:
 
     Attributes:
       name: the op's type, e.g. ``conv2d``.
-      define: ``define(*arrays, **attrs)`` gives the output array, or a tuple of them where ``multiple``. It is the
+      define: ``define(*arrays, **attrs)`` gives the output array, or a tuple of them where ``multiple_results``. It is the
         lowering; the shape rule is its abstract evaluation, the gradient its vjp.
       grad: ``grad(inputs, outputs, cotangents, **attrs)`` gives one cotangent (or None for zero) an input, where the
         op's gradient is not what calculus says of ``define``. ``inputs``, ``outputs`` and ``cotangents`` are tuples.
-      stops: positions of inputs that never receive a gradient (labels, indices, masks); True for all of them.
-      multiple: the op has a tuple of outputs.
+      nondifferentiable: positions of inputs that never receive a gradient (labels, indices, masks); True for all of them.
+      multiple_results: the op has a tuple of outputs.
       random: ``define`` takes a further keyword ``key``, a JAX random key that differs from call to call.
-      samples: positions of the inputs of which sample i (index i on axis 0) alone goes into sample i of the outputs, while
+      batch_inputs: positions of the inputs of which sample i (index i on axis 0) alone goes into sample i of the outputs, while
         the other inputs matter as a whole; several where operands broadcast. Empty where samples mix.
       channels_last: ``channels_last(attrs, rank)`` gives the attributes under which the op computes the same on arrays whose
         axis 1 was moved to the end; None where it has none for these attributes. ``as_is`` for elementwise ops.
       heavy: worth running on slices of the batch (see ``compiler/batch_slices.py``).
       native: its lowering by the native part, where it has one.
-      host: how it runs on the host, for readers, decoders, image ops and their like (see ``compiler/hosting.py``).
+      host: how it runs on the host, for readers, decoders, image ops and their like (see ``compiler/host_plan.py``).
       callback: it runs Python code of the user's in the middle of a step (see ``graph/callback.py``).
       autocast: whether it computes in 16 bits where a job asks for mixed precision: "always", "between" (where it lies
         between ops that do) or "never".
@@ -91,10 +91,10 @@ class OpDef:
     name: str
     define: Callable[..., Any]
     grad: Callable[..., tuple[Any, ...]] | None = None
-    stops: frozenset[int] | bool = frozenset()
-    multiple: bool = False
+    nondifferentiable: frozenset[int] | bool = frozenset()
+    multiple_results: bool = False
     random: bool = False
-    samples: tuple[int, ...] = ()
+    batch_inputs: tuple[int, ...] = ()
     channels_last: Callable[[Mapping[str, Any], int], Mapping[str, Any] | None] | None = None
     heavy: bool = False
     native: Native | None = None
@@ -113,9 +113,9 @@ class OpDef:
         """Whether it can run on the host alone."""
         return self.host is not None and self.host.only
 
-    def stops_at(self, position: int) -> bool:
+    def is_nondifferentiable(self, position: int) -> bool:
         """Whether no gradient flows to the input at ``position``."""
-        return self.stops if isinstance(self.stops, bool) else position in self.stops
+        return self.nondifferentiable if isinstance(self.nondifferentiable, bool) else position in self.nondifferentiable
 
     def __repr__(self) -> str:
         return f"<op {self.name}>"

@@ -29,7 +29,7 @@ def in_current_view(graph: Graph, blob: Blob) -> Blob:
         if wants_mirrored and blob.parallel_size != n:
             _fail(graph, blob, ViewError, f"it has one tensor for each of {blob.parallel_size} devices, and the scope has {n}")
         return blob
-    if blob.is_counted and (blob.is_mirrored or blob.batch_axis == 0):
+    if blob.has_dynamic_size and (blob.is_mirrored or blob.batch_axis == 0):
         _fail(graph, blob, ShapeError, "its size depends on data, and may differ from device to device")
     if blob.is_mirrored:
         if not blob.shape:
@@ -63,8 +63,8 @@ def _converted(
         finally:
             graph.scope = outer
         made = graph.in_views[key] = node.outputs[0]
-        if blob.is_counted and blob.extent is not None:
-            made.extent = replace(blob.extent, count=in_current_view(graph, blob.extent.count))
+        if blob.has_dynamic_size and blob.valid_length is not None:
+            made.valid_length = replace(blob.valid_length, count=in_current_view(graph, blob.valid_length.count))
     return made
 
 

@@ -105,7 +105,7 @@ def build(declared: Declaration, job: Job, session: Session) -> BuiltJob:
     start = perf_counter()
     graph, leaves, convert, structure = _trace(declared)
     devices.check_placements(graph, strict=Resource.strict_devices)
-    fetches = [*leaves, *(blob.extent.count for blob in leaves if blob.extent is not None)]
+    fetches = [*leaves, *(blob.valid_length.count for blob in leaves if blob.valid_length is not None)]
     made = plan(graph, fetches, native_ops=Resource.enable_native_cpu)
     own_part = _own_part(declared, made)
     session.declare_variables(job, graph.variables.values(), storages(graph, made.replicated))

@@ -25,16 +25,19 @@ OPS: dict[str, OpDef] = {}
 LARGEST = 2**31 - 1  # of sizes, strides, positions: XLA counts in int32 in many places
 MOST_ELEMENTS = 2**40  # of one Blob: a terabyte of bytes is a mistake
 
-# What emits ops that are given Blobs whose size depends on data. _counted_rules.py fills this in; without it there are none
-treat_counted: Callable[..., tuple[Blob, ...]] | None = None
+# What emits ops that are given Blobs whose size depends on data. _dynamic_rules.py fills this in; without it there are none
+treat_dynamic_size: Callable[..., tuple[Blob, ...]] | None = None
 
 
-def op(name: str | None = None, *, stops: Iterable[int] | bool = (), **facts: Any) -> Callable[[Callable[..., Any]], OpDef]:
+def op(
+    name: str | None = None, *, nondifferentiable: Iterable[int] | bool = (), **facts: Any
+) -> Callable[[Callable[..., Any]], OpDef]:
     """Makes an op of a function over arrays. ``facts`` are fields of ``graph.op.OpDef``, which says what they mean."""
 
     def make(define: Callable[..., Any]) -> OpDef:
         op_name = name or define.__name__.lstrip("_")
-        made = OpDef(op_name, define, stops=stops if isinstance(stops, bool) else frozenset(stops), **facts)
+        positions = nondifferentiable if isinstance(nondifferentiable, bool) else frozenset(nondifferentiable)
+        made = OpDef(op_name, define, nondifferentiable=positions, **facts)
         if OPS.setdefault(op_name, made) is not made:
             raise ValueError(f"there is an op named {op_name!r} already")
         return made
@@ -71,7 +74,7 @@ def _infer(op: OpDef, avals: tuple[tuple[tuple[int, ...], Any], ...], attrs: tup
             outputs = jax.eval_shape(lambda key, *xs: op.define(*xs, key=key, **keywords), _key_aval(), *arrays)
         else:
             outputs = jax.eval_shape(partial(op.define, **keywords), *arrays)
-    return [(tuple(o.shape), dtypes.from_numpy(o.dtype)) for o in (outputs if op.multiple else (outputs,))]
+    return [(tuple(o.shape), dtypes.from_numpy(o.dtype)) for o in (outputs if op.multiple_results else (outputs,))]
 
 
 def infer(op: OpDef, inputs: Sequence[Blob], attrs: dict[str, Any]) -> list[tuple[tuple[int, ...], dtype]]:
@@ -103,9 +106,9 @@ def _emit(op: OpDef, inputs: tuple[Blob, ...], name: str | None, prefix: str | N
         inputs = tuple([in_current_view(graph, x) for x in inputs])
     if graph.adapt_inputs is not None:
         inputs = graph.adapt_inputs(op, inputs)
-    if any(x.is_counted for x in inputs):
-        assert treat_counted is not None
-        return treat_counted(what, op, inputs, name, prefix, attrs)
+    if any(x.has_dynamic_size for x in inputs):
+        assert treat_dynamic_size is not None
+        return treat_dynamic_size(what, op, inputs, name, prefix, attrs)
     return add_node(what, op, inputs, name, prefix, attrs)
 
 

@@ -26,15 +26,15 @@ def host_op(
     name: str,
     *,
     reader: bool = False,
-    samples: bool = False,
+    per_sample: bool = False,
     random: Callable[..., Any] | None = None,
-    multiple: bool = False,
+    multiple_results: bool = False,
 ) -> Callable[[Callable[..., Any]], OpDef]:
     """Makes an op of a function over NumPy values; see ``graph.op.HostRule`` for what the arguments mean."""
 
     def make(run: Callable[..., Any]) -> OpDef:
-        rule = HostRule(run, reader=reader, samples=samples, random=random)
-        made = OpDef(name, run, stops=True, multiple=multiple or reader, host=rule)
+        rule = HostRule(run, reader=reader, per_sample=per_sample, random=random)
+        made = OpDef(name, run, nondifferentiable=True, multiple_results=multiple_results or reader, host=rule)
         if HOST_OPS.setdefault(name, made) is not made:
             raise ValueError(f"there is a host op named {name!r} already")
         return made
@@ -56,7 +56,7 @@ def emit_host(
     what = f"{op.name} {name!r}" if name is not None else op.name
     if name is not None and not isinstance(name, str):
         fail(ArgumentError, what, f"name must be a str, got {name!r}")
-    if any(b.is_counted for b in inputs):
+    if any(b.has_dynamic_size for b in inputs):
         fail(ShapeError, what, "it runs on the host before the step, which finds out sizes that depend on data", inputs,
              "flow.cast_to_static_shape(blob) gives it its full size, 0 behind the true one")  # fmt: skip
     for shape, _ in outputs:

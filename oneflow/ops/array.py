@@ -116,7 +116,7 @@ def dynamic_reshape(x: Blob, shape: Sequence[int], name: str | None = None) -> B
     return emit(_dynamic_reshape, x, name=name, shape=full, bound=x.shape, free=free)
 
 
-@op("reshape_like", stops=(1,))
+@op("reshape_like", nondifferentiable=(1,))
 def _reshape_like(x: Array, like: Array) -> Array:
     return lax.reshape(x, like.shape)
 
@@ -347,7 +347,7 @@ def stack(inputs: Sequence[Blob], axis: int = 0, name: str | None = None) -> Blo
 # --- repeating
 
 
-@op("broadcast_like", stops=(1,))
+@op("broadcast_like", nondifferentiable=(1,))
 def _broadcast_like(x: Array, like: Array, *, axes: tuple[int, ...]) -> Array:
     if x.ndim < like.ndim:  # the listed axes are missing in x, as many as it takes; the others are there
         added = _missing_axes(x.ndim, like.ndim, axes)
@@ -497,7 +497,7 @@ def assign(ref: Any, value: Any, dtype: Any = None, name: str | None = None) -> 
         fail(DtypeError, what, f"the variable holds {ref.dtype.name}, not {value.dtype.name}", (ref, value),
              f"convert with flow.cast(value, flow.{ref.dtype.name})")  # fmt: skip
     want.same_shape(what, (ref, value))
-    if value.is_counted:
+    if value.has_dynamic_size:
         fail(ShapeError, what, "the size of value depends on data, that of a variable does not", (ref, value),
              "flow.cast_to_static_shape(value)")  # fmt: skip
     current(what).assign(ref, cast_to_static_shape(value))

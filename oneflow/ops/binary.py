@@ -120,8 +120,8 @@ def _pair(
         return (grad(*pair, outputs[0], cotangents[0])[1 if swapped else 0],)
 
     return (
-        op(name, grad=grad and both_grads, samples=(0, 1), channels_last=as_is, autocast=autocast)(define),
-        op(scalar_name or f"scalar_{name}", grad=grad and scalar_grad, samples=(0,), channels_last=as_is, autocast=autocast)(
+        op(name, grad=grad and both_grads, batch_inputs=(0, 1), channels_last=as_is, autocast=autocast)(define),
+        op(scalar_name or f"scalar_{name}", grad=grad and scalar_grad, batch_inputs=(0,), channels_last=as_is, autocast=autocast)(
             define_scalar
         ),
     )
@@ -287,7 +287,7 @@ def xlogy(x: Number | Blob, y: Number | Blob, name: str | None = None) -> Blob:
     return _binary(_xlogy_ops, x, y, name, floating=True)
 
 
-@op(samples=(0,), channels_last=as_is)
+@op(batch_inputs=(0,), channels_last=as_is)
 def _power_of_number(x: Array, *, exponent: Number) -> Array:
     whole = int(exponent) if math.isfinite(exponent) else 0
     if whole == exponent and -8 <= whole <= 8 and (whole >= 0 or x.dtype.kind not in "iu"):  # a few products: exact and fast
@@ -317,7 +317,7 @@ def pow(x: Number | Blob, y: Number | Blob, name: str | None = None) -> Blob:
     return emit(_power_of_number, x, name=name, prefix="Pow", exponent=number_for(what, y, x, "the exponent"))
 
 
-@op("scalar_divided_by", samples=(0,), channels_last=as_is)
+@op("scalar_divided_by", batch_inputs=(0,), channels_last=as_is)
 def _number_by_blob(x: Array, *, number: Number) -> Array:
     zero = lax.eq(x, like(0, x))
     return select(zero, like(0, x), lax.div(like(number, x), select(zero, like(1, x), x)))
@@ -369,8 +369,8 @@ def _comparison(name: str, compute: Callable[[Array, Array], Array]) -> _Pair:
             return lax.full(x.shape, int(constant), np.int8)
         return lax.convert_element_type(compute(x, like(number, x)), np.int8)
 
-    both = op(name, stops=True, samples=(0, 1), channels_last=as_is)(define)
-    return both, op(f"scalar_{name}", stops=True, samples=(0,), channels_last=as_is)(define_scalar)
+    both = op(name, nondifferentiable=True, batch_inputs=(0, 1), channels_last=as_is)(define)
+    return both, op(f"scalar_{name}", nondifferentiable=True, batch_inputs=(0,), channels_last=as_is)(define_scalar)
 
 
 _COMPARISONS = {

@@ -11,7 +11,7 @@ from ._arrays import Array, label
 from ._emit import emit, emit_many, fail, op, want
 
 
-@op("dynamic_binary_split", multiple=True)
+@op("dynamic_binary_split", multiple_results=True)
 def _split(x: Array, *, bounds: tuple[int, ...]) -> tuple[Array, ...]:
     pieces, start = [], 0
     for i, bound in enumerate(bounds):
@@ -47,7 +47,7 @@ def dynamic_binary_split(x: Blob, base_shift: int = 2, out_num: int = 2, name: s
     return list(outputs)
 
 
-@op("dynamic_binary_concat", stops=(0,))
+@op("dynamic_binary_concat", nondifferentiable=(0,))
 def _join(source: Array, *pieces: Array) -> Array:
     total = lax.concatenate(pieces, 0)
     if total.shape[0] < source.shape[0]:

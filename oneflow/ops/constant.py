@@ -24,7 +24,7 @@ def _constant(*, value: int | float, shape: tuple[int, ...], to: np.dtype) -> Ar
         return lax.full(shape, np.asarray(value).astype(to), to)
 
 
-@op("constant_like", stops=True)
+@op("constant_like", nondifferentiable=True)
 def _constant_like(like: Array, *, value: int | float, to: np.dtype) -> Array:
     return _constant.define(value=value, shape=like.shape, to=to)
 

@@ -29,14 +29,14 @@ def reduced(values: Array, reduction: str) -> Array:
     return lax.reshape(total, (1,))
 
 
-def _criterion(name: str, define: Callable[..., Array], stops: tuple[int, ...] = ()) -> OpDef:
+def _criterion(name: str, define: Callable[..., Array], nondifferentiable: tuple[int, ...] = ()) -> OpDef:
     """An op that computes in float32 at least, reduces, and gives the first input's dtype."""
 
     def wide(*arrays: Array, reduction: str, **attrs: Any) -> Array:
         values = define(*(widen(a) for a in arrays), **attrs)
         return lax.convert_element_type(reduced(values, reduction), arrays[0].dtype)
 
-    return op(name, stops=stops)(wide)
+    return op(name, nondifferentiable=nondifferentiable)(wide)
 
 
 def _at_least_zero(x: Array) -> Array:

@@ -87,7 +87,7 @@ def _ctc_grad(inputs: Any, outputs: Any, cotangents: Any, *, blank: int, reducti
     return lax.convert_element_type(gradient, log_probs.dtype), None, None, None
 
 
-@op("ctc_loss", grad=_ctc_grad, stops=(1, 2, 3))
+@op("ctc_loss", grad=_ctc_grad, nondifferentiable=(1, 2, 3))
 def _ctc_loss(
     log_probs: Array,
     targets: Array,

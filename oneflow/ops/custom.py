@@ -218,7 +218,7 @@ def _register(
             refuse(ArgumentError, f"{what}: {argument} must be callable, got {function!r}")
     checked = grad if grad is None or on_host else _Grad(grad, tuple(inputs), name)
     stopped = frozenset(i for i, n in enumerate(inputs) if n in stops)
-    op = OpDef(name, define, checked, stopped, multiple=True, callback=on_host)
+    op = OpDef(name, define, checked, stopped, multiple_results=True, callback=on_host)
     made = CustomOp(name, tuple(inputs), tuple(outputs), attrs, define.function, op, grad is not None, caller())
     REGISTERED[name] = made
     return made

@@ -57,7 +57,7 @@ def _shape(what: str, argument: str, value: Any) -> tuple[int, ...]:
     return want_sizes(what, argument, (value,) if isinstance(value, (int, np.integer)) else value)
 
 
-@host_op("ofrecord_raw_decoder", samples=True)
+@host_op("ofrecord_raw_decoder", per_sample=True)
 def _raw(records: Records, *, feature: str, shape: tuple[int, ...], dtype: np.dtype, shorter: bool) -> Array:
     return decoders.decode_raw(records, feature, shape, dtype, dim1_varying_length=shorter)
 
@@ -98,7 +98,7 @@ def OFRecordRawDecoder(
     )[0]  # fmt: skip
 
 
-@host_op("ofrecord_bytes_decoder", samples=True)
+@host_op("ofrecord_bytes_decoder", per_sample=True)
 def _bytes(records: Records, *, feature: str) -> list[Array]:
     return decoders.decode_bytes(records, feature)
 
@@ -122,7 +122,7 @@ def OFRecordBytesDecoder(input_blob: Blob, blob_name: str, name: str | None = No
     )[0]  # fmt: skip
 
 
-@host_op("ofrecord_image_decoder", samples=True)
+@host_op("ofrecord_image_decoder", per_sample=True)
 def _image(records: Records, *, feature: str, color_space: str) -> list[Array]:
     return decoders.decode_image(records, feature, color_space)
 
@@ -175,7 +175,7 @@ def want_windows(what: str, attempts: Any, area: Any, ratio: Any) -> Windows:
     return (("num_attempts", want_int(what, "num_attempts", 10 if attempts is None else attempts)), *bounds.items())
 
 
-@host_op("ofrecord_image_decoder_random_crop", samples=True, random=draw_windows)
+@host_op("ofrecord_image_decoder_random_crop", per_sample=True, random=draw_windows)
 def _image_crop(records: Records, *, feature: str, color_space: str, windows: Windows, draws: Any) -> list[Array]:
     return decoders.decode_image_random_crop(records, feature, Drawn(dict(windows), draws), 0, color_space)  # type: ignore[arg-type]
 
@@ -217,7 +217,7 @@ def OFRecordImageDecoderRandomCrop(
     )[0]  # fmt: skip
 
 
-@host_op("image_decoder_random_crop_resize", samples=True, random=draw_windows)
+@host_op("image_decoder_random_crop_resize", per_sample=True, random=draw_windows)
 def _crop_resize(encoded: Sequence[Array], *, width: int, height: int, windows: Windows, most: int, draws: Any) -> Array:
     drawn = Drawn(dict(windows), draws)
 
@@ -319,7 +319,7 @@ def _draw_mirrors(seed: int, call: int, count: int, **_: Any) -> np.ndarray:
     return coin_flips(seed, call, count)
 
 
-@host_op("decode_ofrecord", samples=True, random=_draw_mirrors)
+@host_op("decode_ofrecord", per_sample=True, random=_draw_mirrors)
 def _decode(records: Records, *, conf: BlobConf, draws: Any) -> Array:
     return decode_blob(records, conf, draws)
 

@@ -55,12 +55,12 @@ def _mirrored(
     )  # fmt: skip
 
 
-@host_op("object_bbox_flip", samples=True)
+@host_op("object_bbox_flip", per_sample=True)
 def _bbox_flip(boxes: Sequence[Array], sizes: Array, *given: Array, code: int | None) -> list[Array]:
     return _mirrored(detection.flip_boxes, _boxes, boxes, sizes, given, code)
 
 
-@host_op("object_segmentation_polygon_flip", samples=True)
+@host_op("object_segmentation_polygon_flip", per_sample=True)
 def _polygon_flip(polygons: Sequence[Array], sizes: Array, *given: Array, code: int | None) -> list[Array]:
     return _mirrored(detection.flip_polygons, _points, polygons, sizes, given, code)
 
@@ -102,12 +102,12 @@ def object_segmentation_polygon_flip(poly: Blob, image_size: Blob, flip_code: in
     return _emit_flip(_polygon_flip, "ObjectSegmentationPolygonFlip", "poly", poly, image_size, flip_code, name)
 
 
-@host_op("object_bbox_scale", samples=True)
+@host_op("object_bbox_scale", per_sample=True)
 def _bbox_scale(boxes: Sequence[Array], scale: Array) -> list[Array]:
     return each(lambda box, factor: detection.scale_boxes(_boxes(box), factor), boxes, scale)
 
 
-@host_op("object_segmentation_polygon_scale", samples=True)
+@host_op("object_segmentation_polygon_scale", per_sample=True)
 def _polygon_scale(polygons: Sequence[Array], scale: Array) -> list[Array]:
     return each(lambda points, factor: detection.scale_polygons(_points(points), factor), polygons, scale)
 
@@ -146,7 +146,7 @@ def object_segmentation_polygon_scale(poly: Blob, scale: Blob, name: str | None 
     return _emit_scale(_polygon_scale, "ObjectSegmentationPolygonScale", "poly", poly, scale, name)
 
 
-@host_op("object_segmentation_polygon_to_mask", samples=True)
+@host_op("object_segmentation_polygon_to_mask", per_sample=True)
 def _to_mask(polygons: Sequence[Array], index: Sequence[Array], sizes: Array) -> list[Array]:
     def one(points: Array, numbers: Array, size: Array) -> Array:
         return detection.polygons_to_mask(points, numbers, int(size[0]), int(size[1]))

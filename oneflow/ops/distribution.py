@@ -138,7 +138,7 @@ def cast_to_current_logical_view(x: Blob) -> Blob:
 # --- one device's pieces: flow.advanced
 
 
-@op("distribute_split", multiple=True)
+@op("distribute_split", multiple_results=True)
 def _distribute_split(x: Array, *, axis: int, pieces: int) -> tuple[Array, ...]:
     sizes = balanced(x.shape[axis], pieces)
     ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]

@@ -43,7 +43,7 @@ def _dropout(x: Array, *, rate: float, seed: int | None, key: Any) -> Array:
     return scaled_where(random_mask(key, x.shape, 1.0 - rate), x, rate)
 
 
-@op("random_mask_like", random=True, stops=True)
+@op("random_mask_like", random=True, nondifferentiable=True)
 def _random_mask_like(like: Array, *, rate: float, seed: int | None, key: Any) -> Array:
     return lax.convert_element_type(random_mask(key, like.shape, 1.0 - rate), np.int8)
 

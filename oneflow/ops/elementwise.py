@@ -41,7 +41,7 @@ def unary(
     ``grad(x, y, dy)`` gives the gradient where calculus does not; ``integers`` says that integer Blobs are taken too.
     """
     wrapped = None if grad is None else lambda inputs, outputs, cotangents: (grad(inputs[0], outputs[0], cotangents[0]),)
-    made = op(op_name, grad=wrapped, samples=(0,), channels_last=as_is, autocast=autocast)(define)
+    made = op(op_name, grad=wrapped, batch_inputs=(0,), channels_last=as_is, autocast=autocast)(define)
 
     def function(x: Blob, name: str | None = None) -> Blob:
         if not isinstance(x, Blob) or not (integers or x.dtype.is_floating_point):
@@ -143,7 +143,7 @@ amp_white_identity = unary(
 )  # fmt: skip
 
 
-@op("identity_n", multiple=True, autocast="between")
+@op("identity_n", multiple_results=True, autocast="between")
 def _identity_n(*arrays: Array) -> tuple[Array, ...]:
     return arrays
 
@@ -164,17 +164,17 @@ def identity_n(inputs: Sequence[Blob], name: str | None = None) -> tuple[Blob, .
 # --- gradients as ops of their own
 
 
-@op("gelu_grad", stops=True)
+@op("gelu_grad", nondifferentiable=True)
 def _gelu_grad(x: Array, dy: Array) -> Array:
     return gradient_of(_gelu, x, dy)
 
 
-@op("sigmoid_grad", stops=True)
+@op("sigmoid_grad", nondifferentiable=True)
 def _sigmoid_grad(y: Array, dy: Array) -> Array:
     return lax.mul(dy, lax.mul(y, lax.sub(like(1, y), y)))
 
 
-@op("tanh_grad", stops=True)
+@op("tanh_grad", nondifferentiable=True)
 def _tanh_grad(y: Array, dy: Array) -> Array:
     return lax.mul(dy, lax.sub(like(1, y), lax.mul(y, y)))
 
@@ -233,7 +233,7 @@ def _clip_grad(inputs: Any, outputs: Any, cotangents: Any, *, low: Any, high: An
     return (dx,)
 
 
-@op("clip", grad=_clip_grad, samples=(0,), channels_last=as_is)
+@op("clip", grad=_clip_grad, batch_inputs=(0,), channels_last=as_is)
 def _clip(x: Array, *, low: int | float | None, high: int | float | None) -> Array:
     if low is not None:
         x = lax.max(x, like(low, x))
@@ -273,7 +273,7 @@ def _cast_grad(inputs: Any, outputs: Any, cotangents: Any, *, to: np.dtype) -> t
     return (lax.convert_element_type(cotangents[0], inputs[0].dtype),)
 
 
-@op("cast", grad=_cast_grad, samples=(0,), channels_last=as_is, keeps_values=True)
+@op("cast", grad=_cast_grad, batch_inputs=(0,), channels_last=as_is, keeps_values=True)
 def _cast(x: Array, *, to: np.dtype) -> Array:
     return lax.convert_element_type(x, to)
 
@@ -295,7 +295,7 @@ def cast(x: Blob, dtype: dtype, name: str | None = None) -> Blob:
     return x if x.dtype == kind else emit(_cast, x, name=name, to=kind.numpy_dtype)
 
 
-@op("polyval", samples=(0,), channels_last=as_is)
+@op("polyval", batch_inputs=(0,), channels_last=as_is)
 def _polyval(x: Array, *, coeffs: tuple[int | float, ...]) -> Array:
     y = full(0, x)
     for c in coeffs:

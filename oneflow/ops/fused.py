@@ -87,7 +87,7 @@ def fused_scale_tril_softmax_dropout(
     return dropout(softmax(kept, name=_part(name, "softmax")), rate, noise_shape, seed, name)
 
 
-@op("fused_self_attention_query_mul_key_and_value", multiple=True, autocast="always")
+@op("fused_self_attention_query_mul_key_and_value", multiple_results=True, autocast="always")
 def _query_mul_key_and_value(x: Array, *, head_size: int, alpha: float) -> tuple[Array, Array]:
     length, batch, hidden = x.shape
     parts = lax.reshape(x, (length, batch, hidden // (3 * head_size), 3, head_size))

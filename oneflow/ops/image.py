@@ -50,7 +50,7 @@ def _buffers(blob: Blob) -> list[tuple[tuple[int, ...], dtype]]:
 # --- decoding
 
 
-@host_op("image_decode", samples=True)
+@host_op("image_decode", per_sample=True)
 def _decode(encoded: Sequence[Array], *, color_space: str, dtype: np.dtype) -> list[Array]:
     return each(lambda data: images.decode(data, color_space, dtype), encoded)
 
@@ -79,7 +79,7 @@ def decode(images_bytes_buffer: Blob, dtype: dtype = dtypes.uint8, color_space: 
 # --- sizes
 
 
-@host_op("image_resize_to_fixed", samples=True, multiple=True)
+@host_op("image_resize_to_fixed", per_sample=True, multiple_results=True)
 def _resize(
     pictures: Sequence[Array], *, width: int, height: int, channels: int, dtype: np.dtype, interpolation: str
 ) -> tuple[Array, Array]:  # fmt: skip
@@ -96,7 +96,7 @@ def _resize(
     return made, scale
 
 
-@host_op("image_resize_keep_aspect_ratio", samples=True, multiple=True)
+@host_op("image_resize_keep_aspect_ratio", per_sample=True, multiple_results=True)
 def _keep_aspect(
     pictures: Sequence[Array], *, target: int, min_size: int, max_size: int, side: str, interpolation: str
 ) -> tuple[list[Array], Array, Array]:  # fmt: skip
@@ -226,7 +226,7 @@ def target_resize(
     return _keep(what, blob, target_size, min_size, max_size, resize_side, interpolation_type, name, "ImageTargetResize")
 
 
-@host_op("image_random_crop", samples=True, random=draw_windows)
+@host_op("image_random_crop", per_sample=True, random=draw_windows)
 def _random_crop(pictures: Sequence[Array], *, windows: Windows, draws: Array) -> list[Array]:
     window = Drawn(dict(windows), draws).window
 
@@ -279,7 +279,7 @@ def _normalizer(channels: int, mean: tuple[float, ...], std: tuple[float, ...], 
     return Normalizer(channels, mean, std, layout)
 
 
-@host_op("crop_mirror_normalize", samples=True)
+@host_op("crop_mirror_normalize", per_sample=True)
 def _crop_mirror_normalize(
     pictures: Any,
     mirrors: Array | None = None,
@@ -424,7 +424,7 @@ def batch_align(images: Blob, shape: Sequence[int], dtype: dtype, alignment: int
     )[0]  # fmt: skip
 
 
-@host_op("image_normalize", samples=True)
+@host_op("image_normalize", per_sample=True)
 def _normalize(pictures: Sequence[Array], *, mean: tuple[float, ...], std: tuple[float, ...]) -> list[Array]:
     def one(image: Array) -> Array:
         if images.check(image, dtypes=(np.float32, np.float64)).shape[2] != len(mean):
@@ -473,7 +473,7 @@ def codes(count: int, given: Sequence[Array], code: int | None) -> list[int]:
     return [int(c) for c in given[0]] if code is None else [code] * count
 
 
-@host_op("image_flip", samples=True)
+@host_op("image_flip", per_sample=True)
 def _flip(pictures: Sequence[Array], *given: Array, code: int | None) -> list[Array]:
     return each(lambda image, c: images.flip(images.check(image), c), pictures, codes(len(pictures), given, code))
 

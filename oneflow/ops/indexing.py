@@ -18,7 +18,7 @@ from ._emit import emit, fail, is_number, op, want
 # --- one_hot
 
 
-@op("one_hot", stops=True)
+@op("one_hot", nondifferentiable=True)
 def _one_hot(indices: Array, *, depth: int, on: int | float, off: int | float, axis: int, to: np.dtype) -> Array:
     shape = (*indices.shape[:axis], depth, *indices.shape[axis:])
     kept = tuple(i for i in range(len(shape)) if i != axis)
@@ -106,12 +106,12 @@ def _paired_gather(x: Array, indices: Array, axis: int, paired: tuple[int, ...])
     return lax.gather(x, indices, numbers, sizes, mode=lax.GatherScatterMode.FILL_OR_DROP, fill_value=0)
 
 
-@op("gather", stops=(1,), autocast="between", gathers_rows=lambda attrs: attrs["axis"] == 0)
+@op("gather", nondifferentiable=(1,), autocast="between", gathers_rows=lambda attrs: attrs["axis"] == 0)
 def _gather(x: Array, indices: Array, *, axis: int) -> Array:
     return coordinates_gather(x, lax.reshape(indices, (*indices.shape, 1)), 1, axis)
 
 
-@op("batch_gather", stops=(1,))
+@op("batch_gather", nondifferentiable=(1,))
 def _batch_gather(x: Array, indices: Array) -> Array:
     rank = indices.ndim - 1
     return _paired_gather(x, indices, rank, tuple(range(rank)))
@@ -154,7 +154,7 @@ def gather(
     return emit(_batch_gather, params, indices, name=name)
 
 
-@op("gather_nd", stops=(1,))
+@op("gather_nd", nondifferentiable=(1,))
 def _gather_nd(x: Array, indices: Array) -> Array:
     return coordinates_gather(x, indices, indices.shape[-1])
 
@@ -186,7 +186,7 @@ def coordinates(what: str, shape: Sequence[int], indices: Blob, blobs: Sequence[
     return count
 
 
-@op("dim_gather", stops=(1,))
+@op("dim_gather", nondifferentiable=(1,))
 def _dim_gather(x: Array, index: Array, *, dim: int) -> Array:
     return _paired_gather(x, index, dim, tuple(i for i in range(x.ndim) if i != dim))
 

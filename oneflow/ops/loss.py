@@ -67,7 +67,7 @@ def _sparse_softmax_grad(inputs: Any, outputs: Any, cotangents: Any) -> tuple[No
     return None, lax.convert_element_type(dx, logits.dtype)
 
 
-@op("sparse_softmax_cross_entropy", grad=_sparse_softmax_grad, stops=(0,), labels=(0, 1))
+@op("sparse_softmax_cross_entropy", grad=_sparse_softmax_grad, nondifferentiable=(0,), labels=(0, 1))
 def _sparse_softmax_cross_entropy(labels: Array, logits: Array) -> Array:
     x, labels = widen(logits), _wide(labels)
     index = lax.reshape(lax.clamp(like(0, labels), labels, like(max(x.shape[-1] - 1, 0), labels)), (*x.shape[:-1], 1))
@@ -130,7 +130,7 @@ def _sparse_grad(inputs: Any, outputs: Any, cotangents: Any) -> tuple[None, Arra
     return None, where_else_zero(_at_label(labels, prediction), lax.neg(lax.div(dy, p)))
 
 
-@op("sparse_cross_entropy", grad=_sparse_grad, stops=(0,), labels=(0, 1))
+@op("sparse_cross_entropy", grad=_sparse_grad, nondifferentiable=(0,), labels=(0, 1))
 def _sparse_cross_entropy(labels: Array, prediction: Array) -> Array:
     p = _picked(_at_label(labels, prediction), widen(prediction))
     return lax.convert_element_type(lax.neg(lax.log(lax.max(p, full(_FLOOR, p)))), prediction.dtype)
@@ -159,7 +159,7 @@ def _softmax_grad(inputs: Any, outputs: Any, cotangents: Any) -> tuple[None, Arr
     return None, lax.convert_element_type(lax.mul(lax.sub(softmax, z), dy), logits.dtype)
 
 
-@op("softmax_cross_entropy", grad=_softmax_grad, stops=(0,))
+@op("softmax_cross_entropy", grad=_softmax_grad, nondifferentiable=(0,))
 def _softmax_cross_entropy(labels: Array, logits: Array) -> Array:
     x = widen(logits)
     minus_log = lax.sub(broadcast_to(_log_normalizer(x), x.shape), x)
@@ -196,7 +196,7 @@ def with_logits(x: Array, z: Array) -> Array:
     return lax.add(lax.sub(lax.max(x, full(0, x)), lax.mul(x, z)), lax.log1p(lax.exp(lax.neg(lax.abs(x)))))
 
 
-@op("sigmoid_cross_entropy", grad=_sigmoid_grad, stops=(0,))
+@op("sigmoid_cross_entropy", grad=_sigmoid_grad, nondifferentiable=(0,))
 def _sigmoid_cross_entropy(labels: Array, logits: Array) -> Array:
     return with_logits(logits, lax.convert_element_type(labels, logits.dtype))
 
@@ -240,7 +240,7 @@ def _smooth_l1_grad(inputs: Any, outputs: Any, cotangents: Any, *, beta: float) 
     return lax.mul(cotangents[0], slope), None
 
 
-@op("smooth_l1_loss", grad=_smooth_l1_grad, stops=(1,))
+@op("smooth_l1_loss", grad=_smooth_l1_grad, nondifferentiable=(1,))
 def _smooth_l1(prediction: Array, target: Array, *, beta: float) -> Array:
     d = lax.abs(lax.sub(prediction, target))
     far = lax.sub(d, like(0.5 * beta, d))
@@ -289,7 +289,7 @@ def _margin_grad(inputs: Any, outputs: Any, cotangents: Any, *, m1: float, m2: f
     return select(_at_label(labels, x), lax.mul(dy, slope), dy), None
 
 
-@op("combined_margin_loss", grad=_margin_grad, stops=(1,))
+@op("combined_margin_loss", grad=_margin_grad, nondifferentiable=(1,))
 def _combined_margin(x: Array, labels: Array, *, m1: float, m2: float, m3: float) -> Array:
     moved = x if m1 == 1 and m2 == 0 else lax.cos(lax.add(lax.mul(_angle(x), like(m1, x)), like(m2, x)))
     return select(_at_label(labels, x), lax.sub(moved, like(m3, x)), x)

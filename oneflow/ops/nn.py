@@ -21,17 +21,17 @@ def _between_grad(inputs: Any, outputs: Any, cotangents: Any, *, low: float, hig
     return (where_else_zero(lax.bitwise_and(lax.gt(y, full(low, y)), lax.lt(y, full(high, y))), dy),)
 
 
-@op("hardtanh", samples=(0,), channels_last=as_is, grad=_between_grad)
+@op("hardtanh", batch_inputs=(0,), channels_last=as_is, grad=_between_grad)
 def _hardtanh(x: Array, *, low: float, high: float) -> Array:
     return lax.clamp(like(low, x), x, like(high, x))
 
 
-@op("leaky_relu", samples=(0,), channels_last=as_is)
+@op("leaky_relu", batch_inputs=(0,), channels_last=as_is)
 def _leaky_relu(x: Array, *, alpha: float) -> Array:
     return lax.select(lax.gt(x, full(0, x)), x, lax.mul(x, like(alpha, x)))
 
 
-@op("elu", samples=(0,), channels_last=as_is)
+@op("elu", batch_inputs=(0,), channels_last=as_is)
 def _elu(x: Array, *, alpha: float) -> Array:
     above = lax.gt(x, full(0, x))
     below = lax.mul(lax.expm1(select(above, full(0, x), x)), like(alpha, x))
@@ -63,7 +63,7 @@ def _hardsigmoid_grad(inputs: Any, outputs: Any, cotangents: Any) -> tuple[Array
     return (where_else_zero(_inside(x), lax.mul(dy, like(1 / 6, x))),)
 
 
-@op("hardsigmoid", samples=(0,), channels_last=as_is, grad=_hardsigmoid_grad)
+@op("hardsigmoid", batch_inputs=(0,), channels_last=as_is, grad=_hardsigmoid_grad)
 def _hardsigmoid(x: Array) -> Array:
     return _ramp(x)
 
@@ -75,18 +75,18 @@ def _hardswish_grad(inputs: Any, outputs: Any, cotangents: Any) -> tuple[Array]:
     return (lax.mul(dy, lax.select(_inside(x), slope, outside)),)
 
 
-@op("hardswish", samples=(0,), channels_last=as_is, grad=_hardswish_grad)
+@op("hardswish", batch_inputs=(0,), channels_last=as_is, grad=_hardswish_grad)
 def _hardswish(x: Array) -> Array:
     return lax.mul(x, _ramp(x))
 
 
-@op("mish", samples=(0,), channels_last=as_is)
+@op("mish", batch_inputs=(0,), channels_last=as_is)
 def _mish(x: Array) -> Array:
     softplus = lax.add(lax.max(x, full(0, x)), lax.log1p(lax.exp(lax.neg(lax.abs(x)))))
     return lax.mul(x, lax.tanh(softplus))
 
 
-@op("swish", samples=(0,), channels_last=as_is)
+@op("swish", batch_inputs=(0,), channels_last=as_is)
 def _swish(x: Array, *, beta: float) -> Array:
     return lax.mul(x, lax.logistic(lax.mul(x, like(beta, x)) if beta != 1 else x))
 
@@ -308,7 +308,7 @@ def softmax_grad(y: Blob, dy: Blob, axis: int | None = None, name: str | None = 
 # --- statistics
 
 
-@op("moments", multiple=True)
+@op("moments", multiple_results=True)
 def _moments(x: Array, *, axes: tuple[int, ...], keepdims: bool) -> tuple[Array, Array]:
     mean, variance = mean_and_variance(widen(x), axes)
     shape = [1 if a in axes else s for a, s in enumerate(x.shape)]

@@ -80,7 +80,7 @@ def _training_grad(
 
 @op(
     "batch_normalization_training",
-    multiple=True,
+    multiple_results=True,
     grad=_training_grad,
     channels_last=_channels_last,
     autocast="between",
@@ -253,7 +253,7 @@ def norm_axes(what: str, x: Blob, begin_norm_axis: int, begin_params_axis: int) 
     )
 
 
-@op("layer_norm_grad", stops=True)
+@op("layer_norm_grad", nondifferentiable=True)
 def _layer_norm_grad(dy: Array, x: Array, mean: Array, inverse: Array, *, begin: int) -> Array:
     axes = tuple(range(begin, x.ndim))
     share = like(1 / math.prod(x.shape[begin:]), x)
@@ -291,7 +291,7 @@ def layer_norm_grad(dy: Blob, x: Blob, mean: Blob, inv_variance: Blob, begin_nor
     return emit(_layer_norm_grad, dy, x, mean, inv_variance, name=name, begin=begin)
 
 
-@op("layer_norm_param_grad", multiple=True, stops=True)
+@op("layer_norm_param_grad", multiple_results=True, nondifferentiable=True)
 def _layer_norm_param_grad(dy: Array, norm: Array, gamma: Array) -> tuple[Array, Array, Array]:
     return lax.mul(dy, broadcast_to(gamma, dy.shape)), sum_to(dy, gamma.shape), sum_to(lax.mul(dy, norm), gamma.shape)
 

@@ -24,7 +24,7 @@ def _homes(keys: Array, capacity: int) -> Array:
     return lax.convert_element_type(rest, np.int32)
 
 
-@op("categorical_ordinal_encode", multiple=True, stops=True)
+@op("categorical_ordinal_encode", multiple_results=True, nondifferentiable=True)
 def _encode(table: Array, size: Array, keys: Array) -> tuple[Array, Array, Array]:
     """The keys' numbers, and the table and its size with the new keys entered.
 

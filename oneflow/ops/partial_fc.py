@@ -20,7 +20,7 @@ def _to_rows(inputs: Any, outputs: Any, cotangents: Any, **attrs: Any) -> tuple[
     return jnp.zeros_like(weight).at[sampled].add(cotangents[2]), None
 
 
-@op("distributed_partial_fc_sample", multiple=True, random=True, grad=_to_rows, stops=(1,))
+@op("distributed_partial_fc_sample", multiple_results=True, random=True, grad=_to_rows, nondifferentiable=(1,))
 def _partial_fc_sample(
     weight: Array, labels: Array, *, num_sample: int, devices: int, seed: int | None, key: Any
 ) -> tuple[Array, Array, Array]:

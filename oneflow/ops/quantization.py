@@ -41,13 +41,13 @@ def _measured(x: Array, axes: tuple[int, ...], scheme: str, formula: str) -> tup
     return _extremes(x, axes)
 
 
-@op("min_max_observer", multiple=True, stops=True)
+@op("min_max_observer", multiple_results=True, nondifferentiable=True)
 def _min_max_observer(x: Array, *, bits: int, scheme: str, formula: str, per_layer: bool) -> tuple[Array, Array]:
     axes = tuple(range(0 if per_layer else 1, x.ndim))
     return _grid(*_measured(x, axes, scheme, formula), bits, scheme, formula)
 
 
-@op("moving_average_min_max_observer", multiple=True, stops=True)
+@op("moving_average_min_max_observer", multiple_results=True, nondifferentiable=True)
 def _moving_average(
     x: Array, step: Array, moving_max: Array, moving_min: Array, *,
     bits: int, scheme: str, formula: str, momentum: float, training: bool, stop: int,
@@ -68,7 +68,7 @@ def _straight_through(inputs: Any, outputs: Any, cotangents: Any, **attrs: Any) 
     return cotangents[0], None, None
 
 
-@op("fake_quantization", grad=_straight_through, stops=(1, 2))
+@op("fake_quantization", grad=_straight_through, nondifferentiable=(1, 2))
 def _fake_quantization(x: Array, scale: Array, zero: Array, *, bits: int, scheme: str, formula: str) -> Array:
     def spread(p: Array) -> Array:
         p = lax.convert_element_type(p, x.dtype)

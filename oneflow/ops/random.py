@@ -37,7 +37,7 @@ def gen_seed(seed: int | None = None) -> tuple[int, bool]:
     return python_random.randint(-(2**63) + 1, 2**63 - 1), True
 
 
-@op("bernoulli", random=True, stops=True)
+@op("bernoulli", random=True, nondifferentiable=True)
 def _bernoulli(x: Array, *, to: np.dtype, seed: int | None, key: Any) -> Array:
     kind = np.dtype(np.float32) if is_half(x) else x.dtype
     drawn = jax.random.uniform(key, x.shape, kind, minval=kind.type(0), maxval=kind.type(1))
@@ -108,7 +108,7 @@ def _permutation(key: Any, size: int) -> Array:
     return jax.random.permutation(key, lax.iota(np.int32, size), independent=False)
 
 
-@op("generate_random_batch_permutation_indices", random=True, stops=True)
+@op("generate_random_batch_permutation_indices", random=True, nondifferentiable=True)
 def _permutation_indices(value: Array, *, seed: int | None, key: Any) -> Array:
     return _permutation(key, value.shape[0])
 

@@ -78,14 +78,14 @@ def _prod_grad(inputs: Any, outputs: Any, cotangents: Any, *, axes: tuple[int, .
     return (lax.mul(_restored(cotangents[0], x, axes), others),)
 
 
-def _reduction(name: str, compute: Any, stops: bool = False, grad: Any = None, narrow: bool = False) -> OpDef:
+def _reduction(name: str, compute: Any, nondifferentiable: bool = False, grad: Any = None, narrow: bool = False) -> OpDef:
     """``narrow``: nothing is gained by computing in float32."""
 
     def define(x: Array, *, axes: tuple[int, ...], keepdims: bool) -> Array:
         y = compute(x, axes) if narrow else _precisely(lambda wide: compute(wide, axes), x)
         return _shaped(y, x, axes, keepdims)
 
-    return op(name, stops=stops, grad=grad)(define)
+    return op(name, nondifferentiable=nondifferentiable, grad=grad)(define)
 
 
 _reduce_sum = _reduction("reduce_sum", lambda x, axes: lax.reduce_sum(x, axes))
@@ -93,8 +93,12 @@ _reduce_mean = _reduction("reduce_mean", _mean)
 _reduce_max = _reduction("reduce_max", lambda x, axes: lax.reduce_max(x, axes), narrow=True)
 _reduce_min = _reduction("reduce_min", lambda x, axes: lax.reduce_min(x, axes), narrow=True)
 _reduce_prod = _reduction("reduce_prod", lambda x, axes: lax.reduce_prod(x, axes), grad=_prod_grad)
-_reduce_any = _reduction("reduce_any", lambda x, axes: _as_int8(lax.reduce_or(_nonzero(x), axes)), stops=True, narrow=True)
-_reduce_all = _reduction("reduce_all", lambda x, axes: _as_int8(lax.reduce_and(_nonzero(x), axes)), stops=True, narrow=True)
+_reduce_any = _reduction(
+    "reduce_any", lambda x, axes: _as_int8(lax.reduce_or(_nonzero(x), axes)), nondifferentiable=True, narrow=True
+)
+_reduce_all = _reduction(
+    "reduce_all", lambda x, axes: _as_int8(lax.reduce_and(_nonzero(x), axes)), nondifferentiable=True, narrow=True
+)
 _reduce_variance = _reduction("reduce_variance", _variance)
 _reduce_std = _reduction("reduce_std", lambda x, axes: lax.sqrt(_variance(x, axes)))
 _reduce_euclidean_norm = _reduction("reduce_euclidean_norm", _norm)
@@ -289,7 +293,7 @@ def l2_normalize(input: Blob, axis: int | None = None, epsilon: float = 1e-12, n
 # --- counts
 
 
-@op("reduced_shape_elem_cnt", stops=True)
+@op("reduced_shape_elem_cnt", nondifferentiable=True)
 def _elem_cnt(x: Array, *, axes: tuple[int, ...], to: np.dtype) -> Array:
     return lax.full((1,), math.prod(x.shape[a] for a in axes), to)
 
@@ -337,7 +341,7 @@ def elem_cnt(inputs: Blob, dtype: dtype | None = None, name: str | None = None) 
     return _single(emit(_elem_cnt, inputs, name=name, prefix="ElemCnt", axes=every, to=_count_dtype(what, dtype)))
 
 
-@op("count_not_finite", stops=True)
+@op("count_not_finite", nondifferentiable=True)
 def _count_not_finite(*arrays: Array) -> Array:
     total: Array = np.zeros((1,), np.int64)
     for x in arrays:

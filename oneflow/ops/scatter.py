@@ -12,7 +12,7 @@ from .._base import dtype as dtypes
 from .._base.dtype import dtype
 from .._base.jax import lax
 from ..errors import ArgumentError, ShapeError
-from ..graph.node import Blob, Extent
+from ..graph.node import Blob, ValidLength
 from ._arrays import Array, dtype_for, is_half, label, like, select
 from ._emit import emit, emit_many, fail, op, want
 from .elementwise import cast
@@ -32,7 +32,7 @@ def _summed(add: Callable[[Array], Array], updates: Array) -> Array:
     return lax.convert_element_type(add(lax.convert_element_type(updates, np.float32)), updates.dtype)
 
 
-@op("scatter_nd", stops=(0,))
+@op("scatter_nd", nondifferentiable=(0,))
 def _scatter_nd(indices: Array, updates: Array, *, shape: tuple[int, ...]) -> Array:
     depth = indices.shape[-1]
     return _summed(lambda u: coordinates_add(_zeros(shape, u.dtype), indices, u, depth), updates)
@@ -67,12 +67,12 @@ def _fits(what: str, shape: Sequence[int], indices: Blob, updates: Blob, blobs: 
         fail(ShapeError, what, f"updates must have shape {expected}: one slice a place, got {updates.shape}", blobs)
 
 
-@op("tensor_scatter_nd_add", stops=(1,))
+@op("tensor_scatter_nd_add", nondifferentiable=(1,))
 def _tensor_scatter_nd_add(x: Array, indices: Array, updates: Array) -> Array:
     return coordinates_add(x, indices, updates, indices.shape[-1])
 
 
-@op("tensor_scatter_nd_update", stops=(1,))
+@op("tensor_scatter_nd_update", nondifferentiable=(1,))
 def _tensor_scatter_nd_update(x: Array, indices: Array, updates: Array) -> Array:
     hits = coordinates_add(lax.full(x.shape, 0, np.int32), indices, lax.full(updates.shape, 1, np.int32), indices.shape[-1])
     kept = select(lax.gt(hits, np.int32(0)), like(0, x), x)
@@ -124,12 +124,12 @@ def _segment_sum(data: Array, ids: Array, count: int, axis: int) -> Array:
     return _summed(lambda d: coordinates_add(_zeros(shape, d.dtype), numbers, d, 1, axis), data)
 
 
-@op("unsorted_segment_sum", stops=(1,))
+@op("unsorted_segment_sum", nondifferentiable=(1,))
 def _unsorted_segment_sum(data: Array, ids: Array, *, count: int, axis: int) -> Array:
     return _segment_sum(data, ids, count, axis)
 
 
-@op("unsorted_segment_sum_like", stops=(1, 2))
+@op("unsorted_segment_sum_like", nondifferentiable=(1, 2))
 def _unsorted_segment_sum_like(data: Array, ids: Array, like: Array, *, axis: int) -> Array:
     return _segment_sum(data, ids, like.shape[axis], axis)
 
@@ -188,7 +188,7 @@ def unsorted_segment_sum_like(data: Blob, segment_ids: Blob, like: Blob, axis: i
     return emit(_unsorted_segment_sum_like, data, segment_ids, like, name=name, axis=at)
 
 
-@op("unsorted_batch_segment_sum", stops=(1,))
+@op("unsorted_batch_segment_sum", nondifferentiable=(1,))
 def _unsorted_batch_segment_sum(data: Array, ids: Array, *, count: int) -> Array:
     axis = ids.ndim - 1
     batch = tuple(range(axis))
@@ -237,7 +237,7 @@ def _column(x: Array) -> Array:
     return lax.reshape(x, (x.size, 1))
 
 
-@op("indexed_slices_reduce_sum", stops=True, multiple=True)
+@op("indexed_slices_reduce_sum", nondifferentiable=True, multiple_results=True)
 def _indexed_slices_reduce_sum(indices: Array, values: Array) -> tuple[Array, Array, Array]:
     flat = lax.reshape(indices, (indices.size,))
     rows = lax.reshape(values, (flat.size, math.prod(values.shape[indices.ndim :])))
@@ -281,10 +281,10 @@ def _fetched_up_to(count: Blob, *blobs: Blob) -> None:
     if count.dtype is not dtypes.int32:
         count = cast(count, dtypes.int32)
     for blob in blobs:
-        blob.extent = Extent(0, count)
+        blob.valid_length = ValidLength(0, count)
 
 
-@op("unique_with_counts", stops=True, multiple=True)
+@op("unique_with_counts", nondifferentiable=True, multiple_results=True)
 def _unique_with_counts(x: Array, *, to: np.dtype) -> tuple[Array, Array, Array, Array]:
     size = x.size
     origin, group, begins = _groups(x)

@@ -11,7 +11,7 @@ from ._arrays import Array, axis_after_removing, label
 from ._emit import emit, fail, op, want
 
 
-@op("argmax", stops=True)
+@op("argmax", nondifferentiable=True)
 def _argmax(x: Array, *, axis: int) -> Array:
     y = lax.argmax(x, axis, np.int32)
     return lax.reshape(y, (1,)) if y.ndim == 0 else y
@@ -48,7 +48,7 @@ def _sort(x: Array, *, axis: int, descending: bool) -> Array:
     return lax.rev(y, (axis,)) if descending else y
 
 
-@op("argsort", stops=True)
+@op("argsort", nondifferentiable=True)
 def _argsort(x: Array, *, axis: int, descending: bool) -> Array:
     pair: tuple[Array, ...] = (x, _positions(x, axis))
     if descending:  # reversed before and after, a stable sort leaves equal values in their order
@@ -93,7 +93,7 @@ def argsort(input: Blob, axis: int = -1, direction: str = "ASCENDING", name: str
     return emit(_argsort, input, name=name, axis=at, descending=_descending(what, direction))
 
 
-@op("top_k", stops=True)
+@op("top_k", nondifferentiable=True)
 def _top_k(x: Array, *, axis: int, k: int) -> Array:
     order = lax.top_k(x, min(k, x.shape[axis]), axis=axis)[1]
     return lax.convert_element_type(order, np.int32)
@@ -119,7 +119,7 @@ def top_k(input: Blob, axis: int = -1, k: int = 1, sorted: bool = True, name: st
     return emit(_top_k, input, name=name, axis=at, k=want.integer(what, "k", k, 1, (input,)))
 
 
-@op("in_top_k", stops=True)
+@op("in_top_k", nondifferentiable=True)
 def _in_top_k(targets: Array, predictions: Array, *, k: int) -> Array:
     rows, classes = predictions.shape
     column = lax.broadcast_in_dim(targets, predictions.shape, (0,))

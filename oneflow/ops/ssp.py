@@ -27,7 +27,7 @@ def _to_the_variable(inputs: Any, outputs: Any, cotangents: Any, **attrs: Any) -
     return cotangents[0], None, None
 
 
-@op("ssp_variable_proxy", multiple=True, grad=_to_the_variable, stops=(1, 2))
+@op("ssp_variable_proxy", multiple_results=True, grad=_to_the_variable, nondifferentiable=(1, 2))
 def _ssp_variable_proxy(now: Array, earlier: Array, calls: Array) -> tuple[Array, Array, Array]:
     """``earlier[k]`` is the value at the start of the call k + 1 calls ago."""
     held = earlier.shape[0]

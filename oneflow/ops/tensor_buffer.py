@@ -34,7 +34,7 @@ def _size(shape: Sequence[int]) -> int:
     return int(np.prod(shape, dtype=np.int64))
 
 
-@host_op("tensor_buffer_to_tensor", samples=True)
+@host_op("tensor_buffer_to_tensor", per_sample=True)
 def _to_tensor(buffers: Sequence[Array], *, lead: tuple[int, ...], instance_shape: tuple[int, ...], dtype: np.dtype) -> Array:
     def checked(buffer: Array) -> Array:
         if buffer.shape != instance_shape or buffer.dtype != dtype:
@@ -69,7 +69,7 @@ def tensor_buffer_to_tensor(x: Blob, dtype: dtype, instance_shape: Sequence[int]
     )[0]  # fmt: skip
 
 
-@host_op("tensor_to_tensor_buffer", samples=True)
+@host_op("tensor_to_tensor_buffer", per_sample=True)
 def _to_buffer(x: Array, *, lead: tuple[int, ...] | None, instance_dims: int) -> list[Array]:
     if lead is not None and x.shape[:-instance_dims] != lead:
         raise ShapeError(f"the input has shape {x.shape}; its leading sizes must be {lead}, as they were declared")
@@ -138,7 +138,7 @@ def tensor_list_to_tensor_buffer(input: Blob, name: str | None = None) -> Blob:
     ]
 
 
-@host_op("tensor_buffer_to_tensor_list", samples=True)
+@host_op("tensor_buffer_to_tensor_list", per_sample=True)
 def _buffer_to_list(buffers: Sequence[Array], *, shape: tuple[int, ...], dtype: np.dtype) -> list[Array]:
     made = []
     for i, buffer in enumerate(buffers):
@@ -171,7 +171,7 @@ def tensor_buffer_to_tensor_list(input: Blob, shape: Sequence[int], dtype: dtype
     )[0]  # fmt: skip
 
 
-@host_op("tensor_list_split", multiple=True)
+@host_op("tensor_list_split", multiple_results=True)
 def _list_split(arrays: tuple[Array, ...], *, count: int) -> tuple[Array, ...]:
     return tuple(_list_to_buffer.define(arrays, count=count))
 
@@ -239,7 +239,7 @@ def gen_tensor_buffer(
     )[0]  # fmt: skip
 
 
-@host_op("tensor_buffer_to_list_of_tensors", multiple=True)
+@host_op("tensor_buffer_to_list_of_tensors", multiple_results=True)
 def _to_list_of_tensors(buffers: Sequence[Array], *, shape: tuple[int, ...], dtype: np.dtype, dynamic: bool) -> tuple[Array, ...]:
     def checked(buffer: Array) -> Array:
         fits = buffer.size <= _size(shape) if dynamic else buffer.shape == shape

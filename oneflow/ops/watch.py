@@ -60,16 +60,16 @@ def _watch(what: str, blob: Blob, handler: Any, *, diff: bool) -> None:
     if blob.node.graph is not graph:
         fail(ArgumentError, what, f"the Blob belongs to job {blob.job_name!r}", (blob,))
     deliver = _deliver(what, handler, blob) if callable(handler) else _printer(handler, blob)
-    if blob.is_counted:
+    if blob.has_dynamic_size:
         deliver = _of_true_size(graph, deliver, blob)
     graph.watches.append(Watch(blob, deliver, diff))
 
 
 def _of_true_size(graph: Graph, deliver: Callable[[Any], None], blob: Blob) -> Callable[[Any], None]:
     """``deliver`` for a Blob whose size depends on data: its count is watched just before."""
-    assert blob.extent is not None
+    assert blob.valid_length is not None
     counts: deque[Any] = deque(maxlen=1)
-    graph.watches.append(Watch(blob.extent.count, counts.append, False))
+    graph.watches.append(Watch(blob.valid_length.count, counts.append, False))
     return lambda value: deliver(up_to(counts.pop(), value, blob))
 
 

@@ -10,7 +10,7 @@ from .._base.source import caller
 from ..errors import ArgumentError, TrainError
 from ..graph.graph import Graph, current
 from ..graph.node import Blob
-from ..ops._counted_rules import mean_of_counted
+from ..ops._dynamic_rules import mean_of_valid
 from ..ops._emit import fail, want
 from . import _check
 
@@ -55,9 +55,9 @@ def checked_losses(what: str, graph: Graph, loss: Any, earlier: list[Blob] | Non
         rule = "all losses of a job must have one shape and dtype"
         fail(TrainError, what, rule, together, "reduce each with flow.math.reduce_mean")
     for blob in losses:
-        if blob.is_counted and blob.dtype.is_integer:
+        if blob.has_dynamic_size and blob.dtype.is_integer:
             fail(TrainError, what, "a loss whose size depends on data must be of a floating dtype", (blob,), "flow.cast it")
-    return [mean_of_counted(b) if b.is_counted else b for b in losses]
+    return [mean_of_valid(b) if b.has_dynamic_size else b for b in losses]
 
 
 def named_blob(what: str, argument: str, graph: Graph, lbn: str, dt: dtypes.dtype) -> Blob:

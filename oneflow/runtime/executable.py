@@ -182,7 +182,7 @@ class Executable:
         found: dict[tuple[Node, int], Layout] = {}
 
         def look(node: Node, outputs: tuple[Any, ...]) -> None:
-            if node.scope.placement.parallel_num > 1 and node not in self.plan.mapped:
+            if node.scope.placement.parallel_num > 1 and node not in self.plan.vmapped:
                 for i, array in enumerate(outputs):
 
                     def note(sharding: Any, key: tuple[Node, int] = (node, i)) -> None:
@@ -334,7 +334,7 @@ class Executable:
         with self._store.lock:
             self._admit(delivery)
             self._store.commit()
-            is_kept = self.plan.careful  # else the step destroys the old state
+            is_kept = self.plan.transactional  # else the step destroys the old state
             kept = [cell.value if is_kept else to_host(cell.value) for cell in self._written]
             callback.take()
             try:
@@ -355,7 +355,7 @@ class Executable:
                 raise (error if isinstance(error, (CustomOpError, ProcessError)) else self._failed(error)) from (
                     error.__cause__ or error
                 )
-            self._warm = not self.plan.careful
+            self._warm = not self.plan.transactional
             if self._warm:
                 del kept
                 _memory.give_back()

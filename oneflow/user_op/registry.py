@@ -163,7 +163,7 @@ def emit_arrays(
         return made if outputs > 1 else (made,)
 
     title = op_name or getattr(function, "__name__", "user_op").strip("_<>") or "user_op"
-    op = OpDef(title, define, stops=not differentiable, multiple=True)
+    op = OpDef(title, define, nondifferentiable=not differentiable, multiple_results=True)
     return emit_many(op, *blobs, name=name, **attributes)
 
 

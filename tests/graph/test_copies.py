@@ -14,7 +14,7 @@ from oneflow._base.dist import split
 from oneflow.compiler import batch_slices, channels_last
 from oneflow.compiler.plan import Plan, plan
 from oneflow.compiler.replicas import per_device
-from oneflow.graph.node import Blob, Extent, Node
+from oneflow.graph.node import Blob, Node, ValidLength
 
 
 def unusual_node() -> Node:
@@ -33,7 +33,7 @@ def unusual_node() -> Node:
     for blob in node.outputs:
         blob.distribute = split(1)
         blob.is_dynamic = blob.is_tensor_list = True
-        blob.extent = Extent(0, blob)
+        blob.valid_length = ValidLength(0, blob)
         blob._suffix = "unusual"
     return node
 
@@ -48,9 +48,11 @@ def test_a_copy_keeps_every_field():
             assert getattr(twin, field.name) == getattr(node, field.name), field.name
     for blob, old in zip(twin.outputs, node.outputs, strict=True):
         assert blob.node is twin
-        for name in set(Blob.__slots__) - {"node", "extent"}:
+        for name in set(Blob.__slots__) - {"node", "valid_length"}:
             assert getattr(blob, name) is getattr(old, name), name
-        assert blob.extent.axis == 0 and blob.extent.count is blob, "a true size that the node itself computes is the copy's"
+        assert blob.valid_length.axis == 0 and blob.valid_length.count is blob, (
+            "a true size that the node itself computes is the copy's"
+        )
 
 
 def test_a_copy_changes_what_it_is_told_to():
@@ -76,9 +78,9 @@ def assert_kept(copy: Node, node: Node, changed: set[str], of_outputs: set[str])
         if field.name not in changed | {"outputs"}:
             assert getattr(copy, field.name) == getattr(node, field.name), field.name
     for blob, old in zip(copy.outputs, node.outputs, strict=True):
-        for name in set(Blob.__slots__) - of_outputs - {"node", "extent"}:
+        for name in set(Blob.__slots__) - of_outputs - {"node", "valid_length"}:
             assert getattr(blob, name) is getattr(old, name) or getattr(blob, name) == getattr(old, name), name
-        assert (blob.extent is None) == (old.extent is None)
+        assert (blob.valid_length is None) == (old.valid_length is None)
 
 
 def test_runs_of_a_repeated_part_keep_what_is_known_of_its_nodes():
@@ -89,15 +91,15 @@ def test_runs_of_a_repeated_part_keep_what_is_known_of_its_nodes():
         return flow.pack(flow.cast_to_static_shape(flow.cast(rows, flow.float32) * 2.0), 2)
 
     planned = plan_of(job)
-    counted = 0
+    seen = 0
     for node, copies in planned.expansion.copies.items():
         for copy in copies:
             assert_kept(copy, node, {"inputs", "attrs", "repetition", "run"}, set())
             for blob, old in zip(copy.outputs, node.outputs, strict=True):
-                if old.extent is not None:
-                    counted += 1
-                    assert blob.extent.count.node.run == copy.run, "the true size of a run is that run's"
-    assert counted >= 2
+                if old.valid_length is not None:
+                    seen += 1
+                    assert blob.valid_length.count.node.run == copy.run, "the true size of a run is that run's"
+    assert seen >= 2
 
 
 def test_copies_for_devices_keep_what_is_known_of_the_mirrored_node():
@@ -129,11 +131,11 @@ def test_channels_last_moves_what_names_an_axis():
 
     planned = plan_of(job)
     relu = next(node for node in planned.compute if node.op.name == "relu")
-    relu.outputs[0].extent = Extent(2, relu.outputs[0])
+    relu.outputs[0].valid_length = ValidLength(2, relu.outputs[0])
     copy = channels_last.with_channels_last(relu, relu.inputs, relu.attrs)
     assert_kept(copy, relu, set(), {"shape", "distribute"})
     blob = copy.outputs[0]
-    assert blob.shape == (20, 8, 9, 4) and blob.distribute == split(3) and blob.batch_axis == 0 and blob.extent.axis == 1
+    assert blob.shape == (20, 8, 9, 4) and blob.distribute == split(3) and blob.batch_axis == 0 and blob.valid_length.axis == 1
     (region,) = [
         r for r in batch_slices.schedule(planned.compute, set(), planned.roots, ())[0] if isinstance(r, batch_slices.Region)
     ]

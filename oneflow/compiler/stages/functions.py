@@ -223,7 +223,7 @@ class UpdateFunctions:
         for blob, array in zip(self._plan.read_by_rules, arrays, strict=True):
             values.set_blob(blob, array)
         loss = self._plan.losses[0]
-        count = loss_count(loss, shape[loss.node in self._plan.mapped :]) * self._plan.runs_of_loss
+        count = loss_count(loss, shape[loss.node in self._plan.vmapped :]) * self._plan.runs_of_loss
         return numbers(self._plan, values, counting, count)
 
     def _prepared(self, group: Group, variables: State, terms: Mapping[str, Sequence[Any]], known: Numbers) -> State:

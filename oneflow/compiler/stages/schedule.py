@@ -235,7 +235,7 @@ class Scheduler:
         new: dict[str, Buffer] = {}
         for name, blob in self._plan.assigns.items():
             storage = self._places.storages[name]
-            is_ready = storage.is_plain or (storage.replicas and blob.node in self._plan.mapped)
+            is_ready = storage.is_plain or (storage.replicas and blob.node in self._plan.vmapped)
             target = self._places.meshes.sharding(storage.layout.placement, storage.spec if is_ready else ())
             moved = self._record.move(f"move to {name}", [self._value(blob)], [target])[0]
             if not is_ready:
@@ -270,7 +270,7 @@ class Scheduler:
                 measured[i] = jax.tree.unflatten(structure, moved)
         new: dict[str, Buffer] = {}
         for i, g in enumerate(groups):
-            donates = not self._plan.careful and not any(b.memory in kept for b in own[i].values())
+            donates = not self._plan.transactional and not any(b.memory in kept for b in own[i].values())
             function, name = self._updates.update(g, shape, donates), f"update variables on {g.placement}"
             updated, token = record.call(("update", i), function, own[i], raw[i], read[i], measured[i], name=name)
             new.update(updated)
@@ -344,6 +344,6 @@ def staged(
       look: is shown the outputs of every node while it is traced.
     """
     places = Places(plan, dict(storages), meshes)
-    lowering = Lowering(meshes, frozenset() if plan.devices else plan.mapped, plan.without_native, plan.precision, look)
+    lowering = Lowering(meshes, frozenset() if plan.devices else plan.vmapped, plan.without_native, plan.precision, look)
     recorder = Recorder(plan.graph.name, meshes, compile)
     return Scheduler(places, segments_of(plan, places), lowering, recorder).record(*arguments)

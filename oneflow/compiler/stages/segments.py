@@ -77,7 +77,7 @@ class Places:
 
     def sharding(self, blob: Blob, placement: Placement) -> Any:
         """How a value lies on a placement: split along its batch axis where that gives even pieces."""
-        if blob.node in self.plan.mapped:
+        if blob.node in self.plan.vmapped:
             same = placement.parallel_num == blob.parallel_size
             return self.meshes.sharding(placement, (mesh_axes(placement),) if same else ())
         is_variable = blob.node.op is OP_VARIABLE

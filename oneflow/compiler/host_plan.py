@@ -17,7 +17,7 @@ from .analysis import ancestors
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Hosting:
+class HostPlan:
     """The host's part of a job.
 
     Attributes:
@@ -55,7 +55,7 @@ def distinct(blobs: Sequence[Blob]) -> tuple[Blob, ...]:
     return tuple(found[key] for key in dict.fromkeys((b.node, b.index) for b in blobs))
 
 
-def hosting(graph: Graph, order: Sequence[Node], fetches: Sequence[Blob], used_by_step: Sequence[Blob]) -> Hosting:
+def host_plan_of(graph: Graph, order: Sequence[Node], fetches: Sequence[Blob], used_by_step: Sequence[Blob]) -> HostPlan:
     """Decides what runs on the host.
 
     Args:
@@ -68,7 +68,7 @@ def hosting(graph: Graph, order: Sequence[Node], fetches: Sequence[Blob], used_b
     firsts = [node for node in order if node.op.on_host]
     lists = [b for b in fetches if b.is_tensor_list and b.node.op is OP_INPUT]  # given back as they were fed
     if not (firsts or lists):
-        return Hosting()
+        return HostPlan()
     host = ancestors([b for node in firsts for b in node.inputs]) | set(firsts)
     for node in firsts:
         _check_inputs(graph, node)
@@ -86,7 +86,7 @@ def hosting(graph: Graph, order: Sequence[Node], fetches: Sequence[Blob], used_b
                 f"can neither be watched nor assigned\n  your line  {blob.source}   {blob.source.text}\n"
                 f"  try        flow.tensor_buffer_to_tensor(...), or watch what is made of it"
             )
-    return Hosting(
+    return HostPlan(
         ahead=tuple(node for node in nodes if node not in fed),
         at_call=tuple(node for node in nodes if node in fed),
         inputs=tuple(i for i, spec in enumerate(graph.inputs) if spec.blob.node in host or spec.blob.is_tensor_list),

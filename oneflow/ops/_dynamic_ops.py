@@ -1,9 +1,9 @@
 """Blobs whose size depends on data: a padded array, and beside it a count that says how much of it is meant.
 
-XLA's shapes are fixed, so such a Blob has the largest shape it can have, and its ``extent`` names the Blob that holds the
+XLA's shapes are fixed, so such a Blob has the largest shape it can have, and its ``length`` names the Blob that holds the
 true size of one axis. What lies behind the count is of no meaning, as a value and as a gradient, and may be NaN. Whatever
 leaves the padded axis, forward or backward, therefore goes through a mask that selects (multiplying by 0 would keep NaN).
-Here are the few ops that know of counts; ``_counted_rules.py`` says how all others treat such Blobs.
+Here are the few ops that know of counts; ``_dynamic_rules.py`` says how all others treat such Blobs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _inside(shape: tuple[int, ...], count: Array, axis: int) -> Array:
     return lax.lt(lax.broadcasted_iota(np.int32, shape, axis), broadcast_to(lax.reshape(count, (1,) * len(shape)), shape))
 
 
-@op("fill_rest", stops=(1,))
+@op("fill_rest", nondifferentiable=(1,))
 def fill_rest(x: Array, count: Array, *, axis: int, value: Number) -> Array:
     """``value`` behind the count. Backward it masks, too: no gradient comes from there."""
     return select(_inside(x.shape, count, axis), x, like(value, x))
@@ -40,7 +40,7 @@ def _repeat_grad(inputs: Any, outputs: Any, cotangents: Any, *, axis: int) -> tu
     return sum_to(kept, inputs[0].shape), None, None
 
 
-@op("repeat_up_to_count", grad=_repeat_grad, stops=(1, 2))
+@op("repeat_up_to_count", grad=_repeat_grad, nondifferentiable=(1, 2))
 def repeat_up_to_count(x: Array, other: Array, count: Array, *, axis: int) -> Array:
     """x repeated along ``axis`` (counted from the end), where it has size 1 or is missing, to the size that ``other`` has.
 
@@ -68,20 +68,20 @@ def _as_size(n: Array) -> Array:
     return lax.reshape(lax.convert_element_type(n, np.int32), (1,))
 
 
-@op("counted_elements", stops=True)
-def counted_elements(x: Array, count: Array, *, axes: tuple[int, ...], axis: int, to: np.dtype) -> Array:
+@op("valid_elements", nondifferentiable=True)
+def valid_elements(x: Array, count: Array, *, axes: tuple[int, ...], axis: int, to: np.dtype) -> Array:
     """The number of elements on some axes, ``axis`` among them."""
     others = math.prod(x.shape[a] for a in axes if a != axis)
     return lax.mul(lax.convert_element_type(count, to), np.asarray(others, to))
 
 
-@op("at_most", stops=True)
+@op("at_most", nondifferentiable=True)
 def at_most(count: Array, *, limit: int) -> Array:
     """The smaller of a count and a limit."""
     return lax.min(count, like(limit, count))
 
 
-@op("resized", multiple=True, stops=(1,))
+@op("resized", multiple_results=True, nondifferentiable=(1,))
 def resized(x: Array, size: Array) -> tuple[Array, Array]:
     """x, and a size of its axis 0, cut to what axis 0 has."""
     return x, _as_size(lax.clamp(like(0, size), size, like(x.shape[0], size)))
@@ -90,8 +90,8 @@ def resized(x: Array, size: Array) -> tuple[Array, Array]:
 # --- statistics
 
 
-@op("counted_moment", stops=(1,))
-def counted_moment(x: Array, count: Array, *, axes: tuple[int, ...], keepdims: bool, axis: int, kind: str) -> Array:
+@op("valid_moment", nondifferentiable=(1,))
+def valid_moment(x: Array, count: Array, *, axes: tuple[int, ...], keepdims: bool, axis: int, kind: str) -> Array:
     """``kind`` "mean", "variance" or "std" over axes, ``axis`` among them, of what is within the count."""
     inside = _inside(x.shape, count, axis)
     wide = lax.convert_element_type(x, np.int64 if x.dtype.kind in "iu" else np.float32 if is_half(x) else x.dtype)
@@ -114,8 +114,8 @@ def counted_moment(x: Array, count: Array, *, axes: tuple[int, ...], keepdims: b
     return y if keepdims else lax.reshape(y, tuple(size for i, size in enumerate(x.shape) if i not in axes) or (1,))
 
 
-@op("counted_loss", stops=(1,))
-def counted_loss(x: Array, count: Array, *, axis: int) -> Array:
+@op("valid_loss", nondifferentiable=(1,))
+def valid_loss(x: Array, count: Array, *, axis: int) -> Array:
     """The sum, divided by the size of axis 0 (OneFlow's rule for losses whose size varies); 0 where there is nothing."""
     wide = lax.convert_element_type(x, np.float32) if is_half(x) else x
     total = lax.reduce_sum(select(_inside(x.shape, count, axis), wide, like(0, wide)), range(x.ndim))
@@ -127,8 +127,8 @@ def counted_loss(x: Array, count: Array, *, axis: int) -> Array:
 # --- shapes
 
 
-@op("counted_reshape", multiple=True, stops=(1,))
-def counted_reshape(x: Array, count: Array, *, shape: tuple[int, ...], axis: int, to: int) -> tuple[Array, Array]:
+@op("valid_reshape", multiple_results=True, nondifferentiable=(1,))
+def valid_reshape(x: Array, count: Array, *, shape: tuple[int, ...], axis: int, to: int) -> tuple[Array, Array]:
     """x in another shape, -1 at ``to``, where what axis ``axis`` has comes to lie on axis ``to``; and its count."""
     total = math.prod(size for size in shape if size != -1)
     sizes = tuple(x.size // total if size == -1 else size for size in shape)
@@ -136,19 +136,19 @@ def counted_reshape(x: Array, count: Array, *, shape: tuple[int, ...], axis: int
     return lax.reshape(x, sizes), lax.div(lax.mul(count, np.int32(old)), np.int32(new))
 
 
-@op("counted_concat", multiple=True)
-def counted_concat(*arrays: Array, counted: tuple[bool, ...], axis: int) -> tuple[Array, Array]:
+@op("valid_concat", multiple_results=True)
+def valid_concat(*arrays: Array, has_length: tuple[bool, ...], axis: int) -> tuple[Array, Array]:
     """Arrays joined along an axis, each up to its count; and the sum of the counts.
 
     ``arrays`` are the arrays, then the counts of those that are ``counted``.
     """
-    parts, counts = arrays[: len(counted)], list(arrays[len(counted) :])
+    parts, counts = arrays[: len(has_length)], list(arrays[len(has_length) :])
     size = sum(p.shape[axis] for p in parts)
     y = lax.full(tuple(size if i == axis else n for i, n in enumerate(parts[0].shape)), 0, parts[0].dtype)
     begin: Array = np.int32(0)
-    for part, has_count in zip(parts, counted, strict=True):  # each covers what lies behind the count of the one before
+    for part, has_one in zip(parts, has_length, strict=True):  # each covers what lies behind the count of the one before
         y = lax.dynamic_update_slice(y, part, [begin if i == axis else np.int32(0) for i in range(y.ndim)])
-        begin = lax.add(begin, lax.reshape(counts.pop(0), ()) if has_count else np.int32(part.shape[axis]))
+        begin = lax.add(begin, lax.reshape(counts.pop(0), ()) if has_one else np.int32(part.shape[axis]))
     return y, _as_size(begin)
 
 
@@ -169,8 +169,8 @@ def _selected(n: Any, triple: Triple, xp: Any) -> tuple[Any, Any]:
     return begin, (reach + abs(step) - 1) // np.int32(abs(step))
 
 
-@op("counted_slice", multiple=True, stops=(1,))
-def counted_slice(x: Array, count: Array, *, axis: int, triple: Triple) -> tuple[Array, Array]:
+@op("valid_slice", multiple_results=True, nondifferentiable=(1,))
+def valid_slice(x: Array, count: Array, *, axis: int, triple: Triple) -> tuple[Array, Array]:
     """What a Python slice selects of the true size of an axis, and how much that is."""
     size = x.shape[axis]
     capacity = int(np.max(_selected(np.arange(size + 1), triple, np)[1]))  # over every true size there can be

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from ..errors import ShapeError
-from ..graph.node import Blob, Extent
+from ..graph.node import Blob, ValidLength
 from ..graph.op import OpDef
-from . import _counted as counted
+from . import _dynamic_ops as dynamic
 from . import _emit
 from ._emit import OPS, add_node, as_is, camel, fail
 
@@ -36,28 +36,28 @@ class Treatment:
     def refuse(self, why: str, hint: str = "") -> NoReturn:
         fail(ShapeError, self.what, why, self.inputs, hint or _WAYS_OUT)
 
-    def extent(self, position: int = 0) -> Extent | None:
+    def valid_length(self, position: int = 0) -> ValidLength | None:
         """What the input's size is, where it depends on data."""
         blob = self.inputs[position]
-        return blob.extent if blob.is_counted else None
+        return blob.valid_length if blob.has_dynamic_size else None
 
-    def the_extent(self) -> Extent:
-        """The extent of inputs[0], which must have one here."""
-        extent = self.extent()
-        return self.refuse("it takes a size that depends on data as inputs[0] only") if extent is None else extent
+    def the_valid_length(self) -> ValidLength:
+        """The length of inputs[0], which must have one here."""
+        length = self.valid_length()
+        return self.refuse("it takes a size that depends on data as inputs[0] only") if length is None else length
 
-    def same(self, *positions: int) -> Extent:
-        """The extent of inputs that have it in common, axis and count."""
-        extents = [self.extent(p) for p in positions]
-        first = extents[0]
-        if first is None or any(e is None or not same_count(e, first) or e.axis != first.axis for e in extents):
+    def same(self, *positions: int) -> ValidLength:
+        """The length of inputs that have it in common, axis and count."""
+        lengths = [self.valid_length(p) for p in positions]
+        first = lengths[0]
+        if first is None or any(e is None or not same_length(e, first) or e.axis != first.axis for e in lengths):
             self.refuse(DIFFER)
         return first
 
     def fill(self, position: int, value: float) -> Blob:
         """The input with ``value`` behind its count; as it is, where its size does not depend on data."""
-        blob, extent = self.inputs[position], self.extent(position)
-        return blob if extent is None else filled(blob, extent, value)
+        blob, length = self.inputs[position], self.valid_length(position)
+        return blob if length is None else filled(blob, length, value)
 
     def make(self, *inputs: Blob, op: OpDef | None = None, **changes: Any) -> Blobs:
         """Adds the node that the user asked for, or another op in its place."""
@@ -66,7 +66,7 @@ class Treatment:
 
     def sized(self, blob: Blob, axis: int, count: Blob) -> Blob:
         """Says that ``axis`` of the result holds as many values as ``count``."""
-        blob.extent = Extent(axis, count)
+        blob.valid_length = ValidLength(axis, count)
         return blob
 
     def make_masked(self, axis: int, count: Blob, *inputs: Blob) -> Blobs:
@@ -74,7 +74,7 @@ class Treatment:
         name, prefix = self.name, self.prefix or camel(self.op.name)
         raw = add_node(self.what, self.op, inputs, None, f"Whole{prefix}", self.attrs)
         return tuple(
-            filled(y, Extent(axis, count), 0, name if i == 0 else None, prefix) for i, y in enumerate(raw)
+            filled(y, ValidLength(axis, count), 0, name if i == 0 else None, prefix) for i, y in enumerate(raw)
         )  # fmt: skip
 
 
@@ -85,23 +85,23 @@ _WAYS_OUT = (
 DIFFER = "the sizes of the inputs depend on data in different ways, so that they may differ"
 
 
-def same_count(a: Extent | None, b: Extent | None) -> bool:
+def same_length(a: ValidLength | None, b: ValidLength | None) -> bool:
     return a is not None and b is not None and a.count.node is b.count.node and a.count.index == b.count.index
 
 
-def filled(blob: Blob, extent: Extent, value: float, name: str | None = None, prefix: str | None = None) -> Blob:
+def filled(blob: Blob, length: ValidLength, value: float, name: str | None = None, prefix: str | None = None) -> Blob:
     """The Blob with ``value`` behind its count."""
-    attrs = {"axis": extent.axis, "value": value}
-    (y,) = add_node("fill_rest", counted.fill_rest, (blob, extent.count), name, prefix, attrs)
-    y.extent, y.is_dynamic = extent, True
+    attrs = {"axis": length.axis, "value": value}
+    (y,) = add_node("fill_rest", dynamic.fill_rest, (blob, length.count), name, prefix, attrs)
+    y.valid_length, y.is_dynamic = length, True
     return y
 
 
-def mean_of_counted(loss: Blob) -> Blob:
+def mean_of_valid(loss: Blob) -> Blob:
     """What training on a loss means whose size depends on data: one number."""
-    extent = loss.extent
-    assert extent is not None
-    (y,) = add_node("minimize", counted.counted_loss, (loss, extent.count), None, None, {"axis": extent.axis})
+    length = loss.valid_length
+    assert length is not None
+    (y,) = add_node("minimize", dynamic.valid_loss, (loss, length.count), None, None, {"axis": length.axis})
     return as_static(y)
 
 
@@ -112,11 +112,11 @@ def _treat(what: str, op: OpDef, inputs: Blobs, name: str | None, prefix: str | 
     """Emits an op that is given a Blob whose size depends on data."""
     t = Treatment(what, op, inputs, name, prefix, attrs)
     outputs = _rule_of(op)(t)
-    varies = any(b.is_dynamic and (b.extent is None or b.extent.others_vary) for b in inputs)
+    varies = any(b.is_dynamic and (b.valid_length is None or b.valid_length.others_vary) for b in inputs)
     for blob in outputs:
-        blob.is_dynamic = varies or blob.extent is not None
-        if blob.extent is not None:
-            blob.extent = Extent(blob.extent.axis, blob.extent.count, varies or blob.extent.others_vary)
+        blob.is_dynamic = varies or blob.valid_length is not None
+        if blob.valid_length is not None:
+            blob.valid_length = replace(blob.valid_length, others_vary=varies or blob.valid_length.others_vary)
     return outputs
 
 
@@ -139,18 +139,18 @@ def _rule_of(op: OpDef) -> Rule:
         return RULES[op.name]
     if op.channels_last is as_is:
         return elementwise
-    return _samples if op.samples else _refuse
+    return _samples if op.batch_inputs else _refuse
 
 
-def takes_counted(op: OpDef) -> bool:
+def takes_dynamic_size(op: OpDef) -> bool:
     """Whether the op takes Blobs whose size depends on data, for some of its attributes at least."""
     return _rule_of(op) is not _refuse
 
 
 def _refuse(t: Treatment) -> Blobs:
-    blob = next(b for b in t.inputs if b.is_counted)
-    assert blob.extent is not None
-    axis = blob.extent.axis
+    blob = next(b for b in t.inputs if b.has_dynamic_size)
+    assert blob.valid_length is not None
+    axis = blob.valid_length.axis
     size = f"the size of {blob.op_name!r} on axis {axis} depends on data ({_up_to(blob.shape[axis])})"
     return t.refuse(f"{size}, and {t.op.name} needs to know it")
 
@@ -164,26 +164,26 @@ def _refuse(t: Treatment) -> Blobs:
 )  # fmt: skip
 def elementwise(t: Treatment) -> Blobs:
     rank = max(b.ndim for b in t.inputs)
-    extents = [(b, b.extent) for b in t.inputs if b.is_counted and b.extent is not None]
-    leader, extent = extents[0]
-    axis = extent.axis - leader.ndim  # from the end, where shapes are aligned
+    lengths = [(b, b.valid_length) for b in t.inputs if b.has_dynamic_size and b.valid_length is not None]
+    leader, length = lengths[0]
+    axis = length.axis - leader.ndim  # from the end, where shapes are aligned
     capacity = leader.shape[axis]
-    for blob, other in extents:
-        if other.axis - blob.ndim != axis or not same_count(other, extent):
+    for blob, other in lengths:
+        if other.axis - blob.ndim != axis or not same_length(other, length):
             t.refuse(DIFFER)
     inputs = []
     for i, blob in enumerate(t.inputs):
-        if not blob.is_counted:
+        if not blob.has_dynamic_size:
             size = blob.shape[axis] if blob.ndim >= -axis else 1
             if size != 1:
                 other_size = f"that of {leader.op_name!r} depends on data ({_up_to(capacity)})"
                 t.refuse(f"inputs[{i}] has size {size} on an axis where {other_size}")
-            if not t.op.stops_at(i):
+            if not t.op.is_nondifferentiable(i):
                 (blob,) = add_node(
-                    t.what, counted.repeat_up_to_count, (blob, leader, extent.count), None, None, {"axis": axis}
+                    t.what, dynamic.repeat_up_to_count, (blob, leader, length.count), None, None, {"axis": axis}
                 )  # fmt: skip
         inputs.append(blob)
-    return tuple(t.sized(y, rank + axis, extent.count) for y in t.make(*inputs))
+    return tuple(t.sized(y, rank + axis, length.count) for y in t.make(*inputs))
 
 
 def _up_to(capacity: int) -> str:
@@ -194,16 +194,16 @@ def _up_to(capacity: int) -> str:
 def _each_by_itself(t: Treatment) -> Blobs:
     outputs = t.make()
     for y, x in zip(outputs, t.inputs, strict=True):
-        y.extent = x.extent if x.is_counted else None
+        y.valid_length = x.valid_length if x.has_dynamic_size else None
     return outputs
 
 
 def _rows(t: Treatment, axis: int) -> Blobs:
     """An op that makes slice i along an axis of slice i of inputs[0] and of other inputs as a whole."""
-    extent = t.the_extent()
-    if extent.axis != axis or any(b.is_counted for b in t.inputs[1:]):
+    length = t.the_valid_length()
+    if length.axis != axis or any(b.has_dynamic_size for b in t.inputs[1:]):
         t.refuse(f"it takes a Blob whose size depends on data as inputs[0] alone, with that size on axis {axis}")
-    return t.make_masked(axis, extent.count, t.fill(0, 0), *t.inputs[1:])
+    return t.make_masked(axis, length.count, t.fill(0, 0), *t.inputs[1:])
 
 
 @rule("prelu")
@@ -213,7 +213,7 @@ def _samples(t: Treatment) -> Blobs:
 
 @rule("layer_norm")
 def _layer_norm(t: Treatment) -> Blobs:
-    axis = t.the_extent().axis
+    axis = t.the_valid_length().axis
     if axis >= t.attrs["begin"]:
         t.refuse(f"it normalizes over axis {axis}, whose size depends on data")
     return _rows(t, axis)
@@ -221,7 +221,7 @@ def _layer_norm(t: Treatment) -> Blobs:
 
 @rule("batch_normalization")
 def _batch_normalization(t: Treatment) -> Blobs:
-    axis = t.the_extent().axis
+    axis = t.the_valid_length().axis
     if axis == t.attrs["axis"]:
         t.refuse(f"the size of the channels' axis {axis} depends on data")
     return _rows(t, axis)
@@ -234,13 +234,13 @@ def _along(axes: Callable[[Treatment], Sequence[int]], value: Callable[[Treatmen
     """An op that keeps the shape and works along axes; ``value``: what may stand behind the count there, None refuses."""
 
     def apply(t: Treatment) -> Blobs:
-        extent = t.the_extent()
-        if extent.axis not in axes(t):
+        length = t.the_valid_length()
+        if length.axis not in axes(t):
             (y,) = t.make()
-            return (t.sized(y, extent.axis, extent.count),)
+            return (t.sized(y, length.axis, length.count),)
         if value is None:
-            t.refuse(f"it works along axis {extent.axis}, whose size depends on data")
-        return t.make_masked(extent.axis, extent.count, t.fill(0, value(t)))
+            t.refuse(f"it works along axis {length.axis}, whose size depends on data")
+        return t.make_masked(length.axis, length.count, t.fill(0, value(t)))
 
     return apply
 
@@ -251,7 +251,7 @@ def _the_axis(t: Treatment) -> Sequence[int]:
 
 def _last_place(t: Treatment) -> float:
     """What is sorted to the end."""
-    return counted.lowest(t.inputs[0]) if t.attrs["descending"] else counted.highest(t.inputs[0])
+    return dynamic.lowest(t.inputs[0]) if t.attrs["descending"] else dynamic.highest(t.inputs[0])
 
 
 RULES.update(
@@ -267,21 +267,21 @@ RULES.update(
 
 @rule("argmax")
 def _argmax(t: Treatment) -> Blobs:
-    extent, axis = t.the_extent(), t.attrs["axis"]
-    if extent.axis == axis:
-        return t.make(t.fill(0, counted.lowest(t.inputs[0])))
+    length, axis = t.the_valid_length(), t.attrs["axis"]
+    if length.axis == axis:
+        return t.make(t.fill(0, dynamic.lowest(t.inputs[0])))
     (y,) = t.make()
-    return (t.sized(y, extent.axis - (axis < extent.axis), extent.count),)
+    return (t.sized(y, length.axis - (axis < length.axis), length.count),)
 
 
 @rule("top_k")
 def _top_k(t: Treatment) -> Blobs:
-    extent, axis = t.the_extent(), t.attrs["axis"]
-    if extent.axis != axis:
+    length, axis = t.the_valid_length(), t.attrs["axis"]
+    if length.axis != axis:
         (y,) = t.make()
-        return (t.sized(y, extent.axis, extent.count),)
-    (y,) = t.make(t.fill(0, counted.lowest(t.inputs[0])))
-    (count,) = add_node(t.what, counted.at_most, (extent.count,), None, None, {"limit": t.attrs["k"]})
+        return (t.sized(y, length.axis, length.count),)
+    (y,) = t.make(t.fill(0, dynamic.lowest(t.inputs[0])))
+    (count,) = add_node(t.what, dynamic.at_most, (length.count,), None, None, {"limit": t.attrs["k"]})
     return (t.sized(y, axis, as_static(count)),)
 
 
@@ -295,37 +295,37 @@ def as_static(count: Blob) -> Blob:
 
 def _reduction(value: Callable[[Blob], float]) -> Rule:
     def apply(t: Treatment) -> Blobs:
-        extent, axes = t.the_extent(), t.attrs["axes"]
-        if extent.axis in axes:
+        length, axes = t.the_valid_length(), t.attrs["axes"]
+        if length.axis in axes:
             return t.make(t.fill(0, value(t.inputs[0])))
-        return _reduced_elsewhere(t, extent)
+        return _reduced_elsewhere(t, length)
 
     return apply
 
 
-def _reduced_elsewhere(t: Treatment, extent: Extent) -> Blobs:
+def _reduced_elsewhere(t: Treatment, length: ValidLength) -> Blobs:
     (y,) = t.make()
-    gone = 0 if t.attrs["keepdims"] else sum(a < extent.axis for a in t.attrs["axes"])
-    return (t.sized(y, extent.axis - gone, extent.count),)
+    gone = 0 if t.attrs["keepdims"] else sum(a < length.axis for a in t.attrs["axes"])
+    return (t.sized(y, length.axis - gone, length.count),)
 
 
 def _moment(kind: str) -> Rule:
     def apply(t: Treatment) -> Blobs:
-        extent = t.the_extent()
-        if extent.axis not in t.attrs["axes"]:
-            return _reduced_elsewhere(t, extent)
-        return t.make(t.inputs[0], extent.count, op=counted.counted_moment, **t.attrs, axis=extent.axis, kind=kind)
+        length = t.the_valid_length()
+        if length.axis not in t.attrs["axes"]:
+            return _reduced_elsewhere(t, length)
+        return t.make(t.inputs[0], length.count, op=dynamic.valid_moment, **t.attrs, axis=length.axis, kind=kind)
 
     return apply
 
 
 def _top(x: Blob) -> float:
-    return counted.highest(x) if x.dtype.is_integer else math.inf
+    return dynamic.highest(x) if x.dtype.is_integer else math.inf
 
 
 RULES.update(
     reduce_sum=_reduction(lambda x: 0),
-    reduce_max=_reduction(counted.lowest),
+    reduce_max=_reduction(dynamic.lowest),
     reduce_min=_reduction(_top),
     reduce_prod=_reduction(lambda x: 1),
     reduce_any=_reduction(lambda x: 0),
@@ -345,10 +345,10 @@ def _whole_sum(t: Treatment) -> Blobs:
 
 @rule("reduced_shape_elem_cnt")
 def _element_count(t: Treatment) -> Blobs:
-    extent = t.the_extent()
-    if extent.axis not in t.attrs["axes"]:
+    length = t.the_valid_length()
+    if length.axis not in t.attrs["axes"]:
         return t.make()
-    return t.make(t.inputs[0], extent.count, op=counted.counted_elements, **t.attrs, axis=extent.axis)
+    return t.make(t.inputs[0], length.count, op=dynamic.valid_elements, **t.attrs, axis=length.axis)
 
 
 # --- losses
@@ -356,11 +356,11 @@ def _element_count(t: Treatment) -> Blobs:
 
 @rule("sparse_softmax_cross_entropy", "sparse_cross_entropy", "softmax_cross_entropy")
 def _cross_entropy(t: Treatment) -> Blobs:
-    extent = t.same(0, 1)
-    if extent.axis >= t.inputs[1].ndim - 1:
+    length = t.same(0, 1)
+    if length.axis >= t.inputs[1].ndim - 1:
         t.refuse("the number of classes depends on data")
     (y,) = t.make()
-    return (t.sized(y, extent.axis, extent.count),)
+    return (t.sized(y, length.axis, length.count),)
 
 
 @rule(
@@ -381,9 +381,9 @@ def _criterion(t: Treatment) -> Blobs:
 
 @rule("in_top_k")
 def _in_top_k(t: Treatment) -> Blobs:
-    extent = t.same(0, 1)
+    length = t.same(0, 1)
     (y,) = t.make()
-    return (t.sized(y, extent.axis, extent.count),)
+    return (t.sized(y, length.axis, length.count),)
 
 
-_emit.treat_counted = _treat
+_emit.treat_dynamic_size = _treat

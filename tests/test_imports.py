@@ -75,6 +75,31 @@ def test_ranks_name_what_exists() -> None:
     assert RANK.keys() <= rooms
 
 
+COMPILER = [  # from the bottom; the table is in docs/architecture.md, "The rooms"
+    {"native", "precision", "analysis", "layout"},
+    {"lowering", "storing"},
+    {"autodiff"},
+    {"expansion", "host_plan", "indexed_slices", "arrangement", "channels_last", "batch_slices"},
+    {"plan"},
+    {"update", "replicas"},
+    {"program"},
+    {"stages"},
+]
+
+
+def test_imports_inside_the_compiler_go_down() -> None:
+    rank = {name: i for i, names in enumerate(COMPILER) for name in names}
+    files = [path for path in FILES if room_of(path) == "compiler" and path != PACKAGE / "compiler" / "__init__.py"]
+    assert {path.relative_to(PACKAGE / "compiler").parts[0].removesuffix(".py") for path in files} == rank.keys()
+    for path in files:
+        own = path.relative_to(PACKAGE / "compiler").parts[0].removesuffix(".py")
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for node, name in imported(tree, ["oneflow", *path.relative_to(PACKAGE).parts[:-1]]):
+            parts = name.split(".")
+            if parts[:2] == ["oneflow", "compiler"] and len(parts) > 2:
+                assert rank[parts[2]] <= rank[own], f"{path.name}, line {node.lineno}: {own} imports {parts[2]}"
+
+
 # circles that are known; each entry is to be deleted with its circle
 KNOWN_CIRCLES: list[set[str]] = [
     {"data/parts.py", "data/source.py"},

@@ -94,13 +94,13 @@ class PlacementReport:
         transfers = [(r.name + (" (gradient)" if r.backward else ""), r.source, r.target, _size(r.bytes)) for r in self.transfers]
         parts = [
             self.title,
-            _table("ops", ("name", "op", "output", "placement", "layout", "bytes a device"), ops),
-            _table("variables", ("name", "shape", "placement", "layout", "bytes a device"), variables),
-            _table("collectives a call", ("kind", "devices", "bytes", "times", "for"), collectives),
-            _table("transfers a call", ("value", "from", "to", "bytes"), transfers),
-            "state a device: " + (", ".join(f"{d} {_size(b)}" for d, b in self.state_bytes.items()) or "none"),
-            f"working memory: {_size(self.working_bytes)} a device",
-            f"sent a call: {_size(self.sent_bytes)}",
+            _table("ops", ("name", "op", "output", "placement", "layout", "bytes per device"), ops),
+            _table("variables", ("name", "shape", "placement", "layout", "bytes per device"), variables),
+            _table("collectives per call", ("kind", "devices", "bytes", "times", "for"), collectives),
+            _table("transfers per call", ("value", "from", "to", "bytes"), transfers),
+            "state per device: " + (", ".join(f"{d} {_size(b)}" for d, b in self.state_bytes.items()) or "none"),
+            f"working memory: {_size(self.working_bytes)} per device",
+            f"sent per call: {_size(self.sent_bytes)}",
         ]
         return "\n".join(part for part in parts if part)
 
@@ -108,7 +108,7 @@ class PlacementReport:
 
     @property
     def sent_bytes(self) -> int:
-        """What collectives and transfers move in each call, results counted once a device."""
+        """What collectives and transfers move in each call, counting results once per device."""
         return sum(r.bytes * r.count * r.devices for r in self.collectives) + sum(r.bytes for r in self.transfers)
 
     def draw(self) -> str:
@@ -150,7 +150,7 @@ def report(executable: Executable) -> PlacementReport:
             layout = layouts.get((node, i)) or Layout.whole(node.scope.placement)
             vmapped = node in plan.vmapped
             elements = prod(blob.shape) if vmapped else _elements(blob.shape, layout)
-            word = "one a device" if vmapped else str(layout)
+            word = "one per device" if vmapped else str(layout)
             name = node.name + "".join(f"@{n}" for n in node.run)
             ops.append(OpRow(name, node.op.name, blob.describe(), str(node.scope.placement), word,
                              elements * blob.dtype.bytes, stage_of.get(node, 0)))  # fmt: skip
@@ -158,7 +158,7 @@ def report(executable: Executable) -> PlacementReport:
     for name, storage in executable.storages.items():
         dt = graph.variables[name].dtype
         size = storage.elements_per_device * dt.bytes
-        word = "one a device" if storage.replicas else str(storage.layout)
+        word = "one per device" if storage.replicas else str(storage.layout)
         variables.append(VariableRow(name, graph.variables[name].describe(), str(storage.layout.placement), word, size))
         for machine, device in storage.layout.placement.devices:
             state[f"{machine}:{device}"] += size

@@ -1,4 +1,4 @@
-"""What a finished graph needs: which nodes run, which variables are trained, which state is kept beside them."""
+"""Analyses of a finished graph: ancestors, gradient paths, trained variables, and the state that optimizers keep."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LOSS_SCALE_PREFIX = "System-Train-DynamicLossScale-"
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """The first value of state that the library keeps: one number everywhere."""
+    """Initializer of state that the library keeps: the same number everywhere."""
 
     value: float
 
@@ -36,7 +36,7 @@ def flows_to(node: Node, position: int) -> bool:
 
 
 def ancestors(roots: list[Blob]) -> set[Node]:
-    """The nodes that the roots need, themselves included."""
+    """The nodes that the roots depend on, those of the roots included."""
     found: set[Node] = set()
     stack = [blob.node for blob in roots]
     while stack:
@@ -48,7 +48,7 @@ def ancestors(roots: list[Blob]) -> set[Node]:
 
 
 def dependents(nodes: Sequence[Node], sources: Collection[Node]) -> set[Node]:
-    """Those of ``nodes`` (inputs first) from which a gradient can flow to one of ``sources``, these included."""
+    """Those of ``nodes`` (in topological order) from which a gradient can flow to one of ``sources``, sources included."""
     depends: set[Node] = set()
     for node in nodes:
         if node in sources or any(b.node in depends and flows_to(node, i) for i, b in enumerate(node.inputs)):
@@ -57,12 +57,12 @@ def dependents(nodes: Sequence[Node], sources: Collection[Node]) -> set[Node]:
 
 
 def gradient_path(nodes: Sequence[Node], losses: Sequence[Blob], sources: Collection[Node]) -> set[Node]:
-    """Those of ``nodes`` (inputs first) that a gradient flows through from a loss to one of ``sources``, both included."""
+    """Those of ``nodes`` (in topological order) on a gradient's path from a loss to one of ``sources``, both included."""
     return _between(losses, dependents(nodes, sources))
 
 
 def _between(losses: Sequence[Blob], depends: set[Node]) -> set[Node]:
-    """Those of ``depends`` that a gradient flows through from a loss."""
+    """Those of ``depends`` that a gradient from a loss reaches."""
     path: set[Node] = set()
     stack = [blob.node for blob in losses if blob.node in depends]
     while stack:
@@ -79,11 +79,11 @@ def updates(optimizer: Any, name: str) -> bool:
 
 
 def finish(graph: Graph) -> None:
-    """Checks the objective of a traced job, finds out what it trains, and declares the state its optimizers keep.
+    """Checks the objective of a traced job, determines the trained variables, and declares the optimizers' state.
 
     Raises:
-      TrainError: a train job without loss or optimizer.
-      GradientError: a loss that depends on no trainable variable.
+      TrainError: the train job has no loss or no optimizer, or an optimizer would train nothing.
+      GradientError: a loss does not depend on any trainable variable.
     """
     if not graph.train:
         return

@@ -1,4 +1,4 @@
-"""How one device runs nodes: channels last around native convolutions, or in slices of the batch around XLA's, or as they are."""
+"""The arrangement of nodes on one device: channels last around native convolutions, or in slices of the batch around XLA's."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Step = Node | LayoutTranspose | Region
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Arrangement:
-    """Nodes in the way that suits one device.
+    """Nodes, arranged for one device.
 
     Attributes:
-      steps: what runs, in order; some nodes are copies.
-      path: those of their nodes that a gradient flows through.
-      precision: the dtypes that nodes compute in, where they are narrower.
+      steps: nodes (some of them copies), layout transposes and regions, in execution order.
+      path: the nodes on the gradient path, copies included.
+      precision: the dtypes of nodes that compute in a narrower dtype, copies included.
       keep: nodes whose gradient is watched.
-      changed: what was arranged, in words; "" where nothing was.
+      changed: description of what was arranged; "" for nothing.
     """
 
     steps: tuple[Step, ...]
@@ -62,12 +62,12 @@ def arranged(
     """Arranges nodes for one device.
 
     Args:
-      nodes: inputs first.
-      keep: nodes that must stay by themselves (their gradient is watched).
-      roots: Blobs that something else than these nodes reads.
-      path: the nodes that a gradient flows through.
-      precision: the dtypes that nodes compute in, where they are narrower.
-      without_native: why no op takes its native lowering; "" where some may.
+      nodes: in topological order.
+      keep: nodes that must not become part of a larger unit, as their gradient is watched.
+      roots: Blobs that are read by something other than these nodes.
+      path: the nodes on the gradient path.
+      precision: the dtypes of nodes that compute in a narrower dtype.
+      without_native: the reason why no op takes its native lowering; "" if some may.
     """
     native = None if without_native else channels_last.arrange(nodes, keep, roots, path, precision)
     if native is not None:
@@ -83,5 +83,5 @@ def arranged(
 
 
 def _with_copies(precision: Mapping[Node, dtype], copies: Mapping[Node, Node]) -> dict[Node, dtype]:
-    """``precision`` with copies, given by the nodes they stand for."""
+    """``precision``, extended to copies. ``copies`` maps nodes to their copies."""
     return {**precision, **{copy: precision[node] for node, copy in copies.items() if node in precision}}

@@ -1,7 +1,7 @@
-"""Forward and backward over a graph inside one trace: one vjp a node, pullbacks in reverse order.
+"""Forward and backward pass over a graph inside one trace: one vjp per node, pullbacks in reverse order.
 
-Not ``jax.grad`` over the interpreter, because a job asks for more: gradients of any Blob (``watch_diff``), ops whose
-gradient is not calculus, and integer Blobs on the way, through which OneFlow's gradients flow.
+``jax.grad`` over an interpreter would not do: jobs watch gradients of arbitrary Blobs (``watch_diff``), ops define gradients that
+differ from their derivative, and gradients flow through integer Blobs, as they do in OneFlow.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ Pullback = Callable[[tuple[Any, ...]], tuple[Any, ...]]
 
 
 def evaluate(node: Node, values: Values, draws: Any) -> tuple[Any, ...]:
-    """The node's outputs, from the values of its inputs."""
+    """Computes the outputs of a node from the values of its inputs."""
     arrays = values.inputs(node)
     return located(node, lambda: _outputs(node, values.lowering.function(node, draws)(*arrays)))
 
 
 def linearize(node: Node, values: Values, draws: Any, wanted: tuple[int, ...]) -> tuple[tuple[Any, ...], Pullback]:
-    """The node's outputs, and the function from their cotangents to those of the inputs at ``wanted``.
+    """Computes the outputs of a node, and the pullback from their cotangents to those of the inputs at ``wanted``.
 
-    The function is a pytree: it may leave one compiled function and enter another.
+    The pullback is a pytree, so that one compiled function can return it and another one take it.
     """
     arrays, lowering = values.inputs(node), values.lowering
     function = lowering.function(node, draws)
@@ -55,7 +55,7 @@ def linearize(node: Node, values: Values, draws: Any, wanted: tuple[int, ...]) -
 
 @dataclass(frozen=True, slots=True)
 class _Explicit:
-    """The pullback of an op that says its gradient itself."""
+    """The pullback of an op that defines its own gradient."""
 
     node: Node
     wanted: tuple[int, ...]
@@ -68,7 +68,7 @@ class _Explicit:
 
 @dataclass(frozen=True, slots=True)
 class _Shadow:
-    """The pullback of an op on integers: taken in float64, cut back to the integers' dtype."""
+    """The pullback of an op on integers: computed in float64, then cast to the dtype of the integers."""
 
     node: Node
     wanted: tuple[int, ...]
@@ -103,7 +103,7 @@ def _outputs(node: Node, result: Any) -> tuple[Any, ...]:
 
 
 def located(node: Node, run: Callable[[], Any]) -> Any:
-    """Runs under the node's name; an error speaks of the user's line."""
+    """Calls ``run`` under the node's name; errors are raised with the user's line."""
     try:
         with jax.named_scope(node.name):
             return run()
@@ -142,10 +142,10 @@ _LARGE = 1 << 15
 
 
 def _after(gradient: Any, others: Sequence[Any]) -> Any:
-    """The same gradient of a variable, available only when ``others``, gradients that read the variable, have been computed.
+    """The gradient of a variable, made to depend on ``others``, gradients whose computation reads the variable.
 
-    XLA's CPU backend updates a donated variable in place where it can see that nothing reads it later, and copies it first
-    where it cannot. It sees data dependencies, so this makes one, of a zero that no simplification recognizes as such.
+    XLA's CPU backend updates a donated variable in place only if data dependencies show that nothing reads it later, and
+    copies it otherwise. The dependency added here is a zero that no simplification recognizes as such.
     """
     if jax.default_backend() != "cpu":
         return gradient
@@ -160,7 +160,7 @@ def _after(gradient: Any, others: Sequence[Any]) -> Any:
 
 
 class Backward:
-    """Collects cotangents while the pullbacks run in reverse order."""
+    """Accumulates cotangents while the pullbacks run in reverse order."""
 
     def __init__(self) -> None:
         self._cotangents: dict[Node, list[Any]] = {}
@@ -171,7 +171,7 @@ class Backward:
         slots[blob.index] = cotangent if present is None else present + cotangent
 
     def get(self, blob: Blob) -> Any | None:
-        """The gradient of the sum of the losses with respect to ``blob``; None off the gradient path."""
+        """The gradient of the sum of the losses with respect to ``blob``; None if it is not on the gradient path."""
         slots = self._cotangents.get(blob.node)
         return None if slots is None else slots[blob.index]
 
@@ -179,21 +179,22 @@ class Backward:
         return self._cotangents.get(node)
 
     def run(self, propagates: Sequence[Propagate]) -> None:
-        """Runs what the forward pass left, last first."""
+        """Runs the backward pass: the steps of the forward pass in reverse order."""
         for propagate in reversed(propagates):
             propagate(self)
 
 
-# One step of the backward pass. Those of ``run_nodes`` are pytrees: they may leave one compiled function and enter another
+# One step of the backward pass. Those that ``run_nodes`` returns are pytrees, so that they can cross compiled functions
 Propagate = Callable[[Backward], None]
 
 
 def run_nodes(
     nodes: Sequence[Node], values: Values, draws: Any, path: Collection[Node], keep: Collection[Node] = ()
 ) -> list[Propagate]:
-    """Runs the forward pass over some nodes, whose outputs go to ``values``, and returns their backward pass.
+    """Runs the forward pass over nodes, stores their outputs in ``values``, and returns the backward pass.
 
-    Nodes of one ``flow.experimental.scope.config(checkpointing=True)`` keep only what enters them, except those in ``keep``.
+    Consecutive nodes of one ``flow.experimental.scope.config(checkpointing=True)``, except those in ``keep``, are recomputed in
+    the backward pass.
     """
     propagates: list[Propagate] = []
     for block in _blocks(nodes, path, keep):
@@ -215,7 +216,7 @@ def run_nodes(
 
 
 def _blocks(nodes: Sequence[Node], path: Collection[Node], keep: Collection[Node]) -> list[list[Node]]:
-    """Consecutive nodes of one checkpointing scope (and run) together, others one by one."""
+    """Groups consecutive nodes of one checkpointing scope (and run); all other nodes are groups of their own."""
     blocks: list[list[Node]] = []
     last = None
     for node in nodes:
@@ -231,7 +232,7 @@ def _blocks(nodes: Sequence[Node], path: Collection[Node], keep: Collection[Node
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Remat:
-    """Nodes whose backward pass runs their forward pass again: less memory for more time."""
+    """Rematerialization: the backward pass of these nodes runs their forward pass again, which saves memory and costs time."""
 
     nodes: tuple[Node, ...]
     imports: tuple[Blob, ...]
@@ -258,7 +259,7 @@ class Remat:
                     backward.add(blob, gradient)
 
     def _gradients(self, arrays: list[Any], draws: Any, cotangents: Any) -> list[Any]:
-        # else XLA would find that the values are there already, or compute them long before they are needed
+        # without the barrier XLA would reuse the values of the forward pass, or recompute them long before they are needed
         arrays, cotangents = jax.lax.optimization_barrier((arrays, cotangents))
         values = Values(self.lowering)
         for blob, array in zip(self.imports, arrays, strict=True):

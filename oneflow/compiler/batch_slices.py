@@ -1,9 +1,9 @@
-"""Convolutions on a CPU, a few samples at a time.
+"""Convolutions on slices of the batch, for XLA's CPU backend.
 
-XLA's CPU backend spreads one convolution badly over the cores, and a whole batch of activations does not fit in their
-caches. Ops that treat samples one by one (conv, bias, activation, pooling) are therefore run, forward and backward, on
-slices of the batch, which XLA runs concurrently; between such regions values are whole. LeNet's step, batch 100, takes
-about two thirds of the time (docs/benchmarks.md).
+XLA distributes a single convolution badly over the cores, and the activations of a whole batch do not fit in their caches.
+Ops that process samples independently (convolution, bias, activation, pooling) therefore run, forward and backward, on slices
+of the batch, which XLA computes concurrently. A training step of LeNet with a batch of 100 takes about two thirds of the time
+(docs/benchmarks.md).
 """
 
 from __future__ import annotations
@@ -27,14 +27,16 @@ _MIN_BATCH = 10
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Region:
-    """Nodes that are run slice by slice.
+    """Nodes that run on one slice of the batch after the other.
 
     Attributes:
-      nodes: inputs first; copies where the region runs channels last.
-      path: those of all its nodes, and of those it reads, that a gradient flows through.
-      bounds: where each slice begins and ends on axis 0.
-      sliced: nodes outside whose values are cut; ``whole`` those whose values every slice reads.
-      exports: Blobs that are used outside, each with the one that stands for it among ``nodes``.
+      nodes: in topological order; copies if the region computes channels last.
+      path: those of its nodes, and of the nodes that it reads, that are on the gradient path.
+      is_channels_last: whether axis 1 of its arrays is moved to the end.
+      bounds: begin and end of each slice on axis 0.
+      sliced: nodes outside the region whose values are sliced.
+      whole: nodes outside the region whose values every slice reads entirely.
+      exports: Blobs that are used outside the region, each with its counterpart among ``nodes``.
     """
 
     nodes: tuple[Node, ...]
@@ -46,9 +48,9 @@ class Region:
     exports: tuple[tuple[Blob, Blob], ...]
 
     def run(self, values: Values, draws: Draws) -> list[Propagate]:
-        """Runs the forward pass, whose outputs go to ``values``, and returns the backward pass.
+        """Runs the forward pass, stores the exports in ``values``, and returns the backward pass.
 
-        The pass over a slice is a function of its own under ``jit``, so that it is traced once and not once per slice.
+        The passes over a slice are jitted functions, so that they are traced once rather than once per slice.
         """
 
         @jax.jit
@@ -68,7 +70,7 @@ class Region:
         return [partial(self._propagate, kept)] if any(kept) else []
 
     def _propagate(self, kept: Sequence[list[Propagate]], backward: Backward) -> None:
-        """The backward pass over all slices; ``kept`` are those of each."""
+        """Runs the backward pass; ``kept`` holds that of each slice."""
 
         @jax.jit
         def run_backward(propagates: list[Propagate], cotangents: list[Any]) -> Any:
@@ -106,7 +108,7 @@ class Region:
 
 
 def sliced_positions(node: Node) -> tuple[int, ...]:
-    """The inputs of which sample i alone goes into sample i of every output; () where samples mix."""
+    """Positions of the inputs that can be sliced along with the outputs; () if samples mix."""
     op = node.op
     if not op.batch_inputs or op.random or not node.outputs or not node.outputs[0].shape:
         return ()
@@ -114,7 +116,7 @@ def sliced_positions(node: Node) -> tuple[int, ...]:
     batch = out.shape[0]
     if any(not o.shape or o.shape[0] != batch or o.is_dynamic for o in node.outputs):
         return ()
-    several = len(op.batch_inputs) > 1  # operands that broadcast: one without the batch axis is used whole
+    several = len(op.batch_inputs) > 1  # operands that broadcast; one without the batch axis is not sliced
     positions = tuple(
         i for i, b in enumerate(node.inputs)
         if i in op.batch_inputs and b.shape and b.shape[0] == batch and (not several or b.ndim == out.ndim)
@@ -125,10 +127,10 @@ def sliced_positions(node: Node) -> tuple[int, ...]:
 def schedule(
     order: Sequence[Node], keep: set[Node], used_outside: Iterable[Blob], path: Collection[Node]
 ) -> tuple[list[Node | Region], dict[Node, Node]]:
-    """The nodes in an order of execution, with those that gain by it joined into regions.
+    """Reorders nodes and joins those that benefit from slicing into regions.
 
-    Args: as those of ``arrangement.arranged``.
-    Returns: nodes and regions, and the copies that regions run, by the nodes that they stand for.
+    Args: see ``arrangement.arranged``.
+    Returns: nodes and regions in execution order, and a mapping from nodes to the copies that regions run.
     """
     if jax.default_backend() != "cpu" or not any(node.op.heavy for node in order):
         return list(order), {}
@@ -149,10 +151,10 @@ def schedule(
 def _grouped(
     order: Sequence[Node], keep: set[Node]
 ) -> tuple[dict[Node, tuple[int, ...]], list[tuple[int, list[Node]]]]:  # fmt: skip
-    """The inputs by which each node may be sliced, and the nodes in groups that run together, with their size of the batch."""
+    """The positions of each node's inputs that can be sliced, and groups of (batch size, nodes); 0 for nodes that run whole."""
     level: dict[Node, int] = {}
     positions: dict[Node, tuple[int, ...]] = {}
-    for node in order:  # even levels run whole, odd ones in slices; a level needs lower ones only
+    for node in order:  # even levels run whole, odd ones in slices; a level depends on lower ones only
         positions[node] = found = () if node in keep else sliced_positions(node)
         if not found or node.outputs[0].shape[0] < _MIN_BATCH:
             positions[node] = ()
@@ -181,7 +183,7 @@ def _region(
     path: Collection[Node],
     copies: dict[Node, Node],
 ) -> Region | None:
-    """The nodes of one group as a region, whose copies are added to ``copies``; None where it would gain nothing."""
+    """Makes a region of a group, and adds its copies to ``copies``; None if slicing does not pay."""
     heavy = sum(node.op.heavy for node in nodes)
     count = min(_MAX_SLICES, batch // _SAMPLES_PER_SLICE, _MAX_HEAVY_CALLS // heavy) if heavy else 0
     if count < 2:
@@ -220,15 +222,15 @@ def _region(
 
 
 def _channels_last(nodes: list[Node], positions: dict[Node, tuple[int, ...]]) -> dict[Node, Node] | None:
-    """Copies of the nodes that compute the same on arrays with axis 1 moved to the end; None where a node cannot.
+    """Copies of the nodes for channels-last arrays; None if one of the nodes does not support them.
 
-    XLA's CPU convolutions work on that layout, and pooling reads whole vectors in it.
+    XLA's CPU convolutions work in that layout, and pooling reads whole vectors in it.
     """
     copies: dict[Node, Node] = {}
     for node in nodes:
         rank = node.outputs[0].ndim
         batched = [node.inputs[i] for i in positions[node]]
-        several = len(node.op.batch_inputs) > 1 and len(batched) != len(node.inputs)  # broadcasting would meet other axes
+        several = len(node.op.batch_inputs) > 1 and len(batched) != len(node.inputs)  # broadcasting would align other axes
         if rank < 3 or several or node.op.channels_last is None or any(b.ndim != rank for b in (*batched, *node.outputs)):
             return None
         if len(node.op.batch_inputs) > 1 and len({b.shape for b in batched}) > 1:
@@ -242,7 +244,7 @@ def _channels_last(nodes: list[Node], positions: dict[Node, tuple[int, ...]]) ->
 
 
 def _sum(terms: list[Any]) -> Any:
-    """Pairwise: as exact as one sum over the batch."""
+    """Pairwise sum, as exact as one sum over the batch."""
     while len(terms) > 1:
         terms = [a + b for a, b in zip(terms[::2], terms[1::2], strict=False)] + terms[len(terms) & ~1 :]
     return terms[0]

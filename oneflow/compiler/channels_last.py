@@ -1,7 +1,7 @@
-"""Channels last in memory, for steps whose convolutions take their native lowering.
+"""Channels-last layout around convolutions that take their native lowering.
 
-The API's default is channels first, the kernels want channels last. From each native convolution on, ops that can compute
-on arrays with axis 1 moved to the end do so; arrays are transposed where such a stretch begins and ends, and nowhere else.
+The API defaults to channels first, the kernels need channels last. Ops that follow a native convolution and support it compute
+on arrays with axis 1 moved to the end, too; arrays are transposed only where such a stretch of ops begins and ends.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .native import is_native
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LayoutTranspose:
-    """A value brought from one layout into the other. ``inward``: to channels last."""
+    """The transpose of a value to channels last (``inward``) or back to channels first."""
 
     source: Blob
     target: Blob
@@ -53,11 +53,11 @@ def arrange(
     path: Collection[Node],
     precision: Mapping[Node, dtype],
 ) -> tuple[list[Node | LayoutTranspose], set[Node], dict[Node, Node]] | None:
-    """The nodes, inputs first, with those that gain by it replaced by channels-last copies, and transposes between.
+    """Replaces nodes that benefit from it by channels-last copies, with transposes between the layouts.
 
-    Args: as those of ``arrangement.arranged``.
-    Returns: the nodes and transposes, the gradient path among them, and the copies by the nodes that they replace; None where
-      no convolution is native.
+    Args: see ``arrangement.arranged``.
+    Returns: nodes and transposes in topological order, the nodes on the gradient path, and a mapping from nodes to their
+      copies. None if no convolution is native.
     """
     chosen = _chosen(order, keep, precision)
     if not chosen:
@@ -97,7 +97,7 @@ def arrange(
 
 
 def _chosen(order: Sequence[Node], keep: set[Node], precision: Mapping[Node, dtype]) -> dict[Node, tuple[int, ...]]:
-    """The nodes that compute on channels-last arrays, with the positions of their inputs that are such."""
+    """The nodes that compute on channels-last arrays, with the positions of the inputs that have this layout."""
     chosen: dict[Node, tuple[int, ...]] = {}
     any_native = False
     for node in order:
@@ -116,7 +116,7 @@ def _attrs(node: Node) -> Any:
 
 
 def _positions(node: Node) -> tuple[int, ...]:
-    """The inputs that have samples and channels; () where another one would meet other axes."""
+    """Positions of the inputs that have a batch and a channel axis; () if another input would broadcast along other axes."""
     rank = node.outputs[0].ndim
     if node.inputs and node.inputs[0].ndim < 3:
         return ()
@@ -127,13 +127,13 @@ def _positions(node: Node) -> tuple[int, ...]:
 
 
 def with_channels_last(node: Node, inputs: tuple[Blob, ...], attrs: Any) -> Node:
-    """The node on channels-last arrays: axis 1 of its outputs of the highest rank is their last one."""
+    """A copy for channels-last arrays: in the outputs of the highest rank axis 1 is moved to the end."""
     rank = max(o.ndim for o in node.outputs)
     return node.copy(inputs=inputs, attrs=attrs, outputs=[_moved(o) if o.ndim == rank else o for o in node.outputs])
 
 
 def _moved(blob: Blob) -> Blob:
-    """The Blob with axis 1 moved to the end, and whatever names an axis of it."""
+    """The Blob with axis 1 moved to the end, fields that name axes included."""
 
     def moved(axis: int) -> int:
         return axis if axis < 1 else blob.ndim - 1 if axis == 1 else axis - 1
@@ -147,11 +147,11 @@ def _moved(blob: Blob) -> Blob:
     )
 
 
-_LARGE = 1 << 14  # elements: below, XLA's transposition is as good
+_LARGE = 1 << 14  # elements; below that XLA's transpose is as fast
 
 
 def _turned(array: Any, inward: bool) -> Any:
-    """The channels last, or second again."""
+    """Moves axis 1 to the end (``inward``), or the last axis to position 1."""
     n, *space = array.shape[:1] + (array.shape[2:] if inward else array.shape[1:-1])
     channels = array.shape[1 if inward else -1]
     pixels = math.prod(space)

@@ -1,6 +1,7 @@
-"""Repeated parts of a job, written out: a copy of each node for each run.
+"""Unrolling of repeated parts of a job: one copy of each node per run.
 
-Copies of one node differ in what they read. Variables that a repeated part assigns (moving statistics) go from run to run.
+The copies of a node differ in the Blobs they read. A variable that a repeated part assigns (moving statistics) is passed from
+one run to the next.
 """
 
 from __future__ import annotations
@@ -22,34 +23,34 @@ _JOIN = OpDef("join_runs", lambda *pieces: jnp.concatenate(pieces))
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Expansion:
-    """A job's nodes with repeated parts written out.
+    """The nodes of a job with repeated parts unrolled.
 
     Attributes:
-      order: the nodes, inputs first.
-      copies: for each node that has them, the nodes that stand for it, one a run.
+      order: the nodes, in topological order.
+      copies: the copies of each node that was unrolled, one per run.
     """
 
     order: tuple[Node, ...] = ()
     copies: Mapping[Node, tuple[Node, ...]] = field(default_factory=dict)
 
     def each(self, blob: Blob) -> tuple[Blob, ...]:
-        """The Blobs that stand for one, one a run."""
+        """The copies of a Blob, one per run, or the Blob itself."""
         made = self.copies.get(blob.node)
         return (blob,) if made is None else tuple(_handle(node, blob) for node in made)
 
     def last(self, blob: Blob) -> Blob:
-        """The Blob of the last run."""
+        """The copy of a Blob in the last run."""
         return self.each(blob)[-1]
 
 
 def expand(order: Sequence[Node], assigns: Mapping[str, Blob], returned: Iterable[Blob]) -> tuple[Expansion, list[Blob]]:
-    """Writes repeated parts out.
+    """Unrolls repeated parts.
 
     Args:
-      order: the nodes, inputs first.
-      assigns: the Blobs that are stored into variables, by name.
-      returned: Blobs that the job returns.
-    Gives the expansion, and the Blobs to return: those of repeated parts with the values of all runs, along axis 0.
+      order: the nodes, in topological order.
+      assigns: the Blobs that are stored into variables, by the variables' names.
+      returned: the Blobs that the job returns.
+    Returns: the expansion, and the Blobs to return; Blobs of repeated parts are concatenated over the runs along axis 0.
     """
     returned = list(returned)
     if not any(node.repetition for node in order):
@@ -99,7 +100,7 @@ def _copy(node: Node, index: Index, made: Mapping[tuple[Node, Index], Node]) -> 
     count = 1 if rule is None else rule.runs(attrs)
     if rule is not None and not rule.begins and count > 1:
         inner = node.inputs[0].node.repetition
-        if len(inner) == len(node.repetition):  # the rest of the repetition goes on
+        if len(inner) == len(node.repetition):  # the repetition continues with fewer runs
             indices = [(*index[:-1], index[-1] * count + i) for i in range(count)]
         else:
             indices = [(*index, i) for i in range(count)]
@@ -122,7 +123,7 @@ def _joined(blobs: Sequence[Blob]) -> Blob:
 
 
 def _chain(order: Sequence[Node], assigns: Mapping[str, Blob], made: Mapping[tuple[Node, Index], Node]) -> None:
-    """Has each run read what the run before it stored."""
+    """Makes each run read the values that the previous run assigned."""
     for name, blob in assigns.items():
         runs = list(_indices(blob.node.repetition))
         for before, run in zip(runs, runs[1:], strict=False):
@@ -134,7 +135,7 @@ def _chain(order: Sequence[Node], assigns: Mapping[str, Blob], made: Mapping[tup
 
 
 def _sorted(nodes: Sequence[Node]) -> tuple[Node, ...]:
-    """Inputs first, otherwise in the given order."""
+    """Topological order, which keeps the given order where it can."""
     out: dict[Node, None] = {}
     for start in nodes:
         stack = [start]

@@ -1,7 +1,7 @@
-"""What of a job runs on the host, before the step: readers, decoders, image ops, tensor buffers, and all they need.
+"""The part of a job that runs on the host before the step: readers, decoders, image ops, tensor buffers and their inputs.
 
-The rest runs on the device and takes the host's results as feeds, beside the inputs: the *boundary*. Host values that the
-job returns are delivered as they are; a job that computes nothing else has no step at all.
+The rest runs on the device. It takes the host's results (the *boundary*) as feeds, besides the inputs of the job. Host values
+that the job returns are delivered without passing through the device; a job that computes nothing else has no step.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from .analysis import ancestors
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HostPlan:
-    """The host's part of a job.
+    """The nodes of a job that run on the host, and the Blobs that leave the host.
 
     Attributes:
-      ahead: nodes that need nothing a call is given, in order: they may run before the call that asks for them.
-      at_call: the other host nodes, in order.
+      ahead: nodes that do not depend on the arguments of a call, in topological order; they may run before the call.
+      at_call: the other host nodes, in topological order.
       inputs: positions of the job's inputs that host nodes read.
-      boundary: host Blobs that the step takes as feeds, after the device's inputs.
-      labels: those of them that a loss takes as labels of classes, with the loss.
+      boundary: host Blobs that the step takes as feeds, after the inputs of the job.
+      labels: those of them that are the class labels of a loss, each with the loss.
       delivered: host Blobs that the job returns.
     """
 
@@ -45,28 +45,28 @@ class HostPlan:
 
     @property
     def results(self) -> tuple[Blob, ...]:
-        """The Blobs whose values leave the host stage, each once: the boundary, then what is only delivered."""
+        """The Blobs whose values leave the host, each once: the boundary, then those that are only delivered."""
         return distinct([*self.boundary, *self.delivered])
 
 
 def distinct(blobs: Sequence[Blob]) -> tuple[Blob, ...]:
-    """The Blobs without those that another handle stands for already."""
+    """The Blobs without further handles of the same value."""
     found = {(b.node, b.index): b for b in reversed(blobs)}
     return tuple(found[key] for key in dict.fromkeys((b.node, b.index) for b in blobs))
 
 
 def host_plan_of(graph: Graph, order: Sequence[Node], fetches: Sequence[Blob], used_by_step: Sequence[Blob]) -> HostPlan:
-    """Decides what runs on the host.
+    """Decides which nodes run on the host.
 
     Args:
-      order: the nodes that the job needs, inputs first.
-      fetches: what it returns.
-      used_by_step: what the step itself reads of nodes' outputs: losses, assigned and watched values.
+      order: the nodes that the job needs, in topological order.
+      fetches: the Blobs that it returns.
+      used_by_step: other Blobs that the step reads: losses, assigned and watched values.
     Raises:
-      HostError: a host op needs a value that only the device could compute.
+      HostError: a host op depends on a value that only the device can compute.
     """
     firsts = [node for node in order if node.op.on_host]
-    lists = [b for b in fetches if b.is_tensor_list and b.node.op is OP_INPUT]  # given back as they were fed
+    lists = [b for b in fetches if b.is_tensor_list and b.node.op is OP_INPUT]  # returned unchanged
     if not (firsts or lists):
         return HostPlan()
     host = ancestors([b for node in firsts for b in node.inputs]) | set(firsts)
@@ -97,7 +97,7 @@ def host_plan_of(graph: Graph, order: Sequence[Node], fetches: Sequence[Blob], u
 
 
 def _labels(order: Sequence[Node]) -> Iterator[tuple[Node, Blob]]:
-    """Losses, each with the Blob that its labels come from, up to shape and integer dtype."""
+    """Losses, each with the Blob that its class labels come from, up to changes of shape and integer dtype."""
     for node in order:
         if node.op.labels is not None:
             blob = node.inputs[node.op.labels[0]]

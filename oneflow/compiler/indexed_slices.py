@@ -1,6 +1,6 @@
-"""Row-sparse updates (``FunctionConfig.indexed_slices_optimizer_conf``): rows that a step did not gather stay as they are.
+"""Row-sparse updates (``FunctionConfig.indexed_slices_optimizer_conf``): rows that a step did not gather are not updated.
 
-The gradient of a table that one ``gather`` reads is zero elsewhere, but momentum and decay would move those rows all the same.
+The gradient of a table is zero in the rows that its ``gather`` did not read, but momentum and decay would change them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ State = dict[str, Any]
 
 
 def gathers_of(graph: Graph, trained: Sequence[Variable]) -> dict[str, Node]:
-    """The ops that read the variables whose updates shall and can be row-sparse, by the variables' names."""
+    """The ops that gather from variables whose updates are row-sparse, by the variables' names."""
     conf = None if graph.config is None else graph.config.get("indexed_slices_optimizer_conf")
     if not conf or not conf.get("enable", True):
         return {}
@@ -39,7 +39,7 @@ def _gather_of(graph: Graph, variable: Variable, optimizer: Any) -> Node | None:
         return None
     assert variable.blob is not None
     readers = [n for n in graph.nodes if any(b.node is variable.blob.node for b in n.inputs)]
-    if any(node.repetition for node in graph.nodes):  # rows of several runs
+    if any(node.repetition for node in graph.nodes):  # several runs gather different rows
         return None
     if len(readers) != 1 or readers[0].inputs[0].node is not variable.blob.node:
         return None
@@ -48,7 +48,7 @@ def _gather_of(graph: Graph, variable: Variable, optimizer: Any) -> Node | None:
 
 
 def keep_untouched_rows(gather: Node, variable: Variable, new: State, old: Mapping[str, Any], values: Values) -> State:
-    """``new``, the variable and its slots by name, with ``old`` in the rows whose index does not occur."""
+    """``new`` (the variable and its slots, by name) with the values of ``old`` in the rows that were not gathered."""
     indices = gather.inputs[1]
     at = values.get_blob(indices).reshape(-1)
     rows = variable.shape[0]

@@ -1,7 +1,7 @@
-"""How a node becomes a function of arrays: as its op says; once a device in the mirrored view; with the layouts asked for.
+"""Lowering of nodes to functions of arrays: the op's definition, vmapped in the mirrored view, with the requested layouts.
 
-In the mirrored view a value is one array with a leading axis of devices, and a node is its op vmapped over that axis. What
-is the same on every device (a variable's value, a constant) stays without it.
+In the mirrored view a value is an array with a leading axis of devices, and a node is its op vmapped over that axis. Values
+that are the same on every device (variables, constants) do not have the axis.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from .native import choose
 from .precision import narrowed, narrowed_grad
 
 Axes = tuple[int | None, ...]
-Draws = tuple[Any, Any, Any] | None  # what random ops draw from in a call, see ``node_key``
+Draws = tuple[Any, Any, Any] | None  # what the keys of random ops are derived from, see ``node_key``
 
 
 def vmapped_nodes(nodes: Iterable[Node], replicated: Iterable[str] = ()) -> frozenset[Node]:
     """The nodes whose values have a leading axis of devices.
 
     Args:
-      nodes: in order, inputs first.
-      replicated: names of the variables of which every device has a value of its own.
+      nodes: in topological order.
+      replicated: names of the variables that have a separate value on every device.
     """
     own = set(replicated)
     found: set[Node] = set()
@@ -50,21 +50,21 @@ def vmapped_nodes(nodes: Iterable[Node], replicated: Iterable[str] = ()) -> froz
 
 
 def replicated_variables(graph: Graph) -> frozenset[str]:
-    """The variables that mirrored nodes assign to: each device keeps its own value."""
+    """The variables that mirrored nodes assign to, so that each device has its own value."""
     vmapped = vmapped_nodes(graph.nodes)
     return frozenset(name for name, blob in graph.assigns.items() if blob.node in vmapped)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lowering:
-    """The functions of a job's nodes.
+    """Lowers the nodes of a job.
 
     Attributes:
-      meshes: the devices behind placements; None where everything runs on JAX's default device.
+      meshes: the devices of placements; None if everything runs on JAX's default device.
       vmapped: the nodes whose values have a leading axis of devices.
-      without_native: why no op takes its native lowering; "" where some may.
-      precision: the dtypes that nodes' float32 arrays are cast to while they run, where they are.
-      look: is shown every node's outputs as they are traced.
+      without_native: the reason why no op takes its native lowering; "" if some may.
+      precision: the dtypes of nodes that compute in a narrower dtype.
+      look: called with every node and its traced outputs.
     """
 
     meshes: Meshes | None = None
@@ -74,9 +74,9 @@ class Lowering:
     look: Callable[[Node, tuple[Any, ...]], None] | None = None
 
     def read(self, array: Any, blob: Blob, reader: Node) -> Any:
-        """The value of an input as a node gets it: in the layout that was asked for with ``with_distribute``.
+        """An input as its reader gets it: in the layout that was requested with ``with_distribute``.
 
-        A variable is read in the layout it was declared with, however it is stored.
+        A variable is read in its declared layout, whatever layout it is stored in.
         """
         if self.meshes is None or blob.node in self.vmapped:
             return array
@@ -91,13 +91,13 @@ class Lowering:
         return self._laid_out(array, Layout.of(placement, request)) if fits else array
 
     def fed(self, blob: Blob, array: Any, placement: Placement) -> Any:
-        """What a feed's readers, on ``placement``, get: split along the batch axis, also where the pieces are uneven."""
+        """A feed as its readers on ``placement`` get it: split along the batch axis, even into uneven pieces."""
         if self.meshes is None or blob.node in self.vmapped or blob.batch_axis < 0:
             return array
         return self._laid_out(array, Layout(placement, (blob.batch_axis,) + (None,) * (len(placement.hierarchy) - 1)))
 
     def function(self, node: Node, draws: Any) -> Callable[..., Any]:
-        """From the values of a node's inputs to those of its outputs."""
+        """The function from the inputs of a node to its outputs."""
         if node.op.lays_out and self.meshes is not None and node not in self.vmapped:
             return self._laying_out(node)
         if node.op is OP_TO_MIRRORED:
@@ -122,7 +122,7 @@ class Lowering:
         return narrowed(node, narrow, jax.vmap(lambda *arrays: define(*arrays, **attrs), in_axes=axes))
 
     def gradient(self, node: Node, arrays: Any, outputs: Any, cotangents: Any) -> tuple[Any, ...]:
-        """The gradient that an op says itself: one cotangent (or None) an input."""
+        """The gradient that an op defines itself: one cotangent (or None) per input."""
         assert node.op.grad is not None
         grad, attrs = narrowed_grad(node, self.precision.get(node), node.op.grad), node.attrs
         if node not in self.vmapped:
@@ -143,7 +143,7 @@ class Lowering:
         return lax.with_sharding_constraint(array, self.meshes.sharding(layout.placement, layout.spec(array.ndim)))
 
     def by_device(self, array: Any, node: Node) -> Any:
-        """An array with a leading axis of devices, each device with its own piece."""
+        """An array with a leading axis of devices, laid out so that each device has its own piece."""
         if self.meshes is None:
             return array
         placement = node.scope.placement
@@ -163,7 +163,7 @@ class Lowering:
         return jnp.reshape(x, (n * x.shape[1], *x.shape[2:]))
 
     def _laying_out(self, node: Node) -> Callable[[Any], Any]:
-        """Identity that lays out its value, and its gradient where that was asked for."""
+        """The identity with the requested layouts of its value and of its gradient."""
 
         def asked(key: str) -> Layout | None:
             request = node.attrs.get(key)
@@ -180,10 +180,10 @@ class Lowering:
 
 
 def node_key(draws: tuple[Any, Any, Any], node: Node) -> Any:
-    """The random key of a node in this call: of the session's seed and the node's name, or of the seed the user gave it.
+    """The random key of a node in one call, derived from the session's seed and the node's name, or from the op's own seed.
 
-    ``draws`` are the session's key, the number of calls that the job has made, and which run of a repeated node it is (an
-    array; None for what the node says).
+    ``draws`` holds the session's key, the number of calls of the job so far, and the index of the run of a repeated node (an
+    array, or None to use ``node.run``).
     """
     key, calls, run = draws
     seed = node.attrs.get("seed")
@@ -197,7 +197,7 @@ def node_key(draws: tuple[Any, Any, Any], node: Node) -> Any:
 
 
 class Values(dict[Node, tuple[Any, ...]]):
-    """The values of nodes while a step is traced, and how their readers lower."""
+    """The traced values of nodes, and the lowering of their readers."""
 
     def __init__(self, lowering: Lowering):
         super().__init__()
@@ -207,12 +207,12 @@ class Values(dict[Node, tuple[Any, ...]]):
         return self[blob.node][blob.index]
 
     def set_blob(self, blob: Blob, array: Any) -> None:
-        """One output of a node that is made elsewhere; others stay None."""
+        """Sets one output of a node; the others keep their values, or None."""
         present = self.get(blob.node, (None,) * len(blob.node.outputs))
         self[blob.node] = tuple(array if i == blob.index else p for i, p in enumerate(present))
 
     def inputs(self, node: Node) -> tuple[Any, ...]:
-        """The values a node computes from."""
+        """The inputs of a node, as its function takes them."""
         read = self.lowering.read
         return tuple([read(self[b.node][b.index], b, node) for b in node.inputs])
 

@@ -1,6 +1,6 @@
-"""The plan of a job: what its step takes, computes and returns, decided by passes, one after the other.
+"""The plan of a job: what its step takes, computes and returns, as decided by a list of passes.
 
-A plan is never changed: a pass returns another one. Planning a graph twice gives the same.
+Plans are immutable: a pass returns a new plan. Planning a graph twice yields equal plans.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from .indexed_slices import gathers_of
 from .layout import Storage
 from .lowering import replicated_variables, vmapped_nodes
 
-RANDOM_STATE = "random state"  # uint32[3]: two words of seed and the number of calls made
+RANDOM_STATE = "random state"  # uint32[3]: two words of seed and the number of calls so far
 
 
 class PassRecord(NamedTuple):
-    """A pass that made a plan, and what it changed, in words."""
+    """The name of a pass, and a description of what it changed."""
 
     name: str
     changed: str
@@ -34,32 +34,34 @@ class PassRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """What a job's program takes and returns, decided once.
+    """What the program of a job takes, computes and returns.
 
     Attributes:
-      order: the nodes that are needed, inputs first.
-      fetches: the Blobs whose values the step returns; ``watches`` those that its watch handlers get.
-      losses: what is minimised, of all runs; ``assigns`` what is stored into variables, by name.
+      order: the nodes that the job needs, in topological order.
+      fetches: the Blobs that the step returns.
+      watches: the watched Blobs, with their handlers.
+      losses: the Blobs that are minimised, those of all runs.
+      assigns: the Blobs that are stored into variables, by the variables' names.
       trained: the variables that the job updates.
-      read_by_rules: the Blobs that update rules read: learning rates, the step, the rows of sparse updates.
-      gathers: the ops that read the variables whose updates are row-sparse, by name.
-      without_native: why no op takes its native lowering; "" where some may.
-      host: what runs on the host before the step.
-      expansion: what the nodes of repeated parts were written out to.
-      precision: the dtypes that nodes' float32 arrays are cast to while they run, where they are.
-      path: the nodes that a gradient flows through.
-      roots: all Blobs whose values something else than a node reads.
-      written: names of the state that a call replaces (donated); RANDOM_STATE last where ``random``.
-      read: names of the variables that a call only reads.
+      read_by_rules: the Blobs that update rules read: learning rates, the step, the indices of row-sparse updates.
+      gathers: the ops that gather from variables whose updates are row-sparse, by the variables' names.
+      without_native: the reason why no op takes its native lowering; "" if some may.
+      host: the part that runs on the host before the step.
+      expansion: the copies of nodes in repeated parts.
+      precision: the dtypes of nodes that compute in a narrower dtype.
+      path: the nodes on the gradient path.
+      roots: the Blobs that are read by something other than a node.
+      written: names of the state that a call replaces (it is donated); RANDOM_STATE comes last if ``random``.
+      read: names of the variables that a call reads and does not replace.
       random: whether a node draws random numbers.
-      feeds: the Blobs whose values the step takes: inputs of the job, then results of its host stage.
+      feeds: the Blobs that the step takes: inputs of the job, then results of the host.
       x64: whether 64-bit values may occur, so that calls need JAX's 64-bit mode.
-      replicated: the variables of which each device has a value of its own.
+      replicated: names of the variables that have a separate value on every device.
       vmapped: the nodes whose values have a leading axis of devices.
-      devices: where each device's tensors have shapes of their own, the copies of mirrored nodes, one per device.
-      arrangement: how JAX's default device runs the nodes; None where they run elsewhere.
-      keeps_state: state is not donated, so that a step which is found to have failed leaves it.
-      passes: what made this plan.
+      devices: the copies of mirrored nodes, one per device, if the shapes of the devices' tensors differ.
+      arrangement: the arrangement of the nodes on JAX's default device; None if they run elsewhere.
+      keeps_state: state is not donated, so that it survives a step that turns out to have failed.
+      passes: the passes that made this plan.
     """
 
     graph: Graph
@@ -91,26 +93,26 @@ class Plan:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the host stage gives all that a call delivers, so that nothing is left to be computed."""
+        """Whether the host computes everything that a call returns, so that there is no step."""
         return bool(self.host) and not (self.fetches or self.watches or self.written)
 
     @property
     def transactional(self) -> bool:
-        """Whether a step may fail in the middle, as it runs the user's Python code: its state is not donated then, and becomes
-        the session's only when the step is done."""
+        """Whether a step can fail half-way, as it runs Python code of the user. Its state is then not donated, and the new state
+        is committed only when the step is over."""
         return self.keeps_state or any(node.op.callback for node in self.order)
 
     @property
     def compute(self) -> list[Node]:
-        """The nodes that compute something."""
+        """The nodes of ``order`` other than inputs and variables."""
         return [node for node in self.order if node.op not in (OP_INPUT, OP_VARIABLE)]
 
     def standing_for(self, node: Node) -> Node:
-        """The first of the nodes that a node of the graph was written out to, or the node itself."""
+        """The first copy of a node of the graph, or the node itself."""
         return self.expansion.copies.get(node, (node,))[0]
 
     def on_devices(self, blob: Blob) -> tuple[Blob, ...]:
-        """The Blobs that stand for one: itself, or its copies on the devices."""
+        """The copies of a Blob on the devices, or the Blob itself."""
         copies = self.devices.get(blob.node)
         return (blob,) if copies is None else tuple(node.outputs[blob.index] for node in copies)
 
@@ -121,24 +123,27 @@ class Plan:
 
     @property
     def runs_of_loss(self) -> int:
-        """How often a call computes each loss, on each device."""
+        """How many times per call each device computes each loss."""
         if self.devices:
             return 1
         return len(self.losses) // max(len(self.graph.objective.losses), 1)
 
     def load(self, name: str, stored: Any, storages: Mapping[str, Storage]) -> Any:
-        """The value of a variable (or of the random state) as the job's nodes get it."""
+        """The value of a variable (or of the random state) as nodes read it."""
         return stored if name == RANDOM_STATE else storages[name].load(stored, each=name in self.replicated)
 
     def token_is_needed(self) -> bool:
-        """Whether no fetched value tells when the call is over: state may be donated to the next call by then, and JAX gives
-        inputs that are returned as they are before the call has run."""
+        """Whether a call must return a token that is ready when it is over.
+
+        State may have been donated to the next call by then, and JAX returns unchanged inputs before the call has run, so that
+        neither tells.
+        """
         return not any(b.node.op not in (OP_INPUT, OP_VARIABLE) for b in self.fetches)
 
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """A step of planning. ``changed`` says of its result what it did, "" for nothing."""
+    """A function from plan to plan. ``changed`` describes its effect on the plan it returned; "" for none."""
 
     name: str
     run: Callable[[Plan], Plan]
@@ -150,7 +155,7 @@ class Pass:
 
 
 def plan(graph: Graph, fetches: Sequence[Blob], *, native_ops: bool = True) -> Plan:
-    """Decides how the job runs; traces nothing yet. ``native_ops``: ops may take their native lowerings."""
+    """Plans a graph without tracing anything. ``native_ops``: whether ops may take their native lowerings."""
     without = "" if native_ops else native.SWITCHED_OFF
     without = without or ("" if jax.default_backend() == "cpu" else native.NO_CPU)
     found = Plan(
@@ -179,7 +184,7 @@ def _rules(plan: Plan) -> Plan:
 
 
 def _used_by_step(plan: Plan) -> list[Blob]:
-    """What the step itself reads of nodes' outputs."""
+    """The Blobs that the step reads, other than those that the job returns."""
     return [*(w.blob for w in plan.watches), *plan.assigns.values(), *plan.losses, *plan.read_by_rules]
 
 
@@ -223,7 +228,7 @@ def _gradient_path(plan: Plan) -> Plan:
 
 
 def _interface(plan: Plan) -> Plan:
-    """What the step takes and returns."""
+    """Decides what the step takes and returns."""
     graph, on_host = plan.graph, set(plan.host.nodes)
     roots = tuple(b for b in (*plan.fetches, *_used_by_step(plan)) if b.node not in on_host)
     random = any(node.op.random for node in plan.order)
@@ -243,13 +248,13 @@ def _interface(plan: Plan) -> Plan:
 
 
 def _step_inputs(plan: Plan, roots: Sequence[Blob]) -> list[Blob]:
-    """The job's inputs, without those that the host stage alone reads."""
+    """The inputs of the job that the step reads."""
     read = {b.node for node in plan.order for b in node.inputs} | {b.node for b in roots}
     return [spec.blob for i, spec in enumerate(plan.graph.inputs) if i not in plan.host.inputs or spec.blob.node in read]
 
 
 def _may_be_wide(node: Node, blob: Blob) -> bool:
-    """Whether 64-bit values may occur where ``blob`` is made; integer ops use them inside, for sums for example."""
+    """Whether computing ``blob`` may involve 64-bit values; integer ops use them internally, for sums for example."""
     if blob.dtype.is_integer:
         return blob.dtype.name == "int64" or node.op is not OP_INPUT
     return blob.dtype.name == "float64"
@@ -265,7 +270,7 @@ PASSES = (
     Pass("update rules", _rules, lambda p: _count(p.gathers, "row-sparse update")),
     Pass("needed nodes", _needed, lambda p: _count(set(p.graph.nodes) - set(p.order), "node", "left out")),
     Pass("host stage", _host_stage, lambda p: _count(p.host.nodes, "node", "moved to the host")),
-    Pass("repeated parts", _repeated_parts, lambda p: _count(p.expansion.copies, "node", "written out, a copy per run")),
+    Pass("repeated parts", _repeated_parts, lambda p: _count(p.expansion.copies, "node", "unrolled, one copy per run")),
     Pass("mixed precision", _mixed_precision, lambda p: _count(p.precision, "node", "in 16 bits")),
     Pass("gradient path", _gradient_path, lambda p: _count(p.path, "node", "with gradients")),
     Pass("interface", _interface, lambda p: f"{_count(p.written, 'variable')} replaced, {len(p.read)} only read"),
@@ -278,11 +283,11 @@ def _count(found: Any, what: str, how: str = "") -> str:
     return f"{n} {what}{'' if n == 1 else 's'} {how}".rstrip() if n else ""
 
 
-# --- passes over a finished plan, when it is known where it runs
+# --- passes over a finished plan, once its devices are known
 
 
 def with_own_values(plan: Plan, storages: Mapping[str, Storage]) -> Plan:
-    """The plan of a job whose mirrored parts read variables of which other jobs gave each device its own value."""
+    """Lets mirrored parts read each device's own value of variables that other jobs have replicated."""
     readers: dict[str, list[Node]] = {name: [] for name, s in storages.items() if s.replicas and name not in plan.replicated}
     for node in plan.order if readers else ():
         for blob in node.inputs:
@@ -298,7 +303,7 @@ def with_own_values(plan: Plan, storages: Mapping[str, Storage]) -> Plan:
 
 
 def on_one_device(plan: Plan) -> Plan:
-    """The plan of a job that JAX's default device runs, with its nodes arranged for that device."""
+    """Arranges the nodes for JAX's default device."""
     watched = {w.blob.node for w in plan.watches if w.diff}
     made = arranged(plan.compute, watched, plan.roots, plan.path, plan.precision, plan.without_native)
     return replace(plan, arrangement=made, passes=(*plan.passes, PassRecord("one device", made.changed)))

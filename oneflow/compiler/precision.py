@@ -1,8 +1,8 @@
-"""Automatic mixed precision: which ops of a job compute in 16 bits, and how.
+"""Automatic mixed precision: which nodes of a job compute in 16 bits, and how.
 
-Values between ops stay float32, and so do variables and gradients; an op that computes in 16 bits casts what it is given and
-casts its outputs back. XLA drops the casts between two such ops, as a narrow number survives the way through float32.
-Which ops do is a field of theirs (``OpDef.autocast``), after OneFlow's lists (``FunctionConfig.enable_auto_mixed_precision``).
+Values between ops, variables and gradients stay float32: a node that computes in 16 bits casts its inputs and casts its outputs
+back. XLA removes the casts between two such nodes, as a 16-bit number survives the conversion to float32 and back. Ops declare
+their part in ``OpDef.autocast``, after OneFlow's lists (``FunctionConfig.enable_auto_mixed_precision``).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from ..graph.node import Blob, Node
 
 
 def narrow_dtype(graph: Graph) -> dtype | None:
-    """What the job's chosen ops compute in; None where it does not ask for mixed precision.
+    """The 16-bit dtype of a job; None if it does not enable mixed precision.
 
-    bfloat16, which has float32's range; float16 on a GPU where a loss scale keeps small gradients above its range.
+    bfloat16, which has the range of float32, or float16 on a GPU if a loss scale keeps small gradients within its range.
     """
     if graph.config is None or not graph.config.get("enable_auto_mixed_precision"):
         return None
@@ -29,13 +29,13 @@ def narrow_dtype(graph: Graph) -> dtype | None:
 
 
 def assigned(graph: Graph, order: Sequence[Node]) -> dict[Node, dtype]:
-    """What those nodes of ``order`` (inputs first) compute in that compute in 16 bits."""
+    """The dtypes of those nodes of ``order`` (in topological order) that compute in 16 bits."""
     narrow = narrow_dtype(graph)
     return {} if narrow is None else dict.fromkeys(narrow_nodes(order), narrow)
 
 
 def narrow_nodes(order: Sequence[Node]) -> set[Node]:
-    """The nodes of ops that always compute in 16 bits, and of those that follow where they lie between two such nodes."""
+    """Nodes whose ops always compute in 16 bits, and those between two such nodes whose ops allow it."""
     passing = {n for n in order if n.op.autocast == "between"}
     white = {n for n in order if n.op.autocast == "always"}
     after: set[Node] = set()
@@ -50,7 +50,7 @@ def narrow_nodes(order: Sequence[Node]) -> set[Node]:
 
 
 def narrowed(node: Node, to: dtype | None, function: Callable[..., Any]) -> Callable[..., Any]:
-    """``function``, an op's definition, on arrays cast to what the node computes in; its outputs are cast back."""
+    """``function`` on inputs cast to ``to``, if that is not None, with its outputs cast back."""
     if to is None:
         return function
 
@@ -62,7 +62,7 @@ def narrowed(node: Node, to: dtype | None, function: Callable[..., Any]) -> Call
 
 
 def narrowed_grad(node: Node, to: dtype | None, grad: Callable[..., Any]) -> Callable[..., Any]:
-    """``grad``, an op's own gradient, in what the node computes in; gradients have the dtypes of the inputs."""
+    """``grad`` on arrays cast to ``to``, if that is not None, with gradients cast to the dtypes of the inputs."""
     if to is None:
         return grad
 

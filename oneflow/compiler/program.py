@@ -1,4 +1,4 @@
-"""Program: what a job compiles to. One function of (state, reads, feeds) for XLA, or one for each place it computes on."""
+"""The program of a job on one place: a single function of (state, reads, feeds) under ``jax.jit``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Step = Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], Any]
 
 
 def feed_layout(blob: Blob, placement: Placement, is_vmapped: bool) -> Layout:
-    """How a feed lies on the devices that read it: split along its batch axis where that gives even pieces."""
+    """The layout of a feed on the devices that read it: split along its batch axis if that yields even pieces."""
     if is_vmapped:
         return Layout(placement, (0,) * len(placement.hierarchy))
     split = Layout(placement, (blob.batch_axis,) + (None,) * (len(placement.hierarchy) - 1))
@@ -28,12 +28,12 @@ def feed_layout(blob: Blob, placement: Placement, is_vmapped: bool) -> Layout:
 
 
 def place_of(plan: Plan) -> Placement:
-    """Where a job runs that has one place."""
+    """The placement of a job that runs on one place."""
     return plan.compute[0].scope.placement if plan.compute else plan.graph.scope.placement
 
 
 def feed_shardings(plan: Plan, meshes: Meshes) -> tuple[Any, ...]:
-    """How the feeds of a job that has one place lie there."""
+    """The shardings of the feeds of a job that runs on one place."""
     placement = place_of(plan)
 
     def of_feed(blob: Blob) -> Any:
@@ -45,7 +45,7 @@ def feed_shardings(plan: Plan, meshes: Meshes) -> tuple[Any, ...]:
 
 
 def single(plan: Plan, storages: Mapping[str, Storage], meshes: Meshes | None, look: Any = None) -> Any:
-    """The whole job as one function under ``jax.jit``, its state donated; ``meshes`` is None for JAX's default device."""
+    """The jitted step of a job on one place, with donated state. ``meshes`` is None for JAX's default device."""
     step = _make_step(plan, storages, meshes, look)
     donated = (0,) if plan.written and not plan.transactional else ()
     if meshes is None:
@@ -56,7 +56,7 @@ def single(plan: Plan, storages: Mapping[str, Storage], meshes: Meshes | None, l
     def of_state(name: str) -> Any:
         return whole if name == RANDOM_STATE else meshes.sharding(storages[name].layout.placement, storages[name].spec)
 
-    def of_value(blob: Blob) -> Any:  # the call gives whole values; each device's own stay where they are
+    def of_value(blob: Blob) -> Any:  # a call returns whole values; those of mirrored nodes stay on their devices
         return meshes.sharding(placement, (mesh_axes(placement),)) if blob.node in plan.vmapped else whole
 
     written, read = tuple(map(of_state, plan.written)), tuple(map(of_state, plan.read))
@@ -112,26 +112,26 @@ def _make_step(plan: Plan, storages: Mapping[str, Storage], meshes: Meshes | Non
 
 
 def draws_of(random_state: Any, run: Any = None) -> Any:
-    """What random ops draw from in this call: the session's key, the number of calls made, and the run (see ``node_key``)."""
+    """What the keys of random ops are derived from: the session's key, the number of calls, the run (see ``node_key``)."""
     if random_state is None:
         return None
     return jax.random.wrap_key_data(random_state[:2], impl="threefry2x32"), random_state[2], run
 
 
 def advanced(random_state: Any) -> Any:
-    """The random state of the next call."""
+    """The random state for the next call."""
     return random_state.at[2].add(jnp.uint32(1))
 
 
 def seed_losses(graph: Graph, losses: Iterable[tuple[Blob, Any]], variables: Mapping[str, Any], backward: Backward) -> None:
-    """Begins the backward pass: ones, times the loss scale, at these losses, given with something of their shapes and dtypes."""
+    """Starts the backward pass: the cotangent of each loss is the loss scale. A loss comes with its shape and dtype."""
     scale = seed_scale(graph, variables)
     for loss, value in losses:
         backward.add(loss, jnp.broadcast_to(jnp.asarray(scale, value.dtype), value.shape))
 
 
 def watched_value(watch: Watch, values: Values, backward: Backward) -> Any:
-    """What a watch handler is given."""
+    """The value that a watch handler gets."""
     value = values.get_blob(watch.blob)
     if not watch.diff:
         return value

@@ -1,4 +1,4 @@
-"""The mirrored view where the devices' tensors differ in shape: a copy of each node for each device, on that device."""
+"""Replicas of mirrored nodes, one per device, for devices whose tensors differ in shape."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _STACK = OpDef("stack_devices", lambda *values: jnp.stack(values))
 
 
 def per_device(plan: Plan) -> Plan:
-    """The same job with mirrored nodes written out, one copy a device. What it gives of them are tuples, one a device.
+    """Replaces mirrored nodes by one copy per device. The step then returns tuples of their values, one per device.
 
     Raises:
-      ViewError: a mirrored part of the job is repeated within a call.
+      ViewError: a mirrored part of the job runs several times per call.
     """
     devices: dict[Node, tuple[Node, ...]] = {}  # copies of mirrored nodes
-    others: dict[Node, Node] = {}  # what stands for the other nodes
+    others: dict[Node, Node] = {}  # the other nodes, or their copies
     order: list[Node] = []
     for node in plan.order:
         if node.is_mirrored:
@@ -73,7 +73,7 @@ def per_device(plan: Plan) -> Plan:
         feeds=tuple(c for b in plan.feeds for c in each(b)),
         vmapped=frozenset({*own, *(b.node for b in assigns.values() if b.node.op is _STACK)}),
         precision={**plan.precision, **{copy: plan.precision[n] for n, copy in made if n in plan.precision}},
-        passes=(*plan.passes, PassRecord("replicas", f"{len(devices)} mirrored nodes copied, once per device")),
+        passes=(*plan.passes, PassRecord("replicas", f"{len(devices)} mirrored nodes replaced by one copy per device")),
     )  # fmt: skip
 
 

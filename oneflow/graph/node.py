@@ -1,4 +1,4 @@
-"""Blob and Node: the values of a job that do not exist yet, and what makes them. Plain data."""
+"""Blobs and nodes: the symbolic values of a job and the ops that compute them. Plain data."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Owner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What was current when a node was made."""
+    """The settings in force where a node was added: placement, view, namespace, options."""
 
     placement: Placement
     view: str = "consistent"
@@ -61,10 +61,14 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class ValidLength:
-    """How much of one axis of a Blob holds values, where that depends on data.
+    """The number of valid elements along one axis of a Blob whose size depends on data.
 
-    ``count`` is an int32 Blob of shape (1,): the true size. What lies behind it on ``axis`` is of no meaning, neither as a
-    value nor as a gradient. ``others_vary``: the other axes vary, too, with what a call is fed.
+    Elements beyond it are padding: neither their values nor their gradients mean anything.
+
+    Attributes:
+      axis: the axis that is padded.
+      count: int32 Blob of shape (1,), the number of valid elements along ``axis``.
+      others_vary: the sizes of other axes vary with the arrays that a call is fed.
     """
 
     axis: int
@@ -74,9 +78,10 @@ class ValidLength:
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """One op of a job: what it computes, from what, under which name, and the user's line that asked for it.
+    """One op of a job, with its inputs, attributes, name, scope and the user's line that added it.
 
-    ``repetition`` has the counts of the repetitions it is in (ops/time_axis.py); ``run`` says which run a copy stands for.
+    ``repetition`` holds the counts of the repetitions around it (``repetition.py``); ``run`` is the index of the run that a
+    copy stands for.
     """
 
     graph: Owner
@@ -96,13 +101,13 @@ class Node:
         return self.scope.view == "mirrored" and self.scope.placement.parallel_num > 1
 
     def copy(self, read: Callable[[Blob], Blob] | None = None, *, outputs: Sequence[Blob] | None = None, **changes: Any) -> Node:
-        """A node, not in the graph's list, that keeps every field but those named, with outputs of its own.
+        """A copy with outputs of its own that keeps every field but those in ``changes``. The graph does not list it.
 
         Args:
-          read: what stands for a Blob among the copies; inputs that are not in ``changes`` are read through it, and so are
-            the Blobs that hold the outputs' true sizes.
-          outputs: what its outputs are like; as this node's if omitted.
-          changes: fields of Node.
+          read: maps a Blob to its replacement. Applied to the inputs, unless ``changes`` holds new ones, and to the Blobs
+            that hold the valid lengths of the outputs.
+          outputs: Blobs that the new outputs resemble; by default the outputs of this node.
+          changes: new values of fields of Node.
         """
         if read is not None:
             changes.setdefault("inputs", tuple(map(read, self.inputs)))
@@ -124,7 +129,7 @@ class Node:
 
 
 class Blob:
-    """A value of a job that does not exist yet: shape, dtype and the op that will make it.
+    """A symbolic value of a job: its shape, its dtype, and the op that will compute it.
 
     Arithmetic (``+ - * / %``), negation, powers, comparisons and basic slicing of Blobs add ops to the job. Everything
     that would need a number now (``if``, ``float()``, iteration, NumPy functions) raises BlobUseError.
@@ -171,7 +176,7 @@ class Blob:
         self._suffix = suffix
 
     def copy(self, **changes: Any) -> Blob:
-        """A handle that keeps every field but those named."""
+        """Another handle that keeps every field but those in ``changes``."""
         twin: Blob = object.__new__(Blob)
         for name in Blob.__slots__:
             setattr(twin, name, changes.pop(name) if name in changes else getattr(self, name))
@@ -179,7 +184,7 @@ class Blob:
             raise TypeError(f"a Blob has no fields {', '.join(changes)}")
         return twin
 
-    # --- what is known about it
+    # --- properties
 
     @property
     def op_name(self) -> str:
@@ -220,7 +225,7 @@ class Blob:
 
     @property
     def is_mirrored(self) -> bool:
-        """Whether it stands for one tensor a device, each of this shape, and not for one logical tensor."""
+        """Whether it stands for one tensor per device, each of this shape, rather than for one logical tensor."""
         return self.node.is_mirrored
 
     @property
@@ -229,11 +234,11 @@ class Blob:
 
     @property
     def source(self) -> Source:
-        """The user's line that made it."""
+        """The user's line that added it."""
         return self.node.source
 
     def with_distribute(self, distribute: Distribute) -> Blob:
-        """The same Blob, asked for in another layout by whoever uses this handle."""
+        """A handle of the same value; ops that are given this handle read it in another layout."""
         self._check_distribute(distribute)
         return self.copy(distribute=distribute)
 
@@ -246,7 +251,7 @@ class Blob:
         return self.with_distribute(dist.broadcast())
 
     def has_batch_axis(self) -> bool:
-        """Whether an axis holds the samples of a batch; of 0.1 and 0.2."""
+        """Whether one axis is the batch axis. From OneFlow 0.1 and 0.2."""
         return self.batch_axis != INVALID_AXIS
 
     def set_distribute(self, distribute: Distribute) -> None:
@@ -268,16 +273,16 @@ class Blob:
         return Blob.operator("with_gradient_distribute", self, distribute)
 
     def IdenticalTo(self, other: Blob) -> bool:
-        """Whether both stand for the same value, in the same layout."""
+        """Whether both are the same value in the same layout."""
         return self.node is other.node and self.index == other.index and self.distribute == other.distribute
 
     @property
     def has_dynamic_size(self) -> bool:
-        """Whether its size depends on data: whoever reads it must look at ``length``."""
+        """Whether its size depends on data, so that readers must honour ``valid_length``."""
         return self.is_dynamic and self.valid_length is not None
 
     def describe(self) -> str:
-        """``float32[8, 128]``, as error messages write it; ``float32[<=8, 128]`` where data decide how many of the 8 count."""
+        """``float32[8, 128]``, as in error messages; ``float32[<=8, 128]`` if the first size depends on data."""
         sizes = [str(size) for size in self.shape]
         if self.is_dynamic and self.valid_length is not None:
             sizes[self.valid_length.axis] = f"<={sizes[self.valid_length.axis]}"
@@ -367,7 +372,7 @@ class Blob:
     def __getitem__(self, key: Any) -> Blob:
         return Blob.operator("getitem", self, key)
 
-    # --- what would need a number now
+    # --- operations that would need a value, which a Blob does not have
 
     def _refuse(self, what: str, instead: str) -> NoReturn:
         line = caller()
@@ -455,7 +460,7 @@ _UFUNCS = {
 
 @dataclass(frozen=True, slots=True)
 class LogicalBlobId:
-    """OneFlow's pair of names for a Blob."""
+    """The two names that OneFlow identifies a Blob by."""
 
     _op_name: str
     _blob_name: str

@@ -1,4 +1,4 @@
-"""How often a call runs a node: parts of a job between ``unpack`` (or ``repeat``) and ``pack`` (or ``acc``) run several times."""
+"""Repeated parts of a job: nodes between ``unpack`` (or ``repeat``) and ``pack`` (or ``acc``) run several times per call."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ class Repetition:
     """How an op begins or ends a part of a job that runs several times per call.
 
     Attributes:
-      count: the attribute that holds how many runs it begins, or how many it combines.
-      begins: whether it begins such a part.
-      cuts: each run gets a piece of the input: ``define`` takes a further keyword ``index``. Of ops that begin one.
+      count: name of the attribute that holds the number of runs that it begins or combines.
+      begins: whether it begins such a part; otherwise it ends one.
+      cuts: each run gets a piece of the input; ``define`` takes a further keyword ``index``. For ops that begin a part.
     """
 
     count: str
@@ -32,15 +32,15 @@ def repetition_of(
     """The counts of the repetitions around a node, outermost first; () for a node that runs once per call.
 
     Args:
-      rule: what the node's op begins or ends.
-      inputs: the counts of what it reads.
+      rule: ``repeats`` of the node's op.
+      inputs: the counts of the nodes that it reads.
     Raises:
-      ValueError: inputs of repetitions that do not fit.
+      ValueError: the inputs belong to repetitions that do not nest.
     """
     counts = max(inputs, key=len, default=())
     for own in inputs:
         if counts[: len(own)] != own:
-            raise ValueError(f"inputs that are made {_words(own)} and {_words(counts)}")
+            raise ValueError(f"inputs that are computed {_words(own)} and {_words(counts)}")
     runs = 1 if rule is None else rule.runs(attrs)
     if rule is None or runs == 1:
         return counts

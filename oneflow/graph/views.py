@@ -1,4 +1,4 @@
-"""The two views of several devices, and the way between them: one logical tensor, or one tensor a device."""
+"""Conversion between the two views of several devices: one logical tensor, or one tensor per device."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from .op import OpDef
 
 
 def in_current_view(graph: Graph, blob: Blob) -> Blob:
-    """``blob`` as an op that is made now reads it.
+    """``blob``, converted to the current view, for an op that is about to be added.
 
-    In the mirrored view a logical tensor that is split along axis 0 gives each device its piece, any other one is there
-    whole on every device. In the consistent view the devices' tensors are joined along axis 0.
+    In the mirrored view each device gets its piece of a logical tensor that is split along axis 0, and all of any other
+    tensor. In the consistent view the tensors of the devices are concatenated along axis 0.
 
     Raises:
-      ShapeError: the devices' pieces would differ in size.
-      ViewError: a variable split along another axis; a mirrored Blob of other devices.
+      ShapeError: the pieces of the devices would differ in size.
+      ViewError: the variable is split along another axis, or the mirrored Blob belongs to other devices.
     """
     scope = graph.scope
     n = scope.placement.parallel_num

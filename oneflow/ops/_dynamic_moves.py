@@ -1,4 +1,4 @@
-"""How ops that move, cut, join, gather, scatter and multiply treat Blobs whose size depends on data; see _dynamic_rules.py."""
+"""Rules for Blobs of dynamic size in ops that move, slice, join, gather, scatter and multiply; see _dynamic_rules.py."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ._emit import add_node
 
 
 def _moved(where: Callable[[Treatment, int], int | None]) -> Rule:
-    """An op that only moves axes: ``where(t, axis)`` is the counted axis in the result."""
+    """An op that only moves axes: ``where(t, axis)`` is the position of the padded axis in the result."""
 
     def apply(t: Treatment) -> Blobs:
         length = t.the_valid_length()
@@ -60,7 +60,7 @@ def _reshape(t: Treatment) -> Blobs:
 
 
 def _place_in(old: Sequence[int], axis: int, new: Sequence[int]) -> int | None:
-    """The axis of the new shape along which blocks of the old axis lie one behind the other, if any."""
+    """The axis of the new shape that holds consecutive blocks of the old axis, if there is one."""
     for before, after in groups_of_axes(old, new):
         if axis in before:
             inner = math.prod(old[a] for a in before if a > axis)
@@ -108,7 +108,7 @@ def _broadcast_like(t: Treatment) -> Blobs:
         t.refuse(f"x must have the rank of `like`, and size 1 on axis {length.axis}, where the size of `like` depends on data",
                  "add axes of size 1 with flow.expand_dims")  # fmt: skip
     (x,) = add_node(
-        t.what, dynamic.repeat_up_to_count, (x, like, length.count), None, None, {"axis": length.axis - like.ndim}
+        t.what, dynamic.broadcast_to_length, (x, like, length.count), None, None, {"axis": length.axis - like.ndim}
     )  # fmt: skip
     (y,) = t.make(x, like)
     return (t.sized(y, length.axis, length.count),)
@@ -123,7 +123,7 @@ def _cast_to_static_shape(t: Treatment) -> Blobs:
 
 
 def _cut(t: Treatment, length: ValidLength, triple: Any) -> tuple[Blob, Blob]:
-    """inputs[0], cut on its counted axis; and the new count."""
+    """A slice of inputs[0] along its padded axis, and its valid length."""
     x = t.inputs[0]
     y, count = add_node(
         t.what, dynamic.valid_slice, (x, length.count), None, None, {"axis": length.axis, "triple": triple}
@@ -176,7 +176,7 @@ def _getitem(t: Treatment) -> Blobs:
     return (t.sized(y, length.axis - dropped + added, count),)
 
 
-# --- by number
+# --- by index
 
 
 @rule("gather")
@@ -211,7 +211,7 @@ def _gather_nd(t: Treatment) -> Blobs:
 
 
 def _paired(t: Treatment, along: int) -> Blobs:
-    """Axes of inputs[0] and inputs[1] run together, except ``along``, on which inputs[1] holds places of inputs[0]."""
+    """Axes of inputs[0] and inputs[1] correspond, except ``along``, on which inputs[1] holds indices into inputs[0]."""
     rows, numbers = t.valid_length(0), t.valid_length(1)
     if any(e is not None and e.axis != along for e in (rows, numbers)):
         length = t.same(0, 1)
@@ -252,7 +252,7 @@ def _tensor_scatter(t: Treatment) -> Blobs:
     return t.make(t.inputs[0], t.fill(1, _NOWHERE), t.fill(2, 0))
 
 
-_NOWHERE = -1  # an index that is outside everywhere
+_NOWHERE = -1  # an index that is always out of range
 
 
 def _updates(t: Treatment, indices: int, updates: int) -> None:

@@ -1,8 +1,8 @@
-"""How ops treat Blobs whose size depends on data. Ops that are not named here, and not elementwise, refuse them.
+"""Rules for ops that are given Blobs of dynamic size. Ops that have no rule, and are not elementwise, refuse such Blobs.
 
-A rule is a function of a ``Treatment`` that gives the op's Blobs. It may fill what lies behind the count with a value that
-does not matter to the op (0 for a sum), and it says which axis of the result is counted, if any. Where an op sums gradients
-over the counted axis (for weights, say), its result is masked, so that none come from behind the count.
+A rule is a function of a ``Treatment`` that returns the op's outputs. It may fill the padding with a neutral value (0 for a
+sum), and it sets the valid lengths of the outputs. If an op sums gradients over the padded axis (those of weights, for
+example), its result is masked, so that no gradient comes from the padding.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Blobs = tuple[Blob, ...]
 
 @dataclass(slots=True)
 class Treatment:
-    """One op that was given at least one Blob whose size depends on data, and what its rule does about it."""
+    """An op that is about to be added with at least one Blob of dynamic size, and the tools for its rule."""
 
     what: str
     op: OpDef
@@ -37,17 +37,17 @@ class Treatment:
         fail(ShapeError, self.what, why, self.inputs, hint or _WAYS_OUT)
 
     def valid_length(self, position: int = 0) -> ValidLength | None:
-        """What the input's size is, where it depends on data."""
+        """The valid length of an input, None if its size is static."""
         blob = self.inputs[position]
         return blob.valid_length if blob.has_dynamic_size else None
 
     def the_valid_length(self) -> ValidLength:
-        """The length of inputs[0], which must have one here."""
+        """The valid length of inputs[0], which must have one."""
         length = self.valid_length()
         return self.refuse("it takes a size that depends on data as inputs[0] only") if length is None else length
 
     def same(self, *positions: int) -> ValidLength:
-        """The length of inputs that have it in common, axis and count."""
+        """The valid length that several inputs have in common, axis included."""
         lengths = [self.valid_length(p) for p in positions]
         first = lengths[0]
         if first is None or any(e is None or not same_length(e, first) or e.axis != first.axis for e in lengths):
@@ -55,22 +55,22 @@ class Treatment:
         return first
 
     def fill(self, position: int, value: float) -> Blob:
-        """The input with ``value`` behind its count; as it is, where its size does not depend on data."""
+        """An input whose padding is filled with ``value``."""
         blob, length = self.inputs[position], self.valid_length(position)
         return blob if length is None else filled(blob, length, value)
 
     def make(self, *inputs: Blob, op: OpDef | None = None, **changes: Any) -> Blobs:
-        """Adds the node that the user asked for, or another op in its place."""
+        """Adds the node, or that of another op in its place."""
         attrs = changes if op is not None else {**self.attrs, **changes}
         return add_node(self.what, op or self.op, inputs or self.inputs, self.name, self.prefix, attrs)
 
     def sized(self, blob: Blob, axis: int, count: Blob) -> Blob:
-        """Says that ``axis`` of the result holds as many values as ``count``."""
+        """Sets the valid length of a result."""
         blob.valid_length = ValidLength(axis, count)
         return blob
 
     def make_masked(self, axis: int, count: Blob, *inputs: Blob) -> Blobs:
-        """As ``make`` and ``sized``, with no gradient coming from behind the count."""
+        """Like ``make`` and ``sized``, with a mask that blocks gradients of the padding."""
         name, prefix = self.name, self.prefix or camel(self.op.name)
         raw = add_node(self.what, self.op, inputs, None, f"Whole{prefix}", self.attrs)
         return tuple(
@@ -80,7 +80,7 @@ class Treatment:
 
 _WAYS_OUT = (
     "flow.cast_to_static_shape(blob) makes it a Blob of full size, 0 behind the true one; the guide's section "
-    '"Sizes that depend on data" lists the ops that take it as it is'
+    '"Sizes that depend on data" lists the ops that take it unchanged'
 )
 DIFFER = "the sizes of the inputs depend on data in different ways, so that they may differ"
 
@@ -90,15 +90,15 @@ def same_length(a: ValidLength | None, b: ValidLength | None) -> bool:
 
 
 def filled(blob: Blob, length: ValidLength, value: float, name: str | None = None, prefix: str | None = None) -> Blob:
-    """The Blob with ``value`` behind its count."""
+    """A Blob whose padding is filled with ``value``."""
     attrs = {"axis": length.axis, "value": value}
-    (y,) = add_node("fill_rest", dynamic.fill_rest, (blob, length.count), name, prefix, attrs)
+    (y,) = add_node("fill_padding", dynamic.fill_padding, (blob, length.count), name, prefix, attrs)
     y.valid_length, y.is_dynamic = length, True
     return y
 
 
 def mean_of_valid(loss: Blob) -> Blob:
-    """What training on a loss means whose size depends on data: one number."""
+    """The scalar that is minimised for a loss of dynamic size."""
     length = loss.valid_length
     assert length is not None
     (y,) = add_node("minimize", dynamic.valid_loss, (loss, length.count), None, None, {"axis": length.axis})
@@ -109,7 +109,7 @@ Rule = Callable[[Treatment], Blobs]
 
 
 def _treat(what: str, op: OpDef, inputs: Blobs, name: str | None, prefix: str | None, attrs: dict[str, Any]) -> Blobs:
-    """Emits an op that is given a Blob whose size depends on data."""
+    """Adds an op with a Blob of dynamic size by the op's rule."""
     t = Treatment(what, op, inputs, name, prefix, attrs)
     outputs = _rule_of(op)(t)
     varies = any(b.is_dynamic and (b.valid_length is None or b.valid_length.others_vary) for b in inputs)
@@ -143,7 +143,7 @@ def _rule_of(op: OpDef) -> Rule:
 
 
 def takes_dynamic_size(op: OpDef) -> bool:
-    """Whether the op takes Blobs whose size depends on data, for some of its attributes at least."""
+    """Whether the op takes Blobs of dynamic size, at least with some attributes."""
     return _rule_of(op) is not _refuse
 
 
@@ -166,7 +166,7 @@ def elementwise(t: Treatment) -> Blobs:
     rank = max(b.ndim for b in t.inputs)
     lengths = [(b, b.valid_length) for b in t.inputs if b.has_dynamic_size and b.valid_length is not None]
     leader, length = lengths[0]
-    axis = length.axis - leader.ndim  # from the end, where shapes are aligned
+    axis = length.axis - leader.ndim  # negative, as shapes are aligned at the end
     capacity = leader.shape[axis]
     for blob, other in lengths:
         if other.axis - blob.ndim != axis or not same_length(other, length):
@@ -180,7 +180,7 @@ def elementwise(t: Treatment) -> Blobs:
                 t.refuse(f"inputs[{i}] has size {size} on an axis where {other_size}")
             if not t.op.is_nondifferentiable(i):
                 (blob,) = add_node(
-                    t.what, dynamic.repeat_up_to_count, (blob, leader, length.count), None, None, {"axis": axis}
+                    t.what, dynamic.broadcast_to_length, (blob, leader, length.count), None, None, {"axis": axis}
                 )  # fmt: skip
         inputs.append(blob)
     return tuple(t.sized(y, rank + axis, length.count) for y in t.make(*inputs))
@@ -199,7 +199,7 @@ def _each_by_itself(t: Treatment) -> Blobs:
 
 
 def _rows(t: Treatment, axis: int) -> Blobs:
-    """An op that makes slice i along an axis of slice i of inputs[0] and of other inputs as a whole."""
+    """An op whose slice i along an axis depends on slice i of inputs[0], and on the other inputs entirely."""
     length = t.the_valid_length()
     if length.axis != axis or any(b.has_dynamic_size for b in t.inputs[1:]):
         t.refuse(f"it takes a Blob whose size depends on data as inputs[0] alone, with that size on axis {axis}")
@@ -231,7 +231,7 @@ def _batch_normalization(t: Treatment) -> Blobs:
 
 
 def _along(axes: Callable[[Treatment], Sequence[int]], value: Callable[[Treatment], float] | None) -> Rule:
-    """An op that keeps the shape and works along axes; ``value``: what may stand behind the count there, None refuses."""
+    """An op that keeps the shape and works along axes. ``value`` returns the padding that it needs there; None refuses."""
 
     def apply(t: Treatment) -> Blobs:
         length = t.the_valid_length()
@@ -250,7 +250,7 @@ def _the_axis(t: Treatment) -> Sequence[int]:
 
 
 def _last_place(t: Treatment) -> float:
-    """What is sorted to the end."""
+    """A value that is sorted to the end."""
     return dynamic.lowest(t.inputs[0]) if t.attrs["descending"] else dynamic.highest(t.inputs[0])
 
 

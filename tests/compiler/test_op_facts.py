@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -75,6 +77,12 @@ def test_mixed_precision_takes_the_ops_of_oneflows_lists() -> None:
     assert {name for name, op in OPS.items() if op.autocast == "always"} == ALWAYS
     assert {name for name, op in OPS.items() if op.autocast == "between"} == BETWEEN
     assert {op.autocast for op in OPS.values()} == {"always", "between", "never"}
+
+
+def test_the_page_about_adding_an_op_lists_all_facts() -> None:
+    page = Path(__file__).resolve().parents[2] / "docs" / "adding-an-op.md"
+    rows = re.findall(r"^\| `(\w+)=", page.read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(rows) == sorted({field.name for field in fields(OpDef)} - {"name", "define"})
 
 
 def test_a_fact_that_ops_do_not_have_is_refused() -> None:

@@ -96,7 +96,7 @@ def test_passes_say_what_they_changed() -> None:
 
     graph = micro_batches().graph
     changed = dict(plan(graph, [graph.returns]).passes)
-    assert changed["repeated parts"].endswith("written out, a copy per run")
+    assert changed["repeated parts"].endswith("unrolled, one copy per run")
 
 
 def test_a_summary_lists_the_passes() -> None:

@@ -1,7 +1,7 @@
-"""Stages: a job on several places, or one that repeats a part, as compiled functions and a list of instructions.
+"""Staged execution: a job on several places, or with repeated parts, as compiled functions and a list of instructions.
 
-``segments`` says what one place computes in one go, ``functions`` what is compiled of it, ``schedule`` in which order it is
-called and what is moved between places, ``recorder`` writes that down, and ``execution`` replays it.
+``segments`` groups the nodes that one place computes at once, ``functions`` has the functions that are compiled, ``schedule``
+decides the order of calls and moves, ``recorder`` records them as instructions, and ``execution`` replays these.
 """
 
 from .execution import Call, Free, Instruction, Move, StagedProgram, Transfer

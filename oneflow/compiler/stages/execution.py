@@ -1,4 +1,4 @@
-"""The execution of a staged job: a list of instructions over numbered buffers, which a call replays."""
+"""Execution of a staged job: every call replays a list of instructions over numbered buffers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .segments import Segment
 
 
 class Transfer(NamedTuple):
-    """A value, or its gradient, on its way from one place to another."""
+    """The transfer of a value, or of its gradient, from one place to another."""
 
     blob: Blob
     source: Placement
@@ -26,7 +26,7 @@ class Transfer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Calls a compiled function; its outputs go to the buffers from ``first`` to before ``end``."""
+    """Calls a compiled function and stores its outputs in the buffers ``first`` to ``end`` (exclusive)."""
 
     name: str
     function: Callable[..., tuple[Sequence[Any], Sequence[Any]]]
@@ -41,7 +41,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """Brings arrays to other devices or into other layouts. ``transfers`` tells what goes from place to place."""
+    """Copies arrays to other devices or into other layouts. ``transfers`` lists those between places."""
 
     name: str
     move: Callable[[Sequence[Any], Sequence[Any]], list[Any]]
@@ -57,7 +57,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Free:
-    """Lets go of buffers that no later instruction reads."""
+    """Releases buffers that no later instruction reads."""
 
     buffers: tuple[int, ...]
     name: str = "free"
@@ -73,7 +73,7 @@ Observer = Callable[[Instruction, float], None]
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """A compiled function under the name that XLA knows it by; ``segment`` is the last one that calls it, None for updates."""
+    """A compiled function and its name in XLA. ``segment`` is the last segment that it computes, None for updates."""
 
     name: str
     made: Any
@@ -81,10 +81,10 @@ class Compiled:
 
 
 class StagedProgram:
-    """The step of a job on several places, or of one that repeats a part.
+    """The step of a staged job.
 
-    A call takes (state, reads, feeds) and returns (new state, fetched values, watched values, token), as the function of a
-    job on one place does. It replays ``instructions`` and does nothing else.
+    Like the step of a job on one place, it takes (state, reads, feeds) and returns (new state, fetched values, watched values,
+    token). A call replays ``instructions`` and does nothing else.
     """
 
     def __init__(
@@ -99,9 +99,9 @@ class StagedProgram:
     ):
         """
         Args:
-          constants: what the buffers behind those of the arguments begin with.
-          size: how many buffers there are.
-          outputs: the structure of what a call returns, and the buffers it is made of.
+          constants: arrays for the buffers that follow those of the arguments.
+          size: the number of buffers.
+          outputs: the pytree structure of the results, and the buffers that hold its leaves.
         """
         self.plan = plan
         self.segments = segments
@@ -124,9 +124,9 @@ class StagedProgram:
 
     @contextmanager
     def observed(self, observer: Observer) -> Iterator[None]:
-        """Tells ``observer`` of each instruction of the calls inside, and of its seconds.
+        """Calls within the context report each instruction and its seconds to ``observer``.
 
-        A call waits for the outputs of each instruction before it goes on to the next, so that nothing overlaps.
+        They wait for the outputs of each instruction before they run the next one, so that nothing overlaps.
         """
         self._observer = observer
         try:
@@ -145,10 +145,10 @@ class StagedProgram:
 
     @property
     def transfers(self) -> list[Transfer]:
-        """What goes from place to place in a call."""
+        """The transfers between places in each call."""
         return [t for i in self.instructions if isinstance(i, Move) for t in i.transfers]
 
     @property
     def segment_of_function(self) -> Mapping[str, int]:
-        """The segments that functions were compiled for, by name."""
+        """The index of the segment that a function computes, by the function's name."""
         return {f.name: f.segment for f in self.functions if f.segment is not None}

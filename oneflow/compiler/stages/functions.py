@@ -1,6 +1,6 @@
-"""The functions of a staged job that are compiled: passes over a segment, and updates of the variables of one place.
+"""The functions of a staged job: passes over a segment, and updates of the variables of one place.
 
-Each takes pytrees of arrays and returns a pair: outputs whose shardings are laid down, and others.
+Each takes pytrees of arrays and returns two: outputs with prescribed shardings, and other outputs.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ Outputs = tuple[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """What is to be compiled.
+    """A function to be compiled.
 
     Attributes:
-      run: takes pytrees, and returns outputs laid out as ``shardings`` says, and other outputs.
-      donates: the arrays of its first argument are donated.
-      returns_inputs: arrays that it returns as it was given them are not copied.
+      run: takes pytrees of arrays; returns the outputs that have ``shardings``, and the others.
+      donates: whether the arrays of the first argument are donated.
+      returns_inputs: whether inputs that it returns unchanged are passed on without a copy.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Function:
 
 @dataclass(frozen=True, slots=True)
 class Static:
-    """A fact that tracing finds out. In ``static``'s pytree it crosses functions without an array."""
+    """A value that is known when a function is traced. ``static`` makes a pytree of it."""
 
     value: Any
 
@@ -53,13 +53,13 @@ class Static:
 
 
 def static(value: Any) -> Any:
-    """A pytree without leaves that, called, returns ``value``, which must be hashable."""
+    """A pytree without leaves, so that functions can return and take it. Called, it returns ``value`` (hashable)."""
     return jax.tree_util.Partial(Static(value))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Group:
-    """The trained variables of one place. ``state`` has the names of everything that their update replaces."""
+    """The trained variables of one place. ``state`` holds the names of all state that their update replaces."""
 
     placement: Placement
     variables: tuple[Variable, ...]
@@ -67,7 +67,7 @@ class Group:
 
 
 def groups_of(places: Places) -> list[Group]:
-    """The trained variables of a job, by the place that keeps them."""
+    """The trained variables of a job, grouped by the place that stores them."""
     plan = places.plan
     members: dict[Any, list[tuple[Variable, Any]]] = {}
     for v in plan.trained:
@@ -93,7 +93,7 @@ class SegmentFunctions:
         self._lowering = lowering
 
     def forward(self, segment: Segment) -> Function:
-        """(imports, draws) to (exports, (token, what ``backward`` takes first))."""
+        """(imports, draws) -> (exports, (token, first argument of ``backward``))."""
 
         def forward_pass(imports: Any, draws: Any) -> Outputs:
             values = self._entered(segment, imports)
@@ -103,7 +103,7 @@ class SegmentFunctions:
         return Function("forward", forward_pass, self._shardings(segment), returns_inputs=True)
 
     def backward(self, segment: Segment) -> Function:
-        """(what ``forward`` kept, cotangents of the exports, loss scale) to ((), (gradients of imports, of watched Blobs))."""
+        """(result of ``forward``, cotangents of exports, loss scale) -> ((), (gradients of imports, of watched Blobs))."""
 
         def backward_pass(kept: Any, cotangents: Any, scale: Any) -> Outputs:
             losses, propagates = kept
@@ -112,7 +112,7 @@ class SegmentFunctions:
         return Function("backward", backward_pass)
 
     def fused(self, segment: Segment) -> Function:
-        """(imports, draws, loss scale) to (exports, (token, shapes of losses, gradients of imports, of watched Blobs))."""
+        """(imports, draws, loss scale) -> (exports, (token, structs of losses, gradients of imports, of watched Blobs))."""
         plan, watched = self._plan, {b.node for b in segment.diffs}
         if segment.placement.parallel_num == 1:
             way = arranged(segment.nodes, watched, segment.exports, plan.path, plan.precision, plan.without_native)
@@ -143,7 +143,7 @@ class SegmentFunctions:
         return [self._places.sharding(b, segment.placement) for b in segment.exports]
 
     def _losses(self, segment: Segment, values: Values) -> Any:
-        """Shapes and dtypes of the segment's losses, which may differ from the declared ones."""
+        """Shapes and dtypes of the segment's losses; a call may be fed smaller arrays than declared."""
         found = [values.get_blob(b) for b in segment.losses]
         return static(tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in found))
 
@@ -162,7 +162,7 @@ class SegmentFunctions:
 
 
 class UpdateFunctions:
-    """What reads, stores and updates variables. ``losses``: the shapes of the losses of all segments, with their Blobs."""
+    """Loads, stores and updates variables."""
 
     def __init__(self, places: Places, lowering: Lowering):
         self._places = places
@@ -171,17 +171,20 @@ class UpdateFunctions:
         self._lowering = lowering
 
     def load(self, name: str) -> Function:
-        """(stored,) to ((), the logical value)."""
+        """(stored array,) -> ((), logical value)."""
         return Function("load", lambda stored: ((), self._plan.load(name, stored, self._places.storages)))
 
     def store(self, name: str) -> Function:
-        """(logical value,) to ((what is stored,), ())."""
+        """(logical value,) -> ((stored array,), ())."""
         storage = self._places.storages[name]
         sharding = self._places.meshes.sharding(storage.layout.placement, storage.spec)
         return Function("store", lambda value: ((storage.store(value),), ()), (sharding,))
 
     def prepare(self, group: Group, shape: Sequence[int]) -> Function:
-        """(variables, terms of their gradients, what rules read) to ((), (gradients, what was measured of them))."""
+        """(variables, terms of their gradients, values that rules read) -> ((), (gradients, measures)).
+
+        ``shape`` is that of the first loss.
+        """
 
         def prepare_gradients(stored: Any, terms: Any, read: Any) -> Outputs:
             gradients = self._prepared(group, self._loaded(stored), terms, self._numbers(read, shape))
@@ -190,7 +193,7 @@ class UpdateFunctions:
         return Function("prepare_gradients", prepare_gradients)
 
     def update(self, group: Group, shape: Sequence[int], donates: bool) -> Function:
-        """(variables, gradients or their terms, what rules read, measures of all places or ()) to (new variables, token)."""
+        """(variables, gradients or terms, values that rules read, measures of all places or ()) -> (new variables, token)."""
 
         def update(stored: Any, raw: Any, read: Any, measured: Any) -> Outputs:
             variables, known = self._loaded(stored), self._numbers(read, shape)
@@ -204,7 +207,7 @@ class UpdateFunctions:
         return Function("update", update, shardings, donates)
 
     def count(self) -> Function:
-        """(counters, numbers of gradients that are not finite) to ((), new counters)."""
+        """(counters, numbers of non-finite gradient values) -> ((), new counters)."""
 
         def count(counting: Any, bad: Any) -> Outputs:
             measured = (*self._nothing_measured()[1:], total(bad) if bad else None)
@@ -217,7 +220,7 @@ class UpdateFunctions:
         return {name: self._plan.load(name, array, self._places.storages) for name, array in stored.items()}
 
     def _numbers(self, read: tuple[State, Sequence[Any]], shape: Sequence[int]) -> Numbers:
-        """``read`` has the counters and the values of ``plan.read_by_rules``; ``shape`` is that of the first loss."""
+        """``read`` holds the counters and the values of ``plan.read_by_rules``; ``shape`` is that of the first loss."""
         counting, arrays = read
         values = Values(self._lowering)
         for blob, array in zip(self._plan.read_by_rules, arrays, strict=True):
@@ -244,7 +247,7 @@ def total(terms: Sequence[Any]) -> Any:
 
 
 def done() -> Any:
-    """An array that is ready when the function that returns it is over."""
+    """A token: an array that is ready when the function that returns it has run."""
     return jnp.zeros((1,), jnp.uint8)
 
 

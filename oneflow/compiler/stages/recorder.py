@@ -1,4 +1,4 @@
-"""The recorder: writes instructions over numbered buffers down, and compiles the functions that they call."""
+"""The recorder: compiles functions and records instructions over numbered buffers."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ Compile = Callable[[Any], Any]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Buffer:
-    """A buffer as it is known while a step is recorded: a leaf of pytrees.
+    """A buffer during recording; a leaf of pytrees.
 
-    ``memory`` is the index of the buffer whose memory it may share: of itself, or of one that it was moved from.
+    ``memory`` is the index of the buffer that it may share memory with: the one it was moved from, or itself.
     """
 
     index: int
-    struct: Any  # shape, dtype, and the sharding where it is known
+    struct: Any  # shape, dtype, and the sharding if it is known
     memory: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """A compiled function, and what becomes of its outputs.
+    """A compiled function and its outputs.
 
-    ``outputs`` has one entry for each leaf of ``structure``: its struct, or the position of the argument that is returned.
+    ``outputs`` has one entry per leaf of ``structure``: a struct, or the position of the argument that is returned unchanged.
     """
 
     name: str
@@ -44,15 +44,15 @@ class _Made:
 
 
 class Recorder:
-    """Writes instructions down, and compiles each function when it is first called."""
+    """Records instructions, and compiles each function when it is first called."""
 
     def __init__(self, job: str, meshes: Meshes, compile: Compile):
         self._job = job
         self._meshes = meshes
         self._compile = compile
         self._instructions: list[Instruction] = []
-        self._donated: dict[int, int] = {}  # by memory: the instruction that takes it
-        self._memory: list[int] = []  # of each buffer
+        self._donated: dict[int, int] = {}  # the instruction that each memory is donated to
+        self._memory: list[int] = []  # of each buffer, see Buffer
         self._constants: list[Any] = []
         self._made: dict[Any, _Made] = {}
         self._moved: dict[tuple[int, Any], Buffer] = {}
@@ -69,17 +69,17 @@ class Recorder:
         return len(self._memory)
 
     def argument(self, struct: Any) -> Buffer:
-        """A further argument of the step; all come first."""
+        """Adds an argument of the step. Arguments come before everything else."""
         self._arguments += 1
         return self._buffer(struct)
 
     def constant(self, array: np.ndarray, sharding: Any) -> Buffer:
-        """An array that is the same in each step; all come before the first instruction."""
+        """Adds a constant array. Constants come before the first instruction."""
         self._constants += self._meshes.move([array], [sharding])
         return self._buffer(jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharding))
 
     def call(self, key: Any, function: Function, *arguments: Any, segment: Segment | None = None, name: str = "") -> Any:
-        """Calls a function, which is compiled once for each ``key``; returns its two outputs as pytrees of Buffers."""
+        """Records a call of a function, which is compiled once per ``key``; returns its two pytrees of Buffers."""
         given = jax.tree.leaves(arguments)
         made = self._made.get(key)
         if made is None:
@@ -98,9 +98,10 @@ class Recorder:
     def move(
         self, name: str, buffers: Sequence[Buffer], shardings: Sequence[Any], transfers: Sequence[Transfer | None] = ()
     ) -> list[Buffer]:
-        """The buffers in these shardings: those that lie so already are left alone, others move once.
+        """Records the move of buffers to other shardings and returns the moved ones.
 
-        ``transfers`` says what the buffers are, where they go from place to place.
+        Buffers that have the sharding already are returned, and none is moved to the same sharding twice. ``transfers``
+        describes moves between places.
         """
         first = self._size
         inputs: list[int] = []
@@ -110,7 +111,7 @@ class Recorder:
             if (buffer.index, sharding) in self._moved:
                 continue
             moved = buffer
-            if not _lies_so(buffer.struct, sharding):
+            if not _has_sharding(buffer.struct, sharding):
                 struct = jax.ShapeDtypeStruct(buffer.struct.shape, buffer.struct.dtype, sharding=sharding)
                 moved = self._buffer(struct, buffer.memory if _overlap(buffer.struct, sharding) else None)
                 inputs.append(buffer.index)
@@ -123,7 +124,7 @@ class Recorder:
         return [self._moved[b.index, s] for b, s in zip(buffers, shardings, strict=True)]
 
     def finished(self, plan: Plan, segments: tuple[Segment, ...], outputs: Any) -> StagedProgram:
-        """The program that returns ``outputs``, a pytree of Buffers."""
+        """The recorded program, which returns ``outputs`` (a pytree of Buffers)."""
         leaves, structure = jax.tree.flatten(outputs)
         returned = tuple(b.index for b in leaves)
         last: dict[int, int] = {}
@@ -149,7 +150,7 @@ class Recorder:
 
 
 def _compiled(function: Function, name: str, arguments: tuple[Any, ...], compile: Compile) -> _Made:
-    """Compiles ``function`` as one of flat lists of arrays, for the shapes of these pytrees of Buffers."""
+    """Compiles ``function`` for arguments of these shapes (pytrees of Buffers), as a function of flat lists of arrays."""
     leaves, structure = jax.tree.flatten(arguments)
     told: list[Any] = []
 
@@ -174,10 +175,10 @@ def _compiled(function: Function, name: str, arguments: tuple[Any, ...], compile
     return _Made(name, made, told[0], tuple(next(fresh) if source is None else source for source in told[1]))
 
 
-def _lies_so(struct: Any, sharding: Any) -> bool:
+def _has_sharding(struct: Any, sharding: Any) -> bool:
     return struct.sharding is not None and struct.sharding.is_equivalent_to(sharding, len(struct.shape))
 
 
 def _overlap(struct: Any, sharding: Any) -> bool:
-    """Whether an array that moves may keep memory that it had."""
+    """Whether a move may share memory with its source, as they have devices in common."""
     return struct.sharding is None or bool(struct.sharding.device_set & sharding.device_set)

@@ -1,4 +1,4 @@
-"""The schedule of a staged job: in which order functions are called in a step, and what is moved between places."""
+"""The schedule of a staged job: the order of calls in a step, and the moves between places."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .segments import Key, Place, Places, Segment, key_of, segments_of
 
 
 class Term(NamedTuple):
-    """One term of a gradient, and the place it was computed on."""
+    """One term of a gradient, and the place that computed it."""
 
     buffer: Buffer
     placement: Placement
@@ -33,20 +33,20 @@ class Term(NamedTuple):
 
 @dataclass
 class _Step:
-    """What a step has made so far, as Buffers."""
+    """The results of the instructions so far, as Buffers."""
 
     stored: dict[str, Buffer]
     feeds: dict[Key, Buffer]
     values: dict[Key, Buffer] = field(default_factory=dict)
     cotangents: dict[Key, list[Term]] = field(default_factory=dict)
-    sums: dict[tuple[int, Key], int] = field(default_factory=dict)  # where the sum over runs is among a Blob's terms
+    sums: dict[tuple[int, Key], int] = field(default_factory=dict)  # position of the sum over runs among a Blob's terms
     diffs: dict[Key, Buffer | None] = field(default_factory=dict)
-    losses: dict[Key, tuple[int, ...]] = field(default_factory=dict)  # their shapes
+    losses: dict[Key, tuple[int, ...]] = field(default_factory=dict)  # shapes
     tokens: list[Buffer] = field(default_factory=list)
 
 
 class Scheduler:
-    """Records the step of a plan, once."""
+    """Records the step of a plan."""
 
     def __init__(self, places: Places, segments: tuple[Segment, ...], lowering: Lowering, recorder: Recorder):
         self._places = places
@@ -57,7 +57,7 @@ class Scheduler:
         self._record = recorder
 
     def record(self, state: Sequence[Any], reads: Sequence[Any], feeds: Sequence[Any]) -> StagedProgram:
-        """The program for arguments of these shapes (ShapeDtypeStructs, those of state with shardings)."""
+        """Records a step for arguments of these shapes (ShapeDtypeStructs, those of state with shardings)."""
         plan, record = self._plan, self._record
         stored = zip((*plan.written, *plan.read), map(record.argument, (*state, *reads)), strict=True)
         fed = zip(map(key_of, plan.feeds), map(record.argument, feeds), strict=True)
@@ -148,13 +148,13 @@ class Scheduler:
         return found
 
     def _source(self, blob: Blob) -> Placement | None:
-        """Where a value is computed or kept; None for what a call is fed with."""
+        """The placement that computes or stores a value; None for a feed."""
         if blob.node.op is OP_VARIABLE:
             return self._places.storages[blob.node.attrs["variable"]].layout.placement
         return None if key_of(blob) in self._at.feeds else blob.node.scope.placement
 
     def _cotangents(self, segment: Segment) -> list[tuple[Buffer, ...]]:
-        """The cotangents of a segment's exports, on its devices."""
+        """The terms of the cotangents of a segment's exports, moved to its devices."""
         terms = [(i, term) for i, b in enumerate(segment.exports) for term in self._at.cotangents.get(key_of(b), ())]
         targets = [self._places.sharding(segment.exports[i], segment.placement) for i, _ in terms]
         transfers = [
@@ -169,11 +169,11 @@ class Scheduler:
         return found
 
     def _add_gradients(self, segment: Segment, gradients: Sequence[Buffer | None], diffs: Sequence[Buffer | None]) -> None:
-        """Keeps the cotangents of a segment's imports, and of the Blobs whose gradients are watched."""
+        """Stores the cotangents of a segment's imports and the gradients of watched Blobs."""
         at = self._at
         at.diffs.update(zip(map(key_of, segment.diffs), diffs, strict=True))
         found = [(key_of(b), g) for b, g in zip(segment.imports, gradients, strict=True) if g is not None]
-        # what earlier runs gave for the same variables is added up at once: memory holds one sum and not a term per run
+        # gradients of earlier runs for the same variables are added up at once, so that memory holds one sum and not all terms
         again = [(key, g) for key, g in found if (segment.like, key) in at.sums]
         if again:
             positions = [at.sums[segment.like, key] for key, _ in again]
@@ -189,7 +189,7 @@ class Scheduler:
                     at.sums[segment.like, key] = len(terms)
                 terms.append(Term(gradient, segment.placement, segment.place))
 
-    # --- what a call returns
+    # --- results of a call
 
     def _value(self, blob: Blob) -> Buffer:
         if blob.node.op is OP_VARIABLE:
@@ -203,7 +203,7 @@ class Scheduler:
         return self._at.feeds[key] if key in self._at.feeds else self._at.values[key]
 
     def _on_devices(self, blob: Blob, value: Callable[[Blob], Buffer]) -> Any:
-        """What a call returns of a Blob: its value, or those of its copies on the devices."""
+        """The value of a Blob as a call returns it; a tuple if the Blob has a copy on each device."""
         blobs = self._plan.on_devices(blob)
         return value(blob) if blob.node not in self._plan.devices else tuple(map(value, blobs))
 
@@ -214,7 +214,7 @@ class Scheduler:
         return self._record.move(f"move {blob.op_name}", [value], [self._places.sharding(blob, blob.node.scope.placement)])[0]
 
     def _watched(self, watch: Watch, blob: Blob) -> Buffer:
-        """What a watch handler is given."""
+        """The value that a watch handler gets."""
         key, value = key_of(blob), self._value(blob)
         if not watch.diff:
             return value
@@ -231,7 +231,7 @@ class Scheduler:
     # --- variables
 
     def _assigned(self) -> dict[str, Buffer]:
-        """What ``flow.assign`` and moving statistics store, as it is stored."""
+        """The new stored arrays of variables that ``flow.assign`` and moving statistics write."""
         new: dict[str, Buffer] = {}
         for name, blob in self._plan.assigns.items():
             storage = self._places.storages[name]
@@ -247,7 +247,7 @@ class Scheduler:
         """The new values of trained variables, optimizer slots and counters.
 
         Args:
-          kept: the memory of what the call returns otherwise, which must not be donated.
+          kept: the memory of other results of the call, which must not be donated.
         """
         graph, record, at, groups = self._plan.graph, self._record, self._at, groups_of(self._places)
         counting = {name: at.stored[name] for name in counters(graph)}
@@ -283,14 +283,14 @@ class Scheduler:
         return new
 
     def _read_by_rules(self, group: Group, counting: Mapping[str, Buffer], values: Sequence[Buffer]) -> tuple[Any, list[Buffer]]:
-        """Counters, and the values that rules read (learning rates, rows), on the devices of a group."""
+        """Counters and the values that rules read (learning rates, indices), moved to the devices of a group."""
         buffers = [*counting.values(), *values]
         whole = self._places.whole(group.placement)
         moved = self._record.move(f"move counters to {group.placement}", buffers, [whole] * len(buffers))
         return dict(zip(counting, moved, strict=False)), moved[len(counting) :]
 
     def _terms(self, group: Group) -> dict[str, tuple[Buffer, ...]]:
-        """The terms of the gradients of a group's variables, on its devices."""
+        """The terms of the gradients of a group's variables, moved to its devices."""
         found, targets, transfers = [], [], []
         here = self._places.meshes.place(group.placement)
         for v in group.variables:
@@ -310,7 +310,7 @@ class Scheduler:
         return by_name
 
     def _loss_shape(self) -> tuple[int, ...]:
-        """The shape of the first loss, which all losses must have that come from copies of one job for devices."""
+        """The shape of the first loss. If each device has a copy of the loss, all copies must have that shape."""
         plan, shapes = self._plan, self._at.losses
         sizes = dict.fromkeys(shapes.values())
         if plan.devices and len(sizes) > 1:
@@ -336,12 +336,12 @@ def staged(
     compile: Compile,
     look: Any = None,
 ) -> StagedProgram:
-    """Compiles a job on several places, or one that repeats a part.
+    """Compiles a job that runs on several places or has repeated parts.
 
     Args:
       arguments: (state, reads, feeds) as ShapeDtypeStructs, those of state and reads with shardings.
-      compile: compiles what ``jax.jit(...).trace`` returned.
-      look: is shown the outputs of every node while it is traced.
+      compile: compiles a ``jax.stages.Traced``.
+      look: called with every node and its traced outputs.
     """
     places = Places(plan, dict(storages), meshes)
     lowering = Lowering(meshes, frozenset() if plan.devices else plan.vmapped, plan.without_native, plan.precision, look)

@@ -1,8 +1,7 @@
-"""Segments: the parts of a job that one place computes without waiting for another."""
+"""Segments: groups of nodes that one place computes without waiting for another place."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,8 +13,8 @@ from ..layout import Layout, Meshes, Storage, mesh_axes
 from ..plan import Plan
 from ..program import feed_layout
 
-Key = tuple[Node, int]  # a Blob, whatever handle
-Place = tuple[Any, ...]  # devices, in order, and their arrangement
+Key = tuple[Node, int]  # of a Blob, the same for all its handles
+Place = tuple[Any, ...]  # devices in order, and their arrangement
 
 
 def key_of(blob: Blob) -> Key:
@@ -24,16 +23,18 @@ def key_of(blob: Blob) -> Key:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Segment:
-    """Nodes that one place computes in one go.
+    """Nodes that one place computes at once.
 
     Attributes:
       index: its position in the order of execution.
-      run: which run of a repeated part it belongs to; () outside of such parts.
-      imports: Blobs from elsewhere, in order; ``exports`` those used elsewhere.
-      losses: the losses that are computed here; ``diffs`` the Blobs whose gradients are watched.
-      on_path: a gradient flows through it.
-      is_fused: no other segment sends it cotangents: its backward pass follows its forward pass in one function.
-      like: index of the first segment whose functions it shares, its own where there is none.
+      run: index of the run of a repeated part; () outside such parts.
+      imports: Blobs that it reads from elsewhere.
+      exports: its Blobs that are read elsewhere.
+      losses: the losses that it computes.
+      diffs: its Blobs whose gradients are watched.
+      on_path: whether it has nodes on the gradient path.
+      is_fused: whether one function runs both passes, as no other segment sends it cotangents.
+      like: index of the first segment with the same functions, often its own.
     """
 
     index: int
@@ -59,7 +60,7 @@ class Segment:
 
 
 class Places:
-    """Where the values and variables of a job lie."""
+    """The places of a job's values and variables."""
 
     def __init__(self, plan: Plan, storages: dict[str, Storage], meshes: Meshes):
         self.plan = plan
@@ -68,15 +69,15 @@ class Places:
         self.homes = {name: meshes.place(s.layout.placement) for name, s in storages.items()}
 
     def is_home(self, blob: Blob, place: Place) -> bool:
-        """Whether ``blob`` is the value of a variable that is kept on that place."""
+        """Whether ``blob`` is a variable that is stored on that place."""
         return blob.node.op is OP_VARIABLE and self.homes[blob.node.attrs["variable"]] == place
 
     def whole(self, placement: Placement) -> Any:
-        """The sharding of an array that every device of a placement has all of."""
+        """The sharding in which every device of a placement has the whole array."""
         return self.meshes.sharding(placement, ())
 
     def sharding(self, blob: Blob, placement: Placement) -> Any:
-        """How a value lies on a placement: split along its batch axis where that gives even pieces."""
+        """The sharding of a value on a placement: split along its batch axis if that yields even pieces."""
         if blob.node in self.plan.vmapped:
             same = placement.parallel_num == blob.parallel_size
             return self.meshes.sharding(placement, (mesh_axes(placement),) if same else ())
@@ -87,14 +88,14 @@ class Places:
 
 
 def segments_of(plan: Plan, places: Places) -> tuple[Segment, ...]:
-    """The job's nodes as segments, in an order of execution. Runs of a repeated part are segments of their own."""
+    """Groups the nodes of a job into segments, in execution order. Each run of a repeated part has its own segments."""
     grouped, home = _grouped(plan, places.meshes)
     for loss in plan.losses:
         if loss.node not in home:
             raise CompileError(f"job {plan.graph.name!r}: its loss {loss.op_name!r} is not a computed value")
     needed: set[Key] = {key_of(b) for b in plan.roots}
     imports: list[dict[Key, Blob]] = [{} for _ in grouped]
-    sent_cotangents: set[int] = set()  # segments that others send cotangents to
+    sent_cotangents: set[int] = set()  # segments that receive cotangents from others
     for node in plan.compute:
         at = home[node]
         for blob in node.inputs:
@@ -132,7 +133,7 @@ def segments_of(plan: Plan, places: Places) -> tuple[Segment, ...]:
 
 
 def _grouped(plan: Plan, meshes: Meshes) -> tuple[list[list[Node]], dict[Node, int]]:
-    """The nodes of each segment, in an order of execution, and the segment of each node."""
+    """The nodes of each segment, in execution order, and the segment of each node."""
     level: dict[Node, int] = {}
     place: dict[Node, Place] = {}
     groups: dict[tuple[int, Place, tuple[int, ...]], list[Node]] = {}
@@ -146,13 +147,10 @@ def _grouped(plan: Plan, meshes: Meshes) -> tuple[list[list[Node]], dict[Node, i
 
 
 def _signature(segment: Segment, places: Places) -> Any:
-    """Equal for segments that compute the same of arrays that lie alike."""
+    """A key that is equal for segments that compute the same on arrays with the same shardings."""
     inside = set(segment.nodes)
 
-    def said(blobs: Sequence[Blob]) -> tuple[Any, ...]:
-        return tuple(map(said_of, blobs))
-
-    def said_of(blob: Blob) -> tuple[Any, ...]:
+    def describe(blob: Blob) -> tuple[Any, ...]:
         own = places.is_home(blob, segment.place)
         where = None if own else places.sharding(blob, segment.placement)
         name = blob.op_name if own or blob.node in inside else ""
@@ -162,4 +160,4 @@ def _signature(segment: Segment, places: Places) -> Any:
     readers = tuple(tuple(position.get(key_of(b)) for b in node.inputs) for node in segment.nodes)
     nodes = tuple((node.name, node.op) for node in segment.nodes)
     blobs = (segment.imports, segment.exports, segment.losses, segment.diffs)
-    return segment.place, nodes, readers, tuple(map(said, blobs)), segment.is_fused
+    return segment.place, nodes, readers, tuple(tuple(map(describe, b)) for b in blobs), segment.is_fused

@@ -75,8 +75,9 @@ def test_runs_share_their_functions_and_sum_their_gradients_in_place():
     job(batch())
     program = program_of(job)
     calls = [i for i in program.instructions if isinstance(i, Call)]
-    runs = [i for i in calls if i.name.startswith("forward segment") and " run " in i.name]
-    assert len(runs) == 4 and len({id(i.function) for i in runs}) == 1
+    for kind in ("forward segment", "backward segment"):
+        runs = [i for i in calls if i.name.startswith(kind) and " run " in i.name]
+        assert len(runs) == 4 and len({id(i.function) for i in runs}) == 1
     assert sum(i.name.startswith("add the gradients") for i in calls) == 2 * 3
     assert len(program.functions) < len(calls)
 
@@ -134,6 +135,31 @@ def test_a_trained_variable_is_assigned_to_another_one():
         variables = {name: v.numpy() for name, v in flow.get_all_variables().items()}
         np.testing.assert_array_equal(variables["before"], used)
         assert not np.array_equal(variables["w"], used)
+
+
+def test_gradients_flow_through_a_variable_from_run_to_run():
+    torch = pytest.importorskip("torch")
+    begin(1)
+
+    @flow.global_function(type="train")
+    def step(x: tp.Numpy.Placeholder((6, 3))) -> tp.Numpy:
+        w = flow.get_variable("w", (3, 3), initializer=flow.constant_initializer(0.3))
+        state = flow.get_variable("state", (2, 3), initializer=flow.ones_initializer(), trainable=False)
+        h = flow.math.tanh(flow.matmul(flow.unpack(x, 3), w) + state)
+        flow.assign(state, h)
+        flow.optimizer.SGD(constant(1.0), momentum=0).minimize(h)
+        return flow.pack(h, 3)
+
+    x = np.random.default_rng(0).standard_normal((6, 3)).astype(np.float32)
+    step(x)
+    w, state, loss = torch.full((3, 3), 0.3, requires_grad=True), torch.ones(2, 3), 0
+    for i in range(0, 6, 2):
+        state = torch.tanh(torch.tensor(x[i : i + 2]) @ w + state)
+        loss = loss + state.sum()
+    (loss / 18).backward()
+    variables = {name: v.numpy() for name, v in flow.get_all_variables().items()}
+    np.testing.assert_allclose(variables["state"], state.detach().numpy(), atol=1e-6)
+    np.testing.assert_allclose(0.3 - variables["w"], w.grad.numpy(), atol=1e-6)
 
 
 def test_transfers_are_those_of_the_instructions():

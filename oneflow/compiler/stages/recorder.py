@@ -79,8 +79,12 @@ class Recorder:
         return self._buffer(jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharding))
 
     def call(self, key: Any, function: Function, *arguments: Any, segment: Segment | None = None, name: str = "") -> Any:
-        """Records a call of a function, which is compiled once per ``key``; returns its two pytrees of Buffers."""
-        given = jax.tree.leaves(arguments)
+        """Records a call of a function; returns its two pytrees of Buffers.
+
+        It is compiled once per ``key`` and structure of the arguments (runs may differ in the number of terms of gradients).
+        """
+        given, structure = jax.tree.flatten(arguments)
+        key = key, structure
         made = self._made.get(key)
         if made is None:
             its_name = f"job_{self._job}_{function.name}_{len(self._made)}"

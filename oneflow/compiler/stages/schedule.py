@@ -105,7 +105,7 @@ class Scheduler:
             self._at.losses.update((key_of(b), s.shape) for b, s in zip(segment.losses, losses(), strict=True))
         for segment in reversed(self._segments):
             if segment.on_path and not segment.is_fused:
-                function = self._passes.backward(self._segments[segment.like])
+                function = self._passes.backward(self._segments[segment.like])  # the one whose nodes were traced
                 arguments = kept.pop(segment.index), self._cotangents(segment), self._scale_on(segment, scale)
                 _, (gradients, diffs) = record.call((segment.like, "backward"), function, *arguments, segment=segment)
                 self._add_gradients(segment, gradients, diffs)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import stat
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
@@ -20,6 +19,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from .._base.dtype import dtype as Dtype
+from .._base.files import is_below, open_regular
 from .._base.refuse import refuse
 from ..errors import ArgumentError, CheckpointError, CheckpointNotFoundError, OneFlowError
 from . import meta
@@ -27,7 +27,6 @@ from . import meta
 OUT, META, DONE, EXTRA = "out", "meta", "snapshot_done", "oneflow-jax.json"
 
 _LARGEST_TEXT = 1 << 20
-_READ = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
 class MissingMetaError(CheckpointError, RuntimeError):
@@ -258,19 +257,15 @@ class Checkpoint(Mapping[str, FileValue]):
 
 def _opened(root: str, path: str, what: str) -> Any:
     """A regular file inside ``root``, opened for reading; links that lead outside, pipes and devices are refused."""
-    real, inside, short = os.path.realpath(path), os.path.realpath(root), os.path.relpath(path, root)
-    if os.path.commonpath([real, inside]) != inside:
+    real, short = os.path.realpath(path), os.path.relpath(path, root)
+    if not is_below(path, root):
         rule = f"{what}: {short!r} is a symbolic link that leads outside the checkpoint"
-        hint = "put a copy of the file in its place"
-        complain(CheckpointError, rule, hint, file=path, expected=f"a file below {inside}", found=real)
+        hint, expected = "put a copy of the file in its place", f"a file below {os.path.realpath(root)}"
+        complain(CheckpointError, rule, hint, file=path, expected=expected, found=real)
     try:
-        descriptor = os.open(real, _READ)
+        return open_regular(real, follow_symlinks=False)
     except OSError as error:
         complain(CheckpointError, f"{what}: {short!r} cannot be opened: {error.strerror}", file=path)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        complain(CheckpointError, f"{what}: {short!r} is not a regular file", file=path)
-    return open(descriptor, "rb", buffering=0)
 
 
 def _text(root: str, path: str, what: str) -> str:

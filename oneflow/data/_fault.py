@@ -35,10 +35,13 @@ def fault(
     found: str = "",
     hint: str = "",
 ) -> RecordError:
-    """The exception, to be raised. It carries its place as attributes, too."""
+    """The exception, to be raised. It carries its place as attributes, too. ``rule`` may be the text of another error."""
+    rule, *more = rule.splitlines() or [""]
     rows = where.rows(feature) if where is not None else [("feature", repr(feature))] if feature is not None else []
     rows += [(label, text) for label, text in (("expected", expected), ("found", found), ("try", hint)) if text]
-    made = error("\n".join([rule, *(f"  {label:<9}  {text}" for label, text in rows)]))
+    hints = [row for row in more if row.startswith("  try  ")]
+    more = [row for row in more if row not in hints]
+    made = error("\n".join([rule, *more, *(f"  {label:<9}  {text}" for label, text in rows), *hints]))
     if where is not None:
         made.file, made.record, made.offset = where.file, where.record, where.offset
     made.feature = feature

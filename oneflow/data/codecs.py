@@ -195,15 +195,21 @@ def _is_size(value: object) -> bool:
 
 
 def decode_blob(
-    records: Records, conf: BlobConf, mirror: np.ndarray | None = None, *, pool: Executor | None = None
+    records: Records,
+    conf: BlobConf,
+    mirror: np.ndarray | None = None,
+    *,
+    pool: Executor | None = None,
+    max_pixels: int = images.MAX_PIXELS,
 ) -> np.ndarray:
     """One blob of a batch of N records.
 
     Args:
       records: the batch.
       conf: what to make of it.
-      mirror: (N,), non-zero for pictures that an ImagePreprocessor("mirror") shall flip (see ``coin_flips``).
-      pool: pictures are decoded in these threads; None: in the caller's.
+      mirror: (N,), non-zero for images that an ImagePreprocessor("mirror") shall flip (see ``coin_flips``).
+      pool: images are decoded in these threads; None: in the caller's.
+      max_pixels: of the largest image that is decoded.
     Returns: (N,) + conf.shape, of conf.dtype.
     Raises: FeatureError, ImageError, RecordError.
     """
@@ -216,7 +222,7 @@ def decode_blob(
     elif isinstance(conf.codec, BytesListCodec):
         batch = _decode_strings(records, conf)
     else:
-        batch = _decode_pictures(records, conf, conf.codec, mirror, pool)
+        batch = _decode_images(records, conf, conf.codec, mirror, pool, max_pixels)
     for step in conf.preprocessors or ():
         batch = step.apply(batch)
     return batch
@@ -238,8 +244,8 @@ def _decode_strings(records: Records, conf: BlobConf) -> np.ndarray:
     return batch.reshape(len(records), *conf.shape)
 
 
-def _decode_pictures(
-    records: Records, conf: BlobConf, codec: ImageCodec, mirror: np.ndarray | None, pool: Executor | None
+def _decode_images(
+    records: Records, conf: BlobConf, codec: ImageCodec, mirror: np.ndarray | None, pool: Executor | None, max_pixels: int
 ) -> np.ndarray:
     if codec.mirrors and mirror is None:
         refuse(ArgumentError, 'ImagePreprocessor("mirror") needs to be told which pictures to flip: give mirror=')
@@ -248,7 +254,7 @@ def _decode_pictures(
 
     def one(i: int) -> None:
         try:
-            image = images.read(encoded[i], cv2.IMREAD_ANYCOLOR)
+            image = images.read(encoded[i], cv2.IMREAD_ANYCOLOR, max_pixels=max_pixels)
             for step in codec.image_preprocessors or ():
                 if isinstance(step, ImageResizePreprocessor):
                     image = cv2.resize(image, (step.width, step.height), interpolation=cv2.INTER_LINEAR)

@@ -224,22 +224,29 @@ def decode_bytes(records: Records, feature: str) -> list[np.ndarray]:
 
 
 def decode_image(
-    records: Records, feature: str, color_space: str = "BGR", *, pool: Executor | None = None, corrupt: str = "raise"
+    records: Records,
+    feature: str,
+    color_space: str = "BGR",
+    *,
+    pool: Executor | None = None,
+    corrupt: str = "raise",
+    max_pixels: int = images.MAX_PIXELS,
 ) -> list[np.ndarray | None]:
-    """The pictures of a feature.
+    """The images of a feature.
 
     Args:
       records: a batch of N.
-      feature: a bytes list of one encoded picture.
+      feature: a bytes list of one encoded image.
       color_space: "BGR", "RGB" or "GRAY".
       pool: decodes in these threads; None: in the caller's.
-      corrupt: "raise" an ImageError for a picture that cannot be decoded, or "skip" it: None stands at its place.
+      corrupt: "raise" an ImageError for an image that cannot be decoded, or "skip" it: None takes its place.
+      max_pixels: of the largest image that is decoded.
     Returns: N arrays uint8 (H, W, 3), (H, W, 1) for "GRAY".
     """
     images.check_color_space(color_space)
 
     def one(i: int, encoded: np.ndarray) -> np.ndarray:
-        return images.decode(encoded, color_space)
+        return images.decode(encoded, color_space, max_pixels=max_pixels)
 
     return _each_picture(records, feature, one, pool, corrupt)
 
@@ -253,18 +260,19 @@ def decode_image_random_crop(
     *,
     pool: Executor | None = None,
     corrupt: str = "raise",
+    max_pixels: int = images.MAX_PIXELS,
 ) -> list[np.ndarray | None]:
-    """As ``decode_image``; each picture is cut to a random window before its colours are converted.
+    """As ``decode_image``; each image is cut to a random window before its colours are converted.
 
     Args:
-      windows: which draws them.
+      windows: draws them.
       call: the number of this batch, from 0; all the state there is.
     """
     images.check_color_space(color_space)
     draws = windows.draw(call, len(records))
 
     def one(i: int, encoded: np.ndarray) -> np.ndarray:
-        image = images.decode(encoded, "GRAY" if color_space == "GRAY" else "BGR")
+        image = images.decode(encoded, "GRAY" if color_space == "GRAY" else "BGR", max_pixels=max_pixels)
         part = images.crop(image, windows.window(image.shape[0], image.shape[1], draws[i]))
         return images.from_bgr(part, "RGB") if color_space == "RGB" else np.ascontiguousarray(part)
 
@@ -272,18 +280,26 @@ def decode_image_random_crop(
 
 
 def image_decoder_random_crop_resize(
-    encoded: np.ndarray, windows: RandomWindows, draws: np.ndarray, width: int, height: int, max_num_pixels: int | None = None
+    encoded: np.ndarray,
+    windows: RandomWindows,
+    draws: np.ndarray,
+    width: int,
+    height: int,
+    max_num_pixels: int | None = None,
+    *,
+    max_pixels: int = images.MAX_PIXELS,
 ) -> np.ndarray:
-    """One encoded picture, cut to a random window and resized: uint8 (height, width, 3), RGB, bilinear.
+    """One encoded image, cut to a random window and resized: uint8 (height, width, 3), RGB, bilinear.
 
     Args:
       encoded: uint8 bytes.
       windows, draws: see ``RandomWindows``; ``draws`` is one row.
       width, height: of the result.
       max_num_pixels: bound of the window's size; None for none.
+      max_pixels: of the largest image that is decoded.
     Raises: ImageError.
     """
-    image = images.decode(encoded, "BGR")
+    image = images.decode(encoded, "BGR", max_pixels=max_pixels)
     window = windows.window(image.shape[0], image.shape[1], draws)
     if max_num_pixels is not None and window.height * window.width > max_num_pixels:
         raise ImageError(f"a crop of {window.width} x {window.height} pixels is more than max_num_pixels={max_num_pixels}")

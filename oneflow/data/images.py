@@ -14,15 +14,17 @@ import numpy as np
 from .._base.extras import cv2
 from .._base.refuse import refuse
 from ..errors import ArgumentError, ImageError, ShapeError
+from ._image_headers import PLAIN_COST, read_header
 from .crops import Window
 
 COLOR_SPACES = ("BGR", "RGB", "GRAY")
 INTERPOLATIONS = ("auto", "bilinear", "nearest_neighbor", "nn", "bicubic", "area")
 HORIZONTAL, VERTICAL, BOTH = 1, 16, 17
-_LARGEST = 1 << 30  # pixels; OpenCV's own bound
-_ALWAYS_ALLOWED = 1 << 20  # pixels, however few bytes a picture has
-_PIXELS_A_BYTE = {"PNG": 8300, "JPEG": 600}  # what a white page reaches: PNG with one bit a pixel, JPEG with coarse colours
-_MOST_PIXELS_A_BYTE = 8300
+MAX_PIXELS = 178_956_970  # where Pillow refuses an image as a decompression bomb
+_ALWAYS_ALLOWED = 1 << 20  # pixels, however few bytes an image has
+_PIXELS_PER_BYTE = {"PNG": 8300, "JPEG": 600}  # of a white page: a PNG of one bit for a pixel, a JPEG with coarse colours
+_MOST_PIXELS_PER_BYTE = 8300
+_MOST_SCANS = 12  # of the largest image; smaller ones may have more
 
 
 def check_color_space(color_space: str) -> str:
@@ -32,95 +34,97 @@ def check_color_space(color_space: str) -> str:
     return color_space
 
 
-def decode(data: bytes | np.ndarray, color_space: str = "BGR", dtype: Any = np.uint8, *, any_depth: bool = False) -> np.ndarray:
-    """An encoded picture (JPEG, PNG, ..., told by its content) as pixels.
+def decode(
+    data: bytes | np.ndarray,
+    color_space: str = "BGR",
+    dtype: Any = np.uint8,
+    *,
+    any_depth: bool = False,
+    max_pixels: int = MAX_PIXELS,
+) -> np.ndarray:
+    """The pixels of an encoded image (JPEG, PNG, ..., told by its content).
 
     Args:
       data: the file's bytes.
       color_space: "BGR", "RGB" or "GRAY".
       dtype: uint8 or float32, of values 0 to 255.
-      any_depth: read 16-bit pictures as they are (then saturated where ``dtype`` is uint8), not scaled to 8 bits.
+      any_depth: read 16-bit images with their own values (then saturated where ``dtype`` is uint8), not scaled to 8 bits.
+      max_pixels: of the largest image that is decoded; it also bounds the memory that decoding takes, to six bytes for each.
     Returns: (H, W, 3), or (H, W, 1) for "GRAY".
-    Raises: ImageError where OpenCV cannot decode it.
+    Raises: ImageError where OpenCV cannot decode it, or where it is larger than the limit.
     Example: >>> flow.data.images.decode(open("cat.jpg", "rb").read(), "RGB")
     """
+    channels, wanted = (1 if color_space == "GRAY" else 3), np.dtype(dtype)
     mode = cv2.IMREAD_GRAYSCALE if color_space == "GRAY" else cv2.IMREAD_COLOR
-    image = read(data, mode | cv2.IMREAD_ANYDEPTH if any_depth else mode)
+    result = 0 if wanted == np.uint8 else channels * (1 + wanted.itemsize)
+    image = read(data, mode | cv2.IMREAD_ANYDEPTH if any_depth else mode, max_pixels=max_pixels, result=result)
     if color_space == "RGB":
         image = cv2.cvtColor(image, cv2.COLOR_BGR2RGB, dst=image)
-    return to_dtype(image[..., None] if image.ndim == 2 else image, np.dtype(dtype))
+    return to_dtype(image[..., None] if image.ndim == 2 else image, wanted)
 
 
-def read(data: bytes | np.ndarray, mode: int) -> np.ndarray:
-    """OpenCV's ``imdecode``. Raises ImageError, also for files that end too early, of which OpenCV decodes a part."""
+def read(data: bytes | np.ndarray, mode: int, *, max_pixels: int = MAX_PIXELS, result: int = 0) -> np.ndarray:
+    """OpenCV's ``imdecode``, of images whose header says that they are whole and not too large.
+
+    Args:
+      data: the file's bytes.
+      mode: of OpenCV's IMREAD flags.
+      max_pixels: as for ``decode``.
+      result: bytes for a pixel of what the caller makes of it.
+    Raises: ImageError, also for files that end too early, of which OpenCV decodes a part.
+    """
     encoded = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else np.ascontiguousarray(data).view(np.uint8).reshape(-1)
     if not encoded.size:
-        raise ImageError("a picture has no bytes, so it cannot be decoded")
-    if suspicion := _suspicion(encoded):
-        raise ImageError(f"a picture of {encoded.size} bytes cannot be decoded: {suspicion}")
+        raise ImageError("an image has no bytes, so it cannot be decoded")
+    kind = _check_header(encoded, max_pixels, any_depth=bool(mode & cv2.IMREAD_ANYDEPTH), result=result)
     try:
         image = cv2.imdecode(encoded, mode)
     except cv2.error as error:
-        raise ImageError(f"a picture of {encoded.size} bytes cannot be decoded: {_first_line(error)}") from error
+        raise _undecodable(encoded, _first_line(error)) from error
     if image is None or not image.size:
-        kind = kind_of(encoded)
-        why = f"it is damaged {kind}, or {kind} of a kind that OpenCV does not read" if kind else _unknown(encoded)
-        raise ImageError(f"a picture of {encoded.size} bytes cannot be decoded: {why}")
+        raise _undecodable(encoded, f"it is a damaged {kind}, or a {kind} of a kind that OpenCV does not read")
     return image
 
 
-_MAGIC = ((b"\xff\xd8", "JPEG"), (b"\x89PNG", "PNG"), (b"GIF8", "GIF"), (b"RIFF", "WebP"), (b"BM", "BMP"))
-
-
 def kind_of(encoded: np.ndarray) -> str:
-    """The format of an encoded picture by its first bytes: "JPEG", "PNG", ..., or "" for none that is known."""
-    head = encoded[:8].tobytes()
-    return next((name for magic, name in _MAGIC if head.startswith(magic)), "")
+    """The format of an encoded image: "JPEG", "PNG", ..., or "" for what is not an image, or is damaged."""
+    try:
+        return read_header(encoded.data).format
+    except ValueError:
+        return ""
 
 
-def _unknown(encoded: np.ndarray) -> str:
-    return f"it has no format that OpenCV knows; it begins with {encoded[:8].tobytes()!r}"
+def _check_header(encoded: np.ndarray, max_pixels: int, *, any_depth: bool, result: int) -> str:
+    """The format of an encoded image. Raises ImageError where decoding it is not worth a decoder's time and memory.
+
+    Args:
+      result: bytes for a pixel of what is made of the decoded image; 0 where nothing is.
+    """
+    why, hint = "", "flow.config.max_image_pixels(n) raises the limit"
+    try:
+        header = read_header(encoded.data, any_depth)
+    except ValueError as error:
+        raise _undecodable(encoded, str(error)) from error
+    size, pixels = f"{header.width} x {header.height} pixels", header.width * header.height
+    cost = max(header.cost, result)
+    if not header.is_whole:
+        why, hint = f"the {header.format} ends too early", ""
+    elif pixels > max(_ALWAYS_ALLOWED, _PIXELS_PER_BYTE.get(header.format, _MOST_PIXELS_PER_BYTE) * encoded.size):
+        why, hint = f"it claims {size}", ""
+    elif pixels > max_pixels:
+        why = f"it has {size}, more than the limit of {max_pixels}"
+    elif pixels * cost > max_pixels * PLAIN_COST:
+        why = f"decoding its {size} would take about {pixels * cost} bytes, more than the limit of {max_pixels * PLAIN_COST}"
+    elif pixels * header.scans > max_pixels * _MOST_SCANS:
+        why = f"its {size} are told in {header.scans} scans"
+    if why:
+        raise _undecodable(encoded, why, hint)
+    return header.format
 
 
-def _suspicion(encoded: np.ndarray) -> str:
-    """Why a picture is not worth a decoder's time: it ends early, or claims far more pixels than its bytes can hold."""
-    data, kind = encoded.data, kind_of(encoded)
-    whole, size = True, (0, 0)
-    if kind == "PNG":
-        whole, size = _walk_png(data)
-    elif kind == "JPEG":
-        whole, size = _walk_jpeg(data)
-    elif kind == "GIF" and len(data) >= 10:
-        size = (int.from_bytes(data[6:8], "little"), int.from_bytes(data[8:10], "little"))
-    elif kind == "BMP" and len(data) >= 26:
-        size = tuple(abs(int.from_bytes(data[i : i + 4], "little", signed=True)) for i in (18, 22))  # type: ignore[assignment]
-    elif kind == "WebP" and len(data) >= 30 and data[12:16].tobytes() == b"VP8X":
-        size = (1 + int.from_bytes(data[24:27], "little"), 1 + int.from_bytes(data[27:30], "little"))
-    if not whole:
-        return f"the {kind} ends too early"
-    if size[0] * size[1] > max(_ALWAYS_ALLOWED, _PIXELS_A_BYTE.get(kind, _MOST_PIXELS_A_BYTE) * len(data)):
-        return f"it claims {size[0]} x {size[1]} pixels"
-    return ""
-
-
-def _walk_png(data: memoryview) -> tuple[bool, tuple[int, int]]:
-    """Whether all chunks are there (decoders ask for a chunk's memory before they read it); and the picture's size."""
-    at, size = 8, (int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big"))
-    while at + 12 <= len(data):
-        at += 12 + int.from_bytes(data[at : at + 4], "big")
-        if at <= len(data) and data[at - 8 : at - 4].tobytes() == b"IEND":
-            return True, size
-    return False, size
-
-
-def _walk_jpeg(data: memoryview) -> tuple[bool, tuple[int, int]]:
-    """Whether there is an end mark behind the segments (a thumbnail in one of them has its own); and the picture's size."""
-    at, size = 2, (0, 0)
-    while at + 9 <= len(data) and data[at] == 0xFF and data[at + 1] != 0xDA:
-        if 0xC0 <= data[at + 1] <= 0xCF and data[at + 1] not in (0xC4, 0xC8, 0xCC):
-            size = (int.from_bytes(data[at + 7 : at + 9], "big"), int.from_bytes(data[at + 5 : at + 7], "big"))
-        at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
-    return data[-2:].tobytes() == b"\xff\xd9" or data.tobytes().rfind(b"\xff\xd9", min(at, len(data))) >= 0, size
+def _undecodable(encoded: np.ndarray, why: str, hint: str = "") -> ImageError:
+    rule = f"an image of {encoded.size} bytes cannot be decoded: {why}"
+    return ImageError(f"{rule}\n  try        {hint}" if hint else rule)
 
 
 def _first_line(error: Exception) -> str:
@@ -232,12 +236,15 @@ def _proportion(size: int, above: int, below: int) -> int:
 
 def resize_keeping_aspect(
     image: np.ndarray, target: int, min_size: int | None = None, max_size: int | None = None, side: str = "shorter",
-    interpolation: str = "auto",
+    interpolation: str = "auto", *, max_pixels: int = MAX_PIXELS,
 ) -> np.ndarray:  # fmt: skip
-    """``resize`` to ``kept_aspect_size``."""
+    """``resize`` to ``kept_aspect_size``. Raises ImageError where that has more than ``max_pixels``."""
     width, height = kept_aspect_size(image.shape[1], image.shape[0], target, min_size, max_size, side)
-    if width * height > _LARGEST:
-        raise ImageError(f"a picture {image.shape} would become {width} x {height} pixels, which is more than 2**30")
+    if width * height > max_pixels:
+        raise ImageError(
+            f"an image {image.shape} would become {width} x {height} pixels, more than the limit of {max_pixels}\n"
+            f"  try        flow.config.max_image_pixels(n) raises the limit, max_size bounds the longer side"
+        )
     return resize(image, width, height, interpolation)
 
 

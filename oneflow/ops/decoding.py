@@ -9,6 +9,7 @@ import numpy as np
 
 from .._base import dtype as dtypes
 from .._base.dtype import dtype
+from ..config import Resource
 from ..data import decoders
 from ..data.codecs import BlobConf, decode_blob
 from ..data.crops import RandomWindows, coin_flips
@@ -124,7 +125,7 @@ def OFRecordBytesDecoder(input_blob: Blob, blob_name: str, name: str | None = No
 
 @host_op("ofrecord_image_decoder", samples=True)
 def _image(records: Records, *, feature: str, color_space: str) -> list[Array]:
-    return decoders.decode_image(records, feature, color_space)
+    return decoders.decode_image(records, feature, color_space, max_pixels=Resource.max_image_pixels)
 
 
 def OFRecordImageDecoder(input_blob: Blob, blob_name: str, color_space: str = "BGR", name: str | None = None) -> Blob:
@@ -177,7 +178,8 @@ def want_windows(what: str, attempts: Any, area: Any, ratio: Any) -> Windows:
 
 @host_op("ofrecord_image_decoder_random_crop", samples=True, random=draw_windows)
 def _image_crop(records: Records, *, feature: str, color_space: str, windows: Windows, draws: Any) -> list[Array]:
-    return decoders.decode_image_random_crop(records, feature, Drawn(dict(windows), draws), 0, color_space)  # type: ignore[arg-type]
+    drawn: Any = Drawn(dict(windows), draws)
+    return decoders.decode_image_random_crop(records, feature, drawn, 0, color_space, max_pixels=Resource.max_image_pixels)
 
 
 def OFRecordImageDecoderRandomCrop(
@@ -219,10 +221,11 @@ def OFRecordImageDecoderRandomCrop(
 
 @host_op("image_decoder_random_crop_resize", samples=True, random=draw_windows)
 def _crop_resize(encoded: Sequence[Array], *, width: int, height: int, windows: Windows, most: int, draws: Any) -> Array:
-    drawn = Drawn(dict(windows), draws)
+    drawn: Any = Drawn(dict(windows), draws)
+    max_pixels = Resource.max_image_pixels
 
     def one(data: Array, row: Array) -> Array:
-        return decoders.image_decoder_random_crop_resize(data, drawn, row, width, height, most)  # type: ignore[arg-type]
+        return decoders.image_decoder_random_crop_resize(data, drawn, row, width, height, most, max_pixels=max_pixels)
 
     return np.stack(each(one, encoded, draws))
 
@@ -321,7 +324,7 @@ def _draw_mirrors(seed: int, call: int, count: int, **_: Any) -> np.ndarray:
 
 @host_op("decode_ofrecord", samples=True, random=_draw_mirrors)
 def _decode(records: Records, *, conf: BlobConf, draws: Any) -> Array:
-    return decode_blob(records, conf, draws)
+    return decode_blob(records, conf, draws, max_pixels=Resource.max_image_pixels)
 
 
 def decode_ofrecord(

@@ -10,6 +10,7 @@ import numpy as np
 
 from .._base import dtype as dtypes
 from .._base.dtype import dtype
+from ..config import Resource
 from ..data import images
 from ..data.images import COLOR_SPACES, INTERPOLATIONS, Normalizer
 from ..errors import ArgumentError, DtypeError, ImageError, ShapeError
@@ -52,7 +53,8 @@ def _buffers(blob: Blob) -> list[tuple[tuple[int, ...], dtype]]:
 
 @host_op("image_decode", samples=True)
 def _decode(encoded: Sequence[Array], *, color_space: str, dtype: np.dtype) -> list[Array]:
-    return each(lambda data: images.decode(data, color_space, dtype), encoded)
+    most = Resource.max_image_pixels
+    return each(lambda data: images.decode(data, color_space, dtype, max_pixels=most), encoded)
 
 
 def decode(images_bytes_buffer: Blob, dtype: dtype = dtypes.uint8, color_space: str = "BGR", name: str | None = None) -> Blob:
@@ -100,9 +102,13 @@ def _resize(
 def _keep_aspect(
     pictures: Sequence[Array], *, target: int, min_size: int, max_size: int, side: str, interpolation: str
 ) -> tuple[list[Array], Array, Array]:  # fmt: skip
-    made = each(
-        lambda image: images.resize_keeping_aspect(images.check(image), target, min_size, max_size, side, interpolation), pictures
-    )  # fmt: skip
+    most = Resource.max_image_pixels
+
+    def one(image: Array) -> Array:
+        image = images.check(image)
+        return images.resize_keeping_aspect(image, target, min_size, max_size, side, interpolation, max_pixels=most)
+
+    made = each(one, pictures)
     sizes = np.array([(image.shape[1], image.shape[0]) for image in made], np.int32).reshape(-1, 2)
     scale = [images.scale_of((a.shape[1], a.shape[0]), (b.shape[1], b.shape[0])) for a, b in zip(pictures, made, strict=True)]
     return made, sizes, np.array(scale, np.float32).reshape(-1, 2)

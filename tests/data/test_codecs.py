@@ -60,7 +60,7 @@ def test_image_codec() -> None:
     assert (from_gray == np.float32(GRAY)[..., None]).all()  # replicated
     to_gray = decode_blob(pictures(COLOR), BlobConf("x", (6, 8, 1), flow.uint8, ImageCodec()))
     assert (to_gray[..., 0] == [cv2.cvtColor(c, cv2.COLOR_BGR2GRAY) for c in COLOR]).all()
-    with pytest.raises(ImageError, match=r"(?s)6 x 8.*ImageResizePreprocessor\(9, 5\).*record     0"):
+    with pytest.raises(ImageError, match=r"(?s)6 x 8.*record     0.*ImageResizePreprocessor\(9, 5\)"):
         decode_blob(pictures(COLOR), BlobConf("x", (5, 9, 3), flow.uint8, ImageCodec()))
     with pytest.raises(ImageError, match="(?s)cannot be decoded.*record     1"):
         data = pictures(COLOR[:1])[0].replace(b"IHDR", b"IxxR")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import struct
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 
 import cv2
@@ -9,9 +12,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
+import oneflow as flow
 from oneflow.core.record import record_pb2 as pb
 from oneflow.data import images
+from oneflow.data._image_headers import read_header
 from oneflow.data.crops import RandomWindows, Window, coin_flips, uniform_words
 from oneflow.data.decoders import decode_image, decode_image_random_crop, image_decoder_random_crop_resize
 from oneflow.data.records import Records
@@ -93,6 +99,95 @@ def test_a_corrupt_picture_is_named_or_skipped() -> None:
         decode_image(batch, "image", "CMYK")
 
 
+FORMATS = {
+    ".jpg": "JPEG", ".png": "PNG", ".webp": "WebP", ".bmp": "BMP", ".tiff": "TIFF", ".jp2": "JPEG 2000", ".pgm": "Netpbm",
+    ".ppm": "Netpbm", ".pam": "Netpbm", ".hdr": "Radiance HDR", ".ras": "Sun raster",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("extension", FORMATS)
+def test_headers_tell_format_and_size(extension: str) -> None:
+    for channels in {".ppm": [3], ".pgm": [1]}.get(extension, [1, 3]):
+        image = photograph(48, 72, channels).reshape(48, 72, channels)
+        data = cv2.imencode(extension, image.astype(np.float32) if extension == ".hdr" else image)[1].tobytes()
+        header = read_header(data)
+        assert (header.format, header.width, header.height) == (FORMATS[extension], 72, 48) and header.is_whole
+        assert images.decode(data).shape == (48, 72, 3)
+
+
+def test_headers_of_files_by_pillow() -> None:
+    image = Image.fromarray(photograph(48, 72))
+    for kind, options in (("GIF", {}), ("TIFF", {"big_tiff": True}), ("TIFF", {"compression": "tiff_deflate"}), ("BMP", {})):
+        file = io.BytesIO()
+        image.save(file, kind, **options)
+        assert read_header(file.getvalue())[:3] == (kind, 72, 48)
+    for mode, options in (("RGB", {}), ("RGBA", {}), ("RGB", {"lossless": True}), ("RGB", {"exif": b"Exif"})):
+        file = io.BytesIO()
+        image.convert(mode).save(file, "WebP", **options)
+        assert read_header(file.getvalue())[:3] == ("WebP", 72, 48)
+
+
+@pytest.mark.parametrize(
+    "option, value, most",
+    [(cv2.IMWRITE_JPEG_PROGRESSIVE, 1, 200), (cv2.IMWRITE_JPEG_RST_INTERVAL, 1, 1), (cv2.IMWRITE_JPEG_OPTIMIZE, 1, 1)],
+)
+def test_headers_of_jpegs(option: int, value: int, most: int) -> None:
+    data = cv2.imencode(".jpg", photograph(), [option, value])[1].tobytes()
+    at = data.index(b"\xff\xdb")  # a table; bytes between segments and before a marker's code are legal
+    for padded in (data, data[:at] + b"\xff\xff\xff" + data[at:], data[:at] + b"\x07" + data[at:]):
+        header = read_header(padded)
+        assert (header.width, header.height) == (90, 60) and 1 <= header.scans <= most
+        assert images.decode(padded).shape == (60, 90, 3)
+    decoy = b"\xff\xe1\x00\x0d\xff\xc0\x00\x0b\x08\x00\x01\x00\x01\x01\x01"  # the size of a thumbnail
+    assert read_header(data[:2] + decoy + data[2:])[1:3] == (90, 60)
+
+
+def bomb(width: int, height: int) -> bytes:
+    """A white PNG of one bit for a pixel."""
+
+    def chunk(name: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+
+    row = b"\0" + b"\xff" * (width // 8)
+    packer = zlib.compressobj(9)
+    pixels = b"".join(packer.compress(row * 1000) for _ in range(height // 1000)) + packer.flush()
+    head = struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", pixels) + chunk(b"IEND", b"")
+
+
+def test_decompression_bombs_are_refused_before_they_are_decoded() -> None:
+    data = bomb(32000, 32000)
+    assert len(data) < 200_000
+    with pytest.raises(ImageError, match="32000 x 32000 pixels, more than the limit of 178956970(.|\n)*max_image_pixels"):
+        images.decode(data)
+    small = bomb(1000, 1000)
+    assert images.decode(small, max_pixels=10**6).shape == (1000, 1000, 3)
+    with pytest.raises(ImageError, match="more than the limit of 999999"):
+        images.decode(small, max_pixels=10**6 - 1)
+    with pytest.raises(ImageError, match="would take about 15000000 bytes, more than the limit of 6000000"):
+        images.decode(small, "BGR", np.float32, max_pixels=10**6)
+    deep = png(np.zeros((100, 100), np.uint16))
+    assert images.decode(deep, max_pixels=10**4).shape == (100, 100, 3)
+    with pytest.raises(ImageError, match="more than the limit"):
+        images.decode(deep, any_depth=True, max_pixels=10**4)
+    scans = cv2.imencode(".jpg", photograph(100, 100), [cv2.IMWRITE_JPEG_PROGRESSIVE, 1])[1].tobytes()
+    end = scans.rindex(b"\xff\xda")
+    many = scans[:end] + scans[end:-2] * 1000 + b"\xff\xd9"
+    with pytest.raises(ImageError, match=r"told in 10\d\d scans"):
+        images.decode(many, max_pixels=10**5)
+
+
+def test_formats_whose_headers_bound_nothing_are_not_read() -> None:
+    with pytest.raises(ImageError, match="AVIF is not read; convert it"):
+        images.decode(b"\0\0\0\x20ftypavif" + bytes(100))
+    with pytest.raises(ImageError, match="no format that OpenCV knows"):
+        images.decode(b"\x76\x2f\x31\x01" + bytes(100))  # OpenEXR
+
+
+def test_the_limit_of_pixels_is_the_setting() -> None:
+    assert flow.config.Resource.max_image_pixels == images.MAX_PIXELS
+
+
 def test_pictures_that_claim_to_be_huge() -> None:
     """A few bytes must not make a decoder ask for gigabytes."""
     for data, at in ((png(photograph(16, 16)), 16), (jpeg(photograph(16, 16)), None)):
@@ -151,7 +246,7 @@ def test_resize_keeping_aspect() -> None:
     assert images.scale_of((90, 60), (45, 30)).tolist() == [0.5, 0.5]
     with pytest.raises(ArgumentError, match="resize_side"):
         images.resize_keeping_aspect(image, 30, side="both")
-    with pytest.raises(ImageError, match="more than 2"):
+    with pytest.raises(ImageError, match="more than the limit"):
         images.resize_keeping_aspect(image, 10**6)
 
 

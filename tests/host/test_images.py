@@ -51,6 +51,28 @@ def test_decode() -> None:
         np.testing.assert_array_equal(found, cv2.imdecode(encoded.view(np.uint8), 1)[..., ::-1])
 
 
+def test_the_limit_of_pixels_is_a_setting() -> None:
+    data = [np.frombuffer(datasets.encoded(PHOTOS[0]), np.int8)]
+
+    def decoding(limit: int, body: Any) -> Any:
+        flow.clear_default_session()
+        flow.config.max_image_pixels(limit)
+
+        @flow.global_function()
+        def job(x: tp.ListListNumpy.Placeholder((1, 20000), dtype=flow.int8)) -> tp.ListListNumpy:
+            images = body(flow.image_decode(flow.tensor_list_to_tensor_buffer(x)))
+            return flow.tensor_buffer_to_tensor_list(images, BOUND, flow.uint8)
+
+        return job(fed(data))
+
+    assert unpacked(decoding(2400, lambda images: images))[0].shape == (40, 60, 3)
+    advice = r"(.|\n)*your line(.|\n)*test_images\.py(.|\n)*try .*flow\.config\.max_image_pixels"
+    with pytest.raises(ImageError, match=r"60 x 40 pixels, more than the limit of 2399" + advice):
+        decoding(2399, lambda images: images)
+    with pytest.raises(ImageError, match=r"would become 300 x 200 pixels, more than the limit of 2400" + advice):
+        decoding(2400, lambda images: flow.image.target_resize(images, target_size=200)[0])
+
+
 @pytest.mark.parametrize("interpolation", ["bilinear", "nn", "bicubic", "area", "auto"])
 def test_resize_to_one_size(interpolation: str) -> None:
     @flow.global_function()

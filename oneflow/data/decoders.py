@@ -16,6 +16,8 @@ from ._fault import fault
 from .crops import RandomWindows
 from .records import Found, Records, list_message
 
+_LONG_LIST = 1 << 20  # bytes; what is wrong with a longer list is found out before it is decoded to many times as many
+_BYTES_PER_VALUE = 11  # at most: a number of ten, a tag before it
 RAW_DTYPES = tuple(map(np.dtype, ("float32", "float64", "int8", "int32", "int64", "uint8")))
 
 
@@ -66,6 +68,7 @@ def decode_raw(
                 value = _single(records, feature, found, i)[:size]
                 made[i, : len(value)] = value.view(np.int8)
             continue
+        _check_lengths(records, feature, found, size, kind, rows)
         flat, counts = numbers(records, feature, found, kind, rows)
         _check_counts(records, feature, counts, size, shorter, kind, rows)
         _check_range(records, feature, flat, wanted, np.repeat(rows, counts).__getitem__)
@@ -94,7 +97,7 @@ def _all_numbers(records: Records, feature: str) -> tuple[np.ndarray, int] | Non
     try:
         found = records.find(feature)
         kind = int(found.kind[0])
-        if kind == wire.BYTES or not (found.kind == kind).all():
+        if kind == wire.BYTES or not (found.kind == kind).all() or int(found.length.max()) > _LONG_LIST:
             return None
         flat, counts = numbers(records, feature, found, kind)
     except RecordError:  # of one record, which need not be one that is asked for
@@ -162,6 +165,17 @@ def _head(body: bytes) -> int:
     while n < len(body) and body[n] & 0x80:
         n += 1
     return n + 1 if body else 0
+
+
+def _check_lengths(records: Records, feature: str, found: Found, size: int, kind: int, rows: np.ndarray) -> None:
+    """Raises FeatureError for lists of so many bytes that they hold more than ``size`` values."""
+    longest = int(found.length[rows].max())
+    if longest > max(_LONG_LIST, _BYTES_PER_VALUE * size):
+        raise fault(
+            FeatureError, f"feature {feature!r} of a record has another size than the decoder's shape",
+            records.where(int(rows[np.argmax(found.length[rows])])), feature=feature, expected=f"{size} elements",
+            found=f"{wire.KINDS[kind]} of {longest} bytes",
+        )  # fmt: skip
 
 
 def _check_counts(

@@ -54,10 +54,10 @@ class OneRecFile(PartFile):
             sizes.append(_SIZE.unpack_from(data.data, at + 8)[1])
             at += whole
         begin, lengths = np.array(starts, np.int64), np.array(sizes, np.int64)
-        stored, digests = begin + (lengths + 7) // 8 * 8, np.ndarray((len(data) - 7,), ">u8", data, strides=(1,))
-        good = xxh64(data, begin, lengths) == digests[stored]
-        good &= xxh64(data, begin - HEAD, np.full(len(begin), 16)) == digests[begin - 8]
-        count = len(begin) if good.all() else int(np.argmin(good))
+        digests = np.ndarray((len(data) - 7,), ">u8", data, strides=(1,))
+        count = _first_false(xxh64(data, begin - HEAD, np.full(len(begin), 16)) == digests[begin - 8])  # of the sizes
+        stored = begin[:count] + (lengths[:count] + 7) // 8 * 8
+        count = _first_false(xxh64(data, begin[:count], lengths[:count]) == digests[stored])
         if not count:
             raise fault(
                 RecordError, "a OneRec record's digest does not match: the file is damaged", Where(self.path, record, offset)
@@ -86,7 +86,12 @@ class OneRecFile(PartFile):
         whole = HEAD + (size + 7) // 8 * 8 + 8
         if whole > self.size - offset:
             raise self._truncated(record, offset, f"a frame of {whole} bytes, but only {self.size - offset} are left in the file")
+        self._check_size(size, record, offset)
         return whole
+
+
+def _first_false(values: np.ndarray) -> int:
+    return len(values) if values.all() else int(np.argmin(values))
 
 
 class OneRecSource(RecordSource):

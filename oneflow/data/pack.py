@@ -14,9 +14,9 @@ from typing import Any, Protocol
 
 from .._base.refuse import refuse
 from ..errors import ArgumentError, DataError
+from ._split import balanced
 from .parts import PartWriter, part_name
 from .parts import Path as PathLike
-from .source import balanced
 
 MANIFEST = ".oneflow-pack.json"  # in the data set's directory: what it is being made of
 

@@ -10,16 +10,17 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from .._base.files import Path, open_regular
 from .._base.refuse import refuse
 from ..errors import ArgumentError, DataError, PartNotFoundError, RecordError
 from . import wire
 from ._fault import Where, fault
+from ._split import balanced
 from .records import Records
-
-Path = str | os.PathLike[str]
 
 PREFIX = 8
 CHUNK = 1 << 20  # bytes that are read at a time, more where one record is longer
+MAX_RECORD_BYTES = 256 << 20  # of the longest record that is read unless told otherwise
 _LENGTH = struct.Struct("<q")
 
 
@@ -88,12 +89,16 @@ class PartFile:
     """One part, open for reading at any position. May be used by several threads.
 
     The file is read with ``pread``, not mapped: a file that somebody truncates meanwhile is an error, not a crash.
+
+    Args:
+      path: of the part.
+      max_record_bytes: of the longest record that is read; no memory is allocated for a longer one.
     """
 
-    def __init__(self, path: Path):
-        self.path = os.fspath(path)
+    def __init__(self, path: Path, max_record_bytes: int = MAX_RECORD_BYTES):
+        self.path, self.max_record_bytes = os.fspath(path), max_record_bytes
         try:
-            self._file = open(self.path, "rb", buffering=0)  # noqa: SIM115 - closed by close()
+            self._file = open_regular(self.path)
             self.size = os.fstat(self._file.fileno()).st_size
         except FileNotFoundError as error:
             raise PartNotFoundError(f"there is no part file {self.path!r}") from error
@@ -117,7 +122,12 @@ class PartFile:
 
     def read(self, offset: int, length: int, record: int = 0) -> np.ndarray:
         """That many bytes, and PAD zeros behind them. Raises RecordError where the file ends before."""
-        data = np.empty(length + wire.PAD, np.uint8)
+        try:
+            data = np.empty(length + wire.PAD, np.uint8)
+        except MemoryError as error:
+            raise fault(
+                RecordError, f"there is no memory for {length} bytes of a part file", Where(self.path, record, offset)
+            ) from error
         data[length:] = 0
         done = 0
         while done < length:
@@ -180,7 +190,16 @@ class PartFile:
             )  # fmt: skip
         if size > left:
             raise self._truncated(record, offset, f"length {size}, but only {left} bytes are left in the file")
+        self._check_size(size, record, offset)
         return size
+
+    def _check_size(self, size: int, record: int, offset: int) -> None:
+        if size > self.max_record_bytes:
+            raise fault(
+                RecordError, f"a record is longer than the limit of {self.max_record_bytes} bytes",
+                Where(self.path, record, offset), found=f"length {size}",
+                hint="flow.config.max_record_mbyte(n) raises the limit",
+            )  # fmt: skip
 
     def _truncated(self, record: int, offset: int, found: str) -> RecordError:
         rule = "a part file ends inside a record: it is truncated or damaged, or is no OFRecord part"
@@ -189,19 +208,20 @@ class PartFile:
         )
 
 
-def read_part(path: Path, chunk_bytes: int = CHUNK) -> Iterator[Records]:
+def read_part(path: Path, chunk_bytes: int = CHUNK, *, max_record_bytes: int = MAX_RECORD_BYTES) -> Iterator[Records]:
     """All records of one part, some at a time, in the file's order.
 
     Args:
       path: the part file.
       chunk_bytes: about how much is in memory at a time.
+      max_record_bytes: of the longest record that is read.
     Returns: an iterator of Records; ``records[i]`` is bytes.
     Raises:
       PartNotFoundError: there is no such file.
-      RecordError: the file is empty, truncated or damaged; names record and offset.
+      RecordError: the file is empty, truncated or damaged, or a record is too long; names record and offset.
     Example: >>> sum(len(records) for records in flow.data.read_part("train/part-0"))
     """
-    with PartFile(path) as part:
+    with PartFile(path, max_record_bytes) as part:
         offset = record = 0
         while offset < part.size:
             records, offset = part.chunk(offset, record, chunk_bytes)
@@ -265,8 +285,6 @@ def write_parts(
     Returns: their paths.
     Example: >>> flow.data.write_parts("train", records, parts=4)
     """
-    from .source import balanced
-
     if len(records) < parts:
         refuse(ArgumentError, f"{len(records)} records do not fill {parts} parts")
     os.makedirs(directory, exist_ok=True)

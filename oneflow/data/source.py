@@ -16,8 +16,9 @@ import numpy as np
 from .._base.refuse import refuse
 from ..errors import ArgumentError, DataError
 from . import _mt19937
+from ._split import balanced
 from .crops import uniform_words
-from .parts import CHUNK, PartFile
+from .parts import CHUNK, MAX_RECORD_BYTES, PartFile
 from .records import Records
 
 SHUFFLE_SEED = 524287  # OneFlow's, of the order of the files
@@ -27,13 +28,6 @@ _LARGE_CHUNK = 16 << 20  # bytes; a chunk holds at least two batches, and up to 
 
 _Place = list[int]  # file, record, offset
 _Unit = list[tuple[bytes, _Place]]  # what the buffer holds: one record, or a batch of them
-
-
-def balanced(size: int, parts: int, i: int) -> tuple[int, int]:
-    """Where the i-th of ``parts`` contiguous pieces begins and ends; the first ones have one more where it does not divide."""
-    small, larger = divmod(size, parts)
-    begin = i * small + min(i, larger)
-    return begin, begin + small + (i < larger)
 
 
 WITHOUT_POSITIONS = "flow.load_variables(dict(flow.checkpoint.get(path))) loads variables alone"
@@ -62,6 +56,7 @@ class RecordSource:
       shuffle_after_epoch: when this instance's parts are exhausted, shuffle the order of all parts (in each instance alike) and
         go on with the same range of the new order.
       seed: of the buffer's draws; instances of one reader get the same.
+      max_record_bytes: of the longest record that is read.
     Raises:
       ArgumentError: fewer parts than shards, or a number outside its range.
     Example: >>> source = flow.data.RecordSource(flow.data.part_paths("train", 4)); batch = source.take(32)
@@ -80,8 +75,10 @@ class RecordSource:
         buffer_size: int = 1024,
         shuffle_after_epoch: bool = False,
         seed: int = 0,
+        max_record_bytes: int = MAX_RECORD_BYTES,
     ):
         self.paths = list(paths)
+        self._max_record_bytes = max_record_bytes
         if not 0 <= shard < shards:
             refuse(ArgumentError, f"shard must be in [0, {shards}), got {shard}")
         if len(self.paths) < shards:
@@ -153,7 +150,7 @@ class RecordSource:
             path = self.paths[self._order[self._range[self._at]]]
             if self._file is None or self._file.path != path:
                 self.close()
-                self._file = self.opener(path)
+                self._file = self.opener(path, self._max_record_bytes)
             if self._offset < self._file.size:
                 break
             if self._at + 1 < len(self._range):
@@ -297,7 +294,7 @@ class RecordSource:
                 if part is None or part.path != self.paths[file]:
                     if part is not None:
                         part.close()
-                    part = self.opener(self.paths[file])
+                    part = self.opener(self.paths[file], self._max_record_bytes)
                 buffer[i][j] = (part.one(offset, record)[0], [file, record, offset])
         finally:
             if part is not None:

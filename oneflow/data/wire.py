@@ -26,7 +26,9 @@ _PATIENCE = 8  # different keys in one step before a record counts as odd
 # What is worked on at a time: temporary arrays then stay in the cache, and malloc does not ask the system for each of them.
 _PIECE = 4096  # records
 _PIECE_BYTES = 1 << 15  # of packed integers
+_LONG = 4096  # bytes, on the average, of spans that are copied one by one
 _MANY_STEPS = 64
+_MOST_STEPS = 4096  # features of one record, before the protobuf library reads it
 _PAYLOAD = 0x7F7F7F7F7F7F7F7F
 
 
@@ -131,7 +133,8 @@ def _scan(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray, patience: i
         p, end = p[rows], end[rows]
     while len(p):
         steps += 1
-        if steps > _MANY_STEPS and len(p) * steps < len(starts):  # a few records have far more features than the others
+        # a few records have far more features than the others, or one has so many that it alone would take long
+        if steps > _MOST_STEPS or (steps > _MANY_STEPS and len(p) * steps < len(starts)):
             _put_aside(made, np.zeros(len(p), bool), rows)
             break
         word = words[p]
@@ -277,6 +280,10 @@ def gather(data: np.ndarray, start: np.ndarray, length: np.ndarray) -> np.ndarra
         made[:total] = view[start].view(np.uint8)
         return made
     before = np.cumsum(length) - length
+    if total > _LONG * len(start):  # few and long: positions of single bytes would take far more memory than the bytes
+        for at, first, n in zip(before.tolist(), start.tolist(), length.tolist(), strict=True):
+            made[at : at + n] = data[first : first + n]
+        return made
     made[:total] = data.take(np.repeat(start - before, length) + np.arange(total))
     return made
 
@@ -296,9 +303,11 @@ def varints(data: np.ndarray, start: np.ndarray, length: np.ndarray, kind: int) 
         if short is not None:
             return short.astype(dtype), np.ones(len(start), np.int64), np.ones(len(start), bool)
     ends = np.cumsum(length)
-    if len(start) > 1 and ends[-1] > _PIECE_BYTES:
-        cuts = np.unique(np.append(np.searchsorted(ends, np.arange(_PIECE_BYTES, ends[-1], _PIECE_BYTES)), len(start)))
-        pieces = [_varints(data, start[i:j], length[i:j], dtype) for i, j in pairwise([0, *cuts.tolist()]) if i < j]
+    if len(start) and ends[-1] > _PIECE_BYTES:
+        long = np.flatnonzero(length > _PIECE_BYTES)
+        even = np.searchsorted(ends, np.arange(_PIECE_BYTES, ends[-1], _PIECE_BYTES))
+        cuts = np.unique(np.concatenate([even, long, long + 1, np.array([0, len(start)])]))
+        pieces = [_piece(data, start[i:j], length[i:j], dtype) for i, j in pairwise(cuts.tolist())]
         values, counts, good = zip(*pieces, strict=True)
         return np.concatenate(values), np.concatenate(counts), np.concatenate(good)
     return _varints(data, start, length, dtype)
@@ -332,6 +341,30 @@ def _varints(
             longer = size > extra
             value[longer] |= (flat[first[longer] + extra].astype(np.int64) & 0x7F) << shift
     return value.astype(dtype), count, closed
+
+
+def _piece(
+    data: np.ndarray, starts: np.ndarray, lengths: np.ndarray, dtype: np.dtype
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """``varints`` of short payloads, or of one long payload, of which some is read at a time."""
+    if len(starts) > 1 or int(lengths[0]) <= _PIECE_BYTES:
+        return _varints(data, starts, lengths, dtype)
+    start = int(starts[0])
+    end, cuts = start + int(lengths[0]), [start]
+    while cuts[-1] < end:
+        cut = min(cuts[-1] + _PIECE_BYTES, end)
+        last = np.flatnonzero(data[max(cut - 10, cuts[-1]) : cut] < 0x80)
+        if not len(last):
+            return np.zeros(0, dtype), np.zeros(1, np.int64), np.zeros(1, bool)  # a number of more than ten bytes
+        cuts.append(cut if cut == end else max(cut - 10, cuts[-1]) + int(last[-1]) + 1)
+    begin = np.array(cuts, np.int64)
+    values, good = [], True
+    for i in range(len(cuts) - 1):
+        piece, _, closed = _varints(data, begin[i : i + 1], np.diff(begin[i : i + 2]), dtype)
+        values.append(piece)
+        good &= bool(closed[0])
+    flat = np.concatenate(values) if good else np.zeros(0, dtype)
+    return flat, np.array([len(flat)]), np.array([good])
 
 
 def _squeezed(x: np.ndarray) -> np.ndarray:

@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oneflow.data import _mt19937
+from oneflow.data._split import balanced
 from oneflow.data.parts import PartWriter, part_paths, write_parts
 from oneflow.data.records import Records
-from oneflow.data.source import RecordSource, balanced
+from oneflow.data.source import RecordSource
 from oneflow.errors import ArgumentError, DataError, PartNotFoundError, RecordError
 
 

@@ -6,7 +6,8 @@ import numpy as np
 
 from .._base.extras import cv2
 from ..errors import DataError
-from .images import flip_of
+from ._image_headers import PLAIN_COST
+from .images import MAX_PIXELS, flip_of
 
 
 def flip_boxes(boxes: np.ndarray, width: int, height: int, flip_code: int) -> np.ndarray:
@@ -41,19 +42,24 @@ def scale_polygons(points: np.ndarray, scale: np.ndarray) -> np.ndarray:
     return points * np.asarray(scale, points.dtype)
 
 
-def polygons_to_mask(points: np.ndarray, index: np.ndarray, width: int, height: int) -> np.ndarray:
+def polygons_to_mask(
+    points: np.ndarray, index: np.ndarray, width: int, height: int, *, max_pixels: int = MAX_PIXELS
+) -> np.ndarray:
     """Which pixels each instance covers.
 
     Args:
       points: floating (points, 2); rounded half to even.
       index: integers (points, 3): number of the point in its polygon, of the polygon in its instance, of the instance.
-      width: of the picture.
-      height: of the picture.
+      width: of the image.
+      height: of the image.
+      max_pixels: of the largest image that is decoded; all masks together may have as many bytes as decoding that takes.
     Returns: int8 (instances, height, width) of 0 and 1; the polygons of one instance are filled together (even-odd).
     Raises: DataError where points and index do not belong together.
     """
     if points.ndim != 2 or points.shape[1] != 2 or index.shape != (len(points), 3):
         raise DataError(f"polygons need points (k, 2) and an index (k, 3), got {points.shape} and {index.shape}")
+    if width < 0 or height < 0:
+        raise DataError(f"an image cannot have the size {width} x {height}")
     if not len(points):
         return np.zeros((0, height, width), np.int8)
     order, polygon, instance = np.asarray(index, np.int64).T
@@ -64,11 +70,19 @@ def polygons_to_mask(points: np.ndarray, index: np.ndarray, width: int, height: 
     if not np.isfinite(rounded).all() or (abs(rounded) > 1 << 20).any():
         raise DataError("a polygon's point is not a number, or lies far outside any picture")
     whole = np.split(rounded.astype(np.int32), starts[1:])
-    mask = np.zeros((int(instance.max()) + 1, height, width), np.uint8)
-    if len(mask) > len(points):
+    count = int(instance.max()) + 1
+    if count > len(points):
         raise DataError("an index of polygons names more instances than there are points")
-    for i in range(len(mask)):
-        mine = [p for p, start in zip(whole, starts, strict=True) if instance[start] == i]
-        if mine:
-            cv2.fillPoly(mask[i], mine, 1)
+    most = PLAIN_COST * max_pixels
+    if count * height * width > most:
+        raise DataError(
+            f"masks of {count} instances of {width} x {height} pixels are more than the limit of {most} bytes\n"
+            f"  try        flow.config.max_image_pixels(n) raises the limit"
+        )
+    mask = np.zeros((count, height, width), np.uint8)
+    outlines: dict[int, list[np.ndarray]] = {}
+    for outline, owner in zip(whole, instance[starts].tolist(), strict=True):
+        outlines.setdefault(owner, []).append(outline)
+    for owner, mine in outlines.items():
+        cv2.fillPoly(mask[owner], mine, 1)
     return mask.view(np.int8)

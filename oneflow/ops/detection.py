@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .._base import dtype as dtypes
+from ..config import Resource
 from ..data import detection
 from ..errors import DataError, DtypeError, ShapeError
 from ..graph.node import Blob
@@ -148,8 +149,10 @@ def object_segmentation_polygon_scale(poly: Blob, scale: Blob, name: str | None 
 
 @host_op("object_segmentation_polygon_to_mask", samples=True)
 def _to_mask(polygons: Sequence[Array], index: Sequence[Array], sizes: Array) -> list[Array]:
+    most = Resource.max_image_pixels
+
     def one(points: Array, numbers: Array, size: Array) -> Array:
-        return detection.polygons_to_mask(points, numbers, int(size[0]), int(size[1]))
+        return detection.polygons_to_mask(points, numbers, int(size[0]), int(size[1]), max_pixels=most)
 
     return each(one, polygons, index, sizes)
 

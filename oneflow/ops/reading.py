@@ -12,6 +12,7 @@ import numpy as np
 from .._base import dtype as dtypes
 from .._base.dtype import dtype
 from .._base.refuse import refuse
+from ..config import Resource
 from ..data._fault import Where
 from ..data.coco import CocoAnnotations, CocoSample, CocoSource
 from ..data.onerec import OneRecSource
@@ -81,6 +82,10 @@ def balanced(size: int, count: int, i: int) -> int:
     return size // count + (i < size % count)
 
 
+def _max_record_bytes() -> int:
+    return int(Resource.max_record_mbyte) << 20
+
+
 def _joined_records(parts: list[Records]) -> tuple[Records]:
     return (parts[0] if len(parts) == 1 else Records.concat(parts),)
 
@@ -88,8 +93,8 @@ def _joined_records(parts: list[Records]) -> tuple[Records]:
 def _record_instances(
     seed: int, directory: str, parts: int, part_prefix: str, suffix_length: int, counts: tuple[int, ...], **options: Any
 ) -> Instances:  # fmt: skip
-    paths = part_paths(directory, parts, part_prefix, suffix_length)
-    shards = len(counts)
+    paths, shards = part_paths(directory, parts, part_prefix, suffix_length), len(counts)
+    options["max_record_bytes"] = _max_record_bytes()
     sources = [RecordSource(paths, shard=i, shards=shards, seed=seed, **options) for i in range(shards)]
     return Instances(sources, lambda source, i: source.take(counts[i]), _joined_records)
 
@@ -206,9 +211,11 @@ def ofrecord_loader(
 
 @host_op("COCOReader", reader=True)
 def _coco_reader(
-    seed: int, *, annotation_file: str, image_dir: str, counts: tuple[int, ...], remove: bool, **options: Any
+    seed: int, *, annotation_file: str, image_dir: str, counts: tuple[int, ...], remove: bool, outside: bool, **options: Any
 ) -> Instances:  # fmt: skip
-    annotations = CocoAnnotations(annotation_file, image_dir, remove)
+    annotations = CocoAnnotations(
+        annotation_file, image_dir, remove, allow_outside_image_dir=outside, max_image_bytes=_max_record_bytes()
+    )
     shards = len(counts)
     sources = [
         CocoSource(annotations, counts[i], shard=i, shards=shards, random_seed=seed, **options) for i in range(shards)
@@ -251,6 +258,7 @@ def coco_reader(
     stride_partition: bool = True,
     name: str | None = None,
     remove_images_without_annotations: bool = True,
+    allow_outside_image_dir: bool = False,
 ) -> tuple[Blob, ...]:
     """The next pictures of a COCO data set with their boxes, labels and polygons, at each call; endless.
 
@@ -263,7 +271,8 @@ def coco_reader(
       group_by_aspect_ratio: a batch holds only pictures with the same height // width.
       stride_partition: of n devices, each takes every n-th picture; else a contiguous share.
       name: name of the op; made unique when omitted.
-      remove_images_without_annotations: leaves out pictures without a usable box.
+      remove_images_without_annotations: leaves out images without a usable box.
+      allow_outside_image_dir: ``file_name`` entries may lead outside ``image_dir``: absolute ones, "..", symbolic links.
     Returns: image (tensor buffers (N,), bytes of the file), image_id (int64 (N,)), image_size (int32 (N, 2), height and
       width), and the tensor buffers gt_bbox (float32 (k, 4): x1, y1, x2, y2), gt_label (int32 (k,), from 1), gt_segm (float32
       (points, 2)) and gt_segm_index (int32 (points, 3): point in polygon, polygon in instance, instance).
@@ -285,6 +294,7 @@ def coco_reader(
             group_by_aspect_ratio=want_bool(what, "group_by_aspect_ratio", group_by_aspect_ratio),
             stride_partition=want_bool(what, "stride_partition", stride_partition),
             remove=want_bool(what, "remove_images_without_annotations", remove_images_without_annotations),
+            outside=want_bool(what, "allow_outside_image_dir", allow_outside_image_dir),
         )  # fmt: skip
 
 
@@ -303,6 +313,7 @@ class Payloads(list[np.ndarray]):
 @host_op("OneRecReader", reader=True)
 def _onerec_reader(seed: int, *, files: tuple[str, ...], counts: tuple[int, ...], **options: Any) -> Instances:
     shards = len(counts)
+    options["max_record_bytes"] = _max_record_bytes()
     sources = [OneRecSource(files, shard=i, shards=shards, seed=seed, **options) for i in range(shards)]
     return Instances(sources, lambda source, i: source.take(counts[i]), _payloads)
 

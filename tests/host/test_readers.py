@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,16 @@ import pytest
 import oneflow as flow
 import oneflow.typing as tp
 from oneflow.data.onerec import encode_example, write_onerec
-from oneflow.errors import ArgumentError, DtypeError, FeatureError, ImageError, OneFlowError, PartNotFoundError, RecordError
+from oneflow.errors import (
+    ArgumentError,
+    DataError,
+    DtypeError,
+    FeatureError,
+    ImageError,
+    OneFlowError,
+    PartNotFoundError,
+    RecordError,
+)
 
 
 def reading(folder: str, **options: Any) -> Any:
@@ -50,6 +60,43 @@ def test_the_same_seed_gives_the_same_batches(tmp_path: Path, threads: int, ahea
     source = flow.data.RecordSource(flow.data.part_paths(folder, 3), shuffle_after_epoch=True)
     assert sorted({*found.ravel().tolist()}) == list(range(24)) and not np.array_equal(found[0], np.arange(4))
     del source
+
+
+def test_the_limit_of_a_record_is_a_setting(tmp_path: Path) -> None:
+    folder = datasets.write(tmp_path, [[{"i": np.int32(1), "more": bytes(3 << 20)}]] * 3)
+    with pytest.raises(ArgumentError, match="less than 2048"):
+        flow.config.max_record_mbyte(2048)
+    flow.config.max_record_mbyte(4)
+    assert reading(folder)().tolist() == [1]
+    flow.clear_default_session()
+    flow.config.max_record_mbyte(2)
+    advice = r"limit of 2097152 bytes(.|\n)*your line(.|\n)*test_readers\.py(.|\n)*max_record_mbyte"
+    with pytest.raises(RecordError, match=advice) as caught:
+        reading(folder)()
+    assert (caught.value.file, caught.value.record, caught.value.offset) == (f"{folder}/part-0", 0, 0)
+
+
+@pytest.mark.timeout(60)
+def test_a_pipe_in_place_of_a_file_is_an_error_with_the_line_and_not_a_wait(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "part-0")
+    os.mkfifo(tmp_path / "tokens.idx")
+    path = str(tmp_path / "part-0")
+
+    def refused(reader: Any) -> None:
+        flow.clear_default_session()
+
+        @flow.global_function()
+        def job() -> tp.ListListNumpy:
+            return flow.tensor_buffer_to_tensor_list(reader(), (1,), flow.int8)
+
+        with pytest.raises(DataError, match=r"your line(.|\n)*test_readers\.py"):
+            job()
+
+    refused(lambda: flow.data.OFRecordBytesDecoder(flow.data.ofrecord_reader(str(tmp_path)), "i"))
+    refused(lambda: flow.data.onerec_reader([path]))
+    refused(lambda: flow.data.coco_reader(path, str(tmp_path), 1, name="coco")[0])
+    prefix = str(tmp_path / "tokens")
+    refused(lambda: flow.tensor_to_tensor_buffer(flow.data.megatron_gpt_mmap_data_loader(prefix, 2, 2, 1), 1))
 
 
 def test_asynchronous_and_synchronous_calls_see_the_same(tmp_path: Path) -> None:

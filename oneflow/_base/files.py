@@ -66,6 +66,11 @@ def read_regular(path: Path, most: int) -> bytes:
     return b"".join(pieces)
 
 
+def leads_outside(name: str) -> bool:
+    """Whether a name that stands for a file below some folder is absolute, or leads out of the folder by ".."."""
+    return os.path.isabs(name) or os.path.normpath(name).split(os.sep)[0] == os.pardir
+
+
 def is_below(path: Path, folder: Path) -> bool:
     """Whether a path leads to something below ``folder`` after all symbolic links are followed."""
     try:

@@ -83,10 +83,16 @@ def _add_images(kinds: Any) -> argparse.ArgumentParser:
     parser = kinds.add_parser("images", help="a folder of pictures, with a file of labels or a subfolder for each class")
     parser.add_argument("source", help="the folder")
     parser.add_argument("--labels", metavar="FILE", help="lines of a path below the folder and a label")
+    parser.add_argument("--allow-outside", action="store_true", help="images may lie outside the folder, by names or by links")
     parser.add_argument("--image-feature", default="encoded", metavar="NAME", help="name in the records (encoded)")
     parser.add_argument("--label-feature", default="class/label", metavar="NAME", help="name in the records (class/label)")
-    parser.set_defaults(run=lambda o: _pack(ImageFolder(o.source, o.labels, o.image_feature, o.label_feature), o))
+    parser.set_defaults(run=_pack_images)
     return parser
+
+
+def _pack_images(options: Any) -> int:
+    names = options.image_feature, options.label_feature
+    return _pack(ImageFolder(options.source, options.labels, *names, allow_outside=options.allow_outside), options)
 
 
 def _add_arrays(kinds: Any) -> argparse.ArgumentParser:

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from .._base.files import Path, is_below, open_regular, read_regular
+from .._base.files import Path, is_below, leads_outside, open_regular, read_regular
 from .._base.refuse import refuse
 from ..errors import ArgumentError, DataError
 from . import _mt19937
@@ -184,8 +184,7 @@ class CocoAnnotations:
         height, width = (entry.integer(side, 1, _LARGEST_SIDE) for side in ("height", "width"))
         if not isinstance(name, str) or not name or "\0" in name:
             entry.refuse("file_name", 'has a "file_name" that is not the name of a file')
-        outside = os.path.isabs(name) or os.path.normpath(name).split(os.sep)[0] == os.pardir
-        if outside and not self._may_leave:
+        if leads_outside(name) and not self._may_leave:
             entry.refuse("file_name", f'has a "file_name" that leads outside the image folder; {_ALLOW}')
         annotations = by_image.get(id_, [])
         for annotation in annotations:

@@ -140,9 +140,13 @@ def encode(image: np.ndarray, extension: str = ".jpg", quality: int | None = Non
       quality: of JPEG, 1 to 100; None for OpenCV's default.
     """
     options = [cv2.IMWRITE_JPEG_QUALITY, quality] if quality is not None else []
-    done, data = cv2.imencode(extension, image, options)
+    rule = f"OpenCV cannot write an image {image.shape} of {image.dtype} as {extension!r}"
+    try:
+        done, data = cv2.imencode(extension, image, options)
+    except cv2.error as error:
+        raise ImageError(f"{rule}: {_first_line(error)}") from error
     if not done:
-        raise ImageError(f"OpenCV cannot write a picture {image.shape} of {image.dtype} as {extension!r}")
+        raise ImageError(rule)
     return data.tobytes()
 
 

@@ -1,4 +1,4 @@
-"""What can be packed into OFRecords: a folder of pictures, arrays, a CSV file, TFRecords.
+"""What can be packed into OFRecords: a folder of images, arrays, a CSV file, TFRecords.
 
 An input has ``len()``, ``records(begin, end)`` (serialised OFRecords), and ``identity``: what tells it from another one.
 """
@@ -17,17 +17,22 @@ from typing import Any, NoReturn
 import numpy as np
 
 from .._base.extras import need
+from .._base.files import Path as PathLike
+from .._base.files import is_below, leads_outside, open_regular, read_regular
 from .._base.refuse import refuse
 from ..errors import ArgumentError, DataError, RecordError
 from . import _crc32c, images
 from ._fault import Where, fault
-from .parts import Path as PathLike
+from ._npz import load_npz
+from .parts import MAX_RECORD_BYTES
 from .records import ofrecord
 
-PICTURES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
 KINDS = {"float": "float_list", "double": "double_list", "int32": "int32_list", "int64": "int64_list", "bytes": "bytes_list"}
 _HEADINGS = {"label", "labels", "class", "classes", "target", "category"}  # what the first line of a label file may say
 _CSV_SAMPLE = 1000  # rows from which the types of columns are guessed
+_CSV_BLOCK = 1 << 24  # bytes that are parsed at a time, or one row where that is longer
+_INTEGERS = {"int32": (-(1 << 31), (1 << 31) - 1), "int64": (-(1 << 63), (1 << 63) - 1)}
 
 
 def _pb() -> Any:
@@ -46,18 +51,27 @@ def make_record(values: Mapping[str, tuple[str, Sequence[Any]]]) -> bytes:
 
 
 def _stamp(path: PathLike) -> list[Any]:
-    status = os.stat(path)
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError) as error:
+        _refuse_file(path, error)
     return [os.path.abspath(path), status.st_size, int(status.st_mtime)]
 
 
+def _refuse_file(path: PathLike, error: Exception) -> NoReturn:
+    why = getattr(error, "strerror", None) or str(error)
+    refuse(DataError, f"a file cannot be read: {why}", found=[("file", os.fspath(path))])
+
+
 class ImageFolder:
-    """Pictures with labels; their files go into the records as they are.
+    """Images with labels; their files go into the records unchanged.
 
     Args:
-      folder: of the pictures.
+      folder: of the images.
       label_file: lines of a path below ``folder`` and a label, with white space, a comma or a tab between them; a first line of
         headings is passed over. None: each subfolder is a class, in the order of their names.
       image_feature, label_feature: names in the records.
+      allow_outside: images may lie outside the folder: by names in the label file, or by symbolic links.
     A label that is no integer is a class's name; classes are numbered from 0 in the order of their names, and records also hold
     the name, as feature "class/text".
     """
@@ -70,16 +84,18 @@ class ImageFolder:
         label_file: PathLike | None = None,
         image_feature: str = "encoded",
         label_feature: str = "class/label",
+        *,
+        allow_outside: bool = False,
     ):
-        self.folder = Path(folder)
+        self.folder, self._may_leave = Path(folder), allow_outside
         if not self.folder.is_dir():
             refuse(DataError, f"there is no folder {str(folder)!r}")
         self.names = (image_feature, label_feature)
         entries = self._from_folders() if label_file is None else self._from_file(Path(label_file))
         if not entries:
-            refuse(DataError, f"no pictures were found in {str(folder)!r}", hint=f"known are {', '.join(PICTURES)}")
+            refuse(DataError, f"no images were found in {str(folder)!r}", hint=f"known are {', '.join(EXTENSIONS)}")
         texts = {label for _, label in entries}
-        self.classes: list[str] = [] if all(_is_int(t) for t in texts) and label_file is not None else sorted(texts)
+        self.classes: list[str] = [] if all(map(_is_label, texts)) and label_file is not None else sorted(texts)
         number = {name: i for i, name in enumerate(self.classes)}
         self.entries = [(path, number[label] if self.classes else int(label), label) for path, label in entries]
         labels = {"labels": _stamp(label_file)} if label_file is not None else {}
@@ -93,19 +109,23 @@ class ImageFolder:
 
     def _from_folders(self) -> list[tuple[str, str]]:
         found = [
-            (f"{group.name}/{picture.relative_to(group).as_posix()}", group.name)
+            (f"{group.name}/{image.relative_to(group).as_posix()}", group.name)
             for group in sorted(p for p in self.folder.iterdir() if p.is_dir())
-            for picture in sorted(group.rglob("*"))
-            if picture.suffix.lower() in PICTURES
+            for image in sorted(group.rglob("*"))
+            if image.suffix.lower() in EXTENSIONS
         ]
         if not found:
             hint = "give a file of labels, or one subfolder for each class"
-            refuse(DataError, f"no subfolder of {str(self.folder)!r} holds pictures", hint=hint)
+            refuse(DataError, f"no subfolder of {str(self.folder)!r} holds images", hint=hint)
         return found
 
     def _from_file(self, label_file: Path) -> list[tuple[str, str]]:
         entries: list[tuple[str, str]] = []
-        for number, line in enumerate(label_file.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            text = read_regular(label_file, MAX_RECORD_BYTES).decode("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            _refuse_file(label_file, error)
+        for number, line in enumerate(text.splitlines(), 1):
             if not line.strip() or line.startswith("#"):
                 continue
             for separator in ("\t", ",", None):
@@ -114,15 +134,18 @@ class ImageFolder:
                     break
             else:
                 self._refuse_line(label_file, number, line, "is not a path and a label")
-            if not (self.folder / path.strip()).is_file():
+            if leads_outside(path.strip()) and not self._may_leave:
+                self._refuse_line(label_file, number, line, f"names a file outside {str(self.folder)!r}", _ALLOW)
+            if "\0" in path or not (self.folder / path.strip()).is_file():
                 if not entries and label.strip().lower() in _HEADINGS:
                     continue
                 self._refuse_line(label_file, number, line, f"names {path.strip()!r}, which is not in {str(self.folder)!r}")
             entries.append((path.strip(), label.strip()))
         return entries
 
-    def _refuse_line(self, file: Path, number: int, line: str, why: str) -> NoReturn:
-        refuse(DataError, f"a line of the label file {why}", found=[("file", f"{file}:{number}"), ("line", repr(line))])
+    def _refuse_line(self, file: Path, number: int, line: str, why: str, hint: str = "") -> NoReturn:
+        rows = [("file", f"{file}:{number}"), ("line", repr(line[:200]))]
+        refuse(DataError, f"a line of the label file {why}", found=rows, hint=hint)
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -130,15 +153,31 @@ class ImageFolder:
     def records(self, begin: int, end: int) -> Iterator[bytes]:
         image, label = self.names
         for path, number, text in self.entries[begin:end]:
-            data = (self.folder / path).read_bytes()
+            data = self._read(self.folder / path)
             values: dict[str, tuple[str, Sequence[Any]]] = {image: ("bytes", [data]), label: ("int32", [number])}
             if self.classes:
-                values["class/text"] = ("bytes", [text.encode()])
+                values["class/text"] = ("bytes", [text.encode("utf-8", "surrogateescape")])
             yield make_record(values)
 
+    def _read(self, path: Path) -> bytes:
+        try:
+            if self._may_leave or is_below(path, self.folder):
+                return read_regular(path, MAX_RECORD_BYTES)
+        except OSError as error:
+            _refuse_file(path, error)
+        refuse(DataError, "an image is a symbolic link that leads outside its folder", found=[("file", str(path))], hint=_ALLOW)
 
-def _is_int(text: str) -> bool:
-    return text.lstrip("+-").isdecimal()
+
+_ALLOW = "allow_outside=True (--allow-outside) allows that"
+
+
+def _is_label(text: str) -> bool:
+    """Whether it is an integer that a record's int32 list can hold."""
+    try:
+        low, high = _INTEGERS["int32"]
+        return low <= int(text) <= high
+    except ValueError:
+        return False
 
 
 def _last_word(line: str) -> tuple[str, str, str]:
@@ -155,7 +194,7 @@ class Arrays:
     Args:
       source: an ``.npz`` file, or a mapping of names to arrays.
       features: names in the records, and which array each comes from; None: all of them under their own names.
-      png: features that are pictures (n, height, width) or (n, height, width, 3) in BGR, stored as PNG.
+      png: features that are images (n, height, width) or (n, height, width, 3) in BGR, stored as PNG.
     """
 
     identity: dict[str, Any]
@@ -205,11 +244,13 @@ class Arrays:
 
 def _load_npz(path: PathLike) -> dict[str, np.ndarray]:
     try:
-        with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
+        with open_regular(path) as file:
+            return load_npz(file)
     except FileNotFoundError:
         refuse(DataError, f"there is no file {os.fspath(path)!r}")
-    except (ValueError, OSError, EOFError, AttributeError) as error:
+    except OSError as error:
+        _refuse_file(path, error)
+    except ValueError as error:
         refuse(DataError, f"{os.fspath(path)!r} is not an .npz file of plain arrays: {error}")
 
 
@@ -251,6 +292,8 @@ class CsvFile:
         missing: float | None = None,
     ):
         self.path, self.delimiter, self.missing = os.fspath(path), delimiter, missing
+        if not isinstance(delimiter, str) or len(delimiter) != 1 or delimiter in '"\r\n':
+            refuse(ArgumentError, f"delimiter must be one character, got {delimiter!r}")
         try:
             self._starts, self._ends = _row_spans(self.path)
             self.identity = {"kind": "csv", "file": _stamp(path), "missing": missing, "delimiter": delimiter, "header": header}
@@ -259,7 +302,10 @@ class CsvFile:
         self._first = int(header)
         if len(self._starts) <= self._first:
             refuse(DataError, f"{self.path!r} holds no rows")
-        first = next(self._rows(0, 1))
+        longest = int((self._ends - self._starts).max())
+        if longest > MAX_RECORD_BYTES:
+            refuse(DataError, f"a row of {self.path!r} is longer than the limit of {MAX_RECORD_BYTES} bytes: {longest}")
+        first = next(self._rows(0, 1), [])
         columns = [name.strip() for name in first] if header else [str(i) for i in range(len(first))]
         wanted = features or {name: ([name], None) for name in columns}
         for name, (sources, kind) in wanted.items():
@@ -281,11 +327,21 @@ class CsvFile:
         return len(self._starts) - self._first
 
     def _rows(self, begin: int, end: int) -> Iterator[list[str]]:
-        first, last = int(self._starts[begin]), int(self._ends[end - 1])
-        with open(self.path, "rb") as file:
-            file.seek(first)
-            text = io.TextIOWrapper(io.BytesIO(file.read(last - first)), encoding="utf-8", newline="")
-        yield from filter(None, csv.reader(text, delimiter=self.delimiter))
+        while begin < end:
+            upto = int(np.searchsorted(self._ends, self._starts[begin] + _CSV_BLOCK, side="right"))
+            upto = min(max(upto, begin + 1), end)
+            first, last = int(self._starts[begin]), int(self._ends[upto - 1])
+            try:
+                with io.BufferedReader(open_regular(self.path)) as file:
+                    file.seek(first)
+                    text = io.TextIOWrapper(io.BytesIO(file.read(last - first)), encoding="utf-8", newline="")
+                yield from filter(None, csv.reader(text, delimiter=self.delimiter))
+            except OSError as error:
+                _refuse_file(self.path, error)
+            except (csv.Error, UnicodeDecodeError) as error:
+                rows = [("file", self.path), ("rows", f"{begin + 1} to {upto}")]
+                refuse(DataError, f"a CSV file cannot be read: {error}", found=rows)
+            begin = upto
 
     def records(self, begin: int, end: int) -> Iterator[bytes]:
         for block in range(begin, end, 4096):
@@ -302,21 +358,25 @@ class CsvFile:
             if kind == "bytes":
                 return row[j].encode()
             if not text and self.missing is not None:
-                return int(self.missing) if kind.startswith("int") else self.missing
-            return int(text) if kind.startswith("int") else float(text)
+                return int(self.missing) if kind in _INTEGERS else self.missing
+            value = int(text) if kind in _INTEGERS else float(text)
+            low, high = _INTEGERS.get(kind, (value, value))
+            if value < low or value > high:  # NaN is neither
+                raise ValueError("outside its range")
+            return value
         except (ValueError, IndexError):
-            found = repr(row[j]) if j < len(row) else f"a row of {len(row)} values"
+            found = repr(row[j][:100]) if j < len(row) else f"a row of {len(row)} values"
             rows = [("file", self.path), ("row", f"{i + 1}, column {self._columns[j]!r}"), ("expected", kind), ("found", found)]
-            hint = (
-                "name another kind for this feature" if j < len(row) and row[j] else "say what an empty cell counts as: missing"
-            )
+            hint = "every row must have as many values as the first"
+            if j < len(row):
+                hint = "name another kind for this feature" if row[j] else "say what an empty cell counts as: missing"
             refuse(DataError, "a cell of a CSV file cannot be read as its feature's kind", found=rows, hint=hint)
 
 
 def _row_spans(path: str) -> tuple[np.ndarray, np.ndarray]:
     """Where each row begins and ends; line breaks inside quotes do not count, nor do empty lines."""
     ends, size, quotes = [], 0, 0
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         while block := file.read(1 << 24):
             data = np.frombuffer(block, np.uint8)
             newline = np.flatnonzero(data == 0x0A)
@@ -373,7 +433,7 @@ class TfRecords:
                 if number != current:
                     if file is not None:
                         file.close()
-                    file, current = open(self.paths[number], "rb"), number  # noqa: SIM115 - closed below
+                    file, current = _open_tfrecord(self.paths[number]), number
                 assert file is not None
                 file.seek(offset + 12)
                 data, check = file.read(length), file.read(4)
@@ -386,32 +446,37 @@ class TfRecords:
                 file.close()
 
 
+def _open_tfrecord(path: str) -> io.BufferedReader:
+    try:
+        return io.BufferedReader(open_regular(path))
+    except FileNotFoundError:
+        refuse(DataError, f"there is no file {path!r}")
+    except OSError as error:
+        _refuse_file(path, error)
+
+
 def _tfrecord_spans(number: int, path: str) -> np.ndarray:
     spans: list[tuple[int, int, int, int]] = []
     offset = 0
-    try:
-        with open(path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            while offset < size:
-                file.seek(offset)
-                head = file.read(12)
-                where = Where(path, len(spans), offset)
-                if len(head) < 12:
-                    raise fault(RecordError, "a TFRecord file ends inside a record", where, found=f"{len(head)} bytes are left")
-                length, check = struct.unpack("<QI", head)
-                if check != _crc32c.masked(_crc32c.crc32c(head[:8])):
-                    raise fault(
-                        RecordError,
-                        "a TFRecord's length does not match its checksum",
-                        where,
-                        hint="is it compressed, or no TFRecord file?",
-                    )
-                if offset + 16 + length > size:
-                    raise fault(RecordError, "a TFRecord file ends inside a record", where, found=f"length {length}")
-                spans.append((number, offset, length, len(spans)))
-                offset += 16 + length
-    except FileNotFoundError:
-        refuse(DataError, f"there is no file {path!r}")
+    with _open_tfrecord(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        while offset < size:
+            file.seek(offset)
+            head = file.read(12)
+            where = Where(path, len(spans), offset)
+            if len(head) < 12:
+                raise fault(RecordError, "a TFRecord file ends inside a record", where, found=f"{len(head)} bytes are left")
+            length, check = struct.unpack("<QI", head)
+            if check != _crc32c.masked(_crc32c.crc32c(head[:8])):
+                rule, hint = "a TFRecord's length does not match its checksum", "is it compressed, or not a TFRecord file?"
+                raise fault(RecordError, rule, where, hint=hint)
+            if offset + 16 + length > size:
+                raise fault(RecordError, "a TFRecord file ends inside a record", where, found=f"length {length}")
+            if length > MAX_RECORD_BYTES:
+                rule = f"a TFRecord is longer than the limit of {MAX_RECORD_BYTES} bytes"
+                raise fault(RecordError, rule, where, found=f"length {length}")
+            spans.append((number, offset, length, len(spans)))
+            offset += 16 + length
     return np.array(spans, np.int64).reshape(-1, 4)
 
 

@@ -6,18 +6,20 @@ import hashlib
 import io
 import os
 import secrets
-import zipfile
 from collections.abc import Callable
 from contextlib import suppress
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
+from .._base.files import read_regular
 from .._base.refuse import refuse
 from ..errors import ArgumentError, DataError, DownloadError
+from ._npz import load_npz
 from .epoch import EpochArray
 
 FILE = "mnist.npz"
+_MOST_BYTES = 256 << 20  # of the file; its arrays have 55 MB
 PACKAGED = os.path.join(os.path.dirname(os.path.abspath(__file__)), FILE)
 ORIGINAL_SHA256 = "63d4344077849053dc3036b247fa012b2b381de53fd055a66b539dffd76cf08e"
 PACKAGED_SHA256 = "06af5dfe73b70e3bc1c36439982b18a8d76803db9b544f6fdf838a37fbb01b64"  # the same digits, packed anew
@@ -136,8 +138,10 @@ def _read(url: str | None, hash_check: str | None, out_dir: str | os.PathLike[st
             _download(url, path, wanted)
         else:
             path = PACKAGED
-    with open(path, "rb") as file:
-        data = file.read()
+    try:
+        data = read_regular(path, _MOST_BYTES)
+    except OSError as error:
+        refuse(DataError, f"MNIST cannot be read: {error.strerror}", found=[("file", path)])
     _verify(data, path, wanted)
     return path, _unpack(data, path)
 
@@ -161,18 +165,23 @@ def _checksums(path: str, wanted: set[str], found: str) -> list[tuple[str, str]]
 
 
 def _unpack(data: bytes, path: str) -> Digits:
-    try:
-        with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-            digits = Digits(*(arrays[name] for name in Digits._fields))
-    except (KeyError, ValueError, OSError, zipfile.BadZipFile, EOFError) as error:
-        refuse(DataError, f"{path} is not an mnist.npz: {error}", found=[("expected", f"arrays {', '.join(Digits._fields)}")])
-    for name, array in digits._asdict().items():
+    def check(name: str, shape: tuple[int, ...], dtype: np.dtype) -> None:
         count = 60000 if name.endswith("train") else 10000
-        shape = (count, 28, 28) if name.startswith("x") else (count,)
-        if array.shape != shape or array.dtype.kind not in "iu" or (array.dtype != np.uint8 and name.startswith("x")):
-            found = [("expected", f"uint8 {shape}"), ("found", f"{array.dtype} {array.shape}")]
+        expected = (count, 28, 28) if name.startswith("x") else (count,)
+        if shape != expected or dtype.kind not in "iu" or (dtype != np.uint8 and name.startswith("x")):
+            found = [("expected", f"uint8 {expected}"), ("found", f"{dtype} {shape}")]
             refuse(DataError, f"{path} is not an mnist.npz: its array {name!r} is of another kind", found=found)
-    return digits
+
+    try:
+        arrays = load_npz(io.BytesIO(data), Digits._fields, check)
+    except DataError:
+        raise
+    except ValueError as error:
+        refuse(DataError, f"{path} is not an mnist.npz: {error}", found=[("expected", f"arrays {', '.join(Digits._fields)}")])
+    missing = [name for name in Digits._fields if name not in arrays]
+    if missing:
+        refuse(DataError, f"{path} is not an mnist.npz: it has no array {missing[0]!r}", found=[("found", ", ".join(arrays))])
+    return Digits(**arrays)
 
 
 def _download(url: str, path: str, wanted: set[str]) -> None:
@@ -224,9 +233,11 @@ def _fetch(url: str, file: BinaryIO) -> str:
         done = 0
         with tqdm(total=total, unit="B", unit_scale=True, desc=FILE) as bar:
             while chunk := response.read(1 << 16):
+                done += len(chunk)
+                if done > _MOST_BYTES:
+                    raise OSError(f"it has more than {_MOST_BYTES} bytes")
                 file.write(chunk)
                 digest.update(chunk)
-                done += len(chunk)
                 bar.update(len(chunk))
     if total is not None and done != total:
         raise OSError(f"the connection ended after {done} of {total} bytes")

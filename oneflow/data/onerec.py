@@ -169,11 +169,13 @@ def _features(data: bytes, where: Where) -> Iterator[tuple[bytes, int]]:
         count = struct.unpack_from("<I", data, vector)[0]
         if count * 4 > len(data):
             raise struct.error("longer than the payload")
+        names = 0
         for i in range(count):
             feature = _follow(data, vector + 4 + 4 * i)
             name = _follow(data, _field(data, feature, 0))
             size = struct.unpack_from("<I", data, name)[0]
-            if name + 4 + size > len(data):
+            names += size
+            if name + 4 + size > len(data) or names > len(data):  # of several at one place
                 raise struct.error("longer than the payload")
             yield data[name + 4 : name + 4 + size], _follow(data, _field(data, feature, 1))
     except struct.error as error:
@@ -188,6 +190,8 @@ def _values(data: bytes, tensor: int, where: Where) -> np.ndarray:
             raise struct.error(f"list {kind} is unknown")
         body = _follow(data, _field(data, tensor, 2))
         values = _vector(data, _follow(data, _field(data, body, 0)), _UNION[kind - 1])
+        if any(size < 0 for size in shape):
+            raise ValueError("a negative size")
         return values.reshape(shape)
     except (struct.error, ValueError, IndexError) as error:
         raise _damaged(where) from error

@@ -12,12 +12,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from .._base.files import read_regular
 from .._base.refuse import refuse
 from ..errors import ArgumentError, DataError
 from ._split import balanced
 from .parts import PartWriter, part_name
 from .parts import Path as PathLike
 
+_MOST_MANIFEST = 1 << 24  # bytes
 MANIFEST = ".oneflow-pack.json"  # in the data set's directory: what it is being made of
 
 
@@ -136,8 +138,8 @@ def _prepare(folder: str, paths: list[str], identity: dict[str, Any], overwrite:
     manifest = os.path.join(folder, MANIFEST)
     wanted = json.loads(json.dumps(identity))
     found = None
-    with suppress(OSError, ValueError), open(manifest, encoding="utf-8") as file:
-        found = json.load(file)
+    with suppress(OSError, ValueError, RecursionError):
+        found = json.loads(read_regular(manifest, _MOST_MANIFEST))
     there = [path for path in paths if os.path.exists(path)]
     if there and found != wanted and not overwrite:
         refuse(

@@ -8,9 +8,11 @@ import inspect
 import os
 import runpy
 import shutil
+import struct
 import subprocess
 import sys
 import threading
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -258,3 +260,21 @@ def test_loading_the_module_needs_no_network_modules() -> None:
     code = "import sys, oneflow.data.mnist; print('urllib.request' in sys.modules, 'tqdm' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.split() == ["False", "False"], done.stderr
+
+
+@pytest.mark.timeout(30)
+def test_files_that_are_no_files_and_headers_that_lie(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "mnist.npz")
+    with pytest.raises(mnist.DataError, match="MNIST cannot be read: it is a FIFO"):
+        data.load_mnist(out_dir=tmp_path)
+    path = tmp_path / "huge" / "mnist.npz"
+    path.parent.mkdir()
+    with open(path, "wb") as file:
+        file.truncate(39 << 30)
+    with pytest.raises(mnist.DataError, match="more than 268435456 bytes"):
+        data.load_mnist(out_dir=path.parent)
+    header = b"{'descr': '|u1', 'fortran_order': False, 'shape': (1099511627776, 28, 28), }\n"
+    with zipfile.ZipFile(path, "w") as packed:
+        packed.writestr("x_train.npy", b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header)
+    with pytest.raises(mnist.DataError, match=r"array 'x_train' is of another kind(.|\n)*\(1099511627776, 28, 28\)"):
+        data.read_mnist(out_dir=path.parent, hash_check=checksum(path))

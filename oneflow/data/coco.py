@@ -14,8 +14,8 @@ from .._base.files import Path, is_below, leads_outside, open_regular, read_regu
 from .._base.refuse import refuse
 from ..errors import ArgumentError, DataError
 from . import _mt19937
+from ._positions import WITHOUT_POSITIONS, whole
 from .parts import MAX_RECORD_BYTES
-from .source import WITHOUT_POSITIONS
 
 _LEAST_KEYPOINTS = 10  # visible ones; images of people with fewer are not used
 _LARGEST_SIDE = 1 << 20  # pixels; OpenCV decodes no larger image
@@ -381,13 +381,11 @@ class CocoSource:
             refuse(DataError, "a COCO reader's saved position belongs to other data or another number of readers", found=rows,
                 hint=WITHOUT_POSITIONS)  # fmt: skip
         try:
-            epoch, at, in_piece, seed = (_whole(state[key]) for key in ("epoch", "at", "in_piece", "seed"))
-            waiting = [(_whole(group), [_whole(i) for i in batch]) for group, batch in state["waiting"]]
-            numbers = [i for _, batch in waiting for i in batch]
-            if not 0 <= at < len(self._order) or epoch < 0 or in_piece < 0 or not all(0 <= i < len(self._order) for i in numbers):
-                raise ValueError("a number in it is outside its range")
-            if self._shuffle and epoch * len(self._order) > _MOST_REPLAYED:
-                raise ValueError(f"it is of epoch {epoch}")
+            last = len(self._order) - 1
+            epoch = whole(state["epoch"], most=_MOST_REPLAYED // len(self._order) if self._shuffle else _MOST_REPLAYED)
+            at, in_piece = whole(state["at"], most=last), whole(state["in_piece"])
+            seed = whole(state["seed"], least=-(1 << 63))
+            waiting = [(whole(group), [whole(i, most=last) for i in batch]) for group, batch in state["waiting"]]
             if not all(0 < len(batch) <= self.batch_size for _, batch in waiting):
                 raise ValueError("it holds batches of another size")
         except (KeyError, TypeError, ValueError) as error:
@@ -398,9 +396,3 @@ class CocoSource:
             while self._epoch < epoch:
                 self._new_epoch()
         self._at, self._in_piece, self._waiting = at, in_piece, waiting
-
-
-def _whole(value: Any) -> int:
-    if type(value) is not int:
-        raise TypeError(f"{value!r} is not an integer")
-    return value

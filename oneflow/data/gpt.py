@@ -15,6 +15,7 @@ from .._base.files import open_regular
 from .._base.refuse import refuse
 from ..errors import DataError
 from . import _mt19937
+from ._positions import WITHOUT_POSITIONS, whole
 
 _MAGIC = b"MMIDIDX\0\0"
 _HEAD = 34  # bytes: magic, version, type, number of sequences, number of documents' ends
@@ -190,9 +191,10 @@ class TokenBatches:
         return lambda: {"batches": at}
 
     def restore(self, state: Any) -> None:
-        batches = state.get("batches") if isinstance(state, dict) else None
-        if type(batches) is not int or batches < 0:
-            refuse(DataError, f"a token reader's saved position cannot be used: {state!r}"[:300])
+        try:
+            batches = whole(state["batches"])
+        except (TypeError, KeyError, ValueError) as error:
+            refuse(DataError, f"a token reader's saved position cannot be used: {error!r}", hint=WITHOUT_POSITIONS)
         if self._resumes:
             self._next = batches
 

@@ -136,7 +136,7 @@ class ImageFolder:
                 self._refuse_line(label_file, number, line, "is not a path and a label")
             if leads_outside(path.strip()) and not self._may_leave:
                 self._refuse_line(label_file, number, line, f"names a file outside {str(self.folder)!r}", _ALLOW)
-            if "\0" in path or not (self.folder / path.strip()).is_file():
+            if not os.path.isfile(self.folder / path.strip()):
                 if not entries and label.strip().lower() in _HEADINGS:
                     continue
                 self._refuse_line(label_file, number, line, f"names {path.strip()!r}, which is not in {str(self.folder)!r}")

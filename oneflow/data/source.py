@@ -16,6 +16,7 @@ import numpy as np
 from .._base.refuse import refuse
 from ..errors import ArgumentError, DataError
 from . import _mt19937
+from ._positions import WITHOUT_POSITIONS, whole
 from ._split import balanced
 from .crops import uniform_words
 from .parts import CHUNK, MAX_RECORD_BYTES, PartFile
@@ -28,9 +29,6 @@ _LARGE_CHUNK = 16 << 20  # bytes; a chunk holds at least two batches, and up to 
 
 _Place = list[int]  # file, record, offset
 _Unit = list[tuple[bytes, _Place]]  # what the buffer holds: one record, or a batch of them
-
-
-WITHOUT_POSITIONS = "flow.load_variables(dict(flow.checkpoint.get(path))) loads variables alone"
 
 
 def _size(path: str) -> dict[str, int]:
@@ -263,12 +261,14 @@ class RecordSource:
             places = [[_place(place, len(self.paths)) for place in unit] for unit in state.get("buffer", [])]
             if places and len(places) != self._buffer_size:
                 raise ValueError(f"its buffer holds {len(places)} records, this one {self._buffer_size}")
+            if len({len(unit) for unit in places}) > 1 or [] in places:
+                raise ValueError("its buffer holds batches of several sizes")
             ahead = [_place(place, len(self.paths)) for place in state.get("ahead", [])]
-            order, epoch, at = [int(i) for i in state["order"]], int(state["epoch"]), int(state["part"])
-            offset, record, taken = int(state["offset"]), int(state["record"]), int(state["taken"])
-            drawn, seed = int(state.get("drawn", 0)), int(state.get("seed", self._seed))
-            if sorted(order) != list(range(len(self.paths))) or at not in range(len(self._range)) or min(offset, record) < 0:
-                raise ValueError("a number in it is outside its range")
+            order, at = [whole(i) for i in state["order"]], whole(state["part"], most=len(self._range) - 1)
+            epoch, offset, record, taken = (whole(state[key]) for key in ("epoch", "offset", "record", "taken"))
+            drawn, seed = whole(state.get("drawn", 0)), whole(state.get("seed", self._seed), least=-(1 << 63))
+            if sorted(order) != list(range(len(self.paths))):
+                raise ValueError("its order of parts is not one of theirs")
         except (KeyError, ValueError, TypeError) as error:
             hint = f"the reader's settings as they were; {WITHOUT_POSITIONS}"
             refuse(DataError, f"a reader's saved position cannot be used: {error!r}", hint=hint)
@@ -313,7 +313,5 @@ class RecordSource:
 
 
 def _place(value: Any, files: int) -> _Place:
-    file, record, offset = map(int, value)
-    if not 0 <= file < files or record < 0 or offset < 0:
-        raise ValueError("a record of its buffer lies nowhere")
-    return [file, record, offset]
+    file, record, offset = value
+    return [whole(file, most=files - 1), whole(record), whole(offset)]

@@ -14,11 +14,12 @@ from .._base.dtype import dtype
 from .._base.refuse import refuse
 from ..config import Resource
 from ..data._fault import Where
+from ..data._positions import WITHOUT_POSITIONS
 from ..data.coco import CocoAnnotations, CocoSample, CocoSource
 from ..data.onerec import OneRecSource
 from ..data.parts import part_paths
 from ..data.records import Records
-from ..data.source import WITHOUT_POSITIONS, RecordSource
+from ..data.source import RecordSource
 from ..errors import ArgumentError, DataError
 from ..graph.graph import current
 from ..graph.node import Blob

@@ -220,3 +220,23 @@ def test_origins_of_shuffled_records(parts: list[str]) -> None:
         data = Path(where.file).read_bytes()
         assert data[where.offset + 8 : where.offset + 8 + len(batch[i])] == batch[i]
         assert of_part(int(where.file[-1]))[where.record] == numbers(batch)[i]
+
+
+@pytest.mark.parametrize(
+    "key, values",
+    [
+        ("seed", [1e999, "x", 2**70]), ("drawn", [-1, 2**300, 0.5]), ("part", [-1, 9, True]),
+        ("order", [[[]], [True, 0, 2], None]),
+        ("offset", [2**63, -8]), ("epoch", [-1, 10**30]), ("ahead", [[[0, 0]], [[0, 0, -1]], 5]), ("taken", [None]),
+        ("buffer", [[[]] * 4, [[[0, 0, 0]]] * 3 + [[[0, 0, 0]] * 2], [[[0, 0, 1e999]]] * 4, [[[9, 0, 0]]] * 4]),
+    ],
+)  # fmt: skip
+def test_positions_are_checked_before_they_are_used(tmp_path: Path, key: str, values: list) -> None:
+    paths = write_parts(tmp_path, [payload(i) for i in range(12)], 3)
+    source = RecordSource(paths, random_shuffle=True, buffer_size=4)
+    source.take(3)
+    state = json.loads(json.dumps(source.state()))
+    for value in values:
+        with pytest.raises(DataError, match="saved position cannot be used"):
+            source.restore({**state, key: value})
+    assert source.state() == state

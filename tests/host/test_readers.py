@@ -10,6 +10,7 @@ import cv2
 import datasets
 import numpy as np
 import pytest
+from campaign.mutations import Damage
 
 import oneflow as flow
 import oneflow.typing as tp
@@ -97,6 +98,25 @@ def test_a_pipe_in_place_of_a_file_is_an_error_with_the_line_and_not_a_wait(tmp_
     refused(lambda: flow.data.coco_reader(path, str(tmp_path), 1, name="coco")[0])
     prefix = str(tmp_path / "tokens")
     refused(lambda: flow.tensor_to_tensor_buffer(flow.data.megatron_gpt_mmap_data_loader(prefix, 2, 2, 1), 1))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_damaged_parts_raise_errors_of_the_library_with_the_line(tmp_path: Path, seed: int) -> None:
+    path = tmp_path / "part-0"
+    datasets.write(tmp_path, [[{"i": np.int32(k), "encoded": datasets.encoded(datasets.photograph(k))} for k in range(3)]])
+    path.write_bytes(Damage(np.random.default_rng(seed)).bytes(path.read_bytes()))
+
+    @flow.global_function()
+    def job() -> tuple[tp.Numpy, tp.Numpy]:
+        records = flow.data.ofrecord_reader(str(tmp_path), batch_size=4)
+        images, _, _ = flow.image.Resize(flow.data.OFRecordImageDecoder(records, "encoded"), target_size=(8, 8))
+        return images, flow.data.OFRecordRawDecoder(records, "i", (), flow.int32)
+
+    for _ in range(2):
+        try:
+            job()
+        except DataError as error:
+            assert "your line" in str(error) and "test_readers.py" in str(error)
 
 
 def test_asynchronous_and_synchronous_calls_see_the_same(tmp_path: Path) -> None:

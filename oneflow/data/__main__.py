@@ -21,7 +21,7 @@ _EPILOG = """examples:
   python -m oneflow.data pack csv clicks.csv train --feature label=clicked:int32 --feature dense=I1,I2,I3:float
   python -m oneflow.data pack tfrecord a.tfrecord b.tfrecord train --parts 4
   python -m oneflow.data show train --sheet first.png
-  python -m oneflow.data verify train --pictures encoded
+  python -m oneflow.data verify train --images encoded
 """
 
 
@@ -80,7 +80,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_images(kinds: Any) -> argparse.ArgumentParser:
-    parser = kinds.add_parser("images", help="a folder of pictures, with a file of labels or a subfolder for each class")
+    parser = kinds.add_parser("images", help="a folder of images, with a file of labels or a subfolder for each class")
     parser.add_argument("source", help="the folder")
     parser.add_argument("--labels", metavar="FILE", help="lines of a path below the folder and a label")
     parser.add_argument("--allow-outside", action="store_true", help="images may lie outside the folder, by names or by links")
@@ -101,7 +101,7 @@ def _add_arrays(kinds: Any) -> argparse.ArgumentParser:
     parser.add_argument(
         "--feature", action="append", metavar="NAME=ARRAY", help="a feature, and its array (all, as they are named)"
     )
-    parser.add_argument("--png", action="append", default=[], metavar="NAME", help="store this feature's pictures as PNG")
+    parser.add_argument("--png", action="append", default=[], metavar="NAME", help="store this feature's images as PNG")
     parser.set_defaults(run=lambda o: _pack(Arrays(o.source, dict(map(_assignment, o.feature)) if o.feature else None, o.png), o))
     return parser
 
@@ -171,9 +171,15 @@ def _add_show(verbs: Any) -> None:
     parser.add_argument("--prefix", default="part-", help="of the names of parts in a directory (part-)")
     parser.add_argument("--limit", type=int, metavar="N", help="look at about N records only")
     parser.add_argument("--record", type=int, metavar="N", help="print record N (from 0) of the first file")
-    parser.add_argument("--sheet", metavar="FILE.png", help="draw the first pictures into this file")
-    parser.add_argument("--pictures", metavar="NAME", help="the feature of the pictures (the first that holds some)")
-    parser.add_argument("--count", type=int, default=32, metavar="N", help="how many pictures (32)")
+    parser.add_argument("--sheet", metavar="FILE.png", help="draw the first images into this file")
+    parser.add_argument(
+        "--images",
+        "--pictures",
+        dest="image_feature",
+        metavar="NAME",
+        help="the feature of the images (the first that holds some)",
+    )
+    parser.add_argument("--count", type=int, default=32, metavar="N", help="how many images (32)")
     parser.add_argument("--json", action="store_true", help="as JSON")
     parser.set_defaults(run=_show)
 
@@ -191,8 +197,8 @@ def _show(options: Any) -> int:
         text = str(summary)
         print(text.encode(sys.stdout.encoding or "utf-8", "backslashreplace").decode(sys.stdout.encoding or "utf-8"))
     if options.sheet:
-        drawn = inspect.contact_sheet(paths, options.sheet, options.pictures, options.count)
-        print(f"{drawn} pictures: {options.sheet}", file=sys.stderr)
+        drawn = inspect.contact_sheet(paths, options.sheet, options.image_feature, options.count)
+        print(f"{drawn} images: {options.sheet}", file=sys.stderr)
     return 0
 
 
@@ -200,7 +206,10 @@ def _add_verify(verbs: Any) -> None:
     parser = verbs.add_parser("verify", help="read every record; the exit status is 1 where one is damaged")
     parser.add_argument("paths", nargs="+", help="part files, or directories of them")
     parser.add_argument("--prefix", default="part-", help="of the names of parts in a directory (part-)")
-    parser.add_argument("--pictures", action="append", default=[], metavar="NAME", help="decode this feature's pictures, too")
+    parser.add_argument(
+        "--images", "--pictures", dest="image_features", action="append", default=[], metavar="NAME",
+        help="decode this feature's images, too",
+    )  # fmt: skip
     parser.add_argument("--workers", type=int, metavar="N", help="threads (one a core)")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
     parser.set_defaults(run=_verify)
@@ -212,7 +221,7 @@ def _verify(options: Any) -> int:
     paths = inspect.part_files(options.paths, options.prefix)
     total = sum(os.path.getsize(p) for p in paths if os.path.isfile(p))
     with tqdm(total=total, unit="B", unit_scale=True, desc="verifying", disable=options.quiet, leave=False) as bar:
-        errors = inspect.verify(paths, pictures=options.pictures, workers=options.workers, progress=bar.update)
+        errors = inspect.verify(paths, image_features=options.image_features, workers=options.workers, progress=bar.update)
     for error in errors:
         print(_without_line(error) + "\n")
     print(f"{len(paths)} parts: {f'{len(errors)} errors' if errors else 'no errors'}")

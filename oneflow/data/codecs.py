@@ -49,7 +49,7 @@ class BytesListCodec(_Described):
 
 @dataclass(frozen=True)
 class ImagePreprocessor(_Described):
-    """Swaps the channels of a picture ("bgr2rgb"), or mirrors it with probability 1/2 ("mirror")."""
+    """Swaps the channels of an image ("bgr2rgb"), or mirrors it with probability 1/2 ("mirror")."""
 
     preprocessor: str
 
@@ -61,7 +61,7 @@ class ImagePreprocessor(_Described):
 
 @dataclass(frozen=True)
 class ImageResizePreprocessor(_Described):
-    """Resizes a picture, bilinear. Args: width and height of the result, in pixels."""
+    """Resizes an image, bilinear. Args: width and height of the result, in pixels."""
 
     width: int
     height: int
@@ -75,7 +75,7 @@ class ImageResizePreprocessor(_Described):
 
 @dataclass(frozen=True)
 class ImageCodec(_Described):
-    """One encoded picture, decoded as BGR or gray as it is, then preprocessed in order.
+    """One encoded image, decoded as BGR or gray as it is, then preprocessed in order.
 
     Args:
       image_preprocessors: of ImageResizePreprocessor and ImagePreprocessor.
@@ -248,7 +248,7 @@ def _decode_images(
     records: Records, conf: BlobConf, codec: ImageCodec, mirror: np.ndarray | None, pool: Executor | None, max_pixels: int
 ) -> np.ndarray:
     if codec.mirrors and mirror is None:
-        refuse(ArgumentError, 'ImagePreprocessor("mirror") needs to be told which pictures to flip: give mirror=')
+        refuse(ArgumentError, 'ImagePreprocessor("mirror") needs to be told which images to flip: give mirror=')
     encoded = decode_bytes(records, conf.name)
     batch = np.empty((len(records), *conf.shape), conf.dtype.numpy_dtype)
 
@@ -275,7 +275,7 @@ def _with_channels(image: np.ndarray, shape: Sequence[int]) -> np.ndarray:
     channels = 1 if image.ndim == 2 else image.shape[2]
     if image.shape[:2] != tuple(shape[:2]):
         raise ImageError(
-            f"a picture of {image.shape[0]} x {image.shape[1]} (height x width) does not have the blob's shape {tuple(shape)}\n"
+            f"an image of {image.shape[0]} x {image.shape[1]} (height x width) does not have the blob's shape {tuple(shape)}\n"
             f"  try        resize it with ImageResizePreprocessor({shape[1]}, {shape[0]})"
         )
     if channels == 3 and shape[2] == 1:
@@ -283,5 +283,5 @@ def _with_channels(image: np.ndarray, shape: Sequence[int]) -> np.ndarray:
     elif channels == 1 and shape[2] == 3:
         image = cv2.cvtColor(image, cv2.COLOR_GRAY2BGR)
     elif channels != shape[2]:
-        raise ImageError(f"a picture of {channels} channels cannot become one of {shape[2]}")
+        raise ImageError(f"an image of {channels} channels cannot become one of {shape[2]}")
     return image.reshape(shape)

@@ -29,7 +29,7 @@ def uniform_words(seed: int, stream: int, first: int, count: int) -> np.ndarray:
 
 
 class Window(NamedTuple):
-    """A part of a picture, in pixels."""
+    """A part of an image, in pixels."""
 
     y: int
     x: int
@@ -43,7 +43,7 @@ class RandomWindows:
     Args:
       seed: of the op; instances on several devices give their number as ``stream``.
       num_attempts: >= 1; how often area and ratio are drawn before a window of full height or width is taken.
-      random_area: (least, most) part of the picture's area, 0 < least <= most.
+      random_area: (least, most) part of the image's area, 0 < least <= most.
       random_aspect_ratio: (least, most) width / height, 0 < least <= most.
     Raises: ArgumentError.
     Example: >>> windows = RandomWindows(7); windows.window(480, 640, windows.draw(call=0, count=32)[5])
@@ -74,7 +74,7 @@ class RandomWindows:
         return generator.random((count, width))
 
     def window(self, height: int, width: int, draws: np.ndarray) -> Window:
-        """The window in a picture of this size, from its row of ``draw``."""
+        """The window in an image of this size, from its row of ``draw``."""
         a0, (r0, r1) = self.area[0], self.ratio
         widest, highest = max(1, int(height * r1)), max(1, int(width / r0))
         area = height * width

@@ -262,7 +262,7 @@ def decode_image(
     def one(i: int, encoded: np.ndarray) -> np.ndarray:
         return images.decode(encoded, color_space, max_pixels=max_pixels)
 
-    return _each_picture(records, feature, one, pool, corrupt)
+    return _each_image(records, feature, one, pool, corrupt)
 
 
 def decode_image_random_crop(
@@ -290,7 +290,7 @@ def decode_image_random_crop(
         part = images.crop(image, windows.window(image.shape[0], image.shape[1], draws[i]))
         return images.from_bgr(part, "RGB") if color_space == "RGB" else np.ascontiguousarray(part)
 
-    return _each_picture(records, feature, one, pool, corrupt)
+    return _each_image(records, feature, one, pool, corrupt)
 
 
 def image_decoder_random_crop_resize(
@@ -320,7 +320,7 @@ def image_decoder_random_crop_resize(
     return images.from_bgr(images.resize(images.crop(image, window), width, height, "bilinear"), "RGB")
 
 
-def _each_picture(
+def _each_image(
     records: Records, feature: str, one: Callable[[int, np.ndarray], np.ndarray], pool: Executor | None, corrupt: str
 ) -> list[np.ndarray | None]:
     if corrupt not in ("raise", "skip"):

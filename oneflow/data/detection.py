@@ -1,4 +1,4 @@
-"""Boxes and polygons of one picture: boxes (k, 4) as x1 y1 x2 y2, polygon points (points, 2) as x y; floats, in pixels."""
+"""Boxes and polygons of one image: boxes (k, 4) as x1 y1 x2 y2, polygon points (points, 2) as x y; floats, in pixels."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .images import MAX_PIXELS, flip_of
 
 
 def flip_boxes(boxes: np.ndarray, width: int, height: int, flip_code: int) -> np.ndarray:
-    """Boxes of a picture that is flipped: x becomes width - x - 1, ends swapped; y likewise. Codes as in ``images.flip``."""
+    """Boxes of an image that is flipped: x becomes width - x - 1, ends swapped; y likewise. Codes as in ``images.flip``."""
     horizontal, vertical = flip_of(flip_code)
     flipped = boxes.copy()
     if horizontal:
@@ -27,7 +27,7 @@ def scale_boxes(boxes: np.ndarray, scale: np.ndarray) -> np.ndarray:
 
 
 def flip_polygons(points: np.ndarray, width: int, height: int, flip_code: int) -> np.ndarray:
-    """Points of a picture that is flipped: x becomes width - x, y becomes height - y."""
+    """Points of an image that is flipped: x becomes width - x, y becomes height - y."""
     horizontal, vertical = flip_of(flip_code)
     flipped = points.copy()
     if horizontal:
@@ -68,7 +68,7 @@ def polygons_to_mask(
     starts = np.flatnonzero(np.r_[True, (order[1:] == 0) | (np.diff(polygon) != 0) | (np.diff(instance) != 0)])
     rounded = np.rint(points)
     if not np.isfinite(rounded).all() or (abs(rounded) > 1 << 20).any():
-        raise DataError("a polygon's point is not a number, or lies far outside any picture")
+        raise DataError("a polygon's point is not a number, or lies far outside any image")
     whole = np.split(rounded.astype(np.int32), starts[1:])
     count = int(instance.max()) + 1
     if count > len(points):

@@ -1,4 +1,4 @@
-"""Pictures, one at a time: arrays HWC (uint8 or float32, 1 or 3 channels) in, arrays out. Pixels are OpenCV's.
+"""Images, one at a time: arrays HWC (uint8 or float32, 1 or 3 channels) in, arrays out. Pixels are OpenCV's.
 
 The functions hold no state and may run in any number of threads; OpenCV lets other threads run while it works.
 """
@@ -150,7 +150,7 @@ def encode(image: np.ndarray, extension: str = ".jpg", quality: int | None = Non
     return data.tobytes()
 
 
-def check(image: np.ndarray, what: str = "a picture", dtypes: Sequence[type] = (np.uint8, np.float32)) -> np.ndarray:
+def check(image: np.ndarray, what: str = "an image", dtypes: Sequence[type] = (np.uint8, np.float32)) -> np.ndarray:
     """Raises ImageError unless it is HWC, with 1 or 3 channels, at least one pixel, and of one of the dtypes."""
     if image.ndim != 3 or image.shape[2] not in (1, 3) or not image.size or image.dtype not in dtypes:
         kinds = " or ".join(np.dtype(d).name for d in dtypes)
@@ -161,7 +161,7 @@ def check(image: np.ndarray, what: str = "a picture", dtypes: Sequence[type] = (
 
 
 def from_bgr(image: np.ndarray, color_space: str) -> np.ndarray:
-    """A BGR picture in another color space; (H, W, 1) for "GRAY"."""
+    """A BGR image in another color space; (H, W, 1) for "GRAY"."""
     if color_space == "GRAY":
         return cv2.cvtColor(image, cv2.COLOR_BGR2GRAY)[..., None]
     return cv2.cvtColor(image, cv2.COLOR_BGR2RGB) if color_space == "RGB" else image
@@ -210,10 +210,10 @@ def _flag(interpolation: str, before: int, after: int) -> int:
 def kept_aspect_size(
     width: int, height: int, target: int, min_size: int | None = None, max_size: int | None = None, side: str = "shorter"
 ) -> tuple[int, int]:
-    """The size of a picture whose shorter (or longer) side becomes ``target``, with its proportions.
+    """The size of an image whose shorter (or longer) side becomes ``target``, with its proportions.
 
     Args:
-      width, height: of the picture.
+      width, height: of the image.
       target: > 0.
       min_size: with side "longer": the shorter side becomes at least this. None or 0: no bound.
       max_size: with side "shorter": the longer side becomes at most this. None or 0: no bound.
@@ -253,7 +253,7 @@ def resize_keeping_aspect(
 
 
 def scale_of(before: tuple[int, int], after: tuple[int, int]) -> np.ndarray:
-    """How much wider and higher a picture became, float32 (2,); sizes are (width, height)."""
+    """How much wider and higher an image became, float32 (2,); sizes are (width, height)."""
     return np.array([after[0] / before[0], after[1] / before[1]], np.float32)
 
 
@@ -281,7 +281,7 @@ def normalize(image: np.ndarray, mean: Sequence[float], std: Sequence[float]) ->
 
 
 class Normalizer:
-    """``crop_mirror_normalize`` for many pictures: (v - mean) * (1 / std) for each of the 256 values, computed once.
+    """``crop_mirror_normalize`` for many images: (v - mean) * (1 / std) for each of the 256 values, computed once.
 
     Args:
       channels: 1 or 3.
@@ -319,7 +319,7 @@ class Normalizer:
                 f"crop_mirror_normalize wants uint8 HWC with {self.channels} channels, got {image.dtype} {image.shape}"
             )
         if image.shape[0] < height or image.shape[1] < width:
-            raise ImageError(f"a picture of {image.shape[1]} x {image.shape[0]} is smaller than the crop of {width} x {height}")
+            raise ImageError(f"an image of {image.shape[1]} x {image.shape[0]} is smaller than the crop of {width} x {height}")
         y, x = int((image.shape[0] - height) * crop_pos_y), int((image.shape[1] - width) * crop_pos_x)
         part = image[y : y + height, x : x + width]
         part = cv2.flip(part, 1) if mirror else part
@@ -331,7 +331,7 @@ class Normalizer:
 
 
 def batch_align(images: Sequence[np.ndarray], shape: Sequence[int], dtype: Any, alignment: int) -> np.ndarray:
-    """Pictures of any size in one array: each at the top left, zeros around it.
+    """Images of any size in one array: each at the top left, zeros around it.
 
     Args:
       images: HWC, all with shape[2] channels.
@@ -345,11 +345,11 @@ def batch_align(images: Sequence[np.ndarray], shape: Sequence[int], dtype: Any, 
         refuse(ArgumentError, f"alignment must be 0 or a power of two, got {alignment}")
     height, width = (_aligned(max(image.shape[axis] for image in images), alignment) for axis in (0, 1))
     if height * width > shape[0] * shape[1]:
-        raise ImageError(f"a batch of pictures needs {height} x {width} pixels, more than its bound {shape[0]} x {shape[1]}")
+        raise ImageError(f"a batch of images needs {height} x {width} pixels, more than its bound {shape[0]} x {shape[1]}")
     batch = np.zeros((len(images), height, width, shape[2]), dtype)
     for place, image in zip(batch, images, strict=True):
         if image.ndim != 3 or image.shape[2] != shape[2]:
-            raise ImageError(f"a picture {image.shape} does not have the {shape[2]} channels that the batch has")
+            raise ImageError(f"an image {image.shape} does not have the {shape[2]} channels that the batch has")
         place[: image.shape[0], : image.shape[1]] = to_dtype(image, np.dtype(dtype))
     return batch
 

@@ -17,7 +17,7 @@ from .parts import write_parts
 
 DENSE, SPARSE, WIDE = 13, 26, 2  # features of a click, as in the Criteo data
 SPARSE_SIZE = 100_000  # ids of categories are below
-_PHOTOGRAPHS = 16  # different pictures; more samples repeat them in other sizes
+_PHOTOGRAPHS = 16  # different images; more samples repeat them in other sizes
 CLASSES = 10
 
 
@@ -29,7 +29,7 @@ def digits(directory: PathLike, count: int = 64, parts: int = 1, seed: int = 0) 
 
 
 def photograph(seed: int, width: int = 500, height: int = 375) -> np.ndarray:
-    """A made picture, uint8 BGR, that is about as hard to decode as a photograph: smooth colours, edges, some noise."""
+    """A made image, uint8 BGR, that is about as hard to decode as a photograph: smooth colours, edges, some noise."""
     from .._base.extras import cv2
 
     rng = np.random.default_rng(seed)
@@ -47,7 +47,7 @@ def photographs(directory: PathLike, count: int = 64, parts: int = 1, seed: int 
     """Made JPEG photographs of about 500 x 375 pixels: "encoded", and "class/label" (int32, below 10), seen in the colours.
 
     Args:
-      scale: of the pictures' sides.
+      scale: of the images' sides.
     """
     rng, made, records = np.random.default_rng(seed), {}, []
     for _ in range(count):
@@ -112,7 +112,7 @@ def coco(directory: PathLike, count: int = 16, parts: int = 1, seed: int = 0) ->
     rng, folder = np.random.default_rng(seed), os.fspath(directory)
     os.makedirs(os.path.join(folder, "images"), exist_ok=True)
     colors = [(220, 60, 60), (60, 200, 60), (60, 60, 220)]
-    pictures: list[dict[str, object]] = []
+    listed: list[dict[str, object]] = []
     annotations: list[dict[str, object]] = []
     for i in range(count):
         width, height = ((96, 64), (64, 96), (80, 80))[int(rng.integers(3))]
@@ -135,11 +135,11 @@ def coco(directory: PathLike, count: int = 16, parts: int = 1, seed: int = 0) ->
         name = f"{i + 1:012d}.jpg"
         with open(os.path.join(folder, "images", name), "wb") as file:
             file.write(images.encode(image, ".jpg", 95))
-        pictures.append({"id": i + 1, "file_name": name, "width": width, "height": height})
+        listed.append({"id": i + 1, "file_name": name, "width": width, "height": height})
     categories = [{"id": k, "name": name} for k, name in ((1, "red"), (17, "green"), (44, "blue"))]
     path = os.path.join(folder, "instances.json")
     with open(path, "w", encoding="utf-8") as file:
-        json.dump({"images": pictures, "annotations": annotations, "categories": categories}, file)
+        json.dump({"images": listed, "annotations": annotations, "categories": categories}, file)
     return [path]
 
 

@@ -65,7 +65,7 @@ def _each(*steps: Callable[[], object]) -> None:
         raise first
 
 
-def _picture(height: int = 24, width: int = 32) -> np.ndarray:
+def _photo(height: int = 24, width: int = 32) -> np.ndarray:
     small = np.random.default_rng(0).integers(0, 256, (4, 5, 3), np.uint8)
     return cv2.resize(small, (width, height), interpolation=cv2.INTER_CUBIC)
 
@@ -74,7 +74,7 @@ def _picture(height: int = 24, width: int = 32) -> np.ndarray:
 
 
 def _records() -> list[bytes]:
-    jpeg = images.encode(_picture(), ".jpg")
+    jpeg = images.encode(_photo(), ".jpg")
     return [
         make_record({
             "floats": ("float", [0.5, i, -1.5]), "doubles": ("double", [i, 2.5]), "ids": ("int64", [i, 2**40, -5]),
@@ -116,7 +116,7 @@ def _read_part(folder: Path) -> None:
         batch(lambda records: decode_image(records, "image")),
         batch(lambda records: records.features()),
         lambda: str(inspect.describe(paths)),
-        lambda: inspect.verify(paths, pictures=["image"], workers=1),
+        lambda: inspect.verify(paths, image_features=["image"], workers=1),
         lambda: inspect.contact_sheet(paths, folder / "sheet.png"),
     )
 
@@ -151,11 +151,11 @@ def _read_onerec(folder: Path) -> None:
 
 @cache
 def _encoded() -> dict[str, bytes]:
-    image = _picture()
+    image = _photo()
     made = {
         "jpeg": images.encode(image, ".jpg"), "png": images.encode(image, ".png"), "bmp": images.encode(image, ".bmp"),
         "tiff": images.encode(image, ".tiff"), "webp": images.encode(image, ".webp"),
-        "jp2": images.encode(_picture(96, 128), ".jp2"), "ppm": images.encode(image, ".ppm"), "ras": images.encode(image, ".ras"),
+        "jp2": images.encode(_photo(96, 128), ".jp2"), "ppm": images.encode(image, ".ppm"), "ras": images.encode(image, ".ras"),
         "progressive": cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_PROGRESSIVE, 1])[1].tobytes(),
         "deep": cv2.imencode(".png", image.astype(np.uint16) * 257)[1].tobytes(),
         "hdr": cv2.imencode(".hdr", image.astype(np.float32))[1].tobytes(),
@@ -212,13 +212,13 @@ def _coco() -> dict[str, Any]:
          "keypoints": [5, 5, 2] * 12, "num_keypoints": 12, "area": 55.0}
         for i in range(6)
     ]  # fmt: skip
-    pictures = [{"id": i, "file_name": f"{i}.jpg", "height": 24, "width": 32} for i in (1, 2, 3)]
-    return {"images": pictures, "annotations": annotations, "categories": [{"id": 3, "name": "a"}, {"id": 7, "name": "b"}]}
+    photos = [{"id": i, "file_name": f"{i}.jpg", "height": 24, "width": 32} for i in (1, 2, 3)]
+    return {"images": photos, "annotations": annotations, "categories": [{"id": 3, "name": "a"}, {"id": 7, "name": "b"}]}
 
 
 def _write_coco(folder: Path, damage: Damage) -> None:
     for i in (1, 2, 3):
-        (folder / f"{i}.jpg").write_bytes(images.encode(_picture(), ".jpg"))
+        (folder / f"{i}.jpg").write_bytes(images.encode(_photo(), ".jpg"))
     if damage.chance(0.8):
         content = _text(damage.json(_coco()))
     else:
@@ -317,7 +317,7 @@ def _write_table(folder: Path, damage: Damage) -> None:
     (folder / "x.csv").write_bytes(damage.bytes("\r\n".join(rows).encode()))
     (folder / "images").mkdir()
     for i in range(3):
-        (folder / "images" / f"{i}.png").write_bytes(images.encode(_picture(), ".png"))
+        (folder / "images" / f"{i}.png").write_bytes(images.encode(_photo(), ".png"))
     (folder / "labels").write_bytes(damage.bytes(b"file,label\n0.png 5\n1.png\t6\n2.png,7\n"))
     features = b"\x0a\x01a\x12\x06\x1a\x04\x0a\x02\x01\x02"
     example = b"\x0a" + bytes([len(features) + 2]) + b"\x0a" + bytes([len(features)]) + features
@@ -351,7 +351,7 @@ def _write_position(folder: Path, damage: Damage) -> None:
     for i in range(3):
         (folder / f"part-{i}").write_bytes(_framed(_records()))
     for i in (1, 2, 3):
-        (folder / f"{i}.jpg").write_bytes(images.encode(_picture(), ".jpg"))
+        (folder / f"{i}.jpg").write_bytes(images.encode(_photo(), ".jpg"))
     (folder / "annotations.json").write_bytes(_text(_coco()))
     sources = _sources(folder)
     for source in sources:

@@ -72,7 +72,7 @@ def write_coco(folder: Path, sizes: list[tuple[int, int]], **changes) -> tuple[P
     images, annotations = [], []
     for i, (width, height) in enumerate(sizes):
         name = f"{i}.jpg"
-        (folder / name).write_bytes(b"picture %d" % i)
+        (folder / name).write_bytes(b"image %d" % i)
         images.append({"id": 100 - i, "file_name": name, "width": width, "height": height})
         for k, category in enumerate((7, 3)):
             box = [k, 1, width / 2, height / 2]
@@ -95,7 +95,7 @@ def test_what_a_sample_holds(tmp_path: Path) -> None:
     data = CocoAnnotations(*write_coco(tmp_path, [(20, 10), (30, 40)]))
     assert [image.id for image in data.images] == [99, 100]
     sample = data.load(0)
-    assert sample.image.tobytes() == b"picture 1" and sample.image.dtype == np.int8
+    assert sample.image.tobytes() == b"image 1" and sample.image.dtype == np.int8
     assert (sample.image_id, sample.image_size) == (99, (40, 30))
     assert sample.boxes.tolist() == [[0, 1, 14, 20], [1, 1, 15, 20]] and sample.boxes.dtype == np.float32
     assert sample.labels.tolist() == [2, 1] and sample.labels.dtype == np.int32  # categories 3, 7, 12 are 1, 2, 3
@@ -218,7 +218,7 @@ def test_images_stay_below_their_folder(tmp_path: Path) -> None:
             data(name).load(0)
     for name in ("link", "up/secret", "../secret", str(tmp_path / "secret")):
         assert data(name, allow_outside_image_dir=True).load(0).image.tobytes() == b"secret"
-    assert data("./0.jpg").load(0).image.tobytes() == b"picture 0"
+    assert data("./0.jpg").load(0).image.tobytes() == b"image 0"
     os.mkfifo(folder / "pipe")
     for name, says in (("pipe", "it is a FIFO"), (".", "it is a directory"), ("missing", "No such file")):
         with pytest.raises(DataError, match=says):

@@ -1,4 +1,4 @@
-"""Pictures: pixels are those of OpenCV's own functions, and crops those of the description."""
+"""Images: pixels are those of OpenCV's own functions, and crops those of the description."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def png(image: np.ndarray) -> bytes:
     return cv2.imencode(".png", image)[1].tobytes()
 
 
-def batch_of(pictures: list[bytes]) -> Records:
-    return Records.of([pb.OFRecord(feature={"image": pb.Feature(bytes_list=pb.BytesList(value=[p]))}) for p in pictures])
+def batch_of(photos: list[bytes]) -> Records:
+    return Records.of([pb.OFRecord(feature={"image": pb.Feature(bytes_list=pb.BytesList(value=[p]))}) for p in photos])
 
 
 @pytest.mark.parametrize("encode", [jpeg, png])
@@ -64,18 +64,18 @@ def test_sixteen_bits() -> None:
 
 
 @pytest.mark.parametrize("encode", [jpeg, png])
-def test_truncated_pictures(encode) -> None:
+def test_truncated_images(encode) -> None:
     data = encode(photograph(20, 20))
     for length in range(0, len(data) - 1, 7):
         with pytest.raises(ImageError, match="cannot be decoded"):
             images.decode(data[:length])
     with pytest.raises(ImageError, match="no format that OpenCV knows"):
-        images.decode(b"not a picture at all")
+        images.decode(b"not an image at all")
 
 
 @settings(max_examples=50, deadline=None)
 @given(st.sampled_from([jpeg, png]), st.integers(0, 10**6), st.binary(min_size=1, max_size=8))
-def test_mutated_pictures(encode, at: int, new: bytes) -> None:
+def test_mutated_images(encode, at: int, new: bytes) -> None:
     data = encode(np.full((16, 16, 3), 77, np.uint8))
     at %= len(data)
     try:
@@ -85,7 +85,7 @@ def test_mutated_pictures(encode, at: int, new: bytes) -> None:
     assert image.dtype == np.uint8 and image.ndim == 3
 
 
-def test_a_corrupt_picture_is_named_or_skipped() -> None:
+def test_a_corrupt_image_is_named_or_skipped() -> None:
     batch = batch_of([jpeg(photograph()), b"broken", jpeg(photograph())])
     with pytest.raises(ImageError, match=r"(?s)cannot be decoded.*record     1, at byte.*feature    'image'") as caught:
         decode_image(batch, "image")
@@ -93,8 +93,8 @@ def test_a_corrupt_picture_is_named_or_skipped() -> None:
     with ThreadPoolExecutor(2) as pool:
         made = decode_image(batch, "image", pool=pool, corrupt="skip")
     assert [m is None for m in made] == [False, True, False]
-    with pytest.raises(FeatureError, match="Field picture not found"):
-        decode_image(batch, "picture")
+    with pytest.raises(FeatureError, match="Field photo not found"):
+        decode_image(batch, "photo")
     with pytest.raises(ArgumentError, match="color_space"):
         decode_image(batch, "image", "CMYK")
 
@@ -188,7 +188,7 @@ def test_the_limit_of_pixels_is_the_setting() -> None:
     assert flow.config.Resource.max_image_pixels == images.MAX_PIXELS
 
 
-def test_pictures_that_claim_to_be_huge() -> None:
+def test_images_that_claim_to_be_huge() -> None:
     """A few bytes must not make a decoder ask for gigabytes."""
     for data, at in ((png(photograph(16, 16)), 16), (jpeg(photograph(16, 16)), None)):
         size = (30000).to_bytes(4, "big") * 2 if at else (30000).to_bytes(2, "big") * 2
@@ -301,17 +301,17 @@ def test_normalizer_broadcasts() -> None:
 
 
 def test_batch_align() -> None:
-    pictures = [photograph(5, 9), photograph(8, 3)]
-    batch = images.batch_align(pictures, (16, 16, 3), np.float32, 4)
+    photos = [photograph(5, 9), photograph(8, 3)]
+    batch = images.batch_align(photos, (16, 16, 3), np.float32, 4)
     assert batch.shape == (2, 8, 12, 3) and batch.dtype == np.float32
-    assert (batch[0, :5, :9] == pictures[0]).all() and not batch[0, 5:].any() and not batch[0, :, 9:].any()
-    assert images.batch_align(pictures, (16, 16, 3), np.uint8, 0).shape == (2, 8, 9, 3)
+    assert (batch[0, :5, :9] == photos[0]).all() and not batch[0, 5:].any() and not batch[0, :, 9:].any()
+    assert images.batch_align(photos, (16, 16, 3), np.uint8, 0).shape == (2, 8, 9, 3)
     floats = [np.full((1, 1, 1), v, np.float32) for v in (-3, 0.5, 1.5, 300)]
     assert images.batch_align(floats, (1, 1, 1), np.uint8, 1).reshape(-1).tolist() == [0, 0, 2, 255]
     with pytest.raises(ImageError, match="more than its bound"):
-        images.batch_align(pictures, (8, 8, 3), np.uint8, 1)
+        images.batch_align(photos, (8, 8, 3), np.uint8, 1)
     with pytest.raises(ArgumentError, match="power of two"):
-        images.batch_align(pictures, (16, 16, 3), np.uint8, 3)
+        images.batch_align(photos, (16, 16, 3), np.uint8, 3)
 
 
 # --- random crops
@@ -342,7 +342,7 @@ def test_windows_have_the_area_and_ratio_that_were_asked_for() -> None:
     assert small[:, 0].max() > 220 and small[:, 0].min() < 20 and small[:, 1].max() > 300
 
 
-def test_windows_of_extreme_pictures() -> None:
+def test_windows_of_extreme_images() -> None:
     windows = RandomWindows(5, random_area=(0.5, 1.0), random_aspect_ratio=(0.75, 1.25))
     row = windows.draw(0, 1)[0]
     assert windows.window(10, 1000, row)[2:] == (10, 12)  # full height, int(10 * 1.25) wide
@@ -378,21 +378,21 @@ def test_coin_flips() -> None:
 
 
 def test_random_crop_decoder() -> None:
-    pictures = [photograph(40 + i, 70) for i in range(6)]
-    batch, windows = batch_of([png(p) for p in pictures]), RandomWindows(11)
+    photos = [photograph(40 + i, 70) for i in range(6)]
+    batch, windows = batch_of([png(p) for p in photos]), RandomWindows(11)
     plain = decode_image_random_crop(batch, "image", windows, 4, "RGB")
     with ThreadPoolExecutor(3) as pool:
         threaded = decode_image_random_crop(batch, "image", windows, 4, "RGB", pool=pool)
     for i, row in enumerate(windows.draw(4, 6)):
-        y, x, h, w = windows.window(*pictures[i].shape[:2], row)
-        assert (plain[i] == pictures[i][y : y + h, x : x + w, ::-1]).all() and (threaded[i] == plain[i]).all()
-        resized = image_decoder_random_crop_resize(np.frombuffer(png(pictures[i]), np.uint8), windows, row, 32, 24)
-        expected = cv2.resize(pictures[i][y : y + h, x : x + w], (32, 24), interpolation=cv2.INTER_LINEAR)
+        y, x, h, w = windows.window(*photos[i].shape[:2], row)
+        assert (plain[i] == photos[i][y : y + h, x : x + w, ::-1]).all() and (threaded[i] == plain[i]).all()
+        resized = image_decoder_random_crop_resize(np.frombuffer(png(photos[i]), np.uint8), windows, row, 32, 24)
+        expected = cv2.resize(photos[i][y : y + h, x : x + w], (32, 24), interpolation=cv2.INTER_LINEAR)
         assert (resized == expected[..., ::-1]).all()
     gray = decode_image_random_crop(batch, "image", windows, 4, "GRAY")
     assert gray[0].shape == (*plain[0].shape[:2], 1)
     with pytest.raises(ImageError, match="max_num_pixels"):
-        image_decoder_random_crop_resize(np.frombuffer(png(pictures[0]), np.uint8), windows, windows.draw(4, 1)[0], 3, 3, 10)
+        image_decoder_random_crop_resize(np.frombuffer(png(photos[0]), np.uint8), windows, windows.draw(4, 1)[0], 3, 3, 10)
 
 
 def test_crop_is_a_view() -> None:

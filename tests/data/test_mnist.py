@@ -249,9 +249,9 @@ def test_mnist_util_of_the_examples(digits, monkeypatch: pytest.MonkeyPatch, cap
 
 def test_9_png_is_a_nine_of_the_test_images(digits) -> None:
     image = pytest.importorskip("PIL.Image")
-    with image.open(EXAMPLES / "9.png") as picture:
-        assert picture.mode == "L" and picture.size == (28, 28)
-        pixels = np.asarray(picture)
+    with image.open(EXAMPLES / "9.png") as photo:
+        assert photo.mode == "L" and photo.size == (28, 28)
+        pixels = np.asarray(photo)
     found = np.flatnonzero((digits.x_test == pixels).all((1, 2)))
     assert found.size == 1 and digits.y_test[found[0]] == 9
 

@@ -30,7 +30,7 @@ def all_of(folder: Path, parts: int) -> Records:
     return Records.concat([r for p in part_paths(folder, parts) for r in read_part(p)])
 
 
-def picture(value: int) -> bytes:
+def photo(value: int) -> bytes:
     return cv2.imencode(".png", np.full((3, 4, 3), value, np.uint8))[1].tobytes()
 
 
@@ -38,11 +38,11 @@ def picture(value: int) -> bytes:
 
 
 def test_images_with_a_label_file(tmp_path: Path, capsys) -> None:
-    folder = tmp_path / "pictures"
+    folder = tmp_path / "images"
     (folder / "deep").mkdir(parents=True)
     names = ["a.png", "deep/b c.png", "d.png", "e.png"]
     for i, name in enumerate(names):
-        (folder / name).write_bytes(picture(i))
+        (folder / name).write_bytes(photo(i))
     labels = tmp_path / "labels.txt"
     labels.write_text("# comment\na.png 5\ndeep/b c.png\t-2\n\nd.png,7\ne.png   3\n")
     target = tmp_path / "train"
@@ -50,7 +50,7 @@ def test_images_with_a_label_file(tmp_path: Path, capsys) -> None:
     assert "4 records in 3 parts" in capsys.readouterr().out
     batch = all_of(target, 3)
     assert decode_raw(batch, "class/label", (), np.int32).tolist() == [5, -2, 7, 3]
-    assert [v.tobytes() for v in decode_bytes(batch, "encoded")] == [picture(i) for i in range(4)]
+    assert [v.tobytes() for v in decode_bytes(batch, "encoded")] == [photo(i) for i in range(4)]
     labels.write_text("file,label\na.png,5\n")
     assert [e[1] for e in inputs.ImageFolder(folder, labels).entries] == [5]
     labels.write_text("a.png 5\nnowhere.png 6\n")
@@ -62,25 +62,25 @@ def test_images_with_a_label_file(tmp_path: Path, capsys) -> None:
 
 
 def test_one_class(tmp_path: Path, capsys) -> None:
-    (tmp_path / "pictures" / "ant").mkdir(parents=True)
-    (tmp_path / "pictures" / "ant" / "1.png").write_bytes(picture(9))
-    assert main(["pack", "images", str(tmp_path / "pictures"), str(tmp_path / "out"), "--quiet"]) == 0
+    (tmp_path / "images" / "ant").mkdir(parents=True)
+    (tmp_path / "images" / "ant" / "1.png").write_bytes(photo(9))
+    assert main(["pack", "images", str(tmp_path / "images"), str(tmp_path / "out"), "--quiet"]) == 0
     assert capsys.readouterr().out.endswith("\n1 classes: 0 is 'ant'\n")
 
 
 def test_images_in_folders_of_classes(tmp_path: Path) -> None:
     for name in ("cat/1.png", "ant/2.png", "cat/sub/3.PNG", "ant/notes.txt"):
-        path = tmp_path / "pictures" / name
+        path = tmp_path / "images" / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(picture(9))
-    source = inputs.ImageFolder(tmp_path / "pictures", image_feature="x", label_feature="y")
+        path.write_bytes(photo(9))
+    source = inputs.ImageFolder(tmp_path / "images", image_feature="x", label_feature="y")
     pack.pack(source, tmp_path / "out")
     batch = all_of(tmp_path / "out", 1)
     assert source.classes == ["ant", "cat"]
     assert decode_raw(batch, "y", (), np.int64).tolist() == [0, 1, 1]
     assert [v.tobytes() for v in decode_bytes(batch, "class/text")] == [b"ant", b"cat", b"cat"]
     with pytest.raises(DataError, match="one subfolder for each class"):
-        inputs.ImageFolder(tmp_path / "pictures" / "cat" / "sub")
+        inputs.ImageFolder(tmp_path / "images" / "cat" / "sub")
 
 
 def test_arrays(tmp_path: Path) -> None:
@@ -243,7 +243,7 @@ def test_packing_is_taken_up_again(tmp_path: Path) -> None:
 
 def test_interrupting_the_command(tmp_path: Path) -> None:
     """Ctrl-C leaves whole parts only, and the same command goes on."""
-    folder = tmp_path / "pictures" / "class"
+    folder = tmp_path / "images" / "class"
     folder.mkdir(parents=True)
     for i in range(4000):
         (folder / f"{i}.png").write_bytes(b"x" * 2000)
@@ -290,7 +290,7 @@ def test_show(tmp_path: Path, capsys) -> None:
     assert main(["show", str(tmp_path)]) == 2
     assert "no file that is named" in capsys.readouterr().err
     samples.clicks(tmp_path / "clicks", 5)
-    with pytest.raises(DataError, match="no feature of the first record is a picture"):
+    with pytest.raises(DataError, match="no feature of the first record is an image"):
         inspect.contact_sheet([tmp_path / "clicks" / "part-0"], tmp_path / "x.png")
 
 
@@ -317,14 +317,14 @@ def test_parts_of_a_directory_come_in_the_order_of_their_numbers(tmp_path: Path)
 
 def test_verify(tmp_path: Path, capsys) -> None:
     paths = samples.digits(tmp_path, 30, 3)
-    assert main(["verify", str(tmp_path), "--pictures", "encoded", "--quiet"]) == 0
+    assert main(["verify", str(tmp_path), "--images", "encoded", "--quiet"]) == 0
     assert capsys.readouterr().out == "3 parts: no errors\n"
     Path(paths[0]).write_bytes(Path(paths[0]).read_bytes()[:-1])
     records = [r for batch in read_part(paths[1]) for r in batch]
     records[4] = records[4].replace(b"IHDR", b"XXXX")
     records[7] = b"\xff" + records[7]
     Path(paths[1]).write_bytes(b"".join(struct.pack("<q", len(r)) + r for r in records))
-    assert main(["verify", str(tmp_path), "--pictures", "encoded", "--quiet"]) == 1
+    assert main(["verify", str(tmp_path), "--images", "encoded", "--quiet"]) == 1
     out = capsys.readouterr().out
     assert "part-0\n  record     9," in out and "part-1\n  record     4," in out and "part-1\n  record     7," in out
     assert out.endswith("3 parts: 3 errors\n")
@@ -365,7 +365,7 @@ def test_images_stay_below_their_folder(tmp_path: Path) -> None:
     folder = tmp_path / "images"
     folder.mkdir()
     for path in (folder / "a.png", tmp_path / "secret.png"):
-        path.write_bytes(picture(1))
+        path.write_bytes(photo(1))
     (folder / "link.png").symlink_to("../secret.png")
     labels = tmp_path / "labels.txt"
     for name in ("../secret.png", str(tmp_path / "secret.png"), "link.png"):

@@ -166,7 +166,7 @@ def test_every_decoder(tmp_path: Path) -> None:
 
 
 def test_random_crops_differ_from_call_to_call_and_repeat_with_the_seed(tmp_path: Path) -> None:
-    folder = datasets.pictures(tmp_path, 6)
+    folder = datasets.image_parts(tmp_path, 6)
 
     def crops(seed: int | None) -> list[list[np.ndarray]]:
         flow.clear_default_session()
@@ -188,13 +188,13 @@ def test_random_crops_differ_from_call_to_call_and_repeat_with_the_seed(tmp_path
         whole = [cv2.imdecode(np.frombuffer(datasets.encoded(datasets.photograph(i, 60 + i, 80)), np.uint8), 1) for i in range(6)]
         for part, image in zip(first, whole, strict=True):
             match = cv2.matchTemplate(image, part, cv2.TM_SQDIFF)
-            assert match.min() < 1e-2 * part.size  # it is a window of its picture
+            assert match.min() < 1e-2 * part.size  # it is a window of its image
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_later_ops_name_the_record_of_a_bad_picture(tmp_path: Path, threads: int) -> None:
+def test_later_ops_name_the_record_of_a_bad_image(tmp_path: Path, threads: int) -> None:
     records = [{"encoded": datasets.encoded(datasets.photograph(i))} for i in range(24)]
-    records[21]["encoded"] = b"no picture"
+    records[21]["encoded"] = b"no image"
     folder = datasets.write(tmp_path, [records[:16], records[16:]])
     flow.config.compute_thread_pool_size(threads)
 
@@ -210,7 +210,7 @@ def test_later_ops_name_the_record_of_a_bad_picture(tmp_path: Path, threads: int
 
 
 def test_decode_and_crop_and_resize_at_once(tmp_path: Path) -> None:
-    folder = datasets.pictures(tmp_path, 6)
+    folder = datasets.image_parts(tmp_path, 6)
 
     @flow.global_function()
     def job() -> tuple[tp.Numpy, tp.Numpy]:
@@ -227,7 +227,7 @@ def test_decode_and_crop_and_resize_at_once(tmp_path: Path) -> None:
 
 
 def test_the_image_classification_reader(tmp_path: Path) -> None:
-    folder = datasets.pictures(tmp_path, 6)
+    folder = datasets.image_parts(tmp_path, 6)
 
     @flow.global_function()
     def job() -> tuple[tp.ListListNumpy, tp.Numpy]:
@@ -241,7 +241,7 @@ def test_the_image_classification_reader(tmp_path: Path) -> None:
 
 
 def test_decode_ofrecord(tmp_path: Path) -> None:
-    folder = datasets.pictures(tmp_path, 6, size=lambda i: (20, 30))
+    folder = datasets.image_parts(tmp_path, 6, size=lambda i: (20, 30))
 
     @flow.global_function()
     def job() -> tuple[tp.Numpy, tp.Numpy]:
@@ -334,9 +334,9 @@ def test_labels_that_are_no_classes(tmp_path: Path) -> None:
     job()
 
 
-def test_corrupt_pictures(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_corrupt_images(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     records = [{"encoded": datasets.encoded(datasets.photograph(i)), "label": np.int32(i)} for i in range(8)]
-    records[2]["encoded"] = b"no picture"
+    records[2]["encoded"] = b"no image"
     records[7]["encoded"] = records[7]["encoded"][:100]
     folder = datasets.write(tmp_path, [records])
 

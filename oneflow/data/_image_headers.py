@@ -1,6 +1,6 @@
-"""Format and size of an encoded image, from its header: known before a decoder is asked to allocate memory for it.
+"""Format and size of an encoded image, read from its header before a decoder allocates memory.
 
-Only formats are known here whose headers bound what OpenCV's decoders do. A header that lies is found out by the decoder.
+Supported are formats whose header bounds what OpenCV's decoder allocates: the decoder notices where header and data disagree.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ import re
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
-PLAIN_COST = 6  # bytes for a pixel: OpenCV decodes three channels of 8 bits, and copies them
+PLAIN_COST = 6  # bytes per pixel: OpenCV decodes three channels of 8 bits, and copies them
 
 
 class Header(NamedTuple):
-    """What a header says.
+    """The content of a header.
 
-    ``cost`` bounds the memory that OpenCV takes for each pixel while it decodes, in bytes. ``scans`` is how often a decoder goes
-    over all pixels. ``is_whole`` is False where the end of the file is missing.
+    ``cost`` bounds the memory that OpenCV takes per pixel while it decodes, in bytes. ``scans`` is the number of passes over all
+    pixels. ``is_whole`` is False where the end of the file is missing.
     """
 
     format: str
@@ -28,12 +28,12 @@ class Header(NamedTuple):
 
 
 def read_header(data: bytes | memoryview, any_depth: bool = False) -> Header:
-    """The header of an encoded image.
+    """Reads the header of an encoded image.
 
     Args:
       data: all bytes of the file.
-      any_depth: whether more than 8 bits for a channel are kept (OpenCV's IMREAD_ANYDEPTH).
-    Raises: ValueError, whose text says why it cannot be decoded.
+      any_depth: whether more than 8 bits per channel are kept (OpenCV's IMREAD_ANYDEPTH).
+    Raises: ValueError with the reason why it cannot be decoded.
     """
     data = memoryview(data)
     head = bytes(data[:12])
@@ -55,7 +55,7 @@ def _png(data: memoryview, any_depth: bool) -> Header:
     if bytes(data[12:16]) != b"IHDR":
         raise ValueError("it is a PNG without a header")
     width, height, depth = _number(data, 16, 4, "big"), _number(data, 20, 4, "big"), _number(data, 24, 1, "big")
-    at, is_whole = 8, False  # decoders ask for a chunk's memory before they read it
+    at, is_whole = 8, False  # decoders allocate memory for a chunk before they read it
     while at + 12 <= len(data) and not is_whole:
         at += 12 + _number(data, at, 4, "big")
         is_whole = at <= len(data) and bytes(data[at - 8 : at - 4]) == b"IEND"
@@ -67,13 +67,13 @@ def _jpeg(data: memoryview, any_depth: bool) -> Header:
     at, size, raw = 2, len(data), bytes(data)
     while True:
         at = raw.find(b"\xff", at)
-        while 0 <= at < size and raw[at] == 0xFF:  # any number of them may stand before the marker's code
+        while 0 <= at < size and raw[at] == 0xFF:  # any number of fill bytes may precede the marker's code
             at += 1
         if not 0 <= at < size:
-            raise ValueError("it is a JPEG that ends before its size is told")
+            raise ValueError("it is a JPEG that ends before its size")
         marker, at = raw[at], at + 1
         if marker == 0xDA or marker == 0xD9:
-            raise ValueError("it is a JPEG that does not tell its size")
+            raise ValueError("it is a JPEG without a size")
         if marker in (0x00, 0x01) or 0xD0 <= marker <= 0xD8:
             continue  # no segment follows
         if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
@@ -153,7 +153,7 @@ def _jpeg_2000(data: memoryview, any_depth: bool) -> Header:
         if width * height * cost >= best.width * best.height * best.cost:
             best = Header("", width, height, cost)
     if best.width <= 0 or best.height <= 0:
-        raise ValueError("it is a JPEG 2000 that does not tell its size")
+        raise ValueError("it is a JPEG 2000 without a size")
     return best
 
 
@@ -173,14 +173,14 @@ def _netpbm(data: memoryview, any_depth: bool) -> Header:
         numbers = re.match(rb"P[1-6]\s+(\d{1,9})\s+(\d{1,9})\s", _COMMENT.sub(b" ", head))
         cost = 2 * PLAIN_COST if any_depth else PLAIN_COST
     if numbers is None:
-        raise ValueError("it is a Netpbm image that does not tell its size")
+        raise ValueError("it is a Netpbm image without a size")
     return Header("", int(numbers[1]), int(numbers[2]), cost)
 
 
 def _radiance(data: memoryview, any_depth: bool) -> Header:
     sizes = [(int(m[2]), int(m[1])) for m in re.finditer(rb"-Y\s*\+?(\d+)\s*\+X\s*\+?(\d+)", data)]
     if not sizes:
-        raise ValueError("it is a Radiance HDR that does not tell its size")
+        raise ValueError("it is a Radiance HDR without a size")
     width, height = max(sizes, key=lambda size: size[0] * size[1])
     return Header("", width, height, 4 * PLAIN_COST)
 

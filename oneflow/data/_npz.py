@@ -1,4 +1,4 @@
-"""Arrays of an ``.npz`` file. What its headers claim is compared with what the file holds before memory is allocated."""
+"""Loads ``.npz`` files. The sizes in headers are compared with those of the file before memory is allocated."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import IO
 
 import numpy as np
 
-_INFLATION = 1032  # bytes that deflate makes of one, at most
+_INFLATION = 1032  # the most bytes that deflate expands one to
 _SLACK = 1 << 16
 _BLOCK = 1 << 20
 
@@ -17,13 +17,13 @@ Check = Callable[[str, tuple[int, ...], np.dtype], None]
 
 
 def load_npz(file: IO[bytes], names: tuple[str, ...] | None = None, check: Check | None = None) -> dict[str, np.ndarray]:
-    """The arrays of a file, by name.
+    """Loads the arrays of a file, by name.
 
     Args:
       file: open for reading, in binary.
       names: of the arrays that are read; None: all.
       check: called with name, shape and dtype of each array before it is read; may raise a ValueError.
-    Raises: ValueError, whose text says what is wrong: a damaged file, arrays of Python objects, no memory.
+    Raises: ValueError for a damaged file, arrays of Python objects, or too little memory.
     """
     made: dict[str, np.ndarray] = {}
     try:

@@ -18,9 +18,9 @@ from ._positions import WITHOUT_POSITIONS, whole
 from .parts import MAX_RECORD_BYTES
 
 _LEAST_KEYPOINTS = 10  # visible ones; images of people with fewer are not used
-_LARGEST_SIDE = 1 << 20  # pixels; OpenCV decodes no larger image
+_LARGEST_SIDE = 1 << 20  # pixels; OpenCV does not decode larger images
 _FAR = 1 << 31  # pixels; no coordinate lies further away
-_MOST_REPLAYED = 10**9  # images in the order of earlier epochs, which a saved position is found by
+_MOST_REPLAYED = 10**9  # the most images in earlier epochs, whose order restoring a position repeats
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class CocoImage:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """An image, annotation or category of the file. Its fields are checked when they are asked for."""
+    """An image, annotation or category of the file. Its fields are checked when they are read."""
 
     file: str
     kind: str
@@ -102,7 +102,7 @@ def _shown(value: Any) -> str:
 
 
 class CocoAnnotations:
-    """What an annotation file says of its images; crowds (``iscrowd``) are left out, images are in the order of their ids.
+    """The images and instances of an annotation file. Crowds (``iscrowd``) are left out; images are in the order of their ids.
 
     Args:
       annotation_file: JSON with "images", "annotations" and "categories".
@@ -145,7 +145,7 @@ class CocoAnnotations:
     def _load(self) -> dict[str, list[Any]]:
         try:
             with open_regular(self.file) as file:
-                content = json.loads(file.read(), parse_constant=str)  # NaN is no number that any field may have
+                content = json.loads(file.read(), parse_constant=str)  # NaN is then a str, which no field accepts
         except FileNotFoundError:
             self._refuse("there is no such file")
         except OSError as error:
@@ -214,7 +214,7 @@ class CocoAnnotations:
         return len(self.images)
 
     def load(self, i: int) -> CocoSample:
-        """Image ``i`` with its instances. Reads its file; pure, and may run in any thread. Raises DataError."""
+        """Reads image ``i``, with its instances. Pure, and may run in any thread. Raises DataError."""
         image = self.images[i]
         data = np.frombuffer(self._file_of(image), np.int8)
         boxes: list[tuple[float, ...]] = []
@@ -275,11 +275,11 @@ class CocoSource:
       annotations: the data set; several instances may share it.
       batch_size: of this instance.
       shard: its number, in [0, shards).
-      shards: how many instances there are.
+      shards: number of instances.
       shuffle: shuffle the images before each epoch.
       random_seed: of the shuffling; the same for all instances.
-      group_by_aspect_ratio: a batch has images of equal height // width only; others wait for a later batch.
-      stride_partition: instances take images by turns; otherwise each a contiguous piece of every epoch.
+      group_by_aspect_ratio: a batch only has images of equal height // width; others wait for a later batch.
+      stride_partition: instances take images by turns; otherwise each takes a contiguous piece of every epoch.
     Example: >>> source = CocoSource(CocoAnnotations("instances.json", "images"), 4); batch = source.take()
     """
 
@@ -307,7 +307,7 @@ class CocoSource:
         self._new_epoch()
         self._at = (shard if stride_partition else shard * self._piece) % size
         self._in_piece = 0
-        self._waiting: list[tuple[int, list[int]]] = []  # batches by group, the one that was begun first comes first
+        self._waiting: list[tuple[int, list[int]]] = []  # incomplete batches by group, in the order of their first images
 
     def _new_epoch(self) -> None:
         self._epoch += 1
@@ -330,7 +330,7 @@ class CocoSource:
         return image.height // image.width if self._grouped else 0
 
     def next_batch(self) -> list[int]:
-        """The numbers of the next batch's images, for ``annotations.load``. Reads no file."""
+        """The indices of the next batch's images, for ``annotations.load``. Reads no file."""
         if self._waiting:
             group, batch = self._waiting.pop(0)
         else:
@@ -353,7 +353,7 @@ class CocoSource:
         self._waiting.append((group, [i]))
 
     def take(self) -> list[CocoSample]:
-        """The next batch. Raises DataError where an image's file cannot be read, and then leaves the position where it was."""
+        """The next batch. Raises DataError where an image's file cannot be read; the position is unchanged then."""
         before = self.state()
         try:
             return [self.annotations.load(i) for i in self.next_batch()]
@@ -362,18 +362,18 @@ class CocoSource:
             raise
 
     def state(self) -> dict[str, Any]:
-        """The position before the next batch, as JSON can hold it."""
+        """The position before the next batch, JSON-able."""
         waiting = [[group, list(batch)] for group, batch in self._waiting]
         made = {"epoch": self._epoch, "at": self._at, "in_piece": self._in_piece, "seed": self._seed, "waiting": waiting}
         return made | {"images": len(self._order), "shard": [self._shard, self._shards]}
 
     def mark(self) -> Callable[[], dict[str, Any]]:
-        """The position before the next batch, to be spelled out later."""
+        """A function that returns the position before the next batch."""
         state = self.state()
         return lambda: state
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Goes on exactly where ``state()`` was taken. Raises DataError where it belongs to other data or another instance."""
+        """Continues exactly where ``state()`` was taken. Raises DataError for the state of other data or another instance."""
         expected = {"images": len(self._order), "shard": [self._shard, self._shards]}
         if not isinstance(state, dict) or any(state.get(key) != value for key, value in expected.items()):
             found = {key: state.get(key) for key in expected} if isinstance(state, dict) else state

@@ -22,7 +22,7 @@ from .records import Records
 
 
 class _Described:
-    """What all of these share: OneFlow sends them to its C++ readers as messages."""
+    """The base of codecs and preprocessors, which OneFlow sends to its C++ readers as messages."""
 
     def to_proto(self, proto: Any = None) -> NoReturn:
         """Raises ModeError: there is no C++ reader to send a message to."""
@@ -35,7 +35,7 @@ class RawCodec(_Described):
     """A list of numbers, or raw bytes.
 
     Args:
-      auto_zero_padding: shorter lists are accepted, with zeros behind them.
+      auto_zero_padding: shorter lists are accepted, and padded with zeros.
     Example: >>> flow.data.BlobConf("dense", (13,), flow.float32, flow.data.RawCodec())
     """
 
@@ -44,7 +44,7 @@ class RawCodec(_Described):
 
 @dataclass(frozen=True)
 class BytesListCodec(_Described):
-    """Several strings of bytes, each in a slot of shape[1:] elements; what a string does not fill is 0. Dtype char or int8."""
+    """Several strings of bytes, each in a slot of shape[1:] elements, padded with zeros. Dtype char or int8."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class ImageResizePreprocessor(_Described):
 
 @dataclass(frozen=True)
 class ImageCodec(_Described):
-    """One encoded image, decoded as BGR or gray as it is, then preprocessed in order.
+    """One encoded image, decoded to BGR or gray, whichever it is, then preprocessed in order.
 
     Args:
       image_preprocessors: of ImageResizePreprocessor and ImagePreprocessor.
@@ -102,9 +102,9 @@ class NormByChannelPreprocessor(_Described):
     """(v - mean[c]) / std[c] on a decoded blob.
 
     Args:
-      mean_values: one a channel.
-      std_values: likewise.
-      data_format: where channels are: "channels_last", "channels_first" (of one sample), or "no_channel": one mean for all.
+      mean_values: one per channel.
+      std_values: one per channel.
+      data_format: of a sample: "channels_last", "channels_first", or "no_channel": one mean for all values.
     """
 
     mean_values: Sequence[float]
@@ -123,7 +123,7 @@ class NormByChannelPreprocessor(_Described):
             object.__setattr__(self, name, tuple(map(float, values)))
 
     def check(self, shape: Sequence[int]) -> None:
-        """Raises ArgumentError unless there are as many means and stds as a sample of this shape has channels."""
+        """Raises ArgumentError unless the numbers of means and stds are the number of channels of a sample of this shape."""
         if self.data_format == "no_channel":
             channels = 1
         elif len(shape) == 0:
@@ -138,7 +138,7 @@ class NormByChannelPreprocessor(_Described):
             )  # fmt: skip
 
     def apply(self, batch: np.ndarray) -> np.ndarray:
-        """On (N,) + shape; the dtype stays."""
+        """Normalizes a batch (N,) + shape. Returns its dtype."""
         kind = batch.dtype if batch.dtype.kind == "f" else np.float32
         stds = (1.0,) * len(self.mean_values) if set(self.std_values) == {1.0} else self.std_values
         mean, std = np.asarray(self.mean_values, kind), np.asarray(stds, kind)
@@ -156,7 +156,7 @@ class BlobConf(_Described):
       shape: of one sample.
       dtype: of the blob.
       codec: RawCodec, ImageCodec or BytesListCodec.
-      preprocessors: NormByChannelPreprocessors, applied in order to what was decoded.
+      preprocessors: NormByChannelPreprocessors, applied in order to the decoded batch.
     Raises: ArgumentError.
     Example: >>> flow.data.BlobConf("label", (), flow.int32, flow.data.RawCodec())
     """
@@ -180,7 +180,7 @@ class BlobConf(_Described):
         if isinstance(self.codec, ImageCodec) and len(self.shape) != 3:
             refuse(ArgumentError, f"an ImageCodec needs a shape of height, width and channels, got {tuple(self.shape)}")
         if isinstance(self.codec, BytesListCodec) and (self.dtype.name not in ("char", "int8") or not self.shape):
-            refuse(ArgumentError, f"a BytesListCodec gives char or int8 in slots, got {self.dtype} {tuple(self.shape)}")
+            refuse(ArgumentError, f"a BytesListCodec makes char or int8 in slots, got {self.dtype} {tuple(self.shape)}")
         object.__setattr__(self, "shape", tuple(map(int, self.shape)))
         object.__setattr__(self, "preprocessors", tuple(self.preprocessors or ()))
         for step in self.preprocessors or ():
@@ -202,12 +202,12 @@ def decode_blob(
     pool: Executor | None = None,
     max_pixels: int = images.MAX_PIXELS,
 ) -> np.ndarray:
-    """One blob of a batch of N records.
+    """Decodes one blob of a batch of N records.
 
     Args:
       records: the batch.
-      conf: what to make of it.
-      mirror: (N,), non-zero for images that an ImagePreprocessor("mirror") shall flip (see ``coin_flips``).
+      conf: describes the blob.
+      mirror: (N,), non-zero for images that an ImagePreprocessor("mirror") flips (see ``coin_flips``).
       pool: images are decoded in these threads; None: in the caller's.
       max_pixels: of the largest image that is decoded.
     Returns: (N,) + conf.shape, of conf.dtype.
@@ -248,7 +248,7 @@ def _decode_images(
     records: Records, conf: BlobConf, codec: ImageCodec, mirror: np.ndarray | None, pool: Executor | None, max_pixels: int
 ) -> np.ndarray:
     if codec.mirrors and mirror is None:
-        refuse(ArgumentError, 'ImagePreprocessor("mirror") needs to be told which images to flip: give mirror=')
+        refuse(ArgumentError, 'ImagePreprocessor("mirror") needs mirror=, which tells which images to flip')
     encoded = decode_bytes(records, conf.name)
     batch = np.empty((len(records), *conf.shape), conf.dtype.numpy_dtype)
 

@@ -1,4 +1,4 @@
-"""From records to arrays: functions of a batch alone. ``feature`` is the name of a feature of the records."""
+"""Decodes features of records to arrays. All functions are pure; ``feature`` is the name of a feature of the records."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from ._fault import fault
 from .crops import RandomWindows
 from .records import Found, Records, list_message
 
-_LONG_LIST = 1 << 20  # bytes; what is wrong with a longer list is found out before it is decoded to many times as many
-_BYTES_PER_VALUE = 11  # at most: a number of ten, a tag before it
+_LONG_LIST = 1 << 20  # bytes; the size of a longer list is checked before it is decoded, which takes many times as much memory
+_BYTES_PER_VALUE = 11  # at most: a number of ten bytes, and a tag
 RAW_DTYPES = tuple(map(np.dtype, ("float32", "float64", "int8", "int32", "int64", "uint8")))
 
 
@@ -30,11 +30,10 @@ def decode_raw(
     dim1_varying_length: bool = False,
     auto_zero_padding: bool = False,
 ) -> np.ndarray:
-    """The numbers of a feature.
+    """Decodes a feature that is a list of numbers, or raw bytes.
 
-    A list of numbers must have as many as ``shape`` has elements, or fewer and then zeros behind them where one of the flags is
-    set. A bytes list must hold one value; its bytes are read as int8, as many as there are up to that number, and the rest is
-    zeros.
+    A list of numbers must have as many numbers as ``shape`` has elements; with one of the flags it may have fewer, and is padded
+    with zeros. A bytes list must hold one value. Its bytes are read as int8, at most that many, and padded with zeros.
 
     Args:
       records: a batch of N.
@@ -48,7 +47,7 @@ def decode_raw(
     """
     wanted = np.dtype(dtype)
     if wanted not in RAW_DTYPES:
-        refuse(ArgumentError, f"the raw decoder gives float32, float64, int8, int32, int64, uint8 or char, not {wanted}")
+        refuse(ArgumentError, f"the raw decoder makes float32, float64, int8, int32, int64, uint8 or char, not {wanted}")
     size, count = math.prod(shape), len(records)
     shared, first = records.once(("raw", feature), lambda whole: _all_numbers(whole, feature))
     if shared is not None:
@@ -80,7 +79,7 @@ def decode_raw(
 def _check_range(
     records: Records, feature: str, flat: np.ndarray, wanted: np.dtype, record_of: Callable[[int], int]
 ) -> None:  # fmt: skip
-    """Integers that the wanted ones cannot hold; of 8 bits, signed or not, the same bytes are meant."""
+    """Raises FeatureError for integers outside the range of ``wanted``. 8 bits may be meant as signed or unsigned."""
     if flat.dtype.kind != "i" or wanted.kind not in "iu" or wanted.itemsize >= flat.dtype.itemsize or not len(flat):
         return
     low, high = (-128, 255) if wanted.itemsize == 1 else (int(np.iinfo(wanted).min), int(np.iinfo(wanted).max))
@@ -91,7 +90,7 @@ def _check_range(
 
 
 def _all_numbers(records: Records, feature: str) -> tuple[np.ndarray, int] | None:
-    """The numbers of all records, flat, and how many each has; None unless they are there, whole, of one kind, equally many."""
+    """The numbers of all records, flat, and how many each has; None unless all have the same kind and number of them."""
     if not len(records):
         return None
     try:
@@ -100,7 +99,7 @@ def _all_numbers(records: Records, feature: str) -> tuple[np.ndarray, int] | Non
         if kind == wire.BYTES or not (found.kind == kind).all() or int(found.length.max()) > _LONG_LIST:
             return None
         flat, counts = numbers(records, feature, found, kind)
-    except RecordError:  # of one record, which need not be one that is asked for
+    except RecordError:  # of one record, which this batch may not contain
         return None
     return (flat, int(counts[0])) if (counts == counts[0]).all() else None
 
@@ -108,12 +107,12 @@ def _all_numbers(records: Records, feature: str) -> tuple[np.ndarray, int] | Non
 def numbers(
     records: Records, feature: str, found: Found, kind: int, rows: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The values of lists of one kind: flat, and how many each record has (of ``rows``; None: of all, which are of that kind)."""
+    """The values of lists of one kind, flat, and how many each record has. ``rows`` are the records of that kind; None: all."""
     start, length = (found.start, found.length) if rows is None else (found.start[rows], found.length[rows])
     data = found.data
     at, size, plain = wire.packed(data, start, length)
-    if not plain.all():  # not packed, or in pieces: the protobuf library writes these lists anew
-        data, at, size = _packed_anew(records, feature, data, (start, length, at, size), np.flatnonzero(~plain), kind, rows)
+    if not plain.all():  # not packed, or in pieces: the protobuf library writes these lists again, packed
+        data, at, size = _repacked(records, feature, data, (start, length, at, size), np.flatnonzero(~plain), kind, rows)
     if kind in (wire.FLOAT, wire.DOUBLE):
         item = 4 if kind == wire.FLOAT else 8
         broken = np.flatnonzero(size % item)
@@ -127,11 +126,11 @@ def numbers(
     i = int(broken[0]) if rows is None else int(rows[broken[0]])
     raise fault(
         RecordError, f"a feature's {wire.KINDS[kind]} is damaged", records.where(i), feature=feature,
-        found=f"{int(size[broken[0]])} bytes that are no packed list",
+        found=f"{int(size[broken[0]])} bytes that are not a packed list",
     )  # fmt: skip
 
 
-def _packed_anew(
+def _repacked(
     records: Records,
     feature: str,
     data: np.ndarray,
@@ -160,7 +159,7 @@ def _packed_anew(
 
 
 def _head(body: bytes) -> int:
-    """Bytes of tag and length before a packed payload."""
+    """The number of bytes of tag and length before a packed payload."""
     n = 1
     while n < len(body) and body[n] & 0x80:
         n += 1
@@ -229,7 +228,7 @@ def bytes_values(records: Records, feature: str, found: Found, i: int) -> list[n
 
 
 def decode_bytes(records: Records, feature: str) -> list[np.ndarray]:
-    """The bytes of a feature that is a bytes list of one value: N arrays uint8 (L,), read-only views.
+    """Decodes a feature that is a bytes list of one value: N arrays uint8 (L,), read-only views.
 
     Raises: FeatureError, RecordError.
     """
@@ -246,7 +245,7 @@ def decode_image(
     corrupt: str = "raise",
     max_pixels: int = images.MAX_PIXELS,
 ) -> list[np.ndarray | None]:
-    """The images of a feature.
+    """Decodes a feature that is one encoded image.
 
     Args:
       records: a batch of N.
@@ -280,7 +279,7 @@ def decode_image_random_crop(
 
     Args:
       windows: draws them.
-      call: the number of this batch, from 0; all the state there is.
+      call: the number of this batch, from 0. The windows depend on it, and on no other state.
     """
     images.check_color_space(color_space)
     draws = windows.draw(call, len(records))
@@ -303,7 +302,7 @@ def image_decoder_random_crop_resize(
     *,
     max_pixels: int = images.MAX_PIXELS,
 ) -> np.ndarray:
-    """One encoded image, cut to a random window and resized: uint8 (height, width, 3), RGB, bilinear.
+    """Decodes one image, cuts it to a random window and resizes it: uint8 (height, width, 3), RGB, bilinear.
 
     Args:
       encoded: uint8 bytes.

@@ -1,4 +1,7 @@
-"""Boxes and polygons of one image: boxes (k, 4) as x1 y1 x2 y2, polygon points (points, 2) as x y; floats, in pixels."""
+"""Functions over the boxes and polygons of one image.
+
+Boxes are floating (k, 4): x1, y1, x2, y2; points of polygons floating (points, 2): x, y; in pixels.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from .images import MAX_PIXELS, flip_of
 
 
 def flip_boxes(boxes: np.ndarray, width: int, height: int, flip_code: int) -> np.ndarray:
-    """Boxes of an image that is flipped: x becomes width - x - 1, ends swapped; y likewise. Codes as in ``images.flip``."""
+    """Flips boxes with their image: x becomes width - x - 1, ends swapped; y likewise. Codes as in ``images.flip``."""
     horizontal, vertical = flip_of(flip_code)
     flipped = boxes.copy()
     if horizontal:
@@ -22,12 +25,12 @@ def flip_boxes(boxes: np.ndarray, width: int, height: int, flip_code: int) -> np
 
 
 def scale_boxes(boxes: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    """x * scale[0], y * scale[1]; ``scale`` as ``images.scale_of`` gives it."""
+    """Scales boxes: x * scale[0], y * scale[1]; ``scale`` is a result of ``images.scale_of``."""
     return boxes * np.tile(np.asarray(scale, boxes.dtype), 2)
 
 
 def flip_polygons(points: np.ndarray, width: int, height: int, flip_code: int) -> np.ndarray:
-    """Points of an image that is flipped: x becomes width - x, y becomes height - y."""
+    """Flips points with their image: x becomes width - x, y becomes height - y."""
     horizontal, vertical = flip_of(flip_code)
     flipped = points.copy()
     if horizontal:
@@ -38,21 +41,21 @@ def flip_polygons(points: np.ndarray, width: int, height: int, flip_code: int) -
 
 
 def scale_polygons(points: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    """x * scale[0], y * scale[1]."""
+    """Scales points: x * scale[0], y * scale[1]."""
     return points * np.asarray(scale, points.dtype)
 
 
 def polygons_to_mask(
     points: np.ndarray, index: np.ndarray, width: int, height: int, *, max_pixels: int = MAX_PIXELS
 ) -> np.ndarray:
-    """Which pixels each instance covers.
+    """The mask of the pixels that each instance covers.
 
     Args:
       points: floating (points, 2); rounded half to even.
       index: integers (points, 3): number of the point in its polygon, of the polygon in its instance, of the instance.
       width: of the image.
       height: of the image.
-      max_pixels: of the largest image that is decoded; all masks together may have as many bytes as decoding that takes.
+      max_pixels: of the largest image that is decoded; all masks together may take as much memory as decoding it.
     Returns: int8 (instances, height, width) of 0 and 1; the polygons of one instance are filled together (even-odd).
     Raises: DataError where points and index do not belong together.
     """

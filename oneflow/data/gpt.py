@@ -1,4 +1,4 @@
-"""Token streams in the files of Megatron's indexed data sets: ``<prefix>.idx`` and ``<prefix>.bin``."""
+"""Token streams from Megatron's indexed data sets: ``<prefix>.idx`` and ``<prefix>.bin``."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _TYPES = {1: "<u1", 2: "<i1", 3: "<i2", 4: "<i4", 5: "<i8", 6: "<f4", 7: "<f8", 
 
 
 class IndexedTokens:
-    """The sequences of a data set, each of which counts as a document; tokens are read when they are asked for.
+    """The sequences of a data set, each of which counts as a document. Tokens are read on request.
 
     They are read with ``pread``, not mapped: a file that somebody truncates meanwhile is an error, not a crash.
 
-    Raises: DataError for a file that is missing, cut off or of another kind.
+    Raises: DataError for a file that is missing, truncated or of another kind.
     """
 
     def __init__(self, prefix: str):
@@ -73,12 +73,12 @@ class IndexedTokens:
         return dtype, self._numbers(file, count, "<i4"), self._numbers(file, count, "<i8")
 
     def _numbers(self, file: FileIO, count: int, kind: str) -> np.ndarray:
-        """The next numbers of the index, as int64. It is read in blocks, so that a file of nothing but zeros is soon given up."""
+        """The next numbers of the index, as int64. Reads in blocks, so that a file of zeros is given up early."""
         blocks = [np.zeros(0, np.int64)]
         for at in range(0, count, _BLOCK):
             block = np.fromfile(file, kind, min(_BLOCK, count - at)).astype(np.int64)
             if len(block) < min(_BLOCK, count - at):
-                self._refuse("its index became shorter", self._index, f"{at + len(block)} of {count} numbers")
+                self._refuse("its index was truncated meanwhile", self._index, f"{at + len(block)} of {count} numbers")
             if len(block) == _BLOCK and not block.any():
                 self._refuse("most sequences are empty", self._index, f"sequences {at} to {at + _BLOCK - 1} have no tokens")
             blocks.append(block)
@@ -89,7 +89,7 @@ class IndexedTokens:
         at, size = (int(self._starts[document]) + begin) * self._dtype.itemsize, (end - begin) * self._dtype.itemsize
         data = os.pread(self._file.fileno(), size, at)
         if len(data) < size:
-            self._refuse("it became shorter", self._path, f"{len(data)} of {size} bytes at byte {at}")
+            self._refuse("it was truncated meanwhile", self._path, f"{len(data)} of {size} bytes at byte {at}")
         tokens = np.frombuffer(data, self._dtype)
         if self._dtype.kind == "f" and not (abs(tokens) < 2**62).all():
             self._refuse("a token is not an integer", self._path, f"{self._dtype} tokens at byte {at}")
@@ -105,7 +105,7 @@ class IndexedTokens:
 
 
 def part_of(count: int, sizes: Sequence[int | float], which: int) -> range:
-    """The documents of one part of a data set that is split in this proportion."""
+    """The documents of one part of a data set that is split in these proportions."""
     total = float(sum(sizes))
     shares = [int(np.rint(np.float32(size / total) * np.float32(count))) for size in sizes]
     begin = min(sum(shares[:which]), count)
@@ -113,9 +113,9 @@ def part_of(count: int, sizes: Sequence[int | float], which: int) -> range:
 
 
 class SampleStream:
-    """Samples of seq_length + 1 tokens, each beginning with the last token of the one before; over as many epochs as it takes.
+    """Samples of seq_length + 1 tokens, each beginning with the last token of the one before, over as many epochs as needed.
 
-    Documents are joined in a shuffled order, and samples are given out in another one. The last epoch is kept apart in both where
+    Documents are joined in a shuffled order, and samples are returned in another one. The last epoch is shuffled separately where
     less than four fifths of it are used.
     """
 
@@ -125,7 +125,7 @@ class SampleStream:
         if total < 2:
             refuse(DataError, f"the part of the data set has {total} tokens, which make no sample")
         epochs = -(-wanted // total)
-        if len(lengths) * epochs > wanted + len(lengths):  # less than a token each
+        if len(lengths) * epochs > wanted + len(lengths):  # less than one token each
             refuse(DataError, f"most documents of the part of the data set are empty: {len(lengths)} have {total} tokens")
         apart = False
         if epochs > 1:
@@ -155,7 +155,7 @@ class SampleStream:
         self._tokens.close()
 
     def sample(self, number: int) -> np.ndarray:
-        """The tokens of the sample that is given out as that number."""
+        """The tokens of the sample at that place of the order."""
         begin = self._order[number] * self._length
         end = begin + self._length + 1
         pieces, place = [], int(np.searchsorted(self._ends, begin, side="right"))

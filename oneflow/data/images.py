@@ -1,6 +1,6 @@
-"""Images, one at a time: arrays HWC (uint8 or float32, 1 or 3 channels) in, arrays out. Pixels are OpenCV's.
+"""Functions over single images: arrays HWC, uint8 or float32, with 1 or 3 channels. Pixels are those of OpenCV.
 
-The functions hold no state and may run in any number of threads; OpenCV lets other threads run while it works.
+They hold no state and may run in any number of threads; OpenCV releases the GIL.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ COLOR_SPACES = ("BGR", "RGB", "GRAY")
 INTERPOLATIONS = ("auto", "bilinear", "nearest_neighbor", "nn", "bicubic", "area")
 HORIZONTAL, VERTICAL, BOTH = 1, 16, 17
 MAX_PIXELS = 178_956_970  # where Pillow refuses an image as a decompression bomb
-_ALWAYS_ALLOWED = 1 << 20  # pixels, however few bytes an image has
-_PIXELS_PER_BYTE = {"PNG": 8300, "JPEG": 600}  # of a white page: a PNG of one bit for a pixel, a JPEG with coarse colours
+_ALWAYS_ALLOWED = 1 << 20  # pixels, whatever the number of encoded bytes
+_PIXELS_PER_BYTE = {"PNG": 8300, "JPEG": 600}  # of a white page: a PNG of one bit per pixel, a JPEG with subsampled colours
 _MOST_PIXELS_PER_BYTE = 8300
 _MOST_SCANS = 12  # of the largest image; smaller ones may have more
 
@@ -42,14 +42,14 @@ def decode(
     any_depth: bool = False,
     max_pixels: int = MAX_PIXELS,
 ) -> np.ndarray:
-    """The pixels of an encoded image (JPEG, PNG, ..., told by its content).
+    """Decodes an image. Its format (JPEG, PNG, ...) is recognised by its content.
 
     Args:
       data: the file's bytes.
       color_space: "BGR", "RGB" or "GRAY".
       dtype: uint8 or float32, of values 0 to 255.
       any_depth: read 16-bit images with their own values (then saturated where ``dtype`` is uint8), not scaled to 8 bits.
-      max_pixels: of the largest image that is decoded; it also bounds the memory that decoding takes, to six bytes for each.
+      max_pixels: of the largest image that is decoded; six bytes for each of them bound the memory that decoding takes.
     Returns: (H, W, 3), or (H, W, 1) for "GRAY".
     Raises: ImageError where OpenCV cannot decode it, or where it is larger than the limit.
     Example: >>> flow.data.images.decode(open("cat.jpg", "rb").read(), "RGB")
@@ -64,14 +64,14 @@ def decode(
 
 
 def read(data: bytes | np.ndarray, mode: int, *, max_pixels: int = MAX_PIXELS, result: int = 0) -> np.ndarray:
-    """OpenCV's ``imdecode``, of images whose header says that they are whole and not too large.
+    """OpenCV's ``imdecode``, for images that are complete and not too large, by their header.
 
     Args:
       data: the file's bytes.
-      mode: of OpenCV's IMREAD flags.
+      mode: OpenCV's IMREAD flags.
       max_pixels: as for ``decode``.
-      result: bytes for a pixel of what the caller makes of it.
-    Raises: ImageError, also for files that end too early, of which OpenCV decodes a part.
+      result: bytes per pixel of the caller's result, if that is larger.
+    Raises: ImageError, also for truncated files, of which OpenCV would decode a part.
     """
     encoded = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else np.ascontiguousarray(data).view(np.uint8).reshape(-1)
     if not encoded.size:
@@ -87,7 +87,7 @@ def read(data: bytes | np.ndarray, mode: int, *, max_pixels: int = MAX_PIXELS, r
 
 
 def kind_of(encoded: np.ndarray) -> str:
-    """The format of an encoded image: "JPEG", "PNG", ..., or "" for what is not an image, or is damaged."""
+    """The format of an encoded image: "JPEG", "PNG", ..., or "" for a damaged image or other bytes."""
     try:
         return read_header(encoded.data).format
     except ValueError:
@@ -95,10 +95,10 @@ def kind_of(encoded: np.ndarray) -> str:
 
 
 def _check_header(encoded: np.ndarray, max_pixels: int, *, any_depth: bool, result: int) -> str:
-    """The format of an encoded image. Raises ImageError where decoding it is not worth a decoder's time and memory.
+    """The format of an encoded image. Raises ImageError for an image that is truncated or too large to be decoded.
 
     Args:
-      result: bytes for a pixel of what is made of the decoded image; 0 where nothing is.
+      result: as for ``read``.
     """
     why, hint = "", "flow.config.max_image_pixels(n) raises the limit"
     try:
@@ -116,7 +116,7 @@ def _check_header(encoded: np.ndarray, max_pixels: int, *, any_depth: bool, resu
     elif pixels * cost > max_pixels * PLAIN_COST:
         why = f"decoding its {size} would take about {pixels * cost} bytes, more than the limit of {max_pixels * PLAIN_COST}"
     elif pixels * header.scans > max_pixels * _MOST_SCANS:
-        why = f"its {size} are told in {header.scans} scans"
+        why = f"its {size} are encoded in {header.scans} scans"
     if why:
         raise _undecodable(encoded, why, hint)
     return header.format
@@ -132,11 +132,11 @@ def _first_line(error: Exception) -> str:
 
 
 def encode(image: np.ndarray, extension: str = ".jpg", quality: int | None = None) -> bytes:
-    """Pixels (BGR or gray) as the bytes of a file.
+    """Encodes pixels (BGR or gray) as the bytes of a file.
 
     Args:
       image: uint8 (H, W), (H, W, 1) or (H, W, 3).
-      extension: ".jpg", ".png" or another that OpenCV writes.
+      extension: ".jpg", ".png", or of another format that OpenCV writes.
       quality: of JPEG, 1 to 100; None for OpenCV's default.
     """
     options = [cv2.IMWRITE_JPEG_QUALITY, quality] if quality is not None else []
@@ -178,7 +178,7 @@ def to_dtype(image: np.ndarray, dtype: Any) -> np.ndarray:
 
 
 def crop(image: np.ndarray, window: Window) -> np.ndarray:
-    """That part of it, as a view."""
+    """A view of that part of an image."""
     return image[window.y : window.y + window.height, window.x : window.x + window.width]
 
 
@@ -217,7 +217,7 @@ def kept_aspect_size(
       target: > 0.
       min_size: with side "longer": the shorter side becomes at least this. None or 0: no bound.
       max_size: with side "shorter": the longer side becomes at most this. None or 0: no bound.
-      side: "shorter" or "longer": which of them ``target`` is.
+      side: "shorter" or "longer", the side that becomes ``target``.
     Returns: (width, height).
     """
     if side not in ("shorter", "longer"):
@@ -253,12 +253,12 @@ def resize_keeping_aspect(
 
 
 def scale_of(before: tuple[int, int], after: tuple[int, int]) -> np.ndarray:
-    """How much wider and higher an image became, float32 (2,); sizes are (width, height)."""
+    """The factors by which an image became wider and higher, float32 (2,). Sizes are (width, height)."""
     return np.array([after[0] / before[0], after[1] / before[1]], np.float32)
 
 
 def flip(image: np.ndarray, flip_code: int) -> np.ndarray:
-    """Mirrored: 0 not at all, 1 left and right, 16 top and bottom, 17 both."""
+    """Mirrors an image: 0 not at all, 1 left and right, 16 top and bottom, 17 both."""
     horizontal, vertical = flip_of(flip_code)
     if not (horizontal or vertical):
         return image
@@ -266,14 +266,14 @@ def flip(image: np.ndarray, flip_code: int) -> np.ndarray:
 
 
 def flip_of(flip_code: int) -> tuple[bool, bool]:
-    """(horizontal, vertical). Raises ArgumentError for a code that is none."""
+    """(horizontal, vertical) of a flip code. Raises ArgumentError for other numbers."""
     if flip_code not in (0, HORIZONTAL, VERTICAL, BOTH):
         refuse(ArgumentError, f"flip_code must be 0 (none), 1 (horizontal), 16 (vertical) or 17 (both), got {flip_code}")
     return bool(flip_code & HORIZONTAL), bool(flip_code & VERTICAL)
 
 
 def normalize(image: np.ndarray, mean: Sequence[float], std: Sequence[float]) -> np.ndarray:
-    """(v - mean) / std, a mean and a std for each channel; dtype of the input, which is floating."""
+    """(v - mean) / std with one mean and std per channel, in the input's floating dtype."""
     channels = image.shape[-1]
     if len(mean) != channels or len(std) != channels:
         refuse(ShapeError, f"{channels} channels need as many means and stds, got {len(mean)} and {len(std)}")
@@ -285,9 +285,9 @@ class Normalizer:
 
     Args:
       channels: 1 or 3.
-      mean: 1 number, or one a channel.
-      std: likewise.
-      layout: "NCHW" or "NHWC", of what is written.
+      mean: 1 number, or one per channel.
+      std: 1 number, or one per channel.
+      layout: "NCHW" or "NHWC", of the results.
     """
 
     def __init__(self, channels: int, mean: Sequence[float], std: Sequence[float], layout: str = "NCHW"):
@@ -303,7 +303,7 @@ class Normalizer:
         self.channels, self.layout = channels, layout
 
     def shape(self, height: int, width: int) -> tuple[int, int, int]:
-        """Of one sample."""
+        """The shape of one result."""
         return (self.channels, height, width) if self.layout == "NCHW" else (height, width, self.channels)
 
     def __call__(
@@ -331,13 +331,13 @@ class Normalizer:
 
 
 def batch_align(images: Sequence[np.ndarray], shape: Sequence[int], dtype: Any, alignment: int) -> np.ndarray:
-    """Images of any size in one array: each at the top left, zeros around it.
+    """Puts images of any sizes into one array: each at the top left, zeros around it.
 
     Args:
       images: HWC, all with shape[2] channels.
-      shape: (H, W, C), the bound: the result's H * W does not exceed that of the bound.
+      shape: (H, W, C), a bound: H * W of the result does not exceed H * W of it.
       dtype: uint8 or float32.
-      alignment: the result's H and W are multiples of it; 0, or a power of two.
+      alignment: H and W of the result are multiples of it; 0, or a power of two.
     Returns: (N, H, W, C), H and W the largest of the batch, rounded up.
     Raises: ImageError.
     """

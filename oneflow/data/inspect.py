@@ -1,4 +1,4 @@
-"""What part files hold, and whether they are whole."""
+"""Describes, draws and verifies part files."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ TILE, CAPTION = 128, 18  # pixels of an image on a contact sheet, and of the lin
 
 @dataclass
 class Feature:
-    """What is known of one feature over all records that have it.
+    """A summary of one feature over all records that have it.
 
-    ``kinds``: in how many records it is of which kind; ``sizes``: least and most elements, or bytes of a single value;
-    ``values``: smallest and largest number; ``image_format``: of the first value, where it is one.
+    ``kinds``: number of records by kind; ``sizes``: smallest and largest number of elements, or of bytes of a single value;
+    ``values``: smallest and largest number; ``image_format``: of the first value, if that is an image.
     """
 
     kinds: dict[str, int] = field(default_factory=dict)
     sizes: tuple[int, int] | None = None
     values: tuple[float, float] | None = None
     image_format: str = ""
-    several: bool = False  # values of bytes in one record
+    several: bool = False  # a record has several values of bytes
 
     @property
     def records(self) -> int:
@@ -45,7 +45,7 @@ class Feature:
 
 @dataclass
 class Summary:
-    """What parts hold."""
+    """A summary of parts."""
 
     files: int = 0
     records: int = 0
@@ -71,7 +71,7 @@ def _span(pair: tuple[float, float]) -> str:
 
 
 def part_files(paths: Iterable[PathLike], prefix: str = "part-") -> list[str]:
-    """Part files, from a mixture of their paths and of directories that hold them (named prefix and number), in order."""
+    """Paths of part files, in order. ``paths`` are part files, or directories of parts (named prefix and number)."""
     found: list[str] = []
     for path in (os.fspath(p) for p in paths):
         if not os.path.isdir(path):
@@ -81,19 +81,19 @@ def part_files(paths: Iterable[PathLike], prefix: str = "part-") -> list[str]:
         if not names:
             refuse(
                 DataError,
-                f"directory {path!r} holds no file that is named {prefix!r} and a number",
-                hint="give the files, or prefix",
+                f"directory {path!r} holds no file named {prefix!r} and a number",
+                hint="name the files, or their prefix",
             )
         found += [os.path.join(path, n) for n in sorted(names, key=lambda n: int(n.removeprefix(prefix)))]
     return found
 
 
 def describe(paths: Iterable[PathLike], limit: int | None = None) -> Summary:
-    """Counts, features, types and sizes of part files.
+    """Summarises part files: counts, features, types and sizes.
 
     Args:
       paths: part files, see ``part_files``.
-      limit: read about so many records at most; None: all.
+      limit: about the most records that are read; None: all.
     Raises: RecordError where a part is damaged.
     Example: >>> print(describe(part_files(["train"])))
     """
@@ -142,9 +142,9 @@ def contact_sheet(
       paths: part files.
       target: the PNG file to write.
       feature: of the images; None: the first one that holds images.
-      count: how many at most.
-      label: the feature to write below each; None: the first one that is a single integer, where there is one.
-    Returns: how many were drawn.
+      count: the most images that are drawn.
+      label: the feature to write below each; None: the first one that is a single integer, if any.
+    Returns: the number of images drawn.
     Raises: DataError where there are no images.
     """
     tiles: list[np.ndarray] = []
@@ -218,11 +218,11 @@ def verify(
 
     Args:
       paths: part files.
-      images: features that must be images; they are decoded.
-      workers: threads; None: one a core.
-      progress: is told the number of bytes that were read, now and then.
-    Returns: everything that is wrong, in the order of files and records; each error names file, record and offset. What comes
-      behind a damaged length prefix cannot be found, and is not reported.
+      image_features: must be images; they are decoded.
+      workers: threads; None: one per core.
+      progress: called now and then with the number of bytes read since.
+    Returns: all errors, in the order of files and records; each names file, record and offset. Records behind a damaged length
+      prefix cannot be located, and are not verified.
     """
     with ThreadPoolExecutor(workers or os.cpu_count() or 1) as pool:
         try:
@@ -275,4 +275,4 @@ def one_record(path: PathLike, number: int) -> Any:
         if number < seen + len(records):
             return records.message(number - seen)
         seen += len(records)
-    refuse(DataError, f"{os.fspath(path)!r} holds {seen} records, so there is no record {number}")
+    refuse(DataError, f"{os.fspath(path)!r} holds {seen} records, so record {number} does not exist")

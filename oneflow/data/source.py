@@ -1,7 +1,7 @@
-"""The order in which records come: shards, shuffling, epochs; and a position that can be saved.
+"""The order of records: shards, shuffling, epochs; and positions that can be saved.
 
-The order is a function of the arguments alone. Random numbers are counted, not carried: the k-th draw of an instance is a
-function of (seed, shard, k), so that a position is a few numbers, and, where there is a shuffle buffer, what lies in it.
+The order is a function of the arguments alone. Random numbers come from a counter: the k-th draw of an instance is a function of
+(seed, shard, k). So a position is a few numbers and the places of the records in the shuffle buffer.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from .crops import uniform_words
 from .parts import CHUNK, MAX_RECORD_BYTES, PartFile
 from .records import Records
 
-SHUFFLE_SEED = 524287  # OneFlow's, of the order of the files
-_AHEAD = 1024  # records that are drawn from a buffer at once, at most, and up to a chunk's bytes
+SHUFFLE_SEED = 524287  # of the order of the files, as in OneFlow
+_AHEAD = 1024  # the most records that are drawn from a buffer at once; bounded by a chunk's bytes, too
 _LARGE_CHUNK = 16 << 20  # bytes; a chunk holds at least two batches, and up to eight where they are small
 
 
 _Place = list[int]  # file, record, offset
-_Unit = list[tuple[bytes, _Place]]  # what the buffer holds: one record, or a batch of them
+_Unit = list[tuple[bytes, _Place]]  # an element of the buffer: one record, or a batch of them
 
 
 def _size(path: str) -> dict[str, int]:
-    """A file's size, for a saved position; nothing where the file is gone."""
+    """A file's size, for a saved position; empty where the file is gone."""
     try:
         return {"size": os.path.getsize(path)}
     except OSError:
@@ -43,7 +43,7 @@ class RecordSource:
     """Endless records of one reader instance, in the order of OneFlow's readers. One thread at a time may use it.
 
     Without ``random_shuffle`` records come in the order of the parts and of the records in them, cyclically. With it, a buffer
-    is filled first; then each record that is read takes the place of one drawn at random, which is given out.
+    is filled first; then each record that is read replaces one drawn at random, which is returned.
 
     Args:
       paths: all parts of the data set, see ``part_paths``.
@@ -52,8 +52,8 @@ class RecordSource:
       random_shuffle: whether there is a buffer.
       buffer_size: its size in records.
       shuffle_after_epoch: when this instance's parts are exhausted, shuffle the order of all parts (in each instance alike) and
-        go on with the same range of the new order.
-      seed: of the buffer's draws; instances of one reader get the same.
+        continue with the same range of the new order.
+      seed: of the draws from the buffer; the same for all instances of a reader.
       max_record_bytes: of the longest record that is read.
     Raises:
       ArgumentError: fewer parts than shards, or a number outside its range.
@@ -82,7 +82,7 @@ class RecordSource:
         if len(self.paths) < shards:
             refuse(
                 ArgumentError, f"{len(self.paths)} part files cannot be shared by {shards} readers: each needs one",
-                hint=f"use at most {len(self.paths)} devices, or cut the data into more parts",
+                hint=f"use at most {len(self.paths)} devices, or split the data into more parts",
             )  # fmt: skip
         if random_shuffle and buffer_size < 1:
             refuse(ArgumentError, f"shuffle_buffer_size must be > 0, got {buffer_size}")
@@ -94,18 +94,18 @@ class RecordSource:
         self._file: Any = None
         self._taken = self._drawn = 0
         self._buffer: list[_Unit] = []
-        self._ahead: Records | None = None  # drawn from the buffer, not given out
+        self._ahead: Records | None = None  # drawn from the buffer, not returned yet
         self._order = list(range(len(self.paths)))
         if self._shuffles_files and self.shuffles_first:
             _mt19937.shuffle(self._order, SHUFFLE_SEED)
         self._epoch = 0
         self._begin()
 
-    # --- reading on, part after part
+    # --- reading, part after part
 
     def _begin(self) -> None:
-        self._at, self._offset, self._record = 0, 0, 0  # which of its parts, and where in it
-        self._chunk: Records | None = None  # what was read but not given out begins at its record _used
+        self._at, self._offset, self._record = 0, 0, 0  # the part, and the place in it
+        self._chunk: Records | None = None  # its records from _used on are not returned yet
         self._used = 0
 
     def _next_epoch(self) -> None:
@@ -117,7 +117,7 @@ class RecordSource:
         self._begin()
 
     def _read(self, count: int) -> Records:
-        """The next records of this instance's parts. On an error the position stays."""
+        """The next records of this instance's parts. An error leaves the position unchanged."""
         before = self._position()
         try:
             pieces: list[Records] = []
@@ -129,7 +129,7 @@ class RecordSource:
                 self._used += len(piece)
                 count -= len(piece)
                 pieces.append(piece)
-            if len(pieces) > 1:  # batches that lie in one chunk are found and decoded together
+            if len(pieces) > 1:  # batches of one chunk are located and decoded together
                 size = sum(piece.nbytes for piece in pieces)
                 self._chunk_bytes = max(self._chunk_bytes, 2 * size, min(8 * size, _LARGE_CHUNK))
             return Records.concat(pieces)
@@ -158,10 +158,10 @@ class RecordSource:
         self._chunk, offset = self._file.chunk(self._offset, self._record, self._chunk_bytes)
         self._used, self._offset, self._record = 0, offset, self._record + len(self._chunk)
 
-    # --- giving out
+    # --- batches
 
     def take(self, count: int) -> Records:
-        """The next ``count`` records (> 0). Raises RecordError, PartNotFoundError, and then leaves the position where it was."""
+        """The next ``count`` records (> 0). Raises RecordError, PartNotFoundError; the position is unchanged then."""
         if not self._buffer_size:
             taken = self._read(count)
         else:
@@ -170,7 +170,7 @@ class RecordSource:
         return taken
 
     def _from_ahead(self, count: int) -> Records:
-        """Records are drawn from the buffer for several batches at once, so that they are found and decoded together."""
+        """Draws records for several batches at once, so that they are located and decoded together."""
         before = self._ahead
         pieces = [before[:count]] if before is not None else []
         missing = count - sum(map(len, pieces))
@@ -187,7 +187,7 @@ class RecordSource:
         fitting = CHUNK * len(sizes) // max(sum(sizes), 1)  # records
         ahead = min(_AHEAD, fitting) // count * count
         if ahead > count:
-            with suppress(DataError):  # of a record that need not be one of the first
+            with suppress(DataError):  # of a record that this batch may not need
                 return self._shuffled(ahead, 1)
         return self._shuffled(count, 1)
 
@@ -219,11 +219,11 @@ class RecordSource:
         return self._epoch
 
     def state(self) -> dict[str, Any]:
-        """The position before the next record, as JSON can hold it."""
+        """The position before the next record, JSON-able."""
         return self.mark()()
 
     def mark(self) -> Callable[[], dict[str, Any]]:
-        """The position before the next record, to be spelled out later: cheap, whatever the size of the buffer."""
+        """A function that returns the position before the next record. Making it is cheap, whatever the size of the buffer."""
         at, record, offset = self._at, self._record, self._offset
         if self._chunk is not None and self._used < len(self._chunk):
             where = self._chunk.where(self._used)
@@ -235,7 +235,7 @@ class RecordSource:
         path = self.paths[self._order[self._range[at]]]
         if not self._buffer:
             return lambda: made | _size(path)
-        buffer, ahead = list(self._buffer), self._ahead  # what they hold is replaced, never changed
+        buffer, ahead = list(self._buffer), self._ahead  # their elements are replaced, never modified
 
         def spelled_out() -> dict[str, Any]:
             drawn = ahead.origin.tolist() if ahead is not None else []
@@ -244,9 +244,9 @@ class RecordSource:
         return spelled_out
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Goes on exactly where ``state()`` was taken, in this process or another.
+        """Continues exactly where ``state()`` was taken, in this process or another.
 
-        Raises DataError where the state does not belong to such a reader, and then changes nothing.
+        Raises DataError for a state that does not fit this reader; nothing is changed then.
         """
         shard = [self._shard, self._range.start, self._range.stop]
         expected = {"parts": len(self.paths), "shard": shard}

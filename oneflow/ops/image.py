@@ -191,9 +191,8 @@ def Resize(
     if not isinstance(channels, (int, np.integer)) or channels not in (1, 3):
         fail(ArgumentError, what, f"channels must be 1 or 3, got {channels!r}")
     kind = want_dtype(what, "dtype", dtypes.uint8 if dtype is None else dtype, PIXELS)
-    n = blob.shape[0]
     fixed, scale = emit_host(
-        _resize, blob, outputs=[((n, height, width, channels), kind), ((n, 2), dtypes.float32)], name=name,
+        _resize, blob, outputs=[((*blob.shape, height, width, channels), kind), ((*blob.shape, 2), dtypes.float32)], name=name,
         prefix="ImageResizeToFixed", width=width, height=height, channels=channels, dtype=kind.numpy_dtype,
         interpolation=want.choice(what, "interpolation_type", interpolation_type, INTERPOLATIONS),
     )  # fmt: skip

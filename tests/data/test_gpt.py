@@ -171,7 +171,7 @@ def test_files_that_change_meanwhile(prefix):
     with open(f"{prefix}.bin", "r+b") as file:
         file.truncate(6)
     assert tokens.read(0, 0, 3).tolist() == [0, 1, 2]
-    with pytest.raises(DataError, match="it became shorter"):
+    with pytest.raises(DataError, match="it was truncated meanwhile"):
         tokens.read(0, 0, 5)
 
 

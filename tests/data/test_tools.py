@@ -113,11 +113,11 @@ def test_arrays(tmp_path: Path) -> None:
     assert decode_raw(batch, "flag", (), np.int8).tolist() == [1, 0, 1, 1, 0]
     assert [v.tobytes().decode() for v in decode_bytes(batch, "name")] == arrays["name"].tolist()
     assert (np.array(decode_image(batch, "pixels", "GRAY"))[..., 0] == arrays["image"]).all()
-    with pytest.raises(DataError, match="wants an array 'y'"):
+    with pytest.raises(DataError, match="needs an array 'y'"):
         inputs.Arrays(arrays, {"x": "y"})
     with pytest.raises(DataError, match="same number of samples"):
         inputs.Arrays({"a": np.zeros(3), "b": np.zeros(4)})
-    with pytest.raises(DataError, match="no list"):
+    with pytest.raises(DataError, match="cannot hold"):
         inputs.Arrays({"a": np.zeros(3, np.complex64)})
     with pytest.raises(DataError, match="not an .npz file"):
         inputs.Arrays(tmp_path / "out" / "p-000")
@@ -151,7 +151,7 @@ def test_csv(tmp_path: Path, capsys) -> None:
     assert decode_raw(all_of(tmp_path / "plain", 1), "1", (), np.float32).tolist() == [1.5, 2.5]
     capsys.readouterr()
     assert main([*command[:4], "--feature=x=nothing", "--quiet"]) == 2
-    assert "error: feature 'x' wants column 'nothing'" in capsys.readouterr().err
+    assert "error: feature 'x' needs column 'nothing'" in capsys.readouterr().err
     assert main([*command[:4], "--feature=x", "--quiet"]) == 2
     assert "NAME=SOURCE" in capsys.readouterr().err
 
@@ -288,7 +288,7 @@ def test_show(tmp_path: Path, capsys) -> None:
     assert 'key: "class/label"' in capsys.readouterr().out
     assert main(["show", str(tmp_path / "digits" / "part-1"), "--record", "30"]) == 2
     assert main(["show", str(tmp_path)]) == 2
-    assert "no file that is named" in capsys.readouterr().err
+    assert "no file named" in capsys.readouterr().err
     samples.clicks(tmp_path / "clicks", 5)
     with pytest.raises(DataError, match="no feature of the first record is an image"):
         inspect.contact_sheet([tmp_path / "clicks" / "part-0"], tmp_path / "x.png")

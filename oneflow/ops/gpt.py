@@ -68,7 +68,7 @@ def megatron_gpt_mmap_data_loader(
       start_from_saved_progress: continues where the program of the loaded checkpoint stopped, and counts calls in a variable.
       name: name of the op; made unique when omitted.
     Returns: Blob (batch_size, seq_length + 1).
-    Raises: ArgumentError, DtypeError; DataError at the call that needs what is missing or damaged, or more samples than there are.
+    Raises: ArgumentError, DtypeError; DataError at the call that needs missing or damaged data, or too many samples.
     Example: >>> tokens = flow.data.megatron_gpt_mmap_data_loader("corpus", 1024, 10000, 8, split_sizes=(949, 50, 1))
     """
     what = label("megatron_gpt_mmap_data_loader", name)

@@ -56,13 +56,18 @@ def _check(mode: int, path: Path) -> None:
 def read_regular(path: Path, most: int) -> bytes:
     """The content of a regular file. Raises OSError as ``open_regular`` does, and for a file of more than ``most`` bytes."""
     with open_regular(path) as file:
-        size = os.fstat(file.fileno()).st_size
-        pieces, left = [], most + 1 if size <= most else 0
-        while left > 0 and (piece := file.read(min(left, max(size, 1 << 16)))):
-            pieces.append(piece)
-            left -= len(piece)
+        return read_all(file, most)
+
+
+def read_all(file: FileIO, most: int) -> bytes:
+    """The rest of an open file. Raises OSError where that is more than ``most`` bytes; it is not read then."""
+    size = os.fstat(file.fileno()).st_size
+    pieces, left = [], most + 1 if size <= most else 0
+    while left > 0 and (piece := file.read(min(left, max(size, 1 << 16)))):
+        pieces.append(piece)
+        left -= len(piece)
     if left <= 0:
-        raise OSError(errno.EFBIG, f"it has more than {most} bytes ({size})", os.fspath(path))
+        raise OSError(errno.EFBIG, f"it is longer than {most} bytes")
     return b"".join(pieces)
 
 

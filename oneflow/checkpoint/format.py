@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from .._base.dtype import dtype as Dtype
-from .._base.files import is_below, open_regular
+from .._base.files import is_below, open_regular, read_all
 from .._base.refuse import refuse
 from ..errors import ArgumentError, CheckpointError, CheckpointNotFoundError, OneFlowError
 from . import meta
@@ -27,6 +27,7 @@ from . import meta
 OUT, META, DONE, EXTRA = "out", "meta", "snapshot_done", "oneflow-jax.json"
 
 _LARGEST_TEXT = 1 << 20
+_LARGEST_EXTRA = 1 << 28  # positions of readers take 25 bytes per record of a shuffle buffer
 
 
 class MissingMetaError(CheckpointError, RuntimeError):
@@ -242,7 +243,7 @@ class Checkpoint(Mapping[str, FileValue]):
         if not os.path.lexists(path):
             return {}
         what = f"checkpoint {self.path!r}"
-        text = _text(self.path, path, what)
+        text = _text(self.path, path, what, _LARGEST_EXTRA)
         hint = f"remove {EXTRA} to load the variables alone"
         try:
             value = json.loads(text)
@@ -268,12 +269,10 @@ def _opened(root: str, path: str, what: str) -> Any:
         complain(CheckpointError, f"{what}: {short!r} cannot be opened: {error.strerror}", file=path)
 
 
-def _text(root: str, path: str, what: str) -> str:
-    with _opened(root, path, what) as file:
-        data = file.read(_LARGEST_TEXT + 1)
+def _text(root: str, path: str, what: str, largest: int = _LARGEST_TEXT) -> str:
     try:
-        if len(data) > _LARGEST_TEXT:
-            raise ValueError(f"it is longer than {_LARGEST_TEXT} bytes")
-        return data.decode("utf-8")
-    except ValueError as error:
-        complain(CheckpointError, f"{what}: {os.path.relpath(path, root)!r} cannot be understood: {error}", file=path)
+        with _opened(root, path, what) as file:
+            return read_all(file, largest).decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or error
+        complain(CheckpointError, f"{what}: {os.path.relpath(path, root)!r} cannot be understood: {why}", file=path)

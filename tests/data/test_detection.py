@@ -227,7 +227,7 @@ def test_images_stay_below_their_folder(tmp_path: Path) -> None:
         data("/dev/zero", allow_outside_image_dir=True).load(0)
     with open(folder / "sparse", "wb") as file:
         file.truncate(39 << 30)
-    with pytest.raises(DataError, match="more than 268435456 bytes"):
+    with pytest.raises(DataError, match="longer than 268435456 bytes"):
         data("sparse").load(0)
 
 

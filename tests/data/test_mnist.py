@@ -271,7 +271,7 @@ def test_files_that_are_no_files_and_headers_that_lie(tmp_path: Path) -> None:
     path.parent.mkdir()
     with open(path, "wb") as file:
         file.truncate(39 << 30)
-    with pytest.raises(mnist.DataError, match="more than 268435456 bytes"):
+    with pytest.raises(mnist.DataError, match="longer than 268435456 bytes"):
         data.load_mnist(out_dir=path.parent)
     header = b"{'descr': '|u1', 'fortran_order': False, 'shape': (1099511627776, 28, 28), }\n"
     with zipfile.ZipFile(path, "w") as packed:

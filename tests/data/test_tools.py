@@ -397,7 +397,7 @@ def test_special_files_and_huge_ones(tmp_path: Path) -> None:
     for name, target in (("0.png", pipe), ("1.png", sparse)):
         (tmp_path / "images" / "class" / name).symlink_to(target)
     folder = inputs.ImageFolder(tmp_path / "images", allow_outside=True)
-    for i, says in ((0, "it is a FIFO"), (1, "more than 268435456 bytes")):
+    for i, says in ((0, "it is a FIFO"), (1, "longer than 268435456 bytes")):
         with pytest.raises(DataError, match=says):
             list(folder.records(i, i + 1))
     for make in (

@@ -108,6 +108,22 @@ def test_variables_without_positions_for_other_data_and_devices(tmp_path: Path) 
     assert job()[0][0][0] == 0
 
 
+def test_a_checkpoint_with_a_large_shuffle_buffer_is_read_again(tmp_path: Path) -> None:
+    folder = datasets.numbered(tmp_path / "data")
+
+    @flow.global_function()
+    def job() -> tp.Numpy:
+        records = flow.data.ofrecord_reader(folder, 4, 3, random_shuffle=True, shuffle_buffer_size=100_000)
+        return flow.data.OFRecordRawDecoder(records, "i", (), flow.int32)
+
+    job()
+    flow.checkpoint.save(tmp_path / "saved")
+    assert (tmp_path / "saved" / "oneflow-jax.json").stat().st_size > 1 << 20
+    following = job()
+    flow.load_variables(flow.checkpoint.get(tmp_path / "saved"))
+    np.testing.assert_array_equal(job(), following)
+
+
 def test_positions_of_other_readers_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = datasets.numbered(tmp_path / "data")
 

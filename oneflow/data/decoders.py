@@ -49,13 +49,9 @@ def decode_raw(
     if wanted not in RAW_DTYPES:
         refuse(ArgumentError, f"the raw decoder makes float32, float64, int8, int32, int64, uint8 or char, not {wanted}")
     size, count = math.prod(shape), len(records)
-    shared, first = records.once(("raw", feature), lambda whole: _all_numbers(whole, feature))
+    shared, first = records.once(("raw", feature, size, wanted), lambda whole: _all_raw(whole, feature, size, wanted))
     if shared is not None:
-        flat, each = shared
-        if each == size:
-            mine = flat[first * size : (first + count) * size]
-            _check_range(records, feature, mine, wanted, lambda i: i // size)
-            return mine.astype(wanted).reshape(count, *shape)
+        return shared[first : first + count].reshape(count, *shape).copy()
     found = records.find(feature)
     kinds = np.unique(found.kind).tolist() if count else []
     shorter = dim1_varying_length or auto_zero_padding
@@ -70,27 +66,29 @@ def decode_raw(
         _check_lengths(records, feature, found, size, kind, rows)
         flat, counts = numbers(records, feature, found, kind, rows)
         _check_counts(records, feature, counts, size, shorter, kind, rows)
-        _check_range(records, feature, flat, wanted, np.repeat(rows, counts).__getitem__)
+        outside = _outside(flat, wanted)
+        if outside is not None:
+            i = int(np.argmax(outside))
+            rule, where = (
+                f"a number of a feature is outside the range of {wanted}",
+                records.where(int(np.repeat(rows, counts)[i])),
+            )
+            raise fault(FeatureError, rule, where, feature=feature, found=str(flat[i]))
         place = np.repeat(rows * size - (np.cumsum(counts) - counts), counts) + np.arange(len(flat))
         made.reshape(-1)[place] = flat.astype(wanted, copy=False)
     return made.reshape(count, *shape)
 
 
-def _check_range(
-    records: Records, feature: str, flat: np.ndarray, wanted: np.dtype, record_of: Callable[[int], int]
-) -> None:  # fmt: skip
-    """Raises FeatureError for integers outside the range of ``wanted``. 8 bits may be meant as signed or unsigned."""
+def _outside(flat: np.ndarray, wanted: np.dtype) -> np.ndarray | None:
+    """A mask of integers outside the range of ``wanted``, None if there are none. 8 bits may be meant as signed or unsigned."""
     if flat.dtype.kind != "i" or wanted.kind not in "iu" or wanted.itemsize >= flat.dtype.itemsize or not len(flat):
-        return
+        return None
     low, high = (-128, 255) if wanted.itemsize == 1 else (int(np.iinfo(wanted).min), int(np.iinfo(wanted).max))
-    if flat.min() < low or flat.max() > high:
-        i = int(np.flatnonzero((flat < low) | (flat > high))[0])
-        rule = f"a number of a feature is outside the range of {wanted}"
-        raise fault(FeatureError, rule, records.where(record_of(i)), feature=feature, found=str(flat[i]))
+    return (flat < low) | (flat > high) if flat.min() < low or flat.max() > high else None
 
 
-def _all_numbers(records: Records, feature: str) -> tuple[np.ndarray, int] | None:
-    """The numbers of all records, flat, and how many each has; None unless all have the same kind and number of them."""
+def _all_raw(records: Records, feature: str, size: int, wanted: np.dtype) -> np.ndarray | None:
+    """The numbers of all records, (N, size), of ``wanted``; None where not all of them have that many, of one kind, in range."""
     if not len(records):
         return None
     try:
@@ -101,7 +99,9 @@ def _all_numbers(records: Records, feature: str) -> tuple[np.ndarray, int] | Non
         flat, counts = numbers(records, feature, found, kind)
     except RecordError:  # of one record, which this batch may not contain
         return None
-    return (flat, int(counts[0])) if (counts == counts[0]).all() else None
+    if not (counts == size).all() or _outside(flat, wanted) is not None:
+        return None
+    return flat.astype(wanted, copy=False).reshape(len(records), size)
 
 
 def numbers(

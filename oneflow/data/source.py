@@ -28,7 +28,57 @@ _LARGE_CHUNK = 16 << 20  # bytes; a chunk holds at least two batches, and up to 
 
 
 _Place = list[int]  # file, record, offset
-_Unit = list[tuple[bytes, _Place]]  # an element of the buffer: one record, or a batch of them
+
+
+class _Units:
+    """Units of the shuffle buffer, immutable. A unit is one record, or a batch of them.
+
+    Attributes:
+      records: serialised, object array (units, records per unit).
+      places: int64 (units, records per unit, 3): file, record, offset.
+    """
+
+    __slots__ = ("records", "places")
+
+    def __init__(self, records: np.ndarray, places: np.ndarray):
+        self.records, self.places = records, places
+
+    @classmethod
+    def of(cls, records: Sequence[bytes], places: np.ndarray, unit: int) -> _Units:
+        """From a flat list, ``unit`` records each."""
+        array = np.empty(len(records), object)
+        array[:] = records
+        return cls(array.reshape(-1, unit), places.reshape(-1, unit, 3))
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __getitem__(self, part: slice) -> _Units:
+        return _Units(self.records[part], self.places[part])
+
+    def extended(self, more: _Units) -> _Units:
+        """These units, followed by more."""
+        if not len(more):
+            return self
+        if not len(self):
+            return more
+        return _Units(np.concatenate([self.records, more.records]), np.concatenate([self.places, more.places]))
+
+    def exchanged(self, slots: np.ndarray, fresh: _Units) -> tuple[_Units, _Units]:
+        """Replaces unit ``slots[k]`` by unit k of ``fresh``, one k after the other. Returns the new units, and those replaced."""
+        order = np.argsort(slots, kind="stable")
+        again = slots[order[1:]] == slots[order[:-1]]  # a slot that an earlier k has filled
+        last = np.ones(len(slots), bool)
+        last[order[:-1][again]] = False
+        replaced = _Units(self.records[slots], self.places[slots])
+        replaced.records[order[1:][again]] = fresh.records[order[:-1][again]]
+        replaced.places[order[1:][again]] = fresh.places[order[:-1][again]]
+        made = _Units(self.records.copy(), self.places.copy())
+        made.records[slots[last]], made.places[slots[last]] = fresh.records[last], fresh.places[last]
+        return made, replaced
+
+
+_NONE = _Units(np.zeros((0, 1), object), np.zeros((0, 1, 3), np.int64))
 
 
 def _size(path: str) -> dict[str, int]:
@@ -93,7 +143,7 @@ class RecordSource:
         self._chunk_bytes = CHUNK
         self._file: Any = None
         self._taken = self._drawn = 0
-        self._buffer: list[_Unit] = []
+        self._buffer = _NONE
         self._ahead: Records | None = None  # drawn from the buffer, not returned yet
         self._order = list(range(len(self.paths)))
         if self._shuffles_files and self.shuffles_first:
@@ -183,8 +233,8 @@ class RecordSource:
         return Records.concat([piece for piece in pieces if len(piece)])
 
     def _draw(self, count: int) -> Records:
-        sizes = [len(unit[0][0]) for unit in self._buffer[:_AHEAD]]
-        fitting = CHUNK * len(sizes) // max(sum(sizes), 1)  # records
+        sample = self._buffer.records[:16]
+        fitting = CHUNK * sample.size // max(sum(map(len, sample.ravel())), 1)  # records
         ahead = min(_AHEAD, fitting) // count * count
         if ahead > count:
             with suppress(DataError):  # of a record that this batch may not need
@@ -195,21 +245,18 @@ class RecordSource:
         """``units`` units of ``unit`` records each, drawn from the buffer."""
         missing = self._buffer_size - len(self._buffer)
         fresh = self._units(self._read((missing + units) * unit), unit)
-        self._buffer += fresh[:missing]
+        self._buffer = self._buffer.extended(fresh[:missing])
         words = uniform_words(self._seed, self._shard, self._drawn, units) >> np.uint64(32)
-        out: list[tuple[bytes, _Place]] = []
-        for i, new in zip((words * np.uint64(self._buffer_size) >> np.uint64(32)).tolist(), fresh[missing:], strict=True):
-            out += self._buffer[i]
-            self._buffer[i] = new
+        slots = (words * np.uint64(self._buffer_size) >> np.uint64(32)).astype(np.int64)
+        self._buffer, drawn = self._buffer.exchanged(slots, fresh[missing:])
         self._drawn += units
-        return Records.joined([record for record, _ in out], self.paths, np.array([place for _, place in out], np.int64))
+        return Records.joined(drawn.records.ravel().tolist(), self.paths, drawn.places.reshape(-1, 3))
 
-    def _units(self, records: Records, unit: int) -> list[_Unit]:
+    def _units(self, records: Records, unit: int) -> _Units:
         numbers = {path: i for i, path in enumerate(self.paths)}
-        origin = records.origin.copy()
-        origin[:, 0] = np.array([numbers[f] for f in records.files], np.int64)[origin[:, 0]]
-        every = list(zip(records, origin.tolist(), strict=True))
-        return [every[i : i + unit] for i in range(0, len(every), unit)]
+        places = records.origin.copy()
+        places[:, 0] = np.array([numbers[f] for f in records.files], np.int64)[places[:, 0]]
+        return _Units.of(list(records), places, unit)
 
     # --- positions
 
@@ -233,13 +280,13 @@ class RecordSource:
             made |= {"seed": self._seed, "drawn": self._drawn}
         made |= {"parts": len(self.paths), "shard": [self._shard, self._range.start, self._range.stop]}
         path = self.paths[self._order[self._range[at]]]
-        if not self._buffer:
+        if not len(self._buffer):
             return lambda: made | _size(path)
-        buffer, ahead = list(self._buffer), self._ahead  # their elements are replaced, never modified
+        places, ahead = self._buffer.places, self._ahead  # they are replaced, never modified
 
         def spelled_out() -> dict[str, Any]:
             drawn = ahead.origin.tolist() if ahead is not None else []
-            return {**made, **_size(path), "buffer": [[place for _, place in unit] for unit in buffer], "ahead": drawn}
+            return {**made, **_size(path), "buffer": places.tolist(), "ahead": drawn}
 
         return spelled_out
 
@@ -276,30 +323,31 @@ class RecordSource:
         if "size" in state and _size(path).get("size", state["size"]) != state["size"]:
             rows = [("file", path), ("expected", f"{state['size']} bytes"), ("found", f"{_size(path)['size']} bytes")]
             refuse(DataError, "a reader's saved position belongs to other data", found=rows, hint=WITHOUT_POSITIONS)
-        *buffer, rest = self._reread([*places, ahead])
+        flat = [place for unit in places for place in unit]
+        records = self._reread(flat + ahead)
         self._order, self._epoch = order, epoch
         self._begin()
         self._at, self._offset, self._record = at, offset, record
-        self._taken, self._drawn, self._seed, self._buffer = taken, drawn, seed, buffer
-        self._ahead = Records.joined([record for record, _ in rest], self.paths, np.array(ahead, np.int64)) if ahead else None
+        self._taken, self._drawn, self._seed = taken, drawn, seed
+        unit = len(places[0]) if places else 1
+        self._buffer = _Units.of(records[: len(flat)], np.array(flat, np.int64), unit) if flat else _NONE
+        self._ahead = Records.joined(records[len(flat) :], self.paths, np.array(ahead, np.int64)) if ahead else None
 
-    def _reread(self, places: list[list[_Place]]) -> list[_Unit]:
+    def _reread(self, places: list[_Place]) -> list[bytes]:
         """The records at these places; each part is opened once."""
-        buffer: list[_Unit] = [[(b"", place) for place in unit] for unit in places]
+        found = [b""] * len(places)
         part: Any = None
         try:
-            for (file, record, offset), i, j in sorted(
-                (place, i, j) for i, unit in enumerate(places) for j, place in enumerate(unit)
-            ):
+            for (file, record, offset), i in sorted((place, i) for i, place in enumerate(places)):
                 if part is None or part.path != self.paths[file]:
                     if part is not None:
                         part.close()
                     part = self.opener(self.paths[file], self._max_record_bytes)
-                buffer[i][j] = (part.one(offset, record)[0], [file, record, offset])
+                found[i] = part.one(offset, record)[0]
         finally:
             if part is not None:
                 part.close()
-        return buffer
+        return found
 
     def close(self) -> None:
         """Closes its file; ``take`` opens it again."""

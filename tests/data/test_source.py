@@ -130,7 +130,7 @@ def test_shuffle_buffer(parts: list[str]) -> None:
     assert [k for n in (1, 99, 50, 150) for k in numbers(again.take(n))] == taken  # whatever the batch size
     assert numbers(RecordSource(parts, random_shuffle=True, buffer_size=10, seed=4).take(300)) != taken
     # what is out and what is in the buffer together are what was read: 300 + 10 records
-    held = [int.from_bytes(unit[0][0][:4], "little") for unit in source._buffer]
+    held = [int.from_bytes(record[:4], "little") for record in source._buffer.records.ravel()]
     assert sorted(taken + held) == sorted(k % 42 for k in range(310))
     # a record is never out before it was read
     first = {}

@@ -410,7 +410,7 @@ def test_many_keys_cost_no_more_than_what_they_hold() -> None:
     assert len(batch[:3].features()) == 45
 
 
-# --- files that are no data, and lengths that no memory is spent on
+# --- special files, and lengths that no memory is allocated for
 
 
 @pytest.mark.timeout(20)

@@ -61,7 +61,7 @@ def image_parts(
 
 
 def coco(folder: Path, count: int = 8) -> tuple[str, str]:
-    """A COCO data set: images with a filled rectangle or two each. Gives (annotation file, image directory)."""
+    """A COCO data set: images with a filled rectangle or two each. Returns (annotation file, image directory)."""
     images_dir = folder / "images"
     images_dir.mkdir(parents=True)
     images, annotations = [], []

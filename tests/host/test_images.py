@@ -30,7 +30,7 @@ def unpacked(lists: Any) -> list[np.ndarray]:
 
 
 def mapped(body: Any, arrays: list[np.ndarray], dtype: Any = flow.uint8, bound: Any = BOUND) -> list[np.ndarray]:
-    """What an op of images to images gives for these."""
+    """Applies an op from images to images."""
 
     @flow.global_function()
     def job(x: tp.ListListNumpy.Placeholder((len(arrays), *bound), dtype=dtype)) -> tp.ListListNumpy:

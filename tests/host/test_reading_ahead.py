@@ -24,7 +24,7 @@ def reader_threads() -> list[str]:
 
 
 def training(folder: str, shuffled: bool = True) -> Any:
-    """A job that trains on random crops, and gives the loss and the labels of the batch."""
+    """A job that trains on random crops, and returns the loss and the labels of the batch."""
 
     @flow.global_function(type="train")
     def train() -> tuple[tp.Numpy, tp.Numpy]:

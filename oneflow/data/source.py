@@ -243,6 +243,9 @@ class RecordSource:
 
     def _shuffled(self, units: int, unit: int) -> Records:
         """``units`` units of ``unit`` records each, drawn from the buffer."""
+        if len(self._buffer) and self._buffer.records.shape[1] != unit:
+            rule = f"a shuffle buffer holds units of {self._buffer.records.shape[1]} records, and {unit} are drawn"
+            refuse(DataError, rule, hint=f"the batch size as it was when the position was saved; {WITHOUT_POSITIONS}")
         missing = self._buffer_size - len(self._buffer)
         fresh = self._units(self._read((missing + units) * unit), unit)
         self._buffer = self._buffer.extended(fresh[:missing])

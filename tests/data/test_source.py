@@ -240,3 +240,6 @@ def test_positions_are_checked_before_they_are_used(tmp_path: Path, key: str, va
         with pytest.raises(DataError, match="saved position cannot be used"):
             source.restore({**state, key: value})
     assert source.state() == state
+    source.restore({**state, "buffer": [[place] * 2 for (place,) in state["buffer"]], "ahead": []})
+    with pytest.raises(DataError, match="holds units of 2 records, and 1 are drawn"):
+        source.take(3)

@@ -101,9 +101,7 @@ def test_imports_inside_the_compiler_go_down() -> None:
 
 
 # circles that are known; each entry is to be deleted with its circle
-KNOWN_CIRCLES: list[set[str]] = [
-    {"data/parts.py", "data/source.py"},
-]
+KNOWN_CIRCLES: list[set[str]] = []
 
 
 def file_of(name: str) -> Path | None:

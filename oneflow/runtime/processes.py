@@ -434,7 +434,7 @@ def gather(tag: str, value: Any) -> list[Any]:
     return [value] if _run is None else _run.gather(tag, value)
 
 
-def of_first(tag: str, value: Any) -> Any:
+def broadcast_from_rank_zero(tag: str, value: Any) -> Any:
     """The first process's value, in all."""
     return gather(tag, value)[0]
 
@@ -512,7 +512,7 @@ def _without_warnings() -> Iterator[None]:
         yield
 
 
-def by_first(tag: str, work: Callable[[], _Value]) -> _Value | None:
+def on_rank_zero(tag: str, work: Callable[[], _Value]) -> _Value | None:
     """Has the first process do what is to be done once. Gives its value there, None in the others, which wait.
 
     Raises, in all processes, what ``work`` raises.
@@ -526,7 +526,7 @@ def by_first(tag: str, work: Callable[[], _Value]) -> _Value | None:
                 value = work()
         except Exception as found:
             error = found
-    told = of_first(tag, None if error is None else [type(error).__name__, str(error)])
+    told = broadcast_from_rank_zero(tag, None if error is None else [type(error).__name__, str(error)])
     if error is not None:
         raise error
     if told is not None:

@@ -39,9 +39,9 @@ for number, dtype in enumerate(dtypes):
             host = transfer.to_host(y)
             assert host.dtype == x.dtype and host.tobytes() == x.tobytes() and host.flags.writeable, (dtype, place)
 assert processes.gather("numbers", processes.index() + 1) == [1, 2]
-assert processes.of_first("number", processes.index() + 5) == 5
+assert processes.broadcast_from_rank_zero("number", processes.index() + 5) == 5
 try:
-    processes.by_first("a failure", lambda: (_ for _ in ()).throw(flow.errors.CheckpointError("the disk is full")))
+    processes.on_rank_zero("a failure", lambda: (_ for _ in ()).throw(flow.errors.CheckpointError("the disk is full")))
 except flow.errors.CheckpointError as error:
     print(error, processes.index())
 """

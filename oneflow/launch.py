@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Any
 
 from .config._environment import LAUNCHED
-from .runtime.hub import free_port
+from .runtime.processes.hub import free_port
 
 _GRACE_SECONDS = 12.0  # for the others to tell, after one has failed, what they know about it
 _KILL_SECONDS = 5.0

@@ -17,8 +17,8 @@ from oneflow.config._environment import (
     reset_environment,
 )
 from oneflow.errors import ArgumentError, ModeError
-from oneflow.runtime import rendezvous
 from oneflow.runtime.environment import current_machine_id, delete_worker, init_worker
+from oneflow.runtime.processes import rendezvous
 
 
 @pytest.fixture(autouse=True)

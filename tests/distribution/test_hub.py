@@ -19,7 +19,7 @@ import pytest
 import oneflow.env as env
 from oneflow.config._environment import LAUNCHED, reset_environment
 from oneflow.errors import ArgumentError, ProcessError
-from oneflow.runtime import hub, rendezvous
+from oneflow.runtime.processes import hub, rendezvous
 
 
 @pytest.fixture(autouse=True)

@@ -8,9 +8,9 @@ import socket
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-from .._base.refuse import refuse
-from ..config._environment import LAUNCHED, Environment, machines
-from ..errors import ArgumentError, ProcessError
+from ..._base.refuse import refuse
+from ...config._environment import LAUNCHED, Environment, machines
+from ...errors import ArgumentError, ProcessError
 from . import hub
 
 

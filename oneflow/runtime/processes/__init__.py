@@ -18,11 +18,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from .. import errors
-from .._base.jax import jax
-from .._base.source import is_library
-from ..config._environment import Environment
-from ..errors import ProcessError
+from ... import errors
+from ..._base.jax import jax
+from ..._base.source import is_library
+from ...config._environment import Environment
+from ...errors import ProcessError
 from . import hub, rendezvous
 
 _BEAT_SECONDS = 1.0
@@ -115,7 +115,7 @@ class Run:
 
     def _own_gpus(self) -> list[int] | None:
         """Of a machine with several processes, each has its own."""
-        from ..config import Resource
+        from ...config import Resource
 
         place, each = self.place, Resource.gpu_device_num or 1
         found = any(os.path.exists(f"/dev/{name}") for name in ("nvidia0", "kfd"))

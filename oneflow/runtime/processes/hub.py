@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ..errors import ProcessError
+from ...errors import ProcessError
 
 _GREETING = "oneflow-run-1"
 _RETRY_SECONDS = 0.2

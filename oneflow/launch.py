@@ -13,7 +13,8 @@ from types import FrameType
 from typing import Any
 
 from .config._environment import LAUNCHED
-from .runtime.processes.hub import free_port
+from .errors import ArgumentError
+from .runtime.processes import addresses, rendezvous, secret
 
 _GRACE_SECONDS = 12.0  # for the others to tell, after one has failed, what they know about it
 _KILL_SECONDS = 5.0
@@ -35,6 +36,10 @@ def parser() -> argparse.ArgumentParser:
     add("--master", metavar="HOST:PORT", help="where the first process listens; needed with several machines")
     add("--master_addr", "--master-addr", metavar="HOST", help="as the first half of --master")
     add("--master_port", "--master-port", type=_positive, metavar="PORT", help="as the second half of --master")
+    add("--bind", metavar="ADDRESS", help="an address of the first machine to listen at, where others reach it by another one")
+    add("--secret-file", "--secret_file", metavar="PATH",
+        help="a file with the secret of the run, the same on all machines; on one machine a new secret is made")  # fmt: skip
+    add("--insecure", action="store_true", help="several machines share no secret: everybody who reaches the port can take part")
     add("--all-output", "--all_output", action="store_true", help="show what other processes than the first print, too")
     add("-m", "--module", action="store_true", help="the script is a module's name, as in python -m")
     add("script", help="what each process runs")
@@ -54,24 +59,59 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = made.parse_args(arguments)
     if not 0 <= given.node_rank < given.nnodes:
         made.error(f"--node_rank must be in [0, {given.nnodes}), it is {given.node_rank}")
-    return _Processes(given, _master(given, made.error)).run()
+    master = _master(given, made.error)
+    return _Processes(given, master, _shared(given, master, made.error)).run()
 
 
 def _master(given: argparse.Namespace, error: Callable[[str], Any]) -> str:
     host, port = given.master_addr, given.master_port
     if given.master is not None:
-        host, _, text = given.master.rpartition(":")
-        if not host or not text.isdecimal():
+        try:
+            host, port = addresses.split(given.master)
+        except ValueError:
+            port = None
+        if port is None:
             error(f"--master must be host:port, e.g. 10.0.0.1:29500, it is {given.master!r}")
-        port = int(text)
     if given.nnodes > 1 and (host is None or port is None):
         error(f"--nnodes {given.nnodes} needs --master host:port, the same on all machines; the host is that of --node_rank 0")
     host = host or "127.0.0.1"
-    return f"{host}:{port or free_port(host)}"
+    try:
+        return addresses.join(host, port or addresses.free_port(given.bind or host))
+    except OSError as problem:
+        error(f"--master_addr {host}: {problem.strerror}; give --master host:port, an address of this machine")
+        raise
+
+
+def _shared(given: argparse.Namespace, master: str, error: Callable[[str], Any]) -> dict[str, str]:
+    """What all processes find in their environment: the secret, and where to listen."""
+    shared = {
+        name: value for name, value in ((rendezvous.BIND_ADDRESS, given.bind), (secret.SECRET_FILE, given.secret_file)) if value
+    }
+    if given.insecure:
+        shared[secret.INSECURE] = "1"
+    if given.secret_file:
+        os.environ.pop(secret.SECRET, None)
+    os.environ.update(shared)
+    try:
+        found = secret.given()
+    except ArgumentError as problem:
+        error(str(problem).splitlines()[0])
+    if found is not None:
+        return {**shared, secret.SECRET: found}
+    if given.nnodes == 1:
+        return {**shared, secret.SECRET: secret.make()}
+    host = addresses.split(master)[0]
+    if not given.insecure and not secret.may_be_insecure() and not addresses.is_loopback(host):
+        error(
+            f"several machines need a secret that all of them share: --secret-file PATH, {secret.SECRET_FILE}=PATH, "
+            f"or {secret.SECRET}=$(openssl rand -hex 32). --insecure lets everybody who reaches {master} take part in the run"
+        )
+    return shared
 
 
 class _Processes:
-    def __init__(self, given: argparse.Namespace, master: str):
+    def __init__(self, given: argparse.Namespace, master: str, shared: dict[str, str]):
+        self._shared = shared
         self._count = given.nproc * given.nnodes
         self._first = given.nproc * given.node_rank
         self._stopped_by = 0
@@ -82,13 +122,14 @@ class _Processes:
 
     def _start(self, command: list[str], given: argparse.Namespace, local: int, master: str) -> subprocess.Popen[bytes]:
         index = self._first + local
-        host, _, port = master.rpartition(":")
+        host, port = addresses.split(master)
         environment = {
             **os.environ,
+            **self._shared,
             LAUNCHED: f"{index} {self._count} {master} {local} {given.nproc}",
             # what scripts know from other launchers
             "RANK": str(index), "WORLD_SIZE": str(self._count), "LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": str(given.nproc),
-            "MASTER_ADDR": host, "MASTER_PORT": port,
+            "MASTER_ADDR": host, "MASTER_PORT": str(port),
         }  # fmt: skip
         shown = None if index == 0 or given.all_output else subprocess.DEVNULL
         return subprocess.Popen(command, env=environment, stdout=shown, preexec_fn=_end_with_parent)

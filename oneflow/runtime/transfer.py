@@ -15,8 +15,6 @@ import numpy as np
 from .._base.jax import jax, jnp, lax
 from . import processes
 
-_moved: set[tuple[Any, Any]] = set()  # shardings between which arrays have been moved
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
@@ -141,14 +139,11 @@ def _laid_out(array: Any, sharding: Any) -> Any:
 
 
 def _run(function: Any, array: Any, sharding: Any) -> Any:
-    """Gloo tells on standard output that the devices of a collective have met for the first time."""
-    pair = array.sharding, sharding
-    if pair in _moved:
+    """Gloo writes to standard output when the devices of a collective meet for the first time."""
+    if not processes.first_meeting((array.sharding, sharding)):
         return function(array)
     with processes.quiet():
-        moved = jax.block_until_ready(function(array))
-    _moved.add(pair)
-    return moved
+        return jax.block_until_ready(function(array))
 
 
 def _relayed(array: Any, devices: tuple[Any, ...]) -> Any:

@@ -190,6 +190,74 @@ def test_a_lost_process_ends_the_others_with_a_clear_error(how: str, program: An
     assert "Check failure stack trace" not in done.stderr  # JAX's own end of a process
 
 
+HEARTBEATS = """
+import sys, threading, time
+import numpy as np
+import oneflow as flow, oneflow.typing as tp
+from oneflow.runtime import processes
+
+@flow.global_function()
+def twice(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
+    return x * 2
+
+x = np.ones(4, np.float32)
+twice(x)
+sys.setswitchinterval(1e-6)
+end = time.monotonic() + 3
+
+def work():
+    while time.monotonic() < end:
+        with processes.busy("work"):
+            pass
+
+threads = [threading.Thread(target=work) for _ in range(4)]
+for thread in threads:
+    thread.start()
+for _ in range(400):
+    twice(x)
+for thread in threads:
+    thread.join()
+print(*twice(x))
+"""
+
+
+def test_work_that_begins_and_ends_often_on_many_threads(program: Any) -> None:
+    """Each tells the others, beside the watch: the messages stay whole and in order."""
+    done = program(HEARTBEATS, *TWO)
+    assert (done.returncode, done.stdout) == (0, "2.0 2.0 2.0 2.0\n"), done.stderr
+    assert "Traceback" not in done.stderr and "ProcessError" not in done.stderr
+
+
+FORKED = """
+import os, sys
+import numpy as np
+import oneflow as flow, oneflow.typing as tp
+from oneflow.runtime import processes
+
+@flow.global_function()
+def twice(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
+    return x * 2
+
+twice(np.ones(4, np.float32))
+import warnings
+warnings.simplefilter("ignore")
+child = os.fork()
+if not child:
+    processes.reset_after_fork()
+    assert processes.gather("alone", 1) == [1]
+    try:
+        processes.start()
+    except flow.errors.ProcessError as error:
+        os._exit(7 if "forked" in str(error) else 8)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), *twice(np.ones(4, np.float32)))
+"""
+
+
+def test_a_forked_child_leaves_the_run_alone(program: Any) -> None:
+    done = program(FORKED, *TWO)
+    assert (done.returncode, done.stdout) == (0, "7 2.0 2.0 2.0 2.0\n"), done.stderr
+
+
 def test_names_of_the_run_outside_of_one() -> None:
     d = flow.distributed
     assert (d.get_rank(), d.get_world_size(), d.get_local_rank(), d.is_multi_client()) == (0, 1, 0, False)

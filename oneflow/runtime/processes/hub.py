@@ -1,241 +1,267 @@
-"""Lines of JSON between the processes of a run: the first one relays what each says to all of them.
+"""The hub, a thread of the first process: lets the processes of the run in, then relays what each says to all of them.
 
-Knows sockets and threads only; what the lines mean is in ``processes.py``. JAX's own coordination service cannot do this: it
-aborts a process, without naming another, where a peer is missing, late or gone.
+JAX's own coordination service cannot do this: it aborts a process, without naming another, where a peer is missing, late or gone.
+Whoever connects is a stranger until it has proven that it knows the secret of the run.
 """
 
 from __future__ import annotations
 
-import json
+import contextlib
+import errno
+import logging
 import selectors
 import socket
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
-from ...errors import ProcessError
+from . import messages, wire
+from .messages import Message
+from .wire import ProtocolError
 
-_GREETING = "oneflow-run-1"
-_RETRY_SECONDS = 0.2
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens there. Raises OSError where the address is not this machine's or the port is in use."""
-    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-    server = socket.socket(family, kind, protocol)
-    try:
-        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a run may begin right after another ended
-        server.bind(address)
-        server.listen(256)
-    except OSError:
-        server.close()
-        raise
-    return server
+_log = logging.getLogger("oneflow")
+_GREETING_SECONDS = 5.0  # from connecting to having joined
+_MAX_STRANGERS = 256  # connections that have not joined; the oldest makes room for a new one
+_ACCEPTED_AT_ONCE = 32  # before members are served again
+_FAREWELL_SECONDS = 2.0  # for a last message to be read
+_OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_PAUSE_SECONDS = 0.1
 
 
-def free_port(host: str) -> int:
-    """A port that was free a moment ago."""
-    with listen(host, 0) as probe:
-        return probe.getsockname()[1]
+class _Connection:
+    """A stranger, or, once ``rank`` is known, a member."""
 
-
-def encode(message: dict[str, Any]) -> bytes:
-    return json.dumps(message).encode() + b"\n"
+    def __init__(self, connection: socket.socket, peer: str, key: bytes):
+        self.peer = peer
+        self.channel = wire.Channel(connection)
+        self.handshake: wire.HubHandshake | None = wire.HubHandshake(key)
+        self.response = b""
+        self.lines = wire.LineBuffer()
+        self.rank = -1
+        self.deadline = time.monotonic() + _GREETING_SECONDS
 
 
 class Hub(threading.Thread):
-    """In the first process: waits for all members, tells them ``welcome``, then relays every line to all of them."""
+    """Waits for all ``count`` processes, stops listening, tells them what ``welcome`` says, and relays until all have left."""
 
-    def __init__(self, server: socket.socket, count: int, welcome: dict[str, Any], patience: float):
+    def __init__(self, server: socket.socket, count: int, key: bytes, welcome: Callable[[], str], patience: float):
         super().__init__(name="oneflow-hub", daemon=True)
         self._server = server
         self._count = count
+        self._key = key
         self._welcome = welcome
         self._deadline = time.monotonic() + patience
-        self._members: dict[int, socket.socket] = {}
-        self._buffers: dict[socket.socket, bytearray] = {}
-        self._index_of: dict[socket.socket, int] = {}
+        self._strangers: dict[_Connection, None] = {}  # the oldest first
+        self._members: dict[int, _Connection] = {}
         self._selector = selectors.DefaultSelector()
+        self._paused_until = 0.0
+        self.turned_away = 0  # connections that ended without having joined
+        self._most_strangers = _most_strangers()
 
     def run(self) -> None:
-        """Until all members have left."""
+        """Until all members have left, or some did not come."""
         try:
-            self._serve()
+            if not self._gather_members():
+                missing = [rank for rank in range(self._count) if rank not in self._members]
+                self._say_goodbye(messages.encode("missing", ranks=missing, strangers=self.turned_away))
+                return
+            try:
+                go = messages.encode("go", coordinator=self._welcome())
+            except OSError as error:
+                self._say_goodbye(messages.encode("refused", why=f"the first process finds no port for JAX: {error}"))
+                return
+            self._relay_all(go)
+            while self._members:
+                self._serve(1.0)
         finally:
+            self._stop_listening()
+            for connection in (*self._members.values(), *self._strangers):
+                connection.channel.close()
             self._selector.close()
-            for connection in (*self._buffers, self._server):
-                connection.close()
 
-    def _serve(self) -> None:
+    # --- letting members in
+
+    def _gather_members(self) -> bool:
+        """Whether all came in time. Afterwards nobody can connect any more."""
         self._server.setblocking(False)
         self._selector.register(self._server, selectors.EVENT_READ)
-        complete = False
-        while not complete or self._members:
-            for key, _ in self._selector.select(1.0):
-                if key.fileobj is self._server:
-                    self._accept()
-                else:
-                    self._read(key.fileobj)  # type: ignore[arg-type]
-            if not complete and len(self._members) == self._count:
-                complete = True
-                self._relay(encode({"go": self._welcome}))
-            elif not complete and time.monotonic() > self._deadline:
-                missing = [i for i in range(self._count) if i not in self._members]
-                self._relay(encode({"refused": "", "missing": missing}))
-                return
+        while len(self._members) < self._count:
+            now = time.monotonic()
+            if now > self._deadline:
+                return False
+            self._turn_away([c for c in self._strangers if c.deadline < now])
+            if self._paused_until and now > self._paused_until:
+                self._paused_until = 0.0
+                self._selector.register(self._server, selectors.EVENT_READ)
+            self._serve(_PAUSE_SECONDS)
+        self._stop_listening()
+        self._turn_away(list(self._strangers))
+        if self.turned_away > 1:
+            _log.warning("oneflow: %d connections were not of this run and were turned away", self.turned_away)
+        return True
+
+    def _stop_listening(self) -> None:
+        with contextlib.suppress(KeyError, ValueError):
+            self._selector.unregister(self._server)
+        self._server.close()
 
     def _accept(self) -> None:
-        try:
-            connection, _ = self._server.accept()
-        except OSError:
-            return
-        connection.settimeout(5.0)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._buffers[connection] = bytearray()
-        self._selector.register(connection, selectors.EVENT_READ)
-
-    def _read(self, connection: socket.socket) -> None:
-        try:
-            data = connection.recv(1 << 16)
-        except OSError:
-            data = b""
-        if not data:
-            self._drop(connection)
-            return
-        buffer = self._buffers[connection]
-        buffer += data
-        *lines, rest = bytes(buffer).split(b"\n")
-        buffer[:] = rest
-        for line in lines:
-            if connection in self._index_of:
-                self._relay(line + b"\n")
-            elif not self._greet(connection, line):
+        for _ in range(_ACCEPTED_AT_ONCE):
+            try:
+                accepted, address = self._server.accept()
+            except BlockingIOError:
                 return
+            except OSError as error:
+                if error.errno in _OUT_OF_DESCRIPTORS:
+                    self._make_room()
+                    return
+                continue  # the peer has gone already
+            connection = _Connection(accepted, address[0], self._key)
+            assert connection.handshake is not None
+            self._strangers[connection] = None
+            self._selector.register(connection.channel, selectors.EVENT_READ, connection)
+            self._send(connection, connection.handshake.challenge)
+            if len(self._strangers) > self._most_strangers:
+                self._turn_away([next(iter(self._strangers))])
 
-    def _greet(self, connection: socket.socket, line: bytes) -> bool:
-        try:
-            hello = json.loads(line)
-            index, count = hello["index"], hello["count"]
-            known = hello["greeting"] == _GREETING
-        except (ValueError, KeyError, TypeError):
-            known = False
-        if not known:
-            self._drop(connection)
-            return False
+    def _make_room(self) -> None:
+        """Where the process has no descriptor left: half of the strangers go, or, without any, accepting pauses."""
+        oldest = list(self._strangers)[: (len(self._strangers) + 1) // 2]
+        self._turn_away(oldest)
+        if not oldest:
+            self._selector.unregister(self._server)
+            self._paused_until = time.monotonic() + _PAUSE_SECONDS
+
+    def _turn_away(self, connections: list[_Connection]) -> None:
+        for connection in connections:
+            if connection in self._strangers:
+                self._drop(connection)
+
+    def _greet(self, connection: _Connection) -> None:
+        """Reads from a stranger: no more than its proof, and then the one message by which it joins."""
+        if connection.handshake is not None:
+            connection.response += connection.channel.receive(wire.RESPONSE_SIZE - len(connection.response)) or _end()
+            if len(connection.response) < wire.RESPONSE_SIZE:
+                return
+            accepted, verdict = connection.handshake.verdict(connection.response)
+            connection.handshake = None
+            connection.channel.send(verdict)
+            if not accepted:
+                raise ProtocolError("it does not know the secret of the run")
+            return
+        for line in connection.lines.feed(connection.channel.receive() or _end()):
+            if connection.rank >= 0:
+                self._take(connection, line)
+            else:
+                self._join(connection, messages.decode(line, self._count, {"join": messages.FROM_MEMBERS["join"]}))
+
+    def _join(self, connection: _Connection, message: Message) -> None:
+        rank, count = message["from"], message["count"]
         if count != self._count:
             why = f"it was told that the run has {count} processes, the first one knows of {self._count}"
-        elif not 0 <= index < count or index in self._members:
-            why = f"another process is number {index} already"
+        elif rank >= count or rank in self._members:
+            why = f"another process is number {rank} already"
         else:
-            self._members[index] = connection
-            self._index_of[connection] = index
-            return True
-        self._send(connection, encode({"refused": why}))
-        self._drop(connection)
-        return False
+            connection.rank = rank
+            self._members[rank] = connection
+            del self._strangers[connection]
+            return
+        connection.channel.send(messages.encode("refused", why=why))
+        raise ProtocolError(why)
 
-    def _drop(self, connection: socket.socket) -> None:
-        self._selector.unregister(connection)
-        connection.close()
-        self._buffers.pop(connection, None)
-        index = self._index_of.pop(connection, None)
-        if index is not None:
-            del self._members[index]
-            self._relay(encode({"gone": index}))
+    # --- both
 
-    def _relay(self, line: bytes) -> None:
+    def _serve(self, timeout: float) -> None:
+        """Reads and writes what is ready: members first."""
+        ready = sorted(self._selector.select(timeout), key=lambda event: event[0].data is None or event[0].data.rank < 0)
+        for key, events in ready:
+            connection: _Connection | None = key.data
+            if connection is None:
+                self._accept()
+            elif connection.rank >= 0 or connection in self._strangers:  # not dropped by another event
+                self._attend(connection, events)
+
+    def _attend(self, connection: _Connection, events: int) -> None:
+        try:
+            if events & selectors.EVENT_WRITE:
+                connection.channel.flush()
+                self._watch(connection)
+            if events & selectors.EVENT_READ:
+                if connection.rank < 0:
+                    self._greet(connection)
+                else:
+                    for line in connection.lines.feed(connection.channel.receive() or _end()):
+                        self._take(connection, line)
+        except BlockingIOError:
+            pass
+        except (OSError, ProtocolError) as error:
+            self._drop(connection, error)
+
+    def _take(self, connection: _Connection, line: bytes) -> None:
+        """What a member says goes to all, this one included; it can only speak for itself."""
+        message = messages.decode(line, self._count, messages.FROM_MEMBERS)
+        if message["kind"] == "join" or message["from"] != connection.rank:
+            raise ProtocolError("it speaks for another process")
+        self._relay_all(line + b"\n")
+
+    def _relay_all(self, line: bytes) -> None:
         for connection in list(self._members.values()):
             self._send(connection, line)
 
-    @staticmethod
-    def _send(connection: socket.socket, line: bytes) -> None:
+    def _send(self, connection: _Connection, data: bytes) -> None:
         try:
-            connection.sendall(line)
+            connection.channel.send(data)
+            self._watch(connection)
         except OSError:
-            pass  # its end is seen by the next read
+            connection.channel.shut_down()  # its end is seen by the next read
+
+    def _watch(self, connection: _Connection) -> None:
+        """Asks to be told when the peer takes more, where something waits for it."""
+        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.channel.has_backlog else 0)
+        if self._selector.get_key(connection.channel).events != wanted:
+            self._selector.modify(connection.channel, wanted, connection)
+
+    def _drop(self, connection: _Connection, error: Exception | None = None) -> None:
+        self._selector.unregister(connection.channel)
+        if connection.rank < 0:
+            del self._strangers[connection]
+            self._count_stranger(connection, error)
+        elif self._members.get(connection.rank) is connection:
+            del self._members[connection.rank]
+            if isinstance(error, ProtocolError):
+                _log.error("oneflow: process %d of the run was let go: %s", connection.rank, error)
+            if not self._is_listening:
+                self._relay_all(messages.encode("gone", **{"from": connection.rank}))
+        connection.channel.close()
+
+    @property
+    def _is_listening(self) -> bool:
+        return self._server.fileno() >= 0
+
+    def _count_stranger(self, connection: _Connection, error: Exception | None) -> None:
+        self.turned_away += 1
+        if self.turned_away == 1:
+            why = str(error) if isinstance(error, ProtocolError) else "it did not prove that it knows the secret of the run"
+            _log.warning("oneflow: turned away a connection from %s at the port of the run: %s; others are only counted",
+                         connection.peer, why)  # fmt: skip
+
+    def _say_goodbye(self, line: bytes) -> None:
+        """Sends a last message and waits a little until it has been read."""
+        self._relay_all(line)
+        deadline = time.monotonic() + _FAREWELL_SECONDS
+        while self._members and time.monotonic() < deadline:
+            self._serve(_PAUSE_SECONDS)
 
 
-class Member:
-    """One process's connection to the hub."""
-
-    def __init__(self, host: str, port: int, index: int, count: int, patience: float):
-        self._where = f"{host}:{port}"
-        self._patience = patience
-        self._lock = threading.Lock()
-        deadline = time.monotonic() + patience
-        welcome = None
-        while welcome is None:
-            self._socket = self._connect(host, port, deadline)
-            self._file = self._socket.makefile("rb")
-            self.send({"greeting": _GREETING, "index": index, "count": count})
-            welcome = self._await_welcome(deadline)
-        self.welcome = welcome
-
-    def _connect(self, host: str, port: int, deadline: float) -> socket.socket:
-        why = ""
-        while (left := deadline - time.monotonic()) > 0:
-            try:
-                connection = socket.create_connection((host, port), timeout=min(left, 5.0))
-            except OSError as error:
-                why = error.strerror or str(error)
-                time.sleep(_RETRY_SECONDS)
-            else:
-                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                return connection
-        raise ProcessError(
-            f"the first process of the run does not answer at {self._where}: {why} (tried for {self._patience:g} s)\n"
-            f"  try        start the same script on every machine; look at the addresses and at flow.env.ctrl_port"
-        )
-
-    def _await_welcome(self, deadline: float) -> dict[str, Any] | None:
-        """What the hub tells when all are there; None where another try makes sense: it may not have been the hub."""
-        self._socket.settimeout(self._patience + 10)
-        try:
-            line = self._file.readline()
-            answer = json.loads(line) if line else {}
-        except (OSError, ValueError):
-            answer = {}
-        self._socket.settimeout(None)
-        if "go" not in answer:
-            self.close()
-            if "missing" in answer:
-                raise MissingError(answer["missing"])
-            why = answer.get("refused", "")
-            if not why and time.monotonic() + _RETRY_SECONDS < deadline:
-                time.sleep(_RETRY_SECONDS)
-                return None
-            why = why or "what listens there is no process of this run, or it has just ended"
-            raise ProcessError(f"the process at {self._where} does not let this one join: {why}")
-        return answer["go"]
-
-    def close(self) -> None:
-        """Leaves the run."""
-        self._file.close()
-        self._socket.close()
-
-    def send(self, message: dict[str, Any]) -> None:
-        """Tells all processes, this one included. Where the connection is gone, ``listen`` sees it."""
-        try:
-            with self._lock:
-                self._socket.sendall(encode(message))
-        except OSError:
-            pass
-
-    def listen(self, receive: Callable[[dict[str, Any]], None], ended: Callable[[], None]) -> None:
-        """Hands every message to ``receive``, from a thread; ``ended`` when the hub is gone."""
-
-        def run() -> None:
-            try:
-                for line in self._file:
-                    receive(json.loads(line))
-            except (OSError, ValueError):
-                pass  # closed, by whomever
-            self.close()
-            ended()
-
-        threading.Thread(target=run, name="oneflow-listen", daemon=True).start()
+def _most_strangers() -> int:
+    """A small part of the descriptors that the process may have."""
+    try:
+        import resource  # not on every system
+    except ImportError:
+        return _MAX_STRANGERS
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(8, min(_MAX_STRANGERS, soft // 8)) if soft > 0 else _MAX_STRANGERS
 
 
-class MissingError(Exception):
-    """Some processes did not come in time; ``args[0]`` are their numbers."""
+def _end() -> bytes:
+    raise ConnectionResetError("the peer has closed the connection")

@@ -86,7 +86,8 @@ class Member:
         left = max(deadline - time.monotonic(), _RETRY_SECONDS)
         connection = socket.create_connection(self._address, timeout=min(left, _CONNECT_SECONDS))
         try:
-            self._prove(connection, time.monotonic() + _GREETING_SECONDS)
+            now = time.monotonic()
+            self._prove(connection, min(now + _GREETING_SECONDS, max(deadline, now + _CONNECT_SECONDS)))
             connection.sendall(messages.encode("join", **{"from": self._rank, "count": self._count}))
             return connection, self._wait_for_all(connection, time.monotonic() + self._patience + _LATE_SECONDS)
         except BaseException as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
 import subprocess
@@ -320,3 +321,66 @@ def test_mpirun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_torchrun(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="torch is not installed")
     _run(tmp_path, sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--no-python")
+
+
+# --- two machines: network namespaces, joined by a wire
+
+
+@pytest.fixture
+def two_machines() -> Iterator[list[tuple[list[str], str]]]:
+    """For each machine, what to begin a command with, and its address."""
+    if shutil.which("ip") is None:
+        pytest.skip("no ip command here")
+    names = [f"oneflow-{os.getpid()}-{side}" for side in "ab"]
+    ends = [f"of{os.getpid() % 10**6}{side}" for side in "ab"]
+
+    def ip(*arguments: str) -> None:
+        subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)
+
+    try:
+        try:
+            for name in names:
+                ip("netns", "add", name)
+            ip("link", "add", ends[0], "type", "veth", "peer", "name", ends[1])
+            for number, (name, end) in enumerate(zip(names, ends, strict=True), 1):
+                ip("link", "set", end, "netns", name)
+                ip("-n", name, "addr", "add", f"10.213.7.{number}/24", "dev", end)
+                for link in (end, "lo"):
+                    ip("-n", name, "link", "set", link, "up")
+        except (OSError, subprocess.CalledProcessError) as error:
+            pytest.skip(f"network namespaces cannot be made here: {getattr(error, 'stderr', None) or error}")
+        yield [(["ip", "netns", "exec", name], f"10.213.7.{number}") for number, name in enumerate(names, 1)]
+    finally:
+        for name in names:
+            subprocess.run(["ip", "netns", "del", name], capture_output=True)
+
+
+PORTS = """
+def listening():
+    for line in [*open("/proc/self/net/tcp"), *open("/proc/self/net/tcp6")]:
+        _, local, _, state, *_ = line.split()
+        if state == "0A":
+            yield local.split(":")[0]
+
+print(sorted(set(listening())))
+"""
+
+
+def test_two_machines(two_machines: list[tuple[list[str], str]], tmp_path: Path) -> None:
+    """Every port of the run listens on the interface of its address, whatever the machine's own name stands for."""
+    (tmp_path / "script.py").write_text(TOGETHER + PORTS)
+    (tmp_path / "secret").write_text("0123456789abcdef")
+    (tmp_path / "secret").chmod(0o600)
+    started = []
+    for rank, (within, _) in enumerate(two_machines):
+        launch = ["--nnodes", "2", "--node_rank", str(rank), "--master", f"{two_machines[0][1]}:29500", "--secret-file"]
+        command = [*within, sys.executable, "-m", "oneflow.launch", *launch, "secret", "--all-output", "script.py"]
+        started.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path))
+    found = []
+    for process in started:
+        out, err = process.communicate(timeout=120)
+        assert process.returncode == 0, err
+        found.append(out.splitlines())
+    # the kernel shows the bytes of an address in the order of a little-endian number, and IPv4 in IPv6 as its last four
+    first, second, mapped = "0107D50A", "0207D50A", "0000000000000000FFFF00000107D50A"
+    assert found == [["total 3.0", str(sorted([mapped, first]))], ["total 3.0", str([second])]]

@@ -132,7 +132,7 @@ def test_training_equals_one_process_and_goes_on_elsewhere(program: Any, tmp_pat
 
 
 LOSING = """
-import os, sys, time
+import os, signal, sys, time
 import numpy as np
 import oneflow as flow, oneflow.typing as tp
 
@@ -163,6 +163,15 @@ if how == "exits" and rank == 1:
     sys.exit(3)
 if how == "calls" and rank == 1:
     other(x)
+if how == "stops":
+    from oneflow.runtime.processes import watch
+    watch.SILENT_SECONDS = 2.0
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+if how == "elsewhere":
+    if rank == 1:
+        os.kill(os.getpid(), 9)
+    time.sleep(1000)
 for _ in range(3):
     train(x)
 print("done", flush=True)
@@ -173,6 +182,8 @@ LOST = {
     "raises": (1, ["process 0 of 2 cannot go on: process 1 ended with an error: ValueError: no such file", "program.py:"]),
     "sleeps": (1, ["process 0 of 2 cannot go on: process 1 has stood still for", "waits for it in call 3, job 'train'",
                    "process 1 of 2 cannot go on: process 0 gave up"]),
+    "stops": (1, ["process 0 of 2 cannot go on: process 1 has not been heard of for", "it was stopped", "program.py:"]),
+    "elsewhere": (137, ["process 0 of 2 cannot go on: process 1 is gone without a word", "its next call will raise this"]),
     "exits": (3, ["the program of process 1 ended after 2 calls, and this one waits for it in call 3, job 'train'"]),
     "calls": (1, ["the programs differ: call 3 is job 'train' here and job 'other' in process 1"]),
     "differs": (1, ["differ in job 'train'", "'a-weight': float32[11, 6]", "'a-weight': float32[12, 6]", "the same script"]),

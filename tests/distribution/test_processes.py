@@ -239,6 +239,25 @@ def test_work_that_begins_and_ends_often_on_many_threads(program: Any) -> None:
     assert "Traceback" not in done.stderr and "ProcessError" not in done.stderr
 
 
+STARTING = """
+import os
+import oneflow as flow
+from oneflow.runtime.processes import jax_runtime
+
+if flow.distributed.get_rank() == int(os.environ["KILLED"]):
+    jax_runtime.initialize = lambda *how: os.kill(os.getpid(), 9)
+flow.env.init()
+"""
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_process_that_is_lost_while_jax_begins(rank: int, program: Any) -> None:
+    done = program(STARTING, *TWO, KILLED=str(rank))
+    assert done.returncode == 137
+    assert f"process {1 - rank} of 2 cannot go on: process {rank} is gone without a word" in done.stderr
+    assert "did not end and had to be stopped" not in done.stderr
+
+
 FORKED = """
 import os, sys
 import numpy as np

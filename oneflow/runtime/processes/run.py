@@ -51,26 +51,30 @@ class Run:
         self._sending = threading.Lock()  # heartbeats go out in the order in which they were made
         self._last_beat = 0.0
         self._look_now = threading.Event()
+        self._is_starting = True  # JAX waits for the others, and cannot be interrupted
+        self._bound: list[str] = []  # where JAX's coordinator listens, in the first process
         self._member = self._join()
+        self._member.listen(self._receive, self._hub_is_gone)
         threading.Thread(target=self._watch_others, name="oneflow-watch", daemon=True).start()
+        self._start_jax()
+        self._is_starting = False
         atexit.register(self._at_exit)  # runs before JAX's own hook, which waits for the others without looking at them
 
     # --- the beginning
 
     def _join(self) -> Member:
         place, patience = self.place, float(Environment.start_timeout)
-        bound: list[str] = []
 
         def choose_coordinator() -> str:
             port = Environment.data_port if Environment.data_port > 0 else addresses.free_port(place.bound_host)
-            bound.append(addresses.join(place.bound_host, port))
+            self._bound.append(addresses.join(place.bound_host, port))
             return addresses.join(place.host, place.data_port or port)
 
         if place.rank == 0:
             assert place.server is not None
             Hub(place.server, place.count, place.key, choose_coordinator, patience).start()
         try:
-            member = Member(place.own_host, place.own_port, place.rank, place.count, place.key, patience)
+            return Member(place.own_host, place.own_port, place.rank, place.count, place.key, patience)
         except MissingError as error:
             missing = ", ".join(place.name_of(rank) for rank in error.ranks)
             strangers = f"; {error.strangers} connections of others were turned away" if error.strangers else ""
@@ -82,15 +86,21 @@ class Run:
         finally:
             if place.rank > 0 and place.server is not None:
                 place.server.close()  # all have found their addresses, or the run does not begin
-        coordinator, bind_to, interface = member.coordinator, None, member.own_host
-        if bound:  # the first process may not reach itself by the address that the others use
-            bind_to = bound[0]
+
+    def _start_jax(self) -> None:
+        place, coordinator, bind_to, interface = self.place, self._member.coordinator, None, self._member.own_host
+        if self._bound:  # the first process may not reach itself by the address that the others use
+            bind_to = self._bound[0]
             coordinator = addresses.join(place.own_host, addresses.split(bind_to)[1] or 0)
             if place.listens_everywhere:
                 interface = next(iter(addresses.own_addresses()), "")
-        jax_runtime.initialize(place, coordinator, bind_to, interface)
-        member.listen(self._receive, self._hub_is_gone)
-        return member
+        try:
+            jax_runtime.initialize(place, coordinator, bind_to, interface)
+        except ProcessError as error:
+            self._ended = True
+            self._say_end("failed", str(error).splitlines()[0])
+            self._wait_for_readers()
+            raise
 
     # --- what the others say
 
@@ -206,7 +216,7 @@ class Run:
             if not self.lost and (why := self._watch.look(time.monotonic())):
                 self._lose(why)
             self._changed.notify_all()
-            stuck = self._watch.calls.is_inside and not self._watch.gather_tag
+            stuck = self._is_starting or (self._watch.calls.is_inside and not self._watch.gather_tag)
         if not self.lost or self._ended:
             return
         waited = time.monotonic() - self._lost_at

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import NoReturn
 
 from ..errors import OneFlowError
-from .source import Source, caller
+from .source import Source, caller, is_library
 
 
 def refuse(
@@ -19,6 +21,14 @@ def refuse(
     if hint:
         rows.append(f"  try        {hint}")
     raise error("\n".join(rows))
+
+
+def warn(category: type[Warning], text: str) -> None:
+    """``warnings.warn`` that points at the user's line."""
+    frame, level = sys._getframe(), 1
+    while frame.f_back is not None and is_library(frame.f_code.co_filename):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, category, stacklevel=level)
 
 
 def closest(name: str, known: Iterable[str], *, count: int = 5) -> list[str]:

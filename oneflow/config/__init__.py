@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
+from .._base.log import LEVELS, level
 from .._base.refuse import closest, refuse
 from ..errors import ArgumentError, ConfigError, ModeError
 from ..graph.graph import current_or_none
@@ -94,6 +95,23 @@ load_library = setting("load_library", str, "", "Loads a library of ops when the
 load_library_now = setting("load_library_now", str, "", "Loads a library of ops at once.", refused=bool, pending=_NATIVE)
 
 
+def log_level(val: str) -> None:
+    """Sets the least level that is told: "debug", "info", "notice" (the default), "warning", "error" or "silent".
+
+    It holds at once. The environment variable ``ONEFLOW_LOG`` does the same for a whole program. Messages go through the
+    logger "oneflow" of ``logging``; where the program has not set up logging, to standard error. "notice" has lines about what
+    takes longer than two seconds, compiling for example.
+
+    Args:
+      val: the name of a level.
+    Raises ArgumentError for another name.
+    Example: >>> flow.config.log_level("warning")   # no lines about compiling
+    """
+    if not isinstance(val, str) or val.lower() not in LEVELS:
+        refuse(ArgumentError, f"flow.config.log_level takes one of {', '.join(map(repr, LEVELS))}, got {val!r}"[:200])
+    level.set(val.lower())
+
+
 def legacy_model_io_enabled() -> bool:
     """What ``enable_legacy_model_io`` was set to."""
     return Resource.enable_legacy_model_io
@@ -171,7 +189,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*_setting_names(), "legacy_model_io_enabled", "collective_boxing"])
+    return sorted([*_setting_names(), "legacy_model_io_enabled", "log_level", "collective_boxing"])
 
 
 __all__ = [

@@ -323,6 +323,21 @@ def test_torchrun(tmp_path: Path) -> None:
     _run(tmp_path, sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--no-python")
 
 
+def test_processes_that_srun_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As SLURM does it: both are told the same, but for their numbers, and the name of a node that means this machine."""
+    (tmp_path / "script.py").write_text(TOGETHER)
+    _set(monkeypatch, f"SLURM_JOB_ID={os.getpid()} SLURM_STEP_ID=0 SLURM_STEP_NODELIST={socket.gethostname()} SLURM_NTASKS=2")
+    _set(monkeypatch, "SLURM_STEP_NUM_TASKS=2 SLURM_STEP_TASKS_PER_NODE=2 SLURM_NODEID=0")
+    started = []
+    for rank in range(2):
+        _set(monkeypatch, f"SLURM_PROCID={rank} SLURM_LOCALID={rank}")
+        command = [sys.executable, str(tmp_path / "script.py")]
+        started.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+    for process, shown in zip(started, ("total 3.0\n", ""), strict=True):
+        out, err = process.communicate(timeout=120)
+        assert (process.returncode, out) == (0, shown), err
+
+
 # --- two machines: network namespaces, joined by a wire
 
 

@@ -240,7 +240,7 @@ def test_idle_strangers_hold_nobody_up(caplog: pytest.LogCaptureFixture) -> None
     with caplog.at_level(logging.WARNING, "oneflow"), _run(2, port):
         assert made.turned_away >= 600
     assert time.monotonic() - began < 5  # the hub's patience with each of them
-    assert len(caplog.records) <= 2
+    assert len(caplog.records) == 1
     for stranger in idle:
         stranger.close()
 

@@ -273,12 +273,15 @@ import warnings
 warnings.simplefilter("ignore")
 child = os.fork()
 if not child:
-    processes.reset_after_fork()
     assert processes.gather("alone", 1) == [1]
-    try:
-        processes.start()
-    except flow.errors.ProcessError as error:
-        os._exit(7 if "forked" in str(error) else 8)
+    for use in (processes.start, lambda: twice(np.ones(4, np.float32))):
+        try:
+            use()
+        except flow.errors.ForkError as error:
+            assert "forked" in str(error)
+        else:
+            sys.exit(8)
+    sys.exit(7)  # with the hooks that run at the end of a program
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), *twice(np.ones(4, np.float32)))
 """
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from ... import errors
 from ...config._environment import LAUNCHED, Environment
-from ...errors import ProcessError
+from ...errors import ForkError, ProcessError
 from . import jax_runtime, rendezvous
 from .run import Run
 
@@ -42,12 +42,13 @@ class Processes:
         Raises:
           ArgumentError: no address of ``flow.env.machine`` is this machine's, or the processes share no secret.
           ProcessError: the port is in use, the first process does not answer, some do not come, or it is not said where they are.
+          ForkError: this process was forked from one that had done so.
         """
         with self._lock:
             if self._started:
                 return
             if self._is_forked:
-                raise ProcessError(
+                raise ForkError(
                     "this process was forked from one of a run of several, and cannot take part in the run\n"
                     '  try        multiprocessing.get_context("spawn"), or what it does before the first call of a job'
                 )

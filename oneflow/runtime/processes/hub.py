@@ -97,7 +97,7 @@ class Hub(threading.Thread):
         self._stop_listening()
         self._turn_away(list(self._strangers))
         if self.turned_away > 1:
-            _log.warning("oneflow: %d connections were not of this run and were turned away", self.turned_away)
+            _log.info("oneflow: %d connections were not of this run and were turned away", self.turned_away)
         return True
 
     def _stop_listening(self) -> None:

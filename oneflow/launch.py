@@ -19,6 +19,7 @@ from .runtime.processes import addresses, rendezvous, secret
 _GRACE_SECONDS = 12.0  # for the others to tell, after one has failed, what they know about it
 _KILL_SECONDS = 5.0
 _PR_SET_PDEATHSIG = 1
+_LAST_PORT = 65535
 
 
 def parser() -> argparse.ArgumentParser:
@@ -95,6 +96,8 @@ def _master(given: argparse.Namespace, error: Callable[[str], Any]) -> str:
             error(f"--master must be host:port, e.g. 10.0.0.1:29500, it is {given.master!r}")
     if given.nnodes > 1 and (host is None or port is None):
         error(f"--nnodes {given.nnodes} needs --master host:port, the same on all machines; the host is that of --node_rank 0")
+    if port is not None and port > _LAST_PORT:
+        error(f"--master_port must be at most {_LAST_PORT}, it is {port}")
     host = host or "127.0.0.1"
     try:
         return addresses.join(host, port or addresses.free_port(given.bind or host))
@@ -110,11 +113,11 @@ def _shared(given: argparse.Namespace, error: Callable[[str], Any]) -> dict[str,
     }
     if given.insecure:
         shared[secret.INSECURE] = "1"
+    variables = {**os.environ, **shared}
     if given.secret_file:
-        os.environ.pop(secret.SECRET, None)
-    os.environ.update(shared)
+        variables.pop(secret.SECRET, None)
     try:
-        found = secret.given()
+        found = secret.given(variables)
     except ArgumentError as problem:
         error(str(problem).splitlines()[0])
     if found is not None:
@@ -122,7 +125,7 @@ def _shared(given: argparse.Namespace, error: Callable[[str], Any]) -> dict[str,
     if given.nnodes == 1:
         return {**shared, secret.SECRET: secret.make()}
     master = _master(given, error)
-    if not given.insecure and not secret.may_be_insecure() and not addresses.is_loopback(addresses.split(master)[0]):
+    if not secret.may_be_insecure(variables) and not addresses.is_loopback(addresses.split(master)[0]):
         error(
             f"several machines need a secret that all of them share: --secret-file PATH, {secret.SECRET_FILE}=PATH, "
             f"or {secret.SECRET}=$(openssl rand -hex 32). --insecure lets everybody who reaches {master} take part in the run"

@@ -15,8 +15,19 @@ from ._settings import Resource, Settings
 Environment = Settings("flow.env", "environment has been initialized")
 _LOGS = "no effect: the library writes no log files; it logs to logging.getLogger('oneflow')"
 
-ctrl_port = Environment.define("ctrl_port", int, None, "Where the first of several machines listens for the others.")
-data_port = Environment.define("data_port", int, -1, "Where JAX's coordinator in the first process listens; -1 for a free port.")
+_LAST_PORT = 65535
+
+
+def _port_rule(value: int) -> str:
+    return "" if value == -1 or 0 < value <= _LAST_PORT else f"a port is a number from 1 to {_LAST_PORT}"
+
+
+ctrl_port = Environment.define(
+    "ctrl_port", int, None, "Where the first of several machines listens for the others.", verify=_port_rule
+)
+data_port = Environment.define(
+    "data_port", int, -1, "Where JAX's coordinator in the first process listens; -1 for a free port.", verify=_port_rule
+)
 bind_address = Environment.define(
     "bind_address", str, None, "An address of the first machine to listen at, where others know it by another (NAT, containers)."
 )
@@ -76,7 +87,8 @@ def _address(item: Any) -> dict[str, Any]:
     if isinstance(item, str) and item:
         return {"addr": item}
     if isinstance(item, dict) and item.get("addr") and all(type(v) is _ADDRESS_KEYS.get(k) for k, v in item.items()):
-        return dict(item)
+        if all(value <= _LAST_PORT for value in item.values() if type(value) is int):
+            return dict(item)
     refuse(ArgumentError, f"flow.env.machine: {item!r} is not an address", hint='"192.168.1.10", or {"addr": "192.168.1.10"}')
 
 

@@ -14,11 +14,10 @@ from typing import Any
 
 import pytest
 
-import oneflow as flow
 import oneflow.env as env
 from oneflow.config._environment import LAUNCHED, reset_environment
 from oneflow.errors import ArgumentError, ProcessError
-from oneflow.runtime.processes import addresses, cluster, rendezvous
+from oneflow.runtime.processes import Processes, addresses, cluster, rendezvous
 
 
 @pytest.fixture(autouse=True)
@@ -95,8 +94,8 @@ def test_processes_are_found(name: str, variables: str, expected: tuple[Any, ...
     assert [claim.rank, claim.count, claim.local_rank, claim.local_count, claim.host] == who
     assert claim.port == port if port is not None else claim.port in range(61001, 65536)
     _set(monkeypatch, variables)
-    assert (flow.distributed.get_rank(), flow.distributed.get_world_size()) == tuple(expected[:2])  # before the run begins
-    assert flow.distributed.get_local_rank() == (expected[2] or 0)
+    own = Processes()  # of a process whose run has not begun
+    assert (own.index(), own.count(), own.local_index()) == (*expected[:2], expected[2] or 0)
 
 
 ALONE = [

@@ -88,6 +88,6 @@ def test_addresses_of_the_first_process(tmp_path: Path) -> None:
     assert (
         _launch(tmp_path, shown, "--master", "203.0.113.9:4000", "--bind", "127.0.0.1").stdout == "203.0.113.9 4000 127.0.0.1\n"
     )
-    for wrong in ("--master=:4000", "--master=a", "--master=a:0", "--master_addr=203.0.113.9"):
+    for wrong in ("--master=:4000", "--master=a", "--master=a:0", "--master_addr=203.0.113.9", "--master_port=65536"):
         done = _launch(tmp_path, shown, wrong)
         assert done.returncode == 2 and "--master" in done.stderr

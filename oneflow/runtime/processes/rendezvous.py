@@ -103,6 +103,7 @@ def _launched() -> tuple[int, int, str, int, int] | None:
         return None
     try:
         rank, count, master, local_rank, local_count = text.split()
+        addresses.split(master)
         return int(rank), int(count), master, int(local_rank), int(local_count)
     except ValueError:
         refuse(ArgumentError, f"{LAUNCHED} is {text!r} in the environment: nothing that oneflow.launch sets",

@@ -8,6 +8,7 @@ import os
 import secrets
 import stat
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from ..._base.refuse import refuse
@@ -26,7 +27,7 @@ def make() -> str:
     return secrets.token_hex(32)
 
 
-def given() -> str | None:
+def given(variables: Mapping[str, str] = os.environ) -> str | None:
     """The secret that this process was given: by ``flow.env``, or by its environment.
 
     Raises:
@@ -36,16 +37,16 @@ def given() -> str | None:
         return _checked(Environment.secret, "flow.env.secret")
     if Environment.secret_file is not None:
         return _from_file(Environment.secret_file, "flow.env.secret_file")
-    if os.environ.get(SECRET):
-        return _checked(os.environ[SECRET], SECRET)
-    if os.environ.get(SECRET_FILE):
-        return _from_file(os.environ[SECRET_FILE], SECRET_FILE)
+    if variables.get(SECRET):
+        return _checked(variables[SECRET], SECRET)
+    if variables.get(SECRET_FILE):
+        return _from_file(variables[SECRET_FILE], SECRET_FILE)
     return None
 
 
-def may_be_insecure() -> bool:
+def may_be_insecure(variables: Mapping[str, str] = os.environ) -> bool:
     """Whether the user lets everybody who reaches the port take part."""
-    return Environment.insecure or os.environ.get(INSECURE, "") not in ("", "0")
+    return Environment.insecure or variables.get(INSECURE, "") not in ("", "0")
 
 
 def of_run(*hosts: str) -> str:

@@ -157,6 +157,8 @@ class Processes:
         """Inside, an error of a collective becomes one that names the process that was lost, where one was."""
         try:
             yield
+        except ProcessError:
+            raise
         except Exception as error:
             if self._run is not None:
                 self._run.explain(error)

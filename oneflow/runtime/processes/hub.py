@@ -116,10 +116,14 @@ class Hub(threading.Thread):
                     self._make_room()
                     return
                 continue  # the peer has gone already
-            connection = _Connection(accepted, address[0], self._key)
-            assert connection.handshake is not None
+            try:
+                connection = _Connection(accepted, address[0], self._key)
+                self._selector.register(connection.channel, selectors.EVENT_READ, connection)
+            except OSError:  # gone meanwhile
+                accepted.close()
+                continue
             self._strangers[connection] = None
-            self._selector.register(connection.channel, selectors.EVENT_READ, connection)
+            assert connection.handshake is not None
             self._send(connection, connection.handshake.challenge)
             if len(self._strangers) > self._most_strangers:
                 self._turn_away([next(iter(self._strangers))])

@@ -224,7 +224,7 @@ class Run:
             self._leave()
         elif waited > _ANNOUNCE_SECONDS and not self._told and not self._announced:
             self._announced = True
-            _say(f"{self._message()}; its next call will raise this, or it ends in {_GRACE_SECONDS:.0f} s")
+            _say(f"{self._message()}\n  then       its next call will raise this, or it ends in {_GRACE_SECONDS:.0f} s")
 
     def _lose(self, why: str) -> None:
         if not self.lost:
@@ -246,13 +246,13 @@ class Run:
 
     def _message(self) -> str:
         place = self.place
-        return f"{place.name_of(place.rank)} of {place.count} cannot go on: {self.lost}"
+        return f"{place.name_of(place.rank)} of {place.count} cannot go on: {self.lost}{_users_line()}"
 
     def _leave(self) -> None:
         """Ends this process, whatever its main thread waits for."""
         self._ended = True
         if not self._told and not self._announced:
-            _say(f"{self._message()}\n{_users_line()}".rstrip())
+            _say(self._message())
         if not self._watch.peers[0].left:
             self._say_end("lost", self.lost)
             self._wait_for_readers()
@@ -328,4 +328,4 @@ def _users_line() -> str:
     standard = os.path.dirname(threading.__file__)
     while frame is not None and (is_library(name := frame.f_code.co_filename) or name.startswith(standard)):
         frame = frame.f_back
-    return f"  your line  {frame.f_code.co_filename}:{frame.f_lineno}\n" if frame is not None else ""
+    return f"\n  your line  {frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else ""

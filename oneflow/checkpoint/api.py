@@ -239,17 +239,17 @@ def save(path: str | os.PathLike[str], var_dict: Mapping[str, Any] | None = None
     Example: >>> flow.checkpoint.save("./lenet_models")
     """
     if var_dict is None:
-        processes.by_first("the beginning of a save", lambda: atomic.refuse_occupied(path))
+        processes.on_rank_zero("the beginning of a save", lambda: atomic.refuse_occupied(path))
         session = _session("flow.checkpoint.save")
         session.build_all()
         names = list(session.variables())
         values, random_state = session.snapshot(names)
-        processes.by_first("a save", lambda: atomic.write(path, values, {"random": random_state}))
+        processes.on_rank_zero("a save", lambda: atomic.write(path, values, {"random": random_state}))
         return
     if not isinstance(var_dict, Mapping):
         complain(ArgumentError, f"var_dict must be a dict of variable name -> value, got {type(var_dict).__name__}")
     values = _values(var_dict)
-    processes.by_first("a save", lambda: atomic.write(path, values, {}))
+    processes.on_rank_zero("a save", lambda: atomic.write(path, values, {}))
 
 
 def get(path: str | os.PathLike[str]) -> Values | FileValue:
@@ -343,7 +343,7 @@ class SimpleCheckPointManager:
         if not isinstance(prefix, str) or os.path.basename(prefix) != prefix:
             complain(ArgumentError, f'prefix must be a str without "/", got {prefix!r}')
         self._prefix = prefix
-        processes.by_first("making a directory for checkpoints", lambda: atomic.make_root(self._root))
+        processes.on_rank_zero("making a directory for checkpoints", lambda: atomic.make_root(self._root))
 
     def list_checkpoints(self) -> list[str]:
         """Names, not paths, of the finished checkpoints, the oldest first."""
@@ -356,12 +356,12 @@ class SimpleCheckPointManager:
 
     def save(self) -> None:
         """Saves all variables under a name that tells the time."""
-        now = processes.of_first("the time of a save", f"{datetime.now():%Y%m%d_%H%M%S_%f}")
+        now = processes.broadcast_from_rank_zero("the time of a save", f"{datetime.now():%Y%m%d_%H%M%S_%f}")
         save(os.path.join(self._root, f"{self._prefix}{now}"))
 
     def initialize_or_restore(self) -> None:
         """Loads the newest checkpoint; where there is none, saves the first."""
-        latest = processes.of_first("the latest checkpoint", self.latest_checkpoint())
+        latest = processes.broadcast_from_rank_zero("the latest checkpoint", self.latest_checkpoint())
         if latest is None:
             self.save()
         else:

@@ -47,6 +47,10 @@ class Settings:
     def frozen(self) -> bool:
         return self._frozen
 
+    def put(self, name: str, value: Any) -> None:
+        """Sets a value that its own function has checked."""
+        self._values[self._options[name].name] = value
+
     def freeze(self) -> None:
         """Called at the start: later settings do nothing and say so."""
         self._frozen = True

@@ -15,6 +15,7 @@ from typing import Any
 from weakref import WeakSet
 
 from ..errors import ForkError
+from . import processes
 from .delivery import DeliveryThread
 from .exit_status import exit_status
 from .gate import Gate, Results
@@ -90,6 +91,7 @@ class Process:
     def _after_fork(self) -> None:
         self._forked = True
         self._begin()  # locks may be held by threads that are not there any more
+        processes.reset_after_fork()
         for session in list(self.sessions):
             session.after_fork()
         for client in self._clients:  # its destructor waits for threads that are not there either

@@ -150,7 +150,7 @@ class Session:
             if not self.started:
                 environment.start()
                 devices.prepare()
-                self.seed = self.store.seed = processes.of_first("the seed of the session", self.seed)
+                self.seed = self.store.seed = processes.broadcast_from_rank_zero("the seed of the session", self.seed)
             self.started = True
             Resource.freeze()
             for job in list(self.jobs.values()):

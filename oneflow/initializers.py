@@ -14,7 +14,7 @@ import numpy as np
 
 from ._base import dtype as dtypes
 from ._base.dtype import dtype
-from ._base.refuse import closest, refuse
+from ._base.refuse import closest, refuse, shown
 from .errors import ArgumentError
 
 _TRUNCATED_STD = 0.87962566103423978  # the standard deviation of a standard normal that is cut at +-2
@@ -162,15 +162,15 @@ def _refuse(function: str, rule: str, hint: str = "") -> NoReturn:
 
 def _number(function: str, argument: str, value: Any, *, at_least: float | None = None) -> float:
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.integer, np.floating)):
-        _refuse(function, f"{argument} must be a number, got {value!r}")
+        _refuse(function, f"{argument} must be a number, got {shown(value)}")
     if at_least is not None and not value >= at_least:
-        _refuse(function, f"{argument} must be >= {at_least:g}, got {value!r}")
+        _refuse(function, f"{argument} must be >= {at_least:g}, got {shown(value)}")
     return value.item() if isinstance(value, np.generic) else value
 
 
 def _choice(function: str, argument: str, value: Any, choices: Sequence[str]) -> str:
     if not isinstance(value, str) or value not in choices:
-        _refuse(function, f"{argument} must be one of {', '.join(map(repr, choices))}, got {value!r}"[:300])
+        _refuse(function, f"{argument} must be one of {', '.join(map(repr, choices))}, got {shown(value)}")
     return value
 
 
@@ -178,7 +178,7 @@ def _kind(function: str, value: Any) -> str:
     """ "float" or "int"."""
     if isinstance(value, dtypes.dtype) and value.name in _FLOATING | _INTEGERS:
         return "float" if value.name in _FLOATING else "int"
-    refuse(_NotAnElementType, f"{function}: dtype must be a floating or integer dtype such as flow.float32, got {value!r}")
+    refuse(_NotAnElementType, f"{function}: dtype must be a floating or integer dtype such as flow.float32, got {shown(value)}")
 
 
 class _NotAnElementType(ArgumentError, NotImplementedError):
@@ -198,7 +198,7 @@ def constant_initializer(value: float = 0, dtype: dtype = dtypes.float32) -> Con
     if _kind("constant_initializer", dtype) == "float":
         return Constant(float(number))
     if not math.isfinite(number):
-        _refuse("constant_initializer", f"value must be finite for an integer dtype, got {value!r}")
+        _refuse("constant_initializer", f"value must be finite for an integer dtype, got {shown(value)}")
     return Constant(int(number))
 
 
@@ -242,7 +242,7 @@ def random_uniform_initializer(
     function = "random_uniform_initializer"
     low, high = _number(function, "minval", minval), _number(function, "maxval", maxval)
     if not low <= high:
-        _refuse(function, f"minval must be <= maxval, got minval={minval!r} and maxval={maxval!r}")
+        _refuse(function, f"minval must be <= maxval, got minval={shown(minval)} and maxval={shown(maxval)}")
     if _kind(function, dtype) == "int":
         return RandomInteger(int(low), int(high))
     return RandomUniform(float(low), float(high))
@@ -261,7 +261,7 @@ def random_normal_initializer(
     """
     function = "random_normal_initializer"
     if seed is not None or dtype is not None:
-        _refuse(function, f"seed and dtype must stay None, got seed={seed!r} and dtype={dtype!r}",
+        _refuse(function, f"seed and dtype must stay None, got seed={shown(seed)} and dtype={shown(dtype)}",
                 "pass random_seed= and dtype= to flow.get_variable, or call flow.manual_seed")  # fmt: skip
     return RandomNormal(float(_number(function, "mean", mean)), float(_number(function, "stddev", stddev, at_least=0)))
 
@@ -308,7 +308,7 @@ def variance_scaling_initializer(
     function = "variance_scaling_initializer"
     factor = _number(function, "scale", scale)
     if not factor > 0:
-        _refuse(function, f"scale must be > 0, got {scale!r}")
+        _refuse(function, f"scale must be > 0, got {shown(scale)}")
     lowered = [str(text).lower() for text in (mode, distribution)]
     return VarianceScaling(
         float(factor),
@@ -366,7 +366,7 @@ def kaiming_initializer(
     function = "kaiming_initializer"
     sizes = isinstance(shape, tuple) and all(isinstance(s, (int, np.integer)) and s > 0 for s in shape)
     if not sizes or len(shape) < 2:
-        _refuse(function, f"shape must be a tuple of at least two sizes > 0, got {shape!r}"[:300])
+        _refuse(function, f"shape must be a tuple of at least two sizes > 0, got {shown(shape)}")
     _choice(function, "distribution", distribution, ("random_normal", "random_uniform"))
     _choice(function, "mode", mode, ("fan_in", "fan_out"))
     _choice(function, "data_format", data_format, ("NCHW", "NHWC"))
@@ -426,10 +426,12 @@ def from_conf(conf: Mapping[str, Mapping[str, Any]]) -> Any:
     """
     function = "default_initializer_conf"
     if not isinstance(conf, Mapping) or len(conf) != 1:
-        _refuse(function, f"must be a dict of one key, got {conf!r}", 'write {"random_normal_conf": {"mean": 0.0, "std": 0.1}}')
+        _refuse(
+            function, f"must be a dict of one key, got {shown(conf)}", 'write {"random_normal_conf": {"mean": 0.0, "std": 0.1}}'
+        )
     ((key, parameters),) = conf.items()
     if key not in _CONFS:
-        _refuse(function, f"there is no initializer {key!r}; did you mean {' or '.join(closest(str(key), _CONFS))}?",
+        _refuse(function, f"there is no initializer {shown(key)}; did you mean {' or '.join(closest(str(key), _CONFS))}?",
                 f"use one of {', '.join(_CONFS)}")  # fmt: skip
     rest = dict(parameters)
     made = _CONFS[key](rest)

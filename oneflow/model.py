@@ -12,7 +12,7 @@ import numpy as np
 
 from . import typing as tp
 from ._base import dtype as dtypes
-from ._base.refuse import refuse
+from ._base.refuse import refuse, shown
 from .checkpoint.api import get, load_variables, save
 from .config import FunctionConfig
 from .errors import ArgumentError
@@ -48,7 +48,7 @@ class NumpyDataModule(DataModule):
     def infer_oneflow_data_placeholder(self, batch: tuple[np.ndarray, ...] | None = None, optimizer_idx: int = 0) -> list[Any]:
         """A placeholder for each array of a batch. Raises ArgumentError where the batch is something else."""
         if not isinstance(batch, tuple) or not batch or not all(isinstance(a, np.ndarray) for a in batch):
-            refuse(ArgumentError, f"{type(self).__name__}.forward must give a tuple of ndarrays, got {batch!r}"[:300])
+            refuse(ArgumentError, f"{type(self).__name__}.forward must give a tuple of ndarrays, got {shown(batch)}")
         return [tp.Numpy.Placeholder(a.shape, dtypes.from_numpy(a.dtype)) for a in batch]
 
 
@@ -62,13 +62,13 @@ class TrainingConfig:
     def config_execution(self, exe_cfg: FunctionConfig | None = None) -> None:
         """The settings of its jobs."""
         if not isinstance(exe_cfg, FunctionConfig):
-            refuse(ArgumentError, f"exe_cfg must be a flow.ExecutionConfig, got {exe_cfg!r}")
+            refuse(ArgumentError, f"exe_cfg must be a flow.ExecutionConfig, got {shown(exe_cfg)}")
         self.exe_cfg = exe_cfg
 
     def config_data(self, data: DataModule | None = None) -> None:
         """Where its batches come from."""
         if not isinstance(data, DataModule):
-            refuse(ArgumentError, f"data must be a flow.model.DataModule, got {data!r}")
+            refuse(ArgumentError, f"data must be a flow.model.DataModule, got {shown(data)}")
         self.data = data
 
     def _lacks(self) -> str:
@@ -123,13 +123,13 @@ class CheckpointConfig:
 
 def _interval(steps: Any) -> int:
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        refuse(ArgumentError, f"step_interval must be an int >= 1, got {steps!r}")
+        refuse(ArgumentError, f"step_interval must be an int >= 1, got {shown(steps)}")
     return steps
 
 
 def _directory(path: Any) -> str:
     if not isinstance(path, (str, os.PathLike)) or not str(path):
-        refuse(ArgumentError, f"dirpath must be a path, got {path!r}")
+        refuse(ArgumentError, f"dirpath must be a path, got {shown(path)}")
     return os.fspath(path)
 
 
@@ -202,10 +202,10 @@ class Model(Module, ABC):
         self._check(training_config, TrainingConfig), self._check(validation_config, ValidationConfig)
         self._check(checkpoint_config, CheckpointConfig)
         if isinstance(max_steps, bool) or not isinstance(max_steps, int) or max_steps < 0:
-            refuse(ArgumentError, f"max_steps must be an int >= 0, got {max_steps!r}")
+            refuse(ArgumentError, f"max_steps must be an int >= 0, got {shown(max_steps)}")
         told = callbacks if isinstance(callbacks, list) else [] if callbacks is None else [callbacks]
         if not all(isinstance(c, Callback) for c in told):
-            refuse(ArgumentError, f"callbacks must be flow.model.Callback objects, got {callbacks!r}"[:300])
+            refuse(ArgumentError, f"callbacks must be flow.model.Callback objects, got {shown(callbacks)}")
         clear_default_session()
         trains = self._usable("training", training_config, ("training_step", "configure_optimizers"))
         validates = self._usable("validation", validation_config, ("validation_step",))
@@ -227,7 +227,7 @@ class Model(Module, ABC):
     @staticmethod
     def _check(config: Any, kind: type) -> None:
         if config is not None and not isinstance(config, kind):
-            refuse(ArgumentError, f"Model.fit needs a flow.model.{kind.__name__}, got {config!r}")
+            refuse(ArgumentError, f"Model.fit needs a flow.model.{kind.__name__}, got {shown(config)}")
 
     def _usable(self, what: str, config: TrainingConfig | None, methods: Sequence[str]) -> bool:
         if config is None or not config.check_valid():
@@ -249,7 +249,7 @@ class _Loop:
             given: Any = model.configure_optimizers()
             optimizers = list(given) if isinstance(given, (list, tuple)) else [given]
             if not optimizers or not all(isinstance(o, Optimizer) for o in optimizers):
-                refuse(ArgumentError, f"{type(model).__name__}.configure_optimizers must give optimizers, got {given!r}"[:300])
+                refuse(ArgumentError, f"{type(model).__name__}.configure_optimizers must give optimizers, got {shown(given)}")
             for i, optimizer in enumerate(optimizers):
                 self._train.append(self._job("train", f"_{i}", training, i, self._training_body(model, optimizer, i)))
         if validation is not None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ._base.jax import jnp
-from ._base.refuse import refuse
+from ._base.refuse import refuse, shown
 from .errors import ArgumentError
 
 
@@ -34,7 +34,7 @@ class L1L2:
 def _factor(function: str, argument: str, value: Any) -> float:
     ok = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
     if not ok or not 0 <= value < float("inf"):
-        refuse(ArgumentError, f"regularizers.{function}: {argument} must be a finite number >= 0, got {value!r}"[:300])
+        refuse(ArgumentError, f"regularizers.{function}: {argument} must be a finite number >= 0, got {shown(value)}")
     return float(value)
 
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ._base.dist import Placement, parse_placement
-from ._base.refuse import refuse
+from ._base.refuse import refuse, shown
 from .errors import ArgumentError
 from .graph.graph import Graph, current, current_or_none
 from .graph.node import Scope
@@ -78,7 +78,7 @@ def device(device_tag_and_id: str) -> PlacementScope:
     """
     tag, colon, number = device_tag_and_id.partition(":") if isinstance(device_tag_and_id, str) else ("", "", "")
     if not colon or not number.isdecimal():
-        refuse(ArgumentError, f'flow.device needs a string such as "gpu:0", got {device_tag_and_id!r}')
+        refuse(ArgumentError, f'flow.device needs a string such as "gpu:0", got {shown(device_tag_and_id)}')
     return placement(tag, f"0:{number}")
 
 
@@ -88,8 +88,10 @@ def namespace(name: str) -> _ScopeContext:
     Example: >>> with flow.scope.namespace("block"): y = flow.layers.dense(x, 4, name="dense")   # block-dense-weight, ...
     """
     if not isinstance(name, str):
-        refuse(ArgumentError, f"flow.scope.namespace needs a str, got {name!r}")
-    return _ScopeContext(f"flow.scope.namespace({name!r})", lambda scope: scope.replaced(namespace=f"{scope.namespace}{name}-"))
+        refuse(ArgumentError, f"flow.scope.namespace needs a str, got {shown(name)}")
+    return _ScopeContext(
+        f"flow.scope.namespace({shown(name)})", lambda scope: scope.replaced(namespace=f"{scope.namespace}{name}-")
+    )
 
 
 class consistent_view(View):
@@ -148,7 +150,7 @@ def config(**options: Any) -> _ScopeContext:
     for name, value in options.items():
         if name not in _OPTIONS or type(value) is not _OPTIONS[name]:
             known = ", ".join(f"{n}: {t.__name__}" for n, t in _OPTIONS.items())
-            refuse(ArgumentError, f"scope option {name}={value!r}: known options are {known}")
+            refuse(ArgumentError, f"scope option {name}={shown(value)}: known options are {known}")
     return _ScopeContext("flow.experimental.scope.config", lambda scope: scope.replaced(options={**scope.options, **options}))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import ArgumentError, ModeError
-from .refuse import refuse
+from .refuse import refuse, shown
 
 
 class dtype:
@@ -115,7 +115,7 @@ def as_dtype(value: Any, argument: str = "dtype") -> dtype:
             hint = f"; write flow.{from_numpy(value).name}"
         except (ArgumentError, TypeError, DeprecationWarning):
             pass
-    raise ArgumentError(f"{argument} must be a dtype of oneflow such as flow.float32, got {value!r}{hint}")
+    raise ArgumentError(f"{argument} must be a dtype of oneflow such as flow.float32, got {shown(value)}{hint}")
 
 
 def convert_oneflow_dtype_to_numpy_dtype(oneflow_dtype: dtype) -> np.dtype:

@@ -1,19 +1,66 @@
-"""How an error reads outside a job: the rule broken, what was found, the user's line, a way out. (Inside: ops/_emit.fail.)"""
+"""Errors raised outside a job: the rule that was broken, what was found, the user's line, a way out.
+
+Errors inside a job's body are ``fail`` in ``ops/_emit.py``.
+"""
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterable
 from difflib import get_close_matches
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from ..errors import OneFlowError
 from .source import Source, caller
+
+_LONGEST = 200  # characters of a value in a message
+
+
+class _Repr(reprlib.Repr):
+    """Shortened without building the whole text first: a list of a million numbers costs what its first few do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxtuple = self.maxlist = self.maxarray = self.maxdict = self.maxset = self.maxfrozenset = self.maxdeque = 20
+        self.maxstring = self.maxother = _LONGEST
+        self.maxlong = 50
+
+    def repr_int(self, x: int, level: int) -> str:
+        # int.__repr__ refuses more than some thousand digits
+        return super().repr_int(x, level) if x.bit_length() < 4096 else f"an int of {x.bit_length()} bits"
+
+    def repr_instance(self, x: Any, level: int) -> str:
+        try:
+            text = repr(x)
+        except Exception as error:
+            return f"<{type(x).__name__}, whose __repr__ raises {type(error).__name__}>"
+        return " ".join(line.strip() for line in text.splitlines())
+
+
+_repr = _Repr()
+
+
+def shown(value: Any) -> str:
+    """``repr(value)`` for a message: on one line, shortened, and without raising whatever the value's own ``__repr__`` does."""
+    try:
+        text = _repr.repr(value)
+    except Exception as error:  # from a method that reprlib calls on containers
+        text = f"<{type(value).__name__}, whose repr raises {type(error).__name__}>"
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
 
 
 def refuse(
     error: type[OneFlowError], rule: str, *, found: Iterable[tuple[str, str]] = (), hint: str = "", source: Source | None = None
 ) -> NoReturn:
-    """Raises ``error``. ``found`` are rows of (label, text); ``source`` is the user's line, by default the calling one."""
+    """Raises ``error``.
+
+    Args:
+      error: the class of the error.
+      rule: what does not hold. Write values of the user's into it with ``shown``.
+      found: rows of (label, text).
+      hint: what to do instead.
+      source: the user's line; the calling one where it is not given.
+    """
     line = source or caller()
     rows = [rule, *(f"  {label:<9}  {text}" for label, text in found), f"  your line  {line}   {line.text}".rstrip()]
     if hint:
@@ -21,9 +68,32 @@ def refuse(
     raise error("\n".join(rows))
 
 
+def _plain(name: str) -> str:
+    """Spelling aside: ``LeakyReLU``, ``leaky_relu`` and ``leakyrelu`` are one name."""
+    return name.replace("_", "").lower()
+
+
 def closest(name: str, known: Iterable[str], *, count: int = 5) -> list[str]:
-    """Names that look like ``name``, or contain it, the likeliest first."""
+    """The names that somebody who wrote ``name`` may have meant, the likeliest first; none where nothing is like it.
+
+    These are names that differ from it in capitals and underscores alone, then those that have it as one of their words
+    (``norm``: ``layer_norm``), then those that differ in few letters, then those that begin or end as it does.
+    """
+    plain = _plain(name)
     names = sorted(set(known))
-    near = get_close_matches(name, names, n=count, cutoff=0.6)
-    near += [n for n in names if n not in near and len(name) > 3 and (name in n or n in name)]
-    return near[:count] or get_close_matches(name, names, n=count, cutoff=0.35)
+    by_plain: dict[str, list[str]] = {}
+    for n in names:
+        by_plain.setdefault(_plain(n), []).append(n)
+    near = list(by_plain.get(plain, []))
+    near += [n for n in names if len(name) > 2 and name.lower() in n.lower().split("_")]
+    cutoff = 0.65 if len(plain) > 5 else 0.75  # of two short names half the letters agree by chance
+    for match in get_close_matches(plain, by_plain, n=count, cutoff=cutoff):
+        near += by_plain[match]
+    near += [n for other, some in by_plain.items() if _share_an_end(plain, other) for n in some]
+    return list(dict.fromkeys(near))[:count]
+
+
+def _share_an_end(one: str, other: str) -> bool:
+    """Whether one begins or ends with the whole of the other, and that is no accident of a few letters."""
+    short, long = sorted((one, other), key=len)
+    return len(short) > 3 and 2 * len(short) >= len(long) and (long.startswith(short) or long.endswith(short))

@@ -12,7 +12,7 @@ import numpy as np
 from .._base import dtype as dtypes
 from .._base.dist import Distribute, assert_is_valid_distribute, auto
 from .._base.dtype import dtype as Dtype
-from .._base.refuse import refuse
+from .._base.refuse import refuse, shown
 from .._base.source import Source, caller
 from ..errors import ArgumentError, ModeError
 from ..graph.node import LogicalBlobId
@@ -42,17 +42,17 @@ class InputDef:
 def define_input(kind: str, what: str, shape: Any, dtype: Any, batch_axis: Any) -> InputDef:
     """Checks the arguments that placeholders and tensor definitions share."""
     if not isinstance(shape, (tuple, list)):
-        hint = f"{what}(({shape},))" if isinstance(shape, (int, np.integer)) else f"{what}((100, 1, 28, 28))"
-        refuse(ArgumentError, f"{what}: shape should be a tuple of ints, got {shape!r}", hint=hint)
+        hint = f"{what}(({shown(shape)},))" if isinstance(shape, (int, np.integer)) else f"{what}((100, 1, 28, 28))"
+        refuse(ArgumentError, f"{what}: shape should be a tuple of ints, got {shown(shape)}", hint=hint)
     if not shape:
         refuse(ArgumentError, f"{what}: shape needs at least one axis", hint=f"{what}((1,)) for a single number")
     for i, size in enumerate(shape):
         if isinstance(size, (bool, np.bool_)) or not isinstance(size, (int, np.integer)) or size <= 0:
-            refuse(ArgumentError, f"{what}: shape[{i}] must be an int > 0, got {size!r} in {tuple(shape)}",
+            refuse(ArgumentError, f"{what}: shape[{i}] must be an int > 0, got {shown(size)} in {shown(tuple(shape))}",
                    hint="sizes are fixed when the job is declared; ListNumpy takes arrays up to a size")  # fmt: skip
     sizes = tuple(int(size) for size in shape)
     if not isinstance(dtype, Dtype):
-        refuse(ArgumentError, f"{what}: dtype must be a dtype of oneflow, got {dtype!r}", hint=_dtype_hint(dtype))
+        refuse(ArgumentError, f"{what}: dtype must be a dtype of oneflow, got {shown(dtype)}", hint=_dtype_hint(dtype))
     if dtype in (dtypes.record, dtypes.tensor_buffer):
         refuse(ArgumentError, f"{what}: values of {dtype} cannot be fed as arrays", hint="use flow.data.ofrecord_reader")
     if batch_axis is None:
@@ -60,7 +60,7 @@ def define_input(kind: str, what: str, shape: Any, dtype: Any, batch_axis: Any) 
             refuse(ArgumentError, f"{what}: batch_axis must be an int for inputs of a List kind, got None")
         return InputDef(kind, sizes, dtype, None, caller())
     if isinstance(batch_axis, bool) or not isinstance(batch_axis, (int, np.integer)):
-        refuse(ArgumentError, f"{what}: batch_axis must be an int or None, got {batch_axis!r}")
+        refuse(ArgumentError, f"{what}: batch_axis must be an int or None, got {shown(batch_axis)}")
     if not -len(sizes) <= batch_axis < len(sizes):
         refuse(ArgumentError, f"{what}: batch_axis={batch_axis} is outside [{-len(sizes)}, {len(sizes)}) for shape {sizes}")
     return InputDef(kind, sizes, dtype, int(batch_axis) % len(sizes), caller())
@@ -324,7 +324,7 @@ def is_named_tuple(value: Any) -> bool:
 def map_structure(function: Callable[[str, Any], Any], structure: Any, label: str = "") -> Any:
     """The same nesting of tuples, lists and dicts with ``function(label, leaf)`` at its leaves."""
     if isinstance(structure, dict):
-        return {key: map_structure(function, value, f"{label}[{key!r}]") for key, value in structure.items()}
+        return {key: map_structure(function, value, f"{label}[{shown(key)}]") for key, value in structure.items()}
     if isinstance(structure, (tuple, list)):
         items = [map_structure(function, value, f"{label}[{i}]") for i, value in enumerate(structure)]
         return type(structure)(*items) if is_named_tuple(structure) else tuple(items) if isinstance(structure, tuple) else items

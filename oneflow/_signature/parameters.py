@@ -8,7 +8,7 @@ import typing
 from collections.abc import Callable
 from typing import Any
 
-from .._base.refuse import refuse
+from .._base.refuse import refuse, shown
 from .._base.source import Source, is_library, of_function
 from ..errors import AnnotationError
 from .inputs import ArrayKind, InputDef, Parameter, PlaceholderBase, TensorDef, map_structure
@@ -90,7 +90,7 @@ def _from_default(default: Any) -> Any:
     def leaf(label: str, value: Any) -> InputDef:
         if isinstance(value, TensorDef) or (isinstance(value, type) and issubclass(value, PlaceholderBase)):
             return value.definition
-        raise _NotAnInput(f": {label} is {value!r}" if label else "")
+        raise _NotAnInput(f": {label} is {shown(value)}" if label else "")
 
     if isinstance(default, (tuple, list, dict)) and not default:
         raise _NotAnInput(": it is empty")
@@ -130,7 +130,7 @@ def resolve(annotation: Any, function: Any, where: str, source: Source) -> Any:
     try:
         value = eval(text, module_names, names)  # the user's own annotation, as typing.get_type_hints evaluates it
     except Exception as error:
-        rule = f"{where}: the annotation {text!r} cannot be evaluated: {type(error).__name__}: {error}"
+        rule = f"{where}: the annotation {shown(text)} cannot be evaluated: {type(error).__name__}: {error}"
         hint = "define the names it uses before the job, or remove `from __future__ import annotations`"
         refuse(AnnotationError, rule, hint=hint, source=source)
     return resolve(value, function, where, source) if isinstance(value, (str, typing.ForwardRef)) and value != text else value

@@ -10,7 +10,7 @@ from operator import itemgetter
 from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 
 from .._base import dtype as dtypes
-from .._base.refuse import refuse
+from .._base.refuse import refuse, shown
 from .._base.source import Source, of_function
 from ..errors import AnnotationError, ReturnError
 from ..graph.node import Blob
@@ -95,11 +95,11 @@ def parse_return(annotation: Any, function: Callable[..., Any] | None = None) ->
 
     def wrong(part: Any, why: str = "") -> NoReturn:
         inside = "" if part is annotation else f" in {spell(annotation)}"
-        refuse(AnnotationError, f"job {name!r}: invalid return annotation {spell(part)} found{inside}{why}",
+        refuse(AnnotationError, f"job {shown(name)}: invalid return annotation {spell(part)} found{inside}{why}",
                found=[("allowed", _ALLOWED_RETURN)], hint=_return_hint(part), source=source)  # fmt: skip
 
     def known(part: Any) -> Any:
-        return part if function is None or source is None else resolve(part, function, f"the result of job {name!r}", source)
+        return part if function is None or source is None else resolve(part, function, f"the result of job {shown(name)}", source)
 
     def tree(part: Any, outermost: bool = False) -> Tree:
         part = known(part)
@@ -123,7 +123,7 @@ def parse_return(annotation: Any, function: Callable[..., Any] | None = None) ->
 
     if annotation is inspect.Signature.empty:
         if annotations_required():
-            refuse(AnnotationError, f"job {name!r} has no return annotation", hint=f"-> {_ALLOWED_RETURN}", source=source)
+            refuse(AnnotationError, f"job {shown(name)} has no return annotation", hint=f"-> {_ALLOWED_RETURN}", source=source)
         return ReturnSpec(False, None, False, source=source)
     annotation = known(annotation)
     callback = typing.get_origin(annotation) is Callback
@@ -190,7 +190,7 @@ def match_return(spec: ReturnSpec, returned: Any, job_name: str) -> Matched:
 
     def free(value: Any, kind: str, where: str) -> Any:
         if isinstance(value, dict):
-            return {key: free(item, kind, f"{where}[{key!r}]") for key, item in value.items()}
+            return {key: free(item, kind, f"{where}[{shown(key)}]") for key, item in value.items()}
         if isinstance(value, (tuple, list)):
             return _like(value, [free(item, kind, f"{where}[{i}]") for i, item in enumerate(value)])
         return None if value is None and kind == "local" else leaf(value, kind, where)
@@ -214,8 +214,8 @@ def match_return(spec: ReturnSpec, returned: Any, job_name: str) -> Matched:
             wrong(where, f"{type(value).__name__} {_show(value)}", "a dict")
         for key in value:
             if type(key) is not tree.key and tree.key is not Any:
-                wrong(where, f"key {key!r} of type {type(key).__name__}", f"keys of type {spell(tree.key)}")
-        return {key: follow(tree.item, v, f"{where}[{key!r}]") for key, v in value.items()}
+                wrong(where, f"key {shown(key)} of type {type(key).__name__}", f"keys of type {spell(tree.key)}")
+        return {key: follow(tree.item, v, f"{where}[{shown(key)}]") for key, v in value.items()}
 
     if not spec.annotated:
         structure = free(returned, "local", "")
@@ -232,7 +232,7 @@ def _show(value: Any) -> str:
     if isinstance(value, Blob):
         return f"Blob {value.op_name!r}"
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{key!r}: {_show(item)}" for key, item in value.items()) + "}"
+        return "{" + ", ".join(f"{shown(key)}: {_show(item)}" for key, item in value.items()) + "}"
     if isinstance(value, (tuple, list)):
         left, right = "()" if isinstance(value, tuple) else "[]"
         return left + ", ".join(map(_show, value)) + right

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from .._base.refuse import closest, refuse
+from .._base.refuse import closest, refuse, shown
 from ..errors import ArgumentError, ConfigError, ModeError
 from ..graph.graph import current_or_none
 from . import collective_boxing
@@ -113,7 +113,7 @@ def enable_eager_execution(val: bool = True) -> None:
     """
     _outside_jobs("flow.enable_eager_execution")
     if type(val) is not bool:
-        refuse(ArgumentError, f"flow.enable_eager_execution takes a bool, got {val!r}")
+        refuse(ArgumentError, f"flow.enable_eager_execution takes a bool, got {shown(val)}")
     if val:
         refuse(ModeError, "eager execution is not supported: jobs are traced once and compiled",
                hint="leave the call out; a synchronous job (-> tp.Numpy) returns its values at once")  # fmt: skip
@@ -145,7 +145,7 @@ def inter_job_reuse_mem_strategy(strategy_str: str, job_set: Any = None, **kwarg
     _outside_jobs("flow.inter_job_reuse_mem_strategy")
     strategies = ("reuse_mem_priority", "parallelism_priority", "custom_parallelism")
     if strategy_str not in strategies:
-        refuse(ArgumentError, f"inter_job_reuse_mem_strategy takes one of {', '.join(strategies)}, got {strategy_str!r}")
+        refuse(ArgumentError, f"inter_job_reuse_mem_strategy takes one of {', '.join(strategies)}, got {shown(strategy_str)}")
 
 
 def settings_table() -> str:
@@ -167,7 +167,9 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(name)
     near = closest(name, [*_setting_names(), "legacy_model_io_enabled", "collective_boxing"])
     found = [("close", ", ".join(near))] if near else []
-    refuse(ConfigError, f"flow.config has no setting {name!r}", found=found, hint=f"flow.config.{near[0]}(...)" if near else "")
+    refuse(
+        ConfigError, f"flow.config has no setting {shown(name)}", found=found, hint=f"flow.config.{near[0]}(...)" if near else ""
+    )
 
 
 def __dir__() -> list[str]:

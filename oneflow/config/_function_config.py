@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
-from .._base.refuse import closest, refuse
+from .._base.refuse import closest, refuse, shown
 from ..errors import ArgumentError, ConfigError
 from ._function_options import FUNCTION_OPTIONS
 from ._options import Option, Setter, table
@@ -24,11 +24,11 @@ _UNSET: Any = object()
 def _unknown(spelling: str) -> NoReturn:
     dotted = spelling.removeprefix("FunctionConfig.")
     if dotted.rpartition(".")[2].startswith("_"):  # probes by copy, pickle, notebooks
-        raise ConfigError(f"FunctionConfig has no setting {dotted!r}")
+        raise ConfigError(f"FunctionConfig has no setting {shown(dotted)}")
     near = closest(dotted, [*_BY_SPELLING, *_MEMORY_LISTS])
     found = [("close", ", ".join(near))] if near else []
     hint = f"FunctionConfig.{near[0]}(...)" if near else "help(flow.FunctionConfig) lists all settings"
-    refuse(ConfigError, f"FunctionConfig has no setting {dotted!r}", found=found, hint=hint)
+    refuse(ConfigError, f"FunctionConfig has no setting {shown(dotted)}", found=found, hint=hint)
 
 
 def _no_assignment(name: str) -> NoReturn:
@@ -230,7 +230,7 @@ class FunctionConfig:
         return _restore, (self._values, self.job_type)
 
     def __repr__(self) -> str:
-        settings = ", ".join(f"{name}={value!r}" for name, value in self._values.items())
+        settings = ", ".join(f"{name}={shown(value)}" for name, value in self._values.items())
         return f"<FunctionConfig: {settings or 'all defaults'}>"
 
 

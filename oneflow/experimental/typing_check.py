@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .._base.refuse import refuse
+from .._base.refuse import refuse, shown
 from ..errors import ArgumentError
 from ..typing import annotations_required, require_annotations
 
@@ -15,7 +15,7 @@ def enable_typing_check(val: bool = True) -> None:
     Example: >>> flow.experimental.enable_typing_check(False)
     """
     if type(val) is not bool:
-        refuse(ArgumentError, f"flow.experimental.enable_typing_check takes a bool, got {val!r}")
+        refuse(ArgumentError, f"flow.experimental.enable_typing_check takes a bool, got {shown(val)}")
     require_annotations(val)
 
 

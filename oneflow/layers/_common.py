@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from .._base.refuse import shown
 from ..errors import ArgumentError
 from ..graph.graph import current
 from ..graph.node import Blob
@@ -25,7 +26,7 @@ def layer_name(name: Any, kind: str, op_suffix: str) -> str:
     given = given_name(name)
     if given is not None:
         if not isinstance(given, str) or not given:
-            fail(ArgumentError, f"layer {kind}", f"name must be a non-empty str, got {given!r}")
+            fail(ArgumentError, f"layer {kind}", f"name must be a non-empty str, got {shown(given)}")
         return given
     while True:
         fresh = graph.layer_name(kind)
@@ -40,7 +41,7 @@ def chosen(initializer: Initializer, default: Initializer) -> Initializer:
 def want_activation(what: str, activation: Activation) -> None:
     """A function; programs of 2019 pass numbers here, which mean none."""
     if not (activation is None or callable(activation) or isinstance(activation, int)):
-        fail(ArgumentError, what, f"activation must be a function of (blob, name=...), got {activation!r}"[:300], (),
+        fail(ArgumentError, what, f"activation must be a function of (blob, name=...), got {shown(activation)}", (),
              "write activation=flow.nn.relu, without brackets")  # fmt: skip
 
 
@@ -56,6 +57,6 @@ def activated(y: Blob, activation: Activation, name: str) -> Blob:
                 raise  # from inside the user's function
             made = error
     if not isinstance(made, Blob):
-        rule = f"activation is called as f(blob, name=...) and must give a Blob: {made!r}"[:300]
+        rule = f"activation is called as f(blob, name=...) and must give a Blob: {shown(made)}"
         fail(ArgumentError, f"layer {name}", rule, (y,), "write activation=lambda x, name=None: ...")
     return made

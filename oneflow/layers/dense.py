@@ -7,6 +7,7 @@ from collections.abc import Callable
 from .. import initializers
 from .._base import dist
 from .._base.dist import Distribute
+from .._base.refuse import shown
 from ..errors import ArgumentError
 from ..graph.node import Blob
 from ..ops._arrays import label
@@ -60,7 +61,10 @@ def dense(
     split = model_distribute.kind == "split" if isinstance(model_distribute, Distribute) else None
     if split is None or (split and model_distribute.axis != 0):
         fail(
-            ArgumentError, what, f"model_distribute must be auto(), broadcast() or split(0), got {model_distribute!r}", (inputs,)
+            ArgumentError,
+            what,
+            f"model_distribute must be auto(), broadcast() or split(0), got {shown(model_distribute)}",
+            (inputs,),
         )
     if split and inputs.ndim != 2:
         fail(ArgumentError, what, f"model_distribute=split(0) needs inputs of rank 2, got {inputs.ndim}", (inputs,))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .. import initializers
+from .._base.refuse import shown
 from ..errors import ArgumentError, ShapeError
 from ..graph.graph import current
 from ..graph.node import Blob
@@ -33,9 +34,9 @@ def _normalized(
     want.floating(what, want.blob(what, "inputs", inputs))
     axis = want.axis(what, axis, inputs.ndim, inputs=(inputs,))
     if isinstance(momentum, bool) or not isinstance(momentum, (int, float)) or not 0 <= momentum <= 1:
-        fail(ArgumentError, what, f"momentum must be a number in [0, 1], got {momentum!r}", (inputs,))
+        fail(ArgumentError, what, f"momentum must be a number in [0, 1], got {shown(momentum)}", (inputs,))
     if isinstance(epsilon, bool) or not isinstance(epsilon, (int, float)) or not epsilon >= 0:
-        fail(ArgumentError, what, f"epsilon must be a number >= 0, got {epsilon!r}", (inputs,))
+        fail(ArgumentError, what, f"epsilon must be a number >= 0, got {shown(epsilon)}", (inputs,))
 
     center, scale = want.flag(what, "center", center, (inputs,)), want.flag(what, "scale", scale, (inputs,))
     training = want.flag(what, "training", training, (inputs,))

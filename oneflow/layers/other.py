@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from .. import initializers
 from .._base import dist
 from .._base.dist import Distribute
+from .._base.refuse import shown
 from ..errors import ArgumentError, DtypeError
 from ..graph.node import Blob
 from ..ops._arrays import label
@@ -52,7 +53,12 @@ def prelu(
     want.distribution(what, "model_distribute", model_distribute, (inputs,))
     shared = want.axes(what, [] if shared_axes is None else shared_axes, inputs.ndim, "shared_axes", (inputs,))
     if 0 in shared:
-        fail(ArgumentError, what, f"shared_axes must be >= 1 (the batch axis is always shared), got {shared_axes!r}", (inputs,))
+        fail(
+            ArgumentError,
+            what,
+            f"shared_axes must be >= 1 (the batch axis is always shared), got {shown(shared_axes)}",
+            (inputs,),
+        )
     shape = tuple(1 if axis in shared else inputs.shape[axis] for axis in range(1, inputs.ndim))
     alpha = get_variable(
         f"{name}-alpha", shape, inputs.dtype, chosen(alpha_initializer, initializers.zeros_initializer()), alpha_regularizer,

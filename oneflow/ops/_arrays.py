@@ -11,6 +11,7 @@ import numpy as np
 from .._base import dtype as dtypes
 from .._base.dtype import dtype
 from .._base.jax import jax, lax
+from .._base.refuse import shown
 from ..errors import ArgumentError
 from ..graph.node import INVALID_AXIS, Blob
 from ._emit import fail, is_number
@@ -21,8 +22,8 @@ Array = Any
 def label(op_name: str, name: str | None) -> str:
     """An op as error messages call it."""
     if name is not None and not isinstance(name, str):
-        fail(ArgumentError, op_name, f"name must be a str, got {name!r}"[:300])
-    return op_name if name is None else f"{op_name} {name!r}"
+        fail(ArgumentError, op_name, f"name must be a str, got {shown(name)}")
+    return op_name if name is None else f"{op_name} {shown(name)}"
 
 
 def number_for(what: str, number: Any, blob: Blob, argument: str = "the number") -> int | float:
@@ -32,13 +33,13 @@ def number_for(what: str, number: Any, blob: Blob, argument: str = "the number")
       ArgumentError: it is no number, or an integer dtype cannot hold it.
     """
     if not is_number(number) or isinstance(number, np.complexfloating):
-        fail(ArgumentError, what, f"{argument} must be a number, got {type(number).__name__} {number!r}"[:300], (blob,))
+        fail(ArgumentError, what, f"{argument} must be a number, got {type(number).__name__} {shown(number)}", (blob,))
     if not blob.dtype.is_integer:
         return float(number)
     limits = np.iinfo(blob.dtype.numpy_dtype)
     if not math.isfinite(number) or not limits.min <= int(number) <= limits.max:
-        fail(ArgumentError, what, f"{argument} {number!r} is outside {blob.dtype.name}'s range, {limits.min} to {limits.max}",
-             (blob,), "convert the Blob with flow.cast first")  # fmt: skip
+        rule = f"{argument} {shown(number)} is outside {blob.dtype.name}'s range, {limits.min} to {limits.max}"
+        fail(ArgumentError, what, rule, (blob,), "convert the Blob with flow.cast first")
     return int(number)
 
 

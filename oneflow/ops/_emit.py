@@ -13,6 +13,7 @@ from .._base import dtype as dtypes
 from .._base.dist import Distribute
 from .._base.dtype import dtype
 from .._base.jax import jax
+from .._base.refuse import shown
 from .._base.source import caller
 from ..errors import ArgumentError, AxisError, DtypeError, OneFlowError, ShapeError
 from ..graph.graph import current
@@ -60,7 +61,7 @@ def op(
             host,
         )
         if OPS.setdefault(op_name, made) is not made:
-            raise ValueError(f"there is an op named {op_name!r} already")
+            raise ValueError(f"there is an op named {shown(op_name)} already")
         return made
 
     return make
@@ -74,7 +75,7 @@ def fail(error: type[OneFlowError], what: str, rule: str, inputs: Sequence[Any] 
         if isinstance(value, Blob):
             rows.append(f"  inputs[{i}]  {value.op_name}   {value.describe()}   made at {value.source}")
         else:
-            rows.append(f"  inputs[{i}]  {value!r}")
+            rows.append(f"  inputs[{i}]  {shown(value)}")
     rows.append(f"  your line  {line}   {line.text}")
     if hint:
         rows.append(f"  try        {hint}")
@@ -110,10 +111,10 @@ def infer(op: OpDef, inputs: Sequence[Blob], attrs: dict[str, Any]) -> list[tupl
 
 
 def _emit(op: OpDef, inputs: tuple[Blob, ...], name: str | None, prefix: str | None, attrs: dict[str, Any]) -> tuple[Blob, ...]:
-    what = f"{op.name} {name!r}" if name is not None else op.name
+    what = f"{op.name} {shown(name)}" if name is not None else op.name
     graph = current(what)
     if name is not None and not isinstance(name, str):
-        fail(ArgumentError, what, f"name must be a str, got {name!r}")
+        fail(ArgumentError, what, f"name must be a str, got {shown(name)}")
     for i, x in enumerate(inputs):
         if not isinstance(x, Blob):
             fail(ArgumentError, what, f"inputs[{i}] must be a Blob, got {type(x).__name__}", inputs,
@@ -192,13 +193,13 @@ class want:
     def blob(what: str, argument: str, value: Any) -> Blob:
         if not isinstance(value, Blob):
             hint = "feed arrays as inputs of the job, or make a constant with flow.constant(value, dtype, shape)"
-            fail(ArgumentError, what, f"{argument} must be a Blob, got {type(value).__name__} {value!r}"[:300], (), hint)
+            fail(ArgumentError, what, f"{argument} must be a Blob, got {type(value).__name__} {shown(value)}", (), hint)
         return value
 
     @staticmethod
     def blobs(what: str, argument: str, values: Any) -> list[Blob]:
         if not isinstance(values, (list, tuple)) or not values:
-            fail(ArgumentError, what, f"{argument} must be a list or tuple of at least one Blob, got {values!r}"[:300])
+            fail(ArgumentError, what, f"{argument} must be a list or tuple of at least one Blob, got {shown(values)}")
         return [want.blob(what, f"{argument}[{i}]", value) for i, value in enumerate(values)]
 
     @staticmethod
@@ -229,7 +230,7 @@ class want:
     def axis(what: str, axis: Any, rank: int, argument: str = "axis", inputs: Sequence[Any] = ()) -> int:
         """An axis in [-rank, rank), as a non-negative int."""
         if isinstance(axis, bool) or not isinstance(axis, (int, np.integer)):
-            fail(ArgumentError, what, f"{argument} must be an int, got {axis!r}", inputs)
+            fail(ArgumentError, what, f"{argument} must be an int, got {shown(axis)}", inputs)
         if not -rank <= axis < rank:
             fail(AxisError, what, f"{argument}={axis} is outside [{-rank}, {rank})", inputs)
         return int(axis) % rank
@@ -250,10 +251,10 @@ class want:
         ok = isinstance(value, (list, tuple)) and all(isinstance(v, (int, np.integer)) and not isinstance(v, bool) for v in value)
         if not ok or (length is not None and len(value) not in (1, length)):
             size = "ints" if length is None else f"an int or {length} ints"
-            fail(ArgumentError, what, f"{argument} must be {size}, got {value!r}")
+            fail(ArgumentError, what, f"{argument} must be {size}, got {shown(value)}")
         values = tuple(int(v) for v in value)
         if any(abs(v) > LARGEST for v in values):
-            fail(ArgumentError, what, f"{argument} must hold ints up to {LARGEST}, got {value!r}"[:300])
+            fail(ArgumentError, what, f"{argument} must hold ints up to {LARGEST}, got {shown(value)}")
         return values * length if length is not None and len(values) == 1 else values
 
     @staticmethod
@@ -263,32 +264,32 @@ class want:
         if not ok or abs(int(value)) > LARGEST:
             bound = "" if low is None else f" > {low - 1}"
             size = f" (at most {LARGEST})" if ok else ""
-            fail(ArgumentError, what, f"{argument} must be an int{bound}{size}, got {value!r}"[:300], inputs)
+            fail(ArgumentError, what, f"{argument} must be an int{bound}{size}, got {shown(value)}", inputs)
         return int(value)
 
     @staticmethod
     def flag(what: str, argument: str, value: Any, inputs: Sequence[Any] = ()) -> bool:
         """True or False; 0 and 1 pass for them."""
         if not isinstance(value, (bool, np.bool_)) and not (isinstance(value, int) and value in (0, 1)):
-            fail(ArgumentError, what, f"{argument} must be True or False, got {value!r}"[:300], inputs)
+            fail(ArgumentError, what, f"{argument} must be True or False, got {shown(value)}", inputs)
         return bool(value)
 
     @staticmethod
     def label(what: str, argument: str, value: Any) -> str | None:
         """A name that the user may give: None or a str that is not empty."""
         if value is not None and (not isinstance(value, str) or not value):
-            fail(ArgumentError, what, f"{argument} must be None or a non-empty str, got {value!r}"[:300])
+            fail(ArgumentError, what, f"{argument} must be None or a non-empty str, got {shown(value)}")
         return value
 
     @staticmethod
     def distribution(what: str, argument: str, value: Any, inputs: Sequence[Any] = ()) -> Distribute:
         if not isinstance(value, Distribute):
-            fail(ArgumentError, what, f"{argument} must be a distribution, got {value!r}"[:300], inputs,
+            fail(ArgumentError, what, f"{argument} must be a distribution, got {shown(value)}", inputs,
                  "write flow.distribute.split(axis), flow.distribute.broadcast() or flow.distribute.auto()")  # fmt: skip
         return value
 
     @staticmethod
     def choice(what: str, argument: str, value: Any, choices: Sequence[str]) -> str:
         if not isinstance(value, str) or value not in choices:
-            fail(ArgumentError, what, f"{argument} must be one of {', '.join(map(repr, choices))}, got {value!r}")
+            fail(ArgumentError, what, f"{argument} must be one of {', '.join(map(repr, choices))}, got {shown(value)}")
         return value

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from .._base.jax import lax
+from .._base.refuse import shown
 from ..errors import ArgumentError, AxisError, DtypeError, ModeError, ShapeError
 from ..graph.graph import OP_VARIABLE, current
 from ..graph.node import Blob
@@ -76,7 +77,7 @@ def reshape(x: Blob, shape: Sequence[int], name: str | None = None) -> Blob:
 
 def _bad_shape(what: str, x: Blob, shape: Any) -> NoReturn:
     if not isinstance(shape, (list, tuple)):
-        fail(ArgumentError, what, f"shape must be a list or tuple of ints, got {shape!r}"[:300], (x,))
+        fail(ArgumentError, what, f"shape must be a list or tuple of ints, got {shown(shape)}", (x,))
     sizes = want.ints(what, "shape", shape)
     if not sizes:
         fail(ShapeError, what, "shape must not be empty: there are no Blobs of rank 0", (x,), "write [1] for a single element")
@@ -198,7 +199,7 @@ def transpose(
     what = label("transpose", name)
     want.blob(what, "a", a)
     if not isinstance(perm, (list, tuple)):
-        fail(ArgumentError, what, f"perm must be a list or tuple of ints, got {perm!r}", (a,),
+        fail(ArgumentError, what, f"perm must be a list or tuple of ints, got {shown(perm)}", (a,),
              f"pass perm={list(range(a.ndim))[::-1]}")  # fmt: skip
     keep = want.flag(what, "batch_axis_non_change", batch_axis_non_change, (a,))
     if want.flag(what, "conjugate", conjugate, (a,)):
@@ -258,7 +259,7 @@ def squeeze(input: Blob, axis: Sequence[int] | None = None, name: str | None = N
     elif isinstance(axis, (list, tuple)):
         axes = want.axes(what, axis, input.ndim, inputs=(input,))
     else:
-        fail(ArgumentError, what, f"axis must be None, a list or a tuple, got {axis!r}", (input,), f"write axis=[{axis}]")
+        fail(ArgumentError, what, f"axis must be None, a list or a tuple, got {shown(axis)}", (input,), f"write axis=[{axis}]")
     wide = [a for a in axes if input.shape[a] != 1]
     if wide:
         fail(ShapeError, what, f"axis {wide[0]} has size {input.shape[wide[0]]}; only axes of size 1 can be removed", (input,))

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from .._base.jax import lax
+from .._base.refuse import shown
 from ..errors import ArgumentError
 from ..graph.node import Blob
 from ..graph.op import OpDef
@@ -163,8 +164,8 @@ def _refuse(what: str, x: Any, y: Any) -> NoReturn:
     other = y if isinstance(x, Blob) else x
     if other is None:
         hint = "to ask whether it is None, write `x is None`"
-    shown = f"NumPy array of shape {other.shape}" if isinstance(other, np.ndarray) else f"{type(other).__name__} {other!r}"[:200]
-    fail(ArgumentError, what, f"a Blob can be combined with a Blob or a number, not with {shown}",
+    found = f"NumPy array of shape {other.shape}" if isinstance(other, np.ndarray) else f"{type(other).__name__} {shown(other)}"
+    fail(ArgumentError, what, f"a Blob can be combined with a Blob or a number, not with {found}",
          [v for v in (x, y) if isinstance(v, Blob)], hint)  # fmt: skip
 
 
@@ -304,7 +305,7 @@ def pow(x: Number | Blob, y: Number | Blob, name: str | None = None) -> Blob:
         return _binary(_pow, x, y, name, floating=isinstance(blob, Blob))
     what = label("pow", name)
     if x.dtype.is_integer and (not 0 <= y <= 8 or int(y) != y):
-        fail(ArgumentError, what, f"an integer Blob can be raised to 0, 1, ... 8 only, not to {y!r}", (x,),
+        fail(ArgumentError, what, f"an integer Blob can be raised to 0, 1, ... 8 only, not to {shown(y)}", (x,),
              "convert the Blob with flow.cast(x, flow.float32)")  # fmt: skip
     return emit(_power_of_number, x, name=name, prefix="Pow", exponent=number_for(what, y, x, "the exponent"))
 

@@ -11,6 +11,7 @@ import numpy as np
 from .._base import dtype as dtypes
 from .._base.dtype import dtype
 from .._base.jax import lax
+from .._base.refuse import shown
 from ..errors import ArgumentError
 from ..graph.graph import current
 from ..graph.node import Blob
@@ -31,12 +32,12 @@ def _constant_like(like: Array, *, value: int | float, to: np.dtype) -> Array:
 
 def _value(what: str, value: Any, kind: dtype) -> int | float:
     if not is_number(value):
-        fail(ArgumentError, what, f"value must be a number, got {type(value).__name__} {value!r}"[:300])
+        fail(ArgumentError, what, f"value must be a number, got {type(value).__name__} {shown(value)}")
     if not kind.is_integer:
         return float(value)
     limits = np.iinfo(kind.numpy_dtype)
     if not math.isfinite(value) or not limits.min <= int(value) <= limits.max:
-        fail(ArgumentError, what, f"value {value!r} is outside the range of {kind.name}, {limits.min} to {limits.max}")
+        fail(ArgumentError, what, f"value {shown(value)} is outside the range of {kind.name}, {limits.min} to {limits.max}")
     return int(value)
 
 
@@ -58,7 +59,7 @@ def constant(value: int | float, dtype: dtype | None = None, shape: Sequence[int
     kind = dtype_for(what, dtype)
     sizes = (1,) if shape is None else want.ints(what, "shape", shape)
     if any(size <= 0 for size in sizes) or not sizes:
-        fail(ArgumentError, what, f"shape must hold sizes > 0, got {shape!r}", (), "write [1] for a single element")
+        fail(ArgumentError, what, f"shape must hold sizes > 0, got {shown(shape)}", (), "write [1] for a single element")
     return emit(_constant, name=name, value=_value(what, value, kind), shape=sizes, to=kind.numpy_dtype)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from .._base.jax import lax
+from .._base.refuse import shown
 from ..errors import ArgumentError, ShapeError
 from ..graph.node import Blob
 from ._arrays import Array, is_half, label
@@ -75,7 +76,7 @@ def convolve(
     want_groups(what, groups, channels, w.shape[0])
     if fan * groups != channels:
         rule = f"filters.shape[{1 if weight_first else n + 1}] must be input channels / groups = {channels} / {groups}, got {fan}"
-        hint = f"filters are laid out as {spec(n, 'O', 'I', weight_first)} when data_format is {data_format!r}"
+        hint = f"filters are laid out as {spec(n, 'O', 'I', weight_first)} when data_format is {shown(data_format)}"
         fail(ShapeError, what, rule, (x, w), hint)
     must_fit(what, x, channels_first, pads, spatial(w.shape, weight_first), steps, spread)
     return emit(
@@ -87,7 +88,7 @@ def convolve(
 def want_groups(what: str, groups: Any, channels: int, filters: int) -> None:
     """Raises unless ``groups`` divides both."""
     if isinstance(groups, bool) or not isinstance(groups, int) or groups <= 0:
-        fail(ArgumentError, what, f"groups must be an int > 0, got {groups!r}")
+        fail(ArgumentError, what, f"groups must be an int > 0, got {shown(groups)}")
     if channels % groups or filters % groups:
         fail(ArgumentError, what, f"groups={groups} must divide the input's channels ({channels}) and the filters ({filters})")
 
@@ -270,12 +271,12 @@ def conv2d_transpose(
         fail(
             ShapeError,
             what,
-            f"output_shape must be four sizes, the first one the batch size {x.shape[0]}, got {output_shape!r}",
+            f"output_shape must be four sizes, the first one the batch size {x.shape[0]}, got {shown(output_shape)}",
             (x, w),
         )
     name_of_padding = str(padding).upper()
     if name_of_padding not in ("VALID", "SAME"):
-        fail(ArgumentError, what, f'padding must be "VALID" or "SAME", got {padding!r}')
+        fail(ArgumentError, what, f'padding must be "VALID" or "SAME", got {shown(padding)}')
     sizes, old, kernel = spatial(shape, first), spatial(x.shape, first), spatial(w.shape, first)
     before = []
     for size, o, k, s, d in zip(sizes, old, kernel, steps, spread, strict=True):
@@ -319,7 +320,7 @@ def torch_conv2d_transpose(
         fail(
             ArgumentError,
             what,
-            f"padding_needed must be even and output_padding >= 0, got {padding_needed!r} and {output_padding!r}",
+            f"padding_needed must be even and output_padding >= 0, got {shown(padding_needed)} and {shown(output_padding)}",
         )
     sizes = tuple(
         (o - 1) * s - c + (k - 1) * d + 1 + e
@@ -371,7 +372,7 @@ def want_bias(what: str, value: Blob, bias: Blob, data_format: str | None) -> in
     want.same_dtype(what, (value, want.blob(what, "bias", bias)))
     formats = [f for pair in FORMATS.values() for f in pair] + ["NC"]
     if data_format is not None and (not isinstance(data_format, str) or data_format not in formats):
-        fail(ArgumentError, what, f"data_format must be None or one of {', '.join(formats)}, got {data_format!r}")
+        fail(ArgumentError, what, f"data_format must be None or one of {', '.join(formats)}, got {shown(data_format)}")
     axis = 1 if data_format is None or data_format.startswith("NC") else value.ndim - 1
     if bias.shape != (value.shape[axis],):
         fail(

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from .._base.jax import jax, lax
+from .._base.refuse import shown
 from ..errors import ArgumentError, ShapeError
 from ..graph.node import Blob
 from ..graph.op import OpDef
@@ -287,7 +288,7 @@ def TripletMarginLoss(
         fail(ArgumentError, what, "swap=True is not supported")
     power = want_number(what, "p", p)
     if not power > 0:
-        fail(ArgumentError, what, f"p must be > 0, got {p!r}")
+        fail(ArgumentError, what, f"p must be > 0, got {shown(p)}")
     return emit(
         _triplet_margin, anchor, positive, negative, name=name, reduction=want_reduction(what, reduction),
         margin=want_number(what, "margin", margin), p=power, eps=want_number(what, "eps", eps),

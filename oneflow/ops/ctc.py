@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from .._base.jax import jax, jnp, lax
+from .._base.refuse import shown
 from ..errors import ArgumentError, DtypeError, ShapeError
 from ..graph.node import Blob
 from ._arrays import Array, broadcast_to, full, label, like, select
@@ -139,7 +140,7 @@ def ctc_loss(
         if blob.ndim != rank or blob.shape[0] != batch:
             fail(ShapeError, what, f"{argument} must have rank {rank} and {batch} rows, got {blob.shape}", (log_probs, blob))
     if isinstance(blank, bool) or not isinstance(blank, int) or not 0 <= blank < log_probs.shape[2]:
-        fail(ArgumentError, what, f"blank must be a class, 0 <= blank < {log_probs.shape[2]}, got {blank!r}")
+        fail(ArgumentError, what, f"blank must be a class, 0 <= blank < {log_probs.shape[2]}, got {shown(blank)}")
     return emit(
         _ctc_loss, log_probs, targets, input_lengths, target_lengths, name=name,
         blank=blank, reduction=want_reduction(what, reduction), zero_infinity=want.flag(what, "zero_infinity", zero_infinity),

@@ -11,7 +11,7 @@ import numpy as np
 from .._base import dtype as dtypes
 from .._base.dtype import dtype
 from .._base.jax import jax, jnp
-from .._base.refuse import refuse
+from .._base.refuse import refuse, shown
 from .._base.source import Source, caller
 from ..errors import ArgumentError, CustomOpError
 from ..graph import callback
@@ -74,12 +74,12 @@ class CustomOp:
         unknown = [n for n in given if n not in self.attrs]
         if unknown:
             known = f"it has {', '.join(self.attrs)}" if self.attrs else "it has none"
-            fail(ArgumentError, what, f"there is no attribute {unknown[0]!r}; {known}")
+            fail(ArgumentError, what, f"there is no attribute {shown(unknown[0])}; {known}")
         values = {}
         for attribute, default in self.attrs.items():
             if attribute not in given:
                 if isinstance(default, type):
-                    fail(ArgumentError, what, f"attribute {attribute!r} is missing, {default.__name__} without a default")
+                    fail(ArgumentError, what, f"attribute {shown(attribute)} is missing, {default.__name__} without a default")
                 values[attribute] = default
                 continue
             value = given[attribute]
@@ -89,7 +89,7 @@ class CustomOp:
             if kind is float and type(value) is int:
                 value = float(value)
             if type(value) is not kind:
-                fail(ArgumentError, what, f"attribute {attribute!r} must be {kind.__name__}, got {value!r}"[:300])
+                fail(ArgumentError, what, f"attribute {shown(attribute)} must be {kind.__name__}, got {shown(value)}")
             values[attribute] = value
         return values
 
@@ -196,26 +196,27 @@ def register_host_op(
 def _register(
     define: Any, name: str, inputs: Any, outputs: Any, attrs: Any, grad: Any, shape: Any, stops: Any, *, on_host: bool
 ) -> CustomOp:
-    what = f"custom op {name!r}"
+    what = f"custom op {shown(name)}"
     if not isinstance(name, str) or not name.isidentifier():
-        refuse(ArgumentError, f"a custom op needs an identifier as its name, got {name!r}")
+        refuse(ArgumentError, f"a custom op needs an identifier as its name, got {shown(name)}")
     if name in OPS:
         refuse(ArgumentError, f"{what}: the library has an op of that name", hint="give it another name")
     for argument, names in (("inputs", inputs), ("outputs", outputs), ("stops", stops)):
         if isinstance(names, str) or not all(isinstance(n, str) and n.isidentifier() for n in names):
-            refuse(ArgumentError, f"{what}: {argument} must be a list of identifiers, got {names!r}")
+            refuse(ArgumentError, f"{what}: {argument} must be a list of identifiers, got {shown(names)}")
     attrs = dict(attrs or {})
     if len({*inputs, *attrs, "name"}) != len(inputs) + len(attrs) + 1 or len(set(outputs)) != len(outputs) or not outputs:
         refuse(ArgumentError, f"{what}: names of inputs, of attributes and of outputs must differ, and there must be an output")
     if not set(stops) <= set(inputs):
-        refuse(ArgumentError, f"{what}: stops names inputs, got {tuple(stops)!r}")
+        refuse(ArgumentError, f"{what}: stops names inputs, got {shown(tuple(stops))}")
     for attribute, default in attrs.items():
         if default not in ATTRIBUTE_TYPES and type(default) not in ATTRIBUTE_TYPES:
             kinds = ", ".join(t.__name__ for t in ATTRIBUTE_TYPES)
-            refuse(ArgumentError, f"{what}: attribute {attribute!r} needs a default or a type out of {kinds}, got {default!r}")
+            rule = f"{what}: attribute {shown(attribute)} needs a default or a type out of {kinds}, got {shown(default)}"
+            refuse(ArgumentError, rule)
     for argument, function in (("the function", define.function), ("grad", grad), ("shape", shape)):
         if function is not None and not callable(function):
-            refuse(ArgumentError, f"{what}: {argument} must be callable, got {function!r}")
+            refuse(ArgumentError, f"{what}: {argument} must be callable, got {shown(function)}")
     checked = grad if grad is None or on_host else _Grad(grad, tuple(inputs), name)
     stopped = frozenset(i for i, n in enumerate(inputs) if n in stops)
     op = OpDef(name, define, checked, stopped, multiple=True, callback=on_host)
@@ -228,7 +229,7 @@ def _register(
 
 
 def _wrong(name: str, rule: str, error: Exception | None = None) -> NoReturn:
-    raise CustomOpError(f"custom op {name!r}: {rule}") from error
+    raise CustomOpError(f"custom op {shown(name)}: {rule}") from error
 
 
 def _specs(rule: Any, count: int, name: str, arrays: Sequence[Any], attrs: Mapping[str, Any]) -> list[Spec]:
@@ -246,7 +247,7 @@ def _specs(rule: Any, count: int, name: str, arrays: Sequence[Any], attrs: Mappi
             shape, kind = (one.shape, one.dtype) if isinstance(one, (TensorSpec, Blob)) else one
             specs.append((tuple(int(size) for size in shape), dtypes.as_dtype(kind).numpy_dtype))
         except (TypeError, ValueError, AttributeError):
-            _wrong(name, f"its shape rule must give (shape, flow dtype) for each output, got {one!r}")
+            _wrong(name, f"its shape rule must give (shape, flow dtype) for each output, got {shown(one)}")
     if len(specs) != count:
         _wrong(name, f"its shape rule speaks of {len(specs)} outputs, but there are {count}")
     return specs
@@ -261,7 +262,7 @@ def _checked(name: str, who: str, value: Any, spec: Spec | None, convert: Callab
     try:
         array = convert(value)
     except Exception as error:
-        _wrong(name, f"{who} must be an array, got {type(value).__name__} {value!r}"[:300], error)
+        _wrong(name, f"{who} must be an array, got {type(value).__name__} {shown(value)}", error)
     if spec is not None and (tuple(array.shape), array.dtype) != spec:
         _wrong(name, f"{who} is {_described(array.shape, array.dtype)}, but it must be {_described(*spec)}")
     if spec is None:
@@ -392,7 +393,7 @@ def _call_back(run: Any, name: str, who: str, specs: Sequence[Spec], arrays: Seq
         except CustomOpError as error:
             callback.report(error)
         except Exception as error:
-            wrapped = CustomOpError(f"custom op {name!r}: {who} raised {type(error).__name__}: {error}")
+            wrapped = CustomOpError(f"custom op {shown(name)}: {who} raised {type(error).__name__}: {error}")
             wrapped.__cause__ = error
             callback.report(wrapped)
         return [np.zeros(*spec) for spec in specs]

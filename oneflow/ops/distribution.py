@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 from .._base import dist
 from .._base.dist import Distribute, Placement
 from .._base.jax import lax
+from .._base.refuse import shown
 from ..errors import ArgumentError, ModeError, ShapeError
 from ..graph.graph import current
 from ..graph.node import Blob
@@ -102,7 +103,7 @@ def layout_entries(what: str, argument: str, entries: Any, rank: int) -> tuple[D
     if not isinstance(entries, (list, tuple)) or len(entries) != len(placement.hierarchy):
         hint = f"placement {placement} is arranged as {placement.hierarchy}"
         fail(ArgumentError, what, f"{argument} needs {len(placement.hierarchy)} entries, one an axis of the placement's "
-             f"hierarchy, got {entries!r}", (), hint)  # fmt: skip
+             f"hierarchy, got {shown(entries)}", (), hint)  # fmt: skip
     return tuple(_entry(what, argument, entry, rank) for entry in entries)
 
 
@@ -114,7 +115,7 @@ def _entry(what: str, argument: str, entry: Any, rank: int) -> Distribute:
         if text == "B":
             return dist.broadcast()
         if not (text.startswith("S(") and text.endswith(")") and text[2:-1].isdigit()):
-            fail(ArgumentError, what, f'{argument} has entries "B" and "S(axis)", got {entry!r}')
+            fail(ArgumentError, what, f'{argument} has entries "B" and "S(axis)", got {shown(entry)}')
         found = dist.split(int(text[2:-1]))
     if found.axis is not None:
         want.axis(what, found.axis, rank, f"{argument}'s axis")
@@ -235,7 +236,7 @@ def distribute_map(xs: Blob | Sequence[Blob], f: Callable[..., Any], axis: int =
     what = "distribute_map"
     blobs = [xs] if isinstance(xs, Blob) else want.blobs(what, "xs", xs)
     if not callable(f):
-        fail(ArgumentError, what, f"f must be callable, got {f!r}"[:300])
+        fail(ArgumentError, what, f"f must be callable, got {shown(f)}")
     cut = list(zip(*(distribute_split(b, axis) for b in blobs), strict=True))
     made = [_on_device(what, i, partial(f, *pieces)) for i, pieces in enumerate(cut)]
     each = [m if isinstance(m, (list, tuple)) else (m,) for m in made]

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from .._base.jax import jax, lax
+from .._base.refuse import shown
 from ..errors import ArgumentError
 from ..graph.graph import current
 from ..graph.node import Blob
@@ -51,9 +52,9 @@ def _random_mask_like(like: Array, *, rate: float, seed: int | None, key: Any) -
 def want_rate(what: str, rate: Any, noise_shape: Any, seed: Any, name: str | None) -> float:
     """Checks what all dropouts share."""
     if isinstance(rate, bool) or not isinstance(rate, (int, float, np.integer, np.floating)) or not 0 <= rate < 1:
-        fail(ArgumentError, what, f"rate must be a number in [0, 1), got {rate!r}", (), "rate is the share that is dropped")
+        fail(ArgumentError, what, f"rate must be a number in [0, 1), got {shown(rate)}", (), "rate is the share that is dropped")
     if noise_shape is not None:
-        fail(ArgumentError, what, f"noise_shape must stay None, got {noise_shape!r}")
+        fail(ArgumentError, what, f"noise_shape must stay None, got {shown(noise_shape)}")
     want_seed(what, seed, name)
     return float(rate)
 
@@ -63,7 +64,7 @@ def want_seed(what: str, seed: Any, name: str | None, *, needs_name: bool = True
     if seed is None:
         return None
     if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)):
-        fail(ArgumentError, what, f"seed must be an int or None, got {seed!r}")
+        fail(ArgumentError, what, f"seed must be an int or None, got {shown(seed)}")
     if name is None and needs_name:
         fail(ArgumentError, what, "an op with a seed needs a name", (), 'pass name="..."; without a seed no name is needed')
     return int(seed)

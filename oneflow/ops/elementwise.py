@@ -10,6 +10,7 @@ import numpy as np
 
 from .._base.dtype import dtype
 from .._base.jax import lax
+from .._base.refuse import shown
 from ..errors import ArgumentError
 from ..graph.node import Blob
 from ._arrays import Array, dtype_for, full, gradient_of, label, like, number_for, select, where_else_zero
@@ -312,5 +313,5 @@ def polyval(coeffs: list[int | float] | tuple[int | float, ...], x: Blob, name: 
     what = label("polyval", name)
     want.blob(what, "x", x)
     if not isinstance(coeffs, (list, tuple)):
-        fail(ArgumentError, what, f"coeffs must be a list or tuple of numbers, got {coeffs!r}"[:300], (x,))
+        fail(ArgumentError, what, f"coeffs must be a list or tuple of numbers, got {shown(coeffs)}", (x,))
     return emit(_polyval, x, name=name, coeffs=tuple(number_for(what, c, x, f"coeffs[{i}]") for i, c in enumerate(coeffs)))

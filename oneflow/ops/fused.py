@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from .._base.jax import lax
+from .._base.refuse import shown
 from ..errors import ArgumentError, ShapeError
 from ..graph.node import Blob
 from ._arrays import Array, label, like, number_for
@@ -114,7 +115,7 @@ def fused_self_attention_query_mul_key_and_value(
     want.floating(what, want.blob(what, "x", x))
     want.rank(what, x, 3, 3)
     if isinstance(head_size, bool) or not isinstance(head_size, (int, np.integer)) or head_size <= 0:
-        fail(ArgumentError, what, f"head_size must be an int > 0, got {head_size!r}")
+        fail(ArgumentError, what, f"head_size must be an int > 0, got {shown(head_size)}")
     if x.shape[2] % (3 * head_size):
         fail(ShapeError, what, f"the last axis, {x.shape[2]}, must be divisible by 3 * head_size = {3 * head_size}", (x,))
     factor = number_for(what, alpha, x, "alpha")

@@ -12,6 +12,7 @@ import numpy as np
 from .. import initializers
 from .._base import dtype as dtypes
 from .._base.dtype import dtype
+from .._base.refuse import shown
 from ..data.gpt import IndexedTokens, SampleStream, TokenBatches, part_of
 from ..errors import ArgumentError, DtypeError
 from ..graph.node import Blob
@@ -72,12 +73,12 @@ def megatron_gpt_mmap_data_loader(
     """
     what = label("megatron_gpt_mmap_data_loader", name)
     if not isinstance(data_file_prefix, (str, os.PathLike)) or not os.fspath(data_file_prefix):
-        fail(ArgumentError, what, f"data_file_prefix must be a path, got {data_file_prefix!r}")
+        fail(ArgumentError, what, f"data_file_prefix must be a path, got {shown(data_file_prefix)}")
     if not isinstance(dtype, dtypes.dtype) or dtype not in (dtypes.int32, dtypes.int64):
-        fail(DtypeError, what, f"dtype must be flow.int32 or flow.int64, got {dtype!r}")
+        fail(DtypeError, what, f"dtype must be flow.int32 or flow.int64, got {shown(dtype)}")
     sizes = (1,) if split_sizes is None else tuple(split_sizes) if isinstance(split_sizes, (list, tuple)) else ()
     if not sizes or not all(isinstance(s, (int, float)) and s >= 0 for s in sizes) or sum(sizes) <= 0:
-        fail(ArgumentError, what, f"split_sizes must be a list of numbers >= 0, got {split_sizes!r}")
+        fail(ArgumentError, what, f"split_sizes must be a list of numbers >= 0, got {shown(split_sizes)}")
     which = 0 if split_index is None else want_int(what, "split_index", split_index, least=0)
     if which >= len(sizes):
         fail(ArgumentError, what, f"split_index={which} is outside the {len(sizes)} parts of split_sizes")

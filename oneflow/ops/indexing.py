@@ -10,6 +10,7 @@ import numpy as np
 from .._base import dtype as dtypes
 from .._base.dtype import dtype
 from .._base.jax import lax
+from .._base.refuse import shown
 from ..errors import ArgumentError, AxisError, DtypeError, ModeError, ShapeError
 from ..graph.node import Blob
 from ._arrays import Array, dtype_for, label, select
@@ -51,10 +52,10 @@ def one_hot(
     what = label("one_hot", name)
     index_blob(what, "indices", indices)
     if isinstance(depth, bool) or not isinstance(depth, (int, np.integer)) or depth <= 0:
-        fail(ArgumentError, what, f"depth must be an int > 0, got {depth!r}", (indices,))
+        fail(ArgumentError, what, f"depth must be an int > 0, got {shown(depth)}", (indices,))
     for argument, value in (("on_value", on_value), ("off_value", off_value)):
         if not is_number(value):
-            fail(ArgumentError, what, f"{argument} must be a number, got {value!r}", (indices,))
+            fail(ArgumentError, what, f"{argument} must be a number, got {shown(value)}", (indices,))
     kind = dtypes.float32 if dtype is None else dtype_for(what, dtype)
     at = want.axis(what, axis, indices.ndim + 1, inputs=(indices,))
     return emit(_one_hot, indices, name=name, depth=int(depth), on=on_value, off=off_value, axis=at, to=kind.numpy_dtype)
@@ -147,7 +148,7 @@ def gather(
     if batch_dims == 0:
         return emit(_gather, params, indices, name=name, axis=at)
     if isinstance(batch_dims, bool) or not isinstance(batch_dims, int) or at != batch_dims:
-        fail(ModeError, what, f"batch_dims must be 0 or equal to axis={axis}, got {batch_dims!r}", (params, indices))
+        fail(ModeError, what, f"batch_dims must be 0 or equal to axis={axis}, got {shown(batch_dims)}", (params, indices))
     r = indices.ndim - 1
     if r >= params.ndim or params.shape[:r] != indices.shape[:r]:
         fail(ShapeError, what, f"with batch_dims, params and indices must agree on the first {r} axes", (params, indices))

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from .._base.jax import jnp, lax
+from .._base.refuse import shown
 from ..errors import ArgumentError, DtypeError, ShapeError
 from ..graph.node import Blob
 from ._arrays import Array, broadcast_to, full, is_half, like, select, where_else_zero
@@ -268,9 +269,9 @@ def smooth_l1_loss(prediction: Blob, label: Blob, beta: float = 1.0, name: str |
 
 def want_number(what: str, argument: str, value: Any, at_least: float | None = None) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
-        fail(ArgumentError, what, f"{argument} must be a number, got {value!r}")
+        fail(ArgumentError, what, f"{argument} must be a number, got {shown(value)}")
     if at_least is not None and not value >= at_least:
-        fail(ArgumentError, what, f"{argument} must be >= {at_least:g}, got {value!r}")
+        fail(ArgumentError, what, f"{argument} must be >= {at_least:g}, got {shown(value)}")
     return float(value)
 
 

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable
 from typing import Any, final
 
-from .._base.refuse import refuse
+from .._base.refuse import refuse, shown
 from ..errors import ArgumentError, DuplicateNameError
 from ..graph.graph import current
 from ._emit import fail
@@ -72,13 +72,13 @@ def find_or_create_module(module_name: str, create: Callable[[], Module], reuse:
     if module_name not in modules:
         made = create()
         if not isinstance(made, Module):
-            fail(ArgumentError, "find_or_create_module", f"create() must give a flow.nn.Module, got {made!r}")
+            fail(ArgumentError, "find_or_create_module", f"create() must give a flow.nn.Module, got {shown(made)}")
         modules[module_name] = made
     elif not reuse:
         fail(
             DuplicateNameError,
             "find_or_create_module",
-            f"module {module_name!r} exists already",
+            f"module {shown(module_name)} exists already",
             (),
             "pass reuse=True to share it",
         )

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .._base.jax import lax
+from .._base.refuse import shown
 from ..errors import ArgumentError, ShapeError
 from ..graph.node import Blob
 from ._arrays import Array, broadcast_to, full, label, like, select, where_else_zero
@@ -99,7 +100,7 @@ def _floating(function: str, x: Any, name: str | None, argument: str = "x") -> s
 
 def _number(what: str, argument: str, value: Any) -> float:
     if not is_number(value) or isinstance(value, bool):
-        fail(ArgumentError, what, f"{argument} must be a number, got {value!r}")
+        fail(ArgumentError, what, f"{argument} must be a number, got {shown(value)}")
     return float(value)
 
 
@@ -181,7 +182,7 @@ def hardtanh(x: Blob, min_val: float = -1.0, max_val: float = 1.0, name: str | N
     what = _floating("hardtanh", x, name)
     low, high = _number(what, "min_val", min_val), _number(what, "max_val", max_val)
     if not low < high:
-        fail(ArgumentError, what, f"min_val must be < max_val, got {min_val!r} and {max_val!r}", (x,))
+        fail(ArgumentError, what, f"min_val must be < max_val, got {shown(min_val)} and {shown(max_val)}", (x,))
     return emit(_hardtanh, x, name=name, low=low, high=high)
 
 
@@ -337,7 +338,7 @@ def moments(x: Blob, axes: list[int], keepdims: bool | None = False, name: str |
     """
     what = _floating("moments", x, name)
     if not isinstance(axes, list):
-        fail(ArgumentError, what, f"axes must be a list of ints, got {axes!r}", (x,))
+        fail(ArgumentError, what, f"axes must be a list of ints, got {shown(axes)}", (x,))
     chosen = want.axes(what, axes, x.ndim, "axes", (x,))
     keep = keepdims is not None and want.flag(what, "keepdims", keepdims, (x,))
     mean, variance = emit_many(_moments, x, name=name, axes=chosen, keepdims=keep)
@@ -383,7 +384,7 @@ def PixelShufflev2(input: Blob, h_upscale_factor: int, w_upscale_factor: int, na
     want.rank(what, want.blob(what, "input", input), 4, 4)
     for argument, factor in (("h_upscale_factor", h_upscale_factor), ("w_upscale_factor", w_upscale_factor)):
         if isinstance(factor, bool) or not isinstance(factor, int) or factor <= 0:
-            fail(ArgumentError, what, f"{argument} must be an int > 0, got {factor!r}", (input,))
+            fail(ArgumentError, what, f"{argument} must be an int > 0, got {shown(factor)}", (input,))
     if input.shape[1] % (h_upscale_factor * w_upscale_factor):
         fail(
             ShapeError,

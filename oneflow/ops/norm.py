@@ -10,6 +10,7 @@ from .. import initializers
 from .._base import dtype as dtypes
 from .._base.dtype import dtype
 from .._base.jax import lax
+from .._base.refuse import shown
 from ..errors import ArgumentError, DtypeError, ShapeError
 from ..graph.graph import current
 from ..graph.node import Blob
@@ -150,7 +151,7 @@ def _want_statistic(what: str, argument: str, blob: Blob, x: Blob, axis: int) ->
 
 def _epsilon(what: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
-        fail(ArgumentError, what, f"epsilon must be a number >= 0, got {value!r}")
+        fail(ArgumentError, what, f"epsilon must be a number >= 0, got {shown(value)}")
     return float(value)
 
 
@@ -400,7 +401,6 @@ def GroupNorm(x: Blob, num_groups: int = 32, eps: float = 1e-5, affine: bool = T
     want.floating(what, want.blob(what, "x", x))
     want.rank(what, x, 3)
     if isinstance(num_groups, bool) or not isinstance(num_groups, int) or num_groups <= 0 or x.shape[1] % num_groups:
-        fail(
-            ArgumentError, what, f"num_groups must be an int > 0 that divides the {x.shape[1]} channels, got {num_groups!r}", (x,)
-        )
+        rule = f"num_groups must be an int > 0 that divides the {x.shape[1]} channels, got {shown(num_groups)}"
+        fail(ArgumentError, what, rule, (x,))
     return _normalize_instances("GroupNorm", x, num_groups, eps, affine, name, what)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from .._base.jax import lax
+from .._base.refuse import shown
 from ..errors import ArgumentError, ShapeError
 from ..graph.node import Blob
 from ._arrays import Array, broadcast_to, label, like, number_for
@@ -29,10 +30,10 @@ def _pad_grad(x: Array, *, paddings: Pairs) -> Array:
 def _pairs(what: str, x: Blob, paddings: Any) -> Pairs:
     ok = isinstance(paddings, (list, tuple)) and len(paddings) == x.ndim
     if not ok or not all(isinstance(pair, (list, tuple)) and len(pair) == 2 for pair in paddings):
-        fail(ArgumentError, what, f"paddings must hold {x.ndim} pairs (before, after), got {paddings!r}"[:300], (x,))
+        fail(ArgumentError, what, f"paddings must hold {x.ndim} pairs (before, after), got {shown(paddings)}", (x,))
     before, after = zip(*(want.ints(what, "paddings", pair, 2) for pair in paddings), strict=True)
     if min(before + after) < 0:
-        fail(ArgumentError, what, f"paddings must be >= 0, got {paddings!r}", (x,))
+        fail(ArgumentError, what, f"paddings must be >= 0, got {shown(paddings)}", (x,))
     return tuple(zip(before, after, strict=True))
 
 
@@ -78,7 +79,7 @@ def _image_pairs(what: str, x: Any, padding: Any) -> tuple[tuple[int, int], tupl
         fail(ShapeError, what, "the images are empty", (x,))
     left, right, top, bottom = want.ints(what, "padding", padding, 4)
     if min(left, right, top, bottom) < 0:
-        fail(ArgumentError, what, f"padding must be >= 0, got {padding!r}", (x,))
+        fail(ArgumentError, what, f"padding must be >= 0, got {shown(padding)}", (x,))
     return (top, bottom), (left, right)
 
 
@@ -153,7 +154,7 @@ def reflection_pad2d(x: Blob, padding: int | tuple[int, ...] | list[int], name: 
     what = label("reflection_pad2d", name)
     rows, columns = _image_pairs(what, x, padding)
     if max(rows) >= x.shape[2] or max(columns) >= x.shape[3]:
-        fail(ShapeError, what, f"padding must be smaller than the image, {x.shape[2:]}, got {padding!r}", (x,))
+        fail(ShapeError, what, f"padding must be smaller than the image, {x.shape[2:]}, got {shown(padding)}", (x,))
     return emit(_reflection_pad2d, x, name=name, rows=rows, columns=columns)
 
 
@@ -204,11 +205,13 @@ def same_padding(
     want.rank(what, want.blob(what, "x", x), 3)
     side = want.choice(what, "padding", padding.upper() if isinstance(padding, str) else padding, ("SAME_LOWER", "SAME_UPPER"))
     if not isinstance(data_format, str) or len(data_format) != x.ndim or "C" not in data_format.upper():
-        fail(ArgumentError, what, f"data_format must name {x.ndim} axes, such as {'NCHW'!r} for 4, got {data_format!r}", (x,))
+        fail(
+            ArgumentError, what, f"data_format must name {x.ndim} axes, such as {'NCHW'!r} for 4, got {shown(data_format)}", (x,)
+        )
     lists = []
     for argument, values in (("kernel_size", kernel_size), ("strides", strides), ("dilation_rate", dilation_rate)):
         if not isinstance(values, (list, tuple)) or len(values) != x.ndim - 2 or min(want.ints(what, argument, values)) <= 0:
-            fail(ArgumentError, what, f"{argument} must hold {x.ndim - 2} ints > 0, got {values!r}", (x,))
+            fail(ArgumentError, what, f"{argument} must hold {x.ndim - 2} ints > 0, got {shown(values)}", (x,))
         lists.append(want.ints(what, argument, values))
     first = 2 if data_format.upper().startswith("NC") else 1
     windows = tuple(zip(*lists, strict=True))

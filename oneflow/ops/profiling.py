@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from .._base.jax import jax
-from .._base.refuse import refuse
+from .._base.refuse import refuse, shown
 from ..errors import ArgumentError, ModeError
 from ..graph.node import Blob
 from ._arrays import Array, label
@@ -28,7 +28,7 @@ def _nvtx_end(x: Array, *, mark: str) -> Array:
 def _mark(what: str, x: Any, mark_prefix: Any) -> None:
     want.blob(what, "x", x)
     if not isinstance(mark_prefix, str):
-        fail(ArgumentError, what, f"mark_prefix must be a str, got {mark_prefix!r}", (x,))
+        fail(ArgumentError, what, f"mark_prefix must be a str, got {shown(mark_prefix)}", (x,))
 
 
 def nvtx_start(x: Blob, mark_prefix: str, name: str | None = None) -> Blob:
@@ -63,7 +63,7 @@ def range_push(range_name: str) -> None:
     Example: >>> flow.profiler.range_push("validation")
     """
     if not isinstance(range_name, str):
-        refuse(ArgumentError, f"flow.profiler.range_push needs a str, got {range_name!r}")
+        refuse(ArgumentError, f"flow.profiler.range_push needs a str, got {shown(range_name)}")
     mark = jax.profiler.TraceAnnotation(range_name)
     mark.__enter__()
     _open.append(mark)
@@ -106,5 +106,5 @@ def sleep_identity(x: Blob, seconds: int, name: str | None = None) -> Blob:
     what = label("sleep_identity", name)
     want.blob(what, "x", x)
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds < float("inf"):
-        fail(ArgumentError, what, f"seconds must be a number >= 0, got {seconds!r}", (x,))
+        fail(ArgumentError, what, f"seconds must be a number >= 0, got {shown(seconds)}", (x,))
     return emit(_sleep_identity, x, name=name, seconds=float(seconds))

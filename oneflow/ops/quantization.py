@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from .._base.jax import jnp, lax
+from .._base.refuse import shown
 from ..errors import ArgumentError, ModeError, ShapeError
 from ..graph.node import Blob
 from ._arrays import Array, broadcast_to, full, label, like, select
@@ -93,7 +94,7 @@ def want_grid(what: str, x: Any, bits: Any, scheme: Any, formula: Any, per_layer
     """Checks what observers and quantizers share; gives their attributes."""
     want.floating(what, want.blob(what, "input", x))
     if isinstance(bits, bool) or not isinstance(bits, int) or not 2 <= bits <= 8:
-        fail(ArgumentError, what, f"quantization_bit must be an int in [2, 8], got {bits!r}", (x,))
+        fail(ArgumentError, what, f"quantization_bit must be an int in [2, 8], got {shown(bits)}", (x,))
     want.choice(what, "quantization_scheme", scheme, SCHEMES)
     want.choice(what, "quantization_formula", formula, FORMULAS)
     if formula == "cambricon" and not per_layer:
@@ -140,7 +141,7 @@ def observe_moving_average(
 ) -> tuple[Blob, ...]:  # fmt: skip
     """(scale, zero point, new moving_max, new moving_min)."""
     if isinstance(momentum, bool) or not isinstance(momentum, (int, float)) or not 0 <= momentum <= 1:
-        fail(ArgumentError, what, f"momentum must be a number in [0, 1], got {momentum!r}", (x,))
+        fail(ArgumentError, what, f"momentum must be a number in [0, 1], got {shown(momentum)}", (x,))
     return emit_many(
         _moving_average,
         x,

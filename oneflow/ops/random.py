@@ -9,7 +9,7 @@ import numpy as np
 
 from .._base.dtype import dtype
 from .._base.jax import jax, lax
-from .._base.refuse import refuse
+from .._base.refuse import refuse, shown
 from ..data.crops import coin_flips
 from ..errors import ArgumentError
 from ..graph.node import Blob
@@ -30,7 +30,7 @@ def gen_seed(seed: int | None = None) -> tuple[int, bool]:
     """
     if seed is not None:
         if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)):
-            refuse(ArgumentError, f"flow.random.gen_seed: seed must be an int or None, got {seed!r}"[:300])
+            refuse(ArgumentError, f"flow.random.gen_seed: seed must be an int or None, got {shown(seed)}")
         return int(seed), True
     if mirrored_view_enabled():
         return -1, False
@@ -96,7 +96,7 @@ def coin_flip(
     what = label("coin_flip", name)
     batch_size = want.integer(what, "batch_size", batch_size, 1)
     if isinstance(probability, bool) or not isinstance(probability, (int, float)) or not 0 <= probability <= 1:
-        fail(ArgumentError, what, f"probability must be a number in [0, 1], got {probability!r}")
+        fail(ArgumentError, what, f"probability must be a number in [0, 1], got {shown(probability)}")
     seed = want_seed(what, seed, name, needs_name=False)
     return emit(_coin_flip, name=name, batch_size=batch_size, probability=float(probability), seed=seed)
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from .._base.dtype import dtype
 from .._base.jax import lax
+from .._base.refuse import shown
 from ..errors import ArgumentError
 from ..graph.node import INVALID_AXIS, Blob
 from ..graph.op import OpDef
@@ -118,7 +119,7 @@ def _reduce(
         want.floating(what, x)
     axes = want.axes(what, axis, x.ndim, inputs=(x,))
     if not isinstance(keepdims, (bool, np.bool_)):
-        fail(ArgumentError, what, f"keepdims must be True or False, got {keepdims!r}", (x,))
+        fail(ArgumentError, what, f"keepdims must be True or False, got {shown(keepdims)}", (x,))
     if not axes and not no_axis:
         return x
     y = emit(made, x, name=name, axes=axes, keepdims=bool(keepdims))
@@ -234,7 +235,7 @@ def reduce_logsumexp(input_tensor: Blob, axis: Axis = None, keepdims: bool = Fal
 
 def _need_list(what: str, axis: Any) -> None:
     if not isinstance(axis, (list, tuple)):
-        fail(ArgumentError, what, f"axis must be a list or tuple of ints, got {axis!r}")
+        fail(ArgumentError, what, f"axis must be a list or tuple of ints, got {shown(axis)}")
 
 
 def two_stage_reduce_max(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:

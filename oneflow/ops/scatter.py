@@ -11,6 +11,7 @@ import numpy as np
 from .._base import dtype as dtypes
 from .._base.dtype import dtype
 from .._base.jax import lax
+from .._base.refuse import shown
 from ..errors import ArgumentError, ShapeError
 from ..graph.node import Blob, Extent
 from ._arrays import Array, dtype_for, is_half, label, like, select
@@ -55,7 +56,7 @@ def scatter_nd(indices: Blob, updates: Blob, shape: Sequence[int], name: str | N
     want.blob(what, "updates", updates)
     sizes = want.ints(what, "shape", shape)
     if not sizes or any(size <= 0 for size in sizes):
-        fail(ArgumentError, what, f"shape must hold sizes > 0, got {shape!r}", (indices, updates))
+        fail(ArgumentError, what, f"shape must hold sizes > 0, got {shown(shape)}", (indices, updates))
     _fits(what, sizes, indices, updates, (indices, updates))
     return emit(_scatter_nd, indices, updates, name=name, shape=sizes)
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from .._base.jax import lax
+from .._base.refuse import shown
 from ..errors import ArgumentError, AxisError, ShapeError
 from ..graph.graph import OP_VARIABLE
 from ..graph.node import INVALID_AXIS, Blob, Node
@@ -62,7 +63,7 @@ def slice(x: Blob, begin: Sequence[int], size: Sequence[int], name: str | None =
     want.blob(what, "x", x)
     for argument, values in (("begin", begin), ("size", size)):
         if not isinstance(values, (list, tuple)) or len(values) != x.ndim:
-            fail(ArgumentError, what, f"{argument} must be a list or tuple of {x.ndim} entries, got {values!r}", (x,))
+            fail(ArgumentError, what, f"{argument} must be a list or tuple of {x.ndim} entries, got {shown(values)}", (x,))
     slices: list[Triple] = []
     for axis, (b, n) in enumerate(zip(begin, size, strict=True)):
         d = x.shape[axis]
@@ -79,7 +80,7 @@ def slice(x: Blob, begin: Sequence[int], size: Sequence[int], name: str | None =
 
 def _bound(what: str, argument: str, value: Any, low: int, high: int, x: Blob) -> int:
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-        fail(ArgumentError, what, f"{argument} must be an int or None, got {value!r}", (x,))
+        fail(ArgumentError, what, f"{argument} must be an int or None, got {shown(value)}", (x,))
     if not low <= value <= high:
         fail(AxisError, what, f"{argument}={value} is outside [{low}, {high}]", (x,))
     return int(value)
@@ -88,12 +89,12 @@ def _bound(what: str, argument: str, value: Any, low: int, high: int, x: Blob) -
 def _triples(what: str, x: Blob, slice_tup_list: Any, extra_stop: int, lowest_step: float) -> tuple[Triple, ...]:
     if not isinstance(slice_tup_list, (list, tuple)) or len(slice_tup_list) > x.ndim:
         fail(ArgumentError, what,
-             f"slice_tup_list must hold up to {x.ndim} (start, stop, step), got {slice_tup_list!r}"[:300], (x,))  # fmt: skip
+             f"slice_tup_list must hold up to {x.ndim} (start, stop, step), got {shown(slice_tup_list)}", (x,))  # fmt: skip
     slices: list[Triple] = []
     for axis, entry in enumerate(slice_tup_list):
         at = f"slice_tup_list[{axis}]"
         if not isinstance(entry, (list, tuple)) or len(entry) != 3:
-            fail(ArgumentError, what, f"{at} must be (start, stop, step), got {entry!r}", (x,))
+            fail(ArgumentError, what, f"{at} must be (start, stop, step), got {shown(entry)}", (x,))
         start, stop, step = entry
         d = x.shape[axis]
         start = None if start is None else _bound(what, f"{at}'s start", start, -d, d - 1, x)
@@ -101,7 +102,7 @@ def _triples(what: str, x: Blob, slice_tup_list: Any, extra_stop: int, lowest_st
         if step is not None:
             if isinstance(step, bool) or not isinstance(step, (int, np.integer)) or step == 0 or step < lowest_step:
                 kind = "an int > 0" if lowest_step == 1 else "an int, not 0"
-                fail(ArgumentError, what, f"{at}'s step must be {kind}, got {step!r}", (x,))
+                fail(ArgumentError, what, f"{at}'s step must be {kind}, got {shown(step)}", (x,))
             step = int(step)
         slices.append((start, stop, step))
     _refuse_empty(what, x, slices)
@@ -286,13 +287,13 @@ def _index(x: Blob, axis: int, part: Any) -> Index:
             fail(AxisError, "blob[...]", f"index {part} is outside axis {axis}, which has size {size}", (x,))
         return int(part)
     if not isinstance(part, builtins.slice):
-        shown = f"a Blob {part.describe()}" if isinstance(part, Blob) else f"{type(part).__name__} {part!r}"[:200]
-        fail(ArgumentError, "blob[...]", f"an index can hold ints, slices, Ellipsis and None, not {shown}", (x,),
+        found = f"a Blob {part.describe()}" if isinstance(part, Blob) else f"{type(part).__name__} {shown(part)}"
+        fail(ArgumentError, "blob[...]", f"an index can hold ints, slices, Ellipsis and None, not {found}", (x,),
              "flow.gather(blob, indices, axis=...) takes rows by number, flow.where chooses by a mask")  # fmt: skip
     try:
         start, stop, step = (None if v is None else v.__index__() for v in (part.start, part.stop, part.step))
     except (AttributeError, TypeError):
-        fail(ArgumentError, "blob[...]", f"the bounds of a slice must be ints or None, got {part!r}", (x,))
+        fail(ArgumentError, "blob[...]", f"the bounds of a slice must be ints or None, got {shown(part)}", (x,))
     if step == 0:
         fail(ArgumentError, "blob[...]", "a slice's step must not be 0", (x,))
     if not len(builtins.range(size)[builtins.slice(start, stop, step)]):

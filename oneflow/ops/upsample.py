@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from .._base.jax import lax
+from .._base.refuse import shown
 from ..errors import ArgumentError, ShapeError
 from ..graph.node import Blob
 from ._arrays import Array, is_half, label
@@ -79,7 +80,7 @@ def upsample_2d(
         fail(ArgumentError, what, 'align_corners=True needs interpolation="bilinear"', (x,))
     sizes = x.shape[2:] if first else x.shape[1:3]
     if min(math.floor(s * f) for s, f in zip(sizes, factors, strict=True)) < 1:
-        fail(ShapeError, what, f"size={size!r} makes nothing of an image of {tuple(sizes)}", (x,))
+        fail(ShapeError, what, f"size={shown(size)} makes nothing of an image of {tuple(sizes)}", (x,))
     return emit(
         _upsample, x, name=name, factors=factors, channels_first=first, interpolation=interpolation,
         align_corners=align_corners,
@@ -92,5 +93,5 @@ _MOST = 1024  # the matrices that resample are made on the host
 def _factors(what: str, pair: Any, given: Any) -> tuple[float, float]:
     numbers = isinstance(pair, (list, tuple)) and all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in pair)
     if not numbers or len(pair) != 2 or not all(0 < v <= _MOST for v in pair):
-        fail(ArgumentError, what, f"size must be a number in (0, {_MOST}] or a pair (h, w) of them, got {given!r}"[:300])
+        fail(ArgumentError, what, f"size must be a number in (0, {_MOST}] or a pair (h, w) of them, got {shown(given)}")
     return float(pair[0]), float(pair[1])

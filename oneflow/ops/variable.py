@@ -12,6 +12,7 @@ from .. import initializers
 from .._base import dist
 from .._base import dtype as dtypes
 from .._base.dtype import dtype
+from .._base.refuse import shown
 from .._base.source import caller
 from ..errors import ArgumentError, DuplicateNameError
 from ..graph.graph import Graph, Initializer, Variable, current
@@ -61,10 +62,10 @@ def get_variable(
       DuplicateNameError: the name is declared already and ``reuse`` is False.
     Example: >>> w = flow.get_variable("w", shape=(8, 4), initializer=flow.random_normal_initializer(stddev=0.02))
     """
-    what = f"get_variable {name!r}"
+    what = f"get_variable {shown(name)}"
     graph = current("flow.get_variable")
     if not isinstance(name, str) or not name:
-        fail(ArgumentError, what, f"name must be a non-empty str, got {name!r}")
+        fail(ArgumentError, what, f"name must be a non-empty str, got {shown(name)}")
     if "/" in name or name in (".", ".."):
         fail(
             ArgumentError,
@@ -80,7 +81,7 @@ def get_variable(
     if shape is None:
         fail(ArgumentError, what, "shape is required", (), "pass shape=(...)")
     if not isinstance(shape, (list, tuple)):
-        fail(ArgumentError, what, f"shape must be a list or tuple of ints, got {shape!r}")
+        fail(ArgumentError, what, f"shape must be a list or tuple of ints, got {shown(shape)}")
     sizes = want.ints(what, "shape", shape)
     if not sizes or any(size <= 0 for size in sizes):
         fail(ArgumentError, what, f"shape needs at least one size, all > 0, got shape={sizes}", (), "write (1,) for one number")
@@ -88,12 +89,12 @@ def get_variable(
         dtype = graph.config.get("default_data_type", dtypes.float32) if graph.config is not None else dtypes.float32
     dtype = dtype_for(what, dtype)
     if random_seed is not None and (isinstance(random_seed, bool) or not isinstance(random_seed, (int, np.integer))):
-        fail(ArgumentError, what, f"random_seed must be an int, got {random_seed!r}")
+        fail(ArgumentError, what, f"random_seed must be an int, got {shown(random_seed)}")
     want.distribution(what, "distribute", distribute)
     if distribute.axis is not None:
         want.axis(what, distribute.axis, len(sizes), "distribute=split's axis")
     if regularizer is not None and not hasattr(regularizer, "gradient"):
-        fail(ArgumentError, what, f"regularizer must be one of flow.regularizers, got {regularizer!r}"[:300], (),
+        fail(ArgumentError, what, f"regularizer must be one of flow.regularizers, got {shown(regularizer)}", (),
              "write flow.regularizers.l2(0.01)")  # fmt: skip
     if trainable is not None:
         trainable = want.flag(what, "trainable", trainable)
@@ -108,7 +109,7 @@ def get_variable(
              "pass initializer=flow.random_normal_initializer(), or set FunctionConfig.default_initializer_conf")  # fmt: skip
     if not hasattr(initializer, "draw"):
         fail(
-            ArgumentError, what, f"initializer must be one of flow's, such as flow.zeros_initializer(), got {initializer!r}"[:300]
+            ArgumentError, what, f"initializer must be one of flow's, such as flow.zeros_initializer(), got {shown(initializer)}"
         )
     layout: Any = distribute
     if parallel_distribution is not None:

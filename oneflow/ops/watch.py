@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from .. import typing as tp
+from .._base.refuse import shown
 from .._signature.local import LocalTensor, pieces, up_to
 from ..errors import ArgumentError
 from ..graph.graph import Graph, Watch, current
@@ -100,7 +101,7 @@ def _deliver(what: str, handler: Callable[[Any], None], blob: Blob) -> Callable[
         return lambda value: handler(LocalTensor(pieces(value, blob), blob.is_dynamic))
     if len(parameters) != 1:
         fail(
-            ArgumentError, what, f"the handler must take exactly one argument, {handler!r} takes {len(parameters)}"[:300], (blob,)
+            ArgumentError, what, f"the handler must take exactly one argument, {shown(handler)} takes {len(parameters)}", (blob,)
         )
     if isinstance(annotation, str):
         annotation = {"Numpy": tp.Numpy, "ListNumpy": tp.ListNumpy, "ListListNumpy": tp.ListListNumpy}.get(
@@ -121,7 +122,7 @@ def _deliver(what: str, handler: Callable[[Any], None], blob: Blob) -> Callable[
     fail(
         ArgumentError,
         what,
-        f"the handler's argument is annotated {annotation!r}"[:300],
+        f"the handler's argument is annotated {shown(annotation)}",
         (blob,),
         "annotate it with tp.Numpy, tp.ListNumpy or nothing",
     )

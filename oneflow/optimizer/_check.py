@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from .._base.refuse import refuse
+from .._base.refuse import refuse, shown
 from .._base.source import Source
 from ..errors import ArgumentError
 
@@ -36,11 +36,11 @@ def number(
     limits = [f"{sign} {limit:g}" for sign, limit in ((">=", low), (">", above), ("<", below)) if limit is not None]
     wanted = " ".join(["a number", " and ".join(limits)]).strip()
     if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
-        bad(owner, f"{name} must be {wanted}, got {type(value).__name__} {value!r}")
+        bad(owner, f"{name} must be {wanted}, got {type(value).__name__} {shown(value)}")
     result = float(value)
     inside = (low is None or result >= low) and (above is None or result > above) and (below is None or result < below)
     if not inside or not math.isfinite(result):
-        bad(owner, f"{name} must be {wanted}, got {value!r}")
+        bad(owner, f"{name} must be {wanted}, got {shown(value)}")
     return result
 
 
@@ -48,16 +48,16 @@ def integer(owner: str, name: str, value: Any, *, low: int) -> int:
     """An int that is at least ``low``."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < low:
         whole = isinstance(value, (float, np.floating)) and float(value).is_integer() and value >= low
-        bad(owner, f"{name} must be an int >= {low}, got {value!r}", f"{name}={int(value)}" if whole else "")
+        bad(owner, f"{name} must be an int >= {low}, got {shown(value)}", f"{name}={int(value)}" if whole else "")
     if value >= 2**63:
-        bad(owner, f"{name} must be less than 2**63, got {value!r}")
+        bad(owner, f"{name} must be less than 2**63, got {shown(value)}")
     return int(value)
 
 
 def flag(owner: str, name: str, value: Any) -> bool:
     """True or False; 0 and 1 pass for them."""
     if not isinstance(value, (bool, np.bool_)) and not (isinstance(value, int) and value in (0, 1)):
-        bad(owner, f"{name} must be True or False, got {value!r}")
+        bad(owner, f"{name} must be True or False, got {shown(value)}")
     return bool(value)
 
 
@@ -66,7 +66,7 @@ def sequence(owner: str, name: str, value: Any, of: str) -> list[Any]:
     if isinstance(value, np.ndarray) and value.ndim == 1:
         return list(value)
     if not isinstance(value, (list, tuple)):
-        bad(owner, f"{name} must be a list of {of}, got {type(value).__name__} {value!r}")
+        bad(owner, f"{name} must be a list of {of}, got {type(value).__name__} {shown(value)}")
     return list(value)
 
 
@@ -82,7 +82,7 @@ def boundaries(owner: str, value: Any) -> tuple[int, ...]:
 def lbn(owner: str, name: str, value: Any) -> str:
     """A logical Blob name, ``op_name/blob_name``."""
     if not isinstance(value, str) or not all(value.partition("/")):
-        bad(owner, f'{name} must be the name of a Blob such as "Input_0/out", got {value!r}', "blob.logical_blob_name")
+        bad(owner, f'{name} must be the name of a Blob such as "Input_0/out", got {shown(value)}', "blob.logical_blob_name")
     return value
 
 
@@ -91,11 +91,11 @@ def patterns(owner: str, name: str, value: Any) -> tuple[str, ...]:
     given = [value] if isinstance(value, str) else sequence(owner, name, value, "regular expressions")
     for pattern in given:
         if not isinstance(pattern, str):
-            bad(owner, f"{name} must hold strings, got {pattern!r}")
+            bad(owner, f"{name} must hold strings, got {shown(pattern)}")
         try:
             re.compile(pattern)
         except re.error as error:
-            bad(owner, f"{name} holds {pattern!r}, which is no regular expression: {error}", repr(re.escape(pattern)))
+            bad(owner, f"{name} holds {shown(pattern)}, which is no regular expression: {error}", repr(re.escape(pattern)))
     return tuple(given)
 
 
@@ -107,8 +107,8 @@ def names(owner: str, name: str, value: Any) -> tuple[str, ...]:
         except TypeError as error:
             if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
                 raise  # from inside the user's function
-            bad(owner, f"{name} is called without arguments, which {value!r} does not take")
+            bad(owner, f"{name} is called without arguments, which {shown(value)} does not take")
     if isinstance(value, str) or not isinstance(value, (Sequence, set, frozenset)) or not all(isinstance(v, str) for v in value):
-        hint = f"{name}=[{value!r}]" if isinstance(value, str) else f'{name}=["dense-weight", "dense-bias"]'
-        bad(owner, f"{name} must be a list of names of variables, got {value!r}", hint)
+        hint = f"{name}=[{shown(value)}]" if isinstance(value, str) else f'{name}=["dense-weight", "dense-bias"]'
+        bad(owner, f"{name} must be a list of names of variables, got {shown(value)}", hint)
     return tuple(value)

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from .._base import dtype as dtypes
 from .._base.dtype import dtype
 from .._base.jax import jax, jnp
-from .._base.refuse import refuse
+from .._base.refuse import refuse, shown
 from .._base.source import caller
 from ..errors import DtypeError
 from ..graph.graph import Graph, Objective, Variable, current
@@ -101,13 +101,13 @@ class Optimizer:
             constant = self.lr_scheduler if isinstance(self.lr_scheduler, (int, float)) else 0.1
             _check.bad(
                 owner,
-                f"lr_scheduler must be a learning-rate schedule, got {self.lr_scheduler!r}",
-                f"flow.optimizer.{owner}(flow.optimizer.PiecewiseConstantScheduler([], [{constant!r}]), ...)",
+                f"lr_scheduler must be a learning-rate schedule, got {shown(self.lr_scheduler)}",
+                f"flow.optimizer.{owner}(flow.optimizer.PiecewiseConstantScheduler([], [{shown(constant)}]), ...)",
             )
         if self.grad_clipping is not None and not isinstance(self.grad_clipping, ClipGradientConf):
             _check.bad(
                 owner,
-                f"grad_clipping must be one of flow.optimizer.grad_clipping, got {self.grad_clipping!r}",
+                f"grad_clipping must be one of flow.optimizer.grad_clipping, got {shown(self.grad_clipping)}",
                 "grad_clipping=flow.optimizer.grad_clipping.by_global_norm(1.0)",
             )
         self._check_weight_decay()

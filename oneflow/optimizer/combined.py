@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .._base import dtype as dtypes
+from .._base.refuse import shown
 from ..errors import ArgumentError
 from ..graph.graph import Graph
 from ..ops._emit import fail
@@ -42,14 +43,14 @@ class CombinedOptimizer(Optimizer):
         owner = "CombinedOptimizer"
         members = self.optimizers
         if not isinstance(members, (list, tuple)) or not members or not all(isinstance(m, Optimizer) for m in members):
-            _check.bad(owner, f"optimizers must be a list of at least one optimizer, got {members!r}")
+            _check.bad(owner, f"optimizers must be a list of at least one optimizer, got {shown(members)}")
         for member in members:
             if isinstance(member, CombinedOptimizer):
-                _check.bad(owner, f"a member cannot be a CombinedOptimizer, got {member!r}", "put its members into this one")
+                _check.bad(owner, f"a member cannot be a CombinedOptimizer, got {shown(member)}", "put its members into this one")
             if member.loss_scale is not None or member.train_step_lbn is not None:
                 _check.bad(
                     owner,
-                    f"members share one loss scale and one step counter, got {member!r}",
+                    f"members share one loss scale and one step counter, got {shown(member)}",
                     "pass loss_scale_factor, loss_scale_policy and train_step_lbn to CombinedOptimizer",
                 )
         self.optimizers = tuple(members)

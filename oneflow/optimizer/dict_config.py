@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, NoReturn
 
-from .._base.refuse import closest, refuse
+from .._base.refuse import closest, refuse, shown
 from .._base.source import caller
 from ..errors import ConfigError, TrainError
 from . import _check, grad_clipping, rules, schedules, warmup
@@ -159,21 +159,21 @@ def _weight_decay(given: Any) -> dict[str, Any]:
 def _entries(where: str, given: Any, known: list[str], required: tuple[str, ...] = ()) -> dict[str, Any]:
     """The dict, once it is one, knows only ``known`` keys and has the ``required`` ones."""
     if not isinstance(given, Mapping):
-        _check.bad(where, f"this must be a dict, got {type(given).__name__} {given!r}")
+        _check.bad(where, f"this must be a dict, got {type(given).__name__} {shown(given)}")
     for key in given:
         if key not in known:
             _unknown(where, key, known)
     missing = [key for key in required if key not in given]
     if missing:
         example = ", ".join(f'"{key}": ...' for key in required)
-        _check.bad(where, f"{' and '.join(missing)} must be given, got {dict(given)!r}", f"{{{example}}}")
+        _check.bad(where, f"{' and '.join(missing)} must be given, got {shown(dict(given))}", f"{{{example}}}")
     return dict(given)
 
 
 def _unknown(where: str, key: Any, known: list[str]) -> NoReturn:
     near = closest(str(key), known, count=1)
     found = [("known", ", ".join(known) or "none")]
-    refuse(ConfigError, f"{where} has no key {key!r}", found=found, hint=f'"{near[0]}"' if near else "")
+    refuse(ConfigError, f"{where} has no key {shown(key)}", found=found, hint=f'"{near[0]}"' if near else "")
 
 
 def _one_of(where: str, given: Any, known: list[str]) -> tuple[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from .._base.refuse import shown
 from . import _check
 
 
@@ -94,12 +95,12 @@ class dynamic_loss_scale(LossScalePolicy):
 def policy_of(owner: str, factor: Any, policy: Any) -> LossScalePolicy | None:
     """What ``loss_scale_factor=`` and ``loss_scale_policy=`` of an optimizer mean together."""
     if factor is not None and policy is not None:
-        rule = f"loss_scale_factor and loss_scale_policy cannot both be given, got {factor!r} and {policy!r}"
+        rule = f"loss_scale_factor and loss_scale_policy cannot both be given, got {shown(factor)} and {shown(policy)}"
         _check.bad(owner, rule, "leave one of them out")
     if factor is not None:
         return static_loss_scale(_check.number(owner, "loss_scale_factor", factor, above=0.0))
     if policy is not None and not isinstance(policy, LossScalePolicy):
-        rule = f"loss_scale_policy must be one of flow.optimizer.loss_scale, got {policy!r}"
+        rule = f"loss_scale_policy must be one of flow.optimizer.loss_scale, got {shown(policy)}"
         _check.bad(owner, rule, "loss_scale_policy=flow.optimizer.loss_scale.dynamic_loss_scale()")
     return policy
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .._base import dtype as dtypes
-from .._base.refuse import closest
+from .._base.refuse import closest, shown
 from .._base.source import caller
 from ..errors import ArgumentError, TrainError
 from ..graph.graph import Graph, current
@@ -65,7 +65,7 @@ def named_blob(what: str, argument: str, graph: Graph, lbn: str, dt: dtypes.dtyp
     blob = graph.blob(lbn)
     if blob is None:
         near = closest(lbn, [b.logical_blob_name for node in graph.nodes for b in node.outputs], count=3)
-        fail(ArgumentError, what, f"{argument} names Blob {lbn!r}, which the job does not have", (),
+        fail(ArgumentError, what, f"{argument} names Blob {shown(lbn)}, which the job does not have", (),
              " or ".join(map(repr, near)) if near else "blob.logical_blob_name, with a Blob of this job")  # fmt: skip
     if blob.shape != (1,) or blob.dtype != dt:
         fail(ArgumentError, what, f"{argument} must name a Blob of shape (1,) and dtype {dt.name}", (blob,))
@@ -80,6 +80,6 @@ def names_of_variables(what: str, graph: Graph, given: Any) -> frozenset[str] | 
     for name in names:
         if name not in graph.variables:
             near = closest(name, graph.variables, count=3)
-            fail(ArgumentError, what, f"variables= names {name!r}, which is no variable of the job so far", (),
+            fail(ArgumentError, what, f"variables= names {shown(name)}, which is no variable of the job so far", (),
                  " or ".join(map(repr, near)) if near else "the full name, with the namespaces it was made in")  # fmt: skip
     return frozenset(names)

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from .._base.jax import jnp
+from .._base.refuse import shown
 from . import _check
 from .warmup import WarmupConf
 
@@ -97,7 +98,7 @@ class LrScheduler:
 
     def _check_warmup(self) -> None:
         if self.warmup is not None and not isinstance(self.warmup, WarmupConf):
-            rule = f"warmup must be one of flow.optimizer.warmup, got {self.warmup!r}"
+            rule = f"warmup must be one of flow.optimizer.warmup, got {shown(self.warmup)}"
             _check.bad(type(self).__name__, rule, "warmup=flow.optimizer.warmup.linear(steps=100, start_multiplier=0)")
 
     def __repr__(self) -> str:

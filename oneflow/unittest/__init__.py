@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from .. import env as _flow_env
-from .._base.refuse import refuse
+from .._base.refuse import refuse, shown
 from ..config import enable_eager_execution
 from ..config._environment import Environment
 from ..errors import ArgumentError
@@ -94,7 +94,7 @@ class _ClearDefaultSession:
 def num_nodes_required(num_nodes: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Marks a test function for ``register_test_cases`` as needing this many machines."""
     if type(num_nodes) is not int or num_nodes < 1:
-        refuse(ArgumentError, f"num_nodes_required takes an int >= 1, got {num_nodes!r}")
+        refuse(ArgumentError, f"num_nodes_required takes an int >= 1, got {shown(num_nodes)}")
 
     def mark(function: Callable[..., Any]) -> Callable[..., Any]:
         function.__dict__["_num_nodes_required"] = num_nodes

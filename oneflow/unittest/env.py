@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 
-from .._base.refuse import refuse
+from .._base.refuse import refuse, shown
 from ..errors import ArgumentError
 
 
 def _number(variable: str, default: int) -> int:
     text = os.environ.get(variable, "")
     if text and not text.isdigit():
-        refuse(ArgumentError, f"the environment variable {variable} must be a number, it is {text!r}")
+        refuse(ArgumentError, f"the environment variable {variable} must be a number, it is {shown(text)}")
     return int(text) if text else default
 
 

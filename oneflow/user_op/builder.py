@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any, NoReturn, Self
 
-from .._base.refuse import closest, refuse
+from .._base.refuse import closest, refuse, shown
 from ..errors import ArgumentError, DuplicateNameError, ModeError
 from ..graph.graph import current
 from ..graph.node import Blob
@@ -84,14 +84,14 @@ class UserOpConfBuilder:
 
     def __init__(self, op_name: str, consistent: bool = False):
         if not isinstance(op_name, str) or not op_name:
-            refuse(ArgumentError, f"a user op needs a name, a non-empty str, got {op_name!r}")
+            refuse(ArgumentError, f"a user op needs a name, a non-empty str, got {shown(op_name)}")
         self._name = op_name
         self._consistent = consistent
         self._type_name: str | None = None
         self._inputs: dict[str, list[Blob]] = {}
         self._outputs: dict[str, int] = {}
         self._attributes: dict[str, Any] = {}
-        graph = current(f"user op {op_name!r}")
+        graph = current(f"user op {shown(op_name)}")
         self._full_name = graph.scope.namespace + op_name
 
     @property
@@ -112,7 +112,11 @@ class UserOpConfBuilder:
     def Input(self, input_name: str, input_blob_list: Sequence[Blob]) -> Self:
         """Binds an input; where it is not repeated, the list has one Blob."""
         if not isinstance(input_blob_list, (list, tuple)) or not all(isinstance(b, Blob) for b in input_blob_list):
-            fail(ArgumentError, self._what, f"input {input_name!r} takes a list or tuple of Blobs, got {input_blob_list!r}"[:300])
+            fail(
+                ArgumentError,
+                self._what,
+                f"input {shown(input_name)} takes a list or tuple of Blobs, got {shown(input_blob_list)}",
+            )
         self._inputs[input_name] = list(input_blob_list)
         return self
 
@@ -121,7 +125,7 @@ class UserOpConfBuilder:
     def Output(self, output_name: str, num: int = 1) -> Self:
         """Declares an output, of ``num`` Blobs."""
         if isinstance(num, bool) or not isinstance(num, int) or num < 1:
-            fail(ArgumentError, self._what, f"output {output_name!r}: num must be an int >= 1, got {num!r}")
+            fail(ArgumentError, self._what, f"output {shown(output_name)}: num must be an int >= 1, got {shown(num)}")
         self._outputs[output_name] = num
         return self
 
@@ -130,7 +134,7 @@ class UserOpConfBuilder:
         kinds = self._type().attributes
         if attr_name not in kinds:
             known = f"it has {', '.join(kinds)}" if kinds else "it has none"
-            fail(ArgumentError, self._what, f"there is no attribute {attr_name!r}; {known}")
+            fail(ArgumentError, self._what, f"there is no attribute {shown(attr_name)}; {known}")
         self._attributes[attr_name] = kinds[attr_name].check(self._what, attr_value)
         return self
 
@@ -141,7 +145,7 @@ class UserOpConfBuilder:
         for output in self._outputs:
             if output not in {o.name for o in kind.outputs}:
                 known = f"it has {', '.join(o.name for o in kind.outputs)}" if kind.outputs else "it has none"
-                fail(ArgumentError, self._what, f"there is no output {output!r}; {known}")
+                fail(ArgumentError, self._what, f"there is no output {shown(output)}; {known}")
         for attribute in kind.attributes.values():
             if attribute.name not in self._attributes and not attribute.has_default:
                 kind_of = f"{attribute.name!r}, {attribute.type_name},"
@@ -154,7 +158,7 @@ class UserOpConfBuilder:
         for name in bound:
             if name not in names:
                 has = f"it has {', '.join(a.name for a in known)}" if known else "it has none"
-                fail(ArgumentError, self._what, f"there is no {kind} {name!r}; {has}", bound[name])
+                fail(ArgumentError, self._what, f"there is no {kind} {shown(name)}; {has}", bound[name])
         for a in known:
             if a.name not in bound:
                 if not a.optional:
@@ -189,7 +193,7 @@ class UserOpConfBuilder:
         """The declared outputs, called ``<op>/<output>_<i>``."""
         for output, count in self._outputs.items():
             if len(made[output]) != count:
-                fail(ArgumentError, self._what, f"output {output!r} has {len(made[output])} Blobs, not {count}", (),
+                fail(ArgumentError, self._what, f"output {shown(output)} has {len(made[output])} Blobs, not {count}", (),
                      f'.Output("{output}", {len(made[output])})')  # fmt: skip
         flat = [(f"{o.name}_{i}", b) for o in kind.outputs for i, b in enumerate(made.get(o.name, ()))]
         graph = current(self._what)
@@ -215,7 +219,7 @@ def _by_name(kind: Registered, made: Any) -> dict[str, tuple[Blob, ...]]:
 
 def _registered(what: str, type_name: Any) -> Registered:
     if not isinstance(type_name, str):
-        fail(ArgumentError, what, f"an op type is named by a str, got {type_name!r}"[:300])
+        fail(ArgumentError, what, f"an op type is named by a str, got {shown(type_name)}")
     own = custom.REGISTERED.get(type_name)
     found = REGISTRY.get(type_name) if own is None else _of_custom(own)
     if found is None:
@@ -223,7 +227,7 @@ def _registered(what: str, type_name: Any) -> Registered:
         fail(ArgumentError, what, f"there is no op type {type_name!r}" + (f"; close are {', '.join(near)}" if near else ""), (),
              "flow.user_op_names() lists them; flow.experimental.register_op adds one")  # fmt: skip
     if found.build is None:
-        fail(ModeError, what, f"op type {type_name!r} is not built: {found.why_not}")
+        fail(ModeError, what, f"op type {shown(type_name)} is not built: {found.why_not}")
     return found
 
 
@@ -281,7 +285,7 @@ class UserOpModuleBuilder(UserOpConfBuilder):
     def InputSize(self, input_name: str, input_blob_size: int) -> Self:
         """Says how many Blobs an input will have."""
         if input_name not in {a.name for a in self._type().inputs}:
-            fail(ArgumentError, self._what, f"there is no input {input_name!r}")
+            fail(ArgumentError, self._what, f"there is no input {shown(input_name)}")
         return self
 
     def CheckAndComplete(self) -> Self:

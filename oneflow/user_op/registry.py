@@ -13,6 +13,7 @@ import numpy as np
 
 from .._base.dtype import dtype
 from .._base.jax import jax
+from .._base.refuse import shown
 from ..errors import ArgumentError
 from ..graph.node import Blob
 from ..graph.op import OpDef
@@ -53,12 +54,12 @@ class Attribute:
         if kind == "Shape" or kind.startswith("list["):
             of = int if kind == "Shape" else _LIST_OF[kind[5:-1]]
             if not isinstance(value, (list, tuple)) or not all(_is(v, of) for v in value):
-                fail(ArgumentError, what, f"attribute {self.name!r} takes a list or tuple of {kind}, got {value!r}"[:300])
+                fail(ArgumentError, what, f"attribute {self.name!r} takes a list or tuple of {kind}, got {shown(value)}")
             return tuple(tuple(v) if isinstance(v, list) else v for v in value)
         if not _is(value, _ONE[kind]):
             hint = f"write {float(value)}" if _ONE[kind] is float and type(value) is int else ""
             named = "a flow dtype" if kind == "dtype" else f"{_ONE[kind].__name__} ({kind})"
-            fail(ArgumentError, what, f"attribute {self.name!r} takes {named}, got {value!r}"[:300], (), hint)
+            fail(ArgumentError, what, f"attribute {self.name!r} takes {named}, got {shown(value)}", (), hint)
         return value
 
 
@@ -136,7 +137,7 @@ def call(path: str, *arguments: str, **keywords: str) -> Build:
         for part in path.split("."):
             function = getattr(function, part, None)
             if function is None:
-                fail(ArgumentError, f"user op {name!r}", f"it needs flow.{path}, which this release does not have")
+                fail(ArgumentError, f"user op {shown(name)}", f"it needs flow.{path}, which this release does not have")
         given = {k: known[v] for k, v in keywords.items() if known[v] is not None}
         return function(*(known[a] for a in arguments), name=name, **given)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from . import typing as tp
+from . import _signature as tp
 from ._base.dist import Placement, parse_placement
 from ._base.jax import jax
 from ._base.refuse import refuse
@@ -22,6 +22,7 @@ from ._reports.placement import PlacementReport, report
 from ._reports.summary import JobSummary, summarize
 from ._signature.local import LocalTensor, LocalTensorList, pieces, up_to
 from ._signature.parameters import spell
+from ._variables.initializers import from_conf as initializer_from_conf
 from .compiler.analysis import finish
 from .compiler.native import describe
 from .compiler.program import Plan, plan
@@ -31,7 +32,6 @@ from .config import FunctionConfig, Resource
 from .errors import ArgumentError, CompileError, FeedError, FeedShapeError, ModeError, ReturnError
 from .graph.graph import Graph, current, current_or_none, tracing
 from .graph.node import Blob, Node, Scope
-from .initializers import from_conf as initializer_from_conf
 from .layers.quantization import AwareTraining
 from .ops.time_axis import unpack
 from .optimizer.dict_config import optimizer_from_config

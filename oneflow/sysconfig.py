@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import Path as _Path
 
-from .runtime import devices
+from .runtime import devices as _devices
 
-_HERE = str(Path(__file__).resolve().parent)
+_HERE = str(_Path(__file__).resolve().parent)
 
 
 def get_include() -> str:
-    """The package's directory. There are no headers in it: ops are Python functions (docs/add-an-op.md)."""
+    """The package's directory. There are no headers in it: ops are Python functions (docs/adding-an-op.md)."""
     return _HERE
 
 
@@ -31,7 +31,7 @@ def get_link_flags() -> list[str]:
 
 def with_cuda() -> bool:
     """Whether JAX has a GPU here. Initialises JAX's backends."""
-    return devices.has_gpu()
+    return _devices.has_gpu()
 
 
 def get_cuda_version() -> int:

@@ -10,8 +10,8 @@ import pytest
 from scipy import stats
 
 import oneflow as flow
+from oneflow._variables.initializers import fan, from_conf
 from oneflow.errors import ArgumentError
-from oneflow.initializers import fan, from_conf
 
 SHAPE = (200, 300)
 F32 = np.dtype(np.float32)

@@ -63,7 +63,8 @@ def test_an_argument_of_an_op_that_cannot_be_printed():
     ("name", "known", "found"),
     [
         ("LeakyReLU", ["celu", "leaky_relu"], ["leaky_relu"]), ("onnx", ["nn", "ones", "env"], []),
-        ("cnov2d", ["conv2d", "conv3d", "dense"], ["conv2d", "conv3d"]), ("norm", ["layer_norm", "normal"], ["layer_norm", "normal"]),
+        ("cnov2d", ["conv2d", "conv3d", "dense"], ["conv2d", "conv3d"]), 
+        ("norm", ["layer_norm", "normal"], ["layer_norm", "normal"]),
         ("summary", ["system", "sum", "math"], []), ("diagonal", ["diag", "dim"], ["diag"]), ("xyz", ["a", "b", "xlogy"], []),
     ],
 )  # fmt: skip

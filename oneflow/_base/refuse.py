@@ -68,7 +68,7 @@ def refuse(
     raise error("\n".join(rows))
 
 
-def _plain(name: str) -> str:
+def plain_spelling(name: str) -> str:
     """Spelling aside: ``LeakyReLU``, ``leaky_relu`` and ``leakyrelu`` are one name."""
     return name.replace("_", "").lower()
 
@@ -79,11 +79,11 @@ def closest(name: str, known: Iterable[str], *, count: int = 5) -> list[str]:
     These are names that differ from it in capitals and underscores alone, then those that have it as one of their words
     (``norm``: ``layer_norm``), then those that differ in few letters, then those that begin or end as it does.
     """
-    plain = _plain(name)
+    plain = plain_spelling(name)
     names = sorted(set(known))
     by_plain: dict[str, list[str]] = {}
     for n in names:
-        by_plain.setdefault(_plain(n), []).append(n)
+        by_plain.setdefault(plain_spelling(n), []).append(n)
     near = list(by_plain.get(plain, []))
     near += [n for n in names if len(name) > 2 and name.lower() in n.lower().split("_")]
     cutoff = 0.65 if len(plain) > 5 else 0.75  # of two short names half the letters agree by chance

@@ -6,7 +6,7 @@ from typing import Any
 
 from .._base import dtype as dtypes
 from .._base.dtype import dtype
-from ..scope import PlacementScope, View
+from ..graph.scopes import PlacementScope, View
 from ._options import REQUIRED, Option
 
 # Why nothing reads a setting.

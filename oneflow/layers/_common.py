@@ -9,9 +9,9 @@ from .._base.refuse import shown
 from ..errors import ArgumentError
 from ..graph.graph import current
 from ..graph.node import Blob
+from ..graph.scopes import namespace
 from ..ops._emit import fail
 from ..ops._names import given_name
-from ..scope import namespace
 
 Initializer = Any
 Regularizer = Any

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .. import initializers
+from .._variables import initializers
 from ..graph.node import Blob
 from ..ops._arrays import label
 from ..ops._emit import want

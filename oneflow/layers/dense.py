@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .. import initializers
 from .._base import dist
 from .._base.dist import Distribute
 from .._base.refuse import shown
+from .._variables import initializers
 from ..errors import ArgumentError
 from ..graph.node import Blob
+from ..graph.scopes import namespace
 from ..ops._arrays import label
 from ..ops._emit import fail, want
 from ..ops._names import DefaultName
 from ..ops.conv import bias_add
 from ..ops.matrix import matmul
 from ..ops.variable import get_variable
-from ..scope import namespace
 from ._common import Initializer, Regularizer, activated, chosen, layer_name, want_activation
 
 

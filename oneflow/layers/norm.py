@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .. import initializers
 from .._base.refuse import shown
+from .._variables import initializers
 from ..errors import ArgumentError, ShapeError
 from ..graph.graph import current
 from ..graph.node import Blob

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .. import initializers
 from .._base import dist
 from .._base.dist import Distribute
 from .._base.refuse import shown
+from .._variables import initializers
 from ..errors import ArgumentError, DtypeError
 from ..graph.node import Blob
+from ..graph.scopes import namespace
 from ..ops._arrays import label
 from ..ops._emit import fail, want
 from ..ops._names import DefaultName
@@ -17,7 +18,6 @@ from ..ops.nn import parametric_relu
 from ..ops.ordinal import categorical_ordinal_encode
 from ..ops.upsample import upsample_2d as upsample
 from ..ops.variable import get_variable
-from ..scope import namespace
 from ._common import Initializer, Regularizer, chosen, layer_name
 
 

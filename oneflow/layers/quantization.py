@@ -6,17 +6,17 @@ from typing import Any
 
 import numpy as np
 
-from .. import initializers
 from .._base import dtype as dtypes
+from .._variables import initializers
 from ..graph.graph import OP_VARIABLE, current
 from ..graph.node import Blob
 from ..graph.op import OpDef
+from ..graph.scopes import graph_scope
 from ..ops._arrays import label
 from ..ops.array import assign
 from ..ops.binary import add
 from ..ops.quantization import fake_quantization, min_max_observer, observe_moving_average, want_grid
 from ..ops.variable import get_variable
-from ..scope import graph_scope
 
 _NEVER = int(np.iinfo(np.int64).max)
 _OPS = ("conv1d", "conv2d", "conv3d", "matmul")  # what runs on integers

@@ -13,8 +13,8 @@ from .._base.refuse import shown
 from ..errors import ArgumentError, ModeError, ShapeError
 from ..graph.graph import current
 from ..graph.node import Blob
+from ..graph.scopes import graph_scope
 from ..graph.views import in_current_view
-from ..scope import graph_scope
 from ._arrays import Array, label
 from ._emit import emit, emit_many, fail, op, want
 from .array import concat

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from .. import initializers
 from .._base import dtype as dtypes
 from .._base.dtype import dtype
 from .._base.refuse import shown
+from .._variables import initializers
 from ..data.gpt import IndexedTokens, SampleStream, TokenBatches, part_of
 from ..errors import ArgumentError, DtypeError
 from ..graph.node import Blob

@@ -6,11 +6,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .. import initializers
 from .._base import dtype as dtypes
 from .._base.dtype import dtype
 from .._base.jax import lax
 from .._base.refuse import shown
+from .._variables import initializers
 from ..errors import ArgumentError, DtypeError, ShapeError
 from ..graph.graph import current
 from ..graph.node import Blob

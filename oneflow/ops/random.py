@@ -14,7 +14,7 @@ from ..data.crops import coin_flips
 from ..errors import ArgumentError
 from ..graph.node import Blob
 from ..graph.op import HostRule
-from ..scope import mirrored_view_enabled
+from ..graph.scopes import mirrored_view_enabled
 from ._arrays import Array, dtype_for, is_half, label
 from ._emit import emit, fail, op, want
 from ._names import DefaultName, given_name

@@ -12,6 +12,7 @@ import numpy as np
 from .._base import dtype as dtypes
 from .._base.dtype import dtype
 from .._base.refuse import refuse
+from .._variables.initializers import random_uniform_initializer
 from ..data._fault import Where
 from ..data.coco import CocoAnnotations, CocoSample, CocoSource
 from ..data.onerec import OneRecSource
@@ -21,7 +22,6 @@ from ..data.source import WITHOUT_POSITIONS, RecordSource
 from ..errors import ArgumentError, DataError
 from ..graph.graph import current
 from ..graph.node import Blob
-from ..initializers import random_uniform_initializer
 from ._arrays import label
 from ._emit import fail, want
 from ._host import emit_host, host_op, want_bool, want_dtype, want_int, want_sizes

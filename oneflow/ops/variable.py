@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from .. import initializers
 from .._base import dist
 from .._base import dtype as dtypes
 from .._base.dtype import dtype
 from .._base.refuse import shown
 from .._base.source import caller
+from .._variables import initializers
 from ..errors import ArgumentError, DuplicateNameError
 from ..graph.graph import Graph, Initializer, Variable, current
 from ..graph.node import Blob
-from ..scope import graph_scope
+from ..graph.scopes import graph_scope
 from ._arrays import dtype_for
 from ._emit import MOST_ELEMENTS, fail, want
 from .distribution import layout_entries

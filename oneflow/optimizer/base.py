@@ -18,8 +18,8 @@ from ..errors import DtypeError
 from ..graph.graph import Graph, Objective, Variable, current
 from ..graph.node import Blob
 from . import _check
-from .grad_clipping import ClipGradientConf
-from .loss_scale import LossScalePolicy, policy_of
+from ._grad_clipping import ClipGradientConf
+from ._loss_scale import LossScalePolicy, policy_of
 from .objective import checked_losses, named_blob, names_of_variables
 from .schedules import LrScheduler, terse_repr
 

@@ -12,8 +12,8 @@ from ..errors import ArgumentError
 from ..graph.graph import Graph
 from ..ops._emit import fail
 from . import _check
+from ._loss_scale import LossScalePolicy
 from .base import Optimizer
-from .loss_scale import LossScalePolicy
 from .objective import named_blob
 
 

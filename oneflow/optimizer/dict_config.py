@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from .._base.refuse import closest, refuse, shown
 from .._base.source import caller
 from ..errors import ConfigError, TrainError
-from . import _check, grad_clipping, rules, schedules, warmup
+from . import _check, _grad_clipping, _warmup, rules, schedules
 from .base import Optimizer
 from .schedules import LrScheduler, conf_name
 
@@ -30,7 +30,7 @@ _RULES: dict[str, tuple[Any, dict[str, str], tuple[str, ...]]] = {
 _WITH_DECAY: dict[Any, Any] = {rules.SGD: rules.SGDW, rules.Adam: rules.AdamW}
 _OTHER_KEYS = ("learning_rate_decay", "warmup_conf", "clip_conf", "weight_decay_conf")
 _SCHEDULES = {schedule.conf_key: schedule for schedule in schedules.SCHEDULES}
-_WARMUPS: dict[str, type[warmup.WarmupConf]] = {w.conf_key: w for w in (warmup.constant, warmup.linear)}
+_WARMUPS: dict[str, type[_warmup.WarmupConf]] = {w.conf_key: w for w in (_warmup.constant, _warmup.linear)}
 
 
 def optimizer_from_config(train: Mapping[str, Any]) -> Optimizer:
@@ -139,11 +139,11 @@ class _PiecewiseFrom(LrScheduler):
         return self.pieces.learning_rate_decay_conf
 
 
-def _clipping(given: Any) -> grad_clipping.by_global_norm:
+def _clipping(given: Any) -> _grad_clipping.by_global_norm:
     _, values = _one_of(f"{_WHERE}: clip_conf", given, ["clip_by_global_norm"])
     where = f"{_WHERE}: clip_by_global_norm"
     values = _entries(where, values, ["clip_norm", "global_norm"], ("clip_norm",))  # OneFlow ignores global_norm, too
-    return grad_clipping.by_global_norm(values["clip_norm"])
+    return _grad_clipping.by_global_norm(values["clip_norm"])
 
 
 def _weight_decay(given: Any) -> dict[str, Any]:

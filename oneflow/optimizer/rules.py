@@ -12,9 +12,9 @@ from typing import Any, ClassVar
 from .._base.jax import jnp, lax
 from ..graph.graph import Variable
 from . import _check
+from ._grad_clipping import ClipGradientConf
+from ._loss_scale import LossScalePolicy
 from .base import Optimizer, Slot
-from .grad_clipping import ClipGradientConf
-from .loss_scale import LossScalePolicy
 from .schedules import LrScheduler
 
 Variables = Sequence[str] | Callable[[], Sequence[str]]

@@ -16,7 +16,7 @@ import numpy as np
 from .._base.jax import jnp
 from .._base.refuse import shown
 from . import _check
-from .warmup import WarmupConf
+from ._warmup import WarmupConf
 
 
 class LrScheduler:

@@ -10,12 +10,12 @@ from .._base.refuse import closest, refuse, shown
 from ..errors import ArgumentError, DuplicateNameError, ModeError
 from ..graph.graph import current
 from ..graph.node import Blob
+from ..graph.scopes import consistent_view
 from ..ops import custom
 from ..ops._emit import fail
 from ..ops.custom import ATTRIBUTE_TYPES, CustomOp
 from ..ops.elementwise import identity_n
 from ..ops.module import Module
-from ..scope import consistent_view
 from . import table as _table  # noqa: F401 - fills the registry
 from .registry import REGISTRY, Argument, Registered
 

@@ -12,10 +12,10 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from ._base import dtype as dtypes
-from ._base.dtype import dtype
-from ._base.refuse import closest, refuse, shown
-from .errors import ArgumentError
+from .._base import dtype as dtypes
+from .._base.dtype import dtype
+from .._base.refuse import closest, refuse, shown
+from ..errors import ArgumentError
 
 _TRUNCATED_STD = 0.87962566103423978  # the standard deviation of a standard normal that is cut at +-2
 _FLOATING = {"float16", "bfloat16", "float32", "float64"}

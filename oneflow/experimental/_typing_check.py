@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from .._base.refuse import refuse, shown
+from .._signature import annotations_required, require_annotations
 from ..errors import ArgumentError
-from ..typing import annotations_required, require_annotations
 
 
 def enable_typing_check(val: bool = True) -> None:

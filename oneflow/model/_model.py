@@ -1,146 +1,22 @@
-"""``flow.model``: a small training loop over job functions."""
+"""``flow.Model`` and its training loop."""
 
 from __future__ import annotations
 
 import logging
-import os
 from abc import ABC
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
-from . import typing as tp
-from ._base import dtype as dtypes
-from ._base.refuse import refuse, shown
-from .checkpoint.api import get, load_variables, save
-from .config import FunctionConfig
-from .errors import ArgumentError
-from .job import JobFunction, global_function
-from .ops.module import Module
-from .optimizer.base import Optimizer
-from .runtime.session import clear_default_session
+from .._base.refuse import refuse, shown
+from ..checkpoint.api import get, load_variables, save
+from ..errors import ArgumentError
+from ..job import JobFunction, global_function
+from ..ops.module import Module
+from ..optimizer.base import Optimizer
+from ..runtime.session import clear_default_session
+from ._parts import Callback, CheckpointConfig, NumpyDataModule, TrainingConfig, ValidationConfig
 
 _log = logging.getLogger("oneflow")
-
-
-class DataModule(Module):
-    """Data made inside the job: ``forward`` is called once, while the job is described, and gives Blobs."""
-
-    def __init__(self, *args: Any, **kwargs: Any):
-        super().__init__()
-
-    def forward(self, step_idx: int = 0, optimizer_idx: int = 0) -> Any:
-        """The batch, as Blobs; to be overridden."""
-        raise NotImplementedError(f"{type(self).__name__} does not define forward")
-
-    def infer_oneflow_data_placeholder(self, batch: tuple[Any, ...] | None = None, optimizer_idx: int = 0) -> list[Any]:
-        """The inputs of the job: none, as the data come from inside."""
-        return []
-
-
-class NumpyDataModule(DataModule):
-    """Data made on the host: ``forward`` is called for every step and gives a tuple of ndarrays.
-
-    The first batch fixes shapes and dtypes, unless ``infer_oneflow_data_placeholder`` is overridden.
-    """
-
-    def infer_oneflow_data_placeholder(self, batch: tuple[np.ndarray, ...] | None = None, optimizer_idx: int = 0) -> list[Any]:
-        """A placeholder for each array of a batch. Raises ArgumentError where the batch is something else."""
-        if not isinstance(batch, tuple) or not batch or not all(isinstance(a, np.ndarray) for a in batch):
-            refuse(ArgumentError, f"{type(self).__name__}.forward must give a tuple of ndarrays, got {shown(batch)}")
-        return [tp.Numpy.Placeholder(a.shape, dtypes.from_numpy(a.dtype)) for a in batch]
-
-
-class TrainingConfig:
-    """What ``Model.fit`` trains with."""
-
-    def __init__(self) -> None:
-        self.exe_cfg = FunctionConfig()
-        self.data: DataModule | None = None
-
-    def config_execution(self, exe_cfg: FunctionConfig | None = None) -> None:
-        """The settings of its jobs."""
-        if not isinstance(exe_cfg, FunctionConfig):
-            refuse(ArgumentError, f"exe_cfg must be a flow.ExecutionConfig, got {shown(exe_cfg)}")
-        self.exe_cfg = exe_cfg
-
-    def config_data(self, data: DataModule | None = None) -> None:
-        """Where its batches come from."""
-        if not isinstance(data, DataModule):
-            refuse(ArgumentError, f"data must be a flow.model.DataModule, got {shown(data)}")
-        self.data = data
-
-    def _lacks(self) -> str:
-        return "it has no data: call config_data" if self.data is None else ""
-
-    def check_valid(self) -> bool:
-        """Whether nothing is missing; the reason is logged."""
-        if reason := self._lacks():
-            _log.warning("%s: %s", type(self).__name__, reason)
-        return not reason
-
-
-class ValidationConfig(TrainingConfig):
-    """What ``Model.fit`` validates with."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.step_interval = 10
-
-    def config_step_interval(self, step_interval: int = 1) -> None:
-        """Validates after every so many steps; 10 without this call."""
-        self.step_interval = _interval(step_interval)
-
-
-class CheckpointConfig:
-    """Which checkpoint ``Model.fit`` begins with, and where it saves."""
-
-    def __init__(self) -> None:
-        self.load_dirpath: str | None = None
-        self.save_dirpath: str | None = None
-        self.save_interval = 1
-
-    def config_load(self, dirpath: str | None = None) -> None:
-        """Begins with this checkpoint."""
-        self.load_dirpath = _directory(dirpath)
-
-    def config_save(self, dirpath: str | None = None, step_interval: int = 1) -> None:
-        """Saves to ``<dirpath>-<step>`` after every so many steps."""
-        self.save_dirpath, self.save_interval = _directory(dirpath), _interval(step_interval)
-
-    def _lacks(self) -> str:
-        if self.load_dirpath is not None and not os.path.isdir(self.load_dirpath):
-            return f"there is no directory {self.load_dirpath!r} to load"
-        return "" if self.load_dirpath or self.save_dirpath else "it neither loads nor saves"
-
-    def check_valid(self) -> bool:
-        """Whether nothing is missing; the reason is logged."""
-        if reason := self._lacks():
-            _log.warning("CheckpointConfig: %s", reason)
-        return not reason
-
-
-def _interval(steps: Any) -> int:
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        refuse(ArgumentError, f"step_interval must be an int >= 1, got {shown(steps)}")
-    return steps
-
-
-def _directory(path: Any) -> str:
-    if not isinstance(path, (str, os.PathLike)) or not str(path):
-        refuse(ArgumentError, f"dirpath must be a path, got {shown(path)}")
-    return os.fspath(path)
-
-
-class Callback:
-    """What is told of each step of ``Model.fit``; to be overridden. ``outputs`` are local tensors, as the step gave them."""
-
-    def on_training_step_end(self, outputs: Any, step_idx: int = 0, optimizer_idx: int = 0) -> None:
-        """After a training step, which is numbered from 0."""
-
-    def on_validation_step_end(self, outputs: Any, step_idx: int = 0) -> None:
-        """After a validation step."""
 
 
 class Model(Module, ABC):

@@ -1,0 +1,144 @@
+"""The classes and decorators of ``flow.unittest``."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import unittest
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from .. import env as _flow_env
+from .._base.refuse import refuse, shown
+from .._signature import require_annotations
+from ..config import enable_eager_execution
+from ..config._environment import Environment
+from ..errors import ArgumentError
+from ..runtime.session import clear_default_session
+from . import env
+
+Decorator = Callable[[Any], Any]
+
+
+class TestCase(unittest.TestCase):
+    """A test that finds no jobs, variables or settings of other tests. Overriding ``setUp`` must call this one."""
+
+    def setUp(self) -> None:
+        if not Environment.frozen:
+            _start_environment()
+        clear_default_session()
+        enable_eager_execution(env.eager_execution_enabled())
+        require_annotations(env.typing_check_enabled())
+
+
+def _start_environment() -> None:
+    if env.has_node_list():
+        _flow_env.machine(env.node_list())
+        for setting, variable in ((_flow_env.ctrl_port, "CTRL_PORT"), (_flow_env.data_port, "DATA_PORT")):
+            port = os.environ.get(f"ONEFLOW_TEST_{variable}", "")
+            if port.isdigit():
+                setting(int(port))
+    if os.environ.get("ONEFLOW_TEST_LOG_DIR"):
+        _flow_env.log_dir(os.environ["ONEFLOW_TEST_LOG_DIR"])
+    _flow_env.init()
+
+
+def _skip_unless(nodes: int, devices: int) -> Decorator:
+    found = (env.node_size(), env.device_num())
+    why = f"needs {nodes} machine(s) with {devices} device(s) each; this run has {found[0]} with {found[1]}"
+    return unittest.skipUnless(found == (nodes, devices), why)
+
+
+def skip_unless_1n1d() -> Decorator:
+    """A decorator: the test runs on exactly one machine with one device."""
+    return _skip_unless(1, 1)
+
+
+def skip_unless_1n2d() -> Decorator:
+    """A decorator: the test runs on exactly one machine with two devices."""
+    return _skip_unless(1, 2)
+
+
+def skip_unless_1n4d() -> Decorator:
+    """A decorator: the test runs on exactly one machine with four devices."""
+    return _skip_unless(1, 4)
+
+
+def skip_unless_2n1d() -> Decorator:
+    """A decorator: the test runs on exactly two machines with one device each."""
+    return _skip_unless(2, 1)
+
+
+def skip_unless_2n2d() -> Decorator:
+    """A decorator: the test runs on exactly two machines with two devices each."""
+    return _skip_unless(2, 2)
+
+
+def skip_unless_2n4d() -> Decorator:
+    """A decorator: the test runs on exactly two machines with four devices each."""
+    return _skip_unless(2, 4)
+
+
+# --- collecting test functions of files, the older way
+
+
+class _ClearDefaultSession:
+    def setUp(self) -> None:
+        clear_default_session()
+        require_annotations(False)
+
+
+def num_nodes_required(num_nodes: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Marks a test function for ``register_test_cases`` as needing this many machines."""
+    if type(num_nodes) is not int or num_nodes < 1:
+        refuse(ArgumentError, f"num_nodes_required takes an int >= 1, got {shown(num_nodes)}")
+
+    def mark(function: Callable[..., Any]) -> Callable[..., Any]:
+        function.__dict__["_num_nodes_required"] = num_nodes
+        return function
+
+    return mark
+
+
+def register_test_cases(
+    scope: dict[str, Any],
+    directory: str,
+    filter_by_num_nodes: Callable[[int], bool],
+    base_class: type[unittest.TestCase] = unittest.TestCase,
+    test_case_mixin: type = _ClearDefaultSession,
+) -> None:
+    """Makes a test class of every ``test*.py`` of a directory: its functions ``test_*(test_case)`` become the methods.
+
+    Args:
+      scope: where the classes go, usually ``globals()``; each is named like its file.
+      directory: where the files are.
+      filter_by_num_nodes: says of a number of machines (see ``num_nodes_required``; 1 otherwise) whether to take a test.
+      base_class: what the classes derive from.
+      test_case_mixin: what they derive from first; by default each test gets a new session.
+    """
+    for path in sorted(Path(directory).glob("test*.py")):
+        module = _load(path)
+        methods = {
+            name: functools.partialmethod(_call, function)
+            for name, function in vars(module).items()
+            if name.startswith("test_")
+            and callable(function)
+            and filter_by_num_nodes(getattr(function, "_num_nodes_required", 1))
+        }
+        if methods:
+            scope[path.stem] = type(path.stem, (test_case_mixin, base_class), {"__module__": scope.get("__name__"), **methods})
+
+
+def _call(test_case: unittest.TestCase, function: Callable[[unittest.TestCase], None]) -> None:
+    function(test_case)
+
+
+def _load(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None  # a .py file has both
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

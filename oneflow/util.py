@@ -8,7 +8,10 @@ from typing import Any as _Any
 from weakref import WeakKeyDictionary as _WeakKeyDictionary
 
 from . import typing as _typing
+from ._base.refuse import refuse as _refuse
+from ._base.refuse import shown as _shown
 from .config import _environment
+from .errors import ArgumentError as _ArgumentError
 from .graph.graph import Graph as _Graph
 from .graph.graph import current_or_none as _current_or_none
 from .runtime import environment as _runtime
@@ -26,6 +29,8 @@ def unique_str(prefix: str) -> str:
 
     Example: >>> flow.util.unique_str("dense")
     """
+    if not isinstance(prefix, str):
+        _refuse(_ArgumentError, f"flow.util.unique_str needs a str, got {_shown(prefix)}")
     graph = _current_or_none()
     numbers = _outside_jobs if graph is None else _in_job.setdefault(graph, _itertools.count())
     return f"{prefix}{next(numbers)}"

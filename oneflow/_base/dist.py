@@ -56,7 +56,7 @@ def parse_placement(tag: str, devices: str | Iterable[str], hierarchy: Iterable[
       ArgumentError: the tag is neither "gpu" nor "cpu", a string does not follow the grammar, or the hierarchy is not made
         of as many devices.
     """
-    if tag not in ("gpu", "cpu"):
+    if not isinstance(tag, str) or tag not in ("gpu", "cpu"):
         refuse(ArgumentError, f'a placement\'s device_tag must be "gpu" or "cpu", got {shown(tag)}')
     strings = [devices] if isinstance(devices, str) else devices
     if not isinstance(strings, (list, tuple)) or not strings:

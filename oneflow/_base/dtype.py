@@ -96,7 +96,10 @@ def dtypes() -> list[dtype]:
 
 def from_numpy(numpy_dtype: Any) -> dtype:
     """The dtype of a NumPy (or JAX) array's elements."""
-    key = np.dtype(numpy_dtype)
+    try:
+        key = np.dtype(numpy_dtype)
+    except Exception:  # TypeError, ValueError, or whatever an object of the user's raises
+        raise ArgumentError(f"{shown(numpy_dtype)} is not a dtype of NumPy's") from None
     found = _BY_NUMPY.get(key)
     if found is None:
         if key == bfloat16.numpy_dtype:

@@ -62,7 +62,9 @@ def define_input(kind: str, what: str, shape: Any, dtype: Any, batch_axis: Any) 
     if isinstance(batch_axis, bool) or not isinstance(batch_axis, (int, np.integer)):
         refuse(ArgumentError, f"{what}: batch_axis must be an int or None, got {shown(batch_axis)}")
     if not -len(sizes) <= batch_axis < len(sizes):
-        refuse(ArgumentError, f"{what}: batch_axis={batch_axis} is outside [{-len(sizes)}, {len(sizes)}) for shape {sizes}")
+        refuse(
+            ArgumentError, f"{what}: batch_axis={shown(batch_axis)} is outside [{-len(sizes)}, {len(sizes)}) for shape {sizes}"
+        )
     return InputDef(kind, sizes, dtype, int(batch_axis) % len(sizes), caller())
 
 
@@ -317,12 +319,17 @@ class Parameter:
         return found
 
 
+DEEPEST = 100  # containers in containers; more is a list that holds itself
+
+
 def is_named_tuple(value: Any) -> bool:
     return isinstance(value, tuple) and hasattr(type(value), "_fields")
 
 
 def map_structure(function: Callable[[str, Any], Any], structure: Any, label: str = "") -> Any:
     """The same nesting of tuples, lists and dicts with ``function(label, leaf)`` at its leaves."""
+    if label.count("[") > DEEPEST:
+        return function(label, structure)  # which is no leaf that anybody takes
     if isinstance(structure, dict):
         return {key: map_structure(function, value, f"{label}[{shown(key)}]") for key, value in structure.items()}
     if isinstance(structure, (tuple, list)):

@@ -141,4 +141,4 @@ def spell(annotation: Any) -> str:
     if isinstance(annotation, type) and not issubclass(annotation, PlaceholderBase) and typing.get_origin(annotation) is None:
         module = "" if annotation.__module__ == "builtins" else f"{annotation.__module__}."
         return module + annotation.__qualname__
-    return repr(annotation)[:200]
+    return shown(annotation)

@@ -14,7 +14,7 @@ from .._base.refuse import refuse, shown
 from .._base.source import Source, of_function
 from ..errors import AnnotationError, ReturnError
 from ..graph.node import Blob
-from .inputs import ArrayKind, ListListNumpy, ListNumpy, is_named_tuple
+from .inputs import DEEPEST, ArrayKind, ListListNumpy, ListNumpy, is_named_tuple
 from .parameters import annotations_required, job_name, resolve, spell
 
 T = TypeVar("T")
@@ -133,11 +133,11 @@ def parse_return(annotation: Any, function: Callable[..., Any] | None = None) ->
 
 
 def _return_hint(part: Any) -> str:
-    if part in (Callback, Bundle):
+    if part is Callback or part is Bundle:
         return f"tp.{part.__name__}[tp.Numpy]"
     if isinstance(part, type) and part.__name__ == "ndarray":
         return "tp.Numpy, which stands for one ndarray"
-    if part in (tuple, typing.Tuple) or typing.get_origin(part) is tuple:  # noqa: UP006
+    if part is tuple or part is typing.Tuple or typing.get_origin(part) is tuple:  # noqa: UP006
         return "typing.Tuple[tp.Numpy, tp.Numpy]: one entry an element"
     return ""
 
@@ -189,6 +189,8 @@ def match_return(spec: ReturnSpec, returned: Any, job_name: str) -> Matched:
         return _Slot(len(leaves) - 1)
 
     def free(value: Any, kind: str, where: str) -> Any:
+        if where.count("[") > DEEPEST:
+            wrong("", f"a {type(returned).__name__} of containers in more than {DEEPEST} containers", "a nesting of Blobs")
         if isinstance(value, dict):
             return {key: free(item, kind, f"{where}[{shown(key)}]") for key, item in value.items()}
         if isinstance(value, (tuple, list)):
@@ -228,15 +230,16 @@ def match_return(spec: ReturnSpec, returned: Any, job_name: str) -> Matched:
     return Matched(leaves, _rebuilder(structure, len(leaves)), kinds)
 
 
-def _show(value: Any) -> str:
+def _show(value: Any, level: int = 4) -> str:
+    """``shown``, with Blobs by their names alone."""
     if isinstance(value, Blob):
         return f"Blob {value.op_name!r}"
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{shown(key)}: {_show(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, (tuple, list)):
+    if level and isinstance(value, dict):
+        return "{" + ", ".join(f"{shown(key)}: {_show(item, level - 1)}" for key, item in value.items()) + "}"
+    if level and isinstance(value, (tuple, list)):
         left, right = "()" if isinstance(value, tuple) else "[]"
-        return left + ", ".join(map(_show, value)) + right
-    return repr(value)[:200]
+        return left + ", ".join(_show(item, level - 1) for item in value) + right
+    return shown(value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from .._base import check
 from .._base import dtype as dtypes
 from .._base.dtype import dtype
 from .._base.refuse import closest, refuse, shown
@@ -161,11 +162,10 @@ def _refuse(function: str, rule: str, hint: str = "") -> NoReturn:
 
 
 def _number(function: str, argument: str, value: Any, *, at_least: float | None = None) -> float:
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.integer, np.floating)):
-        _refuse(function, f"{argument} must be a number, got {shown(value)}")
-    if at_least is not None and not value >= at_least:
-        _refuse(function, f"{argument} must be >= {at_least:g}, got {shown(value)}")
-    return value.item() if isinstance(value, np.generic) else value
+    found, problem = check.number(value, low=at_least)
+    if problem:
+        _refuse(function, f"{argument} {problem}")
+    return int(value) if isinstance(value, (int, np.integer)) and math.isfinite(found) else found
 
 
 def _choice(function: str, argument: str, value: Any, choices: Sequence[str]) -> str:
@@ -244,6 +244,9 @@ def random_uniform_initializer(
     if not low <= high:
         _refuse(function, f"minval must be <= maxval, got minval={shown(minval)} and maxval={shown(maxval)}")
     if _kind(function, dtype) == "int":
+        if not -(2**63) <= low <= high < 2**63:
+            rule = f"minval and maxval must be within int64's range, got {shown(minval)} and {shown(maxval)}"
+            _refuse(function, rule)
         return RandomInteger(int(low), int(high))
     return RandomUniform(float(low), float(high))
 
@@ -309,7 +312,7 @@ def variance_scaling_initializer(
     factor = _number(function, "scale", scale)
     if not factor > 0:
         _refuse(function, f"scale must be > 0, got {shown(scale)}")
-    lowered = [str(text).lower() for text in (mode, distribution)]
+    lowered = [text.lower() if isinstance(text, str) else text for text in (mode, distribution)]
     return VarianceScaling(
         float(factor),
         _choice(function, "mode", lowered[0], _MODES),

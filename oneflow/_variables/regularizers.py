@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
+from .._base import check
 from .._base.jax import jnp
-from .._base.refuse import refuse, shown
+from .._base.refuse import refuse
 from ..errors import ArgumentError
 
 
@@ -32,10 +31,10 @@ class L1L2:
 
 
 def _factor(function: str, argument: str, value: Any) -> float:
-    ok = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
-    if not ok or not 0 <= value < float("inf"):
-        refuse(ArgumentError, f"regularizers.{function}: {argument} must be a finite number >= 0, got {shown(value)}")
-    return float(value)
+    found, problem = check.number(value, low=0, finite=True)
+    if problem:
+        refuse(ArgumentError, f"regularizers.{function}: {argument} {problem}")
+    return found
 
 
 def l1(l: float = 0.01) -> L1L2:  # noqa: E741 - OneFlow's name

@@ -196,6 +196,8 @@ class FunctionConfig:
 
     def get(self, name: str, default: Any = _UNSET) -> Any:
         """The value of a setting by its dotted name; where it was not set, ``default`` or else the setting's own default."""
+        if not isinstance(name, str):
+            refuse(ArgumentError, f"FunctionConfig.get takes the name of a setting, a str, got {shown(name)}")
         if name in self._values:
             return self._values[name]
         if name in _MEMORY_LISTS:

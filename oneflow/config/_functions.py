@@ -54,5 +54,5 @@ def inter_job_reuse_mem_strategy(strategy_str: str, job_set: Any = None, **kwarg
     """
     _outside_jobs("flow.inter_job_reuse_mem_strategy")
     strategies = ("reuse_mem_priority", "parallelism_priority", "custom_parallelism")
-    if strategy_str not in strategies:
+    if not isinstance(strategy_str, str) or strategy_str not in strategies:
         refuse(ArgumentError, f"inter_job_reuse_mem_strategy takes one of {', '.join(strategies)}, got {shown(strategy_str)}")

@@ -11,8 +11,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from .._base.check import real
 from .._base.dtype import dtype
-from .._base.refuse import refuse
+from .._base.refuse import refuse, shown
 from ..errors import ArgumentError, ModeError
 
 logger = logging.getLogger("oneflow")
@@ -70,22 +71,22 @@ class Option:
         if not any(type(value) is t or (t not in _HARMLESS and isinstance(value, t)) for t in self.types):
             kind = next((t for t in self.types if isinstance(value, _HARMLESS.get(t, ())) and type(value) is not bool), None)
             if kind is None:
-                refuse(ArgumentError, f"{spelling} takes {self.type_names}, got {type(value).__name__} {value!r}"[:300],
+                refuse(ArgumentError, f"{spelling} takes {self.type_names}, got {type(value).__name__} {shown(value)}",
                        hint=_example(self, spelling))  # fmt: skip
-            value = kind(value)
+            value = real(value) if kind is float else kind(value)
         if self.choices and value not in self.choices:
-            refuse(ArgumentError, f"{spelling} must be one of {', '.join(map(repr, self.choices))}, got {value!r}")
+            refuse(ArgumentError, f"{spelling} must be one of {', '.join(map(repr, self.choices))}, got {shown(value)}")
         if self.minimum is not None and not value >= self.minimum:
-            refuse(ArgumentError, f"{spelling} must be at least {self.minimum}, got {value!r}")
+            refuse(ArgumentError, f"{spelling} must be at least {self.minimum}, got {shown(value)}")
         if self.verify is not None and (broken := self.verify(value)):
-            refuse(ArgumentError, f"{spelling}: {broken}, got {value!r}"[:300])
+            refuse(ArgumentError, f"{spelling}: {broken}, got {shown(value)}")
         if self.refused is not None and self.refused(value):
-            refuse(ModeError, f"{spelling}({value!r}): not supported yet: {self.pending}", hint="leave this setting out")
+            refuse(ModeError, f"{spelling}({shown(value)}): not supported yet: {self.pending}", hint="leave this setting out")
         if not self.effect.startswith("no effect"):
             return copy.deepcopy(value) if isinstance(value, dict) else value
         if self.name not in _already_logged:
             _already_logged.add(self.name)
-            logger.debug("%s(%r) has %s", spelling, value, self.effect)
+            logger.debug("%s(%s) has %s", spelling, shown(value), self.effect)
         return value
 
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, NoReturn, Self
 
-from .._base.refuse import refuse
+from .._base import check
+from .._base.refuse import refuse, shown
 from ..errors import ArgumentError, ModeError
 from ..ops.custom import register_host_op
 
@@ -78,8 +79,13 @@ class CustomOpModule:
     """
 
     def __init__(self, op_module_name: str, module_path: str = ""):
+        if not isinstance(op_module_name, str) or not op_module_name:
+            refuse(ArgumentError, f"custom_op_module: op_module_name must be a non-empty str, got {shown(op_module_name)}")
+        path, problem = check.path("." if isinstance(module_path, str) and not module_path else module_path)
+        if problem:
+            refuse(ArgumentError, f"custom_op_module: module_path {problem}")
         self._name = op_module_name
-        self._folder = os.path.join(os.path.abspath(module_path), op_module_name)
+        self._folder = os.path.join(os.path.abspath(path), op_module_name)
         if not os.path.isdir(self._folder):
             refuse(ArgumentError, f"custom_op_module: there is no folder {self._folder}")
         self._declared: dict[str, _Declared] = {}

@@ -13,7 +13,7 @@ from ..runtime.session import Session, default_session
 def _variable(session: Session, what: str, op_name: str) -> Variable:
     known = session.variables()
     if not isinstance(op_name, str) or op_name not in known:
-        near = closest(str(op_name), known)
+        near = closest(op_name, known) if isinstance(op_name, str) else []
         refuse(ArgumentError, f"{what}: {shown(op_name)} is not a variable", found=[("close", ", ".join(near))] if near else [])
     return known[op_name]
 

@@ -39,6 +39,9 @@ class PlacementScope(_ScopeContext):
     """Made by ``placement(...)``; also a value for ``FunctionConfig.default_placement_scope``."""
 
     def __init__(self, placement: Placement):
+        if not isinstance(placement, Placement):
+            refuse(ArgumentError, f"a PlacementScope needs a placement, got {shown(placement)}",
+                   hint='flow.scope.placement("gpu", "0:0-3") makes one')  # fmt: skip
         super().__init__(f"flow.scope.placement({placement})", lambda scope: scope.replaced(placement=placement))
         self.placement = placement
 
@@ -47,6 +50,9 @@ class View(_ScopeContext):
     """Made by ``consistent_view()`` and ``mirrored_view()``; also a value for ``default_logical_view``."""
 
     def __init__(self, name: str):
+        if not isinstance(name, str) or name not in ("consistent", "mirrored"):
+            refuse(ArgumentError, f'a View is "consistent" or "mirrored", got {shown(name)}',
+                   hint="flow.scope.consistent_view() or flow.scope.mirrored_view()")  # fmt: skip
         super().__init__(f"flow.scope.{name}_view()", lambda scope: scope.replaced(view=name))
         self.name = name
 

@@ -7,11 +7,12 @@ from abc import ABC
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from .._base import check
 from .._base.refuse import refuse, shown
 from ..checkpoint.api import get, load_variables, save
 from ..errors import ArgumentError
 from ..job import JobFunction, global_function
-from ..ops.module import Module
+from ..ops.module import Module, not_defined
 from ..optimizer.base import Optimizer
 from ..runtime.session import clear_default_session
 from ._parts import Callback, CheckpointConfig, NumpyDataModule, TrainingConfig, ValidationConfig
@@ -37,23 +38,25 @@ class Model(Module, ABC):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What calling the model does; to be overridden."""
-        raise NotImplementedError(f"{type(self).__name__} does not define forward")
+        not_defined(self, "forward")
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
         """``training_step(batch, optimizer_idx=0)``: the loss, or a tuple that begins with it; to be overridden."""
-        raise NotImplementedError(f"{type(self).__name__} does not define training_step")
+        not_defined(self, "training_step")
 
     def validation_step(self, *args: Any, **kwargs: Any) -> Any:
         """``validation_step(batch)``: what the callbacks get; to be overridden."""
-        raise NotImplementedError(f"{type(self).__name__} does not define validation_step")
+        not_defined(self, "validation_step")
 
     def configure_optimizers(self) -> Optimizer | Sequence[Optimizer]:
         """One optimizer, or one for each training job; to be overridden."""
-        raise NotImplementedError(f"{type(self).__name__} does not define configure_optimizers")
+        not_defined(self, "configure_optimizers")
 
     def method_overrided(self, method_name: str | None = None) -> bool:
         """Whether this class defines the method anew."""
-        return getattr(type(self), str(method_name), None) is not getattr(Model, str(method_name), None)
+        if not isinstance(method_name, str):
+            refuse(ArgumentError, f"method_overrided takes the name of a method, a str, got {shown(method_name)}")
+        return getattr(type(self), method_name, None) is not getattr(Model, method_name, None)
 
     def fit(
         self,
@@ -77,8 +80,9 @@ class Model(Module, ABC):
         """
         self._check(training_config, TrainingConfig), self._check(validation_config, ValidationConfig)
         self._check(checkpoint_config, CheckpointConfig)
-        if isinstance(max_steps, bool) or not isinstance(max_steps, int) or max_steps < 0:
-            refuse(ArgumentError, f"max_steps must be an int >= 0, got {shown(max_steps)}")
+        steps, problem = check.integer(max_steps, low=0)
+        if problem:
+            refuse(ArgumentError, f"max_steps {problem}")
         told = callbacks if isinstance(callbacks, list) else [] if callbacks is None else [callbacks]
         if not all(isinstance(c, Callback) for c in told):
             refuse(ArgumentError, f"callbacks must be flow.model.Callback objects, got {shown(callbacks)}")
@@ -88,15 +92,15 @@ class Model(Module, ABC):
         if not trains and not validates:
             _log.warning("%s.fit: there is nothing to do", type(self).__name__)
             return
-        steps = _Loop(self, training_config if trains else None, validation_config if validates else None)
+        loop = _Loop(self, training_config if trains else None, validation_config if validates else None)
         files = checkpoint_config if checkpoint_config is not None and checkpoint_config.check_valid() else CheckpointConfig()
         if files.load_dirpath is not None:
             values: Any = get(files.load_dirpath)
             load_variables(values)
-        for step in range(max_steps):
-            steps.train(step, told)
+        for step in range(steps):
+            loop.train(step, told)
             if validates and validation_config is not None and (step + 1) % validation_config.step_interval == 0:
-                steps.validate(step, told)
+                loop.validate(step, told)
             if files.save_dirpath is not None and (step + 1) % files.save_interval == 0:
                 save(f"{files.save_dirpath}-{step}")
 

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from .. import typing as tp
+from .._base import check
 from .._base import dtype as dtypes
 from .._base.refuse import refuse, shown
 from ..config import FunctionConfig
 from ..errors import ArgumentError
-from ..ops.module import Module
+from ..ops.module import Module, not_defined
 
 _log = logging.getLogger("oneflow")
 
@@ -26,7 +27,7 @@ class DataModule(Module):
 
     def forward(self, step_idx: int = 0, optimizer_idx: int = 0) -> Any:
         """The batch, as Blobs; to be overridden."""
-        raise NotImplementedError(f"{type(self).__name__} does not define forward")
+        not_defined(self, "forward")
 
     def infer_oneflow_data_placeholder(self, batch: tuple[Any, ...] | None = None, optimizer_idx: int = 0) -> list[Any]:
         """The inputs of the job: none, as the data come from inside."""
@@ -116,15 +117,17 @@ class CheckpointConfig:
 
 
 def _interval(steps: Any) -> int:
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        refuse(ArgumentError, f"step_interval must be an int >= 1, got {shown(steps)}")
-    return steps
+    found, problem = check.integer(steps, low=1)
+    if problem:
+        refuse(ArgumentError, f"step_interval {problem}")
+    return found
 
 
 def _directory(path: Any) -> str:
-    if not isinstance(path, (str, os.PathLike)) or not str(path):
-        refuse(ArgumentError, f"dirpath must be a path, got {shown(path)}")
-    return os.fspath(path)
+    found, problem = check.path(path)
+    if problem:
+        refuse(ArgumentError, f"dirpath {problem}")
+    return found
 
 
 class Callback:

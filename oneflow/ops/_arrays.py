@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from .._base import dtype as dtypes
+from .._base.check import real
 from .._base.dtype import dtype
 from .._base.jax import jax, lax
 from .._base.refuse import shown
@@ -35,12 +36,23 @@ def number_for(what: str, number: Any, blob: Blob, argument: str = "the number")
     if not is_number(number) or isinstance(number, np.complexfloating):
         fail(ArgumentError, what, f"{argument} must be a number, got {type(number).__name__} {shown(number)}", (blob,))
     if not blob.dtype.is_integer:
-        return float(number)
+        return as_float(number)
     limits = np.iinfo(blob.dtype.numpy_dtype)
-    if not math.isfinite(number) or not limits.min <= int(number) <= limits.max:
+    if not in_range(number, limits):
         rule = f"{argument} {shown(number)} is outside {blob.dtype.name}'s range, {limits.min} to {limits.max}"
         fail(ArgumentError, what, rule, (blob,), "convert the Blob with flow.cast first")
     return int(number)
+
+
+def as_float(number: Any) -> float:
+    """A Python or NumPy number (a bool, too) as a float; an int that no float can hold becomes an infinity."""
+    found = real(number)
+    return float(number) if found is None else found
+
+
+def in_range(number: Any, limits: np.iinfo) -> bool:
+    """Whether an integer dtype can hold a number, whose fraction is dropped."""
+    return math.isfinite(as_float(number)) and limits.min <= int(number) <= limits.max
 
 
 def dtype_for(what: str, value: Any, argument: str = "dtype") -> dtype:

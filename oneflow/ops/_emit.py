@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from .._base import check
 from .._base import dtype as dtypes
 from .._base.dist import Distribute
 from .._base.dtype import dtype
@@ -229,11 +230,12 @@ class want:
     @staticmethod
     def axis(what: str, axis: Any, rank: int, argument: str = "axis", inputs: Sequence[Any] = ()) -> int:
         """An axis in [-rank, rank), as a non-negative int."""
-        if isinstance(axis, bool) or not isinstance(axis, (int, np.integer)):
-            fail(ArgumentError, what, f"{argument} must be an int, got {shown(axis)}", inputs)
-        if not -rank <= axis < rank:
-            fail(AxisError, what, f"{argument}={axis} is outside [{-rank}, {rank})", inputs)
-        return int(axis) % rank
+        found, problem = check.integer(axis)
+        if problem:
+            fail(ArgumentError, what, f"{argument} {problem}", inputs)
+        if not -rank <= found < rank:
+            fail(AxisError, what, f"{argument}={shown(axis)} is outside [{-rank}, {rank})", inputs)
+        return found % rank
 
     @staticmethod
     def axes(what: str, axis: Any, rank: int, argument: str = "axis", inputs: Sequence[Any] = ()) -> tuple[int, ...]:
@@ -258,14 +260,24 @@ class want:
         return values * length if length is not None and len(values) == 1 else values
 
     @staticmethod
-    def integer(what: str, argument: str, value: Any, low: int | None = None, inputs: Sequence[Any] = ()) -> int:
-        """One int, at least ``low`` where that is given."""
-        ok = isinstance(value, (int, np.integer)) and not isinstance(value, bool) and (low is None or value >= low)
-        if not ok or abs(int(value)) > LARGEST:
-            bound = "" if low is None else f" > {low - 1}"
-            size = f" (at most {LARGEST})" if ok else ""
-            fail(ArgumentError, what, f"{argument} must be an int{bound}{size}, got {shown(value)}", inputs)
-        return int(value)
+    def integer(
+        what: str, argument: str, value: Any, low: int | None = None, inputs: Sequence[Any] = (), *, high: int | None = None
+    ) -> int:
+        """One int, at least ``low`` and at most ``high`` where these are given."""
+        found, problem = check.integer(value, low=low, high=high)
+        if not problem and abs(found) > LARGEST:
+            problem = f"must be an int of at most {LARGEST}, got {shown(value)}"
+        if problem:
+            fail(ArgumentError, what, f"{argument} {problem}", inputs)
+        return found
+
+    @staticmethod
+    def number(what: str, argument: str, value: Any, inputs: Sequence[Any] = (), *, hint: str = "", **bounds: Any) -> float:
+        """One number within the bounds; ``_base/check.py`` says which there are."""
+        found, problem = check.number(value, **bounds)
+        if problem:
+            fail(ArgumentError, what, f"{argument} {problem}", inputs, hint)
+        return found
 
     @staticmethod
     def flag(what: str, argument: str, value: Any, inputs: Sequence[Any] = ()) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from .._base import dtype as dtypes
+from .._base.check import real
 from .._base.dtype import dtype
 from .._base.refuse import shown
 from ..errors import ArgumentError, DtypeError, OneFlowError, ShapeError
@@ -16,7 +17,7 @@ from ..graph.graph import current
 from ..graph.node import Blob
 from ..graph.op import HostRule, OpDef
 from ..graph.views import in_current_view
-from ._emit import MOST_ELEMENTS, fail, is_number, want
+from ._emit import MOST_ELEMENTS, fail, want
 
 HOST_OPS: dict[str, OpDef] = {}
 
@@ -152,14 +153,16 @@ def want_str(what: str, argument: str, value: Any) -> str:
 def want_floats(what: str, argument: str, value: Any, lengths: Sequence[int] = ()) -> tuple[float, ...]:
     """A sequence of finite numbers, of one of these lengths."""
     value = value.tolist() if isinstance(value, np.ndarray) else value
-    if not isinstance(value, (list, tuple)) or not value or not all(is_number(v) and not isinstance(v, bool) for v in value):
+    numbers = [real(v) for v in value] if isinstance(value, (list, tuple)) else []
+    found = tuple(v for v in numbers if v is not None)
+    if not found or len(found) < len(numbers):
         fail(ArgumentError, what, f"{argument} must be a list or tuple of numbers, got {shown(value)}")
-    if not all(math.isfinite(v) for v in value):
+    if not all(map(math.isfinite, found)):
         fail(ArgumentError, what, f"{argument} must hold finite numbers, got {shown(value)}")
     if lengths and len(value) not in lengths:
         expected = " or ".join(map(str, sorted(set(lengths))))
         fail(ArgumentError, what, f"{argument} must have {expected} entries, got {len(value)}: {shown(value)}")
-    return tuple(float(v) for v in value)
+    return found
 
 
 def want_dtype(what: str, argument: str, value: Any, allowed: Sequence[dtype] = ()) -> dtype:

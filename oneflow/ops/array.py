@@ -63,7 +63,7 @@ def reshape(x: Blob, shape: Sequence[int], name: str | None = None) -> Blob:
         return dynamic_reshape(x, shape, name)
     try:
         sizes = tuple([s.__index__() for s in shape])
-    except (AttributeError, TypeError):
+    except Exception:  # AttributeError, TypeError, or whatever an object of the user's raises
         _bad_shape(label("reshape", name), x, shape)
     count, total = math.prod(sizes), math.prod(x.shape)
     if count < 0:  # one -1, most likely
@@ -259,7 +259,8 @@ def squeeze(input: Blob, axis: Sequence[int] | None = None, name: str | None = N
     elif isinstance(axis, (list, tuple)):
         axes = want.axes(what, axis, input.ndim, inputs=(input,))
     else:
-        fail(ArgumentError, what, f"axis must be None, a list or a tuple, got {shown(axis)}", (input,), f"write axis=[{axis}]")
+        rule = f"axis must be None, a list or a tuple, got {shown(axis)}"
+        fail(ArgumentError, what, rule, (input,), f"write axis=[{shown(axis)}]")
     wide = [a for a in axes if input.shape[a] != 1]
     if wide:
         fail(ShapeError, what, f"axis {wide[0]} has size {input.shape[wide[0]]}; only axes of size 1 can be removed", (input,))

@@ -13,7 +13,7 @@ from .._base.refuse import shown
 from ..errors import ArgumentError
 from ..graph.node import Blob
 from ..graph.op import OpDef
-from ._arrays import Array, broadcast, full, label, like, number_for, select, sum_to, where_else_zero
+from ._arrays import Array, as_float, broadcast, full, label, like, number_for, select, sum_to, where_else_zero
 from ._emit import as_is, emit, fail, is_number, op, want
 
 Number = int | float
@@ -399,7 +399,7 @@ def _threshold(kind: str, number: Any, blob: Blob) -> tuple[Number, bool | None]
     Dropping the fraction would make ``integer < 0.5`` wrong at 0, so the bound is rounded to the side that keeps the answer.
     """
     if not blob.dtype.is_integer:
-        return float(number), None
+        return as_float(number), None
     if kind == "logical_and":
         return int(number != 0), None
     limits = np.iinfo(blob.dtype.numpy_dtype)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +14,7 @@ from .._base.refuse import shown
 from ..errors import ArgumentError
 from ..graph.graph import current
 from ..graph.node import Blob
-from ._arrays import Array, dtype_for, label
+from ._arrays import Array, as_float, dtype_for, in_range, label
 from ._emit import emit, fail, is_number, op, want
 
 
@@ -34,9 +33,9 @@ def _value(what: str, value: Any, kind: dtype) -> int | float:
     if not is_number(value):
         fail(ArgumentError, what, f"value must be a number, got {type(value).__name__} {shown(value)}")
     if not kind.is_integer:
-        return float(value)
+        return as_float(value)
     limits = np.iinfo(kind.numpy_dtype)
-    if not math.isfinite(value) or not limits.min <= int(value) <= limits.max:
+    if not in_range(value, limits):
         fail(ArgumentError, what, f"value {shown(value)} is outside the range of {kind.name}, {limits.min} to {limits.max}")
     return int(value)
 
@@ -110,7 +109,7 @@ def ones(shape: Sequence[int], dtype: dtype | None = None, name: str | None = No
 
     Example: >>> y = flow.ones([2, 3])
     """
-    return constant(1, dtypes.float32 if dtype is None else dtype, shape, None if name is None else f"{name}constant")
+    return _filled(1, "ones", shape, dtype, name)
 
 
 def zeros(shape: Sequence[int], dtype: dtype | None = None, name: str | None = None) -> Blob:
@@ -118,7 +117,12 @@ def zeros(shape: Sequence[int], dtype: dtype | None = None, name: str | None = N
 
     Example: >>> y = flow.zeros([2, 3])
     """
-    return constant(0, dtypes.float32 if dtype is None else dtype, shape, None if name is None else f"{name}constant")
+    return _filled(0, "zeros", shape, dtype, name)
+
+
+def _filled(value: int, function: str, shape: Sequence[int], dtype: dtype | None, name: str | None) -> Blob:
+    label(function, name)  # refuses a name that is no str
+    return constant(value, dtypes.float32 if dtype is None else dtype, shape, None if name is None else f"{name}constant")
 
 
 @op("range")

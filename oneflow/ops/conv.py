@@ -73,7 +73,7 @@ def convolve(
     spread = want_positive(what, "dilations", 1 if dilations is None else dilations, n)
     pads = want_padding(what, padding, n, channels_first)
     channels, fan = x.shape[1 if channels_first else -1], w.shape[1 if weight_first else -1]
-    want_groups(what, groups, channels, w.shape[0])
+    groups = want_groups(what, groups, channels, w.shape[0])
     if fan * groups != channels:
         rule = f"filters.shape[{1 if weight_first else n + 1}] must be input channels / groups = {channels} / {groups}, got {fan}"
         hint = f"filters are laid out as {spec(n, 'O', 'I', weight_first)} when data_format is {shown(data_format)}"
@@ -85,12 +85,12 @@ def convolve(
     )  # fmt: skip
 
 
-def want_groups(what: str, groups: Any, channels: int, filters: int) -> None:
-    """Raises unless ``groups`` divides both."""
-    if isinstance(groups, bool) or not isinstance(groups, int) or groups <= 0:
-        fail(ArgumentError, what, f"groups must be an int > 0, got {shown(groups)}")
+def want_groups(what: str, groups: Any, channels: int, filters: int) -> int:
+    """The number of groups, which must divide both."""
+    groups = want.integer(what, "groups", groups, 1)
     if channels % groups or filters % groups:
         fail(ArgumentError, what, f"groups={groups} must divide the input's channels ({channels}) and the filters ({filters})")
+    return groups
 
 
 def conv1d(

@@ -15,7 +15,7 @@ from ..graph.node import Blob
 from ..graph.op import OpDef
 from ._arrays import Array, broadcast_to, full, label, like, select
 from ._emit import emit, fail, op, want
-from .loss import want_number, want_pair, widen, with_logits
+from .loss import want_pair, widen, with_logits
 
 REDUCTIONS = ("mean", "sum", "none")
 
@@ -230,7 +230,7 @@ def MarginRankingLoss(
         )
     return emit(
         _margin_ranking, input1, input2, target, name=name, reduction=want_reduction(what, reduction),
-        margin=want_number(what, "margin", margin),
+        margin=want.number(what, "margin", margin),
     )  # fmt: skip
 
 
@@ -286,12 +286,12 @@ def TripletMarginLoss(
     want.rank(what, anchor, 2)
     if want.flag(what, "swap", swap):
         fail(ArgumentError, what, "swap=True is not supported")
-    power = want_number(what, "p", p)
+    power = want.number(what, "p", p)
     if not power > 0:
         fail(ArgumentError, what, f"p must be > 0, got {shown(p)}")
     return emit(
         _triplet_margin, anchor, positive, negative, name=name, reduction=want_reduction(what, reduction),
-        margin=want_number(what, "margin", margin), p=power, eps=want_number(what, "eps", eps),
+        margin=want.number(what, "margin", margin), p=power, eps=want.number(what, "eps", eps),
     )  # fmt: skip
 
 

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from .._base.jax import jax, jnp, lax
-from .._base.refuse import shown
-from ..errors import ArgumentError, DtypeError, ShapeError
+from ..errors import DtypeError, ShapeError
 from ..graph.node import Blob
 from ._arrays import Array, broadcast_to, full, label, like, select
 from ._emit import emit, fail, op, want
@@ -139,8 +138,7 @@ def ctc_loss(
         rank = 2 if argument == "targets" else 1
         if blob.ndim != rank or blob.shape[0] != batch:
             fail(ShapeError, what, f"{argument} must have rank {rank} and {batch} rows, got {blob.shape}", (log_probs, blob))
-    if isinstance(blank, bool) or not isinstance(blank, int) or not 0 <= blank < log_probs.shape[2]:
-        fail(ArgumentError, what, f"blank must be a class, 0 <= blank < {log_probs.shape[2]}, got {shown(blank)}")
+    blank = want.integer(what, "blank, a class,", blank, 0, high=log_probs.shape[2] - 1)
     return emit(
         _ctc_loss, log_probs, targets, input_lengths, target_lengths, name=name,
         blank=blank, reduction=want_reduction(what, reduction), zero_infinity=want.flag(what, "zero_infinity", zero_infinity),

@@ -150,14 +150,16 @@ def register_op(
       ...     return jnp.tanh(scale * x)
     """
 
+    declared = _Declaration(name, inputs, outputs, attrs, grad, shape, stops)
+
     def decorate(function: Callable[..., Any]) -> CustomOp:
-        return _register(
-            _Lowering(function, outputs, shape, name), name, inputs, outputs, attrs, grad, shape, stops, on_host=False
-        )
+        checked = None if grad is None else _Grad(grad, declared.inputs, name)
+        return declared.register(_Lowering(function, declared.outputs, shape, name), checked, declared.stops, on_host=False)
 
     return decorate
 
 
+# The two functions share their parameters, which are written out twice: ``help`` and type checkers read them here.
 def register_host_op(
     name: str,
     *,
@@ -184,45 +186,62 @@ def register_host_op(
       ...     return scipy.stats.rankdata(x, axis=-1).astype(x.dtype)
     """
 
+    declared = _Declaration(name, inputs, outputs, attrs, grad, shape, stops)
+
     def decorate(function: Callable[..., Any]) -> CustomOp:
-        lowering = _HostCall(function, outputs, shape, name)
-        on_host = None if grad is None else _HostGrad(grad, inputs, name)
-        stopped = inputs if grad is None else stops
-        return _register(lowering, name, inputs, outputs, attrs, on_host, shape, stopped, on_host=True)
+        checked = None if grad is None else _HostGrad(grad, declared.inputs, name)
+        stopped = declared.inputs if grad is None else declared.stops
+        return declared.register(_HostCall(function, declared.outputs, shape, name), checked, stopped, on_host=True)
 
     return decorate
 
 
-def _register(
-    define: Any, name: str, inputs: Any, outputs: Any, attrs: Any, grad: Any, shape: Any, stops: Any, *, on_host: bool
-) -> CustomOp:
-    what = f"custom op {shown(name)}"
-    if not isinstance(name, str) or not name.isidentifier():
-        refuse(ArgumentError, f"a custom op needs an identifier as its name, got {shown(name)}")
-    if name in OPS:
-        refuse(ArgumentError, f"{what}: the library has an op of that name", hint="give it another name")
-    for argument, names in (("inputs", inputs), ("outputs", outputs), ("stops", stops)):
-        if isinstance(names, str) or not all(isinstance(n, str) and n.isidentifier() for n in names):
-            refuse(ArgumentError, f"{what}: {argument} must be a list of identifiers, got {shown(names)}")
-    attrs = dict(attrs or {})
-    if len({*inputs, *attrs, "name"}) != len(inputs) + len(attrs) + 1 or len(set(outputs)) != len(outputs) or not outputs:
-        refuse(ArgumentError, f"{what}: names of inputs, of attributes and of outputs must differ, and there must be an output")
-    if not set(stops) <= set(inputs):
-        refuse(ArgumentError, f"{what}: stops names inputs, got {shown(tuple(stops))}")
-    for attribute, default in attrs.items():
-        if default not in ATTRIBUTE_TYPES and type(default) not in ATTRIBUTE_TYPES:
-            kinds = ", ".join(t.__name__ for t in ATTRIBUTE_TYPES)
-            rule = f"{what}: attribute {shown(attribute)} needs a default or a type out of {kinds}, got {shown(default)}"
-            refuse(ArgumentError, rule)
-    for argument, function in (("the function", define.function), ("grad", grad), ("shape", shape)):
-        if function is not None and not callable(function):
-            refuse(ArgumentError, f"{what}: {argument} must be callable, got {shown(function)}")
-    checked = grad if grad is None or on_host else _Grad(grad, tuple(inputs), name)
-    stopped = frozenset(i for i, n in enumerate(inputs) if n in stops)
-    op = OpDef(name, define, checked, stopped, multiple=True, callback=on_host)
-    made = CustomOp(name, tuple(inputs), tuple(outputs), attrs, define.function, op, grad is not None, caller())
-    REGISTERED[name] = made
-    return made
+class _Declaration:
+    """The arguments of a registration, checked."""
+
+    def __init__(self, name: Any, inputs: Any, outputs: Any, attrs: Any, grad: Any, shape: Any, stops: Any):
+        if not isinstance(name, str) or not name.isidentifier():
+            refuse(ArgumentError, f"a custom op needs an identifier as its name, got {shown(name)}")
+        self.name, self._what = name, f"custom op {name!r}"
+        if name in OPS:
+            refuse(ArgumentError, f"{self._what}: the library has an op of that name", hint="give it another name")
+        self.inputs = self._identifiers("inputs", inputs)
+        self.outputs = self._identifiers("outputs", outputs)
+        self.stops = self._identifiers("stops", stops)
+        if attrs is not None and not isinstance(attrs, Mapping):
+            refuse(ArgumentError, f"{self._what}: attrs must be a dict of names and defaults, got {shown(attrs)}")
+        self.attrs = dict(attrs or {})
+        names = (*self.inputs, *self._identifiers("attrs", tuple(self.attrs)), "name")
+        if len(set(names)) != len(names) or len(set(self.outputs)) != len(self.outputs) or not self.outputs:
+            rule = "names of inputs, of attributes and of outputs must differ, and there must be an output"
+            refuse(ArgumentError, f"{self._what}: {rule}")
+        if not set(self.stops) <= set(self.inputs):
+            refuse(ArgumentError, f"{self._what}: stops names inputs, got {shown(self.stops)}")
+        for attribute, default in self.attrs.items():
+            if type(default) not in ATTRIBUTE_TYPES and not any(default is t for t in ATTRIBUTE_TYPES):
+                kinds = ", ".join(t.__name__ for t in ATTRIBUTE_TYPES)
+                rule = f"attribute {attribute!r} needs a default or a type out of {kinds}, got {shown(default)}"
+                refuse(ArgumentError, f"{self._what}: {rule}")
+        self._must_be_functions(grad=grad, shape=shape)
+
+    def _identifiers(self, argument: str, names: Any) -> tuple[str, ...]:
+        if not isinstance(names, (list, tuple)) or not all(isinstance(n, str) and n.isidentifier() for n in names):
+            refuse(ArgumentError, f"{self._what}: {argument} must be a list of identifiers, got {shown(names)}")
+        return tuple(names)
+
+    def _must_be_functions(self, **given: Any) -> None:
+        for argument, function in given.items():
+            if function is not None and not callable(function):
+                refuse(ArgumentError, f"{self._what}: {argument.replace('_', ' ')} must be callable, got {shown(function)}")
+
+    def register(self, lowering: Any, grad: Any, stops: Sequence[str], *, on_host: bool) -> CustomOp:
+        """Makes the op, under its name from now on."""
+        self._must_be_functions(the_function=lowering.function)
+        stopped = frozenset(i for i, n in enumerate(self.inputs) if n in stops)
+        op = OpDef(self.name, lowering, grad, stopped, multiple=True, callback=on_host)
+        made = CustomOp(self.name, self.inputs, self.outputs, self.attrs, lowering.function, op, grad is not None, caller())
+        REGISTERED[self.name] = made
+        return made
 
 
 # --- what runs the user's functions, and holds them to what they promise

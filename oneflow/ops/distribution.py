@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NoReturn
@@ -237,6 +238,12 @@ def distribute_map(xs: Blob | Sequence[Blob], f: Callable[..., Any], axis: int =
     blobs = [xs] if isinstance(xs, Blob) else want.blobs(what, "xs", xs)
     if not callable(f):
         fail(ArgumentError, what, f"f must be callable, got {shown(f)}")
+    try:
+        inspect.signature(f).bind(*blobs)
+    except TypeError as error:
+        fail(ArgumentError, what, f"f is called with {len(blobs)} pieces, which {shown(f)} does not take: {error}", blobs)
+    except ValueError:  # a builtin without a signature
+        pass
     cut = list(zip(*(distribute_split(b, axis) for b in blobs), strict=True))
     made = [_on_device(what, i, partial(f, *pieces)) for i, pieces in enumerate(cut)]
     each = [m if isinstance(m, (list, tuple)) else (m,) for m in made]

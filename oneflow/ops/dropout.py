@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from .._base.check import whole
 from .._base.jax import jax, lax
 from .._base.refuse import shown
 from ..errors import ArgumentError
@@ -51,23 +52,23 @@ def _random_mask_like(like: Array, *, rate: float, seed: int | None, key: Any) -
 
 def want_rate(what: str, rate: Any, noise_shape: Any, seed: Any, name: str | None) -> float:
     """Checks what all dropouts share."""
-    if isinstance(rate, bool) or not isinstance(rate, (int, float, np.integer, np.floating)) or not 0 <= rate < 1:
-        fail(ArgumentError, what, f"rate must be a number in [0, 1), got {shown(rate)}", (), "rate is the share that is dropped")
+    found = want.number(what, "rate", rate, hint="rate is the share that is dropped", low=0, below=1)
     if noise_shape is not None:
         fail(ArgumentError, what, f"noise_shape must stay None, got {shown(noise_shape)}")
     want_seed(what, seed, name)
-    return float(rate)
+    return found
 
 
 def want_seed(what: str, seed: Any, name: str | None, *, needs_name: bool = True) -> int | None:
     """A seed is None or an int, and goes with a name."""
     if seed is None:
         return None
-    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)):
+    found = whole(seed)
+    if found is None:
         fail(ArgumentError, what, f"seed must be an int or None, got {shown(seed)}")
     if name is None and needs_name:
         fail(ArgumentError, what, "an op with a seed needs a name", (), 'pass name="..."; without a seed no name is needed')
-    return int(seed)
+    return found
 
 
 def dropout(x: Blob, rate: float, noise_shape: Any = None, seed: int | None = None, name: str | None = None) -> Blob:

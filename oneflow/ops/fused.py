@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from .._base.jax import lax
-from .._base.refuse import shown
-from ..errors import ArgumentError, ShapeError
+from ..errors import ShapeError
 from ..graph.node import Blob
 from ._arrays import Array, label, like, number_for
 from ._emit import emit_many, fail, op, want
@@ -114,10 +111,9 @@ def fused_self_attention_query_mul_key_and_value(
     what = label("fused_self_attention_query_mul_key_and_value", name)
     want.floating(what, want.blob(what, "x", x))
     want.rank(what, x, 3, 3)
-    if isinstance(head_size, bool) or not isinstance(head_size, (int, np.integer)) or head_size <= 0:
-        fail(ArgumentError, what, f"head_size must be an int > 0, got {shown(head_size)}")
+    head_size = want.integer(what, "head_size", head_size, 1)
     if x.shape[2] % (3 * head_size):
         fail(ShapeError, what, f"the last axis, {x.shape[2]}, must be divisible by 3 * head_size = {3 * head_size}", (x,))
     factor = number_for(what, alpha, x, "alpha")
-    scores, values = emit_many(_query_mul_key_and_value, x, name=name, head_size=int(head_size), alpha=factor)
+    scores, values = emit_many(_query_mul_key_and_value, x, name=name, head_size=head_size, alpha=factor)
     return scores, values

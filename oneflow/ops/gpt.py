@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from .._base import check
 from .._base import dtype as dtypes
 from .._base.dtype import dtype
 from .._base.refuse import shown
@@ -72,12 +72,13 @@ def megatron_gpt_mmap_data_loader(
     Example: >>> tokens = flow.data.megatron_gpt_mmap_data_loader("corpus", 1024, 10000, 8, split_sizes=(949, 50, 1))
     """
     what = label("megatron_gpt_mmap_data_loader", name)
-    if not isinstance(data_file_prefix, (str, os.PathLike)) or not os.fspath(data_file_prefix):
-        fail(ArgumentError, what, f"data_file_prefix must be a path, got {shown(data_file_prefix)}")
+    path, problem = check.path(data_file_prefix)
+    if problem:
+        fail(ArgumentError, what, f"data_file_prefix {problem}")
     if not isinstance(dtype, dtypes.dtype) or dtype not in (dtypes.int32, dtypes.int64):
         fail(DtypeError, what, f"dtype must be flow.int32 or flow.int64, got {shown(dtype)}")
     sizes = (1,) if split_sizes is None else tuple(split_sizes) if isinstance(split_sizes, (list, tuple)) else ()
-    if not sizes or not all(isinstance(s, (int, float)) and s >= 0 for s in sizes) or sum(sizes) <= 0:
+    if not sizes or any(check.number(s, low=0)[1] for s in sizes) or sum(sizes) <= 0:
         fail(ArgumentError, what, f"split_sizes must be a list of numbers >= 0, got {shown(split_sizes)}")
     which = 0 if split_index is None else want_int(what, "split_index", split_index, least=0)
     if which >= len(sizes):
@@ -90,7 +91,7 @@ def megatron_gpt_mmap_data_loader(
     resumes = want_bool(what, "start_from_saved_progress", start_from_saved_progress)
     tokens = emit_host(
         _token_reader, outputs=[((size, length + 1), dtype)], name=name, prefix="MegatronGPTMMapDataLoader",
-        path=os.fspath(data_file_prefix), seq_length=length, num_samples=count, batch_size=size, to=dtype.numpy_dtype,
+        path=path, seq_length=length, num_samples=count, batch_size=size, to=dtype.numpy_dtype,
         order_seed=seed if want_bool(what, "shuffle", shuffle) else None, sizes=sizes, which=which, resumes=resumes,
     )[0]  # fmt: skip
     if resumes:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from .._base import dtype as dtypes
+from .._base.check import whole
 from .._base.dtype import dtype
 from .._base.jax import lax
 from .._base.refuse import shown
@@ -51,14 +52,13 @@ def one_hot(
     """
     what = label("one_hot", name)
     index_blob(what, "indices", indices)
-    if isinstance(depth, bool) or not isinstance(depth, (int, np.integer)) or depth <= 0:
-        fail(ArgumentError, what, f"depth must be an int > 0, got {shown(depth)}", (indices,))
+    depth = want.integer(what, "depth", depth, 1, (indices,))
     for argument, value in (("on_value", on_value), ("off_value", off_value)):
         if not is_number(value):
             fail(ArgumentError, what, f"{argument} must be a number, got {shown(value)}", (indices,))
     kind = dtypes.float32 if dtype is None else dtype_for(what, dtype)
     at = want.axis(what, axis, indices.ndim + 1, inputs=(indices,))
-    return emit(_one_hot, indices, name=name, depth=int(depth), on=on_value, off=off_value, axis=at, to=kind.numpy_dtype)
+    return emit(_one_hot, indices, name=name, depth=depth, on=on_value, off=off_value, axis=at, to=kind.numpy_dtype)
 
 
 def index_blob(what: str, argument: str, value: Any, others: Sequence[Blob] = ()) -> Blob:
@@ -145,10 +145,10 @@ def gather(
     want.blob(what, "params", params)
     index_blob(what, "indices", indices, (params,))
     at = want.axis(what, batch_dims if axis is None else axis, params.ndim, inputs=(params, indices))
-    if batch_dims == 0:
+    if whole(batch_dims) == 0:
         return emit(_gather, params, indices, name=name, axis=at)
-    if isinstance(batch_dims, bool) or not isinstance(batch_dims, int) or at != batch_dims:
-        fail(ModeError, what, f"batch_dims must be 0 or equal to axis={axis}, got {shown(batch_dims)}", (params, indices))
+    if whole(batch_dims) != at:
+        fail(ModeError, what, f"batch_dims must be 0 or equal to axis={at}, got {shown(batch_dims)}", (params, indices))
     r = indices.ndim - 1
     if r >= params.ndim or params.shape[:r] != indices.shape[:r]:
         fail(ShapeError, what, f"with batch_dims, params and indices must agree on the first {r} axes", (params, indices))

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from .._base.jax import jnp, lax
-from .._base.refuse import shown
-from ..errors import ArgumentError, DtypeError, ShapeError
+from ..errors import DtypeError, ShapeError
 from ..graph.node import Blob
 from ._arrays import Array, broadcast_to, full, is_half, like, select, where_else_zero
 from ._arrays import label as label_of
@@ -264,15 +263,7 @@ def smooth_l1_loss(prediction: Blob, label: Blob, beta: float = 1.0, name: str |
     """
     what = label_of("smooth_l1_loss", name)
     want_pair(what, ("prediction", prediction), ("label", label))
-    return emit(_smooth_l1, prediction, label, name=name, beta=want_number(what, "beta", beta, at_least=0.0))
-
-
-def want_number(what: str, argument: str, value: Any, at_least: float | None = None) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
-        fail(ArgumentError, what, f"{argument} must be a number, got {shown(value)}")
-    if at_least is not None and not value >= at_least:
-        fail(ArgumentError, what, f"{argument} must be >= {at_least:g}, got {shown(value)}")
-    return float(value)
+    return emit(_smooth_l1, prediction, label, name=name, beta=want.number(what, "beta", beta, low=0))
 
 
 def _angle(x: Array) -> Array:
@@ -313,5 +304,5 @@ def combined_margin_loss(x: Blob, label: Blob, m1: float = 1, m2: float = 0, m3:
     what = label_of("combined_margin_loss", name)
     want.rank(what, want.blob(what, "x", x), 2, 2)
     _want_sparse(what, label, x, "x")
-    m1, m2, m3 = (want_number(what, argument, value) for argument, value in (("m1", m1), ("m2", m2), ("m3", m3)))
+    m1, m2, m3 = (want.number(what, argument, value) for argument, value in (("m1", m1), ("m2", m2), ("m3", m3)))
     return emit(_combined_margin, x, label, name=name, m1=m1, m2=m2, m3=m3)

@@ -11,7 +11,7 @@ from .._base.refuse import shown
 from ..errors import ArgumentError, ShapeError
 from ..graph.node import Blob
 from ._arrays import Array, broadcast_to, full, label, like, select, where_else_zero
-from ._emit import as_is, emit, emit_many, fail, is_number, op, want
+from ._emit import as_is, emit, emit_many, fail, op, want
 from .loss import widen
 
 # --- activations
@@ -98,12 +98,6 @@ def _floating(function: str, x: Any, name: str | None, argument: str = "x") -> s
     return what
 
 
-def _number(what: str, argument: str, value: Any) -> float:
-    if not is_number(value) or isinstance(value, bool):
-        fail(ArgumentError, what, f"{argument} must be a number, got {shown(value)}")
-    return float(value)
-
-
 def relu6(x: Blob, name: str | None = None) -> Blob:
     """min(max(x, 0), 6); its gradient is 0 at 0 and 6.
 
@@ -130,7 +124,7 @@ def leaky_relu(x: Blob, alpha: float = 0.2, name: str | None = None) -> Blob:
     Example: >>> y = flow.nn.leaky_relu(x, alpha=0.1)
     """
     what = _floating("leaky_relu", x, name)
-    return emit(_leaky_relu, x, name=name, alpha=_number(what, "alpha", alpha))
+    return emit(_leaky_relu, x, name=name, alpha=want.number(what, "alpha", alpha))
 
 
 def elu(x: Blob, alpha: float = 1.0, name: str | None = None) -> Blob:
@@ -145,7 +139,7 @@ def elu(x: Blob, alpha: float = 1.0, name: str | None = None) -> Blob:
     Example: >>> y = flow.nn.elu(x)
     """
     what = _floating("elu", x, name)
-    return emit(_elu, x, name=name, alpha=_number(what, "alpha", alpha))
+    return emit(_elu, x, name=name, alpha=want.number(what, "alpha", alpha))
 
 
 def hardsigmoid(x: Blob, name: str | None = None) -> Blob:
@@ -180,7 +174,7 @@ def hardtanh(x: Blob, min_val: float = -1.0, max_val: float = 1.0, name: str | N
     Example: >>> y = flow.nn.hardtanh(x)
     """
     what = _floating("hardtanh", x, name)
-    low, high = _number(what, "min_val", min_val), _number(what, "max_val", max_val)
+    low, high = want.number(what, "min_val", min_val), want.number(what, "max_val", max_val)
     if not low < high:
         fail(ArgumentError, what, f"min_val must be < max_val, got {shown(min_val)} and {shown(max_val)}", (x,))
     return emit(_hardtanh, x, name=name, low=low, high=high)
@@ -208,7 +202,7 @@ def swish(x: Blob, beta: float = 1.0, name: str | None = None) -> Blob:
     Example: >>> y = flow.nn.swish(x)   # Ramachandran et al., 2017
     """
     what = _floating("swish", x, name)
-    return emit(_swish, x, name=name, beta=_number(what, "beta", beta))
+    return emit(_swish, x, name=name, beta=want.number(what, "beta", beta))
 
 
 # --- softmax
@@ -382,14 +376,8 @@ def PixelShufflev2(input: Blob, h_upscale_factor: int, w_upscale_factor: int, na
     """
     what = label("PixelShuffle", name)
     want.rank(what, want.blob(what, "input", input), 4, 4)
-    for argument, factor in (("h_upscale_factor", h_upscale_factor), ("w_upscale_factor", w_upscale_factor)):
-        if isinstance(factor, bool) or not isinstance(factor, int) or factor <= 0:
-            fail(ArgumentError, what, f"{argument} must be an int > 0, got {shown(factor)}", (input,))
-    if input.shape[1] % (h_upscale_factor * w_upscale_factor):
-        fail(
-            ShapeError,
-            what,
-            f"the {input.shape[1]} channels must be divisible by {h_upscale_factor} * {w_upscale_factor}",
-            (input,),
-        )
-    return emit(_pixel_shuffle, input, name=name, prefix="PixelShuffle", h=h_upscale_factor, w=w_upscale_factor)
+    h = want.integer(what, "h_upscale_factor", h_upscale_factor, 1, (input,))
+    w = want.integer(what, "w_upscale_factor", w_upscale_factor, 1, (input,))
+    if input.shape[1] % (h * w):
+        fail(ShapeError, what, f"the {input.shape[1]} channels must be divisible by {h} * {w}", (input,))
+    return emit(_pixel_shuffle, input, name=name, prefix="PixelShuffle", h=h, w=w)

@@ -9,7 +9,6 @@ from typing import Any
 from .._base import dtype as dtypes
 from .._base.dtype import dtype
 from .._base.jax import lax
-from .._base.refuse import shown
 from .._variables import initializers
 from ..errors import ArgumentError, DtypeError, ShapeError
 from ..graph.graph import current
@@ -132,7 +131,8 @@ def batch_normalization(
         _want_statistic(what, argument, want.blob(what, argument, blob), x, axis)
     return emit(
         _batch_normalization, x, mean, variance, *(b for b in (scale, offset) if b is not None), name=name,
-        axis=axis, epsilon=_epsilon(what, variance_epsilon), scale=scale is not None, center=offset is not None,
+        axis=axis, epsilon=want.number(what, "variance_epsilon", variance_epsilon, low=0),
+        scale=scale is not None, center=offset is not None,
     )  # fmt: skip
 
 
@@ -147,12 +147,6 @@ def _want_statistic(what: str, argument: str, blob: Blob, x: Blob, axis: int) ->
             f"{argument} must have shape ({x.shape[axis]},), x's size on axis {axis}, got {blob.shape}",
             (x, blob),
         )
-
-
-def _epsilon(what: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
-        fail(ArgumentError, what, f"epsilon must be a number >= 0, got {shown(value)}")
-    return float(value)
 
 
 def normalize_batch(
@@ -235,7 +229,7 @@ def layer_norm(
                  f"got {blob.shape}", (inputs, blob))  # fmt: skip
     return emit(
         _layer_norm, inputs, *(b for b in (gamma, beta) if b is not None), name=name, begin=begin,
-        epsilon=_epsilon(what, epsilon), scale=gamma is not None, center=beta is not None,
+        epsilon=want.number(what, "epsilon", epsilon, low=0), scale=gamma is not None, center=beta is not None,
     )  # fmt: skip
 
 
@@ -337,7 +331,7 @@ def _normalize_instances(kind: str, x: Blob, groups: int | None, eps: float, aff
     graph = current(what)
     if name is None:  # the variables' names need one
         name = graph.fresh_name(kind)[len(graph.scope.namespace) :]
-    epsilon = _epsilon(what, eps)
+    epsilon = want.number(what, "eps", eps, low=0)
     parameters: list[Blob] = []
     if want.flag(what, "affine", affine, (x,)):
         shape = (1, x.shape[1], 1)
@@ -400,7 +394,7 @@ def GroupNorm(x: Blob, num_groups: int = 32, eps: float = 1e-5, affine: bool = T
     what = label("GroupNorm", name)
     want.floating(what, want.blob(what, "x", x))
     want.rank(what, x, 3)
-    if isinstance(num_groups, bool) or not isinstance(num_groups, int) or num_groups <= 0 or x.shape[1] % num_groups:
-        rule = f"num_groups must be an int > 0 that divides the {x.shape[1]} channels, got {shown(num_groups)}"
-        fail(ArgumentError, what, rule, (x,))
+    num_groups = want.integer(what, "num_groups", num_groups, 1, (x,))
+    if x.shape[1] % num_groups:
+        fail(ArgumentError, what, f"num_groups must divide the {x.shape[1]} channels, got {num_groups}", (x,))
     return _normalize_instances("GroupNorm", x, num_groups, eps, affine, name, what)

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from .._base.jax import jax, jnp, lax
-from .._base.refuse import shown
-from ..errors import ArgumentError, DtypeError, ShapeError
+from ..errors import DtypeError, ShapeError
 from ..graph.graph import current
 from ..graph.node import Blob
 from ._arrays import Array
@@ -63,8 +62,7 @@ def distributed_partial_fc_sample(weight: Blob, label: Blob, num_sample: int, na
     if label.dtype.name not in ("int32", "int64"):
         fail(DtypeError, what, f"label must be int32 or int64, got {label.dtype.name}", (weight, label))
     devices, classes = current(what).scope.placement.parallel_num, weight.shape[0]
-    if isinstance(num_sample, bool) or not isinstance(num_sample, int) or not 0 < num_sample <= classes:
-        fail(ArgumentError, what, f"num_sample must be an int in [1, {classes}], got {shown(num_sample)}", (weight, label))
+    num_sample = want.integer(what, "num_sample", num_sample, 1, (weight, label), high=classes)
     if num_sample % devices or classes % devices:
         fail(ShapeError, what, f"num_sample {num_sample} and {classes} classes must be divisible by {devices} devices",
              (weight, label))  # fmt: skip

@@ -105,6 +105,4 @@ def sleep_identity(x: Blob, seconds: int, name: str | None = None) -> Blob:
     """
     what = label("sleep_identity", name)
     want.blob(what, "x", x)
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds < float("inf"):
-        fail(ArgumentError, what, f"seconds must be a number >= 0, got {shown(seconds)}", (x,))
-    return emit(_sleep_identity, x, name=name, seconds=float(seconds))
+    return emit(_sleep_identity, x, name=name, seconds=want.number(what, "seconds", seconds, (x,), low=0, finite=True))

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from .._base.jax import jnp, lax
-from .._base.refuse import shown
-from ..errors import ArgumentError, ModeError, ShapeError
+from ..errors import ModeError, ShapeError
 from ..graph.node import Blob
 from ._arrays import Array, broadcast_to, full, label, like, select
 from ._emit import emit, emit_many, fail, op, want
@@ -93,8 +92,7 @@ def _fake_quantization(x: Array, scale: Array, zero: Array, *, bits: int, scheme
 def want_grid(what: str, x: Any, bits: Any, scheme: Any, formula: Any, per_layer: bool = True) -> dict[str, Any]:
     """Checks what observers and quantizers share; gives their attributes."""
     want.floating(what, want.blob(what, "input", x))
-    if isinstance(bits, bool) or not isinstance(bits, int) or not 2 <= bits <= 8:
-        fail(ArgumentError, what, f"quantization_bit must be an int in [2, 8], got {shown(bits)}", (x,))
+    bits = want.integer(what, "quantization_bit", bits, 2, (x,), high=8)
     want.choice(what, "quantization_scheme", scheme, SCHEMES)
     want.choice(what, "quantization_formula", formula, FORMULAS)
     if formula == "cambricon" and not per_layer:
@@ -140,8 +138,7 @@ def observe_moving_average(
     grid: dict[str, Any], momentum: Any, training: bool, stop: int, name: str | None,
 ) -> tuple[Blob, ...]:  # fmt: skip
     """(scale, zero point, new moving_max, new moving_min)."""
-    if isinstance(momentum, bool) or not isinstance(momentum, (int, float)) or not 0 <= momentum <= 1:
-        fail(ArgumentError, what, f"momentum must be a number in [0, 1], got {shown(momentum)}", (x,))
+    momentum = want.number(what, "momentum", momentum, (x,), low=0, high=1)
     return emit_many(
         _moving_average,
         x,

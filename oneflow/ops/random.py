@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from .._base.check import whole
 from .._base.dtype import dtype
 from .._base.jax import jax, lax
 from .._base.refuse import refuse, shown
@@ -16,7 +17,7 @@ from ..graph.node import Blob
 from ..graph.op import HostRule
 from ..graph.scopes import mirrored_view_enabled
 from ._arrays import Array, dtype_for, is_half, label
-from ._emit import emit, fail, op, want
+from ._emit import emit, op, want
 from ._names import DefaultName, given_name
 from .dropout import random_mask, want_seed
 
@@ -29,9 +30,10 @@ def gen_seed(seed: int | None = None) -> tuple[int, bool]:
     Example: >>> seed, has_seed = flow.random.gen_seed(7)   # (7, True)
     """
     if seed is not None:
-        if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)):
+        found = whole(seed)
+        if found is None:
             refuse(ArgumentError, f"flow.random.gen_seed: seed must be an int or None, got {shown(seed)}")
-        return int(seed), True
+        return found, True
     if mirrored_view_enabled():
         return -1, False
     return python_random.randint(-(2**63) + 1, 2**63 - 1), True
@@ -95,10 +97,9 @@ def coin_flip(
     name = given_name(name)
     what = label("coin_flip", name)
     batch_size = want.integer(what, "batch_size", batch_size, 1)
-    if isinstance(probability, bool) or not isinstance(probability, (int, float)) or not 0 <= probability <= 1:
-        fail(ArgumentError, what, f"probability must be a number in [0, 1], got {shown(probability)}")
+    probability = want.number(what, "probability", probability, low=0, high=1)
     seed = want_seed(what, seed, name, needs_name=False)
-    return emit(_coin_flip, name=name, batch_size=batch_size, probability=float(probability), seed=seed)
+    return emit(_coin_flip, name=name, batch_size=batch_size, probability=probability, seed=seed)
 
 
 CoinFlip = coin_flip

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from .._base.check import whole
 from .._base.jax import lax
 from .._base.refuse import shown
 from ..errors import ArgumentError, AxisError, ShapeError
@@ -79,11 +80,12 @@ def slice(x: Blob, begin: Sequence[int], size: Sequence[int], name: str | None =
 
 
 def _bound(what: str, argument: str, value: Any, low: int, high: int, x: Blob) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+    found = whole(value)
+    if found is None:
         fail(ArgumentError, what, f"{argument} must be an int or None, got {shown(value)}", (x,))
-    if not low <= value <= high:
-        fail(AxisError, what, f"{argument}={value} is outside [{low}, {high}]", (x,))
-    return int(value)
+    if not low <= found <= high:
+        fail(AxisError, what, f"{argument}={shown(value)} is outside [{low}, {high}]", (x,))
+    return found
 
 
 def _triples(what: str, x: Blob, slice_tup_list: Any, extra_stop: int, lowest_step: float) -> tuple[Triple, ...]:
@@ -100,10 +102,11 @@ def _triples(what: str, x: Blob, slice_tup_list: Any, extra_stop: int, lowest_st
         start = None if start is None else _bound(what, f"{at}'s start", start, -d, d - 1, x)
         stop = None if stop is None else _bound(what, f"{at}'s stop", stop, -d - extra_stop, d, x)
         if step is not None:
-            if isinstance(step, bool) or not isinstance(step, (int, np.integer)) or step == 0 or step < lowest_step:
+            found = whole(step)
+            if not found or found < lowest_step:
                 kind = "an int > 0" if lowest_step == 1 else "an int, not 0"
                 fail(ArgumentError, what, f"{at}'s step must be {kind}, got {shown(step)}", (x,))
-            step = int(step)
+            step = found
         slices.append((start, stop, step))
     _refuse_empty(what, x, slices)
     return tuple(slices)
@@ -282,22 +285,23 @@ def getitem(x: Blob, key: Any) -> Blob:
 
 def _index(x: Blob, axis: int, part: Any) -> Index:
     size = x.shape[axis]
-    if isinstance(part, (int, np.integer)) and not isinstance(part, bool):
-        if not -size <= part < size:
-            fail(AxisError, "blob[...]", f"index {part} is outside axis {axis}, which has size {size}", (x,))
-        return int(part)
+    place = whole(part)
+    if place is not None:
+        if not -size <= place < size:
+            fail(AxisError, "blob[...]", f"index {shown(part)} is outside axis {axis}, which has size {size}", (x,))
+        return place
     if not isinstance(part, builtins.slice):
         found = f"a Blob {part.describe()}" if isinstance(part, Blob) else f"{type(part).__name__} {shown(part)}"
         fail(ArgumentError, "blob[...]", f"an index can hold ints, slices, Ellipsis and None, not {found}", (x,),
              "flow.gather(blob, indices, axis=...) takes rows by number, flow.where chooses by a mask")  # fmt: skip
     try:
         start, stop, step = (None if v is None else v.__index__() for v in (part.start, part.stop, part.step))
-    except (AttributeError, TypeError):
+    except Exception:  # of the user's object
         fail(ArgumentError, "blob[...]", f"the bounds of a slice must be ints or None, got {shown(part)}", (x,))
     if step == 0:
         fail(ArgumentError, "blob[...]", "a slice's step must not be 0", (x,))
     if not len(builtins.range(size)[builtins.slice(start, stop, step)]):
-        written = ":".join("" if v is None else str(v) for v in (start, stop) + ((step,) if step is not None else ()))
+        written = ":".join("" if v is None else shown(v) for v in (start, stop) + ((step,) if step is not None else ()))
         fail(ShapeError, "blob[...]", f"the slice {written} of axis {axis} (size {size}) is empty; no Blob has size 0", (x,))
     return start, stop, step
 

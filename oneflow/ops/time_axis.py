@@ -8,10 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from .._base.jax import jnp, lax
-from .._base.refuse import shown
 from ..errors import ArgumentError, ShapeError
 from ..graph.node import Blob
 from ._arrays import Array, label
@@ -122,9 +119,7 @@ def acc(one: Blob, max_acc_num: int, name: str | None = None) -> Blob:
 
 
 def _count(what: str, argument: str, value: Any) -> int:
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)) or value < 1:
-        fail(ArgumentError, what, f"{argument} must be an int > 0, got {shown(value)}")
-    return int(value)
+    return want.integer(what, argument, value, low=1)
 
 
 def _runs(blob: Blob) -> int:

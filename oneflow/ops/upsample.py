@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from .._base.check import real
 from .._base.jax import lax
 from .._base.refuse import shown
 from ..errors import ArgumentError, ShapeError
@@ -74,7 +75,7 @@ def upsample_2d(
     first = want_format(what, data_format, 2)
     want.choice(what, "interpolation", interpolation, ("nearest", "bilinear"))
     align_corners = want.flag(what, "align_corners", align_corners, (x,))
-    pair = [size, size] if isinstance(size, (int, float)) else size
+    pair = [size, size] if real(size) is not None else size
     factors = _factors(what, pair, size)
     if align_corners and interpolation == "nearest":
         fail(ArgumentError, what, 'align_corners=True needs interpolation="bilinear"', (x,))
@@ -91,7 +92,7 @@ _MOST = 1024  # the matrices that resample are made on the host
 
 
 def _factors(what: str, pair: Any, given: Any) -> tuple[float, float]:
-    numbers = isinstance(pair, (list, tuple)) and all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in pair)
-    if not numbers or len(pair) != 2 or not all(0 < v <= _MOST for v in pair):
+    numbers = [real(v) for v in pair] if isinstance(pair, (list, tuple)) else []
+    if len(numbers) != 2 or not all(v is not None and 0 < v <= _MOST for v in numbers):
         fail(ArgumentError, what, f"size must be a number in (0, {_MOST}] or a pair (h, w) of them, got {shown(given)}")
     return float(pair[0]), float(pair[1])

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
 
+from .._base import check
 from .._base.refuse import refuse, shown
 from .._base.source import Source
 from ..errors import ArgumentError
@@ -29,29 +29,24 @@ def _user_line() -> Source:
     return Source(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
 
 
-def number(
-    owner: str, name: str, value: Any, *, low: float | None = None, above: float | None = None, below: float | None = None
-) -> float:
-    """A finite real number, ``>= low``, ``> above`` and ``< below`` where these are given."""
-    limits = [f"{sign} {limit:g}" for sign, limit in ((">=", low), (">", above), ("<", below)) if limit is not None]
-    wanted = " ".join(["a number", " and ".join(limits)]).strip()
-    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
-        bad(owner, f"{name} must be {wanted}, got {type(value).__name__} {shown(value)}")
-    result = float(value)
-    inside = (low is None or result >= low) and (above is None or result > above) and (below is None or result < below)
-    if not inside or not math.isfinite(result):
-        bad(owner, f"{name} must be {wanted}, got {shown(value)}")
-    return result
+def number(owner: str, name: str, value: Any, **bounds: float | None) -> float:
+    """A finite number within the bounds; ``_base/check.py`` says which there are."""
+    found, problem = check.number(value, finite=True, **bounds)
+    if problem:
+        bad(owner, f"{name} {problem}")
+    return found
 
 
 def integer(owner: str, name: str, value: Any, *, low: int) -> int:
     """An int that is at least ``low``."""
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < low:
-        whole = isinstance(value, (float, np.floating)) and float(value).is_integer() and value >= low
-        bad(owner, f"{name} must be an int >= {low}, got {shown(value)}", f"{name}={int(value)}" if whole else "")
-    if value >= 2**63:
+    found, problem = check.integer(value, low=low)
+    if problem:
+        number = check.real(value)
+        hint = f"{name}={int(number)}" if number is not None and number.is_integer() and number >= low else ""
+        bad(owner, f"{name} {problem}", hint)
+    if found >= 2**63:
         bad(owner, f"{name} must be less than 2**63, got {shown(value)}")
-    return int(value)
+    return found
 
 
 def flag(owner: str, name: str, value: Any) -> bool:
@@ -59,6 +54,13 @@ def flag(owner: str, name: str, value: Any) -> bool:
     if not isinstance(value, (bool, np.bool_)) and not (isinstance(value, int) and value in (0, 1)):
         bad(owner, f"{name} must be True or False, got {shown(value)}")
     return bool(value)
+
+
+def mutable_mapping(owner: str, name: str, value: Any) -> MutableMapping[str, Any]:
+    """A dict, or something like one that can be written to."""
+    if not isinstance(value, MutableMapping):
+        bad(owner, f"{name} must be a dict, got {type(value).__name__} {shown(value)}")
+    return value
 
 
 def sequence(owner: str, name: str, value: Any, of: str) -> list[Any]:
@@ -75,7 +77,7 @@ def boundaries(owner: str, value: Any) -> tuple[int, ...]:
     given = sequence(owner, "boundaries", value, "steps")
     steps = tuple(integer(owner, f"boundaries[{i}]", step, low=0) for i, step in enumerate(given))
     if list(steps) != sorted(steps):
-        bad(owner, f"boundaries must be in ascending order, got {list(steps)}", f"boundaries={sorted(steps)}")
+        bad(owner, f"boundaries must be in ascending order, got {shown(list(steps))}", f"boundaries={shown(sorted(steps))}")
     return steps
 
 

@@ -47,6 +47,7 @@ class static_loss_scale(LossScalePolicy):
         return self.loss_scale_factor
 
     def SetLossScaleFieldsInTrainConf(self, train_conf: MutableMapping[str, Any]) -> None:
+        _check.mutable_mapping("SetLossScaleFieldsInTrainConf", "train_conf", train_conf)
         train_conf["loss_scale_factor"] = self.loss_scale_factor
 
 
@@ -85,6 +86,7 @@ class dynamic_loss_scale(LossScalePolicy):
         return self.initial_loss_scale
 
     def SetLossScaleFieldsInTrainConf(self, train_conf: MutableMapping[str, Any]) -> None:
+        _check.mutable_mapping("SetLossScaleFieldsInTrainConf", "train_conf", train_conf)
         train_conf["dynamic_loss_scale_policy"] = {
             "initial_loss_scale": self.initial_loss_scale,
             "increment_period": self.increment_period,

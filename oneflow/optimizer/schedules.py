@@ -77,6 +77,7 @@ class LrScheduler:
 
     def SetLrFieldsInTrainConf(self, train_conf: MutableMapping[str, Any]) -> None:
         """Writes the schedule into a dict like ``Optimizer.train_conf``."""
+        _check.mutable_mapping("SetLrFieldsInTrainConf", "train_conf", train_conf)
         train_conf["primary_lr"] = self.base_rate()
         update = train_conf.setdefault("model_update_conf", {})
         if self.learning_rate_decay_conf is not None:
@@ -480,6 +481,7 @@ class CustomScheduler(LrScheduler):
         return None
 
     def SetLrFieldsInTrainConf(self, train_conf: MutableMapping[str, Any]) -> None:
+        _check.mutable_mapping("SetLrFieldsInTrainConf", "train_conf", train_conf)
         train_conf["primary_lr_lbn"] = self.lbn
 
 

@@ -8,10 +8,11 @@ import os
 import unittest
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from .. import env as _flow_env
+from .._base import check
 from .._base.refuse import refuse, shown
 from .._signature import require_annotations
 from ..config import enable_eager_execution
@@ -93,11 +94,14 @@ class _ClearDefaultSession:
 
 def num_nodes_required(num_nodes: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Marks a test function for ``register_test_cases`` as needing this many machines."""
-    if type(num_nodes) is not int or num_nodes < 1:
-        refuse(ArgumentError, f"num_nodes_required takes an int >= 1, got {shown(num_nodes)}")
+    found, problem = check.integer(num_nodes, low=1)
+    if problem:
+        refuse(ArgumentError, f"num_nodes_required: the number {problem}")
 
     def mark(function: Callable[..., Any]) -> Callable[..., Any]:
-        function.__dict__["_num_nodes_required"] = num_nodes
+        if not isinstance(function, FunctionType):
+            refuse(ArgumentError, f"num_nodes_required marks a function, got {shown(function)}")
+        function.__dict__["_num_nodes_required"] = found
         return function
 
     return mark
@@ -119,7 +123,14 @@ def register_test_cases(
       base_class: what the classes derive from.
       test_case_mixin: what they derive from first; by default each test gets a new session.
     """
-    for path in sorted(Path(directory).glob("test*.py")):
+    if not isinstance(scope, dict) or check.path(directory)[1] or not callable(filter_by_num_nodes):
+        found = f"{shown(scope)}, {shown(directory)} and {shown(filter_by_num_nodes)}"
+        refuse(ArgumentError, f"register_test_cases takes a dict, a directory and a function of a number, got {found}")
+    try:
+        files = sorted(Path(directory).glob("test*.py"))
+    except OSError as error:
+        refuse(ArgumentError, f"register_test_cases cannot read {shown(directory)}: {error.strerror}")
+    for path in files:
         module = _load(path)
         methods = {
             name: functools.partialmethod(_call, function)

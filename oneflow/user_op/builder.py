@@ -12,7 +12,8 @@ from ..graph.graph import current
 from ..graph.node import Blob
 from ..graph.scopes import consistent_view
 from ..ops import custom
-from ..ops._emit import fail
+from ..ops._emit import fail, want
+from ..ops._host import want_str
 from ..ops.custom import ATTRIBUTE_TYPES, CustomOp
 from ..ops.elementwise import identity_n
 from ..ops.module import Module
@@ -111,6 +112,7 @@ class UserOpConfBuilder:
 
     def Input(self, input_name: str, input_blob_list: Sequence[Blob]) -> Self:
         """Binds an input; where it is not repeated, the list has one Blob."""
+        want_str(self._what, "input_name", input_name)
         if not isinstance(input_blob_list, (list, tuple)) or not all(isinstance(b, Blob) for b in input_blob_list):
             fail(
                 ArgumentError,
@@ -124,15 +126,14 @@ class UserOpConfBuilder:
 
     def Output(self, output_name: str, num: int = 1) -> Self:
         """Declares an output, of ``num`` Blobs."""
-        if isinstance(num, bool) or not isinstance(num, int) or num < 1:
-            fail(ArgumentError, self._what, f"output {shown(output_name)}: num must be an int >= 1, got {shown(num)}")
-        self._outputs[output_name] = num
+        want_str(self._what, "output_name", output_name)
+        self._outputs[output_name] = want.integer(self._what, f"output {output_name!r}: num", num, 1)
         return self
 
     def Attr(self, attr_name: str, attr_value: Any, attr_type_name: str | None = None) -> Self:
         """Sets an attribute. The type is the registry's: 1 is no float. The third argument is not used."""
         kinds = self._type().attributes
-        if attr_name not in kinds:
+        if want_str(self._what, "attr_name", attr_name) not in kinds:
             known = f"it has {', '.join(kinds)}" if kinds else "it has none"
             fail(ArgumentError, self._what, f"there is no attribute {shown(attr_name)}; {known}")
         self._attributes[attr_name] = kinds[attr_name].check(self._what, attr_value)
@@ -274,6 +275,8 @@ class UserOpModuleBuilder(UserOpConfBuilder):
     """A builder whose type is fixed; ``OpName(name)`` begins each use of it."""
 
     def __init__(self, op_type_name: str, consistent: bool = False):
+        if not isinstance(op_type_name, str):
+            refuse(ArgumentError, f"an op type is named by a str, got {shown(op_type_name)}")
         super().__init__(f"{op_type_name} module", consistent)
         super().Op(op_type_name)
         self.user_op_module = UserOpModule(self)
@@ -284,7 +287,8 @@ class UserOpModuleBuilder(UserOpConfBuilder):
 
     def InputSize(self, input_name: str, input_blob_size: int) -> Self:
         """Says how many Blobs an input will have."""
-        if input_name not in {a.name for a in self._type().inputs}:
+        want.integer(self._what, "input_blob_size", input_blob_size, 0)
+        if want_str(self._what, "input_name", input_name) not in {a.name for a in self._type().inputs}:
             fail(ArgumentError, self._what, f"there is no input {shown(input_name)}")
         return self
 

@@ -172,7 +172,7 @@ def _hole(x=(FixedTensorDef((2,)), None)): ...  # noqa: B008
     ("job", "text"),
     [
         (_listed, "invalid parameter annotation"), (_bare, r"try .*x: tp.Numpy.Placeholder\("),
-        (_endless, "a Tuple lists its elements"), (_nothing, "no annotation and no default"),
+        (_endless, "a Tuple names its elements"), (_nothing, "no annotation and no default"),
         (_plain, "invalid parameter default 3"), (_star, "ordinary positional"),
         (_keyword, "ordinary positional"), (_hole, r"\[1\] is None"),
     ],
@@ -219,7 +219,7 @@ def test_return_annotations(annotation: object) -> None:
     ("annotation", "text"),
     [
         (int, "invalid return annotation int found"), (np.ndarray, "tp.Numpy, which stands for one ndarray"),
-        (tp.Tuple[N, ...], "one entry an element"), (tuple, "one entry an element"),
+        (tp.Tuple[N, ...], "one entry per element"), (tuple, "one entry an element"),
         (tp.List, "invalid return"), (list, "invalid return"),
         (tp.Dict, "invalid return"), (tp.Bundle, r"tp.Bundle\[tp.Numpy\]"), (tp.Callback, r"tp.Callback\[tp.Numpy\]"),
         (tp.Tuple[N, tp.Bundle[N]], "cannot be inside a container"), (tp.Bundle[tp.Tuple[N]], "one of the three array types"),

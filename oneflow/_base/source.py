@@ -1,4 +1,4 @@
-"""Where in the user's program something was written."""
+"""Lines of the user's program, for errors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Source:
 
     @property
     def text(self) -> str:
-        """The line itself, or "" where the file is not to be had."""
+        """The line itself, or "" where the file cannot be read."""
         return linecache.getline(self.file, self.line).strip()
 
     def __str__(self) -> str:
@@ -35,6 +35,7 @@ def _short(path: str) -> str:
 
 
 def is_library(filename: str) -> bool:
+    """Whether a file is part of this package."""
     return filename.startswith(_PACKAGE)
 
 

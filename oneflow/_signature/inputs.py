@@ -1,4 +1,4 @@
-"""What a job takes: placeholders, tensor definitions, and nestings of them. Needs no session."""
+"""The inputs of a job: placeholders, tensor definitions, and nestings of them. Needs no session."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ NUMPY, LIST_NUMPY, LIST_LIST_NUMPY = "Numpy", "ListNumpy", "ListListNumpy"
 class InputDef:
     """One array that each call of a job is fed with.
 
-    ``kind`` is "Numpy" (one array of exactly this shape), "ListNumpy" (one array a device, at most this large) or
-    "ListListNumpy" (a list of arrays a device). ``batch_axis`` is non-negative, or None.
+    ``kind`` is "Numpy" (one array of exactly this shape), "ListNumpy" (one array per device, at most this large) or
+    "ListListNumpy" (a list of arrays per device). ``batch_axis`` is non-negative, or None.
     """
 
     kind: str
@@ -40,7 +40,7 @@ class InputDef:
 
 
 def define_input(kind: str, what: str, shape: Any, dtype: Any, batch_axis: Any) -> InputDef:
-    """Checks the arguments that placeholders and tensor definitions share."""
+    """An input from the arguments that placeholders and tensor definitions share, checked."""
     if not isinstance(shape, (tuple, list)):
         hint = f"{what}(({shown(shape)},))" if isinstance(shape, (int, np.integer)) else f"{what}((100, 1, 28, 28))"
         refuse(ArgumentError, f"{what}: shape should be a tuple of ints, got {shown(shape)}", hint=hint)
@@ -109,13 +109,13 @@ def _placeholder(kind: str, shape: Any, dtype: Any, batch_axis: Any) -> Any:
 
 
 class ArrayKind:
-    """Base of the three annotations for what jobs take and give."""
+    """Base of the three annotations of arrays: ``Numpy``, ``ListNumpy`` and ``ListListNumpy``."""
 
     kind: ClassVar[str]
 
 
 class Numpy(ArrayKind):
-    """One array: the whole logical tensor. As a return annotation, a call gives an ndarray."""
+    """One array: the whole logical tensor. As a return annotation: a call returns an ndarray."""
 
     kind = NUMPY
     __module__ = "oneflow.typing"
@@ -140,31 +140,31 @@ class Numpy(ArrayKind):
 
 
 class ListNumpy(ArrayKind):
-    """A list of arrays, one a device. Their true shapes may vary from call to call."""
+    """A list of arrays, one per device. Their shapes may vary from call to call."""
 
     kind = LIST_NUMPY
     __module__ = "oneflow.typing"
 
     @staticmethod
     def Placeholder(shape: Sequence[int], dtype: Dtype = dtypes.float32, batch_axis: int = 0, name: str | None = None) -> Any:
-        """An annotation for a parameter that is fed with one ndarray a device, of this rank and at most this many elements.
+        """An annotation for a parameter that is fed with one ndarray per device, of this rank and at most this many elements.
 
-        Arguments and errors as for ``Numpy.Placeholder``; ``batch_axis`` is an int. The job runs in the mirrored view.
+        Arguments and errors are those of ``Numpy.Placeholder``; ``batch_axis`` is an int. The job runs in the mirrored view.
         """
         return _placeholder(LIST_NUMPY, shape, dtype, batch_axis)
 
 
 class ListListNumpy(ArrayKind):
-    """A list (devices) of lists of arrays: one tensor list a device."""
+    """A list of lists of arrays: one tensor list per device."""
 
     kind = LIST_LIST_NUMPY
     __module__ = "oneflow.typing"
 
     @staticmethod
     def Placeholder(shape: Sequence[int], dtype: Dtype = dtypes.float32, batch_axis: int = 0, name: str | None = None) -> Any:
-        """An annotation for a parameter that is fed with a list of ndarrays a device, of this rank, together at most this large.
+        """An annotation for a parameter that is fed with lists of ndarrays, one list per device, together at most this large.
 
-        Arguments and errors as for ``ListNumpy.Placeholder``.
+        Arguments and errors are those of ``ListNumpy.Placeholder``.
         """
         return _placeholder(LIST_LIST_NUMPY, shape, dtype, batch_axis)
 
@@ -179,8 +179,8 @@ class TensorDef:
       shape: sizes, all > 0.
       dtype: element type.
       batch_axis: the axis that is split over the job's devices; None (FixedTensorDef alone): not split.
-      name: used for ``op_name`` alone.
-      split_axis: ignored; the oldest programs give it.
+      name: read by ``op_name`` alone.
+      split_axis: ignored; the oldest programs pass it.
     Raises:
       ArgumentError: naming the argument.
     """
@@ -294,13 +294,13 @@ class FixedTensorDef(TensorDef):
 
 
 class MirroredTensorDef(TensorDef):
-    __doc__ = f"One ndarray a device, at most this large.\n\n{TensorDef.__doc__}"
+    __doc__ = f"One ndarray per device, at most this large.\n\n{TensorDef.__doc__}"
     kind = LIST_NUMPY
     __slots__ = ()
 
 
 class MirroredTensorListDef(TensorDef):
-    __doc__ = f"A list of ndarrays a device, together at most this large.\n\n{TensorDef.__doc__}"
+    __doc__ = f"A list of ndarrays per device, together at most this large.\n\n{TensorDef.__doc__}"
     kind = LIST_LIST_NUMPY
     __slots__ = ()
 
@@ -313,7 +313,7 @@ class Parameter:
     structure: Any
 
     def leaves(self) -> list[tuple[str, InputDef]]:
-        """Every InputDef with the way to it: ``("images", ...)``, ``("pair[0]", ...)``."""
+        """Every InputDef with its path: ``("images", ...)``, ``("pair[0]", ...)``."""
         found: list[tuple[str, InputDef]] = []
         map_structure(lambda label, leaf: found.append((label, leaf)), self.structure, self.name)
         return found
@@ -327,9 +327,9 @@ def is_named_tuple(value: Any) -> bool:
 
 
 def map_structure(function: Callable[[str, Any], Any], structure: Any, label: str = "") -> Any:
-    """The same nesting of tuples, lists and dicts with ``function(label, leaf)`` at its leaves."""
+    """The same nesting of tuples, lists and dicts, each leaf replaced by ``function(label, leaf)``."""
     if label.count("[") > DEEPEST:
-        return function(label, structure)  # which is no leaf that anybody takes
+        return function(label, structure)  # a container is not a leaf that any caller takes: the function refuses it
     if isinstance(structure, dict):
         return {key: map_structure(function, value, f"{label}[{shown(key)}]") for key, value in structure.items()}
     if isinstance(structure, (tuple, list)):

@@ -1,4 +1,4 @@
-"""Local values: what jobs without a return annotation, and watch handlers without one, are given."""
+"""Local values: the results of jobs without a return annotation, and the arguments of handlers without one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..graph.node import Blob
 
 
 def pieces(value: Any, blob: Blob) -> list[np.ndarray]:
-    """Copies of the tensors that a value of ``blob`` stands for: one, or in the mirrored view one a device."""
+    """Copies of the tensors of which a Blob's value consists: one, or in the mirrored view one per device."""
     if isinstance(value, tuple):  # of different shapes
         return [np.array(array) for array in value]
     whole = np.array(value)
@@ -23,7 +23,7 @@ def pieces(value: Any, blob: Blob) -> list[np.ndarray]:
 
 
 def up_to(count: Any, value: Any, blob: Blob) -> Any:
-    """What holds values of a Blob whose size ``count`` tells; in the mirrored view a tuple, one a device."""
+    """The valid part of a value whose size is ``count``; in the mirrored view a tuple, one part per device."""
     assert blob.extent is not None
     before = (slice(None),) * blob.extent.axis
     if not blob.is_mirrored:
@@ -33,9 +33,9 @@ def up_to(count: Any, value: Any, blob: Blob) -> Any:
 
 
 class LocalTensor(np.lib.mixins.NDArrayOperatorsMixin):
-    """A value a job returned, in this process's memory. Used as an array it behaves like ``numpy()``.
+    """A value that a job returned, in this process's memory. Used as an array it behaves like ``numpy()``.
 
-    ``numpy()`` (``ndarray()``) gives the array, ``numpy(i)`` and ``numpy_list()`` the pieces, one a device.
+    ``numpy()`` (``ndarray()``) is the array, ``numpy(i)`` and ``numpy_list()`` are the pieces, one per device.
     """
 
     __slots__ = ("_pieces", "is_dynamic")
@@ -48,7 +48,7 @@ class LocalTensor(np.lib.mixins.NDArrayOperatorsMixin):
         """The whole array, or the piece of one device.
 
         Raises:
-          ResultError: the whole of a value whose size varies; ask for ``numpy_list()`` or ``numpy(0)``.
+          ResultError: the size of the value varies; ``numpy_list()`` and ``numpy(0)`` return it.
         """
         if parallel_id is not None:
             return self._pieces[parallel_id]
@@ -57,7 +57,7 @@ class LocalTensor(np.lib.mixins.NDArrayOperatorsMixin):
         return self._pieces[0] if len(self._pieces) == 1 else np.concatenate(self._pieces)
 
     def numpy_list(self) -> list[np.ndarray]:
-        """The pieces, one a device."""
+        """The pieces, one per device."""
         return list(self._pieces)
 
     ndarray = numpy
@@ -126,7 +126,7 @@ class LocalTensor(np.lib.mixins.NDArrayOperatorsMixin):
 
 
 class LocalTensorList:
-    """A list of tensors a job returned, one list a device."""
+    """Lists of tensors that a job returned, one list per device."""
 
     __slots__ = ("_lists",)
 
@@ -134,7 +134,7 @@ class LocalTensorList:
         self._lists = lists
 
     def numpy_lists(self) -> list[list[np.ndarray]]:
-        """One list of arrays a device."""
+        """One list of arrays per device."""
         return [list(arrays) for arrays in self._lists]
 
     ndarray_lists = numpy_lists

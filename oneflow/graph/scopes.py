@@ -1,4 +1,4 @@
-"""What is current while a job's body is traced: placement, view, namespace, options."""
+"""Scopes: the placement, view, namespace and options that are current while a job's body is traced."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .node import Scope
 
 
 class _ScopeContext:
-    """A context manager that changes the current scope; it may be entered again, and nests."""
+    """A context manager that changes the current scope; it can be entered again, and nested."""
 
     def __init__(self, what: str, change: Callable[[Scope], Scope]):
         self._what = what
@@ -63,10 +63,10 @@ def placement(device_tag: str, machine_device_ids: str | Iterable[str], hierarch
     Args:
       device_tag: "gpu" or "cpu".
       machine_device_ids: "machine:device", "machine:first-last" (inclusive), or a list of such strings.
-      hierarchy: sizes of an arrangement in rows and columns, such as (2, 4), for layouts with one entry an axis of it
+      hierarchy: sizes of an arrangement in rows and columns, such as (2, 4), for layouts with one entry per axis of it
         (``flow.hierarchical_parallel_cast``); None: all devices in one row.
     Raises:
-      ArgumentError: the tag or a string is not one of these; the hierarchy does not hold as many devices.
+      ArgumentError: the tag or a string is not one of these; the hierarchy has another number of devices.
     Example:
       >>> with flow.scope.placement("gpu", "0:0-3"):
       ...     y = flow.layers.dense(x, 10)
@@ -75,7 +75,7 @@ def placement(device_tag: str, machine_device_ids: str | Iterable[str], hierarch
 
 
 def device(device_tag_and_id: str) -> PlacementScope:
-    """``flow.device("gpu:0")``: the placement of one device of this machine, as v0.1 writes it.
+    """``flow.device("gpu:0")``: the placement of one device of this machine, in the spelling of v0.1.
 
     Args:
       device_tag_and_id: "gpu:0", "cpu:1", ...
@@ -89,7 +89,7 @@ def device(device_tag_and_id: str) -> PlacementScope:
 
 
 def namespace(name: str) -> _ScopeContext:
-    """Names of ops and variables made inside begin with ``name-``; nested ones join: ``a-b-weight``.
+    """Puts ``name-`` in front of the names of the ops and variables made inside; nested namespaces join: ``a-b-weight``.
 
     Example: >>> with flow.scope.namespace("block"): y = flow.layers.dense(x, 4, name="dense")   # block-dense-weight, ...
     """
@@ -108,7 +108,7 @@ class consistent_view(View):
 
 
 class mirrored_view(View):
-    """``with flow.scope.mirrored_view():`` one tensor a device."""
+    """``with flow.scope.mirrored_view():`` one tensor per device."""
 
     def __init__(self) -> None:
         super().__init__("mirrored")
@@ -167,7 +167,7 @@ def current_scope() -> Scope:
 
 @contextmanager
 def graph_scope(scope: Scope) -> Iterator[None]:
-    """Runs with exactly this scope; for code of the library that adds nodes later."""
+    """Makes exactly this scope current; for code of the library that adds nodes later."""
     graph = current()
     outer, graph.scope = graph.scope, scope
     try:

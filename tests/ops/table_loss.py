@@ -308,6 +308,6 @@ REFUSALS = [
         lambda x, y, i, t: ctc.ctc_loss(x, y, i, t, 5),
         [floats(4, 2, 5), ints(2, 3), ints(2), ints(2)],
         ArgumentError,
-        "0 <= blank < 5",
+        "blank, a class, must be an int in [0, 4], got 5",
     ),
 ]

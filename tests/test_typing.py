@@ -219,7 +219,7 @@ def test_return_annotations(annotation: object) -> None:
     ("annotation", "text"),
     [
         (int, "invalid return annotation int found"), (np.ndarray, "tp.Numpy, which stands for one ndarray"),
-        (tp.Tuple[N, ...], "one entry per element"), (tuple, "one entry an element"),
+        (tp.Tuple[N, ...], "one entry per element"), (tuple, "one entry per element"),
         (tp.List, "invalid return"), (list, "invalid return"),
         (tp.Dict, "invalid return"), (tp.Bundle, r"tp.Bundle\[tp.Numpy\]"), (tp.Callback, r"tp.Callback\[tp.Numpy\]"),
         (tp.Tuple[N, tp.Bundle[N]], "cannot be inside a container"), (tp.Bundle[tp.Tuple[N]], "one of the three array types"),

@@ -72,7 +72,7 @@ def main() -> int:
     wall, cpu = time.perf_counter(), time.process_time()
     run(steps)
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-    names = named(run.job._executable.hlo())
+    names = named(run.job.executables[-1][1].hlo())
     sums: dict[str, float] = {}
     for op, milliseconds in traced(run, steps).items():
         sums[names.get(op, op)] = sums.get(names.get(op, op), 0.0) + milliseconds

@@ -39,6 +39,10 @@ class ModeError(OneFlowError, NotImplementedError):
     """A function was called at the wrong place: outside a job, inside one, or too late."""
 
 
+class ForkError(ModeError, RuntimeError):
+    """A job was called in a forked child of a process that had used JAX."""
+
+
 class DuplicateNameError(OneFlowError, ValueError, AssertionError):
     """Two ops or variables of one job have the same name."""
 
@@ -133,6 +137,10 @@ class CheckpointExistsError(CheckpointError, FileExistsError):
 
 class CheckpointWarning(UserWarning):
     """A checkpoint was loaded, but not all of the program's variables were in it."""
+
+
+class JobWarning(UserWarning):
+    """Something about a job that its user should know, and that stops nothing."""
 
 
 class MissingExtraError(OneFlowError, ImportError):

@@ -160,7 +160,11 @@ def main():
     else:
         (job, answer), source = make_squad(options), squad_batches(options)
     if options.load:
-        flow.load_variables(flow.checkpoint.get(options.load))
+        values = flow.checkpoint.get(options.load)
+        if options.task == "squad":  # what pretraining saved has other heads
+            known = flow.get_all_variables()
+            values = {name: value for name, value in values.items() if name in known}
+        flow.load_variables(values)
     for step in range(options.steps):
         job(*next(source))(report(step))
     flow.sync_default_session()

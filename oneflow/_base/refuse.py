@@ -6,12 +6,14 @@ Errors inside a job's body are ``fail`` in ``ops/_emit.py``.
 from __future__ import annotations
 
 import reprlib
+import sys
+import warnings
 from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any, NoReturn
 
 from ..errors import OneFlowError
-from .source import Source, caller
+from .source import Source, caller, is_library
 
 _LONGEST = 200  # characters of a value in a message
 
@@ -71,6 +73,14 @@ def refuse(
 def plain_spelling(name: str) -> str:
     """Spelling aside: ``LeakyReLU``, ``leaky_relu`` and ``leakyrelu`` are one name."""
     return name.replace("_", "").lower()
+
+
+def warn(category: type[Warning], text: str) -> None:
+    """``warnings.warn`` that points at the user's line."""
+    frame, level = sys._getframe(), 1
+    while frame.f_back is not None and is_library(frame.f_code.co_filename):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, category, stacklevel=level)
 
 
 def closest(name: str, known: Iterable[str], *, count: int = 5) -> list[str]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import math
 import os
-import sys
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from functools import partial
@@ -14,8 +13,7 @@ import numpy as np
 
 from .._base import dist
 from .._base.dtype import dtype as Dtype
-from .._base.refuse import closest
-from .._base.source import is_library
+from .._base.refuse import closest, warn
 from ..compiler.layout import Storage
 from ..errors import (
     ArgumentError,
@@ -80,6 +78,15 @@ class VariableHandle:
         return INVALID_AXIS if axis is None else axis
 
     @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return math.prod(self.shape)
+
+    @property
     def is_dynamic(self) -> bool:
         return False
 
@@ -133,6 +140,16 @@ class VariableHandle:
     def numpy_list_size(self) -> int:
         return self.numpy_size()
 
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        if copy is False:
+            raise ValueError(f"the value of variable {self.name!r} is on its devices: an array of it is always a copy")
+        return np.asarray(self.numpy(), dtype)
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError(f"len() of variable {self.name!r}, which has no axis")
+        return self.shape[0]
+
     def __repr__(self) -> str:
         return f"<variable {self.name!r} {self._variable.describe()}, declared at {self._variable.source}>"
 
@@ -153,16 +170,18 @@ def get_all_variables() -> dict[str, VariableHandle]:
     return {name: VariableHandle(session, variable) for name, variable in variables.items()}
 
 
-def load_variables(value_dict: Mapping[str, Any], ignore_mismatch: bool = True) -> None:
+def load_variables(value_dict: Mapping[str, Any], ignore_mismatch: bool = True, *, strict: bool = False) -> None:
     """Gives variables new values; all of them, or, where anything is wrong, none.
 
     Args:
       value_dict: variable name -> ndarray, handle of ``flow.get_all_variables``, or value of ``flow.checkpoint.get``; of
         exactly the variable's shape and dtype. Variables that are not named keep their values. A whole checkpoint, as
-        ``flow.checkpoint.get`` gives it, restores the random state too, so that training goes on as if never interrupted.
-      ignore_mismatch: skips names that no variable has; False makes them an error.
+        ``flow.checkpoint.get`` returns it, restores the random state too, so that training goes on as if never interrupted;
+        a CheckpointWarning names the variables that it lacks.
+      ignore_mismatch: skips names that no variable has, with a CheckpointWarning; False makes them an error.
+      strict: makes both an error, names that no variable has and variables that are not named.
     Raises:
-      UnknownVariableError: a name is no variable's, and ``ignore_mismatch`` is False.
+      UnknownVariableError: a name is not a variable's, and ``ignore_mismatch`` is False or ``strict`` True.
       ShapeError, DtypeError: an array does not fit its variable.
       CheckpointError: a value on disk is damaged or does not fit its variable.
     Example: >>> flow.load_variables({"dense1-bias": np.zeros(10, np.float32)})
@@ -171,17 +190,25 @@ def load_variables(value_dict: Mapping[str, Any], ignore_mismatch: bool = True) 
     if not isinstance(value_dict, Mapping):
         complain(ArgumentError, f"flow.load_variables needs a dict of variable name -> value, got {type(value_dict).__name__}")
     variables = session.variables()
-    if not ignore_mismatch:
+    if strict or not ignore_mismatch:
         for name in value_dict:
             _known(name, variables)
+    whole = value_dict.path if isinstance(value_dict, Values) else ""
+    unknown = [n for n in value_dict if n not in variables and not (whole and _is_state(n, [*variables, *value_dict]))]
+    missing = [variable for name, variable in variables.items() if name not in value_dict]
+    if missing and strict:
+        hint = "leave strict=True out to keep their present values"
+        complain(CheckpointError, _lacks(whole, missing, len(variables)), hint)
     given = {name: value for name, value in value_dict.items() if name in variables}
     values = _all_or_none((name, partial(_fitting, variables[name], value)) for name, value in given.items())
     random = value_dict.random_state if isinstance(value_dict, Values) else None
     if isinstance(value_dict, Values):
         _check_random(session, random, value_dict.path)
-    session.write(values)
-    if random is not None:
-        session.set_random_state(random)
+    session.exchange(values, random)
+    if isinstance(value_dict, Values) and missing:
+        _warn(f"{_lacks(value_dict.path, missing, len(variables))}; they keep the values they have")
+    if unknown:
+        _warn_of_unknown(unknown, variables)
 
 
 def get_interface_blob_value(op_name: str) -> np.ndarray:
@@ -290,13 +317,11 @@ class CheckPoint:
         if missing and strict:
             _refuse_missing(stored, missing, len(variables))
         _check_random(session, random, stored.path)
-        session.write(values)
-        if random is not None:
-            session.set_random_state(random)
+        session.exchange(values, random)
         if not variables and not (random or {}).get("readers"):
             _warn(f"nothing was loaded from {stored.path!r}: the program has no variables yet; declare its jobs before loading")
         elif missing:
-            _warn(f"{_lacks(stored, missing, len(variables))}; they keep the values they have")
+            _warn(f"{_lacks(stored.path, missing, len(variables))}; they keep the values they have")
 
 
 class SimpleCheckPointManager:
@@ -448,15 +473,29 @@ def _check_random(session: Session, state: Any, path: str) -> None:
 
 def _refuse_missing(stored: Checkpoint, missing: list[Variable], count: int) -> NoReturn:
     hint = "load without strict=True to keep their present values"
-    complain(CheckpointError, _lacks(stored, missing, count), hint, full_path=os.path.abspath(stored.path))
+    complain(CheckpointError, _lacks(stored.path, missing, count), hint, full_path=os.path.abspath(stored.path))
 
 
-def _lacks(stored: Checkpoint, missing: list[Variable], count: int) -> str:
+def _is_state(name: str, variables: Iterable[str]) -> bool:
+    """Whether a checkpoint's entry is a counter or an optimizer's slot of a variable: a job that predicts has none."""
+    return name.startswith("System-") or any(name.startswith(f"{known}-") for known in variables)
+
+
+def _warn_of_unknown(names: Iterable[Any], variables: Mapping[str, Variable]) -> None:
+    listed = []
+    for name in names:
+        near = closest(name, variables, count=2) if isinstance(name, str) else []
+        listed.append(f"{name!r}" + (f" (did you mean {' or '.join(map(repr, near))}?)" if near else ""))
+    _warn(f"flow.load_variables was given {len(listed)} name(s) that no variable of the program has: {_listed(listed)}")
+
+
+def _lacks(path: str, missing: list[Variable], count: int) -> str:
     parameters = [v.name for v in missing if v.role == "parameter"]
     state = [v.name for v in missing if v.role != "parameter"]
     parts = [f"{len(parameters)} parameter(s): {_listed(parameters)}"] if parameters else []
     parts += [f"optimizer state and counters, so that training begins anew: {_listed(state)}"] if state else []
-    return f"checkpoint {stored.path!r} lacks {len(missing)} of the program's {count} variables: {'; '.join(parts)}"
+    what = f"checkpoint {path!r}" if path else "the dictionary"
+    return f"{what} lacks {len(missing)} of the program's {count} variables: {'; '.join(parts)}"
 
 
 def _listed(names: list[str], most: int = 20) -> str:
@@ -464,7 +503,4 @@ def _listed(names: list[str], most: int = 20) -> str:
 
 
 def _warn(text: str) -> None:
-    frame, level = sys._getframe(), 1
-    while frame.f_back is not None and is_library(frame.f_code.co_filename):
-        frame, level = frame.f_back, level + 1
-    warnings.warn(text, CheckpointWarning, stacklevel=level)
+    warn(CheckpointWarning, text)

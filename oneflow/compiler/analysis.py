@@ -96,6 +96,7 @@ def finish(graph: Graph) -> None:
                 f"  the loss   {loss.op_name}   {loss.describe()}   made at {loss.source}   {loss.source.text}\n"
                 f"  try        make it of layers or of flow.get_variable(..., trainable=True), through differentiable ops"
             )
+    _check_optimizers(graph, {v.name for v in trained})
     claimed: dict[str, int] = {}
     for i, optimizer in enumerate(objective.optimizers):
         for variable in trained:
@@ -108,6 +109,28 @@ def finish(graph: Graph) -> None:
             for slot in optimizer.slots(variable):
                 _declare(graph, f"{variable.name}-{slot.suffix}", tuple(slot.shape), slot.dtype, slot.value, variable)
     _declare_counters(graph)
+
+
+def _check_optimizers(graph: Graph, trained: set[str]) -> None:
+    """Refuses an optimizer that would update nothing."""
+    source = graph.objective.source
+    for optimizer in graph.objective.optimizers:
+        named = list(optimizer.variables) if optimizer.variables is not None else []
+        if not named or not trained.isdisjoint(named):
+            continue
+        rows = []
+        for name in named[:5]:
+            known = graph.variables.get(name)
+            where = (
+                "not a variable of this job" if known is None else f"{known.describe()}   {known.source}   {known.source.text}"
+            )
+            rows.append(f"  variable   {name!r}   {where}\n")
+        raise TrainError(
+            f"an optimizer of train job {graph.name!r} ({type(optimizer).__name__}) would train nothing: the loss does not "
+            f"depend on any of the variables that it names\n{''.join(rows)}"
+            f"  your line  {source}   {source.text if source else ''}\n"
+            f"  try        variables= of names that the loss depends on: {', '.join(sorted(trained)) or 'there are none'}"
+        )
 
 
 def _check_losses(graph: Graph) -> None:

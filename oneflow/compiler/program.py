@@ -47,6 +47,7 @@ class Plan:
       without_native: why no op takes its native lowering; "" where some may.
       replicated: the variables of which each device has a value of its own.
       mapped: the nodes whose values have a leading axis of devices.
+      keeps_state: state is not donated, so that a step which is found to have failed leaves it.
       devices: where each device's tensors have shapes of their own, the copies of mirrored nodes, one a device.
     """
 
@@ -70,6 +71,7 @@ class Plan:
     replicated: frozenset[str] = frozenset()
     mapped: frozenset[Node] = field(default_factory=frozenset)
     devices: Mapping[Node, tuple[Node, ...]] = field(default_factory=dict)
+    keeps_state: bool = False
 
     @property
     def is_empty(self) -> bool:
@@ -80,7 +82,7 @@ class Plan:
     def careful(self) -> bool:
         """Whether a step may fail in the middle, as it runs the user's Python code: its state is not donated then, and becomes
         the session's only when the step is done."""
-        return any(node.op.callback for node in self.order)
+        return self.keeps_state or any(node.op.callback for node in self.order)
 
     @property
     def compute(self) -> list[Node]:

@@ -1,15 +1,14 @@
-"""A compiled job: takes feeds, runs the step, re-binds the state."""
+"""A compiled job: takes feeds, runs the step, binds the new state."""
 
 from __future__ import annotations
 
 import logging
-import threading
 import time
 import zlib
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,21 +18,23 @@ from .._base.jax import jax
 from ..compiler.layout import Layout, Storage, layout_of
 from ..compiler.program import RANDOM_STATE, Plan, feed_shardings, single, with_own_values
 from ..compiler.stages import Staged
-from ..errors import CustomOpError, ExecutionError, ProcessError
+from ..errors import CompileError, CustomOpError, ExecutionError, ProcessError
 from ..graph import callback
 from ..graph.graph import OP_INPUT, Graph
 from ..graph.node import Blob, Node
 from . import compilation_cache, processes
-from .dispatch import MAX_WINDOW, dispatcher
+from .delivery import MAX_WINDOW
+from .gate import Gate, NoRoomError, Results, StaleExecutableError
 from .mesh import DeviceMeshes
+from .process import process
 from .result import Delivery
 from .store import Cell, Store
 from .transfer import Part, readable, to_global, to_host
 
+_DEBUG_SETTINGS = "jax_debug_nans or jax_debug_infs"
 _log = logging.getLogger("oneflow")
-build_lock = threading.RLock()
-# XLA's collectives between virtual CPU devices hang or abort where many calls are in flight: 64 did, up to 8 never
-_WINDOW_WITH_COLLECTIVES = 4
+
+Merge = Callable[[Results], Results]
 
 
 @dataclass(slots=True)
@@ -53,16 +54,18 @@ class Executable:
 
     def __init__(self, plan: Plan, store: Store, random_cell: Cell):
         self.statistics = Statistics()
+        self.compiled: list[tuple[str, Any]] = []  # name and ``jax.stages.Compiled``
         self._store = store
         self._written = [random_cell if name == RANDOM_STATE else store.cells[name] for name in plan.written]
         self._read = [store.cells[name] for name in plan.read]
         self._x64 = plan.x64
         self._function: Any = None
-        self.compiled: list[tuple[str, Any]] = []  # name and ``jax.stages.Compiled``
         self._feeds_given: Any = ()  # shapes and dtypes it was compiled for
         self._warm = False
+        self._is_stale = False
         cells = [*self._written, *self._read]
         self._storages = {c.variable.name: c.storage for c in cells if c.variable is not None and c.storage is not None}
+        plan = replace(plan, keeps_state=True) if _looks_for_nans() else plan
         self.plan = plan = with_own_values(plan, self._storages)
         self._meshes: DeviceMeshes | None = store.meshes
         places = [node.scope.placement for node in plan.compute] or [plan.graph.scope.placement]
@@ -73,32 +76,40 @@ class Executable:
             self._meshes = None  # JAX's default device: no layouts to say
         self._together = processes.count() > 1
         collective = any(len(d) > 1 and d[0].platform == "cpu" for d in distinct.values())
-        self.window = 1 if self._together else _WINDOW_WITH_COLLECTIVES if collective else MAX_WINDOW
+        self._gate: Gate | None = process.collectives if collective and not self._together else None
+        self.window = 1 if self._together else MAX_WINDOW  # calls that may be undelivered
         self._label = f"job {plan.graph.name!r}"
 
     @property
     def graph(self) -> Graph:
         return self.plan.graph
 
+    @property
+    def is_outdated(self) -> bool:
+        """Whether a variable has moved since this was made. Asked with the dispatch lock held."""
+        cells = [c for c in (*self._written, *self._read) if c.variable is not None]
+        return any(c.storage != self._storages[c.variable.name] for c in cells if c.variable is not None)
+
+    def invalidate(self) -> None:
+        """Calls raise StaleExecutableError from now on. Called with the dispatch lock held."""
+        self._is_stale = True
+
     def compile(self, feeds: Sequence[Any]) -> None:
         """Compiles for feeds of these shapes, and gives variables that have none their first values.
 
         Raises what an initializer, the trace or the compiler raises, and changes nothing then.
         """
-        with build_lock:
-            if self._warm:
-                return
-            cells = [*self._written, *self._read]
-            if any(cell.value is None for cell in cells):
-                with self._store.lock:
-                    self._store.roll_forward()
-                    self._store.materialize(cells)
-            if self._function is None:
-                if self._together:
-                    processes.check_same(self._label, self._lines(feeds))
-                    self._compare(feeds)
-                with processes.busy(f"compiling {self._label}"):
-                    self.compile_only(feeds)
+        cells = [*self._written, *self._read]
+        if any(cell.value is None for cell in cells):
+            with self._store.lock:
+                self._store.commit()
+                self._store.materialize(cells)
+        if self._function is None:
+            if self._together:
+                processes.check_same(self._label, self._lines(feeds))
+                self._compare(feeds)
+            with processes.busy(f"compiling {self._label}"):
+                self.compile_only(feeds)
 
     def _compare(self, feeds: Sequence[Any]) -> None:
         """Warns where processes feed different values in the first call: each device takes its piece from its own process."""
@@ -130,29 +141,28 @@ class Executable:
 
     def compile_only(self, feeds: Sequence[Any]) -> None:
         """Compiles for feeds of these shapes (arrays or ShapeDtypeStructs); no variable needs a value."""
-        with build_lock:
-            if self._function is not None:
-                return
-            self._feeds_given = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), self._flat(feeds))
-            arguments = self._arguments(self._feeds_given)
-            if self.is_staged:
-                assert self._meshes is not None
-                staged = Staged(self.plan, self._storages, self._meshes)
-                with jax.enable_x64(True):
-                    start = time.perf_counter()
-                    staged.build(*arguments, self._compiled)
-                    seconds = time.perf_counter() - start - self.statistics.compile_seconds - self.statistics.lower_seconds
-                    self.statistics.trace_seconds = seconds
-                self.compiled = [(f.name, f.made) for f in staged.functions]
-                self._function = staged
-                return
-            function = single(self.plan, self._storages, self._meshes)
-            start = time.perf_counter()
-            with jax.enable_x64(True) if self._x64 else nullcontext():
-                traced = function.trace(*arguments)
-                self.statistics.trace_seconds = time.perf_counter() - start
-                self.compiled = [("step", self._compiled(traced))]
-            self._function = function
+        if self._function is not None:
+            return
+        self._feeds_given = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), self._flat(feeds))
+        arguments = self._arguments(self._feeds_given)
+        if self.is_staged:
+            assert self._meshes is not None
+            staged = Staged(self.plan, self._storages, self._meshes)
+            with jax.enable_x64(True):
+                start = time.perf_counter()
+                staged.build(*arguments, self._compiled)
+                seconds = time.perf_counter() - start - self.statistics.compile_seconds - self.statistics.lower_seconds
+                self.statistics.trace_seconds = seconds
+            self.compiled = [(f.name, f.made) for f in staged.functions]
+            self._function = staged
+            return
+        function = single(self.plan, self._storages, self._meshes)
+        start = time.perf_counter()
+        with jax.enable_x64(True) if self._x64 else nullcontext():
+            traced = function.trace(*arguments)
+            self.statistics.trace_seconds = time.perf_counter() - start
+            self.compiled = [("step", self._compiled(traced))]
+        self._function = function
 
     @property
     def function(self) -> Any:
@@ -180,7 +190,7 @@ class Executable:
                     jax.debug.inspect_array_sharding(array, callback=note)
 
         arguments = self._arguments(self._feeds_given)
-        with build_lock, jax.enable_x64(True):
+        with jax.enable_x64(True):
             if self.is_staged:
                 Staged(self.plan, self._storages, self._meshes, look).build(*arguments, lambda traced: traced.lower().compile())
             else:
@@ -196,7 +206,7 @@ class Executable:
         self.statistics.lower_seconds += time.perf_counter() - start
         start = time.perf_counter()
         with compilation_cache.enabled():
-            compiled = dispatcher.apart(lowered.compile)
+            compiled = process.uninterrupted.run(lowered.compile, compiles=True)
         self.statistics.compile_seconds += time.perf_counter() - start
         self._note_memory(compiled)
         return compiled
@@ -232,72 +242,128 @@ class Executable:
     def _values(cells: list[Cell]) -> tuple[Any, ...]:
         return tuple([cell.value for cell in cells])
 
-    def launch(self, feeds: Sequence[Any], delivery: Delivery | None = None, merge: Callable[[Any], Any] | None = None) -> Any:
-        """Runs one step. Gives its outputs, or with a ``delivery`` the Result that was queued for it.
+    # --- calls
 
-        ``merge`` puts what the step did not compute into its outputs.
+    def launch(self, feeds: Sequence[Any], delivery: Delivery | None = None, merge: Merge | None = None) -> Any:
+        """Runs one step. Returns its results, or with a ``delivery`` the Result that was queued for it.
+
+        ``merge`` puts what the step did not compute into its results.
+
+        Raises:
+          NoRoomError: too many calls are undelivered; nothing was done.
+          StaleExecutableError: it was invalidated; nothing was done.
         """
         if self.plan.devices:
             feeds = self._flat(feeds)
         if not self._warm:
-            return self._first_launch(feeds, delivery, merge)
-        if self.is_staged or self._together:
-            return dispatcher.apart(lambda: self._launch(feeds, delivery, merge))  # Python code between the pieces, as below
+            # JAX's first call of a function goes through Python code, where Ctrl-C could lose the new state
+            return process.uninterrupted.run(lambda: self._first_launch(feeds, delivery, merge))
+        if self.is_staged or self._together:  # Python code between the pieces
+            return process.uninterrupted.run(lambda: self._launch(feeds, delivery, merge))
         return self._launch(feeds, delivery, merge)
 
-    def _launch(self, feeds: Sequence[Any], delivery: Delivery | None, merge: Callable[[Any], Any] | None) -> Any:
+    def launcher(self) -> Callable[[Any, Delivery | None], Any]:
+        """``launch``, with all that need not be asked at each call found out once."""
+        if self.is_staged or self._together or self.plan.devices or self._gate is not None:
+            return self.launch
+        lock, store, function = self._store.lock, self._store, self._function
+        pending, bind, written, read = store.pending, self._bind, self._written, self._read
+        submit, has_room, x64 = process.delivery.submit, process.delivery.has_room, self._x64
+
+        def launch(feeds: Any, delivery: Delivery | None) -> Any:
+            if not self._warm:
+                return self.launch(feeds, delivery)
+            with lock:
+                if self._is_stale:
+                    raise StaleExecutableError
+                if delivery is not None and not has_room():
+                    raise NoRoomError
+                if pending:
+                    store.commit()
+                reads = tuple([cell.value for cell in read])
+                if written:
+                    state = tuple([cell.value for cell in written])
+                    store.bind_pending = bind
+                    # from here to the end of the line no Python code runs after the step: no interrupt can lose its outputs
+                    with jax.enable_x64(True):
+                        deque(map(pending.append, map(function, (state,), (reads,), (feeds,))), maxlen=0)
+                    results = bind(pending[0])
+                    pending.clear()
+                elif x64:
+                    with jax.enable_x64(True):
+                        results = function((), reads, feeds)[1:]
+                else:
+                    results = function((), reads, feeds)[1:]
+                return results if delivery is None else submit(delivery, results)
+
+        return launch
+
+    def _launch(self, feeds: Sequence[Any], delivery: Delivery | None, merge: Merge | None) -> Any:
         with self._store.lock:
+            self._admit(delivery)
             if self._together:
                 with processes.explained():
-                    outputs = self.run(feeds)
+                    results = self._step(feeds)
                     if delivery is None:
-                        jax.block_until_ready((outputs[1], outputs[3]))  # the lock is held: no other call is in flight
+                        jax.block_until_ready((results[0], results[2]))  # the lock is held: no other call is in flight
                         processes.returned()
             else:
-                outputs = self.run(feeds)
-            if merge is not None:
-                outputs = merge(outputs)
-            return outputs if delivery is None else dispatcher.submit(delivery, outputs)
+                results = self._step(feeds)
+            return self._submit(results, delivery, merge)
 
-    def _first_launch(self, feeds: Sequence[Any], delivery: Delivery | None, merge: Callable[[Any], Any] | None) -> Any:
-        # JAX's first call of a function goes through Python code, where Ctrl-C could lose the new state. It is also the
-        # one that finds out whether there is memory enough, and a step that fails has its donated state destroyed.
-        def work() -> Any:
-            with self._store.lock:
-                self._store.roll_forward()
-                is_kept = self.plan.careful  # else the step destroys the old state
-                kept = [cell.value if is_kept else to_host(cell.value) for cell in self._written]
-                callback.take()
-                try:
-                    with processes.quiet(), processes.explained():
-                        outputs = self.run(feeds)
-                        jax.block_until_ready(outputs)
-                    problem = callback.take()
-                    if problem is not None:
-                        raise problem
-                    if delivery is None:
-                        processes.returned()
-                except Exception as error:
+    def _admit(self, delivery: Delivery | None) -> None:
+        """The one gate of all calls, synchronous and asynchronous. With the lock held, so that what it finds stays true."""
+        if self._is_stale:
+            raise StaleExecutableError
+        if delivery is not None and not process.delivery.has_room(self.window):
+            raise NoRoomError
+        if self._gate is not None:
+            self._gate.make_room()
+
+    def _submit(self, results: Results, delivery: Delivery | None, merge: Merge | None) -> Any:
+        if merge is not None:
+            merged = merge(results)
+            if self._gate is not None:
+                self._gate.replace(results, merged)
+            results = merged
+        return results if delivery is None else process.delivery.submit(delivery, results)
+
+    def _first_launch(self, feeds: Sequence[Any], delivery: Delivery | None, merge: Merge | None) -> Any:
+        # the call that finds out whether there is memory enough; a step that fails has its donated state destroyed
+        with self._store.lock:
+            self._admit(delivery)
+            self._store.commit()
+            is_kept = self.plan.careful  # else the step destroys the old state
+            kept = [cell.value if is_kept else to_host(cell.value) for cell in self._written]
+            callback.take()
+            try:
+                with processes.quiet(), processes.explained():
+                    results = self._step(feeds)
+                    jax.block_until_ready((results, self._values(self._written)))
+                problem = callback.take()
+                if problem is not None:
+                    raise problem
+                if delivery is None:
                     processes.returned()
-                    for cell, value in zip(self._written, kept, strict=True):
-                        sharding = self._struct(cell).sharding
-                        put = value if is_kept else Store.put(value) if sharding is None else to_global(value, sharding)
-                        cell.value = put
-                    raise (error if isinstance(error, (CustomOpError, ProcessError)) else self._failed(error)) from (
-                        error.__cause__ or error
-                    )
-                self._warm = not self.plan.careful
-                if self._warm:
-                    del kept
-                    _memory.give_back()
-                if merge is not None:
-                    outputs = merge(outputs)
-                return outputs if delivery is None else dispatcher.submit(delivery, outputs)
-
-        return dispatcher.apart(work)
+            except Exception as error:
+                processes.returned()
+                for cell, value in zip(self._written, kept, strict=True):
+                    sharding = self._struct(cell).sharding
+                    put = value if is_kept else Store.put(value) if sharding is None else to_global(value, sharding)
+                    cell.value = put
+                raise (error if isinstance(error, (CustomOpError, ProcessError)) else self._failed(error)) from (
+                    error.__cause__ or error
+                )
+            self._warm = not self.plan.careful
+            if self._warm:
+                del kept
+                _memory.give_back()
+            return self._submit(results, delivery, merge)
 
     def _failed(self, error: Exception) -> ExecutionError:
         graph = self.graph
+        if (found := _nan(error)) is not None:
+            return ExecutionError(self._nan_text(error, found))
         return ExecutionError(
             f"a step of job {graph.name!r} failed on the device: {str(error).splitlines()[0][:500]}\n"
             f"  the job    {graph.source}   {graph.source.text if graph.source else ''}\n"
@@ -305,7 +371,16 @@ class Executable:
             f"  try        smaller shapes; job.summary() tells the working memory that the compiled job needs"
         )
 
-    def _run_together(self, feeds: Sequence[Any]) -> Any:
+    def _nan_text(self, error: Exception, found: BaseException) -> str:
+        if isinstance(error, CompileError):  # JAX has run the step once more, op by op, and an op was found
+            first, *rest = str(error).replace("cannot be compiled", f"has a result that {_DEBUG_SETTINGS} stops at").splitlines()
+        else:
+            graph = self.graph
+            first = f"a step of job {graph.name!r} computed what {_DEBUG_SETTINGS} stops at: {' '.join(map(str, found.args))}"
+            rest = [f"  the job    {graph.source}   {graph.source.text if graph.source else ''}"]
+        return "\n".join([first, *rest, "  its state  as it was before this call"])
+
+    def _step_together(self, feeds: Sequence[Any]) -> Results:
         """A step that other processes run, too: all feed the same, and each gets all that the call delivers."""
         assert self._meshes is not None
         processes.entered(self._label)
@@ -318,7 +393,7 @@ class Executable:
                 new, fetched, watched, token = self._function(tuple(state), tuple(reads), tuple(feeds))
                 for cell, value in zip(self._written, new, strict=True):
                     cell.value = value
-                return new, jax.tree.map(readable, fetched), jax.tree.map(readable, watched), token
+                return jax.tree.map(readable, fetched), jax.tree.map(readable, watched), token
         except BaseException:
             processes.returned()
             raise
@@ -329,36 +404,47 @@ class Executable:
             return tuple(feeds)
         return tuple(piece for feed in feeds for piece in (feed if isinstance(feed, tuple) else (feed,)))
 
-    def run(self, feeds: Sequence[Any]) -> Any:
-        """One step: (new state, fetched, watched, token). Called with the store's lock held."""
+    def _step(self, feeds: Sequence[Any]) -> Results:
+        """Hands one step to XLA and binds its new state. Called with the lock held."""
         if self._together:
-            return self._run_together(feeds)
+            return self._step_together(feeds)
         store = self._store
-        if store.landing:
-            store.roll_forward()
-        reads = tuple([cell.value for cell in self._read])
-        if not self._written:
-            if self._x64:
-                with jax.enable_x64(True):
-                    return self._function((), reads, feeds)
-            return self._function((), reads, feeds)
-        state = tuple([cell.value for cell in self._written])
-        store.landing_cells = self._written
-        landing = store.landing
+        if store.pending:
+            store.commit()
+        state, reads = self._values(self._written), self._values(self._read)
+        store.bind_pending = self._bind
+        pending = store.pending
         # from here to the end of the line no Python code runs after the step, so no interrupt can lose its outputs
-        with jax.enable_x64(True):
-            deque(map(landing.append, map(self._function, (state,), (reads,), (feeds,))), maxlen=0)
-        outputs = landing[0]
+        with jax.enable_x64(True) if self._x64 else nullcontext():
+            deque(map(pending.append, map(self._function, (state,), (reads,), (feeds,))), maxlen=0)
+        results = self._bind(pending[0])
+        pending.clear()
+        return results
+
+    def _bind(self, outputs: Any) -> Results:
+        """Makes a step's new state that of the session, and counts the step among those that are being computed."""
         for cell, value in zip(self._written, outputs[0], strict=True):
             cell.value = value
-        landing.clear()
-        return outputs
+        results: Results = outputs[1:]
+        if self._gate is not None:
+            self._gate.note(results)
+        return results
 
     def hlo(self) -> str:
         """The compiled program as text, for the curious."""
         return "\n\n".join(compiled.as_text() for _, compiled in self.compiled)
 
 
-def to_numpy(array: Any) -> np.ndarray:
-    """A fresh writable copy in host memory."""
-    return to_host(array)
+def _looks_for_nans() -> bool:
+    """Whether the user has told JAX to look at all results: it runs a step again, which needs the state as it was."""
+    config: Any = jax.config  # its settings are not typed
+    return bool(config.jax_debug_nans or config.jax_debug_infs)
+
+
+def _nan(error: BaseException | None) -> BaseException | None:
+    """JAX's own error of a NaN among the causes of an error."""
+    while error is not None and not isinstance(error, FloatingPointError):
+        if type(error).__name__ == "InternalFloatingPointError":  # of functions that were compiled ahead; not public
+            return error
+        error = error.__cause__
+    return error

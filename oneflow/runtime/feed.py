@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn
@@ -36,6 +37,14 @@ def owned(array: Any) -> Any:
     return copy
 
 
+def _copies(feeds: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple([owned(feed) for feed in feeds])
+
+
+def _small_copies(feeds: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple([feed.copy() for feed in feeds])
+
+
 class Feeds:
     """The inputs of one job, and the checks of what its calls are given for them."""
 
@@ -52,10 +61,24 @@ class Feeds:
         static = all(i.kind == "Numpy" for i in inputs)
         self._static = [(i.shape, i.dtype.numpy_dtype) for i in self._inputs] if static else None
 
-    @property
-    def varying(self) -> bool:
-        """Whether shapes may differ from call to call."""
-        return any(i.kind != "Numpy" for i in self._inputs)
+        small = static and not self._shares and all(math.prod(i.shape) * i.dtype.bytes < _ALIGN_FROM_BYTES for i in self._inputs)
+        self.owned: Callable[[tuple[Any, ...]], tuple[Any, ...]] = _small_copies if small else _copies
+
+    def checker(self) -> Check:
+        """``__call__`` for a job whose inputs are all arrays of one shape, without what need not be asked at each call."""
+        if self._static is None or not self._flat or self._shares:
+            return self
+        count, static, explain, ndarray = len(self._static), self._static, self._explain, np.ndarray
+
+        def check(args: Sequence[Any]) -> tuple[Any, ...]:
+            if len(args) == count:
+                for x, (shape, dt) in zip(args, static):  # noqa: B905  their number has been compared
+                    if type(x) is not ndarray or x.shape != shape or x.dtype != dt:
+                        return explain(args)
+                return tuple(args)
+            return explain(args)
+
+        return check
 
     def __call__(self, args: Sequence[Any]) -> tuple[Any, ...]:
         """The arrays of a call, in the order of the inputs. Raises FeedError, and then nothing has happened."""

@@ -1,68 +1,99 @@
-"""What a call gives back: a future."""
+"""What an asynchronous call returns: a future."""
 
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
+import threading
 import time
 from collections.abc import Callable, Generator
+from concurrent.futures._base import FINISHED, RUNNING
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, NoReturn, Protocol
+
+import numpy as np
 
 from ..errors import ResultError
 from ..graph.graph import Watch
-
-if TYPE_CHECKING:
-    from .dispatch import Dispatcher
-
+from .waiting import INTERRUPTIBLE_FROM_SECONDS, flat, wait_interruptibly
 
 _UNSET: Any = object()
 
 
-# Waiting for the device happens in C++, where Ctrl-C is not seen; calls that take longer are waited for in small naps
-INTERRUPTIBLE_FROM_SECONDS = 0.3
-_SHORTEST_NAP, _LONGEST_NAP = 0.00005, 0.002
+class Deliverer(Protocol):
+    """What a result asks of the delivery thread."""
+
+    def late(self, result: Result) -> None: ...
+
+    def moved_on(self, thread: int) -> None: ...
+
+    def wait_for(self, result: Result) -> None: ...
+
+    def report(self, error: BaseException, job_name: str) -> None: ...
+
+    def raise_as_callback_error(self, error: BaseException, job_name: str) -> NoReturn: ...
 
 
 @dataclass(slots=True, eq=False)
 class Delivery:
     """What all results of one job have in common.
 
-    ``convert`` makes the value of a call of its fetched device arrays. ``seconds`` is what the last call took that was
-    waited for; infinite before the first. ``window`` is how many calls the compiled job can bear in flight.
+    Attributes:
+      convert: makes the value of a call from its fetched device arrays.
+      finished: ``finished(results)`` is told when the device has finished a call.
+      gives_handles: callers get the results, and may register callbacks.
+      seconds: what the last call took that was waited for; infinite before the first.
     """
 
     job_name: str
-    dispatcher: Dispatcher
+    deliverer: Deliverer
     convert: Callable[[Any], Any]
     watches: tuple[Watch, ...]
+    finished: Callable[[Any], None]
+    gives_handles: bool
     seconds: float = float("inf")
-    window: int = 32
 
 
-class Result:
-    """One call of a job that was submitted: a future.
+class _Waiters:
+    """What ``concurrent.futures.wait`` and ``as_completed`` look for in a future."""
 
-    ``result(timeout)`` (``get()``) waits and gives the value; ``async_get(cb)`` (for ``-> Callback[T]`` jobs: calling the
-    result) has ``cb(value)`` run once on the delivery thread, in the order of calls; ``done()``, ``add_done_callback`` and
-    ``await`` are what ``concurrent.futures`` and ``asyncio`` users expect.
+    __slots__ = ("condition", "waiters")
+
+    def __init__(self) -> None:
+        self.condition = threading.Condition()
+        self.waiters: list[Any] = []
+
+
+class Result(concurrent.futures.Future[Any]):
+    """One asynchronous call of a job: a ``concurrent.futures.Future``.
+
+    ``result(timeout)`` (``get()``) waits and returns the value; ``async_get(cb)`` (for ``-> Callback[T]`` jobs: calling the
+    result) has ``cb(value)`` run once on the delivery thread, in the order of calls. ``done()``, ``add_done_callback``,
+    ``concurrent.futures.wait``, ``as_completed``, ``asyncio.wrap_future`` and ``await`` work as with any other future, and
+    ``np.asarray(result)`` waits for the value.
     """
 
-    __slots__ = (
-        "_delivery", "_arrays", "_watched", "_value", "_error", "_callback", "_listeners", "_registered", "passed", "sequence",
-    )  # fmt: skip
+    # on the class as long as nothing else is known of a call: a small call is made of such nanoseconds
+    _value: Any = _UNSET
+    _error: BaseException | None = None
+    _callback: Callable[[Any], None] | None = None
+    _listeners: list[Callable[[Any], Any]] | None = None
+    _registered = False
+    _shared: _Waiters | None = None
+    passed = False
+    thread = 0  # the caller's, where it may register a callback
 
-    def __init__(self, delivery: Delivery, arrays: tuple[Any, ...], watched: tuple[Any, ...], sequence: int):
+    def __init__(self, delivery: Delivery, results: Any, sequence: int):
+        # Future.__init__ makes a lock and a condition, which take longer than the rest of a small call: see _waiters_of
         self._delivery = delivery
-        self._arrays = arrays
-        self._watched = watched
-        self._value = _UNSET
-        self._error: BaseException | None = None
-        self._callback: Callable[[Any], None] | None = None
-        self._listeners: list[Callable[[Result], None]] | None = None
-        self._registered = False
-        self.passed = False
+        self._results = results
         self.sequence = sequence
+
+    @property
+    def has_callbacks(self) -> bool:
+        """Whether a callback or a listener has been registered."""
+        return self._registered or self._listeners is not None
 
     @property
     def job_name(self) -> str:
@@ -72,7 +103,7 @@ class Result:
     # --- the caller's side
 
     def result(self, timeout: float | None = None) -> Any:
-        """Waits for the call and gives its value.
+        """Waits for the call and returns its value.
 
         Args:
           timeout: seconds; None waits as long as it takes.
@@ -80,24 +111,30 @@ class Result:
           TimeoutError: the value is not there after ``timeout`` seconds; the call goes on.
           CallbackError: a ``watch`` handler of this call failed.
         """
+        delivery = self._delivery
+        delivery.deliverer.moved_on(self.thread)
         if timeout is not None:
             self._wait(timeout)
-        if self._watched and not self.passed:
-            self._delivery.dispatcher.wait_for(self)
+        if delivery.watches and not self.passed:
+            delivery.deliverer.wait_for(self)
         if self._error is not None:
-            self._delivery.dispatcher.raise_as_callback_error(self._error, self.job_name)
-        arrays = self._arrays  # before the look at _value: another thread may be setting both
+            delivery.deliverer.raise_as_callback_error(self._error, self.job_name)
+        results = self._results  # before the look at _value: another thread may be setting both
         if self._value is _UNSET:
-            delivery = self._delivery
             start = time.perf_counter()
             if delivery.seconds > INTERRUPTIBLE_FROM_SECONDS and not self.passed:
-                wait_interruptibly(flat(arrays))
-            self._value = delivery.convert(arrays)
+                wait_interruptibly(flat(_awaited(results)))
+            self._value = delivery.convert(results[0])
             delivery.seconds = time.perf_counter() - start
-            self._arrays = ()
+            self._forget()
         return self._value
 
     get = result
+
+    def _forget(self) -> None:
+        """Lets go of the device's arrays, of which the value is made. What tells that the call is over stays."""
+        if self.passed:
+            self._results = ((), (), ())
 
     def _wait(self, timeout: float) -> None:
         deadline = time.monotonic() + timeout
@@ -110,10 +147,10 @@ class Result:
             pause = min(pause * 2, 0.01)
 
     def done(self) -> bool:
-        """Whether ``result()`` would give the value at once."""
+        """Whether ``result()`` would return the value at once."""
         if self._value is not _UNSET or self._error is not None or self.passed:
             return True
-        return not self._watched and all(a.is_ready() for a in flat(self._arrays))
+        return not self._delivery.watches and all(a.is_ready() for a in flat(_awaited(self._results)))
 
     def async_get(self, callback: Callable[[Any], None]) -> None:
         """Has ``callback(value)`` run once on the delivery thread, after the callbacks of earlier calls.
@@ -122,23 +159,23 @@ class Result:
           ResultError: this result has a callback already.
         """
         if not callable(callback):
-            raise ResultError(f"the callback of job {self.job_name!r} must be callable, got {callback!r}")
+            raise ResultError(f"the callback of job {self.job_name!r} must be callable, got {_shown(callback)}")
         if self._registered:
             raise ResultError(f"this call of job {self.job_name!r} has a callback already; each result takes one")
         self._registered = True
         self._callback = callback
         if self.passed:  # too late for its turn
-            self._delivery.dispatcher.late(self)
+            self._delivery.deliverer.late(self)
 
     __call__ = async_get
 
-    def add_done_callback(self, function: Callable[[Result], None]) -> None:
-        """Has ``function(result)`` run on the delivery thread when the call has finished."""
+    def add_done_callback(self, fn: Callable[[Any], Any]) -> None:
+        """Has ``fn(result)`` run on the delivery thread when the call has finished."""
         if self._listeners is None:
             self._listeners = []
-        self._listeners.append(function)
+        self._listeners.append(fn)
         if self.passed:
-            self._delivery.dispatcher.late(self)
+            self._delivery.deliverer.late(self)
 
     def running(self) -> bool:
         """Whether the call is still under way."""
@@ -178,15 +215,40 @@ class Result:
         yield from future.__await__()
         return self.result()
 
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(self.result(), dtype) if copy else np.asarray(self.result(), dtype)
+
     def __repr__(self) -> str:
         return f"<Result of job {self.job_name!r}, {'done' if self.done() else 'running'}>"
+
+    # --- what concurrent.futures reads of its futures, made when it does
+
+    def _waiters_of(self) -> _Waiters:
+        if self._shared is None:
+            with _MAKING:
+                if self._shared is None:
+                    self._shared = _Waiters()
+        return self._shared
+
+    @property
+    def _condition(self) -> threading.Condition:  # type: ignore[override]
+        return self._waiters_of().condition
+
+    @property
+    def _waiters(self) -> list[Any]:  # type: ignore[override]
+        return self._waiters_of().waiters
+
+    @property
+    def _state(self) -> str:  # type: ignore[override]
+        return FINISHED if self.passed else RUNNING
 
     # --- the delivery thread's side
 
     def wait(self) -> None:
         """Waits for the device. Never raises; keeps the error."""
+        results = self._results
         try:
-            for array in self._arrays:
+            for array in _awaited(results):
                 if type(array) is tuple:  # a tensor list
                     for inner in flat(array):
                         inner.block_until_ready()
@@ -195,25 +257,27 @@ class Result:
         except BaseException as error:
             self._error = error
             self._report(error)
-
-    def settle(self) -> None:
-        """Waits for the device; an error is left to the delivery."""
-        with contextlib.suppress(Exception):
-            for array in flat(self._arrays):
-                array.block_until_ready()
+        self._delivery.finished(results)
 
     def finish(self) -> None:
         """Runs the watch handlers, once, waiting for their values. Never raises; keeps the error."""
         if self.passed:
             return
-        if self._watched:
+        if self._delivery.watches and self._error is None:
             try:
-                for watch, array in zip(self._delivery.watches, self._watched, strict=True):
+                for watch, array in zip(self._delivery.watches, self._results[1], strict=True):
                     watch.deliver(array)
             except BaseException as error:
                 self._error = error
                 self._report(error)
         self.passed = True
+        if self._value is not _UNSET:
+            self._forget()
+        if self._shared is not None:  # read after ``passed`` is set: who came before is told, who comes later sees it
+            with self._shared.condition:
+                for waiter in self._shared.waiters:
+                    waiter.add_result(self)
+                self._shared.condition.notify_all()
 
     def run_callbacks(self) -> None:
         """Runs what was registered, each once."""
@@ -222,10 +286,10 @@ class Result:
             self._callback = None
             if self._error is None:  # else there is no value to deliver, and it was reported
                 try:
-                    arrays = self._arrays
+                    results = self._results
                     if self._value is _UNSET:
-                        self._value = self._delivery.convert(arrays)
-                        self._arrays = ()
+                        self._value = self._delivery.convert(results[0])
+                        self._forget()
                     callback(self._value)
                 except BaseException as error:
                     self._report(error)
@@ -236,16 +300,19 @@ class Result:
                 self._report(error)
 
     def _report(self, error: BaseException) -> None:
-        self._delivery.dispatcher.report(error, self.job_name)
+        self._delivery.deliverer.report(error, self.job_name)
 
 
-def wait_interruptibly(arrays: list[Any]) -> None:
-    """Waits until the arrays are there; Ctrl-C ends the wait."""
-    nap = _SHORTEST_NAP
-    while not all(array.is_ready() for array in arrays):
-        time.sleep(nap)
-        nap = min(nap * 2, _LONGEST_NAP)
+_MAKING = threading.Lock()
 
 
-def flat(arrays: Any) -> list[Any]:
-    return [x for a in arrays for x in (flat(a) if isinstance(a, tuple) else (a,))]
+def _awaited(results: Any) -> Any:
+    """The arrays that tell when a call is over: what it fetched, or else its token."""
+    return results[0] or results[2]
+
+
+def _shown(value: Any) -> str:
+    try:
+        return repr(value)[:200]
+    except Exception:
+        return f"a {type(value).__name__}"

@@ -5,28 +5,30 @@ from __future__ import annotations
 import contextlib
 import logging
 import secrets
+import threading
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 from weakref import WeakSet
 
 import numpy as np
 
-from .._base.refuse import refuse
+from .._base.refuse import refuse, warn
 from ..compiler.layout import Storage
 from ..config import Resource
-from ..errors import ArgumentError, ModeError
+from ..errors import ArgumentError, JobWarning, ModeError
 from ..graph.graph import Graph, Variable, current_or_none
 from . import devices, environment, processes
-from .dispatch import dispatcher
-from .executable import build_lock
-from .reading import HostStage, check_state
+from .host_pipeline import HostPipeline
+from .pool import Pool, thread_count
+from .prefetcher import check_state
+from .process import process
 from .store import Cell, Store
 from .transfer import to_host
 
 _log = logging.getLogger("oneflow")
 
 
-class Buildable(Protocol):
+class Job(Protocol):
     """What a session knows of a job."""
 
     name: str
@@ -41,9 +43,8 @@ class Buildable(Protocol):
         """Whether it has been traced, successfully or not."""
         ...
 
-    @property
-    def unseen_error(self) -> Exception | None:
-        """The error of a broken job that nobody has been told of yet."""
+    def take_unseen_error(self) -> Exception | None:
+        """The error of a broken job where nobody has been told of it yet; from now on somebody has."""
         ...
 
     @property
@@ -51,58 +52,96 @@ class Buildable(Protocol):
         """The variables that it declares, as far as it has been traced."""
         ...
 
-    def release(self) -> None:
-        """Forgets what was compiled."""
+    def invalidate(self) -> None:
+        """Something that it was compiled for has moved: the next call compiles it again."""
         ...
 
-
-_manual_seed: int | None = None
+    def close(self, why: str) -> None:
+        """It cannot be called any more; ``why`` is what a call is told."""
+        ...
 
 
 class Session:
     """Jobs and variables that belong together. ``flow.clear_default_session()`` begins a new one."""
 
     def __init__(self) -> None:
-        self.jobs: dict[str, Buildable] = {}
-        self._declared: WeakSet[Buildable] = WeakSet()  # those that were replaced, too
+        self.jobs: dict[str, Job] = {}
         self.started = False
         self.closed = False
-        self.seed = secrets.randbits(63) if _manual_seed is None else _manual_seed
-        self.store = Store(self.seed)
+        self.seed = secrets.randbits(63) if process.seed is None else process.seed
+        self.store = Store(self.seed, process.lock)
+        self.build_lock = threading.RLock()  # held while jobs are traced, which shares out variables among them
+        self._declared: WeakSet[Job] = WeakSet()  # those that were replaced, too
+        self._names_of: dict[str, frozenset[str]] = {}  # by job: the variables of its last declaration that was traced
         self._random: dict[str, Cell] = {}
-        self._stages: dict[str, HostStage] = {}
-        self._places: dict[str, Any] = {}  # where the readers of jobs that are not built yet go on
+        self._pipelines: dict[str, HostPipeline] = {}
+        self._all_pipelines: WeakSet[HostPipeline] = WeakSet()  # those of jobs that were replaced, too
+        self._positions: dict[str, Any] = {}  # where the readers of jobs that are not built yet go on
+        self._pool: Pool | None = None
+        self._pool_lock = threading.Lock()
+        process.sessions.add(self)
 
-    def declare_variables(self, job: Buildable, variables: Iterable[Variable], storages: Mapping[str, Storage]) -> None:
-        """Makes room for a job's variables, where ``storages`` says, or finds it.
+    # --- jobs
 
-        A variable of another shape or dtype that only replaced jobs declared makes room for the new one.
-
-        Raises:
-          VariableConflictError: a job that can still be called declares it otherwise; nothing is changed then.
-        """
-        variables = list(variables)
-        others = [other for other in self.jobs.values() if other is not job]
-        used = {name for other in others for name in other.variable_names}
-        with self.store.lock:
-            replaced, moved = self.store.declare(variables, storages, lambda name: name not in used, job.train)
-        for name in replaced:
-            _log.warning("oneflow: variable %r begins anew: job %r was redefined with another shape or dtype", name, job.name)
-        for other in others:
-            if not {*moved}.isdisjoint(other.variable_names):
-                other.release()  # compiled for where the variable was
-
-    def declare(self, job: Buildable) -> None:
+    def declare(self, job: Job) -> None:
         """Adds a job; one of the same name replaces it for new calls."""
         self.jobs[job.name] = job
         self._declared.add(job)
 
+    def declare_variables(self, job: Job, variables: Iterable[Variable], storages: Mapping[str, Storage]) -> None:
+        """Makes room for a job's variables, where ``storages`` says, or finds it.
+
+        Where a job was redefined and one of its variables has another shape or dtype now, all variables that only this job
+        uses begin anew together, optimizer state and step included: a mixture of old and new would be of no use.
+
+        Raises:
+          VariableConflictError: a job that can still be called declares a variable otherwise; nothing is changed then.
+        """
+        variables = list(variables)
+        others = [other for other in self.jobs.values() if other is not job]
+        used = {name for other in others for name in other.variable_names}
+        cells, before = self.store.cells, self._names_of.get(job.name, frozenset())
+        with self.store.lock:
+            misfits = [v for v in variables if v.name in cells and v.name not in used and not self._agrees(v)]
+            anew = sorted((before | {v.name for v in misfits}) - used) if misfits else []
+            forgotten = {name: cells[name] for name in anew if name in cells}
+            self.store.forget(anew)
+            try:
+                moved = self.store.declare(variables, storages, job.train)
+            except Exception:
+                cells.update(forgotten)
+                raise
+            if anew and job.name in self._random:
+                self._random[job.name].value = self._random_value(0)
+            for other in others:
+                if not {*moved}.isdisjoint(other.variable_names):
+                    other.invalidate()
+            self._names_of[job.name] = frozenset(v.name for v in variables)
+        if anew:
+            self._tell_of_reset(job, misfits, anew)
+
+    def _agrees(self, variable: Variable) -> bool:
+        there = self.store.cells[variable.name].variable
+        return there is None or variable.agrees(there)
+
+    def _tell_of_reset(self, job: Job, misfits: list[Variable], anew: list[str]) -> None:
+        first = misfits[0]
+        for old in self._declared:
+            if old is not job and old.name == job.name:
+                old.close(f"job {job.name!r} was redefined, and its variables began anew; call the new one")
+        rest = [name for name in anew if name != first.name]
+        _log.warning(
+            "oneflow: job %r was redefined with %s for variable %r (%s:%s): it begins anew%s",
+            job.name, first.describe(), first.name, first.source.file, first.source.line,
+            f", with all that only this job uses: {', '.join(rest)}" if rest else "",
+        )  # fmt: skip
+
     def start(self) -> None:
         """Traces every declared job; a broken one raises at its own call, not here."""
-        self._check_open()
-        if self.started and all(job.is_built for job in self.jobs.values()):
+        self.check_open()
+        if self.started and all(job.is_built for job in list(self.jobs.values())):
             return
-        with build_lock:
+        with self.build_lock:
             if not self.started:
                 environment.start()
                 devices.prepare()
@@ -115,16 +154,20 @@ class Session:
                         job.build()
 
     def build_all(self) -> None:
-        """Traces every declared job. Raises the error of a broken one that was not raised before, once."""
+        """Traces every declared job, and warns of broken ones that nobody was told of: their own calls raise the error."""
         self.start()
         for job in list(self.jobs.values()):
-            if job.unseen_error is not None:
-                job.build()  # raises it
+            error = job.take_unseen_error()
+            if error is not None:
+                warn(JobWarning, f"job {job.name!r} cannot be built; the others go on, and its calls raise the error: {error}")
+
+    # --- variables
 
     def variables(self) -> dict[str, Variable]:
         """All variables of the declared jobs, optimizer state and step counters included. Starts the session."""
         self.start()
-        return {name: cell.variable for name, cell in self.store.cells.items() if cell.variable is not None}
+        with self.store.lock:
+            return {name: cell.variable for name, cell in self.store.cells.items() if cell.variable is not None}
 
     def storage_of(self, name: str) -> Storage:
         """Where a variable lies."""
@@ -134,30 +177,50 @@ class Session:
 
     def read(self, names: Any = None) -> dict[str, np.ndarray]:
         """Copies of the current values, all of one moment, after everything submitted."""
-        self._check_open()
-        dispatcher.drain()
-        return self.store.read(self.store.cells if names is None else names)
+        self.check_open()
+        process.delivery.drain()
+        with self.store.lock:
+            self.check_open()
+            return self.store.read(list(self.store.cells) if names is None else names)
 
     def snapshot(self, names: Any = None) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """``read`` and ``random_state`` of one moment, whatever other threads call."""
-        self._check_open()
-        dispatcher.drain()
-        with contextlib.ExitStack() as locks:
-            for stage in list(self._stages.values()):  # no call is between its batch and its step
-                locks.enter_context(stage.lock)
-            locks.enter_context(self.store.lock)
-            return self.store.read(self.store.cells if names is None else names), self.random_state()
+        self.check_open()
+        process.delivery.drain()
+        with self._between_calls():
+            self.check_open()
+            return self.store.read(list(self.store.cells) if names is None else names), self.random_state()
 
-    def write(self, values: dict[str, np.ndarray]) -> None:
-        """Replaces values, all or none. Shapes and dtypes must have been checked."""
-        self._check_open()
-        self.store.write(values)
+    def exchange(self, values: Mapping[str, np.ndarray], random_state: dict[str, Any] | None = None) -> None:
+        """Replaces values, and the random state where one is given, all or none: Ctrl-C finds it done or not begun.
+
+        Shapes, dtypes and the random state must have been checked.
+        """
+        self.check_open()
+        placed = self.store.place(values)
+
+        def exchange() -> None:
+            with self._between_calls():
+                self.check_open()
+                self.store.bind(placed)
+                if random_state is not None:
+                    self._set_random_state(random_state)
+
+        process.uninterrupted.run(exchange, to_the_end=True)
+
+    @contextlib.contextmanager
+    def _between_calls(self) -> Any:
+        """Inside, no call is between its batch and its step, and none is dispatched."""
+        with contextlib.ExitStack() as locks:
+            for pipeline in list(self._pipelines.values()):
+                locks.enter_context(pipeline.lock)
+            locks.enter_context(self.store.lock)
+            yield
 
     def sync(self) -> None:
         """Waits for everything submitted. Raises CallbackError for a callback that failed."""
-        dispatcher.drain()
-        if not dispatcher.on_delivery_thread():
-            dispatcher.raise_error()
+        process.delivery.drain()
+        process.delivery.raise_error()
 
     # --- randomness
 
@@ -172,42 +235,54 @@ class Session:
         words = np.array([self.seed >> 32 & 0xFFFFFFFF, self.seed & 0xFFFFFFFF, calls], np.uint32)
         return Store.put(words)
 
-    def add_host_stage(self, job_name: str, stage: HostStage) -> None:
-        """A job's readers, which a checkpoint saves the position of; that of a job of this name before it is forgotten."""
-        self._stages[job_name] = stage
-        place = self._places.pop(job_name, None)
-        if place is not None:
-            stage.restore(place)
+    def add_pipeline(self, job_name: str, pipeline: HostPipeline) -> None:
+        """A job's readers, whose position a checkpoint saves; that of an earlier job of this name is saved no more."""
+        self._pipelines[job_name] = pipeline
+        self._all_pipelines.add(pipeline)
+        if self.closed:  # meanwhile, by another thread
+            pipeline.close(wait=False)
+        position = self._positions.pop(job_name, None)
+        if position is not None:
+            pipeline.restore(position)
 
-    def host_stages(self) -> list[HostStage]:
+    def pipelines(self) -> list[HostPipeline]:
         """Of the jobs that were built so far."""
-        return list(self._stages.values())
+        return list(self._pipelines.values())
+
+    def pool(self) -> Pool:
+        """The threads that the host pipelines of this session share."""
+        with self._pool_lock:  # not the dispatch lock: a thread that reads ahead may be waited for with that one held
+            if self._pool is None:
+                process.start()
+                self._pool = Pool(thread_count())
+            return self._pool
 
     def random_state(self) -> dict[str, Any]:
         """The seed, the number of calls each job with random ops has made, and where readers stand; JSON-able."""
         with self.store.lock:
-            self.store.roll_forward()
+            self.store.commit()
             calls = {name: int(to_host(cell.value)[2]) for name, cell in self._random.items()}
-        places = {**self._places, **{name: stage.state() for name, stage in self._stages.items()}}
-        return {"seed": self.seed, "calls": calls, **({"readers": places} if places else {})}
+        positions = {**self._positions, **{name: pipeline.state() for name, pipeline in self._pipelines.items()}}
+        return {"seed": self.seed, "calls": calls, **({"readers": positions} if positions else {})}
 
     def set_random_state(self, state: dict[str, Any]) -> None:
         """Goes on where ``random_state`` was taken."""
         self.check_random_state(state)
+        self.exchange({}, state)
+
+    def _set_random_state(self, state: dict[str, Any]) -> None:
         seed, calls = state["seed"], state.get("calls", {})
-        with self.store.lock:
-            self.store.roll_forward()
-            self.seed = self.store.seed = seed
-            for name in {*self._random, *calls}:
-                self.random_cell(name).value = self._random_value(calls.get(name, 0))
-        places = state.get("readers")
-        for name, stage in self._stages.items():
-            if places is not None and name in places:
-                stage.restore(places[name])
+        self.seed = self.store.seed = seed
+        for name in {*self._random, *calls}:
+            self.random_cell(name).value = self._random_value(calls.get(name, 0))
+        positions = state.get("readers")
+        for name, pipeline in self._pipelines.items():
+            if positions is not None and name in positions:
+                pipeline.restore(positions[name])
             else:
-                stage.begin_anew()
-        if places is not None:
-            self._places = {name: place for name, place in places.items() if name not in self._stages}
+                pipeline.begin_anew()
+        if positions is not None:
+            self._positions = {name: position for name, position in positions.items() if name not in self._pipelines}
 
     @staticmethod
     def check_random_state(state: Any) -> None:
@@ -225,26 +300,65 @@ class Session:
 
     def close(self) -> None:
         """Waits for what was submitted; jobs of this session can no longer be called."""
-        dispatcher.drain()
-        self.closed = True
+        process.delivery.drain()
+        for pipeline in list(self._all_pipelines):
+            pipeline.close(wait=False)  # a call that waits for data raises, and lets its lock go
+        with self._between_calls():
+            self.closed = self.store.is_closed = True
+            for job in list(self._declared):
+                job.close(_CLOSED)
+        process.delivery.drain()  # what other threads had submitted meanwhile
+        self.stop_threads()
+        with self.store.lock:
+            self.jobs.clear()
+            self.store.clear()
+            self._random.clear()
+            self._pipelines.clear()
+        process.sessions.discard(self)
+
+    def stop_threads(self, deadline: float | None = None) -> None:
+        """Ends the threads that read ahead, and the pool's; waits at most until ``deadline``, where one is given."""
+        for pipeline in list(self._all_pipelines):
+            pipeline.stop(wait=deadline is None)
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.stop(drop=True)
+            pool.join(deadline)
+
+    def after_fork(self) -> None:
+        """In a forked child nothing can be called: JAX does not survive a fork. Each call says so."""
+        self.store.lock = process.lock
         for job in list(self._declared):
-            job.release()
-        self.jobs.clear()
-        self.store.clear()
-        self._random.clear()
-        self._stages.clear()
+            job.invalidate()
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Raises ModeError where the session was closed, ForkError in a forked child."""
+        process.check_not_forked()
         if self.closed:
-            raise ModeError("this session was closed by flow.clear_default_session(); declare the job again")
+            raise ModeError(f"{_CLOSED}; declare the job again")
 
 
-_default = Session()
+_CLOSED = "this session was closed by flow.clear_default_session()"
+
+
+class _Default:
+    """The session that jobs are declared in: one per process."""
+
+    def __init__(self) -> None:
+        self.session = Session()
+
+    def replace(self) -> None:
+        self.session.close()
+        Resource.reset()
+        self.session = Session()
+
+
+_default = _Default()
 
 
 def default_session() -> Session:
     """The session that jobs are declared in."""
-    return _default
+    return _default.session
 
 
 def clear_default_session() -> None:
@@ -254,12 +368,9 @@ def clear_default_session() -> None:
       ModeError: inside a job function.
     Example: >>> flow.clear_default_session()   # no jobs, no variables
     """
-    global _default
     if current_or_none() is not None:
         refuse(ModeError, "flow.clear_default_session() cannot be called inside a job function")
-    _default.close()
-    Resource.reset()
-    _default = Session()
+    _default.replace()
 
 
 def sync_default_session() -> None:
@@ -269,12 +380,12 @@ def sync_default_session() -> None:
 
     Example: >>> flow.sync_default_session()   # all callbacks of earlier calls have run
     """
-    _default.sync()
+    default_session().sync()
 
 
 def skipped_images() -> int:
-    """How many pictures the jobs of this session skipped so far (``flow.config.skip_corrupt_images(True)``)."""
-    return sum(stage.skipped for stage in _default.host_stages())
+    """How many images the jobs of this session skipped so far (``flow.config.skip_corrupt_images(True)``)."""
+    return sum(pipeline.skipped for pipeline in default_session().pipelines())
 
 
 def manual_seed(seed: int) -> None:
@@ -286,8 +397,7 @@ def manual_seed(seed: int) -> None:
       seed: an int in [0, 2**63).
     Example: >>> flow.manual_seed(7)
     """
-    global _manual_seed
     if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= seed < 1 << 63:
         refuse(ArgumentError, f"flow.manual_seed needs an int in [0, 2**63), got {seed!r}")
-    _manual_seed = int(seed)
-    _default.reseed(int(seed))
+    process.seed = int(seed)
+    default_session().reseed(int(seed))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -31,42 +31,44 @@ class Cell:
         self.storage = storage
 
 
+class Placed(NamedTuple):
+    """A new value of a variable, on its devices."""
+
+    name: str
+    storage: Storage | None
+    value: np.ndarray
+    array: Any
+
+
 class Store:
     """Cells by name.
 
-    ``lock`` guards every dispatch and every look at values. A step donates its cells' arrays and gives new ones; between
-    the two, an interrupt must lose nothing: the step's outputs are kept in ``landing`` by C code alone, and whoever comes
-    next finishes the re-binding (``roll_forward``).
+    ``lock``, the process's dispatch lock, guards every dispatch and every look at values. A step donates its cells' arrays
+    and returns new ones; between the two, an interrupt must lose nothing: the step's outputs are put into ``pending`` by C
+    code alone, and whoever comes next binds them (``commit``).
     """
 
-    def __init__(self, seed: int) -> None:
-        self.lock = threading.RLock()
+    def __init__(self, seed: int, lock: AbstractContextManager[Any]) -> None:
+        self.lock = lock
         self.cells: dict[str, Cell] = {}
-        self.landing: list[Any] = []
-        self.landing_cells: Sequence[Cell] = ()
+        self.pending: list[Any] = []  # the outputs of a step whose new state is not bound yet: none or one
+        self.bind_pending: Callable[[Any], Any] = lambda outputs: None
+        self.is_closed = False
         self.seed = seed
         self.meshes = DeviceMeshes()
 
-    def declare(
-        self, variables: Sequence[Variable], storages: Mapping[str, Storage], replaceable: Callable[[str], bool], trains: bool
-    ) -> tuple[list[str], list[str]]:
-        """Makes cells for new variables.
+    def declare(self, variables: Sequence[Variable], storages: Mapping[str, Storage], trains: bool) -> list[str]:
+        """Makes cells for new variables. Called with the lock held.
 
         Where a variable lies is said by the first job that declares it; before it has a value, by one that ``trains`` it.
 
-        Gives: the names of those that took the place of another, and of those that lie otherwise from now on.
+        Returns: the names of those that lie elsewhere from now on.
         Raises VariableConflictError before anything is changed.
         """
-        replaced = []
         for variable in variables:
             cell = self.cells.get(variable.name)
             if cell is not None and cell.variable is not None:
-                if replaceable(variable.name) and not variable.agrees(cell.variable):
-                    replaced.append(variable.name)
-                else:
-                    variable.must_agree(cell.variable)
-        for name in replaced:
-            del self.cells[name]
+                variable.must_agree(cell.variable)
         moved = []
         for variable in variables:
             cell, storage = self.cells.get(variable.name), storages[variable.name]
@@ -77,7 +79,12 @@ class Store:
                 moved.append(variable.name)
             if cell.value is None:  # the initializer of the last declaration counts
                 cell.variable = variable
-        return replaced, moved
+        return moved
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Drops variables. Jobs that were compiled for them keep their cells."""
+        for name in names:
+            self.cells.pop(name, None)
 
     def _moves(self, cell: Cell, storage: Storage, trains: bool) -> bool:
         """Brings a variable to where another job wants it, if that is for the job to say."""
@@ -88,18 +95,17 @@ class Store:
             return not keeps
         if not storage.replicas or cell.storage.replicas:
             return False
-        self.roll_forward()
+        self.commit()
         value = self._logical(cell)
         cell.storage = storage
         cell.value = self._placed(storage, value)
         return True
 
-    def roll_forward(self) -> None:
+    def commit(self) -> None:
         """Binds the outputs of a step that was interrupted after it ran."""
-        if self.landing:
-            for cell, value in zip(self.landing_cells, self.landing[0][0], strict=True):
-                cell.value = value
-            self.landing.clear()
+        if self.pending:
+            self.bind_pending(self.pending[0])
+            self.pending.clear()
 
     def materialize(self, cells: Iterable[Cell]) -> None:
         """Gives first values to cells that have none."""
@@ -152,22 +158,31 @@ class Store:
     def read(self, names: Iterable[str]) -> dict[str, np.ndarray]:
         """Copies of the values at one moment: the next step donates the originals."""
         with self.lock:
-            self.roll_forward()
+            self.commit()
             cells = {name: self.cells[name] for name in names}
             self.materialize(cells.values())
             return {name: self._logical(cell) for name, cell in cells.items()}
 
-    def write(self, values: dict[str, np.ndarray]) -> None:
-        """Replaces values, all or none: everything is on the device before the first cell changes."""
-        arrays = {name: self._placed(self.cells[name].storage, np.array(value, order="C")) for name, value in values.items()}
-        with self.lock:
-            self.roll_forward()
-            for name, array in arrays.items():
-                self.cells[name].value = array
+    def place(self, values: Mapping[str, np.ndarray]) -> list[Placed]:
+        """Brings new values of variables to where these lie; nothing changes yet."""
+        found = []
+        for name, value in values.items():
+            cell, own = self.cells[name], np.array(value, order="C")
+            found.append(Placed(name, cell.storage, own, self._placed(cell.storage, own)))
+        return found
+
+    def bind(self, placed: Sequence[Placed]) -> None:
+        """Replaces values by what ``place`` has made, all or none. Called with the lock held."""
+        arrays = []
+        for new in placed:
+            storage = self.cells[new.name].storage
+            arrays.append(new.array if storage == new.storage else self._placed(storage, new.value))
+        self.commit()
+        for new, array in zip(placed, arrays, strict=True):
+            self.cells[new.name].value = array
 
     def clear(self) -> None:
-        """Lets go of every value: the session is closed."""
-        with self.lock:
-            self.landing.clear()
-            for cell in self.cells.values():
-                cell.value = None
+        """Lets go of every value: the session is closed. Called with the lock held."""
+        self.pending.clear()
+        for cell in self.cells.values():
+            cell.value = None

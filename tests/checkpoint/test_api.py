@@ -65,9 +65,12 @@ class FakeSession:
     def snapshot(self, names=None):
         return self.read(names), dict(self.random)
 
-    def write(self, values):
-        self.log.append("write")
+    def exchange(self, values, random_state=None):
+        self.log.append("exchange")
         self.values.update(values)
+        if random_state is not None:
+            self.check_random_state(random_state)
+            self.random = dict(random_state)
 
     def sync(self) -> None:
         self.log.append("sync")
@@ -75,10 +78,6 @@ class FakeSession:
     def check_random_state(self, state) -> None:
         if not isinstance(state, dict) or not isinstance(state.get("seed"), int):
             raise ArgumentError("not a random state")
-
-    def set_random_state(self, state) -> None:
-        self.check_random_state(state)
-        self.random = dict(state)
 
 
 def sample(scale: float = 1) -> dict[str, np.ndarray]:
@@ -115,7 +114,7 @@ def test_save_and_load(session: FakeSession, tmp_path: Path, monkeypatch: pytest
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         CheckPoint().load(tmp_path / "m")
-    assert same(fresh.values, sample()) and fresh.random == session.random and fresh.log == ["write"]
+    assert same(fresh.values, sample()) and fresh.random == session.random and fresh.log == ["exchange"]
 
 
 def test_nothing_is_printed(session: FakeSession, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -317,7 +316,9 @@ def test_load_variables_takes_arrays_handles_and_file_values(session: FakeSessio
 
 
 def test_load_variables_and_names_that_are_none(session: FakeSession) -> None:
-    api.load_variables({"x": np.zeros(3)})
+    with pytest.warns(CheckpointWarning, match=r"1 name\(s\) that no variable of the program has: 'x'") as told:
+        api.load_variables({"x": np.zeros(3)})
+    assert told[0].filename == __file__
     with pytest.raises(RuntimeError, match="'x' is not a variable name"):
         api.load_variables({"w": sample(2)["w"], "x": np.zeros(3)}, ignore_mismatch=False)
     assert same(session.values, sample())

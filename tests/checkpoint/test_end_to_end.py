@@ -226,7 +226,8 @@ def test_callbacks_may_save_and_look_at_variables(tmp_path: Path) -> None:
 
 def test_load_variables_before_the_first_call() -> None:
     _, predict_job = declare()
-    flow.load_variables({"dense-weight": np.eye(4, 3, dtype=np.float32), "unknown": np.zeros(1)})
+    with pytest.warns(flow.errors.CheckpointWarning, match=r"1 name\(s\) .* 'denze-weight' \(did you mean 'dense-weight'"):
+        flow.load_variables({"dense-weight": np.eye(4, 3, dtype=np.float32), "denze-weight": np.zeros(1)})
     np.testing.assert_array_equal(predict_job(X), X[:, :3])
     flow.experimental.set_interface_blob_value("dense-weight", np.zeros((4, 3), np.float32))
     assert not predict_job(X).any() and not flow.experimental.get_interface_blob_value("dense-weight").any()

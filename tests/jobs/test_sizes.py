@@ -10,8 +10,8 @@ from hypothesis.extra.numpy import arrays
 
 import oneflow as flow
 import oneflow.typing as tp
-from oneflow import job as job_module
 from oneflow.errors import FeedShapeError, ResultError, ReturnError
+from oneflow.runtime import variants
 
 F32 = np.float32
 
@@ -212,25 +212,25 @@ def test_training_through_inputs_of_several_sizes():
         p[np.arange(n), labels] -= 1
         w -= 0.5 * rows.T @ p / n
         np.testing.assert_allclose(flow.get_all_variables()["w"].numpy(), w, rtol=1e-4, atol=1e-6)
-    assert len(train._executables) == 3
+    assert len(train.executables) == 3
 
 
 def test_compiled_once_for_a_set_of_sizes_and_kept_up_to_a_bound(monkeypatch):
-    monkeypatch.setattr(job_module, "_MAX_VARIANTS", 2)
+    monkeypatch.setattr(variants, "MAX_VARIANTS", 2)
 
     @flow.global_function()
     def job(x: tp.ListNumpy.Placeholder((4, 3))) -> tp.ListNumpy:
         return x + 1
 
     def kept() -> list[tuple[int, ...]]:
-        return [key[0] for key in job._executables]
+        return [key[0] for key, _ in job.executables]
 
     for shape in ((1, 3), (2, 3), (1, 3)):
         job([np.zeros(shape, F32)])
     assert kept() == [(2, 3), (1, 3)]
-    first = job._executables[((1, 3),)]
+    first = dict(job.executables)[((1, 3),)]
     job([np.zeros((4, 3), F32)])
-    assert kept() == [(1, 3), (4, 3)] and job._executables[((1, 3),)] is first
+    assert kept() == [(1, 3), (4, 3)] and dict(job.executables)[((1, 3),)] is first
     for shape in ((2, 3), (12, 1), (0, 3)):  # single axes may be longer than declared, or empty
         np.testing.assert_array_equal(job([np.zeros(shape, F32)])[0], np.ones(shape, F32))
     assert len(kept()) == 2

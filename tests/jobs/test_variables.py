@@ -103,7 +103,8 @@ def test_a_job_declared_later_finds_the_trained_variables():
 def test_load_variables_and_all_variables():
     train, read = declare()
     new = np.arange(12, dtype=np.float32).reshape(4, 3)
-    flow.load_variables({"w": new, "no such": new})
+    with pytest.warns(flow.errors.CheckpointWarning, match="no such"):
+        flow.load_variables({"w": new, "no such": new})
     np.testing.assert_array_equal(read(X), new)
     handle = flow.get_all_variables()["w"]
     np.testing.assert_array_equal(handle.numpy(), new)

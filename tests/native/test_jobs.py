@@ -60,7 +60,7 @@ def run_small_resnet(native: bool) -> tuple[list[np.ndarray], dict[str, np.ndarr
     rng = np.random.default_rng(0)
     x, labels = rng.standard_normal((4, 3, 16, 16), np.float32), np.arange(4, dtype=np.int32)
     results = [v for _ in range(2) for v in train(x, labels)] + [predict(x)]
-    return results, {n: v.numpy() for n, v in flow.get_all_variables().items()}, train._executable.hlo()
+    return results, {n: v.numpy() for n, v in flow.get_all_variables().items()}, train.executables[-1][1].hlo()
 
 
 def test_a_job_computes_the_same_either_way_and_transposes_at_its_borders_only(native_part: Any) -> None:
@@ -103,7 +103,7 @@ def test_the_switch(native_part: Any) -> None:
 
     assert [r[5] for r in job.summary().rows] == ["XLA: switched off by flow.config.enable_native_cpu(False)"]
     job(np.ones((2, 3, 8, 8), np.float32))
-    assert CALL not in job._executable.hlo()
+    assert CALL not in job.executables[-1][1].hlo()
 
 
 SCRIPT = textwrap.dedent("""
@@ -223,7 +223,7 @@ SEVERAL = textwrap.dedent("""
         x = np.random.default_rng(0).standard_normal((8, 3, 10, 10), np.float32)
         losses = [np.asarray(job(x)).mean() for _ in range(3)]
         words = [row[5] for row in job.summary().rows if row[1] == "conv2d"]
-        calls = sum(c.as_text().count(_native.target("conv")) for _, c in job._executable.compiled)
+        calls = sum(c.as_text().count(_native.target("conv")) for _, c in job.executables[-1][1].compiled)
         return losses, words, calls
 
     consistent, mirrored = flow.scope.consistent_view, flow.scope.mirrored_view

@@ -94,7 +94,7 @@ def test_a_job_uses_it_and_says_so() -> None:
     x = np.random.default_rng(0).standard_normal((8, 4, 128), np.float32)
     y, _, w = job(x, np.zeros((8, 4, 64), np.float32))
     np.testing.assert_allclose(y, 2 * x @ w.T, rtol=1e-4, atol=1e-4)
-    assert job._executable.hlo().count(_native.target("matmul")) == 1
+    assert job.executables[-1][1].hlo().count(_native.target("matmul")) == 1
 
 
 def test_results_are_the_same_from_run_to_run() -> None:

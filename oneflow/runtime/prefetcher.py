@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import logging
-import os
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -12,21 +11,13 @@ from functools import partial
 from typing import Any
 
 from .._base.jax import jax
-from ..compiler.hosting import distinct
-from ..compiler.program import Plan, feed_shardings, place_of
 from ..config import Resource
 from ..errors import ArgumentError, ModeError
 from ..graph.graph import Graph
 from ..graph.node import Blob, Node
-from . import devices
-from .dispatch import dispatcher
-from .executable import Executable
-from .host import Section, Values, check_labels, deliverable, located
-from .mesh import DeviceMeshes
-from .pool import pool, users
-from .result import Delivery
-from .store import Store
-from .transfer import to_global
+from .host import Section, Values, check_labels, located
+from .pool import Pool
+from .process import process
 
 _log = logging.getLogger("oneflow")
 
@@ -60,7 +51,7 @@ def _bytes(value: Any) -> int:
     return sum(map(_bytes, value)) if isinstance(value, (list, tuple)) else getattr(value, "nbytes", 0)
 
 
-class Ahead:
+class Prefetcher:
     """The part of a job's host stage that needs nothing from its callers: batch after batch, some of them in advance.
 
     One thread takes from the readers, in order; the pool's threads do the rest. A caller gets the batches in that order:
@@ -76,10 +67,16 @@ class Ahead:
         placed: Sequence[Blob],
         copies: int,
         labels: Sequence[tuple[Blob, Node]],
-        place: Place,
+        place: Callable[[Blob, Any], Any],
+        pool: Callable[[], Pool],
     ):
-        """``kept`` are the Blobs whose values batches hold, ``placed`` those of them that go to the device; ``copies`` is the
-        number of devices in the mirrored view."""
+        """
+        Args:
+          kept: the Blobs whose values batches hold; ``placed`` those of them that go to the device, by ``place``.
+          copies: the number of devices in the mirrored view.
+          labels: of classes, and the losses that take them.
+          pool: returns the threads that do the work.
+        """
         self._graph = graph
         self._kept = kept
         self._placed = {(b.node, b.index) for b in placed}
@@ -87,11 +84,11 @@ class Ahead:
         self._copies = copies
         self._labels = labels
         self._place = place
+        self._pool = pool
         self._changed = threading.Condition()
         self._queue: deque[Batch] = deque()
         self._largest = 0
         self._thread: threading.Thread | None = None
-        self._process = os.getpid()
         self._stopping = False
         self._readers: dict[tuple[Node, int], Any] = {}
         self._asked = 0  # callers that wait
@@ -103,8 +100,6 @@ class Ahead:
 
     def head(self) -> Batch:
         """The next batch, when it is ready. Raises its error, and then it is used up."""
-        if self._process != os.getpid():  # a forked child: the thread stayed behind
-            self._forget()
         with self._changed:
             self._asked += 1
             try:
@@ -162,8 +157,6 @@ class Ahead:
 
     def stop(self, wait: bool = True) -> None:
         """Ends the thread and drops what was prepared; a later ``head()`` begins again where the callers stand."""
-        if self._process != os.getpid():
-            self._forget()
         with self._changed:
             self._stopping = self._thread is not None
             self._changed.notify_all()
@@ -177,21 +170,14 @@ class Ahead:
             self._stopping = False
             self._changed.notify_all()
 
-    def _forget(self) -> None:
-        self._process = os.getpid()
-        self._changed = threading.Condition()
-        self._thread, self._stopping = None, False
-        self._queue.clear()
-        self._readers = {}
-
     # --- the thread's side
 
     def _begin(self) -> None:
         jax.devices()  # before the first thread: JAX's own exit hook must run after ours
-        pool()
+        process.start()
+        self._pool()
         self._thread = threading.Thread(target=self._run, name=f"oneflow-read-{self._graph.name}", daemon=True)
         self._thread.start()
-        users.add(self)
 
     def _has_room(self) -> bool:
         waiting = len(self._queue)
@@ -230,7 +216,7 @@ class Ahead:
                     return
             else:
                 for values in work.values:
-                    self._section.start(values, call, pool(), work.one_is_done)
+                    self._section.start(values, call, self._pool(), work.one_is_done)
             call += 1
 
     def _read(self, values: Values, first: Values, places: Places) -> None:
@@ -310,158 +296,6 @@ class _Copies:
 def _place(node: Node, copy: int) -> str:
     """Under which name a checkpoint keeps a reader's position."""
     return f"{node.name}@{copy}" if copy else node.name
-
-
-Place = Callable[[Blob, Any], Any]
-
-
-def placing(plan: Plan, meshes: DeviceMeshes) -> Place:
-    """A function that puts a feed on the devices, as the step wants it; it may keep the memory it is given."""
-    placement = place_of(plan)
-    if len({meshes.place(node.scope.placement) for node in plan.order}) > 1 or plan.repeats:
-        return lambda blob, value: value  # each stage takes its own
-    if meshes.is_default(placement):
-        return lambda blob, value: tuple(map(_put, value)) if isinstance(value, tuple) else _put(value)
-
-    shardings = {(b.node, b.index): s for b, s in zip(plan.feeds, feed_shardings(plan, meshes), strict=True)}
-
-    def put(blob: Blob, value: Any) -> Any:
-        if isinstance(value, tuple) or value.shape[blob.node in plan.mapped :] != blob.shape:
-            return value
-        return to_global(value, shardings[blob.node, blob.index])
-
-    return put
-
-
-def _put(value: Any) -> Any:
-    with jax.enable_x64(True):
-        return devices.put(value)
-
-
-class HostStage:
-    """The host's part of one job: what its calls get before, and besides, what the step gives.
-
-    ``lock`` is held by a call from ``take`` until its step is on its way, so that the order of batches is that of steps.
-    """
-
-    def __init__(self, plan: Plan, returns: Sequence[Blob], seed: Callable[[], int], meshes: DeviceMeshes):
-        """``returns`` is all that the job gives, ``seed`` gives the seed of its session."""
-        graph, hosting, feeds, mapped = plan.graph, plan.host, plan.feeds, plan.mapped
-        self.lock = threading.RLock()
-        self._hosting = hosting
-        self._feeds = feeds
-        self._returns = [(b.node, b.index) for b in returns]
-        self._inputs = {spec.blob.node: i for i, spec in enumerate(graph.inputs)}
-        self._calls = 0
-        self.skipped = 0  # pictures, so far
-        at_call = hosting.at_call
-        ahead = set(hosting.ahead)
-        handed_on = [b for node in at_call for b in node.inputs]
-        self._copies = max((n.scope.placement.parallel_num for n in hosting.nodes if n in mapped), default=1)
-        kept = distinct([b for b in (*hosting.results, *handed_on) if b.node in ahead])
-        handed_on_keys = {(b.node, b.index) for b in handed_on}
-        placed = [b for b in hosting.boundary if (b.node, b.index) not in handed_on_keys]
-        delivered = {(b.node, b.index) for b in hosting.delivered}
-        placed = [b for b in placed if (b.node, b.index) not in delivered]
-        self._ahead = None
-        if hosting.ahead:
-            section = Section(hosting.ahead, kept, seed, mapped)
-            self._ahead = Ahead(graph, section, kept, placed, self._copies, hosting.labels, placing(plan, meshes))
-        self._at_call = Section(at_call, hosting.results, seed, mapped) if at_call else None
-        self._mapped = mapped
-
-    def take(self, inputs: Sequence[Any]) -> tuple[tuple[Any, ...], Callable[[Any], Any]]:
-        """What the step is fed with, and a function that adds to its outputs what the host has made.
-
-        Called with the lock held; raises the batch's error.
-        """
-        batch = self._ahead.head() if self._ahead is not None else None
-        found = dict(batch.values) if batch is not None else {}
-        for node, i in self._inputs.items():
-            found.setdefault((node, 0), inputs[i])
-        if self._at_call is not None:
-            call = batch.call if batch is not None else self._calls
-            try:
-                copies = [self._values(found, number) for number in range(self._copies)]
-                for values in copies:
-                    self._at_call.run(values, call, pool())
-                    self.skipped += values.skipped
-                for blob in self._hosting.results:
-                    if (blob.node, blob.index) not in found:
-                        found[blob.node, blob.index] = self._at_call.result(blob, copies)
-            except Exception:
-                self.advance()  # the next call gets the next batch
-                raise
-        feeds = tuple(found[b.node, b.index] for b in self._feeds)
-        given = {(b.node, b.index) for b in self._hosting.delivered}
-
-        def merge(outputs: Any) -> Any:
-            state, fetched, watched, token = outputs
-            computed = iter(fetched)
-            after = (*fetched, *token)
-            merged = tuple(deliverable(found[key], after) if key in given else next(computed) for key in self._returns)
-            return state, merged, watched, token
-
-        return feeds, merge
-
-    def _values(self, found: Mapping[tuple[Node, int], Any], copy: int) -> Values:
-        """What the nodes of a call begin with: inputs, and what was prepared; each device gets its own."""
-        values = Values()
-        values.device = copy
-        for (node, index), value in found.items():
-            mine = value[copy] if self._copies > 1 and node in self._mapped else value
-            values.setdefault(node, [None] * len(node.outputs))[index] = mine
-        return values
-
-    def advance(self) -> None:
-        """What ``take`` gave was used."""
-        self._calls += 1
-        if self._ahead is not None:
-            self.skipped += self._ahead.advance()
-
-    def state(self) -> dict[str, Any]:
-        """Where its readers and random ops stand; JSON-able."""
-        return self._ahead.state() if self._ahead is not None else {"calls": self._calls, "readers": {}}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Goes on where ``state()`` was taken."""
-        with self.lock:
-            self._calls = int(state.get("calls", 0))
-            if self._ahead is not None:
-                self._ahead.restore(state)
-
-    def begin_anew(self) -> None:
-        """After another seed was set: random ops begin their sequences, readers stay where they are."""
-        self.restore({**self.state(), "calls": 0})
-
-    def close(self, wait: bool = True) -> None:
-        """Ends its thread; a call that waits for data raises. ``wait`` until the thread is gone."""
-        if self._ahead is not None:
-            self._ahead.close(wait)
-
-
-class Hosted:
-    """What a job with a host stage has in the place of an executable: batch, then step."""
-
-    def __init__(self, stage: HostStage, store: Store, executable_for: Callable[[tuple[Any, ...]], Executable] | None):
-        """``executable_for`` gives the step for feeds of these shapes; None where nothing is left to be computed."""
-        self.stage = stage
-        self._store = store
-        self._executable_for = executable_for
-
-    def launch(self, inputs: Sequence[Any], delivery: Delivery | None = None) -> Any:
-        """One call: as ``Executable.launch``."""
-        stage = self.stage
-        with stage.lock:
-            feeds, merge = stage.take(inputs)
-            if self._executable_for is None:
-                outputs = merge(((), (), (), ()))
-                with self._store.lock:
-                    made = outputs if delivery is None else dispatcher.submit(delivery, outputs)
-            else:
-                made = self._executable_for(feeds).launch(feeds, delivery, merge)
-            stage.advance()
-        return made
 
 
 def check_state(states: Any) -> None:

@@ -1,0 +1,7 @@
+"""Job functions: the one room that knows both the front end and the back."""
+
+from .function import JobFunction as JobFunction
+from .function import current_global_function_desc as current_global_function_desc
+from .function import function as function
+from .function import global_function as global_function
+from .function import job_summary as job_summary

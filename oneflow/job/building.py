@@ -1,0 +1,210 @@
+"""Building a job: its body runs once, on placeholders, and what it described becomes a plan."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+from .. import _signature as tp
+from .._base.dist import Placement, parse_placement
+from .._base.refuse import refuse
+from .._base.source import Source
+from ..compiler.analysis import finish
+from ..compiler.program import Plan, plan
+from ..compiler.storing import storages
+from ..config import FunctionConfig, Resource
+from ..errors import ArgumentError, ModeError, ReturnError
+from ..graph.graph import Graph, current_or_none, tracing
+from ..graph.node import Blob, Scope
+from ..layers.quantization import AwareTraining
+from ..ops.time_axis import unpack
+from ..optimizer.dict_config import optimizer_from_config
+from ..runtime import devices, processes
+from ..runtime.calling import Call, Launch, caller, launcher
+from ..runtime.delivery import MAX_WINDOW
+from ..runtime.executable import Executable
+from ..runtime.feed import Feeds
+from ..runtime.host_pipeline import HostPipeline
+from ..runtime.process import process
+from ..runtime.result import Delivery
+from ..runtime.session import Job, Session
+from ..runtime.variants import Variants
+from .results import converter
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Declaration:
+    """What the decorator and the function's signature say about a job."""
+
+    name: str
+    train: bool
+    function: Callable[..., Any]
+    config: FunctionConfig
+    parameters: tuple[tp.Parameter, ...]
+    returns: tp.ReturnSpec
+    source: Source
+
+    @property
+    def train_settings(self) -> dict[str, Any]:
+        """The settings ``config.train.*``, without that prefix."""
+        return {k.removeprefix("train."): v for k, v in self.config.values.items() if k.startswith("train.")}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BuiltJob:
+    """What a body became. Nothing of it changes; what is compiled for it is in ``variants``.
+
+    Attributes:
+      feeds: the checks of what a call is given.
+      delivery: what the results of all its calls have in common.
+      pipeline: what the host does before the step; None where that is nothing.
+      asynchronous: whether a call returns before its step is over; ``returns_nothing``: whether it returns None.
+      seconds: what tracing took.
+    """
+
+    graph: Graph
+    plan: Plan
+    feeds: Feeds
+    delivery: Delivery
+    variants: Variants
+    pipeline: HostPipeline | None
+    asynchronous: bool
+    returns_nothing: bool
+    seconds: float
+
+    def caller(self, executable: Executable | None = None) -> Call:
+        """A function that makes one call; where ``executable`` is given, with that one and without the host's part."""
+        launch: Launch = launcher(self.variants_of_step, self.pipeline) if executable is None else executable.launcher()
+        window = 1 if processes.count() > 1 else MAX_WINDOW
+        return caller(
+            self.feeds, launch, self.delivery, window, asynchronous=self.asynchronous, returns_nothing=self.returns_nothing
+        )
+
+    @property
+    def variants_of_step(self) -> Variants | None:
+        """``variants``; None where the host pipeline gives all that a call returns, so that there is no step."""
+        return None if self.plan.is_empty else self.variants
+
+    def close(self) -> None:
+        """The job cannot be called any more. Called with the dispatch lock held."""
+        self.variants.invalidate()
+        if self.pipeline is not None:
+            self.pipeline.close(wait=False)
+
+
+def build(declared: Declaration, job: Job, session: Session) -> BuiltJob:
+    """Runs the body once, plans the step, and makes room for the variables in the session.
+
+    Raises what the body raises, and errors about what it described.
+    """
+    if current_or_none() is not None:
+        raise ModeError(f"job {declared.name!r} cannot be built while the body of job {current_or_none()!r} is running")
+    start = perf_counter()
+    graph, leaves, convert, structure = _trace(declared)
+    devices.check_placements(graph, strict=Resource.strict_devices)
+    fetches = [*leaves, *(blob.extent.count for blob in leaves if blob.extent is not None)]
+    made = plan(graph, fetches, native_ops=Resource.enable_native_cpu)
+    own_part = _own_part(declared, made)
+    session.declare_variables(job, graph.variables.values(), storages(graph, made.replicated))
+    pipeline = None
+    if made.host:
+        pipeline = HostPipeline(made, fetches, lambda: session.seed, session.store.meshes, session.pool)
+        session.add_pipeline(declared.name, pipeline)
+    returns = declared.returns
+    nothing = graph.returns is None and not returns.callback
+    asynchronous = nothing or returns.callback or not returns.annotated
+    return BuiltJob(
+        graph,
+        made,
+        Feeds(declared.name, graph.inputs, structure, own_part),
+        Delivery(declared.name, process.delivery, convert, made.watches, process.finished, asynchronous and not nothing),
+        Variants(made, session.store, functools.partial(session.random_cell, declared.name)),
+        pipeline,
+        asynchronous=asynchronous,
+        returns_nothing=nothing,
+        seconds=perf_counter() - start,
+    )
+
+
+def _trace(declared: Declaration) -> tuple[Graph, list[Blob], Callable[[Any], Any], list[Any]]:
+    """The graph of the body, what it returns as Blobs and as a call's value, and the structure of the arguments."""
+    graph = Graph(
+        declared.name, train=declared.train, scope=_outer_scope(declared), config=declared.config, source=declared.source
+    )
+    if declared.config.get("enable_quantization_aware_training"):
+        graph.adapt_inputs = AwareTraining(declared.config)
+    with tracing(graph):
+        arguments, structure = [], []
+        for parameter in declared.parameters:
+            blobs = tp.map_structure(functools.partial(_placeholder, graph), parameter.structure, parameter.name)
+            arguments.append(tp.map_structure(lambda _, blob: _micro_batch(graph, blob), blobs))
+            structure.append(tp.map_structure(lambda _, blob: _number(graph, blob), blobs))
+        graph.returns = declared.function(*arguments)
+        leaves, rebuild, kinds = tp.match_return(declared.returns, graph.returns, declared.name)
+        for leaf in leaves:
+            if leaf.node.graph is not graph:
+                rule = f"job {declared.name!r} returned {leaf!r}, which belongs to another job"
+                refuse(ReturnError, rule, source=declared.source)
+        _legacy_objective(graph, declared)
+        finish(graph)
+    return graph, leaves, converter(leaves, rebuild, kinds), structure
+
+
+def _own_part(declared: Declaration, made: Plan) -> bool:
+    own_part = bool(declared.config.get("feed_own_part", False))
+    if own_part and made.host.inputs and processes.count() > 1:
+        refuse(ModeError, f"job {declared.name!r} reads inputs on the host, which cannot be fed in parts",
+               hint="leave config.feed_own_part out: every process feeds the whole", source=declared.source)  # fmt: skip
+    return own_part
+
+
+def _outer_scope(declared: Declaration) -> Scope:
+    placement = declared.config.get("default_placement_scope", None)
+    view = declared.config.get("default_logical_view", None)
+    lists = any(d.kind != "Numpy" for p in declared.parameters for _, d in p.leaves())
+    if view is None:
+        name = "mirrored" if lists else "consistent"
+    else:
+        name = view.name
+        if lists and name == "consistent":
+            refuse(
+                ArgumentError,
+                f"job {declared.name!r} has ListNumpy inputs, which need the mirrored view",
+                hint="config.default_logical_view(flow.scope.mirrored_view()), or leave the view out",
+                source=declared.source,
+            )
+    return Scope(placement=_default_placement() if placement is None else placement.placement, view=name)
+
+
+def _legacy_objective(graph: Graph, declared: Declaration) -> None:
+    settings = declared.train_settings
+    if graph.train and graph.objective.losses and not graph.objective.optimizers and settings:
+        graph.objective.optimizers = (optimizer_from_config(settings),)
+        graph.objective.source = graph.objective.source or declared.source
+
+
+def _placeholder(graph: Graph, label: str, definition: tp.InputDef) -> Blob:
+    d = definition
+    return graph.add_input(label, d.shape, d.dtype, d.kind, d.batch_axis, d.source)
+
+
+def _micro_batch(graph: Graph, blob: Blob) -> Blob:
+    """An input as the body sees it: where gradients are accumulated, a piece of the batch."""
+    steps = graph.config.get("train.num_gradient_accumulation_steps", 1) if graph.train else 1
+    return blob if steps <= 1 or blob.batch_axis != 0 else unpack(blob, steps)
+
+
+def _number(graph: Graph, blob: Blob) -> int:
+    return next(i for i, spec in enumerate(graph.inputs) if spec.blob is blob)
+
+
+def _default_placement() -> Placement:
+    """All devices of the session: the GPUs where there are any (or were asked for), else the CPU devices."""
+    devices.prepare()
+    gpus, cpus = Resource.gpu_device_num, Resource.cpu_device_num
+    tag = "gpu" if gpus or (gpus is None and cpus is None and devices.has_gpu()) else "cpu"
+    count = (gpus if tag == "gpu" else cpus) or 1
+    return parse_placement(tag, [f"{machine}:0-{count - 1}" for machine in range(processes.count())])

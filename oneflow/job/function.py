@@ -1,0 +1,381 @@
+"""Job functions: declaring a job and calling it."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from .. import _signature as tp
+from .._base.jax import jax
+from .._base.refuse import refuse, shown
+from .._base.source import Source, caller, of_function
+from .._reports.placement import PlacementReport, report
+from .._reports.summary import JobSummary, summarize
+from .._signature.parameters import spell
+from .._variables.initializers import from_conf as initializer_from_conf
+from ..compiler.native import describe
+from ..config import FunctionConfig
+from ..errors import ArgumentError, CompileError, FeedError, FeedShapeError, ModeError
+from ..graph.graph import Graph, current, current_or_none
+from ..graph.node import Blob, Node
+from ..optimizer.dict_config import optimizer_from_config
+from ..runtime.calling import Call
+from ..runtime.executable import Executable
+from ..runtime.gate import StaleExecutableError
+from ..runtime.process import process
+from ..runtime.session import default_session
+from .building import BuiltJob, Declaration, build
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Failure:
+    """A body that could not be built."""
+
+    error: Exception
+    traceback: TracebackType | None
+
+
+class JobFunction:
+    """A declared job. Calling it feeds arrays and runs the compiled program; ``repr`` and ``summary()`` describe it."""
+
+    def __init__(self, function: Callable[..., Any], *, train: bool, config: FunctionConfig, declared: Source):
+        functools.update_wrapper(self, function)
+        self.name = function.__name__
+        self.train = train
+        self.config = config
+        self.config.job_type = "train" if train else "predict"
+        self.source = of_function(function)
+        self._declared = declared
+        self._declaration = Declaration(
+            self.name, train, function, config, tuple(tp.parse_parameters(function)),
+            tp.parse_return(inspect.signature(function).return_annotation, function), self.source,
+        )  # fmt: skip
+        self._session = default_session()
+        self._built: BuiltJob | _Failure | None = None
+        self._error_is_told = False
+        self._closed = ""  # why it cannot be called any more
+        self._call: Call | None = None  # of a job that one executable serves, once it is there
+        self._check_settings()
+        self._session.declare(self)
+
+    def _check_settings(self) -> None:
+        """Settings that are nested dicts are checked now, so that a mistake is not met calls later."""
+        conf = self.config.get("default_initializer_conf", None)
+        if conf is not None:
+            initializer_from_conf(conf)
+        settings = self._declaration.train_settings
+        if self.train and {"primary_lr", "model_update_conf"} <= settings.keys():
+            optimizer_from_config(settings)
+
+    # --- building
+
+    @property
+    def is_built(self) -> bool:
+        """Whether the body has been traced (successfully or not)."""
+        return self._built is not None
+
+    def take_unseen_error(self) -> Exception | None:
+        """The error of a wrong body where nobody has been told of it yet; from now on somebody has."""
+        built = self._built
+        if not isinstance(built, _Failure) or self._error_is_told:
+            return None
+        self._error_is_told = True
+        return built.error
+
+    @property
+    def variable_names(self) -> Iterable[str]:
+        """The variables that the job declares, as far as it has been traced."""
+        built = self._built
+        return built.graph.variables if isinstance(built, BuiltJob) else ()
+
+    def build(self) -> Graph:
+        """Runs the body once, on placeholders. Raises the same error each time where the body is wrong."""
+        return self._build().graph
+
+    def _build(self) -> BuiltJob:
+        built = self._built
+        if isinstance(built, BuiltJob):
+            return built
+        with self._session.build_lock:
+            if self._built is None:
+                try:
+                    self._built = made = build(self._declaration, self, self._session)
+                    if made.pipeline is not None:
+                        weakref.finalize(self, made.pipeline.close, wait=False).atexit = False
+                except Exception as error:
+                    self._built = _Failure(error, error.__traceback__)
+                    raise
+            built = self._built
+        if isinstance(built, _Failure):
+            self._error_is_told = True
+            raise built.error.with_traceback(built.traceback)
+        return built
+
+    def invalidate(self) -> None:
+        """Something that the job was compiled for has moved: the next call compiles it again. With the dispatch lock held."""
+        self._call = None
+        if isinstance(self._built, BuiltJob):
+            self._built.variants.invalidate()
+
+    def close(self, why: str) -> None:
+        """The job cannot be called any more; ``why`` is what a call is told. With the dispatch lock held."""
+        self._closed = why
+        self._call = None
+        if isinstance(self._built, BuiltJob):
+            self._built.close()
+
+    # --- calling
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        call = self._call
+        if call is None or kwargs:
+            return self._call_checked(args, kwargs)
+        try:
+            return call(args)
+        except StaleExecutableError:
+            return self._call_checked(args, kwargs)
+
+    def _call_checked(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """The first call, calls of inputs whose shapes vary, and calls at the wrong place."""
+        if current_or_none() is not None:
+            refuse(ModeError, f"job {self.name!r} was called inside the body of job {current_or_none().name!r}",  # type: ignore[union-attr]
+                   hint="call an ordinary Python function there; jobs are called from outside")  # fmt: skip
+        if kwargs:
+            args = self._positional(args, kwargs)
+        while True:
+            self._check_open()
+            try:
+                self._session.start()
+                built = self._build()
+                arrays = built.feeds(args)
+                process.delivery.raise_error()
+                process.start()
+                return self._prepared(built, arrays)(args)
+            except StaleExecutableError:
+                continue
+            except ModeError:
+                self._check_open()  # the session was closed meanwhile
+                raise
+
+    def _check_open(self) -> None:
+        process.check_not_forked()
+        if self._closed:
+            refuse(ModeError, f"job {self.name!r} cannot be called any more: {self._closed}",
+                   found=[("the job", f"{self.source}   {self.source.text}")], hint="declare it again")  # fmt: skip
+
+    def _positional(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+        """The arguments by position."""
+        names = [p.name for p in self._declaration.parameters]
+        try:
+            bound = inspect.Signature([inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in names]).bind(
+                *args, **kwargs
+            )
+        except TypeError as error:
+            refuse(FeedError, f"job {self.name!r}: {error}", hint=f"call it as {self.name}({', '.join(names)})")
+        return bound.args
+
+    def _prepared(self, built: BuiltJob, arrays: tuple[Any, ...]) -> Call:
+        """A function that makes a call, after everything that it needs has been compiled."""
+        if built.pipeline is not None:
+            self._call = built.caller()
+            return self._call
+        try:
+            executable = built.variants.get(arrays)
+        except CompileError as error:
+            if built.variants.is_single:
+                raise
+            raise _misfit(built, arrays, error) from error
+        call = built.caller(executable)
+        if built.variants.is_single:
+            self._call = call
+        return call
+
+    # --- looking at it
+
+    @property
+    def graph(self) -> Graph:
+        """What the body described. Builds the job where that has not happened."""
+        self._session.check_open()
+        return self.build()
+
+    @property
+    def executables(self) -> list[tuple[Any, Executable]]:
+        """What has been compiled so far: the shapes of the feeds (None where one program serves all calls) and the program."""
+        return self._built.variants.items if isinstance(self._built, BuiltJob) else []
+
+    def summary(self) -> JobSummary:
+        """A table of the job's ops with shapes, its variables, memory and build times; print it.
+
+        The job is traced where that has not happened; nothing is compiled.
+        """
+        self._session.check_open()
+        plan = self._build().plan
+        without, on_host, copies = plan.without_native, set(plan.host.nodes), plan.expansion.copies
+
+        def computed_by(node: Node) -> str:
+            return "the host, before the step" if node in on_host else describe(copies.get(node, (node,))[0], without)
+
+        return summarize(plan.graph, self.build_report(), computed_by)
+
+    def plan(self) -> PlacementReport:
+        """Where each op and variable lies, in which layout, its bytes on each device, and what is sent; print it.
+
+        The job is compiled where that has not happened (and, on several devices, once more to look inside); no variable
+        needs a value and nothing is run, so that this also works for models too large for the machine at hand. Inputs of
+        varying size count with their largest.
+
+        Raises: what building the job raises.
+        Example: >>> print(job.plan())
+        """
+        self._session.start()
+        built = self._build()
+        return report(built.variants.planned(tuple(map(_struct_of_feed, built.plan.feeds))))
+
+    def build_report(self) -> list[str]:
+        """How long building took and what the executables need, a line each."""
+        built = self._built
+        if not isinstance(built, BuiltJob):
+            return ["not built yet"]
+        lines = [f"traced in {built.seconds * 1e3:.1f} ms"]
+        for key, executable in built.variants.items:
+            s = executable.statistics
+            memory = "" if s.temporary_bytes is None else f", {s.temporary_bytes / 1e6:.2f} MB of working memory"
+            shapes = "" if key is None else f" for {key}"
+            lines.append(
+                f"compiled{shapes}: {s.trace_seconds * 1e3:.1f} ms to trace for XLA, {s.lower_seconds * 1e3:.1f} ms to lower, "
+                f"{s.compile_seconds * 1e3:.1f} ms to compile{memory}"
+            )
+        if built.plan.is_empty:
+            return [*lines, "nothing to compile: all of it runs on the host"]
+        return lines if len(lines) > 1 else [*lines, "not compiled yet"]
+
+    def __repr__(self) -> str:
+        kind, declared, built = "train" if self.train else "predict", self._declaration, self._built
+        parameters = ", ".join(f"{label}: {definition}" for p in declared.parameters for label, definition in p.leaves())
+        returns = f" -> {spell(declared.returns.annotation)}" if declared.returns.annotated else ""
+        text = f"<{kind} job {self.name}({parameters}){returns}"
+        if isinstance(built, _Failure):
+            first = (str(built.error).splitlines() or [""])[0]
+            return f"{text}, failed to build: {type(built.error).__name__}: {first}>"
+        if built is None:
+            return f"{text}, not built yet>"
+        variables = [v for v in built.graph.variables.values() if v.role == "parameter"]
+        elements = sum(int(np.prod(v.shape)) for v in variables)
+        size = sum(int(np.prod(v.shape)) * v.dtype.bytes for v in built.graph.variables.values())
+        text += (
+            f", {len(built.graph.nodes)} ops, {len(variables)} variables of {elements:,} elements, {size / 1e6:.1f} MB of state"
+        )
+        return text + (", compiled>" if built.variants.items else ", not compiled yet>")
+
+
+def _misfit(built: BuiltJob, feeds: tuple[Any, ...], error: CompileError) -> FeedShapeError:
+    """What a call is told whose arrays are each allowed, but do not fit together or to what was written for the largest."""
+    labels = {spec.blob.node: spec.label for spec in built.graph.inputs}
+    found = [
+        f"  given      {labels.get(blob.node, blob.op_name)}: {tuple(a.shape)}   at most {blob.shape}"
+        for blob, feed in zip(built.plan.feeds, feeds, strict=True)
+        for a in (feed if isinstance(feed, tuple) else (feed,))
+        if blob.is_dynamic
+    ]
+    first, *rest = str(error).replace("cannot be compiled", "does not fit").splitlines()
+    return FeedShapeError(
+        "\n".join([f"job {built.graph.name!r} cannot run on arrays of these shapes", *found, f"  because    {first}", *rest])
+    )
+
+
+def _struct_of_feed(blob: Blob) -> Any:
+    """Shape and dtype of what is fed for a Blob."""
+    shape = (blob.parallel_size, *blob.shape) if blob.is_mirrored else blob.shape
+    return jax.ShapeDtypeStruct(shape, blob.dtype.numpy_dtype)
+
+
+def global_function(
+    type: str | FunctionConfig = "predict", function_config: FunctionConfig | None = None
+) -> Callable[[Callable[..., Any]], JobFunction]:
+    """Declares a job: ``@flow.global_function(type="train")`` above a function that describes a network.
+
+    Args:
+      type: "train" or "predict". The older form ``global_function(config)`` takes a FunctionConfig here, and is a train
+        job if and only if ``config.train.*`` was set.
+      function_config: settings of the job; copied, so that one object may serve several jobs.
+    Returns: a decorator; what it makes is called with NumPy arrays.
+    Raises:
+      ArgumentError: another type, or no parentheses after the decorator.
+      ModeError: inside a job function.
+      AnnotationError: a parameter or the result is annotated with something else than ``oneflow.typing`` offers.
+
+    Example:
+      >>> @flow.global_function(type="predict")
+      ... def twice(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+      ...     return x + x
+    """
+    declared = caller()
+    if isinstance(type, FunctionConfig):
+        if function_config is not None:
+            refuse(ArgumentError, "flow.global_function was given two FunctionConfigs")
+        config, train = type.copy(), type.is_train_configured()
+    elif isinstance(type, str) and type in ("train", "predict"):
+        if function_config is not None and not isinstance(function_config, FunctionConfig):
+            refuse(ArgumentError, f"function_config must be a flow.FunctionConfig, got {shown(function_config)}")
+        train = type == "train"
+        if function_config is not None and not train:
+            function_config.discard_train()  # as OneFlow does: the object may serve a job without a type next
+        config = (function_config or FunctionConfig()).copy()
+    elif callable(type):
+        refuse(ArgumentError, "flow.global_function needs parentheses", hint='write @flow.global_function(type="predict")')
+    else:
+        refuse(ArgumentError, f'the type of a job must be "train" or "predict", got {shown(type)}')
+    if current_or_none() is not None:
+        refuse(ModeError, "a job cannot be declared inside the body of another job")
+
+    def decorate(function: Callable[..., Any]) -> JobFunction:
+        _want_function(function)
+        return JobFunction(function, train=train, config=config, declared=declared)
+
+    return decorate
+
+
+def _want_function(function: Any) -> None:
+    try:
+        inspect.signature(function)
+        named = isinstance(function.__name__, str) and not inspect.isclass(function)
+    except Exception:  # a builtin without a signature, an object that is not a function
+        named = False
+    if not named:
+        refuse(ArgumentError, f"flow.global_function decorates a function, got {shown(function)}",
+               hint="define the job with def, and put the decorator above it")  # fmt: skip
+
+
+def function(function_config: FunctionConfig | None = None) -> Callable[[Callable[..., Any]], JobFunction]:
+    """The oldest spelling: ``@flow.function(config)``; a train job if and only if ``config.train.*`` was set."""
+    return global_function(function_config if function_config is not None else FunctionConfig())
+
+
+def job_summary(job: JobFunction) -> JobSummary:
+    """``job.summary()``: the ops of a job with their shapes, its variables, memory and build times.
+
+    Raises ArgumentError for anything that is not a job; what building the job raises.
+    Example: >>> print(flow.job_summary(job))
+    """
+    if not isinstance(job, JobFunction):
+        refuse(ArgumentError, f"flow.job_summary needs a job function, got {shown(job)}")
+    return job.summary()
+
+
+def current_global_function_desc() -> Any:
+    """The settings of the job whose body is running: ``IsTrainable()``, ``job_config_proto``. Raises ModeError outside jobs.
+
+    Example:
+      >>> @flow.global_function("predict")
+      ... def job(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+      ...     return x * 0 if flow.current_global_function_desc().IsTrainable() else x
+    """
+    graph = current("flow.current_global_function_desc()")
+    return (FunctionConfig() if graph.config is None else graph.config).function_desc

@@ -1,0 +1,68 @@
+"""From what a step fetches to what a call returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+from .._base.refuse import refuse
+from .._signature.local import LocalTensor, LocalTensorList, pieces, up_to
+from ..errors import ReturnError
+from ..graph.node import Blob
+from ..runtime.transfer import to_host
+
+
+def converter(leaves: list[Blob], rebuild: Callable[[list[Any]], Any], kinds: list[str]) -> Callable[[Any], Any]:
+    """From fetched device arrays to what the call gives. Behind the leaves come the counts of those that have an extent."""
+    if not leaves:
+        return lambda arrays: rebuild([])
+    each = [_leaf_converter(kind, blob) for kind, blob in zip(kinds, leaves, strict=True)]
+    probe = object()
+    if any(blob.extent is not None for blob in leaves):
+        cut = _cutter(leaves, kinds)
+        return lambda arrays: rebuild([convert(array) for convert, array in zip(each, cut(arrays), strict=True)])
+    if len(each) == 1 and rebuild([probe]) is probe:
+        only = each[0]
+        return lambda arrays: only(arrays[0])
+    return lambda arrays: rebuild([convert(array) for convert, array in zip(each, arrays, strict=True)])
+
+
+def _on_host(value: Any) -> Any:
+    """The value in this process's memory; a tuple of arrays has tensors of different shapes."""
+    return tuple(map(to_host, value)) if isinstance(value, tuple) else to_host(value)
+
+
+def _cutter(leaves: list[Blob], kinds: list[str]) -> Callable[[Any], list[Any]]:
+    """From arrays and counts to arrays of their true sizes. A static Blob with an extent keeps its shape as tp.Numpy."""
+    is_cut = [b.extent is not None and kind != "Numpy" for b, kind in zip(leaves, kinds, strict=True)]
+    places = list(accumulate((b.extent is not None for b in leaves), initial=len(leaves)))
+
+    def cut(arrays: Any) -> list[Any]:
+        return [
+            up_to(arrays[places[i]], arrays[i], blob) if is_cut[i] else arrays[i] for i, blob in enumerate(leaves)
+        ]  # fmt: skip
+
+    return cut
+
+
+def _leaf_converter(kind: str, blob: Blob) -> Callable[[Any], Any]:
+    if kind == "Numpy":
+        if blob.is_dynamic:
+            refuse(ReturnError, f"Blob {blob.op_name!r} varies in size and cannot be returned as tp.Numpy",
+                   hint="annotate it with tp.ListNumpy", source=blob.source)  # fmt: skip
+        return to_host if not blob.is_mirrored else lambda value: np.concatenate(pieces(_on_host(value), blob))
+    if kind == "ListNumpy":
+        return lambda value: pieces(_on_host(value), blob)
+    if kind == "ListListNumpy" or blob.is_tensor_list:
+        if kind == "ListListNumpy":
+            return lambda value: _lists(value, blob)
+        return lambda value: LocalTensorList(_lists(value, blob))
+    return lambda value: LocalTensor(pieces(_on_host(value), blob), blob.is_dynamic)
+
+
+def _lists(value: Any, blob: Blob) -> list[list[np.ndarray]]:
+    """The arrays of a tensor list, for each device of the mirrored view."""
+    return [[to_host(array) for array in arrays] for arrays in (value if blob.is_mirrored else (value,))]

@@ -1,0 +1,138 @@
+"""One call of a built job: feed, dispatch, deliver. What can be decided before the call is decided when the caller is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import Any
+
+from .feed import Feeds
+from .gate import NoRoomError
+from .host_pipeline import HostPipeline
+from .process import process
+from .result import Delivery, Result
+from .variants import Variants
+from .waiting import INTERRUPTIBLE_FROM_SECONDS, flat, wait_interruptibly
+
+Arrays = tuple[Any, ...]
+Launch = Callable[[Arrays, Delivery | None], Any]  # results, or the Result that was queued
+Call = Callable[[Sequence[Any]], Any]
+
+
+def launcher(variants: Variants | None, pipeline: HostPipeline | None) -> Launch:
+    """A function that runs one step for feeds that have been checked.
+
+    Args:
+      variants: the compiled forms of the job; None where its host pipeline gives all that a call returns.
+      pipeline: what the host does before the step; None where that is nothing.
+    """
+    if pipeline is not None:
+        return _with_pipeline(variants, pipeline)
+    assert variants is not None
+    found = variants
+
+    def launch(feeds: Arrays, delivery: Delivery | None) -> Any:
+        return found.get(feeds).launch(feeds, delivery)
+
+    return launch
+
+
+def _with_pipeline(variants: Variants | None, pipeline: HostPipeline) -> Launch:
+    def launch(inputs: Arrays, delivery: Delivery | None) -> Any:
+        if delivery is not None and not process.delivery.has_room():
+            raise NoRoomError  # found out later it would be for nothing that the batch was made
+        with pipeline.lock:
+            feeds, merge = pipeline.take(inputs)
+            if variants is not None:
+                made = variants.get(feeds).launch(feeds, delivery, merge)
+            else:
+                made = _without_step(merge(((), (), ())), delivery)
+            pipeline.advance()  # not reached where nothing was launched: the batch is kept for the next try
+            return made
+
+    return launch
+
+
+def _without_step(results: Any, delivery: Delivery | None) -> Any:
+    if delivery is None:
+        return results
+    with process.lock:
+        if not process.delivery.has_room():
+            raise NoRoomError
+        return process.delivery.submit(delivery, results)
+
+
+def caller(feeds: Feeds, launch: Launch, delivery: Delivery, window: int, *, asynchronous: bool, returns_nothing: bool) -> Call:
+    """A function that makes one call with the arguments it is given.
+
+    Raises: what checking the feeds and running the step raise; StaleExecutableError where the job must be compiled again.
+    """
+    if asynchronous:
+        return _asynchronous(feeds, launch, delivery, window, returns_nothing)
+    return _watched(feeds, launch, delivery, window) if delivery.watches else _synchronous(feeds, launch, delivery)
+
+
+def _asynchronous(feeds: Feeds, launch: Launch, delivery: Delivery, window: int, returns_nothing: bool) -> Call:
+    deliveries, owned, check = process.delivery, feeds.owned, feeds.checker()
+
+    def call(args: Sequence[Any]) -> Any:
+        arrays = check(args)
+        if deliveries.error is not None:
+            deliveries.raise_error()
+        arrays = owned(arrays)
+        while True:
+            try:
+                result = launch(arrays, delivery)
+            except NoRoomError:
+                deliveries.wait_for_room(window)
+            else:
+                return None if returns_nothing else result
+
+    return call
+
+
+def _watched(feeds: Feeds, launch: Launch, delivery: Delivery, window: int) -> Call:
+    deliveries, check = process.delivery, feeds.checker()
+
+    def call(args: Sequence[Any]) -> Any:
+        arrays = check(args)
+        if deliveries.error is not None:
+            deliveries.raise_error()
+        while True:
+            try:
+                result: Result = launch(arrays, delivery)
+            except NoRoomError:
+                deliveries.wait_for_room(window)
+                continue
+            deliveries.wait_for(result)
+            deliveries.raise_error()
+            return result.result()
+
+    return call
+
+
+def _synchronous(feeds: Feeds, launch: Launch, delivery: Delivery) -> Call:
+    deliveries, finished, convert = process.delivery, process.finished, delivery.convert
+    check = feeds.checker()
+    enter, leave = process.calls.append, process.calls.pop
+
+    def call(args: Sequence[Any]) -> Any:
+        arrays = check(args)
+        if deliveries.error is not None:
+            deliveries.raise_error()
+        start = perf_counter()
+        enter(None)
+        try:
+            results = launch(arrays, None)
+            if delivery.seconds > INTERRUPTIBLE_FROM_SECONDS:
+                wait_interruptibly(flat((results[0], results[2])))
+            for array in results[2]:
+                array.block_until_ready()
+            value = convert(results[0])
+        finally:
+            leave()
+        finished(results)
+        delivery.seconds = perf_counter() - start
+        return value
+
+    return call

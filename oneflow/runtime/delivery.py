@@ -1,0 +1,253 @@
+"""The delivery thread: results in the order of calls, callbacks exactly once, a bounded number of calls undelivered.
+
+The rules are written out in docs/architecture.md, "Protocol".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from typing import Any, NoReturn
+
+from ..errors import CallbackError
+from . import processes
+from .result import Delivery, Result
+
+MIN_WINDOW, MAX_WINDOW = 4, 32
+_WAKE_FROM = 16  # undelivered calls: fewer are left until the thread looks by itself
+_IDLE_NAPS = 20
+_NAP = 0.0002  # seconds
+_REGISTRATION_SECONDS = 0.002
+
+
+class DeliveryThread:
+    """One per process. ``submit`` is called with the dispatch lock held, in the order of calls.
+
+    Ctrl-C may come between any two lines on the main thread, so a call is queued by one ``append`` and nothing is counted:
+    what is undelivered is what is in the queue, and the one call that is being delivered.
+    """
+
+    def __init__(self) -> None:
+        self.error: BaseException | None = None
+        self.error_job = ""
+        self.computing = False  # the thread waits for the device, in C++ code of JAX
+        self.thread: threading.Thread | None = None
+        self._pending: deque[Result] = deque()
+        self._late: deque[Result] = deque()
+        self._busy = False  # a call, or late callbacks, are being delivered
+        self._last_delivered = 0
+        self._window = MIN_WINDOW
+        self._progress = threading.Condition()
+        self._waiting = 0
+        self._asleep = False
+        self._wakes: SimpleQueue[None] = SimpleQueue()
+        self._stopping = False
+        self._sequence = itertools.count(1)
+        self._newest: dict[int, int] = {}  # by thread: its last call, where a callback may be registered any moment
+
+    # --- callers
+
+    def start(self) -> None:
+        """Starts the thread where it does not run."""
+        if self.thread is None:
+            self.thread = threading.Thread(target=self._run, name="oneflow-delivery", daemon=True)
+            self.thread.start()
+
+    def stop(self) -> None:
+        """Ends the thread after what it is doing; does not wait for that."""
+        self._stopping = True
+        self._wakes.put(None)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a call is being delivered."""
+        return self._busy
+
+    def is_current(self) -> bool:
+        """Whether the caller runs on the delivery thread: in a callback, a handler or a listener."""
+        return threading.current_thread() is self.thread
+
+    def undelivered(self) -> int:
+        """The number of calls that were submitted and not delivered yet, the one that is being delivered included."""
+        return len(self._pending) + self._busy
+
+    def has_room(self, most: int = MAX_WINDOW) -> bool:
+        """Whether a further call may be submitted. Asked with the dispatch lock held, so that the answer stays true."""
+        undelivered = len(self._pending) + self._busy
+        return (undelivered < self._window and undelivered < most) or self.is_current()
+
+    def wait_for_room(self, most: int = MAX_WINDOW) -> None:
+        """Waits, outside any lock, until about half of the window is free. The delivery thread never waits for itself."""
+        window = min(self._window, most)
+        if len(self._pending) + self._busy < window or self.is_current():
+            return
+        self.moved_on(threading.get_ident())
+        start, goal = time.perf_counter(), window // 2
+        waited_for = self.undelivered() - goal
+        self._wait(lambda: self.undelivered() <= goal)
+        each = (time.perf_counter() - start) / max(waited_for, 1)
+        # short steps: fewer thread switches per call; long steps: little lag
+        self._window = min(self._window * 2, MAX_WINDOW) if each < 0.0005 else MIN_WINDOW if each > 0.002 else self._window
+
+    def submit(self, delivery: Delivery, results: Any) -> Result:
+        """Queues a dispatched call for delivery. Called with the dispatch lock held, so that the order is that of calls."""
+        number = next(self._sequence)
+        result = Result(delivery, results, number)
+        if delivery.gives_handles:
+            result.thread = thread = threading.get_ident()
+            self._newest[thread] = number
+        pending = self._pending
+        pending.append(result)
+        if self._asleep or len(pending) == _WAKE_FROM:
+            self._wakes.put(None)
+        return result
+
+    def moved_on(self, thread: int) -> None:
+        """The thread does something else now than register a callback for its last call."""
+        self._newest.pop(thread, None)
+
+    def late(self, result: Result) -> None:
+        """Queues callbacks that were registered after their call was delivered."""
+        self._late.append(result)
+        if self._asleep:
+            self._wakes.put(None)
+
+    def wait_for(self, result: Result) -> None:
+        """Waits until the call's watch handlers have run; on the delivery thread, runs them."""
+        if self.is_current():
+            result.finish()
+        else:
+            self._wait(lambda: result.passed)
+
+    def drain(self) -> None:
+        """Waits until everything submitted so far is delivered. On the delivery thread there is nothing to wait for."""
+        if self.thread is None or self.is_current():
+            return
+        self.moved_on(threading.get_ident())
+        try:
+            goal = self._pending[-1].sequence
+        except IndexError:
+            self._wait(lambda: not self._busy and not self._late)
+        else:
+            self._wait(lambda: self._last_delivered >= goal and not self._late)
+
+    def is_drained(self) -> bool:
+        """Whether everything submitted is delivered, late callbacks included."""
+        return not (self.undelivered() or self._late)
+
+    def raise_error(self) -> None:
+        """Raises the oldest error of a callback that was not raised yet, once; never on the delivery thread."""
+        if self.error is not None and not self.is_current():
+            self.raise_as_callback_error(self.error, self.error_job)
+
+    def raise_as_callback_error(self, error: BaseException, job_name: str) -> NoReturn:
+        """Raises an error of a callback, handler or step; where it was still to be raised by the next call, that is done."""
+        if self.error is error:
+            self.error = None
+        raise CallbackError(
+            f"a callback, a watch handler or the step itself of job {job_name!r} raised {type(error).__name__}: {_text(error)}\n"
+            f"  its traceback was printed when it happened; later callbacks went on, and the session works"
+        ) from error
+
+    def report(self, error: BaseException, job_name: str) -> None:
+        """Prints a callback's traceback and keeps the error for the next call, ``sync`` or exit. Never raises."""
+        if self.error is None:
+            self.error_job = job_name
+            self.error = error
+        with contextlib.suppress(BaseException):  # standard error may be closed, or a pipe that nobody reads
+            print(f"Exception in a callback of job {job_name!r}:", file=sys.stderr)
+            traceback.print_exception(error)
+
+    def _wait(self, condition: Callable[[], bool]) -> None:
+        self._wakes.put(None)  # a wake-up that Ctrl-C kept from being sent
+        with self._progress:
+            self._waiting += 1
+            try:
+                while not condition():
+                    self._progress.wait(1.0)
+            finally:
+                self._waiting -= 1
+
+    # --- the thread
+
+    def _run(self) -> None:
+        naps = 0
+        while not self._stopping:
+            if self._step():
+                naps = 0
+            elif naps < _IDLE_NAPS:
+                # a busy caller need not wake this thread call by call: each time one of the two waits for Python's lock
+                naps += 1
+                with contextlib.suppress(Empty):
+                    self._wakes.get(timeout=_NAP)
+            else:
+                self._asleep = True
+                if not self._pending and not self._late:  # else they came in before the flag was up
+                    self._wakes.get()
+                self._asleep = False
+                naps = 0
+
+    def _step(self) -> bool:
+        """Delivers one call, and the late callbacks that are due before its own. Never raises: callers wait for this thread."""
+        if not self._pending and not self._late:
+            return False
+        self._busy = True
+        result = self._pending.popleft() if self._pending else None
+        try:
+            if result is not None:
+                self._deliver(result)
+            else:
+                self._run_late()
+        except BaseException as error:
+            self.report(error, result.job_name if result is not None else "")
+        if result is not None:
+            self._last_delivered = result.sequence
+        self._busy = False
+        if self._waiting:
+            with self._progress:
+                self._progress.notify_all()
+        return True
+
+    def _deliver(self, result: Result) -> None:
+        self.computing = True
+        try:
+            result.wait()
+        finally:
+            self.computing = False
+        processes.returned()
+        result.finish()
+        if self._late:
+            self._run_late()
+        if not result.has_callbacks and self._newest.get(result.thread) == result.sequence:
+            self._await_callback(result)
+        result.run_callbacks()
+
+    def _await_callback(self, result: Result) -> None:
+        """Waits a moment for a thread between a call and the registration of its callback, which is a line of Python.
+
+        Without that, a thread that is held up there would have its callback run after those of other threads' later calls.
+        """
+        deadline = time.monotonic() + _REGISTRATION_SECONDS
+        while self._newest.get(result.thread) == result.sequence and not result.has_callbacks and time.monotonic() < deadline:
+            time.sleep(_REGISTRATION_SECONDS / 20)
+
+    def _run_late(self) -> None:
+        due = []
+        while self._late:
+            due.append(self._late.popleft())
+        for result in sorted(due, key=lambda r: r.sequence):
+            result.run_callbacks()
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:
+        return "(an error whose text cannot be shown)"

@@ -1,0 +1,115 @@
+"""The exit status of this process, where a callback failed that nobody was told of, and in forked children."""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import ctypes
+import sys
+import threading
+from typing import Any, NoReturn
+
+from ..errors import CallbackError
+
+
+class _Exit(SystemExit):
+    """What ``sys.exit`` raises. When it is destroyed with no Python code around it, nobody has caught it: the process ends."""
+
+    def __del__(self) -> None:
+        try:
+            sys._getframe(1)
+        except ValueError:
+            if threading.current_thread() is threading.main_thread():
+                exit_status.chosen = self.code
+
+
+class ExitStatus:
+    """What the program itself asked for, and what it ends with instead."""
+
+    def __init__(self) -> None:
+        self.chosen: Any = None  # what the program gave sys.exit, once it is leaving
+        self._failed = False
+
+    def watch(self) -> None:
+        """Notes what the program gives ``sys.exit``: nothing else tells an exit hook with which status the process ends."""
+        sys.exit = _exit
+        for name in ("exit", "quit"):  # the interactive interpreter's
+            quitter = getattr(builtins, name, None)
+            if quitter is not None:
+                setattr(builtins, name, _Quitter(quitter))
+
+    def fail(self, why: str) -> None:
+        """Says why, and makes the process end with an error status: its own where it has one, else 120."""
+        with contextlib.suppress(Exception):
+            print(f"oneflow: {why}", file=sys.stderr)
+        has_own = self.chosen not in (None, 0) or getattr(sys, "last_type", None) is not None
+        if not self._failed and not has_own:
+            self._failed = True
+            sys.stdout = _FailingAtTheEnd(sys.stdout, why)
+
+    def expected(self) -> int:
+        """The status that the interpreter is about to end with, as far as can be told."""
+        if self.chosen is not None:
+            return self.chosen & 0xFF if isinstance(self.chosen, int) else 1
+        return 1 if getattr(sys, "last_type", None) is not None else 0
+
+    @staticmethod
+    def skip_destructors() -> None:
+        """Has the C library leave at once, with the status it is given: C++ destructors would wait for lost threads."""
+        libc = ctypes.CDLL(None)
+        on_exit = getattr(libc, "on_exit", None)  # of glibc
+        if on_exit is not None:
+            on_exit(ctypes.cast(libc._exit, ctypes.c_void_p), None)
+
+
+def _exit(status: Any = None, /) -> NoReturn:
+    raise _Exit(status)
+
+
+_exit.__name__ = _exit.__qualname__ = "exit"
+_exit.__doc__ = sys.exit.__doc__
+
+
+class _Quitter:
+    """``exit`` or ``quit`` of the interactive interpreter, which raises SystemExit by itself."""
+
+    def __init__(self, quitter: Any):
+        self._quitter = quitter
+
+    def __call__(self, code: Any = None) -> Any:
+        try:
+            return self._quitter(code)
+        except SystemExit:
+            raise _Exit(code) from None
+
+    def __repr__(self) -> str:
+        return repr(self._quitter)
+
+
+class _FailingAtTheEnd:
+    """Standard output whose last flush fails, which makes the interpreter's exit status 120.
+
+    SystemExit inside an exit hook leaves status 0, and ``os._exit`` would skip everything that others do at exit: flushing
+    files, removing temporary directories.
+    """
+
+    closed = False
+
+    def __init__(self, stream: Any, why: str):
+        self._stream = stream
+        self._why = why
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def flush(self) -> None:
+        if self._stream is not None:
+            self._stream.flush()
+        if sys._getframe().f_back is None:  # called by the interpreter, at its end
+            raise CallbackError(self._why)
+
+    def __repr__(self) -> str:
+        return "<oneflow>"
+
+
+exit_status = ExitStatus()

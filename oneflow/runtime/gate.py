@@ -1,0 +1,61 @@
+"""A bound on the calls that are being computed at the same time."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from .waiting import flat, wait_interruptibly
+
+Results = tuple[Any, Any, Any]  # of a step: fetched, watched, token; its new state is donated to the next one
+
+
+class NoRoomError(Exception):
+    """So many calls are undelivered that this one has to wait. Never leaves the library."""
+
+
+class StaleExecutableError(Exception):
+    """What the job was compiled for is there no more: it has to be compiled again. Never leaves the library."""
+
+
+class Gate:
+    """Lets at most ``limit`` calls be between their dispatch and the end of their work on the devices.
+
+    Used with the process's dispatch lock held. The invariant: outside the lock, every dispatched call whose work has not
+    ended is in ``in_flight``, and ``in_flight`` has at most ``limit`` entries. A call leaves when somebody sees that its
+    arrays are ready: its caller, the delivery thread, or the next call that needs room. So no exception, interrupt or
+    forgotten result can keep a place occupied, and waiting for room needs the devices alone, never another thread.
+    """
+
+    def __init__(self, limit: int):
+        self.limit = limit
+        self.in_flight: deque[Results] = deque()
+
+    def make_room(self) -> None:
+        """Waits until a further call may be dispatched."""
+        while self.in_flight and all(array.is_ready() for array in _arrays(self.in_flight[0])):
+            self.in_flight.popleft()
+        while len(self.in_flight) >= self.limit:
+            wait_interruptibly(_arrays(self.in_flight[0]))
+            self.in_flight.popleft()
+
+    def note(self, results: Results) -> None:
+        """Counts a call that was dispatched."""
+        self.in_flight.append(results)
+
+    def replace(self, results: Results, by: Results) -> None:
+        """The results of a noted call are known as ``by`` from now on."""
+        self.leave(results)
+        self.note(by)
+
+    def leave(self, results: Results) -> None:
+        """Lets go of the arrays of a call that has ended."""
+        for i, entry in enumerate(self.in_flight):
+            if entry is results:
+                del self.in_flight[i]
+                return
+
+
+def _arrays(results: Results) -> list[Any]:
+    """What tells that a step is over."""
+    return flat((results[0], results[2]))

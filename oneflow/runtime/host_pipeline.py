@@ -1,0 +1,163 @@
+"""The host's part of a job's calls: what is prepared ahead, what is done at the call, and how both meet the step."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from .._base.jax import jax
+from ..compiler.hosting import distinct
+from ..compiler.program import Plan, feed_shardings, place_of
+from ..graph.node import Blob, Node
+from . import devices
+from .gate import Results, StaleExecutableError
+from .host import Section, Values, deliverable
+from .mesh import DeviceMeshes
+from .pool import Pool
+from .prefetcher import Prefetcher
+from .transfer import to_global
+
+Place = Callable[[Blob, Any], Any]
+
+
+def placing(plan: Plan, meshes: DeviceMeshes) -> Place:
+    """A function that puts a feed on the devices, as the step wants it; it may keep the memory it is given."""
+    placement = place_of(plan)
+    if len({meshes.place(node.scope.placement) for node in plan.order}) > 1 or plan.repeats:
+        return lambda blob, value: value  # each stage takes its own
+    if meshes.is_default(placement):
+        return lambda blob, value: tuple(map(_put, value)) if isinstance(value, tuple) else _put(value)
+
+    shardings = {(b.node, b.index): s for b, s in zip(plan.feeds, feed_shardings(plan, meshes), strict=True)}
+
+    def put(blob: Blob, value: Any) -> Any:
+        if isinstance(value, tuple) or value.shape[blob.node in plan.mapped :] != blob.shape:
+            return value
+        return to_global(value, shardings[blob.node, blob.index])
+
+    return put
+
+
+def _put(value: Any) -> Any:
+    with jax.enable_x64(True):
+        return devices.put(value)
+
+
+class HostPipeline:
+    """The host's part of one job: what its calls get before, and besides, what the step gives.
+
+    ``lock`` is held by a call from ``take`` until its step is on its way, so that the order of batches is that of steps.
+    """
+
+    def __init__(
+        self, plan: Plan, returns: Sequence[Blob], seed: Callable[[], int], meshes: DeviceMeshes, pool: Callable[[], Pool]
+    ):
+        """
+        Args:
+          returns: all that the job returns.
+          seed: returns the seed of its session; ``pool`` the threads that its pipelines share.
+        """
+        graph, hosting, feeds, mapped = plan.graph, plan.host, plan.feeds, plan.mapped
+        self.lock = threading.RLock()
+        self._pool = pool
+        self._hosting = hosting
+        self._feeds = feeds
+        self._returns = [(b.node, b.index) for b in returns]
+        self._inputs = {spec.blob.node: i for i, spec in enumerate(graph.inputs)}
+        self._calls = 0
+        self.skipped = 0  # images, so far
+        self._closed = False
+        at_call = hosting.at_call
+        ahead = set(hosting.ahead)
+        handed_on = [b for node in at_call for b in node.inputs]
+        self._copies = max((n.scope.placement.parallel_num for n in hosting.nodes if n in mapped), default=1)
+        kept = distinct([b for b in (*hosting.results, *handed_on) if b.node in ahead])
+        handed_on_keys = {(b.node, b.index) for b in handed_on}
+        placed = [b for b in hosting.boundary if (b.node, b.index) not in handed_on_keys]
+        delivered = {(b.node, b.index) for b in hosting.delivered}
+        placed = [b for b in placed if (b.node, b.index) not in delivered]
+        self._ahead = None
+        if hosting.ahead:
+            section = Section(hosting.ahead, kept, seed, mapped)
+            place = placing(plan, meshes)
+            self._ahead = Prefetcher(graph, section, kept, placed, self._copies, hosting.labels, place, pool)
+        self._at_call = Section(at_call, hosting.results, seed, mapped) if at_call else None
+        self._mapped = mapped
+
+    def take(self, inputs: Sequence[Any]) -> tuple[tuple[Any, ...], Callable[[Results], Results]]:
+        """What the step is fed with, and a function that adds to its outputs what the host has made.
+
+        Called with the lock held; raises the batch's error.
+        """
+        if self._closed:
+            raise StaleExecutableError
+        batch = self._ahead.head() if self._ahead is not None else None
+        found = dict(batch.values) if batch is not None else {}
+        for node, i in self._inputs.items():
+            found.setdefault((node, 0), inputs[i])
+        if self._at_call is not None:
+            call = batch.call if batch is not None else self._calls
+            try:
+                copies = [self._values(found, number) for number in range(self._copies)]
+                for values in copies:
+                    self._at_call.run(values, call, self._pool())
+                    self.skipped += values.skipped
+                for blob in self._hosting.results:
+                    if (blob.node, blob.index) not in found:
+                        found[blob.node, blob.index] = self._at_call.result(blob, copies)
+            except Exception:
+                self.advance()  # the next call gets the next batch
+                raise
+        feeds = tuple(found[b.node, b.index] for b in self._feeds)
+        given = {(b.node, b.index) for b in self._hosting.delivered}
+
+        def merge(results: Results) -> Results:
+            fetched, watched, token = results
+            computed = iter(fetched)
+            after = (*fetched, *token)
+            merged = tuple(deliverable(found[key], after) if key in given else next(computed) for key in self._returns)
+            return merged, watched, token
+
+        return feeds, merge
+
+    def _values(self, found: Mapping[tuple[Node, int], Any], copy: int) -> Values:
+        """What the nodes of a call begin with: inputs, and what was prepared; each device gets its own."""
+        values = Values()
+        values.device = copy
+        for (node, index), value in found.items():
+            mine = value[copy] if self._copies > 1 and node in self._mapped else value
+            values.setdefault(node, [None] * len(node.outputs))[index] = mine
+        return values
+
+    def advance(self) -> None:
+        """What ``take`` gave was used."""
+        self._calls += 1
+        if self._ahead is not None:
+            self.skipped += self._ahead.advance()
+
+    def state(self) -> dict[str, Any]:
+        """Where its readers and random ops stand; JSON-able."""
+        return self._ahead.state() if self._ahead is not None else {"calls": self._calls, "readers": {}}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Goes on where ``state()`` was taken."""
+        with self.lock:
+            self._calls = int(state.get("calls", 0))
+            if self._ahead is not None:
+                self._ahead.restore(state)
+
+    def begin_anew(self) -> None:
+        """After another seed was set: random ops begin their sequences, readers stay where they are."""
+        self.restore({**self.state(), "calls": 0})
+
+    def stop(self, wait: bool = True) -> None:
+        """Ends its thread and drops what was prepared; a later call begins again where the callers stand."""
+        if self._ahead is not None:
+            self._ahead.stop(wait)
+
+    def close(self, wait: bool = True) -> None:
+        """Ends its thread; a call that waits for data raises. ``wait`` until the thread is gone."""
+        self._closed = True
+        if self._ahead is not None:
+            self._ahead.close(wait)

@@ -1,0 +1,148 @@
+"""What belongs to this operating-system process and not to one session: one object, with one hook for forks."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import logging
+import os
+import sys
+import threading
+import time
+from collections import deque
+from typing import Any
+from weakref import WeakSet
+
+from ..errors import ForkError
+from .delivery import DeliveryThread
+from .exit_status import exit_status
+from .gate import Gate, Results
+from .waiting import Uninterrupted
+
+_STOP_SECONDS = 1.0
+_POOL_SECONDS = 5.0
+# XLA's collectives between virtual CPU devices hang or abort where many calls are in flight: 64 did, up to 8 never
+_CALLS_WITH_COLLECTIVES = 4
+
+
+class Process:
+    """The parts of the runtime that all sessions share.
+
+    Attributes:
+      lock: held while a step is handed to XLA and its result is queued, so that the order of calls is the order of steps and
+        of deliveries, and while values of variables are read or replaced.
+      delivery: the delivery thread.
+      collectives: the gate of all jobs whose devices, virtual ones of this CPU, meet in collectives.
+      uninterrupted: runs what Ctrl-C must not cut in two.
+      sessions: those that are open.
+      calls: one entry for each synchronous call whose thread may be in JAX's C++ code, outside the lock.
+      seed: what ``flow.manual_seed`` set; None before.
+    """
+
+    def __init__(self) -> None:
+        self.sessions: WeakSet[Any] = WeakSet()
+        self.seed: int | None = None
+        self._forked = False
+        self._clients: list[Any] = []  # of JAX, while this process is being forked
+        self._begin()
+        self._is_started = False
+
+    def _begin(self) -> None:
+        self.lock = threading.RLock()
+        self.delivery = DeliveryThread()
+        self.collectives = Gate(_CALLS_WITH_COLLECTIVES)
+        self.uninterrupted = Uninterrupted()
+        self.calls: deque[None] = deque()
+
+    def start(self) -> None:
+        """Starts the delivery thread; does nothing the second time. JAX must be there: its exit hook runs after ours."""
+        self.check_not_forked()
+        if not self._is_started:
+            self._is_started = True
+            atexit.register(self._at_exit)
+            os.register_at_fork(before=self._before_fork, after_in_child=self._after_fork)
+        self.delivery.start()
+
+    def finished(self, results: Results) -> None:
+        """Told when somebody has seen that the devices have finished a call."""
+        if self.collectives.in_flight:
+            with self.lock:
+                self.collectives.leave(results)
+
+    # --- forks
+
+    def check_not_forked(self) -> None:
+        """Raises ForkError in the child of a process that had used JAX."""
+        if self._forked:
+            raise ForkError(
+                "this process was forked from one that had called jobs, and JAX's threads and devices do not survive a fork\n"
+                '  try        multiprocessing.get_context("spawn"), or subprocess, or fork before the first call'
+            )
+
+    def _before_fork(self) -> None:
+        self._clients = list({id(d.client): d.client for backend in _backends() for d in backend.devices()}.values())
+
+    def _after_fork(self) -> None:
+        self._forked = True
+        self._begin()  # locks may be held by threads that are not there any more
+        for session in list(self.sessions):
+            session.after_fork()
+        for client in self._clients:  # its destructor waits for threads that are not there either
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(client))
+        exit_status.skip_destructors()
+
+    # --- the end
+
+    def _at_exit(self) -> None:
+        if self._forked:
+            return
+        delivery = self.delivery
+        interrupted = getattr(sys, "last_type", None) is KeyboardInterrupt
+        if not interrupted:  # Ctrl-C leaves promptly
+            try:
+                while not delivery.is_drained():  # callbacks may submit more
+                    delivery.drain()
+            except KeyboardInterrupt:
+                interrupted = True
+                exit_status.fail("interrupted while callbacks were still to come; leaving with an error status")
+        for session in list(self.sessions):
+            with contextlib.suppress(KeyboardInterrupt):
+                session.stop_threads(time.monotonic() + _POOL_SECONDS)
+        self._stop_threads(interrupted)
+        if delivery.error is not None and not interrupted:
+            exit_status.fail(f"a callback of job {delivery.error_job!r} failed; leaving with an error status")
+
+    def _stop_threads(self, interrupted: bool) -> None:
+        """Sees to it that no thread is in JAX's C++ code while the interpreter goes away: that would abort the process.
+
+        Ours end; those of the user that call jobs wait for the lock, which is never given back.
+        """
+        delivery = self.delivery
+        delivery.stop()
+        deadline = time.monotonic() + _STOP_SECONDS
+        harmless = delivery.thread is None or (delivery.is_busy and not delivery.computing)  # Python code, of a callback
+        with contextlib.suppress(KeyboardInterrupt):
+            if delivery.thread is not None and not harmless:
+                delivery.thread.join(max(deadline - time.monotonic(), 0.0001))
+                harmless = not delivery.thread.is_alive()
+            is_held = self.lock.acquire(timeout=max(deadline - time.monotonic(), 0.0001))
+            while (self.calls or self.uninterrupted.compiling) and time.monotonic() < deadline:
+                time.sleep(0.0005)
+            if is_held and harmless and not self.uninterrupted.compiling:
+                return
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+            logging.shutdown()
+        os._exit(130 if interrupted else exit_status.expected())
+
+
+def _backends() -> list[Any]:
+    from jax.extend import backend
+
+    return list(backend.backends().values())
+
+
+process = Process()
+exit_status.watch()  # at import: ``sys.exit(main())`` looks sys.exit up before main() runs

@@ -1,0 +1,115 @@
+"""The compiled forms of one job: one, or where its inputs vary in shape, one for each set of shapes that calls have had."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..compiler.program import Plan
+from ..compiler.replicas import per_device
+from .executable import Executable
+from .gate import StaleExecutableError
+from .store import Cell, Store
+
+MAX_VARIANTS = 32  # kept, the least recently used is dropped
+
+
+class Variants:
+    """Looks executables up without a lock, and compiles them under one of their own job.
+
+    ``invalidate`` (something they were compiled for has moved) forgets them; the next call compiles anew.
+    """
+
+    def __init__(self, plan: Plan, store: Store, random_cell: Callable[[], Cell]):
+        self._plan = plan
+        self._store = store
+        self._random_cell = random_cell
+        self._varying = any(blob.is_dynamic for blob in plan.feeds)
+        self._lock = threading.RLock()
+        self._made: dict[Any, Executable] = {}  # replaced, never changed, so that lookups need no lock
+        self._used: dict[Executable, int] = {}
+        self._planned: Executable | None = None  # compiled without values of variables
+        self._clock = itertools.count()
+
+    @property
+    def is_single(self) -> bool:
+        """Whether one executable serves all calls."""
+        return not self._varying
+
+    @property
+    def items(self) -> list[tuple[Any, Executable]]:
+        """Shapes (None where one executable serves all) and executables, the least recently used first."""
+        return sorted(self._made.items(), key=lambda item: self._used.get(item[1], -1))
+
+    def find(self, feeds: Sequence[Any]) -> Executable | None:
+        """The executable for feeds of these shapes, where there is one."""
+        found = self._made.get(self._key(feeds))
+        if found is not None and self._varying:
+            self._used[found] = next(self._clock)
+        return found
+
+    def get(self, feeds: Sequence[Any]) -> Executable:
+        """The executable for feeds of these shapes; compiles it where there is none.
+
+        Raises what compiling raises, and StaleExecutableError where the session is closed.
+        """
+        found = self.find(feeds)
+        if found is not None:
+            return found
+        with self._lock:
+            found = self.find(feeds)
+            while found is None:
+                if self._store.is_closed:
+                    raise StaleExecutableError
+                found = self._compiled(feeds)
+            return found
+
+    def planned(self, structs: Sequence[Any]) -> Executable:
+        """The executable that was used last; where there is none, one compiled for these shapes, without values of variables."""
+        with self._lock:
+            if self._made:
+                return self.items[-1][1]
+            if self._planned is None:
+                made = self._new(self._plan)
+                made.compile_only(structs)
+                self._planned = made
+            return self._planned
+
+    def invalidate(self) -> None:
+        """Forgets all executables; one that is being called raises StaleExecutableError. Called with the dispatch lock held."""
+        made, self._made, self._used, self._planned = self._made, {}, {}, None
+        for executable in made.values():
+            executable.invalidate()
+
+    def _key(self, feeds: Sequence[Any]) -> Any:
+        if not self._varying:
+            return None
+        return tuple([tuple([a.shape for a in f]) if isinstance(f, tuple) else f.shape for f in feeds])
+
+    def _new(self, plan: Plan) -> Executable:
+        return Executable(plan, self._store, self._random_cell())
+
+    def _compiled(self, feeds: Sequence[Any]) -> Executable | None:
+        """A new executable among those that are kept; None where variables have moved meanwhile."""
+        key = self._key(feeds)
+        made = self._planned if self.is_single else None
+        if made is None:
+            made = self._new(per_device(self._plan) if _differ(self._plan, feeds) else self._plan)
+        made.compile(feeds)
+        with self._store.lock:
+            if made.is_outdated or self._store.is_closed:
+                return None
+            kept = {**self._made, key: made}
+            self._used[made] = next(self._clock)
+            while len(kept) > MAX_VARIANTS:
+                oldest = min(kept, key=lambda k: self._used.get(kept[k], -1))
+                self._used.pop(kept.pop(oldest), None)
+            self._made, self._planned = kept, None
+        return made
+
+
+def _differ(plan: Plan, feeds: Sequence[Any]) -> bool:
+    """Whether devices were fed with tensors of different shapes."""
+    return any(isinstance(feed, tuple) and blob.is_mirrored for blob, feed in zip(plan.feeds, feeds, strict=True))

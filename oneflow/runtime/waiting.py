@@ -1,0 +1,89 @@
+"""Waiting for devices, and work that Ctrl-C cannot cut in two."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+# Waiting for the device happens in C++, where Ctrl-C is not seen; calls that take longer are waited for in small naps
+INTERRUPTIBLE_FROM_SECONDS = 0.3
+_SHORTEST_NAP, _LONGEST_NAP = 0.00005, 0.002
+
+_Value = TypeVar("_Value")
+
+
+def flat(arrays: Any) -> list[Any]:
+    """The arrays of nested tuples, in order."""
+    return [x for a in arrays for x in (flat(a) if isinstance(a, (tuple, list)) else (a,))]
+
+
+def wait_interruptibly(arrays: list[Any]) -> None:
+    """Waits until the arrays are ready; Ctrl-C ends the wait."""
+    nap = _SHORTEST_NAP
+    while not all(array.is_ready() for array in arrays):
+        time.sleep(nap)
+        nap = min(nap * 2, _LONGEST_NAP)
+
+
+class Uninterrupted:
+    """Runs work on threads of its own: Ctrl-C, which Python raises on the main thread alone, cannot cut it in two."""
+
+    def __init__(self) -> None:
+        self.compiling: set[_Task] = set()  # what may be in C++ code without holding the dispatch lock
+        self._idle: deque[SimpleQueue[_Task]] = deque()  # what threads that do nothing wait for
+
+    def run(self, work: Callable[[], _Value], *, to_the_end: bool = False, compiles: bool = False) -> _Value:
+        """Runs ``work`` and returns what it returns, or raises what it raises.
+
+        Ctrl-C leaves at once while the work goes on to its end by itself; with ``to_the_end`` it leaves when the work is
+        done, so that whoever catches it finds all of it. ``compiles``: the work is XLA's compiler.
+        """
+        task = _Task(work)
+        if compiles:
+            self.compiling.add(task)
+        try:
+            tasks = self._idle.pop()
+        except IndexError:
+            tasks = SimpleQueue()
+            threading.Thread(target=self._serve, args=(tasks,), name="oneflow-uninterrupted", daemon=True).start()
+        tasks.put(task)
+        interrupt: BaseException | None = None
+        while True:
+            try:
+                task.done.wait()  # not a queue: an interrupt right after get() would have lost what it returned
+                break
+            except BaseException as found:
+                if not to_the_end:
+                    raise
+                interrupt = found
+        if interrupt is not None:
+            raise interrupt
+        if task.error is not None:
+            raise task.error
+        return task.value
+
+    def _serve(self, tasks: SimpleQueue[_Task]) -> None:
+        while True:
+            task = tasks.get()
+            try:
+                task.value = task.work()
+            except BaseException as error:
+                task.error = error
+            self.compiling.discard(task)
+            self._idle.append(tasks)  # the next task may come as soon as this one is known to be done
+            task.done.set()
+            del task  # it holds the arrays of a call
+
+
+class _Task:
+    __slots__ = ("work", "done", "value", "error")
+
+    def __init__(self, work: Callable[[], Any]):
+        self.work = work
+        self.done = threading.Event()
+        self.value: Any = None
+        self.error: BaseException | None = None

@@ -1,0 +1,661 @@
+"""What a session promises when something around it goes wrong: closed pipes, forks, threads, interrupts, broken neighbours."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import oneflow as flow
+import oneflow.typing as tp
+from oneflow.runtime.process import process
+
+F32 = np.float32
+ONE = np.ones((4,), F32)
+
+PRELUDE = """
+import os, signal, sys, threading, time
+import numpy as np
+import oneflow as flow
+import oneflow.typing as tp
+
+@flow.global_function()
+def job(x: tp.Numpy.Placeholder((4,))) -> tp.Callback[tp.Numpy]:
+    return x + 1
+
+x = np.ones((4,), np.float32)
+"""
+
+
+def run(program: str, shell: str = "", timeout: float = 120) -> subprocess.CompletedProcess:
+    if shell:
+        command = ["bash", "-c", f'{sys.executable} -c "$0" {shell}', PRELUDE + program]
+    else:
+        command = [sys.executable, "-c", PRELUDE + program]
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout)
+
+
+def echo():
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((4,))) -> tp.Callback[tp.Numpy]:
+        return x + 1
+
+    return job
+
+
+# --- reporting
+
+
+CALLBACK = """
+def deliver(value):
+    print("x" * 2000, flush=True)
+for _ in range(200):
+    job(x)(deliver)
+flow.sync_default_session()
+print("not reached")
+"""
+HANDLER = """
+@flow.global_function()
+def watched(x: tp.Numpy.Placeholder((4,))) -> tp.Callback[tp.Numpy]:
+    flow.watch(x, lambda value: print("x" * 2000, flush=True))
+    return x
+for _ in range(200):
+    watched(x)
+flow.sync_default_session()
+"""
+LISTENER = """
+for _ in range(200):
+    job(x).add_done_callback(lambda result: print("x" * 2000, flush=True))
+flow.sync_default_session()
+"""
+
+
+@pytest.mark.parametrize("program", [CALLBACK, HANDLER, LISTENER], ids=["callback", "handler", "listener"])
+def test_a_pipe_that_nobody_reads_ends_the_program_with_an_error(program):
+    done = run(program, shell="2>&1 | head -n 1; exit ${PIPESTATUS[0]}")
+    assert done.returncode not in (0, None) and len(done.stdout) == 2001
+
+
+def test_errors_are_raised_where_standard_error_is_closed():
+    done = run(
+        """
+os.close(2)
+sys.stderr.close()
+def bad(value):
+    raise KeyError("mine")
+try:
+    for _ in range(100):
+        job(x)(bad)
+    flow.sync_default_session()
+except flow.errors.CallbackError as error:
+    print("told", type(error.__cause__).__name__)
+for _ in range(100):
+    try:
+        job(x)(lambda value: None)
+    except flow.errors.CallbackError:
+        pass
+print("works")
+"""
+    )
+    assert "told KeyError" in done.stdout and "works" in done.stdout
+
+
+def test_an_error_whose_text_cannot_be_shown_does_not_stop_deliveries(capfd):
+    class Odd(Exception):
+        def __str__(self):
+            raise ValueError("no text")
+
+    def bad(value):
+        raise Odd
+
+    job, got = echo(), []
+    job(ONE)(bad)
+    job(ONE)(got.append)
+    with pytest.raises(flow.errors.CallbackError, match="Odd"):
+        flow.sync_default_session()
+    assert len(got) == 1
+
+
+# --- the gate
+
+
+def collective_job(asynchronous: bool):
+    @flow.global_function("train")
+    def job(x: tp.Numpy.Placeholder((8, 16))) -> tp.Callback[tp.Numpy] if asynchronous else tp.Numpy:
+        w = flow.get_variable("w", (16, 4), initializer=flow.ones_initializer())
+        loss = flow.math.reduce_mean(flow.matmul(x, w))
+        flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.001]), momentum=0).minimize(loss)
+        return loss
+
+    return job
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_at_most_four_calls_with_collectives_are_computed_at_a_time(asynchronous, monkeypatch):
+    flow.config.cpu_device_num(2)
+    flow.config.gpu_device_num(2)
+    job, most = collective_job(asynchronous), []
+    gate = process.collectives
+    note = gate.note
+
+    def counting(results):
+        note(results)
+        unfinished = [r for r in gate.in_flight if not all(a.is_ready() for a in (*r[0], *r[2]))]
+        most.append((len(gate.in_flight), len(unfinished)))
+
+    monkeypatch.setattr(gate, "note", counting)
+    x, delivered = np.ones((8, 16), F32), []
+    job(x)
+
+    def work():
+        for _ in range(6):
+            if asynchronous:
+                job(x)(delivered.append)
+            else:
+                delivered.append(job(x))
+
+    threads = [threading.Thread(target=work) for _ in range(16)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    flow.sync_default_session()
+    assert len(delivered) == 96 and max(n for n, _ in most) <= 4
+    assert flow.get_all_variables()["System-Train-TrainStep-job"].numpy()[0] == 97
+    assert len(gate.in_flight) <= 4
+
+
+def test_the_window_holds_for_many_threads():
+    job, lock = echo(), threading.Lock()
+    job(ONE).get()
+    flow.sync_default_session()
+    most, released = 0, threading.Event()
+
+    def slow(value):
+        nonlocal most
+        with lock:
+            most = max(most, process.delivery.undelivered())
+        time.sleep(0.001)
+
+    def work():
+        for _ in range(20):
+            job(ONE)(slow)
+
+    threads = [threading.Thread(target=work) for _ in range(16)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    flow.sync_default_session()
+    released.set()
+    assert 1 <= most <= 33
+
+
+def test_a_call_that_fails_to_dispatch_occupies_nothing():
+    job = echo()
+    job(ONE).get()
+    for _ in range(100):
+        with pytest.raises(flow.errors.FeedError):
+            job(np.ones(3, F32))
+    got = []
+    for _ in range(64):
+        job(ONE)(got.append)
+    flow.sync_default_session()
+    assert len(got) == 64
+
+
+# --- one job's life and another's
+
+
+def test_a_reader_lives_on_when_a_shared_variable_moves():
+    flow.config.gpu_device_num(2)
+    flow.config.cpu_device_num(2)
+
+    @flow.global_function()
+    def draw() -> tp.Numpy:
+        rnd = flow.random.coin_flip(4, seed=1)
+        w = flow.get_variable("w", (4,), initializer=flow.ones_initializer())
+        return flow.cast(rnd, flow.float32) * 0.0 + w
+
+    @flow.global_function("train")
+    def train(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
+        with flow.scope.placement("cpu", "0:1"):
+            w = flow.get_variable("w", (4,), initializer=flow.ones_initializer())
+            loss = w * x
+        flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.5]), momentum=0).minimize(loss)
+        return loss
+
+    np.testing.assert_array_equal(draw(), np.ones(4))
+    train(ONE)
+    np.testing.assert_array_equal(draw(), np.full(4, 0.875))
+
+
+def test_a_variable_that_a_called_job_placed_can_be_trained_on_more_devices():
+    flow.config.gpu_device_num(2)
+    flow.config.cpu_device_num(2)
+
+    @flow.global_function()
+    def predict(x: tp.Numpy.Placeholder((2, 4))) -> tp.Numpy:
+        with flow.scope.placement("cpu", "0:0"):
+            return x * flow.get_variable("w", (2, 4), initializer=flow.ones_initializer())
+
+    x = np.ones((2, 4), F32)
+    np.testing.assert_array_equal(predict(x), x)
+
+    @flow.global_function("train")
+    def train(x: tp.Numpy.Placeholder((2, 4))) -> tp.Numpy:
+        with flow.scope.placement("cpu", "0:0-1"):
+            loss = x * flow.get_variable("w", (2, 4), initializer=flow.ones_initializer())
+            flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.5]), momentum=0).minimize(loss)
+            return loss
+
+    train(x)
+    np.testing.assert_allclose(predict(x), 1 - 0.5 / 8 * np.ones((2, 4)))
+
+
+def test_a_job_with_a_reader_does_not_wait_for_another_ones_compilation(monkeypatch):
+    @flow.global_function()
+    def draw() -> tp.Numpy:
+        return flow.cast(flow.random.coin_flip(4, seed=1), flow.float32)
+
+    @flow.global_function()
+    def other(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
+        return x + 1
+
+    draw()
+    from oneflow.runtime.executable import Executable
+
+    compiling, go_on = threading.Event(), threading.Event()
+    compile_only = Executable.compile_only
+
+    def slow(self, feeds):
+        compiling.set()
+        assert go_on.wait(60)
+        compile_only(self, feeds)
+
+    monkeypatch.setattr(Executable, "compile_only", slow)
+    thread = threading.Thread(target=other, args=(ONE,))
+    thread.start()
+    assert compiling.wait(60)
+    for _ in range(3):
+        draw()  # would wait for ever
+    go_on.set()
+    thread.join()
+
+
+def test_sessions_are_cleared_while_other_threads_call():
+    stop, errors = threading.Event(), []
+
+    def work(i):
+        while not stop.is_set():
+            name = f"job_{i}"
+            try:
+
+                def body(x: tp.Numpy.Placeholder((4,))) -> tp.Callback[tp.Numpy]:
+                    w = flow.get_variable(f"w{i}", (4,), initializer=flow.ones_initializer())
+                    loss = w * x
+                    flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.5])).minimize(loss)
+                    return loss
+
+                body.__name__ = name
+                job = flow.global_function("train")(body)
+                for _ in range(200):
+                    job(ONE)
+            except flow.errors.ModeError:
+                pass
+            except BaseException as error:
+                errors.append(error)
+                return
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(3)]
+    for t in threads:
+        t.start()
+    for _ in range(12):
+        time.sleep(0.25)
+        flow.clear_default_session()
+    stop.set()
+    for t in threads:
+        t.join()
+    flow.clear_default_session()
+    assert not errors, errors
+
+
+def test_redefining_a_job_with_other_sizes_begins_all_its_own_variables_anew(caplog):
+    def declare(width):
+        @flow.global_function("train")
+        def train(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+            shared = flow.get_variable("shared", (3,), initializer=flow.ones_initializer())
+            hidden = flow.layers.dense(x * shared, 5, kernel_initializer=flow.ones_initializer(), name="first")
+            loss = flow.layers.dense(hidden, width, kernel_initializer=flow.ones_initializer(), name="second")
+            flow.optimizer.Adam(flow.optimizer.PiecewiseConstantScheduler([], [0.5])).minimize(loss)
+            return loss
+
+        return train
+
+    @flow.global_function()
+    def other(x: tp.Numpy.Placeholder((3,))) -> tp.Numpy:
+        return x * flow.get_variable("shared", (3,), initializer=flow.ones_initializer())
+
+    x = np.ones((2, 3), F32)
+    old = declare(4)
+    first = old(x)
+    old(x)
+    other(np.ones(3, F32))
+    trained = flow.get_all_variables()["shared"].numpy()
+    new = declare(6)
+    new.build()
+    values = {name: handle.numpy() for name, handle in flow.get_all_variables().items()}
+    np.testing.assert_array_equal(values["first-weight"], np.ones((5, 3)))
+    assert values["second-weight"].shape == (6, 5) and values["System-Train-TrainStep-train"][0] == 0
+    assert not values["first-weight-m"].any()
+    np.testing.assert_array_equal(values["shared"], trained)  # another job uses it
+    assert "job 'train' was redefined" in caplog.text and "first-weight" in caplog.text
+    with pytest.raises(flow.errors.ModeError, match="redefined"):
+        old(x)
+    assert new(x).shape == (2, 6) and first.shape == (2, 4)
+
+
+# --- futures and arrays
+
+
+def test_results_are_futures_of_the_standard_library():
+    job = echo()
+    results = [job(ONE * i) for i in range(20)]
+    assert isinstance(results[0], concurrent.futures.Future)
+    done, not_done = concurrent.futures.wait(results, timeout=60)
+    assert len(done) == 20 and not not_done
+    results = [job(ONE * i) for i in range(20)]
+    got = sorted(float(r.result()[0]) for r in concurrent.futures.as_completed(results, timeout=60))
+    assert got == [i + 1.0 for i in range(20)]
+    first = [job(ONE) for _ in range(5)]
+    assert concurrent.futures.wait(first, 60, concurrent.futures.FIRST_COMPLETED).done
+
+    async def main():
+        wrapped = await asyncio.wrap_future(job(ONE))
+        both = await asyncio.gather(job(ONE * 2), asyncio.wrap_future(job(ONE * 3)))
+        return [float(v[0]) for v in (wrapped, *both)]
+
+    assert asyncio.run(main()) == [2.0, 3.0, 4.0]
+
+
+def test_a_failed_call_is_a_failed_future(capfd):
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((4,))) -> tp.Callback[tp.Numpy]:
+        flow.watch(x, lambda value: 1 / 0)
+        return x
+
+    result = job(ONE)
+    done, _ = concurrent.futures.wait([result], timeout=60)
+    assert done and isinstance(result.exception(), flow.errors.CallbackError)
+
+    async def main():
+        await asyncio.wrap_future(result)
+
+    with pytest.raises(flow.errors.CallbackError):
+        asyncio.run(main())
+
+
+def test_results_and_handles_are_arrays_to_numpy():
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((2, 3))) -> tp.Callback[tp.Numpy]:
+        return x * flow.get_variable("w", (2, 3), initializer=flow.ones_initializer())
+
+    x = np.arange(6, dtype=F32).reshape(2, 3)
+    np.testing.assert_array_equal(np.asarray(job(x)), x)
+    assert np.asarray(job(x), np.float64).dtype == np.float64
+    w = flow.get_all_variables()["w"]
+    np.testing.assert_array_equal(np.asarray(w), np.ones((2, 3)))
+    assert np.asarray(w, dtype=np.int32).dtype == np.int32 and np.array(w, copy=True).shape == (2, 3)
+    assert len(w) == 2 and w.shape == (2, 3) and w.ndim == 2 and w.size == 6
+    np.testing.assert_array_equal(w + x, 1 + x)
+
+
+# --- the ends of processes
+
+
+def test_a_forked_child_gets_an_error_and_leaves_with_its_own_status():
+    done = run("""
+for _ in range(3):
+    job(x)(lambda value: None)
+pid = os.fork()
+if pid == 0:
+    for use in (lambda: job(x), flow.get_all_variables, lambda: flow.checkpoint.save("/nowhere")):
+        try:
+            use()
+        except flow.errors.ForkError as error:
+            print("told:", str(error).splitlines()[0][:40], flush=True)
+    sys.exit(7)
+deadline = time.time() + 20
+while time.time() < deadline:
+    ended, status = os.waitpid(pid, os.WNOHANG)
+    if ended:
+        print("child left with", os.waitstatus_to_exitcode(status))
+        break
+    time.sleep(0.01)
+else:
+    os.kill(pid, 9)
+job(x)(lambda value: print("parent works"))
+""")
+    assert done.stdout.count("told: this process was forked") == 3, done.stdout + done.stderr
+    assert "child left with 7" in done.stdout and "parent works" in done.stdout and done.returncode == 0
+
+
+def test_a_fork_before_the_first_call_is_free():
+    done = run("""
+pid = os.fork()
+if pid == 0:
+    print(job(x).get()[0], flush=True)
+    sys.exit(5)
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), job(x).get()[0])
+""")
+    assert done.stdout.split() == ["2.0", "5", "2.0"], done.stderr
+
+
+def test_daemon_threads_that_call_jobs_do_not_abort_the_end():
+    for _ in range(3):
+        done = run("""
+@flow.global_function()
+def now(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
+    return x + 1
+def forever():
+    while True:
+        now(x)
+        job(x)(lambda value: None)
+for _ in range(4):
+    threading.Thread(target=forever, daemon=True).start()
+time.sleep(0.7)
+print("end")
+""")
+        assert done.returncode == 0 and "end" in done.stdout, (done.returncode, done.stderr)
+
+
+@pytest.mark.parametrize(
+    ("end", "status"),
+    [
+        ("sys.exit(3)", 3),
+        ("raise SystemExit(main())", 120),  # nothing tells an exit hook of this one
+        ("sys.exit(main())", 4),
+        ("sys.exit('words')", 1),
+        ("sys.exit()", 120),
+        ("pass", 120),
+        ("1 / 0", 1),
+        ("exec('try:\\n    sys.exit(3)\\nexcept SystemExit: pass')", 120),
+    ],
+)
+def test_the_exit_status_after_a_failed_callback(end, status):
+    done = run(f"""
+def bad(value):
+    raise RuntimeError("mine")
+job(x)(bad)
+time.sleep(0.1)
+def main():
+    return 4
+{end}
+""")
+    assert done.returncode == status and "mine" in done.stderr, done.stderr
+
+
+# --- interrupts
+
+
+def test_an_interrupted_load_is_done_or_not_begun(tmp_path):
+    done = run(
+        f"""
+import signal
+@flow.global_function("train")
+def train(x: tp.Numpy.Placeholder((2, 64))) -> tp.Numpy:
+    loss = 0.0
+    for i in range(6):
+        x = flow.nn.dropout(x, 0.5)
+        loss = loss + flow.layers.dense(x, 64, name=f"d{{i}}")
+    flow.optimizer.Adam(flow.optimizer.PiecewiseConstantScheduler([], [0.01])).minimize(loss)
+    return loss
+feed = np.ones((2, 64), np.float32)
+paths, states = [], []
+def state():
+    values = {{k: v.numpy() for k, v in flow.get_all_variables().items()}}
+    random = flow.checkpoint.api.default_session().random_state()["calls"]["train"] if False else None
+    from oneflow.runtime.session import default_session
+    return values, default_session().random_state()["calls"]["train"]
+for i in range(2):
+    train(feed)
+    paths.append(r"{tmp_path}/" + str(i))
+    flow.checkpoint.save(paths[-1])
+    states.append(state())
+checkpoints = [flow.checkpoint.get(p) for p in paths]
+checkpoints = [type(c)({{k: v for k, v in c.items()}}, c.random_state, c.path) for c in checkpoints]
+stop, loads, mixed, interrupts = False, 0, 0, 0
+main = threading.main_thread().ident
+def storm():
+    rng = np.random.default_rng(0)
+    while not stop:
+        time.sleep(0.004 + 0.01 * rng.random())
+        signal.pthread_kill(main, signal.SIGINT)
+threading.Thread(target=storm, daemon=True).start()
+finish = time.time() + 6
+while True:
+    try:
+        while time.time() < finish:
+            try:
+                i = loads % 2
+                loads += 1
+                if loads % 3:
+                    flow.load_variables(checkpoints[i])
+                else:
+                    flow.train.CheckPoint().load(paths[i])
+            except KeyboardInterrupt:
+                interrupts += 1
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        break
+    except KeyboardInterrupt:
+        pass
+    # after each interrupt that came between the lines, too
+stop = True
+print("first", loads, interrupts)
+""",
+    )
+    assert done.returncode == 0 and int(done.stdout.split()[2]) > 50, done.stdout + done.stderr
+
+
+def test_interrupts_never_leave_a_mixture_of_two_checkpoints(tmp_path):
+    done = run(
+        f"""
+from oneflow.runtime.session import default_session
+@flow.global_function("train")
+def train(x: tp.Numpy.Placeholder((2, 64))) -> tp.Numpy:
+    loss = 0.0
+    for i in range(6):
+        x = flow.nn.dropout(x, 0.5)
+        loss = loss + flow.layers.dense(x, 64, name=f"d{{i}}")
+    flow.optimizer.Adam(flow.optimizer.PiecewiseConstantScheduler([], [0.01])).minimize(loss)
+    return loss
+feed = np.ones((2, 64), np.float32)
+def state():
+    values = {{k: v.numpy() for k, v in flow.get_all_variables().items()}}
+    return values, default_session().random_state()["calls"]["train"]
+paths, states = [], []
+for i in range(2):
+    train(feed)
+    paths.append(r"{tmp_path}/" + str(i))
+    flow.checkpoint.save(paths[-1])
+    states.append(state())
+rng, bad, cut = np.random.default_rng(0), 0, 0
+for n in range(120):
+    timer = threading.Timer(0.012 * rng.random(), lambda: os.kill(os.getpid(), signal.SIGINT))
+    try:
+        timer.start()
+        if n % 2:
+            flow.load_variables(flow.checkpoint.get(paths[n // 2 % 2]))
+        else:
+            flow.train.CheckPoint().load(paths[n // 2 % 2])
+        timer.join()
+        time.sleep(0.001)
+    except KeyboardInterrupt:
+        cut += 1
+    values, calls = state()
+    which = [calls == c and all((values[k] == v[k]).all() for k in v) for v, c in states]
+    bad += not any(which)
+print("bad", bad, "cut", cut)
+"""
+    )
+    assert done.returncode == 0 and "bad 0" in done.stdout, done.stdout + done.stderr
+    assert int(done.stdout.split()[3]) > 30
+
+
+# --- wrong programs
+
+
+def test_an_optimizer_of_a_variable_that_the_loss_does_not_reach_is_refused():
+    @flow.global_function("train")
+    def job(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
+        w = flow.get_variable("w", (4,), initializer=flow.ones_initializer())
+        flow.get_variable("far", (4,), initializer=flow.ones_initializer())
+        loss = w * x
+        flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.5])).minimize(loss)
+        return loss
+
+    job(ONE)  # all variables: those that are reached are trained
+
+    @flow.global_function("train")
+    def only_far(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
+        w = flow.get_variable("w", (4,), initializer=flow.ones_initializer())
+        flow.get_variable("far", (4,), initializer=flow.ones_initializer())
+        loss = w * x
+        flow.optimizer.CombinedOptimizer(
+            [
+                flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.5]), variables=["far"]),
+            ]
+        ).minimize(loss)
+        return loss
+
+    with pytest.raises(flow.errors.TrainError, match="(?s)'far'.*test_reliability.py"):
+        only_far(ONE)
+
+
+def test_what_jax_debug_nans_finds_is_told_and_leaves_the_state():
+    done = run("""
+import jax
+jax.config.update("jax_debug_nans", True)
+@flow.global_function("train")
+def train(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
+    w = flow.get_variable("w", (4,), initializer=flow.ones_initializer())
+    loss = flow.math.log(w * x)
+    flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.1]), momentum=0).minimize(loss)
+    return loss
+one = np.ones(4, np.float32)
+for bad in (-one, one, -one, one):
+    try:
+        print("loss", train(bad))
+    except flow.errors.ExecutionError as error:
+        print("told:", " / ".join(str(error).splitlines()))
+print(flow.get_all_variables()["w"].numpy())
+""")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("told:") == 2 and done.stdout.count("loss") >= 2 and "nan" in done.stdout.lower(), done.stdout
+    assert "deleted" not in done.stdout and "smaller shapes" not in done.stdout

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from .._base import check
+from .._base.refuse import refuse
 from ..errors import ResultError
 from ..graph.node import Blob
 
@@ -32,6 +34,13 @@ def up_to(count: Any, value: Any, blob: Blob) -> Any:
     return tuple(piece[(*before, slice(n))] for piece, n in zip(pieces(value, blob), sizes, strict=True))
 
 
+def _device(parallel_id: Any, count: int) -> int:
+    found, problem = check.integer(parallel_id, low=-count, high=count - 1)
+    if problem:
+        refuse(ResultError, f"parallel_id, the number of a device, {problem}")
+    return found
+
+
 class LocalTensor(np.lib.mixins.NDArrayOperatorsMixin):
     """A value that a job returned, in this process's memory. Used as an array it behaves like ``numpy()``.
 
@@ -51,9 +60,9 @@ class LocalTensor(np.lib.mixins.NDArrayOperatorsMixin):
           ResultError: the size of the value varies; ``numpy_list()`` and ``numpy(0)`` return it.
         """
         if parallel_id is not None:
-            return self._pieces[parallel_id]
+            return self._pieces[_device(parallel_id, len(self._pieces))]
         if self.is_dynamic:
-            raise ResultError("the value's size varies from call to call: use numpy_list() or numpy(0)")
+            refuse(ResultError, "the value's size varies from call to call", hint="numpy_list(), or numpy(0)")
         return self._pieces[0] if len(self._pieces) == 1 else np.concatenate(self._pieces)
 
     def numpy_list(self) -> list[np.ndarray]:
@@ -141,7 +150,7 @@ class LocalTensorList:
 
     def numpy_list(self, parallel_id: int = 0) -> list[np.ndarray]:
         """The arrays of one device."""
-        return list(self._lists[parallel_id])
+        return list(self._lists[_device(parallel_id, len(self._lists))])
 
     def parallel_num(self) -> int:
         """The number of devices."""

@@ -12,6 +12,7 @@ from weakref import WeakSet
 
 import numpy as np
 
+from .._base import check
 from .._base.refuse import refuse, warn
 from ..compiler.layout import Storage
 from ..config import Resource
@@ -397,7 +398,8 @@ def manual_seed(seed: int) -> None:
       seed: an int in [0, 2**63).
     Example: >>> flow.manual_seed(7)
     """
-    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= seed < 1 << 63:
-        refuse(ArgumentError, f"flow.manual_seed needs an int in [0, 2**63), got {seed!r}")
-    process.seed = int(seed)
-    default_session().reseed(int(seed))
+    found, problem = check.integer(seed, low=0, high=2**63 - 1)
+    if problem:
+        refuse(ArgumentError, f"flow.manual_seed: the seed {problem}")
+    process.seed = found
+    default_session().reseed(found)

@@ -125,7 +125,7 @@ def test_what_is_missing_is_left_out(caplog):
         (lambda: Line().fit(3), "needs a flow.model.TrainingConfig"),
         (lambda: Line().fit(callbacks=3), "must be flow.model.Callback objects"),
         (lambda: Line().fit(max_steps=-1), "max_steps must be an int >= 0"),
-        (lambda: Points().infer_oneflow_data_placeholder([X]), "must give a tuple of ndarrays"),
+        (lambda: Points().infer_oneflow_data_placeholder([X]), "must return a tuple of ndarrays"),
     ],
 )
 def test_mistakes(call, text):

@@ -1,7 +1,7 @@
-"""``flow.config``: settings of the session to come, made outside jobs and before the first call. And FunctionConfig.
+"""``flow.config``: settings of the next session, made outside jobs and before the first call.
 
 Every name below without an underscore is one setting; the definitions are the table. Settings hold for one session:
-``flow.clear_default_session()`` puts them back to their defaults.
+``flow.clear_default_session()`` resets them to their defaults.
 """
 
 from typing import NoReturn as _NoReturn
@@ -26,7 +26,7 @@ _NATIVE = "libraries of OneFlow's native ops cannot be run"
 
 # devices
 gpu_device_num = _setting(
-    "gpu_device_num", int, None, "GPUs per machine, 1 by default; where there are fewer, as many virtual CPU devices stand in.",
+    "gpu_device_num", int, None, "GPUs per machine, 1 by default; where there are fewer, virtual CPU devices replace them all.",
     minimum=0,
 )  # fmt: skip
 cpu_device_num = _setting("cpu_device_num", int, None, "CPU devices per machine, 1 by default; virtual ones.", minimum=0)
@@ -48,7 +48,7 @@ enable_native_cpu = _setting(
     implied=True,
 )  # fmt: skip
 
-# looking inside
+# inspection
 enable_debug_mode = _setting("enable_debug_mode", bool, False, "no effect: nothing is dumped; print a job to see its graph")
 collect_act_event = _setting("collect_act_event", (bool, int), False, "no effect: profile with jax.profiler", implied=True)
 
@@ -94,7 +94,7 @@ load_library_now = _setting("load_library_now", str, "", "Loads a library of ops
 
 
 def legacy_model_io_enabled() -> bool:
-    """What ``enable_legacy_model_io`` was set to."""
+    """The value of ``enable_legacy_model_io``."""
     return Resource.enable_legacy_model_io
 
 

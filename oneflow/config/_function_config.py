@@ -116,7 +116,7 @@ class _MemoryList:
 
 
 class FunctionDesc:
-    """Reads settings back: ``config.function_desc.enable_cudnn``; unset ones give their default."""
+    """Reads settings back: ``config.function_desc.enable_cudnn``; a setting that was not made has its default."""
 
     __slots__ = ("_config", "_prefix")
 
@@ -148,7 +148,7 @@ class FunctionDesc:
 class FunctionConfig:
     """Settings of a job function: ``flow.global_function("train", config)``.
 
-    Each setting is a call on an attribute; unknown ones are an AttributeError that names the likely ones.
+    Each setting is a call on an attribute. An unknown one is an AttributeError that names similar ones.
 
     Example:
       >>> config = flow.FunctionConfig()
@@ -186,7 +186,7 @@ class FunctionConfig:
 
     @property
     def values(self) -> dict[str, Any]:
-        """What was set, by dotted name (``"train.primary_lr"``); aliases under the setting's own name."""
+        """The settings that were made, by dotted name (``"train.primary_lr"``); aliases under the setting's own name."""
         return dict(self._values)
 
     @property
@@ -212,7 +212,7 @@ class FunctionConfig:
         return any(name in self._values for name in _LEGACY_TRAIN)
 
     def discard_train(self) -> None:
-        """Forgets the settings of the dict style of training, as using the object for a predict job does."""
+        """Forgets the settings of the dict style of training, as happens when the object is used for a predict job."""
         for name in _LEGACY_TRAIN:
             self._values.pop(name, None)
 

@@ -1,4 +1,4 @@
-"""What a setting is: its name, the values it takes, and what it does. Shared by FunctionConfig and ``flow.config``."""
+"""A setting: its name, the values it takes, and its effect. Shared by FunctionConfig and ``flow.config``."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _already_logged: set[str] = set()
 class Option:
     """A row of a table of settings.
 
-    ``implied`` is what a call without an argument means. ``effect`` begins with "no effect" where nothing reads the
-    value. ``refused`` tells the values that would change results but are not built, and ``pending`` why. ``verify`` gives the
-    rule that a value breaks, or nothing.
+    ``implied`` is the value of a call without an argument. ``effect`` begins with "no effect" where nothing reads the
+    value. ``refused`` says whether a value would change results and is not built yet, ``pending`` why not. ``verify`` returns
+    the rule that a value breaks, or "".
     """
 
     name: str
@@ -58,7 +58,7 @@ class Option:
         return inspect.Signature([parameter], return_annotation=None)
 
     def argument_of(self, args: tuple[Any, ...], kwargs: dict[str, Any], spelling: str) -> Any:
-        """The one argument of a call. Raises ArgumentError, a TypeError, where the call does not fit the signature."""
+        """The argument of a call. Raises ArgumentError, which is a TypeError, where the call does not match the signature."""
         try:
             bound = self.signature.bind(*args, **kwargs)
         except TypeError as error:
@@ -67,7 +67,7 @@ class Option:
         return bound.arguments[self.argument]
 
     def check(self, value: Any, spelling: str) -> Any:
-        """The value in its normal form. ``spelling`` is the setting as the user wrote it, for errors."""
+        """The value in its normal form. ``spelling`` is the name of the setting in errors."""
         if not any(type(value) is t or (t not in _HARMLESS and isinstance(value, t)) for t in self.types):
             kind = next((t for t in self.types if isinstance(value, _HARMLESS.get(t, ())) and type(value) is not bool), None)
             if kind is None:
@@ -97,7 +97,7 @@ def _example(option: Option, spelling: str) -> str:
 
 
 class Setter:
-    """A setting as an attribute: call it to set a value; its repr and docstring say what it is."""
+    """A setting as an attribute, which is called to set a value; its repr and docstring describe it."""
 
     def __init__(self, option: Option, spelling: str):
         self.option = option

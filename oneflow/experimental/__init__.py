@@ -1,4 +1,4 @@
-"""``flow.experimental``: names that were not final."""
+"""``flow.experimental``: names that were not final in OneFlow."""
 
 from ..graph.scopes import namespace as name_scope
 from ..ops.array import assign as eager_assign_121

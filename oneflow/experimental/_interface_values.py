@@ -19,7 +19,7 @@ def _variable(session: Session, what: str, op_name: str) -> Variable:
 
 
 def get_interface_blob_value(op_name: str) -> np.ndarray:
-    """A copy of a variable's current value, after everything submitted. Starts the session.
+    """A copy of a variable's current value, after all calls that were submitted. Starts the session.
 
     Raises:
       ArgumentError: there is no variable of that name.
@@ -37,7 +37,7 @@ def set_interface_blob_value(op_name: str, ndarray: np.ndarray) -> None:
       op_name: the variable's name.
       ndarray: of the variable's shape and dtype.
     Raises:
-      ArgumentError: there is no variable of that name, or the value is no array of its dtype.
+      ArgumentError: there is no variable of that name, or the value is not an array of its dtype.
       ShapeError: the array has another shape.
     Example: >>> flow.experimental.set_interface_blob_value("w", np.zeros((8, 4), np.float32))
     """

@@ -8,10 +8,10 @@ from ..errors import ArgumentError
 
 
 def enable_typing_check(val: bool = True) -> None:
-    """Jobs declared from now on must annotate every parameter and their result; otherwise they raise AnnotationError.
+    """Requires jobs declared from now on to annotate every parameter and their result; otherwise they raise AnnotationError.
 
     Args:
-      val: False lifts the demand.
+      val: False no longer requires it.
     Example: >>> flow.experimental.enable_typing_check(False)
     """
     if type(val) is not bool:
@@ -20,5 +20,5 @@ def enable_typing_check(val: bool = True) -> None:
 
 
 def typing_check_enabled() -> bool:
-    """Whether annotations are demanded."""
+    """Whether annotations are required."""
     return annotations_required()

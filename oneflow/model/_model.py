@@ -37,7 +37,7 @@ class Model(Module, ABC):
         super().__init__()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What calling the model does; to be overridden."""
+        """The result of calling the model; to be overridden."""
         not_defined(self, "forward")
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
@@ -45,7 +45,7 @@ class Model(Module, ABC):
         not_defined(self, "training_step")
 
     def validation_step(self, *args: Any, **kwargs: Any) -> Any:
-        """``validation_step(batch)``: what the callbacks get; to be overridden."""
+        """``validation_step(batch)``: the outputs that callbacks get; to be overridden."""
         not_defined(self, "validation_step")
 
     def configure_optimizers(self) -> Optimizer | Sequence[Optimizer]:
@@ -53,7 +53,7 @@ class Model(Module, ABC):
         not_defined(self, "configure_optimizers")
 
     def method_overrided(self, method_name: str | None = None) -> bool:
-        """Whether this class defines the method anew."""
+        """Whether this class overrides the method."""
         if not isinstance(method_name, str):
             refuse(ArgumentError, f"method_overrided takes the name of a method, a str, got {shown(method_name)}")
         return getattr(type(self), method_name, None) is not getattr(Model, method_name, None)
@@ -72,11 +72,11 @@ class Model(Module, ABC):
 
         Args:
           training_config: data and settings of training; one job for each optimizer.
-          validation_config: data and settings of validation, and how often.
-          checkpoint_config: what to begin with, and where to save how often.
-          callbacks: told of each step.
-          max_steps: how many.
-        Raises: ArgumentError (an argument of another type); what the steps raise.
+          validation_config: data and settings of validation, and how often it happens.
+          checkpoint_config: the checkpoint to begin with, and where and how often to save.
+          callbacks: called after each step.
+          max_steps: the number of steps.
+        Raises: ArgumentError (an argument of another type); the errors of the steps.
         """
         self._check(training_config, TrainingConfig), self._check(validation_config, ValidationConfig)
         self._check(checkpoint_config, CheckpointConfig)
@@ -129,7 +129,7 @@ class _Loop:
             given: Any = model.configure_optimizers()
             optimizers = list(given) if isinstance(given, (list, tuple)) else [given]
             if not optimizers or not all(isinstance(o, Optimizer) for o in optimizers):
-                refuse(ArgumentError, f"{type(model).__name__}.configure_optimizers must give optimizers, got {shown(given)}")
+                refuse(ArgumentError, f"{type(model).__name__}.configure_optimizers must return optimizers, got {shown(given)}")
             for i, optimizer in enumerate(optimizers):
                 self._train.append(self._job("train", f"_{i}", training, i, self._training_body(model, optimizer, i)))
         if validation is not None:

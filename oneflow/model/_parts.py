@@ -1,4 +1,4 @@
-"""What ``Model.fit`` is given: data, settings of training, validation and checkpoints, callbacks."""
+"""The arguments of ``Model.fit``: data, settings of training, validation and checkpoints, callbacks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _log = logging.getLogger("oneflow")
 
 
 class DataModule(Module):
-    """Data made inside the job: ``forward`` is called once, while the job is described, and gives Blobs."""
+    """Data made inside the job: ``forward`` is called once, while the job is described, and returns Blobs."""
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__()
@@ -30,12 +30,12 @@ class DataModule(Module):
         not_defined(self, "forward")
 
     def infer_oneflow_data_placeholder(self, batch: tuple[Any, ...] | None = None, optimizer_idx: int = 0) -> list[Any]:
-        """The inputs of the job: none, as the data come from inside."""
+        """The inputs of the job: none, because the data are made inside."""
         return []
 
 
 class NumpyDataModule(DataModule):
-    """Data made on the host: ``forward`` is called for every step and gives a tuple of ndarrays.
+    """Data made on the host: ``forward`` is called for every step and returns a tuple of ndarrays.
 
     The first batch fixes shapes and dtypes, unless ``infer_oneflow_data_placeholder`` is overridden.
     """
@@ -43,12 +43,12 @@ class NumpyDataModule(DataModule):
     def infer_oneflow_data_placeholder(self, batch: tuple[np.ndarray, ...] | None = None, optimizer_idx: int = 0) -> list[Any]:
         """A placeholder for each array of a batch. Raises ArgumentError where the batch is something else."""
         if not isinstance(batch, tuple) or not batch or not all(isinstance(a, np.ndarray) for a in batch):
-            refuse(ArgumentError, f"{type(self).__name__}.forward must give a tuple of ndarrays, got {shown(batch)}")
+            refuse(ArgumentError, f"{type(self).__name__}.forward must return a tuple of ndarrays, got {shown(batch)}")
         return [tp.Numpy.Placeholder(a.shape, dtypes.from_numpy(a.dtype)) for a in batch]
 
 
 class TrainingConfig:
-    """What ``Model.fit`` trains with."""
+    """Data and settings of training, for ``Model.fit``."""
 
     def __init__(self) -> None:
         self.exe_cfg = FunctionConfig()
@@ -61,7 +61,7 @@ class TrainingConfig:
         self.exe_cfg = exe_cfg
 
     def config_data(self, data: DataModule | None = None) -> None:
-        """Where its batches come from."""
+        """The source of its batches."""
         if not isinstance(data, DataModule):
             refuse(ArgumentError, f"data must be a flow.model.DataModule, got {shown(data)}")
         self.data = data
@@ -70,26 +70,26 @@ class TrainingConfig:
         return "it has no data: call config_data" if self.data is None else ""
 
     def check_valid(self) -> bool:
-        """Whether nothing is missing; the reason is logged."""
+        """Whether nothing is missing; a warning in the log says what is."""
         if reason := self._lacks():
             _log.warning("%s: %s", type(self).__name__, reason)
         return not reason
 
 
 class ValidationConfig(TrainingConfig):
-    """What ``Model.fit`` validates with."""
+    """Data and settings of validation, for ``Model.fit``."""
 
     def __init__(self) -> None:
         super().__init__()
         self.step_interval = 10
 
     def config_step_interval(self, step_interval: int = 1) -> None:
-        """Validates after every so many steps; 10 without this call."""
+        """Validates every ``step_interval`` steps; every 10 without this call."""
         self.step_interval = _interval(step_interval)
 
 
 class CheckpointConfig:
-    """Which checkpoint ``Model.fit`` begins with, and where it saves."""
+    """The checkpoint that ``Model.fit`` begins with, and where it saves others."""
 
     def __init__(self) -> None:
         self.load_dirpath: str | None = None
@@ -101,7 +101,7 @@ class CheckpointConfig:
         self.load_dirpath = _directory(dirpath)
 
     def config_save(self, dirpath: str | None = None, step_interval: int = 1) -> None:
-        """Saves to ``<dirpath>-<step>`` after every so many steps."""
+        """Saves to ``<dirpath>-<step>`` every ``step_interval`` steps."""
         self.save_dirpath, self.save_interval = _directory(dirpath), _interval(step_interval)
 
     def _lacks(self) -> str:
@@ -110,7 +110,7 @@ class CheckpointConfig:
         return "" if self.load_dirpath or self.save_dirpath else "it neither loads nor saves"
 
     def check_valid(self) -> bool:
-        """Whether nothing is missing; the reason is logged."""
+        """Whether nothing is missing; a warning in the log says what is."""
         if reason := self._lacks():
             _log.warning("CheckpointConfig: %s", reason)
         return not reason
@@ -131,7 +131,7 @@ def _directory(path: Any) -> str:
 
 
 class Callback:
-    """What is told of each step of ``Model.fit``; to be overridden. ``outputs`` are local tensors, as the step gave them."""
+    """Methods that ``Model.fit`` calls after each step; to be overridden. ``outputs`` are the step's, as local tensors."""
 
     def on_training_step_end(self, outputs: Any, step_idx: int = 0, optimizer_idx: int = 0) -> None:
         """After a training step, which is numbered from 0."""

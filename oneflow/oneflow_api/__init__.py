@@ -16,7 +16,7 @@ from . import exception, flags
 
 
 class _OfView(type):
-    """``isinstance(blob, MirroredBlob)``: by the view the Blob was made in."""
+    """``isinstance(blob, MirroredBlob)``: by the view in which the Blob was made."""
 
     view: str
 

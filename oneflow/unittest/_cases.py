@@ -83,7 +83,7 @@ def skip_unless_2n4d() -> Decorator:
     return _skip_unless(2, 4)
 
 
-# --- collecting test functions of files, the older way
+# --- tests from the functions of files, the older way
 
 
 class _ClearDefaultSession:
@@ -93,7 +93,7 @@ class _ClearDefaultSession:
 
 
 def num_nodes_required(num_nodes: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Marks a test function for ``register_test_cases`` as needing this many machines."""
+    """Marks a test function, for ``register_test_cases``, as one that needs this many machines."""
     found, problem = check.integer(num_nodes, low=1)
     if problem:
         refuse(ArgumentError, f"num_nodes_required: the number {problem}")
@@ -117,11 +117,11 @@ def register_test_cases(
     """Makes a test class of every ``test*.py`` of a directory: its functions ``test_*(test_case)`` become the methods.
 
     Args:
-      scope: where the classes go, usually ``globals()``; each is named like its file.
-      directory: where the files are.
-      filter_by_num_nodes: says of a number of machines (see ``num_nodes_required``; 1 otherwise) whether to take a test.
-      base_class: what the classes derive from.
-      test_case_mixin: what they derive from first; by default each test gets a new session.
+      scope: the dict that gets the classes, usually ``globals()``; each has the name of its file.
+      directory: that of the files.
+      filter_by_num_nodes: whether to take a test that needs this many machines (``num_nodes_required``; 1 without it).
+      base_class: the class from which the classes derive.
+      test_case_mixin: a class that comes before it; the default starts a new session for each test.
     """
     if not isinstance(scope, dict) or check.path(directory)[1] or not callable(filter_by_num_nodes):
         found = f"{shown(scope)}, {shown(directory)} and {shown(filter_by_num_nodes)}"

@@ -1,4 +1,4 @@
-"""``flow.unittest.env``: what the environment variables ONEFLOW_TEST_* ask of a test run."""
+"""``flow.unittest.env``: the environment variables ONEFLOW_TEST_*, which configure a test run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..errors import ArgumentError as _ArgumentError
 def _number(variable: str, default: int) -> int:
     text = _os.environ.get(variable, "")
     if text and not text.isdigit():
-        _refuse(_ArgumentError, f"the environment variable {variable} must be a number, it is {text!r}")
+        _refuse(_ArgumentError, f"the environment variable {variable} must be a number, got {text!r}")
     return int(text) if text else default
 
 
@@ -26,7 +26,7 @@ def has_node_list() -> bool:
 
 
 def node_list() -> list[str]:
-    """The addresses of ONEFLOW_TEST_NODE_LIST, which a comma separates. Raises ArgumentError where there are none."""
+    """The addresses of ONEFLOW_TEST_NODE_LIST, separated by commas. Raises ArgumentError where there are none."""
     if not has_node_list():
         _refuse(_ArgumentError, "the environment variable ONEFLOW_TEST_NODE_LIST is not set")
     return _os.environ["ONEFLOW_TEST_NODE_LIST"].split(",")
@@ -48,10 +48,10 @@ def world_size() -> int:
 
 
 def eager_execution_enabled() -> bool:
-    """ONEFLOW_TEST_ENABLE_EAGER is "1"."""
+    """Whether ONEFLOW_TEST_ENABLE_EAGER is "1"."""
     return _os.environ.get("ONEFLOW_TEST_ENABLE_EAGER") == "1"
 
 
 def typing_check_enabled() -> bool:
-    """ONEFLOW_TEST_ENABLE_TYPING_CHECK is "1"."""
+    """Whether ONEFLOW_TEST_ENABLE_TYPING_CHECK is "1"."""
     return _os.environ.get("ONEFLOW_TEST_ENABLE_TYPING_CHECK") == "1"

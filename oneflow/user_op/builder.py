@@ -30,14 +30,14 @@ def user_op_names() -> list[str]:
 
 
 class UserOp:
-    """What ``Build()`` gives: one op of the job, once ``InferAndTryRun()`` has added it."""
+    """An op that ``Build()`` returned; ``InferAndTryRun()`` adds it to the job."""
 
     def __init__(self, builder: UserOpConfBuilder):
         self._builder = builder
         self._blobs: dict[str, tuple[Blob, ...]] | None = None
 
     def InferAndTryRun(self) -> Self:
-        """Adds the op to the job whose body is running. Raises what the op raises about its inputs."""
+        """Adds the op to the job whose body is running. Raises the op's own errors about its inputs."""
         if self._blobs is None:
             self._blobs = self._builder._emit()
         return self
@@ -68,7 +68,7 @@ class UserOp:
         return dict(self._outputs())
 
     def SoleOutputBlob(self) -> Blob:
-        """The output, of which there is one. Raises ArgumentError where there are several."""
+        """The only output. Raises ArgumentError where there are several."""
         blobs = self.RemoteBlobList()
         if len(blobs) != 1:
             refuse(ArgumentError, f"user op {self.op_name!r} has {len(blobs)} outputs", hint="use .RemoteBlobList()")
@@ -76,11 +76,11 @@ class UserOp:
 
 
 class UserOpConfBuilder:
-    """Describes one op: ``.Op(type).Input(name, blobs).Output(name).Attr(name, value).Build()``. Each step gives the builder.
+    """Describes one op: ``.Op(type).Input(name, blobs).Output(name).Attr(name, value).Build()``. Each step returns the builder.
 
     Args:
       op_name: the op's name in the job; the surrounding namespaces come in front.
-      consistent: make it in the consistent view, whatever the current one.
+      consistent: add it in the consistent view, whatever the current view is.
     """
 
     def __init__(self, op_name: str, consistent: bool = False):
@@ -105,20 +105,17 @@ class UserOpConfBuilder:
         return _registered(self._what, self._type_name)
 
     def Op(self, op_type_name: str) -> Self:
-        """Says which op it is: a type of OneFlow's registry, or a registered custom op."""
+        """Chooses the op: a type of OneFlow's registry, or a registered custom op."""
         _registered(self._what, op_type_name)
         self._type_name = op_type_name
         return self
 
     def Input(self, input_name: str, input_blob_list: Sequence[Blob]) -> Self:
-        """Binds an input; where it is not repeated, the list has one Blob."""
+        """Binds an input; the list has one Blob unless the input is repeated."""
         want_str(self._what, "input_name", input_name)
         if not isinstance(input_blob_list, (list, tuple)) or not all(isinstance(b, Blob) for b in input_blob_list):
-            fail(
-                ArgumentError,
-                self._what,
-                f"input {shown(input_name)} takes a list or tuple of Blobs, got {shown(input_blob_list)}",
-            )
+            rule = f"input {input_name!r} takes a list or tuple of Blobs, got {shown(input_blob_list)}"
+            fail(ArgumentError, self._what, rule)
         self._inputs[input_name] = list(input_blob_list)
         return self
 
@@ -131,7 +128,7 @@ class UserOpConfBuilder:
         return self
 
     def Attr(self, attr_name: str, attr_value: Any, attr_type_name: str | None = None) -> Self:
-        """Sets an attribute. The type is the registry's: 1 is no float. The third argument is not used."""
+        """Sets an attribute. The type is the registry's: 1 is not a float. The third argument is not used."""
         kinds = self._type().attributes
         if want_str(self._what, "attr_name", attr_name) not in kinds:
             known = f"it has {', '.join(kinds)}" if kinds else "it has none"
@@ -199,7 +196,7 @@ class UserOpConfBuilder:
         flat = [(f"{o.name}_{i}", b) for o in kind.outputs for i, b in enumerate(made.get(o.name, ()))]
         graph = current(self._what)
         node = graph.node(self._full_name)
-        if any(b.node is not node for _, b in flat) and node is None:  # several ops: one more gives the results their name
+        if any(b.node is not node for _, b in flat) and node is None:  # several ops: one more names the results
             blobs = identity_n([b for _, b in flat], name=self._name)
             flat = [(suffix, blob) for (suffix, _), blob in zip(flat, blobs, strict=True)]
         for suffix, blob in flat:
@@ -228,7 +225,7 @@ def _registered(what: str, type_name: Any) -> Registered:
         fail(ArgumentError, what, f"there is no op type {type_name!r}" + (f"; close are {', '.join(near)}" if near else ""), (),
              "flow.user_op_names() lists them; flow.experimental.register_op adds one")  # fmt: skip
     if found.build is None:
-        fail(ModeError, what, f"op type {shown(type_name)} is not built: {found.why_not}")
+        fail(ModeError, what, f"op type {type_name!r} is not built: {found.why_not}")
     return found
 
 
@@ -260,19 +257,19 @@ def _of_custom(own: CustomOp) -> Registered:
 
 
 class UserOpModule(Module):
-    """The op that a module builder describes, before it is called."""
+    """The op that a module builder describes."""
 
     def __init__(self, builder: UserOpModuleBuilder):
         super().__init__(builder._type_name)
         self._is_ready = False
 
     def InitOpKernel(self) -> None:
-        """Marks it as ready; a job makes no kernel before it runs."""
+        """Marks it as ready; here kernels are made when a job is compiled."""
         self._is_ready = True
 
 
 class UserOpModuleBuilder(UserOpConfBuilder):
-    """A builder whose type is fixed; ``OpName(name)`` begins each use of it."""
+    """A builder of ops of one type; each use of it begins with ``OpName(name)``."""
 
     def __init__(self, op_type_name: str, consistent: bool = False):
         if not isinstance(op_type_name, str):
@@ -286,7 +283,7 @@ class UserOpModuleBuilder(UserOpConfBuilder):
         refuse(ModeError, f"the type of this module builder is {self._type_name!r} already", hint="leave .Op() out")
 
     def InputSize(self, input_name: str, input_blob_size: int) -> Self:
-        """Says how many Blobs an input will have."""
+        """Declares the number of Blobs of an input."""
         want.integer(self._what, "input_blob_size", input_blob_size, 0)
         if want_str(self._what, "input_name", input_name) not in {a.name for a in self._type().inputs}:
             fail(ArgumentError, self._what, f"there is no input {shown(input_name)}")
@@ -309,7 +306,7 @@ class UserOpModuleBuilder(UserOpConfBuilder):
 
 
 def user_op_builder(op_name: str) -> UserOpConfBuilder:
-    """Builds an op by its registered type: ``flow.user_op_builder(name).Op("relu").Input("in", [x]).Output("out")...``.
+    """Builds an op of a registered type: ``flow.user_op_builder(name).Op("relu").Input("in", [x]).Output("out")...``.
 
     Args:
       op_name: its name in the job.
@@ -334,7 +331,7 @@ def consistent_user_op_builder(op_name: str) -> UserOpConfBuilder:
 
 
 def user_op_module_builder(op_type_name: str) -> UserOpModuleBuilder:
-    """A builder of a fixed type that serves several ops: ``.Output(...).Attr(...).CheckAndComplete()``, then for each op
+    """A builder of several ops of one type: ``.Output(...).Attr(...).CheckAndComplete()``, then for each op
     ``.OpName(name).Input(...).Build().InferAndTryRun()``.
 
     Example: >>> builder = flow.user_op_module_builder("bernoulli").InputSize("in", 1).Output("out")

@@ -1,4 +1,4 @@
-"""What a row of the table of registered ops is: names of inputs, outputs and attributes, and what it means here."""
+"""A row of the table of registered ops: names of inputs, outputs and attributes, and a function that adds the op to a job."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _ONE = {"int32": int, "int64": int, "float": float, "double": float, "bool": boo
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """An input or output: bound once, or not at all where ``optional``, or ``least`` times or more where that is not None."""
+    """An input or output: one Blob, or none where it is ``optional``, or ``least`` or more of them where that is not None."""
 
     name: str
     optional: bool
@@ -41,7 +41,7 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """An attribute: its type as the registry spells it, and its default where ``has_default``."""
+    """An attribute: its type, in the registry's spelling, and its default where ``has_default``."""
 
     name: str
     type_name: str
@@ -68,10 +68,10 @@ def _is(value: Any, kind: Any) -> bool:
 
 
 class Registered:
-    """One op type; its row is taken apart when it is used.
+    """One op type; its row is parsed when it is used.
 
-    ``build(inputs, attributes, name)`` gives the outputs: a Blob, a sequence in the order of ``outputs``, or a dict by name;
-    None for ops that only have an effect. ``why_not`` says of a type that is refused, why.
+    ``build(inputs, attributes, name)`` returns the outputs: a Blob, a sequence in the order of ``outputs``, or a dict by name;
+    None for ops that only have an effect. ``why_not`` is the reason why a type is refused.
     """
 
     def __init__(self, type_name: str, text: str, build: Build | None, why_not: str = ""):
@@ -125,11 +125,11 @@ def row(text: str, build: Build | None, why_not: str = "") -> None:
         raise ValueError(f"{made.type_name} is in the table twice")
 
 
-# --- ways to say what a row means
+# --- the functions of rows
 
 
 def call(path: str, *arguments: str, **keywords: str) -> Build:
-    """A function of ``flow`` by its path, of inputs and attributes by their names; it gets the op's name, too."""
+    """Calls a function of ``flow``, given by its path, with inputs and attributes by their names, and with the op's name."""
 
     def build(inputs: Inputs, attributes: Attributes, name: str) -> Any:
         known = {**inputs, **attributes}
@@ -137,7 +137,7 @@ def call(path: str, *arguments: str, **keywords: str) -> Build:
         for part in path.split("."):
             function = getattr(function, part, None)
             if function is None:
-                fail(ArgumentError, f"user op {shown(name)}", f"it needs flow.{path}, which this release does not have")
+                fail(ArgumentError, f"user op {name!r}", f"it needs flow.{path}, which this release does not have")
         given = {k: known[v] for k, v in keywords.items() if known[v] is not None}
         return function(*(known[a] for a in arguments), name=name, **given)
 
@@ -145,7 +145,7 @@ def call(path: str, *arguments: str, **keywords: str) -> Build:
 
 
 def arrays(function: Callable[..., Any], *inputs: str, outputs: int = 1, differentiable: bool = False) -> Build:
-    """A function over JAX arrays: of the inputs named, and of the attributes by keyword."""
+    """Calls a function over JAX arrays: the named inputs, and the attributes by keyword."""
 
     def build(given: Inputs, attributes: Attributes, name: str) -> Any:
         return emit_arrays(function, [given[n] for n in inputs], attributes, name, outputs, differentiable)
@@ -157,7 +157,7 @@ def emit_arrays(
     function: Callable[..., Any], blobs: Sequence[Blob], attributes: Attributes, name: str, outputs: int = 1,
     differentiable: bool = False, op_name: str | None = None,
 ) -> tuple[Blob, ...]:  # fmt: skip
-    """Adds an op over arrays that is made for this place alone."""
+    """Adds an op over arrays that exists for one row alone."""
 
     def define(*xs: Any, **attrs: Any) -> tuple[Any, ...]:
         made = function(*xs, **attrs)
@@ -174,5 +174,5 @@ def as_array(number: Any, like: Any) -> Any:
 
 
 def whole(value: Any) -> int:
-    """An element count as a Python int."""
+    """A number of elements as a Python int."""
     return int(np.prod(value))

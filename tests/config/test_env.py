@@ -89,7 +89,7 @@ def test_environment_variables_of_tests(monkeypatch: pytest.MonkeyPatch) -> None
     assert (e.device_num(), e.node_list(), e.node_size(), e.world_size()) == (4, ["a", "b"], 2, 8)
     assert e.eager_execution_enabled() and e.typing_check_enabled()
     monkeypatch.setenv("ONEFLOW_TEST_DEVICE_NUM", "many")
-    with pytest.raises(ArgumentError, match="must be a number, it is 'many'"):
+    with pytest.raises(ArgumentError, match="must be a number, got 'many'"):
         e.device_num()
 
 

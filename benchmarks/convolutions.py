@@ -51,16 +51,15 @@ def main() -> int:
         g = conv.Geometry((stride,) * d, (1,) * d, (pad,) * d, (pad,) * d, groups)
         random = np.random.default_rng(0)
         x, w = (n, *sizes, channels), (filters, channels // groups, *[k] * d)
-        y = jax.eval_shape(conv._differentiable(g), *(jax.ShapeDtypeStruct(s, np.float32) for s in (x, w))).shape
+        y = jax.eval_shape(conv.differentiable(g), *(jax.ShapeDtypeStruct(s, np.float32) for s in (x, w))).shape
         arrays = {"x": x, "w": w, "y": y}
         host = [{key: random.standard_normal(shape, np.float32) for key, shape in arrays.items()} for _ in range(COUNT)]
         device = [{key: jax.device_put(value) for key, value in one.items()} for one in host]
         for kind, (ins, out) in enumerate((("xw", "y"), ("yw", "x"), ("xy", "w"))):
-            xs, ws = conv._sizes(x, w, g)
-            spec = g.spec(kind, np.float32, xs, ws, g.result(xs, ws))
+            spec = g.spec(kind, np.float32, *g.channels_second(x, w))
             made = [np.empty(arrays[out], np.float32) for _ in range(COUNT)]
             addresses = [[*(one[key].ctypes.data for key in ins), m.ctypes.data] for one, m in zip(host, made, strict=True)]
-            single = conv._primitive(kind, g, (x, w))
+            single = conv.call(kind, g, x, w)
             jitted = jax.jit(lambda pairs, single=single: [single(*pair) for pair in pairs])
             given = [[one[key] for key in ins] for one in device]
 

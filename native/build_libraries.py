@@ -20,7 +20,7 @@ import tempfile
 from pathlib import Path
 
 SOURCES = Path(__file__).resolve().parent / "src"
-ONEDNN, TEAM, CALLS = "libofdnnl.so", "libofteam.so", "libofnative.so"
+ONEDNN, THREAD_POOL, CALLS = "libofdnnl.so", "libofpool.so", "libofnative.so"  # as long as the names that two of them replace
 GLIBC = "2.27"  # what oneDNN's own library needs
 
 
@@ -38,16 +38,17 @@ def build(target: Path, *, sanitize: bool = False) -> list[Path]:
     shutil.copyfile(_file_of("onednn-cpu-gomp", "LICENSE.txt"), target / "LICENSE.oneDNN.txt")
     with tempfile.TemporaryDirectory() as cache:
         run = _compiler(cache, sanitize)
-        team = SOURCES / "team.cc"
-        run([team], target / TEAM, SOURCES / "team.map")
-        found = ["-isystem", str(include), "-isystem", str(_xla_headers()), f"-L{target}", f"-l:{ONEDNN}", f"-l:{TEAM}"]
-        run(sorted({*SOURCES.glob("*.cc")} - {team}), target / CALLS, SOURCES / "calls.map", *found)
+        pool = SOURCES / "thread_pool.cc"
+        run([pool], target / THREAD_POOL, SOURCES / "thread_pool.map")
+        headers = ["-isystem", str(include), "-isystem", str(_xla_headers())]
+        libraries = [f"-L{target}", f"-l:{ONEDNN}", f"-l:{THREAD_POOL}"]
+        run(sorted({*SOURCES.glob("*.cc")} - {pool}), target / CALLS, SOURCES / "calls.map", *headers, *libraries)
     return sorted(target.iterdir())
 
 
 def _renamed(library: bytes) -> bytes:
     """oneDNN's library, wanting our threads in place of libgomp, under a name that no other program's oneDNN has."""
-    for old, new in ((b"\0libgomp.so.1\0", TEAM.encode()), (b"\0libdnnl.so.3\0", ONEDNN.encode())):
+    for old, new in ((b"\0libgomp.so.1\0", THREAD_POOL.encode()), (b"\0libdnnl.so.3\0", ONEDNN.encode())):
         if library.count(old) != 1 or len(new) != len(old) - 2:
             raise RuntimeError(
                 f"this build of oneDNN is not the one expected: {old[1:-1].decode()} occurs {library.count(old)} times"

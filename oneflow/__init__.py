@@ -208,6 +208,7 @@ from .ops.watch import watch_diff as watch_diff
 from .runtime.environment import current_machine_id as current_machine_id
 from .runtime.session import clear_default_session as clear_default_session
 from .runtime.session import manual_seed as manual_seed
+from .runtime.session import session as session
 from .runtime.session import sync_default_session as sync_default_session
 from .typing import FixedTensorDef as DeprecatedFixedTensorDef
 from .typing import FixedTensorDef as FixedTensorDef

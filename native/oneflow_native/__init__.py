@@ -8,12 +8,17 @@ from pathlib import Path
 from typing import Any
 
 __version__ = "0.1.0"
-PROTOCOL = 2
+PROTOCOL = 3
 HERE = Path(__file__).resolve().parent / "lib"
 
 
 class Library:
-    """The loaded libraries: the XLA FFI handlers by the names of their calls, and how many threads a call may have."""
+    """The loaded libraries.
+
+    Attributes:
+      handlers: the XLA FFI handlers, by the names of their calls.
+      ffi_version: (major, minor) of XLA's FFI that they were built for.
+    """
 
     CALLS = ("conv", "matmul", "transpose")
 
@@ -21,27 +26,58 @@ class Library:
         if not (HERE / "libofnative.so").exists():
             raise OSError("it was built without its libraries, which exist for Linux on x86-64 only")
         # in this order: each finds those before it by their names, whatever the search path is
-        self._team, self._onednn, self._calls = (
-            ctypes.CDLL(str(HERE / name)) for name in ("libofteam.so", "libofdnnl.so", "libofnative.so")
+        self._pool, self._onednn, self._calls = (
+            ctypes.CDLL(str(HERE / name)) for name in ("libofpool.so", "libofdnnl.so", "libofnative.so")
         )
-        self._team.oneflow_set_threads(ctypes.c_int(threads))
+        self._pool.oneflow_min_parallel_work.restype = ctypes.c_double
+        self.threads = threads
+        major, minor = ctypes.c_int(), ctypes.c_int()
+        self._calls.oneflow_ffi_version(ctypes.byref(major), ctypes.byref(minor))
+        self.ffi_version = (major.value, minor.value)
         self.handlers: dict[str, Any] = {name: self._calls[f"oneflow_{name}"] for name in self.CALLS}
 
     @property
     def threads(self) -> int:
-        return int(self._team.oneflow_threads())
+        """The most threads that a call may have."""
+        return int(self._pool.oneflow_threads())
+
+    @threads.setter
+    def threads(self, threads: int) -> None:
+        self._pool.oneflow_set_threads(ctypes.c_int(threads))
+
+    @property
+    def min_parallel_work(self) -> float:
+        """The floating point operations from which on a call takes all threads instead of one."""
+        return float(self._pool.oneflow_min_parallel_work())
+
+    @min_parallel_work.setter
+    def min_parallel_work(self, flops: float) -> None:
+        self._pool.oneflow_set_min_parallel_work(ctypes.c_double(flops))
 
     def describe(self, call: str, spec: Sequence[int]) -> str:
         """The name of oneDNN's implementation for a call, or "! " and why there is none."""
-        text = ctypes.create_string_buffer(512)
-        self._calls[f"oneflow_describe_{call}"]((ctypes.c_int64 * len(spec))(*spec), len(spec), text, len(text))
-        return text.value.decode(errors="replace")
+        return self._text(self._calls.oneflow_describe, call, spec)
 
-    def execute(self, call: str, spec: Sequence[int], first: int, second: int, made: int) -> None:
-        """One call on memory at these addresses, outside XLA; for measuring."""
-        values, addresses = (ctypes.c_int64 * len(spec))(*spec), map(ctypes.c_void_p, (first, second, made))
-        if self._calls[f"oneflow_execute_{call}"](values, len(spec), *addresses):
-            raise RuntimeError(f"oneDNN failed: {self.describe(call, spec)}")
+    def execute(self, call: str, spec: Sequence[int], *addresses: int) -> None:
+        """One call outside XLA, for measuring and for tests.
+
+        Args:
+          call: one of ``CALLS``.
+          spec: what describes it.
+          addresses: where its inputs lie, and its result; of the sizes that the spec says.
+
+        Raises:
+          RuntimeError: it cannot be computed.
+        """
+        error = self._text(self._calls.oneflow_execute, call, spec, (ctypes.c_void_p * len(addresses))(*addresses))
+        if error:
+            raise RuntimeError(f"oneDNN failed: {error[2:]}")
+
+    @staticmethod
+    def _text(function: Any, call: str, spec: Sequence[int], *more: Any) -> str:
+        text = ctypes.create_string_buffer(512)
+        function(call.encode(), (ctypes.c_int64 * len(spec))(*spec), len(spec), *more, text, len(text))
+        return text.value.decode(errors="replace")
 
 
 def load(threads: int) -> Library:

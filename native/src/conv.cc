@@ -1,101 +1,78 @@
-// Convolutions of oneDNN as XLA calls: forward, gradient to the data, gradient to the weights.
-//
-// A call is described by one vector of integers, the attribute "spec" (see oneflow/ops/_native_conv.py, which writes it).
-// Data is channels-last in memory whatever its logical axes are called; weights are as the caller has them. Primitives are
-// cached by spec; they keep nothing of a call.
+// Convolutions: forward, gradient to the data, gradient to the weights. Data is channels-last in memory.
 
-#include <exception>
-#include <string>
+#include <mutex>
 
-#include "columns.h"
+#include "conv_spec.h"
 #include "direct.h"
-#include "xla/ffi/api/ffi.h"
+#include "im2col.h"
+
+namespace native {
 
 namespace {
 
-namespace ffi = xla::ffi;
-using namespace native;
-
-constexpr int64_t kFewRows = 160;
-
-// Products win where weights are many beside what they are applied to: there bringing them into blocks costs more than the
+// Matrix products win where weights are many beside the windows they are applied to: there reordering them costs more than the
 // convolution does. Measured with two threads, AVX-512 (docs/performance.md).
-bool is_for_products(const Spec& s) {
-  if (s.groups != 1 || s.flags & kNeverAsProduct || !(s.type == dt::f32 || s.is_plain())) return false;
-  return s.flags & kAlwaysAsProduct || s.taps() == 1 || s.rows() <= kFewRows;
+bool is_for_im2col(const ConvSpec& s) {
+  constexpr int64_t kFewRows = 160;
+  if (s.groups != 1 || s.flags & ConvSpec::kNeverIm2col || !(s.dtype == dt::f32 || s.is_pointwise())) return false;
+  return s.flags & ConvSpec::kAlwaysIm2col || s.taps() == 1 || s.rows() <= kFewRows;
 }
 
-class Conv {
+std::unique_ptr<ConvAlgorithm> choose_algorithm(const ConvSpec& s, int threads, bool describe_only) {
+  if (is_for_im2col(s)) {
+    auto im2col = std::make_unique<Im2colConv>(s, threads, describe_only);
+    if (!im2col->is_slow()) return im2col;
+  }
+  return std::make_unique<DirectConv>(s, threads, describe_only);
+}
+
+class Conv final : public Operation {
  public:
-  explicit Conv(const Spec& s, bool only_described = false) : spec(s), threads(threads_for(s.work(), s.threads)) {
-    if (is_for_products(s)) columns_ = std::make_unique<Columns>(s, threads, only_described);
-    if (columns_ && columns_->is_slow()) columns_.reset();
-    if (!columns_) direct_ = std::make_unique<Direct>(s, threads, only_described);
+  Conv(const ConvSpec& s, const thread_pool::Settings& settings, bool describe_only) : spec_(s) {
+    threads_ = settings.threads_for(s.flops());
+    algorithm_ = choose_algorithm(s, threads_, describe_only);
+    multiplies_padding_ = s.is_padded() && s.kind != ConvSpec::kBackwardData && algorithm_->multiplies_padding();
+    scratch_size_ = algorithm_->scratch_size();
+    const dims* const shapes[3][3] = {
+        {&s.input, &s.kernel, &s.output}, {&s.output, &s.kernel, &s.input}, {&s.input, &s.output, &s.kernel}};
+    for (const dims* shape : shapes[s.kind]) operand_bytes_.push_back(element_count(*shape) * bytes_of(s.dtype));
   }
 
-  std::string name() const { return columns_ ? columns_->name() : direct_->name(); }
+  std::string name() const override { return algorithm_->name(); }
 
-  void run(void* first, void* second, void* made) const {
-    team::Use use(threads);
-    Scratch scratch(columns_ ? columns_->scratch() : direct_->scratch());
-    columns_ ? columns_->run(first, second, made, scratch) : direct_->run(first, second, made, scratch);
+  void run(void* const* operands, Scratch& scratch) const override {
+    algorithm_->run(operands[0], operands[1], operands[2], scratch);
+    if (multiplies_padding_ && padding_may_show(operands)) run_without_padding(operands);
   }
-
-  const Spec spec;
-  const int threads;
 
  private:
-  std::unique_ptr<Columns> columns_;
-  std::unique_ptr<Direct> direct_;
-};
-
-std::shared_ptr<const Conv> conv_of(const int64_t* spec, size_t size) {
-  static auto* cache = new Cache<Conv>;
-  return cache->get(spec, size, [&] { return std::make_shared<const Conv>(Spec(spec, size)); });
-}
-
-ffi::Error Run(ffi::AnyBuffer first, ffi::AnyBuffer second, ffi::Result<ffi::AnyBuffer> made, ffi::Span<const int64_t> spec) {
-  try {
-    const auto conv = conv_of(spec.begin(), spec.size());
-    const Spec& s = conv->spec;
-    const size_t x = product_of(s.source), w = product_of(s.kernel), y = product_of(s.result);
-    const size_t sizes[3][3] = {{x, w, y}, {y, w, x}, {x, y, w}};
-    const auto& want = sizes[s.kind];
-    if (first.element_count() != want[0] || second.element_count() != want[1] || made->element_count() != want[2]) {
-      return ffi::Error(ffi::ErrorCode::kInvalidArgument, "an operand's size is not the spec's");
-    }
-    conv->run(first.untyped_data(), second.untyped_data(), made->untyped_data());
-    return ffi::Error::Success();
-  } catch (const std::exception& error) {
-    return ffi::Error(ffi::ErrorCode::kInternal, std::string("oneDNN convolution: ") + error.what());
+  // What lies in the padding does not exist, but im2col multiplies it as zeros, and zero times infinity is NaN.
+  bool padding_may_show(void* const* operands) const {
+    const bool is_forward = spec_.kind == ConvSpec::kForward;
+    const auto* values = static_cast<const float*>(operands[is_forward ? 2 : 1]);  // few, beside the weights
+    const size_t count = element_count(spec_.output);
+    bool found = false;
+    for (size_t i = 0; i < count; i++) found |= is_forward ? values[i] != values[i] : values[i] - values[i] != 0;
+    return found;
   }
-}
+
+  void run_without_padding(void* const* operands) const {
+    std::call_once(direct_once_, [&] { direct_ = std::make_unique<DirectConv>(spec_, threads_, false); });
+    Scratch scratch(direct_->scratch_size());
+    direct_->run(operands[0], operands[1], operands[2], scratch);
+  }
+
+  ConvSpec spec_;
+  std::unique_ptr<ConvAlgorithm> algorithm_;
+  bool multiplies_padding_ = false;
+  mutable std::once_flag direct_once_;
+  mutable std::unique_ptr<DirectConv> direct_;  // made where it is first needed
+};
 
 }  // namespace
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(
-    oneflow_conv, Run, ffi::Ffi::Bind().Arg<ffi::AnyBuffer>().Arg<ffi::AnyBuffer>().Ret<ffi::AnyBuffer>().Attr<ffi::Span<const int64_t>>("spec"));
-
-extern "C" {
-
-// The name of what computes a spec, or "! " and why nothing does. Gives its length.
-__attribute__((visibility("default"))) int oneflow_describe_conv(const int64_t* spec, int size, char* text, int room) {
-  std::string name;
-  try {
-    name = Conv(Spec(spec, static_cast<size_t>(size)), true).name();
-  } catch (const std::exception& error) {
-    name = std::string("! ") + error.what();
-  }
-  return told(name, text, room);
+std::unique_ptr<Operation> make_conv(SpecReader reader, thread_pool::Settings settings, bool describe_only) {
+  return std::make_unique<Conv>(ConvSpec(reader), settings, describe_only);
 }
 
-// One call outside XLA, for measuring. Gives 0 where it worked.
-__attribute__((visibility("default"))) int oneflow_execute_conv(const int64_t* spec, int size, void* first, void* second, void* made) {
-  try {
-    conv_of(spec, static_cast<size_t>(size))->run(first, second, made);
-    return 0;
-  } catch (const std::exception&) {
-    return 1;
-  }
-}
-}
+}  // namespace native

@@ -4,110 +4,139 @@ namespace native {
 
 namespace {
 
-dims channels_last(const dims& d) {
-  dims strides(d.size());
-  int64_t step = d[1];
+// The strides of (N, C, ...) whose channels vary fastest in memory.
+dims data_strides(const dims& shape) {
+  dims strides(shape.size());
   strides[1] = 1;
-  for (size_t i = d.size() - 1; i >= 2; i--) strides[i] = step, step *= d[i];
+  int64_t step = shape[1];
+  for (size_t i = shape.size(); i-- > 2; step *= shape[i]) strides[i] = step;
   strides[0] = step;
   return strides;
 }
 
-dims weight_strides(const Spec& s) {
-  const dims d = s.grouped_kernel();
-  const size_t in = s.groups == 1 ? 1 : 2;  // where the input channels are
-  dims strides(d.size());
+// (O, I, ...), or (groups, O / groups, I, ...) where there are several.
+dims weight_shape(const ConvSpec& s) {
+  if (s.groups == 1) return s.kernel;
+  dims shape{s.groups, s.kernel[0] / s.groups};
+  shape.insert(shape.end(), s.kernel.begin() + 1, s.kernel.end());
+  return shape;
+}
+
+dims weight_strides(const ConvSpec& s) {
+  const dims shape = weight_shape(s);
+  const size_t in = s.groups == 1 ? 1 : 2;  // the axis of the input's channels
+  dims strides(shape.size());
   int64_t step = 1;
-  auto put = [&](size_t i) { strides[i] = step, step *= d[i]; };
-  if (s.flags & kWeightsChannelsLast) put(in);
-  for (size_t i = d.size() - 1; i > in; i--) put(i);
-  if (!(s.flags & kWeightsChannelsLast)) put(in);
-  for (size_t i = in; i-- > 0;) put(i);
+  const auto place = [&](size_t axis) { strides[axis] = step, step *= shape[axis]; };
+  if (s.weights_channels_last()) place(in);
+  for (size_t axis = shape.size() - 1; axis > in; axis--) place(axis);
+  if (!s.weights_channels_last()) place(in);
+  for (size_t axis = in; axis-- > 0;) place(axis);
   return strides;
+}
+
+struct Layouts {
+  dnnl::memory::desc input, weights, output;
+};
+
+Layouts callers_layouts(const ConvSpec& s) {
+  return {{s.input, s.dtype, data_strides(s.input)},
+          {weight_shape(s), s.dtype, weight_strides(s)},
+          {s.output, s.dtype, data_strides(s.output)}};
+}
+
+// Whether it is one of those that exist only so that every shape has one.
+bool is_slow(const dnnl::primitive_desc& found) {
+  const std::string name = found.impl_info_str();
+  return name.find("ref") != std::string::npos || name.find("gemm:") != std::string::npos;
+}
+
+// oneDNN's implementation for these layouts, of which `any` ones are for it to choose.
+dnnl::primitive_desc find(const ConvSpec& s, const Layouts& l) {
+  const auto training = dnnl::prop_kind::forward_training;
+  const auto direct = dnnl::algorithm::convolution_direct;
+  dims gaps = s.dilations;  // oneDNN's dilation is the number of elements between two taps
+  for (auto& gap : gaps) gap -= 1;
+  const auto attr = user_scratchpad();
+  const dnnl::convolution_forward::primitive_desc forward(engine(), training, direct, l.input, l.weights, l.output, s.strides,
+                                                          gaps, s.pad_low, s.pad_high,
+                                                          s.kind == ConvSpec::kForward ? attr : dnnl::primitive_attr());
+  switch (s.kind) {
+    case ConvSpec::kForward:
+      return forward;
+    case ConvSpec::kBackwardData:
+      return dnnl::convolution_backward_data::primitive_desc(engine(), direct, l.input, l.weights, l.output, s.strides, gaps,
+                                                             s.pad_low, s.pad_high, forward, attr);
+    default:
+      return dnnl::convolution_backward_weights::primitive_desc(engine(), direct, l.input, l.weights, l.output, s.strides, gaps,
+                                                                s.pad_low, s.pad_high, forward, attr);
+  }
 }
 
 }  // namespace
 
-void Direct::Operand::connect(bool inward) {
-  differs = outer != inner;
-  if (!differs) return;
-  dnnl::primitive_attr attr;
-  attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-  const auto pd = inward ? dnnl::reorder::primitive_desc(engine(), outer, engine(), inner, attr)
-                         : dnnl::reorder::primitive_desc(engine(), inner, engine(), outer, attr);
-  bridge_scratch = pd.scratchpad_desc().get_size();
-  bridge = dnnl::reorder(pd);
-}
-
-Direct::Direct(const Spec& spec, int threads, bool only_described) : kind_(spec.kind) {
-  team::Pretend pretend(threads);
-  build(spec, only_described, false);
-  if (is_slow()) build(spec, only_described, true);
-}
-
-// `freely`: oneDNN may choose the layout of data, too.
-void Direct::build(const Spec& s, bool only_described, bool freely) {
+DirectConv::DirectConv(const ConvSpec& s, int threads, bool describe_only) {
+  const thread_pool::ScopedMaxThreads scope(threads);
+  const Layouts outer = callers_layouts(s);
   const auto any = dnnl::memory::format_tag::any;
-  const dnnl::memory::desc x(s.source, s.type, channels_last(s.source)), y(s.result, s.type, channels_last(s.result));
-  const dnnl::memory::desc w(s.grouped_kernel(), s.type, weight_strides(s));
-  const auto xs = freely ? dnnl::memory::desc(s.source, s.type, any) : x, ys = freely ? dnnl::memory::desc(s.result, s.type, any) : y;
-  const dnnl::memory::desc ws(s.grouped_kernel(), s.type, any);
-  dnnl::primitive_attr attr;
-  attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-  const auto direct = dnnl::algorithm::convolution_direct;
-  const auto training = dnnl::prop_kind::forward_training;
-  const auto finish = [&](const auto& pd, const auto& make) {
-    name_ = pd.impl_info_str();
-    pad_ = pd.scratchpad_desc();
-    if (!only_described && !(is_slow() && !freely)) primitive_ = make();
-  };
-  Operand first, second, third;
-  const dnnl::convolution_forward::primitive_desc forward(
-      engine(), training, direct, xs, ws, ys, s.strides, s.gaps, s.low, s.high, s.kind == kForward ? attr : dnnl::primitive_attr());
-  if (s.kind == kForward) {
-    first.outer = x, second.outer = w, third.outer = y;
-    first.inner = forward.src_desc(), second.inner = forward.weights_desc(), third.inner = forward.dst_desc();
-    finish(forward, [&] { return dnnl::convolution_forward(forward); });
-  } else if (s.kind == kData) {
-    const dnnl::convolution_backward_data::primitive_desc pd(
-        engine(), direct, xs, ws, ys, s.strides, s.gaps, s.low, s.high, forward, attr);
-    first.outer = y, second.outer = w, third.outer = x;
-    first.inner = pd.diff_dst_desc(), second.inner = pd.weights_desc(), third.inner = pd.diff_src_desc();
-    finish(pd, [&] { return dnnl::convolution_backward_data(pd); });
-  } else {
-    const dnnl::convolution_backward_weights::primitive_desc pd(
-        engine(), direct, xs, ws, ys, s.strides, s.gaps, s.low, s.high, forward, attr);
-    first.outer = x, second.outer = y, third.outer = w;
-    first.inner = pd.src_desc(), second.inner = pd.diff_dst_desc(), third.inner = pd.diff_weights_desc();
-    finish(pd, [&] { return dnnl::convolution_backward_weights(pd); });
+  const dnnl::memory::desc any_weights(weight_shape(s), s.dtype, any);
+  auto found = find(s, {outer.input, any_weights, outer.output});
+  if (is_slow(found)) {
+    found = find(s, {{s.input, s.dtype, any}, any_weights, {s.output, s.dtype, any}});
   }
-  if (!primitive_) return;
-  first.connect(true), second.connect(true), third.connect(false);
-  operands_[0] = first, operands_[1] = second, operands_[2] = third;
-  scratch_ = rounded(pad_.get_size());
-  for (const auto& o : operands_) scratch_ += o.extra();
+  name_ = found.impl_info_str();
+  if (describe_only) return;
+
+  primitive_ = dnnl::primitive(found);
+  scratchpad_ = found.scratchpad_desc().get_size();
+  scratch_size_ = aligned(scratchpad_);
+  const auto set = [&](Operand& operand, const dnnl::memory::desc& layout, int argument) {
+    operand.outer = layout;
+    operand.inner = found.query_md(dnnl::query::exec_arg_md, argument);
+    operand.argument = argument;
+    operand.is_reordered = operand.outer != operand.inner;
+    if (!operand.is_reordered) return;
+    const bool is_result = &operand == &result_;
+    operand.reorder = is_result ? Reorder(operand.inner, operand.outer) : Reorder(operand.outer, operand.inner);
+    scratch_size_ += operand.scratch_size();
+  };
+  switch (s.kind) {
+    case ConvSpec::kForward:
+      set(first_, outer.input, DNNL_ARG_SRC);
+      set(second_, outer.weights, DNNL_ARG_WEIGHTS);
+      set(result_, outer.output, DNNL_ARG_DST);
+      break;
+    case ConvSpec::kBackwardData:
+      set(first_, outer.output, DNNL_ARG_DIFF_DST);
+      set(second_, outer.weights, DNNL_ARG_WEIGHTS);
+      set(result_, outer.input, DNNL_ARG_DIFF_SRC);
+      break;
+    case ConvSpec::kBackwardWeights:
+      set(first_, outer.input, DNNL_ARG_SRC);
+      set(second_, outer.output, DNNL_ARG_DIFF_DST);
+      set(result_, outer.weights, DNNL_ARG_DIFF_WEIGHTS);
+      break;
+  }
 }
 
-void Direct::run(void* first, void* second, void* made, Scratch& scratch) const {
-  const auto inside = [&](const Operand& o, void* data) {
-    return dnnl::memory(o.inner, engine(), o.differs ? scratch.take(o.inner.get_size()) : data);
+void DirectConv::run(const void* first, const void* second, void* result, Scratch& scratch) const {
+  const auto inner = [&](const Operand& operand, const void* data) {
+    void* place = operand.is_reordered ? scratch.take(operand.inner.get_size()) : const_cast<void*>(data);
+    return dnnl::memory(operand.inner, engine(), place);
   };
-  const auto bridged = [&](const Operand& o, const dnnl::memory& from, const dnnl::memory& to) {
-    o.bridge.execute(stream(), {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}, {DNNL_ARG_SCRATCHPAD, scratch.pad(o.bridge_scratch)}});
+  const auto read = [&](const Operand& operand, const void* data) {
+    const auto memory = inner(operand, data);
+    if (operand.is_reordered) {
+      operand.reorder.run(dnnl::memory(operand.outer, engine(), const_cast<void*>(data)), memory, scratch);
+    }
+    return memory;
   };
-  const auto brought = [&](const Operand& o, void* data) {
-    const auto inner = inside(o, data);
-    if (o.differs) bridged(o, dnnl::memory(o.outer, engine(), data), inner);
-    return inner;
-  };
-  const int firsts[] = {DNNL_ARG_SRC, DNNL_ARG_DIFF_DST, DNNL_ARG_SRC};
-  const int seconds[] = {DNNL_ARG_WEIGHTS, DNNL_ARG_WEIGHTS, DNNL_ARG_DIFF_DST};
-  const int results[] = {DNNL_ARG_DST, DNNL_ARG_DIFF_SRC, DNNL_ARG_DIFF_WEIGHTS};
-  const Operand& last = operands_[2];
-  const auto a = brought(operands_[0], first), b = brought(operands_[1], second), c = inside(last, made);
-  const dnnl::memory pad(pad_, engine(), scratch.take(pad_.get_size()));
-  primitive_.execute(stream(), {{firsts[kind_], a}, {seconds[kind_], b}, {results[kind_], c}, {DNNL_ARG_SCRATCHPAD, pad}});
-  if (last.differs) bridged(last, c, dnnl::memory(last.outer, engine(), made));
+  const auto a = read(first_, first), b = read(second_, second), c = inner(result_, result);
+  primitive_.execute(stream(), {{first_.argument, a},
+                                {second_.argument, b},
+                                {result_.argument, c},
+                                {DNNL_ARG_SCRATCHPAD, take_scratchpad(scratch, scratchpad_)}});
+  if (result_.is_reordered) result_.reorder.run(c, dnnl::memory(result_.outer, engine(), result), scratch);
 }
 
 }  // namespace native

@@ -1,44 +1,34 @@
-// A convolution by one of oneDNN's: weights, and now and then data, are brought into its blocks on the way.
+// A convolution by oneDNN's own: weights, and now and then data, are reordered into the layout that it wants.
 #pragma once
 
-#include <string>
-
-#include "spec.h"
+#include "conv_spec.h"
 
 namespace native {
 
-class Direct {
+class DirectConv final : public ConvAlgorithm {
  public:
-  // `only_described`: decides which implementation there is, and makes no code.
-  Direct(const Spec& spec, int threads, bool only_described);
+  // `describe_only`: decides which implementation it is, and generates no code.
+  DirectConv(const ConvSpec& spec, int threads, bool describe_only);
 
-  std::string name() const { return name_; }
-  size_t scratch() const { return scratch_; }
-
-  // `first` and `second` are what the kind reads, `made` what it gives. On a thread that uses the team already.
-  void run(void* first, void* second, void* made, Scratch& scratch) const;
+  std::string name() const override { return name_; }
+  size_t scratch_size() const override { return scratch_size_; }
+  bool multiplies_padding() const override { return false; }
+  void run(const void* first, const void* second, void* result, Scratch& scratch) const override;
 
  private:
-  // One operand: as the caller has it, as the primitive wants it, and what lies between.
   struct Operand {
-    dnnl::memory::desc outer, inner;
-    dnnl::reorder bridge;
-    size_t bridge_scratch = 0;
-    bool differs = false;
+    dnnl::memory::desc outer, inner;  // in the caller's layout, in the primitive's
+    int argument = 0;                 // its name in oneDNN
+    bool is_reordered = false;
+    Reorder reorder;
 
-    void connect(bool inward);
-    size_t extra() const { return differs ? rounded(inner.get_size()) + rounded(bridge_scratch) : 0; }
+    size_t scratch_size() const { return is_reordered ? aligned(inner.get_size()) + reorder.scratch_size() : 0; }
   };
 
-  bool is_slow() const { return name_.find("ref") != std::string::npos || name_.find("gemm:") != std::string::npos; }
-  void build(const Spec& spec, bool only_described, bool freely);
-
-  Kind kind_;
+  Operand first_, second_, result_;
   std::string name_;
   dnnl::primitive primitive_;
-  dnnl::memory::desc pad_;
-  Operand operands_[3];
-  size_t scratch_ = 0;
+  size_t scratchpad_ = 0, scratch_size_ = 0;
 };
 
 }  // namespace native

@@ -1,62 +1,45 @@
-// Matrices transposed, as an XLA call: what brings channels last, and back. XLA would compute it together with what comes before,
-// element by element in the order of the result. The attribute "spec": dtype, threads, count, rows, columns.
+// Transpositions of a batch of matrices, which move channels last, and back: XLA would compute one together with what
+// comes before it, element by element in the order of the result. The spec: dtype, batch, rows, columns (written by
+// oneflow/compiler/channels_last.py).
 
-#include <exception>
-#include <stdexcept>
-#include <string>
+#include "operation.h"
 
-#include "common.h"
-#include "xla/ffi/api/ffi.h"
+namespace native {
 
 namespace {
 
-namespace ffi = xla::ffi;
-using namespace native;
+constexpr double kFlopsPerElement = 16;  // floating point operations that take as long as moving one
 
-constexpr double kWorkOfAnElement = 16;  // in floating point operations that take as long
-
-struct Transpose {
-  size_t count;
-  int threads;
-  size_t scratch = 0;
-  dnnl::memory::desc from, to;
-  dnnl::reorder primitive;
-
-  Transpose(const int64_t* v, size_t size) {
-    if (size != 5 || std::min({v[2], v[3], v[4]}) < 1) throw std::runtime_error("a spec is broken");
-    const int64_t n = v[2], rows = v[3], columns = v[4];
-    count = static_cast<size_t>(n) * rows * columns;
-    threads = threads_for(kWorkOfAnElement * static_cast<double>(count), v[1]);
-    team::Pretend pretend(threads);
-    from = dnnl::memory::desc({n, rows, columns}, type_of(v[0]), dims{rows * columns, columns, 1});
-    to = dnnl::memory::desc({n, rows, columns}, type_of(v[0]), dims{rows * columns, 1, rows});
-    dnnl::primitive_attr attr;
-    attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-    const auto pd = dnnl::reorder::primitive_desc(engine(), from, engine(), to, attr);
-    scratch = pd.scratchpad_desc().get_size();
-    primitive = dnnl::reorder(pd);
+class Transpose final : public Operation {
+ public:
+  Transpose(dt dtype, int64_t batch, int64_t rows, int64_t columns, const thread_pool::Settings& settings)
+      : from_({batch, rows, columns}, dtype, dims{rows * columns, columns, 1}),
+        to_({batch, rows, columns}, dtype, dims{rows * columns, 1, rows}) {
+    threads_ = settings.threads_for(kFlopsPerElement * static_cast<double>(batch) * rows * columns);
+    const thread_pool::ScopedMaxThreads scope(threads_);
+    reorder_ = Reorder(from_, to_);
+    scratch_size_ = reorder_.scratch_size();
+    operand_bytes_.assign(2, static_cast<size_t>(batch * rows * columns) * bytes_of(dtype));
   }
+
+  std::string name() const override { return "reorder"; }
+
+  void run(void* const* operands, Scratch& scratch) const override {
+    reorder_.run(dnnl::memory(from_, engine(), operands[0]), dnnl::memory(to_, engine(), operands[1]), scratch);
+  }
+
+ private:
+  dnnl::memory::desc from_, to_;
+  Reorder reorder_;
 };
-
-ffi::Error Run(ffi::AnyBuffer from, ffi::Result<ffi::AnyBuffer> to, ffi::Span<const int64_t> spec) {
-  try {
-    static auto* cache = new Cache<Transpose>;
-    const auto made = cache->get(spec.begin(), spec.size(), [&] { return std::make_shared<const Transpose>(spec.begin(), spec.size()); });
-    if (from.element_count() != made->count || to->element_count() != made->count) {
-      return ffi::Error(ffi::ErrorCode::kInvalidArgument, "an operand's size is not the spec's");
-    }
-    team::Use use(made->threads);
-    Scratch scratch(rounded(made->scratch));
-    made->primitive.execute(stream(), {{DNNL_ARG_FROM, dnnl::memory(made->from, engine(), from.untyped_data())},
-                                       {DNNL_ARG_TO, dnnl::memory(made->to, engine(), to->untyped_data())},
-                                       {DNNL_ARG_SCRATCHPAD, scratch.pad(made->scratch)}});
-    return ffi::Error::Success();
-  } catch (const std::exception& error) {
-    return ffi::Error(ffi::ErrorCode::kInternal, std::string("oneDNN transposition: ") + error.what());
-  }
-}
 
 }  // namespace
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(
-    oneflow_transpose, Run, ffi::Ffi::Bind().Arg<ffi::AnyBuffer>().Ret<ffi::AnyBuffer>().Attr<ffi::Span<const int64_t>>("spec"));
+std::unique_ptr<Operation> make_transpose(SpecReader reader, thread_pool::Settings settings, bool) {
+  const dt dtype = reader.next_dtype();
+  const int64_t batch = reader.next(1), rows = reader.next(1), columns = reader.next(1);
+  reader.finish();
+  return std::make_unique<Transpose>(dtype, batch, rows, columns, settings);
+}
+
+}  // namespace native

@@ -21,7 +21,7 @@ _BY_OURS = {
     "flow.distribute": "dist", "flow.config.gpu_device_num": "cuda", "flow.FunctionConfig().enable_auto_mixed_precision": "amp",
     "flow.glorot_uniform_initializer": "init",
     # jobs, values, variables
-    "flow.global_function": "jit compile", "flow.sync_default_session": "session synchronize block_until_ready",
+    "flow.global_function": "jit compile", "flow.sync_default_session": "synchronize block_until_ready",
     "flow.typing.Numpy.Placeholder": "placeholder Input tensor", "flow.typing.Numpy": "ndarray", "flow.constant": "array full",
     "flow.constant_like": "full_like", "flow.get_variable": "parameter variable", "flow.range": "arange",
     "flow.manual_seed": "seed set_random_seed PRNGKey", "flow.random": "randn rand randint", "flow.watch": "print debug",

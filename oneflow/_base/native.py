@@ -5,24 +5,47 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import re
 import threading
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from .jax import jax
 
 _log = logging.getLogger("oneflow")
 _lock = threading.Lock()
-PROTOCOL = 2
-DTYPES = {"float32": 0, "bfloat16": 1}  # that calls take, and what they are in a spec
+PROTOCOL = 3
+DTYPES = {"float32": 0, "bfloat16": 1}  # the dtypes that calls take, as numbers of a spec
 
 
-def target(call: str) -> str:
-    """XLA's name of a call; it changes with the calls' meaning, so that no cached program meets another one."""
-    return f"oneflow_{call}_{PROTOCOL}"
+def target(name: str) -> str:
+    """The name of a call in XLA's programs; it changes with what a spec means, so that no cached program meets another one."""
+    return f"oneflow_{name}_{PROTOCOL}"
+
+
+def dtype_code(dtype: Any) -> int:
+    """A dtype in a spec."""
+    return DTYPES[np.dtype(dtype).name]
+
+
+def call(name: str, spec: Sequence[int], shape: Sequence[int], *arrays: Any) -> Any:
+    """A call of the native part in a traced program.
+
+    Args:
+      name: one of ``conv``, ``matmul``, ``transpose``.
+      spec: what describes it: integers that ``native/src`` reads.
+      shape: the result's; its dtype is that of the arrays.
+      arrays: the operands.
+    """
+    result = jax.ShapeDtypeStruct(tuple(shape), arrays[0].dtype)
+    return jax.ffi.ffi_call(target(name), result)(*arrays, spec=np.array(spec, np.int64))
 
 
 class Part:
-    """What was found: ``library`` where it can be used, ``reason`` where not."""
+    """The result of looking for it: ``library`` where it can be used, otherwise the ``reason``."""
 
     def __init__(self) -> None:
         self.library: Any = None
@@ -43,16 +66,29 @@ class Part:
         if module.PROTOCOL != PROTOCOL:
             raise RuntimeError(f"it speaks protocol {module.PROTOCOL}, this oneflow-jax {PROTOCOL}: install both from one tree")
         library = module.load(_threads())
-        for call, handler in library.handlers.items():
-            jax.ffi.register_ffi_target(target(call), jax.ffi.pycapsule(handler), platform="cpu")
+        (major, minor), (built_major, built_minor) = _ffi_version(), library.ffi_version
+        if built_major != major or built_minor > minor:  # known to XLA only when it starts, which then fails
+            raise RuntimeError(
+                f"it was built for XLA's FFI {built_major}.{built_minor}, this jaxlib has {major}.{minor}: "
+                "build it with the headers of this jaxlib or an older one (pip install ./native)"
+            )
+        for name, handler in library.handlers.items():
+            jax.ffi.register_ffi_target(target(name), jax.ffi.pycapsule(handler), platform="cpu")
         return library
+
+
+def _ffi_version() -> tuple[int, int]:
+    """The version of XLA's FFI that jaxlib has; it is told nowhere but in its headers."""
+    header = Path(jax.ffi.include_dir()) / "xla" / "ffi" / "api" / "c_api.h"
+    found = dict(re.findall(r"^#define XLA_FFI_API_(MAJOR|MINOR) (\d+)", header.read_text(encoding="utf-8"), re.MULTILINE))
+    return int(found["MAJOR"]), int(found["MINOR"])
 
 
 _part: Part | None = None
 
 
 def part() -> Part:
-    """Looks once a process; says what would be faster with it, or what is wrong with it."""
+    """The native part, looked for once per process. Logs what would be faster with it, or what is wrong with it."""
     global _part
     with _lock:
         if _part is None:
@@ -67,7 +103,7 @@ def part() -> Part:
 
 
 def _threads() -> int:
-    """The cores that this process may use: affinity, the control group's quota and OMP_NUM_THREADS, the least of them."""
+    """The cores that this process may use: the least of its affinity, the control group's quota and OMP_NUM_THREADS."""
     affinity = getattr(os, "sched_getaffinity", None)
     count = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
     quota = _quota()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import linecache
 import os
 import sys
@@ -10,6 +12,7 @@ from types import FrameType
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _NAME = __name__.partition(".")[0]
+_BETWEEN = {contextlib.__file__, functools.__file__}  # they call the library's functions on behalf of the user's line
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +46,7 @@ def _is_library_frame(frame: FrameType) -> bool:
     filename = frame.f_code.co_filename
     if filename == "<string>":  # generated code: a dataclass's __init__ is ours, `python -c` is the user's
         return str(frame.f_globals.get("__name__")).partition(".")[0] == _NAME
-    return is_library(filename)
+    return is_library(filename) or filename in _BETWEEN
 
 
 def caller() -> Source:

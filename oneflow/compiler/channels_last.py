@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from .._base import native as _native
-from .._base.jax import jax, jnp
+from .._base.jax import jnp
 from ..graph.node import Blob, Node
 from .autodiff import Backward, Propagate, run_nodes
 from .lowering import Values
@@ -147,9 +147,8 @@ def _turned(array: Any, inward: bool) -> Any:
     if array.size < _LARGE or min(channels, pixels) == 1 or np.dtype(array.dtype).name not in _native.DTYPES:
         return jnp.moveaxis(array, *((1, -1) if inward else (-1, 1)))
     shape = (n, *space, channels) if inward else (n, channels, *space)
-    call = jax.ffi.ffi_call(_native.target("transpose"), jax.ShapeDtypeStruct(shape, array.dtype))
     sizes = (channels, pixels) if inward else (pixels, channels)
-    return call(array, spec=np.array([_native.DTYPES[np.dtype(array.dtype).name], 0, n, *sizes], np.int64))
+    return _native.call("transpose", [_native.dtype_code(array.dtype), n, *sizes], shape, array)
 
 
 def _is_image(blob: Blob) -> bool:

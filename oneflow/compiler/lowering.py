@@ -117,7 +117,7 @@ class Lowering:
         attrs = node.attrs
 
         def define(*arrays: Any, **keywords: Any) -> Any:
-            return choose(node, arrays, self._without_native, self._threads)(*arrays, **keywords)
+            return choose(node, arrays, self._without_native)(*arrays, **keywords)
 
         if node not in self._mapped:
             if node.op.random:

@@ -1,4 +1,7 @@
-"""Which of an op's lowerings a step uses: XLA's, or that of the native part."""
+"""Which of an op's lowerings a step uses: XLA's, or that of the native part.
+
+``without`` says throughout why no op takes its native lowering; "" where some may.
+"""
 
 from __future__ import annotations
 
@@ -10,47 +13,46 @@ from .._base.jax import jax
 from ..graph.node import Blob, Node
 
 SWITCHED_OFF = "switched off by flow.config.enable_native_cpu(False)"
-NO_CPU = "the device is no CPU"
+NO_CPU = "the device is not a CPU"
 
 
-def choose(node: Node, arrays: Sequence[Any], without: str, threads: int = 0) -> Callable[..., Any]:
-    """The lowering of a node for arrays of these shapes and dtypes. ``without`` says why none is native; "" where some may be.
-    ``threads`` compute one that is, 0: as many as it is worth."""
+def choose(node: Node, arrays: Sequence[Any], without: str) -> Callable[..., Any]:
+    """The lowering of a node for arrays of these shapes and dtypes."""
     native = node.op.native
-    if native is None or _objection(node, arrays, without) is not None:
+    if native is None or _unsupported_reason(node, arrays, without) is not None:
         return node.op.define
-    return partial(native.define, threads=threads, **({"spread": True} if _is_spread(node) else {}))
-
-
-def _objection(node: Node, arrays: Sequence[Any], without: str) -> str | None:
-    native = node.op.native
-    assert native is not None
-    if without:
-        return without
-    if _is_spread(node) and not native.spreads:
-        return "its arrays are spread over several devices"
-    return native.objection(arrays, node.attrs)
-
-
-def _is_spread(node: Node) -> bool:
-    return node.scope.placement.parallel_num > 1
+    return partial(native.lower, sharded=True) if _is_sharded(node) else native.lower
 
 
 def is_native(node: Node) -> bool:
-    """Whether a node as it was declared takes its native lowering, where these may be taken."""
-    return node.op.native is not None and _objection(node, _declared(node), "") is None
+    """Whether a node takes its native lowering for the shapes it was declared with, where native lowerings may be taken."""
+    return node.op.native is not None and _unsupported_reason(node, _declared(node), "") is None
 
 
 def describe(node: Node, without: str) -> str:
-    """What computes a node, and why; "" for ops that have one lowering."""
+    """The kernel that computes a node, or why that is XLA's; "" for ops that have one lowering."""
     native = node.op.native
     if native is None:
         return ""
     arrays = _declared(node)
-    objection = _objection(node, arrays, without)
-    if objection is not None:
-        return f"XLA: {objection}"
-    return native.word(arrays, node.attrs) + (", each device its samples" if _is_spread(node) else "")
+    reason = _unsupported_reason(node, arrays, without)
+    if reason is not None:
+        return f"XLA: {reason}"
+    return native.describe(arrays, node.attrs) + (", sharded over the batch" if _is_sharded(node) else "")
+
+
+def _unsupported_reason(node: Node, arrays: Sequence[Any], without: str) -> str | None:
+    native = node.op.native
+    assert native is not None
+    if without:
+        return without
+    if _is_sharded(node) and not native.sharded:
+        return "its arrays are sharded over several devices"
+    return native.unsupported_reason(arrays, node.attrs)
+
+
+def _is_sharded(node: Node) -> bool:
+    return node.scope.placement.parallel_num > 1
 
 
 def _declared(node: Node) -> list[Any]:

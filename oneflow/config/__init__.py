@@ -6,8 +6,12 @@ Every name below without an underscore is one setting; the definitions are the t
 
 from typing import NoReturn as _NoReturn
 
+from .._base.log import LEVELS as _LEVELS
+from .._base.log import level as _level
 from .._base.refuse import closest as _closest
 from .._base.refuse import refuse as _refuse
+from .._base.refuse import shown as _shown
+from ..errors import ArgumentError as _ArgumentError
 from ..errors import ConfigError as _ConfigError
 from . import collective_boxing as collective_boxing
 from ._function_config import FunctionConfig, FunctionDesc, function_config
@@ -93,6 +97,24 @@ load_library = _setting("load_library", str, "", "Loads a library of ops when th
 load_library_now = _setting("load_library_now", str, "", "Loads a library of ops at once.", refused=bool, pending=_NATIVE)
 
 
+def log_level(val: str) -> None:
+    """Sets the lowest level of messages that are shown: "debug", "info", "notice" (the default), "warning", "error" or "silent".
+
+    It holds at once. The environment variable ``ONEFLOW_LOG`` does the same for a whole program. Messages go through the
+    logger "oneflow" of ``logging``; where the program has not set up logging, to standard error. "notice" has lines about
+    work that takes longer than two seconds, compiling for example.
+
+    Args:
+      val: the name of a level.
+    Raises:
+      ArgumentError: another name.
+    Example: >>> flow.config.log_level("warning")   # no lines about compiling
+    """
+    if not isinstance(val, str) or val.lower() not in _LEVELS:
+        _refuse(_ArgumentError, f"flow.config.log_level takes one of {', '.join(map(repr, _LEVELS))}, got {_shown(val)}")
+    _level.set(val.lower())
+
+
 def legacy_model_io_enabled() -> bool:
     """The value of ``enable_legacy_model_io``."""
     return Resource.enable_legacy_model_io
@@ -112,7 +134,7 @@ def __getattr__(name: str) -> _NoReturn:
 
 
 def __dir__() -> list[str]:
-    return sorted([*_setting_names(), "legacy_model_io_enabled", "collective_boxing"])
+    return sorted([*_setting_names(), "legacy_model_io_enabled", "log_level", "collective_boxing"])
 
 
 __all__ = [

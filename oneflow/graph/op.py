@@ -12,18 +12,18 @@ class Native:
     """Another lowering of an op, by the native part, for CPUs.
 
     Attributes:
-      define: as that of the op, with a further keyword ``threads``: how many compute it, 0 for as many as it is worth. Its
-        gradient is its vjp.
-      objection: ``objection(arrays, attrs)`` says why it does not take a call, None where it does. ``arrays`` have shape
-        and dtype.
-      word: ``word(arrays, attrs)`` says what computes a call that it takes.
-      spreads: it takes arrays that are spread over several devices, which a further keyword of ``define``, ``spread``, tells.
+      lower: ``lower(*arrays, **attrs)``, in place of the op's ``define`` where ``unsupported_reason`` is None. The gradient
+        is its vjp.
+      unsupported_reason: ``unsupported_reason(arrays, attrs)`` says why it cannot compute a call; None where it can.
+        ``arrays`` have shape and dtype.
+      describe: ``describe(arrays, attrs)`` names the kernel that computes a call.
+      sharded: it takes arrays that are sharded over several devices; ``lower`` is then given ``sharded=True``.
     """
 
-    define: Callable[..., Any]
-    objection: Callable[[Sequence[Any], Mapping[str, Any]], str | None]
-    word: Callable[[Sequence[Any], Mapping[str, Any]], str]
-    spreads: bool = True
+    lower: Callable[..., Any]
+    unsupported_reason: Callable[[Sequence[Any], Mapping[str, Any]], str | None]
+    describe: Callable[[Sequence[Any], Mapping[str, Any]], str]
+    sharded: bool = True
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,7 +70,7 @@ class OpDef:
       channels_last: ``channels_last(attrs, rank)`` gives the attributes under which the op computes the same on arrays whose
         axis 1 was moved to the end; None where it has none for these attributes. ``as_is`` for elementwise ops.
       heavy: worth running on slices of the batch (see ``compiler/batch_slices.py``).
-      native: its other lowering, where it has one.
+      native: its lowering by the native part, where it has one.
       random: ``define`` takes a further keyword ``key``, a JAX random key that differs from call to call.
       callback: it runs Python code of the user's in the middle of a step (see ``graph/callback.py``).
       host: how it runs on the host, for readers, decoders, image ops and their like (see ``compiler/hosting.py``).

@@ -30,7 +30,7 @@ from ..runtime.feed import Feeds
 from ..runtime.host_pipeline import HostPipeline
 from ..runtime.process import process
 from ..runtime.result import Delivery
-from ..runtime.session import Job, Session
+from ..runtime.session import Job, Session, as_default
 from ..runtime.variants import Variants
 from .results import converter
 
@@ -122,7 +122,15 @@ def build(declared: Declaration, job: Job, session: Session) -> BuiltJob:
         graph,
         made,
         Feeds(declared.name, graph.inputs, structure, own_part),
-        Delivery(declared.name, process.delivery, convert, made.watches, process.finished, asynchronous and not nothing),
+        Delivery(
+            declared.name,
+            process.delivery,
+            convert,
+            made.watches,
+            process.finished,
+            asynchronous and not nothing,
+            None if session is process.default_session else functools.partial(as_default, session),
+        ),
         Variants(made, session.store, functools.partial(session.random_cell, declared.name)),
         pipeline,
         asynchronous=asynchronous,

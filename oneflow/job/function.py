@@ -14,6 +14,7 @@ import numpy as np
 
 from .. import _signature as tp
 from .._base.jax import jax
+from .._base.log import announced
 from .._base.refuse import refuse, shown
 from .._base.source import Source, caller, of_function
 from .._reports.placement import PlacementReport, report
@@ -106,7 +107,8 @@ class JobFunction:
         with self._session.build_lock:
             if self._built is None:
                 try:
-                    self._built = made = build(self._declaration, self, self._session)
+                    with announced(lambda: f"building job {self.name!r}", lambda: f"built job {self.name!r}"):
+                        self._built = made = build(self._declaration, self, self._session)
                     if made.pipeline is not None:
                         weakref.finalize(self, made.pipeline.close, wait=False).atexit = False
                 except Exception as error:

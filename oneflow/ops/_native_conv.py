@@ -1,8 +1,8 @@
-"""Convolutions by oneDNN inside XLA's programs, for CPUs: what ``conv1d`` .. ``conv3d`` become where they can.
+"""Convolutions by oneDNN inside XLA's programs, for CPUs: the native lowering of ``conv1d`` .. ``conv3d`` and their like.
 
-Three calls: forward, gradient to the data, gradient to the weights, on data of (N, ..., C). What lies between them is brought
-into that order by ``compiler/layout.py``, so that transposes appear at a program's borders only. (To ask XLA for such a
-layout of operands that are (N, C, ...) by name was tried: it transposes at every call.)
+Three calls: forward, gradient to the data, gradient to the weights, on data of (N, ..., C). The compiler arranges what lies
+between them in that order (``compiler/channels_last.py``), so that arrays are transposed at a program's borders only. (To ask
+XLA for such a layout of operands that are (N, C, ...) by name was tried: it transposes at every call.)
 """
 
 from __future__ import annotations
@@ -21,53 +21,57 @@ from ..graph.op import Native
 from ._arrays import Array
 from ._window import sides
 
-FORWARD, DATA, WEIGHTS = range(3)
-_WEIGHTS_LAST = 8
+Shape = tuple[int, ...]
+
+FORWARD, BACKWARD_DATA, BACKWARD_WEIGHTS = range(3)
+_WEIGHTS_CHANNELS_LAST = 1  # a flag of the spec
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """A convolution, its sizes apart. ``weights_last``: their channels are last in memory, too. ``threads`` that compute it, 0:
-    as many as it is worth."""
+    """A convolution without its sizes. ``weights_channels_last``: weights are (O, ..., I) in memory, as data is (N, ..., C)."""
 
     strides: tuple[int, ...]
     dilations: tuple[int, ...]
-    low: tuple[int, ...]
-    high: tuple[int, ...]
+    pad_low: tuple[int, ...]
+    pad_high: tuple[int, ...]
     groups: int
-    weights_last: bool = False
-    threads: int = 0
+    weights_channels_last: bool = False
 
-    def spec(self, kind: int, dtype: Any, x: Sequence[int], w: Sequence[int], y: Sequence[int]) -> list[int]:
-        """The vector that the native part reads."""
-        flags, number = _WEIGHTS_LAST if self.weights_last else 0, _native.DTYPES[np.dtype(dtype).name]
-        head = [kind, flags, number, self.threads, len(x) - 2, self.groups]
-        return [*head, *x, *w, *y, *self.strides, *self.dilations, *self.low, *self.high]
+    def spec(self, kind: int, dtype: Any, x: Shape, w: Shape) -> list[int]:
+        """The vector that describes a call to the native part. Shapes have their channels second, as in ``output_shape``."""
+        flags = _WEIGHTS_CHANNELS_LAST if self.weights_channels_last else 0
+        shapes = [*x, *w, *self.output_shape(x, w)]
+        head = [kind, flags, _native.dtype_code(dtype), len(x) - 2, self.groups]
+        return [*head, *shapes, *self.strides, *self.dilations, *self.pad_low, *self.pad_high]
 
-    def result(self, x: Sequence[int], w: Sequence[int]) -> tuple[int, ...]:
-        """The output's shape."""
-        sizes = zip(x[2:], w[2:], self.strides, self.dilations, self.low, self.high, strict=True)
-        return (x[0], w[0], *((n + lo + hi - (k - 1) * d - 1) // s + 1 for n, k, s, d, lo, hi in sizes))
+    def output_shape(self, x: Shape, w: Shape) -> Shape:
+        """(N, O, ...), for x of (N, C, ...) and w of (O, C / groups, ...)."""
+        sizes = zip(x[2:], w[2:], self.strides, self.dilations, self.pad_low, self.pad_high, strict=True)
+        return (x[0], w[0], *((n + low + high - (k - 1) * d - 1) // s + 1 for n, k, s, d, low, high in sizes))
+
+    def channels_second(self, x: Shape, w: Shape) -> tuple[Shape, Shape]:
+        """The shapes of arrays as ``spec`` takes them."""
+        return (x[0], x[-1], *x[1:-1]), (w[0], w[-1], *w[1:-1]) if self.weights_channels_last else w
 
 
 @lru_cache(maxsize=4096)
-def objection(g: Geometry, dtype: str, x: tuple[int, ...], w: tuple[int, ...]) -> str | None:
-    """Why oneDNN does not take a convolution; None where it does."""
+def unsupported_reason(g: Geometry, dtype: str, x: Shape, w: Shape) -> str | None:
+    """Why oneDNN does not take a convolution of these shapes, channels second; None where it does."""
     if dtype not in _native.DTYPES:
-        return f"{dtype} is not among oneDNN's"
-    y = g.result(x, w)
-    if min((*x, *w, *y)) <= 0:
+        return f"oneDNN has no {dtype}"
+    if min((*x, *w, *g.output_shape(x, w))) <= 0:
         return "an empty array"
-    for k, d, lo, hi in zip(w[2:], g.dilations, g.low, g.high, strict=True):
-        if max(lo, hi) > (k - 1) * d or min(lo, hi) < 0:
+    for k, d, low, high in zip(w[2:], g.dilations, g.pad_low, g.pad_high, strict=True):
+        if max(low, high) > (k - 1) * d or min(low, high) < 0:
             return "more padding than the window covers"
     if dtype == "bfloat16" and any(n < (k - 1) * d + 1 for n, k, d in zip(x[2:], w[2:], g.dilations, strict=True)):
         return "an image smaller than the window: oneDNN's gradient to bfloat16 weights is wrong there"
     found = _native.part()
     if found.library is None:
         return found.reason
-    for kind in (FORWARD, DATA, WEIGHTS):
-        name = found.library.describe("conv", g.spec(kind, dtype, x, w, y))
+    for kind in (FORWARD, BACKWARD_DATA, BACKWARD_WEIGHTS):
+        name = found.library.describe("conv", g.spec(kind, dtype, x, w))
         if name.startswith("!"):
             return f"oneDNN has no kernel: {name[2:]}"
         if "ref" in name or name.startswith("gemm:"):
@@ -75,29 +79,74 @@ def objection(g: Geometry, dtype: str, x: tuple[int, ...], w: tuple[int, ...]) -
     return None
 
 
-def kernel_name(g: Geometry, dtype: str, x: tuple[int, ...], w: tuple[int, ...], kind: int = FORWARD) -> str:
-    """oneDNN's name of the kernel."""
-    return str(_native.part().library.describe("conv", g.spec(kind, dtype, x, w, g.result(x, w))))
+def kernel_name(g: Geometry, dtype: str, x: Shape, w: Shape, kind: int = FORWARD) -> str:
+    """The name of oneDNN's kernel for a convolution of these shapes, channels second."""
+    return str(_native.part().library.describe("conv", g.spec(kind, dtype, x, w)))
 
 
-# --- the three calls, on (N, ..., C) and weights as they are
+# --- the three calls, on data of (N, ..., C) and weights in either order
 
 
-def _sizes(x: Sequence[int], w: Sequence[int], g: Geometry) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The native part's order of axes: channels second."""
-    x = tuple(x)
-    w = tuple(w)
-    return (x[0], x[-1], *x[1:-1]), (w[0], w[-1], *w[1:-1]) if g.weights_last else w
+def call(kind: int, g: Geometry, x: Shape, w: Shape, sharded: bool = False) -> Callable[[Array, Array], Array]:
+    """One of the three, as a function of what the kind reads: x and w, dy and w, or x and dy.
+
+    Args:
+      kind: which.
+      g: the convolution.
+      x: the input's shape.
+      w: the weights' shape.
+      sharded: the arrays may be sharded over several devices.
+    """
+    compute = _sharded(kind, g, x, w) if sharded else lambda a, b: _on_one_device(kind, g, a, b, x, w)
+    vmappable = jax.custom_batching.custom_vmap(compute)
+
+    def rule(size: int, batched: Sequence[bool], a: Array, b: Array) -> tuple[Array, bool]:
+        return _vmapped(kind, g, x, w, size, batched, a, b, sharded), True
+
+    vmappable.def_vmap(rule)
+    return vmappable
 
 
-def _call(kind: int, g: Geometry, a: Array, b: Array, x: Sequence[int], w: Sequence[int]) -> Array:
-    xs, ws = _sizes(x, w, g)
-    ys = g.result(xs, ws)
+def _on_one_device(kind: int, g: Geometry, a: Array, b: Array, x: Shape, w: Shape) -> Array:
+    if (
+        unsupported_reason(g, np.dtype(a.dtype).name, *g.channels_second(x, w)) is not None
+    ):  # it may be, of a shard or of more groups
+        return _by_xla(kind, g, a, b, x, w)
+    xs, ws = g.channels_second(x, w)
+    n, channels, *space = g.output_shape(xs, ws)
     # gradients to weights are made as vectors: an update rule over (O, I, 3, 3) would be a loop of three elements
-    shape = ((ys[0], *ys[2:], ys[1]), x, (math.prod(w),))[kind]
-    call = jax.ffi.ffi_call(_native.target("conv"), jax.ShapeDtypeStruct(tuple(shape), a.dtype))
-    made = call(a, b, spec=np.array(g.spec(kind, a.dtype, xs, ws, ys), np.int64))
-    return lax.reshape(made, tuple(w)) if kind == WEIGHTS else made
+    shape = ((n, *space, channels), x, (math.prod(w),))[kind]
+    made = _native.call("conv", g.spec(kind, a.dtype, xs, ws), shape, a, b)
+    return lax.reshape(made, w) if kind == BACKWARD_WEIGHTS else made
+
+
+def _forward_by_xla(g: Geometry, x: Array, w: Array) -> Array:
+    space = "DHW"[3 - len(g.strides) :]
+    names = (f"N{space}C", f"O{space}I" if g.weights_channels_last else f"OI{space}", f"N{space}C")
+    pads = list(zip(g.pad_low, g.pad_high, strict=True))
+    return lax.conv_general_dilated(
+        x, w, g.strides, pads, rhs_dilation=g.dilations, dimension_numbers=names, feature_group_count=g.groups
+    )
+
+
+def _by_xla(kind: int, g: Geometry, a: Array, b: Array, x: Shape, w: Shape) -> Array:
+    if kind == FORWARD:
+        return _forward_by_xla(g, a, b)
+    if kind == BACKWARD_DATA:
+        return jax.linear_transpose(lambda v: _forward_by_xla(g, v, b), jax.ShapeDtypeStruct(x, a.dtype))(a)[0]
+    return jax.linear_transpose(lambda v: _forward_by_xla(g, a, v), jax.ShapeDtypeStruct(w, a.dtype))(b)[0]
+
+
+def _vmapped(
+    kind: int, g: Geometry, x: Shape, w: Shape, size: int, batched: Sequence[bool], a: Array, b: Array, sharded: bool
+) -> Array:
+    """A call with a further axis 0 on some of its operands: more samples, or more groups."""
+    if kind != BACKWARD_WEIGHTS and list(batched) == [True, False]:
+        return _unfold(call(kind, g, (size * x[0], *x[1:]), w, sharded)(_fold(a, 0), b), 0, size)
+    a, b = (v if is_batched else jnp.broadcast_to(v, (size, *v.shape)) for v, is_batched in zip((a, b), batched, strict=True))
+    grouped = call(kind, replace(g, groups=g.groups * size), (*x[:-1], size * x[-1]), (size * w[0], *w[1:]), sharded)
+    channels = (-1, 0, -1) if kind != BACKWARD_WEIGHTS else (-1, -1, 0)  # the axes of a, b and the result that groups divide
+    return _unfold(grouped(_fold(a, channels[0]), _fold(b, channels[1])), channels[2], size)
 
 
 def _fold(a: Array, axis: int) -> Array:
@@ -112,41 +161,21 @@ def _unfold(a: Array, axis: int, size: int) -> Array:
     return jnp.moveaxis(a.reshape(*a.shape[:axis], size, a.shape[axis] // size, *a.shape[axis + 1 :]), axis, 0)
 
 
-def _mapped(
-    kind: int, g: Geometry, sizes: Any, size: int, batched: Sequence[bool], a: Array, b: Array, spread: bool = False
-) -> Array:
-    """A call with a further axis 0 on some of its operands: more samples, or more groups."""
-    x, w = sizes
-    if kind != WEIGHTS and list(batched) == [True, False]:
-        return _unfold(_primitive(kind, g, ((size * x[0], *x[1:]), w), spread)(_fold(a, 0), b), 0, size)
-    a, b = (v if is_batched else jnp.broadcast_to(v, (size, *v.shape)) for v, is_batched in zip((a, b), batched, strict=True))
-    more = replace(g, groups=g.groups * size)
-    wide = ((*x[:-1], size * x[-1]), (size * w[0], *w[1:]))
-    axes = ((-1, 0, -1), (-1, 0, -1), (-1, -1, 0))[kind]
-    return _unfold(_primitive(kind, more, wide, spread)(_fold(a, axes[0]), _fold(b, axes[1])), axes[2], size)
-
-
-def _local(kind: int, g: Geometry, a: Array, b: Array, x: tuple[int, ...], w: tuple[int, ...]) -> Array:
-    if objection(g, np.dtype(a.dtype).name, *_sizes(x, w, g)) is None:
-        return _call(kind, g, a, b, x, w)
-    return _plain(kind, g, a, b, x, w)
-
-
 @lru_cache(maxsize=1024)
-def _spread(kind: int, g: Geometry, x: tuple[int, ...], w: tuple[int, ...]) -> Callable[[Array, Array], Array]:
-    """A call of which each device computes the samples that it has. Whatever else was split is brought together first."""
+def _sharded(kind: int, g: Geometry, x: Shape, w: Shape) -> Callable[[Array, Array], Array]:
+    """A call of which each device computes the samples that it has. Whatever else was split is gathered first."""
     from jax.experimental.custom_partitioning import custom_partitioning
 
     def run(a: Array, b: Array) -> Array:
-        return _local(kind, g, a, b, (a.shape[0], *x[1:]), w)
+        return _on_one_device(kind, g, a, b, (a.shape[0], *x[1:]), w)
 
-    made = custom_partitioning(run)
+    partitioned = custom_partitioning(run)
 
     def partition(mesh: Any, given: Any, result: Any) -> Any:
         spec = given[0].sharding.spec
         axes = spec[0] if spec else None
         whole, split = (jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*s)) for s in ((), (axes,)))
-        if kind != WEIGHTS:
+        if kind != BACKWARD_WEIGHTS:
             return mesh, run, split, (split, whole)
 
         def summed(a: Array, b: Array) -> Array:
@@ -154,70 +183,34 @@ def _spread(kind: int, g: Geometry, x: tuple[int, ...], w: tuple[int, ...]) -> C
 
         return mesh, summed, whole, (split, split)
 
-    space = " ".join(f"s{i}" for i in range(len(x) - 2))
-    result = " ".join(f"r{i}" for i in range(len(x) - 2))
-    weights = " ".join(f"w{i}" for i in range(len(x)))
-    rule = {
-        FORWARD: f"n {space} c, {weights} -> n {result} o",
-        DATA: f"n {result} o, {weights} -> n {space} c",
-        WEIGHTS: f"n {space} c, n {result} o -> {weights}",
-    }[kind]
-    made.def_partition(partition=partition, infer_sharding_from_operands=None, sharding_rule=rule)
-    return made
+    names = lambda letter, count: " ".join(f"{letter}{i}" for i in range(count))  # noqa: E731
+    data, output, weights = f"n {names('s', len(x) - 2)} c", f"n {names('r', len(x) - 2)} o", names("w", len(w))
+    rule = (f"{data}, {weights} -> {output}", f"{output}, {weights} -> {data}", f"{data}, {output} -> {weights}")[kind]
+    partitioned.def_partition(partition=partition, infer_sharding_from_operands=None, sharding_rule=rule)
+    return partitioned
 
 
-def _primitive(kind: int, g: Geometry, sizes: Any, spread: bool = False) -> Callable[[Array, Array], Array]:
-    """One of the three, where it is taken; XLA's own otherwise."""
-    x, w = (tuple(s) for s in sizes)
-
-    def run(a: Array, b: Array) -> Array:
-        return _spread(kind, g, x, w)(a, b) if spread else _local(kind, g, a, b, x, w)
-
-    made = jax.custom_batching.custom_vmap(run)
-
-    def rule(size: int, batched: Any, a: Array, b: Array) -> tuple[Array, bool]:
-        return _mapped(kind, g, (x, w), size, batched, a, b, spread), True
-
-    made.def_vmap(rule)
-    return made
-
-
-def _xla(g: Geometry, x: Array, w: Array) -> Array:
-    space = "DHW"[3 - len(g.strides) :]
-    names = (f"N{space}C", f"O{space}I" if g.weights_last else f"OI{space}", f"N{space}C")
-    pads = list(zip(g.low, g.high, strict=True))
-    return lax.conv_general_dilated(
-        x, w, g.strides, pads, rhs_dilation=g.dilations, dimension_numbers=names, feature_group_count=g.groups
-    )
-
-
-def _plain(kind: int, g: Geometry, a: Array, b: Array, x: Sequence[int], w: Sequence[int]) -> Array:
-    if kind == FORWARD:
-        return _xla(g, a, b)
-    if kind == DATA:
-        return jax.linear_transpose(lambda v: _xla(g, v, b), jax.ShapeDtypeStruct(tuple(x), a.dtype))(a)[0]
-    return jax.linear_transpose(lambda v: _xla(g, a, v), jax.ShapeDtypeStruct(tuple(w), a.dtype))(b)[0]
+# --- convolutions: the first call, whose gradients are the others
 
 
 @lru_cache(maxsize=1024)
-def _differentiable(g: Geometry, spread: bool = False) -> Callable[[Array, Array], Array]:
+def differentiable(g: Geometry, sharded: bool = False) -> Callable[[Array, Array], Array]:
+    """A convolution of x and w."""
+
     @jax.custom_vjp
     def run(x: Array, w: Array) -> Array:
-        return _primitive(FORWARD, g, (x.shape, w.shape), spread)(x, w)
+        return call(FORWARD, g, x.shape, w.shape, sharded)(x, w)
 
     def forward(x: Array, w: Array) -> tuple[Array, tuple[Array, Array]]:
         return run(x, w), (x, w)
 
-    def backward(kept: tuple[Array, Array], dy: Array) -> tuple[Array, Array]:
-        x, w = kept
-        sizes = (x.shape, w.shape)
-        return _primitive(DATA, g, sizes, spread)(dy, w), _primitive(WEIGHTS, g, sizes, spread)(x, dy)
+    def backward(saved: tuple[Array, Array], dy: Array) -> tuple[Array, Array]:
+        x, w = saved
+        dx = call(BACKWARD_DATA, g, x.shape, w.shape, sharded)(dy, w)
+        return dx, call(BACKWARD_WEIGHTS, g, x.shape, w.shape, sharded)(x, dy)
 
     run.defvjp(forward, backward)
     return run
-
-
-# --- as the op's other lowering
 
 
 def _order(spec: str, first: str) -> tuple[int, ...]:
@@ -225,102 +218,98 @@ def _order(spec: str, first: str) -> tuple[int, ...]:
     return tuple(spec.index(axis) for axis in (*first, *(a for a in spec if a not in first)))
 
 
-def geometry(x: Sequence[int], w: Sequence[int], attrs: Mapping[str, Any]) -> tuple[Geometry, tuple[int, ...], tuple[int, ...]]:
-    """An op's attributes and its operands' shapes as a Geometry and shapes with channels second."""
+def _conv_geometry(x: Shape, w: Shape, attrs: Mapping[str, Any]) -> tuple[Geometry, Shape, Shape]:
+    """An op's attributes and the shapes of its operands as a Geometry and shapes with channels second."""
     x_spec, w_spec = attrs["x_spec"], attrs["w_spec"]
     x, w = tuple(x[i] for i in _order(x_spec, "NC")), tuple(w[i] for i in _order(w_spec, "OI"))
     pads = sides(attrs["padding"], x[2:], w[2:], attrs["strides"], attrs["dilations"])
-    low, high = tuple(lo for lo, _ in pads), tuple(hi for _, hi in pads)
-    return Geometry(attrs["strides"], attrs["dilations"], low, high, attrs["groups"], w_spec[-1] == "I"), x, w
+    pad_low, pad_high = tuple(low for low, _ in pads), tuple(high for _, high in pads)
+    return Geometry(attrs["strides"], attrs["dilations"], pad_low, pad_high, attrs["groups"], w_spec[-1] == "I"), x, w
 
 
-def conv(x: Array, w: Array, spread: bool = False, threads: int = 0, **attrs: Any) -> Array:
-    """``conv1d`` .. ``conv3d`` by oneDNN, to be called where ``reason`` has nothing to say; ``spread`` over several devices."""
-    g = replace(geometry(x.shape, w.shape, attrs)[0], threads=threads)
-    run = _differentiable(g, spread)
-    if attrs["x_spec"][-1] == "C":
+def _on_channels_last(run: Callable[[Array, Array], Array], x: Array, w: Array, x_spec: str) -> Array:
+    if x_spec[-1] == "C":
         return run(x, w)
     return jnp.moveaxis(run(jnp.moveaxis(x, 1, -1), w), -1, 1)
 
 
-def reason(arrays: Sequence[Any], attrs: Mapping[str, Any]) -> str | None:
-    """Why an op's convolution stays with XLA; None where it goes to oneDNN."""
-    x, w = arrays
-    g, x_shape, w_shape = geometry(x.shape, w.shape, attrs)
-    return objection(g, np.dtype(x.dtype).name, x_shape, w_shape)
+def conv(x: Array, w: Array, sharded: bool = False, **attrs: Any) -> Array:
+    """``conv1d`` .. ``conv3d`` by oneDNN."""
+    g, _, _ = _conv_geometry(x.shape, w.shape, attrs)
+    return _on_channels_last(differentiable(g, sharded), x, w, attrs["x_spec"])
 
 
-def word(arrays: Sequence[Any], attrs: Mapping[str, Any]) -> str:
-    """What computes it, for the op table."""
+def _conv_unsupported_reason(arrays: Sequence[Any], attrs: Mapping[str, Any]) -> str | None:
     x, w = arrays
-    g, x_shape, w_shape = geometry(x.shape, w.shape, attrs)
+    g, x_shape, w_shape = _conv_geometry(x.shape, w.shape, attrs)
+    return unsupported_reason(g, np.dtype(x.dtype).name, x_shape, w_shape)
+
+
+def _conv_describe(arrays: Sequence[Any], attrs: Mapping[str, Any]) -> str:
+    x, w = arrays
+    g, x_shape, w_shape = _conv_geometry(x.shape, w.shape, attrs)
     return f"oneDNN {kernel_name(g, np.dtype(x.dtype).name, x_shape, w_shape)}"
 
 
-NATIVE = Native(conv, reason, word)
+NATIVE = Native(conv, _conv_unsupported_reason, _conv_describe)
 
 
-# --- transposed: the gradient to the data is the value, and the other two are its gradients
+# --- transposed convolutions: the gradient to the data is the value, and the other two are its gradients
 
 
 @lru_cache(maxsize=1024)
-def _transposed(g: Geometry, sizes: tuple[int, ...], spread: bool) -> Callable[[Array, Array], Array]:
-    """``sizes``: the result's, channels apart."""
+def _transposed_differentiable(g: Geometry, sizes: tuple[int, ...], sharded: bool) -> Callable[[Array, Array], Array]:
+    """``sizes``: the result's spatial ones."""
 
-    def shapes(x: Array, w: Array) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        channels = w.shape[-1] if g.weights_last else w.shape[1]
+    def shapes(x: Array, w: Array) -> tuple[Shape, Shape]:
+        channels = w.shape[-1] if g.weights_channels_last else w.shape[1]
         return (x.shape[0], *sizes, channels), w.shape
 
     @jax.custom_vjp
     def run(x: Array, w: Array) -> Array:
-        return _primitive(DATA, g, shapes(x, w), spread)(x, w)
+        return call(BACKWARD_DATA, g, *shapes(x, w), sharded)(x, w)
 
     def forward(x: Array, w: Array) -> tuple[Array, tuple[Array, Array]]:
         return run(x, w), (x, w)
 
-    def backward(kept: tuple[Array, Array], dy: Array) -> tuple[Array, Array]:
-        x, w = kept
-        both = shapes(x, w)
-        return _primitive(FORWARD, g, both, spread)(dy, w), _primitive(WEIGHTS, g, both, spread)(dy, x)
+    def backward(saved: tuple[Array, Array], dy: Array) -> tuple[Array, Array]:
+        x, w = saved
+        dx = call(FORWARD, g, *shapes(x, w), sharded)(dy, w)
+        return dx, call(BACKWARD_WEIGHTS, g, *shapes(x, w), sharded)(dy, x)
 
     run.defvjp(forward, backward)
     return run
 
 
-def _of_transposed(
-    x: Sequence[int], w: Sequence[int], attrs: Mapping[str, Any]
-) -> tuple[Geometry, tuple[int, ...], tuple[int, ...]]:
+def _transposed_geometry(x: Shape, w: Shape, attrs: Mapping[str, Any]) -> tuple[Geometry, Shape, Shape]:
     """The convolution that a transposed one is the gradient of: its Geometry, its input's shape and its weights'."""
     x_spec, w_spec, strides, dilations = attrs["x_spec"], attrs["w_spec"], attrs["strides"], attrs["dilations"]
     y, w = tuple(x[i] for i in _order(x_spec, "NC")), tuple(w[i] for i in _order(w_spec, "IO"))
-    low, sizes = attrs["before"], attrs["sizes"]
-    every = zip(y[2:], w[2:], strides, dilations, low, sizes, strict=True)
-    high = tuple(max(0, (n - 1) * s + (k - 1) * d + 1 - size - lo) for n, k, s, d, lo, size in every)
-    return Geometry(strides, dilations, low, high, 1, w_spec[-1] == "O"), (y[0], w[1], *sizes), w
+    pad_low, sizes = attrs["before"], attrs["sizes"]
+    axes = zip(y[2:], w[2:], strides, dilations, pad_low, sizes, strict=True)
+    pad_high = tuple(max(0, (n - 1) * s + (k - 1) * d + 1 - size - low) for n, k, s, d, low, size in axes)
+    return Geometry(strides, dilations, pad_low, pad_high, 1, w_spec[-1] == "O"), (y[0], w[1], *sizes), w
 
 
-def conv_transpose(x: Array, w: Array, spread: bool = False, threads: int = 0, **attrs: Any) -> Array:
+def conv_transpose(x: Array, w: Array, sharded: bool = False, **attrs: Any) -> Array:
     """``conv2d_transpose`` by oneDNN."""
-    g = replace(_of_transposed(x.shape, w.shape, attrs)[0], threads=threads)
-    run = _transposed(g, attrs["sizes"], spread)
-    if attrs["x_spec"][-1] == "C":
-        return run(x, w)
-    return jnp.moveaxis(run(jnp.moveaxis(x, 1, -1), w), -1, 1)
+    g, _, _ = _transposed_geometry(x.shape, w.shape, attrs)
+    return _on_channels_last(_transposed_differentiable(g, attrs["sizes"], sharded), x, w, attrs["x_spec"])
 
 
-def _reason_of_transposed(arrays: Sequence[Any], attrs: Mapping[str, Any]) -> str | None:
+def _transposed_unsupported_reason(arrays: Sequence[Any], attrs: Mapping[str, Any]) -> str | None:
     x, w = arrays
-    g, x_shape, w_shape = _of_transposed(x.shape, w.shape, attrs)
+    g, x_shape, w_shape = _transposed_geometry(x.shape, w.shape, attrs)
     y = tuple(x.shape[i] for i in _order(attrs["x_spec"], "NC"))
-    if g.result(x_shape, w_shape) != y:
-        return "its sizes are no convolution's"
-    return objection(g, np.dtype(x.dtype).name, x_shape, w_shape)
+    if g.output_shape(x_shape, w_shape) != y:
+        return "no convolution has the gradient of these sizes"
+    return unsupported_reason(g, np.dtype(x.dtype).name, x_shape, w_shape)
 
 
-def _word_of_transposed(arrays: Sequence[Any], attrs: Mapping[str, Any]) -> str:
+def _transposed_describe(arrays: Sequence[Any], attrs: Mapping[str, Any]) -> str:
     x, w = arrays
-    g, x_shape, w_shape = _of_transposed(x.shape, w.shape, attrs)
-    return f"oneDNN {kernel_name(g, np.dtype(x.dtype).name, x_shape, w_shape, DATA)}"
+    g, x_shape, w_shape = _transposed_geometry(x.shape, w.shape, attrs)
+    return f"oneDNN {kernel_name(g, np.dtype(x.dtype).name, x_shape, w_shape, BACKWARD_DATA)}"
 
 
-NATIVE_TRANSPOSED = Native(conv_transpose, _reason_of_transposed, _word_of_transposed)
+NATIVE_TRANSPOSED = Native(conv_transpose, _transposed_unsupported_reason, _transposed_describe)

@@ -1,4 +1,4 @@
-"""Matrix products by oneDNN inside XLA's programs, for CPUs: what ``matmul`` becomes where it can.
+"""Matrix products by oneDNN inside XLA's programs, for CPUs: the native lowering of ``matmul``.
 
 XLA's own products of such sizes take 1.2 to 2.5 times as long (docs/performance.md), most where a gradient is a product with
 its first matrix transposed.
@@ -19,12 +19,15 @@ from .._base.jax import jax, jnp
 from ..graph.op import Native
 from ._arrays import Array, like
 
-_LEAST_WORK = 1 << 20  # floating point operations: below, a call costs more than it gains
+_MIN_FLOPS = 1 << 20  # below, a call costs more than it gains
 
 
 @dataclass(frozen=True)
-class Product:
-    """C = A B, of ``batch`` pairs of matrices: C is (m, n); A is (m, k), or (k, m) where it lies transposed; B likewise."""
+class Gemm:
+    """C = A B of ``batch`` pairs of matrices. C is (m, n); A is (m, k), or (k, m) where it is transposed; B likewise.
+
+    Where ``batch`` is 1 the arrays are matrices, otherwise they have a leading axis.
+    """
 
     batch: int
     m: int
@@ -32,43 +35,42 @@ class Product:
     k: int
     a_transposed: bool
     b_transposed: bool
-    threads: int = 0  # as many as it is worth
 
     def spec(self, dtype: Any) -> list[int]:
-        """The vector that the native part reads."""
+        """The vector that describes a call to the native part."""
         sizes = [self.batch, self.m, self.n, self.k, int(self.a_transposed), int(self.b_transposed)]
-        return [_native.DTYPES[np.dtype(dtype).name], self.threads, *sizes]
+        return [_native.dtype_code(dtype), *sizes]
 
     @property
     def shape(self) -> tuple[int, ...]:
         return (self.m, self.n) if self.batch == 1 else (self.batch, self.m, self.n)
 
-    def of_a(self) -> Product:
-        """A's gradient: C's times B transposed; where A lies transposed, B times C's transposed."""
+    def grad_a(self) -> Gemm:
+        """A's gradient: dC B^T; where A is transposed, B dC^T."""
         if self.a_transposed:
-            return Product(self.batch, self.k, self.m, self.n, self.b_transposed, True, self.threads)
-        return Product(self.batch, self.m, self.k, self.n, False, not self.b_transposed, self.threads)
+            return Gemm(self.batch, self.k, self.m, self.n, self.b_transposed, True)
+        return Gemm(self.batch, self.m, self.k, self.n, False, not self.b_transposed)
 
-    def of_b(self) -> Product:
-        """B's gradient: A transposed times C's; where B lies transposed, C's transposed times A."""
+    def grad_b(self) -> Gemm:
+        """B's gradient: A^T dC; where B is transposed, dC^T A."""
         if self.b_transposed:
-            return Product(self.batch, self.n, self.k, self.m, True, self.a_transposed, self.threads)
-        return Product(self.batch, self.k, self.n, self.m, not self.a_transposed, False, self.threads)
+            return Gemm(self.batch, self.n, self.k, self.m, True, self.a_transposed)
+        return Gemm(self.batch, self.k, self.n, self.m, not self.a_transposed, False)
 
 
 @lru_cache(maxsize=4096)
-def objection(p: Product, dtype: str) -> str | None:
+def unsupported_reason(gemm: Gemm, dtype: str) -> str | None:
     """Why oneDNN does not take a product; None where it does."""
     if dtype not in _native.DTYPES:
-        return f"{dtype} is not among oneDNN's"
-    if min(p.batch, p.m, p.n, p.k) == 0:
+        return f"oneDNN has no {dtype}"
+    if min(gemm.batch, gemm.m, gemm.n, gemm.k) == 0:
         return "an empty array"
-    if 2 * p.batch * p.m * p.n * p.k < _LEAST_WORK:
+    if 2 * gemm.batch * gemm.m * gemm.n * gemm.k < _MIN_FLOPS:
         return "too small to gain by it"
     found = _native.part()
     if found.library is None:
         return found.reason
-    for each in (p, p.of_a(), p.of_b()):
+    for each in (gemm, gemm.grad_a(), gemm.grad_b()):
         name = found.library.describe("matmul", each.spec(dtype))
         if name.startswith("!"):
             return f"oneDNN has no kernel: {name[2:]}"
@@ -77,84 +79,79 @@ def objection(p: Product, dtype: str) -> str | None:
     return None
 
 
-def _call(p: Product, a: Array, b: Array) -> Array:
-    call = jax.ffi.ffi_call(_native.target("matmul"), jax.ShapeDtypeStruct(p.shape, a.dtype))
-    made: Array = call(a, b, spec=np.array(p.spec(a.dtype), np.int64))
-    return made
-
-
-def _primitive(p: Product) -> Callable[[Array, Array], Array]:
-    """A product; mapped over a further axis it becomes one of more rows, or of more pairs."""
-    made = jax.custom_batching.custom_vmap(lambda a, b: _call(p, a, b))
+def _call(gemm: Gemm) -> Callable[[Array, Array], Array]:
+    """A product; vmapped it becomes one of more rows, or of more pairs."""
+    vmappable = jax.custom_batching.custom_vmap(lambda a, b: _native.call("matmul", gemm.spec(a.dtype), gemm.shape, a, b))
 
     def rule(size: int, batched: Sequence[bool], a: Array, b: Array) -> tuple[Array, bool]:
-        if list(batched) == [True, False] and p.batch == 1 and not p.a_transposed:
-            return _primitive(replace(p, m=size * p.m))(a.reshape(-1, a.shape[-1]), b).reshape(size, *p.shape), True
+        if list(batched) == [True, False] and gemm.batch == 1 and not gemm.a_transposed:
+            rows = _call(replace(gemm, m=size * gemm.m))(a.reshape(-1, a.shape[-1]), b)
+            return rows.reshape(size, *gemm.shape), True
         a, b = (v if is_batched else jnp.broadcast_to(v, (size, *v.shape)) for v, is_batched in zip((a, b), batched, strict=True))
-        more = replace(p, batch=size * p.batch)
-        a, b = (v.reshape(more.batch, *v.shape[-2:]) if more.batch > 1 else v.reshape(v.shape[-2:]) for v in (a, b))
-        return _primitive(more)(a, b).reshape(size, *p.shape), True
+        pairs = replace(gemm, batch=size * gemm.batch)
+        a, b = (v.reshape(pairs.batch, *v.shape[-2:]) if pairs.batch > 1 else v.reshape(v.shape[-2:]) for v in (a, b))
+        return _call(pairs)(a, b).reshape(size, *gemm.shape), True
 
-    made.def_vmap(rule)
-    return made
+    vmappable.def_vmap(rule)
+    return vmappable
 
 
 @lru_cache(maxsize=1024)
-def _differentiable(p: Product) -> Callable[[Array, Array], Array]:
+def differentiable(gemm: Gemm) -> Callable[[Array, Array], Array]:
+    """A product of a and b."""
+
     @jax.custom_vjp
     def run(a: Array, b: Array) -> Array:
-        return _primitive(p)(a, b)
+        return _call(gemm)(a, b)
 
     def forward(a: Array, b: Array) -> tuple[Array, tuple[Array, Array]]:
         return run(a, b), (a, b)
 
-    def backward(kept: tuple[Array, Array], dc: Array) -> tuple[Array, Array]:
-        a, b = kept
-        to_a, to_b = _primitive(p.of_a()), _primitive(p.of_b())
-        return to_a(b, dc) if p.a_transposed else to_a(dc, b), to_b(dc, a) if p.b_transposed else to_b(a, dc)
+    def backward(saved: tuple[Array, Array], dc: Array) -> tuple[Array, Array]:
+        a, b = saved
+        to_a, to_b = _call(gemm.grad_a()), _call(gemm.grad_b())
+        return to_a(b, dc) if gemm.a_transposed else to_a(dc, b), to_b(dc, a) if gemm.b_transposed else to_b(a, dc)
 
     run.defvjp(forward, backward)
     return run
 
 
-# --- as the op's other lowering
+# --- the op's lowering
 
 
-def _product(a: Any, b: Any, attrs: Mapping[str, Any]) -> Product | str:
-    """What an op computes; a sentence where that is not one product."""
-    over_a, over_b = attrs["transpose_a"], attrs["transpose_b"]
-    m, k = a.shape[-2:][::-1] if over_a else a.shape[-2:]
-    n = b.shape[-2] if over_b else b.shape[-1]
-    if b.ndim == 2 and (a.ndim == 2 or not over_a):
-        return Product(1, math.prod(a.shape[:-1]) if a.ndim > 2 else m, n, k, over_a, over_b)
+def _gemm_of(a: Any, b: Any, attrs: Mapping[str, Any]) -> Gemm | str:
+    """The one product that an op computes; where it is not one, a sentence that says why."""
+    a_transposed, b_transposed = attrs["transpose_a"], attrs["transpose_b"]
+    m, k = a.shape[-2:][::-1] if a_transposed else a.shape[-2:]
+    n = b.shape[-2] if b_transposed else b.shape[-1]
+    if b.ndim == 2 and (a.ndim == 2 or not a_transposed):
+        return Gemm(1, math.prod(a.shape[:-1]) if a.ndim > 2 else m, n, k, a_transposed, b_transposed)
     if a.shape[:-2] != b.shape[:-2]:
         return "its leading axes are broadcast"
-    return Product(math.prod(a.shape[:-2]), m, n, k, over_a, over_b)
+    return Gemm(math.prod(a.shape[:-2]), m, n, k, a_transposed, b_transposed)
 
 
-def matmul(a: Array, b: Array, *, alpha: int | float, threads: int = 0, **attrs: Any) -> Array:
-    """``matmul`` by oneDNN, to be called where ``reason`` has nothing to say."""
-    p = _product(a, b, attrs)
-    assert isinstance(p, Product)
-    shape = (*a.shape[:-2], p.m if b.ndim > 2 or a.ndim == 2 else a.shape[-2], p.n)
-    a, b = (v.reshape(p.batch, *v.shape[-2:]) if p.batch > 1 else v.reshape(-1, v.shape[-1]) for v in (a, b))
-    y = _differentiable(replace(p, threads=threads))(a, b).reshape(shape)
+def matmul(a: Array, b: Array, *, alpha: int | float, **attrs: Any) -> Array:
+    """``matmul`` by oneDNN."""
+    gemm = _gemm_of(a, b, attrs)
+    assert isinstance(gemm, Gemm)
+    shape = (*a.shape[:-2], gemm.m if b.ndim > 2 or a.ndim == 2 else a.shape[-2], gemm.n)
+    a, b = (v.reshape(gemm.batch, *v.shape[-2:]) if gemm.batch > 1 else v.reshape(-1, v.shape[-1]) for v in (a, b))
+    y = differentiable(gemm)(a, b).reshape(shape)
     return y if alpha == 1 else y * like(alpha, y)
 
 
-def reason(arrays: Sequence[Any], attrs: Mapping[str, Any]) -> str | None:
-    """Why an op's product stays with XLA; None where it goes to oneDNN."""
+def _matmul_unsupported_reason(arrays: Sequence[Any], attrs: Mapping[str, Any]) -> str | None:
     a, b = arrays
-    p = _product(a, b, attrs)
-    return p if isinstance(p, str) else objection(p, np.dtype(a.dtype).name)
+    gemm = _gemm_of(a, b, attrs)
+    return gemm if isinstance(gemm, str) else unsupported_reason(gemm, np.dtype(a.dtype).name)
 
 
-def word(arrays: Sequence[Any], attrs: Mapping[str, Any]) -> str:
-    """What computes it, for the op table."""
+def _matmul_describe(arrays: Sequence[Any], attrs: Mapping[str, Any]) -> str:
     a, b = arrays
-    p = _product(a, b, attrs)
-    assert isinstance(p, Product)
-    return f"oneDNN {_native.part().library.describe('matmul', p.spec(a.dtype))}"
+    gemm = _gemm_of(a, b, attrs)
+    assert isinstance(gemm, Gemm)
+    return f"oneDNN {_native.part().library.describe('matmul', gemm.spec(a.dtype))}"
 
 
-NATIVE = Native(matmul, reason, word, spreads=False)
+NATIVE = Native(matmul, _matmul_unsupported_reason, _matmul_describe, sharded=False)

@@ -195,39 +195,49 @@ class DeliveryThread:
                 naps = 0
 
     def _step(self) -> bool:
-        """Delivers one call, and the late callbacks that are due before its own. Never raises: callers wait for this thread."""
-        if not self._pending and not self._late:
+        """Delivers what is there: calls in order, each after the late callbacks that are due before its own.
+
+        Never raises, whatever user code does: callers wait for this thread.
+        """
+        pending = self._pending
+        if not pending and not self._late:
             return False
         self._busy = True
-        result = self._pending.popleft() if self._pending else None
-        try:
-            if result is not None:
+        while pending:
+            result = pending.popleft()
+            try:
                 self._deliver(result)
-            else:
-                self._run_late()
-        except BaseException as error:
-            self.report(error, result.job_name if result is not None else "")
-        if result is not None:
+            except BaseException as error:
+                self.report(error, result.job_name)
             self._last_delivered = result.sequence
+            if self._waiting:
+                self._tell()
+        if self._late:
+            try:
+                self._run_late()
+            except BaseException as error:
+                self.report(error, "")
         self._busy = False
         if self._waiting:
-            with self._progress:
-                self._progress.notify_all()
+            self._tell()
         return True
+
+    def _tell(self) -> None:
+        with self._progress:
+            self._progress.notify_all()
 
     def _deliver(self, result: Result) -> None:
         self.computing = True
-        try:
-            result.wait()
-        finally:
-            self.computing = False
+        result.wait()
+        self.computing = False
         processes.returned()
         result.finish()
         if self._late:
             self._run_late()
-        if not result.has_callbacks and self._newest.get(result.thread) == result.sequence:
-            self._await_callback(result)
-        result.run_callbacks()
+        if result.has_callbacks or self._newest.get(result.thread) == result.sequence:
+            if not result.has_callbacks:
+                self._await_callback(result)
+            result.run_callbacks()
 
     def _await_callback(self, result: Result) -> None:
         """Waits a moment for a thread between a call and the registration of its callback, which is a line of Python.

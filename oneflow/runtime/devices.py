@@ -14,9 +14,9 @@ from ..errors import DeviceError
 from ..graph.graph import Graph
 from ..graph.node import Node
 from . import processes
+from .process import process
 
 _log = logging.getLogger("oneflow")
-_noticed = False
 _MOST_SHOWN = 4
 
 
@@ -164,7 +164,6 @@ def _check_range(graph: Graph, node: Node) -> None:
 
 
 def _stand_in(graph: Graph, node: Node, strict: bool) -> None:
-    global _noticed
     asked, found = Resource.gpu_device_num or 1, len(jax.local_devices()) if has_gpu() else 0
     if strict:
         raise DeviceError(
@@ -173,8 +172,8 @@ def _stand_in(graph: Graph, node: Node, strict: bool) -> None:
             f"  your line  {node.source}   {node.source.text}\n"
             f"  try        install JAX for your GPU, or leave the strict mode off to let the CPU stand in"
         )
-    if not _noticed:
-        _noticed = True
+    if not process.has_said_that_cpus_stand_in:
+        process.has_said_that_cpus_stand_in = True
         if not processes.is_first():
             return
         there = f"{found} of {asked} GPUs" if found else "no GPU"

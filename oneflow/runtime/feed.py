@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -14,13 +15,13 @@ from .._base.source import caller
 from ..errors import FeedDtypeError, FeedError, FeedShapeError
 from ..graph.graph import Input
 from . import processes
+from .aligned import aligned_empty
 from .transfer import Part
 
 Check = Callable[[Sequence[Any]], tuple[Any, ...]]
 
-# XLA takes memory over without a copy only at this alignment
-_ALIGNMENT = 64
 _ALIGN_FROM_BYTES = 1 << 16
+_DLPACK_CPU = 1  # kDLCPU of the DLPack standard
 
 
 def owned(array: Any) -> Any:
@@ -31,9 +32,7 @@ def owned(array: Any) -> Any:
         return Part(owned(array.array), array.axis)
     if array.nbytes < _ALIGN_FROM_BYTES:
         return array.copy()
-    buffer = np.empty(array.nbytes + _ALIGNMENT, np.uint8)
-    start = -buffer.ctypes.data % _ALIGNMENT
-    copy = buffer[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy = aligned_empty(array.shape, array.dtype)
     np.copyto(copy, array)
     return copy
 
@@ -43,7 +42,27 @@ def _copies(feeds: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _small_copies(feeds: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple([feed.copy() for feed in feeds])
+    return (feeds[0].copy(),) if len(feeds) == 1 else tuple([feed.copy() for feed in feeds])
+
+
+def as_array(value: Any) -> np.ndarray | None:
+    """An ndarray of what was fed; None for what is not an array and cannot be made one.
+
+    Numbers and nested lists of them, frames and series of pandas, tensors of PyTorch and JAX, and whatever else has
+    ``__array__`` or ``__dlpack__``; without a copy where the memory can be shared.
+    """
+    if isinstance(value, np.ma.MaskedArray):
+        raise ValueError("a masked array has elements without a value; call its filled()")
+    if isinstance(value, np.ndarray):
+        return np.asarray(value)
+    if isinstance(value, (bool, int, float, np.generic, list, tuple)):
+        return np.asarray(value)
+    if callable(getattr(value, "detach", None)):  # a tensor of PyTorch: one that needs a gradient does not export itself
+        value = value.detach()
+    if callable(getattr(value, "__dlpack_device__", None)) and value.__dlpack_device__()[0] == _DLPACK_CPU:
+        with contextlib.suppress(BufferError, TypeError, RuntimeError):  # bfloat16 for example, which NumPy does not know
+            return np.from_dlpack(value)
+    return np.asarray(value) if hasattr(value, "__array__") else None
 
 
 class Feeds:
@@ -70,13 +89,24 @@ class Feeds:
         if self._static is None or not self._flat or self._shares:
             return self
         count, static, explain, ndarray = len(self._static), self._static, self._explain, np.ndarray
+        if count == 1:
+            (only, only_dtype) = static[0]
+
+            def check_one(args: Sequence[Any]) -> tuple[Any, ...]:
+                if len(args) == 1:
+                    x = args[0]
+                    if type(x) is ndarray and x.shape == only and (x.dtype is only_dtype or x.dtype == only_dtype):
+                        return args  # type: ignore[return-value]
+                return explain(args)
+
+            return check_one
 
         def check(args: Sequence[Any]) -> tuple[Any, ...]:
             if len(args) == count:
                 for x, (shape, dt) in zip(args, static):  # noqa: B905  their number has been compared
-                    if type(x) is not ndarray or x.shape != shape or x.dtype != dt:
+                    if type(x) is not ndarray or x.shape != shape or (x.dtype is not dt and x.dtype != dt):
                         return explain(args)
-                return tuple(args)
+                return args  # type: ignore[return-value]
             return explain(args)
 
         return check
@@ -192,10 +222,18 @@ class Feeds:
         return self._converted(spec, array)
 
     def _array(self, spec: Input, arg: Any) -> np.ndarray:
-        if not isinstance(arg, np.ndarray) or isinstance(arg, np.ma.MaskedArray):
+        """What was fed as an ndarray: arrays of other libraries share their memory where that is possible."""
+        try:
+            array = as_array(arg)
+        except Exception as error:
+            array, why = None, f": {str(error).splitlines()[0]}" if str(error) else ""
+        else:
+            why = ""
+        if array is None or array.dtype == object:
             hint = f"feed np.asarray(value, np.{spec.dtype.numpy_dtype.name}) of shape {spec.shape}"
-            self._fail(FeedError, f"input {spec.label!r} must be a numpy.ndarray, got {type(arg).__name__}", hint, spec)
-        return np.asarray(arg)
+            rule = f"input {spec.label!r} must be an array or something that is made one, got {type(arg).__name__}{why}"
+            self._fail(FeedError, rule, hint, spec)
+        return array
 
     def _converted(self, spec: Input, array: np.ndarray) -> np.ndarray:
         target = spec.dtype.numpy_dtype
@@ -203,6 +241,7 @@ class Feeds:
             return array
         integers = array.dtype.kind in "biu" and target.kind in "iu"  # their values are looked at below
         fits = integers or (array.dtype.kind in "biuf" and np.can_cast(array.dtype, target, "same_kind"))
+        fits |= array.dtype.name == "bfloat16" and target.kind == "f"
         if not fits and array.dtype != target:
             self._fail(FeedDtypeError, f"input {spec.label!r} must be {target}, got {array.dtype}",
                        f"convert with array.astype(np.{target.name})", spec)  # fmt: skip

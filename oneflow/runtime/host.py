@@ -21,6 +21,7 @@ from ..data.records import Records
 from ..errors import DataError, ExecutionError, FeatureError, ImageError, OneFlowError
 from ..graph.graph import OP_TO_MIRRORED
 from ..graph.node import Blob, Node
+from .aligned import aligned_empty
 from .pool import Pool
 
 _log = logging.getLogger("oneflow")
@@ -33,16 +34,7 @@ class Values(dict[Node, list[Any]]):
     device = 0
 
 
-_ALIGNMENT = 64  # XLA takes memory over without a copy only at this alignment
 _SAMPLES_A_PART = 8  # of pictures: more of them, decoded, would not stay in the caches
-
-
-def aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """An uninitialised array that the device can take over."""
-    size = int(np.prod(shape)) * dtype.itemsize
-    buffer = np.empty(size + _ALIGNMENT, np.uint8)
-    start = -buffer.ctypes.data % _ALIGNMENT
-    return buffer[start : start + size].view(dtype).reshape(shape)
 
 
 def node_seed(node: Node, session_seed: int, copy: int = 0) -> int:
@@ -257,7 +249,8 @@ class _InParts:
         self._made: dict[tuple[Node, int], Any] = {}
         for blob in section._exports:
             dense = _is_dense(blob)
-            self._made[blob.node, blob.index] = aligned(blob.shape, blob.dtype.numpy_dtype) if dense else [None] * self._count
+            made = aligned_empty(blob.shape, blob.dtype.numpy_dtype) if dense else [None] * self._count
+            self._made[blob.node, blob.index] = made
 
     def submit(self, starts: Sequence[int], size: int, pool: Pool) -> None:
         self._left = len(starts)
@@ -350,7 +343,7 @@ def joined(blob: Blob, copies: Sequence[Any]) -> Any:
     """The values of all devices as one: stacked, or, of different shapes, a tuple."""
     if not _is_dense(blob) or len({value.shape for value in copies}) > 1:
         return tuple(copies)
-    made = aligned((len(copies), *copies[0].shape), copies[0].dtype)
+    made = aligned_empty((len(copies), *copies[0].shape), copies[0].dtype)
     np.stack(copies, out=made)
     return made
 

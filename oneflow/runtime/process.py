@@ -35,14 +35,16 @@ class Process:
       delivery: the delivery thread.
       collectives: the gate of all jobs whose devices, virtual ones of this CPU, meet in collectives.
       uninterrupted: runs what Ctrl-C must not cut in two.
-      sessions: those that are open.
+      sessions: those that are open; ``default_session`` is the one that jobs are declared in.
       calls: one entry for each synchronous call whose thread may be in JAX's C++ code, outside the lock.
       seed: what ``flow.manual_seed`` set; None before.
     """
 
     def __init__(self) -> None:
         self.sessions: WeakSet[Any] = WeakSet()
+        self.default_session: Any = None
         self.seed: int | None = None
+        self.has_said_that_cpus_stand_in = False
         self._forked = False
         self._clients: list[Any] = []  # of JAX, while this process is being forked
         self._begin()

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from concurrent.futures._base import FINISHED, RUNNING
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
 
@@ -45,6 +46,7 @@ class Delivery:
       convert: makes the value of a call from its fetched device arrays.
       finished: ``finished(results)`` is told when the device has finished a call.
       gives_handles: callers get the results, and may register callbacks.
+      scope: what handlers and callbacks run in; None for nothing.
       seconds: what the last call took that was waited for; infinite before the first.
     """
 
@@ -54,6 +56,7 @@ class Delivery:
     watches: tuple[Watch, ...]
     finished: Callable[[Any], None]
     gives_handles: bool
+    scope: Callable[[], AbstractContextManager[None]] | None = None
     seconds: float = float("inf")
 
 
@@ -81,6 +84,7 @@ class Result(concurrent.futures.Future[Any]):
     _error: BaseException | None = None
     _callback: Callable[[Any], None] | None = None
     _listeners: list[Callable[[Any], Any]] | None = None
+    has_callbacks = False  # a callback or a listener has been registered
     _registered = False
     _shared: _Waiters | None = None
     passed = False
@@ -91,11 +95,6 @@ class Result(concurrent.futures.Future[Any]):
         self._delivery = delivery
         self._results = results
         self.sequence = sequence
-
-    @property
-    def has_callbacks(self) -> bool:
-        """Whether a callback or a listener has been registered."""
-        return self._registered or self._listeners is not None
 
     @property
     def job_name(self) -> str:
@@ -169,6 +168,7 @@ class Result(concurrent.futures.Future[Any]):
             refuse(ResultError, f"this call of job {self.job_name!r} has a callback already; each result takes one")
         self._registered = True
         self._callback = callback
+        self.has_callbacks = True
         if self.passed:  # too late for its turn
             self._delivery.deliverer.late(self)
 
@@ -181,6 +181,7 @@ class Result(concurrent.futures.Future[Any]):
         if self._listeners is None:
             self._listeners = []
         self._listeners.append(fn)
+        self.has_callbacks = True
         if self.passed:
             self._delivery.deliverer.late(self)
 
@@ -255,7 +256,7 @@ class Result(concurrent.futures.Future[Any]):
         """Waits for the device. Never raises; keeps the error."""
         results = self._results
         try:
-            for array in _awaited(results):
+            for array in results[0] or results[2]:
                 if type(array) is tuple:  # a tensor list
                     for inner in flat(array):
                         inner.block_until_ready()
@@ -272,8 +273,9 @@ class Result(concurrent.futures.Future[Any]):
             return
         if self._delivery.watches and self._error is None:
             try:
-                for watch, array in zip(self._delivery.watches, self._results[1], strict=True):
-                    watch.deliver(array)
+                with nullcontext() if self._delivery.scope is None else self._delivery.scope():
+                    for watch, array in zip(self._delivery.watches, self._results[1], strict=True):
+                        watch.deliver(array)
             except BaseException as error:
                 self._error = error
                 self._report(error)
@@ -288,6 +290,14 @@ class Result(concurrent.futures.Future[Any]):
 
     def run_callbacks(self) -> None:
         """Runs what was registered, each once."""
+        scope = self._delivery.scope
+        if scope is None:
+            self._run_callbacks()
+            return
+        with scope():
+            self._run_callbacks()
+
+    def _run_callbacks(self) -> None:
         callback = self._callback
         if callback is not None:
             self._callback = None

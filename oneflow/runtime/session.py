@@ -6,7 +6,8 @@ import contextlib
 import logging
 import secrets
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextvars import ContextVar
 from typing import Any, Protocol
 from weakref import WeakSet
 
@@ -27,6 +28,9 @@ from .store import Cell, Store
 from .transfer import to_host
 
 _log = logging.getLogger("oneflow")
+
+
+_CLOSED = "this session was closed by flow.clear_default_session()"
 
 
 class Job(Protocol):
@@ -69,6 +73,7 @@ class Session:
         self.jobs: dict[str, Job] = {}
         self.started = False
         self.closed = False
+        self._why = ""  # it was closed
         self.seed = secrets.randbits(63) if process.seed is None else process.seed
         self.store = Store(self.seed, process.lock)
         self.build_lock = threading.RLock()  # held while jobs are traced, which shares out variables among them
@@ -299,15 +304,18 @@ class Session:
 
     # --- the end
 
-    def close(self) -> None:
-        """Waits for what was submitted; jobs of this session can no longer be called."""
+    def close(self, why: str = _CLOSED) -> None:
+        """Waits for what was submitted; jobs of this session can no longer be called, and say ``why``."""
+        if self.closed:
+            return
+        self._why = why
         process.delivery.drain()
         for pipeline in list(self._all_pipelines):
             pipeline.close(wait=False)  # a call that waits for data raises, and lets its lock go
         with self._between_calls():
             self.closed = self.store.is_closed = True
             for job in list(self._declared):
-                job.close(_CLOSED)
+                job.close(why)
         process.delivery.drain()  # what other threads had submitted meanwhile
         self.stop_threads()
         with self.store.lock:
@@ -336,30 +344,58 @@ class Session:
         """Raises ModeError where the session was closed, ForkError in a forked child."""
         process.check_not_forked()
         if self.closed:
-            raise ModeError(f"{_CLOSED}; declare the job again")
+            raise ModeError(f"{self._why}; declare the job again")
 
 
-_CLOSED = "this session was closed by flow.clear_default_session()"
-
-
-class _Default:
-    """The session that jobs are declared in: one per process."""
-
-    def __init__(self) -> None:
-        self.session = Session()
-
-    def replace(self) -> None:
-        self.session.close()
-        Resource.reset()
-        self.session = Session()
-
-
-_default = _Default()
+process.default_session = Session()
+_own: ContextVar[Session | None] = ContextVar("oneflow_session", default=None)  # of a ``with flow.session()`` block
 
 
 def default_session() -> Session:
-    """The session that jobs are declared in."""
-    return _default.session
+    """The session that jobs are declared in: that of the innermost ``with flow.session()`` block, else the process's."""
+    return _own.get() or process.default_session
+
+
+@contextlib.contextmanager
+def as_default(session: Session) -> Iterator[None]:
+    """Inside, in this thread, ``session`` is the default one."""
+    token = _own.set(session)
+    try:
+        yield
+    finally:
+        _own.reset(token)
+
+
+@contextlib.contextmanager
+def session(seed: int | None = None) -> Iterator[Session]:
+    """Begins a session of its own: variables, seed and jobs that are declared inside the ``with`` block belong to it alone.
+
+    Sessions outside go on afterwards as if nothing had happened. The block belongs to the thread that entered it, and to the
+    callbacks of its jobs; settings of ``flow.config`` remain those of the process.
+
+    Args:
+      seed: as for ``flow.manual_seed``, which inside the block sets the seed of this session alone.
+    Raises:
+      ModeError: inside a job function.
+      CallbackError: at the end of the block, for a callback that failed.
+
+    Example:
+      >>> for rate in (0.1, 0.01):
+      ...     with flow.session(seed=1):
+      ...         job = make_job(rate)   # its variables begin anew
+      ...         losses = [job(batch) for batch in batches]
+    """
+    if current_or_none() is not None:
+        refuse(ModeError, "flow.session() cannot be used inside a job function")
+    made = Session()
+    if seed is not None:
+        made.reseed(_checked_seed(seed))
+    with as_default(made):
+        try:
+            yield made
+            default_session().sync()
+        finally:
+            default_session().close("the session of its `with flow.session()` block has ended")
 
 
 def clear_default_session() -> None:
@@ -371,7 +407,12 @@ def clear_default_session() -> None:
     """
     if current_or_none() is not None:
         refuse(ModeError, "flow.clear_default_session() cannot be called inside a job function")
-    _default.replace()
+    default_session().close()
+    if _own.get() is not None:
+        _own.set(Session())
+        return
+    Resource.reset()
+    process.default_session = Session()
 
 
 def sync_default_session() -> None:
@@ -392,14 +433,20 @@ def skipped_images() -> int:
 def manual_seed(seed: int) -> None:
     """Makes initial values, dropout and ``flow.random`` reproducible, in this session and those that follow.
 
-    Variables that have their first value already keep it; random ops begin their sequence anew.
+    Variables that have their first value already keep it; random ops begin their sequence anew. Inside a
+    ``with flow.session()`` block only the session of that block is meant.
 
     Args:
       seed: an int in [0, 2**63).
     Example: >>> flow.manual_seed(7)
     """
+    if _own.get() is None:
+        process.seed = _checked_seed(seed)
+    default_session().reseed(_checked_seed(seed))
+
+
+def _checked_seed(seed: Any) -> int:
     found, problem = check.integer(seed, low=0, high=2**63 - 1)
     if problem:
-        refuse(ArgumentError, f"flow.manual_seed: the seed {problem}")
-    process.seed = found
-    default_session().reseed(found)
+        refuse(ArgumentError, f"a seed {problem}")
+    return found

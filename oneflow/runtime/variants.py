@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from .._base.log import announced
 from ..compiler.program import Plan
 from ..compiler.replicas import per_device
 from .executable import Executable
@@ -60,10 +61,13 @@ class Variants:
             return found
         with self._lock:
             found = self.find(feeds)
-            while found is None:
-                if self._store.is_closed:
-                    raise StaleExecutableError
-                found = self._compiled(feeds)
+            graph = self._plan.graph
+            what = f"job {graph.name!r}"
+            with announced(lambda: f"compiling {what} ({len(self._plan.order)} ops)", lambda: f"compiled {what}"):
+                while found is None:
+                    if self._store.is_closed:
+                        raise StaleExecutableError
+                    found = self._compiled(feeds)
             return found
 
     def planned(self, structs: Sequence[Any]) -> Executable:

@@ -1,4 +1,4 @@
-"""oneDNN's matrix products against NumPy in float64: values, both gradients, mapping, jobs."""
+"""oneDNN's matrix products against NumPy in float64: values, both gradients, vmap, jobs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from oneflow.ops import _native_matmul as native
 pytestmark = pytest.mark.usefixtures("native_part")
 
 
-def operands(p: native.Product, seed: int, dtype: Any = np.float32) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def operands(p: native.Gemm, seed: int, dtype: Any = np.float32) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
     batch = () if p.batch == 1 else (p.batch,)
     a = rng.standard_normal((*batch, *((p.k, p.m) if p.a_transposed else (p.m, p.k))), np.float32)
@@ -27,7 +27,7 @@ def operands(p: native.Product, seed: int, dtype: Any = np.float32) -> tuple[np.
     return a.astype(dtype), b.astype(dtype), rng.standard_normal(p.shape, np.float32).astype(dtype)
 
 
-def expected(p: native.Product, a: np.ndarray, b: np.ndarray, dc: np.ndarray) -> list[np.ndarray]:
+def expected(p: native.Gemm, a: np.ndarray, b: np.ndarray, dc: np.ndarray) -> list[np.ndarray]:
     a, b, dc = (v.astype(np.float64) for v in (a, b, dc))
     left = np.swapaxes(a, -1, -2) if p.a_transposed else a
     right = np.swapaxes(b, -1, -2) if p.b_transposed else b
@@ -35,9 +35,9 @@ def expected(p: native.Product, a: np.ndarray, b: np.ndarray, dc: np.ndarray) ->
     return [left @ right, np.swapaxes(da, -1, -2) if p.a_transposed else da, np.swapaxes(db, -1, -2) if p.b_transposed else db]
 
 
-def check(p: native.Product, seed: int, dtype: Any = np.float32, tolerance: float = 2e-5) -> None:
+def check(p: native.Gemm, seed: int, dtype: Any = np.float32, tolerance: float = 2e-5) -> None:
     a, b, dc = operands(p, seed, dtype)
-    y, pull = jax.vjp(native._differentiable(p), a, b)
+    y, pull = jax.vjp(native.differentiable(p), a, b)
     for got, want in zip([y, *pull(jnp.asarray(dc))], expected(p, a, b, dc), strict=True):
         assert got.shape == want.shape and got.dtype == dtype
         scale = max(1.0, float(np.abs(want).max()))
@@ -49,9 +49,9 @@ sizes = st.integers(1, 70)
 
 @settings(max_examples=80, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(
-    st.builds(native.Product, st.integers(1, 4), sizes, sizes, sizes, st.booleans(), st.booleans()), st.integers(0, 2**31)
+    st.builds(native.Gemm, st.integers(1, 4), sizes, sizes, sizes, st.booleans(), st.booleans()), st.integers(0, 2**31)
 )  # fmt: skip
-def test_random_products_agree_with_float64(p: native.Product, seed: int) -> None:
+def test_random_products_agree_with_float64(p: native.Gemm, seed: int) -> None:
     check(p, seed)
 
 
@@ -59,26 +59,26 @@ def test_random_products_agree_with_float64(p: native.Product, seed: int) -> Non
 @pytest.mark.parametrize("b_transposed", [False, True])
 @pytest.mark.parametrize("shape", [(100, 512, 784), (32, 9000, 64), (300, 1, 257), (1, 300, 257)])
 def test_products_of_models(shape: tuple[int, int, int], a_transposed: bool, b_transposed: bool) -> None:
-    check(native.Product(1, *shape, a_transposed, b_transposed), 0, tolerance=1e-4)
+    check(native.Gemm(1, *shape, a_transposed, b_transposed), 0, tolerance=1e-4)
 
 
 def test_bfloat16_where_the_machine_has_it() -> None:
-    p = native.Product(2, 64, 48, 200, False, True)
-    if native.objection(p, "bfloat16") is None:
+    p = native.Gemm(2, 64, 48, 200, False, True)
+    if native.unsupported_reason(p, "bfloat16") is None:
         check(p, 0, jnp.bfloat16, tolerance=2e-2)
 
 
-@pytest.mark.parametrize("mapped", [(0, None), (None, 0), (0, 0)])
+@pytest.mark.parametrize("axes", [(0, None), (None, 0), (0, 0)])
 @pytest.mark.parametrize("batch", [1, 3])
-def test_mapped(mapped: tuple[int | None, int | None], batch: int) -> None:
-    p = native.Product(batch, 30, 40, 50, False, True)
+def test_vmap(axes: tuple[int | None, int | None], batch: int) -> None:
+    p = native.Gemm(batch, 30, 40, 50, False, True)
     a, b, _ = operands(p, 0)
-    given = [v if axis is None else np.stack([v, 2 * v, -v]) for v, axis in zip((a, b), mapped, strict=True)]
+    given = [v if axis is None else np.stack([v, 2 * v, -v]) for v, axis in zip((a, b), axes, strict=True)]
 
     def gradients(run: Any) -> Any:
-        return jax.vmap(jax.grad(lambda a, b: jnp.sum(jnp.sin(run(a, b))), (0, 1)), mapped)(*given)
+        return jax.vmap(jax.grad(lambda a, b: jnp.sum(jnp.sin(run(a, b))), (0, 1)), axes)(*given)
 
-    found = gradients(native._differentiable(p))
+    found = gradients(native.differentiable(p))
     for got, want in zip(found, gradients(lambda a, b: a @ jnp.swapaxes(b, -1, -2)), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-3)
 
@@ -98,8 +98,8 @@ def test_a_job_uses_it_and_says_so() -> None:
 
 
 def test_results_are_the_same_from_run_to_run() -> None:
-    p = native.Product(1, 200, 300, 400, True, False)
+    p = native.Gemm(1, 200, 300, 400, True, False)
     a, b, _ = operands(p, 0)
-    first = np.asarray(native._differentiable(p)(a, b))
+    first = np.asarray(native.differentiable(p)(a, b))
     for _ in range(5):
-        np.testing.assert_array_equal(np.asarray(native._differentiable(p)(a, b)), first)
+        np.testing.assert_array_equal(np.asarray(native.differentiable(p)(a, b)), first)

@@ -1,0 +1,136 @@
+// What the library exports: one XLA handler per kind of call, and the same calls for Python. The one file that knows XLA.
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <initializer_list>
+
+#include "cache.h"
+#include "operation.h"
+#include "xla/ffi/api/ffi.h"
+
+namespace {
+
+namespace ffi = xla::ffi;
+using namespace native;
+
+using Spec = ffi::Span<const int64_t>;
+using Input = ffi::AnyBuffer;
+using Output = ffi::Result<ffi::AnyBuffer>;
+
+template <MakeOperation& make>
+std::shared_ptr<const Operation> find(Spec spec) {
+  static auto* cache = new Cache<Operation>;  // never destroyed: threads may outlive the end of main
+  const auto settings = thread_pool::settings();
+  Key key(spec.begin(), spec.end());
+  key.push_back(settings.size);
+  key.push_back(static_cast<int64_t>(settings.min_parallel_work));
+  return cache->get(key, [&] { return make(SpecReader(spec.begin(), spec.size()), settings, false); });
+}
+
+// `bytes`: the operands' sizes, where they are known.
+template <MakeOperation& make>
+void execute(Spec spec, void* const* operands, const size_t* bytes) {
+  for (;;) {
+    const auto operation = find<make>(spec);
+    const auto& expected = operation->operand_bytes();
+    if (bytes && !std::equal(expected.begin(), expected.end(), bytes)) {
+      throw std::invalid_argument("an operand's size is not that of the spec");
+    }
+    const thread_pool::Lock lock(operation->threads());
+    if (lock.threads() < operation->threads()) continue;  // the pool has shrunk: take one for fewer threads
+    Scratch scratch(operation->scratch_size());
+    return operation->run(operands, scratch);
+  }
+}
+
+template <MakeOperation& make>
+ffi::Error handle(Spec spec, std::initializer_list<ffi::AnyBuffer> buffers) {
+  try {
+    void* operands[3];
+    size_t bytes[3], i = 0;
+    for (const auto& buffer : buffers) operands[i] = buffer.untyped_data(), bytes[i++] = buffer.size_bytes();
+    execute<make>(spec, operands, bytes);
+    return ffi::Error::Success();
+  } catch (const std::exception& error) {
+    return ffi::Error(ffi::ErrorCode::kInternal, std::string("oneflow-jax-native: ") + error.what());
+  }
+}
+
+template <MakeOperation& make>
+ffi::Error unary(Input x, Output y, Spec spec) {
+  return handle<make>(spec, {x, *y});
+}
+
+template <MakeOperation& make>
+ffi::Error binary(Input a, Input b, Output c, Spec spec) {
+  return handle<make>(spec, {a, b, *c});
+}
+
+}  // namespace
+
+#define UNARY ffi::Ffi::Bind().Arg<Input>().Ret<ffi::AnyBuffer>().Attr<Spec>("spec")
+#define BINARY ffi::Ffi::Bind().Arg<Input>().Arg<Input>().Ret<ffi::AnyBuffer>().Attr<Spec>("spec")
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_conv, binary<make_conv>, BINARY);
+XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_matmul, binary<make_matmul>, BINARY);
+XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_transpose, unary<make_transpose>, UNARY);
+
+// --- for Python
+
+namespace {
+
+struct Call {
+  const char* name;
+  MakeOperation* make;
+  void (*execute)(Spec, void* const*, const size_t*);
+};
+
+constexpr Call kCalls[] = {{"conv", make_conv, execute<make_conv>},
+                           {"matmul", make_matmul, execute<make_matmul>},
+                           {"transpose", make_transpose, execute<make_transpose>}};
+
+// Runs body(call) and writes a text of at most `room` bytes: its result, or "! " and the error.
+template <class Body>
+void write_text(const char* name, char* text, int room, const Body& body) {
+  std::string result = "! there is no such call";
+  try {
+    for (const Call& call : kCalls) {
+      if (std::strcmp(call.name, name) == 0) result = body(call);
+    }
+  } catch (const std::exception& error) {
+    result = std::string("! ") + error.what();
+  }
+  const size_t size = std::min(result.size(), static_cast<size_t>(room - 1));
+  std::copy_n(result.data(), size, text);
+  text[size] = 0;
+}
+
+}  // namespace
+
+extern "C" {
+
+// The version of XLA's FFI that the handlers were built for. XLA takes handlers of its own version and of older ones.
+__attribute__((visibility("default"))) void oneflow_ffi_version(int* major, int* minor) {
+  *major = XLA_FFI_API_MAJOR;
+  *minor = XLA_FFI_API_MINOR;
+}
+
+// The name of the implementation that a spec takes.
+__attribute__((visibility("default"))) void oneflow_describe(const char* name, const int64_t* spec, int size, char* text,
+                                                             int room) {
+  write_text(name, text, room, [&](const Call& call) {
+    return call.make(SpecReader(spec, static_cast<size_t>(size)), thread_pool::settings(), true)->name();
+  });
+}
+
+// One call outside XLA, for measuring and for tests: the inputs, then the result. The text is "" where it worked.
+__attribute__((visibility("default"))) void oneflow_execute(const char* name, const int64_t* spec, int size,
+                                                            void* const* operands, char* text, int room) {
+  write_text(name, text, room, [&](const Call& call) {
+    call.execute(Spec(spec, static_cast<size_t>(size)), operands, nullptr);
+    return std::string();
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,56 @@
+#include "gemm.h"
+
+#include <stdexcept>
+
+#include "thread_pool.h"
+
+namespace native {
+
+namespace {
+
+// oneDNN has two ways. Its sgemm packs panels of both operands, or takes a matrix and a vector; it is the faster one, except
+// where B is transposed and A has some rows (measured with two threads, AVX-512: docs/performance.md).
+bool is_for_sgemm(const GemmShape& s) {
+  constexpr int64_t kFewRows = 6;
+  return s.dtype == dt::f32 && s.batch == 1 && (!s.b_transposed || s.m <= kFewRows);
+}
+
+}  // namespace
+
+Gemm::Gemm(const GemmShape& shape, int threads, bool describe_only) : shape_(shape), is_sgemm_(is_for_sgemm(shape)) {
+  if (is_sgemm_) {
+    name_ = "gemm";
+    return;
+  }
+  const thread_pool::ScopedMaxThreads scope(threads);
+  const auto [dtype, batch, m, n, k, a_transposed, b_transposed] = shape;
+  a_ = dnnl::memory::desc({batch, m, k}, dtype, a_transposed ? dims{m * k, 1, m} : dims{m * k, k, 1});
+  b_ = dnnl::memory::desc({batch, k, n}, dtype, b_transposed ? dims{k * n, 1, k} : dims{k * n, n, 1});
+  c_ = dnnl::memory::desc({batch, m, n}, dtype, dims{m * n, n, 1});
+  const dnnl::matmul::primitive_desc made(engine(), a_, b_, c_, user_scratchpad());
+  name_ = made.impl_info_str();
+  scratchpad_ = made.scratchpad_desc().get_size();
+  if (!describe_only) primitive_ = dnnl::matmul(made);
+}
+
+void Gemm::run(const void* a, const void* b, void* c, Scratch& scratch) const {
+  if (is_sgemm_) return run_sgemm(static_cast<const float*>(a), static_cast<const float*>(b), static_cast<float*>(c));
+  const auto memory = [](const dnnl::memory::desc& desc, const void* data) {
+    return dnnl::memory(desc, engine(), const_cast<void*>(data));  // oneDNN does not write its inputs
+  };
+  primitive_.execute(stream(), {{DNNL_ARG_SRC, memory(a_, a)},
+                                {DNNL_ARG_WEIGHTS, memory(b_, b)},
+                                {DNNL_ARG_DST, memory(c_, c)},
+                                {DNNL_ARG_SCRATCHPAD, take_scratchpad(scratch, scratchpad_)}});
+}
+
+void Gemm::run_sgemm(const float* a, const float* b, float* c) const {
+  const auto& s = shape_;
+  const int64_t lda = s.a_transposed ? s.m : s.k, ldb = s.b_transposed ? s.k : s.n;
+  const char a_op = s.a_transposed ? 'T' : 'N', b_op = s.b_transposed ? 'T' : 'N';
+  if (dnnl_sgemm(a_op, b_op, s.m, s.n, s.k, 1.f, a, lda, b, ldb, 0.f, c, s.n) != dnnl_success) {
+    throw std::runtime_error("sgemm failed");
+  }
+}
+
+}  // namespace native

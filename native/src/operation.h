@@ -1,0 +1,69 @@
+// What a call computes: made once for its spec, cached, and run from any thread.
+#pragma once
+
+#include <limits>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "onednn.h"
+#include "thread_pool.h"
+
+namespace native {
+
+// Reads a spec, the vector of integers that describes a call, from front to back. Throws where it is malformed.
+class SpecReader {
+ public:
+  SpecReader(const int64_t* data, size_t size) : next_(data), end_(data + size) {}
+
+  int64_t next(int64_t least, int64_t most = std::numeric_limits<int64_t>::max()) {
+    if (next_ == end_) throw std::invalid_argument("the spec is too short");
+    if (*next_ < least || *next_ > most) throw std::invalid_argument("a value of the spec is out of range");
+    return *next_++;
+  }
+
+  dims next_dims(int count, int64_t least) {
+    dims values(count);
+    for (auto& value : values) value = next(least);
+    return values;
+  }
+
+  dt next_dtype() { return next(0, 1) == 0 ? dt::f32 : dt::bf16; }
+  bool next_bool() { return next(0, 1) == 1; }
+
+  void finish() const {
+    if (next_ != end_) throw std::invalid_argument("the spec is too long");
+  }
+
+ private:
+  const int64_t* next_;
+  const int64_t* end_;
+};
+
+class Operation {
+ public:
+  virtual ~Operation() = default;
+
+  // The name of the implementation, for the table of a job's ops.
+  virtual std::string name() const = 0;
+
+  // `operands`: the inputs, then the result. The calling thread holds the pool for `threads()`.
+  virtual void run(void* const* operands, Scratch& scratch) const = 0;
+
+  // The number of threads that it was made for, and must be run with.
+  int threads() const { return threads_; }
+  size_t scratch_size() const { return scratch_size_; }
+  const std::vector<size_t>& operand_bytes() const { return operand_bytes_; }
+
+ protected:
+  int threads_ = 1;
+  size_t scratch_size_ = 0;
+  std::vector<size_t> operand_bytes_;
+};
+
+// One for each kind of call. `describe_only`: what `name` needs is decided, and no code is generated.
+using MakeOperation = std::unique_ptr<Operation>(SpecReader, thread_pool::Settings, bool describe_only);
+MakeOperation make_conv, make_matmul, make_transpose;
+
+}  // namespace native

@@ -1,0 +1,279 @@
+#include "thread_pool.h"
+
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <climits>
+#include <mutex>
+#include <new>
+
+namespace {
+
+constexpr int kMaxThreads = 256;
+constexpr int kSpins = 1500;              // some 20 microseconds: two regions of one convolution are hardly further apart
+constexpr double kMinParallelWork = 3e6;  // some 14 microseconds of one thread; to wake another costs half of that
+constexpr size_t kStackSize = 8 << 20;
+
+using Region = void (*)(void*);  // the body of a parallel region
+
+// --- waiting: a while in a loop, then asleep
+
+void wait_while_equal(std::atomic<uint32_t>& word, uint32_t value) {
+  for (int i = 0; i < kSpins; i++) {
+    if (word.load(std::memory_order_acquire) != value) return;
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+  }
+  while (word.load(std::memory_order_acquire) == value) {
+    syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAIT_PRIVATE, value, nullptr, nullptr, 0);
+  }
+}
+
+void wake_all(std::atomic<uint32_t>& word) {
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
+}
+
+// --- the pool
+
+struct alignas(128) Worker {
+  std::atomic<uint32_t> regions{0};  // that it was given, so far
+  std::atomic<int> tid{0};           // the system's number of the thread
+  std::atomic<int> core{-1};         // where it worked last
+};
+
+struct Pool {
+  std::mutex mutex;  // held by a thread whose regions have more than itself
+  std::atomic<int> size{1};
+  std::atomic<double> min_parallel_work{kMinParallelWork};
+  int started = 1;  // threads that exist, the caller's included
+  // the present region
+  Region region = nullptr;
+  void* argument = nullptr;
+  int num_threads = 1;
+  alignas(128) std::atomic<uint32_t> running{0};   // workers that have not finished it
+  alignas(128) std::atomic<uint32_t> arrived{0};   // threads that wait at its barrier
+  alignas(128) std::atomic<uint32_t> barriers{0};  // that were passed
+  Worker workers[kMaxThreads];                     // number 0, the caller, is not used
+};
+
+Pool& pool() {
+  static Pool* shared = new Pool;  // never destroyed: workers outlive the end of main
+  return *shared;
+}
+
+struct ThreadState {
+  int max_threads = 1;
+  bool holds_pool = false;
+  int depth = 0;  // of regions, one within the other; only the outermost has more than one thread
+  int num_threads = 1;
+  int thread_num = 0;
+  struct {
+    long begin, end, step, chunk, round;
+  } loop{};
+};
+
+thread_local ThreadState self;
+
+// Linux likes to wake a thread on the core where it last ran, also where the waking thread runs there and other cores
+// are idle: on a busy machine of few cores it does not look for those. Both would share that core for milliseconds.
+void keep_off_core(const Worker& worker, int core) {
+  cpu_set_t allowed;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0 || !CPU_ISSET(core, &allowed) || CPU_COUNT(&allowed) < 2) return;
+  CPU_CLR(core, &allowed);
+  sched_setaffinity(worker.tid.load(std::memory_order_relaxed), sizeof allowed, &allowed);
+}
+
+void* work(void* number) {
+  Pool& pool = ::pool();
+  const int me = static_cast<int>(reinterpret_cast<intptr_t>(number));
+  Worker& worker = pool.workers[me];
+  worker.tid.store(static_cast<int>(syscall(SYS_gettid)), std::memory_order_relaxed);
+  for (uint32_t seen = 0;; seen++) {
+    wait_while_equal(worker.regions, seen);
+    self.thread_num = me;
+    self.num_threads = self.max_threads = pool.num_threads;
+    self.depth = 1;
+    pool.region(pool.argument);
+    self.depth = 0;
+    worker.core.store(sched_getcpu(), std::memory_order_relaxed);
+    if (pool.running.fetch_sub(1, std::memory_order_acq_rel) == 1) wake_all(pool.running);
+  }
+  return nullptr;
+}
+
+bool start_worker(Pool& pool, int number) {
+  Worker& worker = pool.workers[number];
+  worker.regions.store(0, std::memory_order_relaxed);
+  worker.core.store(-1, std::memory_order_relaxed);
+  pthread_t thread;
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+  pthread_attr_setstacksize(&attributes, kStackSize);
+  const int error = pthread_create(&thread, &attributes, work, reinterpret_cast<void*>(static_cast<intptr_t>(number)));
+  pthread_attr_destroy(&attributes);
+  return error == 0;
+}
+
+// Starts the workers that are missing, where the system lets it; returns how many threads there are, at most `wanted`.
+int start_workers(Pool& pool, int wanted) {
+  while (pool.started < wanted && start_worker(pool, pool.started)) pool.started++;
+  return std::min(pool.started, wanted);
+}
+
+void begin_region(Region region, void* argument, int wanted) {
+  Pool& pool = ::pool();
+  if (self.depth++ > 0 || !self.holds_pool) return;  // within another one, or without the pool: one thread
+  const int num_threads = wanted > 0 ? std::min(wanted, self.max_threads) : self.max_threads;
+  self.num_threads = num_threads;
+  if (num_threads == 1) return;
+  pool.region = region;
+  pool.argument = argument;
+  pool.num_threads = num_threads;
+  pool.running.store(static_cast<uint32_t>(num_threads - 1), std::memory_order_release);
+  const int here = sched_getcpu();
+  for (int i = 1; i < num_threads; i++) {
+    Worker& worker = pool.workers[i];
+    if (worker.core.load(std::memory_order_relaxed) == here) keep_off_core(worker, here);
+    worker.regions.fetch_add(1, std::memory_order_release);
+    wake_all(worker.regions);
+  }
+}
+
+void end_region() {
+  Pool& pool = ::pool();
+  if (--self.depth > 0) return;
+  if (self.num_threads > 1) {
+    for (uint32_t left; (left = pool.running.load(std::memory_order_acquire)) != 0;) wait_while_equal(pool.running, left);
+  }
+  self.num_threads = 1;
+}
+
+// A forked child has none of the workers, and whoever held the lock is not there to release it.
+void forget_workers() {
+  Pool& pool = ::pool();
+  pool.started = 1;
+  pool.running.store(0, std::memory_order_relaxed);
+  pool.arrived.store(0, std::memory_order_relaxed);
+  new (&pool.mutex) std::mutex;
+}
+
+}  // namespace
+
+namespace thread_pool {
+
+Settings settings() {
+  return {pool().size.load(std::memory_order_relaxed), pool().min_parallel_work.load(std::memory_order_relaxed)};
+}
+
+Lock::Lock(int threads) : threads_(threads) {
+  if (threads > 1) {
+    pool().mutex.lock();
+    threads_ = start_workers(pool(), threads);
+    if (threads_ < threads) pool().size.store(threads_, std::memory_order_relaxed);
+    if (threads_ == 1) pool().mutex.unlock();
+  }
+  self.holds_pool = threads_ > 1;
+  self.max_threads = threads_;
+}
+
+Lock::~Lock() {
+  self.holds_pool = false;
+  self.max_threads = 1;
+  if (threads_ > 1) pool().mutex.unlock();
+}
+
+ScopedMaxThreads::ScopedMaxThreads(int threads) : before_(self.max_threads) { self.max_threads = threads; }
+ScopedMaxThreads::~ScopedMaxThreads() { self.max_threads = before_; }
+
+void parallel(void (*body)(void*, int, int), void* data, int threads) {
+  struct Call {
+    void (*body)(void*, int, int);
+    void* data;
+  } call{body, data};
+  const Region region = [](void* argument) {
+    const Call& call = *static_cast<const Call*>(argument);
+    call.body(call.data, self.thread_num, self.num_threads);
+  };
+  begin_region(region, &call, threads);
+  region(&call);
+  end_region();
+}
+
+}  // namespace thread_pool
+
+extern "C" {
+
+void oneflow_set_threads(int threads) {
+  static std::once_flag once;
+  std::call_once(once, [] { pthread_atfork(nullptr, nullptr, forget_workers); });
+  pool().size.store(std::max(1, std::min(threads, kMaxThreads)), std::memory_order_relaxed);
+}
+
+void oneflow_set_min_parallel_work(double flops) { pool().min_parallel_work.store(flops, std::memory_order_relaxed); }
+int oneflow_threads() { return thread_pool::settings().size; }
+double oneflow_min_parallel_work() { return thread_pool::settings().min_parallel_work; }
+
+// --- GNU OpenMP, as far as oneDNN's library uses it
+
+int omp_get_max_threads() { return self.max_threads; }
+int omp_get_num_threads() { return self.depth == 1 ? self.num_threads : 1; }
+int omp_get_thread_num() { return self.depth == 1 ? self.thread_num : 0; }
+int omp_in_parallel() { return self.depth > 0 && self.num_threads > 1; }
+
+void GOMP_parallel_start(Region region, void* argument, unsigned num_threads) {
+  begin_region(region, argument, static_cast<int>(num_threads));
+}
+
+void GOMP_parallel_end() { end_region(); }
+
+void GOMP_barrier() {
+  const auto num_threads = static_cast<uint32_t>(omp_get_num_threads());
+  if (num_threads == 1) return;
+  Pool& pool = ::pool();
+  const uint32_t passed = pool.barriers.load(std::memory_order_acquire);
+  if (pool.arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == num_threads) {
+    pool.arrived.store(0, std::memory_order_relaxed);
+    pool.barriers.fetch_add(1, std::memory_order_release);
+    wake_all(pool.barriers);
+  } else {
+    wait_while_equal(pool.barriers, passed);
+  }
+}
+
+// The next share of a loop that `#pragma omp for schedule(static, chunk)` stands before; false where there is none.
+bool GOMP_loop_static_next(long* first, long* last) {
+  auto& loop = self.loop;
+  const long count = (loop.end - loop.begin + loop.step - (loop.step > 0 ? 1 : -1)) / loop.step;
+  const long threads = omp_get_num_threads(), thread = omp_get_thread_num();
+  long from, to;
+  if (loop.chunk > 0) {
+    from = (loop.round * threads + thread) * loop.chunk;
+    to = std::min(from + loop.chunk, count);
+  } else if (loop.round == 0) {  // even shares, the first ones larger by one
+    from = count / threads * thread + std::min(thread, count % threads);
+    to = from + count / threads + (thread < count % threads);
+  } else {
+    return false;
+  }
+  loop.round++;
+  if (from >= to) return false;
+  *first = loop.begin + from * loop.step;
+  *last = loop.begin + to * loop.step;
+  return true;
+}
+
+bool GOMP_loop_static_start(long begin, long end, long step, long chunk, long* first, long* last) {
+  self.loop = {begin, end, step, chunk, 0};
+  return GOMP_loop_static_next(first, last);
+}
+
+void GOMP_loop_end_nowait() {}
+
+}  // extern "C"

@@ -1,0 +1,75 @@
+// The threads that oneDNN's parallel regions run on: one pool for the process.
+//
+// oneDNN's library was built for GNU OpenMP. thread_pool.cc defines the functions of it that the library calls, so that no
+// libgomp is needed, threads of XLA that compute at the same time take turns instead of having a pool each, and the number of
+// threads is ours to decide. It is a library of its own, which oneDNN's finds in libgomp's place. No function throws: an
+// exception of one library is not caught in another, because each holds a C++ runtime of its own.
+#pragma once
+
+#include <cstdint>
+
+namespace thread_pool {
+
+struct Settings {
+  int size;                  // the most threads that a region may have
+  double min_parallel_work;  // floating point operations from which on a call takes all of them, instead of one
+
+  int threads_for(double flops) const { return flops >= min_parallel_work ? size : 1; }
+};
+
+Settings settings();
+
+// While it lives, parallel regions that its thread begins have up to `threads` threads, and for more than one no other
+// thread has the pool.
+class Lock {
+ public:
+  explicit Lock(int threads);
+  ~Lock();
+  Lock(const Lock&) = delete;
+  Lock& operator=(const Lock&) = delete;
+
+  // Fewer than asked for where the system refuses to start threads; the pool's size is then that number.
+  int threads() const { return threads_; }
+
+ private:
+  int threads_;
+};
+
+// What oneDNN is told to be the most threads while it makes a primitive. Starts and locks nothing.
+class ScopedMaxThreads {
+ public:
+  explicit ScopedMaxThreads(int threads);
+  ~ScopedMaxThreads();
+  ScopedMaxThreads(const ScopedMaxThreads&) = delete;
+  ScopedMaxThreads& operator=(const ScopedMaxThreads&) = delete;
+
+ private:
+  int before_;
+};
+
+// Calls body(data, thread, threads) once on each of the threads. The caller holds the pool for so many.
+void parallel(void (*body)(void*, int, int), void* data, int threads);
+
+// Calls body(begin, end) for even shares of `count`. The caller holds the pool for so many threads.
+template <class Body>
+void parallel_for(int64_t count, int threads, const Body& body) {
+  struct Job {
+    const Body& body;
+    int64_t count;
+  } job{body, count};
+  parallel(
+      [](void* data, int thread, int of) {
+        const Job& job = *static_cast<const Job*>(data);
+        job.body(job.count * thread / of, job.count * (thread + 1) / of);
+      },
+      &job, threads);
+}
+
+}  // namespace thread_pool
+
+extern "C" {
+void oneflow_set_threads(int threads);
+void oneflow_set_min_parallel_work(double flops);
+int oneflow_threads();
+double oneflow_min_parallel_work();
+}

@@ -1,0 +1,105 @@
+"""Sessions of their own: ``with flow.session()``."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+import oneflow as flow
+import oneflow.typing as tp
+
+ONE = np.ones((4,), np.float32)
+
+
+def declare(rate: float = 0.5):
+    @flow.global_function("train")
+    def train(x: tp.Numpy.Placeholder((4,))) -> tp.Callback[tp.Numpy]:
+        loss = x * flow.get_variable("w", (4,), initializer=flow.random_normal_initializer())
+        flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [rate]), momentum=0).minimize(loss)
+        return loss
+
+    return train
+
+
+def value(name: str = "w") -> np.ndarray:
+    return flow.get_all_variables()[name].numpy()
+
+
+def test_variables_seed_and_jobs_of_a_block_are_its_own():
+    flow.manual_seed(3)
+    outer = declare()
+    outer(ONE).get()
+    before = value()
+    found = []
+    for rate in (0.0, 4.0):
+        with flow.session(seed=1):
+            job = declare(rate)
+            seen = []
+            job(ONE)(lambda v, seen=seen: seen.append((v, value())))  # a callback sees the variables of its job's session
+            job(ONE).get()
+            flow.sync_default_session()
+            found.append((seen[0][0], value()))
+            assert len(seen) == 1 and flow.get_all_variables().keys() == {"w", "System-Train-TrainStep-train"}
+    np.testing.assert_array_equal(found[0][0], found[1][0])  # one seed
+    np.testing.assert_allclose(found[0][1] - found[1][1], 2.0, rtol=1e-5)
+    np.testing.assert_array_equal(value(), before)
+    outer(ONE).get()
+    with pytest.raises(flow.errors.ModeError, match="block has ended"):
+        job(ONE)
+
+
+def test_sessions_side_by_side_in_threads():
+    results = {}
+
+    def work(i):
+        with flow.session(seed=i):
+            job = declare(0.0)
+            results[i] = [job(ONE).get() for _ in range(20)][-1], value()
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert len({tuple(v) for v, _ in results.values()}) == 4
+    for loss, w in results.values():
+        np.testing.assert_array_equal(loss, w)
+
+
+def test_blocks_in_blocks_clearing_and_errors():
+    with flow.session():
+        declare()(ONE).get()
+        with flow.session():
+            assert not flow.get_all_variables()
+        assert "w" in flow.get_all_variables()
+        flow.clear_default_session()
+        assert not flow.get_all_variables()
+        declare()(ONE).get()
+    assert not flow.get_all_variables()
+    with pytest.raises(flow.errors.CallbackError, match="mine"), flow.session():
+        declare()(ONE)(lambda v: {}["mine"])
+    with pytest.raises(flow.errors.ArgumentError, match="seed"), flow.session(seed=-1):
+        pass
+
+    @flow.global_function()
+    def inside(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
+        with flow.session():
+            return x
+
+    with pytest.raises(flow.errors.ModeError, match="inside a job function"):
+        inside(ONE)
+
+
+def test_the_seed_of_a_block_is_not_that_of_later_sessions():
+    flow.manual_seed(5)
+    with flow.session():
+        flow.manual_seed(6)
+    flow.clear_default_session()
+    declare(0.0)(ONE).get()
+    expected = value()
+    flow.clear_default_session()
+    flow.manual_seed(5)
+    declare(0.0)(ONE).get()
+    np.testing.assert_array_equal(value(), expected)

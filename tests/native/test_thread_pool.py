@@ -1,0 +1,75 @@
+"""The threads that native calls share."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from typing import Any
+
+import pytest
+
+# A product on two threads. Address space for less than a thread's stack is left, so that none can be started.
+REFUSED = textwrap.dedent("""
+    import resource
+    import numpy as np
+    import oneflow_native
+
+    library = oneflow_native.load(2)
+    library.min_parallel_work = 0
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((40, 30), np.float32), rng.standard_normal((30, 20), np.float32)
+    c = np.zeros((40, 20), np.float32)
+
+    def product():
+        c[:] = 0
+        library.execute("matmul", [0, 1, 40, 20, 30, 0, 0], a.ctypes.data, b.ctypes.data, c.ctypes.data)
+
+    library.threads = 1
+    product()  # what oneDNN allocates when it is first used
+    expected = a @ b
+    library.threads = 2
+    (used,) = [int(line.split()[1]) << 10 for line in open("/proc/self/status") if line.startswith("VmSize")]
+    resource.setrlimit(resource.RLIMIT_AS, (used + (6 << 20),) * 2)
+    product()
+    np.testing.assert_allclose(c, expected, rtol=1e-4, atol=1e-4)
+    print(library.threads)
+""")
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="a limit of Linux's")
+def test_where_threads_cannot_be_started_calls_have_fewer(native_part: Any) -> None:
+    done = subprocess.run([sys.executable, "-c", REFUSED], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "1", done.stderr
+
+
+FORKED = textwrap.dedent("""
+    import os
+    import numpy as np
+    import oneflow_native
+
+    library = oneflow_native.load(2)
+    library.min_parallel_work = 0
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((40, 30), np.float32), rng.standard_normal((30, 20), np.float32)
+    c = np.zeros((40, 20), np.float32)
+
+    def check():
+        c[:] = 0
+        library.execute("matmul", [0, 1, 40, 20, 30, 0, 0], a.ctypes.data, b.ctypes.data, c.ctypes.data)
+        np.testing.assert_allclose(c, a @ b, rtol=1e-4, atol=1e-4)
+
+    check()
+    child = os.fork()
+    if child == 0:
+        check()
+        os._exit(7)
+    _, status = os.waitpid(child, 0)
+    check()
+    print(os.waitstatus_to_exitcode(status))
+""")
+
+
+def test_a_forked_child_starts_threads_of_its_own(native_part: Any) -> None:
+    done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "7", done.stderr

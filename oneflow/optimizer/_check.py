@@ -1,4 +1,4 @@
-"""Checks of what a user gives an optimizer, a schedule, a warm-up or a clipping rule. Each gives the value in its normal form."""
+"""Checks of the arguments of optimizers, schedules, warm-ups and clipping rules. Each returns the value in its normal form."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ..errors import ArgumentError
 
 
 def bad(owner: str, rule: str, hint: str = "") -> NoReturn:
-    """Raises ArgumentError: what ``owner`` was given breaks ``rule``."""
+    """Raises ArgumentError: an argument of ``owner`` breaks ``rule``."""
     refuse(ArgumentError, f"{owner}: {rule}"[:400], hint=hint, source=_user_line())
 
 
 def _user_line() -> Source:
-    """As ``caller``, which cannot know that the ``__init__`` of a dataclass, compiled from a string, is of this package."""
+    """``caller()``, which also knows that the ``__init__`` of a dataclass, compiled from a string, belongs to this package."""
     package = __name__.partition(".")[0] + "."
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(package):
@@ -57,7 +57,7 @@ def flag(owner: str, name: str, value: Any) -> bool:
 
 
 def mutable_mapping(owner: str, name: str, value: Any) -> MutableMapping[str, Any]:
-    """A dict, or something like one that can be written to."""
+    """A dict, or another mapping that can be written to."""
     if not isinstance(value, MutableMapping):
         bad(owner, f"{name} must be a dict, got {type(value).__name__} {shown(value)}")
     return value
@@ -97,12 +97,12 @@ def patterns(owner: str, name: str, value: Any) -> tuple[str, ...]:
         try:
             re.compile(pattern)
         except re.error as error:
-            bad(owner, f"{name} holds {shown(pattern)}, which is no regular expression: {error}", repr(re.escape(pattern)))
+            bad(owner, f"{name} holds {shown(pattern)}, which is not a regular expression: {error}", repr(re.escape(pattern)))
     return tuple(given)
 
 
 def names(owner: str, name: str, value: Any) -> tuple[str, ...]:
-    """Names of variables, or what a function without arguments gives."""
+    """Names of variables, or a function without arguments that returns them."""
     if callable(value):
         try:
             value = value()

@@ -1,4 +1,4 @@
-"""Clipping of gradients. ``flow.optimizer.grad_clipping.*``"""
+"""Rules for clipping gradients: ``flow.optimizer.grad_clipping``."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from . import _check
 class ClipGradientConf:
     """A rule over the gradients of all variables that one optimizer updates.
 
-    In two steps, as they may lie on different devices: what is measured in several places is added up.
+    It has two steps, because the gradients may be on different devices: measurements of several devices are added up.
     """
 
     def measure(self, grads: Sequence[Any]) -> Any:
-        """What the rule needs to know of all gradients, of these ones: a scalar."""
+        """The contribution of these gradients to the measurement over all gradients: a scalar."""
         raise NotImplementedError
 
     def scaled(self, grads: Sequence[Any], measured: Any) -> list[Any]:
@@ -25,12 +25,12 @@ class ClipGradientConf:
         raise NotImplementedError
 
     def clip(self, grads: Sequence[Any]) -> list[Any]:
-        """The clipped gradients where ``grads`` are all there are."""
+        """The clipped gradients, where ``grads`` are all gradients."""
         return self.scaled(grads, self.measure(grads))
 
     @property
     def clip_conf(self) -> dict[str, Any]:
-        """The same as the dict form says it."""
+        """The rule in the dict form."""
         raise NotImplementedError
 
 
@@ -38,13 +38,13 @@ class ClipGradientConf:
 class by_global_norm(ClipGradientConf):
     """Scales all gradients by ``clip_norm / max(norm, clip_norm)``, with norm = sqrt(sum of squares of all gradients).
 
-    Gradients whose norm is at most ``clip_norm`` stay as they are. The norm includes regularizers, but no decoupled
-    weight decay. Source: Pascanu, Mikolov, Bengio 2013, "On the difficulty of training recurrent neural networks".
+    Gradients whose norm is at most ``clip_norm`` do not change. The norm includes regularizers, but not decoupled weight
+    decay. Source: Pascanu, Mikolov, Bengio 2013, "On the difficulty of training recurrent neural networks".
 
     Args:
       clip_norm: number > 0.
     Raises:
-      ArgumentError: ``clip_norm`` is no positive number.
+      ArgumentError: ``clip_norm`` is not a positive number.
     Example:
       >>> adam = flow.optimizer.Adam(schedule, grad_clipping=flow.optimizer.grad_clipping.by_global_norm(1.0))
     """

@@ -1,6 +1,6 @@
-"""Loss scaling, for gradients that 16-bit numbers cannot hold. ``flow.optimizer.loss_scale.*``
+"""Loss scaling, for gradients that 16-bit numbers cannot hold: ``flow.optimizer.loss_scale``.
 
-The losses' gradients start with the scale instead of 1 and are divided by it before anything else looks at them.
+The gradients of the losses start with the scale instead of 1, and are divided by it before they are used.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from . import _check
 
 
 class LossScalePolicy:
-    """How the loss is scaled; what a job reports as its loss never is."""
+    """A rule for the scale of the loss. The loss that a job returns is never scaled."""
 
     def SetLossScaleFieldsInTrainConf(self, train_conf: MutableMapping[str, Any]) -> None:
         """Writes the policy into a dict like ``Optimizer.train_conf``."""
@@ -28,9 +28,9 @@ class static_loss_scale(LossScalePolicy):
     """The same scale at every step.
 
     Args:
-      loss_scale_factor: number > 0; 1 scales nothing.
+      loss_scale_factor: number > 0; 1 has no effect.
     Raises:
-      ArgumentError: the factor is no positive number.
+      ArgumentError: the factor is not a positive number.
     Example:
       >>> policy = flow.optimizer.loss_scale.static_loss_scale(1024.0)
       >>> flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.1]), loss_scale_policy=policy).minimize(loss)
@@ -95,7 +95,7 @@ class dynamic_loss_scale(LossScalePolicy):
 
 
 def policy_of(owner: str, factor: Any, policy: Any) -> LossScalePolicy | None:
-    """What ``loss_scale_factor=`` and ``loss_scale_policy=`` of an optimizer mean together."""
+    """The policy that ``loss_scale_factor=`` and ``loss_scale_policy=`` of an optimizer describe."""
     if factor is not None and policy is not None:
         rule = f"loss_scale_factor and loss_scale_policy cannot both be given, got {shown(factor)} and {shown(policy)}"
         _check.bad(owner, rule, "leave one of them out")

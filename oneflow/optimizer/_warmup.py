@@ -1,7 +1,8 @@
-"""Warm-up: what the learning rate is before a schedule takes over. ``flow.optimizer.warmup.*``"""
+"""Warm-ups, the learning rates before a schedule takes over: ``flow.optimizer.warmup``."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -14,6 +15,12 @@ class WarmupConf:
     steps: int
     conf_key: ClassVar[str]
     factor_name: ClassVar[str]
+    factor_bounds: ClassVar[Mapping[str, float]]
+
+    def __post_init__(self) -> None:
+        owner, name = f"warmup.{type(self).__name__}", self.factor_name
+        object.__setattr__(self, "steps", _check.integer(owner, "steps", self.steps, low=0))
+        object.__setattr__(self, name, _check.number(owner, name, getattr(self, name), **self.factor_bounds))
 
     def rate(self, base: float, step: Any) -> Any:
         """The learning rate at ``step``, a float64 scalar of NumPy or JAX, given that ``step < steps``."""
@@ -21,7 +28,7 @@ class WarmupConf:
 
     @property
     def warmup_conf(self) -> dict[str, Any]:
-        """The same as the dict form says it."""
+        """The warm-up in the dict form."""
         return {self.conf_key: {"warmup_batches": self.steps, self.factor_name: getattr(self, self.factor_name)}}
 
 
@@ -43,11 +50,7 @@ class constant(WarmupConf):
 
     conf_key = "constant_conf"
     factor_name = "multiplier"
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "steps", _check.integer("warmup.constant", "steps", self.steps, low=0))
-        multiplier = _check.number("warmup.constant", "multiplier", self.multiplier, above=0.0, below=1.0)
-        object.__setattr__(self, "multiplier", multiplier)
+    factor_bounds: ClassVar[Mapping[str, float]] = {"above": 0.0, "below": 1.0}
 
     def rate(self, base: float, step: Any) -> Any:
         return base * self.multiplier
@@ -71,11 +74,7 @@ class linear(WarmupConf):
 
     conf_key = "linear_conf"
     factor_name = "start_multiplier"
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "steps", _check.integer("warmup.linear", "steps", self.steps, low=0))
-        start = _check.number("warmup.linear", "start_multiplier", self.start_multiplier, low=0.0, below=1.0)
-        object.__setattr__(self, "start_multiplier", start)
+    factor_bounds: ClassVar[Mapping[str, float]] = {"low": 0.0, "below": 1.0}
 
     def rate(self, base: float, step: Any) -> Any:
         return base * (self.start_multiplier + (1.0 - self.start_multiplier) * step / self.steps)

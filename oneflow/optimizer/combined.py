@@ -25,9 +25,9 @@ class CombinedOptimizer(Optimizer):
 
     Args:
       optimizers: at least one; each with its own ``variables=``, none with a loss scale or a step counter of its own.
-      loss_scale_factor, train_step_lbn, loss_scale_policy: as SGD, for all of them.
+      loss_scale_factor, train_step_lbn, loss_scale_policy: those of ``SGD``, for all members together.
     Raises:
-      ArgumentError: a member is no optimizer, is itself combined, or has what only the whole can have.
+      ArgumentError: a member is not an optimizer, is itself combined, or has a loss scale or a step counter.
     Example:
       >>> slow = flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.01]), variables=["body-weight"])
       >>> fast = flow.optimizer.Adam(flow.optimizer.PiecewiseConstantScheduler([], [0.1]), variables=["head-weight"])
@@ -78,7 +78,7 @@ class CombinedOptimizer(Optimizer):
 
     @property
     def train_conf(self) -> dict[str, Any]:
-        """``{"optimizers": [the members' settings]}``, and what they share."""
+        """``{"optimizers": [the members' settings]}``, and the shared settings."""
         conf: dict[str, Any] = {"optimizers": [member.train_conf for member in self.optimizers]}
         if self.loss_scale is not None:
             self.loss_scale.SetLossScaleFieldsInTrainConf(conf)

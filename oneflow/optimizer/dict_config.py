@@ -1,4 +1,4 @@
-"""The older way to say how a job trains: ``config.train.model_update_conf({...})`` becomes an optimizer."""
+"""The older description of training, ``config.train.model_update_conf({...})``, as an optimizer."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def optimizer_from_config(train: Mapping[str, Any]) -> Optimizer:
     """The optimizer that the settings ``FunctionConfig.train.*`` describe.
 
     Args:
-      train: ``primary_lr``, ``model_update_conf`` and ``loss_scale_factor`` as the user gave them. ``secondary_lr`` is
-        checked, and read by no update rule. Other keys are not looked at.
+      train: ``primary_lr``, ``model_update_conf`` and ``loss_scale_factor`` as the user set them. ``secondary_lr`` is
+        checked, but no update rule reads it. Other keys are ignored.
     Raises:
       TrainError: there is no learning rate or no update rule.
       ConfigError: an unknown key within ``model_update_conf``.
@@ -82,7 +82,7 @@ def _optimizer(key: str, conf: dict[str, Any], schedule: LrScheduler, loss_scale
         text = "weight_decay_conf has no effect together with rmsprop_conf: RMSProp has no weight decay"
         warnings.warn_explicit(text, UserWarning, line.file, line.line)
         return cls(schedule, **shared, **given)
-    if cls is rules.LazyAdam:  # the class has no such arguments, its rule does
+    if cls is rules.LazyAdam:  # the class has no such arguments, but its rule has
         optimizer = cls(schedule, **shared, **given)
         for name, value in decay.items():
             setattr(optimizer, name, value)
@@ -123,7 +123,7 @@ def _schedule(base: float, conf: dict[str, Any]) -> LrScheduler:
 
 @dataclass(frozen=True, repr=False)
 class _PiecewiseFrom(LrScheduler):
-    """A piecewise constant rate whose warm-up leads to ``base_lr``, which need not be the first piece's rate."""
+    """A piecewise constant rate whose warm-up ends at ``base_lr``, which may differ from the first piece's rate."""
 
     base_lr: float
     pieces: schedules.PiecewiseConstantScheduler
@@ -157,7 +157,7 @@ def _weight_decay(given: Any) -> dict[str, Any]:
 
 
 def _entries(where: str, given: Any, known: list[str], required: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The dict, once it is one, knows only ``known`` keys and has the ``required`` ones."""
+    """``given`` as a dict that has no keys but ``known`` and has all ``required`` ones."""
     if not isinstance(given, Mapping):
         _check.bad(where, f"this must be a dict, got {type(given).__name__} {shown(given)}")
     for key in given:

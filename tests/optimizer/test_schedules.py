@@ -206,7 +206,7 @@ REFUSED = [
     (lambda: opt.PiecewiseConstantScheduler([], 0.1), "values must be a list of numbers"),
     (lambda: opt.PiecewiseConstantScheduler([], ["0.1"]), r"values\[0\] must be a number >= 0, got str '0.1'"),
     (lambda: opt.PiecewiseConstantScheduler([], [-0.1]), r"values\[0\] must be a number >= 0"),
-    (lambda: opt.PiecewiseScalingScheduler(0.1, [1, 2], [0.1]), "one scale a boundary, got 1 scales and 2 boundaries"),
+    (lambda: opt.PiecewiseScalingScheduler(0.1, [1, 2], [0.1]), "one scale per boundary, got 1 scales and 2 boundaries"),
     (lambda: opt.PiecewiseScalingScheduler(0.1, [1, 2], "a"), "scale must be a number"),
     (lambda: opt.CosineScheduler(0.1, 0), "steps must be an int > 0, got 0"),
     (lambda: opt.CosineScheduler(0.1, -5), "steps must be an int > 0, got -5"),

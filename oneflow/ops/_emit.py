@@ -1,4 +1,4 @@
-"""From a call in a job's body to a node: argument checks, abstract evaluation, errors that speak of the user's line."""
+"""From a call in a job's body to a node: argument checks, abstract evaluation, errors at the user's line."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from ..graph.views import in_current_view
 
 OPS: dict[str, OpDef] = {}
 LARGEST = 2**31 - 1  # of sizes, strides, positions: XLA counts in int32 in many places
-MOST_ELEMENTS = 2**40  # of one Blob: a terabyte of bytes is a mistake
+MOST_ELEMENTS = 2**40  # of one Blob: a terabyte is a mistake
 
-# What emits ops that are given Blobs whose size depends on data. _counted_rules.py fills this in; without it there are none
+# Emits ops on Blobs whose size depends on data. _counted_rules.py sets it; without that file there are none.
 treat_counted: Callable[..., tuple[Blob, ...]] | None = None
 
 
@@ -44,7 +44,7 @@ def op(
     native: Native | None = None,
     host: HostRule | None = None,
 ) -> Callable[[Callable[..., Any]], OpDef]:
-    """Makes an op of a function over arrays; see ``graph.op.OpDef`` for what the arguments mean."""
+    """Makes an op of a function over arrays; ``graph.op.OpDef`` explains the arguments."""
 
     def make(define: Callable[..., Any]) -> OpDef:
         op_name = name or define.__name__.lstrip("_")
@@ -62,14 +62,14 @@ def op(
             host,
         )
         if OPS.setdefault(op_name, made) is not made:
-            raise ValueError(f"there is an op named {shown(op_name)} already")
+            raise ValueError(f"an op named {op_name!r} exists already")
         return made
 
     return make
 
 
 def fail(error: type[OneFlowError], what: str, rule: str, inputs: Sequence[Any] = (), hint: str = "") -> NoReturn:
-    """Raises ``error`` in the one layout: rule broken, values with where they were made, the user's line, a way out."""
+    """Raises ``error`` in the common layout: the broken rule, the values and where they were made, the user's line, a way out."""
     graph, line = current(what), caller()
     rows = [f"{what} in job {graph.name!r}: {rule}"]
     for i, value in enumerate(inputs):
@@ -101,7 +101,7 @@ def _infer(op: OpDef, avals: tuple[tuple[tuple[int, ...], Any], ...], attrs: tup
 
 
 def infer(op: OpDef, inputs: Sequence[Blob], attrs: dict[str, Any]) -> list[tuple[tuple[int, ...], dtype]]:
-    """Shapes and dtypes of the outputs: the op's definition, evaluated abstractly."""
+    """Shapes and dtypes of the outputs, by abstract evaluation of the op's definition."""
     avals = tuple((b.shape, b.dtype.numpy_dtype) for b in inputs)
     try:
         return _infer(op, avals, tuple(sorted(attrs.items())))
@@ -138,7 +138,7 @@ def _emit(op: OpDef, inputs: tuple[Blob, ...], name: str | None, prefix: str | N
 def add_node(
     what: str, op: OpDef, inputs: tuple[Blob, ...], name: str | None, prefix: str | None, attrs: dict[str, Any]
 ) -> tuple[Blob, ...]:
-    """Adds the node itself; ``what`` is how errors call it."""
+    """Adds the node itself. ``what`` is its name in errors."""
     problem: Exception | None = None
     try:
         outputs = infer(op, inputs, attrs)
@@ -164,7 +164,7 @@ def add_node(
 
 
 def emit(op: OpDef, *inputs: Blob, name: str | None = None, prefix: str | None = None, **attrs: Any) -> Blob:
-    """Adds a node with one output to the current job and gives its Blob.
+    """Adds a node with one output to the current job, and returns its Blob.
 
     ``prefix`` numbers unnamed nodes (``Conv2d_0``); it defaults to the op's name in camel case. Attributes should be
     hashable (tuples, not lists): the abstract evaluation is cached by them.
@@ -173,22 +173,22 @@ def emit(op: OpDef, *inputs: Blob, name: str | None = None, prefix: str | None =
 
 
 def emit_many(op: OpDef, *inputs: Blob, name: str | None = None, prefix: str | None = None, **attrs: Any) -> tuple[Blob, ...]:
-    """As ``emit``, for an op with several outputs."""
+    """``emit`` for an op with several outputs."""
     return _emit(op, inputs, name, prefix, attrs)
 
 
 def camel(name: str) -> str:
-    """``gather_nd`` as the prefix of names, ``GatherNd``."""
+    """An op's name as a prefix of node names: ``gather_nd`` becomes ``GatherNd``."""
     return "".join(part.capitalize() for part in name.split("_"))
 
 
 def is_number(value: Any) -> bool:
-    """A Python or NumPy number (bool included), not an array."""
+    """Whether it is a Python or NumPy number, bools included, and not an array."""
     return isinstance(value, (int, float, np.number, np.bool_))
 
 
 class want:
-    """Checks of arguments. Each gives the value back in its normal form, or raises with the user's line."""
+    """Checks of arguments. Each returns the value in its normal form, or raises an error with the user's line."""
 
     @staticmethod
     def blob(what: str, argument: str, value: Any) -> Blob:
@@ -239,7 +239,7 @@ class want:
 
     @staticmethod
     def axes(what: str, axis: Any, rank: int, argument: str = "axis", inputs: Sequence[Any] = ()) -> tuple[int, ...]:
-        """None (all), an int, or a list or tuple of ints; sorted, each once."""
+        """Axes from None (all of them), an int, or a list or tuple of ints; sorted, without duplicates."""
         if axis is None:
             return tuple(range(rank))
         many = axis if isinstance(axis, (list, tuple)) else [axis]
@@ -273,7 +273,7 @@ class want:
 
     @staticmethod
     def number(what: str, argument: str, value: Any, inputs: Sequence[Any] = (), *, hint: str = "", **bounds: Any) -> float:
-        """One number within the bounds; ``_base/check.py`` says which there are."""
+        """One number within the bounds, which ``_base/check.py`` describes."""
         found, problem = check.number(value, **bounds)
         if problem:
             fail(ArgumentError, what, f"{argument} {problem}", inputs, hint)
@@ -281,14 +281,14 @@ class want:
 
     @staticmethod
     def flag(what: str, argument: str, value: Any, inputs: Sequence[Any] = ()) -> bool:
-        """True or False; 0 and 1 pass for them."""
+        """True or False; 0 and 1 are accepted for them."""
         if not isinstance(value, (bool, np.bool_)) and not (isinstance(value, int) and value in (0, 1)):
             fail(ArgumentError, what, f"{argument} must be True or False, got {shown(value)}", inputs)
         return bool(value)
 
     @staticmethod
     def label(what: str, argument: str, value: Any) -> str | None:
-        """A name that the user may give: None or a str that is not empty."""
+        """An optional name: None or a non-empty str."""
         if value is not None and (not isinstance(value, str) or not value):
             fail(ArgumentError, what, f"{argument} must be None or a non-empty str, got {shown(value)}")
         return value

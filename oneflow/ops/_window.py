@@ -1,4 +1,4 @@
-"""Geometry of sliding windows: what convolution and pooling share."""
+"""Geometry of sliding windows, for convolution and pooling."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def want_format(what: str, data_format: Any, n: int, also: Sequence[str] = ()) -
 
 
 def spec(n: int, first: str, second: str, channels_first: bool) -> str:
-    """``spec(2, "O", "I", True)`` is "OIHW": the axes as ``lax.conv_general_dilated`` calls them."""
+    """``spec(2, "O", "I", True)`` is "OIHW": the axes in the notation of ``lax.conv_general_dilated``."""
     return first + second + _SPACE[n] if channels_first else first + _SPACE[n] + second
 
 
@@ -41,11 +41,8 @@ def want_padding(what: str, padding: Any, n: int, channels_first: bool) -> Paddi
         name = padding.upper()
         name = "SAME_LOWER" if name == "SAME" else name
         if name not in ("VALID", "SAME_LOWER", "SAME_UPPER"):
-            fail(
-                ArgumentError,
-                what,
-                f'padding must be "SAME", "SAME_LOWER", "SAME_UPPER", "VALID" or a list, got {shown(padding)}',
-            )
+            rule = f'padding must be "SAME", "SAME_LOWER", "SAME_UPPER", "VALID" or a list, got {shown(padding)}'
+            fail(ArgumentError, what, rule)
         return name
     example = f"write {[[0, 0], [0, 0], *[[1, 1]] * n] if channels_first else [[0, 0], *[[1, 1]] * n, [0, 0]]}"
     if not isinstance(padding, (list, tuple)) or len(padding) != n + 2:
@@ -76,9 +73,9 @@ def sides(
     dilations: Sequence[int] | None = None,
     ceil_mode: bool = False,
 ) -> list[tuple[int, int]]:
-    """How much is added before and after each spatial axis.
+    """The padding before and after each spatial axis.
 
-    It is worked out where an op is lowered, not where it is made, because a call may feed less than the declared size.
+    It is computed when an op is lowered, not when it is added, because a call may feed less than the declared size.
     """
     result = []
     for i, (size, k, s) in enumerate(zip(sizes, kernel, strides, strict=True)):
@@ -92,7 +89,7 @@ def sides(
                 low, high = high, low
         else:
             low, high = padding[i]
-            if ceil_mode:  # the last window begins inside and may end outside
+            if ceil_mode:  # the last window starts inside and may end outside
                 high += -(size + low + high - extent) % s
         result.append((low, high))
     return result
@@ -105,7 +102,7 @@ def counts(
     strides: Sequence[int],
     dilations: Sequence[int],
 ) -> tuple[int, ...]:
-    """How many windows there are along each spatial axis."""
+    """The number of windows along each spatial axis."""
     return tuple(
         (size + low + high - (k - 1) * d - 1) // s + 1
         for size, (low, high), k, s, d in zip(sizes, padding, kernel, strides, dilations, strict=True)

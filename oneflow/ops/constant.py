@@ -63,7 +63,7 @@ def constant(value: int | float, dtype: dtype | None = None, shape: Sequence[int
 
 
 def constant_scalar(value: int | float, dtype: dtype | None = None, name: str | None = None) -> Blob:
-    """A Blob of shape (1,) that holds a number; arguments as for ``constant``, name is not used.
+    """A Blob of shape (1,) that holds a number; arguments are those of ``constant``, name is not used.
 
     Example: >>> half = flow.constant_scalar(0.5, flow.float32)
     """
@@ -89,7 +89,7 @@ def constant_like(like: Blob, value: int | float, dtype: dtype | None = None, na
 
 
 def ones_like(like: Blob, dtype: dtype | None = None, name: str | None = None) -> Blob:
-    """Ones in the shape of another Blob; arguments as for ``constant_like``.
+    """Ones in the shape of another Blob; arguments are those of ``constant_like``.
 
     Example: >>> y = flow.ones_like(x)
     """
@@ -97,7 +97,7 @@ def ones_like(like: Blob, dtype: dtype | None = None, name: str | None = None) -
 
 
 def zeros_like(like: Blob, dtype: dtype | None = None, name: str | None = None) -> Blob:
-    """Zeros in the shape of another Blob; arguments as for ``constant_like``.
+    """Zeros in the shape of another Blob; arguments are those of ``constant_like``.
 
     Example: >>> y = flow.zeros_like(x)
     """
@@ -105,7 +105,7 @@ def zeros_like(like: Blob, dtype: dtype | None = None, name: str | None = None) 
 
 
 def ones(shape: Sequence[int], dtype: dtype | None = None, name: str | None = None) -> Blob:
-    """Ones; arguments as for ``constant``, dtype None means float32.
+    """Ones; arguments are those of ``constant``, dtype None means float32.
 
     Example: >>> y = flow.ones([2, 3])
     """
@@ -113,7 +113,7 @@ def ones(shape: Sequence[int], dtype: dtype | None = None, name: str | None = No
 
 
 def zeros(shape: Sequence[int], dtype: dtype | None = None, name: str | None = None) -> Blob:
-    """Zeros; arguments as for ``constant``, dtype None means float32.
+    """Zeros; arguments are those of ``constant``, dtype None means float32.
 
     Example: >>> y = flow.zeros([2, 3])
     """
@@ -121,7 +121,7 @@ def zeros(shape: Sequence[int], dtype: dtype | None = None, name: str | None = N
 
 
 def _filled(value: int, function: str, shape: Sequence[int], dtype: dtype | None, name: str | None) -> Blob:
-    label(function, name)  # refuses a name that is no str
+    label(function, name)  # refuses a name that is not a str
     return constant(value, dtypes.float32 if dtype is None else dtype, shape, None if name is None else f"{name}constant")
 
 

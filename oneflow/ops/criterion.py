@@ -31,7 +31,7 @@ def reduced(values: Array, reduction: str) -> Array:
 
 
 def _criterion(name: str, define: Callable[..., Array], stops: tuple[int, ...] = ()) -> OpDef:
-    """An op that computes in float32 at least, reduces, and gives the first input's dtype."""
+    """An op that computes in float32 at least, reduces, and has the first input's dtype."""
 
     def wide(*arrays: Array, reduction: str, **attrs: Any) -> Array:
         values = define(*(widen(a) for a in arrays), **attrs)
@@ -71,7 +71,7 @@ def L1Loss(input: Blob, target: Blob, reduction: str = "mean", name: str | None 
 def MSELoss(input: Blob, target: Blob, reduction: str = "mean", name: str | None = None) -> Blob:
     """(target - input)**2.
 
-    Args, Returns, Raises: as ``L1Loss``.
+    Args, Returns, Raises: those of ``L1Loss``.
     Example: >>> loss = flow.nn.MSELoss(x, target)
     """
     what = label("MSELoss", name)
@@ -83,7 +83,7 @@ def MSELoss(input: Blob, target: Blob, reduction: str = "mean", name: str | None
 
 
 def _clamped_log(x: Array) -> Array:
-    """max(log(x), -100), as PyTorch has it, so that a probability of exactly 0 costs 100 and not infinity."""
+    """max(log(x), -100), as in PyTorch, so that a probability of exactly 0 costs 100 and not infinity."""
     return lax.max(lax.log(x), full(-100, x))
 
 
@@ -212,7 +212,7 @@ def MarginRankingLoss(
     Args:
       input1, input2: of one shape and floating dtype.
       target: 1 or -1; of a shape that broadcasts with the inputs', and their dtype.
-      margin: by how much.
+      margin: the smallest difference that costs nothing.
       reduction: "mean" over all elements, "sum", or "none".
       name: name of the op.
     Returns: Blob of shape (1,), or elementwise with "none".
@@ -271,7 +271,7 @@ def TripletMarginLoss(
 
     Args:
       anchor, positive, negative: of one shape, rank >= 2, and floating dtype.
-      margin: by how much the negative should be farther away.
+      margin: the difference of the distances that costs nothing.
       p: > 0; of the norm.
       eps: added to the differences.
       swap: must stay False.
@@ -312,7 +312,7 @@ def KLDivLoss(input: Blob, target: Blob, log_target: bool = False, reduction: st
     Args:
       input: log-probabilities; floating.
       target: probabilities, or their logarithms with ``log_target``; of input's shape and dtype.
-      log_target: see there.
+      log_target: whether target holds logarithms.
       reduction: "mean" over all elements (there is no "batchmean"), "sum", or "none".
       name: name of the op.
     Returns: Blob of shape (1,), or of input's shape with "none".

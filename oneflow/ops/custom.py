@@ -1,4 +1,4 @@
-"""Ops of the user's own: a function over JAX arrays, or one over NumPy arrays that runs on the host inside a step."""
+"""Custom ops: a function over JAX arrays, or one over NumPy arrays that runs on the host inside a step."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ REGISTERED: dict[str, CustomOp] = {}
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """Shape and dtype of an array that does not exist yet; what a shape rule is given, and what it may give."""
+    """Shape and dtype of an array that does not exist yet: the arguments of a shape rule, and its results."""
 
     shape: tuple[int, ...]
     dtype: dtype
@@ -38,7 +38,7 @@ class TensorSpec:
 class CustomOp:
     """A registered op; calling it with Blobs, one for each input, adds it to the job whose body is running.
 
-    Attributes are given by keyword. ``name`` is the op's name in the job, made unique when omitted.
+    Attributes are passed by keyword. ``name`` is the op's name in the job, made unique when omitted.
     """
 
     name: str
@@ -66,11 +66,11 @@ class CustomOp:
         train = current(what).train
         problem = self._problem(inputs, values, train)
         if problem is not None:
-            fail(CustomOpError, what, problem, inputs, f"mend the op, which is registered at {self.source}")
+            fail(CustomOpError, what, problem, inputs, f"correct the op, which is registered at {self.source}")
         return emit_many(self.op, *inputs, name=name, prefix=self.name, **values)
 
     def attributes(self, what: str, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Those given and the defaults of the others, checked."""
+        """The attributes that were given and the defaults of the others, checked."""
         unknown = [n for n in given if n not in self.attrs]
         if unknown:
             known = f"it has {', '.join(self.attrs)}" if self.attrs else "it has none"
@@ -94,7 +94,7 @@ class CustomOp:
         return values
 
     def _problem(self, inputs: Sequence[Blob], attrs: dict[str, Any], train: bool) -> str | None:
-        """What the user's functions do wrong on arrays of these shapes and dtypes."""
+        """The mistake that the user's functions make on arrays of these shapes and dtypes, if any."""
         arrays = [jax.ShapeDtypeStruct(b.shape, b.dtype.numpy_dtype) for b in inputs]
         try:
             with jax.enable_x64(True):
@@ -125,9 +125,9 @@ def register_op(
 ) -> Callable[[Callable[..., Any]], CustomOp]:
     """Makes an op of a function over JAX arrays: ``@flow.experimental.register_op("name", ...)`` above it.
 
-    The function takes one array for each input and the attributes by keyword, and gives one array, or a tuple of one for
+    The function takes one array for each input and the attributes by keyword, and returns one array, or a tuple of one for
     each output. It is traced, so it is written with ``jax.numpy`` and ``jax.lax``. Its gradient is JAX's, unless ``grad``
-    says it. Registering a name again replaces the op for jobs that are built afterwards.
+    is given. Registering a name again replaces the op for jobs that are built afterwards.
 
     Args:
       name: the op's type, for ``flow.user_op_builder(...).Op(name)`` and for unnamed nodes.
@@ -135,15 +135,15 @@ def register_op(
       outputs: names of the outputs.
       attrs: names of the attributes, each with a default, or with its type (bool, int, float, str, tuple,
         ``flow.dtype``) where it has none.
-      grad: ``grad(inputs, outputs, cotangents, **attrs)``, all tuples of arrays, gives a tuple of one array of the input's
-        shape and dtype (or None for zero) an input.
-      shape: ``shape(*specs, **attrs)``, where a spec has ``shape`` and ``dtype``, gives a ``TensorSpec`` or (shape, dtype) for
-        each output. The function is held to it; without a rule its own shapes count.
+      grad: ``grad(inputs, outputs, cotangents, **attrs)``, all tuples of arrays, returns a tuple with an array of its shape
+        and dtype (or None for zero) for each input.
+      shape: ``shape(*specs, **attrs)``, where a spec has ``shape`` and ``dtype``, returns a ``TensorSpec`` or (shape, dtype)
+        for each output. The function must obey it; without a rule its own shapes count.
       stops: names of inputs that never receive a gradient.
     Returns: a decorator; what it makes is called with Blobs inside a job.
     Raises:
-      ArgumentError: a name is taken by an op of the library, occurs twice, or is no identifier; an argument of another kind.
-      CustomOpError: when a job uses the op: the function raised, or what it gives has the wrong shape or dtype.
+      ArgumentError: a name is taken by an op of the library, occurs twice, or is not an identifier; an argument of another kind.
+      CustomOpError: when a job uses the op: the function raised, or its result has the wrong shape or dtype.
     Example:
       >>> @flow.experimental.register_op("scaled_tanh", attrs={"scale": 1.0})
       ... def scaled_tanh(x, *, scale):
@@ -159,7 +159,7 @@ def register_op(
     return decorate
 
 
-# The two functions share their parameters, which are written out twice: ``help`` and type checkers read them here.
+# Both functions have the same parameters, which are written out twice for ``help`` and for type checkers.
 def register_host_op(
     name: str,
     *,
@@ -172,14 +172,14 @@ def register_host_op(
 ) -> Callable[[Callable[..., Any]], CustomOp]:
     """Makes an op of a function over NumPy arrays, which runs on the host in the middle of each step.
 
-    Args: as ``register_op``, with two differences.
+    Args: those of ``register_op``, with two differences.
       grad: over NumPy arrays; None: the op stops gradients.
-      shape: None: every output has the shape and dtype of the first input. The function cannot be asked beforehand.
+      shape: None: every output has the shape and dtype of the first input. The function is not called to find them.
     Returns: a decorator; what it makes is called with Blobs inside a job.
     Raises:
-      ArgumentError: as ``register_op``.
-      CustomOpError: from the call of the job, whose state is as it was before: the function raised, or what it gave has
-        another shape or dtype than the rule says.
+      ArgumentError: that of ``register_op``.
+      CustomOpError: from the call of the job, whose state does not change: the function raised, or its result has another
+        shape or dtype than the rule prescribes.
     Example:
       >>> @flow.experimental.register_host_op("ranks")
       ... def ranks(x):
@@ -244,7 +244,7 @@ class _Declaration:
         return made
 
 
-# --- what runs the user's functions, and holds them to what they promise
+# --- running the user's functions, and checking their results
 
 
 def _wrong(name: str, rule: str, error: Exception | None = None) -> NoReturn:
@@ -252,7 +252,7 @@ def _wrong(name: str, rule: str, error: Exception | None = None) -> NoReturn:
 
 
 def _specs(rule: Any, count: int, name: str, arrays: Sequence[Any], attrs: Mapping[str, Any]) -> list[Spec]:
-    """What the shape rule says of each output."""
+    """The result of the shape rule for each output."""
     given = [TensorSpec(tuple(a.shape), dtypes.from_numpy(a.dtype)) for a in arrays]
     try:
         said = rule(*given, **attrs)
@@ -266,9 +266,9 @@ def _specs(rule: Any, count: int, name: str, arrays: Sequence[Any], attrs: Mappi
             shape, kind = (one.shape, one.dtype) if isinstance(one, (TensorSpec, Blob)) else one
             specs.append((tuple(int(size) for size in shape), dtypes.as_dtype(kind).numpy_dtype))
         except (TypeError, ValueError, AttributeError):
-            _wrong(name, f"its shape rule must give (shape, flow dtype) for each output, got {shown(one)}")
+            _wrong(name, f"its shape rule must return (shape, flow dtype) for each output, got {shown(one)}")
     if len(specs) != count:
-        _wrong(name, f"its shape rule speaks of {len(specs)} outputs, but there are {count}")
+        _wrong(name, f"its shape rule returned {len(specs)} outputs, but there are {count}")
     return specs
 
 
@@ -277,7 +277,7 @@ def _described(shape: Sequence[int], kind: Any) -> str:
 
 
 def _checked(name: str, who: str, value: Any, spec: Spec | None, convert: Callable[[Any], Any]) -> Any:
-    """One array that the user's function gave, held to ``spec``."""
+    """One array that the user's function returned, checked against ``spec``."""
     try:
         array = convert(value)
     except Exception as error:
@@ -297,12 +297,12 @@ def _checked(name: str, who: str, value: Any, spec: Spec | None, convert: Callab
 def _tuple(name: str, who: str, value: Any, count: int) -> tuple[Any, ...]:
     made = tuple(value) if isinstance(value, (tuple, list)) else (value,)
     if len(made) != count:
-        _wrong(name, f"{who} gave {len(made)} arrays, but there are {count} to give")
+        _wrong(name, f"{who} returned {len(made)} arrays instead of {count}")
     return made
 
 
 def _narrow(arrays: Sequence[Any]) -> bool:
-    """Whether the function may run with JAX's usual dtypes: where nothing it is given has 64 bits."""
+    """Whether the function runs with JAX's usual dtypes, which is where none of its arrays has 64 bits."""
     return all(a.dtype.itemsize < 8 for a in arrays if a is not None)
 
 
@@ -350,7 +350,7 @@ class _Grad:
 def _gradients(name: str, names: Sequence[str], inputs: Any, made: Any, convert: Any) -> tuple[Any, ...]:
     values = _tuple(name, "its gradient", made, len(names))
     return tuple(
-        None if v is None else _checked(name, f"the gradient to input {n!r}", v, (tuple(x.shape), x.dtype), convert)
+        None if v is None else _checked(name, f"the gradient with respect to input {n!r}", v, (tuple(x.shape), x.dtype), convert)
         for n, v, x in zip(names, values, inputs, strict=True)
     )
 

@@ -50,25 +50,25 @@ def megatron_gpt_mmap_data_loader(
     name: str | None = None,
     nd_sbp: Any = None,
 ) -> Blob:
-    """The next samples of a token stream, at each call: what a GPT is trained on.
+    """The next samples of a token stream at each call, for training a GPT.
 
     The files are those of Megatron's indexed data sets. A sample has seq_length + 1 tokens; its last is the first of the next.
 
     Args:
       data_file_prefix: path of ``<prefix>.idx`` and ``<prefix>.bin``.
-      seq_length: tokens of a sample, less one.
-      num_samples: how many the program will use; decides how many times the documents are gone through.
-      batch_size: samples a call.
+      seq_length: the tokens of a sample, minus one.
+      num_samples: the number of samples that the program will use; the documents are repeated until there are enough.
+      batch_size: samples per call.
       dtype: int32 or int64.
-      shuffle: documents and samples in random orders.
-      random_seed: of these; None takes the clock's.
+      shuffle: documents and samples in random order.
+      random_seed: the seed of that order; None takes the clock's.
       split_sizes: proportions in which documents are split into parts, such as (949, 50, 1); None: one part.
-      split_index: which part; None: the first.
-      parallel_distribution, nd_sbp: how batches lie on several devices; split along axis 0 in any case.
-      start_from_saved_progress: goes on where the loaded checkpoint's program stopped, and counts its calls in a variable.
+      split_index: the number of the part; None: the first.
+      parallel_distribution, nd_sbp: ignored; on several devices batches are split along axis 0.
+      start_from_saved_progress: continues where the program of the loaded checkpoint stopped; counts calls in a variable.
       name: name of the op; made unique when omitted.
     Returns: Blob (batch_size, seq_length + 1).
-    Raises: ArgumentError, DtypeError; DataError at the call that needs what is missing or damaged, or a sample too many.
+    Raises: ArgumentError, DtypeError; DataError at the call that needs a missing or damaged file, or a sample too many.
     Example: >>> tokens = flow.data.megatron_gpt_mmap_data_loader("corpus", 1024, 10000, 8, split_sizes=(949, 50, 1))
     """
     what = label("megatron_gpt_mmap_data_loader", name)

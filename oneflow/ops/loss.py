@@ -117,7 +117,7 @@ def sparse_softmax_cross_entropy_with_logits(labels: Blob, logits: Blob, name: s
 def distributed_sparse_softmax_cross_entropy_with_logits(labels: Blob, logits: Blob, name: str | None = None) -> Blob:
     """``sparse_softmax_cross_entropy_with_logits`` for logits that are split along their last axis; the same values.
 
-    Args, Returns, Raises: as ``sparse_softmax_cross_entropy_with_logits``.
+    Args, Returns, Raises: those of ``sparse_softmax_cross_entropy_with_logits``.
     Example: >>> loss = flow.nn.distributed_sparse_softmax_cross_entropy_with_logits(labels, logits)
     """
     return sparse_softmax_cross_entropy_with_logits(labels, logits, name)
@@ -170,7 +170,7 @@ def _softmax_cross_entropy(labels: Array, logits: Array) -> Array:
 def softmax_cross_entropy_with_logits(labels: Blob, logits: Blob, name: str | None = None) -> Blob:
     """-sum(labels * log(max(softmax(logits), 1e-20))) along the last axis, computed without overflow.
 
-    The gradient to logits is softmax - labels; labels get none.
+    The gradient with respect to logits is softmax - labels; labels get none.
 
     Args:
       labels: probabilities, of logits' shape and dtype.

@@ -145,7 +145,7 @@ def elu(x: Blob, alpha: float = 1.0, name: str | None = None) -> Blob:
 def hardsigmoid(x: Blob, name: str | None = None) -> Blob:
     """clip(x / 6 + 0.5, 0, 1).
 
-    Args, Returns, Raises: as ``relu6``.
+    Args, Returns, Raises: those of ``relu6``.
     Example: >>> y = flow.nn.hardsigmoid(x)
     """
     _floating("hardsigmoid", x, name)
@@ -155,7 +155,7 @@ def hardsigmoid(x: Blob, name: str | None = None) -> Blob:
 def hardswish(x: Blob, name: str | None = None) -> Blob:
     """x * clip(x / 6 + 0.5, 0, 1).
 
-    Args, Returns, Raises: as ``relu6``.
+    Args, Returns, Raises: those of ``relu6``.
     Example: >>> y = flow.nn.hardswish(x)   # Howard et al., 2019
     """
     _floating("hardswish", x, name)
@@ -183,7 +183,7 @@ def hardtanh(x: Blob, min_val: float = -1.0, max_val: float = 1.0, name: str | N
 def mish(x: Blob, name: str | None = None) -> Blob:
     """x * tanh(log(1 + exp(x))), without overflow.
 
-    Args, Returns, Raises: as ``relu6``.
+    Args, Returns, Raises: those of ``relu6``.
     Example: >>> y = flow.nn.mish(x)   # Misra, 2019
     """
     _floating("mish", x, name)
@@ -272,7 +272,7 @@ def softmax(logits: Blob, axis: int | None = None, name: str | None = None) -> B
 def logsoftmax(logits: Blob, axis: int | None = None, name: str | None = None) -> Blob:
     """log(softmax(x)) along one axis, finite wherever x is.
 
-    Args, Returns, Raises: as ``softmax``.
+    Args, Returns, Raises: those of ``softmax``.
     Example: >>> log_p = flow.nn.logsoftmax(logits)
     """
     what = _floating("logsoftmax", logits, name, "logits")

@@ -104,7 +104,7 @@ def constant_pad2d(
 
 
 def zero_pad2d(x: Blob, padding: int | tuple[int, ...] | list[int], name: str | None = None) -> Blob:
-    """Adds a border of zeros to images; arguments as for ``constant_pad2d``.
+    """Adds a border of zeros to images; arguments are those of ``constant_pad2d``.
 
     Example: >>> y = flow.zero_pad2d(x, 1)   # (2, 3, 4, 5) -> (2, 3, 6, 7)
     """
@@ -159,7 +159,7 @@ def reflection_pad2d(x: Blob, padding: int | tuple[int, ...] | list[int], name: 
 
 
 def replication_pad2d(x: Blob, padding: int | tuple[int, ...] | list[int], name: str | None = None) -> Blob:
-    """Adds a border to images that repeats their edge; arguments as for ``constant_pad2d``.
+    """Adds a border to images that repeats their edge; arguments are those of ``constant_pad2d``.
 
     Example: >>> y = flow.replication_pad2d(x, 1)   # (2, 3, 4, 5) -> (2, 3, 6, 7)
     """

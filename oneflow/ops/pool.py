@@ -254,7 +254,7 @@ def avg_pool2d(
 ) -> Blob:
     """The mean of each window over the elements that it really has: padding is not counted.
 
-    Args, Returns, Raises: as ``max_pool2d``.
+    Args, Returns, Raises: those of ``max_pool2d``.
     Example: >>> y = flow.nn.avg_pool2d(x, ksize=2, strides=2, padding="VALID")   # (8, 3, 28, 28) -> (8, 3, 14, 14)
     """
     return _pool("avg", 2, input, ksize, strides, padding, data_format, ceil_mode, name)
@@ -271,7 +271,7 @@ def max_pool3d(
 ) -> Blob:
     """The maximum of each window of three axes.
 
-    Args, Returns, Raises: as ``max_pool2d``, for (N, C, D, H, W), or (N, D, H, W, C) with "NDHWC".
+    Args, Returns, Raises: those of ``max_pool2d``, for (N, C, D, H, W), or (N, D, H, W, C) with "NDHWC".
     Example: >>> y = flow.nn.max_pool3d(x, ksize=2, strides=2, padding="VALID")   # (1, 3, 8, 8, 8) -> (1, 3, 4, 4, 4)
     """
     return _pool("max", 3, input, ksize, strides, padding, data_format, ceil_mode, name)
@@ -288,7 +288,7 @@ def avg_pool3d(
 ) -> Blob:
     """The mean of each window of three axes over the elements that it really has.
 
-    Args, Returns, Raises: as ``max_pool2d``, for (N, C, D, H, W), or (N, D, H, W, C) with "NDHWC".
+    Args, Returns, Raises: those of ``max_pool2d``, for (N, C, D, H, W), or (N, D, H, W, C) with "NDHWC".
     Example: >>> y = flow.nn.avg_pool3d(x, ksize=2, strides=2, padding="VALID")   # (1, 3, 8, 8, 8) -> (1, 3, 4, 4, 4)
     """
     return _pool("avg", 3, input, ksize, strides, padding, data_format, ceil_mode, name)
@@ -297,7 +297,7 @@ def avg_pool3d(
 def max_pool1d(input: Blob, ksize: Ints, strides: Ints, padding: Any, data_format: str = "NWC", name: str | None = None) -> Blob:
     """The maximum of each window of one axis.
 
-    Args, Returns, Raises: as ``max_pool2d``, for (N, W, C), or (N, C, W) with "NCW". (OneFlow has no such kernel.)
+    Args, Returns, Raises: those of ``max_pool2d``, for (N, W, C), or (N, C, W) with "NCW". (OneFlow has no such kernel.)
     Example: >>> y = flow.nn.max_pool1d(x, ksize=2, strides=2, padding="VALID", data_format="NCW")   # (8, 3, 28) -> (8, 3, 14)
     """
     return _pool("max", 1, input, ksize, strides, padding, data_format, False, name)
@@ -306,7 +306,7 @@ def max_pool1d(input: Blob, ksize: Ints, strides: Ints, padding: Any, data_forma
 def avg_pool1d(input: Blob, ksize: Ints, strides: Ints, padding: Any, data_format: str = "NCW", name: str | None = None) -> Blob:
     """The mean of each window of one axis over the elements that it really has.
 
-    Args, Returns, Raises: as ``max_pool2d``, for (N, C, W), or (N, W, C) with "NWC". (OneFlow has no such kernel.)
+    Args, Returns, Raises: those of ``max_pool2d``, for (N, C, W), or (N, W, C) with "NWC". (OneFlow has no such kernel.)
     Example: >>> y = flow.nn.avg_pool1d(x, ksize=2, strides=2, padding="VALID")   # (8, 3, 28) -> (8, 3, 14)
     """
     return _pool("avg", 1, input, ksize, strides, padding, data_format, False, name)

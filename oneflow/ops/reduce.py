@@ -152,7 +152,7 @@ def reduce_sum(input_tensor: Blob, axis: Axis = None, keepdims: bool = False, na
 
 
 def reduce_mean(input_blob: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
-    """The mean over axes; arguments as for ``reduce_sum``. For integer dtypes the fraction is cut off.
+    """The mean over axes; arguments are those of ``reduce_sum``. For integer dtypes the fraction is cut off.
 
     Example: >>> y = flow.math.reduce_mean(x)   # (2, 3) -> (1,)
     """
@@ -160,7 +160,7 @@ def reduce_mean(input_blob: Blob, axis: Axis = None, keepdims: bool = False, nam
 
 
 def reduce_max(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
-    """The largest value over axes; arguments as for ``reduce_sum``. Equal maxima share the gradient equally.
+    """The largest value over axes; arguments are those of ``reduce_sum``. Equal maxima share the gradient equally.
 
     Example: >>> y = flow.math.reduce_max(x, axis=-1, keepdims=True)   # (2, 3) -> (2, 1)
     """
@@ -168,7 +168,7 @@ def reduce_max(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | N
 
 
 def reduce_min(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
-    """The smallest value over axes; arguments as for ``reduce_sum``. Equal minima share the gradient equally.
+    """The smallest value over axes; arguments are those of ``reduce_sum``. Equal minima share the gradient equally.
 
     Example: >>> y = flow.math.reduce_min(x, axis=[0, 1])   # (2, 3) -> (1,)
     """
@@ -176,7 +176,7 @@ def reduce_min(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | N
 
 
 def reduce_prod(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
-    """The product over axes; arguments as for ``reduce_sum``.
+    """The product over axes; arguments are those of ``reduce_sum``.
 
     Example: >>> y = flow.math.reduce_prod(x, axis=0)   # (2, 3) -> (3,)
     """
@@ -184,7 +184,7 @@ def reduce_prod(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | 
 
 
 def reduce_any(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
-    """1 where any value over axes is not 0, else 0; arguments as for ``reduce_sum``, but [] tests each value.
+    """1 where any value over axes is not 0, else 0; arguments are those of ``reduce_sum``, but [] tests each value.
 
     Returns: int8 Blob; no gradient flows.
     Example: >>> y = flow.math.reduce_any(x > 0, axis=1)   # (2, 3) -> (2,)
@@ -193,7 +193,7 @@ def reduce_any(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | N
 
 
 def reduce_all(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
-    """1 where no value over axes is 0, else 0; arguments as for ``reduce_sum``, but [] tests each value.
+    """1 where no value over axes is 0, else 0; arguments are those of ``reduce_sum``, but [] tests each value.
 
     Returns: int8 Blob; no gradient flows.
     Example: >>> y = flow.math.reduce_all(x > 0)   # (2, 3) -> (1,)
@@ -202,7 +202,7 @@ def reduce_all(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | N
 
 
 def reduce_variance(input_tensor: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
-    """The variance over axes, divided by the count (not count - 1); arguments as for ``reduce_sum``, floating dtypes only.
+    """The variance over axes, divided by the count (not count - 1); arguments are those of ``reduce_sum``, floating dtypes only.
 
     Example: >>> y = flow.math.reduce_variance(x, axis=0)   # (2, 3) -> (3,)
     """
@@ -218,7 +218,7 @@ def reduce_std(input_tensor: Blob, axis: Axis = None, keepdims: bool = False, na
 
 
 def reduce_euclidean_norm(input_tensor: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
-    """sqrt(sum(x ** 2)) over axes; arguments as for ``reduce_sum``, floating dtypes only.
+    """sqrt(sum(x ** 2)) over axes; arguments are those of ``reduce_sum``, floating dtypes only.
 
     Example: >>> y = flow.math.reduce_euclidean_norm(x, axis=1)   # (2, 3) -> (2,)
     """
@@ -226,7 +226,7 @@ def reduce_euclidean_norm(input_tensor: Blob, axis: Axis = None, keepdims: bool 
 
 
 def reduce_logsumexp(input_tensor: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
-    """log(sum(exp(x))) over axes, without overflow; arguments as for ``reduce_sum``, floating dtypes only.
+    """log(sum(exp(x))) over axes, without overflow; arguments are those of ``reduce_sum``, floating dtypes only.
 
     Example: >>> y = flow.math.reduce_logsumexp(x, axis=1)   # (2, 3) -> (2,)
     """

@@ -99,7 +99,7 @@ def tensor_scatter_nd_update(params: Blob, indices: Blob, updates: Blob, name: s
     """``params`` with the values at coordinates replaced; updates that meet at one place add up.
 
     Args: as for ``tensor_scatter_nd_add``.
-    Returns: Blob of params' shape and dtype; the gradient to params is 0 where something was written.
+    Returns: Blob of params' shape and dtype; the gradient with respect to params is 0 where something was written.
     Raises: ShapeError, DtypeError, ArgumentError.
     Example: >>> y = flow.tensor_scatter_nd_update(x, places, rows)   # (10, 4), (3, 1), (3, 4) -> (10, 4)
     """

@@ -187,12 +187,12 @@ def logical_slice_assign(x: Blob, value: Blob, slice_tup_list: Sequence[tuple[in
     """At the end of the call, a region of the variable x becomes ``value``.
 
     Args:
-      x: what ``flow.get_variable`` gave.
+      x: a Blob that ``flow.get_variable`` returned.
       value: Blob of x's dtype and the region's shape.
       slice_tup_list: the region, as for ``logical_slice``.
       name: name of the op; made unique when omitted.
     Returns: the op (not a Blob).
-    Raises: ArgumentError (x is no variable), AxisError, ShapeError, DtypeError.
+    Raises: ArgumentError (x is not a variable), AxisError, ShapeError, DtypeError.
     Example: >>> flow.experimental.logical_slice_assign(table, rows, [(0, 2, 1)])   # (4, 3), (2, 3) -> the op
     """
     what = label("logical_slice_assign", name)

@@ -42,7 +42,7 @@ def ssp_variable_proxy(var: Blob, buffer_size: int = 1, name: str | None = None)
     The second is the first value in the first ``buffer_size`` calls. Its gradient goes to the variable.
 
     Args:
-      var: what ``flow.get_variable`` gave.
+      var: a Blob that ``flow.get_variable`` returned.
       buffer_size: >= 1.
       name: name of the op; made unique when omitted.
     Returns: (ref, value): ``ref`` is ``var``, for ``flow.assign``.

@@ -30,7 +30,7 @@ def _user_line() -> Source:
 
 
 def number(owner: str, name: str, value: Any, **bounds: float | None) -> float:
-    """A finite number within the bounds; ``_base/check.py`` says which there are."""
+    """A finite number within the bounds, which ``_base/check.py`` describes."""
     found, problem = check.number(value, finite=True, **bounds)
     if problem:
         bad(owner, f"{name} {problem}")
@@ -50,7 +50,7 @@ def integer(owner: str, name: str, value: Any, *, low: int) -> int:
 
 
 def flag(owner: str, name: str, value: Any) -> bool:
-    """True or False; 0 and 1 pass for them."""
+    """True or False; 0 and 1 are accepted for them."""
     if not isinstance(value, (bool, np.bool_)) and not (isinstance(value, int) and value in (0, 1)):
         bad(owner, f"{name} must be True or False, got {shown(value)}")
     return bool(value)

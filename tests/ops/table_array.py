@@ -288,7 +288,7 @@ _C = CUBE.astype(np.float32)
 _I = ints(2, 3)
 REFUSALS = [
     Refusal("reshape count", lambda x: flow.reshape(x, [4, 2]), [_F], ShapeError, "6 elements do not fill [4, 2], which has 8"),
-    Refusal("reshape rest", lambda x: flow.reshape(x, [4, -1]), [_F], ShapeError, "6 is no multiple of 4"),
+    Refusal("reshape rest", lambda x: flow.reshape(x, [4, -1]), [_F], ShapeError, "6 is not a multiple of 4"),
     Refusal("reshape two -1", lambda x: flow.reshape(x, [-1, -1]), [_F], ShapeError, "sizes must be > 0, except for one -1"),
     Refusal("reshape three -1", lambda x: flow.reshape(x, [-1, -1, -1]), [_F], ShapeError,
         "sizes must be > 0, except for one -1"),

@@ -1,4 +1,4 @@
-"""``flow.distribute``: how a logical tensor lies on its devices."""
+"""``flow.distribute``: the layout of a logical tensor on its devices."""
 
 from ._base.dist import Distribute as Distribute
 from ._base.dist import assert_is_valid_distribute as assert_is_valid_distribute

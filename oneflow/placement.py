@@ -1,4 +1,4 @@
-"""``flow.placement``: v0.1's name for what is current."""
+"""``flow.placement``: the current placement, under its name in OneFlow 0.1."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from .graph.scopes import PlacementScope as _PlacementScope
 
 
 def current_scope() -> _PlacementScope:
-    """The placement that is current in the job being described. Raises ModeError outside jobs.
+    """The current placement of the job that is being described. Raises ModeError outside jobs.
 
     Example: >>> flow.placement.current_scope().placement.tag   # "cpu"
     """

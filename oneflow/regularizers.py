@@ -1,4 +1,4 @@
-"""``flow.regularizers``: penalties that are added to a variable's gradient."""
+"""``flow.regularizers``: penalties, which are added to the gradients of variables."""
 
 from ._variables.regularizers import L1L2 as L1L2
 from ._variables.regularizers import l1 as l1

@@ -1,4 +1,4 @@
-"""``flow.scope``: placements, views and names for the ops that are made inside."""
+"""``flow.scope``: placements, views and names of the ops inside a scope."""
 
 from .graph.scopes import DistributeConsistentStrategy as DistributeConsistentStrategy
 from .graph.scopes import DistributeMirroredStrategy as DistributeMirroredStrategy

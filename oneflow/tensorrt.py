@@ -1,4 +1,4 @@
-"""``flow.tensorrt``: int8 calibration of TensorRT, which runs no job here."""
+"""``flow.tensorrt``: int8 calibration for TensorRT, which this library does not use."""
 
 from __future__ import annotations
 

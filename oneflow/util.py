@@ -1,4 +1,4 @@
-"""``flow.util``: names that occur once."""
+"""``flow.util``: unique names, and a check for deprecated ones."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _in_job: _WeakKeyDictionary[_Graph, _Iterator[int]] = _WeakKeyDictionary()
 
 
 def unique_str(prefix: str) -> str:
-    """``prefix`` followed by a number that no other call gave; inside a job numbers depend on that job alone.
+    """``prefix`` followed by a number that is new in this process, or inside a job, new in that job.
 
     Example: >>> flow.util.unique_str("dense")
     """
@@ -37,7 +37,7 @@ def unique_str(prefix: str) -> str:
 
 
 def is_deprecated(func_or_class: _Any) -> bool:
-    """``flow.is_deprecated``: whether OneFlow had marked this name as one of an older style. All of them go on working.
+    """Whether OneFlow marked a function or class as deprecated. Deprecated names work like others.
 
     Example: >>> flow.util.is_deprecated(flow.math.add)   # False
     """

@@ -1,6 +1,6 @@
-"""Numbers and paths that a user gives: what passes for one, and what to say of what does not.
+"""Checks of the numbers and paths that users pass, with the texts for errors.
 
-The checks raise nothing. ``want`` in ``ops/_emit.py`` (inside a job), ``optimizer/_check.py`` and ``refuse`` (outside) do, each
+The checks do not raise. ``want`` in ``ops/_emit.py`` (inside a job), ``optimizer/_check.py`` and ``refuse`` (outside) do, each
 with its own heading.
 """
 
@@ -16,7 +16,7 @@ from .refuse import shown
 
 
 def real(value: Any) -> float | None:
-    """A number of Python's or NumPy's as a float; None for all else, bools too. An int that no float can hold is an infinity."""
+    """A Python or NumPy number as a float; None for anything else, bools included. An int beyond the floats is an infinity."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.integer, np.floating)):
         return None
     try:
@@ -26,7 +26,7 @@ def real(value: Any) -> float | None:
 
 
 def whole(value: Any) -> int | None:
-    """An int of Python's or NumPy's; None for all else, bools too."""
+    """A Python or NumPy int; None for anything else, bools included."""
     return None if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)) else int(value)
 
 
@@ -39,12 +39,12 @@ def number(
     below: float | None = None,
     finite: bool = False,
 ) -> tuple[float, str]:
-    """``value`` as a float, and what is wrong with it ("must be a number in [0, 1), got 2"), or "". NaN is no number here.
+    """``value`` as a float, and the problem ("must be a number in [0, 1), got 2") or "". NaN is not a number.
 
     Args:
-      value: what the user gave.
-      low, high: bounds that it may reach.
-      above, below: bounds that it may not reach.
+      value: the argument.
+      low, high: inclusive bounds.
+      above, below: exclusive bounds.
       finite: refuse infinities.
     """
     found = real(value)
@@ -71,10 +71,10 @@ def number(
 
 
 def integer(value: Any, *, low: int | None = None, high: int | None = None) -> tuple[int, str]:
-    """``value`` as an int, and what is wrong with it ("must be an int > 0, got 1.5"), or "".
+    """``value`` as an int, and the problem ("must be an int > 0, got 1.5") or "".
 
     Args:
-      value: what the user gave.
+      value: the argument.
       low, high: bounds, inclusive.
     """
     found = whole(value)
@@ -90,7 +90,7 @@ def integer(value: Any, *, low: int | None = None, high: int | None = None) -> t
 
 
 def path(value: Any) -> tuple[str, str]:
-    """A path as text, and what is wrong with it ("must be a path, got 3"), or ""."""
+    """A path as text, and the problem ("must be a path, got 3") or ""."""
     try:
         text = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
     except Exception:  # of the user's object

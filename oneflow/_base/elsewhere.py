@@ -1,7 +1,7 @@
-"""Names of PyTorch, Keras, JAX, NumPy and later releases of OneFlow, and where this library has the same thing.
+"""Names of PyTorch, Keras, JAX, NumPy and later releases of OneFlow, with the equivalents in this library.
 
-``public.py`` looks here when a program asks a module for a name that it does not have. A name is only listed where the
-library has it under other letters: ``LayerNorm`` finds ``flow.layers.layer_norm`` by itself.
+``public.py`` reads this table for names that a module does not have. It contains only names with other letters than
+ours: ``LayerNorm`` leads to ``flow.layers.layer_norm`` without it.
 """
 
 from __future__ import annotations
@@ -66,5 +66,5 @@ _BY_OURS = {
     # data
     "flow.data.ofrecord_reader": "data_loader tf_record_dataset", "flow.data.load_mnist": "mnist",
 }  # fmt: skip
-# by their letters alone, as ``refuse.plain_spelling`` writes them
+# by their letters alone: the spelling of ``refuse.plain_spelling``
 ELSEWHERE = {theirs.replace("_", "").lower(): ours for ours, some in _BY_OURS.items() for theirs in some.split()}

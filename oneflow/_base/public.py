@@ -1,8 +1,7 @@
 """Public modules: the names that ``dir`` lists, and an AttributeError that says where a missing name is.
 
-Programs are ported from other libraries, and names are remembered by half. So a name that a module does not have is looked
-for under other spellings and in the other public modules, then in a table of names that PyTorch, Keras, JAX and later
-releases of OneFlow use for the same thing.
+A missing name is searched for under other spellings and in the other public modules, then in a table of the names that
+PyTorch, Keras, JAX and later releases of OneFlow have for the same thing.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from .refuse import closest, plain_spelling
 
 
 def public_names(module: ModuleType) -> list[str]:
-    """The names that a public module offers: its ``__all__``, or all that it imports without an underscore."""
+    """The public names of a module: its ``__all__``, or all names without an underscore."""
     listed = getattr(module, "__all__", None)
     names = [n for n in vars(module) if not n.startswith("_") and n != "annotations"] if listed is None else list(listed)
     return sorted(n for n in names if not _is_internal(vars(module).get(n)))
@@ -29,7 +28,7 @@ def _is_internal(value: Any) -> bool:
 
 
 def install(modules: Iterable[ModuleType]) -> None:
-    """Makes modules public: gives them ``__dir__``, and ``__getattr__`` where they have none of their own."""
+    """Makes modules public: adds ``__dir__``, and ``__getattr__`` where the module does not define it."""
     modules = list(modules)
     for module in modules:
         module.__dict__["_public_names"] = partial(public_names, module)
@@ -44,7 +43,7 @@ def _listed(module: ModuleType) -> list[str]:
 
 
 def missing(module: str, name: str) -> NoReturn:
-    """Raises the AttributeError of a name that a public module does not have."""
+    """Raises the AttributeError for a name that a public module does not have."""
     if name.startswith("_"):
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
     why = NOT_BUILT.get(name, "") if "." not in module else ""
@@ -55,7 +54,7 @@ def missing(module: str, name: str) -> NoReturn:
 
 
 def suggestions(module: str, name: str) -> list[str]:
-    """What somebody may have meant who wrote ``module.name``, as expressions that begin with ``flow``."""
+    """Expressions that begin with ``flow``, which the author of ``module.name`` may have meant."""
     root = module.partition(".")[0]
     prefix = "flow" + module.removeprefix(root) + "."
     spaces = [m for n, m in list(sys.modules.items()) if n.partition(".")[0] == root and "_public_names" in vars(m)]
@@ -66,8 +65,8 @@ def suggestions(module: str, name: str) -> list[str]:
     values: set[int] = set()
     for space in spaces:
         for n in public_names(space):
-            value = vars(space).get(n, n)  # without importing what the module imports when it is asked
-            if id(value) not in values or space.__name__ == module:  # under its first name alone
+            value = vars(space).get(n, n)  # without the imports of a lazy module
+            if id(value) not in values or space.__name__ == module:  # each value under its first name only
                 values.add(id(value))
                 everywhere.setdefault(plain_spelling(n), []).append("flow" + space.__name__.removeprefix(root) + "." + n)
     plain = plain_spelling(name)

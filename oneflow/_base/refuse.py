@@ -1,6 +1,6 @@
-"""Errors raised outside a job: the rule that was broken, what was found, the user's line, a way out.
+"""Errors outside of jobs: the rule, the values found, the user's line, a hint.
 
-Errors inside a job's body are ``fail`` in ``ops/_emit.py``.
+Inside the body of a job, ``fail`` in ``ops/_emit.py`` raises them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LONGEST = 200  # characters of a value in a message
 
 
 class _Repr(reprlib.Repr):
-    """Shortened without building the whole text first: a list of a million numbers costs what its first few do."""
+    """Shortened reprs, without building the whole text first: a list of a million numbers costs no more than a short one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class _Repr(reprlib.Repr):
         self.maxlong = 50
 
     def repr_int(self, x: int, level: int) -> str:
-        # int.__repr__ refuses more than some thousand digits
+        # int.__repr__ raises for more than some thousand digits
         return super().repr_int(x, level) if x.bit_length() < 4096 else f"an int of {x.bit_length()} bits"
 
     def repr_instance(self, x: Any, level: int) -> str:
@@ -43,7 +43,7 @@ _repr = _Repr()
 
 
 def shown(value: Any) -> str:
-    """``repr(value)`` for a message: on one line, shortened, and without raising whatever the value's own ``__repr__`` does."""
+    """``repr(value)`` for a message: on one line, shortened, even if its own ``__repr__`` raises."""
     try:
         text = _repr.repr(value)
     except Exception as error:  # from a method that reprlib calls on containers
@@ -58,10 +58,10 @@ def refuse(
 
     Args:
       error: the class of the error.
-      rule: what does not hold. Write values of the user's into it with ``shown``.
+      rule: the rule that was broken. Write the user's values into it with ``shown``.
       found: rows of (label, text).
       hint: what to do instead.
-      source: the user's line; the calling one where it is not given.
+      source: the user's line; by default the calling one.
     """
     line = source or caller()
     rows = [rule, *(f"  {label:<9}  {text}" for label, text in found), f"  your line  {line}   {line.text}".rstrip()]
@@ -71,7 +71,7 @@ def refuse(
 
 
 def plain_spelling(name: str) -> str:
-    """Spelling aside: ``LeakyReLU``, ``leaky_relu`` and ``leakyrelu`` are one name."""
+    """The letters of a name: the same for ``LeakyReLU``, ``leaky_relu`` and ``leakyrelu``."""
     return name.replace("_", "").lower()
 
 
@@ -84,10 +84,10 @@ def warn(category: type[Warning], text: str) -> None:
 
 
 def closest(name: str, known: Iterable[str], *, count: int = 5) -> list[str]:
-    """The names that somebody who wrote ``name`` may have meant, the likeliest first; none where nothing is like it.
+    """The known names that are similar to ``name``, the most similar first; possibly none.
 
-    These are names that differ from it in capitals and underscores alone, then those that have it as one of their words
-    (``norm``: ``layer_norm``), then those that differ in few letters, then those that begin or end as it does.
+    First come names that differ only in capitals and underscores, then those that contain it as a word
+    (``norm``: ``layer_norm``), then those that differ in few letters, then those with the same beginning or end.
     """
     plain = plain_spelling(name)
     names = sorted(set(known))
@@ -96,7 +96,7 @@ def closest(name: str, known: Iterable[str], *, count: int = 5) -> list[str]:
         by_plain.setdefault(plain_spelling(n), []).append(n)
     near = list(by_plain.get(plain, []))
     near += [n for n in names if len(name) > 2 and name.lower() in n.lower().split("_")]
-    cutoff = 0.65 if len(plain) > 5 else 0.75  # of two short names half the letters agree by chance
+    cutoff = 0.65 if len(plain) > 5 else 0.75  # half the letters of two short names agree by chance
     for match in get_close_matches(plain, by_plain, n=count, cutoff=cutoff):
         near += by_plain[match]
     near += [n for other, some in by_plain.items() if _share_an_end(plain, other) for n in some]
@@ -104,6 +104,6 @@ def closest(name: str, known: Iterable[str], *, count: int = 5) -> list[str]:
 
 
 def _share_an_end(one: str, other: str) -> bool:
-    """Whether one begins or ends with the whole of the other, and that is no accident of a few letters."""
+    """Whether one name begins or ends with the other, in more letters than agree by chance."""
     short, long = sorted((one, other), key=len)
     return len(short) > 3 and 2 * len(short) >= len(long) and (long.startswith(short) or long.endswith(short))

@@ -12,7 +12,7 @@ from types import FrameType
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _NAME = __name__.partition(".")[0]
-_BETWEEN = {contextlib.__file__, functools.__file__}  # they call the library's functions on behalf of the user's line
+_BETWEEN = {contextlib.__file__, functools.__file__}  # their frames lie between the user's line and the library
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Source:
 
     @property
     def text(self) -> str:
-        """The line itself, or "" where the file cannot be read."""
+        """The text of the line, or "" if the file cannot be read."""
         return linecache.getline(self.file, self.line).strip()
 
     def __str__(self) -> str:
@@ -58,7 +58,7 @@ def caller() -> Source:
 
 
 def of_function(function: object) -> Source:
-    """Where a function was defined."""
+    """The line of a function's definition."""
     code = getattr(function, "__code__", None)
     if code is None:
         return caller()

@@ -1,6 +1,6 @@
-"""How a variable's first value is made. Each initializer is a plain value: print it, compare it, share it.
+"""Initializers, which make the first values of variables. An initializer is an immutable value with equality and a repr.
 
-Values are drawn in float64 from the generator that is handed in, and cast to the variable's dtype.
+Values are drawn in float64 from the generator that is passed in, and cast to the variable's dtype.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _INTEGERS = {"int8", "uint8", "int32", "int64"}
 
 
 def _standard_truncated(shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
-    """Standard normals, those outside (-2, 2) drawn again."""
+    """Standard normals; values outside (-2, 2) are drawn again."""
     values = rng.standard_normal(shape)
     flat = values.reshape(-1)
     rejected = np.flatnonzero(np.abs(flat) >= 2.0)
@@ -99,7 +99,7 @@ class TruncatedNormal:
 
 @dataclass(frozen=True, slots=True)
 class VarianceScaling:
-    """Zero mean, and a variance of ``scale / fan``, so that a layer keeps the size of what passes through it."""
+    """Zero mean, and a variance of ``scale / fan``, so that a layer keeps the scale of its input."""
 
     scale: float
     mode: str
@@ -141,7 +141,7 @@ def _scaled(values: np.ndarray, factor: float, offset: float) -> np.ndarray:
 
 
 def fan(shape: Sequence[int], mode: str, data_format: str) -> float:
-    """How many inputs one output of a weight of this shape has ("fan_in"), the reverse ("fan_out"), or their mean.
+    """The number of inputs of one output of a weight of this shape ("fan_in"), the reverse ("fan_out"), or their mean.
 
     Weights have their outputs on axis 0. Channels-first formats ("", "NCHW", ...) have the inputs on axis 1,
     channels-last ones on the last axis; the axes between are a kernel's.
@@ -152,7 +152,7 @@ def fan(shape: Sequence[int], mode: str, data_format: str) -> float:
     return {"fan_in": float(fan_in), "fan_out": float(fan_out), "fan_avg": (fan_in + fan_out) / 2}[mode]
 
 
-# --- what users call
+# --- the public functions
 
 _FORMATS = ("", "NC", "NCW", "NWC", "NCHW", "NHWC", "NCDHW", "NDHWC")
 
@@ -182,7 +182,7 @@ def _kind(function: str, value: Any) -> str:
 
 
 class _NotAnElementType(ArgumentError, NotImplementedError):
-    """OneFlow raised NotImplementedError for a dtype it could not initialize."""
+    """OneFlow raised NotImplementedError for a dtype without an initializer."""
 
 
 def constant_initializer(value: float = 0, dtype: dtype = dtypes.float32) -> Constant:
@@ -190,8 +190,8 @@ def constant_initializer(value: float = 0, dtype: dtype = dtypes.float32) -> Con
 
     Args:
       value: a number; its fraction is dropped where ``dtype`` is an integer type.
-      dtype: the kind of number; the variable's own dtype is what counts in the end.
-    Raises: ArgumentError (no number; a dtype that is neither floating nor integer).
+      dtype: the kind of number; the first value has the variable's own dtype.
+    Raises: ArgumentError (not a number; a dtype that is neither floating nor integer).
     Example: >>> flow.get_variable("b", (10,), initializer=flow.constant_initializer(0.1))
     """
     number = _number("constant_initializer", "value", value)
@@ -258,7 +258,7 @@ def random_normal_initializer(
 
     Args:
       mean, stddev: of the distribution; stddev >= 0.
-      seed, dtype: must stay None; get_variable's ``random_seed`` and ``dtype`` are what counts.
+      seed, dtype: must stay None; pass ``random_seed`` and ``dtype`` to get_variable.
     Raises: ArgumentError.
     Example: >>> flow.random_normal_initializer(stddev=0.02)
     """
@@ -272,7 +272,7 @@ def random_normal_initializer(
 def truncated_normal_initializer(mean: float = 0.0, stddev: float = 1.0) -> TruncatedNormal:
     """Normal values, redrawn until they lie less than two standard deviations from the mean.
 
-    ``stddev`` is that of the normal before the cut; what remains has 0.88 times that.
+    ``stddev`` is that of the normal distribution; the truncated one has 0.88 times that.
 
     Args:
       mean, stddev: of the normal; stddev >= 0.
@@ -302,9 +302,9 @@ def variance_scaling_initializer(
 
     Args:
       scale: > 0.
-      mode: "fan_in", "fan_out" or "fan_avg", in any case: by what is divided.
-      distribution: "truncated_normal" (its variance corrected for the cut), "random_normal" or "random_uniform".
-      data_format: where a convolution's weight has its input channels: "NCHW"-like or "" on axis 1, "NHWC"-like last.
+      mode: "fan_in", "fan_out" or "fan_avg", in lower or upper case: the divisor.
+      distribution: "truncated_normal" (its variance corrected for the truncation), "random_normal" or "random_uniform".
+      data_format: the axis of the input channels of a convolution's weight: 1 for "NCHW"-like or "", the last for "NHWC"-like.
     Raises: ArgumentError.
     Example: >>> flow.variance_scaling_initializer(2.0, "fan_in", "random_normal")   # He et al., 2015
     """
@@ -359,10 +359,10 @@ def kaiming_initializer(
       shape: the weight's, a tuple of at least two sizes, outputs first.
       distribution: "random_normal" (not truncated) or "random_uniform".
       mode: "fan_in" or "fan_out".
-      nonlinearity: what follows: None or "sigmoid" (gain 1), "tanh" (5/3), "relu" (sqrt 2), "leaky_relu"
+      nonlinearity: of the layer: None or "sigmoid" (gain 1), "tanh" (5/3), "relu" (sqrt 2), "leaky_relu"
         (sqrt(2 / (1 + negative_slope**2))).
       negative_slope: of the leaky relu.
-      data_format: "NCHW" or "NHWC": where the weight has its input channels.
+      data_format: "NCHW" or "NHWC": the axis of the input channels of the weight.
     Raises: ArgumentError.
     Example: >>> flow.kaiming_initializer((64, 3, 7, 7), nonlinearity="relu")
     """

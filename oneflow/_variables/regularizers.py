@@ -1,4 +1,4 @@
-"""What is added to a variable's gradient. The loss's value never contains a penalty."""
+"""Penalties, which are added to the gradients of variables. The value of the loss does not contain them."""
 
 from __future__ import annotations
 

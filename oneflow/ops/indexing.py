@@ -37,13 +37,13 @@ def one_hot(
     dtype: dtype | None = None,
     name: str | None = None,
 ) -> Blob:
-    """``on_value`` at the place that each index names, ``off_value`` elsewhere.
+    """``on_value`` at the position of each index, ``off_value`` elsewhere.
 
     Args:
-      indices: integer Blob; an index outside [0, depth) gives ``off_value`` everywhere.
+      indices: integer Blob; an index outside [0, depth) results in ``off_value`` everywhere.
       depth: int > 0, the size of the new axis.
       on_value, off_value: numbers.
-      axis: where the new axis stands in the result, in [-(rank + 1), rank].
+      axis: position of the new axis in the result, in [-(rank + 1), rank].
       dtype: of the result; None means float32.
       name: name of the op; made unique when omitted.
     Returns: Blob of one rank more; no gradient flows.
@@ -126,15 +126,15 @@ def gather(
     batch_dims: int = 0,
     name: str | None = None,
 ) -> Blob:
-    """The slices of ``params`` along an axis that the indices name.
+    """The slices of ``params`` at these indices of an axis.
 
     Args:
       params: Blob of any dtype.
-      indices: int32 or int64 Blob of any shape; an index outside the axis gives zeros.
+      indices: int32 or int64 Blob of any shape; an index outside the axis reads zeros.
       validate_indices: not used.
       axis: in [-rank, rank); None means ``batch_dims``.
       batch_dims: 0, or equal to axis. Then the leading ``indices.ndim - 1`` axes of both are paired, and the indices
-        count along the next axis: (B, S, H) with indices (B, P) gives (B, P, H).
+        count along the next axis: (B, S, H) with indices (B, P) results in (B, P, H).
       name: name of the op; made unique when omitted.
     Returns: Blob of shape params.shape[:axis] + indices.shape + params.shape[axis + 1:]. Gradients of rows that are read
       several times add up.
@@ -165,12 +165,12 @@ def gather_nd(params: Blob, indices: Blob, name: str | None = None) -> Blob:
 
     Args:
       params: Blob of any dtype.
-      indices: int32 or int64 Blob; its last axis holds k coordinates, which name a place on the first k axes. A place
-        outside gives zeros.
+      indices: int32 or int64 Blob; its last axis holds k coordinates, a position on the first k axes. A position
+        outside reads zeros.
       name: name of the op; made unique when omitted.
     Returns: Blob of shape indices.shape[:-1] + params.shape[k:].
     Raises: DtypeError, ShapeError, ArgumentError.
-    Example: >>> y = flow.gather_nd(x, places)   # (4, 5, 6), (3, 2) -> (3, 6)
+    Example: >>> y = flow.gather_nd(x, positions)   # (4, 5, 6), (3, 2) -> (3, 6)
     """
     what = label("gather_nd", name)
     want.blob(what, "params", params)
@@ -180,7 +180,7 @@ def gather_nd(params: Blob, indices: Blob, name: str | None = None) -> Blob:
 
 
 def coordinates(what: str, shape: Sequence[int], indices: Blob, blobs: Sequence[Blob]) -> int:
-    """How many coordinates a place has; at most as many as the indexed shape has axes."""
+    """The number of coordinates of a position; at most as many as the indexed shape has axes."""
     count = indices.shape[-1]
     if count > len(shape):
         fail(ShapeError, what, f"the last axis of indices holds {count} coordinates, but there are {len(shape)} axes", blobs)
@@ -198,7 +198,7 @@ def dim_gather(input: Blob, dim: int, index: Blob, name: str | None = None) -> B
     Args:
       input: Blob of any dtype.
       dim: in [0, rank).
-      index: int32 or int64 Blob of the same rank; sizes are equal except on ``dim``. An index outside gives 0.
+      index: int32 or int64 Blob of the same rank; sizes are equal except on ``dim``. An index outside reads 0.
       name: name of the op; made unique when omitted.
     Returns: Blob of index's shape and input's dtype.
     Raises: ShapeError, DtypeError, AxisError, ArgumentError.

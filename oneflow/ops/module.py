@@ -1,4 +1,4 @@
-"""Module: something that is called several times in a job and counts its calls."""
+"""Module: a base of callable objects that may be called several times in a job and count their calls."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _unnamed = itertools.count()
 
 
 def not_defined(owner: object, method: str) -> NoReturn:
-    """Raises ModeError, a NotImplementedError: a method was called that a subclass has to define, and it does not."""
+    """Raises ModeError, a NotImplementedError, for a method that the subclass has to define and does not."""
     refuse(ModeError, f"{type(owner).__name__} does not define {method}", hint=f"write def {method}(self, ...) in that class")
 
 
 class Module:
-    """Base of objects whose ``forward`` is called in jobs. It holds no variables: those are made with get_variable.
+    """Base of objects whose ``forward`` is called in jobs. It holds no variables: ``forward`` declares them with get_variable.
 
     Args:
-      name: its name; None gives a numbered one.
+      name: its name; None numbers it.
     Example:
       >>> class Twice(flow.nn.Module):
       ...     def forward(self, x):
@@ -48,11 +48,11 @@ class Module:
 
     @property
     def call_seq_no(self) -> int:
-        """How many calls are complete: 0 during the first one."""
+        """The number of completed calls: 0 during the first one."""
         return self._calls
 
     def forward(self, *args: Any) -> Any:
-        """What a call does; to be overridden."""
+        """The body of a call, for subclasses to override."""
         not_defined(self, "forward")
 
     @final
@@ -70,7 +70,7 @@ def find_or_create_module(module_name: str, create: Callable[[], Module], reuse:
 
     Args:
       module_name: its name in the job.
-      create: makes it.
+      create: a function without arguments that returns the new module.
       reuse: must be True to use the name again in the job.
     Raises: DuplicateNameError (the name is used already and ``reuse`` is False).
     Example: >>> twice = flow.find_or_create_module("twice", Twice, reuse=True)
@@ -84,7 +84,7 @@ def find_or_create_module(module_name: str, create: Callable[[], Module], reuse:
     if module_name not in modules:
         made = create()
         if not isinstance(made, Module):
-            fail(ArgumentError, what, f"create() must give a flow.nn.Module, got {shown(made)}")
+            fail(ArgumentError, what, f"create() must return a flow.nn.Module, got {shown(made)}")
         modules[module_name] = made
     elif not want.flag(what, "reuse", reuse):
         fail(DuplicateNameError, what, f"module {module_name!r} exists already", (), "pass reuse=True to share it")

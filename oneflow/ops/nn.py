@@ -132,7 +132,7 @@ def elu(x: Blob, alpha: float = 1.0, name: str | None = None) -> Blob:
 
     Args:
       x: any shape, floating.
-      alpha: what it saturates at, negated.
+      alpha: the limit for x -> -inf is -alpha.
       name: name of the op.
     Returns: Blob of x's shape and dtype.
     Raises: ArgumentError, DtypeError.
@@ -309,7 +309,7 @@ def _moments(x: Array, *, axes: tuple[int, ...], keepdims: bool) -> tuple[Array,
 
 
 def mean_and_variance(x: Array, axes: Sequence[int]) -> tuple[Array, Array]:
-    """Mean and biased variance, both with size 1 on ``axes``. The mean is taken off before squaring: no cancellation."""
+    """Mean and biased variance, both with size 1 on ``axes``. The mean is subtracted before squaring: no cancellation."""
     elements = math.prod(x.shape[a] for a in axes)
     count = like(1 / elements if elements else math.nan, x)
     shape = [1 if a in axes else s for a, s in enumerate(x.shape)]
@@ -356,7 +356,8 @@ def PixelShuffle(input: Blob, upscale_factor: int, name: str | None = None) -> B
       input: (N, C, H, W), C divisible by factor**2.
       upscale_factor: int > 0.
       name: name of the op.
-    Returns: Blob (N, C / factor**2, H * factor, W * factor); channel (c * factor + i) * factor + j gives row i, column j.
+    Returns: Blob (N, C / factor**2, H * factor, W * factor); channel (c * factor + i) * factor + j becomes row i, column j
+      of each block.
     Raises: ArgumentError, ShapeError.
     Example: >>> y = flow.nn.PixelShuffle(x, 2)   # (1, 12, 8, 8) -> (1, 3, 16, 16); Shi et al., 2016
     """

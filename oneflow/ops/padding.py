@@ -42,7 +42,7 @@ def pad(x: Blob, paddings: Sequence[Any], constant_value: int | float = 0, name:
 
     Args:
       x: Blob of any dtype.
-      paddings: list or tuple with a pair (before, after) an axis, all >= 0.
+      paddings: list or tuple with a pair (before, after) for each axis, all >= 0.
       constant_value: number, converted to x's dtype.
       name: name of the op; made unique when omitted.
     Returns: Blob of x's dtype, larger by before + after on each axis.
@@ -55,9 +55,9 @@ def pad(x: Blob, paddings: Sequence[Any], constant_value: int | float = 0, name:
 
 
 def pad_grad(x: Blob, paddings: Sequence[Any], constant_value: int | float = 0, name: str | None = None) -> Blob:
-    """Takes a border away: what ``pad`` with these paddings added.
+    """Removes the border that ``pad`` with these paddings adds.
 
-    Args: as for ``pad``; constant_value is not used.
+    Args: those of ``pad``; constant_value is not used.
     Returns: Blob of x's dtype, smaller by before + after on each axis.
     Raises: ArgumentError, ShapeError (nothing left).
     Example: >>> y = flow.pad_grad(x, [(0, 0), (1, 2)])   # (2, 6) -> (2, 3)
@@ -167,7 +167,7 @@ def replication_pad2d(x: Blob, padding: int | tuple[int, ...] | list[int], name:
     return emit(_replication_pad2d, x, name=name, rows=rows, columns=columns)
 
 
-# --- as a window needs it
+# --- for windows
 
 
 @op("same_padding")
@@ -189,13 +189,13 @@ def same_padding(
     dilation_rate: Sequence[int],
     name: str | None = None,
 ) -> Blob:
-    """Adds the zeros with which a window gives ceil(size / stride) results an axis.
+    """Adds the zeros for ceil(size / stride) windows along each axis.
 
     Args:
       x: Blob (N, C, ...) or (N, ..., C).
       padding: "SAME_LOWER" (an odd zero goes in front) or "SAME_UPPER" (behind).
       data_format: "NCHW" and the like, or "NHWC" and the like.
-      kernel_size, strides, dilation_rate: lists of one int > 0 a spatial axis.
+      kernel_size, strides, dilation_rate: lists with one int > 0 for each spatial axis.
       name: name of the op; made unique when omitted.
     Returns: Blob of x's dtype.
     Raises: ArgumentError.
@@ -205,9 +205,7 @@ def same_padding(
     want.rank(what, want.blob(what, "x", x), 3)
     side = want.choice(what, "padding", padding.upper() if isinstance(padding, str) else padding, ("SAME_LOWER", "SAME_UPPER"))
     if not isinstance(data_format, str) or len(data_format) != x.ndim or "C" not in data_format.upper():
-        fail(
-            ArgumentError, what, f"data_format must name {x.ndim} axes, such as {'NCHW'!r} for 4, got {shown(data_format)}", (x,)
-        )
+        fail(ArgumentError, what, f"data_format must name {x.ndim} axes, such as 'NCHW' for 4, got {shown(data_format)}", (x,))
     lists = []
     for argument, values in (("kernel_size", kernel_size), ("strides", strides), ("dilation_rate", dilation_rate)):
         if not isinstance(values, (list, tuple)) or len(values) != x.ndim - 2 or min(want.ints(what, argument, values)) <= 0:

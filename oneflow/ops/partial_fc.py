@@ -43,16 +43,16 @@ def _partial_fc_sample(
 def distributed_partial_fc_sample(weight: Blob, label: Blob, num_sample: int, name: str | None = None) -> tuple[Blob, Blob, Blob]:
     """A part of the classes of a large classifier: those that occur in ``label``, and others at random.
 
-    Device i of n has the classes [i * C/n, (i+1) * C/n), and num_sample/n places: its labels that occur, ascending, then
-    others of its classes, each once.
+    Device i of n has the classes [i * C/n, (i+1) * C/n), and samples num_sample/n of them: its labels that occur, ascending,
+    then others of its classes, each once.
 
     Args:
       weight: (C, ...), floating; C is divisible by the number of devices.
       label: (N,), int32 or int64, in [0, C).
-      num_sample: how many classes; divisible by the number of devices, at most C.
+      num_sample: number of classes; divisible by the number of devices, at most C.
       name: name of the op; made unique when omitted.
-    Returns: (mapped_label, sampled_label, sampled_weight): the place of each label among the sampled classes (num_sample for
-      one that found no place), the classes (num_sample,), and their rows of weight, whose gradient goes back to weight.
+    Returns: (mapped_label, sampled_label, sampled_weight): the position of each label among the sampled classes (num_sample
+      for one that is not among them), the classes (num_sample,), and their rows of weight, whose gradient flows to weight.
     Raises: ArgumentError, ShapeError, DtypeError.
     Example: >>> mapped, classes, rows = flow.distributed_partial_fc_sample(weight, label, 1000)   # An et al. 2021, Partial FC
     """

@@ -1,4 +1,4 @@
-"""Marks that show in profiles, and an op that takes its time."""
+"""Ranges in profiles, and an op that waits."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _mark(what: str, x: Any, mark_prefix: Any) -> None:
 
 
 def nvtx_start(x: Blob, mark_prefix: str, name: str | None = None) -> Blob:
-    """x itself: begins a range of NVIDIA's profiler in OneFlow; here profiles show every op by its own name.
+    """Returns x. In OneFlow it begins a range of NVIDIA's profiler; here it has no other effect: see ``range_push``.
 
     Args:
       x: Blob of any dtype.
@@ -47,9 +47,9 @@ def nvtx_start(x: Blob, mark_prefix: str, name: str | None = None) -> Blob:
 
 
 def nvtx_end(x: Blob, mark_prefix: str, name: str | None = None) -> Blob:
-    """x itself: ends what ``nvtx_start`` began.
+    """Returns x. In OneFlow it ends the range that ``nvtx_start`` began; here it has no other effect.
 
-    Args, Returns, Raises: as there.
+    Args, Returns, Raises: those of ``nvtx_start``.
     Example: >>> x = flow.profiler.nvtx_end(x, "encoder")
     """
     _mark(label("nvtx_end", name), x, mark_prefix)
@@ -93,7 +93,7 @@ def _sleep_identity(x: Array, *, seconds: float) -> Array:
 
 
 def sleep_identity(x: Blob, seconds: int, name: str | None = None) -> Blob:
-    """x itself, some time later: for looking at schedules.
+    """Returns x after a delay on the device: for experiments with schedules.
 
     Args:
       x: Blob of any dtype.

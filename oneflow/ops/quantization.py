@@ -1,4 +1,4 @@
-"""Simulated integer quantization: what observers measure, and rounding to the grid of an integer type."""
+"""Simulated integer quantization: observers of the range of values, and rounding to the grid of an integer type."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _fake_quantization(x: Array, scale: Array, zero: Array, *, bits: int, scheme
 
 
 def want_grid(what: str, x: Any, bits: Any, scheme: Any, formula: Any, per_layer: bool = True) -> dict[str, Any]:
-    """Checks what observers and quantizers share; gives their attributes."""
+    """Checks the arguments that observers and quantizers share; returns the attributes of their ops."""
     want.floating(what, want.blob(what, "input", x))
     bits = want.integer(what, "quantization_bit", bits, 2, (x,), high=8)
     want.choice(what, "quantization_scheme", scheme, SCHEMES)
@@ -118,7 +118,7 @@ def min_max_observer(
       input: floating.
       quantization_bit: 2 to 8.
       quantization_scheme: "symmetric" or "affine".
-      per_layer_quantization: False measures each place on axis 0 by itself.
+      per_layer_quantization: False measures each slice along axis 0 separately.
       name: name of the op; made unique when omitted.
       quantization_formula: "google", or "cambricon": the scale is floor(log2(max|x|)) - (bits - 2), the exponent of a power
         of two.
@@ -162,14 +162,14 @@ def fake_quantization(
     name: str | None = None,
     quantization_formula: str = "google",
 ) -> Blob:
-    """``input`` rounded to the grid of an integer type and back: what a quantized network will see. Halves round away from 0.
+    """``input`` rounded to the grid of an integer type and back, as in a quantized network. Halves round away from 0.
 
     symmetric: clamp(round(x / scale), -q, q) * scale with q = 2^(bits-1) - 1. affine: (clamp(round(x / scale + zero_point),
     0, 2^bits - 1) - zero_point) * scale. The gradient passes straight through, outside the grid too.
 
     Args:
       input: floating.
-      scale, zero_point: of an observer: (1,), or (input.shape[0],) for a grid a place on axis 0; input's dtype.
+      scale, zero_point: of an observer: (1,), or (input.shape[0],) for one grid per slice along axis 0; input's dtype.
       quantization_bit, quantization_scheme, quantization_formula: the observer's.
       name: name of the op; made unique when omitted.
     Returns: Blob of input's shape and dtype; zeros where scale is 0.

@@ -35,13 +35,13 @@ def _precisely(compute: Callable[[Array], Array], x: Array) -> Array:
 
 def _mean(x: Array, axes: tuple[int, ...]) -> Array:
     count = math.prod(x.shape[a] for a in axes)
-    wide = np.int64 if x.dtype.kind in "iu" else x.dtype  # int8 could hold neither sum nor count
+    wide = np.int64 if x.dtype.kind in "iu" else x.dtype  # neither the sum nor the count fits in int8
     total = lax.reduce_sum(lax.convert_element_type(x, wide), axes)
     return lax.convert_element_type(lax.div(total, like(count, total)), x.dtype)
 
 
 def _restored(y: Array, x: Array, axes: tuple[int, ...]) -> Array:
-    """A reduced array in x's shape again."""
+    """A reduced array, broadcast to x's shape."""
     return broadcast_to(lax.reshape(y, tuple(1 if i in axes else size for i, size in enumerate(x.shape))), x.shape)
 
 
@@ -68,7 +68,7 @@ def _as_int8(x: Array) -> Array:
 
 
 def _prod_grad(inputs: Any, outputs: Any, cotangents: Any, *, axes: tuple[int, ...], keepdims: bool) -> tuple[Array]:
-    """The product of the others: product / x, which zeros need separate care for."""
+    """The product of the other elements: product / x, with special cases for zeros."""
     x = inputs[0]
     is_zero = lax.eq(x, like(0, x))
     safe = select(is_zero, like(1, x), x)
@@ -80,7 +80,7 @@ def _prod_grad(inputs: Any, outputs: Any, cotangents: Any, *, axes: tuple[int, .
 
 
 def _reduction(name: str, compute: Any, stops: bool = False, grad: Any = None, narrow: bool = False) -> OpDef:
-    """``narrow``: nothing is gained by computing in float32."""
+    """``narrow``: computing in float32 would not be more accurate."""
 
     def define(x: Array, *, axes: tuple[int, ...], keepdims: bool) -> Array:
         y = compute(x, axes) if narrow else _precisely(lambda wide: compute(wide, axes), x)
@@ -130,7 +130,7 @@ def _reduce(
 
 
 def _single(y: Blob) -> Blob:
-    """One number, whatever the size of what it was made from: no batch axis, and not dynamic."""
+    """One number, however large the input was: no batch axis, and a constant size."""
     y.batch_axis, y.is_dynamic = INVALID_AXIS, False
     return y
 
@@ -140,7 +140,7 @@ def reduce_sum(input_tensor: Blob, axis: Axis = None, keepdims: bool = False, na
 
     Args:
       input_tensor: Blob of any shape and dtype.
-      axis: int, list or tuple of ints in [-rank, rank); None means all axes, [] gives the Blob itself.
+      axis: int, list or tuple of ints in [-rank, rank); None means all axes, [] returns the Blob itself.
       keepdims: keep the reduced axes with size 1.
       name: name of the op; made unique when omitted.
     Returns: Blob of the same dtype without the reduced axes, (1,) when none is left. Integers wrap around; float16 is
@@ -152,7 +152,7 @@ def reduce_sum(input_tensor: Blob, axis: Axis = None, keepdims: bool = False, na
 
 
 def reduce_mean(input_blob: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
-    """The mean over axes; arguments are those of ``reduce_sum``. For integer dtypes the fraction is cut off.
+    """The mean over axes; arguments are those of ``reduce_sum``. For integer dtypes the fraction is dropped.
 
     Example: >>> y = flow.math.reduce_mean(x)   # (2, 3) -> (1,)
     """
@@ -241,7 +241,7 @@ def _need_list(what: str, axis: Any) -> None:
 def two_stage_reduce_max(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
     """The same value as ``reduce_max``, for Blobs split over devices along a reduced axis.
 
-    Args: as for ``reduce_max``, but axis must be a list or tuple.
+    Args: those of ``reduce_max``, but axis must be a list or tuple.
     Example: >>> y = flow.math.two_stage_reduce_max(x, axis=[0])   # (2, 3) -> (3,)
     """
     _need_list(label("two_stage_reduce_max", name), axis)
@@ -251,7 +251,7 @@ def two_stage_reduce_max(x: Blob, axis: Axis = None, keepdims: bool = False, nam
 def two_stage_reduce_min(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
     """The same value as ``reduce_min``, for Blobs split over devices along a reduced axis.
 
-    Args: as for ``reduce_min``, but axis must be a list or tuple.
+    Args: those of ``reduce_min``, but axis must be a list or tuple.
     Example: >>> y = flow.math.two_stage_reduce_min(x, axis=[0])   # (2, 3) -> (3,)
     """
     _need_list(label("two_stage_reduce_min", name), axis)
@@ -270,7 +270,7 @@ def _l2_normalize(x: Array, *, axes: tuple[int, ...], epsilon: float) -> Array:
 
 
 def l2_normalize(input: Blob, axis: int | None = None, epsilon: float = 1e-12, name: str | None = None) -> Blob:
-    """x / sqrt(max(sum(x ** 2), epsilon)), the sum taken along an axis.
+    """x / sqrt(max(sum(x ** 2), epsilon)), with the sum along an axis.
 
     Args:
       input: Blob, floating dtype.
@@ -348,7 +348,7 @@ def _count_not_finite(*arrays: Array) -> Array:
 
 
 def count_not_finite(x: Blob, name: str | None = None) -> Blob:
-    """How many values are infinite or not a number.
+    """The number of values that are infinite or NaN.
 
     Args:
       x: Blob of any shape, floating dtype.
@@ -363,7 +363,7 @@ def count_not_finite(x: Blob, name: str | None = None) -> Blob:
 
 
 def multi_count_not_finite(x: Sequence[Blob] | None = None, name: str | None = None) -> Blob:
-    """How many values of several Blobs are infinite or not a number.
+    """The number of values of several Blobs that are infinite or NaN.
 
     Args:
       x: list or tuple of at least one floating Blob.

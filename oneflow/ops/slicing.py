@@ -22,7 +22,7 @@ Triple = tuple[int | None, int | None, int | None]  # start, stop, step as in Py
 
 
 def _region(shape: tuple[int, ...], slices: Sequence[Triple]) -> list[builtins.range]:
-    """The indices that each slice selects; axes beyond the slices are taken whole."""
+    """The indices that each slice selects; axes beyond the slices are selected whole."""
     full = [*slices, *[(None, None, None)] * (len(shape) - len(slices))]
     return [builtins.range(size)[builtins.slice(*s)] for size, s in zip(shape, full, strict=True)]
 
@@ -53,8 +53,8 @@ def slice(x: Blob, begin: Sequence[int], size: Sequence[int], name: str | None =
 
     Args:
       x: Blob of any dtype.
-      begin: one int in [-d, d) or None (0) an axis of size d.
-      size: one int in [1, d], -1 or None (to the end) an axis; what lies beyond the end is cut off.
+      begin: for each axis of size d, an int in [-d, d) or None (0).
+      size: for each axis, an int in [1, d], -1 or None (to the end); a region beyond the end is shortened.
       name: name of the op; made unique when omitted.
     Returns: Blob of the same rank and dtype.
     Raises: ArgumentError, AxisError (begin outside the axis), ShapeError (nothing left).
@@ -117,8 +117,8 @@ def slice_v2(x: Blob, slice_tup_list: Sequence[tuple[int, int, int]], name: str 
 
     Args:
       x: Blob of any dtype.
-      slice_tup_list: list or tuple of (start, stop, step), at most one an axis of size d; entries may be None, steps
-        negative. start lies in [-d, d), stop in [-d - 1, d]: unlike in NumPy, other bounds are errors.
+      slice_tup_list: list or tuple of (start, stop, step), at most one for each axis of size d; entries may be None,
+        steps negative. start lies in [-d, d), stop in [-d - 1, d]: unlike in NumPy, other bounds are errors.
       name: name of the op; made unique when omitted.
     Returns: Blob of the same rank and dtype.
     Raises: ArgumentError, AxisError, ShapeError (nothing selected).
@@ -139,7 +139,7 @@ def _slice_update(x: Array, update: Array, *, slices: tuple[Triple, ...]) -> Arr
     update = lax.rev(update, flipped) if flipped else update
     if all(r.step == 1 for r in ascending):
         return lax.dynamic_update_slice(x, update, [np.int32(r.start) for r in ascending])
-    # with steps: each update row finds its place through zeros in between, under a mask of the places written
+    # with steps: zeros between the rows of the update move each to its position; a mask selects those positions
     config = [(r.start, size - r[-1] - 1, r.step - 1) for r, size in zip(ascending, x.shape, strict=True)]
     spread = lax.pad(update, np.zeros((), x.dtype), config)
     mask = lax.pad(lax.full(update.shape, True), np.zeros((), np.bool_), config)
@@ -152,7 +152,7 @@ def slice_update(x: Blob, update: Blob, slice_tup_list: Sequence[tuple[int, int,
     Args:
       x: Blob.
       update: Blob of x's dtype and the region's shape.
-      slice_tup_list: the region, as for ``slice_v2``.
+      slice_tup_list: the region, as in ``slice_v2``.
       name: name of the op; made unique when omitted.
     Returns: a new Blob of x's shape and dtype.
     Raises: ArgumentError, AxisError, ShapeError, DtypeError.
@@ -174,7 +174,7 @@ def _fitting(what: str, x: Blob, update: Blob, slices: tuple[Triple, ...]) -> tu
 
 
 def logical_slice(x: Blob, slice_tup_list: Sequence[tuple[int, int, int]], name: str | None = None) -> Blob:
-    """As ``slice_v2`` with steps > 0 and stop in [-d, d]; works on variables that are split over devices.
+    """``slice_v2`` with steps > 0 and stop in [-d, d]; works on variables that are split over devices.
 
     Example: >>> y = flow.experimental.logical_slice(x, [(0, 1, 1)])
     """
@@ -184,12 +184,12 @@ def logical_slice(x: Blob, slice_tup_list: Sequence[tuple[int, int, int]], name:
 
 
 def logical_slice_assign(x: Blob, value: Blob, slice_tup_list: Sequence[tuple[int, int, int]], name: str | None = None) -> Node:
-    """At the end of the call, a region of the variable x becomes ``value``.
+    """Assigns ``value`` to a region of the variable x at the end of the call.
 
     Args:
       x: a Blob that ``flow.get_variable`` returned.
       value: Blob of x's dtype and the region's shape.
-      slice_tup_list: the region, as for ``logical_slice``.
+      slice_tup_list: the region, as in ``logical_slice``.
       name: name of the op; made unique when omitted.
     Returns: the op (not a Blob).
     Raises: ArgumentError (x is not a variable), AxisError, ShapeError, DtypeError.
@@ -259,7 +259,7 @@ def _getitem(x: Array, *, index: tuple[Index, ...]) -> Array:
 
 
 def getitem(x: Blob, key: Any) -> Blob:
-    """``x[key]`` with ints, slices, Ellipsis and None, as in NumPy; taking a single element gives shape (1,)."""
+    """``x[key]`` with ints, slices, Ellipsis and None, as in NumPy; a single element has shape (1,)."""
     parts = key if isinstance(key, tuple) else (key,)
     dots = sum(part is Ellipsis for part in parts)
     used = sum(part is not None and part is not Ellipsis for part in parts)
@@ -293,7 +293,7 @@ def _index(x: Blob, axis: int, part: Any) -> Index:
     if not isinstance(part, builtins.slice):
         found = f"a Blob {part.describe()}" if isinstance(part, Blob) else f"{type(part).__name__} {shown(part)}"
         fail(ArgumentError, "blob[...]", f"an index can hold ints, slices, Ellipsis and None, not {found}", (x,),
-             "flow.gather(blob, indices, axis=...) takes rows by number, flow.where chooses by a mask")  # fmt: skip
+             "use flow.gather(blob, indices, axis=...) for rows by number, flow.where for a mask")  # fmt: skip
     try:
         start, stop, step = (None if v is None else v.__index__() for v in (part.start, part.stop, part.step))
     except Exception:  # of the user's object
@@ -307,7 +307,7 @@ def _index(x: Blob, axis: int, part: Any) -> Index:
 
 
 def _followed(batch_axis: int, index: Sequence[Index]) -> int:
-    """Where the batch axis went; INVALID_AXIS where an int dropped it."""
+    """The position of the batch axis in the result; INVALID_AXIS if an int dropped it."""
     old = new = 0
     for entry in index:
         if entry is None:

@@ -19,7 +19,7 @@ from ._window import want_format
 
 
 def _weights(size: int, factor: float, interpolation: str, align_corners: bool) -> np.ndarray:
-    """The matrix (out, size) that resamples one axis."""
+    """The matrix (out, size) that interpolates along one axis."""
     out = int(size * factor)
     place = np.arange(out)
     weights = np.zeros((out, size))
@@ -81,14 +81,14 @@ def upsample_2d(
         fail(ArgumentError, what, 'align_corners=True needs interpolation="bilinear"', (x,))
     sizes = x.shape[2:] if first else x.shape[1:3]
     if min(math.floor(s * f) for s, f in zip(sizes, factors, strict=True)) < 1:
-        fail(ShapeError, what, f"size={shown(size)} makes nothing of an image of {tuple(sizes)}", (x,))
+        fail(ShapeError, what, f"size={shown(size)} leaves nothing of an image of {tuple(sizes)}", (x,))
     return emit(
         _upsample, x, name=name, factors=factors, channels_first=first, interpolation=interpolation,
         align_corners=align_corners,
     )  # fmt: skip
 
 
-_MOST = 1024  # the matrices that resample are made on the host
+_MOST = 1024  # the interpolation matrices are computed on the host
 
 
 def _factors(what: str, pair: Any, given: Any) -> tuple[float, float]:

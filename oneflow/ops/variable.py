@@ -41,14 +41,14 @@ def get_variable(
 ) -> Blob:
     """Declares a variable of this job and returns its value at the start of a call.
 
-    Jobs of a session share variables by name: a train job updates what a predict job reads. Asking again for a name in
-    one job returns the same Blob.
+    Jobs of a session share variables by name: a train job updates the variables that a predict job reads. A second call
+    with the same name in a job returns the same Blob.
 
     Args:
       name: made unique by the surrounding namespaces; also the name in checkpoints.
       shape: sizes, all > 0.
       dtype: element type; None means the job's ``default_data_type``.
-      initializer: how the first value is made (``flow.*_initializer``); None means the job's ``default_initializer_conf``.
+      initializer: of the first value (``flow.*_initializer``); None means the job's ``default_initializer_conf``.
       regularizer: a penalty that is added to its gradient (``flow.regularizers``).
       trainable: None and True let train jobs update it.
       model_name: an annotation such as "weight" or "bias".
@@ -56,7 +56,7 @@ def get_variable(
       distribute: its layout on several devices.
       parallel_distribution: the same with an entry ("B" or "S(axis)") for each axis of the placement's hierarchy; replaces
         ``distribute``.
-      reuse: False makes asking again for the name an error.
+      reuse: False makes a second call with the same name an error.
     Raises:
       ArgumentError: name, shape, dtype or initializer is missing or of the wrong type.
       VariableConflictError: the name is declared already with another shape or dtype.
@@ -161,7 +161,7 @@ def _proxy_name(variable_name: str) -> str:
 
 
 def _stale(what: str, graph: Graph, blob: Blob) -> Blob:
-    """The older value that a stage reads of its variable under ``FunctionConfig.enable_ssp``."""
+    """The older value of its variable that a stage reads under ``FunctionConfig.enable_ssp``."""
     stages, stage = (graph.scope.options.get(name, -1) for name in ("ssp_num_stages", "ssp_stage_id"))
     if not 0 <= stage < stages:
         fail(ArgumentError, what, f"enable_ssp needs 0 <= ssp_stage_id < ssp_num_stages, got {stage} and {stages}", (),

@@ -28,7 +28,7 @@ def watch(blob_watched: Blob, handler_or_prompt: Callable[[Any], None] | Any = N
     Args:
       blob_watched: any Blob of this job.
       handler_or_prompt: a function of one argument, whose annotation (``tp.Numpy``, ``tp.ListNumpy`` or none for a local
-        tensor) says what it is given; or a prompt that is printed before the value.
+        tensor) is the type of its argument; or a prompt that is printed before the value.
     Raises:
       ArgumentError: not a Blob, or a handler that does not take exactly one argument.
     Example: >>> flow.watch(x, "x is")   # prints it at each call
@@ -40,9 +40,9 @@ def watch_diff(blob_watched: Blob, handler_or_prompt: Callable[[Any], None] | An
     """Hands the gradient of the sum of the losses with respect to ``blob_watched`` to a handler at each call of a train job.
 
     It is the raw gradient: not divided by the number of loss elements, before regularizers and clipping, multiplied by
-    the loss scale. Predict jobs, and Blobs that no loss depends on, call no handler.
+    the loss scale. In predict jobs, and for Blobs that no loss depends on, the handler is not called.
 
-    Args and errors as in ``watch``.
+    Args and errors: those of ``watch``.
     Example:
       >>> @flow.global_function("train")
       ... def train(x: tp.Numpy.Placeholder((8, 4))) -> tp.Numpy:

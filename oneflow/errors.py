@@ -177,4 +177,4 @@ class FeatureError(RecordError):
 
 
 class ImageError(RecordError):
-    """A picture cannot be decoded, or is not one that the operation takes."""
+    """An image cannot be decoded, or is not one that the operation takes."""

@@ -26,6 +26,7 @@ def parser() -> argparse.ArgumentParser:
         prog="python -m oneflow.launch",
         description="Starts a script in several processes that work together. Each is one machine in placements: "
         '"0:0-1" are the first two devices of the first process.',
+        epilog="example: python -m oneflow.launch --nproc 2 train.py --steps 100",
     )
     add = made.add_argument
     add("--nproc", "--nproc_per_node", "--nproc-per-node", type=_positive, default=1, metavar="N",

@@ -6,6 +6,7 @@ import atexit
 import os
 import re
 import shutil
+import signal
 import socket
 import tempfile
 from collections.abc import Iterator
@@ -27,6 +28,11 @@ if "ONEFLOW_TEST_HOME" not in os.environ:
     for _name in [n for n in os.environ if n.startswith(("JAX_", "ONEFLOW_")) and n != "ONEFLOW_TEST_HOME"]:
         del os.environ[_name]
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+# Started by ``nohup``, a shell's ``&`` or some CI systems, a process ignores SIGINT, and every program that it starts inherits
+# that. Tests of Ctrl-C need the handler that a program started from a terminal has.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import oneflow as flow  # noqa: E402
 

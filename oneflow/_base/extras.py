@@ -39,4 +39,4 @@ class _Lazy:
 if TYPE_CHECKING:
     cv2: Any
 else:
-    cv2 = _Lazy("cv2", "reading and changing pictures")
+    cv2 = _Lazy("cv2", "reading and changing images")

@@ -77,8 +77,17 @@ read_ahead_mbyte = _setting(
 )  # fmt: skip
 skip_corrupt_images = _setting(
     "skip_corrupt_images", bool, False,
-    "Pictures that cannot be decoded are replaced by the next good sample of their batch, and counted, "
+    "Images that cannot be decoded are replaced by the next good sample of their batch, and counted, "
     "instead of being an error.", implied=True,
+)  # fmt: skip
+max_record_mbyte = _setting(
+    "max_record_mbyte", int, 256, "The longest record, or encoded image in a file of its own, that readers take, in MiB.",
+    minimum=1, verify=lambda value: "protobuf reads messages of less than 2048 MiB" if value > 2047 else "",
+)  # fmt: skip
+max_image_pixels = _setting(
+    "max_image_pixels", int, 178_956_970,
+    "The largest image that is decoded, in pixels. It also bounds the memory for decoding one, to 6 bytes for each of them.",
+    minimum=1,
 )  # fmt: skip
 thread_enable_local_message_queue = _setting("thread_enable_local_message_queue", bool, False, _THREADS)
 reserved_host_mem_mbyte = _setting("reserved_host_mem_mbyte", int, 500, _MEMORY)

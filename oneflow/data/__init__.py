@@ -26,41 +26,44 @@ from .records import Records as Records
 from .source import RecordSource as RecordSource
 
 if _typing.TYPE_CHECKING:
+    from ..ops.coco import coco_reader as coco_reader
     from ..ops.decoding import ImageDecoderRandomCropResize as ImageDecoderRandomCropResize
     from ..ops.decoding import OFRecordBytesDecoder as OFRecordBytesDecoder
     from ..ops.decoding import OFRecordImageDecoder as OFRecordImageDecoder
     from ..ops.decoding import OFRecordImageDecoderRandomCrop as OFRecordImageDecoderRandomCrop
     from ..ops.decoding import OFRecordRawDecoder as OFRecordRawDecoder
-    from ..ops.decoding import OneRecDecoder as OneRecDecoder
-    from ..ops.decoding import decode_ofrecord as decode_ofrecord
     from ..ops.decoding import image_decoder_random_crop_resize as image_decoder_random_crop_resize
     from ..ops.decoding import ofrecord_bytes_decoder as ofrecord_bytes_decoder
-    from ..ops.decoding import ofrecord_image_classification_reader as ofrecord_image_classification_reader
     from ..ops.decoding import ofrecord_image_decoder as ofrecord_image_decoder
     from ..ops.decoding import ofrecord_image_decoder_random_crop as ofrecord_image_decoder_random_crop
     from ..ops.decoding import ofrecord_raw_decoder as ofrecord_raw_decoder
-    from ..ops.decoding import onerec_decoder as onerec_decoder
     from ..ops.gpt import MegatronGPTMMapDataLoader as MegatronGPTMMapDataLoader
     from ..ops.gpt import megatron_gpt_mmap_data_loader as megatron_gpt_mmap_data_loader
-    from ..ops.reading import coco_reader as coco_reader
+    from ..ops.onerec import OneRecDecoder as OneRecDecoder
+    from ..ops.onerec import onerec_decoder as onerec_decoder
+    from ..ops.onerec import onerec_reader as onerec_reader
+    from ..ops.reading import decode_ofrecord as decode_ofrecord
     from ..ops.reading import decode_random as decode_random
+    from ..ops.reading import ofrecord_image_classification_reader as ofrecord_image_classification_reader
     from ..ops.reading import ofrecord_loader as ofrecord_loader
     from ..ops.reading import ofrecord_reader as ofrecord_reader
-    from ..ops.reading import onerec_reader as onerec_reader
     from ..runtime.session import skipped_images as skipped_images
 
-_READERS = ("coco_reader", "decode_random", "ofrecord_loader", "ofrecord_reader", "onerec_reader")
-_DECODERS = (
-    "ImageDecoderRandomCropResize", "OFRecordBytesDecoder", "OFRecordImageDecoder", "OFRecordImageDecoderRandomCrop",
-    "OFRecordRawDecoder", "OneRecDecoder", "decode_ofrecord", "image_decoder_random_crop_resize", "ofrecord_bytes_decoder",
-    "ofrecord_image_classification_reader", "ofrecord_image_decoder", "ofrecord_image_decoder_random_crop",
-    "ofrecord_raw_decoder", "onerec_decoder",
-)  # fmt: skip
-_TOKENS = ("MegatronGPTMMapDataLoader", "megatron_gpt_mmap_data_loader")
-_LATER = {
-    **dict.fromkeys(_READERS, "ops.reading"), **dict.fromkeys(_TOKENS, "ops.gpt"), **dict.fromkeys(_DECODERS, "ops.decoding"),
-    "skipped_images": "runtime.session",
+_OPS = {
+    "ops.reading": (
+        "decode_ofrecord", "decode_random", "ofrecord_image_classification_reader", "ofrecord_loader", "ofrecord_reader",
+    ),
+    "ops.decoding": (
+        "ImageDecoderRandomCropResize", "OFRecordBytesDecoder", "OFRecordImageDecoder", "OFRecordImageDecoderRandomCrop",
+        "OFRecordRawDecoder", "image_decoder_random_crop_resize", "ofrecord_bytes_decoder", "ofrecord_image_decoder",
+        "ofrecord_image_decoder_random_crop", "ofrecord_raw_decoder",
+    ),
+    "ops.coco": ("coco_reader",),
+    "ops.onerec": ("OneRecDecoder", "onerec_decoder", "onerec_reader"),
+    "ops.gpt": ("MegatronGPTMMapDataLoader", "megatron_gpt_mmap_data_loader"),
+    "runtime.session": ("skipped_images",),
 }  # fmt: skip
+_LATER = {name: module for module, names in _OPS.items() for name in names}
 
 __all__ = [
     "BlobConf", "BytesListCodec", "EpochArray", "ImageCodec", "ImagePreprocessor", "ImageResizePreprocessor",

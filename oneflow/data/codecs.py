@@ -22,7 +22,7 @@ from .records import Records
 
 
 class _Described:
-    """What all of these share: OneFlow sends them to its C++ readers as messages."""
+    """The base of codecs and preprocessors, which OneFlow sends to its C++ readers as messages."""
 
     def to_proto(self, proto: Any = None) -> NoReturn:
         """Raises ModeError: there is no C++ reader to send a message to."""
@@ -35,7 +35,7 @@ class RawCodec(_Described):
     """A list of numbers, or raw bytes.
 
     Args:
-      auto_zero_padding: shorter lists are accepted, with zeros behind them.
+      auto_zero_padding: shorter lists are accepted, and padded with zeros.
     Example: >>> flow.data.BlobConf("dense", (13,), flow.float32, flow.data.RawCodec())
     """
 
@@ -44,12 +44,12 @@ class RawCodec(_Described):
 
 @dataclass(frozen=True)
 class BytesListCodec(_Described):
-    """Several strings of bytes, each in a slot of shape[1:] elements; what a string does not fill is 0. Dtype char or int8."""
+    """Several strings of bytes, each in a slot of shape[1:] elements, padded with zeros. Dtype char or int8."""
 
 
 @dataclass(frozen=True)
 class ImagePreprocessor(_Described):
-    """Swaps the channels of a picture ("bgr2rgb"), or mirrors it with probability 1/2 ("mirror")."""
+    """Swaps the channels of an image ("bgr2rgb"), or mirrors it with probability 1/2 ("mirror")."""
 
     preprocessor: str
 
@@ -61,7 +61,7 @@ class ImagePreprocessor(_Described):
 
 @dataclass(frozen=True)
 class ImageResizePreprocessor(_Described):
-    """Resizes a picture, bilinear. Args: width and height of the result, in pixels."""
+    """Resizes an image, bilinear. Args: width and height of the result, in pixels."""
 
     width: int
     height: int
@@ -75,7 +75,7 @@ class ImageResizePreprocessor(_Described):
 
 @dataclass(frozen=True)
 class ImageCodec(_Described):
-    """One encoded picture, decoded as BGR or gray as it is, then preprocessed in order.
+    """One encoded image, decoded to BGR or gray, whichever it is, then preprocessed in order.
 
     Args:
       image_preprocessors: of ImageResizePreprocessor and ImagePreprocessor.
@@ -102,9 +102,9 @@ class NormByChannelPreprocessor(_Described):
     """(v - mean[c]) / std[c] on a decoded blob.
 
     Args:
-      mean_values: one a channel.
-      std_values: likewise.
-      data_format: where channels are: "channels_last", "channels_first" (of one sample), or "no_channel": one mean for all.
+      mean_values: one per channel.
+      std_values: one per channel.
+      data_format: of a sample: "channels_last", "channels_first", or "no_channel": one mean for all values.
     """
 
     mean_values: Sequence[float]
@@ -123,7 +123,7 @@ class NormByChannelPreprocessor(_Described):
             object.__setattr__(self, name, tuple(map(float, values)))
 
     def check(self, shape: Sequence[int]) -> None:
-        """Raises ArgumentError unless there are as many means and stds as a sample of this shape has channels."""
+        """Raises ArgumentError unless the numbers of means and stds are the number of channels of a sample of this shape."""
         if self.data_format == "no_channel":
             channels = 1
         elif len(shape) == 0:
@@ -138,7 +138,7 @@ class NormByChannelPreprocessor(_Described):
             )  # fmt: skip
 
     def apply(self, batch: np.ndarray) -> np.ndarray:
-        """On (N,) + shape; the dtype stays."""
+        """Normalizes a batch (N,) + shape. Returns its dtype."""
         kind = batch.dtype if batch.dtype.kind == "f" else np.float32
         stds = (1.0,) * len(self.mean_values) if set(self.std_values) == {1.0} else self.std_values
         mean, std = np.asarray(self.mean_values, kind), np.asarray(stds, kind)
@@ -156,7 +156,7 @@ class BlobConf(_Described):
       shape: of one sample.
       dtype: of the blob.
       codec: RawCodec, ImageCodec or BytesListCodec.
-      preprocessors: NormByChannelPreprocessors, applied in order to what was decoded.
+      preprocessors: NormByChannelPreprocessors, applied in order to the decoded batch.
     Raises: ArgumentError.
     Example: >>> flow.data.BlobConf("label", (), flow.int32, flow.data.RawCodec())
     """
@@ -180,7 +180,7 @@ class BlobConf(_Described):
         if isinstance(self.codec, ImageCodec) and len(self.shape) != 3:
             refuse(ArgumentError, f"an ImageCodec needs a shape of height, width and channels, got {tuple(self.shape)}")
         if isinstance(self.codec, BytesListCodec) and (self.dtype.name not in ("char", "int8") or not self.shape):
-            refuse(ArgumentError, f"a BytesListCodec gives char or int8 in slots, got {self.dtype} {tuple(self.shape)}")
+            refuse(ArgumentError, f"a BytesListCodec makes char or int8 in slots, got {self.dtype} {tuple(self.shape)}")
         object.__setattr__(self, "shape", tuple(map(int, self.shape)))
         object.__setattr__(self, "preprocessors", tuple(self.preprocessors or ()))
         for step in self.preprocessors or ():
@@ -195,15 +195,21 @@ def _is_size(value: object) -> bool:
 
 
 def decode_blob(
-    records: Records, conf: BlobConf, mirror: np.ndarray | None = None, *, pool: Executor | None = None
+    records: Records,
+    conf: BlobConf,
+    mirror: np.ndarray | None = None,
+    *,
+    pool: Executor | None = None,
+    max_pixels: int = images.MAX_PIXELS,
 ) -> np.ndarray:
-    """One blob of a batch of N records.
+    """Decodes one blob of a batch of N records.
 
     Args:
       records: the batch.
-      conf: what to make of it.
-      mirror: (N,), non-zero for pictures that an ImagePreprocessor("mirror") shall flip (see ``coin_flips``).
-      pool: pictures are decoded in these threads; None: in the caller's.
+      conf: describes the blob.
+      mirror: (N,), non-zero for images that an ImagePreprocessor("mirror") flips (see ``coin_flips``).
+      pool: images are decoded in these threads; None: in the caller's.
+      max_pixels: of the largest image that is decoded.
     Returns: (N,) + conf.shape, of conf.dtype.
     Raises: FeatureError, ImageError, RecordError.
     """
@@ -216,7 +222,7 @@ def decode_blob(
     elif isinstance(conf.codec, BytesListCodec):
         batch = _decode_strings(records, conf)
     else:
-        batch = _decode_pictures(records, conf, conf.codec, mirror, pool)
+        batch = _decode_images(records, conf, conf.codec, mirror, pool, max_pixels)
     for step in conf.preprocessors or ():
         batch = step.apply(batch)
     return batch
@@ -238,17 +244,17 @@ def _decode_strings(records: Records, conf: BlobConf) -> np.ndarray:
     return batch.reshape(len(records), *conf.shape)
 
 
-def _decode_pictures(
-    records: Records, conf: BlobConf, codec: ImageCodec, mirror: np.ndarray | None, pool: Executor | None
+def _decode_images(
+    records: Records, conf: BlobConf, codec: ImageCodec, mirror: np.ndarray | None, pool: Executor | None, max_pixels: int
 ) -> np.ndarray:
     if codec.mirrors and mirror is None:
-        refuse(ArgumentError, 'ImagePreprocessor("mirror") needs to be told which pictures to flip: give mirror=')
+        refuse(ArgumentError, 'ImagePreprocessor("mirror") needs mirror=, which tells which images to flip')
     encoded = decode_bytes(records, conf.name)
     batch = np.empty((len(records), *conf.shape), conf.dtype.numpy_dtype)
 
     def one(i: int) -> None:
         try:
-            image = images.read(encoded[i], cv2.IMREAD_ANYCOLOR)
+            image = images.read(encoded[i], cv2.IMREAD_ANYCOLOR, max_pixels=max_pixels)
             for step in codec.image_preprocessors or ():
                 if isinstance(step, ImageResizePreprocessor):
                     image = cv2.resize(image, (step.width, step.height), interpolation=cv2.INTER_LINEAR)
@@ -269,7 +275,7 @@ def _with_channels(image: np.ndarray, shape: Sequence[int]) -> np.ndarray:
     channels = 1 if image.ndim == 2 else image.shape[2]
     if image.shape[:2] != tuple(shape[:2]):
         raise ImageError(
-            f"a picture of {image.shape[0]} x {image.shape[1]} (height x width) does not have the blob's shape {tuple(shape)}\n"
+            f"an image of {image.shape[0]} x {image.shape[1]} (height x width) does not have the blob's shape {tuple(shape)}\n"
             f"  try        resize it with ImageResizePreprocessor({shape[1]}, {shape[0]})"
         )
     if channels == 3 and shape[2] == 1:
@@ -277,5 +283,5 @@ def _with_channels(image: np.ndarray, shape: Sequence[int]) -> np.ndarray:
     elif channels == 1 and shape[2] == 3:
         image = cv2.cvtColor(image, cv2.COLOR_GRAY2BGR)
     elif channels != shape[2]:
-        raise ImageError(f"a picture of {channels} channels cannot become one of {shape[2]}")
+        raise ImageError(f"an image of {channels} channels cannot become one of {shape[2]}")
     return image.reshape(shape)

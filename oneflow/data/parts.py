@@ -10,16 +10,17 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from .._base.files import Path, open_regular
 from .._base.refuse import refuse
 from ..errors import ArgumentError, DataError, PartNotFoundError, RecordError
 from . import wire
 from ._fault import Where, fault
+from ._split import balanced
 from .records import Records
 
-Path = str | os.PathLike[str]
-
 PREFIX = 8
-CHUNK = 1 << 20  # bytes that are read at a time, more where one record is longer
+CHUNK = 1 << 20  # bytes that are read at a time; more for a longer record
+MAX_RECORD_BYTES = 256 << 20  # of the longest record that is read, by default
 _LENGTH = struct.Struct("<q")
 
 
@@ -32,16 +33,16 @@ def part_name(index: int, prefix: str = "part-", suffix_length: int = -1) -> str
 
 
 def part_paths(directory: Path, count: int, prefix: str = "part-", suffix_length: int = -1) -> list[str]:
-    """The paths of all parts of a data set, in order. Every one is looked for; their contents are not.
+    """The paths of all parts of a data set, in order. All of them must exist; their contents are not read.
 
     Args:
-      directory: where they lie; other files in it do not matter.
+      directory: contains the parts; other files in it are ignored.
       count: ``data_part_num``, > 0.
       prefix: of each name.
-      suffix_length: digits of each number, at least; -1 for as many as it takes.
+      suffix_length: the least number of digits; -1 for no padding.
     Raises:
       ArgumentError: an argument of the wrong type or range.
-      PartNotFoundError: the directory or a part is not there; says which parts are.
+      PartNotFoundError: the directory or a part is missing; the error lists the parts that exist.
     Example: >>> flow.data.part_paths("train", 4)
     """
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
@@ -72,14 +73,14 @@ def _refuse_missing(folder: str, path: str, index: int, count: int, prefix: str)
             hint += f", part_name_suffix_length={widths.pop()}"
     else:
         names = sorted(os.listdir(folder))[:5]
-        shown = f"no name that is {prefix!r} and a number; {', '.join(names) or 'nothing'} is in it"
+        shown = f"no file named {prefix!r} and a number; it contains {', '.join(names) or 'nothing'}"
         hint = "check part_name_prefix and the directory"
     rows = [("file", path), ("directory", shown)]
     refuse(PartNotFoundError, f"part {index} of {count} is missing: there is no file {path!r}", found=rows, hint=hint)
 
 
 def encode(record: Any) -> bytes:
-    """The bytes of an OFRecord, which may be serialised already."""
+    """The bytes of an OFRecord, message or serialised, behind its length."""
     data = record if isinstance(record, bytes) else record.SerializeToString()
     return _LENGTH.pack(len(data)) + data
 
@@ -88,12 +89,16 @@ class PartFile:
     """One part, open for reading at any position. May be used by several threads.
 
     The file is read with ``pread``, not mapped: a file that somebody truncates meanwhile is an error, not a crash.
+
+    Args:
+      path: of the part.
+      max_record_bytes: of the longest record that is read; no memory is allocated for a longer one.
     """
 
-    def __init__(self, path: Path):
-        self.path = os.fspath(path)
+    def __init__(self, path: Path, max_record_bytes: int = MAX_RECORD_BYTES):
+        self.path, self.max_record_bytes = os.fspath(path), max_record_bytes
         try:
-            self._file = open(self.path, "rb", buffering=0)  # noqa: SIM115 - closed by close()
+            self._file = open_regular(self.path)
             self.size = os.fstat(self._file.fileno()).st_size
         except FileNotFoundError as error:
             raise PartNotFoundError(f"there is no part file {self.path!r}") from error
@@ -116,8 +121,13 @@ class PartFile:
         self.close()
 
     def read(self, offset: int, length: int, record: int = 0) -> np.ndarray:
-        """That many bytes, and PAD zeros behind them. Raises RecordError where the file ends before."""
-        data = np.empty(length + wire.PAD, np.uint8)
+        """``length`` bytes, followed by PAD zeros. Raises RecordError where the file ends earlier."""
+        try:
+            data = np.empty(length + wire.PAD, np.uint8)
+        except MemoryError as error:
+            raise fault(
+                RecordError, f"there is no memory for {length} bytes of a part file", Where(self.path, record, offset)
+            ) from error
         data[length:] = 0
         done = 0
         while done < length:
@@ -128,14 +138,14 @@ class PartFile:
                     RecordError, f"a part file cannot be read: {error.strerror}", Where(self.path, record, offset)
                 ) from error
             if got == 0:
-                raise self._truncated(record, offset, f"the file ends at byte {offset + done}; it has become shorter")
+                raise self._truncated(record, offset, f"the file ends at byte {offset + done}; it was truncated meanwhile")
             done += got
         return data
 
     def chunk(self, offset: int, record: int, chunk_bytes: int = CHUNK) -> tuple[Records, int]:
-        """The records from ``offset`` on, at least one, up to about ``chunk_bytes``; and the offset behind them.
+        """The records from ``offset`` on, at least one, up to about ``chunk_bytes``; and the offset of the record after them.
 
-        Raises RecordError for the record at ``offset``; damage further on is reported when its turn comes.
+        Raises RecordError for the record at ``offset``; damage to a later record is reported when that record is read.
         """
         length = min(max(chunk_bytes, PREFIX), max(self.size - offset, 0))
         data = self.read(offset, length, record)
@@ -150,7 +160,7 @@ class PartFile:
             add(at)
             size = unpack(view, at)[0]
             at += PREFIX + size
-        if size <= 0 or at > length:  # the last one is damaged, or goes on behind the chunk
+        if size <= 0 or at > length:  # the last one is damaged, or continues after the chunk
             at = heads.pop()
         begin, count = np.array(heads, np.int64) + PREFIX, len(heads)
         lengths = np.diff(begin, append=at + PREFIX) - PREFIX
@@ -168,40 +178,50 @@ class PartFile:
         return Records(data, np.zeros(1, np.int64), np.array([size], np.int64), [self.path], origin)
 
     def _length_at(self, data: np.ndarray, at: int, length: int, offset: int, record: int) -> int:
-        """The length of the record whose prefix is at ``at``, if the file has room for it."""
+        """The length of the record whose prefix is at ``at``. Raises RecordError where the file is too short for it."""
         if at + PREFIX > length:
             raise self._truncated(record, offset, f"{self.size - offset} bytes are left, a length prefix has {PREFIX}")
         size = _LENGTH.unpack_from(data.data, at)[0]
         left = self.size - offset - PREFIX
         if size <= 0:
             raise fault(
-                RecordError, "a record's length is not a positive number: the file is damaged, or is no OFRecord part",
+                RecordError, "a record's length is not a positive number: the file is damaged, or is not an OFRecord part",
                 Where(self.path, record, offset), found=f"length {size} ({size % 2**64} as unsigned)",
             )  # fmt: skip
         if size > left:
             raise self._truncated(record, offset, f"length {size}, but only {left} bytes are left in the file")
+        self._check_size(size, record, offset)
         return size
 
+    def _check_size(self, size: int, record: int, offset: int) -> None:
+        if size > self.max_record_bytes:
+            raise fault(
+                RecordError, f"a record is longer than the limit of {self.max_record_bytes} bytes",
+                Where(self.path, record, offset), found=f"length {size}",
+                hint="flow.config.max_record_mbyte(n) raises the limit",
+            )  # fmt: skip
+
     def _truncated(self, record: int, offset: int, found: str) -> RecordError:
-        rule = "a part file ends inside a record: it is truncated or damaged, or is no OFRecord part"
+        rule = "a part file ends inside a record: it is truncated or damaged, or is not an OFRecord part"
         return fault(
-            RecordError, rule, Where(self.path, record, offset), found=found, hint="make the file anew, or copy it again"
+            RecordError, rule, Where(self.path, record, offset), found=found, hint="create the file again, or copy it again"
         )
 
 
-def read_part(path: Path, chunk_bytes: int = CHUNK) -> Iterator[Records]:
-    """All records of one part, some at a time, in the file's order.
+def read_part(path: Path, chunk_bytes: int = CHUNK, *, max_record_bytes: int = MAX_RECORD_BYTES) -> Iterator[Records]:
+    """Reads all records of one part, a chunk at a time, in the file's order.
 
     Args:
       path: the part file.
-      chunk_bytes: about how much is in memory at a time.
+      chunk_bytes: about the size of a chunk.
+      max_record_bytes: of the longest record that is read.
     Returns: an iterator of Records; ``records[i]`` is bytes.
     Raises:
       PartNotFoundError: there is no such file.
-      RecordError: the file is empty, truncated or damaged; names record and offset.
+      RecordError: the file is empty, truncated or damaged, or a record is too long; names record and offset.
     Example: >>> sum(len(records) for records in flow.data.read_part("train/part-0"))
     """
-    with PartFile(path) as part:
+    with PartFile(path, max_record_bytes) as part:
         offset = record = 0
         while offset < part.size:
             records, offset = part.chunk(offset, record, chunk_bytes)
@@ -210,7 +230,7 @@ def read_part(path: Path, chunk_bytes: int = CHUNK) -> Iterator[Records]:
 
 
 class PartWriter:
-    """Writes one part file. It appears under its name, whole and on the disk, when the ``with`` block ends without an exception.
+    """Writes one part file. It appears under its name, complete and synced, when the ``with`` block ends without an exception.
 
     Args:
       path: of the part; a file of that name is replaced.
@@ -226,10 +246,10 @@ class PartWriter:
         self._file = open(self._temporary, "xb", buffering=1 << 20)  # noqa: SIM115 - closed by __exit__
 
     def write(self, record: Any) -> None:
-        """Appends an OFRecord, or the bytes of one."""
+        """Appends an OFRecord, message or serialised."""
         data = encode(record)
         if len(data) == PREFIX:
-            refuse(ArgumentError, "an OFRecord without features has no bytes, and a part file has no place for it")
+            refuse(ArgumentError, "an OFRecord without features has no bytes, and a part file cannot hold it")
         self._file.write(data)
         self.count += 1
         self.nbytes += len(data)
@@ -245,7 +265,7 @@ class PartWriter:
             self._file.close()
             if kind is None:
                 if not self.count:
-                    refuse(DataError, f"part {self.path!r} got no record, and readers refuse an empty part")
+                    refuse(DataError, f"no record was written to part {self.path!r}, and readers refuse an empty part")
                 os.replace(self._temporary, self.path)
         finally:
             self._file.close()
@@ -259,14 +279,12 @@ def write_parts(
     """Writes records as a data set, in order, evenly over its parts.
 
     Args:
-      directory: made where it does not exist.
-      records: OFRecords, or serialised ones; at least as many as parts.
-      parts: how many files.
+      directory: created if it does not exist.
+      records: OFRecords, messages or serialised; at least as many as parts.
+      parts: number of files.
     Returns: their paths.
     Example: >>> flow.data.write_parts("train", records, parts=4)
     """
-    from .source import balanced
-
     if len(records) < parts:
         refuse(ArgumentError, f"{len(records)} records do not fill {parts} parts")
     os.makedirs(directory, exist_ok=True)

@@ -43,6 +43,10 @@ class _Failure:
     traceback: TracebackType | None
 
 
+class StoppedAtFirstCallError(BaseException):
+    """A script is only looked at as far as its jobs (``process.stops_at_first_call``): it was about to call one."""
+
+
 class JobFunction:
     """A declared job. Calling it feeds arrays and runs the compiled program; ``repr`` and ``summary()`` describe it."""
 
@@ -149,6 +153,8 @@ class JobFunction:
         if current_or_none() is not None:
             refuse(ModeError, f"job {self.name!r} was called inside the body of job {current_or_none().name!r}",  # type: ignore[union-attr]
                    hint="call an ordinary Python function there; jobs are called from outside")  # fmt: skip
+        if process.stops_at_first_call:
+            raise StoppedAtFirstCallError
         if kwargs:
             args = self._positional(args, kwargs)
         while True:

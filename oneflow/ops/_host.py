@@ -32,13 +32,13 @@ def host_op(
     random: Callable[..., Any] | None = None,
     multiple: bool = False,
 ) -> Callable[[Callable[..., Any]], OpDef]:
-    """Makes an op of a function over NumPy values; see ``graph.op.HostRule`` for what the arguments mean."""
+    """Makes an op of a function over NumPy values; ``graph.op.HostRule`` explains the arguments."""
 
     def make(run: Callable[..., Any]) -> OpDef:
         rule = HostRule(run, reader=reader, samples=samples, random=random)
         made = OpDef(name, run, stops=True, multiple=multiple or reader, host=rule)
         if HOST_OPS.setdefault(name, made) is not made:
-            raise ValueError(f"there is a host op named {shown(name)} already")
+            raise ValueError(f"a host op named {shown(name)} exists already")
         return made
 
     return make
@@ -54,13 +54,13 @@ def emit_host(
     is_tensor_list: bool = False,
     **attrs: Any,
 ) -> tuple[Blob, ...]:
-    """Adds a node whose ``outputs`` (shapes and dtypes) the caller knows, and gives its Blobs."""
+    """Adds a node whose ``outputs`` (shapes and dtypes) the caller knows. Returns its Blobs."""
     what = f"{op.name} {shown(name)}" if name is not None else op.name
     if name is not None and not isinstance(name, str):
         fail(ArgumentError, what, f"name must be a str, got {shown(name)}")
     if any(b.is_counted for b in inputs):
-        fail(ShapeError, what, "it runs on the host before the step, which finds out sizes that depend on data", inputs,
-             "flow.cast_to_static_shape(blob) gives it its full size, 0 behind the true one")  # fmt: skip
+        fail(ShapeError, what, "it runs on the host, before the step that computes sizes that depend on data", inputs,
+             "flow.cast_to_static_shape(blob) has the full size, with zeros behind the true one")  # fmt: skip
     for shape, _ in outputs:
         if math.prod(shape) > MOST_ELEMENTS:
             fail(ShapeError, what, f"its result would have shape {shape}, {math.prod(shape)} numbers", inputs)
@@ -74,7 +74,7 @@ def emit_host(
 
 
 def each(function: Callable[..., Any], *columns: Any) -> list[Any]:
-    """``function`` of one sample after the other; an error knows which one it was about (see ``runtime/host.py``)."""
+    """Calls ``function`` for one sample after the other; an error knows the number of its sample (see ``runtime/host.py``)."""
     made = []
     for i, sample in enumerate(zip(*columns, strict=True)):
         try:
@@ -89,7 +89,7 @@ def each(function: Callable[..., Any], *columns: Any) -> list[Any]:
 
 
 def here(what: str, blob: Blob) -> Blob:
-    """The Blob as an op that is made now reads it: in the current view."""
+    """The Blob in the current view, as an op that is added now reads it."""
     return in_current_view(current(what), blob)
 
 
@@ -128,9 +128,14 @@ def want_sizes(what: str, argument: str, value: Any, length: int | None = None, 
     return sizes
 
 
+def want_shape(what: str, argument: str, value: Any) -> tuple[int, ...]:
+    """A list or tuple of sizes, or one size."""
+    return want_sizes(what, argument, (value,) if isinstance(value, (int, np.integer)) else value)
+
+
 def want_int(what: str, argument: str, value: Any, least: int = 1, most: int | None = None) -> int:
     """An int in a range."""
-    whole = isinstance(value, float) and value.is_integer()  # 224.0 has always passed
+    whole = isinstance(value, float) and value.is_integer()  # 224.0 has always been accepted
     value = want.integer(what, argument, int(value) if whole else value)
     if value < least or (most is not None and value > most):
         bounds = f"at least {least}" if most is None else f"in [{least}, {most}]"

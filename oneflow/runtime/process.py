@@ -37,6 +37,7 @@ class Process:
       uninterrupted: runs what Ctrl-C must not cut in two.
       sessions: those that are open; ``default_session`` is the one that jobs are declared in.
       calls: one entry for each synchronous call whose thread may be in JAX's C++ code, outside the lock.
+      stops_at_first_call: a script is run only to find the jobs that it declares.
       seed: what ``flow.manual_seed`` set; None before.
     """
 
@@ -44,6 +45,7 @@ class Process:
         self.sessions: WeakSet[Any] = WeakSet()
         self.default_session: Any = None
         self.seed: int | None = None
+        self.stops_at_first_call = False
         self.has_said_that_cpus_stand_in = False
         self._forked = False
         self._clients: list[Any] = []  # of JAX, while this process is being forked

@@ -341,7 +341,7 @@ class SimpleCheckPointManager:
     def __init__(self, root_path: str | os.PathLike[str], prefix: str = "snapshot_"):
         self._root = as_path(root_path)
         if not isinstance(prefix, str) or os.path.basename(prefix) != prefix:
-            complain(ArgumentError, f'prefix must be a str without "/", got {prefix!r}')
+            complain(ArgumentError, f'prefix must be a str without "/", got {shown(prefix)}')
         self._prefix = prefix
         processes.by_first("making a directory for checkpoints", lambda: atomic.make_root(self._root))
 

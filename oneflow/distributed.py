@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .runtime import processes
+from .runtime import processes as _processes
 
 
 def get_rank() -> int:
@@ -10,7 +10,7 @@ def get_rank() -> int:
 
     Example: >>> flow.distributed.get_rank()   # 0
     """
-    return processes.index()
+    return _processes.index()
 
 
 def get_world_size() -> int:
@@ -18,7 +18,7 @@ def get_world_size() -> int:
 
     Example: >>> flow.distributed.get_world_size()   # 1
     """
-    return processes.count()
+    return _processes.count()
 
 
 def get_local_rank() -> int:
@@ -26,7 +26,7 @@ def get_local_rank() -> int:
 
     Example: >>> flow.distributed.get_local_rank()   # 0
     """
-    return processes.local_index()
+    return _processes.local_index()
 
 
 def is_multi_client() -> bool:
@@ -34,4 +34,4 @@ def is_multi_client() -> bool:
 
     Example: >>> flow.distributed.is_multi_client()   # False
     """
-    return processes.count() > 1
+    return _processes.count() > 1

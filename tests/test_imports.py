@@ -14,9 +14,9 @@ PACKAGE = Path(oneflow.__file__).resolve().parent
 RANKS = [
     {"errors", "_base"},  # these may import each other
     {"graph"},
-    {"scope", "core"},
+    {"core"},
     {"_signature", "config", "data"},
-    {"initializers", "regularizers"},
+    {"_variables"},
     {"ops"},
     {"layers", "optimizer"},
     {"compiler"},
@@ -27,7 +27,7 @@ RANKS = [
 PARTS = {"typing": "_signature"}  # files that are one room with another
 RANK = {room: rank for rank, rooms in enumerate(RANKS) for room in rooms}
 TOP = len(RANKS)  # __init__ and the modules that give names: nothing of the above imports them
-FRONT_END = {"initializers", "regularizers", "ops", "layers", "optimizer"}
+FRONT_END = {"_variables", "ops", "layers", "optimizer"}
 FORBIDDEN = {"compiler": FRONT_END, "runtime": FRONT_END}
 FILES = sorted(PACKAGE.rglob("*.py"))
 

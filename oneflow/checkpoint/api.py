@@ -13,7 +13,7 @@ import numpy as np
 
 from .._base import dist
 from .._base.dtype import dtype as Dtype
-from .._base.refuse import closest, warn
+from .._base.refuse import closest, shown, warn
 from ..compiler.layout import Storage
 from ..errors import (
     ArgumentError,
@@ -126,7 +126,7 @@ class VariableHandle:
         if rank is None:
             return value
         if isinstance(rank, bool) or not isinstance(rank, (int, np.integer)) or not 0 <= rank < count:
-            rule = f"variable {self.name!r} has no part of rank {rank!r}: it is on {count} device(s), counted from 0"
+            rule = f"variable {self.name!r} has no part of rank {shown(rank)}: it is on {count} device(s), counted from 0"
             complain(ArgumentError, rule)
         return value if self.split_axis < 0 else np.array_split(value, count, self.split_axis)[int(rank)].copy()
 
@@ -341,7 +341,7 @@ class SimpleCheckPointManager:
     def __init__(self, root_path: str | os.PathLike[str], prefix: str = "snapshot_"):
         self._root = as_path(root_path)
         if not isinstance(prefix, str) or os.path.basename(prefix) != prefix:
-            complain(ArgumentError, f'prefix must be a str without "/", got {prefix!r}')
+            complain(ArgumentError, f'prefix must be a str without "/", got {shown(prefix)}')
         self._prefix = prefix
         processes.on_rank_zero("making a directory for checkpoints", lambda: atomic.make_root(self._root))
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from .._base.jax import jax
-from .._base.refuse import refuse
+from .._base.refuse import refuse, shown
 from ..errors import ArgumentError, ModeError
 from ._settings import Resource, Settings
 
@@ -69,7 +69,7 @@ def machine(*val: Any) -> bool | None:
     Raises:
       ArgumentError: an address is of another form or named twice.
     """
-    if not Environment.accepts("flow.env.machine", ", ".join(map(repr, val))):
+    if not Environment.accepts("flow.env.machine", ", ".join(map(shown, val))):
         return False
     given = val[0] if len(val) == 1 and isinstance(val[0], (list, tuple)) else val
     machines = [_address(item) for item in given]
@@ -89,7 +89,9 @@ def _address(item: Any) -> dict[str, Any]:
     if isinstance(item, dict) and item.get("addr") and all(type(v) is _ADDRESS_KEYS.get(k) for k, v in item.items()):
         if all(value <= _LAST_PORT for value in item.values() if type(value) is int):
             return dict(item)
-    refuse(ArgumentError, f"flow.env.machine: {item!r} is not an address", hint='"192.168.1.10", or {"addr": "192.168.1.10"}')
+    refuse(
+        ArgumentError, f"flow.env.machine: {shown(item)} is not an address", hint='"192.168.1.10", or {"addr": "192.168.1.10"}'
+    )
 
 
 class _Hidden(str):

@@ -27,7 +27,7 @@ class Settings:
     def define(
         self, name: str, kind: type | tuple[type, ...], default: Any, effect: str, *, implied: Any = REQUIRED, **more: Any
     ) -> SettingsSetter:
-        """Adds a row to the table; gives the function that sets it."""
+        """Adds a row to the table; returns the function that sets it."""
         option = Option(
             name, kind if isinstance(kind, tuple) else (kind,), default, effect, implied=implied, argument="val", **more
         )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+import importlib as _importlib
+import typing as _typing
 
+from .._base.public import missing as _missing
 from .codecs import BlobConf as BlobConf
 from .codecs import BytesListCodec as BytesListCodec
 from .codecs import ImageCodec as ImageCodec
@@ -24,7 +25,7 @@ from .parts import write_parts as write_parts
 from .records import Records as Records
 from .source import RecordSource as RecordSource
 
-if TYPE_CHECKING:
+if _typing.TYPE_CHECKING:
     from ..ops.coco import coco_reader as coco_reader
     from ..ops.decoding import ImageDecoderRandomCropResize as ImageDecoderRandomCropResize
     from ..ops.decoding import OFRecordBytesDecoder as OFRecordBytesDecoder
@@ -71,11 +72,11 @@ __all__ = [
 ]  # fmt: skip
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> _typing.Any:
     """The ops, among others: they stand above this package, whose other modules they use."""
     if name not in _LATER:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(importlib.import_module(f"..{_LATER[name]}", __name__), name)
+        _missing(__name__, name)
+    value = globals()[name] = getattr(_importlib.import_module(f"..{_LATER[name]}", __name__), name)
     return value
 
 

@@ -10,15 +10,18 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from .._base import check
 from .._base.dtype import as_dtype
 from .._base.dtype import dtype as Dtype
 from .._base.extras import cv2
-from .._base.refuse import refuse
+from .._base.refuse import refuse, shown
 from ..errors import ArgumentError, FeatureError, ImageError, ModeError
 from . import images
 from ._fault import fault
 from .decoders import bytes_values, decode_bytes, decode_raw
 from .records import Records
+
+_LONGEST_SIDE = 32767  # of an image that OpenCV resizes, in pixels
 
 
 class _Described:
@@ -55,7 +58,7 @@ class ImagePreprocessor(_Described):
 
     def __post_init__(self) -> None:
         if not isinstance(self.preprocessor, str) or self.preprocessor.lower() not in ("bgr2rgb", "mirror"):
-            refuse(ArgumentError, f'ImagePreprocessor must be "bgr2rgb" or "mirror", got {self.preprocessor!r}')
+            refuse(ArgumentError, f'ImagePreprocessor must be "bgr2rgb" or "mirror", got {shown(self.preprocessor)}')
         object.__setattr__(self, "preprocessor", self.preprocessor.lower())
 
 
@@ -68,9 +71,9 @@ class ImageResizePreprocessor(_Described):
 
     def __post_init__(self) -> None:
         for name in ("width", "height"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                refuse(ArgumentError, f"ImageResizePreprocessor's {name} must be an int > 0, got {value!r}")
+            _, problem = check.integer(getattr(self, name), low=1, high=_LONGEST_SIDE)
+            if problem:
+                refuse(ArgumentError, f"ImageResizePreprocessor's {name} {problem}")
 
 
 @dataclass(frozen=True)
@@ -85,10 +88,12 @@ class ImageCodec(_Described):
     image_preprocessors: Sequence[ImageResizePreprocessor | ImagePreprocessor] | None = None
 
     def __post_init__(self) -> None:
-        steps = tuple(self.image_preprocessors or ())
+        steps = _steps("image_preprocessors", self.image_preprocessors)
         for step in steps:
             if not isinstance(step, (ImageResizePreprocessor, ImagePreprocessor)):
-                refuse(ArgumentError, f"image_preprocessors takes ImageResizePreprocessor and ImagePreprocessor, got {step!r}")
+                refuse(
+                    ArgumentError, f"image_preprocessors takes ImageResizePreprocessor and ImagePreprocessor, got {shown(step)}"
+                )
         object.__setattr__(self, "image_preprocessors", steps)
 
     @property
@@ -112,14 +117,13 @@ class NormByChannelPreprocessor(_Described):
     data_format: str = "channels_last"
 
     def __post_init__(self) -> None:
-        if self.data_format not in ("channels_last", "channels_first", "no_channel"):
-            refuse(
-                ArgumentError, f'data_format must be "channels_last", "channels_first" or "no_channel", got {self.data_format!r}'
-            )  # fmt: skip
+        if not isinstance(self.data_format, str) or self.data_format not in ("channels_last", "channels_first", "no_channel"):
+            found = shown(self.data_format)
+            refuse(ArgumentError, f'data_format must be "channels_last", "channels_first" or "no_channel", got {found}')
         for name in ("mean_values", "std_values"):
             values = getattr(self, name)
-            if not isinstance(values, (list, tuple)):
-                refuse(ArgumentError, f"{name} must be a list or tuple of numbers, got {values!r}")
+            if not isinstance(values, (list, tuple)) or any(check.number(v)[1] for v in values):
+                refuse(ArgumentError, f"{name} must be a list or tuple of numbers, got {shown(values)}")
             object.__setattr__(self, name, tuple(map(float, values)))
 
     def check(self, shape: Sequence[int]) -> None:
@@ -169,25 +173,35 @@ class BlobConf(_Described):
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
-            refuse(ArgumentError, f"BlobConf's name must be a str, got {self.name!r}")
+            refuse(ArgumentError, f"BlobConf's name must be a str, got {shown(self.name)}")
         if not isinstance(self.shape, (list, tuple)) or not all(_is_size(n) for n in self.shape):
             refuse(
-                ArgumentError, f"BlobConf's shape must be a list or tuple of ints > 0, without the batch axis, got {self.shape!r}"
+                ArgumentError,
+                f"BlobConf's shape must be a list or tuple of ints > 0, without the batch axis, got {shown(self.shape)}",
             )
-        as_dtype(self.dtype)
+        try:
+            as_dtype(self.dtype)
+        except ArgumentError as error:
+            refuse(ArgumentError, f"BlobConf's {error}")
         if not isinstance(self.codec, (RawCodec, ImageCodec, BytesListCodec)):
-            refuse(ArgumentError, f"BlobConf's codec must be a RawCodec, ImageCodec or BytesListCodec, got {self.codec!r}")
+            refuse(ArgumentError, f"BlobConf's codec must be a RawCodec, ImageCodec or BytesListCodec, got {shown(self.codec)}")
         if isinstance(self.codec, ImageCodec) and len(self.shape) != 3:
             refuse(ArgumentError, f"an ImageCodec needs a shape of height, width and channels, got {tuple(self.shape)}")
         if isinstance(self.codec, BytesListCodec) and (self.dtype.name not in ("char", "int8") or not self.shape):
             refuse(ArgumentError, f"a BytesListCodec makes char or int8 in slots, got {self.dtype} {tuple(self.shape)}")
         object.__setattr__(self, "shape", tuple(map(int, self.shape)))
-        object.__setattr__(self, "preprocessors", tuple(self.preprocessors or ()))
+        object.__setattr__(self, "preprocessors", _steps("preprocessors", self.preprocessors))
         for step in self.preprocessors or ():
             if not isinstance(step, NormByChannelPreprocessor):
                 hint = "it belongs to ImageCodec(image_preprocessors=[...])" if hasattr(step, "__dataclass_fields__") else ""
-                refuse(ArgumentError, f"BlobConf's preprocessors are NormByChannelPreprocessors, got {step!r}", hint=hint)
+                refuse(ArgumentError, f"BlobConf's preprocessors are NormByChannelPreprocessors, got {shown(step)}", hint=hint)
             step.check(self.shape)
+
+
+def _steps(argument: str, value: Any) -> tuple[Any, ...]:
+    if value is not None and not isinstance(value, (list, tuple)):
+        refuse(ArgumentError, f"{argument} must be a list or tuple, got {shown(value)}")
+    return tuple(value or ())
 
 
 def _is_size(value: object) -> bool:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .._base.refuse import refuse
+from .._base.refuse import refuse, shown
 from ..errors import ArgumentError
 
 _BLOCK = 4  # words per value of Philox's counter
@@ -59,7 +59,7 @@ class RandomWindows:
         stream: int = 0,
     ):
         if isinstance(num_attempts, bool) or not isinstance(num_attempts, (int, np.integer)) or num_attempts < 1:
-            refuse(ArgumentError, f"num_attempts must be an int >= 1, got {num_attempts!r}")
+            refuse(ArgumentError, f"num_attempts must be an int >= 1, got {shown(num_attempts)}")
         self.seed, self.stream, self.num_attempts = seed, stream, int(num_attempts)
         self.area = _range("random_area", random_area)
         self.ratio = _range("random_aspect_ratio", random_aspect_ratio)
@@ -114,10 +114,10 @@ class RandomWindows:
 def _range(argument: str, value: Sequence[float]) -> tuple[float, float]:
     try:
         low, high = map(float, value)
-    except (TypeError, ValueError):
-        refuse(ArgumentError, f"{argument} must be two numbers, got {value!r}")
+    except Exception:  # of the user's object
+        refuse(ArgumentError, f"{argument} must be two numbers, got {shown(value)}")
     if not 0 < low <= high < math.inf:
-        refuse(ArgumentError, f"{argument} must be (least, most) with 0 < least <= most, got {value!r}")
+        refuse(ArgumentError, f"{argument} must be (least, most) with 0 < least <= most, got {shown(value)}")
     return low, high
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .._base.refuse import refuse
+from .._base.refuse import refuse, shown
 from ..errors import ArgumentError, FeatureError, ImageError, RecordError
 from . import images, wire
 from ._fault import fault
@@ -323,7 +323,7 @@ def _each_image(
     records: Records, feature: str, one: Callable[[int, np.ndarray], np.ndarray], pool: Executor | None, corrupt: str
 ) -> list[np.ndarray | None]:
     if corrupt not in ("raise", "skip"):
-        refuse(ArgumentError, f'corrupt must be "raise" or "skip", got {corrupt!r}')
+        refuse(ArgumentError, f'corrupt must be "raise" or "skip", got {shown(corrupt)}')
     encoded = decode_bytes(records, feature)
 
     def safe(i: int) -> np.ndarray | ImageError:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from .._base.extras import cv2
-from .._base.refuse import refuse
+from .._base.refuse import refuse, shown
 from ..errors import ArgumentError, ImageError, ShapeError
 from ._image_headers import PLAIN_COST, read_header
 from .crops import Window
@@ -30,7 +30,7 @@ _MOST_SCANS = 12  # of the largest image; smaller ones may have more
 def check_color_space(color_space: str) -> str:
     """Raises ArgumentError for anything but "BGR", "RGB" and "GRAY"."""
     if color_space not in COLOR_SPACES:
-        refuse(ArgumentError, f"color_space must be one of {', '.join(map(repr, COLOR_SPACES))}, got {color_space!r}")
+        refuse(ArgumentError, f"color_space must be one of {', '.join(map(repr, COLOR_SPACES))}, got {shown(color_space)}")
     return color_space
 
 
@@ -203,7 +203,9 @@ def _flag(interpolation: str, before: int, after: int) -> int:
         return cv2.INTER_LINEAR if after >= before else cv2.INTER_AREA
     flags = {"bilinear": "LINEAR", "nearest_neighbor": "NEAREST", "nn": "NEAREST", "bicubic": "CUBIC", "area": "AREA"}
     if interpolation not in flags:
-        refuse(ArgumentError, f"interpolation_type must be one of {', '.join(map(repr, INTERPOLATIONS))}, got {interpolation!r}")
+        refuse(
+            ArgumentError, f"interpolation_type must be one of {', '.join(map(repr, INTERPOLATIONS))}, got {shown(interpolation)}"
+        )
     return getattr(cv2, f"INTER_{flags[interpolation]}")
 
 
@@ -221,7 +223,7 @@ def kept_aspect_size(
     Returns: (width, height).
     """
     if side not in ("shorter", "longer"):
-        refuse(ArgumentError, f'resize_side must be "shorter" or "longer", got {side!r}')
+        refuse(ArgumentError, f'resize_side must be "shorter" or "longer", got {shown(side)}')
     low, high = (width, height) if width <= height else (height, width)
     if side == "shorter":
         new_low, new_high = target, _proportion(target, high, low)
@@ -292,7 +294,7 @@ class Normalizer:
 
     def __init__(self, channels: int, mean: Sequence[float], std: Sequence[float], layout: str = "NCHW"):
         if layout not in ("NCHW", "NHWC"):
-            refuse(ArgumentError, f'output_layout must be "NCHW" or "NHWC", got {layout!r}')
+            refuse(ArgumentError, f'output_layout must be "NCHW" or "NHWC", got {shown(layout)}')
         for name, values in (("mean", mean), ("std", std)):
             if len(values) not in (1, channels):
                 refuse(ShapeError, f"{name} must have 1 or {channels} numbers, got {len(values)}")

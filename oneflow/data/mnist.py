@@ -12,8 +12,9 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
+from .._base import check
 from .._base.files import read_regular
-from .._base.refuse import refuse
+from .._base.refuse import refuse, shown
 from ..errors import ArgumentError, DataError, DownloadError
 from ._npz import load_npz
 from .epoch import EpochArray
@@ -108,8 +109,9 @@ def batches(
 def check_batching(train_batch_size: int, test_batch_size: int, data_format: str) -> None:
     """Raises ArgumentError unless MNIST can be divided into such batches."""
     for argument, size, count in (("train_batch_size", train_batch_size, 60000), ("test_batch_size", test_batch_size, 10000)):
-        if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size <= 0:
-            refuse(ArgumentError, f"{argument} must be an int > 0, got {size!r}")
+        _, problem = check.integer(size, low=1, high=count)
+        if problem:
+            refuse(ArgumentError, f"{argument} {problem}")
         if count % size:
             sizes = [n for n in range(1, count + 1) if count % n == 0]
             near = sorted(sorted(sizes, key=lambda n: abs(n - size))[:5])
@@ -117,21 +119,22 @@ def check_batching(train_batch_size: int, test_batch_size: int, data_format: str
                 ArgumentError, f"{argument}={size} does not divide MNIST's {count} images",
                 hint=f"use one of {', '.join(map(str, near))}",
             )  # fmt: skip
-    if data_format not in ("NCHW", "NHWC"):
-        refuse(ArgumentError, f'data_format must be "NCHW" or "NHWC", got {data_format!r}')
+    if not isinstance(data_format, str) or data_format not in ("NCHW", "NHWC"):
+        refuse(ArgumentError, f'data_format must be "NCHW" or "NHWC", got {shown(data_format)}')
 
 
 # --- the file
 
 
 def _read(url: str | None, hash_check: str | None, out_dir: str | os.PathLike[str]) -> tuple[str, Digits]:
-    if not isinstance(out_dir, (str, os.PathLike)):
-        refuse(ArgumentError, f"out_dir must be a str or os.PathLike, got {out_dir!r}")
+    folder, problem = check.path(out_dir)
+    if problem:
+        refuse(ArgumentError, f"out_dir {problem}")
     if hash_check is not None and (not isinstance(hash_check, str) or len(hash_check) != 64):
-        refuse(ArgumentError, f"hash_check must be a SHA-256 in 64 hexadecimal digits, got {hash_check!r}")
+        refuse(ArgumentError, f"hash_check must be a SHA-256 in 64 hexadecimal digits, got {shown(hash_check)}")
     if url is not None and not isinstance(url, str):
-        refuse(ArgumentError, f"url must be a str, got {url!r}")
-    path = os.path.join(os.fspath(out_dir), FILE)
+        refuse(ArgumentError, f"url must be a str, got {shown(url)}")
+    path = os.path.join(folder, FILE)
     wanted = {ORIGINAL_SHA256, PACKAGED_SHA256} if hash_check is None else {hash_check.lower()}
     if not os.path.exists(path):
         if url is not None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .._base.refuse import refuse
+from .._base.refuse import refuse, shown
 from ..errors import ArgumentError, FeatureError, RecordError
 from . import wire
 from ._fault import Where, fault
@@ -109,7 +109,7 @@ class OneRecSource(RecordSource):
 
     def __init__(self, files: Sequence[str], *, shuffle_mode: str = "instance", verify: bool = True, **arguments: Any):
         if shuffle_mode not in ("instance", "batch"):
-            refuse(ArgumentError, f'shuffle_mode must be "instance" or "batch", got {shuffle_mode!r}')
+            refuse(ArgumentError, f'shuffle_mode must be "instance" or "batch", got {shown(shuffle_mode)}')
         super().__init__(files, **arguments)
         self._by_batch, self._verify = shuffle_mode == "batch", verify
 

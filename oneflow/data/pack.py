@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from .._base.files import read_regular
-from .._base.refuse import refuse
+from .._base.refuse import refuse, shown
 from ..errors import ArgumentError, DataError
 from ._split import balanced
 from .parts import PartWriter, part_name
@@ -70,7 +70,7 @@ def pack(
     Example: >>> pack(Arrays("mnist.npz", {"image": "x_train", "label": "y_train"}), "train", parts=8)
     """
     if isinstance(parts, bool) or not isinstance(parts, int) or not 1 <= parts <= len(source):
-        refuse(ArgumentError, f"{len(source)} records can be packed into 1 to {len(source)} parts, not {parts!r}")
+        refuse(ArgumentError, f"{len(source)} records can be packed into 1 to {len(source)} parts, not {shown(parts)}")
     folder = os.fspath(directory)
     os.makedirs(folder, exist_ok=True)
     paths = [os.path.join(folder, part_name(i, prefix, suffix_length)) for i in range(parts)]

@@ -6,30 +6,52 @@ import os
 import secrets
 import struct
 from collections.abc import Iterator, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
+from .._base import check
 from .._base.files import Path, open_regular
-from .._base.refuse import refuse
+from .._base.refuse import refuse, shown
 from ..errors import ArgumentError, DataError, PartNotFoundError, RecordError
 from . import wire
 from ._fault import Where, fault
 from ._split import balanced
-from .records import Records
+from .records import Records, serialised
 
 PREFIX = 8
 CHUNK = 1 << 20  # bytes that are read at a time; more for a longer record
 MAX_RECORD_BYTES = 256 << 20  # of the longest record that is read, by default
+_MOST_PARTS = 2**31 - 1
 _LENGTH = struct.Struct("<q")
+_T = TypeVar("_T")
 
 
 def part_name(index: int, prefix: str = "part-", suffix_length: int = -1) -> str:
     """The name of a part file: the prefix, then the number, padded with zeros to ``suffix_length`` digits (-1: not padded).
 
+    Raises: ArgumentError.
     Example: >>> flow.data.part_name(7, suffix_length=5)   # 'part-00007'
     """
+    prefix, suffix_length = _want_naming(prefix, suffix_length)
+    return _part_name(_want("a part's index", check.integer(index, low=0, high=_MOST_PARTS)), prefix, suffix_length)
+
+
+def _part_name(index: int, prefix: str, suffix_length: int) -> str:
     return f"{prefix}{index:0{max(suffix_length, 0)}d}"
+
+
+def _want_naming(prefix: Any, suffix_length: Any) -> tuple[str, int]:
+    if not isinstance(prefix, str):
+        refuse(ArgumentError, f"part_name_prefix must be a str, got {shown(prefix)}")
+    return prefix, _want("part_name_suffix_length", check.integer(suffix_length, low=-1, high=255))
+
+
+def _want(argument: str, checked: tuple[_T, str]) -> _T:
+    value, problem = checked
+    if problem:
+        refuse(ArgumentError, f"{argument} {problem}")
+    return value
 
 
 def part_paths(directory: Path, count: int, prefix: str = "part-", suffix_length: int = -1) -> list[str]:
@@ -45,19 +67,14 @@ def part_paths(directory: Path, count: int, prefix: str = "part-", suffix_length
       PartNotFoundError: the directory or a part is missing; the error lists the parts that exist.
     Example: >>> flow.data.part_paths("train", 4)
     """
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        refuse(ArgumentError, f"data_part_num must be an int > 0, got {count!r}")
-    if not isinstance(directory, (str, os.PathLike)):
-        refuse(ArgumentError, f"ofrecord_dir must be a str or os.PathLike, got {directory!r}")
-    if not isinstance(prefix, str):
-        refuse(ArgumentError, f"part_name_prefix must be a str, got {prefix!r}")
-    if isinstance(suffix_length, bool) or not isinstance(suffix_length, int) or suffix_length < -1:
-        refuse(ArgumentError, f"part_name_suffix_length must be an int >= -1, got {suffix_length!r}")
-    folder = os.fspath(directory)
-    paths = [os.path.join(folder, part_name(i, prefix, suffix_length)) for i in range(count)]
-    for i, path in enumerate(paths):
-        if not os.path.isfile(path):
-            _refuse_missing(folder, path, i, count, prefix)
+    count = _want("data_part_num", check.integer(count, low=1, high=_MOST_PARTS))
+    folder = _want("ofrecord_dir", check.path(directory))
+    prefix, suffix_length = _want_naming(prefix, suffix_length)
+    paths = []
+    for i in range(count):
+        paths.append(os.path.join(folder, _part_name(i, prefix, suffix_length)))
+        if not os.path.isfile(paths[-1]):
+            _refuse_missing(folder, paths[-1], i, count, prefix)
     return paths
 
 
@@ -67,21 +84,21 @@ def _refuse_missing(folder: str, path: str, index: int, count: int, prefix: str)
     there = sorted(n for n in os.listdir(folder) if n.startswith(prefix) and n.removeprefix(prefix).isdigit())
     if there:
         widths = {len(n) - len(prefix) for n in there}
-        shown = f"{len(there)} parts, {there[0]} to {there[-1]}"
+        listing = f"{len(there)} parts, {there[0]} to {there[-1]}"
         hint = f"data_part_num={len(there)}"
         if len(widths) == 1 and there[0].removeprefix(prefix).startswith("0") and (widths != {1}):
             hint += f", part_name_suffix_length={widths.pop()}"
     else:
         names = sorted(os.listdir(folder))[:5]
-        shown = f"no file named {prefix!r} and a number; it contains {', '.join(names) or 'nothing'}"
+        listing = f"no file named {prefix!r} and a number; it contains {', '.join(names) or 'nothing'}"
         hint = "check part_name_prefix and the directory"
-    rows = [("file", path), ("directory", shown)]
+    rows = [("file", path), ("directory", listing)]
     refuse(PartNotFoundError, f"part {index} of {count} is missing: there is no file {path!r}", found=rows, hint=hint)
 
 
 def encode(record: Any) -> bytes:
     """The bytes of an OFRecord, message or serialised, behind its length."""
-    data = record if isinstance(record, bytes) else record.SerializeToString()
+    data = serialised(record)
     return _LENGTH.pack(len(data)) + data
 
 
@@ -234,16 +251,20 @@ class PartWriter:
 
     Args:
       path: of the part; a file of that name is replaced.
+    Raises: ArgumentError; DataError where no file can be created there.
     Example: >>> with flow.data.PartWriter("train/part-0") as part: part.write(record)
     """
 
     def __init__(self, path: Path):
-        self.path = os.fspath(path)
+        self.path = _want("the path of a part", check.path(path))
         folder, name = os.path.split(self.path)
         self._temporary = os.path.join(folder, f".{name}.{secrets.token_hex(4)}.tmp")
         self.count = 0
         self.nbytes = 0
-        self._file = open(self._temporary, "xb", buffering=1 << 20)  # noqa: SIM115 - closed by __exit__
+        try:
+            self._file = open(self._temporary, "xb", buffering=1 << 20)  # noqa: SIM115 - closed by __exit__
+        except (OSError, ValueError) as error:  # ValueError: the file system cannot encode it
+            refuse(DataError, f"cannot create part {self.path!r}: {getattr(error, 'strerror', None) or error}")
 
     def write(self, record: Any) -> None:
         """Appends an OFRecord, message or serialised."""
@@ -283,14 +304,23 @@ def write_parts(
       records: OFRecords, messages or serialised; at least as many as parts.
       parts: number of files.
     Returns: their paths.
+    Raises: ArgumentError; DataError where the files cannot be created.
     Example: >>> flow.data.write_parts("train", records, parts=4)
     """
+    folder = _want("directory", check.path(directory))
+    parts = _want("parts", check.integer(parts, low=1, high=_MOST_PARTS))
+    prefix, suffix_length = _want_naming(prefix, suffix_length)
+    if not isinstance(records, (Sequence, Records)) or isinstance(records, (str, bytes)):
+        refuse(ArgumentError, f"records must be a list or tuple of OFRecords, got {shown(records)}")
     if len(records) < parts:
-        refuse(ArgumentError, f"{len(records)} records do not fill {parts} parts")
-    os.makedirs(directory, exist_ok=True)
+        refuse(ArgumentError, f"{len(records)} records do not fill {shown(parts)} parts")
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except (OSError, ValueError) as error:
+        refuse(DataError, f"cannot create directory {folder!r}: {getattr(error, 'strerror', None) or error}")
     paths = []
     for i in range(parts):
-        path = os.path.join(os.fspath(directory), part_name(i, prefix, suffix_length))
+        path = os.path.join(folder, _part_name(i, prefix, suffix_length))
         with PartWriter(path) as part:
             for record in records[slice(*balanced(len(records), parts, i))]:
                 part.write(record)

@@ -10,6 +10,7 @@ from typing import Any, overload
 import numpy as np
 
 from .._base.extras import need
+from .._base.refuse import refuse, shown
 from ..errors import ArgumentError, FeatureError, RecordError
 from . import wire
 from ._fault import Where, fault
@@ -114,6 +115,33 @@ def list_message(kind: int) -> Any:
     return getattr(record_pb2, ("BytesList", "FloatList", "DoubleList", "Int32List", "Int64List")[kind - 1])
 
 
+def serialised(record: Any) -> bytes:
+    """The bytes of an OFRecord: a message or already serialised. Raises ArgumentError for anything else."""
+    if isinstance(record, bytes):
+        return record
+    try:
+        data = record.SerializeToString()
+    except Exception:  # of the user's object
+        data = None
+    if not isinstance(data, bytes):
+        refuse(ArgumentError, f"a record must be an OFRecord, as a message or serialised, got {shown(record)}")
+    return data
+
+
+def _are_records(data: Any, starts: Any, lengths: Any, files: Any, origin: Any) -> bool:
+    if not all(isinstance(a, np.ndarray) and a.dtype == np.int64 for a in (starts, lengths, origin)):
+        return False
+    if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.ndim != 1 or not isinstance(files, (list, tuple)):
+        return False
+    if starts.ndim != 1 or lengths.shape != starts.shape or origin.shape != (len(starts), 3):
+        return False
+    if not len(starts):
+        return True
+    numbers = origin[:, _FILE]
+    within = starts.min() >= 0 and lengths.min() >= 0 and (starts + lengths).max() <= len(data) - wire.PAD
+    return bool(within and numbers.min() >= 0 and numbers.max() < len(files))
+
+
 class Records:
     """An immutable sequence of serialised OFRecords.
 
@@ -126,11 +154,15 @@ class Records:
       lengths: int64 (N,).
       files: names that ``origin`` refers to.
       origin: int64 (N, 3): number in ``files``, number of the record in that file, offset of its length prefix.
+    Raises: ArgumentError.
     """
 
     __slots__ = ("_block", "_first", "_count", "_files", "_origin")
 
     def __init__(self, data: np.ndarray, starts: np.ndarray, lengths: np.ndarray, files: Sequence[str], origin: np.ndarray):
+        if not _are_records(data, starts, lengths, files, origin):
+            rule = "Records takes arrays in the layout of its documentation"
+            refuse(ArgumentError, rule, hint="flow.data.Records.of(records) makes them from OFRecords")
         self._block = _Block(data, starts, lengths)
         self._first, self._count = 0, len(starts)
         self._files, self._origin = files, origin
@@ -138,7 +170,9 @@ class Records:
     @classmethod
     def of(cls, records: Iterable[Any]) -> Records:
         """From OFRecords, messages or serialised."""
-        taken = [r if isinstance(r, bytes) else r.SerializeToString() for r in records]
+        if not isinstance(records, Iterable) or isinstance(records, (str, bytes)):
+            refuse(ArgumentError, f"records must be OFRecords, in a list for example, got {shown(records)}")
+        taken = [serialised(record) for record in records]
         count = len(taken)
         origin = np.stack([np.zeros(count, np.int64), np.arange(count), np.zeros(count, np.int64)], axis=1)
         return cls.joined(taken, ["<memory>"], origin)
@@ -153,6 +187,8 @@ class Records:
     @classmethod
     def concat(cls, batches: Sequence[Records]) -> Records:
         """Joins batches, in order."""
+        if not isinstance(batches, (list, tuple)) or not all(isinstance(batch, Records) for batch in batches):
+            refuse(ArgumentError, f"Records.concat takes a list or tuple of Records, got {shown(batches)}")
         if len(batches) == 1:
             return batches[0]
         files: dict[str, int] = {}

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from .._base.refuse import refuse
+from .._base import check
+from .._base.refuse import refuse, shown
 from ..errors import ArgumentError, DataError
 from . import _mt19937
 from ._positions import WITHOUT_POSITIONS, whole
@@ -89,6 +90,13 @@ def _size(path: str) -> dict[str, int]:
         return {}
 
 
+def _want(argument: str, value: Any, least: int = 0) -> int:
+    found, problem = check.integer(value, low=least, high=2**63 - 1)
+    if problem:
+        refuse(ArgumentError, f"{argument} {problem}")
+    return found
+
+
 class RecordSource:
     """Endless records of one reader instance, in the order of OneFlow's readers. One thread at a time may use it.
 
@@ -125,18 +133,24 @@ class RecordSource:
         seed: int = 0,
         max_record_bytes: int = MAX_RECORD_BYTES,
     ):
+        if not isinstance(paths, (list, tuple)) or any(check.path(path)[1] for path in paths):
+            refuse(ArgumentError, f"paths must be a list or tuple of paths, got {shown(paths)}")
         self.paths = list(paths)
-        self._max_record_bytes = max_record_bytes
-        if not 0 <= shard < shards:
+        self._max_record_bytes = _want("max_record_bytes", max_record_bytes, 1)
+        shards = _want("shards", shards, 1)
+        if _want("shard", shard) >= shards:
             refuse(ArgumentError, f"shard must be in [0, {shards}), got {shard}")
         if len(self.paths) < shards:
             refuse(
                 ArgumentError, f"{len(self.paths)} part files cannot be shared by {shards} readers: each needs one",
                 hint=f"use at most {len(self.paths)} devices, or split the data into more parts",
             )  # fmt: skip
-        if random_shuffle and buffer_size < 1:
-            refuse(ArgumentError, f"shuffle_buffer_size must be > 0, got {buffer_size}")
-        self._shard, self._seed = shard, seed
+        for argument, flag in (("random_shuffle", random_shuffle), ("shuffle_after_epoch", shuffle_after_epoch)):
+            if not isinstance(flag, (bool, np.bool_, int)):
+                refuse(ArgumentError, f"{argument} must be True or False, got {shown(flag)}")
+        if random_shuffle:
+            _want("shuffle_buffer_size", buffer_size, 1)
+        self._shard, self._seed = shard, _want("seed", seed, -(2**63))
         self._range = range(*balanced(len(self.paths), shards, shard))
         self._buffer_size = buffer_size if random_shuffle else 0
         self._shuffles_files = shuffle_after_epoch

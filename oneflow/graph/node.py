@@ -9,9 +9,9 @@ from typing import Any, ClassVar, NoReturn, Protocol
 from .._base import dist
 from .._base.dist import Distribute, Placement
 from .._base.dtype import dtype
-from .._base.refuse import refuse
+from .._base.refuse import refuse, shown
 from .._base.source import Source, caller
-from ..errors import AxisError, BlobUseError
+from ..errors import ArgumentError, AxisError, BlobUseError
 from .op import OpDef
 
 INVALID_AXIS = -22
@@ -164,6 +164,9 @@ class Blob:
         is_tensor_list: bool = False,
         length: ValidLength | None = None,
     ):
+        if not isinstance(node, Node):
+            refuse(ArgumentError, "a flow.Blob cannot be made by hand: the ops of a job make them",
+                   hint="flow.constant(value, dtype, shape), or feed an array as an input of the job")  # fmt: skip
         self.node = node
         self.index = index
         self.shape = shape
@@ -263,7 +266,7 @@ class Blob:
         if distribute.axis is not None and distribute.axis >= self.ndim:
             refuse(
                 AxisError,
-                f"{self.op_name!r} in job {self.node.graph.name!r} cannot be split along axis {distribute.axis}: "
+                f"{self.op_name!r} in job {self.node.graph.name!r} cannot be split along axis {shown(distribute.axis)}: "
                 f"it has rank {self.ndim}",
                 found=[("the Blob", f"{self.describe()}   made at {self.source}")],
             )
@@ -273,7 +276,9 @@ class Blob:
         return Blob.operator("with_gradient_distribute", self, distribute)
 
     def IdenticalTo(self, other: Blob) -> bool:
-        """Whether both are the same value in the same layout."""
+        """Whether both stand for the same value, in the same layout."""
+        if not isinstance(other, Blob):
+            refuse(ArgumentError, f"IdenticalTo needs a Blob, got {shown(other)}")
         return self.node is other.node and self.index == other.index and self.distribute == other.distribute
 
     @property

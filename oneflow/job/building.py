@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
-from .. import typing as tp
+from .. import _signature as tp
 from .._base.dist import Placement, parse_placement
 from .._base.refuse import refuse
 from .._base.source import Source
@@ -100,8 +100,10 @@ def build(declared: Declaration, job: Job, session: Session) -> BuiltJob:
 
     Raises what the body raises, and errors about what it described.
     """
-    if current_or_none() is not None:
-        raise ModeError(f"job {declared.name!r} cannot be built while the body of job {current_or_none()!r} is running")
+    running = current_or_none()
+    if running is not None:
+        refuse(ModeError, f"job {declared.name!r} cannot be built while the body of job {running.name!r} is running",
+               hint="look at it, or call it, outside of jobs")  # fmt: skip
     start = perf_counter()
     graph, leaves, convert, structure = _trace(declared)
     devices.check_placements(graph, strict=Resource.strict_devices)

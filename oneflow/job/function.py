@@ -12,19 +12,19 @@ from typing import Any
 
 import numpy as np
 
-from .. import typing as tp
+from .. import _signature as tp
 from .._base.jax import jax
 from .._base.log import announced
-from .._base.refuse import refuse
+from .._base.refuse import refuse, shown
 from .._base.source import Source, caller, of_function
 from .._reports.placement import PlacementReport, report
 from .._reports.summary import JobSummary, summarize
 from .._signature.parameters import spell
+from .._variables.initializers import from_conf as initializer_from_conf
 from ..config import FunctionConfig
 from ..errors import ArgumentError, CompileError, FeedError, FeedShapeError, ModeError
 from ..graph.graph import Graph, current, current_or_none
 from ..graph.node import Blob
-from ..initializers import from_conf as initializer_from_conf
 from ..optimizer.dict_config import optimizer_from_config
 from ..runtime.calling import Call
 from ..runtime.executable import Executable
@@ -326,7 +326,7 @@ def global_function(
         config, train = type.copy(), type.is_train_configured()
     elif isinstance(type, str) and type in ("train", "predict"):
         if function_config is not None and not isinstance(function_config, FunctionConfig):
-            refuse(ArgumentError, f"function_config must be a flow.FunctionConfig, got {function_config!r}")
+            refuse(ArgumentError, f"function_config must be a flow.FunctionConfig, got {shown(function_config)}")
         train = type == "train"
         if function_config is not None and not train:
             function_config.discard_train()  # as OneFlow does: the object may serve a job without a type next
@@ -334,14 +334,26 @@ def global_function(
     elif callable(type):
         refuse(ArgumentError, "flow.global_function needs parentheses", hint='write @flow.global_function(type="predict")')
     else:
-        refuse(ArgumentError, f'the type of a job must be "train" or "predict", got {type!r}')
+        refuse(ArgumentError, f'the type of a job must be "train" or "predict", got {shown(type)}')
     if current_or_none() is not None:
         refuse(ModeError, "a job cannot be declared inside the body of another job")
 
     def decorate(function: Callable[..., Any]) -> JobFunction:
+        _want_function(function)
         return JobFunction(function, train=train, config=config, declared=declared)
 
     return decorate
+
+
+def _want_function(function: Any) -> None:
+    try:
+        inspect.signature(function)
+        named = isinstance(function.__name__, str) and not inspect.isclass(function)
+    except Exception:  # a builtin without a signature, an object that is not a function
+        named = False
+    if not named:
+        refuse(ArgumentError, f"flow.global_function decorates a function, got {shown(function)}",
+               hint="define the job with def, and put the decorator above it")  # fmt: skip
 
 
 def function(function_config: FunctionConfig | None = None) -> Callable[[Callable[..., Any]], JobFunction]:
@@ -356,7 +368,7 @@ def job_summary(job: JobFunction) -> JobSummary:
     Example: >>> print(flow.job_summary(job))
     """
     if not isinstance(job, JobFunction):
-        refuse(ArgumentError, f"flow.job_summary needs a job function, got {job!r}"[:300])
+        refuse(ArgumentError, f"flow.job_summary needs a job function, got {shown(job)}")
     return job.summary()
 
 
@@ -368,4 +380,5 @@ def current_global_function_desc() -> Any:
       ... def job(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
       ...     return x * 0 if flow.current_global_function_desc().IsTrainable() else x
     """
-    return current("flow.current_global_function_desc()").config.function_desc
+    graph = current("flow.current_global_function_desc()")
+    return (FunctionConfig() if graph.config is None else graph.config).function_desc

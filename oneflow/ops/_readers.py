@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from .._base import check
 from .._base.refuse import refuse
 from ..config import Resource
 from ..data._positions import WITHOUT_POSITIONS
@@ -88,9 +88,10 @@ def want_counts(what: str, batch_size: Any, *, divides: bool = True) -> tuple[in
 
 def want_path(what: str, argument: str, value: Any) -> str:
     """A path that is not empty."""
-    if not isinstance(value, (str, os.PathLike)) or not os.fspath(value):
-        fail(ArgumentError, what, f"{argument} must be a path, got {value!r}"[:300])
-    return str(os.fspath(value))
+    path, problem = check.path(value)
+    if problem:
+        fail(ArgumentError, what, f"{argument} {problem}")
+    return path
 
 
 def max_record_bytes() -> int:

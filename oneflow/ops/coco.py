@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from .._base import dtype as dtypes
+from .._base.refuse import shown
 from ..data._fault import Where
 from ..data.coco import CocoAnnotations, CocoSample, CocoSource
 from ..errors import ArgumentError
@@ -93,7 +94,7 @@ def coco_reader(
         counts = want_counts(what, batch_size)
         n = sum(counts)
         if random_seed is not None and (isinstance(random_seed, bool) or not isinstance(random_seed, (int, np.integer))):
-            fail(ArgumentError, what, f"random_seed must be an int or None, got {random_seed!r}")
+            fail(ArgumentError, what, f"random_seed must be an int or None, got {shown(random_seed)}")
         buffers = ((n,), dtypes.tensor_buffer)
         return emit_host(
             _coco_reader, outputs=[buffers, ((n,), dtypes.int64), ((n, 2), dtypes.int32), buffers, buffers, buffers, buffers],

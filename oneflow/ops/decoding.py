@@ -9,6 +9,7 @@ import numpy as np
 
 from .._base import dtype as dtypes
 from .._base.dtype import dtype
+from .._base.refuse import shown
 from ..config import Resource
 from ..data import decoders
 from ..data.crops import RandomWindows
@@ -164,7 +165,7 @@ def want_windows(what: str, attempts: Any, area: Any, ratio: Any) -> Windows:
     for argument, value, default in (("random_area", area, AREA), ("random_aspect_ratio", ratio, ASPECT_RATIO)):
         low, high = want_floats(what, argument, default if value is None else value, (2,))
         if not 0 < low <= high:
-            fail(ArgumentError, what, f"{argument} must be [least, most] with 0 < least <= most, got {value!r}")
+            fail(ArgumentError, what, f"{argument} must be [least, most] with 0 < least <= most, got {shown(value)}")
         bounds[argument] = (low, high)
     return (("num_attempts", want_int(what, "num_attempts", 10 if attempts is None else attempts)), *bounds.items())
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from .._base.dtype import dtype
 from .._base.jax import lax
+from .._base.refuse import shown
 from ..errors import ArgumentError
 from ..graph.node import Blob
 from ..graph.op import Autocast
@@ -18,7 +19,7 @@ from ._emit import as_is, emit, emit_many, fail, is_number, op, want
 
 
 class Unary(Protocol):
-    """What ``unary`` makes: a function of one Blob."""
+    """A function of one Blob, made by ``unary``."""
 
     __name__: str
 
@@ -36,9 +37,9 @@ def unary(
     integers: bool = False,
     autocast: Autocast = "never",
 ) -> Unary:
-    """Makes an op of one array, and the function that users call, with its docstring.
+    """Makes an op of one array, and its public function with a docstring.
 
-    ``grad(x, y, dy)`` gives the gradient where calculus does not; ``integers`` says that integer Blobs are taken too.
+    ``grad(x, y, dy)`` is the gradient where calculus does not define it; ``integers``: integer Blobs are accepted, too.
     """
     wrapped = None if grad is None else lambda inputs, outputs, cotangents: (grad(inputs[0], outputs[0], cotangents[0]),)
     made = op(op_name, grad=wrapped, batch_inputs=(0,), channels_last=as_is, autocast=autocast)(define)
@@ -56,7 +57,7 @@ def unary(
       x: Blob of any shape, {kinds}.
       name: name of the op; made unique when omitted.
     Returns: Blob of x's shape and dtype.
-    Raises: ArgumentError (x is no Blob){"" if integers else ", DtypeError (x is an integer Blob)"}.
+    Raises: ArgumentError (x is not a Blob){"" if integers else ", DtypeError (x is an integer Blob)"}.
     Example: >>> y = {module}.{op_name}(x){example and "   # " + example}
     """
     return function
@@ -149,7 +150,7 @@ def _identity_n(*arrays: Array) -> tuple[Array, ...]:
 
 
 def identity_n(inputs: Sequence[Blob], name: str | None = None) -> tuple[Blob, ...]:
-    """The Blobs themselves, as the outputs of one new op.
+    """The same Blobs, as the outputs of one new op.
 
     Args:
       inputs: list or tuple of at least one Blob, of any shapes and dtypes.
@@ -161,7 +162,7 @@ def identity_n(inputs: Sequence[Blob], name: str | None = None) -> tuple[Blob, .
     return emit_many(_identity_n, *want.blobs(label("identity_n", name), "inputs", inputs), name=name)
 
 
-# --- gradients as ops of their own
+# --- gradients as ops
 
 
 @op("gelu_grad", nondifferentiable=True)
@@ -263,7 +264,9 @@ def clip_by_value(
 
 
 def _bound(what: str, argument: str, value: Any, x: Blob) -> int | float:
-    if x.dtype.is_integer and is_number(value) and not math.isnan(value):  # beyond the dtype's range is as good as its end
+    if (
+        x.dtype.is_integer and is_number(value) and not math.isnan(value)
+    ):  # a bound beyond the dtype's range means the end of the range
         limits = np.iinfo(x.dtype.numpy_dtype)
         value = min(max(value, int(limits.min)), int(limits.max))
     return number_for(what, value, x, argument)
@@ -317,5 +320,5 @@ def polyval(coeffs: list[int | float] | tuple[int | float, ...], x: Blob, name: 
     what = label("polyval", name)
     want.blob(what, "x", x)
     if not isinstance(coeffs, (list, tuple)):
-        fail(ArgumentError, what, f"coeffs must be a list or tuple of numbers, got {coeffs!r}"[:300], (x,))
+        fail(ArgumentError, what, f"coeffs must be a list or tuple of numbers, got {shown(coeffs)}", (x,))
     return emit(_polyval, x, name=name, coeffs=tuple(number_for(what, c, x, f"coeffs[{i}]") for i, c in enumerate(coeffs)))

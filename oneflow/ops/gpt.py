@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import math
-import os
 import time
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from .. import initializers
+from .._base import check
 from .._base import dtype as dtypes
 from .._base.dtype import dtype
+from .._base.refuse import shown
+from .._variables.initializers import zeros_initializer
 from ..data.gpt import IndexedTokens, SampleStream, TokenBatches, part_of
 from ..errors import ArgumentError, DtypeError
 from ..graph.node import Blob
 from ._arrays import label
-from ._emit import fail, is_number
+from ._emit import fail
 from ._host import emit_host, host_op, want_bool, want_int
+from ._readers import want_path
 from .array import assign
 from .binary import add
 from .variable import get_variable
@@ -72,10 +73,9 @@ def megatron_gpt_mmap_data_loader(
     Example: >>> tokens = flow.data.megatron_gpt_mmap_data_loader("corpus", 1024, 10000, 8, split_sizes=(949, 50, 1))
     """
     what = label("megatron_gpt_mmap_data_loader", name)
-    if not isinstance(data_file_prefix, (str, os.PathLike)) or not os.fspath(data_file_prefix):
-        fail(ArgumentError, what, f"data_file_prefix must be a path, got {data_file_prefix!r}")
+    path = want_path(what, "data_file_prefix", data_file_prefix)
     if not isinstance(dtype, dtypes.dtype) or dtype not in (dtypes.int32, dtypes.int64):
-        fail(DtypeError, what, f"dtype must be flow.int32 or flow.int64, got {dtype!r}")
+        fail(DtypeError, what, f"dtype must be flow.int32 or flow.int64, got {shown(dtype)}")
     sizes, which = _want_split(what, split_sizes, split_index)
     seed = int(time.time()) if random_seed is None else want_int(what, "random_seed", random_seed, least=0)
     length, count, size = (
@@ -85,13 +85,13 @@ def megatron_gpt_mmap_data_loader(
     resumes = want_bool(what, "start_from_saved_progress", start_from_saved_progress)
     tokens = emit_host(
         _token_reader, outputs=[((size, length + 1), dtype)], name=name, prefix="MegatronGPTMMapDataLoader",
-        path=os.fspath(data_file_prefix), seq_length=length, num_samples=count, batch_size=size, to=dtype.numpy_dtype,
+        path=path, seq_length=length, num_samples=count, batch_size=size, to=dtype.numpy_dtype,
         order_seed=seed if want_bool(what, "shuffle", shuffle) else None, sizes=sizes, which=which, resumes=resumes,
     )[0]  # fmt: skip
     if resumes:
         parts = "_".join(map(str, sizes))
         counter = f"{name or 'gpt_data_loader'}-iteration-sq{length}-sa{count}-bs{size}-sd{seed}-sp{parts}-spi{which}-S0"
-        calls = get_variable(counter, (1,), dtypes.int64, initializers.zeros_initializer(), trainable=False)
+        calls = get_variable(counter, (1,), dtypes.int64, zeros_initializer(), trainable=False)
         assign(calls, add(calls, 1))
     return tokens
 
@@ -99,8 +99,8 @@ def megatron_gpt_mmap_data_loader(
 def _want_split(what: str, split_sizes: Any, split_index: Any) -> tuple[tuple[float, ...], int]:
     """The proportions of the parts, and the index of one of them."""
     sizes = (1,) if split_sizes is None else tuple(split_sizes) if isinstance(split_sizes, (list, tuple)) else ()
-    if not sizes or not all(is_number(s) and 0 <= s < math.inf for s in sizes) or sum(sizes) <= 0:
-        fail(ArgumentError, what, f"split_sizes must be a list of numbers >= 0, got {split_sizes!r}")
+    if not sizes or any(check.number(s, low=0)[1] for s in sizes) or sum(sizes) <= 0:
+        fail(ArgumentError, what, f"split_sizes must be a list of numbers >= 0, got {shown(split_sizes)}")
     which = 0 if split_index is None else want_int(what, "split_index", split_index, least=0)
     if which >= len(sizes):
         fail(ArgumentError, what, f"split_index={which} is outside the {len(sizes)} parts of split_sizes")

@@ -10,6 +10,7 @@ import numpy as np
 
 from .._base import dtype as dtypes
 from .._base.dtype import dtype
+from .._base.refuse import shown
 from ..config import Resource
 from ..data import images
 from ..data.images import COLOR_SPACES, INTERPOLATIONS, Normalizer
@@ -119,7 +120,7 @@ def _keep(
 ) -> tuple[Blob, Blob, Blob]:
     """(image, new size, scale)."""
     if isinstance(target, bool) or not isinstance(target, (int, np.integer)):
-        fail(ArgumentError, what, f"target_size must be an int where the proportions are kept, got {target!r}")
+        fail(ArgumentError, what, f"target_size must be an int where the proportions are kept, got {shown(target)}")
     size = want_int(what, "target_size", target)
     want.choice(what, "resize_side", side, ("shorter", "longer"))
     least = want_int(what, "min_size", 0 if min_size is None else min_size, least=0)
@@ -185,11 +186,11 @@ def Resize(
         )  # fmt: skip
         return made if older else (made, scale, sizes)
     if not isinstance(target_size, (list, tuple)):
-        fail(ArgumentError, what, f"target_size must be (width, height), got {target_size!r}", (),
+        fail(ArgumentError, what, f"target_size must be (width, height), got {shown(target_size)}", (),
              "target_size=(224, 224), or keep_aspect_ratio=True with the length of one side")  # fmt: skip
     width, height = want_sizes(what, "target_size", target_size, 2)
     if not isinstance(channels, (int, np.integer)) or channels not in (1, 3):
-        fail(ArgumentError, what, f"channels must be 1 or 3, got {channels!r}")
+        fail(ArgumentError, what, f"channels must be 1 or 3, got {shown(channels)}")
     kind = want_dtype(what, "dtype", dtypes.uint8 if dtype is None else dtype, PIXELS)
     fixed, scale = emit_host(
         _resize, blob, outputs=[((*blob.shape, height, width, channels), kind), ((*blob.shape, 2), dtypes.float32)], name=name,
@@ -367,11 +368,10 @@ def CropMirrorNormalize(
     layout = want.choice(what, "output_layout", output_layout, ("NCHW", "NHWC"))
     height, width = want_int(what, "crop_h", crop_h, least=0), want_int(what, "crop_w", crop_w, least=0)
     for argument, value in (("crop_pos_y", crop_pos_y), ("crop_pos_x", crop_pos_x)):
-        if isinstance(value, bool) or not isinstance(value, (int, float, np.number)) or not 0 <= value <= 1:
-            fail(ArgumentError, what, f"{argument} must be a number in [0, 1], got {value!r}")
+        want.number(what, argument, value, low=0, high=1)
     means, stds = want_floats(what, "mean", mean, (1, channels)), want_floats(what, "std", std, (1, channels))
     if any(s == 0 for s in stds):
-        fail(ArgumentError, what, f"std must not be 0, got {std!r}")
+        fail(ArgumentError, what, f"std must not be 0, got {shown(std)}")
     want_dtype(what, "output_dtype", output_dtype, (dtypes.float32,))
     height, width = _window_size(what, blob, channels, color_space, height, width)
     inputs = [blob]
@@ -471,7 +471,7 @@ def normalize(image: Blob, std: Sequence[float], mean: Sequence[float], name: st
     stds = want_floats(what, "std", std, (1, 3))
     means = want_floats(what, "mean", mean, (len(stds),))
     if any(s == 0 for s in stds):
-        fail(ArgumentError, what, f"std must not be 0, got {std!r}")
+        fail(ArgumentError, what, f"std must not be 0, got {shown(std)}")
     return emit_host(_normalize, blob, outputs=_buffers(blob), name=name, prefix="ImageNormalize", mean=means, std=stds)[0]
 
 
@@ -485,7 +485,9 @@ def with_flip_code(what: str, flip_code: Any, batch: Blob) -> tuple[list[Blob], 
     if isinstance(flip_code, Blob):
         return [_want_a_number_each(what, "flip_code", flip_code, batch)], {"code": None}
     if isinstance(flip_code, bool) or not isinstance(flip_code, (int, np.integer)) or flip_code not in FLIP_CODES:
-        fail(ArgumentError, what, f"flip_code must be 0 (none), 1 (horizontal), 16 (vertical) or 17 (both), got {flip_code!r}")
+        fail(
+            ArgumentError, what, f"flip_code must be 0 (none), 1 (horizontal), 16 (vertical) or 17 (both), got {shown(flip_code)}"
+        )
     return [], {"code": int(flip_code)}
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from .._base import dtype as dtypes
 from .._base.dtype import dtype
+from .._base.refuse import shown
 from ..data.onerec import OneRecSource, decode_onerec
 from ..data.records import Records
 from ..errors import ArgumentError
@@ -65,7 +66,7 @@ def onerec_reader(
     """
     what = label("onerec_reader", name)
     if not isinstance(files, (list, tuple)) or not files:
-        fail(ArgumentError, what, f"files must be a list or tuple of paths, got {files!r}"[:300])
+        fail(ArgumentError, what, f"files must be a list or tuple of paths, got {shown(files)}")
     counts = want_counts(what, batch_size)
     if len(files) < len(counts):
         fail(ArgumentError, what, f"there must be at least as many files as devices, {len(counts)}, got {len(files)}")
@@ -116,11 +117,13 @@ def OneRecDecoder(
     blob = want_one_axis(what, "input_blob", want_buffer(what, "input_blob", input_blob, "flow.data.onerec_reader"))
     kind, sizes = want_dtype(what, "dtype", dtype, _DTYPES), want_sizes(what, "shape", shape)
     if reshape is not None and (len(want_sizes(what, "reshape", reshape, least=-1)) != len(sizes) or list(reshape).count(-1) > 1):
-        fail(ArgumentError, what, f"reshape must have {len(sizes)} entries, at most one of them -1, got {reshape!r}")
+        fail(ArgumentError, what, f"reshape must have {len(sizes)} entries, at most one of them -1, got {shown(reshape)}")
     if batch_padding is not None and (
         len(want_sizes(what, "batch_padding", batch_padding, least=-1)) != len(sizes) or any(batch_padding[1:])
     ):
-        fail(ArgumentError, what, f"batch_padding must have {len(sizes)} entries, all but the first 0, got {batch_padding!r}")
+        fail(
+            ArgumentError, what, f"batch_padding must have {len(sizes)} entries, all but the first 0, got {shown(batch_padding)}"
+        )
     dynamic = want_bool(what, "is_dynamic", is_dynamic)
     return emit_host(
         _onerec, blob, outputs=[((*blob.shape, *sizes), kind)], name=name, prefix="OneRecDecoder", is_dynamic=dynamic,

@@ -12,6 +12,8 @@ import numpy as np
 
 from .._base import dtype as dtypes
 from .._base.dtype import dtype
+from .._base.refuse import shown
+from .._variables.initializers import random_uniform_initializer
 from ..config import Resource
 from ..data.codecs import BlobConf, decode_blob
 from ..data.crops import coin_flips
@@ -20,7 +22,6 @@ from ..data.records import Records
 from ..data.source import RecordSource
 from ..errors import ArgumentError
 from ..graph.node import Blob
-from ..initializers import random_uniform_initializer
 from ._arrays import label
 from ._emit import fail, want
 from ._host import emit_host, here, host_op, want_bool, want_dtype, want_int, want_shape, want_sizes
@@ -60,7 +61,7 @@ def _emit_reader(
     if number < len(counts):
         fail(ArgumentError, what, f"data_part_num must be at least the number of devices, {len(counts)}, got {number}")
     if not isinstance(part_prefix, str):
-        fail(ArgumentError, what, f"part_name_prefix must be a str, got {part_prefix!r}")
+        fail(ArgumentError, what, f"part_name_prefix must be a str, got {shown(part_prefix)}")
     return emit_host(
         _ofrecord_reader, outputs=[((sum(counts),), dtypes.record)], name=name, prefix=prefix,
         directory=want_path(what, "ofrecord_dir", directory), parts=number, part_prefix=part_prefix,
@@ -220,7 +221,7 @@ def decode_ofrecord(
     what = label("decode_ofrecord", name)
     confs = list(blobs) if isinstance(blobs, (list, tuple)) else []
     if not confs or not all(isinstance(conf, BlobConf) for conf in confs):
-        fail(ArgumentError, what, f"blobs must be a list or tuple of flow.data.BlobConf, got {blobs!r}"[:300])
+        fail(ArgumentError, what, f"blobs must be a list or tuple of flow.data.BlobConf, got {shown(blobs)}")
     if isinstance(part_name_suffix_length, int) and 0 <= part_name_suffix_length < len(str(int(data_part_num) - 1)):
         fail(ArgumentError, what, f"part_name_suffix_length={part_name_suffix_length} is too short for {data_part_num} parts")
     records = ofrecord_loader(
@@ -292,7 +293,7 @@ def decode_random(
     initializer = random_uniform_initializer() if initializer is None else initializer
     if not hasattr(initializer, "draw"):
         known = "an initializer such as flow.random_uniform_initializer()"
-        fail(ArgumentError, what, f"initializer must be {known}, got {initializer!r}")
+        fail(ArgumentError, what, f"initializer must be {known}, got {shown(initializer)}")
     full = (sum(want_counts(what, batch_size)), *sizes)
     return emit_host(
         _decode_random, outputs=[(full, kind)], name=name, prefix="DecodeRandom", shape=full, dtype=kind.numpy_dtype,

@@ -69,7 +69,7 @@ def sort(input: Blob, axis: int = -1, direction: str = "ASCENDING", name: str | 
       axis: in [-rank, rank).
       direction: "ASCENDING" or "DESCENDING".
       name: name of the op; made unique when omitted.
-    Returns: Blob of the same shape and dtype; the gradient goes back to where each value came from.
+    Returns: Blob of the same shape and dtype; the gradient flows to the original position of each value.
     Raises: AxisError, ArgumentError.
     Example: >>> y = flow.sort(x, direction="DESCENDING")
     """
@@ -82,7 +82,7 @@ def sort(input: Blob, axis: int = -1, direction: str = "ASCENDING", name: str | 
 def argsort(input: Blob, axis: int = -1, direction: str = "ASCENDING", name: str | None = None) -> Blob:
     """The positions of the values in order along an axis; equal values keep their order in both directions.
 
-    Args: as for ``sort``.
+    Args: those of ``sort``.
     Returns: int32 Blob of the same shape; no gradient flows.
     Raises: AxisError, ArgumentError.
     Example: >>> order = flow.argsort(x, axis=0)
@@ -105,7 +105,7 @@ def top_k(input: Blob, axis: int = -1, k: int = 1, sorted: bool = True, name: st
     Args:
       input: Blob of any dtype.
       axis: in [-rank, rank).
-      k: int > 0; more than the axis has means all.
+      k: int > 0; if it exceeds the size of the axis, all elements count.
       sorted: False allows any order among the k.
       name: name of the op; made unique when omitted.
     Returns: int32 Blob, of size min(k, d) on that axis; ``flow.dim_gather`` or ``gather`` fetches the values.

@@ -10,6 +10,7 @@ import numpy as np
 
 from .._base import dtype as dtypes
 from .._base.dtype import dtype
+from .._base.refuse import shown
 from ..errors import ArgumentError, DtypeError, ShapeError
 from ..graph.node import Blob
 from ._arrays import label
@@ -229,7 +230,7 @@ def gen_tensor_buffer(
             fail(ArgumentError, what, f"{argument} must be a list with one entry for each of the {math.prod(sizes)} elements")
     shapes = tuple(want_sizes(what, f"shape_list[{i}]", s, least=0) for i, s in enumerate(shape_list))
     if not all(is_number(v) for v in value_list):
-        fail(ArgumentError, what, f"value_list must hold numbers, got {value_list!r}"[:300])
+        fail(ArgumentError, what, f"value_list must hold numbers, got {shown(value_list)}")
     return emit_host(
         _generate, outputs=[(sizes, dtypes.tensor_buffer)], name=name, prefix="GenTensorBuffer", shapes=shapes,
         numbers=tuple(float(v) for v in value_list), dtype=kind.numpy_dtype,

@@ -1,14 +1,12 @@
-"""Ops along the time axis: parts of a job that run several times per call, on a piece of the batch each.
+"""Ops along the time axis: parts of a job that run several times per call, each time on a piece of the batch.
 
-What lies between ``unpack`` (or ``repeat``) and ``pack`` (or ``acc``) is run once for each piece. A Blob that is made once
-per call may be used in there; it is the same each time.
+The ops between ``unpack`` (or ``repeat``) and ``pack`` (or ``acc``) run once for each piece. They may use Blobs that are
+computed once per call; those have the same value each time.
 """
 
 from __future__ import annotations
 
 from typing import Any
-
-import numpy as np
 
 from .._base.jax import jnp, lax
 from ..errors import ArgumentError, ShapeError
@@ -47,7 +45,7 @@ def unpack(input: Blob, unpack_num: int, name: str | None = None) -> Blob:
 
     Args:
       input: Blob whose axis 0 divides into ``unpack_num`` pieces.
-      unpack_num: how many pieces.
+      unpack_num: number of pieces.
       name: name of the op; made unique when omitted.
     Returns: Blob of shape (size / unpack_num, ...): one piece.
     Raises: ArgumentError, ShapeError.
@@ -63,11 +61,11 @@ def unpack(input: Blob, unpack_num: int, name: str | None = None) -> Blob:
 
 
 def pack(input: Blob, pack_num: int, name: str | None = None) -> Blob:
-    """Joins along axis 0 what ``pack_num`` consecutive runs gave, and ends the repetition that ``unpack`` began.
+    """Concatenates the results of ``pack_num`` consecutive runs along axis 0, and ends the repetition that ``unpack`` began.
 
     Args:
-      input: Blob that is made ``pack_num`` times in the innermost repetition.
-      pack_num: how many runs.
+      input: Blob that is computed ``pack_num`` times in the innermost repetition.
+      pack_num: number of runs.
       name: name of the op; made unique when omitted.
     Returns: Blob of shape (size * pack_num, ...).
     Raises: ArgumentError: the innermost repetition runs another number of times.
@@ -78,19 +76,19 @@ def pack(input: Blob, pack_num: int, name: str | None = None) -> Blob:
     count = _count(what, "pack_num", pack_num)
     want.rank(what, input, 1)
     if _runs(input) != count:
-        fail(ArgumentError, what, f"pack_num={count}, and the input is made {_times(_runs(input))}", (input,),
-             "pack as many as were unpacked")  # fmt: skip
+        fail(ArgumentError, what, f"pack_num={count}, but the input is computed {_times(_runs(input))}", (input,),
+             "pack as many pieces as were unpacked")  # fmt: skip
     return emit(_pack, input, name=name, pack_num=count)
 
 
 def repeat(input: Blob, repeat_num: int, name: str | None = None) -> Blob:
-    """The same value ``repeat_num`` times: for what is made once per call and used between ``unpack`` and ``pack``.
+    """The same value ``repeat_num`` times: for values that are computed once per call and used between ``unpack`` and ``pack``.
 
     The gradient is the sum of those of all runs.
 
     Args:
       input: Blob of any shape.
-      repeat_num: how many times.
+      repeat_num: number of runs.
       name: name of the op; made unique when omitted.
     Returns: Blob of the same shape.
     Raises: ArgumentError.
@@ -102,13 +100,13 @@ def repeat(input: Blob, repeat_num: int, name: str | None = None) -> Blob:
 
 
 def acc(one: Blob, max_acc_num: int, name: str | None = None) -> Blob:
-    """The sum of what ``max_acc_num`` consecutive runs gave.
+    """The sum of the results of ``max_acc_num`` consecutive runs.
 
     Args:
-      one: Blob that is made ``max_acc_num`` times, or a multiple of that, in the innermost repetition.
-      max_acc_num: how many runs are added up.
+      one: Blob that is computed ``max_acc_num`` times, or a multiple of that, in the innermost repetition.
+      max_acc_num: number of runs to sum.
       name: name of the op; made unique when omitted.
-    Returns: Blob of the same shape, made once where the repetition ends with it, else once for each group of runs.
+    Returns: Blob of the same shape, computed once if the repetition ends with it, else once for each group of runs.
     Raises: ArgumentError: the innermost repetition runs another number of times.
     Example: >>> y = flow.acc(flow.unpack(x, 2), 2)   # (4, 3) -> (2, 3): the sum of both halves
     """
@@ -116,15 +114,13 @@ def acc(one: Blob, max_acc_num: int, name: str | None = None) -> Blob:
     want.blob(what, "one", one)
     count = _count(what, "max_acc_num", max_acc_num)
     if _runs(one) % count:
-        fail(ArgumentError, what, f"max_acc_num={count}, and the input is made {_times(_runs(one))}", (one,),
-             "accumulate over as many runs as unpack or repeat made, or a divisor of it")  # fmt: skip
+        fail(ArgumentError, what, f"max_acc_num={count}, but the input is computed {_times(_runs(one))}", (one,),
+             "accumulate over the number of runs of unpack or repeat, or a divisor of it")  # fmt: skip
     return emit(_acc, one, name=name, max_acc_num=count)
 
 
 def _count(what: str, argument: str, value: Any) -> int:
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)) or value < 1:
-        fail(ArgumentError, what, f"{argument} must be an int > 0, got {value!r}")
-    return int(value)
+    return want.integer(what, argument, value, low=1)
 
 
 def _runs(blob: Blob) -> int:

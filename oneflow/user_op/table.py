@@ -1,7 +1,7 @@
-"""Every op type of OneFlow's registry: names of its inputs, outputs and attributes, and what it means here. One table.
+"""Every op type of OneFlow's registry: the names of its inputs, outputs and attributes, and the function that adds it. One table.
 
-``in`` and other words of Python are inputs like any other: rows take them from mappings. Rows of updates, readers and images are
-in ``table_updates`` and ``table_data``.
+``in`` and other keywords of Python are names of inputs, too: rows take them from mappings. Rows of updates, readers and
+images are in ``table_updates`` and ``table_data``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from . import table_windows as _windows  # noqa: F401 - fills the registry
 from .gradient import gradient
 from .registry import Attributes, Inputs, arrays, as_array, call, emit_arrays, row
 
-_OWN_TESTS = "it serves OneFlow's own tests, and what it computes is written down nowhere"
+_OWN_TESTS = "it serves OneFlow's own tests, and its result is documented nowhere"
 
 # --- elementwise
 

@@ -1,4 +1,4 @@
-"""``flow.experimental.custom_op_module``: folders with ops written for OneFlow, as far as they are written in Python."""
+"""``flow.experimental.custom_op_module``: folders with ops that were written for OneFlow, with kernels in Python."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, NoReturn, Self
 
-from .._base.refuse import refuse
+from .._base import check
+from .._base.refuse import refuse, shown
 from ..errors import ArgumentError, ModeError
 from ..ops.custom import register_host_op
 
@@ -24,7 +25,7 @@ _TYPES: dict[str, type] = {
 
 @dataclass
 class _Declared:
-    """What the text of a registration says."""
+    """The inputs, outputs and attributes that a registration declares."""
 
     inputs: list[str]
     outputs: list[str]
@@ -62,9 +63,9 @@ def _default(kind: type, text: str) -> Any:
 class CustomOpModule:
     """A folder with an op: ``<name>_cpp_def.cpp``, ``<name>_py_kernel.py``, ``<name>_py_api.py``.
 
-    Of the C++ file the declarations are read (inputs, outputs, attributes), nothing is compiled: an output has the shape and
-    dtype of the first input, unless the kernel file has a function ``infer(*specs, **attrs)``, a shape rule as
-    ``register_host_op`` takes. The gradient is the op ``<name>_backward``: its inputs are matched by name with the forward
+    The declarations in the C++ file are read (inputs, outputs, attributes); nothing is compiled. An output has the shape and
+    dtype of the first input, unless the kernel file has a function ``infer(*specs, **attrs)``, a shape rule like that of
+    ``register_host_op``. The gradient is the op ``<name>_backward``: its inputs are matched by name with the forward
     op's inputs and outputs (``x``, ``y``) and their gradients (``dy``, ``y_diff``, ``y_grad``).
 
     Args:
@@ -78,8 +79,13 @@ class CustomOpModule:
     """
 
     def __init__(self, op_module_name: str, module_path: str = ""):
+        if not isinstance(op_module_name, str) or not op_module_name:
+            refuse(ArgumentError, f"custom_op_module: op_module_name must be a non-empty str, got {shown(op_module_name)}")
+        path, problem = check.path("." if isinstance(module_path, str) and not module_path else module_path)
+        if problem:
+            refuse(ArgumentError, f"custom_op_module: module_path {problem}")
         self._name = op_module_name
-        self._folder = os.path.join(os.path.abspath(module_path), op_module_name)
+        self._folder = os.path.join(os.path.abspath(path), op_module_name)
         if not os.path.isdir(self._folder):
             refuse(ArgumentError, f"custom_op_module: there is no folder {self._folder}")
         self._declared: dict[str, _Declared] = {}
@@ -115,8 +121,8 @@ class CustomOpModule:
         kernel = self._load("_py_kernel.py")
         forward, backward = (self._declared.get(f"{self._name}_{way}") for way in ("forward", "backward"))
         if forward is None:
-            refuse(ArgumentError, f"custom op module {self._name!r}: what goes into {self._name}_forward is not known",
-                   hint="call cpp_def() first, whose file registers that op")  # fmt: skip
+            refuse(ArgumentError, f"custom op module {self._name!r}: the inputs of {self._name}_forward are not known",
+                   hint="call cpp_def() first: its file registers that op")  # fmt: skip
         rule = getattr(kernel, "infer", None)
         grad = None if backward is None else self._gradient(forward, backward, kernel.backward)
         self._register("forward", forward, kernel.forward, rule, grad)
@@ -152,7 +158,7 @@ class CustomOpModule:
         return "gradient", self._meant(name, forward.outputs)
 
     def _meant(self, name: str, names: Sequence[str]) -> int:
-        """Which of ``names`` a gradient belongs to: ``dy``, ``y_diff``, ``y_grad``, ``grad_y``, ``d_y``."""
+        """The number of the name whose gradient this is: ``dy``, ``y_diff``, ``y_grad``, ``grad_y`` or ``d_y`` for ``y``."""
         for i, known in enumerate(names):
             if name in (f"d{known}", f"d_{known}", f"{known}_diff", f"{known}_grad", f"grad_{known}"):
                 return i

@@ -1,4 +1,4 @@
-"""The jobs of a session, to look at."""
+"""The jobs of a session, for inspection."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ..runtime.session import default_session
 
 
 def get_job_set() -> SimpleNamespace:
-    """The declared jobs as OneFlow's ``JobSet`` names things. Starts the session.
+    """The declared jobs, under the names of OneFlow's ``JobSet``. Starts the session.
 
     Returns: an object with ``job``, a list; each has ``job_conf.job_name`` and ``net.op``, a list of objects with ``name``
       and ``op_type_name``.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .._base.refuse import closest, refuse
+from .._base.refuse import closest, refuse, shown
 from ..errors import ArgumentError, ShapeError
 from ..graph.graph import Variable
 from ..runtime.session import Session, default_session
@@ -13,13 +13,13 @@ from ..runtime.session import Session, default_session
 def _variable(session: Session, what: str, op_name: str) -> Variable:
     known = session.variables()
     if not isinstance(op_name, str) or op_name not in known:
-        near = closest(str(op_name), known)
-        refuse(ArgumentError, f"{what}: {op_name!r} is not a variable", found=[("close", ", ".join(near))] if near else [])
+        near = closest(op_name, known) if isinstance(op_name, str) else []
+        refuse(ArgumentError, f"{what}: {shown(op_name)} is not a variable", found=[("close", ", ".join(near))] if near else [])
     return known[op_name]
 
 
 def get_interface_blob_value(op_name: str) -> np.ndarray:
-    """A copy of a variable's current value, after everything submitted. Starts the session.
+    """A copy of a variable's current value, after all calls that were submitted. Starts the session.
 
     Raises:
       ArgumentError: there is no variable of that name.
@@ -37,7 +37,7 @@ def set_interface_blob_value(op_name: str, ndarray: np.ndarray) -> None:
       op_name: the variable's name.
       ndarray: of the variable's shape and dtype.
     Raises:
-      ArgumentError: there is no variable of that name, or the value is no array of its dtype.
+      ArgumentError: there is no variable of that name, or the value is not an array of its dtype.
       ShapeError: the array has another shape.
     Example: >>> flow.experimental.set_interface_blob_value("w", np.zeros((8, 4), np.float32))
     """
@@ -45,7 +45,7 @@ def set_interface_blob_value(op_name: str, ndarray: np.ndarray) -> None:
     variable = _variable(session, "set_interface_blob_value", op_name)
     if not isinstance(ndarray, np.ndarray) or ndarray.dtype != variable.dtype.numpy_dtype:
         given = f"an array of {ndarray.dtype}" if isinstance(ndarray, np.ndarray) else type(ndarray).__name__
-        refuse(ArgumentError, f"variable {op_name!r} takes an array of {variable.dtype.name}, got {given}")
+        refuse(ArgumentError, f"variable {shown(op_name)} takes an array of {variable.dtype.name}, got {given}")
     if ndarray.shape != variable.shape:
-        refuse(ShapeError, f"variable {op_name!r} has shape {variable.shape}, got an array of shape {ndarray.shape}")
+        refuse(ShapeError, f"variable {shown(op_name)} has shape {variable.shape}, got an array of shape {ndarray.shape}")
     session.exchange({op_name: np.array(ndarray)})

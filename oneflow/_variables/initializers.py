@@ -1,6 +1,6 @@
-"""How a variable's first value is made. Each initializer is a plain value: print it, compare it, share it.
+"""Initializers, which make the first values of variables. An initializer is an immutable value with equality and a repr.
 
-Values are drawn in float64 from the generator that is handed in, and cast to the variable's dtype.
+Values are drawn in float64 from the generator that is passed in, and cast to the variable's dtype.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from ._base import dtype as dtypes
-from ._base.dtype import dtype
-from ._base.refuse import closest, refuse
-from .errors import ArgumentError
+from .._base import check
+from .._base import dtype as dtypes
+from .._base.dtype import dtype
+from .._base.refuse import closest, refuse, shown
+from ..errors import ArgumentError
 
 _TRUNCATED_STD = 0.87962566103423978  # the standard deviation of a standard normal that is cut at +-2
 _FLOATING = {"float16", "bfloat16", "float32", "float64"}
@@ -23,7 +24,7 @@ _INTEGERS = {"int8", "uint8", "int32", "int64"}
 
 
 def _standard_truncated(shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
-    """Standard normals, those outside (-2, 2) drawn again."""
+    """Standard normals; values outside (-2, 2) are drawn again."""
     values = rng.standard_normal(shape)
     flat = values.reshape(-1)
     rejected = np.flatnonzero(np.abs(flat) >= 2.0)
@@ -98,7 +99,7 @@ class TruncatedNormal:
 
 @dataclass(frozen=True, slots=True)
 class VarianceScaling:
-    """Zero mean, and a variance of ``scale / fan``, so that a layer keeps the size of what passes through it."""
+    """Zero mean, and a variance of ``scale / fan``, so that a layer keeps the scale of its input."""
 
     scale: float
     mode: str
@@ -140,7 +141,7 @@ def _scaled(values: np.ndarray, factor: float, offset: float) -> np.ndarray:
 
 
 def fan(shape: Sequence[int], mode: str, data_format: str) -> float:
-    """How many inputs one output of a weight of this shape has ("fan_in"), the reverse ("fan_out"), or their mean.
+    """The number of inputs of one output of a weight of this shape ("fan_in"), the reverse ("fan_out"), or their mean.
 
     Weights have their outputs on axis 0. Channels-first formats ("", "NCHW", ...) have the inputs on axis 1,
     channels-last ones on the last axis; the axes between are a kernel's.
@@ -151,7 +152,7 @@ def fan(shape: Sequence[int], mode: str, data_format: str) -> float:
     return {"fan_in": float(fan_in), "fan_out": float(fan_out), "fan_avg": (fan_in + fan_out) / 2}[mode]
 
 
-# --- what users call
+# --- the public functions
 
 _FORMATS = ("", "NC", "NCW", "NWC", "NCHW", "NHWC", "NCDHW", "NDHWC")
 
@@ -161,16 +162,15 @@ def _refuse(function: str, rule: str, hint: str = "") -> NoReturn:
 
 
 def _number(function: str, argument: str, value: Any, *, at_least: float | None = None) -> float:
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.integer, np.floating)):
-        _refuse(function, f"{argument} must be a number, got {value!r}")
-    if at_least is not None and not value >= at_least:
-        _refuse(function, f"{argument} must be >= {at_least:g}, got {value!r}")
-    return value.item() if isinstance(value, np.generic) else value
+    found, problem = check.number(value, low=at_least)
+    if problem:
+        _refuse(function, f"{argument} {problem}")
+    return int(value) if isinstance(value, (int, np.integer)) and math.isfinite(found) else found
 
 
 def _choice(function: str, argument: str, value: Any, choices: Sequence[str]) -> str:
     if not isinstance(value, str) or value not in choices:
-        _refuse(function, f"{argument} must be one of {', '.join(map(repr, choices))}, got {value!r}"[:300])
+        _refuse(function, f"{argument} must be one of {', '.join(map(repr, choices))}, got {shown(value)}")
     return value
 
 
@@ -178,11 +178,11 @@ def _kind(function: str, value: Any) -> str:
     """ "float" or "int"."""
     if isinstance(value, dtypes.dtype) and value.name in _FLOATING | _INTEGERS:
         return "float" if value.name in _FLOATING else "int"
-    refuse(_NotAnElementType, f"{function}: dtype must be a floating or integer dtype such as flow.float32, got {value!r}")
+    refuse(_NotAnElementType, f"{function}: dtype must be a floating or integer dtype such as flow.float32, got {shown(value)}")
 
 
 class _NotAnElementType(ArgumentError, NotImplementedError):
-    """OneFlow raised NotImplementedError for a dtype it could not initialize."""
+    """OneFlow raised NotImplementedError for a dtype without an initializer."""
 
 
 def constant_initializer(value: float = 0, dtype: dtype = dtypes.float32) -> Constant:
@@ -190,15 +190,15 @@ def constant_initializer(value: float = 0, dtype: dtype = dtypes.float32) -> Con
 
     Args:
       value: a number; its fraction is dropped where ``dtype`` is an integer type.
-      dtype: the kind of number; the variable's own dtype is what counts in the end.
-    Raises: ArgumentError (no number; a dtype that is neither floating nor integer).
+      dtype: the kind of number; the first value has the variable's own dtype.
+    Raises: ArgumentError (not a number; a dtype that is neither floating nor integer).
     Example: >>> flow.get_variable("b", (10,), initializer=flow.constant_initializer(0.1))
     """
     number = _number("constant_initializer", "value", value)
     if _kind("constant_initializer", dtype) == "float":
         return Constant(float(number))
     if not math.isfinite(number):
-        _refuse("constant_initializer", f"value must be finite for an integer dtype, got {value!r}")
+        _refuse("constant_initializer", f"value must be finite for an integer dtype, got {shown(value)}")
     return Constant(int(number))
 
 
@@ -242,8 +242,11 @@ def random_uniform_initializer(
     function = "random_uniform_initializer"
     low, high = _number(function, "minval", minval), _number(function, "maxval", maxval)
     if not low <= high:
-        _refuse(function, f"minval must be <= maxval, got minval={minval!r} and maxval={maxval!r}")
+        _refuse(function, f"minval must be <= maxval, got minval={shown(minval)} and maxval={shown(maxval)}")
     if _kind(function, dtype) == "int":
+        if not -(2**63) <= low <= high < 2**63:
+            rule = f"minval and maxval must be within int64's range, got {shown(minval)} and {shown(maxval)}"
+            _refuse(function, rule)
         return RandomInteger(int(low), int(high))
     return RandomUniform(float(low), float(high))
 
@@ -255,13 +258,13 @@ def random_normal_initializer(
 
     Args:
       mean, stddev: of the distribution; stddev >= 0.
-      seed, dtype: must stay None; get_variable's ``random_seed`` and ``dtype`` are what counts.
+      seed, dtype: must stay None; pass ``random_seed`` and ``dtype`` to get_variable.
     Raises: ArgumentError.
     Example: >>> flow.random_normal_initializer(stddev=0.02)
     """
     function = "random_normal_initializer"
     if seed is not None or dtype is not None:
-        _refuse(function, f"seed and dtype must stay None, got seed={seed!r} and dtype={dtype!r}",
+        _refuse(function, f"seed and dtype must stay None, got seed={shown(seed)} and dtype={shown(dtype)}",
                 "pass random_seed= and dtype= to flow.get_variable, or call flow.manual_seed")  # fmt: skip
     return RandomNormal(float(_number(function, "mean", mean)), float(_number(function, "stddev", stddev, at_least=0)))
 
@@ -269,7 +272,7 @@ def random_normal_initializer(
 def truncated_normal_initializer(mean: float = 0.0, stddev: float = 1.0) -> TruncatedNormal:
     """Normal values, redrawn until they lie less than two standard deviations from the mean.
 
-    ``stddev`` is that of the normal before the cut; what remains has 0.88 times that.
+    ``stddev`` is that of the normal distribution; the truncated one has 0.88 times that.
 
     Args:
       mean, stddev: of the normal; stddev >= 0.
@@ -299,17 +302,17 @@ def variance_scaling_initializer(
 
     Args:
       scale: > 0.
-      mode: "fan_in", "fan_out" or "fan_avg", in any case: by what is divided.
-      distribution: "truncated_normal" (its variance corrected for the cut), "random_normal" or "random_uniform".
-      data_format: where a convolution's weight has its input channels: "NCHW"-like or "" on axis 1, "NHWC"-like last.
+      mode: "fan_in", "fan_out" or "fan_avg", in lower or upper case: the divisor.
+      distribution: "truncated_normal" (its variance corrected for the truncation), "random_normal" or "random_uniform".
+      data_format: the axis of the input channels of a convolution's weight: 1 for "NCHW"-like or "", the last for "NHWC"-like.
     Raises: ArgumentError.
     Example: >>> flow.variance_scaling_initializer(2.0, "fan_in", "random_normal")   # He et al., 2015
     """
     function = "variance_scaling_initializer"
     factor = _number(function, "scale", scale)
     if not factor > 0:
-        _refuse(function, f"scale must be > 0, got {scale!r}")
-    lowered = [str(text).lower() for text in (mode, distribution)]
+        _refuse(function, f"scale must be > 0, got {shown(scale)}")
+    lowered = [text.lower() if isinstance(text, str) else text for text in (mode, distribution)]
     return VarianceScaling(
         float(factor),
         _choice(function, "mode", lowered[0], _MODES),
@@ -356,17 +359,17 @@ def kaiming_initializer(
       shape: the weight's, a tuple of at least two sizes, outputs first.
       distribution: "random_normal" (not truncated) or "random_uniform".
       mode: "fan_in" or "fan_out".
-      nonlinearity: what follows: None or "sigmoid" (gain 1), "tanh" (5/3), "relu" (sqrt 2), "leaky_relu"
+      nonlinearity: of the layer: None or "sigmoid" (gain 1), "tanh" (5/3), "relu" (sqrt 2), "leaky_relu"
         (sqrt(2 / (1 + negative_slope**2))).
       negative_slope: of the leaky relu.
-      data_format: "NCHW" or "NHWC": where the weight has its input channels.
+      data_format: "NCHW" or "NHWC": the axis of the input channels of the weight.
     Raises: ArgumentError.
     Example: >>> flow.kaiming_initializer((64, 3, 7, 7), nonlinearity="relu")
     """
     function = "kaiming_initializer"
     sizes = isinstance(shape, tuple) and all(isinstance(s, (int, np.integer)) and s > 0 for s in shape)
     if not sizes or len(shape) < 2:
-        _refuse(function, f"shape must be a tuple of at least two sizes > 0, got {shape!r}"[:300])
+        _refuse(function, f"shape must be a tuple of at least two sizes > 0, got {shown(shape)}")
     _choice(function, "distribution", distribution, ("random_normal", "random_uniform"))
     _choice(function, "mode", mode, ("fan_in", "fan_out"))
     _choice(function, "data_format", data_format, ("NCHW", "NHWC"))
@@ -426,10 +429,12 @@ def from_conf(conf: Mapping[str, Mapping[str, Any]]) -> Any:
     """
     function = "default_initializer_conf"
     if not isinstance(conf, Mapping) or len(conf) != 1:
-        _refuse(function, f"must be a dict of one key, got {conf!r}", 'write {"random_normal_conf": {"mean": 0.0, "std": 0.1}}')
+        _refuse(
+            function, f"must be a dict of one key, got {shown(conf)}", 'write {"random_normal_conf": {"mean": 0.0, "std": 0.1}}'
+        )
     ((key, parameters),) = conf.items()
     if key not in _CONFS:
-        _refuse(function, f"there is no initializer {key!r}; did you mean {' or '.join(closest(str(key), _CONFS))}?",
+        _refuse(function, f"there is no initializer {shown(key)}; did you mean {' or '.join(closest(str(key), _CONFS))}?",
                 f"use one of {', '.join(_CONFS)}")  # fmt: skip
     rest = dict(parameters)
     made = _CONFS[key](rest)

@@ -6,6 +6,9 @@
 
 from __future__ import annotations
 
+import importlib as _importlib
+from typing import TYPE_CHECKING
+
 from . import advanced as advanced
 from . import checkpoint as checkpoint
 from . import compatible as compatible
@@ -228,17 +231,30 @@ _epoch.on_epoch_end = sync_default_session  # the end of an iteration over MNIST
 _restore_antialias()
 
 
-# modules that programs do not need by name, and what the first line of this file binds
-_INTERNAL = {"annotations", "compiler", "graph", "job", "ops", "runtime"}
+# modules that programs do not need by name, and what the first lines of this file bind
+_INTERNAL = {"annotations", "compiler", "graph", "job", "ops", "runtime", "TYPE_CHECKING"}
+# the rooms of the top floor, imported when they are first used: who does not enter pays nothing
+_ON_DEMAND = ("callbacks", "interop", "loggers", "metrics", "trainer")
+if TYPE_CHECKING:
+    from . import callbacks as callbacks
+    from . import interop as interop
+    from . import loggers as loggers
+    from . import metrics as metrics
+    from . import trainer as trainer
+    from .trainer import Trainer as Trainer
 
 
 def __dir__() -> list[str]:
     """The public names."""
-    names = {n for n in globals() if not n.startswith("_")} - _INTERNAL
+    names = {n for n in globals() if not n.startswith("_")} - _INTERNAL | {*_ON_DEMAND, "Trainer"}
     return sorted(names | {"__doc__", "__file__", "__name__", "__path__", "__version__"})
 
 
 def __getattr__(name: str) -> object:
+    if name in _ON_DEMAND:
+        return _importlib.import_module(f".{name}", __name__)
+    if name == "Trainer":
+        return _importlib.import_module(".trainer", __name__).Trainer
     names = [n for n in __dir__() if not n.startswith("_")]
     names += [f"{part}.{n}" for part in ("nn", "math", "layers") for n in vars(globals()[part]) if not n.startswith("_")]
     near = [] if name.startswith("_") else [n for n in names if n.rpartition(".")[2] == name] or _closest(name, names)

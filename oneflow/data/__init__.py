@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from ..ops.reading import ofrecord_reader as ofrecord_reader
     from ..ops.reading import onerec_reader as onerec_reader
     from ..runtime.session import skipped_images as skipped_images
+    from .loader import ArrayLoader as ArrayLoader
 
 _READERS = ("coco_reader", "decode_random", "ofrecord_loader", "ofrecord_reader", "onerec_reader")
 _DECODERS = (
@@ -58,7 +59,7 @@ _DECODERS = (
 _TOKENS = ("MegatronGPTMMapDataLoader", "megatron_gpt_mmap_data_loader")
 _LATER = {
     **dict.fromkeys(_READERS, "ops.reading"), **dict.fromkeys(_TOKENS, "ops.gpt"), **dict.fromkeys(_DECODERS, "ops.decoding"),
-    "skipped_images": "runtime.session",
+    "skipped_images": "runtime.session", "ArrayLoader": "data.loader",
 }  # fmt: skip
 
 __all__ = [

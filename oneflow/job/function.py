@@ -92,6 +92,11 @@ class JobFunction:
         return built.error
 
     @property
+    def parameters(self) -> tuple[tp.Parameter, ...]:
+        """The parameters of the job's function, each with the structure of placeholders that it stands for."""
+        return self._declaration.parameters
+
+    @property
     def variable_names(self) -> Iterable[str]:
         """The variables that the job declares, as far as it has been traced."""
         built = self._built

@@ -1,0 +1,1 @@
+"""``flow.interop``: weights from and for other frameworks."""

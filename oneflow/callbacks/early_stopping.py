@@ -60,8 +60,8 @@ class EarlyStopping(Monitor):
         else:
             self.wait_count += 1
             if self.wait_count > self.patience:
-                self._stop(step, f"{self.monitor}={value:.6g} has not been better than {self.best_score:.6g}"
-                           f" for {self.wait_count} looks" if self.best_score is not None else f"{self.monitor} is {value}")  # fmt: skip
+                best = "any number" if self.best_score is None else f"{self.best_score:.6g}"
+                self._stop(step, f"{self.monitor}={value:.6g}, {self.wait_count} looks without being better than {best}")
 
     def _stop(self, step: int, why: str) -> None:
         self.stopped_step = step

@@ -83,7 +83,8 @@ class ReduceLROnPlateau(Monitor):
         """Looks whether the rate can be changed."""
         for job in self.trainer.train_jobs:
             if not _is_settable(job) and not any(_variable_of(optimizer) for optimizer in _optimizers(job)):
-                refuse(ModeError, f"ReduceLROnPlateau cannot change the learning rate of job {job.name!r}, which is compiled into it",
+                rule = f"ReduceLROnPlateau cannot change the learning rate of job {job.name!r}: it is compiled into the job"
+                refuse(ModeError, rule,
                        hint="make the rate a variable: CustomScheduler(flow.get_variable(...).logical_blob_name); "
                        "help(flow.callbacks.ReduceLROnPlateau) shows how", source=job.source)  # fmt: skip
 

@@ -50,8 +50,9 @@ class Monitor(Callback):
             return
         if self._was_validated or not self.monitor.startswith("val_"):
             near = closest(self.monitor, logs, count=3)
+            hint = f"did you mean {' or '.join(map(repr, near))}?" if near else ""
             refuse(ArgumentError, f"{type(self).__name__} monitors {self.monitor!r}, which nothing has logged",
-                   found=[("logged", ", ".join(logs))], hint=f"did you mean {' or '.join(map(repr, near))}?" if near else "")  # fmt: skip
+                   found=[("logged", ", ".join(logs))], hint=hint)  # fmt: skip
 
     def _take(self, step: int, logs: Logs) -> bool:
         if self.monitor is None or self.monitor not in logs:

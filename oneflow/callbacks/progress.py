@@ -27,6 +27,7 @@ class TQDMProgressBar(Callback):
         if refresh_seconds is not None and (not isinstance(refresh_seconds, (int, float)) or not refresh_seconds > 0):
             refuse(ArgumentError, f"TQDMProgressBar: refresh_seconds must be a number > 0, got {refresh_seconds!r}")
         self._refresh_seconds, self._leave, self._file = refresh_seconds, leave, file
+        self._is_shown = False  # to somebody who watches
         self._bar: Any = None
         self._inner: Any = None  # of a validation in the midst of an epoch
         self._next = 0.0
@@ -39,10 +40,10 @@ class TQDMProgressBar(Callback):
 
         tqdm.monitor_interval = 0  # no thread of its own: this one is called at each step
         file = self._file or sys.stderr
-        shown = hasattr(file, "isatty") and file.isatty() or "ipykernel" in sys.modules
-        self._pause = self._refresh_seconds or (0.1 if shown else 10.0)
-        bar = tqdm(total=total, initial=initial, desc=title, leave=leave, file=self._file, dynamic_ncols=True,
-                   mininterval=0.0, miniters=0, smoothing=0.1)  # fmt: skip
+        self._is_shown = "ipykernel" in sys.modules or bool(getattr(file, "isatty", bool)())
+        self._pause = self._refresh_seconds or (0.1 if self._is_shown else 10.0)
+        bar = tqdm(total=total, initial=initial, desc=title, leave=leave, file=self._file, dynamic_ncols=True, mininterval=0.0,
+                   miniters=0, smoothing=0.1, delay=0.0 if self._is_shown else self._pause)  # fmt: skip
         self._next = time.perf_counter() + self._pause
         return bar
 
@@ -55,11 +56,15 @@ class TQDMProgressBar(Callback):
         self._draw(bar, count, logs)
 
     def _draw(self, bar: Any, count: int, logs: Logs) -> None:
-        bar.set_postfix_str(
-            ", ".join(f"{name}={number:.4g}" for name, number in logs.items() if isinstance(number, float)), False
-        )
+        _describe(bar, logs)
         if not bar.update(count - bar.n):
             bar.refresh()
+
+    def _end(self, bar: Any, count: int, logs: Logs) -> None:
+        """Draws a bar for the last time."""
+        _describe(bar, logs)
+        bar.n, bar.delay = count, 0.0
+        bar.close()
 
     def _close(self) -> None:
         for bar in (self._inner, self._bar):
@@ -85,14 +90,14 @@ class TQDMProgressBar(Callback):
     def on_epoch_end(self, epoch: int, logs: Logs) -> None:
         """Ends the line with the epoch's means."""
         if self._bar is not None:
-            self._draw(self._bar, self._done, logs)
-        self._close()
+            self._end(self._bar, self._done, logs)
+        self._bar = None
 
     def on_train_end(self, logs: Logs) -> None:
         """Ends a line that is open, as of an epoch that was not finished."""
         if self._bar is not None:
-            self._draw(self._bar, self._done, self._latest)
-        self._close()
+            self._end(self._bar, self._done, self._latest)
+        self._bar = None
 
     def on_exception(self, error: BaseException) -> None:
         """Leaves the terminal as it should be."""
@@ -104,18 +109,20 @@ class TQDMProgressBar(Callback):
         """Begins a line that goes away when a training goes on."""
         trainer = self.trainer
         if self._bar is not None:
+            if not self._is_shown:
+                return  # a line within a line is for terminals
             self._draw(self._bar, self._done, self._latest)
         self._inner = self._open(trainer.num_evaluation_batches, 0, trainer.state.capitalize(), self._bar is None and self._leave)
 
     def on_test_batch_end(self, batch: int, logs: Logs) -> None:
         """Counts a batch."""
-        self._advance(self._inner, batch + 1, {})
+        if self._inner is not None:
+            self._advance(self._inner, batch + 1, {})
 
     def on_test_end(self, logs: Logs) -> None:
         """Ends the line."""
         if self._inner is not None:
-            self._draw(self._inner, self.trainer.evaluated_batches, {} if self._bar is not None else logs)
-            self._inner.close()
+            self._end(self._inner, self.trainer.evaluated_batches, {} if self._bar is not None else logs)
             self._inner = None
         self._next = time.perf_counter() + self._pause
 
@@ -130,3 +137,7 @@ class TQDMProgressBar(Callback):
     def on_predict_end(self, logs: Logs) -> None:
         """Ends the line."""
         self.on_test_end(logs)
+
+
+def _describe(bar: Any, logs: Logs) -> None:
+    bar.set_postfix_str(", ".join(f"{name}={number:.4g}" for name, number in logs.items() if isinstance(number, float)), False)

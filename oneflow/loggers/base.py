@@ -46,7 +46,7 @@ class Logger:
         self._cannot("log_hyperparams")
 
     def log_image(self, key: str, images: Any, step: int) -> None:
-        """Keeps images: (height, width), (height, width, 3), (3, height, width) or a batch of these; uint8, or floats in [0, 1]."""
+        """Keeps an image or a batch of them: (height, width), with channels last or first; uint8, or floats in [0, 1]."""
         self._cannot("log_image")
 
     def log_histogram(self, key: str, values: Any, step: int) -> None:

@@ -62,8 +62,8 @@ class Metric:
         made = [as_array(a, n) for a, n in zip(arrays, self.inputs, strict=True)]
         rows = len(made[0]) if made[0].ndim else 1
         if any(a.ndim and len(a) != rows for a in made):
-            refuse(ShapeError, f"{type(self).__name__}: {', '.join(f'{n} {a.shape}' for n, a in zip(self.inputs, made, strict=True))}"
-                   " have different numbers of rows")  # fmt: skip
+            shapes = ", ".join(f"{n} {a.shape}" for n, a in zip(self.inputs, made, strict=True))
+            refuse(ShapeError, f"{type(self).__name__}: {shapes} have different numbers of rows")
         each = None if weights is None else as_array(weights, "weights").astype(np.float64).reshape(-1)
         if each is not None and len(each) != rows:
             refuse(ShapeError, f"{type(self).__name__}: {len(each)} weights were given for {rows} rows")

@@ -54,10 +54,10 @@ class Arguments:
         self.batch_size = next((self._size(d) for _, d in leaves if d.batch_axis == 0), None)
         self._devices = {spec.label: spec.blob.parallel_size for spec in job.graph.inputs}
         self._is_flat = all(isinstance(p.structure, tp.InputDef) and p.structure.kind == "Numpy" for p in job.parameters)
-        self.shapes = [self._shape(d) for _, d in leaves] if self._is_flat else []  # of all inputs, where they are plain arrays
+        self.shapes = [self._shape(d) for _, d in leaves]  # as this process feeds them, of all arrays
         self._weighted = self._index_of_weights()
         self._fills = pads or self._weighted is not None
-        self.sizes = _sizes_of_rows([self._shape(d) for _, d in leaves if d.batch_axis == 0])
+        self.sizes = _sizes_of_rows([shape for shape, (_, d) in zip(self.shapes, leaves, strict=True) if d.batch_axis == 0])
 
     def _index_of_weights(self) -> int | None:
         """The place of a parameter ``sample_weight`` of shape (batch size,)."""

@@ -54,8 +54,8 @@ class Pass:
         self.source: Source = source_of(data, job, self.arguments, shuffle=False, seed=0, what=what)
         self.count = limited(limit, self.source.length, what)
         if self.count is None and data is None:
-            refuse(ArgumentError, f"job {job.name!r} reads its data by itself, and nothing says how many batches there are",
-                   hint="give the trainer a limit: limit_val_batches=, limit_test_batches= or limit_predict_batches=")  # fmt: skip
+            rule = f"job {job.name!r} reads its data by itself, and nothing says how many batches there are"
+            refuse(ArgumentError, rule, hint="give the trainer a limit: limit_val_batches=, limit_test_batches= or the like")
         self._what = what
 
     def run(
@@ -146,8 +146,8 @@ class Prediction(Pass):
             for parts, output in zip(self._parts, self._outputs, strict=True):
                 array = output.take(value)
                 if array is None:
-                    refuse(ArgumentError, f"job {self.job.name!r} returns {output.name!r} as a list of tensors, which cannot be joined",
-                           hint="call the job in a loop of your own", source=self.job.source)  # fmt: skip
+                    rule = f"job {self.job.name!r} returns {output.name!r} as a list of tensors, which cannot be joined"
+                    refuse(ArgumentError, rule, hint="call the job in a loop of your own", source=self.job.source)
                 parts.append(output.rows(array, bound))
             count(number + 1)
             hooks("on_predict_batch_end", number, {})

@@ -86,9 +86,9 @@ class Fit:
         if idle:
             metric = self.trainer.metrics[idle[0]]
             known = sorted({n for tally in tallies for n in tally.known})
-            refuse(ArgumentError, f"metric {idle[0]!r} is computed of {' and '.join(map(repr, metric.inputs))}, and no job has both",
-                   found=[("jobs have", ", ".join(known))],
-                   hint='return a dictionary, e.g. {"loss": loss, "logits": logits}, and name what the metric takes')  # fmt: skip
+            rule = f"metric {idle[0]!r} is computed of {' and '.join(map(repr, metric.inputs))}, and no job has these"
+            hint = 'return a dictionary, e.g. {"loss": loss, "logits": logits}, and name what the metric takes'
+            refuse(ArgumentError, rule, found=[("jobs have", ", ".join(known))], hint=hint)
 
     def _validation_interval(self) -> int | None:
         """Steps or, for a share, batches of an epoch between validations; None for the ends of epochs."""
@@ -110,17 +110,23 @@ class Fit:
         state = self._begin(checkpoint)
         self._wait_for(partial(self._begin_loggers, state["loggers"] if state is not None else None))
         self._wait_for(lambda: self.hooks("on_train_begin", self.latest))
+        if self.step and self.validated != self.step - 1 and self._is_validation_due(self.step - 1):
+            self._pause(self.step - 1)  # Ctrl-C had cut it off
         while self._goes_on():
             self._run_epoch()
+        trainer.interrupted = trainer.interrupt.came
         if trainer.interrupted:
             self._wait_for(lambda: self.hooks("on_interrupt", self.step - 1, self.latest))
         self._wait_for(lambda: self.hooks("on_train_end", self.latest))
 
     def _goes_on(self) -> bool:
         trainer = self.trainer
-        if trainer.should_stop or trainer.interrupted or self._is_over():
+        if self._is_stopped() or self._is_over():
             return False
         return trainer.max_epochs is None or trainer.max_epochs < 0 or self.epoch < trainer.max_epochs
+
+    def _is_stopped(self) -> bool:
+        return self.trainer.should_stop or self.trainer.interrupt.came
 
     def _is_over(self) -> bool:
         most = self.trainer.max_steps
@@ -175,9 +181,9 @@ class Fit:
         self.stage.check()
         process.delivery.raise_error()
         if is_whole and self.step == started and not before:
-            refuse(ArgumentError, "the training data gave no batch that job "
-                   f"{self.jobs[0].name!r} could take: {self.batch} were shorter than its batch size", source=self.jobs[0].source)  # fmt: skip
-        if is_whole or (self._is_over() and not self.trainer.should_stop):
+            job, taken = self.jobs[0], f"; {self.batch} were shorter than its batch size" if self.batch else ""
+            refuse(ArgumentError, f"the training data gave no batch that job {job.name!r} could take{taken}", source=job.source)
+        if is_whole or (self._is_over() and not self._is_stopped()):
             self._end_epoch(is_whole)
 
     def _seed_generators(self) -> None:
@@ -192,33 +198,26 @@ class Fit:
 
     def _submit_steps(self, iterator: Iterator[Any]) -> bool:
         """Submits steps until the pass is over, or the training. Returns whether the pass is over."""
-        trainer, stage, count, jobs = self.trainer, self.stage, self.count, self.jobs
-        bind, only = self._arguments[0].bind, jobs[0] if len(jobs) == 1 else None
-        keeps, arrived = self._tallies[0].keeps, self._arrived
-        take = trainer.measured("next(batch)", iterator.__next__)
-        submit = trainer.measured("submitting the step", only.submit if only is not None else self._submit_all)
+        stage, count = self.stage, self.count
+        take = self.trainer.measured("next(batch)", iterator.__next__)
+        submit = self.trainer.measured("submitting the step", self._submit if len(self.jobs) == 1 else self._submit_each)
         pauses = self._validates_every is not None or bool(self._waiters)
         while count is None or self.batch < count:
-            if self._is_over() or trainer.should_stop or trainer.interrupt.came:
-                trainer.interrupted = trainer.interrupt.came
+            if self._is_over() or self._is_stopped():
                 return False
             try:
                 batch = take()
             except StopIteration:
                 return True
             try:
-                if only is None:
-                    submit(batch)
-                else:
-                    bound = bind(batch)
-                    if bound is None:
-                        self._leave_out(batch)
-                        continue
-                    submit(*bound.arguments).async_get(partial(arrived, self.step, bound, keeps(bound)))
+                is_submitted = submit(batch)
             except Exception as error:
                 error.add_note(f"in batch {self.batch} of epoch {self.epoch} of the training data")
                 raise
             self.batch += 1
+            if not is_submitted:
+                self._tell_of_short_batch()
+                continue
             self.step += 1
             if stage.error is not None:
                 return False
@@ -226,8 +225,26 @@ class Fit:
                 self._pause(self.step - 1)
         return True
 
-    def _leave_out(self, batch: Any) -> None:
-        self.batch += 1
+    def _submit(self, batch: Any) -> bool:
+        """Submits a step; False where the batch is too short for it."""
+        bound = self._arguments[0].bind(batch)
+        if bound is None:
+            return False
+        result = self.jobs[0].submit(*bound.arguments)
+        result.async_get(partial(self._arrived, self.step, bound, self._tallies[0].keeps(bound)))
+        return True
+
+    def _submit_each(self, batch: Any) -> bool:
+        """Submits a step of each of several jobs, which take turns on a batch."""
+        bounds = [bound for arguments in self._arguments if (bound := arguments.bind(batch)) is not None]
+        if len(bounds) < len(self.jobs):
+            return False
+        for i, (job, bound) in enumerate(zip(self.jobs, bounds, strict=True)):
+            result = job.submit(*bound.arguments)
+            result.async_get(partial(self._arrived_of, i, self.step, bound, self._tallies[i].keeps(bound)))
+        return True
+
+    def _tell_of_short_batch(self) -> None:
         if not self._is_dropping:
             self._is_dropping = True
             _log.warning(
@@ -235,19 +252,6 @@ class Fit:
                 '  try        give the job a parameter sample_weight, or leave such batches out: ArrayLoader(..., last="drop")',
                 self.jobs[0].name, self._arguments[0].batch_size,
             )  # fmt: skip
-
-    def _submit_all(self, batch: Any) -> None:
-        """Submits the step of each of several jobs, which take turns on a batch."""
-        bounds = [arguments.bind(batch) for arguments in self._arguments]
-        if None in bounds:
-            self._leave_out(batch)
-            self.batch -= 1
-            self.step -= 1
-            return
-        for i, (job, bound) in enumerate(zip(self.jobs, bounds, strict=True)):
-            assert bound is not None
-            result = job.submit(*bound.arguments)
-            result.async_get(partial(self._arrived_of, i, self.step, bound, self._tallies[i].keeps(bound)))
 
     # --- on the delivery thread
 
@@ -305,7 +309,8 @@ class Fit:
         process.delivery.drain()
         self.stage.check()
         if validates:
-            self._validate(step)
+            if not self._validate(step):
+                return
             self._wait_for(partial(self._add_row, step, {**self._means(), **self.validation_logs}))
         self._wait_for(lambda: self.hooks("on_checkpoint", step, self.latest))
 
@@ -318,16 +323,19 @@ class Fit:
     def _means(self) -> dict[str, Any]:
         return {name: number for tally in self._tallies for name, number in tally.result().items()}
 
-    def _validate(self, step: int) -> None:
+    def _validate(self, step: int) -> bool:
+        """Validates; False where Ctrl-C came meanwhile, and nothing is made of the part that was done."""
         trainer, evaluation = self.trainer, self.evaluation
         assert evaluation is not None
         trainer.state, trainer.num_evaluation_batches = "validating", evaluation.count
-        stop = lambda: trainer.interrupt.came  # noqa: E731
-        logs = trainer.measured("validation", evaluation.evaluate)(self.stage, self.hooks, stop, trainer.count_evaluated)
+        evaluate = trainer.measured("validation", evaluation.evaluate)
+        logs = evaluate(self.stage, self.hooks, lambda: trainer.interrupt.came, trainer.count_evaluated)
         trainer.state = "training"
-        self.validated = step
-        self.validation_logs = logs
+        if trainer.interrupt.came:
+            return False
+        self.validated, self.validation_logs = step, logs
         self._wait_for(lambda: self._after_validation(step, logs))
+        return True
 
     def _after_validation(self, step: int, logs: dict[str, Any]) -> None:
         self._log({**logs, "epoch": self.shown_epoch}, step)
@@ -336,15 +344,15 @@ class Fit:
     def _end_epoch(self, is_whole: bool) -> None:
         """After the last step of an epoch, or of the training in the midst of one."""
         step, epoch = self.step - 1, self.shown_epoch
-        if self.evaluation is not None and self._validates_every is None and self.validated != step:
-            self._validate(step)
-        logs = {**self._means(), **self.validation_logs}
-        means = {f"{name}_epoch": number for name, number in self._means().items()}
+        if self.evaluation is not None and self._validates_every is None and self.validated != step and not self._validate(step):
+            return
+        means = self._means()
+        logs = {**means, **self.validation_logs}
         if is_whole:
             self.epoch, self.batch = epoch + 1, 0
 
         def end() -> None:
-            self._log({**means, "epoch": epoch}, step)
+            self._log({**{f"{name}_epoch": number for name, number in means.items()}, "epoch": epoch}, step)
             self.hooks("on_epoch_end", epoch, logs)
             self._add_row(step, logs)
             if is_whole:

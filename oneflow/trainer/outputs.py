@@ -77,9 +77,12 @@ class Outputs:
             return float(array.mean(dtype=np.float64))  # the job has weighted it
         if not output.per_row and not self._warned:
             self._warned = True
-            warn(JobWarning, f"job {self._job.name!r} returns {output.name!r} as one value for a whole batch, and a batch of "
-                 f"{bound.rows} rows was padded: the value counts the padding\n"
-                 f"  try        return a value for each row, or give the job a parameter sample_weight, which is 0 for padding")  # fmt: skip
+            text = (
+                f"job {self._job.name!r} returns {output.name!r} as one value for a whole batch, and a batch of {bound.rows} "
+                f"rows was padded: the value counts the padding\n"
+                f"  try        return a value for each row, or give the job a parameter sample_weight, which is 0 for padding"
+            )
+            warn(JobWarning, text)
         return float(output.rows(array, bound).mean(dtype=np.float64))
 
 

@@ -88,7 +88,7 @@ class Passes(Source):
         self._iterator = iterator = iter(made)
         if iterator is data and self._made_any:
             refuse(ArgumentError, f"the data ({type(data).__name__}) can be read once, and a second pass was to begin",
-                   hint="give something that can be iterated again, or a function that makes the iterator: lambda: batches()")  # fmt: skip
+                   hint="give something that can be iterated again, or the function that makes the iterator")  # fmt: skip
         self._made_any = True
         if restored is not None and "iterator" in restored:
             iterator.set_state(restored["iterator"])
@@ -161,7 +161,7 @@ def _whole_arrays(data: Any, arguments: Arguments) -> tuple[list[Any] | None, li
     if isinstance(data, Mapping):
         if not all(map(is_array, data.values())):
             return None
-        wanted = [name for name in data if name in arguments.names] or list(data)
+        wanted = [name for name in arguments.names if name in data] or list(data)
         return wanted, [as_array(data[name], f"data[{name!r}]") for name in wanted]
     if is_array(data):
         return None, [as_array(data)]
@@ -171,7 +171,9 @@ def _whole_arrays(data: Any, arguments: Arguments) -> tuple[list[Any] | None, li
 
 
 def _is_sequence_of_batches(data: Any, arguments: Arguments) -> bool:
-    """Whether a list of arrays is a list of batches for a job of one input."""
+    """Whether a list of arrays is a list of batches: of tables with the job's columns, or for a job of one input."""
+    if all(is_frame(part) and all(name in part.columns for name in arguments.names) for part in data):
+        return True
     shapes = arguments.shapes
     return len(shapes) == 1 and all(tuple(a.shape[1:]) == shapes[0][1:] and len(a) <= shapes[0][0] for a in data)
 

@@ -311,7 +311,7 @@ class Trainer:
           CheckpointExistsError, CheckpointError: as ``flow.checkpoint.save``.
         """
         fit = self._fit
-        if self.state == "training" and fit is not None and not (fit.is_at_rest and process.delivery.is_current()):
+        if self.state != "idle" and not (fit is not None and fit.is_at_rest and process.delivery.is_current()):
             refuse(ModeError, "a checkpoint cannot be saved while later steps are under way",
                    hint="save in on_checkpoint, on_epoch_end or on_validation_end, or let waits_after(step) be True")  # fmt: skip
         target = os.fspath(path)
@@ -428,7 +428,8 @@ class Trainer:
         saving = self.checkpoint_callback
         if saving is None or not saving.last_model_path:
             return ""
-        return f"; its last checkpoint is {saving.last_model_path!r}, and fit(..., ckpt_path={saving.last_model_path!r}) goes on from it"
+        last = saving.last_model_path
+        return f"; its last checkpoint is {last!r}, and fit(..., ckpt_path={last!r}) goes on from it"
 
     def _tell_of_interrupt(self) -> NoReturn:
         saving = next((c for c in self.callbacks if isinstance(c, ModelCheckpoint) and c.save_last), None)
@@ -523,8 +524,8 @@ def _train_jobs(given: Any) -> list[JobFunction]:
 
 def _check_job(what: str, job: Any, *, train: bool) -> None:
     if not isinstance(job, JobFunction):
-        refuse(ArgumentError, f"{what} must be a job function, got {job!r}"[:300],
-               hint='declare it with @flow.global_function(type="train")' if train else "declare it with @flow.global_function()")  # fmt: skip
+        kind = 'type="train"' if train else 'type="predict"'
+        refuse(ArgumentError, f"{what} must be a job function, got {job!r}"[:300], hint=f"@flow.global_function({kind})")
     if job.train != train:
         kinds = "a train job", "a predict job"
         refuse(ArgumentError, f"{what} must be {kinds[not train]}, and {job.name!r} is {kinds[train]}", source=job.source)

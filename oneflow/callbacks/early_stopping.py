@@ -20,7 +20,7 @@ class EarlyStopping(Monitor):
     Args:
       monitor: its name in ``logs``; looked at after each validation, or, where no validation makes it, after each epoch.
       min_delta: what counts as better must be so by more than this, >= 0.
-      patience: looks without improvement that are tolerated, >= 0.
+      patience: the training ends after so many looks in a row without improvement; an int >= 0, where 0 is as 1.
       mode: ``"min"`` or ``"max"``; ``"auto"`` tells by the name.
       check_finite: ends the training also where the number is NaN or infinite.
       stopping_threshold: ends it as soon as the number is better than this.
@@ -59,7 +59,7 @@ class EarlyStopping(Monitor):
             self.best_score, self.wait_count = value, 0
         else:
             self.wait_count += 1
-            if self.wait_count > self.patience:
+            if self.wait_count >= self.patience:
                 best = "any number" if self.best_score is None else f"{self.best_score:.6g}"
                 self._stop(step, f"{self.monitor}={value:.6g}, {self.wait_count} looks without being better than {best}")
 

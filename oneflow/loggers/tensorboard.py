@@ -53,7 +53,11 @@ class TensorBoardLogger(FileLogger):
         """Begins an event file; of a run that goes on TensorBoard does not show events of steps that are done again."""
         super().begin(resumed, step)
         purge = {"purge_step": step} if resumed is not None else {}
-        self._writer = self._tensorboard.SummaryWriter(self.log_dir, flush_secs=self._flush_seconds, max_queue=1000, **purge)
+        self._writer = self._tensorboard.SummaryWriter(
+            self.log_dir, flush_secs=self._flush_seconds, max_queue=1000,
+            filename_suffix=f".{time.time_ns()}",  # of two files of one second the later one would replace the other
+            **purge,
+        )  # fmt: skip
 
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
         """Writes numbers as one event; of values that are not single numbers nothing is written."""

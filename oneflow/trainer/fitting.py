@@ -223,6 +223,8 @@ class Fit:
                 return False
             if pauses:
                 self._pause(self.step - 1)
+        if self.batch == self.source.length:
+            next(iterator, None)  # lets a loader that keeps its position see its end
         return True
 
     def _submit(self, batch: Any) -> bool:

@@ -216,7 +216,9 @@ def test_weights_of_rows_let_a_training_use_all_of_them():
     x, y = jobs.data(25)
     fed = []
     told = flow.callbacks.LambdaCallback(on_train_batch_end=lambda step, logs: fed.append(step))
-    history = quiet(max_epochs=1, seed=1, callbacks=told).fit(weighted_job(), [(x[:10], y[:10]), (x[10:20], y[10:20]), (x[20:], y[20:])])
+    history = quiet(max_epochs=1, seed=1, callbacks=told).fit(
+        weighted_job(), [(x[:10], y[:10]), (x[10:20], y[10:20]), (x[20:], y[20:])]
+    )
     assert fed == [0, 1, 2]
     exact = jobs.eval_job(25)(x, y)["loss"]
     assert history["loss"][0] == pytest.approx(float(exact.mean()), rel=1e-6)
@@ -288,7 +290,7 @@ def test_errors_of_the_data_pass_through():
         (lambda: flow.Trainer(max_epochs=1).fit(len, jobs.data()), "train_job must be a job function"),
         (lambda: flow.Trainer(max_epochs=1).fit([], jobs.data()), "an empty list"),
         (lambda: flow.Trainer(max_epochs=1).fit(jobs.eval_job(), jobs.data()), "must be a train job, and 'evaluate'"),
-        (lambda: flow.Trainer(max_epochs=1).fit(jobs.train_job(), jobs.data(), jobs.train_job(name="b"), []), "must be a predict"),
+        (lambda: flow.Trainer(max_epochs=1).fit(jobs.train_job(), [], jobs.train_job(name="b"), []), "must be a predict"),
         (lambda: flow.Trainer(max_epochs=1).fit(jobs.train_job(), jobs.data(), val_data=[1]), "and no val_job"),
         (lambda: flow.Trainer(max_epochs=1).fit(jobs.train_job()), "takes x, labels, and no training data"),
         (lambda: flow.Trainer(max_epochs=1).fit(jobs.train_job(), []), "gave no batch"),
@@ -324,7 +326,9 @@ def test_calls_at_the_wrong_place():
         trainer.fit(jobs.train_job(), jobs.data())
 
     other = quiet(max_epochs=1)
-    trainer = quiet(max_epochs=1, callbacks=flow.callbacks.LambdaCallback(on_epoch_end=lambda e, logs: other.fit(jobs.train_job(), [])))
+    trainer = quiet(
+        max_epochs=1, callbacks=flow.callbacks.LambdaCallback(on_epoch_end=lambda e, logs: other.fit(jobs.train_job(), []))
+    )
     with pytest.raises(CallbackError, match="in a callback, on the delivery thread") as caught:
         trainer.fit(jobs.train_job(), jobs.data())
     assert isinstance(caught.value.__cause__, ModeError)

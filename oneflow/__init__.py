@@ -5,6 +5,7 @@
 """
 
 import sys as _sys
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from . import advanced as advanced
 from . import checkpoint as checkpoint
@@ -228,6 +229,21 @@ __version__ = "0.1.0"
 _epoch.on_epoch_end = sync_default_session  # the end of an iteration over MNIST's arrays is a synchronisation point
 _restore_antialias()
 
+
+# the rooms of the top floor are imported when they are first used: who does not enter pays nothing
+_on_demand = {
+    "Trainer": ".trainer:Trainer",
+    "callbacks": ".callbacks",
+    "loggers": ".loggers",
+    "metrics": ".metrics",
+    "trainer": ".trainer",
+}
+if _TYPE_CHECKING:
+    from . import callbacks as callbacks
+    from . import loggers as loggers
+    from . import metrics as metrics
+    from . import trainer as trainer
+    from .trainer import Trainer as Trainer
 
 _install_public_modules([
     _sys.modules[__name__], advanced, checkpoint, compatible, config, config.collective_boxing, core, data, deprecated,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +25,10 @@ RANKS = [
     {"runtime"},
     {"checkpoint", "_reports"},
     {"job"},
+    # the top floor: imported when it is used
+    {"loggers", "metrics"},
+    {"callbacks"},
+    {"trainer"},
 ]
 PARTS = {"typing": "_signature"}  # files that are one room with another
 RANK = {room: rank for rank, rooms in enumerate(RANKS) for room in rooms}
@@ -68,6 +74,21 @@ def test_imports_go_down(path: Path) -> None:
             if upwards or target in FORBIDDEN.get(room, ()):
                 wrong.add(f"line {node.lineno}: {room} (rank {rank}) imports {target} (rank {RANK.get(target, TOP)})")
     assert not wrong, "\n".join([str(path), *sorted(wrong)])
+
+
+def test_the_top_floor_is_imported_when_it_is_used() -> None:
+    rooms = ("callbacks", "loggers", "metrics", "trainer")
+    program = (
+        "import sys, oneflow as flow\n"
+        "loaded = [m for m in sys.modules if m.split('.')[0] in ('tensorboardX', 'tqdm', 'pandas', 'torch')]\n"
+        f"loaded += [m for m in sys.modules if m.startswith('oneflow.') and m.split('.')[1] in {rooms}]\n"
+        "assert not loaded and 'oneflow.data.loader' not in sys.modules, loaded\n"
+        "assert {'Trainer', 'callbacks', 'loggers', 'metrics', 'trainer'} <= set(dir(flow))\n"
+        "flow.Trainer, flow.callbacks.Callback, flow.loggers.CSVLogger, flow.metrics.Accuracy, flow.data.ArrayLoader\n"
+        "assert 'jax' not in sys.modules and 'tensorboardX' not in sys.modules and 'tqdm' not in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
 
 
 def test_ranks_name_what_exists() -> None:

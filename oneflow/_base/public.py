@@ -6,6 +6,7 @@ PyTorch, Keras, JAX and later releases of OneFlow have for the same thing.
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Iterable
 from functools import partial
@@ -19,8 +20,9 @@ from .refuse import closest, plain_spelling
 def public_names(module: ModuleType) -> list[str]:
     """The public names of a module: its ``__all__``, or all names without an underscore."""
     listed = getattr(module, "__all__", None)
-    names = [n for n in vars(module) if not n.startswith("_") and n != "annotations"] if listed is None else list(listed)
-    return sorted(n for n in names if not _is_internal(vars(module).get(n)))
+    names = {n for n in vars(module) if not n.startswith("_") and n != "annotations"} if listed is None else set(listed)
+    on_demand = vars(module).get("_on_demand", {})
+    return sorted(on_demand.keys() | {n for n in names if not _is_internal(vars(module).get(n))})
 
 
 def _is_internal(value: Any) -> bool:
@@ -28,18 +30,31 @@ def _is_internal(value: Any) -> bool:
 
 
 def install(modules: Iterable[ModuleType]) -> None:
-    """Makes modules public: adds ``__dir__``, and ``__getattr__`` where the module does not define it."""
+    """Makes modules public: adds ``__dir__`` and ``__getattr__``.
+
+    A module may list names that are imported when they are first used, as ``_on_demand = {name: "module:name"}``, or ``"module"``
+    where the name is that of a module; modules are relative to it.
+    """
     modules = list(modules)
     for module in modules:
         module.__dict__["_public_names"] = partial(public_names, module)
     for module in modules:
         module.__dict__.setdefault("__dir__", partial(_listed, module))
-        module.__dict__.setdefault("__getattr__", partial(missing, module.__name__))
+        module.__dict__.setdefault("__getattr__", partial(_found, module))
 
 
 def _listed(module: ModuleType) -> list[str]:
     dunder = [n for n in ("__all__", "__doc__", "__file__", "__name__", "__path__", "__version__") if n in vars(module)]
     return sorted([*public_names(module), *dunder])
+
+
+def _found(module: ModuleType, name: str) -> Any:
+    path, _, attribute = vars(module).get("_on_demand", {}).get(name, "").partition(":")
+    if not path:
+        missing(module.__name__, name)
+    value = importlib.import_module(path, module.__name__)
+    vars(module)[name] = value = getattr(value, attribute) if attribute else value
+    return value
 
 
 def missing(module: str, name: str) -> NoReturn:

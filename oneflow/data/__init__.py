@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib as _importlib
 import typing as _typing
 
-from .._base.public import missing as _missing
 from .codecs import BlobConf as BlobConf
 from .codecs import BytesListCodec as BytesListCodec
 from .codecs import ImageCodec as ImageCodec
@@ -48,6 +46,7 @@ if _typing.TYPE_CHECKING:
     from ..ops.reading import ofrecord_loader as ofrecord_loader
     from ..ops.reading import ofrecord_reader as ofrecord_reader
     from ..runtime.session import skipped_images as skipped_images
+    from .loader import ArrayLoader as ArrayLoader
 
 _OPS = {
     "ops.reading": (
@@ -61,24 +60,13 @@ _OPS = {
     "ops.coco": ("coco_reader",),
     "ops.onerec": ("OneRecDecoder", "onerec_decoder", "onerec_reader"),
     "ops.gpt": ("MegatronGPTMMapDataLoader", "megatron_gpt_mmap_data_loader"),
+    "data.loader": ("ArrayLoader",),
     "runtime.session": ("skipped_images",),
 }  # fmt: skip
-_LATER = {name: module for module, names in _OPS.items() for name in names}
+_on_demand = {name: f"..{module}:{name}" for module, names in _OPS.items() for name in names}
 
 __all__ = [
     "BlobConf", "BytesListCodec", "EpochArray", "ImageCodec", "ImagePreprocessor", "ImageResizePreprocessor",
     "NormByChannelPreprocessor", "PartWriter", "RawCodec", "RecordSource", "Records", "load_mnist", "mnist_batches", "part_name",
-    "part_paths", "read_mnist", "read_part", "write_parts", *_LATER,
+    "part_paths", "read_mnist", "read_part", "write_parts", *_on_demand,
 ]  # fmt: skip
-
-
-def __getattr__(name: str) -> _typing.Any:
-    """The ops, among others: they stand above this package, whose other modules they use."""
-    if name not in _LATER:
-        _missing(__name__, name)
-    value = globals()[name] = getattr(_importlib.import_module(f"..{_LATER[name]}", __name__), name)
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(["__doc__", "__file__", "__name__", "__path__", *__all__])

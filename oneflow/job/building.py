@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
@@ -75,10 +75,16 @@ class BuiltJob:
     returns_nothing: bool
     seconds: float
 
-    def caller(self, executable: Executable | None = None) -> Call:
-        """A function that makes one call; where ``executable`` is given, with that one and without the host's part."""
+    def caller(self, executable: Executable | None = None, *, submits: bool = False) -> Call:
+        """A function that makes one call; where ``executable`` is given, with that one and without the host's part.
+
+        With ``submits`` every call returns its Result at once, whatever the return annotation says.
+        """
         launch: Launch = launcher(self.variants_of_step, self.pipeline) if executable is None else executable.launcher()
         window = 1 if processes.count() > 1 else MAX_WINDOW
+        if submits:
+            delivery = replace(self.delivery, gives_handles=True)
+            return caller(self.feeds, launch, delivery, window, asynchronous=True, returns_nothing=False)
         return caller(
             self.feeds, launch, self.delivery, window, asynchronous=self.asynchronous, returns_nothing=self.returns_nothing
         )

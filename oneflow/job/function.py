@@ -30,6 +30,7 @@ from ..runtime.calling import Call
 from ..runtime.executable import Executable
 from ..runtime.gate import StaleExecutableError
 from ..runtime.process import process
+from ..runtime.result import Result
 from ..runtime.session import default_session
 from .building import BuiltJob, Declaration, build
 
@@ -66,6 +67,7 @@ class JobFunction:
         self._error_is_told = False
         self._closed = ""  # why it cannot be called any more
         self._call: Call | None = None  # of a job that one executable serves, once it is there
+        self._submit: Call | None = None  # the same for ``submit``
         self._check_settings()
         self._session.declare(self)
 
@@ -92,6 +94,11 @@ class JobFunction:
             return None
         self._error_is_told = True
         return built.error
+
+    @property
+    def parameters(self) -> tuple[tp.Parameter, ...]:
+        """The parameters of the job's function, each with the structure of placeholders that it stands for."""
+        return self._declaration.parameters
 
     @property
     def variable_names(self) -> Iterable[str]:
@@ -125,14 +132,14 @@ class JobFunction:
 
     def invalidate(self) -> None:
         """Something that the job was compiled for has moved: the next call compiles it again. With the dispatch lock held."""
-        self._call = None
+        self._call = self._submit = None
         if isinstance(self._built, BuiltJob):
             self._built.variants.invalidate()
 
     def close(self, why: str) -> None:
         """The job cannot be called any more; ``why`` is what a call is told. With the dispatch lock held."""
         self._closed = why
-        self._call = None
+        self._call = self._submit = None
         if isinstance(self._built, BuiltJob):
             self._built.close()
 
@@ -147,7 +154,24 @@ class JobFunction:
         except StaleExecutableError:
             return self._call_checked(args, kwargs)
 
-    def _call_checked(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def submit(self, /, *args: Any, **kwargs: Any) -> Result:
+        """Makes a call without waiting for it, whatever the job's return annotation is.
+
+        Args: as for a call; the arrays may be changed as soon as this returns.
+        Returns: a future. ``result()`` waits for the value that a call would have returned; ``async_get(callback)`` has
+          ``callback(value)`` run on the delivery thread, in the order of calls.
+        Raises: what a call raises.
+        Example: >>> job.submit(images, labels).async_get(print)
+        """
+        submit = self._submit
+        if submit is None or kwargs:
+            return self._call_checked(args, kwargs, submits=True)
+        try:
+            return submit(args)
+        except StaleExecutableError:
+            return self._call_checked(args, kwargs, submits=True)
+
+    def _call_checked(self, args: Sequence[Any], kwargs: Mapping[str, Any], *, submits: bool = False) -> Any:
         """The first call, calls of inputs whose shapes vary, and calls at the wrong place."""
         if current_or_none() is not None:
             refuse(ModeError, f"job {self.name!r} was called inside the body of job {current_or_none().name!r}",  # type: ignore[union-attr]
@@ -164,7 +188,7 @@ class JobFunction:
                 arrays = built.feeds(args)
                 process.delivery.raise_error()
                 process.start()
-                return self._prepared(built, arrays)(args)
+                return self._prepared(built, arrays, submits)(args)
             except StaleExecutableError:
                 continue
             except ModeError:
@@ -188,21 +212,29 @@ class JobFunction:
             refuse(FeedError, f"job {self.name!r}: {error}", hint=f"call it as {self.name}({', '.join(names)})")
         return bound.args
 
-    def _prepared(self, built: BuiltJob, arrays: tuple[Any, ...]) -> Call:
+    def _prepared(self, built: BuiltJob, arrays: tuple[Any, ...], submits: bool) -> Call:
         """A function that makes a call, after everything that it needs has been compiled."""
         if built.pipeline is not None:
-            self._call = built.caller()
-            return self._call
+            call = built.caller(submits=submits)
+            self._keep(call, submits)
+            return call
         try:
             executable = built.variants.get(arrays)
         except CompileError as error:
             if built.variants.is_single:
                 raise
             raise _misfit(built, arrays, error) from error
-        call = built.caller(executable)
+        call = built.caller(executable, submits=submits)
         if built.variants.is_single:
-            self._call = call
+            self._keep(call, submits)
         return call
+
+    def _keep(self, call: Call, submits: bool) -> None:
+        """Has later calls take the same way without looking for it."""
+        if submits:
+            self._submit = call
+        else:
+            self._call = call
 
     # --- looking at it
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from .._base import dist
 from .._base.dtype import dtype as Dtype
-from .._base.refuse import closest, warn
+from .._base.refuse import closest, shown, warn
 from ..compiler.layout import Storage
 from ..errors import (
     ArgumentError,
@@ -31,23 +31,20 @@ from ..runtime import processes
 from ..runtime.session import Session, default_session
 from . import atomic, safetensors
 from .format import DONE, EXTRA, Checkpoint, FileValue, as_path, complain, describe
-from .safetensors import StoredTensor
+from .safetensors import Rename, StoredTensor
 
 
 class UnknownVariableError(CheckpointError, RuntimeError):
     """A name that no variable of the program has."""
 
 
-class Values(dict[str, "FileValue | StoredTensor"]):
-    """What ``flow.checkpoint.get`` gives: values by name, and the checkpoint's random state, None where it has none.
+class Values(dict[str, Any]):
+    """What ``flow.checkpoint.get`` returns: values by name, and the checkpoint's random state, None where it has none.
 
-    ``jobs`` are the jobs that a safetensors file belongs to: name -> names of their variables.
+    ``jobs`` are those that a safetensors file belongs to: the names of their variables by the job's name.
     """
 
-    def __init__(
-        self, values: Mapping[str, FileValue | StoredTensor], random_state: Any, path: str,
-        jobs: Mapping[str, list[str]] | None = None,
-    ):  # fmt: skip
+    def __init__(self, values: Mapping[str, Any], random_state: Any, path: str, jobs: Mapping[str, list[str]] | None = None):
         super().__init__(values)
         self.random_state = random_state
         self.path = path
@@ -115,7 +112,7 @@ class VariableHandle:
     @property
     def bytes_per_device(self) -> int:
         """What it costs each of them."""
-        return self._storage.elements_a_device * self.dtype.bytes
+        return self._storage.elements_per_device * self.dtype.bytes
 
     @property
     def _storage(self) -> Storage:
@@ -134,7 +131,7 @@ class VariableHandle:
         if rank is None:
             return value
         if isinstance(rank, bool) or not isinstance(rank, (int, np.integer)) or not 0 <= rank < count:
-            rule = f"variable {self.name!r} has no part of rank {rank!r}: it is on {count} device(s), counted from 0"
+            rule = f"variable {self.name!r} has no part of rank {shown(rank)}: it is on {count} device(s), counted from 0"
             complain(ArgumentError, rule)
         return value if self.split_axis < 0 else np.array_split(value, count, self.split_axis)[int(rank)].copy()
 
@@ -183,7 +180,7 @@ def load_variables(
     ignore_mismatch: bool = True,
     *,
     strict: bool = False,
-    rename: Mapping[str, str] | Callable[[str], str | None] | None = None,
+    rename: Rename | None = None,
 ) -> None:
     """Gives variables new values; all of them, or, where anything is wrong, none.
 
@@ -191,12 +188,12 @@ def load_variables(
       value_dict: variable name -> ndarray, handle of ``flow.get_all_variables``, or value of ``flow.checkpoint.get``; of
         exactly the variable's shape and dtype. Variables that are not named keep their values. A whole checkpoint, as
         ``flow.checkpoint.get`` returns it, restores the random state too, so that training goes on as if never interrupted;
-        a CheckpointWarning names the variables that it lacks. The path of a checkpoint or of a safetensors file stands for what
-        ``flow.checkpoint.get`` makes of it.
+        a CheckpointWarning names the variables that it lacks. The path of a checkpoint or of a safetensors file stands for
+        what ``flow.checkpoint.get`` returns for it.
       ignore_mismatch: skips names that no variable has, with a CheckpointWarning; False makes them an error.
       strict: makes both an error, names that no variable has and variables that are not named.
-      rename: the variables' names by those of ``value_dict``: a dict, where names that it lacks stay; or a function, which
-        may return None for what is to be left out.
+      rename: variable names by the names in ``value_dict``: a dict, or a function that may return None for a value to leave
+        out. Names that a dict lacks stay.
     Raises:
       UnknownVariableError: a name is not a variable's, and ``ignore_mismatch`` is False or ``strict`` True.
       ShapeError, DtypeError: an array does not fit its variable.
@@ -205,11 +202,12 @@ def load_variables(
     """
     session = _session("flow.load_variables")
     if isinstance(value_dict, (str, os.PathLike)):
-        value_dict = _whole(value_dict)
+        value_dict = _all_of(value_dict)
     if not isinstance(value_dict, Mapping):
         complain(ArgumentError, f"flow.load_variables needs a dict of variable name -> value, got {type(value_dict).__name__}")
     if rename is not None:
-        value_dict = _renamed(value_dict, rename)
+        new = safetensors.renamed(value_dict, rename)
+        value_dict = Values(new, value_dict.random_state, value_dict.path) if isinstance(value_dict, Values) else new
     variables = session.variables()
     if strict or not ignore_mismatch:
         for name in value_dict:
@@ -261,27 +259,22 @@ def save(path: str | os.PathLike[str], var_dict: Mapping[str, Any] | None = None
       CheckpointError: a value or name that the layout has no place for, or the disk refused.
     Example: >>> flow.checkpoint.save("./lenet_models")
     """
-    if format not in ("oneflow", "safetensors"):
-        complain(ArgumentError, f'format must be "oneflow" or "safetensors", got {format!r}'[:300])
-    as_file = format == "safetensors"
+    if format == "safetensors":
+        return _save_safetensors(path, var_dict)
+    if format != "oneflow":
+        complain(ArgumentError, f'format must be "oneflow" or "safetensors", got {shown(format)}')
     if var_dict is None:
-        refuse_occupied = safetensors.refuse_occupied if as_file else atomic.refuse_occupied
-        processes.by_first("the beginning of a save", lambda: refuse_occupied(path))
+        processes.on_rank_zero("the beginning of a save", lambda: atomic.refuse_occupied(path))
         session = _session("flow.checkpoint.save")
         session.build_all()
         names = list(session.variables())
         values, random_state = session.snapshot(names)
-        extra: dict[str, Any] = {"random": random_state}
-        if as_file:
-            extra["jobs"] = {name: sorted(job.variable_names) for name, job in session.jobs.items()}
-    else:
-        if not isinstance(var_dict, Mapping):
-            complain(ArgumentError, f"var_dict must be a dict of variable name -> value, got {type(var_dict).__name__}")
-        values, extra = _values(var_dict), {}
-    if as_file:
-        processes.by_first("a save", lambda: safetensors.write(path, values, extra, replace=False))
-    else:
-        processes.by_first("a save", lambda: atomic.write(path, values, extra))
+        processes.on_rank_zero("a save", lambda: atomic.write(path, values, {"random": random_state}))
+        return
+    if not isinstance(var_dict, Mapping):
+        complain(ArgumentError, f"var_dict must be a dict of variable name -> value, got {type(var_dict).__name__}")
+    values = _values(var_dict)
+    processes.on_rank_zero("a save", lambda: atomic.write(path, values, {}))
 
 
 def get(path: str | os.PathLike[str]) -> Values | FileValue:
@@ -295,14 +288,36 @@ def get(path: str | os.PathLike[str]) -> Values | FileValue:
       CheckpointError: sizes disagree, ``meta`` is not understood, or a link leads outside.
     Example: >>> flow.load_variables(flow.checkpoint.get("./lenet_models"))
     """
-    if os.path.isfile(as_path(path)) and as_path(path).endswith(safetensors.SUFFIX):
-        stored = safetensors.SafeTensors(path)
-        extra = stored.extra()
-        return Values(stored, extra.get("random"), stored.path, extra.get("jobs"))
+    if safetensors.is_one(path):
+        file = safetensors.File(path)
+        return Values(file, file.random_state, file.path, file.jobs)
     found = Checkpoint(path)
     if found.is_single:
         return FileValue(found.path)
     return Values({name: found[name] for name in found if found.has_out(name)}, found.extra().get("random"), found.path)
+
+
+def _save_safetensors(path: str | os.PathLike[str], var_dict: Mapping[str, Any] | None) -> None:
+    processes.on_rank_zero("the beginning of a save", lambda: safetensors.refuse_occupied(path))
+    header: dict[str, Any] = {}
+    if var_dict is None:
+        session = _session("flow.checkpoint.save")
+        session.build_all()
+        values, header["random"] = session.snapshot(list(session.variables()))
+        header["jobs"] = {name: sorted(job.variable_names) for name, job in session.jobs.items()}
+    elif isinstance(var_dict, Mapping):
+        values = _values(var_dict)
+    else:
+        complain(ArgumentError, f"var_dict must be a dict of variable name -> value, got {type(var_dict).__name__}")
+    processes.on_rank_zero("a save", lambda: safetensors.write(path, values, header, replace=False))
+
+
+def _all_of(path: str | os.PathLike[str]) -> Values:
+    found = get(path)
+    if isinstance(found, FileValue):
+        rule = f"{as_path(path)!r} is the directory of one variable, not a checkpoint"
+        complain(CheckpointNotFoundError, rule, f"load {os.path.dirname(os.path.abspath(as_path(path)))!r}")
+    return found
 
 
 def save_dict(obj: Mapping[str, Any], save_dir: str | os.PathLike[str]) -> None:
@@ -377,9 +392,9 @@ class SimpleCheckPointManager:
     def __init__(self, root_path: str | os.PathLike[str], prefix: str = "snapshot_"):
         self._root = as_path(root_path)
         if not isinstance(prefix, str) or os.path.basename(prefix) != prefix:
-            complain(ArgumentError, f'prefix must be a str without "/", got {prefix!r}')
+            complain(ArgumentError, f'prefix must be a str without "/", got {shown(prefix)}')
         self._prefix = prefix
-        processes.by_first("making a directory for checkpoints", lambda: atomic.make_root(self._root))
+        processes.on_rank_zero("making a directory for checkpoints", lambda: atomic.make_root(self._root))
 
     def list_checkpoints(self) -> list[str]:
         """Names, not paths, of the finished checkpoints, the oldest first."""
@@ -392,12 +407,12 @@ class SimpleCheckPointManager:
 
     def save(self) -> None:
         """Saves all variables under a name that tells the time."""
-        now = processes.of_first("the time of a save", f"{datetime.now():%Y%m%d_%H%M%S_%f}")
+        now = processes.broadcast_from_rank_zero("the time of a save", f"{datetime.now():%Y%m%d_%H%M%S_%f}")
         save(os.path.join(self._root, f"{self._prefix}{now}"))
 
     def initialize_or_restore(self) -> None:
         """Loads the newest checkpoint; where there is none, saves the first."""
-        latest = processes.of_first("the latest checkpoint", self.latest_checkpoint())
+        latest = processes.broadcast_from_rank_zero("the latest checkpoint", self.latest_checkpoint())
         if latest is None:
             self.save()
         else:
@@ -405,30 +420,6 @@ class SimpleCheckPointManager:
 
 
 # --- what they share
-
-
-def _whole(path: str | os.PathLike[str]) -> Values:
-    found = get(path)
-    if isinstance(found, FileValue):
-        rule = f"{as_path(path)!r} is the directory of one variable, not a checkpoint"
-        complain(CheckpointNotFoundError, rule, f"load {os.path.dirname(os.path.abspath(as_path(path)))!r}")
-    return found
-
-
-def _renamed(values: Mapping[str, Any], rename: Any) -> Mapping[str, Any]:
-    """The values under other names. Raises ArgumentError where two would have one name."""
-    if not callable(rename) and not isinstance(rename, Mapping):
-        complain(ArgumentError, f"rename must be a dict of names, or a function of a name, got {type(rename).__name__}")
-    made: dict[str, Any] = {}
-    origin: dict[str, str] = {}
-    for name, value in values.items():
-        new = rename.get(name, name) if isinstance(rename, Mapping) else rename(name)
-        if new is None:
-            continue
-        if new in made:
-            complain(ArgumentError, f"rename calls both {origin[new]!r} and {name!r} {new!r}")
-        made[new], origin[new] = value, name
-    return Values(made, values.random_state, values.path, values.jobs) if isinstance(values, Values) else made
 
 
 def _session(what: str) -> Session:
@@ -465,9 +456,9 @@ def _all_or_none(readers: Iterable[tuple[str, Callable[[], np.ndarray]]]) -> dic
 
 def _fitting(variable: Variable, value: Any) -> np.ndarray:
     """The value as an array of exactly the variable's shape and dtype, or an error."""
-    if isinstance(value, (FileValue, StoredTensor)):
+    if isinstance(value, FileValue):
         return _from_file(variable, value)
-    if not isinstance(value, (np.ndarray, VariableHandle)):
+    if not isinstance(value, (np.ndarray, VariableHandle, StoredTensor)):
         rule = f"variable {variable.name!r} cannot be given a {type(value).__name__}"
         complain(
             ArgumentError, rule, expected="an ndarray, a handle of flow.get_all_variables, or a value of flow.checkpoint.get"
@@ -481,7 +472,7 @@ def _fitting(variable: Variable, value: Any) -> np.ndarray:
     return array
 
 
-def _from_file(variable: Variable, value: FileValue | StoredTensor) -> np.ndarray:
+def _from_file(variable: Variable, value: FileValue) -> np.ndarray:
     for what, ours, theirs in (("shape", variable.shape, value.shape), ("dtype", variable.dtype, value.dtype)):
         if value.has_meta_info_ and ours != theirs and value.shape is not None and value.dtype is not None:
             found = f"{describe(value.shape, value.dtype)}, in {value.file_path}"

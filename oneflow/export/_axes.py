@@ -167,7 +167,7 @@ class _Propagation:
             problem = (str(error) or type(error).__name__).splitlines()[0]
         if problem:  # outside the handler: JAX's own traceback would bury the message
             self.fail(node, problem)
-        for i, (found, blob) in enumerate(zip(made if node.op.multiple else (made,), node.outputs, strict=True)):
+        for i, (found, blob) in enumerate(zip(made if node.op.multiple_results else (made,), node.outputs, strict=True)):
             self.shapes[node, i] = shape = tuple(found.shape)
             if tuple(evaluate(size, self.declared) for size in shape) != blob.shape:
                 self.fail(node, f"its result would have shape ({', '.join(map(str, shape))}), which is not {blob.shape} for the "

@@ -171,7 +171,7 @@ def _problems(graph: Graph, made: Any, blobs: Sequence[Blob]) -> Iterator[Proble
         elif node.op.callback:
             yield (f"{node.op.name} {node.name!r}", "it runs Python code in the middle of a step", node.source)
     for blob in blobs:
-        if blob.extent is not None:
+        if blob.has_dynamic_size:
             yield (f"result {blob.op_name!r}", "its size depends on data", blob.source)
 
 

@@ -118,7 +118,7 @@ def _run(model: ExportedJob, weights: Mapping[str, Any], *inputs: Any) -> Any:
 
     for node in model.order:
         made = narrowed(node, partial(node.op.define, **model.sizes.attrs_of(node)))(*map(value, node.inputs))
-        values[node] = tuple(made) if node.op.multiple else (made,)
+        values[node] = tuple(made) if node.op.multiple_results else (made,)
     return mapped(model.returns, lambda blob: jax.numpy.asarray(value(blob)))
 
 
@@ -271,7 +271,7 @@ def _read_weights(what: str, file: Path, exported: Any) -> dict[str, np.ndarray]
     beside = _weights_beside(file)
     if not beside.exists():
         refuse(ExportError, f"{what}: the weights of {str(file)!r} are missing", found=[("expected", str(beside))])
-    stored = safetensors.SafeTensors(beside)
+    stored = safetensors.File(beside)
     wanted = _first_argument(exported)
     missing = [name for name in wanted if name not in stored]
     if missing:

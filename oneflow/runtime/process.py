@@ -15,6 +15,7 @@ from typing import Any
 from weakref import WeakSet
 
 from ..errors import ForkError
+from . import processes
 from .delivery import DeliveryThread
 from .exit_status import exit_status
 from .gate import Gate, Results
@@ -37,6 +38,7 @@ class Process:
       uninterrupted: runs what Ctrl-C must not cut in two.
       sessions: those that are open; ``default_session`` is the one that jobs are declared in.
       calls: one entry for each synchronous call whose thread may be in JAX's C++ code, outside the lock.
+      stops_at_first_call: a script is run only to find the jobs that it declares.
       seed: what ``flow.manual_seed`` set; None before.
     """
 
@@ -44,6 +46,7 @@ class Process:
         self.sessions: WeakSet[Any] = WeakSet()
         self.default_session: Any = None
         self.seed: int | None = None
+        self.stops_at_first_call = False
         self.has_said_that_cpus_stand_in = False
         self._forked = False
         self._clients: list[Any] = []  # of JAX, while this process is being forked
@@ -88,6 +91,7 @@ class Process:
     def _after_fork(self) -> None:
         self._forked = True
         self._begin()  # locks may be held by threads that are not there any more
+        processes.reset_after_fork()
         for session in list(self.sessions):
             session.after_fork()
         for client in self._clients:  # its destructor waits for threads that are not there either

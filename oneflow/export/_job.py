@@ -11,9 +11,10 @@ from typing import Any, NoReturn
 import numpy as np
 
 from .. import checkpoint
+from .._base.dtype import dtype as Dtype
 from .._base.refuse import refuse
 from .._base.source import Source
-from ..compiler.program import plan
+from ..compiler.plan import plan
 from ..errors import ArgumentError, CheckpointError, ExportError, ModeError
 from ..graph.graph import OP_INPUT, OP_TO_CONSISTENT, OP_TO_MIRRORED, OP_VARIABLE, Graph, Input, Variable, current_or_none
 from ..graph.node import Blob, Node
@@ -35,6 +36,7 @@ class ExportedJob:
       variables: those that the nodes read, by name.
       weights: their values, read when they are asked for.
       open_axes: the names of open axes by input label.
+      precision: the dtypes of nodes that compute in a narrower one.
     """
 
     graph: Graph
@@ -46,6 +48,7 @@ class ExportedJob:
     weights: Mapping[str, np.ndarray]
     open_axes: Mapping[str, Mapping[int, str]]
     sizes: Sizes
+    precision: Mapping[Node, Dtype]
 
     @property
     def name(self) -> str:
@@ -100,6 +103,7 @@ def exported_job(
         _weights(what, job, variables, weights),
         names,
         open_sizes(order, graph.inputs, names),
+        made.precision,
     )
 
 

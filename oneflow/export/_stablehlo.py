@@ -117,7 +117,8 @@ def _run(model: ExportedJob, weights: Mapping[str, Any], *inputs: Any) -> Any:
         return values[blob.node][blob.index]
 
     for node in model.order:
-        made = narrowed(node, partial(node.op.define, **model.sizes.attrs_of(node)))(*map(value, node.inputs))
+        define = partial(node.op.define, **model.sizes.attrs_of(node))
+        made = narrowed(node, model.precision.get(node), define)(*map(value, node.inputs))
         values[node] = tuple(made) if node.op.multiple_results else (made,)
     return mapped(model.returns, lambda blob: jax.numpy.asarray(value(blob)))
 

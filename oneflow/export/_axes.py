@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import importlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, NoReturn
@@ -86,12 +86,13 @@ def _evaluated(e: ast.expr, values: Mapping[str, int]) -> int:
     raise ValueError(f"not a size: {ast.unparse(e)}")
 
 
-def symbols(names: Sequence[str]) -> dict[str, Size]:
-    """Open sizes of these names, which may be combined with each other."""
+def symbols(names: Sequence[str], least: Mapping[str, int]) -> dict[str, Size]:
+    """Open sizes of these names, which may be combined with each other; ``least`` has lower bounds other than 1."""
     distinct = list(dict.fromkeys(names))
     if not distinct:
         return {}
-    made = importlib.import_module("jax.export").symbolic_shape(", ".join(distinct))
+    bounds = [f"{name} >= {least[name]}" for name in distinct if name in least]
+    made = importlib.import_module("jax.export").symbolic_shape(", ".join(distinct), constraints=bounds)
     return dict(zip(distinct, made, strict=True))
 
 
@@ -105,7 +106,40 @@ def open_sizes(order: Sequence[Node], inputs: Sequence[Input], names: Mapping[st
     Raises:
       ExportError: an op ties an open size to a number, at the user's line.
     """
-    made = symbols([name for axes in names.values() for name in axes.values()])
+    problem: ExportError | None = None
+    for least in _bounds(inputs, names):
+        try:
+            return _open_sizes(order, inputs, names, least)
+        except ExportError as error:
+            problem = problem or error
+            if "is inconclusive" not in str(error):
+                break
+    assert problem is not None
+    raise problem
+
+
+def _bounds(inputs: Sequence[Input], names: Mapping[str, Mapping[int, str]]) -> Iterator[dict[str, int]]:
+    """Lower bounds to try: none, then larger and larger ones, because windows may not fit into small images.
+
+    Batches may always be as small as 1, and no bound excludes the declared size.
+    """
+    yield {}
+    declared = {
+        name: spec.shape[axis]
+        for spec in inputs
+        for axis, name in names.get(spec.label, {}).items()
+        if axis != spec.blob.batch_axis
+    }
+    bound = 2
+    while any(size >= bound for size in declared.values()):
+        yield {name: bound for name, size in declared.items() if size >= bound}
+        bound *= 2
+
+
+def _open_sizes(
+    order: Sequence[Node], inputs: Sequence[Input], names: Mapping[str, Mapping[int, str]], least: Mapping[str, int]
+) -> Sizes:
+    made = symbols([name for axes in names.values() for name in axes.values()], least)
     fed = {
         spec.blob.node: tuple(made[names[spec.label][i]] if i in names.get(spec.label, {}) else size
                               for i, size in enumerate(spec.shape))

@@ -12,7 +12,7 @@ import numpy as np
 
 from .. import checkpoint
 from .._base.dtype import dtype as Dtype
-from .._base.refuse import refuse
+from .._base.refuse import refuse, shown
 from .._base.source import Source
 from ..compiler.plan import plan
 from ..errors import ArgumentError, CheckpointError, ExportError, ModeError
@@ -74,7 +74,7 @@ def exported_job(
     if current_or_none() is not None:
         refuse(ModeError, f"{what} cannot be called inside a job function", hint="call it outside")
     if not isinstance(job, JobFunction):
-        refuse(ArgumentError, f"{what} needs a job function, got {job!r}"[:300],
+        refuse(ArgumentError, f"{what} needs a job function, got {shown(job)}",
                hint='what @flow.global_function(type="predict") made')  # fmt: skip
     if job.train:
         refuse(ExportError, f"job {job.name!r} is a train job, and {format} describes what a model computes, not how it learns",
@@ -127,14 +127,14 @@ def _named(value: Any, path: str = "") -> Iterator[tuple[str, Blob]]:
 
 
 def mapped(value: Any, function: Callable[[Blob], Any]) -> Any:
-    """The same nesting with other leaves."""
+    """The same nesting of dicts, tuples and lists with other leaves."""
     if isinstance(value, Blob):
         return function(value)
     if isinstance(value, Mapping):
         return {key: mapped(item, function) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         items = [mapped(item, function) for item in value]
-        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+        return tuple(items) if isinstance(value, tuple) else items
     return value
 
 
@@ -161,7 +161,7 @@ def _problems(graph: Graph, made: Any, blobs: Sequence[Blob]) -> Iterator[Proble
     for spec in graph.inputs:
         if spec.kind != "Numpy":
             why = f"an input of tp.{spec.kind} has another size at each call; declare it as tp.Numpy.Placeholder"
-            yield (f"input {spec.label!r}", why, spec.blob.source)
+            yield (f"input {spec.label!r}", why, graph.source or spec.blob.source)
     for node in made.host.nodes:
         yield (f"{node.op.name} {node.name!r}", "it runs on the host, before the step", node.source)
     for name, blob in graph.assigns.items():
@@ -208,21 +208,23 @@ def _open_axes(what: str, graph: Graph, given: DynamicAxes) -> dict[str, dict[in
         sizes = [spec.shape[spec.blob.batch_axis] for spec in batched]
         return {s.label: {s.blob.batch_axis: "batch"} for s, size in zip(batched, sizes, strict=True) if size == sizes[0]}
     if not isinstance(given, Mapping):
-        refuse(ArgumentError, f"{what}: dynamic_axes must be a dict of input -> axes, got {given!r}"[:300],
+        refuse(ArgumentError, f"{what}: dynamic_axes must be a dict of input -> axes, got {shown(given)}",
                hint="dynamic_axes={'x': {0: 'batch'}}; {} fixes every size")  # fmt: skip
     made: dict[str, dict[int, str]] = {}
     values: dict[str, int] = {}
     for label, axes in given.items():
         spec = by_label.get(label)
         if spec is None:
-            refuse(ArgumentError, f"{what}: dynamic_axes names {label!r}, which is not an input of job {graph.name!r}",
+            refuse(ArgumentError, f"{what}: dynamic_axes names {shown(label)}, which is not an input of job {graph.name!r}",
                    hint=f"its inputs are {', '.join(map(repr, by_label)) or 'none'}")  # fmt: skip
+        if not isinstance(axes, (Mapping, list, tuple)):
+            refuse(ArgumentError, f"{what}: dynamic_axes must have a dict or a list of axes for {label!r}, got {shown(axes)}")
         named = axes.items() if isinstance(axes, Mapping) else ((a, _axis_name(spec, a)) for a in axes)
         for axis, name in named:
             if not isinstance(axis, int) or not -len(spec.shape) <= axis < len(spec.shape):
-                refuse(ArgumentError, f"{what}: dynamic_axes names axis {axis!r} of {label!r}, which has shape {spec.shape}")
+                refuse(ArgumentError, f"{what}: dynamic_axes names axis {shown(axis)} of {label!r}, which has shape {spec.shape}")
             if not isinstance(name, str) or not name.isidentifier():
-                refuse(ArgumentError, f"{what}: an open axis needs an identifier as its name, got {name!r}"[:300])
+                refuse(ArgumentError, f"{what}: an open axis needs an identifier as its name, got {shown(name)}")
             at = axis % len(spec.shape)
             if values.setdefault(name, spec.shape[at]) != spec.shape[at]:
                 refuse(ArgumentError, f"{what}: dynamic_axes calls two sizes {name!r}, {values[name]} and {spec.shape[at]}",
@@ -266,7 +268,7 @@ def _weights(what: str, job: JobFunction, variables: Mapping[str, Variable], giv
     if isinstance(given, (str, os.PathLike)):
         values = checkpoint.get(given)
     if not isinstance(values, Mapping):
-        refuse(ArgumentError, f"{what}: weights must be a checkpoint's path or a dict of name -> array, got {given!r}"[:300])
+        refuse(ArgumentError, f"{what}: weights must be a checkpoint's path or a dict of name -> array, got {shown(given)}")
     missing = [name for name in variables if name not in values]
     if missing:
         refuse(CheckpointError, f"{what}: {len(missing)} of the {len(variables)} variables of job {job.name!r} are missing in "
@@ -276,9 +278,14 @@ def _weights(what: str, job: JobFunction, variables: Mapping[str, Variable], giv
 
 def _fitting(what: str, variable: Variable, value: Any) -> np.ndarray:
     read_as = getattr(value, "read_as", None)  # of checkpoints, some of which tell neither shape nor dtype
-    array = (
-        value if isinstance(value, np.ndarray) else value.numpy() if read_as is None else read_as(variable.shape, variable.dtype)
-    )
+    if isinstance(value, np.ndarray):
+        array = value
+    elif read_as is not None:
+        array = read_as(variable.shape, variable.dtype)
+    elif hasattr(value, "numpy"):
+        array = value.numpy()
+    else:
+        refuse(CheckpointError, f"{what}: the value for variable {variable.name!r} is not an array but a {type(value).__name__}")
     if array.shape != variable.shape or array.dtype != variable.dtype.numpy_dtype:
         refuse(CheckpointError, f"{what}: the value for variable {variable.name!r} is {array.dtype}{list(array.shape)}, "
                f"not {variable.describe()}", found=[("declared", f"{variable.source}")])  # fmt: skip

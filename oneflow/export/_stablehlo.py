@@ -16,13 +16,14 @@ import numpy as np
 from .._base.dtype import from_numpy
 from .._base.extras import need
 from .._base.jax import jax
-from .._base.refuse import refuse
+from .._base.refuse import refuse, shown
 from ..checkpoint import safetensors
 from ..compiler.precision import narrowed
 from ..errors import ArgumentError, ExportError, FeedDtypeError, FeedError, FeedShapeError
 from ..graph.graph import OP_VARIABLE
 from ..graph.node import Blob, Node
 from ._axes import is_open
+from ._files import as_path, replacing
 from ._job import DynamicAxes, ExportedJob, exported_job, mapped
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
@@ -60,24 +61,46 @@ def stablehlo(
     """
     what = "flow.export.stablehlo"
     need("flatbuffers", what)
-    chosen = _platforms(what, platforms)
-    model = exported_job(what, job, reason=lambda node: None, dynamic_axes=dynamic_axes, weights=weights, format="StableHLO")
+    chosen, file = _platforms(what, platforms), as_path(what, path)
+    model = exported_job(what, job, reason=_reason, dynamic_axes=dynamic_axes, weights=weights, format="StableHLO")
     function, specs = _function(model, inside=not external_data)
-    with jax.enable_x64(_is_wide(model)):
-        exported = importlib.import_module("jax.export").export(jax.jit(function), platforms=chosen)(*specs)
+    try:
+        with jax.enable_x64(_is_wide(model)):
+            exported = importlib.import_module("jax.export").export(jax.jit(function), platforms=chosen)(*specs)
+    except Exception as error:
+        problem = error
+    else:
+        problem = None
+    if problem is not None:
+        _refuse_sizes(what, model, problem)
     exported = dataclasses.replace(exported, fun_name=_signature(model))
     data = exported.serialize()
-    file = Path(path)
     if external_data:
         extra = {"job": model.name, "model": file.name}
         safetensors.write(_weights_beside(file), {name: model.weights[name] for name in model.variables}, extra)
-    file.write_bytes(data)
+    with replacing(what, file) as staged:
+        staged.write_bytes(data)
+
+
+def _reason(node: Node) -> str | None:
+    return "it waits, in Python code" if node.op.name == "sleep_identity" else None
+
+
+def _refuse_sizes(what: str, model: ExportedJob, error: Exception) -> NoReturn:
+    """What JAX cannot lower, which are sizes that have to be numbers, most likely."""
+    found = [("because", (str(error) or type(error).__name__).splitlines()[0])]
+    found += [("open", f"{name} (declared {size})") for name, size in model.sizes.declared.items()]
+    try:
+        refuse(ExportError, f"{what}: JAX cannot export job {model.name!r}", found=found,
+               hint="fixed sizes: dynamic_axes={}" if model.sizes.declared else "")  # fmt: skip
+    except ExportError as refusal:
+        raise refusal from error
 
 
 def _platforms(what: str, given: Any) -> list[str]:
-    chosen = [given] if isinstance(given, str) else list(given)
+    chosen = [given] if isinstance(given, str) else list(given) if isinstance(given, (list, tuple)) else []
     if not chosen or any(p not in PLATFORMS for p in chosen):
-        refuse(ArgumentError, f"{what}: platforms must be out of {', '.join(map(repr, PLATFORMS))}, got {given!r}"[:300])
+        refuse(ArgumentError, f"{what}: platforms must be out of {', '.join(map(repr, PLATFORMS))}, got {shown(given)}")
     return chosen
 
 
@@ -93,8 +116,10 @@ def _is_wide(model: ExportedJob) -> bool:
 
 
 def _signature(model: ExportedJob) -> str:
-    """``lenet(images) -> (logits)``: kept in the file as the name of the function."""
-    return f"{model.name}({', '.join(s.label for s in model.inputs)}) -> ({', '.join(name for name, _ in model.results)})"
+    """``lenet(images) -> (logits)``: kept in the file as the name of the function. Results are in JAX's order of leaves."""
+    names = {(blob.node, blob.index): name for name, blob in model.results}
+    results = jax.tree.leaves(mapped(model.returns, lambda blob: names[blob.node, blob.index]))
+    return f"{model.name}({', '.join(s.label for s in model.inputs)}) -> ({', '.join(results)})"
 
 
 def _function(model: ExportedJob, *, inside: bool) -> tuple[Callable[..., Any], list[Any]]:
@@ -167,8 +192,17 @@ class ExportedFunction:
             with jax.enable_x64(self._wide):
                 self._weights = jax.device_put(self._weights)
         given = arrays if self._weights is None else [self._weights, *arrays]
-        with jax.enable_x64(self._wide):
-            return jax.tree.map(np.asarray, self._call(*given))
+        try:
+            with jax.enable_x64(self._wide):
+                return jax.tree.map(np.asarray, self._call(*given))
+        except ValueError as error:  # JAX could not compile it for these sizes
+            problem = error
+        sizes = ", ".join(f"{spec.name} of shape {array.shape}" for spec, array in zip(self.inputs, arrays, strict=True))
+        try:
+            refuse(FeedShapeError, f"the model {self.name!r} does not work for {sizes}",
+                   found=[("because", str(problem).splitlines()[0])])  # fmt: skip
+        except FeedShapeError as refusal:
+            raise refusal from problem
 
     def _positional(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         names = [spec.name for spec in self.inputs]
@@ -185,7 +219,7 @@ class ExportedFunction:
         )
         if not fits:
             refuse(
-                FeedShapeError, f"model {self.name!r}: {spec.name} has shape {_shown(spec.shape)}, and was given {array.shape}"
+                FeedShapeError, f"model {self.name!r}: {spec.name} has shape {_listed(spec.shape)}, and was given {array.shape}"
             )
         if array.dtype != spec.dtype:
             if not np.can_cast(array.dtype, spec.dtype, "same_kind"):
@@ -203,11 +237,11 @@ class ExportedFunction:
                     )
 
     def __repr__(self) -> str:
-        shown = ", ".join(f"{s.name}: {s.dtype}{_shown(s.shape)}" for s in self.inputs)
+        shown = ", ".join(f"{s.name}: {s.dtype}{_listed(s.shape)}" for s in self.inputs)
         return f"<exported {self.name}({shown}) for {', '.join(self.platforms)}>"
 
 
-def _shown(shape: Sequence[int | str]) -> str:
+def _listed(shape: Sequence[int | str]) -> str:
     return f"[{', '.join(map(str, shape))}]"
 
 
@@ -245,7 +279,7 @@ def load(path: str | os.PathLike[str]) -> ExportedFunction:
     """
     what = "flow.export.load"
     need("flatbuffers", what)
-    file = Path(path)
+    file = as_path(what, path)
     try:
         data = file.read_bytes()
     except OSError as error:

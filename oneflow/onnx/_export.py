@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
 from .. import __version__
 from .._base.dtype import from_numpy
 from .._base.extras import need
-from .._base.refuse import refuse, warn
+from .._base.refuse import refuse, shown, warn
 from ..errors import ArgumentError, ExportError, JobWarning
 from ..export._axes import is_open
+from ..export._files import as_path, replacing
 from ..export._job import DynamicAxes, ExportedJob, exported_job, refuse_all
 from ..graph.node import Node
 from ._emitter import TYPES, Emitter
@@ -42,6 +42,7 @@ def write(
     """Writes a job, see ``flow.export.onnx``; ``custom_ops`` is the version of the domain of ops without a rule."""
     onnx = need("onnx", what)
     version = _opset(what, onnx, opset)
+    file = as_path(what, path)
     known = rules()
 
     def reason(node: Node) -> str | None:
@@ -56,7 +57,7 @@ def write(
     emitter.prune(results)
     model = _model(onnx, exported, emitter, results)
     size = sum(array.nbytes for array in emitter.initializers.values())
-    _save(what, onnx, model, Path(path), size > _MOST_BYTES if external_data is None else external_data)
+    _save(what, onnx, model, file, size > _MOST_BYTES if external_data is None else external_data)
 
 
 def _opset(what: str, onnx: Any, given: int | None) -> int:
@@ -64,7 +65,7 @@ def _opset(what: str, onnx: Any, given: int | None) -> int:
         return DEFAULT_OPSET
     newest = min(OPSETS[-1], onnx.defs.onnx_opset_version())
     if not isinstance(given, int) or not OPSETS[0] <= given <= newest:
-        refuse(ArgumentError, f"{what}: opset must be in {OPSETS[0]} to {newest}, got {given!r}",
+        refuse(ArgumentError, f"{what}: opset must be in {OPSETS[0]} to {newest}, got {shown(given)}",
                hint=f"leave it out for {DEFAULT_OPSET}, which every present runtime reads")  # fmt: skip
     return given
 
@@ -150,26 +151,10 @@ def _tensor(onnx: Any, name: str, array: np.ndarray) -> Any:
 
 
 def _save(what: str, onnx: Any, model: Any, path: Path, external: bool) -> None:
-    """Writes beside the target and moves into place, so that the path is as before, or the whole model."""
     data = path.with_name(path.name + ".data")
-    staged = path.with_name(path.name + ".saving")
-    try:
+    with replacing(what, path) as staged:
         if external:
-            with suppress(FileNotFoundError):
-                data.unlink()  # the library appends
+            data.unlink(missing_ok=True)  # the library appends
             onnx.save_model(model, str(staged), save_as_external_data=True, location=data.name, size_threshold=_LARGE)
         else:
             staged.write_bytes(model.SerializeToString())
-        os.replace(staged, path)
-    except Exception as error:
-        with suppress(OSError):
-            staged.unlink()
-        _refuse_disk(what, path, error)
-
-
-def _refuse_disk(what: str, path: Path, error: Exception) -> NoReturn:
-    reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    try:
-        refuse(ExportError, f"{what}: {str(path)!r} cannot be written: {reason}")
-    except ExportError as refusal:
-        raise refusal from error

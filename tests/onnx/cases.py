@@ -19,7 +19,7 @@ import train_wide_and_deep
 from inception_v3 import inception_v3
 from mobilenet_v2 import mobilenet_v2
 from plain_cnn import alexnet, vgg16
-from resnet import resnet
+from resnet import resnet50
 from vision import Layers
 from wide_and_deep import wide_and_deep
 
@@ -194,8 +194,8 @@ CASES = {
     "dcgan": Case(_dcgan, _dcgan_inputs),
 }
 SLOW = {
-    "resnet50": _image_case(resnet, "NCHW", 64, 0),
-    "resnet50 NHWC": _image_case(resnet, "NHWC", 64, 1),
+    "resnet50": _image_case(resnet50, "NCHW", 64, 0),
+    "resnet50 NHWC": _image_case(resnet50, "NHWC", 64, 1),
     "inception_v3": _image_case(inception_v3, "NCHW", 75, 0),
     "inception_v3 NHWC": _image_case(inception_v3, "NHWC", 75, 1),
     "vgg16": _image_case(partial(vgg16, hidden=32), "NCHW", 32, 0),
@@ -231,8 +231,8 @@ def arrays_of(result: Any) -> list[np.ndarray]:
     return [np.asarray(result)]
 
 
-def answers(job: Any, inputs: list[np.ndarray]) -> list[np.ndarray]:
+def answers(job: Any, inputs: list[np.ndarray], leaves: Callable[[Any], list[np.ndarray]] = arrays_of) -> list[np.ndarray]:
     """What the job returns for any multiple of its batch, a batch at a time: samples do not depend on each other."""
     count = len(inputs[0])
-    made = [arrays_of(job(*(a[i : i + BATCH] for a in inputs))) for i in range(0, count, BATCH)]
+    made = [leaves(job(*(a[i : i + BATCH] for a in inputs))) for i in range(0, count, BATCH)]
     return [np.concatenate(pieces) for pieces in zip(*made, strict=True)]

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from .._base.refuse import refuse
+from .._base.refuse import refuse, shown
 from ..errors import ArgumentError
 from ..export._job import DynamicAxes
 from ..job import JobFunction
@@ -49,7 +49,7 @@ def export(
     what = "flow.onnx.export"
     version = 1 if extra_opset in (None, 0) else extra_opset
     if not isinstance(version, int) or version < 1:
-        refuse(ArgumentError, f"{what}: extra_opset must be an int > 0, got {extra_opset!r}")
+        refuse(ArgumentError, f"{what}: extra_opset must be an int > 0, got {shown(extra_opset)}")
     if shape_override is not None:
         if dynamic_axes is not None:
             refuse(ArgumentError, f"{what}: shape_override and dynamic_axes say the same in two ways", hint="give one of them")
@@ -69,8 +69,10 @@ def _from_shapes(what: str, job: Any, shapes: Mapping[str, Sequence[int]]) -> di
     for label, shape in shapes.items():
         spec = inputs.get(label)
         if spec is None:
-            refuse(ArgumentError, f"{what}: shape_override names {label!r}, which is not an input of job {job.name!r}",
+            refuse(ArgumentError, f"{what}: shape_override names {shown(label)}, which is not an input of job {job.name!r}",
                    hint=f"its inputs are {', '.join(map(repr, inputs)) or 'none'}")  # fmt: skip
+        if not isinstance(shape, (list, tuple)):
+            refuse(ArgumentError, f"{what}: shape_override gives {label!r} the shape {shown(shape)}, which is not a list or tuple")
         if len(shape) != len(spec.shape) or any(new not in (-1, old) for new, old in zip(shape, spec.shape, strict=False)):
             refuse(ArgumentError, f"{what}: shape_override gives {label!r} the shape {tuple(shape)}, and it was declared as "
                    f"{spec.shape}", hint="-1 leaves a size to the caller; declare the job anew for other sizes")  # fmt: skip

@@ -21,6 +21,7 @@ from .._base.dtype import from_numpy
 from .._base.extras import need
 from .._base.refuse import refuse
 from ..errors import ArgumentError, DtypeError, ExportError, ShapeError
+from ..export._files import as_path
 from ..export._stablehlo import TensorSpec
 from ..graph.graph import current
 from ..graph.node import Blob
@@ -81,14 +82,16 @@ class OnnxModel:
         self._opset = next((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), 1)
         self._evaluators: dict[int, Any] = {}
         self._refuse_unknown()
-        self.variables = {variable_name(name): array for name, array in self._arrays.items() if is_weight(array)}
+        parameters = {name for node in graph.node if node.op_type in _WITH_PARAMETERS for name in node.input[1:]}
+        self._weights = {n for n, a in self._arrays.items() if _is_float(a) and (a.size > 1 or (a.ndim and n in parameters))}
+        self.variables = {variable_name(name): array for name, array in self._arrays.items() if name in self._weights}
 
     def _spec(self, value: Any) -> TensorSpec:
         kind = value.type.tensor_type
         element = _FROM_ONNX.get(kind.elem_type)
         if element is None:
             name = self._onnx.TensorProto.DataType.Name(kind.elem_type) if kind.elem_type else "no tensor"
-            refuse(ExportError, f"{self.path!r}: {value.name!r} is of {name}, which no Blob is")
+            refuse(ExportError, f"{self.path!r}: {value.name!r} is of {name}, which is not a dtype of Blobs")
         shape = tuple(d.dim_value if d.HasField("dim_value") else d.dim_param or "?" for d in kind.shape.dim)
         return TensorSpec(value.name, shape, element)
 
@@ -155,9 +158,12 @@ class OnnxModel:
 _CONSTANTS = ("Constant", "Shape", "Size")  # read here
 
 
-def is_weight(array: np.ndarray) -> bool:
-    """Whether an initializer becomes a variable: single numbers and integers are constants."""
-    return (array.dtype.kind == "f" or array.dtype.name == "bfloat16") and array.size > 1
+# whose inputs become variables even where they are single numbers; other single numbers, and integers, are constants
+_WITH_PARAMETERS = ("BatchNormalization", "Conv", "ConvTranspose", "Gemm", "InstanceNormalization", "LayerNormalization")
+
+
+def _is_float(array: np.ndarray) -> bool:
+    return array.dtype.kind == "f" or array.dtype.name == "bfloat16"
 
 
 def variable_name(name: str) -> str:
@@ -173,7 +179,7 @@ class _Reading:
         self.trainable = trainable
         self.values: dict[str, Value] = {"": None}
         for name, array in model._arrays.items():
-            self.values[name] = Known(array, name, weight=is_weight(array))
+            self.values[name] = Known(array, name, weight=name in model._weights)
         for spec, blob in zip(model.inputs, inputs, strict=True):
             self.values[spec.name] = blob
         self.scalars = set(self._rank_0(inputs))
@@ -256,11 +262,11 @@ class _Reading:
         try:
             element = from_numpy(array.dtype)
         except ArgumentError:
-            refuse(ExportError, f"{self.model.path!r} cannot be read: {value.name!r} is of {array.dtype}, which no Blob is")
+            refuse(ExportError, f"{self.model.path!r} cannot be read: {value.name!r} is of {array.dtype}, which is not a dtype of Blobs")
         shape = array.shape or (1,)
         flat = array.reshape(-1)
         if array.size == 0:
-            refuse(ExportError, f"{self.model.path!r} cannot be read: {value.name!r} is empty, which no Blob is")
+            refuse(ExportError, f"{self.model.path!r} cannot be read: {value.name!r} is empty, and no Blob has size 0")
         if not value.weight and (flat == flat[0]).all():
             return constant(flat[0].item(), element, shape)
         return self.variable(value, shape, element, self.trains(value))
@@ -300,7 +306,7 @@ def load(path: str | os.PathLike[str]) -> OnnxModel:
     what = "flow.onnx.load"
     onnx = need("onnx", what)
     need("onnx.numpy_helper", what), need("onnx.shape_inference", what), need("onnx.inliner", what)
-    text = os.fspath(path)
+    text = os.fspath(as_path(what, path))
     if not os.path.isfile(text):
         refuse(ExportError, f"{what}: there is no file {text!r}")
     problem = None

@@ -68,11 +68,7 @@ def stablehlo(
         with jax.enable_x64(_is_wide(model)):
             exported = importlib.import_module("jax.export").export(jax.jit(function), platforms=chosen)(*specs)
     except Exception as error:
-        problem = error
-    else:
-        problem = None
-    if problem is not None:
-        _refuse_sizes(what, model, problem)
+        _refuse_sizes(what, model, error)
     exported = dataclasses.replace(exported, fun_name=_signature(model))
     data = exported.serialize()
     if external_data:

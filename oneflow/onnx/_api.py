@@ -72,7 +72,9 @@ def _from_shapes(what: str, job: Any, shapes: Mapping[str, Sequence[int]]) -> di
             refuse(ArgumentError, f"{what}: shape_override names {shown(label)}, which is not an input of job {job.name!r}",
                    hint=f"its inputs are {', '.join(map(repr, inputs)) or 'none'}")  # fmt: skip
         if not isinstance(shape, (list, tuple)):
-            refuse(ArgumentError, f"{what}: shape_override gives {label!r} the shape {shown(shape)}, which is not a list or tuple")
+            refuse(
+                ArgumentError, f"{what}: shape_override gives {label!r} the shape {shown(shape)}, which is not a list or tuple"
+            )
         if len(shape) != len(spec.shape) or any(new not in (-1, old) for new, old in zip(shape, spec.shape, strict=False)):
             refuse(ArgumentError, f"{what}: shape_override gives {label!r} the shape {tuple(shape)}, and it was declared as "
                    f"{spec.shape}", hint="-1 leaves a size to the caller; declare the job anew for other sizes")  # fmt: skip

@@ -13,7 +13,7 @@ from .. import __version__
 from .._base.dtype import from_numpy
 from .._base.extras import need
 from .._base.refuse import refuse, shown, warn
-from ..errors import ArgumentError, ExportError, JobWarning
+from ..errors import ArgumentError, JobWarning
 from ..export._axes import is_open
 from ..export._files import as_path, replacing
 from ..export._job import DynamicAxes, ExportedJob, exported_job, refuse_all

@@ -27,22 +27,13 @@ from ..graph.graph import current
 from ..graph.node import Blob
 from ..ops.constant import constant
 from ..ops.variable import get_variable
-from .readers import NotRead, Reader, readers
+from .readers import Known, NotRead, Reader, readers
 
 Trainable = bool | Callable[[str], bool]
 _FROM_ONNX = {
     1: dtypes.float32, 2: dtypes.uint8, 3: dtypes.int8, 6: dtypes.int32, 7: dtypes.int64, 9: dtypes.int8, 10: dtypes.float16,
     11: dtypes.float64, 16: dtypes.bfloat16,
 }  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Known:
-    """A value that does not depend on the job's inputs. ``weight``: it is an initializer of the file, or made of one."""
-
-    array: np.ndarray
-    name: str
-    weight: bool = False
 
 
 Value = Blob | Known | None
@@ -262,7 +253,10 @@ class _Reading:
         try:
             element = from_numpy(array.dtype)
         except ArgumentError:
-            refuse(ExportError, f"{self.model.path!r} cannot be read: {value.name!r} is of {array.dtype}, which is not a dtype of Blobs")
+            refuse(
+                ExportError,
+                f"{self.model.path!r} cannot be read: {value.name!r} is of {array.dtype}, which is not a dtype of Blobs",
+            )
         shape = array.shape or (1,)
         flat = array.reshape(-1)
         if array.size == 0:

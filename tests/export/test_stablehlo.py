@@ -162,7 +162,9 @@ def test_a_train_job_is_refused(tmp_path: Path) -> None:
         return loss
 
     for write, format in ((flow.export.stablehlo, "StableHLO"), (flow.export.onnx, "ONNX")):
-        with pytest.raises(ExportError, match=f"job 'train' is a train job, and {format} describes what a model computes") as error:
+        with pytest.raises(
+            ExportError, match=f"job 'train' is a train job, and {format} describes what a model computes"
+        ) as error:
             write(train, tmp_path / "m")
         assert "def train" in str(error.value) or "flow.global_function" in str(error.value)
     assert not (tmp_path / "m").exists()
@@ -189,7 +191,7 @@ def test_a_size_that_is_tied_to_a_number(tmp_path: Path) -> None:
     def job(x: tp.Numpy.Placeholder((4, 3))) -> tp.Numpy:
         return flow.reshape(x, (2, 6), name="halves")
 
-    with pytest.raises(ExportError, match=r"(?s)reshape 'halves' does not work for every batch \(declared 4\).*halves.*dynamic_axes"):
+    with pytest.raises(ExportError, match=r"(?s)'halves' does not work for every batch \(declared 4\).*dynamic_axes"):
         flow.export.stablehlo(job, tmp_path / "m")
     flow.export.stablehlo(job, tmp_path / "m", "cpu", dynamic_axes={})
     assert flow.export.load(tmp_path / "m")(X).shape == (2, 6)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
@@ -12,16 +11,13 @@ import bert
 import gpt
 import numpy as np
 import pytest
-import train_bert
 import train_dcgan
-import train_gpt
 import train_wide_and_deep
 from inception_v3 import inception_v3
 from mobilenet_v2 import mobilenet_v2
 from plain_cnn import alexnet, vgg16
 from resnet import resnet50
 from vision import Layers
-from wide_and_deep import wide_and_deep
 
 import oneflow as flow
 import oneflow.typing as tp

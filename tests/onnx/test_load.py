@@ -163,7 +163,9 @@ def test_copies_and_frozen_variables(tmp_path: Path) -> None:
 
     before = {n: h.numpy() for n, h in flow.get_all_variables().items()}
     train(np.ones((2, 3), np.float32))
-    changed = {n.removesuffix("-momentum") for n, h in flow.get_all_variables().items() if not np.array_equal(h.numpy(), before[n])}
+    changed = {
+        n.removesuffix("-momentum") for n, h in flow.get_all_variables().items() if not np.array_equal(h.numpy(), before[n])
+    }
     weights = {n for n in before if not n.startswith("System-") and not n.endswith("-momentum")}
     assert len(weights) == 8
     assert changed & weights == {n for n in weights if n.startswith("second") and "bias" in n}
@@ -184,7 +186,9 @@ def test_op_types_without_a_counterpart_are_all_listed(tmp_path: Path) -> None:
     node = onnx.helper.make_node
     nodes = [node("RandomNormalLike", ["x"], ["a"], "noise"), node("Det", ["a"], ["b"]), node("Mine", ["b"], ["y"], domain="own")]
     onnx.save(node_model(*nodes), str(tmp_path / "m.onnx"))
-    with pytest.raises(ExportError, match=r"(?s)3 of its op types have no counterpart.*Det.*RandomNormalLike.*'noise'.*own\.Mine"):
+    with pytest.raises(
+        ExportError, match=r"(?s)3 of its op types have no counterpart.*Det.*RandomNormalLike.*'noise'.*own\.Mine"
+    ):
         flow.onnx.load(tmp_path / "m.onnx")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NoReturn
 
@@ -14,6 +15,15 @@ from ...graph.node import Blob
 
 Read = Callable[..., Any]
 _READERS: dict[str, Read] = {}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Known:
+    """A value that does not depend on the job's inputs. ``weight``: it is an initializer of the file, or made of one."""
+
+    array: np.ndarray
+    name: str
+    weight: bool = False
 
 
 class NotRead(Exception):
@@ -96,8 +106,6 @@ class Reader:
 
     def known(self, array: np.ndarray) -> Any:
         """A result that does not depend on the model's inputs."""
-        from .._load import Known  # here, because that module reads this one
-
         return Known(array, self.node.output[0])
 
     def refuse(self, why: str) -> NoReturn:

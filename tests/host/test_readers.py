@@ -370,7 +370,7 @@ def test_corrupt_images(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Non
     [
         (lambda: flow.data.ofrecord_reader("x", batch_size=0), ArgumentError, "batch_size must be at least 1, got 0"),
         (lambda: flow.data.ofrecord_reader("x", data_part_num=0), ArgumentError, "data_part_num must be at least 1"),
-        (lambda: flow.data.ofrecord_reader(3), ArgumentError, "ofrecord_dir must be a path, got 3"),
+        (lambda: flow.data.ofrecord_reader(3), ArgumentError, "ofrecord_dir must be a path, a non-empty str or os.PathLike, got 3"),
         (lambda: flow.data.ofrecord_reader("x", random_shuffle="yes"), ArgumentError, "random_shuffle must be True or False"),
         (lambda: flow.data.ofrecord_reader("x", part_name_prefix=1), ArgumentError, "part_name_prefix must be a str"),
         (lambda: flow.nn.relu(flow.data.ofrecord_reader("x")), DtypeError, "is of oneflow.record"),

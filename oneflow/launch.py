@@ -67,7 +67,8 @@ def _count(text: str) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the processes to their end, again where one fails and ``--restarts`` allows it.
 
-    Returns: 0, or the status of the first process that failed in the last attempt (of one that was not 1, if there is any); 128 + n where signal n ended it.
+    Returns: 0, or the status of the process that failed first in the last attempt, one other than 1 if there is any;
+      128 + n where signal n ended it.
     """
     made = parser()
     given = made.parse_args(arguments)

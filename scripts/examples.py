@@ -26,8 +26,8 @@ NAMESPACES = """flow flow.math flow.nn flow.layers flow.losses flow.random flow.
  flow.advanced flow.experimental flow.linalg flow.system flow.keras.activations flow.keras.maths flow.regularizers flow.optimizer
  flow.optimizer.grad_clipping flow.optimizer.loss_scale flow.optimizer.warmup flow.train flow.checkpoint flow.data flow.typing
  flow.scope flow.distribute flow.distributed flow.config flow.env flow.util flow.sysconfig flow.unittest flow.unittest.env
- flow.experimental.scope flow.deprecated flow.summary flow.profiler flow.tensorrt flow.onnx flow.saved_model flow.serving
- flow.model flow.errors""".split()
+ flow.experimental.scope flow.deprecated flow.summary flow.profiler flow.tensorrt flow.export flow.onnx flow.saved_model
+ flow.serving flow.model flow.errors""".split()
 
 # What names stand for where no comment says it.
 SHAPES = {
@@ -118,10 +118,18 @@ SETUP: dict[str, list[str]] = {
             "flow.get_all_variables", "flow.save", "flow.checkpoint.save", "flow.train.CheckPoint", "flow.job_summary",
             "flow.experimental.get_interface_blob_value", "flow.experimental.set_interface_blob_value",
             "flow.train.SimpleCheckPointManager", "flow.sync_default_session", "flow.clear_default_session",
-            "flow.experimental.get_job_set",
+            "flow.experimental.get_job_set", "flow.export.onnx", "flow.export.stablehlo",
         ),
         _JOB,
     ),
+    "flow.onnx.export": [*_JOB, 'flow.checkpoint.save("./models")'],
+    "flow.export.load": [*_JOB, 'flow.export.stablehlo(job, "model.stablehlo")', "images = np.ones((8, 4), np.float32)"],
+    "flow.onnx.load": [
+        "@flow.global_function()",
+        "def job(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:",
+        "    return flow.math.relu(x)",
+        'flow.export.onnx(job, "model.onnx")',
+    ],
     "flow.checkpoint.get": [*_JOB, 'flow.checkpoint.save("./lenet_models")'],
     "flow.load": [*_JOB, 'flow.checkpoint.save("./lenet_models")'],
     "flow.load_variables": [line.replace('"w", (8, 4)', '"dense1-bias", (10,)').replace("x * ", "") for line in _JOB],

@@ -19,25 +19,27 @@ def onnx(
 ) -> None:
     """Writes a predict job as an ONNX model.
 
-    Inputs have the names of the job's parameters, results those of dictionary keys or of the ops that give them; nodes and
-    initializers keep the names of ops and variables, and each node's ``doc_string`` tells the line of the program. Jobs in
-    channels-last formats are written with their weights moved, so that only the images themselves are transposed.
+    Inputs are named after the job's parameters, results after dictionary keys or ops; nodes and initializers keep the names of
+    ops and variables, and each node's ``doc_string`` is the line of the program. The weights of jobs in channels-last formats
+    are transposed in the file, so that at run time only the images are. Jobs with mixed precision are written in float32.
 
     Args:
       job: a predict job.
       path: the file; an existing one is replaced.
-      dynamic_axes: input -> {axis: name}, or -> list of axes: the sizes that are left to the caller; axes of one name have
-        one size. By default the batch axis, called "batch", of all inputs that share the first one's batch size. ``{}``
-        fixes every size.
+      dynamic_axes: the open sizes, which the caller chooses: input -> {axis: name}, or input -> list of axes; axes of the same
+        name have the same size. By default the batch axis, named "batch", of all inputs that share the first one's batch size.
+        ``{}`` fixes every size.
       opset: version of the operator set, 17 to 23; None means 17.
-      external_data: write weights of 1024 bytes and more to one file beside the model, ``<path>.data``; None does so where
-        the model would be larger than the 2 GB that one file can hold.
-      weights: whose values to write: a checkpoint's path, or a dict of name -> array; None for the present ones.
+      external_data: write weights of 1024 bytes and more to one file beside the model, ``<path>.data``; None does so if the
+        model is larger than the 2 GB that one file can hold.
+      weights: the values to write: a checkpoint's path, or a dict of name -> array; None for the current ones.
     Returns: None.
     Raises:
-      ExportError: a train job; ops that ONNX has no form of, all of them with their lines; an op that ties an open size to a
-        number.
-      ArgumentError, CheckpointError (weights are missing or do not fit), MissingExtraError.
+      ExportError: a train job; ops that ONNX cannot express, all of them with their lines; an op that ties an open size to a
+        number; the file cannot be written.
+      CheckpointError: weights are missing, or have another shape or dtype.
+      ArgumentError: not a job, or a wrong value of another argument.
+      MissingExtraError: the extra [onnx] is not installed.
     Example: >>> flow.export.onnx(job, "model.onnx")
     """
     from ..onnx._export import write  # here, because both rooms need the other's

@@ -40,23 +40,26 @@ def stablehlo(
 ) -> None:
     """Writes a predict job as StableHLO, which JAX runs without this library.
 
-    ``jax.export.deserialize(open(path, "rb").read()).call(x)`` calls it; its results have the nesting of the job's. The job's
-    parameters are positional. Random ops, state and ops on the host have no place in it.
+    ``jax.export.deserialize(bytearray(open(path, "rb").read())).call(x)`` runs it. It takes the job's parameters by position,
+    and returns the job's results in the same nesting. Random ops, assignments and ops on the host cannot be exported.
 
     Args:
       job: a predict job.
       path: the file; an existing one is replaced.
-      platforms: what it shall run on, out of "cpu", "cuda", "rocm" and "tpu".
-      dynamic_axes: input -> {axis: name}, the sizes that are left to the caller; axes of one name have one size. By default
-        the batch axis, called "batch", of all inputs that share the first one's batch size. ``{}`` fixes every size.
+      platforms: where it can run: some of "cpu", "cuda", "rocm" and "tpu".
+      dynamic_axes: the open sizes, which the caller chooses: input -> {axis: name}, or input -> list of axes; axes of the same
+        name have the same size. By default the batch axis, named "batch", of all inputs that share the first one's batch size.
+        ``{}`` fixes every size. A bound may be added for sizes other than the batch, such as height >= 4.
       external_data: write the weights to a safetensors file of the same name beside ``path``; the exported function then
         takes a dict of them as its first argument. By default they are inside.
-      weights: whose values to write: a checkpoint's path, or a dict of name -> array; None for the present ones.
+      weights: the values to write: a checkpoint's path, or a dict of name -> array; None for the current ones.
     Returns: None.
     Raises:
-      ExportError: a train job; ops that have no place in a file, all of them with their lines; an op that ties an open size
-        to a number.
-      ArgumentError, MissingExtraError.
+      ExportError: a train job; ops that cannot be exported, all of them with their lines; an op that ties an open size to a
+        number; the file cannot be written.
+      CheckpointError: weights are missing, or have another shape or dtype.
+      ArgumentError: not a job, or a wrong value of another argument.
+      MissingExtraError: the extra [export] is not installed.
     Example: >>> flow.export.stablehlo(job, "model.stablehlo")
     """
     what = "flow.export.stablehlo"
@@ -157,12 +160,12 @@ class TensorSpec:
 
 
 class ExportedFunction:
-    """A model that was exported as StableHLO. Calling it with arrays runs it by XLA on JAX's default device.
+    """A model that was exported as StableHLO. Calling it with arrays runs it on JAX's default device.
 
     Attributes:
-      name: the job's.
-      inputs, results: what it takes and gives, in order.
-      platforms: what it was exported for.
+      name: the name of the job.
+      inputs, results: name, shape and dtype of each, in order; open sizes have names.
+      platforms: the platforms that it was exported for.
     """
 
     def __init__(self, file: Path, exported: Any, weights: Mapping[str, np.ndarray] | None):
@@ -178,7 +181,7 @@ class ExportedFunction:
         self.platforms = tuple(exported.platforms)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The results as ndarrays, in the nesting of the job's.
+        """Returns the results as ndarrays, in the job's nesting.
 
         Raises: FeedError (wrong number or names), FeedShapeError, FeedDtypeError.
         """
@@ -265,12 +268,12 @@ def _first_argument(exported: Any) -> Any:
 
 
 def load(path: str | os.PathLike[str]) -> ExportedFunction:
-    """What ``flow.export.stablehlo`` wrote, as a function of arrays.
+    """Reads a file that ``flow.export.stablehlo`` wrote.
 
     Args:
-      path: the file; its weights are read from the safetensors file beside it where they are not inside.
-    Returns: a callable; ``inputs`` and ``results`` say what it takes and gives, ``platforms`` where it runs.
-    Raises: ExportError (no such file, or not StableHLO; weights are missing), MissingExtraError.
+      path: the file. Weights that are not inside are read from the safetensors file beside it.
+    Returns: an ``ExportedFunction``, to be called with arrays.
+    Raises: ExportError (no such file, not StableHLO, or weights are missing), MissingExtraError.
     Example: >>> logits = flow.export.load("model.stablehlo")(images)
     """
     what = "flow.export.load"

@@ -25,25 +25,25 @@ def export(
     *,
     dynamic_axes: DynamicAxes = None,
 ) -> None:
-    """Writes a predict job with the weights of a checkpoint as an ONNX model; ``flow.export.onnx`` says how it looks.
+    """Writes a predict job with the weights of a checkpoint as an ONNX model, as ``flow.export.onnx`` does.
 
     Args:
       job_func: a predict job.
       model_save_dir: a checkpoint that has the job's variables; None takes their present values.
       onnx_filename: the file; an existing one is replaced.
       continue_on_error: write ops that ONNX does not have as nodes of the domain "oneflow", with a JobWarning for each,
-        instead of raising. Runtimes do not know them.
+        instead of raising an error. No runtime knows these.
       opset: version of the operator set, 17 to 23; None and 0 mean 17. (OneFlow's was at most 10.)
       extra_opset: version of the domain "oneflow"; None means 1.
       shape_override: input -> shape, where -1 leaves a size to the caller and any other one must be the job's own.
-      external_data: write weights of 1024 bytes and more to one file beside the model; done anyway where one file cannot hold
-        them.
+      external_data: write weights of 1024 bytes and more to one file beside the model; done in any case if they exceed 2 GB.
       dynamic_axes: input -> {axis: name}, see ``flow.export.onnx``. By default the batch axis is open.
     Returns: None.
     Raises:
-      ExportError: a train job; ops that ONNX has no form of; an op that ties an open size to a number.
+      ExportError: a train job; ops that ONNX cannot express; an op that ties an open size to a number.
       CheckpointError: there is no such checkpoint, or it lacks variables of the job.
-      ArgumentError, MissingExtraError.
+      ArgumentError: not a job, or a wrong value of another argument.
+      MissingExtraError: the extra [onnx] is not installed.
     Example: >>> flow.onnx.export(job, "./models", "model.onnx")
     """
     what = "flow.onnx.export"

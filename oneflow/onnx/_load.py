@@ -281,15 +281,15 @@ class _Reading:
 
 
 def load(path: str | os.PathLike[str]) -> OnnxModel:
-    """Reads an ONNX model, to be called in job bodies.
+    """Reads an ONNX model, to be called in the bodies of jobs.
 
-    Floating-point weights become variables of their names ("/" becomes "-"), which predict jobs use and train jobs train,
-    and which checkpoints hold. Control flow, sequences, strings and random nodes have no counterpart here.
+    Floating-point weights become variables of the same names, with "-" for "/": train jobs train them, and checkpoints hold
+    them. Control flow, sequences, strings and random nodes are not supported.
 
     Args:
       path: an .onnx file; external data lie beside it.
     Returns: an ``OnnxModel``; ``model(x)`` in a body adds its ops.
-    Raises: ExportError (no such file, not ONNX, op types without a counterpart: all of them), MissingExtraError.
+    Raises: ExportError (no such file, not ONNX, or op types that are not supported, all of them), MissingExtraError.
 
     Example:
       >>> model = flow.onnx.load("model.onnx")

@@ -112,24 +112,30 @@ _JOB = [
     '    return x * flow.get_variable("w", (8, 4), initializer=flow.ones_initializer())',
     "job(np.ones((8, 4), np.float32))",
 ]
+_OPEN = [line.replace('"w", (8, 4)', '"w", (4,)') for line in _JOB]  # for every batch
+_LOADED = [*_OPEN, 'flow.export.stablehlo(job, "model.stablehlo")', "images = np.ones((8, 4), np.float32)"]
 SETUP: dict[str, list[str]] = {
     **dict.fromkeys(
         (
             "flow.get_all_variables", "flow.save", "flow.checkpoint.save", "flow.train.CheckPoint", "flow.job_summary",
             "flow.experimental.get_interface_blob_value", "flow.experimental.set_interface_blob_value",
             "flow.train.SimpleCheckPointManager", "flow.sync_default_session", "flow.clear_default_session",
-            "flow.experimental.get_job_set", "flow.export.onnx", "flow.export.stablehlo",
+            "flow.experimental.get_job_set",
         ),
         _JOB,
     ),
-    "flow.onnx.export": [*_JOB, 'flow.checkpoint.save("./models")'],
-    "flow.export.load": [*_JOB, 'flow.export.stablehlo(job, "model.stablehlo")', "images = np.ones((8, 4), np.float32)"],
-    "flow.onnx.load": [
-        "@flow.global_function()",
-        "def job(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:",
-        "    return flow.math.relu(x)",
-        'flow.export.onnx(job, "model.onnx")',
-    ],
+    **dict.fromkeys(("flow.export.onnx", "flow.export.stablehlo"), _OPEN),
+    "flow.onnx.export": [*_OPEN, 'flow.checkpoint.save("./models")'],
+    **dict.fromkeys(("flow.export.load", "flow.export.ExportedFunction"), _LOADED),
+    **dict.fromkeys(
+        ("flow.onnx.load", "flow.onnx.OnnxModel"),
+        [
+            "@flow.global_function()",
+            "def job(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:",
+            "    return flow.math.relu(x)",
+            'flow.export.onnx(job, "model.onnx")',
+        ],
+    ),
     "flow.checkpoint.get": [*_JOB, 'flow.checkpoint.save("./lenet_models")'],
     "flow.load": [*_JOB, 'flow.checkpoint.save("./lenet_models")'],
     "flow.load_variables": [line.replace('"w", (8, 4)', '"dense1-bias", (10,)').replace("x * ", "") for line in _JOB],

@@ -166,6 +166,7 @@ class ExportedFunction:
       name: the name of the job.
       inputs, results: name, shape and dtype of each, in order; open sizes have names.
       platforms: the platforms that it was exported for.
+    Example: >>> logits = flow.export.load("model.stablehlo")(images)
     """
 
     def __init__(self, file: Path, exported: Any, weights: Mapping[str, np.ndarray] | None):

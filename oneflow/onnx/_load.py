@@ -59,6 +59,7 @@ class OnnxModel:
     Attributes:
       inputs, outputs: name, shape (names for sizes that are left open) and dtype of each.
       variables: the weights by the names that their variables have.
+    Example: >>> print(flow.onnx.load("model.onnx").inputs)
     """
 
     def __init__(self, path: str, onnx: Any, proto: Any):

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from running import ONE_SIZE, ROWS, arrays_of, close, dtypes_of, expected_of, job_of
+from running import ONE_SIZE, ROWS, arrays_of, close, dtypes_of, expected_of, first_rows, job_of
 
 import oneflow as flow
 from oneflow.errors import ExportError
@@ -64,7 +64,12 @@ NEVER_OPEN = {
     "batch_normalization_training",  # predict jobs use the moving statistics
     "acc", "pack", "repeat", "unpack",  # repeated parts: test_stablehlo.py
 }  # fmt: skip
-PARAMS = [pytest.param(family, row, id=f"{family}-{row.name}") for family, row in ROWS if row.name not in OTHERWISE]
+FIRST = first_rows()
+PARAMS = [
+    pytest.param(family, row, id=f"{family}-{row.name}", marks=() if row.name in FIRST else pytest.mark.thorough)
+    for family, row in ROWS
+    if row.name not in OTHERWISE
+]
 
 
 def job(row: Any) -> tuple[Any, list[np.ndarray]]:

@@ -29,6 +29,14 @@ ONE_SIZE = {
 }  # fmt: skip
 
 
+def first_rows() -> set[str]:
+    """The rows whose names begin otherwise than those before them: about one per op, which the fast tier takes."""
+    found: dict[str, str] = {}
+    for _, row in ROWS:
+        found.setdefault(row.name.split()[0].rstrip(","), row.name)
+    return set(found.values())
+
+
 def dtypes_of(row: Any) -> list[str]:
     """The dtypes to try a row in; the first one is enough for most changes."""
     wide = [d for d in row.dtypes if d != "float64"] or ["float32"]

@@ -101,8 +101,15 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("dynamo", [False, True], ids=["by tracing", "by dynamo"])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    ("name", "dynamo"),
+    [
+        *((name, False) for name in MODELS),
+        pytest.param("resnet18", True, marks=pytest.mark.thorough),
+        ("transformer encoder", True),
+        ("recipe", True),
+    ],
+)
 def test_a_model_of_pytorch_gives_the_same(name: str, dynamo: bool, tmp_path: Path) -> None:
     if dynamo:
         pytest.importorskip("onnxscript", reason="PyTorch's newer exporter needs it")

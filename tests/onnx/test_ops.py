@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from running import ONE_SIZE, ROWS, arrays_of, close, dtypes_of, expected_of, job_of, run, session
+from running import ONE_SIZE, ROWS, arrays_of, close, dtypes_of, expected_of, first_rows, job_of, run, session
 
 import oneflow as flow
 from oneflow.errors import ExportError
@@ -69,6 +69,7 @@ def refused(job: Any) -> str:
     return WITHOUT[without[0]] if without else ""
 
 
+FIRST = first_rows()
 PARAMS = [pytest.param(row, id=f"{family}-{row.name}") for family, row in ROWS if row.name not in OTHERWISE]
 
 
@@ -97,6 +98,8 @@ def test_row(row: Any, tmp_path: Path) -> None:
                 wanted = expected_of(row, more)
             for made, expected in zip(run(found, more), wanted, strict=True):
                 close(made, np.asarray(expected).astype(made.dtype), tolerance, "with one sample more")
+        if not THOROUGH and row.name not in FIRST:
+            continue
         flow.clear_default_session()
         model = flow.onnx.load(path)
         back = job_of(lambda *xs, model=model: model(*xs), arrays, "back")(*arrays)

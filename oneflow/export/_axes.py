@@ -11,6 +11,7 @@ import ast
 import importlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, NoReturn
@@ -146,17 +147,15 @@ def _open_sizes(
         for spec in inputs
     }  # fmt: skip
     declared = {name: spec.shape[axis] for spec in inputs for axis, name in names.get(spec.label, {}).items()}
-    # a constant as large as a batch is one for each sample, most likely; where that does not fit, it is not
-    batch = {spec.shape[0]: fed[spec.blob.node][0] for spec in inputs if 0 in names.get(spec.label, {}) and spec.shape[0] > 1}
+    # a constant as large as the batch has an element for each sample, most likely, and one of size 1 is broadcast; if that does
+    # not work, it is the other way round
+    batch = {spec.shape[0]: fed[spec.blob.node][0] for spec in inputs if 0 in names.get(spec.label, {})}
+    likely = {size: symbol for size, symbol in batch.items() if size > 1}
     try:
-        return _Propagation(fed, declared, batch).run(order)
+        return _Propagation(fed, declared, likely).run(order)
     except ExportError:
-        if not batch:
-            raise
-        try:
-            return _Propagation(fed, declared, {}).run(order)
-        except ExportError:
-            pass
+        with suppress(ExportError):
+            return _Propagation(fed, declared, {} if likely else batch).run(order)
         raise
 
 

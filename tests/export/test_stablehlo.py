@@ -114,6 +114,19 @@ def test_open_axes_have_names(tmp_path: Path) -> None:
         model(np.ones((3, 1, 1, 6), np.float32))  # no window fits
 
 
+@pytest.mark.parametrize("batch", [1, 2])
+def test_constants_of_the_size_of_the_batch(batch: int, tmp_path: Path) -> None:
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((batch, 3))) -> tp.Tuple[tp.Numpy, tp.Numpy]:
+        state = flow.constant(2.0, flow.float, (batch, 1))
+        return flow.concat([x, state], axis=1), x + flow.constant(1.0, flow.float, (1, 3))
+
+    flow.export.stablehlo(job, tmp_path / "m", "cpu")
+    joined, added = flow.export.load(tmp_path / "m")(X)
+    np.testing.assert_array_equal(joined, np.concatenate([X, np.full((4, 1), 2, np.float32)], 1))
+    np.testing.assert_array_equal(added, X + 1)
+
+
 def test_repeated_parts(tmp_path: Path) -> None:
     @flow.global_function()
     def job(x: tp.Numpy.Placeholder((4, 3))) -> tp.Numpy:

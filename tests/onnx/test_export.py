@@ -14,6 +14,7 @@ import oneflow.typing as tp
 from oneflow.errors import ArgumentError, CheckpointError, ExportError, JobWarning
 
 onnx = pytest.importorskip("onnx", reason="needs the extra [onnx]")
+pytest.importorskip("flatbuffers", reason="needs the extra [export]")
 X = np.random.default_rng(0).standard_normal((4, 3), np.float32)
 
 
@@ -196,3 +197,33 @@ def test_wrong_arguments(tmp_path: Path) -> None:
     with pytest.raises(ExportError, match="cannot be written"):
         flow.export.onnx(job, tmp_path / "missing" / "m.onnx")
     assert not list(tmp_path.iterdir())
+
+
+def test_results_that_no_op_makes(tmp_path: Path) -> None:
+    @flow.global_function()
+    def predict(
+        x: tp.Numpy.Placeholder((2, 3)), unused: tp.Numpy.Placeholder((2,))
+    ) -> tp.Tuple[tp.Numpy, tp.Numpy, tp.Numpy, tp.Numpy, tp.Numpy]:
+        y = flow.math.relu(x)
+        w = flow.get_variable("w", (3,), initializer=flow.ones_initializer())
+        return x, y, y, w, flow.constant(2.0, flow.float, (2,))
+
+    flow.export.onnx(predict, tmp_path / "m.onnx", dynamic_axes={})
+    flow.export.stablehlo(predict, tmp_path / "m.stablehlo", "cpu", dynamic_axes={})
+    given = [X[:2], np.ones(2, np.float32)]
+    found = run(session(tmp_path / "m.onnx"), given)
+    for made, again, wanted in zip(found, flow.export.load(tmp_path / "m.stablehlo")(*given), predict(*given), strict=True):
+        close(made, wanted, 1e-6)
+        close(again, wanted, 1e-6)
+
+
+def test_models_that_one_file_cannot_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("oneflow.onnx._export._MOST_BYTES", 2**11)  # instead of 2 GB
+
+    @flow.global_function()
+    def predict(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+        return flow.layers.dense(x, 400, kernel_initializer=flow.random_normal_initializer(), name="dense")
+
+    flow.export.onnx(predict, tmp_path / "m.onnx")
+    assert (tmp_path / "m.onnx").stat().st_size < 4096 < (tmp_path / "m.onnx.data").stat().st_size
+    close(run(session(tmp_path / "m.onnx"), [X])[0], X @ flow.get_all_variables()["dense-weight"].numpy().T, 1e-5)

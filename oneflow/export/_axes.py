@@ -98,7 +98,7 @@ def symbols(names: Sequence[str], least: Mapping[str, int]) -> dict[str, Size]:
 
 
 def open_sizes(order: Sequence[Node], inputs: Sequence[Input], names: Mapping[str, Mapping[int, str]]) -> Sizes:
-    """What the shapes of a job's values are where sizes of its inputs are open.
+    """The shapes of a job's values if sizes of its inputs are open.
 
     Args:
       order: the nodes, inputs first.

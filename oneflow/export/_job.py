@@ -27,7 +27,7 @@ Reason = Callable[[Node], str | None]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExportedJob:
-    """What leaves.
+    """A job that can be exported.
 
     Attributes:
       order: the nodes that compute something, inputs first.

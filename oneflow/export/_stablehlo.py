@@ -86,7 +86,7 @@ def _reason(node: Node) -> str | None:
 
 
 def _refuse_sizes(what: str, model: ExportedJob, error: Exception) -> NoReturn:
-    """What JAX cannot lower, which are sizes that have to be numbers, most likely."""
+    """Refuses a job that JAX cannot lower, most likely because a size has to be a number."""
     found = [("because", (str(error) or type(error).__name__).splitlines()[0])]
     found += [("open", f"{name} (declared {size})") for name, size in model.sizes.declared.items()]
     try:

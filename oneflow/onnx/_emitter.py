@@ -85,7 +85,7 @@ def identity(rank: int) -> Perm:
 
 
 class Emitter:
-    """Writes the nodes of a job, one by one; the attributes ``node`` and ``attrs`` are those of the one at hand."""
+    """Writes the nodes of a job, one by one; the attributes ``node`` and ``attrs`` are those of the current one."""
 
     node: Node
     attrs: Mapping[str, Any]
@@ -101,7 +101,7 @@ class Emitter:
         self._names: set[str] = set()
         self._constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
         self._dims: dict[str, str] = {}
-        self._first = 0  # of the ops of the node at hand
+        self._first = 0  # of the ops of the current node
         self._readers: dict[Key, int] = {}
         for n in job.order:
             for b in n.inputs:
@@ -120,7 +120,7 @@ class Emitter:
         self._first = len(self.ops)
 
     def finish(self, results: Result | Sequence[Result]) -> None:
-        """Names what the rule made of the node at hand."""
+        """Names what the rule made of the current node."""
         many = results if isinstance(results, (list, tuple)) else [results]
         for blob, result in zip(self.node.outputs, many, strict=True):
             stored = self._stored[blob.node, blob.index] = _Stored()
@@ -148,7 +148,7 @@ class Emitter:
         self._stored[self.node, index] = self._find(source)
 
     def _named(self, name: str, blob: Blob, suffix: str = "") -> str:
-        """Gives a tensor that the node at hand made the Blob's name."""
+        """Renames a tensor that the current node made after its Blob."""
         made = self.ops[self._first :]
         if not any(name in op.outputs for op in made):
             return name
@@ -161,7 +161,7 @@ class Emitter:
     # --- emitting
 
     def emit(self, kind: str, *inputs: str, outputs: int = 1, domain: str = "", **attrs: Any) -> Any:
-        """Adds a node; gives the name of its output, or the names of several. "" stands for a missing input."""
+        """Adds a node; returns the name of its output, or the names of several. "" stands for a missing input."""
         name = _fresh(f"{self.node.name}/{kind}", self._names)
         names = [_fresh(f"{name}:{i}", self._tensors) for i in range(outputs)]
         given = list(inputs)
@@ -179,10 +179,10 @@ class Emitter:
         return next((op for op in reversed(self.ops) if name in op.outputs), None)
 
     def is_read_once(self, blob: Blob) -> bool:
-        """Whether the node at hand is the only one that looks at a Blob."""
+        """Whether the current node is the only one that looks at a Blob."""
         return self._readers.get((blob.node, blob.index), 0) == 1
 
-    # --- inputs of the node at hand
+    # --- inputs of the current node
 
     def _find(self, blob: Blob) -> _Stored:
         key = (blob.node, blob.index)

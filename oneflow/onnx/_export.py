@@ -19,7 +19,7 @@ from ..export._files import as_path, replacing
 from ..export._job import DynamicAxes, ExportedJob, exported_job, refuse_all
 from ..graph.node import Node
 from ._emitter import TYPES, Emitter
-from .rules import WITHOUT, NoForm, rules
+from .rules import WITHOUT, Inexpressible, rules
 
 OPSETS = range(17, 24)
 DEFAULT_OPSET = 17
@@ -48,7 +48,7 @@ def write(
     def reason(node: Node) -> str | None:
         if node.op.name in known or custom_ops:
             return None
-        return WITHOUT.get(node.op.name, "ONNX has no form of it")
+        return WITHOUT.get(node.op.name, "ONNX cannot express it")
 
     exported = exported_job(what, job, reason=reason, dynamic_axes=dynamic_axes, weights=weights, format="ONNX")
     emitter = Emitter(exported, version)
@@ -82,12 +82,12 @@ def _emit_all(exported: ExportedJob, emitter: Emitter, custom_ops: int) -> None:
                 made = _custom(emitter, custom_ops)
             if made is not None:
                 emitter.finish(made)
-        except NoForm as error:
+        except Inexpressible as error:
             problems.append((node, str(error)))
             emitter.finish([f"?{node.name}/{i}" for i in range(len(node.outputs))])
     if problems:
         refuse_all(
-            exported.name, "ONNX", [(f"{n.op.name} {n.name!r}", f"ONNX has no form of {why}", n.source) for n, why in problems]
+            exported.name, "ONNX", [(f"{n.op.name} {n.name!r}", f"ONNX cannot express {why}", n.source) for n, why in problems]
         )
 
 
@@ -95,8 +95,8 @@ def _custom(emitter: Emitter, version: int) -> list[str]:
     """A node of a domain of our own, for an op that ONNX does not have; who runs the model has to bring it."""
     node = emitter.node
     emitter.domains[CUSTOM_DOMAIN] = version
-    warn(JobWarning, f"{node.op.name} {node.name!r} has no form in ONNX and was written as {CUSTOM_DOMAIN}.{node.op.name}, which "
-                     f"runtimes do not know ({node.source})")  # fmt: skip
+    warn(JobWarning, f"{node.op.name} {node.name!r} cannot be expressed in ONNX and was written as "
+                     f"{CUSTOM_DOMAIN}.{node.op.name}, which runtimes do not know ({node.source})")  # fmt: skip
     made = emitter.emit(node.op.name, *emitter.inputs(), outputs=len(node.outputs), domain=CUSTOM_DOMAIN, **_plain(emitter.attrs))
     return [made] if isinstance(made, str) else list(made)
 

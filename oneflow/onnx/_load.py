@@ -1,7 +1,7 @@
 """ONNX models into job bodies: nodes become ops, weights become variables.
 
-What does not depend on the job's inputs (shapes, masks, indices) is computed when the body runs, by the onnx package's reference
-implementation.
+Values that do not depend on the job's inputs (shapes, masks, indices) are computed when the body runs, by the onnx package's
+reference implementation.
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ class _Reading:
         return [self.blob(self.values[spec.name]) for spec in self.model.outputs]
 
     def _constant(self, number: int, node: Any, given: Sequence[Value]) -> list[Value] | None:
-        """What a node gives that does not depend on the inputs, or only on their shapes."""
+        """The outputs of a node that do not depend on the inputs, or only on their shapes."""
         first = given[0] if given else None
         if node.op_type in ("Shape", "Size") and isinstance(first, Blob):
             shape = () if node.input[0] in self.scalars else first.shape

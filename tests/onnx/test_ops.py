@@ -1,4 +1,4 @@
-"""Every row of the op table that ONNX has a form of: exported, checked, run by onnxruntime at two batch sizes, read back."""
+"""Every row of the op table that ONNX can express: exported, checked, run by onnxruntime at two batch sizes, read back."""
 
 from __future__ import annotations
 

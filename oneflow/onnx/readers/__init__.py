@@ -31,7 +31,7 @@ class NotRead(Exception):
 
 
 def reads(*kinds: str) -> Callable[[Read], Read]:
-    """Makes a function the reader of op types: of a ``Reader`` and the node's inputs, it gives the node's outputs."""
+    """Registers a function as the reader of op types: from a ``Reader`` and the node's inputs it returns the node's outputs."""
 
     def register(function: Read) -> Read:
         for kind in kinds:
@@ -51,7 +51,7 @@ def readers() -> Mapping[str, Read]:
 
 
 class Reader:
-    """What a reader knows of the node at hand."""
+    """The current node, for its reader."""
 
     def __init__(self, reading: Any, node: Any, opset: int):
         self._reading = reading

@@ -13,7 +13,7 @@ Rule = Callable[[Emitter], Result | Sequence[Result] | None]
 _RULES: dict[str, Rule] = {}
 
 
-# Ops that ONNX has no form of, and why.
+# Ops that ONNX cannot express, and why.
 _DATA = "the size of its result depends on data"
 _RANDOM = "it draws random numbers from the session's state"
 WITHOUT: Mapping[str, str] = {
@@ -44,16 +44,19 @@ WITHOUT: Mapping[str, str] = {
     "ctc_loss": "ONNX has no such loss, and only loops could write it",
     "lgamma": "ONNX has no logarithm of the gamma function",
     "sleep_identity": "it waits",
-    "ssp_variable_proxy": "it reads what a variable was calls ago",
+    "ssp_variable_proxy": "it reads earlier values of a variable",
 }
 
 
-class NoForm(Exception):
+class Inexpressible(Exception):
     """ONNX cannot express this use of an op; the text says why."""
 
 
 def rule(*names: str) -> Callable[[Rule], Rule]:
-    """Makes a function the rule of ops. It emits nodes and returns what holds each output; None where it called ``alias``."""
+    """Registers a function as the rule of ops.
+
+    It emits nodes and returns the tensor that holds each output, or None if it called ``alias``.
+    """
 
     def register(function: Rule) -> Rule:
         for name in names:

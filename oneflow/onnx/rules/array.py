@@ -10,7 +10,7 @@ import numpy as np
 from ..._base.dtype import from_numpy
 from ...export._axes import Shape, Size, is_open
 from .._emitter import TYPES, Emitter, Moved, Result, Static, identity
-from . import NoForm, rule
+from . import Inexpressible, rule
 
 _END = int(np.iinfo(np.int64).max)
 _SMALL = 1024  # elements: larger constants of one value are written as that value and a shape
@@ -72,7 +72,7 @@ def _unpack(ctx: Emitter) -> Result:
     count, index = ctx.attrs["unpack_num"], ctx.attrs.get("index", 0)
     size = ctx.shape(0)[0]
     if is_open(size):
-        raise NoForm("a batch of open size that is cut into pieces")
+        raise Inexpressible("a batch of open size that is cut into pieces")
     piece = size // count
     return ctx.slice(ctx.input(0), [0], [index * piece], [(index + 1) * piece], [1])
 
@@ -84,7 +84,7 @@ def _split(ctx: Emitter) -> Result | list[Result]:
     if len(sizes) == 1:
         return ctx.emit("Identity", ctx.input(0))
     if any(map(is_open, sizes)):
-        raise NoForm("an open size that is cut into pieces")
+        raise Inexpressible("an open size that is cut into pieces")
     return list(ctx.emit("Split", ctx.input(0), ctx.ints(sizes), outputs=len(sizes), axis=axis))
 
 
@@ -178,7 +178,7 @@ def _slice_update(ctx: Emitter) -> Result:
         size = shape[axis]
         if is_open(size):
             if triple not in ((None, None, None), (None, None, -1)):
-                raise NoForm("a region of an open size")
+                raise Inexpressible("a region of an open size")
             regions.append((axis, None, triple[2] or 1))
             continue
         chosen = range(size)[slice(*triple)]

@@ -11,7 +11,7 @@ from ..._base import dtype as dtypes
 from ..._base.dtype import from_numpy
 from ...export._axes import Shape, Size, is_open
 from .._emitter import Emitter, Result
-from . import NoForm, rule
+from . import Inexpressible, rule
 
 
 def _long(ctx: Emitter, i: int) -> str:
@@ -92,7 +92,7 @@ def _inside(ctx: Emitter, ids: str, count: str) -> str:
 
 def _segment_sum(ctx: Emitter, count: int, axis: int) -> Result:
     if is_open(count):
-        raise NoForm("an open number of segments")
+        raise Inexpressible("an open number of segments")
     rank, own = ctx.blob(0).ndim, ctx.blob(1).ndim
     shape = ctx.shape(0)
     places = list(range(axis, axis + own))
@@ -193,7 +193,7 @@ def _diag(ctx: Emitter) -> Result:
         made = ctx.emit("Where", _on_diagonal(ctx, shape[0] + abs(diagonal)), ctx.unsqueeze(line, [1]), ctx.number(0, wide))
         return ctx.narrowed(made, ctx.dtype())
     if any(map(is_open, shape)):
-        raise NoForm("the diagonal of a matrix of open size")
+        raise Inexpressible("the diagonal of a matrix of open size")
     count = min(shape[0] - down, shape[1] - right)
     places = [(down + i) * shape[1] + right + i for i in range(count)]
     return ctx.emit("Gather", ctx.reshape(ctx.input(0), (math.prod(shape),)), ctx.ints(places), axis=0)

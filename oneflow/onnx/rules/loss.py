@@ -11,7 +11,7 @@ from ..._base import dtype as dtypes
 from ...export._axes import is_open
 from ...ops.loss import _FLOOR, _LARGEST
 from .._emitter import Emitter, Result
-from . import NoForm, rule
+from . import Inexpressible, rule
 
 # --- criteria: values, then their mean or sum
 
@@ -127,7 +127,7 @@ def _labels(ctx: Emitter, i: int, values: int) -> tuple[str, str]:
     shape = ctx.shape(values)
     classes = shape[-1]
     if is_open(classes):
-        raise NoForm("an open number of classes")
+        raise Inexpressible("an open number of classes")
     labels = ctx.input(i) if ctx.dtype(i).name == "int64" else ctx.cast(ctx.input(i), dtypes.int64)
     labels = ctx.reshape(labels, (*shape[:-1], 1), ctx.shape(i))
     zero, last = ctx.constant(np.asarray(0, np.int64)), ctx.constant(np.asarray(classes - 1, np.int64))
@@ -182,7 +182,7 @@ def _combined_margin(ctx: Emitter) -> Result:
     m1, m2, m3 = (ctx.attrs[f"m{i}"] for i in (1, 2, 3))
     x, classes = ctx.input(0), ctx.shape(0)[-1]
     if is_open(classes):
-        raise NoForm("an open number of classes")
+        raise Inexpressible("an open number of classes")
     moved = x
     if m1 != 1 or m2 != 0:
         angle = ctx.emit("Acos", ctx.emit("Clip", x, ctx.like(-1), ctx.like(1)))

@@ -1,6 +1,6 @@
 """Quantization-aware training in ONNX's words: QuantizeLinear and DequantizeLinear around what will run on integers.
 
-What observers measured of variables is known when the model is written, and the weights are written as integers.
+Ranges of variables are known when the model is written, so that weights are written as integers.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from .._emitter import Emitter, InLayout, Perm, Result, Static
-from . import NoForm, rule
+from . import Inexpressible, rule
 
 
 def _grid(high: np.ndarray, low: np.ndarray, a: Any) -> list[Result]:
@@ -39,7 +39,7 @@ def _min_max_observer(ctx: Emitter) -> list[Result]:
         high, low = (f(values, axis=axes).reshape(-1) for f in (np.max, np.min))
         return _grid(high, low, a)
     if a["formula"] == "cambricon":
-        raise NoForm("a power of two that is measured at each call")
+        raise Inexpressible("a power of two that is measured at each call")
     x = ctx.emit("Abs", ctx.input(0)) if magnitudes else ctx.input(0)
 
     def extreme(kind: str) -> str:
@@ -58,10 +58,10 @@ def _min_max_observer(ctx: Emitter) -> list[Result]:
 @rule("moving_average_min_max_observer")
 def _moving_average(ctx: Emitter) -> list[Result]:
     if ctx.attrs["training"]:
-        raise NoForm("it measures anew at each call")
+        raise Inexpressible("an observer that measures at each call")
     high, low = ctx.static(2), ctx.static(3)
     if high is None or low is None:
-        raise NoForm("averages that are computed")
+        raise Inexpressible("averages that are computed")
     return [*_grid(high, low, ctx.attrs), Static(high), Static(low)]
 
 
@@ -71,7 +71,7 @@ def _fake_quantization(ctx: Emitter) -> Result:
     scale, zero = ctx.static(1), ctx.static(2)
     if scale is None or zero is None:
         if a["formula"] == "cambricon":
-            raise NoForm("a power of two that is measured at each call")
+            raise Inexpressible("a power of two that is measured at each call")
         return _computed(ctx)
     if a["formula"] == "cambricon":
         scale = np.ldexp(np.ones_like(scale), scale.astype(np.int32))
@@ -94,7 +94,7 @@ def _point(zero: np.ndarray, affine: bool) -> np.ndarray:
 
 
 def _rest(scale: np.ndarray, zero: np.ndarray, point: np.ndarray) -> np.ndarray:
-    """What values are moved by, so that a zero point with a fraction becomes that integer."""
+    """The shift of values that turns a zero point with a fraction into that integer."""
     return ((zero - point.astype(zero.dtype)) * scale).astype(scale.dtype)
 
 

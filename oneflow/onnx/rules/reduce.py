@@ -10,7 +10,7 @@ import numpy as np
 from ..._base import dtype as dtypes
 from ...export._axes import is_open
 from .._emitter import TYPES, Emitter, Result, identity, is_half
-from . import NoForm, rule
+from . import Inexpressible, rule
 
 _SAME = {
     "reduce_sum": "ReduceSum", "reduce_max": "ReduceMax", "reduce_min": "ReduceMin", "reduce_prod": "ReduceProd",
@@ -186,7 +186,7 @@ def _in_top_k(ctx: Emitter) -> Result:
     targets, predictions = ctx.inputs()
     classes = ctx.shape(1)[1]
     if is_open(classes):
-        raise NoForm("an open number of classes")
+        raise Inexpressible("an open number of classes")
     numbers = ctx.constant(np.arange(classes, dtype=ctx.dtype(0).numpy_dtype))
     mine = ctx.emit("Equal", ctx.unsqueeze(targets, [1]), numbers)
     zero, one = ctx.number(0, ctx.dtype(1)), ctx.constant(np.asarray(1, np.int32))

@@ -10,7 +10,7 @@ import numpy as np
 from ...export._axes import Shape, Size, is_open
 from ...ops._window import Padding, sides
 from .._emitter import Emitter, Perm, Result, identity
-from . import NoForm, rule
+from . import Inexpressible, rule
 
 
 def channels_first(rank: int, are_first: bool) -> Perm:
@@ -122,7 +122,7 @@ def _pool(ctx: Emitter, kind: str, **more: Any) -> Result:
     opened = any(map(is_open, sizes))
     padding = _padding(a["padding"], sizes, kernel, strides, [1] * len(kernel), a["ceil_mode"] and not opened)
     if any(p >= k for p, k in zip(padding.get("pads", ()), kernel * 2, strict=False)):
-        raise NoForm("windows that lie in the padding")
+        raise Inexpressible("windows that lie in the padding")
     if a["ceil_mode"] and opened:
         more["ceil_mode"] = 1
     y = ctx.emit(kind, ctx.input(0, perm), kernel_shape=kernel, strides=strides, **padding, **more)
@@ -180,7 +180,7 @@ def _same_padding(ctx: Emitter) -> Result:
     for axis, (kernel, stride, dilation) in enumerate(a["windows"], a["first"]):
         size = ctx.shape(0)[axis]
         if is_open(size):
-            raise NoForm("padding that depends on an open size")
+            raise Inexpressible("padding that depends on an open size")
         word = "SAME_LOWER" if a["lower"] else "SAME_UPPER"
         before[axis], after[axis] = sides(word, [size], [kernel], [stride], [dilation])[0]
     return ctx.emit("Pad", ctx.input(0), ctx.ints([*before, *after]), ctx.like(0))

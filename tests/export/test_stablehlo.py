@@ -199,6 +199,15 @@ def test_all_that_is_in_the_way_is_listed_with_its_lines(tmp_path: Path) -> None
     assert len(text.splitlines()) == 4 and text.count("test_stablehlo.py:") == 3
 
 
+def test_results_whose_size_depends_on_data(tmp_path: Path) -> None:
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((2, 3))) -> tp.ListNumpy:
+        return flow.argwhere(x, name="found")
+
+    with pytest.raises(ExportError, match=r"result 'found' +its size depends on data .*test_stablehlo.py:"):
+        flow.export.stablehlo(job, tmp_path / "m")
+
+
 def test_a_size_that_is_tied_to_a_number(tmp_path: Path) -> None:
     @flow.global_function()
     def job(x: tp.Numpy.Placeholder((4, 3))) -> tp.Numpy:

@@ -18,6 +18,19 @@ from oneflow._base import dtype as dtypes
 
 TABLES = [importlib.import_module(path.stem) for path in sorted(Path(table.__file__).parent.glob("table_*.py"))]
 ROWS = [(found.__name__.removeprefix("table_"), row) for found in TABLES for row in getattr(found, "ROWS", [])]
+# Rows of other things than what an exported job computes.
+OTHERWISE = {
+    "gather outside": "ONNX takes no index outside an axis",
+    "batch_normalization_training": "predict jobs use the moving statistics",
+    "batch_normalization_training without parameters": "predict jobs use the moving statistics",
+    "moving_average, its first batch": "predict jobs only read the averages",
+    "moving_average affine": "predict jobs only read the averages",
+    "min_max_observer cambricon": "a power of two that is measured at each call",
+    "fake_quantization cambricon": "a power of two that is measured at each call",
+    "dropout": "predict jobs drop nothing",
+    "dynamic_binary_split": "its results have sizes that depend on data",
+    "dynamic_binary_concat": "its results have sizes that depend on data",
+}
 # Rows whose references are written for one batch size.
 ONE_SIZE = {
     "slice_v2 of some axes", "reduce_sum wraps", "reduce_variance in float16", "reduced_shape_elem_cnt", "elem_cnt",
@@ -25,7 +38,9 @@ ONE_SIZE = {
     "in_top_k", "min_max_observer a channel", "reshape with -1", "flatten from 1", "flatten in front",
     "broadcast_to_compatible_with", "expand", "sparse_softmax_cross_entropy of labels",
     "sparse_softmax_cross_entropy int64 column", "sparse_softmax_cross_entropy of more classes than int8 counts",
-    "sparse_softmax_cross_entropy of as many classes as uint8 counts", "sparse_cross_entropy",
+    "sparse_softmax_cross_entropy of as many classes as uint8 counts", "sparse_cross_entropy", "argwhere", "argwhere of floats",
+    "argwhere of nothing", "argwhere of a Blob of dynamic size", "nonzero", "where alone", "sync_dynamic_resize",
+    "elements that a mask chooses", "dynamic reshape",
 }  # fmt: skip
 
 

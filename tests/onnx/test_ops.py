@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from running import ONE_SIZE, ROWS, arrays_of, close, dtypes_of, expected_of, first_rows, job_of, run, session
+from running import ONE_SIZE, OTHERWISE, ROWS, arrays_of, close, dtypes_of, expected_of, first_rows, job_of, run, session
 
 import oneflow as flow
 from oneflow.errors import ExportError
@@ -20,20 +20,6 @@ from oneflow.ops._emit import OPS
 pytest.importorskip("onnx", reason="needs the extra [onnx]")
 TOLERANCE = 1e-5
 THOROUGH = "ONEFLOW_THOROUGH" in os.environ
-
-# Rows of other things than what an exported job computes.
-OTHERWISE = {
-    "gather outside": "ONNX takes no index outside an axis",
-    "batch_normalization_training": "predict jobs use the moving statistics",
-    "batch_normalization_training without parameters": "predict jobs use the moving statistics",
-    "moving_average, its first batch": "predict jobs only read the averages",
-    "moving_average affine": "predict jobs only read the averages",
-    "min_max_observer cambricon": "a power of two that is measured at each call",
-    "fake_quantization cambricon": "a power of two that is measured at each call",
-    "dropout": "predict jobs drop nothing",
-    "dynamic_binary_split": "its results have sizes that depend on data",
-    "dynamic_binary_concat": "its results have sizes that depend on data",
-}
 
 
 def exported(job: Any, path: Path, opset: int) -> bool:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import stat
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
@@ -20,6 +19,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from .._base.dtype import dtype as Dtype
+from .._base.files import is_below, open_regular, read_all
 from .._base.refuse import refuse
 from ..errors import ArgumentError, CheckpointError, CheckpointNotFoundError, OneFlowError
 from . import meta
@@ -27,7 +27,7 @@ from . import meta
 OUT, META, DONE, EXTRA = "out", "meta", "snapshot_done", "oneflow-jax.json"
 
 _LARGEST_TEXT = 1 << 20
-_READ = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+_LARGEST_EXTRA = 1 << 28  # positions of readers take 25 bytes per record of a shuffle buffer
 
 
 class MissingMetaError(CheckpointError, RuntimeError):
@@ -243,7 +243,7 @@ class Checkpoint(Mapping[str, FileValue]):
         if not os.path.lexists(path):
             return {}
         what = f"checkpoint {self.path!r}"
-        text = _text(self.path, path, what)
+        text = _text(self.path, path, what, _LARGEST_EXTRA)
         hint = f"remove {EXTRA} to load the variables alone"
         try:
             value = json.loads(text)
@@ -258,27 +258,21 @@ class Checkpoint(Mapping[str, FileValue]):
 
 def _opened(root: str, path: str, what: str) -> Any:
     """A regular file inside ``root``, opened for reading; links that lead outside, pipes and devices are refused."""
-    real, inside, short = os.path.realpath(path), os.path.realpath(root), os.path.relpath(path, root)
-    if os.path.commonpath([real, inside]) != inside:
+    real, short = os.path.realpath(path), os.path.relpath(path, root)
+    if not is_below(path, root):
         rule = f"{what}: {short!r} is a symbolic link that leads outside the checkpoint"
-        hint = "put a copy of the file in its place"
-        complain(CheckpointError, rule, hint, file=path, expected=f"a file below {inside}", found=real)
+        hint, expected = "put a copy of the file in its place", f"a file below {os.path.realpath(root)}"
+        complain(CheckpointError, rule, hint, file=path, expected=expected, found=real)
     try:
-        descriptor = os.open(real, _READ)
+        return open_regular(real, follow_symlinks=False)
     except OSError as error:
         complain(CheckpointError, f"{what}: {short!r} cannot be opened: {error.strerror}", file=path)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        complain(CheckpointError, f"{what}: {short!r} is not a regular file", file=path)
-    return open(descriptor, "rb", buffering=0)
 
 
-def _text(root: str, path: str, what: str) -> str:
-    with _opened(root, path, what) as file:
-        data = file.read(_LARGEST_TEXT + 1)
+def _text(root: str, path: str, what: str, largest: int = _LARGEST_TEXT) -> str:
     try:
-        if len(data) > _LARGEST_TEXT:
-            raise ValueError(f"it is longer than {_LARGEST_TEXT} bytes")
-        return data.decode("utf-8")
-    except ValueError as error:
-        complain(CheckpointError, f"{what}: {os.path.relpath(path, root)!r} cannot be understood: {error}", file=path)
+        with _opened(root, path, what) as file:
+            return read_all(file, largest).decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or error
+        complain(CheckpointError, f"{what}: {os.path.relpath(path, root)!r} cannot be understood: {why}", file=path)

@@ -1,0 +1,85 @@
+"""Opening files that somebody else may have made: regular files only, and none outside the folder they belong to."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from io import FileIO
+
+Path = str | os.PathLike[str]
+
+_FLAGS = os.O_RDONLY
+for _flag in ("O_NONBLOCK", "O_CLOEXEC", "O_NOCTTY", "O_BINARY"):
+    _FLAGS |= getattr(os, _flag, 0)
+_KINDS = {
+    stat.S_IFDIR: "directory",
+    stat.S_IFIFO: "FIFO",
+    stat.S_IFSOCK: "socket",
+    stat.S_IFCHR: "character device",
+    stat.S_IFBLK: "block device",
+    stat.S_IFLNK: "symbolic link",
+}
+
+
+def open_regular(path: Path, *, follow_symlinks: bool = True) -> FileIO:
+    """Opens a regular file for reading, in binary and unbuffered.
+
+    Anything else that can stand in its place is refused without being opened: opening a FIFO waits for its other end, and
+    opening a device may set it going.
+
+    Args:
+      path: of the file.
+      follow_symlinks: whether the last part of the path may be a symbolic link.
+    Raises: OSError, whose ``strerror`` says what is wrong: the file is missing, is not a regular file, cannot be read, ...
+    """
+    try:
+        _check(os.stat(path, follow_symlinks=follow_symlinks).st_mode, path)
+        descriptor = os.open(path, _FLAGS | (0 if follow_symlinks else getattr(os, "O_NOFOLLOW", 0)))
+    except ValueError as error:  # a null character, or text that the file system cannot encode
+        raise OSError(errno.EINVAL, f"its path cannot be that of a file: {error}", os.fspath(path)) from error
+    try:
+        _check(os.fstat(descriptor).st_mode, path)  # it may have been replaced since
+        return FileIO(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def _check(mode: int, path: Path) -> None:
+    if not stat.S_ISREG(mode):
+        kind = _KINDS.get(stat.S_IFMT(mode), "special file")
+        number = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
+        raise OSError(number, f"it is a {kind}, not a regular file", os.fspath(path))
+
+
+def read_regular(path: Path, most: int) -> bytes:
+    """The content of a regular file. Raises OSError as ``open_regular`` does, and for a file of more than ``most`` bytes."""
+    with open_regular(path) as file:
+        return read_all(file, most)
+
+
+def read_all(file: FileIO, most: int) -> bytes:
+    """The rest of an open file. Raises OSError where that is more than ``most`` bytes; it is not read then."""
+    size = os.fstat(file.fileno()).st_size
+    pieces, left = [], most + 1 if size <= most else 0
+    while left > 0 and (piece := file.read(min(left, max(size, 1 << 16)))):
+        pieces.append(piece)
+        left -= len(piece)
+    if left <= 0:
+        raise OSError(errno.EFBIG, f"it is longer than {most} bytes")
+    return b"".join(pieces)
+
+
+def leads_outside(name: str) -> bool:
+    """Whether a name that stands for a file below some folder is absolute, or leads out of the folder by ".."."""
+    return os.path.isabs(name) or os.path.normpath(name).split(os.sep)[0] == os.pardir
+
+
+def is_below(path: Path, folder: Path) -> bool:
+    """Whether a path leads to something below ``folder`` after all symbolic links are followed."""
+    try:
+        inside = os.path.realpath(folder)
+        return os.path.commonpath([os.path.realpath(path), inside]) == inside
+    except ValueError:  # a null character; on Windows, another drive
+        return False

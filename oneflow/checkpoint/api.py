@@ -30,7 +30,8 @@ from ..graph.node import INVALID_AXIS
 from ..runtime import processes
 from ..runtime.session import Session, default_session
 from . import atomic
-from .format import DONE, EXTRA, Checkpoint, FileValue, as_path, complain, describe
+from .format import Checkpoint, FileValue
+from .layout import DONE, EXTRA, as_path, complain, describe
 
 
 class UnknownVariableError(CheckpointError, RuntimeError):
@@ -239,7 +240,7 @@ def save(path: str | os.PathLike[str], var_dict: Mapping[str, Any] | None = None
     Example: >>> flow.checkpoint.save("./lenet_models")
     """
     if var_dict is None:
-        processes.by_first("the beginning of a save", lambda: atomic.refuse_occupied(path))
+        processes.by_first("the beginning of a save", lambda: atomic.Save(path).abandon())
         session = _session("flow.checkpoint.save")
         session.build_all()
         names = list(session.variables())
@@ -422,10 +423,14 @@ def _fitting(variable: Variable, value: Any) -> np.ndarray:
 
 
 def _from_file(variable: Variable, value: FileValue) -> np.ndarray:
+    hint = "load a checkpoint of this model, or remove this variable from it"
     for what, ours, theirs in (("shape", variable.shape, value.shape), ("dtype", variable.dtype, value.dtype)):
         if value.has_meta_info_ and ours != theirs and value.shape is not None and value.dtype is not None:
             found = f"{describe(value.shape, value.dtype)}, in {value.file_path}"
-            _misfit(CheckpointError, what, variable, found, "load a checkpoint of this model, or remove this variable from it")
+            _misfit(CheckpointError, what, variable, found, hint)
+    if not value.may_be(variable.shape, variable.dtype):
+        found = f"another one, as its digest tells; its meta is missing in {os.path.dirname(value.file_path)}"
+        _misfit(CheckpointError, "shape or dtype", variable, found, hint)
     return value.read_as(variable.shape, variable.dtype)
 
 

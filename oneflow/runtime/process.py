@@ -38,6 +38,8 @@ class Process:
       sessions: those that are open; ``default_session`` is the one that jobs are declared in.
       calls: one entry for each synchronous call whose thread may be in JAX's C++ code, outside the lock.
       seed: what ``flow.manual_seed`` set; None before.
+      unconfirmed_saves: checkpoints in place that the disk has not confirmed, by path: device and inode. Saving there again
+        replaces them.
     """
 
     def __init__(self) -> None:
@@ -45,6 +47,7 @@ class Process:
         self.default_session: Any = None
         self.seed: int | None = None
         self.has_said_that_cpus_stand_in = False
+        self.unconfirmed_saves: dict[str, tuple[int, int]] = {}
         self._forked = False
         self._clients: list[Any] = []  # of JAX, while this process is being forked
         self._begin()

@@ -40,7 +40,9 @@ def test_layout_is_oneflows(saved: Path) -> None:
     assert (saved / "step/out").read_bytes() == b"\7" + bytes(7)
     assert (saved / "w/meta").read_text() == "shape {\n  dim: 2\n  dim: 3\n}\ndata_type: kFloat\n"
     assert (saved / "snapshot_done").read_bytes() == b""
-    assert json.loads((saved / EXTRA).read_text()) == {"format": 1, "random": {"seed": 1}}
+    extra = json.loads((saved / EXTRA).read_text())
+    assert {name: extra[name] for name in ("format", "random")} == {"format": 1, "random": {"seed": 1}}
+    assert set(extra["digests"]["files"]) == {"step/meta", "step/out", "w/meta", "w/out"}
 
 
 @settings(deadline=None, max_examples=40)
@@ -201,8 +203,9 @@ def test_a_directory_for_out(saved: Path) -> None:
 # --- what is a checkpoint
 
 
-def test_snapshot_done_is_not_needed_and_strangers_are_ignored(saved: Path) -> None:
+def test_one_of_oneflows_needs_no_snapshot_done_and_strangers_are_ignored(saved: Path) -> None:
     (saved / "snapshot_done").unlink()
+    (saved / EXTRA).unlink()
     (saved / "notes.txt").write_text("mine")
     (saved / "plots").mkdir()
     assert set(Checkpoint(saved)) == {"w", "step"}

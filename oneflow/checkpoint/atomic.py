@@ -9,7 +9,7 @@ import stat
 import sys
 import time
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NoReturn
 
@@ -33,6 +33,8 @@ if sys.platform != "win32":
 
 _ABANDONED_AFTER = 60.0  # seconds; earlier versions locked their hidden directory a moment after it was there
 
+Extra = Callable[[], Mapping[str, Any]]
+
 
 def write(path: str | os.PathLike[str], arrays: Mapping[str, np.ndarray], extra: Mapping[str, Any] | None = None) -> None:
     """Saves arrays as a checkpoint. At every instant the path is as before, or the whole checkpoint.
@@ -47,7 +49,7 @@ def write(path: str | os.PathLike[str], arrays: Mapping[str, np.ndarray], extra:
     """
     shown = as_path(path)
     values = whole_values(arrays)
-    Save(shown).write(values, extra)
+    Save(shown).write(values, None if extra is None else lambda: extra)
 
 
 class Save:
@@ -78,12 +80,12 @@ class Save:
         self.directory = on_leader(self._team, f"the beginning of a save to {self._shown!r}", self._prepare)
         self.is_shared = all(self._team.gather("the directory of a save", hidden.is_visible(self.directory)))
 
-    def write(self, values: Mapping[str, Value], extra: Mapping[str, Any] | None, *, team: Team | None = None) -> None:
+    def write(self, values: Mapping[str, Value], extra: Extra | None, *, team: Team | None = None) -> None:
         """Writes values, all of whose blocks the processes have together, and commits.
 
         Args:
           values: by variable name; the same names, shapes and dtypes in every process.
-          extra: goes into the JSON file, with the digests of all other files; None writes no such file.
+          extra: returns what goes into the JSON file, beside the digests of all other files; None writes no such file.
           team: the same processes, where they meet in another way from now on.
         """
         self._team = team or self._team
@@ -120,7 +122,7 @@ class Save:
             _refuse_disk(self._shown, error)
         return self._hidden.path
 
-    def _write(self, values: Mapping[str, Value], extra: Mapping[str, Any] | None) -> None:
+    def _write(self, values: Mapping[str, Value], extra: Extra | None) -> None:
         team = self._team
         on_leader(team, "laying out a save", lambda: self._lay_out(values, with_digests=extra is not None))
         written = together(team, "writing a save", lambda: self._write_blocks(values, with_digests=extra is not None))
@@ -189,12 +191,12 @@ class Save:
         root = os.path.join(self.directory, hidden.CHECKPOINT)
         return list(on_threads(lambda chunk: (*chunk, _read_digest(root, *chunk)), chunks))
 
-    def _commit(self, found: Mapping[str, Mapping[int, int]], extra: Mapping[str, Any] | None) -> None:
+    def _commit(self, found: Mapping[str, Mapping[int, int]], extra: Extra | None) -> None:
         assert self._hidden is not None
         root = self._hidden.checkpoint
         if extra is not None:
             files = {file: [digest for _, digest in sorted(each.items())] for file, each in found.items()}
-            self._files.append(_write_file(os.path.join(root, EXTRA), text_of(extra, Digests(files))))
+            self._files.append(_write_file(os.path.join(root, EXTRA), text_of(extra(), Digests(files))))
         # all are flushed after all are written: the first flush then carries most of the others with it
         for file in self._files:
             _flush(file)

@@ -6,6 +6,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from io import FileIO
 from typing import Any, NamedTuple, NoReturn
 
@@ -14,7 +15,8 @@ import numpy as np
 from .._base.dtype import dtype as Dtype
 from ..errors import CheckpointError, CheckpointNotFoundError
 from ..runtime.aligned import aligned_empty
-from . import meta
+from ..runtime.pieces import Extent
+from . import hidden, meta
 from .blocks import runs_of
 from .description import Description
 from .digests import Digests, Expected, Mismatch, text_of
@@ -90,6 +92,11 @@ class FileValue:
         return f"variable {self.name!r} of checkpoint {self._root!r}"
 
     @property
+    def root(self) -> str:
+        """The checkpoint that it is in."""
+        return self._root
+
+    @property
     def file_path(self) -> str:
         """The file with the elements."""
         return os.path.join(self._directory, OUT)
@@ -130,26 +137,29 @@ class FileValue:
             self._explained(file.size, lambda: file.read(0, _bytes_of(array)))
         return _native(array)
 
-    def read_block(
-        self, shape: tuple[int, ...], element: Dtype, start: Sequence[int], extent: tuple[int, ...], share: Share | None
-    ) -> np.ndarray:
-        """The block of shape ``extent`` that begins at index ``start``; nothing else is held in memory.
+    def read_blocks(
+        self, shape: tuple[int, ...], element: Dtype, blocks: Sequence[Extent], share: Share | None
+    ) -> list[np.ndarray]:
+        """Blocks of the value, each given by the index where it begins and its shape; nothing else is held in memory.
 
         Args:
-          share: what this process verifies, apart from what it reads; None where the block is one stretch of the file, all of
-            which is verified.
+          share: what this process verifies, apart from what it reads; None where each block is one stretch of the file: then all
+            that is read is verified.
         """
-        runs = runs_of(shape, start, extent, element.bytes)
+        arrays = []
         with self._open() as out:
             size = self._check_size(out, shape, element, "the program declares")
-            array = aligned_empty(extent, element.numpy_dtype)
             file = VerifiedFile(out, self._expected(OUT))
+            for start, extent in blocks:
+                runs = runs_of(shape, start, extent, element.bytes)
+                assert share is not None or runs.is_contiguous
+                array = aligned_empty(extent, element.numpy_dtype)
+                read = file.read_runs if share is not None else file.read_run
+                self._explained(size, partial(read, runs, _bytes_of(array)))
+                arrays.append(_native(array))
             if share is not None:
-                self._explained(size, lambda: file.read_runs(runs, _bytes_of(array)))
                 self._explained(size, lambda: file.verify(share.begin, share.step))
-            elif runs.offsets:
-                self._explained(size, lambda: file.read(runs.offsets[0], _bytes_of(array)))
-        return _native(array)
+        return arrays
 
     def may_be(self, shape: Sequence[int], element: Dtype) -> bool:
         """Whether the value was saved with this shape and dtype, as far as is known: without ``meta`` its digest tells."""
@@ -237,6 +247,7 @@ class Checkpoint(Mapping[str, FileValue]):
     def __init__(self, path: str | os.PathLike[str], *, unfinished: bool = False):
         self.path = as_path(path)
         nothing, full_path = f"there is no checkpoint at {self.path!r}", os.path.abspath(self.path)
+        hidden.restore(self.path)
         try:
             with os.scandir(self.path) as entries:
                 found = sorted((e.name, e.is_dir()) for e in entries)

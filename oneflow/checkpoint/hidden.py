@@ -112,6 +112,22 @@ def clean(parent: str) -> None:
                 _clean_one(parent, entry.path)
 
 
+def restore(target: str) -> bool:
+    """Puts back a checkpoint that a killed save had moved away and not yet replaced. Whether it has. Never raises."""
+    if not os.path.lexists(target):
+        clean(os.path.dirname(os.path.abspath(target)))
+    return os.path.lexists(target)
+
+
+def delete(path: str) -> None:
+    """Deletes a checkpoint: at every instant it is whole, or not there. Never raises."""
+    with suppress(OSError):
+        grave = Hidden(os.path.realpath(path))
+        with suppress(OSError):
+            os.rename(path, os.path.join(grave.path, CHECKPOINT))
+        grave.remove()
+
+
 def _clean_one(parent: str, path: str) -> None:
     try:
         lock = open(os.path.join(path, _LOCK), "r+b", buffering=0)

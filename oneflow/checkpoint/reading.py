@@ -56,6 +56,11 @@ class VerifiedFile:
         self._compare(index, chunk)
         part[:] = chunk[a - first : b - first]
 
+    def read_run(self, runs: Runs, target: memoryview) -> None:
+        """``read`` of one stretch, or of none."""
+        if runs.offsets:
+            self.read(runs.offsets[0], target)
+
     def read_runs(self, runs: Runs, target: memoryview) -> None:
         """Fills ``target`` with stretches that lie apart; verifies nothing."""
         at = 0

@@ -222,7 +222,7 @@ def test_blocks(large: tuple[Path, np.ndarray], data: st.DataObject) -> None:
     extent = tuple(data.draw(st.integers(0, size - begin)) for size, begin in zip(value.shape, start, strict=True))
     is_stretch = extent[0] <= 1 or extent[1] == value.shape[1]
     share = None if is_stretch and data.draw(st.booleans()) else Share(data.draw(st.integers(0, 2)), 3)
-    block = stored.read_block(value.shape, stored.dtype, start, extent, share)
+    (block,) = stored.read_blocks(value.shape, stored.dtype, [(start, extent)], share)
     (a, b), (n, m) = start, extent
     np.testing.assert_array_equal(block, value[a : a + n, b : b + m])
 
@@ -234,13 +234,13 @@ def test_blocks_of_a_damaged_file(large: tuple[Path, np.ndarray], tmp_path: Path
         file.seek(CHUNK + 5)
         file.write(b"\0\1\2\3")
     stored = Checkpoint(tmp_path / "m")["w"]
-    stored.read_block(value.shape, stored.dtype, (0, 0), (1, 100), None)  # the first chunk, which is whole
+    stored.read_blocks(value.shape, stored.dtype, [((0, 0), (1, 100))], None)  # the first chunk, which is whole
     with pytest.raises(CheckpointError, match=f"bytes {CHUNK} to {2 * CHUNK - 1} are not those"):
-        stored.read_block(value.shape, stored.dtype, (2, 0), (1, value.shape[1]), None)
+        stored.read_blocks(value.shape, stored.dtype, [((2, 0), (1, value.shape[1]))], None)
     told = []
     for index in range(2):  # of two processes, the one that verifies the chunk
         try:
-            stored.read_block(value.shape, stored.dtype, (0, 0), (5, 3), Share(index, 2))
+            stored.read_blocks(value.shape, stored.dtype, [((0, 0), (5, 3))], Share(index, 2))
         except CheckpointError:
             told.append(index)
     assert told == [1]

@@ -16,7 +16,8 @@ from hypothesis.extra import numpy as npst
 
 from oneflow._base.dtype import bfloat16, char, float32, int8
 from oneflow.checkpoint.atomic import write
-from oneflow.checkpoint.format import EXTRA, Checkpoint, FileValue, MissingMetaError
+from oneflow.checkpoint.format import Checkpoint, FileValue, MissingMetaError
+from oneflow.checkpoint.layout import EXTRA
 from oneflow.errors import ArgumentError, CheckpointError, CheckpointNotFoundError
 
 NUMPY_DTYPES = st.sampled_from(["f2", "f4", "f8", "i1", "i4", "i8", "u1", ">f4", ">i8"])

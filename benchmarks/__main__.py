@@ -13,13 +13,14 @@ from pathlib import Path
 
 from . import data
 from .busy import Busy, told
-from .cases import building, devices, first_step, input_bound, memory, models, reading, records, tiny, training
+from .cases import building, devices, first_step, input_bound, memory, models, reading, records, tiny, trainer, training
 from .effort import FULL, QUICK, Effort
 from .process import ROOT
 from .report import Section, as_text, machine, write_docs
 
 CASES: dict[str, Callable[[Effort, Path], list[Section]]] = {
     "training": training.measure,
+    "trainer": trainer.measure,
     "models": models.measure,
     "tiny": tiny.measure,
     "first-step": first_step.measure,

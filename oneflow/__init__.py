@@ -4,7 +4,8 @@
 >>> import oneflow.typing as tp
 """
 
-from __future__ import annotations
+import sys as _sys
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from . import advanced as advanced
 from . import checkpoint as checkpoint
@@ -58,7 +59,21 @@ from ._base.dtype import int64 as int64
 from ._base.dtype import record as record
 from ._base.dtype import tensor_buffer as tensor_buffer
 from ._base.dtype import uint8 as uint8
-from ._base.refuse import closest as _closest
+from ._base.public import install as _install_public_modules
+from ._variables.initializers import constant_initializer as constant_initializer
+from ._variables.initializers import empty_initializer as empty_initializer
+from ._variables.initializers import glorot_normal_initializer as glorot_normal_initializer
+from ._variables.initializers import glorot_uniform_initializer as glorot_uniform_initializer
+from ._variables.initializers import kaiming_initializer as kaiming_initializer
+from ._variables.initializers import ones_initializer as ones_initializer
+from ._variables.initializers import random_normal_initializer as random_normal_initializer
+from ._variables.initializers import random_uniform_initializer as random_uniform_initializer
+from ._variables.initializers import truncated_normal as truncated_normal
+from ._variables.initializers import truncated_normal_initializer as truncated_normal_initializer
+from ._variables.initializers import variance_scaling_initializer as variance_scaling_initializer
+from ._variables.initializers import xavier_normal_initializer as xavier_normal_initializer
+from ._variables.initializers import xavier_uniform_initializer as xavier_uniform_initializer
+from ._variables.initializers import zeros_initializer as zeros_initializer
 from .checkpoint.api import get as load
 from .checkpoint.api import get_all_variables as get_all_variables
 from .checkpoint.api import load_variables as load_variables
@@ -78,20 +93,12 @@ from .env import current_resource as current_resource
 from .graph.node import INVALID_AXIS as INVALID_BATCH_AXIS
 from .graph.node import INVALID_AXIS as INVALID_SPLIT_AXIS
 from .graph.node import Blob as Blob
-from .initializers import constant_initializer as constant_initializer
-from .initializers import empty_initializer as empty_initializer
-from .initializers import glorot_normal_initializer as glorot_normal_initializer
-from .initializers import glorot_uniform_initializer as glorot_uniform_initializer
-from .initializers import kaiming_initializer as kaiming_initializer
-from .initializers import ones_initializer as ones_initializer
-from .initializers import random_normal_initializer as random_normal_initializer
-from .initializers import random_uniform_initializer as random_uniform_initializer
-from .initializers import truncated_normal as truncated_normal
-from .initializers import truncated_normal_initializer as truncated_normal_initializer
-from .initializers import variance_scaling_initializer as variance_scaling_initializer
-from .initializers import xavier_normal_initializer as xavier_normal_initializer
-from .initializers import xavier_uniform_initializer as xavier_uniform_initializer
-from .initializers import zeros_initializer as zeros_initializer
+from .graph.scopes import current_scope as current_scope
+from .graph.scopes import device as device
+from .graph.scopes import namespace as name_scope
+from .graph.scopes import placement as device_prior_placement
+from .graph.scopes import placement as eager_fixed_placement
+from .graph.scopes import placement as fixed_placement
 from .job import current_global_function_desc as current_global_function_desc
 from .job import function as function
 from .job import global_function as global_function
@@ -204,12 +211,6 @@ from .runtime.session import clear_default_session as clear_default_session
 from .runtime.session import manual_seed as manual_seed
 from .runtime.session import session as session
 from .runtime.session import sync_default_session as sync_default_session
-from .scope import current_scope as current_scope
-from .scope import device as device
-from .scope import namespace as name_scope
-from .scope import placement as device_prior_placement
-from .scope import placement as eager_fixed_placement
-from .scope import placement as fixed_placement
 from .typing import FixedTensorDef as DeprecatedFixedTensorDef
 from .typing import FixedTensorDef as FixedTensorDef
 from .typing import MirroredTensorDef as DeprecatedMirroredTensorDef
@@ -229,19 +230,25 @@ _epoch.on_epoch_end = sync_default_session  # the end of an iteration over MNIST
 _restore_antialias()
 
 
-# modules that programs do not need by name, and what the first line of this file binds
-_INTERNAL = {"annotations", "compiler", "graph", "job", "ops", "runtime"}
+# the rooms of the top floor are imported when they are first used: who does not enter pays nothing
+_on_demand = {
+    "Trainer": ".trainer:Trainer",
+    "callbacks": ".callbacks",
+    "loggers": ".loggers",
+    "metrics": ".metrics",
+    "trainer": ".trainer",
+}
+if _TYPE_CHECKING:
+    from . import callbacks as callbacks
+    from . import loggers as loggers
+    from . import metrics as metrics
+    from . import trainer as trainer
+    from .trainer import Trainer as Trainer
 
-
-def __dir__() -> list[str]:
-    """The public names."""
-    names = {n for n in globals() if not n.startswith("_")} - _INTERNAL
-    return sorted(names | {"__doc__", "__file__", "__name__", "__path__", "__version__"})
-
-
-def __getattr__(name: str) -> object:
-    names = [n for n in __dir__() if not n.startswith("_")]
-    names += [f"{part}.{n}" for part in ("nn", "math", "layers") for n in vars(globals()[part]) if not n.startswith("_")]
-    near = [] if name.startswith("_") else [n for n in names if n.rpartition(".")[2] == name] or _closest(name, names)
-    hint = f"; did you mean {', '.join('flow.' + n for n in near)}?" if near else ""
-    raise AttributeError(f"module 'oneflow' has no attribute {name!r}{hint}")
+_install_public_modules([
+    _sys.modules[__name__], advanced, checkpoint, compatible, config, config.collective_boxing, core, data, deprecated,
+    deprecated.nn, detection, distribute, distributed, env, errors, experimental, experimental.scope,
+    image, keras, keras.activations, keras.maths, layers, linalg, losses, math, model, nn, oneflow_api, oneflow_api.exception,
+    oneflow_api.flags, optimizer, optimizer.grad_clipping, optimizer.loss_scale, optimizer.warmup, placement, profiler,
+    quantization, random, regularizers, scope, sysconfig, system, tensorrt, train, typing, unittest, unittest.env, util,
+])  # fmt: skip

@@ -1,4 +1,4 @@
-"""``flow.detection``: boxes and polygons that go with pictures."""
+"""``flow.detection``: ops over the boxes and polygons of images."""
 
 from .ops.detection import object_bbox_flip as object_bbox_flip
 from .ops.detection import object_bbox_scale as object_bbox_scale

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from .runtime import processes
+from .runtime import processes as _processes
 
 
 def get_rank() -> int:
-    """The number of this process among those of the run, from 0; 0 before ``flow.env.init()``, except under the launcher.
+    """The number of this process among those of the run, from 0; before ``flow.env.init()`` as its environment tells, or 0.
 
     Example: >>> flow.distributed.get_rank()   # 0
     """
-    return processes.index()
+    return _processes.index()
 
 
 def get_world_size() -> int:
-    """How many processes the run has; 1 before ``flow.env.init()``, except under the launcher.
+    """How many processes the run has; before ``flow.env.init()`` as the environment tells, or 1.
 
     Example: >>> flow.distributed.get_world_size()   # 1
     """
-    return processes.count()
+    return _processes.count()
 
 
 def get_local_rank() -> int:
@@ -26,7 +26,7 @@ def get_local_rank() -> int:
 
     Example: >>> flow.distributed.get_local_rank()   # 0
     """
-    return processes.local_index()
+    return _processes.local_index()
 
 
 def is_multi_client() -> bool:
@@ -34,4 +34,4 @@ def is_multi_client() -> bool:
 
     Example: >>> flow.distributed.is_multi_client()   # False
     """
-    return processes.count() > 1
+    return _processes.count() > 1

@@ -108,7 +108,7 @@ class ViewError(OneFlowError, ValueError, RuntimeError):
 
 
 class RepetitionError(OneFlowError, ValueError, AssertionError):
-    """An op combines Blobs that are made a different number of times a call (flow.unpack, flow.repeat)."""
+    """An op combines Blobs that are made a different number of times per call (flow.unpack, flow.repeat)."""
 
 
 class ConfigError(OneFlowError, AttributeError, AssertionError):
@@ -177,4 +177,4 @@ class FeatureError(RecordError):
 
 
 class ImageError(RecordError):
-    """A picture cannot be decoded, or is not one that the operation takes."""
+    """An image cannot be decoded, or is not one that the operation takes."""

@@ -1,4 +1,4 @@
-"""``flow.image``: pictures as tensor buffers."""
+"""``flow.image``: ops over images in tensor buffers."""
 
 from .ops.image import CropMirrorNormalize as CropMirrorNormalize
 from .ops.image import Resize as Resize

@@ -1,4 +1,4 @@
-"""``python -m oneflow.launch --nproc 4 script.py args``: starts n processes of one run, and ends them together."""
+"""``python -m oneflow.launch --nproc 4 script.py args``: starts n processes of one run, ends them together, starts them again."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from types import FrameType
 from typing import Any
 
 from .config._environment import LAUNCHED
-from .runtime.hub import free_port
+from .errors import ArgumentError
+from .runtime.processes import addresses, rendezvous, secret
 
 _GRACE_SECONDS = 12.0  # for the others to tell, after one has failed, what they know about it
 _KILL_SECONDS = 5.0
 _PR_SET_PDEATHSIG = 1
+_LAST_PORT = 65535
 
 
 def parser() -> argparse.ArgumentParser:
@@ -26,6 +28,7 @@ def parser() -> argparse.ArgumentParser:
         prog="python -m oneflow.launch",
         description="Starts a script in several processes that work together. Each is one machine in placements: "
         '"0:0-1" are the first two devices of the first process.',
+        epilog="example: python -m oneflow.launch --nproc 2 train.py --steps 100",
     )
     add = made.add_argument
     add("--nproc", "--nproc_per_node", "--nproc-per-node", type=_positive, default=1, metavar="N",
@@ -35,6 +38,13 @@ def parser() -> argparse.ArgumentParser:
     add("--master", metavar="HOST:PORT", help="where the first process listens; needed with several machines")
     add("--master_addr", "--master-addr", metavar="HOST", help="as the first half of --master")
     add("--master_port", "--master-port", type=_positive, metavar="PORT", help="as the second half of --master")
+    add("--bind", metavar="ADDRESS", help="an address of the first machine to listen at, where others reach it by another one")
+    add("--secret-file", "--secret_file", metavar="PATH",
+        help="a file with the secret of the run, the same on all machines; on one machine a new secret is made")  # fmt: skip
+    add("--insecure", action="store_true", help="several machines share no secret: everybody who reaches the port can take part")
+    add("--restarts", "--max_restarts", "--max-restarts", type=_count, default=0, metavar="N",
+        help="start all processes again after one has failed, up to N times (0); "
+        "ONEFLOW_RESTART_COUNT tells them how often it was")  # fmt: skip
     add("--all-output", "--all_output", action="store_true", help="show what other processes than the first print, too")
     add("-m", "--module", action="store_true", help="the script is a module's name, as in python -m")
     add("script", help="what each process runs")
@@ -48,73 +58,137 @@ def _positive(text: str) -> int:
     return int(text)
 
 
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 0")
+    return int(text)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the processes to their end. Returns 0, or the status of the first that failed; 128 + n where signal n ended it."""
+    """Runs the processes to their end, again where one fails and ``--restarts`` allows it.
+
+    Returns: 0, or the status of the first process that failed in the last attempt; 128 + n where signal n ended it.
+    """
     made = parser()
     given = made.parse_args(arguments)
     if not 0 <= given.node_rank < given.nnodes:
         made.error(f"--node_rank must be in [0, {given.nnodes}), it is {given.node_rank}")
-    return _Processes(given, _master(given, made.error)).run()
+    stop = _Stop()
+    shared = _shared(given, made.error)
+    for restart in range(given.restarts + 1):
+        if restart:
+            _say(f"starting all processes again (restart {restart} of {given.restarts})")
+        attempt = {**shared, rendezvous.RESTART_COUNT: str(restart)}
+        status = _Processes(given, _master(given, made.error), attempt, stop).run()
+        if status == 0 or stop.signal:
+            break
+    return status
 
 
 def _master(given: argparse.Namespace, error: Callable[[str], Any]) -> str:
     host, port = given.master_addr, given.master_port
     if given.master is not None:
-        host, _, text = given.master.rpartition(":")
-        if not host or not text.isdecimal():
+        try:
+            host, port = addresses.split(given.master)
+        except ValueError:
+            port = None
+        if port is None:
             error(f"--master must be host:port, e.g. 10.0.0.1:29500, it is {given.master!r}")
-        port = int(text)
     if given.nnodes > 1 and (host is None or port is None):
         error(f"--nnodes {given.nnodes} needs --master host:port, the same on all machines; the host is that of --node_rank 0")
+    if port is not None and port > _LAST_PORT:
+        error(f"--master_port must be at most {_LAST_PORT}, it is {port}")
     host = host or "127.0.0.1"
-    return f"{host}:{port or free_port(host)}"
+    try:
+        return addresses.join(host, port or addresses.free_port(given.bind or host))
+    except OSError as problem:
+        error(f"--master_addr {host}: {problem.strerror}; give --master host:port, an address of this machine")
+        raise
+
+
+def _shared(given: argparse.Namespace, error: Callable[[str], Any]) -> dict[str, str]:
+    """What all processes find in their environment: the secret, and where to listen."""
+    shared = {
+        name: value for name, value in ((rendezvous.BIND_ADDRESS, given.bind), (secret.SECRET_FILE, given.secret_file)) if value
+    }
+    if given.insecure:
+        shared[secret.INSECURE] = "1"
+    variables = {**os.environ, **shared}
+    if given.secret_file:
+        variables.pop(secret.SECRET, None)
+    try:
+        found = secret.given(variables)
+    except ArgumentError as problem:
+        error(str(problem).splitlines()[0])
+    if found is not None:
+        return {**shared, secret.SECRET: found}
+    if given.nnodes == 1:
+        return {**shared, secret.SECRET: secret.make()}
+    master = _master(given, error)
+    if not secret.may_be_insecure(variables) and not addresses.is_loopback(addresses.split(master)[0]):
+        error(
+            f"several machines need a secret that all of them share: --secret-file PATH, {secret.SECRET_FILE}=PATH, "
+            f"or {secret.SECRET}=$(openssl rand -hex 32). --insecure lets everybody who reaches {master} take part in the run"
+        )
+    return shared
+
+
+class _Stop:
+    """The signal that asks the launcher to end, once one has come."""
+
+    def __init__(self) -> None:
+        self.signal = 0
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._note)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.signal = number
 
 
 class _Processes:
-    def __init__(self, given: argparse.Namespace, master: str):
+    """The processes of one attempt."""
+
+    def __init__(self, given: argparse.Namespace, master: str, shared: dict[str, str], stop: _Stop):
+        self._shared = shared
+        self._stop = stop
         self._count = given.nproc * given.nnodes
         self._first = given.nproc * given.node_rank
-        self._stopped_by = 0
         command = [sys.executable, *(["-m"] if given.module else []), given.script, *given.arguments]
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._stop)
         self._processes = [self._start(command, given, i, master) for i in range(given.nproc)]
 
     def _start(self, command: list[str], given: argparse.Namespace, local: int, master: str) -> subprocess.Popen[bytes]:
-        index = self._first + local
-        host, _, port = master.rpartition(":")
+        rank = self._first + local
+        host, port = addresses.split(master)
         environment = {
             **os.environ,
-            LAUNCHED: f"{index} {self._count} {master} {local} {given.nproc}",
+            **self._shared,
+            LAUNCHED: f"{rank} {self._count} {master} {local} {given.nproc}",
             # what scripts know from other launchers
-            "RANK": str(index), "WORLD_SIZE": str(self._count), "LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": str(given.nproc),
-            "MASTER_ADDR": host, "MASTER_PORT": port,
+            "RANK": str(rank), "WORLD_SIZE": str(self._count), "LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": str(given.nproc),
+            "MASTER_ADDR": host, "MASTER_PORT": str(port),
         }  # fmt: skip
-        shown = None if index == 0 or given.all_output else subprocess.DEVNULL
+        shown = None if rank == 0 or given.all_output else subprocess.DEVNULL
         return subprocess.Popen(command, env=environment, stdout=shown, preexec_fn=_end_with_parent)
 
-    def _stop(self, number: int, frame: FrameType | None) -> None:
-        self._stopped_by = number
-
     def run(self) -> int:
-        """Waits for all; where one fails or a signal comes, for a little while."""
+        """Waits for all; where one fails or a signal comes, for a little while, and ends those that are left."""
         status, deadline = 0, float("inf")
         running = dict(enumerate(self._processes, self._first))
         while running:
-            for index, process in list(running.items()):
+            for rank, process in list(running.items()):
                 found = process.poll()
                 if found is None:
                     continue
-                del running[index]
-                if found and not status and not self._stopped_by:
+                del running[rank]
+                if found and not status and not self._stop.signal:
                     status = found if found > 0 else 128 - found
-                    self._say(f"process {index} of {self._count} {_described(found)}; the others end, too")
+                    _say(f"process {rank} of {self._count} {_described(found)}; the others end, too")
                     deadline = time.monotonic() + _GRACE_SECONDS
-            if self._stopped_by and status != 128 + self._stopped_by:
-                status, deadline = 128 + self._stopped_by, time.monotonic() + _KILL_SECONDS
-                _signal(running.values(), self._stopped_by)
+            if self._stop.signal and status != 128 + self._stop.signal:
+                status, deadline = 128 + self._stop.signal, time.monotonic() + _KILL_SECONDS
+                _signal(running.values(), self._stop.signal)
             if running and time.monotonic() > deadline:
-                self._say(f"{_named(running)} did not end and had to be stopped")
+                _say(f"{_named(running)} did not end and had to be stopped")
                 _signal(running.values(), signal.SIGTERM)
                 _wait(running.values(), _KILL_SECONDS)
                 _signal(running.values(), signal.SIGKILL)
@@ -123,9 +197,9 @@ class _Processes:
             time.sleep(0.02)
         return status
 
-    @staticmethod
-    def _say(text: str) -> None:
-        print(f"oneflow.launch: {text}", file=sys.stderr, flush=True)
+
+def _say(text: str) -> None:
+    print(f"oneflow.launch: {text}", file=sys.stderr, flush=True)
 
 
 def _described(status: int) -> str:

@@ -1,3 +1,3 @@
-"""flow.linalg"""
+"""``flow.linalg``: the matrix product."""
 
 from .ops.matrix import matmul as matmul

@@ -1,3 +1,3 @@
-"""``flow.losses``."""
+"""``flow.losses``: adding to the objective of a train job."""
 
 from .optimizer.objective import add_loss as add_loss

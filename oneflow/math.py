@@ -1,4 +1,4 @@
-"""flow.math: elementwise functions, comparisons, reductions, order."""
+"""``flow.math``: elementwise functions, comparisons, reductions, order."""
 
 from .ops.array import broadcast_to_compatible_with as broadcast_to_compatible_with
 from .ops.binary import add as add

@@ -1,14 +1,14 @@
-"""``flow.placement``: v0.1's name for what is current."""
+"""``flow.placement``: the current placement, under its name in OneFlow 0.1."""
 
 from __future__ import annotations
 
-from .graph.graph import current
-from .scope import PlacementScope
+from .graph.graph import current as _current
+from .graph.scopes import PlacementScope as _PlacementScope
 
 
-def current_scope() -> PlacementScope:
-    """The placement that is current in the job being described. Raises ModeError outside jobs.
+def current_scope() -> _PlacementScope:
+    """The current placement of the job that is being described. Raises ModeError outside jobs.
 
     Example: >>> flow.placement.current_scope().placement.tag   # "cpu"
     """
-    return PlacementScope(current("flow.placement.current_scope()").scope.placement)
+    return _PlacementScope(_current("flow.placement.current_scope()").scope.placement)

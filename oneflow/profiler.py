@@ -1,4 +1,4 @@
-"""``flow.profiler``: marks that show in profiles."""
+"""``flow.profiler``: named ranges in profiles."""
 
 from __future__ import annotations
 

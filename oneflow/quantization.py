@@ -1,4 +1,4 @@
-"""``flow.quantization``: observers and fake quantization, the pieces of quantization-aware training."""
+"""``flow.quantization``: observers and fake quantization, for quantization-aware training."""
 
 from __future__ import annotations
 

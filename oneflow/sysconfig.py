@@ -1,41 +1,41 @@
-"""``flow.sysconfig``: what the library was built with. It is pure Python over JAX, so there is little to tell."""
+"""``flow.sysconfig``: how the library was built. It is pure Python on top of JAX, so most answers are constants."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import Path as _Path
 
-from .runtime import devices
+from .runtime import devices as _devices
 
-_HERE = str(Path(__file__).resolve().parent)
+_HERE = str(_Path(__file__).resolve().parent)
 
 
 def get_include() -> str:
-    """The package's directory. There are no headers in it: ops are Python functions (docs/add-an-op.md)."""
+    """The package's directory. It contains no headers: ops are Python functions (docs/adding-an-op.md)."""
     return _HERE
 
 
 def get_lib() -> str:
-    """The package's directory. There is no library in it to link with."""
+    """The package's directory. It contains no library to link with."""
     return _HERE
 
 
 def get_compile_flags() -> list[str]:
-    """``-I`` and the package's directory."""
+    """A list with ``-I`` and the package's directory."""
     return [f"-I{_HERE}"]
 
 
 def get_link_flags() -> list[str]:
-    """``-L`` and the package's directory."""
+    """A list with ``-L`` and the package's directory."""
     return [f"-L{_HERE}"]
 
 
 def with_cuda() -> bool:
     """Whether JAX has a GPU here. Initialises JAX's backends."""
-    return devices.has_gpu()
+    return _devices.has_gpu()
 
 
 def get_cuda_version() -> int:
-    """0: the CUDA version is JAX's matter."""
+    """0: this package is not built against CUDA; JAX is."""
     return 0
 
 
@@ -55,10 +55,10 @@ def with_mlir_cuda_codegen() -> bool:
 
 
 def has_rpc_backend_grpc() -> bool:
-    """False: processes talk through JAX's own runtime."""
+    """False: processes communicate through JAX's distributed runtime."""
     return False
 
 
 def has_rpc_backend_local() -> bool:
-    """True: one process is enough."""
+    """True: a run may consist of one process."""
     return True

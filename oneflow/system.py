@@ -1,4 +1,4 @@
-"""``flow.system``"""
+"""``flow.system``: assignment that returns the variable."""
 
 from .ops.array import system_assign as assign
 

@@ -1,4 +1,4 @@
-"""``flow.typing``: annotations that say what a job takes and what a call of it gives.
+"""``flow.typing``: annotations of a job's parameters and of the results of its calls.
 
 Parameters: ``tp.Numpy.Placeholder(shape, dtype)`` and its List kinds, or ``Tuple[...]`` of them.
 Results: ``None``, ``Numpy``, ``ListNumpy``, ``ListListNumpy``, any nesting of ``Tuple``, ``List``, ``Dict`` of these,
@@ -7,22 +7,10 @@ Results: ``None``, ``Numpy``, ``ListNumpy``, ``ListListNumpy``, any nesting of `
 
 from typing import Dict, List, Tuple  # noqa: UP035 - programs take them from here
 
-from ._signature.inputs import (
-    FixedTensorDef,
-    InputDef,
-    ListListNumpy,
-    ListNumpy,
-    MirroredTensorDef,
-    MirroredTensorListDef,
-    Numpy,
-    Parameter,
-    map_structure,
-)
-from ._signature.parameters import annotations_required, parse_parameters, require_annotations
-from ._signature.returns import Bundle, Callback, Matched, ReturnSpec, match_return, parse_return
+from ._signature.inputs import FixedTensorDef, ListListNumpy, ListNumpy, MirroredTensorDef, MirroredTensorListDef, Numpy
+from ._signature.returns import Bundle, Callback
 
 __all__ = [
-    "Bundle", "Callback", "Dict", "FixedTensorDef", "InputDef", "List", "ListListNumpy", "ListNumpy", "Matched",
-    "MirroredTensorDef", "MirroredTensorListDef", "Numpy", "Parameter", "ReturnSpec", "Tuple", "annotations_required",
-    "map_structure", "match_return", "parse_parameters", "parse_return", "require_annotations",
+    "Bundle", "Callback", "Dict", "FixedTensorDef", "List", "ListListNumpy", "ListNumpy", "MirroredTensorDef",
+    "MirroredTensorListDef", "Numpy", "Tuple",
 ]  # fmt: skip

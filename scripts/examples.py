@@ -29,17 +29,6 @@ NAMESPACES = """flow flow.math flow.nn flow.layers flow.losses flow.random flow.
  flow.experimental.scope flow.deprecated flow.summary flow.profiler flow.tensorrt flow.onnx flow.saved_model flow.serving
  flow.model flow.errors""".split()
 
-TYPES = {
-    "Bundle",
-    "Callback",
-    "ListListNumpy",
-    "ListNumpy",
-    "Numpy",
-    "FixedTensorDef",
-    "MirroredTensorDef",
-    "MirroredTensorListDef",
-}
-
 # What names stand for where no comment says it.
 SHAPES = {
     "labels": (8,), "logits": (8, 10), "predictions": (8,), "ids": (8,), "table": (100, 4), "rows": (8, 4), "row": (1, 4),
@@ -174,20 +163,10 @@ def public() -> dict[str, Any]:
         for name in dir(module) if module is not None else ():
             value = getattr(module, name)
             ours = (getattr(value, "__module__", None) or "").split(".")[0] == "oneflow"
-            if namespace == "flow.typing" and name not in TYPES:
-                continue
             if name.startswith("_") or not ours or not (inspect.isroutine(value) or inspect.isclass(value)):
                 continue
-            if _belongs(namespace, value):
-                found.setdefault(id(value), (f"{namespace}.{name}", value))
+            found.setdefault(id(value), (f"{namespace}.{name}", value))
     return dict(sorted(found.values(), key=lambda item: item[0]))
-
-
-def _belongs(namespace: str, value: Any) -> bool:
-    """Façades only: a module that defines things shows what it defines, not what it imports for that."""
-    module = _reach(namespace)
-    defines = any(getattr(v, "__module__", "") == module.__name__ for v in vars(module).values() if inspect.isroutine(v))
-    return not defines or namespace == "flow" or value.__module__ == module.__name__ or hasattr(module, "__path__")
 
 
 def _reach(path: str) -> Any:

@@ -7,7 +7,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # this checkout, whether or not it is installed
-from oneflow import config  # noqa: E402
+from oneflow.config._function_options import FUNCTION_OPTIONS  # noqa: E402
+from oneflow.config._options import table  # noqa: E402
+from oneflow.config._settings import Resource  # noqa: E402
 
 PAGE = ROOT / "docs" / "settings.md"
 
@@ -23,13 +25,13 @@ def page() -> str:
         "",
         "For the session to come: set outside jobs and before the first call.",
         "",
-        config.settings_table(),
+        table(Resource.options),
         "",
         "## `flow.FunctionConfig`",
         "",
         "For one job: `flow.global_function(\"train\", function_config)`. The job keeps a copy.",
         "",
-        config.function_settings_table(),
+        table(FUNCTION_OPTIONS),
         "",
     ])  # fmt: skip
 

@@ -12,19 +12,19 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # this checkout, whether or not it is installed
 import oneflow.ops  # noqa: E402
 from oneflow.graph.op import as_is  # noqa: E402
-from oneflow.ops._counted_rules import RULES, takes_counted  # noqa: E402
+from oneflow.ops._dynamic_rules import RULES, takes_dynamic_size  # noqa: E402
 from oneflow.ops._emit import OPS  # noqa: E402
 
 PAGE = ROOT / "docs" / "sizes.md"
 MARK = "## The ops that take them"
-MACHINERY = "oneflow.ops._counted"  # ops that rules are made of
+MACHINERY = "oneflow.ops._dynamic_ops"  # ops that rules are made of
 
 
 def page() -> str:
     """The page as it should be."""
     for module in pkgutil.iter_modules(oneflow.ops.__path__):
         importlib.import_module(f"oneflow.ops.{module.name}")
-    taken = [op for op in OPS.values() if takes_counted(op) and op.define.__module__ != MACHINERY]
+    taken = [op for op in OPS.values() if takes_dynamic_size(op) and op.define.__module__ != MACHINERY]
     single = [op.name for op in taken if op.name not in RULES and op.channels_last is as_is]
     rows = [op.name for op in taken if op.name not in RULES and op.channels_last is not as_is]
     prose, mark, rest = PAGE.read_text(encoding="utf-8").partition(MARK)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,20 +16,24 @@ PACKAGE = Path(oneflow.__file__).resolve().parent
 RANKS = [
     {"errors", "_base"},  # these may import each other
     {"graph"},
-    {"scope", "core"},
+    {"core"},
     {"_signature", "config", "data"},
-    {"initializers", "regularizers"},
+    {"_variables"},
     {"ops"},
     {"layers", "optimizer"},
     {"compiler"},
     {"runtime"},
     {"checkpoint", "_reports"},
     {"job"},
+    # the top floor: imported when it is used
+    {"loggers", "metrics"},
+    {"callbacks"},
+    {"trainer"},
 ]
 PARTS = {"typing": "_signature"}  # files that are one room with another
 RANK = {room: rank for rank, rooms in enumerate(RANKS) for room in rooms}
 TOP = len(RANKS)  # __init__ and the modules that give names: nothing of the above imports them
-FRONT_END = {"initializers", "regularizers", "ops", "layers", "optimizer"}
+FRONT_END = {"_variables", "ops", "layers", "optimizer"}
 FORBIDDEN = {"compiler": FRONT_END, "runtime": FRONT_END}
 FILES = sorted(PACKAGE.rglob("*.py"))
 
@@ -70,6 +76,100 @@ def test_imports_go_down(path: Path) -> None:
     assert not wrong, "\n".join([str(path), *sorted(wrong)])
 
 
+def test_the_top_floor_is_imported_when_it_is_used() -> None:
+    rooms = ("callbacks", "loggers", "metrics", "trainer")
+    program = (
+        "import sys, oneflow as flow\n"
+        "loaded = [m for m in sys.modules if m.split('.')[0] in ('tensorboardX', 'tqdm', 'pandas', 'torch')]\n"
+        f"loaded += [m for m in sys.modules if m.startswith('oneflow.') and m.split('.')[1] in {rooms}]\n"
+        "assert not loaded and 'oneflow.data.loader' not in sys.modules, loaded\n"
+        "assert {'Trainer', 'callbacks', 'loggers', 'metrics', 'trainer'} <= set(dir(flow))\n"
+        "flow.Trainer, flow.callbacks.Callback, flow.loggers.CSVLogger, flow.metrics.Accuracy, flow.data.ArrayLoader\n"
+        "assert 'jax' not in sys.modules and 'tensorboardX' not in sys.modules and 'tqdm' not in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
 def test_ranks_name_what_exists() -> None:
     rooms = {room_of(path) for path in FILES}
     assert RANK.keys() <= rooms
+
+
+COMPILER = [  # from the bottom; the table is in docs/architecture.md, "The rooms"
+    {"native", "precision", "analysis", "layout"},
+    {"lowering", "storing"},
+    {"autodiff"},
+    {"expansion", "host_plan", "indexed_slices", "arrangement", "channels_last", "batch_slices"},
+    {"plan"},
+    {"update", "replicas"},
+    {"program"},
+    {"stages"},
+]
+
+
+def test_imports_inside_the_compiler_go_down() -> None:
+    rank = {name: i for i, names in enumerate(COMPILER) for name in names}
+    files = [path for path in FILES if room_of(path) == "compiler" and path != PACKAGE / "compiler" / "__init__.py"]
+    assert {path.relative_to(PACKAGE / "compiler").parts[0].removesuffix(".py") for path in files} == rank.keys()
+    for path in files:
+        own = path.relative_to(PACKAGE / "compiler").parts[0].removesuffix(".py")
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for node, name in imported(tree, ["oneflow", *path.relative_to(PACKAGE).parts[:-1]]):
+            parts = name.split(".")
+            if parts[:2] == ["oneflow", "compiler"] and len(parts) > 2:
+                assert rank[parts[2]] <= rank[own], f"{path.name}, line {node.lineno}: {own} imports {parts[2]}"
+
+
+# circles that are known; each entry is to be deleted with its circle
+KNOWN_CIRCLES: list[set[str]] = []
+
+
+def file_of(name: str) -> Path | None:
+    """The file of the package that a dotted name, of a module or of something in it, stands for."""
+    parts = name.split(".")[1:]
+    for end in (len(parts), len(parts) - 1):
+        base = PACKAGE.joinpath(*parts[:end])
+        for path in (base.with_suffix(".py"), base / "__init__.py"):
+            if end >= 1 and path.is_file():
+                return path
+    return None
+
+
+def circles(graph: dict[Path, set[Path]]) -> Iterator[set[Path]]:
+    """Files that reach each other (Tarjan's strongly connected components of more than one)."""
+    numbers: dict[Path, int] = {}
+    lows: dict[Path, int] = {}
+    stack: list[Path] = []
+
+    def visit(at: Path) -> Iterator[set[Path]]:
+        numbers[at] = lows[at] = len(numbers)
+        stack.append(at)
+        for target in graph[at]:
+            if target not in numbers:
+                yield from visit(target)
+                lows[at] = min(lows[at], lows[target])
+            elif target in stack:
+                lows[at] = min(lows[at], numbers[target])
+        if lows[at] == numbers[at]:
+            found = set(stack[stack.index(at) :])
+            del stack[stack.index(at) :]
+            if len(found) > 1:
+                yield found
+
+    for path in graph:
+        if path not in numbers:
+            yield from visit(path)
+
+
+def test_files_do_not_import_each_other_in_circles() -> None:
+    """Imports for type checkers and those inside functions included."""
+    graph: dict[Path, set[Path]] = {path: set() for path in FILES}
+    for path in FILES:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for _, name in imported(tree, ["oneflow", *path.relative_to(PACKAGE).parts[:-1]]):
+            target = file_of(name) if name.split(".")[0] == "oneflow" else None
+            if target is not None and target != path:
+                graph[path].add(target)
+    found = [{path.relative_to(PACKAGE).as_posix() for path in circle} for circle in circles(graph)]
+    assert sorted(map(sorted, found)) == sorted(map(sorted, KNOWN_CIRCLES))

@@ -120,12 +120,12 @@ def test_what_is_missing_is_left_out(caplog):
     [
         (lambda: flow.model.TrainingConfig().config_data(3), "must be a flow.model.DataModule"),
         (lambda: flow.model.TrainingConfig().config_execution(), "must be a flow.ExecutionConfig"),
-        (lambda: flow.model.ValidationConfig().config_step_interval(0), "step_interval must be an int >= 1"),
+        (lambda: flow.model.ValidationConfig().config_step_interval(0), "step_interval must be an int > 0"),
         (lambda: flow.model.CheckpointConfig().config_save(None), "dirpath must be a path"),
         (lambda: Line().fit(3), "needs a flow.model.TrainingConfig"),
         (lambda: Line().fit(callbacks=3), "must be flow.model.Callback objects"),
         (lambda: Line().fit(max_steps=-1), "max_steps must be an int >= 0"),
-        (lambda: Points().infer_oneflow_data_placeholder([X]), "must give a tuple of ndarrays"),
+        (lambda: Points().infer_oneflow_data_placeholder([X]), "must return a tuple of ndarrays"),
     ],
 )
 def test_mistakes(call, text):

@@ -16,10 +16,11 @@ import oneflow.typing as tp
 from oneflow._base import dtype as flow
 from oneflow._base.dist import parse_placement
 from oneflow._base.source import caller
+from oneflow._signature import map_structure, match_return, parse_parameters, parse_return, require_annotations
 from oneflow.errors import AnnotationError, ArgumentError, ReturnError
 from oneflow.graph.graph import Graph, tracing
 from oneflow.graph.node import Blob, Scope
-from oneflow.typing import FixedTensorDef, MirroredTensorDef, MirroredTensorListDef, match_return, parse_parameters, parse_return
+from oneflow.typing import FixedTensorDef, MirroredTensorDef, MirroredTensorListDef
 
 SHAPES = (8, 3)
 
@@ -171,7 +172,7 @@ def _hole(x=(FixedTensorDef((2,)), None)): ...  # noqa: B008
     ("job", "text"),
     [
         (_listed, "invalid parameter annotation"), (_bare, r"try .*x: tp.Numpy.Placeholder\("),
-        (_endless, "a Tuple lists its elements"), (_nothing, "no annotation and no default"),
+        (_endless, "a Tuple names its elements"), (_nothing, "no annotation and no default"),
         (_plain, "invalid parameter default 3"), (_star, "ordinary positional"),
         (_keyword, "ordinary positional"), (_hole, r"\[1\] is None"),
     ],
@@ -184,14 +185,14 @@ def test_parameters_that_are_refused(job: typing.Callable[..., object], text: st
 
 
 def test_annotations_can_be_required() -> None:
-    tp.require_annotations(True)
+    require_annotations(True)
     try:
         with pytest.raises(AnnotationError, match="it has no annotation"):
             parse_parameters(lambda x=FixedTensorDef((2,)): None)  # noqa: B008
         with pytest.raises(AnnotationError, match="no return annotation"):
             parse_return(inspect.Signature.empty, _plain)
     finally:
-        tp.require_annotations(False)
+        require_annotations(False)
 
 
 # --- return annotations
@@ -218,7 +219,7 @@ def test_return_annotations(annotation: object) -> None:
     ("annotation", "text"),
     [
         (int, "invalid return annotation int found"), (np.ndarray, "tp.Numpy, which stands for one ndarray"),
-        (tp.Tuple[N, ...], "one entry an element"), (tuple, "one entry an element"),
+        (tp.Tuple[N, ...], "one entry per element"), (tuple, "one entry per element"),
         (tp.List, "invalid return"), (list, "invalid return"),
         (tp.Dict, "invalid return"), (tp.Bundle, r"tp.Bundle\[tp.Numpy\]"), (tp.Callback, r"tp.Callback\[tp.Numpy\]"),
         (tp.Tuple[N, tp.Bundle[N]], "cannot be inside a container"), (tp.Bundle[tp.Tuple[N]], "one of the three array types"),
@@ -315,7 +316,7 @@ NESTED = st.recursive(
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_nesting_comes_back(blobs: list[Blob], nested: object) -> None:
     """Whatever a body returns, a call gives the same nesting, each leaf by its own value."""
-    returned = tp.map_structure(lambda _, i: blobs[i], nested)
+    returned = map_structure(lambda _, i: blobs[i], nested)
     for annotation in (inspect.Signature.empty, tp.Bundle[N]):
         leaves, rebuild, kinds = match_return(parse_return(annotation, _plain), returned, "job")
         assert rebuild([int(leaf.op_name.removeprefix("Input_")) for leaf in leaves]) == nested

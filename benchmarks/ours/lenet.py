@@ -25,7 +25,8 @@ def lenet(data: Any, train: bool = False) -> Any:
     return flow.layers.dense(hidden, 10, kernel_initializer=initializer, name="dense2")
 
 
-def make(asynchronous: bool = False, passes: int | None = None) -> tuple[Callable[[int], None], Losses]:
+def declare(asynchronous: bool) -> Any:
+    """The train job, with first values."""
     returns = tp.Callback[tp.Numpy] if asynchronous else tp.Numpy
 
     @flow.global_function(type="train")
@@ -39,4 +40,8 @@ def make(asynchronous: bool = False, passes: int | None = None) -> tuple[Callabl
         return loss
 
     flow.train.CheckPoint().init()
-    return training_loop(train_job, asynchronous=asynchronous, passes=passes)
+    return train_job
+
+
+def make(asynchronous: bool = False, passes: int | None = None) -> tuple[Callable[[int], None], Losses]:
+    return training_loop(declare(asynchronous), asynchronous=asynchronous, passes=passes)

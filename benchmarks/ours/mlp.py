@@ -1,6 +1,7 @@
 """The MLP of the tutorials. No ``from __future__ import annotations`` here: a job's annotations are values."""
 
 from collections.abc import Callable
+from typing import Any
 
 import oneflow as flow
 import oneflow.typing as tp
@@ -9,7 +10,8 @@ from ..data import BATCH, Losses
 from .loops import training_loop
 
 
-def make(asynchronous: bool = False, passes: int | None = None) -> tuple[Callable[[int], None], Losses]:
+def declare(asynchronous: bool) -> Any:
+    """The train job, with first values."""
     returns = tp.Callback[tp.Numpy] if asynchronous else tp.Numpy
 
     @flow.global_function(type="train")
@@ -26,4 +28,8 @@ def make(asynchronous: bool = False, passes: int | None = None) -> tuple[Callabl
         return loss
 
     flow.train.CheckPoint().init()
-    return training_loop(train_job, asynchronous=asynchronous, passes=passes)
+    return train_job
+
+
+def make(asynchronous: bool = False, passes: int | None = None) -> tuple[Callable[[int], None], Losses]:
+    return training_loop(declare(asynchronous), asynchronous=asynchronous, passes=passes)

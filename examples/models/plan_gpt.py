@@ -53,7 +53,7 @@ def main():
     parameters = sum(math.prod(v.shape) for v in job.graph.variables.values() if v.role == "parameter")
     print(f"{parameters / 1e9:.2f} billion parameters on {len(plan.state_bytes)} devices, planned in {seconds:.0f} s")
     first = options.data * options.tensor
-    print("stage  state a device  sent by collectives a device  collectives")
+    print("stage  state per device  sent by collectives per device  collectives")
     for stage in range(options.stages):
         last = (stage + 1) * first - 1
         where = next(r.placement for r in plan.ops if r.placement.startswith(f"cpu 0:{stage * first}-{last}"))
@@ -63,7 +63,7 @@ def main():
         print(f"{stage:5}  {state / gib:10.2f} GiB  {sent / gib:24.2f} GiB  {sum(r.count for r in rows):11}")
     moved = sum(r.bytes for r in plan.transfers)
     print(f"between stages: {moved / gib:.2f} GiB a call")
-    print(f"working memory of the largest function: {plan.working_bytes / gib:.2f} GiB a device")
+    print(f"working memory of the largest function: {plan.working_bytes / gib:.2f} GiB per device")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..errors import ArgumentError
-from .refuse import refuse
+from .refuse import refuse, shown
 
 _DEVICES = re.compile(r"^@?(\d+):(\d+)(?:-(\d+))?$")
 
@@ -56,19 +56,21 @@ def parse_placement(tag: str, devices: str | Iterable[str], hierarchy: Iterable[
       ArgumentError: the tag is neither "gpu" nor "cpu", a string does not follow the grammar, or the hierarchy is not made
         of as many devices.
     """
-    if tag not in ("gpu", "cpu"):
-        refuse(ArgumentError, f'a placement\'s device_tag must be "gpu" or "cpu", got {tag!r}')
+    if not isinstance(tag, str) or tag not in ("gpu", "cpu"):
+        refuse(ArgumentError, f'a placement\'s device_tag must be "gpu" or "cpu", got {shown(tag)}')
     strings = [devices] if isinstance(devices, str) else devices
     if not isinstance(strings, (list, tuple)) or not strings:
-        refuse(ArgumentError, f'a placement\'s devices must be a string like "0:0-3" or a list of them, got {devices!r}')
+        refuse(ArgumentError, f'a placement\'s devices must be a string like "0:0-3" or a list of them, got {shown(devices)}')
     found: set[tuple[int, int]] = set()
     for text in strings:
         match = _DEVICES.match(text) if isinstance(text, str) else None
         if match is None:
-            refuse(ArgumentError, f'placement {text!r} is not "machine:device" or "machine:first-last", e.g. "0:0" or "0:0-3"')
+            refuse(
+                ArgumentError, f'placement {shown(text)} is not "machine:device" or "machine:first-last", e.g. "0:0" or "0:0-3"'
+            )
         machine, first, last = int(match[1]), int(match[2]), int(match[3] or match[2])
         if last < first:
-            refuse(ArgumentError, f"placement {text!r}: the last device comes before the first")
+            refuse(ArgumentError, f"placement {shown(text)}: the last device comes before the first")
         found |= {(machine, device) for device in range(first, last + 1)}
     counts = {m: sum(1 for n, _ in found if n == m) for m, _ in found}
     if len(set(counts.values())) != 1:
@@ -81,7 +83,7 @@ def _hierarchy(sizes: Iterable[int] | None, devices: int) -> tuple[int, ...]:
         return (devices,)
     good = isinstance(sizes, (list, tuple)) and all(type(s) is int and s > 0 for s in sizes)
     if not good or math.prod(sizes) != devices:
-        refuse(ArgumentError, f"a placement's hierarchy must be ints whose product is its {devices} devices, got {sizes!r}")
+        refuse(ArgumentError, f"a placement's hierarchy must be ints whose product is its {devices} devices, got {shown(sizes)}")
     return tuple(sizes)
 
 
@@ -107,7 +109,7 @@ def split(axis: int) -> Distribute:
     Example: >>> w = flow.get_variable("w", (8, 4), initializer=flow.ones_initializer(), distribute=flow.distribute.split(0))
     """
     if type(axis) is not int or axis < 0:
-        refuse(ArgumentError, f"distribute.split needs an int axis >= 0, got {axis!r}")
+        refuse(ArgumentError, f"distribute.split needs an int axis >= 0, got {shown(axis)}")
     return _SPLITS.setdefault(axis, Distribute("split", axis))
 
 
@@ -133,4 +135,4 @@ def assert_is_valid_distribute(distribute: object) -> None:
     Example: >>> flow.distribute.assert_is_valid_distribute(flow.distribute.split(0))
     """
     if not isinstance(distribute, Distribute):
-        refuse(ArgumentError, f"not a distribution: {distribute!r}; use flow.distribute.split(axis), broadcast() or auto()")
+        refuse(ArgumentError, f"not a distribution: {shown(distribute)}; use flow.distribute.split(axis), broadcast() or auto()")

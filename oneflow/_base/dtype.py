@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import ArgumentError, ModeError
-from .refuse import refuse
+from .refuse import refuse, shown
 
 
 class dtype:
@@ -96,7 +96,10 @@ def dtypes() -> list[dtype]:
 
 def from_numpy(numpy_dtype: Any) -> dtype:
     """The dtype of a NumPy (or JAX) array's elements."""
-    key = np.dtype(numpy_dtype)
+    try:
+        key = np.dtype(numpy_dtype)
+    except Exception:  # TypeError, ValueError, or whatever an object of the user's raises
+        raise ArgumentError(f"{shown(numpy_dtype)} is not a dtype of NumPy's") from None
     found = _BY_NUMPY.get(key)
     if found is None:
         if key == bfloat16.numpy_dtype:
@@ -115,7 +118,7 @@ def as_dtype(value: Any, argument: str = "dtype") -> dtype:
             hint = f"; write flow.{from_numpy(value).name}"
         except (ArgumentError, TypeError, DeprecationWarning):
             pass
-    raise ArgumentError(f"{argument} must be a dtype of oneflow such as flow.float32, got {value!r}{hint}")
+    raise ArgumentError(f"{argument} must be a dtype of oneflow such as flow.float32, got {shown(value)}{hint}")
 
 
 def convert_oneflow_dtype_to_numpy_dtype(oneflow_dtype: dtype) -> np.dtype:

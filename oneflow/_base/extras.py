@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import MissingExtraError
 
-_EXTRAS = {"cv2": ("OpenCV", "data"), "google.protobuf": ("protobuf", "data")}
+_EXTRAS = {"cv2": ("OpenCV", "data"), "google.protobuf": ("protobuf", "data"), "tensorboardX": ("tensorboardX", "tensorboard")}
+# packages that no extra brings: who uses such a service has it installed
+_PACKAGES = ("wandb", "mlflow", "trackio", "pandas", "matplotlib", "torch")
 
 
 def need(module: str, what: str) -> ModuleType:
@@ -16,11 +18,11 @@ def need(module: str, what: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        root = next(name for name in _EXTRAS if module == name or module.startswith(f"{name}."))
-        package, extra = _EXTRAS[root]
+        root = next(name for name in (*_EXTRAS, *_PACKAGES) if module == name or module.startswith(f"{name}."))
+        package, extra = _EXTRAS.get(root, (root, ""))
+        command = f"pip install 'oneflow-jax[{extra}]'" if extra else f"pip install {package}"
         raise MissingExtraError(
-            f"{what} needs {package}, which cannot be imported ({error})\n  try        pip install 'oneflow-jax[{extra}]'",
-            name=root,
+            f"{what} needs {package}, which cannot be imported ({error})\n  try        {command}", name=root
         ) from error
 
 
@@ -39,4 +41,4 @@ class _Lazy:
 if TYPE_CHECKING:
     cv2: Any
 else:
-    cv2 = _Lazy("cv2", "reading and changing pictures")
+    cv2 = _Lazy("cv2", "reading and changing images")

@@ -65,7 +65,7 @@ class Part:
         module = importlib.import_module("oneflow_native")
         if module.PROTOCOL != PROTOCOL:
             raise RuntimeError(f"it speaks protocol {module.PROTOCOL}, this oneflow-jax {PROTOCOL}: install both from one tree")
-        library = module.load(_threads())
+        library = module.load(usable_cores())
         (major, minor), (built_major, built_minor) = _ffi_version(), library.ffi_version
         if built_major != major or built_minor > minor:  # known to XLA only when it starts, which then fails
             raise RuntimeError(
@@ -102,7 +102,7 @@ def part() -> Part:
         return _part
 
 
-def _threads() -> int:
+def usable_cores() -> int:
     """The cores that this process may use: the least of its affinity, the control group's quota and OMP_NUM_THREADS."""
     affinity = getattr(os, "sched_getaffinity", None)
     count = len(affinity(0)) if affinity is not None else os.cpu_count() or 1

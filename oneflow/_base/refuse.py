@@ -1,26 +1,78 @@
-"""How an error reads outside a job: the rule broken, what was found, the user's line, a way out. (Inside: ops/_emit.fail.)"""
+"""Errors outside of jobs: the rule, the values found, the user's line, a hint.
+
+Inside the body of a job, ``fail`` in ``ops/_emit.py`` raises them.
+"""
 
 from __future__ import annotations
 
+import reprlib
 import sys
 import warnings
 from collections.abc import Iterable
 from difflib import get_close_matches
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from ..errors import OneFlowError
 from .source import Source, caller, is_library
+
+_LONGEST = 200  # characters of a value in a message
+
+
+class _Repr(reprlib.Repr):
+    """Shortened reprs, without building the whole text first: a list of a million numbers costs no more than a short one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxtuple = self.maxlist = self.maxarray = self.maxdict = self.maxset = self.maxfrozenset = self.maxdeque = 20
+        self.maxstring = self.maxother = _LONGEST
+        self.maxlong = 50
+
+    def repr_int(self, x: int, level: int) -> str:
+        # int.__repr__ raises for more than some thousand digits
+        return super().repr_int(x, level) if x.bit_length() < 4096 else f"an int of {x.bit_length()} bits"
+
+    def repr_instance(self, x: Any, level: int) -> str:
+        try:
+            text = repr(x)
+        except Exception as error:
+            return f"<{type(x).__name__}, whose __repr__ raises {type(error).__name__}>"
+        return " ".join(line.strip() for line in text.splitlines())
+
+
+_repr = _Repr()
+
+
+def shown(value: Any) -> str:
+    """``repr(value)`` for a message: on one line, shortened, even if its own ``__repr__`` raises."""
+    try:
+        text = _repr.repr(value)
+    except Exception as error:  # from a method that reprlib calls on containers
+        text = f"<{type(value).__name__}, whose repr raises {type(error).__name__}>"
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
 
 
 def refuse(
     error: type[OneFlowError], rule: str, *, found: Iterable[tuple[str, str]] = (), hint: str = "", source: Source | None = None
 ) -> NoReturn:
-    """Raises ``error``. ``found`` are rows of (label, text); ``source`` is the user's line, by default the calling one."""
+    """Raises ``error``.
+
+    Args:
+      error: the class of the error.
+      rule: the rule that was broken. Write the user's values into it with ``shown``.
+      found: rows of (label, text).
+      hint: what to do instead.
+      source: the user's line; by default the calling one.
+    """
     line = source or caller()
     rows = [rule, *(f"  {label:<9}  {text}" for label, text in found), f"  your line  {line}   {line.text}".rstrip()]
     if hint:
         rows.append(f"  try        {hint}")
     raise error("\n".join(rows))
+
+
+def plain_spelling(name: str) -> str:
+    """The letters of a name: the same for ``LeakyReLU``, ``leaky_relu`` and ``leakyrelu``."""
+    return name.replace("_", "").lower()
 
 
 def warn(category: type[Warning], text: str) -> None:
@@ -32,8 +84,26 @@ def warn(category: type[Warning], text: str) -> None:
 
 
 def closest(name: str, known: Iterable[str], *, count: int = 5) -> list[str]:
-    """Names that look like ``name``, or contain it, the likeliest first."""
+    """The known names that are similar to ``name``, the most similar first; possibly none.
+
+    First come names that differ only in capitals and underscores, then those that contain it as a word
+    (``norm``: ``layer_norm``), then those that differ in few letters, then those with the same beginning or end.
+    """
+    plain = plain_spelling(name)
     names = sorted(set(known))
-    near = get_close_matches(name, names, n=count, cutoff=0.6)
-    near += [n for n in names if n not in near and len(name) > 3 and (name in n or n in name)]
-    return near[:count] or get_close_matches(name, names, n=count, cutoff=0.35)
+    by_plain: dict[str, list[str]] = {}
+    for n in names:
+        by_plain.setdefault(plain_spelling(n), []).append(n)
+    near = list(by_plain.get(plain, []))
+    near += [n for n in names if len(name) > 2 and name.lower() in n.lower().split("_")]
+    cutoff = 0.65 if len(plain) > 5 else 0.75  # half the letters of two short names agree by chance
+    for match in get_close_matches(plain, by_plain, n=count, cutoff=cutoff):
+        near += by_plain[match]
+    near += [n for other, some in by_plain.items() if _share_an_end(plain, other) for n in some]
+    return list(dict.fromkeys(near))[:count]
+
+
+def _share_an_end(one: str, other: str) -> bool:
+    """Whether one name begins or ends with the other, in more letters than agree by chance."""
+    short, long = sorted((one, other), key=len)
+    return len(short) > 3 and 2 * len(short) >= len(long) and (long.startswith(short) or long.endswith(short))

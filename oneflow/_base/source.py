@@ -1,7 +1,9 @@
-"""Where in the user's program something was written."""
+"""Lines of the user's program, for errors."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import linecache
 import os
 import sys
@@ -10,6 +12,7 @@ from types import FrameType
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _NAME = __name__.partition(".")[0]
+_BETWEEN = {contextlib.__file__, functools.__file__}  # their frames lie between the user's line and the library
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +25,7 @@ class Source:
 
     @property
     def text(self) -> str:
-        """The line itself, or "" where the file is not to be had."""
+        """The text of the line, or "" if the file cannot be read."""
         return linecache.getline(self.file, self.line).strip()
 
     def __str__(self) -> str:
@@ -35,6 +38,7 @@ def _short(path: str) -> str:
 
 
 def is_library(filename: str) -> bool:
+    """Whether a file is part of this package."""
     return filename.startswith(_PACKAGE)
 
 
@@ -42,7 +46,7 @@ def _is_library_frame(frame: FrameType) -> bool:
     filename = frame.f_code.co_filename
     if filename == "<string>":  # generated code: a dataclass's __init__ is ours, `python -c` is the user's
         return str(frame.f_globals.get("__name__")).partition(".")[0] == _NAME
-    return is_library(filename)
+    return is_library(filename) or filename in _BETWEEN
 
 
 def caller() -> Source:
@@ -54,7 +58,7 @@ def caller() -> Source:
 
 
 def of_function(function: object) -> Source:
-    """Where a function was defined."""
+    """The line of a function's definition."""
     code = getattr(function, "__code__", None)
     if code is None:
         return caller()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import prod
 
 from ..compiler.layout import Layout
-from ..compiler.stages import Staged
+from ..compiler.stages import StagedProgram
 from ..graph.graph import OP_INPUT, OP_VARIABLE
 from ..graph.node import Node
 from ..runtime.executable import Executable
@@ -94,13 +94,13 @@ class PlacementReport:
         transfers = [(r.name + (" (gradient)" if r.backward else ""), r.source, r.target, _size(r.bytes)) for r in self.transfers]
         parts = [
             self.title,
-            _table("ops", ("name", "op", "output", "placement", "layout", "bytes a device"), ops),
-            _table("variables", ("name", "shape", "placement", "layout", "bytes a device"), variables),
-            _table("collectives a call", ("kind", "devices", "bytes", "times", "for"), collectives),
-            _table("transfers a call", ("value", "from", "to", "bytes"), transfers),
-            "state a device: " + (", ".join(f"{d} {_size(b)}" for d, b in self.state_bytes.items()) or "none"),
-            f"working memory: {_size(self.working_bytes)} a device",
-            f"sent a call: {_size(self.sent_bytes)}",
+            _table("ops", ("name", "op", "output", "placement", "layout", "bytes per device"), ops),
+            _table("variables", ("name", "shape", "placement", "layout", "bytes per device"), variables),
+            _table("collectives per call", ("kind", "devices", "bytes", "times", "for"), collectives),
+            _table("transfers per call", ("value", "from", "to", "bytes"), transfers),
+            "state per device: " + (", ".join(f"{d} {_size(b)}" for d, b in self.state_bytes.items()) or "none"),
+            f"working memory: {_size(self.working_bytes)} per device",
+            f"sent per call: {_size(self.sent_bytes)}",
         ]
         return "\n".join(part for part in parts if part)
 
@@ -108,7 +108,7 @@ class PlacementReport:
 
     @property
     def sent_bytes(self) -> int:
-        """What collectives and transfers move in each call, results counted once a device."""
+        """What collectives and transfers move in each call, counting results once per device."""
         return sum(r.bytes * r.count * r.devices for r in self.collectives) + sum(r.bytes for r in self.transfers)
 
     def draw(self) -> str:
@@ -137,7 +137,7 @@ def report(executable: Executable) -> PlacementReport:
     plan = executable.plan
     graph = plan.graph
     layouts = executable.layouts()
-    staged = executable.function if isinstance(executable.function, Staged) else None
+    staged = executable.function if isinstance(executable.function, StagedProgram) else None
     stage_of: dict[Node, int] = {}
     if staged is not None:
         for i, segment in enumerate(staged.segments):
@@ -148,22 +148,22 @@ def report(executable: Executable) -> PlacementReport:
             continue
         for i, blob in enumerate(node.outputs):
             layout = layouts.get((node, i)) or Layout.whole(node.scope.placement)
-            mapped = node in plan.mapped
-            elements = prod(blob.shape) if mapped else _elements(blob.shape, layout)
-            word = "one a device" if mapped else str(layout)
+            vmapped = node in plan.vmapped
+            elements = prod(blob.shape) if vmapped else _elements(blob.shape, layout)
+            word = "one per device" if vmapped else str(layout)
             name = node.name + "".join(f"@{n}" for n in node.run)
             ops.append(OpRow(name, node.op.name, blob.describe(), str(node.scope.placement), word,
                              elements * blob.dtype.bytes, stage_of.get(node, 0)))  # fmt: skip
     variables, state = [], Counter[str]()
     for name, storage in executable.storages.items():
         dt = graph.variables[name].dtype
-        size = storage.elements_a_device * dt.bytes
-        word = "one a device" if storage.replicas else str(storage.layout)
+        size = storage.elements_per_device * dt.bytes
+        word = "one per device" if storage.replicas else str(storage.layout)
         variables.append(VariableRow(name, graph.variables[name].describe(), str(storage.layout.placement), word, size))
         for machine, device in storage.layout.placement.devices:
             state[f"{machine}:{device}"] += size
     names = {node.name for node in graph.nodes}
-    stage_by_function = _stages_of_functions(staged)
+    stage_by_function = staged.segment_of_function if staged is not None else {}
     found: Counter[tuple[str, int, int, str, int]] = Counter()
     for function, compiled in executable.compiled:
         for kind, devices, size, op in collectives(compiled.as_text(), names):
@@ -182,15 +182,9 @@ def _elements(shape: Sequence[int], layout: Layout) -> int:
     return prod(-(-size // layout.pieces(axis)) for axis, size in enumerate(shape))
 
 
-def _stages_of_functions(staged: Staged | None) -> dict[str, int]:
-    if staged is None:
-        return {}
-    return {name: i for i, segment in enumerate(staged.segments) for name in staged.names_of(segment)}
-
-
-def _transfers(staged: Staged) -> Iterable[TransferRow]:
-    for blob, source, target, backward in staged.transfers():
-        size = prod(blob.shape) * blob.dtype.bytes * (blob.parallel_size if blob.node in staged.plan.mapped else 1)
+def _transfers(staged: StagedProgram) -> Iterable[TransferRow]:
+    for blob, source, target, backward in staged.transfers:
+        size = prod(blob.shape) * blob.dtype.bytes * (blob.parallel_size if blob.node in staged.plan.vmapped else 1)
         yield TransferRow(blob.op_name, str(source), str(target), size, backward)
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from ..graph.graph import OP_INPUT, OP_VARIABLE, Graph
-from ..graph.node import Node
+from ..compiler.native import describe
+from ..compiler.plan import Plan
+from ..graph.graph import OP_INPUT, OP_VARIABLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +37,9 @@ class JobSummary:
     __repr__ = __str__
 
 
-def summarize(graph: Graph, report: list[str], computed_by: Callable[[Node], str] = lambda node: "") -> JobSummary:
-    """The table of a traced job; ``report`` are lines about how it was built, ``computed_by`` says which lowering an op takes."""
+def summarize(plan: Plan, report: list[str]) -> JobSummary:
+    """The table of a traced job; ``report`` are lines about how it was built."""
+    graph, on_host = plan.graph, set(plan.host.nodes)
     rows = []
     counted: set[str] = set()
     for node in graph.nodes:
@@ -48,8 +49,11 @@ def summarize(graph: Graph, report: list[str], computed_by: Callable[[Node], str
         counted.update(used)
         elements = sum(int(np.prod(graph.variables[name].shape)) for name in used)
         outputs = ", ".join(b.describe() for b in node.outputs)
-        op = node.op.name if node.compute is None else f"{node.op.name} in {node.compute.name}"
-        rows.append((node.name, op, outputs, f"{elements:,}" if used else "", str(node.source), computed_by(node)))
+        made = plan.standing_for(node)
+        narrow = plan.precision.get(made)
+        op = node.op.name if narrow is None else f"{node.op.name} in {narrow.name}"
+        computed_by = "the host, before the step" if node in on_host else describe(made, plan.without_native, narrow)
+        rows.append((node.name, op, outputs, f"{elements:,}" if used else "", str(node.source), computed_by))
     own = [v for v in graph.variables.values() if v.role == "parameter"]
     state = [v for v in graph.variables.values() if v.role == "state"]
     elements = sum(int(np.prod(v.shape)) for v in own)

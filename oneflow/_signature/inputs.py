@@ -1,4 +1,4 @@
-"""What a job takes: placeholders, tensor definitions, and nestings of them. Needs no session."""
+"""The inputs of a job: placeholders, tensor definitions, and nestings of them. Needs no session."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from .._base import dtype as dtypes
 from .._base.dist import Distribute, assert_is_valid_distribute, auto
 from .._base.dtype import dtype as Dtype
-from .._base.refuse import refuse
+from .._base.refuse import refuse, shown
 from .._base.source import Source, caller
 from ..errors import ArgumentError, ModeError
 from ..graph.node import LogicalBlobId
@@ -24,8 +24,8 @@ NUMPY, LIST_NUMPY, LIST_LIST_NUMPY = "Numpy", "ListNumpy", "ListListNumpy"
 class InputDef:
     """One array that each call of a job is fed with.
 
-    ``kind`` is "Numpy" (one array of exactly this shape), "ListNumpy" (one array a device, at most this large) or
-    "ListListNumpy" (a list of arrays a device). ``batch_axis`` is non-negative, or None.
+    ``kind`` is "Numpy" (one array of exactly this shape), "ListNumpy" (one array per device, at most this large) or
+    "ListListNumpy" (a list of arrays per device). ``batch_axis`` is non-negative, or None.
     """
 
     kind: str
@@ -40,19 +40,19 @@ class InputDef:
 
 
 def define_input(kind: str, what: str, shape: Any, dtype: Any, batch_axis: Any) -> InputDef:
-    """Checks the arguments that placeholders and tensor definitions share."""
+    """An input from the arguments that placeholders and tensor definitions share, checked."""
     if not isinstance(shape, (tuple, list)):
-        hint = f"{what}(({shape},))" if isinstance(shape, (int, np.integer)) else f"{what}((100, 1, 28, 28))"
-        refuse(ArgumentError, f"{what}: shape should be a tuple of ints, got {shape!r}", hint=hint)
+        hint = f"{what}(({shown(shape)},))" if isinstance(shape, (int, np.integer)) else f"{what}((100, 1, 28, 28))"
+        refuse(ArgumentError, f"{what}: shape should be a tuple of ints, got {shown(shape)}", hint=hint)
     if not shape:
         refuse(ArgumentError, f"{what}: shape needs at least one axis", hint=f"{what}((1,)) for a single number")
     for i, size in enumerate(shape):
         if isinstance(size, (bool, np.bool_)) or not isinstance(size, (int, np.integer)) or size <= 0:
-            refuse(ArgumentError, f"{what}: shape[{i}] must be an int > 0, got {size!r} in {tuple(shape)}",
+            refuse(ArgumentError, f"{what}: shape[{i}] must be an int > 0, got {shown(size)} in {shown(tuple(shape))}",
                    hint="sizes are fixed when the job is declared; ListNumpy takes arrays up to a size")  # fmt: skip
     sizes = tuple(int(size) for size in shape)
     if not isinstance(dtype, Dtype):
-        refuse(ArgumentError, f"{what}: dtype must be a dtype of oneflow, got {dtype!r}", hint=_dtype_hint(dtype))
+        refuse(ArgumentError, f"{what}: dtype must be a dtype of oneflow, got {shown(dtype)}", hint=_dtype_hint(dtype))
     if dtype in (dtypes.record, dtypes.tensor_buffer):
         refuse(ArgumentError, f"{what}: values of {dtype} cannot be fed as arrays", hint="use flow.data.ofrecord_reader")
     if batch_axis is None:
@@ -60,9 +60,11 @@ def define_input(kind: str, what: str, shape: Any, dtype: Any, batch_axis: Any) 
             refuse(ArgumentError, f"{what}: batch_axis must be an int for inputs of a List kind, got None")
         return InputDef(kind, sizes, dtype, None, caller())
     if isinstance(batch_axis, bool) or not isinstance(batch_axis, (int, np.integer)):
-        refuse(ArgumentError, f"{what}: batch_axis must be an int or None, got {batch_axis!r}")
+        refuse(ArgumentError, f"{what}: batch_axis must be an int or None, got {shown(batch_axis)}")
     if not -len(sizes) <= batch_axis < len(sizes):
-        refuse(ArgumentError, f"{what}: batch_axis={batch_axis} is outside [{-len(sizes)}, {len(sizes)}) for shape {sizes}")
+        refuse(
+            ArgumentError, f"{what}: batch_axis={shown(batch_axis)} is outside [{-len(sizes)}, {len(sizes)}) for shape {sizes}"
+        )
     return InputDef(kind, sizes, dtype, int(batch_axis) % len(sizes), caller())
 
 
@@ -107,13 +109,13 @@ def _placeholder(kind: str, shape: Any, dtype: Any, batch_axis: Any) -> Any:
 
 
 class ArrayKind:
-    """Base of the three annotations for what jobs take and give."""
+    """Base of the three annotations of arrays: ``Numpy``, ``ListNumpy`` and ``ListListNumpy``."""
 
     kind: ClassVar[str]
 
 
 class Numpy(ArrayKind):
-    """One array: the whole logical tensor. As a return annotation, a call gives an ndarray."""
+    """One array: the whole logical tensor. As a return annotation: a call returns an ndarray."""
 
     kind = NUMPY
     __module__ = "oneflow.typing"
@@ -138,31 +140,31 @@ class Numpy(ArrayKind):
 
 
 class ListNumpy(ArrayKind):
-    """A list of arrays, one a device. Their true shapes may vary from call to call."""
+    """A list of arrays, one per device. Their shapes may vary from call to call."""
 
     kind = LIST_NUMPY
     __module__ = "oneflow.typing"
 
     @staticmethod
     def Placeholder(shape: Sequence[int], dtype: Dtype = dtypes.float32, batch_axis: int = 0, name: str | None = None) -> Any:
-        """An annotation for a parameter that is fed with one ndarray a device, of this rank and at most this many elements.
+        """An annotation for a parameter that is fed with one ndarray per device, of this rank and at most this many elements.
 
-        Arguments and errors as for ``Numpy.Placeholder``; ``batch_axis`` is an int. The job runs in the mirrored view.
+        Arguments and errors are those of ``Numpy.Placeholder``; ``batch_axis`` is an int. The job runs in the mirrored view.
         """
         return _placeholder(LIST_NUMPY, shape, dtype, batch_axis)
 
 
 class ListListNumpy(ArrayKind):
-    """A list (devices) of lists of arrays: one tensor list a device."""
+    """A list of lists of arrays: one tensor list per device."""
 
     kind = LIST_LIST_NUMPY
     __module__ = "oneflow.typing"
 
     @staticmethod
     def Placeholder(shape: Sequence[int], dtype: Dtype = dtypes.float32, batch_axis: int = 0, name: str | None = None) -> Any:
-        """An annotation for a parameter that is fed with a list of ndarrays a device, of this rank, together at most this large.
+        """An annotation for a parameter that is fed with lists of ndarrays, one list per device, together at most this large.
 
-        Arguments and errors as for ``ListNumpy.Placeholder``.
+        Arguments and errors are those of ``ListNumpy.Placeholder``.
         """
         return _placeholder(LIST_LIST_NUMPY, shape, dtype, batch_axis)
 
@@ -177,8 +179,8 @@ class TensorDef:
       shape: sizes, all > 0.
       dtype: element type.
       batch_axis: the axis that is split over the job's devices; None (FixedTensorDef alone): not split.
-      name: used for ``op_name`` alone.
-      split_axis: ignored; the oldest programs give it.
+      name: read by ``op_name`` alone.
+      split_axis: ignored; the oldest programs pass it.
     Raises:
       ArgumentError: naming the argument.
     """
@@ -292,13 +294,13 @@ class FixedTensorDef(TensorDef):
 
 
 class MirroredTensorDef(TensorDef):
-    __doc__ = f"One ndarray a device, at most this large.\n\n{TensorDef.__doc__}"
+    __doc__ = f"One ndarray per device, at most this large.\n\n{TensorDef.__doc__}"
     kind = LIST_NUMPY
     __slots__ = ()
 
 
 class MirroredTensorListDef(TensorDef):
-    __doc__ = f"A list of ndarrays a device, together at most this large.\n\n{TensorDef.__doc__}"
+    __doc__ = f"A list of ndarrays per device, together at most this large.\n\n{TensorDef.__doc__}"
     kind = LIST_LIST_NUMPY
     __slots__ = ()
 
@@ -311,10 +313,13 @@ class Parameter:
     structure: Any
 
     def leaves(self) -> list[tuple[str, InputDef]]:
-        """Every InputDef with the way to it: ``("images", ...)``, ``("pair[0]", ...)``."""
+        """Every InputDef with its path: ``("images", ...)``, ``("pair[0]", ...)``."""
         found: list[tuple[str, InputDef]] = []
         map_structure(lambda label, leaf: found.append((label, leaf)), self.structure, self.name)
         return found
+
+
+DEEPEST = 100  # containers in containers; more is a list that holds itself
 
 
 def is_named_tuple(value: Any) -> bool:
@@ -322,9 +327,11 @@ def is_named_tuple(value: Any) -> bool:
 
 
 def map_structure(function: Callable[[str, Any], Any], structure: Any, label: str = "") -> Any:
-    """The same nesting of tuples, lists and dicts with ``function(label, leaf)`` at its leaves."""
+    """The same nesting of tuples, lists and dicts, each leaf replaced by ``function(label, leaf)``."""
+    if label.count("[") > DEEPEST:
+        return function(label, structure)  # a container is not a leaf that any caller takes: the function refuses it
     if isinstance(structure, dict):
-        return {key: map_structure(function, value, f"{label}[{key!r}]") for key, value in structure.items()}
+        return {key: map_structure(function, value, f"{label}[{shown(key)}]") for key, value in structure.items()}
     if isinstance(structure, (tuple, list)):
         items = [map_structure(function, value, f"{label}[{i}]") for i, value in enumerate(structure)]
         return type(structure)(*items) if is_named_tuple(structure) else tuple(items) if isinstance(structure, tuple) else items

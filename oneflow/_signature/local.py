@@ -1,4 +1,4 @@
-"""Local values: what jobs without a return annotation, and watch handlers without one, are given."""
+"""Local values: the results of jobs without a return annotation, and the arguments of handlers without one."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from typing import Any
 
 import numpy as np
 
+from .._base import check
+from .._base.refuse import refuse
 from ..errors import ResultError
 from ..graph.node import Blob
 
 
 def pieces(value: Any, blob: Blob) -> list[np.ndarray]:
-    """Copies of the tensors that a value of ``blob`` stands for: one, or in the mirrored view one a device."""
+    """Copies of the tensors of which a Blob's value consists: one, or in the mirrored view one per device."""
     if isinstance(value, tuple):  # of different shapes
         return [np.array(array) for array in value]
     whole = np.array(value)
@@ -23,19 +25,26 @@ def pieces(value: Any, blob: Blob) -> list[np.ndarray]:
 
 
 def up_to(count: Any, value: Any, blob: Blob) -> Any:
-    """What holds values of a Blob whose size ``count`` tells; in the mirrored view a tuple, one a device."""
-    assert blob.extent is not None
-    before = (slice(None),) * blob.extent.axis
+    """The valid part of a value whose size is ``count``; in the mirrored view a tuple, one part per device."""
+    assert blob.valid_length is not None
+    before = (slice(None),) * blob.valid_length.axis
     if not blob.is_mirrored:
         return np.asarray(value)[(*before, slice(int(np.asarray(count).reshape(-1)[0])))]
-    sizes = [int(n.reshape(-1)[0]) for n in pieces(count, blob.extent.count)]
+    sizes = [int(n.reshape(-1)[0]) for n in pieces(count, blob.valid_length.count)]
     return tuple(piece[(*before, slice(n))] for piece, n in zip(pieces(value, blob), sizes, strict=True))
 
 
-class LocalTensor(np.lib.mixins.NDArrayOperatorsMixin):
-    """A value a job returned, in this process's memory. Used as an array it behaves like ``numpy()``.
+def _device(parallel_id: Any, count: int) -> int:
+    found, problem = check.integer(parallel_id, low=-count, high=count - 1)
+    if problem:
+        refuse(ResultError, f"parallel_id, the number of a device, {problem}")
+    return found
 
-    ``numpy()`` (``ndarray()``) gives the array, ``numpy(i)`` and ``numpy_list()`` the pieces, one a device.
+
+class LocalTensor(np.lib.mixins.NDArrayOperatorsMixin):
+    """A value that a job returned, in this process's memory. Used as an array it behaves like ``numpy()``.
+
+    ``numpy()`` (``ndarray()``) is the array, ``numpy(i)`` and ``numpy_list()`` are the pieces, one per device.
     """
 
     __slots__ = ("_pieces", "is_dynamic")
@@ -48,16 +57,16 @@ class LocalTensor(np.lib.mixins.NDArrayOperatorsMixin):
         """The whole array, or the piece of one device.
 
         Raises:
-          ResultError: the whole of a value whose size varies; ask for ``numpy_list()`` or ``numpy(0)``.
+          ResultError: the size of the value varies; ``numpy_list()`` and ``numpy(0)`` return it.
         """
         if parallel_id is not None:
-            return self._pieces[parallel_id]
+            return self._pieces[_device(parallel_id, len(self._pieces))]
         if self.is_dynamic:
-            raise ResultError("the value's size varies from call to call: use numpy_list() or numpy(0)")
+            refuse(ResultError, "the value's size varies from call to call", hint="numpy_list(), or numpy(0)")
         return self._pieces[0] if len(self._pieces) == 1 else np.concatenate(self._pieces)
 
     def numpy_list(self) -> list[np.ndarray]:
-        """The pieces, one a device."""
+        """The pieces, one per device."""
         return list(self._pieces)
 
     ndarray = numpy
@@ -126,7 +135,7 @@ class LocalTensor(np.lib.mixins.NDArrayOperatorsMixin):
 
 
 class LocalTensorList:
-    """A list of tensors a job returned, one list a device."""
+    """Lists of tensors that a job returned, one list per device."""
 
     __slots__ = ("_lists",)
 
@@ -134,14 +143,14 @@ class LocalTensorList:
         self._lists = lists
 
     def numpy_lists(self) -> list[list[np.ndarray]]:
-        """One list of arrays a device."""
+        """One list of arrays per device."""
         return [list(arrays) for arrays in self._lists]
 
     ndarray_lists = numpy_lists
 
     def numpy_list(self, parallel_id: int = 0) -> list[np.ndarray]:
         """The arrays of one device."""
-        return list(self._lists[parallel_id])
+        return list(self._lists[_device(parallel_id, len(self._lists))])
 
     def parallel_num(self) -> int:
         """The number of devices."""

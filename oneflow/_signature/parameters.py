@@ -1,4 +1,4 @@
-"""How a function's parameters are read: annotations, or else defaults, become the inputs of a job. Needs no session."""
+"""From a function's parameters to the inputs of a job: annotations, or else defaults, are read. Needs no session."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import typing
 from collections.abc import Callable
 from typing import Any
 
-from .._base.refuse import refuse
+from .._base.refuse import refuse, shown
 from .._base.source import Source, is_library, of_function
 from ..errors import AnnotationError
 from .inputs import ArrayKind, InputDef, Parameter, PlaceholderBase, TensorDef, map_structure
@@ -17,7 +17,7 @@ _annotations_required = False
 
 
 def require_annotations(required: bool) -> None:
-    """Whether jobs declared from now on must annotate all parameters and their result."""
+    """Makes it an error, or no longer one, to declare a job without annotations of all parameters and of the result."""
     global _annotations_required
     _annotations_required = required
 
@@ -33,14 +33,14 @@ _ALLOWED_PARAMETER = (
 
 
 class _NotAnInput(Exception):
-    """Internal: this annotation or default does not define inputs; the text says which part."""
+    """Internal: an annotation or a default does not define inputs; the text says which part of it."""
 
 
 def parse_parameters(function: Callable[..., Any]) -> list[Parameter]:
     """The inputs of a job: each parameter's annotation, or else its default.
 
     Raises:
-      AnnotationError: naming the job, the parameter, and what is allowed.
+      AnnotationError: a parameter defines no input; it names the job, the parameter, and what is allowed.
     """
     job, source = job_name(function), of_function(inspect.unwrap(function))
     parsed = []
@@ -51,7 +51,7 @@ def parse_parameters(function: Callable[..., Any]) -> list[Parameter]:
                    hint="give each input its own parameter, or use typing.Tuple[...] of placeholders", source=source)  # fmt: skip
         annotated = parameter.annotation is not parameter.empty
         if not annotated and (parameter.default is parameter.empty or annotations_required()):
-            rule = "it has no annotation" + ("" if annotations_required() else " and no default to say what it is fed with")
+            rule = "it has no annotation" + ("" if annotations_required() else " and no default that defines its input")
             refuse(AnnotationError, f"{where}: {rule}", hint=f"{parameter.name}: {_ALLOWED_PARAMETER}", source=source)
         given = resolve(parameter.annotation, function, where, source) if annotated else parameter.default
         try:
@@ -81,7 +81,7 @@ def _from_annotation(annotation: Any, function: Any, where: str, source: Source)
     if typing.get_origin(annotation) is tuple:
         items = typing.get_args(annotation)
         if not items or Ellipsis in items:
-            raise _NotAnInput(": a Tuple lists its elements, typing.Tuple[P1, P2]")
+            raise _NotAnInput(": a Tuple names its elements, typing.Tuple[P1, P2]")
         return tuple(_from_annotation(item, function, where, source) for item in items)
     raise _NotAnInput("")
 
@@ -90,7 +90,7 @@ def _from_default(default: Any) -> Any:
     def leaf(label: str, value: Any) -> InputDef:
         if isinstance(value, TensorDef) or (isinstance(value, type) and issubclass(value, PlaceholderBase)):
             return value.definition
-        raise _NotAnInput(f": {label} is {value!r}" if label else "")
+        raise _NotAnInput(f": {label} is {shown(value)}" if label else "")
 
     if isinstance(default, (tuple, list, dict)) and not default:
         raise _NotAnInput(": it is empty")
@@ -105,11 +105,12 @@ def _from_default_or_none(default: Any) -> Any:
 
 
 def job_name(function: Any) -> str:
+    """A job's name, that of its function."""
     return getattr(function, "__name__", type(function).__name__)
 
 
 def resolve(annotation: Any, function: Any, where: str, source: Source) -> Any:
-    """An annotation that is a string (``from __future__ import annotations``) evaluated where the function was written."""
+    """An annotation, evaluated where the function was written if it is a string (``from __future__ import annotations``)."""
     text = annotation.__forward_arg__ if isinstance(annotation, typing.ForwardRef) else annotation
     if not isinstance(text, str):
         return annotation
@@ -119,7 +120,7 @@ def resolve(annotation: Any, function: Any, where: str, source: Source) -> Any:
     frame = sys._getframe(1)
     while frame.f_back is not None and is_library(frame.f_code.co_filename):
         frame = frame.f_back
-    if frame.f_globals is module_names:  # where the decorator runs: names that only annotations use are in no closure
+    if frame.f_globals is module_names:  # where the decorator runs: names that annotations alone use are in no closure
         names.update(frame.f_locals)
     code = getattr(plain, "__code__", None)
     for name, cell in zip(code.co_freevars if code else (), getattr(plain, "__closure__", None) or (), strict=True):
@@ -130,7 +131,7 @@ def resolve(annotation: Any, function: Any, where: str, source: Source) -> Any:
     try:
         value = eval(text, module_names, names)  # the user's own annotation, as typing.get_type_hints evaluates it
     except Exception as error:
-        rule = f"{where}: the annotation {text!r} cannot be evaluated: {type(error).__name__}: {error}"
+        rule = f"{where}: the annotation {shown(text)} cannot be evaluated: {type(error).__name__}: {error}"
         hint = "define the names it uses before the job, or remove `from __future__ import annotations`"
         refuse(AnnotationError, rule, hint=hint, source=source)
     return resolve(value, function, where, source) if isinstance(value, (str, typing.ForwardRef)) and value != text else value
@@ -141,4 +142,4 @@ def spell(annotation: Any) -> str:
     if isinstance(annotation, type) and not issubclass(annotation, PlaceholderBase) and typing.get_origin(annotation) is None:
         module = "" if annotation.__module__ == "builtins" else f"{annotation.__module__}."
         return module + annotation.__qualname__
-    return repr(annotation)[:200]
+    return shown(annotation)

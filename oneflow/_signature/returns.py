@@ -1,4 +1,4 @@
-"""What a job gives: reading the return annotation, and matching what a body returned against it. Needs no session."""
+"""The results of a job: its return annotation is read, and what its body returned is matched with it. Needs no session."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from operator import itemgetter
 from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 
 from .._base import dtype as dtypes
-from .._base.refuse import refuse
+from .._base.refuse import refuse, shown
 from .._base.source import Source, of_function
 from ..errors import AnnotationError, ReturnError
 from ..graph.node import Blob
-from .inputs import ArrayKind, ListListNumpy, ListNumpy, is_named_tuple
+from .inputs import DEEPEST, ArrayKind, ListListNumpy, ListNumpy, is_named_tuple
 from .parameters import annotations_required, job_name, resolve, spell
 
 T = TypeVar("T")
@@ -85,21 +85,21 @@ def parse_return(annotation: Any, function: Callable[..., Any] | None = None) ->
     """Reads a return annotation (``inspect.Signature.empty`` for none).
 
     Args:
-      annotation: as the function has it; a string is evaluated in ``function``'s surroundings.
+      annotation: the function's; a string is evaluated where the function was written.
       function: the job's function, for errors.
     Raises:
-      AnnotationError: naming the job, the annotation, and what is allowed.
+      AnnotationError: it is none that jobs have; the text names the job, the annotation, and what is allowed.
     """
     name = job_name(function) if function is not None else "job"
     source = of_function(inspect.unwrap(function)) if function is not None else None
 
     def wrong(part: Any, why: str = "") -> NoReturn:
         inside = "" if part is annotation else f" in {spell(annotation)}"
-        refuse(AnnotationError, f"job {name!r}: invalid return annotation {spell(part)} found{inside}{why}",
+        refuse(AnnotationError, f"job {shown(name)}: invalid return annotation {spell(part)} found{inside}{why}",
                found=[("allowed", _ALLOWED_RETURN)], hint=_return_hint(part), source=source)  # fmt: skip
 
     def known(part: Any) -> Any:
-        return part if function is None or source is None else resolve(part, function, f"the result of job {name!r}", source)
+        return part if function is None or source is None else resolve(part, function, f"the result of job {shown(name)}", source)
 
     def tree(part: Any, outermost: bool = False) -> Tree:
         part = known(part)
@@ -117,13 +117,13 @@ def parse_return(annotation: Any, function: Callable[..., Any] | None = None) ->
                 wrong(part, ": a Bundle cannot be inside a container")
             leaf = known(args[0])
             if not (isinstance(leaf, type) and issubclass(leaf, ArrayKind)):
-                wrong(part, ": a Bundle is of one of the three array types")
+                wrong(part, ": a Bundle holds one of the three array types")
             return BundleOf(leaf.kind)
         wrong(part)
 
     if annotation is inspect.Signature.empty:
         if annotations_required():
-            refuse(AnnotationError, f"job {name!r} has no return annotation", hint=f"-> {_ALLOWED_RETURN}", source=source)
+            refuse(AnnotationError, f"job {shown(name)} has no return annotation", hint=f"-> {_ALLOWED_RETURN}", source=source)
         return ReturnSpec(False, None, False, source=source)
     annotation = known(annotation)
     callback = typing.get_origin(annotation) is Callback
@@ -133,12 +133,12 @@ def parse_return(annotation: Any, function: Callable[..., Any] | None = None) ->
 
 
 def _return_hint(part: Any) -> str:
-    if part in (Callback, Bundle):
+    if part is Callback or part is Bundle:
         return f"tp.{part.__name__}[tp.Numpy]"
     if isinstance(part, type) and part.__name__ == "ndarray":
         return "tp.Numpy, which stands for one ndarray"
-    if part in (tuple, typing.Tuple) or typing.get_origin(part) is tuple:  # noqa: UP006
-        return "typing.Tuple[tp.Numpy, tp.Numpy]: one entry an element"
+    if part is tuple or part is typing.Tuple or typing.get_origin(part) is tuple:  # noqa: UP006
+        return "typing.Tuple[tp.Numpy, tp.Numpy]: one entry per element"
     return ""
 
 
@@ -146,7 +146,7 @@ def _return_hint(part: Any) -> str:
 
 
 class Matched(NamedTuple):
-    """``rebuild(values)`` puts one value a leaf back into the returned nesting; ``kinds`` are "Numpy", ..., or "local"."""
+    """``rebuild(values)`` puts one value per leaf back into the returned nesting; ``kinds`` are "Numpy", ..., or "local"."""
 
     leaves: list[Blob]
     rebuild: Callable[[Sequence[Any]], Any]
@@ -157,86 +157,111 @@ def match_return(spec: ReturnSpec, returned: Any, job_name: str) -> Matched:
     """Checks what a body returned against its annotation.
 
     Raises:
-      ReturnError: naming what was found, where in the nesting, and what was expected.
+      ReturnError: they do not match; it names what was found, where in the nesting, and what was expected.
     """
-    leaves: list[Blob] = []
-    kinds: list[str] = []
+    match = _Match(spec, returned, job_name)
+    structure = match.whole()
+    return Matched(match.leaves, _rebuilder(structure, len(match.leaves)), match.kinds)
 
-    def wrong(where: str, found: str, expected: str, hint: str = "") -> NoReturn:
+
+class _Match:
+    """The walk over what a body returned, beside its annotation. It replaces each Blob by a slot in ``leaves``."""
+
+    def __init__(self, spec: ReturnSpec, returned: Any, job_name: str):
+        self._spec, self._returned, self._job_name = spec, returned, job_name
+        self.leaves: list[Blob] = []
+        self.kinds: list[str] = []
+
+    def whole(self) -> Any:
+        """The nesting, with a slot for each Blob; None where nothing is returned."""
+        spec, returned = self._spec, self._returned
+        if not spec.annotated:
+            return self._free(returned, "local", "")
+        if spec.tree is not None:
+            return self._follow(spec.tree, returned, "")
+        if returned is not None:
+            self._wrong("", _typed(returned), "None", "annotate what the job returns, e.g. -> tp.Numpy")
+        return None
+
+    def _wrong(self, where: str, found: str, expected: str, hint: str = "") -> NoReturn:
         place = f"at result{where}: " if where else ""
-        annotation = f" does not match return annotation {spell(spec.annotation)} of global_function {job_name}"
-        what = annotation if spec.annotated else f" cannot be returned by global_function {job_name}"
-        refuse(ReturnError, f"{_show(returned)}{what}", found=[("found", place + found), ("expected", expected)],
-               hint=hint, source=spec.source)  # fmt: skip
+        if self._spec.annotated:
+            rule = f"does not match return annotation {spell(self._spec.annotation)} of global_function {self._job_name}"
+        else:
+            rule = f"cannot be returned by global_function {self._job_name}"
+        refuse(ReturnError, f"{_show(self._returned)} {rule}", found=[("found", place + found), ("expected", expected)],
+               hint=hint, source=self._spec.source)  # fmt: skip
 
-    def leaf(value: Any, kind: str, where: str) -> _Slot:
+    def _leaf(self, value: Any, kind: str, where: str) -> _Slot:
         if not isinstance(value, Blob):
-            array = "make a constant Blob of it, or return it from the program instead"
-            wrong(where, f"{type(value).__name__} {_show(value)}", "a Blob", "" if value is None else array)
+            hint = "" if value is None else "make a constant Blob of it, or return it from the program instead"
+            self._wrong(where, _typed(value), "a Blob", hint)
         if kind == "Numpy" and (value.is_dynamic or value.is_tensor_list):
             other = ListListNumpy if value.is_tensor_list else ListNumpy
-            hint = f"-> tp.{other.__name__}"
-            wrong(where, f"{value.op_name!r}, whose shape varies from call to call", "a Blob of fixed shape", hint)
+            found = f"{value.op_name!r}, whose shape varies from call to call"
+            self._wrong(where, found, "a Blob of fixed shape", f"-> tp.{other.__name__}")
         if kind == "ListNumpy" and value.is_tensor_list:
-            wrong(where, f"{value.op_name!r}, a list of tensors", "a tensor", "-> tp.ListListNumpy")
+            self._wrong(where, f"{value.op_name!r}, a list of tensors", "a tensor", "-> tp.ListListNumpy")
         if kind == "ListListNumpy" and not value.is_tensor_list:
-            wrong(where, f"{value.op_name!r}, a tensor", "a list of tensors", "-> tp.ListNumpy or tp.Numpy")
+            self._wrong(where, f"{value.op_name!r}, a tensor", "a list of tensors", "-> tp.ListNumpy or tp.Numpy")
         if value.dtype in (dtypes.record, dtypes.tensor_buffer):
-            wrong(where, f"{value.op_name!r} of {value.dtype}, which has no array form", "a Blob of numbers",
-                  "decode it first, e.g. with flow.data.ofrecord_raw_decoder")  # fmt: skip
-        leaves.append(value)
-        kinds.append(kind)
-        return _Slot(len(leaves) - 1)
+            self._wrong(where, f"{value.op_name!r} of {value.dtype}, which has no array form", "a Blob of numbers",
+                        "decode it first, e.g. with flow.data.ofrecord_raw_decoder")  # fmt: skip
+        self.leaves.append(value)
+        self.kinds.append(kind)
+        return _Slot(len(self.leaves) - 1)
 
-    def free(value: Any, kind: str, where: str) -> Any:
+    def _free(self, value: Any, kind: str, where: str) -> Any:
+        """Any nesting; without an annotation, None may be a leaf."""
+        if where.count("[") > DEEPEST:
+            found = f"a {type(self._returned).__name__} of containers in more than {DEEPEST} containers"
+            self._wrong("", found, "a nesting of Blobs")
         if isinstance(value, dict):
-            return {key: free(item, kind, f"{where}[{key!r}]") for key, item in value.items()}
+            return {key: self._free(item, kind, f"{where}[{shown(key)}]") for key, item in value.items()}
         if isinstance(value, (tuple, list)):
-            return _like(value, [free(item, kind, f"{where}[{i}]") for i, item in enumerate(value)])
-        return None if value is None and kind == "local" else leaf(value, kind, where)
+            return _like(value, [self._free(item, kind, f"{where}[{i}]") for i, item in enumerate(value)])
+        return None if value is None and kind == "local" else self._leaf(value, kind, where)
 
-    def follow(tree: Tree, value: Any, where: str) -> Any:
+    def _follow(self, tree: Tree, value: Any, where: str) -> Any:
+        """The nesting that the annotation prescribes."""
         if isinstance(tree, LeafOf):
-            return leaf(value, tree.kind, where)
+            return self._leaf(value, tree.kind, where)
         if isinstance(tree, BundleOf):
-            return free(value, tree.kind, where)
+            return self._free(value, tree.kind, where)
         if isinstance(tree, TupleOf):
+            count = len(tree.items)
             if type(value) is not tuple and not is_named_tuple(value):
-                wrong(where, f"{type(value).__name__} {_show(value)}", f"a tuple of {len(tree.items)}")
-            if len(value) != len(tree.items):
-                wrong(where, f"a tuple of {len(value)}", f"a tuple of {len(tree.items)} ({len(value)} v.s. {len(tree.items)})")
-            return _like(value, [follow(t, v, f"{where}[{i}]") for i, (t, v) in enumerate(zip(tree.items, value, strict=True))])
+                self._wrong(where, _typed(value), f"a tuple of {count}")
+            if len(value) != count:
+                self._wrong(where, f"a tuple of {len(value)}", f"a tuple of {count} ({len(value)} v.s. {count})")
+            each = enumerate(zip(tree.items, value, strict=True))
+            return _like(value, [self._follow(t, v, f"{where}[{i}]") for i, (t, v) in each])
         if isinstance(tree, ListOf):
             if type(value) is not list:
-                wrong(where, f"{type(value).__name__} {_show(value)}", "a list")
-            return [follow(tree.item, v, f"{where}[{i}]") for i, v in enumerate(value)]
+                self._wrong(where, _typed(value), "a list")
+            return [self._follow(tree.item, v, f"{where}[{i}]") for i, v in enumerate(value)]
         if type(value) is not dict:
-            wrong(where, f"{type(value).__name__} {_show(value)}", "a dict")
+            self._wrong(where, _typed(value), "a dict")
         for key in value:
             if type(key) is not tree.key and tree.key is not Any:
-                wrong(where, f"key {key!r} of type {type(key).__name__}", f"keys of type {spell(tree.key)}")
-        return {key: follow(tree.item, v, f"{where}[{key!r}]") for key, v in value.items()}
-
-    if not spec.annotated:
-        structure = free(returned, "local", "")
-    elif spec.tree is None:
-        if returned is not None:
-            wrong("", f"{type(returned).__name__} {_show(returned)}", "None", "annotate what the job returns, e.g. -> tp.Numpy")
-        structure = None
-    else:
-        structure = follow(spec.tree, returned, "")
-    return Matched(leaves, _rebuilder(structure, len(leaves)), kinds)
+                self._wrong(where, f"key {shown(key)} of type {type(key).__name__}", f"keys of type {spell(tree.key)}")
+        return {key: self._follow(tree.item, v, f"{where}[{shown(key)}]") for key, v in value.items()}
 
 
-def _show(value: Any) -> str:
+def _typed(value: Any) -> str:
+    return f"{type(value).__name__} {_show(value)}"
+
+
+def _show(value: Any, level: int = 4) -> str:
+    """``shown``, with Blobs by their names alone."""
     if isinstance(value, Blob):
         return f"Blob {value.op_name!r}"
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{key!r}: {_show(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, (tuple, list)):
+    if level and isinstance(value, dict):
+        return "{" + ", ".join(f"{shown(key)}: {_show(item, level - 1)}" for key, item in value.items()) + "}"
+    if level and isinstance(value, (tuple, list)):
         left, right = "()" if isinstance(value, tuple) else "[]"
-        return left + ", ".join(map(_show, value)) + right
-    return repr(value)[:200]
+        return left + ", ".join(_show(item, level - 1) for item in value) + right
+    return shown(value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import numpy as np
 
 from .._base import dist
 from .._base.dtype import dtype as Dtype
+from .._base.refuse import shown
 from ..compiler.layout import Storage
 from ..errors import ArgumentError
 from ..graph.graph import Variable
@@ -82,7 +83,7 @@ class VariableHandle:
     @property
     def bytes_per_device(self) -> int:
         """What it costs each of them."""
-        return self._storage.elements_a_device * self.dtype.bytes
+        return self._storage.elements_per_device * self.dtype.bytes
 
     @property
     def _storage(self) -> Storage:
@@ -101,7 +102,7 @@ class VariableHandle:
         if rank is None:
             return value
         if isinstance(rank, bool) or not isinstance(rank, (int, np.integer)) or not 0 <= rank < count:
-            rule = f"variable {self.name!r} has no part of rank {rank!r}: it is on {count} device(s), counted from 0"
+            rule = f"variable {self.name!r} has no part of rank {shown(rank)}: it is on {count} device(s), counted from 0"
             complain(ArgumentError, rule)
         return value if self.split_axis < 0 else np.array_split(value, count, self.split_axis)[int(rank)].copy()
 

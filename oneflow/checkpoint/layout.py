@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from io import FileIO
 from typing import NoReturn
 
+from .._base import check
 from .._base.dtype import dtype as Dtype
 from .._base.files import is_below, open_regular, read_all
 from .._base.refuse import refuse
@@ -37,9 +38,9 @@ def describe(shape: Sequence[int], element: Dtype) -> str:
 
 def as_path(path: str | os.PathLike[str]) -> str:
     """The path as text. Raises ArgumentError for anything but a non-empty str or os.PathLike of str."""
-    text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else path
-    if not isinstance(text, str) or not text or "\0" in text:
-        complain(ArgumentError, f"a checkpoint's path must be a non-empty str or os.PathLike, got {path!r}"[:300])
+    text, problem = check.path(path)
+    if problem:
+        complain(ArgumentError, f"a checkpoint's path {problem}")
     return text
 
 

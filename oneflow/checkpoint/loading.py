@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from .._base.refuse import closest, warn
+from .._base.refuse import closest, shown, warn
 from ..errors import ArgumentError, CheckpointError, CheckpointWarning, DtypeError, OneFlowError, ShapeError
 from ..graph.graph import Variable
 from ..runtime import processes
@@ -129,7 +129,7 @@ def check_random(session: Session, state: Any, path: str) -> None:
     except Exception as error:
         rule = f"checkpoint {path!r}: the random state in its {EXTRA} is not understood; nothing was loaded"
         hint = f"remove {EXTRA} to load the variables alone"
-        raise CheckpointError(f"{rule}\n  found      {state!r}\n  try        {hint}") from error
+        raise CheckpointError(f"{rule}\n  found      {shown(state)}\n  try        {hint}") from error
 
 
 # --- what is told
@@ -148,11 +148,11 @@ def tell_of_verification(stored: Checkpoint) -> None:
 
 def warn_of_unknown(names: Iterable[Any], variables: Mapping[str, Variable]) -> None:
     """Names that no variable of the program has, each with those that look like it."""
-    shown = []
+    texts = []
     for name in names:
         near = closest(name, variables, count=2) if isinstance(name, str) else []
-        shown.append(f"{name!r}" + (f" (did you mean {' or '.join(map(repr, near))}?)" if near else ""))
-    warn_of(f"flow.load_variables was given {len(shown)} name(s) that no variable of the program has: {listed(shown)}")
+        texts.append(f"{name!r}" + (f" (did you mean {' or '.join(map(repr, near))}?)" if near else ""))
+    warn_of(f"flow.load_variables was given {len(texts)} name(s) that no variable of the program has: {listed(texts)}")
 
 
 def warn_of(text: str) -> None:

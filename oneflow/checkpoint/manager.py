@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Literal, NamedTuple
 
+from .._base import check
+from .._base.refuse import shown
 from ..errors import ArgumentError, CheckpointError, CheckpointNotFoundError
 from . import atomic, hidden
 from .api import CheckPoint, save_with
@@ -58,14 +60,14 @@ class CheckpointManager:
         asynchronous: bool = False,
     ):
         self._directory = as_path(directory)
-        if max_to_keep is not None and (isinstance(max_to_keep, bool) or not isinstance(max_to_keep, int) or max_to_keep < 1):
-            complain(ArgumentError, f"max_to_keep must be None or an int of at least 1, got {max_to_keep!r}"[:300])
+        if max_to_keep is not None and (problem := check.integer(max_to_keep, low=1)[1]):
+            complain(ArgumentError, f"max_to_keep must be None, or {problem.removeprefix('must be ')}")
         if monitor is not None and not isinstance(monitor, str):
-            complain(ArgumentError, f"monitor must be None or the name of a metric, got {monitor!r}"[:300])
+            complain(ArgumentError, f"monitor must be None or the name of a metric, got {shown(monitor)}")
         if mode not in ("min", "max"):
-            complain(ArgumentError, f'mode must be "min" or "max", got {mode!r}'[:300])
+            complain(ArgumentError, f'mode must be "min" or "max", got {shown(mode)}')
         if not isinstance(prefix, str) or os.path.basename(prefix) != prefix:
-            complain(ArgumentError, f'prefix must be a str without "/", got {prefix!r}'[:300])
+            complain(ArgumentError, f'prefix must be a str without "/", got {shown(prefix)}')
         self._max_to_keep, self._monitor, self._mode, self._prefix = max_to_keep, monitor, mode, prefix
         self._asynchronous = asynchronous
         self._known: dict[str, tuple[tuple[int, int, int], _Noted]] = {}
@@ -130,7 +132,7 @@ class CheckpointManager:
         if found is None:
             complain(CheckpointNotFoundError, f"there is no checkpoint in {self._directory!r} yet", "save one first")
         if not isinstance(found, str) or os.path.basename(found) != found:
-            complain(ArgumentError, f"name must be one that all() returns, got {found!r}"[:300])
+            complain(ArgumentError, f"name must be one that all() returns, got {shown(found)}")
         return found
 
     def _noted(self, name: str) -> _Noted:
@@ -170,8 +172,8 @@ class CheckpointManager:
           CheckpointExistsError: there is one of this step, and ``overwrite`` is False.
           CheckpointError: the disk refused.
         """
-        if step is not None and (isinstance(step, bool) or not hasattr(step, "__index__") or step.__index__() < 0):
-            complain(ArgumentError, f"step must be None or an int >= 0, got {step!r}"[:300])
+        if step is not None and (problem := check.integer(step, low=0)[1]):
+            complain(ArgumentError, f"step must be None, or {problem.removeprefix('must be ')}")
         numbers = {str(name): _number(name, value) for name, value in (metrics or {}).items()}
         extra: dict[str, Any] = {_MANAGER: {"step": step, "metrics": numbers, "time": time.time()}}
         if metadata is not None:
@@ -271,5 +273,5 @@ def _number(name: Any, value: Any) -> float | int | None:
     try:
         number = value if isinstance(value, int) and not isinstance(value, bool) else float(value)
     except (TypeError, ValueError):
-        complain(ArgumentError, f"metric {name!r} must be a number, got a {type(value).__name__}")
+        complain(ArgumentError, f"metric {shown(name)} must be a number, got a {type(value).__name__}")
     return number if math.isfinite(number) else None

@@ -1,9 +1,10 @@
-"""What a finished graph needs: which nodes run, which variables are trained, which state is kept beside them."""
+"""Analyses of a finished graph: ancestors, gradient paths, trained variables, and the state that optimizers keep."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +19,7 @@ LOSS_SCALE_PREFIX = "System-Train-DynamicLossScale-"
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """The first value of state that the library keeps: one number everywhere."""
+    """Initializer of state that the library keeps: the same number everywhere."""
 
     value: float
 
@@ -28,14 +29,14 @@ class Constant:
 
 def flows_to(node: Node, position: int) -> bool:
     """Whether a gradient can flow from ``node`` to its input at ``position``."""
-    if node.op.stops_at(position):
+    if node.op.is_nondifferentiable(position):
         return False
     dt = node.inputs[position].dtype
     return dt.is_floating_point or dt.is_integer
 
 
 def ancestors(roots: list[Blob]) -> set[Node]:
-    """The nodes that the roots need, themselves included."""
+    """The nodes that the roots depend on, those of the roots included."""
     found: set[Node] = set()
     stack = [blob.node for blob in roots]
     while stack:
@@ -46,12 +47,22 @@ def ancestors(roots: list[Blob]) -> set[Node]:
     return found
 
 
-def gradient_path(nodes: Sequence[Node], losses: Sequence[Blob], sources: set[Node]) -> set[Node]:
-    """Those of ``nodes`` (inputs first) that a gradient flows through from a loss to one of ``sources``, both included."""
+def dependents(nodes: Sequence[Node], sources: Collection[Node]) -> set[Node]:
+    """Those of ``nodes`` (in topological order) from which a gradient can flow to one of ``sources``, sources included."""
     depends: set[Node] = set()
     for node in nodes:
         if node in sources or any(b.node in depends and flows_to(node, i) for i, b in enumerate(node.inputs)):
             depends.add(node)
+    return depends
+
+
+def gradient_path(nodes: Sequence[Node], losses: Sequence[Blob], sources: Collection[Node]) -> set[Node]:
+    """Those of ``nodes`` (in topological order) on a gradient's path from a loss to one of ``sources``, both included."""
+    return _between(losses, dependents(nodes, sources))
+
+
+def _between(losses: Sequence[Blob], depends: set[Node]) -> set[Node]:
+    """Those of ``depends`` that a gradient from a loss reaches."""
     path: set[Node] = set()
     stack = [blob.node for blob in losses if blob.node in depends]
     while stack:
@@ -62,19 +73,17 @@ def gradient_path(nodes: Sequence[Node], losses: Sequence[Blob], sources: set[No
     return path
 
 
-def trained_variables(graph: Graph) -> list[Variable]:
-    """The trainable variables that a loss depends on, in order of declaration."""
-    candidates = {v.blob.node: v for v in graph.variables.values() if v.trainable and v.blob is not None}
-    path = gradient_path(graph.nodes, graph.objective.losses, set(candidates))
-    return [v for node, v in candidates.items() if node in path]
+def updates(optimizer: Any, name: str) -> bool:
+    """Whether the optimizer updates the trained variable of that name."""
+    return optimizer.variables is None or name in optimizer.variables
 
 
 def finish(graph: Graph) -> None:
-    """Checks the objective of a traced job and declares the state its optimizers keep.
+    """Checks the objective of a traced job, determines the trained variables, and declares the optimizers' state.
 
     Raises:
-      TrainError: a train job without loss or optimizer.
-      GradientError: a loss that depends on no trainable variable.
+      TrainError: the train job has no loss or no optimizer, or an optimizer would train nothing.
+      GradientError: a loss does not depend on any trainable variable.
     """
     if not graph.train:
         return
@@ -88,9 +97,12 @@ def finish(graph: Graph) -> None:
             f'.minimize(loss), or declare it with type="predict"'
         )
     _check_losses(graph)
-    trained = trained_variables(graph)
+    candidates = {v.blob.node: v for v in graph.variables.values() if v.trainable and v.blob is not None}
+    depends = dependents(graph.nodes, candidates.keys())
+    path = _between(objective.losses, depends)
+    objective.trained = trained = tuple(v for node, v in candidates.items() if node in path)
     for loss in objective.losses:
-        if not gradient_path(graph.nodes, [loss], {v.blob.node for v in trained if v.blob is not None}):
+        if loss.node not in depends:
             raise GradientError(
                 f"the loss of train job {graph.name!r} depends on no trainable variable\n"
                 f"  the loss   {loss.op_name}   {loss.describe()}   made at {loss.source}   {loss.source.text}\n"
@@ -100,7 +112,7 @@ def finish(graph: Graph) -> None:
     claimed: dict[str, int] = {}
     for i, optimizer in enumerate(objective.optimizers):
         for variable in trained:
-            if optimizer.variables is not None and variable.name not in optimizer.variables:
+            if not updates(optimizer, variable.name):
                 continue
             if claimed.setdefault(variable.name, i) != i:
                 raise TrainError(

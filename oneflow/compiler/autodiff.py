@@ -1,14 +1,13 @@
-"""Forward and backward over a graph inside one trace: one vjp a node, pullbacks in reverse order.
+"""Forward and backward pass over a graph inside one trace: one vjp per node, pullbacks in reverse order.
 
-Not ``jax.grad`` over the interpreter, because a job asks for more: gradients of any Blob (``watch_diff``), ops whose
-gradient is not calculus, and integer Blobs on the way, through which OneFlow's gradients flow.
+``jax.grad`` over an interpreter would not do: jobs watch gradients of arbitrary Blobs (``watch_diff``), ops define gradients that
+differ from their derivative, and gradients flow through integer Blobs, as they do in OneFlow.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,15 +23,15 @@ Pullback = Callable[[tuple[Any, ...]], tuple[Any, ...]]
 
 
 def evaluate(node: Node, values: Values, draws: Any) -> tuple[Any, ...]:
-    """The node's outputs, from the values of its inputs."""
+    """Computes the outputs of a node from the values of its inputs."""
     arrays = values.inputs(node)
     return located(node, lambda: _outputs(node, values.lowering.function(node, draws)(*arrays)))
 
 
 def linearize(node: Node, values: Values, draws: Any, wanted: tuple[int, ...]) -> tuple[tuple[Any, ...], Pullback]:
-    """The node's outputs, and the function from their cotangents to those of the inputs at ``wanted``.
+    """Computes the outputs of a node, and the pullback from their cotangents to those of the inputs at ``wanted``.
 
-    The function is a pytree: it may leave one compiled function and enter another.
+    The pullback is a pytree, so that one compiled function can return it and another one take it.
     """
     arrays, lowering = values.inputs(node), values.lowering
     function = lowering.function(node, draws)
@@ -56,7 +55,7 @@ def linearize(node: Node, values: Values, draws: Any, wanted: tuple[int, ...]) -
 
 @dataclass(frozen=True, slots=True)
 class _Explicit:
-    """The pullback of an op that says its gradient itself."""
+    """The pullback of an op that defines its own gradient."""
 
     node: Node
     wanted: tuple[int, ...]
@@ -69,7 +68,7 @@ class _Explicit:
 
 @dataclass(frozen=True, slots=True)
 class _Shadow:
-    """The pullback of an op on integers: taken in float64, cut back to the integers' dtype."""
+    """The pullback of an op on integers: computed in float64, then cast to the dtype of the integers."""
 
     node: Node
     wanted: tuple[int, ...]
@@ -79,7 +78,10 @@ class _Shadow:
         node, function = self.node, self.lowering.function(self.node, draws)
 
         def in_float(*chosen: Any) -> Any:
-            full = [a.astype(jnp.float64) if _is_integer(a) and not node.op.stops_at(i) else a for i, a in enumerate(arrays)]
+            full = list(arrays)
+            for i, a in enumerate(arrays):
+                if _is_integer(a) and not node.op.is_nondifferentiable(i):
+                    full[i] = a.astype(jnp.float64)
             for i, array in zip(self.wanted, chosen, strict=True):
                 full[i] = array
             return tuple(o.astype(jnp.float64) for o in _outputs(node, function(*full)))
@@ -97,11 +99,11 @@ def _is_integer(array: Any) -> bool:
 
 
 def _outputs(node: Node, result: Any) -> tuple[Any, ...]:
-    return tuple(result) if node.op.multiple else (result,)
+    return tuple(result) if node.op.multiple_results else (result,)
 
 
 def located(node: Node, run: Callable[[], Any]) -> Any:
-    """Runs under the node's name; an error speaks of the user's line."""
+    """Calls ``run`` under the node's name; errors are raised with the user's line."""
     try:
         with jax.named_scope(node.name):
             return run()
@@ -117,18 +119,17 @@ def located(node: Node, run: Callable[[], Any]) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What the backward pass does at one node, its pullback apart (arrays may cross compiled functions, this need not)."""
+    """The backward pass at one node: carries the cotangents of its outputs to its inputs at ``wanted``."""
 
     node: Node
     wanted: tuple[int, ...]
     outputs: tuple[Any, ...]  # shapes and dtypes
 
-    def propagate(self, pullback: Pullback, backward: Backward) -> None:
-        """Carries the cotangents of the node's outputs to its inputs."""
-        arrived = backward.of_node(self.node)
-        if arrived is None:
+    def __call__(self, pullback: Pullback, backward: Backward) -> None:
+        cotangents = backward.of_node(self.node)
+        if cotangents is None:
             return
-        filled = tuple(jnp.zeros(o.shape, o.dtype) if c is None else c for o, c in zip(self.outputs, arrived, strict=True))
+        filled = tuple(jnp.zeros(o.shape, o.dtype) if c is None else c for o, c in zip(self.outputs, cotangents, strict=True))
         gradients = pullback(filled)
         for i, gradient in zip(self.wanted, gradients, strict=True):
             if gradient is not None:
@@ -141,10 +142,10 @@ _LARGE = 1 << 15
 
 
 def _after(gradient: Any, others: Sequence[Any]) -> Any:
-    """The same gradient of a variable, available only when ``others``, gradients that read the variable, have been computed.
+    """The gradient of a variable, made to depend on ``others``, gradients whose computation reads the variable.
 
-    XLA's CPU backend updates a donated variable in place where it can see that nothing reads it later, and copies it first
-    where it cannot. It sees data dependencies, so this makes one, of a zero that no simplification recognizes as such.
+    XLA's CPU backend updates a donated variable in place only if data dependencies show that nothing reads it later, and
+    copies it otherwise. The dependency added here is a zero that no simplification recognizes as such.
     """
     if jax.default_backend() != "cpu":
         return gradient
@@ -159,7 +160,7 @@ def _after(gradient: Any, others: Sequence[Any]) -> Any:
 
 
 class Backward:
-    """Collects cotangents while the pullbacks run in reverse order."""
+    """Accumulates cotangents while the pullbacks run in reverse order."""
 
     def __init__(self) -> None:
         self._cotangents: dict[Node, list[Any]] = {}
@@ -170,7 +171,7 @@ class Backward:
         slots[blob.index] = cotangent if present is None else present + cotangent
 
     def get(self, blob: Blob) -> Any | None:
-        """The gradient of the sum of the losses with respect to ``blob``; None off the gradient path."""
+        """The gradient of the sum of the losses with respect to ``blob``; None if it is not on the gradient path."""
         slots = self._cotangents.get(blob.node)
         return None if slots is None else slots[blob.index]
 
@@ -178,45 +179,44 @@ class Backward:
         return self._cotangents.get(node)
 
     def run(self, propagates: Sequence[Propagate]) -> None:
-        """Runs what the forward pass left, last first."""
+        """Runs the backward pass: the steps of the forward pass in reverse order."""
         for propagate in reversed(propagates):
             propagate(self)
 
 
+# One step of the backward pass. Those that ``run_nodes`` returns are pytrees, so that they can cross compiled functions
 Propagate = Callable[[Backward], None]
 
 
-def forward(
+def run_nodes(
     nodes: Sequence[Node], values: Values, draws: Any, path: Collection[Node], keep: Collection[Node] = ()
-) -> tuple[list[Step | Recomputed], list[Pullback]]:
-    """The forward pass over some nodes: their outputs go to ``values``; what their backward pass needs comes back.
+) -> list[Propagate]:
+    """Runs the forward pass over nodes, stores their outputs in ``values``, and returns the backward pass.
 
-    Nodes of one ``flow.experimental.scope.config(checkpointing=True)`` keep only what enters them, except those in ``keep``.
+    Consecutive nodes of one ``flow.experimental.scope.config(checkpointing=True)``, except those in ``keep``, are recomputed in
+    the backward pass.
     """
-    steps: list[Step | Recomputed] = []
-    pullbacks: list[Pullback] = []
+    propagates: list[Propagate] = []
     for block in _blocks(nodes, path, keep):
         if len(block) > 1:
-            step, arguments = Recomputed.run(block, values, draws, path)
-            steps.append(step)
-            pullbacks.append(jax.tree_util.Partial(step, *arguments))
+            propagates.append(Remat.run(block, values, draws, path))
             continue
         node = block[0]
         wanted = tuple(i for i, b in enumerate(node.inputs) if b.node in path and flows_to(node, i)) if node in path else ()
         if wanted:
             outputs, pullback = linearize(node, values, draws, wanted)
-            steps.append(Step(node, wanted, tuple(jax.ShapeDtypeStruct(o.shape, o.dtype) for o in outputs)))
-            pullbacks.append(pullback)
+            step = Step(node, wanted, tuple(jax.ShapeDtypeStruct(o.shape, o.dtype) for o in outputs))
+            propagates.append(jax.tree_util.Partial(step, pullback))
         else:
             outputs = evaluate(node, values, draws)
         values[node] = outputs
         if values.lowering.look is not None:
             values.lowering.look(node, outputs)
-    return steps, pullbacks
+    return propagates
 
 
 def _blocks(nodes: Sequence[Node], path: Collection[Node], keep: Collection[Node]) -> list[list[Node]]:
-    """Consecutive nodes of one checkpointing scope (and run) together, others one by one."""
+    """Groups consecutive nodes of one checkpointing scope (and run); all other nodes are groups of their own."""
     blocks: list[list[Node]] = []
     last = None
     for node in nodes:
@@ -231,8 +231,8 @@ def _blocks(nodes: Sequence[Node], path: Collection[Node], keep: Collection[Node
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Recomputed:
-    """Nodes whose backward pass runs their forward pass again: less memory for more time."""
+class Remat:
+    """Rematerialization: the backward pass of these nodes runs their forward pass again, which saves memory and costs time."""
 
     nodes: tuple[Node, ...]
     imports: tuple[Blob, ...]
@@ -241,42 +241,33 @@ class Recomputed:
     lowering: Lowering
 
     @staticmethod
-    def run(nodes: Sequence[Node], values: Values, draws: Any, path: Collection[Node]) -> tuple[Recomputed, tuple[Any, Any]]:
-        """The forward pass; gives what stands for it in the backward pass, and the arrays that it needs."""
+    def run(nodes: Sequence[Node], values: Values, draws: Any, path: Collection[Node]) -> Propagate:
+        """Runs the forward pass and returns the backward pass."""
         inside = set(nodes)
         imports = {(b.node, b.index): b for node in nodes for b in node.inputs if b.node not in inside}
         arrays = [values.get_blob(b) for b in imports.values()]
         exports = tuple(b for node in nodes for b in node.outputs if node in path)
-        forward(nodes, values, draws, ())
-        return Recomputed(tuple(nodes), tuple(imports.values()), exports, path, values.lowering), (arrays, draws)
+        run_nodes(nodes, values, draws, ())
+        made = Remat(tuple(nodes), tuple(imports.values()), exports, path, values.lowering)
+        return jax.tree_util.Partial(made, arrays, draws)
 
-    def __call__(self, arrays: list[Any], draws: Any, cotangents: Any) -> list[Any]:
-        # else XLA would find that the values are there already, or compute them long before they are needed
+    def __call__(self, arrays: list[Any], draws: Any, backward: Backward) -> None:
+        cotangents = tuple(backward.get(b) for b in self.exports)
+        if any(c is not None for c in cotangents):
+            for blob, gradient in zip(self.imports, self._gradients(arrays, draws, cotangents), strict=True):
+                if gradient is not None:
+                    backward.add(blob, gradient)
+
+    def _gradients(self, arrays: list[Any], draws: Any, cotangents: Any) -> list[Any]:
+        # without the barrier XLA would reuse the values of the forward pass, or recompute them long before they are needed
         arrays, cotangents = jax.lax.optimization_barrier((arrays, cotangents))
         values = Values(self.lowering)
         for blob, array in zip(self.imports, arrays, strict=True):
             values.set_blob(blob, array)
-        steps: list[Propagate] = []
-        for node in self.nodes:
-            steps += run_nodes([node], values, draws, self.path)
+        propagates = [p for node in self.nodes for p in run_nodes([node], values, draws, self.path)]
         own = Backward()
         for blob, cotangent in zip(self.exports, cotangents, strict=True):
             if cotangent is not None:
                 own.add(blob, cotangent)
-        own.run(steps)
+        own.run(propagates)
         return [own.get(b) if b.node in self.path else None for b in self.imports]
-
-    def propagate(self, pullback: Pullback, backward: Backward) -> None:
-        """Carries the cotangents of the exports to the imports."""
-        arrived = tuple(backward.get(b) for b in self.exports)
-        if any(c is not None for c in arrived):
-            for blob, gradient in zip(self.imports, pullback(arrived), strict=True):
-                if gradient is not None:
-                    backward.add(blob, gradient)
-
-
-def run_nodes(
-    nodes: Sequence[Node], values: Values, draws: Any, path: Collection[Node], keep: Collection[Node] = ()
-) -> list[Propagate]:
-    """``forward``, with each step bound to its pullback."""
-    return [partial(step.propagate, pullback) for step, pullback in zip(*forward(nodes, values, draws, path, keep), strict=True)]

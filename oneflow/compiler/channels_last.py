@@ -1,53 +1,71 @@
-"""Channels last in memory, for steps whose convolutions take their native lowering.
+"""Channels-last layout around convolutions that take their native lowering.
 
-The API's default is channels first, the kernels want channels last. From each native convolution on, ops that can compute
-on arrays with axis 1 moved to the end do so; arrays are transposed where such a stretch begins and ends, and nowhere else.
+The API defaults to channels first, the kernels need channels last. Ops that follow a native convolution and support it compute
+on arrays with axis 1 moved to the end, too; arrays are transposed only where such a stretch of ops begins and ends.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from .._base import native as _native
+from .._base.dist import split
+from .._base.dtype import dtype
 from .._base.jax import jnp
 from ..graph.node import Blob, Node
-from .autodiff import Backward, Propagate, run_nodes
+from .autodiff import Backward, Propagate
 from .lowering import Values
 from .native import is_native
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Border:
-    """A value brought from one layout into the other. ``inward``: to channels last."""
+class LayoutTranspose:
+    """The transpose of a value to channels last (``inward``) or back to channels first."""
 
     source: Blob
     target: Blob
     inward: bool
 
+    def run(self, values: Values, path: Collection[Node]) -> list[Propagate]:
+        """Runs the forward pass and returns the backward pass."""
+        values.set_blob(self.target, self._turned(values.get_blob(self.source), self.inward))
+        return [self._propagate] if self.source.node in path else []
 
-Item = Node | Border
+    def _propagate(self, backward: Backward) -> None:
+        cotangent = backward.get(self.target)
+        if cotangent is not None:
+            backward.add(self.source, self._turned(cotangent, not self.inward))
+
+    def _turned(self, array: Any, inward: bool) -> Any:
+        same = self.source.ndim != self.target.ndim or self.source.shape == self.target.shape and self.source.ndim < 3
+        return array if same else _turned(array, inward)
 
 
 def arrange(
-    order: Sequence[Node], keep: set[Node], used_outside: Iterable[Blob], path: Collection[Node]
-) -> tuple[list[Item], set[Node]] | None:
-    """The nodes, inputs first, with those that gain by it replaced by channels-last copies, and borders between.
+    order: Sequence[Node],
+    keep: set[Node],
+    used_outside: Iterable[Blob],
+    path: Collection[Node],
+    precision: Mapping[Node, dtype],
+) -> tuple[list[Node | LayoutTranspose], set[Node], dict[Node, Node]] | None:
+    """Replaces nodes that benefit from it by channels-last copies, with transposes between the layouts.
 
-    Args: as those of ``batch_slices.schedule``.
-    Returns: the items and the gradient path among them; None where no convolution is native.
+    Args: see ``arrangement.arranged``.
+    Returns: nodes and transposes in topological order, the nodes on the gradient path, and a mapping from nodes to their
+      copies. None if no convolution is native.
     """
-    chosen = _chosen(order, keep)
+    chosen = _chosen(order, keep, precision)
     if not chosen:
         return None
     needed = {b.node for b in used_outside} | {b.node for n in order if n not in chosen for b in n.inputs}
     copies: dict[Node, Node] = {}
     entered: dict[tuple[Node, int], Blob] = {}
-    items: list[Item] = []
+    items: list[Node | LayoutTranspose] = []
     longer = set(path)
     for node in order:
         positions = chosen.get(node)
@@ -61,33 +79,36 @@ def arrange(
             elif i in positions:
                 key = (blob.node, blob.index)
                 if key not in entered:
-                    entered[key] = _copy(blob.node, (), {}, only=blob.index).outputs[0]
-                    items.append(Border(blob, entered[key], True))
+                    output = blob.node.outputs[blob.index]
+                    entered[key] = blob.node.copy(inputs=(), attrs={}, outputs=[_moved(output)]).outputs[0]
+                    items.append(LayoutTranspose(blob, entered[key], True))
                     if blob.node in path:
                         longer.add(entered[key].node)
                 inputs[i] = entered[key]
         attrs = _attrs(node)
         assert attrs is not None
-        copy = copies[node] = _copy(node, tuple(inputs), attrs)
-        items.append(copy)
+        made = copies[node] = with_channels_last(node, tuple(inputs), attrs)
+        items.append(made)
         if node in path:
-            longer.add(copy)
+            longer.add(made)
         if node in needed:
-            items += [Border(made, blob, False) for made, blob in zip(copy.outputs, node.outputs, strict=True)]
-    return items, longer
+            items += [LayoutTranspose(inner, blob, False) for inner, blob in zip(made.outputs, node.outputs, strict=True)]
+    return items, longer, copies
 
 
-def _chosen(order: Sequence[Node], keep: set[Node]) -> dict[Node, tuple[int, ...]]:
-    """The nodes that compute on channels-last arrays, with the positions of their inputs that are such."""
+def _chosen(order: Sequence[Node], keep: set[Node], precision: Mapping[Node, dtype]) -> dict[Node, tuple[int, ...]]:
+    """The nodes that compute on channels-last arrays, with the positions of the inputs that have this layout."""
     chosen: dict[Node, tuple[int, ...]] = {}
+    any_native = False
     for node in order:
         if node in keep or node.op.random or not node.outputs or node.outputs[0].ndim < 3:
             continue
         positions = _positions(node)
-        begins = node.op.native is not None and is_native(node)
+        begins = is_native(node, precision.get(node))
         if positions and (begins or any(node.inputs[i].node in chosen for i in positions)) and _attrs(node) is not None:
             chosen[node] = positions
-    return chosen if any(n.op.native is not None and is_native(n) for n in chosen) else {}
+            any_native |= begins
+    return chosen if any_native else {}
 
 
 def _attrs(node: Node) -> Any:
@@ -95,52 +116,42 @@ def _attrs(node: Node) -> Any:
 
 
 def _positions(node: Node) -> tuple[int, ...]:
-    """The inputs that have samples and channels; () where another one would meet other axes."""
+    """Positions of the inputs that have a batch and a channel axis; () if another input would broadcast along other axes."""
     rank = node.outputs[0].ndim
     if node.inputs and node.inputs[0].ndim < 3:
         return ()
-    candidates = node.op.samples or tuple(i for i, b in enumerate(node.inputs) if b.ndim == rank)
+    candidates = node.op.batch_inputs or tuple(i for i, b in enumerate(node.inputs) if b.ndim == rank)
     if any(node.inputs[i].ndim != rank for i in candidates) or any(b.is_dynamic for b in node.inputs):
         return ()
     return candidates
 
 
-def _copy(node: Node, inputs: tuple[Blob, ...], attrs: Any, only: int | None = None) -> Node:
-    copy = Node(node.graph, node.op, node.name, inputs, attrs, node.scope, node.source, compute=node.compute, run=node.run)
+def with_channels_last(node: Node, inputs: tuple[Blob, ...], attrs: Any) -> Node:
+    """A copy for channels-last arrays: in the outputs of the highest rank axis 1 is moved to the end."""
     rank = max(o.ndim for o in node.outputs)
-    outputs = node.outputs if only is None else node.outputs[only : only + 1]
-    copy.outputs = tuple(Blob(copy, i, _moved(o.shape) if o.ndim == rank else o.shape, o.dtype) for i, o in enumerate(outputs))
-    return copy
+    return node.copy(inputs=inputs, attrs=attrs, outputs=[_moved(o) if o.ndim == rank else o for o in node.outputs])
 
 
-def _moved(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return (shape[0], *shape[2:], shape[1])
+def _moved(blob: Blob) -> Blob:
+    """The Blob with axis 1 moved to the end, fields that name axes included."""
+
+    def moved(axis: int) -> int:
+        return axis if axis < 1 else blob.ndim - 1 if axis == 1 else axis - 1
+
+    shape, along, length = blob.shape, blob.distribute.axis, blob.valid_length
+    return blob.copy(
+        shape=(shape[0], *shape[2:], shape[1]),
+        batch_axis=moved(blob.batch_axis),
+        distribute=blob.distribute if along is None else split(moved(along)),
+        valid_length=None if length is None else replace(length, axis=moved(length.axis)),
+    )
 
 
-def run(item: Item, values: Values, draws: Any, path: Collection[Node]) -> list[Propagate]:
-    """Runs an item; what its backward pass does comes back."""
-    if isinstance(item, Node):
-        return run_nodes([item], values, draws, path)
-    source, target, inward = item.source, item.target, item.inward
-    same = source.ndim != target.ndim or source.shape == target.shape and not _is_image(source)
-    array = values.get_blob(source)
-    values.set_blob(target, array if same else _turned(array, inward))
-    if source.node not in path:
-        return []
-
-    def propagate(backward: Backward) -> None:
-        arrived = backward.get(target)
-        if arrived is not None:
-            backward.add(source, arrived if same else _turned(arrived, not inward))
-
-    return [propagate]
-
-
-_LARGE = 1 << 14  # elements: below, XLA's transposition is as good
+_LARGE = 1 << 14  # elements; below that XLA's transpose is as fast
 
 
 def _turned(array: Any, inward: bool) -> Any:
-    """The channels last, or second again."""
+    """Moves axis 1 to the end (``inward``), or the last axis to position 1."""
     n, *space = array.shape[:1] + (array.shape[2:] if inward else array.shape[1:-1])
     channels = array.shape[1 if inward else -1]
     pixels = math.prod(space)
@@ -149,7 +160,3 @@ def _turned(array: Any, inward: bool) -> Any:
     shape = (n, *space, channels) if inward else (n, channels, *space)
     sizes = (channels, pixels) if inward else (pixels, channels)
     return _native.call("transpose", [_native.dtype_code(array.dtype), n, *sizes], shape, array)
-
-
-def _is_image(blob: Blob) -> bool:
-    return blob.ndim >= 3

@@ -1,18 +1,20 @@
-"""Repeated parts of a job, written out: a copy of each node for each run.
+"""Unrolling of repeated parts of a job: one copy of each node per run.
 
-Copies of one node differ in what they read. Variables that a repeated part assigns (moving statistics) go from run to run.
+The copies of a node differ in the Blobs they read. A variable that a repeated part assigns (moving statistics) is passed from
+one run to the next.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
+from typing import Any
 
+from .._base.dist import auto
 from .._base.jax import jnp
 from ..graph.node import Blob, Node
 from ..graph.op import OpDef
-from ..graph.repetition import CLOSES
 
 Index = tuple[int, ...]
 Shape = tuple[int, ...]
@@ -21,34 +23,34 @@ _JOIN = OpDef("join_runs", lambda *pieces: jnp.concatenate(pieces))
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Expansion:
-    """A job's nodes with repeated parts written out.
+    """The nodes of a job with repeated parts unrolled.
 
     Attributes:
-      order: the nodes, inputs first.
-      copies: for each node that has them, the nodes that stand for it, one a run.
+      order: the nodes, in topological order.
+      copies: the copies of each node that was unrolled, one per run.
     """
 
-    order: tuple[Node, ...]
-    copies: Mapping[Node, tuple[Node, ...]]
+    order: tuple[Node, ...] = ()
+    copies: Mapping[Node, tuple[Node, ...]] = field(default_factory=dict)
 
     def each(self, blob: Blob) -> tuple[Blob, ...]:
-        """The Blobs that stand for one, one a run."""
+        """The copies of a Blob, one per run, or the Blob itself."""
         made = self.copies.get(blob.node)
         return (blob,) if made is None else tuple(_handle(node, blob) for node in made)
 
     def last(self, blob: Blob) -> Blob:
-        """The Blob of the last run."""
+        """The copy of a Blob in the last run."""
         return self.each(blob)[-1]
 
 
 def expand(order: Sequence[Node], assigns: Mapping[str, Blob], returned: Iterable[Blob]) -> tuple[Expansion, list[Blob]]:
-    """Writes repeated parts out.
+    """Unrolls repeated parts.
 
     Args:
-      order: the nodes, inputs first.
-      assigns: the Blobs that are stored into variables, by name.
-      returned: Blobs that the job returns.
-    Gives the expansion, and the Blobs to return: those of repeated parts with the values of all runs, along axis 0.
+      order: the nodes, in topological order.
+      assigns: the Blobs that are stored into variables, by the variables' names.
+      returned: the Blobs that the job returns.
+    Returns: the expansion, and the Blobs to return; Blobs of repeated parts are concatenated over the runs along axis 0.
     """
     returned = list(returned)
     if not any(node.repetition for node in order):
@@ -88,52 +90,40 @@ def _handle(node: Node, like: Blob) -> Blob:
 
 
 def _copy(node: Node, index: Index, made: Mapping[tuple[Node, Index], Node]) -> Node:
+    def read(blob: Blob) -> Blob:
+        found = made.get((blob.node, index[: len(blob.node.repetition)]))
+        return blob if found is None else _handle(found, blob)
+
+    changes: dict[str, Any] = {}
     attrs = node.attrs
-    count = attrs[CLOSES[node.op.name]] if node.op.name in CLOSES else 1
-    if count > 1:
+    rule = node.op.repeats
+    count = 1 if rule is None else rule.runs(attrs)
+    if rule is not None and not rule.begins and count > 1:
         inner = node.inputs[0].node.repetition
-        if len(inner) == len(node.repetition):  # the rest of the repetition goes on
+        if len(inner) == len(node.repetition):  # the repetition continues with fewer runs
             indices = [(*index[:-1], index[-1] * count + i) for i in range(count)]
         else:
             indices = [(*index, i) for i in range(count)]
-        inputs = tuple(_handle(made[node.inputs[0].node, i], node.inputs[0]) for i in indices)
-    else:
-        inputs = tuple(_handle(made[b.node, index[: len(b.node.repetition)]], b) for b in node.inputs)
-        if node.op.name == "unpack" and attrs["unpack_num"] > 1:
-            attrs = {**attrs, "index": index[-1]}
+        changes["inputs"] = tuple(_handle(made[node.inputs[0].node, i], node.inputs[0]) for i in indices)
+    elif rule is not None and rule.cuts and count > 1:
+        changes["attrs"] = {**attrs, "index": index[-1]}
+    inputs = changes.get("inputs") or tuple(map(read, node.inputs))
     if not index and [b.node for b in inputs] == [b.node for b in node.inputs]:
         return node
-    run = index if node.op.name != "unpack" else index[:-1]  # all pieces are cut at once
-    return _made(node, node.op, attrs, inputs, [(b.shape, b) for b in node.outputs], run)
-
-
-def _made(
-    node: Node,
-    op: OpDef,
-    attrs: Mapping[str, object],
-    inputs: tuple[Blob, ...],
-    outputs: list[tuple[tuple[int, ...], Blob]],
-    run: Index,
-) -> Node:
-    copy = Node(node.graph, op, node.name, inputs, attrs, node.scope, node.source, compute=node.compute, run=run)
-    copy.outputs = tuple(
-        Blob(copy, i, shape, b.dtype, suffix=b.blob_name, batch_axis=b.batch_axis if b.batch_axis >= 0 else None,
-             is_dynamic=b.is_dynamic, is_tensor_list=b.is_tensor_list)
-        for i, (shape, b) in enumerate(outputs)
-    )  # fmt: skip
-    return copy
+    run = index[:-1] if rule is not None and rule.cuts else index  # all pieces are cut at once
+    return node.copy(read, **changes, repetition=(), run=run)
 
 
 def _joined(blobs: Sequence[Blob]) -> Blob:
     if len(blobs) == 1:
         return blobs[0]
     first = blobs[0]
-    shape = (sum(b.shape[0] for b in blobs), *first.shape[1:])
-    return _made(first.node, _JOIN, {}, tuple(blobs), [(shape, first)], ()).outputs[0]
+    joined = first.copy(shape=(sum(b.shape[0] for b in blobs), *first.shape[1:]), distribute=auto(), valid_length=None)
+    return first.node.copy(op=_JOIN, attrs={}, inputs=tuple(blobs), outputs=[joined], run=()).outputs[0]
 
 
 def _chain(order: Sequence[Node], assigns: Mapping[str, Blob], made: Mapping[tuple[Node, Index], Node]) -> None:
-    """Has each run read what the run before it stored."""
+    """Makes each run read the values that the previous run assigned."""
     for name, blob in assigns.items():
         runs = list(_indices(blob.node.repetition))
         for before, run in zip(runs, runs[1:], strict=False):
@@ -145,7 +135,7 @@ def _chain(order: Sequence[Node], assigns: Mapping[str, Blob], made: Mapping[tup
 
 
 def _sorted(nodes: Sequence[Node]) -> tuple[Node, ...]:
-    """Inputs first, otherwise in the given order."""
+    """Topological order, which keeps the given order where it can."""
     out: dict[Node, None] = {}
     for start in nodes:
         stack = [start]

@@ -1,41 +1,54 @@
-"""Row-sparse updates (``FunctionConfig.indexed_slices_optimizer_conf``): rows that a step did not gather stay as they are.
+"""Row-sparse updates (``FunctionConfig.indexed_slices_optimizer_conf``): rows that a step did not gather are not updated.
 
-The gradient of a table that one ``gather`` reads is zero elsewhere, but momentum and decay would move those rows all the same.
+The gradient of a table is zero in the rows that its ``gather`` did not read, but momentum and decay would change them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .._base.jax import jnp, lax
 from ..graph.graph import Graph, Variable
 from ..graph.node import Node
+from .analysis import updates
 from .lowering import Values
 
 State = dict[str, Any]
 
 
-def gather_of(graph: Graph, variable: Variable, optimizer: Any) -> Node | None:
-    """The one op that reads the variable, where its updates shall and can be row-sparse."""
+def gathers_of(graph: Graph, trained: Sequence[Variable]) -> dict[str, Node]:
+    """The ops that gather from variables whose updates are row-sparse, by the variables' names."""
     conf = None if graph.config is None else graph.config.get("indexed_slices_optimizer_conf")
-    if not conf or not conf.get("enable", True) or variable.name not in conf["include_op_names"]["op_name"]:
-        return None
+    if not conf or not conf.get("enable", True):
+        return {}
+    found = {}
+    for variable in trained:
+        if variable.name in conf["include_op_names"]["op_name"]:
+            optimizer = next((o for o in graph.objective.optimizers if updates(o, variable.name)), None)
+            gather = None if optimizer is None else _gather_of(graph, variable, optimizer)
+            if gather is not None:
+                found[variable.name] = gather
+    return found
+
+
+def _gather_of(graph: Graph, variable: Variable, optimizer: Any) -> Node | None:
     if not optimizer.row_sparse or optimizer.grad_clipping is not None or variable.regularizer is not None:
         return None
     if hasattr(optimizer.loss_scale, "increment_period"):
         return None
     assert variable.blob is not None
     readers = [n for n in graph.nodes if any(b.node is variable.blob.node for b in n.inputs)]
-    if any(node.repetition for node in graph.nodes):  # rows of several runs
+    if any(node.repetition for node in graph.nodes):  # several runs gather different rows
         return None
-    if len(readers) != 1 or readers[0].op.name != "gather" or readers[0].attrs["axis"] != 0:
+    if len(readers) != 1 or readers[0].inputs[0].node is not variable.blob.node:
         return None
-    return readers[0] if readers[0].inputs[0].node is variable.blob.node else None
+    gathers_rows = readers[0].op.gathers_rows
+    return readers[0] if gathers_rows is not None and gathers_rows(readers[0].attrs) else None
 
 
 def keep_untouched_rows(gather: Node, variable: Variable, new: State, old: Mapping[str, Any], values: Values) -> State:
-    """``new``, the variable and its slots by name, with ``old`` in the rows whose index does not occur."""
+    """``new`` (the variable and its slots, by name) with the values of ``old`` in the rows that were not gathered."""
     indices = gather.inputs[1]
     at = values.get_blob(indices).reshape(-1)
     rows = variable.shape[0]

@@ -1,4 +1,4 @@
-"""Layouts: how a logical tensor lies on the devices of a placement, and how variables are kept there."""
+"""Layouts of logical tensors on the devices of a placement, and the storage of variables there."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Spec = tuple[tuple[str, ...], ...]  # for each axis of an array: the mesh axes t
 
 
 class Meshes(Protocol):
-    """The devices behind placements; the runtime knows them."""
+    """The devices of placements, as the runtime provides them."""
 
     def sharding(self, placement: Placement, spec: Spec) -> Any:
         """A ``jax.sharding.Sharding`` over the placement's devices."""
         ...
 
     def move(self, arrays: Sequence[Any], shardings: Sequence[Any]) -> list[Any]:
-        """The arrays, each on other devices or in another layout."""
+        """Copies of the arrays with these shardings."""
         ...
 
     def devices(self, placement: Placement) -> tuple[Any, ...]:
@@ -30,7 +30,7 @@ class Meshes(Protocol):
         ...
 
     def place(self, placement: Placement) -> tuple[Any, ...]:
-        """What placements share that one function can compute on: the devices, in device order, and their arrangement."""
+        """The devices of a placement and their arrangement: one function can compute on placements that share them."""
         ...
 
 
@@ -41,35 +41,35 @@ def mesh_axes(placement: Placement) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where a tensor lies: ``splits`` has, for each axis of the placement's hierarchy, the tensor's axis it splits, or None."""
+    """A layout: ``splits`` has, for each axis of the placement's hierarchy, the axis of the tensor that it splits, or None."""
 
     placement: Placement
     splits: tuple[int | None, ...]
 
     @staticmethod
     def whole(placement: Placement) -> Layout:
-        """Every device has all of it."""
+        """The layout in which every device has the whole tensor."""
         return Layout(placement, (None,) * len(placement.hierarchy))
 
     @staticmethod
     def of(placement: Placement, request: Distribute | Sequence[Distribute] | None) -> Layout:
-        """The layout that a request means; one Distribute stands for every axis of the hierarchy."""
+        """The layout for a request; a single Distribute applies to every axis of the hierarchy."""
         entries: tuple[Distribute | None, ...]
         alike = request is None or isinstance(request, Distribute)
         entries = (request,) * len(placement.hierarchy) if alike else tuple(request)  # type: ignore[assignment,arg-type]
         return Layout(placement, tuple(None if e is None else e.axis for e in entries))
 
     def spec(self, rank: int) -> Spec:
-        """The layout as JAX writes it."""
+        """The layout as the mesh axes that split each axis of the tensor, as in JAX's PartitionSpec."""
         names = mesh_axes(self.placement)
         return tuple(tuple(name for name, split in zip(names, self.splits, strict=True) if split == axis) for axis in range(rank))
 
     def pieces(self, axis: int) -> int:
-        """Into how many pieces an axis is split."""
+        """The number of pieces that an axis is split into."""
         return prod(n for n, split in zip(self.placement.hierarchy, self.splits, strict=True) if split == axis)
 
     def is_even(self, shape: Sequence[int]) -> bool:
-        """Whether every piece has the same size."""
+        """Whether all pieces have the same size."""
         return all(size % self.pieces(axis) == 0 for axis, size in enumerate(shape))
 
     @property
@@ -82,13 +82,16 @@ class Layout:
 
 
 def is_flat(placement: Placement, shape: Sequence[int]) -> bool:
-    """Whether a variable is kept, and updated, as a vector: XLA's CPU backend makes a loop of its own of an array's last axis,
-    and an update rule over (512, 512, 3, 3) takes ten times as long as over as many elements in a row."""
+    """Whether a variable is stored and updated as a vector.
+
+    XLA's CPU backend runs one inner loop over the last axis of an array: an update rule takes ten times as long over shape
+    (512, 512, 3, 3) as over a vector of as many elements.
+    """
     return placement.parallel_num == 1 and len(shape) > 2 and shape[-1] < _SHORT
 
 
 def layout_of(sharding: Any, placement: Placement) -> Layout:
-    """The layout that a NamedSharding over a placement's mesh means."""
+    """The layout that corresponds to a NamedSharding over the mesh of a placement."""
     splits: list[int | None] = [None] * len(placement.hierarchy)
     for axis, names in enumerate(getattr(sharding, "spec", ())):
         for name in names if isinstance(names, tuple) else (names,):
@@ -99,12 +102,12 @@ def layout_of(sharding: Any, placement: Placement) -> Layout:
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """How a variable is kept: JAX stores even pieces alone, so uneven ones are padded; ``replicas`` have values of their own.
+    """The storage of a variable. JAX supports pieces of equal size only, so that uneven ones are padded.
 
     Attributes:
       layout: of the logical tensor.
       shape: the logical shape.
-      replicas: 0, or the number of devices that each have a value of their own (statistics in the mirrored view).
+      replicas: the number of devices if each has its own value (statistics in the mirrored view), else 0.
     """
 
     layout: Layout
@@ -113,7 +116,7 @@ class Storage:
 
     @property
     def is_flat(self) -> bool:
-        """Whether it is kept as a vector."""
+        """Whether it is stored as a vector."""
         return not self.replicas and is_flat(self.layout.placement, self.shape)
 
     @property
@@ -134,11 +137,11 @@ class Storage:
 
     @property
     def is_plain(self) -> bool:
-        """Whether what is stored is the logical tensor."""
+        """Whether the stored array is the logical tensor."""
         return not self.replicas and self.stored_shape == self.shape
 
     def load(self, stored: Any, each: bool = False) -> Any:
-        """The logical tensor, from what is stored; of replicas the first, or with ``each`` all, on a leading axis."""
+        """The logical tensor of a stored array; of replicas the first one, or all of them on a leading axis if ``each``."""
         if self.is_flat:
             return lax.reshape(stored, self.shape)
         if self.replicas:
@@ -146,7 +149,7 @@ class Storage:
         return stored if self.is_plain else lax.slice(stored, (0,) * len(self.shape), self.shape)
 
     def store(self, value: Any) -> Any:
-        """What is stored, from what ``load`` gives."""
+        """The array to store for a logical tensor."""
         if self.is_flat:
             return lax.reshape(value, self.stored_shape)
         if self.replicas:
@@ -157,8 +160,8 @@ class Storage:
         return lax.pad(value, jnp.zeros((), value.dtype), widths)
 
     @property
-    def elements_a_device(self) -> int:
-        """How many elements each device keeps."""
+    def elements_per_device(self) -> int:
+        """The number of elements that each device stores."""
         if self.replicas:
             return prod(self.shape)
         return prod(self.stored_shape) // prod(self.layout.pieces(a) for a in range(len(self.shape)))

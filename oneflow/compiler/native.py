@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from .._base.dtype import dtype
 from .._base.jax import jax
 from ..graph.node import Blob, Node
 
@@ -24,17 +25,20 @@ def choose(node: Node, arrays: Sequence[Any], without: str) -> Callable[..., Any
     return partial(native.lower, sharded=True) if _is_sharded(node) else native.lower
 
 
-def is_native(node: Node) -> bool:
-    """Whether a node takes its native lowering for the shapes it was declared with, where native lowerings may be taken."""
-    return node.op.native is not None and _unsupported_reason(node, _declared(node), "") is None
+def is_native(node: Node, narrow: dtype | None) -> bool:
+    """Whether a node takes its native lowering for the shapes it was declared with, where native lowerings may be taken.
+
+    ``narrow`` is the dtype that its float32 arrays are cast to, None where they are not.
+    """
+    return node.op.native is not None and _unsupported_reason(node, _declared(node, narrow), "") is None
 
 
-def describe(node: Node, without: str) -> str:
-    """The kernel that computes a node, or why that is XLA's; "" for ops that have one lowering."""
+def describe(node: Node, without: str, narrow: dtype | None) -> str:
+    """The kernel that computes a node, or why that is XLA's; "" for ops that have one lowering. ``narrow``: see ``is_native``."""
     native = node.op.native
     if native is None:
         return ""
-    arrays = _declared(node)
+    arrays = _declared(node, narrow)
     reason = _unsupported_reason(node, arrays, without)
     if reason is not None:
         return f"XLA: {reason}"
@@ -55,8 +59,8 @@ def _is_sharded(node: Node) -> bool:
     return node.scope.placement.parallel_num > 1
 
 
-def _declared(node: Node) -> list[Any]:
+def _declared(node: Node, narrow: dtype | None) -> list[Any]:
     def dtype_of(b: Blob) -> Any:
-        return (b.dtype if node.compute is None or b.dtype.name != "float32" else node.compute).numpy_dtype
+        return (b.dtype if narrow is None or b.dtype.name != "float32" else narrow).numpy_dtype
 
     return [jax.ShapeDtypeStruct(b.shape, dtype_of(b)) for b in node.inputs]

@@ -1,8 +1,8 @@
-"""The mirrored view where the devices' tensors differ in shape: a copy of each node for each device, on that device."""
+"""Replicas of mirrored nodes, one per device, for devices whose tensors differ in shape."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from ..graph.graph import OP_INPUT, OP_TO_CONSISTENT, OP_TO_MIRRORED, OP_VARIABL
 from ..graph.node import Blob, Node
 from ..graph.op import OpDef
 from .analysis import gradient_path
-from .program import Plan
+from .plan import PassRecord, Plan
 
 
 def _piece(x: Any, *, index: int, n: int) -> Any:
@@ -29,13 +29,13 @@ _STACK = OpDef("stack_devices", lambda *values: jnp.stack(values))
 
 
 def per_device(plan: Plan) -> Plan:
-    """The same job with mirrored nodes written out, one copy a device. What it gives of them are tuples, one a device.
+    """Replaces mirrored nodes by one copy per device. The step then returns tuples of their values, one per device.
 
     Raises:
-      ViewError: a mirrored part of the job is repeated within a call.
+      ViewError: a mirrored part of the job runs several times per call.
     """
     devices: dict[Node, tuple[Node, ...]] = {}  # copies of mirrored nodes
-    others: dict[Node, Node] = {}  # what stands for the other nodes
+    others: dict[Node, Node] = {}  # the other nodes, or their copies
     order: list[Node] = []
     for node in plan.order:
         if node.is_mirrored:
@@ -58,18 +58,22 @@ def per_device(plan: Plan) -> Plan:
         if name in plan.replicated:
             like = plan.graph.variables[name]
             assert like.placement is not None and like.blob is not None
-            stack = _made(like.blob.node, _STACK, {}, each(blob), [(like.shape, blob)], like.placement)
+            scope = like.blob.node.scope.replaced(placement=like.placement, view="consistent")
+            stack = like.blob.node.copy(op=_STACK, attrs={}, inputs=each(blob), scope=scope)
             order.append(stack)
             assigns[name] = stack.outputs[0]
     own = {node for node in order if node.op is OP_VARIABLE and node.attrs["variable"] in plan.replicated}
     sources = {v.blob.node for v in plan.trained if v.blob is not None}
     sources |= {c.node for w in plan.watches if w.diff for c in each(w.blob)}
     path = gradient_path(order, losses, sources) if plan.graph.train else set()
+    made = [(n, copy) for n, copies in devices.items() for copy in copies] + list(others.items())
     return replace(
         plan, order=tuple(order), path=frozenset(path), losses=losses, assigns=assigns, devices=devices,
         fetches=plan.fetches, roots=(*(c for b in plan.roots for c in each(b)), *assigns.values()),
         feeds=tuple(c for b in plan.feeds for c in each(b)),
-        mapped=frozenset({*own, *(b.node for b in assigns.values() if b.node.op is _STACK)}),
+        vmapped=frozenset({*own, *(b.node for b in assigns.values() if b.node.op is _STACK)}),
+        precision={**plan.precision, **{copy: plan.precision[n] for n, copy in made if n in plan.precision}},
+        passes=(*plan.passes, PassRecord("replicas", f"{len(devices)} mirrored nodes replaced by one copy per device")),
     )  # fmt: skip
 
 
@@ -86,21 +90,22 @@ def _on_device(
     plan: Plan, node: Node, index: int, devices: Mapping[Node, Any], others: Mapping[Node, Node], order: list[Node]
 ) -> Node:
     placement = node.scope.placement
-    one = Placement(placement.tag, (placement.devices[index],))
-    outputs = [(b.shape, b) for b in node.outputs]
+    here = node.scope.replaced(placement=Placement(placement.tag, (placement.devices[index],)), view="consistent")
     if node.op is OP_TO_MIRRORED:
         blob = node.inputs[0]
         source = others[blob.node].outputs[blob.index]
+        op, attrs = _COPY, {}
         if node.attrs["pieces"]:
-            made = _made(node, _PIECE, {"index": index, "n": placement.parallel_num}, (source,), outputs, one)
+            op, attrs = _PIECE, {"index": index, "n": placement.parallel_num}
         elif blob.node.op is OP_VARIABLE and blob.node.attrs["variable"] in plan.replicated:
-            made = _made(node, _OWN, {"index": index}, (source,), outputs, one)
-        else:
-            made = _made(node, _COPY, {}, (source,), outputs, one)
+            op, attrs = _OWN, {"index": index}
+        made = node.copy(op=op, attrs=attrs, inputs=(source,), scope=here)
     else:
-        inputs = tuple(devices[b.node][index].outputs[b.index] for b in node.inputs)
-        made = _made(node, node.op, node.attrs, inputs, outputs, one)
-        made.run = (index,) if node.op.random else ()
+
+        def read(blob: Blob) -> Blob:
+            return devices[blob.node][index].outputs[blob.index] if blob.node in devices else blob
+
+        made = node.copy(read, scope=here, run=(index,) if node.op.random else ())
     order.append(made)
     return made
 
@@ -108,23 +113,14 @@ def _on_device(
 def _elsewhere(node: Node, devices: Mapping[Node, tuple[Node, ...]], others: Mapping[Node, Node]) -> Node:
     if node.op in (OP_VARIABLE, OP_INPUT):
         return node
+    scope = node.scope.replaced(view="consistent")
     if node.op is OP_TO_CONSISTENT:
         inputs = tuple(c.outputs[node.inputs[0].index] for c in devices[node.inputs[0].node])
-        return _made(node, _JOIN, {}, inputs, [(b.shape, b) for b in node.outputs], node.scope.placement)
-    inputs = tuple(others[b.node].outputs[b.index].with_distribute(b.distribute) for b in node.inputs)
-    if all(b.node is old.node for b, old in zip(inputs, node.inputs, strict=True)):
+        return node.copy(op=_JOIN, attrs={}, inputs=inputs, scope=scope)
+
+    def read(blob: Blob) -> Blob:
+        return others[blob.node].outputs[blob.index].with_distribute(blob.distribute) if blob.node in others else blob
+
+    if all(read(blob).node is blob.node for blob in node.inputs):
         return node
-    return _made(node, node.op, node.attrs, inputs, [(b.shape, b) for b in node.outputs], node.scope.placement)
-
-
-def _made(
-    node: Node, op: OpDef, attrs: Any, inputs: Iterable[Blob], outputs: list[tuple[tuple[int, ...], Blob]], placement: Placement
-) -> Node:
-    scope = node.scope.replaced(placement=placement, view="consistent")
-    copy = Node(node.graph, op, node.name, tuple(inputs), attrs, scope, node.source, compute=node.compute, run=node.run)
-    copy.outputs = tuple(
-        Blob(copy, i, shape, b.dtype, suffix=b.blob_name, batch_axis=b.batch_axis if b.batch_axis >= 0 else None,
-             is_dynamic=b.is_dynamic, extent=b.extent)
-        for i, (shape, b) in enumerate(outputs)
-    )  # fmt: skip
-    return copy
+    return node.copy(read, scope=scope)

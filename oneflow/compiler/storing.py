@@ -1,4 +1,4 @@
-"""Where a job's variables are kept: on their placement, split as asked for, or as the job's setting for optimizer state says."""
+"""The storage that a job wants for its variables: by placement, requested layout, and the sharding of optimizer state."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .layout import Layout, Storage
 
 
 def storages(graph: Graph, replicated: frozenset[str]) -> dict[str, Storage]:
-    """How the job wants its variables to be kept, by name."""
+    """The storage of each variable, by name."""
     found = {}
     for v in graph.variables.values():
         assert v.placement is not None
@@ -19,7 +19,7 @@ def storages(graph: Graph, replicated: frozenset[str]) -> dict[str, Storage]:
     mode = _mode(graph)
     if mode is not None:
         whole = [v for v in graph.variables.values() if v.trainable and v.owner is None and _is_large(v, found[v.name], graph)]
-        layouts = _split(whole) if mode == "distributed_split" else _one_device_each(whole)
+        layouts = _split(whole) if mode == "distributed_split" else _one_device_per_variable(whole)
         for v in graph.variables.values():
             layout = layouts.get(v.owner or v.name)
             if layout is not None and (v.owner is None or v.shape == graph.variables[v.owner].shape):
@@ -36,14 +36,14 @@ def _mode(graph: Graph) -> str | None:
 
 
 def _is_large(variable: Variable, storage: Storage, graph: Graph) -> bool:
-    """Whether every device has all of it, and it is worth being cut up."""
+    """Whether every device stores all of it, and it is large enough to be sharded."""
     n = storage.layout.placement.parallel_num
     threshold = graph.config.get("optimizer_placement_optimization_threshold", 1024)
     return n > 1 and not storage.layout.is_split and not storage.replicas and prod(variable.shape) >= threshold * n
 
 
 def _split(variables: list[Variable]) -> dict[str, Layout]:
-    """A piece on each device, along axis 0 where that divides."""
+    """One piece per device along axis 0, for variables whose axis 0 divides evenly."""
     found = {}
     for v in variables:
         assert v.placement is not None
@@ -52,8 +52,8 @@ def _split(variables: list[Variable]) -> dict[str, Layout]:
     return found
 
 
-def _one_device_each(variables: list[Variable]) -> dict[str, Layout]:
-    """All of it on one device: the largest first, each on the one with the fewest bytes."""
+def _one_device_per_variable(variables: list[Variable]) -> dict[str, Layout]:
+    """Whole variables, distributed over the devices: the largest first, each to the device with the fewest bytes."""
     load: dict[tuple[int, int], int] = {}
     found = {}
     for v in sorted(variables, key=lambda v: -prod(v.shape) * v.dtype.bytes):

@@ -1,7 +1,7 @@
-"""From raw gradients to new parameters: averaging, loss scale, regularizers, clipping, update rules.
+"""From raw gradients to new variables: averaging, loss scale, regularizers, clipping, update rules.
 
-Three steps, because variables may live on different devices: the gradients of each place are prepared there, what rules
-need to know of all gradients (a norm, whether any is infinite) is measured and added up, then each place updates its own.
+There are three steps, as variables may be on different devices: each place prepares its own gradients, quantities of all
+gradients (a norm, the number of non-finite values) are measured and added up, and each place updates its own variables.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import numpy as np
 from .._base.jax import jnp, lax
 from ..graph.graph import Graph, Variable
 from ..graph.node import Blob
-from .analysis import LOSS_SCALE_PREFIX, STEP_PREFIX
-from .expansion import Expansion
-from .indexed_slices import gather_of, keep_untouched_rows
+from .analysis import LOSS_SCALE_PREFIX, STEP_PREFIX, updates
+from .indexed_slices import keep_untouched_rows
 from .layout import is_flat
 from .lowering import Values
+from .plan import Plan
 
 State = dict[str, Any]
 
@@ -29,7 +29,7 @@ def is_dynamic_scale(policy: Any) -> bool:
 
 
 def counters(graph: Graph) -> list[str]:
-    """The names of the state that steps count with."""
+    """The names of the step counter and of the state of a dynamic loss scale."""
     head = graph.objective.optimizers[0]
     names = [STEP_PREFIX + graph.name] if head.train_step_blob is None else []
     return names + (_scale_names(graph) if is_dynamic_scale(head.loss_scale) else [])
@@ -40,7 +40,7 @@ def _scale_names(graph: Graph) -> list[str]:
 
 
 def seed_scale(graph: Graph, state: Mapping[str, Any]) -> Any:
-    """What the gradients are multiplied by while they flow: 1.0, the static factor, or the current dynamic scale."""
+    """The loss scale: 1.0, the static factor, or the current dynamic scale."""
     policy = graph.objective.optimizers[0].loss_scale
     if policy is None:
         return 1.0
@@ -50,16 +50,16 @@ def seed_scale(graph: Graph, state: Mapping[str, Any]) -> Any:
 
 
 def loss_count(loss: Blob, shape: Sequence[int]) -> int:
-    """What OneFlow divides gradients by: the elements of one loss (of one device's in the mirrored view), or the size of
-    its axis 0 where that varies. 1 for a loss of no elements."""
+    """The number that OneFlow divides gradients by: the elements of one loss (per device in the mirrored view), or the size
+    of its axis 0 if that varies; at least 1."""
     return max(int(shape[0]) if loss.is_dynamic else int(np.prod(shape)), 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """What a step's updates need to know besides gradients: scalars of the whole job.
+    """Scalars of the whole job that updates need besides gradients.
 
-    ``rates`` holds one learning rate an optimizer, None where its schedule gives it; ``values`` has what rules read.
+    ``rates`` holds one learning rate per optimizer, None if its schedule computes it; ``values`` holds the Blobs that rules read.
     """
 
     step: Any
@@ -69,17 +69,18 @@ class Numbers:
     values: Values
 
 
-def numbers(graph: Graph, values: Values, state: Mapping[str, Any], count: int, expansion: Expansion) -> Numbers:
-    """The scalars of this call; ``values`` has the Blobs that rules name, ``count`` is the loss count."""
+def numbers(plan: Plan, values: Values, state: Mapping[str, Any], count: int) -> Numbers:
+    """The scalars of one call. ``values`` holds the Blobs that rules read, ``count`` is the loss count."""
+    graph, last = plan.graph, plan.expansion.last
     optimizers = graph.objective.optimizers
-    blob, last = optimizers[0].train_step_blob, expansion.last
+    blob = optimizers[0].train_step_blob
     step = state[STEP_PREFIX + graph.name][0] if blob is None else _scalar(values, last(blob))
     rates = tuple(None if o.learning_rate_blob is None else _scalar(values, last(o.learning_rate_blob)) for o in optimizers)
     return Numbers(step, seed_scale(graph, state), count, rates, values)
 
 
 def prepare(variables: Sequence[Variable], raw: Mapping[str, Any], state: Mapping[str, Any], known: Numbers) -> State:
-    """Gradients of the mean loss with their regularizers, by variable; None in ``raw`` means zero."""
+    """Gradients of the mean loss and the regularizers, by variable. None in ``raw`` stands for zero."""
     found: State = {}
     for variable in variables:
         value, g = state[variable.name], raw[variable.name]
@@ -96,8 +97,10 @@ def prepare(variables: Sequence[Variable], raw: Mapping[str, Any], state: Mappin
 
 
 def measure(graph: Graph, gradients: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What must be known of all gradients: for each optimizer what its clipping asks for (or None), and how many numbers are
-    not finite (or None). Measures of several places are added."""
+    """Measures of all gradients: what each optimizer's clipping needs (or None), and the number of non-finite values (or None).
+
+    Measures of several places are added.
+    """
     optimizers = graph.objective.optimizers
     found: list[Any] = []
     for optimizer in optimizers:
@@ -109,13 +112,13 @@ def measure(graph: Graph, gradients: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def measures_anything(graph: Graph) -> bool:
-    """Whether updates must know of all gradients."""
+    """Whether updates depend on measures of all gradients."""
     optimizers = graph.objective.optimizers
     return is_dynamic_scale(optimizers[0].loss_scale) or any(o.grad_clipping is not None for o in optimizers)
 
 
 def add_measures(parts: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
-    """The sum of what several places measured."""
+    """The sum of the measures of several places."""
 
     def total(terms: Sequence[Any]) -> Any:
         there = [t for t in terms if t is not None]
@@ -125,9 +128,10 @@ def add_measures(parts: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
 
 
 def finish(
-    graph: Graph, gradients: Mapping[str, Any], state: Mapping[str, Any], known: Numbers, measured: tuple[Any, ...], counts: bool
+    plan: Plan, gradients: Mapping[str, Any], state: Mapping[str, Any], known: Numbers, measured: tuple[Any, ...], counts: bool
 ) -> State:
-    """The new values of the variables with gradients here and of their optimizer slots; with ``counts``, of the counters."""
+    """The new values of the variables in ``gradients`` and of their optimizer slots, and of the counters if ``counts``."""
+    graph = plan.graph
     head = graph.objective.optimizers[0]
     skip = measured[-1] > 0 if is_dynamic_scale(head.loss_scale) else None
     new: State = {}
@@ -138,7 +142,7 @@ def finish(
         if optimizer.grad_clipping is not None:
             mine = dict(zip(mine, optimizer.grad_clipping.scaled(list(mine.values()), measured[i]), strict=True))
         rate = known.rates[i] if known.rates[i] is not None else optimizer.learning_rate(known.step)
-        new.update(_update(graph, optimizer, mine, state, rate, known))
+        new.update(_update(plan, optimizer, mine, state, rate, known))
     if counts and head.train_step_blob is None:
         step_name = STEP_PREFIX + graph.name
         new[step_name] = state[step_name] + jnp.asarray(1, jnp.int64)
@@ -149,25 +153,20 @@ def finish(
     return new
 
 
-def updates(optimizer: Any, name: str) -> bool:
-    """Whether the optimizer updates the trained variable of that name."""
-    return optimizer.variables is None or name in optimizer.variables
-
-
 def _flat(array: Any) -> Any:
     return lax.reshape(array, (array.size,))
 
 
 def _update(
-    graph: Graph, optimizer: Any, gradients: Mapping[str, Any], state: Mapping[str, Any], rate: Any, known: Numbers
+    plan: Plan, optimizer: Any, gradients: Mapping[str, Any], state: Mapping[str, Any], rate: Any, known: Numbers
 ) -> State:
     new: State = {}
     for name, g in gradients.items():
-        variable = graph.variables[name]
+        variable = plan.graph.variables[name]
         suffixes = [slot.suffix for slot in optimizer.slots(variable)]
         slots = {suffix: state[f"{name}-{suffix}"] for suffix in suffixes}
         decay = optimizer.weight_decay_of(name)
-        gather = gather_of(graph, variable, optimizer)
+        gather = plan.gathers.get(name)
         x = state[name]
         if gather is None and variable.placement is not None and is_flat(variable.placement, x.shape):
             x, g, slots = _flat(x), _flat(g), {suffix: _flat(slot) for suffix, slot in slots.items()}

@@ -1,22 +1,24 @@
-"""``flow.config``: settings of the session to come, made outside jobs and before the first call. And FunctionConfig.
+"""``flow.config``: settings of the next session, made outside jobs and before the first call.
 
 Every name below without an underscore is one setting; the definitions are the table. Settings hold for one session:
-``flow.clear_default_session()`` puts them back to their defaults.
+``flow.clear_default_session()`` resets them to their defaults.
 """
 
-from __future__ import annotations
+from typing import NoReturn as _NoReturn
 
-from typing import Any, NoReturn
-
-from .._base.log import LEVELS, level
-from .._base.refuse import closest, refuse
-from ..errors import ArgumentError, ConfigError, ModeError
-from ..graph.graph import current_or_none
-from . import collective_boxing
+from .._base.log import LEVELS as _LEVELS
+from .._base.log import level as _level
+from .._base.refuse import closest as _closest
+from .._base.refuse import refuse as _refuse
+from .._base.refuse import shown as _shown
+from ..errors import ArgumentError as _ArgumentError
+from ..errors import ConfigError as _ConfigError
+from . import collective_boxing as collective_boxing
 from ._function_config import FunctionConfig, FunctionDesc, function_config
-from ._function_options import FUNCTION_OPTIONS
-from ._options import table
-from ._settings import Resource, SettingsSetter, setting
+from ._functions import InitEagerGlobalSession, eager_execution_enabled, enable_eager_execution, inter_job_reuse_mem_strategy
+from ._settings import Resource
+from ._settings import SettingsSetter as _SettingsSetter
+from ._settings import setting as _setting
 
 _THREADS = "no effect: XLA and the dispatcher have their own threads"
 _NETWORK = "no effect: JAX's own multi-process runtime carries the data"
@@ -27,165 +29,117 @@ _FILES = "no effect: checkpoints are written by one path, whatever their size"
 _NATIVE = "libraries of OneFlow's native ops cannot be run"
 
 # devices
-gpu_device_num = setting(
-    "gpu_device_num", int, None, "GPUs per machine, 1 by default; where there are fewer, as many virtual CPU devices stand in.",
+gpu_device_num = _setting(
+    "gpu_device_num", int, None, "GPUs per machine, 1 by default; where there are fewer, virtual CPU devices replace them all.",
     minimum=0,
 )  # fmt: skip
-cpu_device_num = setting("cpu_device_num", int, None, "CPU devices per machine, 1 by default; virtual ones.", minimum=0)
-machine_num = setting("machine_num", int, 0, "no effect: a run has one machine", minimum=0)
-strict_devices = setting(
+cpu_device_num = _setting("cpu_device_num", int, None, "CPU devices per machine, 1 by default; virtual ones.", minimum=0)
+machine_num = _setting("machine_num", int, 0, "no effect: a run has one machine", minimum=0)
+strict_devices = _setting(
     "strict_devices", bool, False,
     'Makes a "gpu" placement on a machine with too few GPUs an error; otherwise the CPU stands in, with one notice.',
     implied=True,
 )  # fmt: skip
-enable_tensor_float_32_compute = setting(
+enable_tensor_float_32_compute = _setting(
     "enable_tensor_float_32_compute", bool, True,
     "no effect: products follow JAX's own setting (jax_default_matmul_precision)", implied=True,
 )  # fmt: skip
 
-enable_native_cpu = setting(
+enable_native_cpu = _setting(
     "enable_native_cpu", bool, True,
     "Convolutions and matrix products on a CPU go through oneDNN where oneflow-jax-native is installed; otherwise, and when off, "
     "XLA computes them.",
     implied=True,
 )  # fmt: skip
 
-# looking inside
-enable_debug_mode = setting("enable_debug_mode", bool, False, "no effect: nothing is dumped; print a job to see its graph")
-collect_act_event = setting("collect_act_event", (bool, int), False, "no effect: profile with jax.profiler", implied=True)
+# inspection
+enable_debug_mode = _setting("enable_debug_mode", bool, False, "no effect: nothing is dumped; print a job to see its graph")
+collect_act_event = _setting("collect_act_event", (bool, int), False, "no effect: profile with jax.profiler", implied=True)
 
 # models on disk
-enable_legacy_model_io = setting("enable_legacy_model_io", bool, False, _MODEL_IO, implied=True)
-enable_model_io_v2 = setting("enable_model_io_v2", bool, False, _MODEL_IO)
-max_mdsave_worker_num = setting("max_mdsave_worker_num", int, 64, _FILES)
-persistence_buf_byte = setting("persistence_buf_byte", int, None, _FILES)
-save_downloaded_file_to_local_fs = setting("save_downloaded_file_to_local_fs", bool, False, _FILES, implied=True)
+enable_legacy_model_io = _setting("enable_legacy_model_io", bool, False, _MODEL_IO, implied=True)
+enable_model_io_v2 = _setting("enable_model_io_v2", bool, False, _MODEL_IO)
+max_mdsave_worker_num = _setting("max_mdsave_worker_num", int, 64, _FILES)
+persistence_buf_byte = _setting("persistence_buf_byte", int, None, _FILES)
+save_downloaded_file_to_local_fs = _setting("save_downloaded_file_to_local_fs", bool, False, _FILES, implied=True)
 
 # threads, memory, network
-compute_thread_pool_size = setting(
+compute_thread_pool_size = _setting(
     "compute_thread_pool_size", int, None,
     "Threads that read, decode and prepare data for the jobs; by default as many as there are cores.", minimum=1,
 )  # fmt: skip
-read_ahead_batches = setting(
+read_ahead_batches = _setting(
     "read_ahead_batches", int, 4, "Batches that a job's readers prepare before they are asked for; 0 reads at the call.",
     minimum=0,
 )  # fmt: skip
-read_ahead_mbyte = setting(
+read_ahead_mbyte = _setting(
     "read_ahead_mbyte", int, 1024, "Bounds the prepared batches of a job, in MiB; one batch is always prepared.", minimum=1,
 )  # fmt: skip
-skip_corrupt_images = setting(
+skip_corrupt_images = _setting(
     "skip_corrupt_images", bool, False,
-    "Pictures that cannot be decoded are replaced by the next good sample of their batch, and counted, "
+    "Images that cannot be decoded are replaced by the next good sample of their batch, and counted, "
     "instead of being an error.", implied=True,
 )  # fmt: skip
-thread_enable_local_message_queue = setting("thread_enable_local_message_queue", bool, False, _THREADS)
-reserved_host_mem_mbyte = setting("reserved_host_mem_mbyte", int, 500, _MEMORY)
-reserved_device_mem_mbyte = setting("reserved_device_mem_mbyte", int, 500, _MEMORY)
-enable_numa_aware_cuda_malloc_host = setting("enable_numa_aware_cuda_malloc_host", bool, False, _MEMORY, implied=True)
-enable_mem_chain_merge = setting("enable_mem_chain_merge", bool, True, _MEMORY, implied=True)
-comm_net_worker_num = setting("comm_net_worker_num", int, 4, _NETWORK)
-use_rdma = setting("use_rdma", bool, False, _NETWORK, implied=True)
-rdma_mem_block_mbyte = setting("rdma_mem_block_mbyte", int, 8, _NETWORK)
-rdma_recv_msg_buf_mbyte = setting("rdma_recv_msg_buf_mbyte", int, 6, _NETWORK)
-nccl_use_compute_stream = setting("nccl_use_compute_stream", bool, False, _SCHEDULE, implied=False)
-disable_group_boxing_by_dst_parallel = setting("disable_group_boxing_by_dst_parallel", bool, False, _SCHEDULE, implied=False)
+max_record_mbyte = _setting(
+    "max_record_mbyte", int, 256, "The longest record, or encoded image in a file of its own, that readers take, in MiB.",
+    minimum=1, verify=lambda value: "protobuf reads messages of less than 2048 MiB" if value > 2047 else "",
+)  # fmt: skip
+max_image_pixels = _setting(
+    "max_image_pixels", int, 178_956_970,
+    "The largest image that is decoded, in pixels. It also bounds the memory for decoding one, to 6 bytes for each of them.",
+    minimum=1,
+)  # fmt: skip
+thread_enable_local_message_queue = _setting("thread_enable_local_message_queue", bool, False, _THREADS)
+reserved_host_mem_mbyte = _setting("reserved_host_mem_mbyte", int, 500, _MEMORY)
+reserved_device_mem_mbyte = _setting("reserved_device_mem_mbyte", int, 500, _MEMORY)
+enable_numa_aware_cuda_malloc_host = _setting("enable_numa_aware_cuda_malloc_host", bool, False, _MEMORY, implied=True)
+enable_mem_chain_merge = _setting("enable_mem_chain_merge", bool, True, _MEMORY, implied=True)
+comm_net_worker_num = _setting("comm_net_worker_num", int, 4, _NETWORK)
+use_rdma = _setting("use_rdma", bool, False, _NETWORK, implied=True)
+rdma_mem_block_mbyte = _setting("rdma_mem_block_mbyte", int, 8, _NETWORK)
+rdma_recv_msg_buf_mbyte = _setting("rdma_recv_msg_buf_mbyte", int, 6, _NETWORK)
+nccl_use_compute_stream = _setting("nccl_use_compute_stream", bool, False, _SCHEDULE, implied=False)
+disable_group_boxing_by_dst_parallel = _setting("disable_group_boxing_by_dst_parallel", bool, False, _SCHEDULE, implied=False)
 
 # op libraries
-load_library = setting("load_library", str, "", "Loads a library of ops when the session starts.", refused=bool, pending=_NATIVE)
-load_library_now = setting("load_library_now", str, "", "Loads a library of ops at once.", refused=bool, pending=_NATIVE)
+load_library = _setting("load_library", str, "", "Loads a library of ops when the session starts.", refused=bool, pending=_NATIVE)
+load_library_now = _setting("load_library_now", str, "", "Loads a library of ops at once.", refused=bool, pending=_NATIVE)
 
 
 def log_level(val: str) -> None:
-    """Sets the least level that is told: "debug", "info", "notice" (the default), "warning", "error" or "silent".
+    """Sets the lowest level of messages that are shown: "debug", "info", "notice" (the default), "warning", "error" or "silent".
 
     It holds at once. The environment variable ``ONEFLOW_LOG`` does the same for a whole program. Messages go through the
-    logger "oneflow" of ``logging``; where the program has not set up logging, to standard error. "notice" has lines about what
-    takes longer than two seconds, compiling for example.
+    logger "oneflow" of ``logging``; where the program has not set up logging, to standard error. "notice" has lines about
+    work that takes longer than two seconds, compiling for example.
 
     Args:
       val: the name of a level.
-    Raises ArgumentError for another name.
+    Raises:
+      ArgumentError: another name.
     Example: >>> flow.config.log_level("warning")   # no lines about compiling
     """
-    if not isinstance(val, str) or val.lower() not in LEVELS:
-        refuse(ArgumentError, f"flow.config.log_level takes one of {', '.join(map(repr, LEVELS))}, got {val!r}"[:200])
-    level.set(val.lower())
+    if not isinstance(val, str) or val.lower() not in _LEVELS:
+        _refuse(_ArgumentError, f"flow.config.log_level takes one of {', '.join(map(repr, _LEVELS))}, got {_shown(val)}")
+    _level.set(val.lower())
 
 
 def legacy_model_io_enabled() -> bool:
-    """What ``enable_legacy_model_io`` was set to."""
+    """The value of ``enable_legacy_model_io``."""
     return Resource.enable_legacy_model_io
 
 
-def _outside_jobs(what: str) -> None:
-    if current_or_none() is not None:
-        refuse(ModeError, f"{what} can only be called outside job functions")
-
-
-def enable_eager_execution(val: bool = True) -> None:
-    """``flow.enable_eager_execution``: eager mode does not exist here, so only False is accepted.
-
-    Raises:
-      ModeError: ``val`` is True.
-    Example: >>> flow.enable_eager_execution(False)
-    """
-    _outside_jobs("flow.enable_eager_execution")
-    if type(val) is not bool:
-        refuse(ArgumentError, f"flow.enable_eager_execution takes a bool, got {val!r}")
-    if val:
-        refuse(ModeError, "eager execution is not supported: jobs are traced once and compiled",
-               hint="leave the call out; a synchronous job (-> tp.Numpy) returns its values at once")  # fmt: skip
-
-
-def InitEagerGlobalSession() -> NoReturn:
-    """``flow.InitEagerGlobalSession``: raises ModeError, as eager mode does not exist here."""
-    refuse(ModeError, "flow.InitEagerGlobalSession: eager execution is not supported: jobs are traced once and compiled",
-           hint="leave the call out")  # fmt: skip
-
-
-def eager_execution_enabled() -> bool:
-    """Always False: jobs are traced once and compiled.
-
-    Example: >>> flow.eager_execution_enabled()   # False
-    """
-    return False
-
-
-def inter_job_reuse_mem_strategy(strategy_str: str, job_set: Any = None, **kwargs: Any) -> None:
-    """``flow.inter_job_reuse_mem_strategy``: accepted for one of OneFlow's three strategies; no effect, XLA plans memory.
-
-    Args:
-      strategy_str: "reuse_mem_priority", "parallelism_priority" or "custom_parallelism".
-    Raises:
-      ArgumentError: another strategy.
-    Example: >>> flow.inter_job_reuse_mem_strategy("reuse_mem_priority")
-    """
-    _outside_jobs("flow.inter_job_reuse_mem_strategy")
-    strategies = ("reuse_mem_priority", "parallelism_priority", "custom_parallelism")
-    if strategy_str not in strategies:
-        refuse(ArgumentError, f"inter_job_reuse_mem_strategy takes one of {', '.join(strategies)}, got {strategy_str!r}")
-
-
-def settings_table() -> str:
-    """Every setting of ``flow.config``, as a Markdown table."""
-    return table(Resource.options)
-
-
-def function_settings_table() -> str:
-    """Every setting of FunctionConfig, as a Markdown table."""
-    return table(FUNCTION_OPTIONS)
-
-
 def _setting_names() -> list[str]:
-    return [name for name, value in globals().items() if isinstance(value, SettingsSetter)]
+    return [name for name, value in globals().items() if isinstance(value, _SettingsSetter)]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> _NoReturn:
     if name.startswith("_"):
         raise AttributeError(name)
-    near = closest(name, [*_setting_names(), "legacy_model_io_enabled", "collective_boxing"])
+    near = _closest(name, [*_setting_names(), "legacy_model_io_enabled", "collective_boxing"])
     found = [("close", ", ".join(near))] if near else []
-    refuse(ConfigError, f"flow.config has no setting {name!r}", found=found, hint=f"flow.config.{near[0]}(...)" if near else "")
+    hint = f"flow.config.{near[0]}(...)" if near else ""
+    _refuse(_ConfigError, f"flow.config has no setting {name!r}", found=found, hint=hint)
 
 
 def __dir__() -> list[str]:

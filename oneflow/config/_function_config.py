@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
-from .._base.refuse import closest, refuse
+from .._base.refuse import closest, refuse, shown
 from ..errors import ArgumentError, ConfigError
 from ._function_options import FUNCTION_OPTIONS
 from ._options import Option, Setter, table
@@ -24,11 +24,11 @@ _UNSET: Any = object()
 def _unknown(spelling: str) -> NoReturn:
     dotted = spelling.removeprefix("FunctionConfig.")
     if dotted.rpartition(".")[2].startswith("_"):  # probes by copy, pickle, notebooks
-        raise ConfigError(f"FunctionConfig has no setting {dotted!r}")
+        raise ConfigError(f"FunctionConfig has no setting {shown(dotted)}")
     near = closest(dotted, [*_BY_SPELLING, *_MEMORY_LISTS])
     found = [("close", ", ".join(near))] if near else []
     hint = f"FunctionConfig.{near[0]}(...)" if near else "help(flow.FunctionConfig) lists all settings"
-    refuse(ConfigError, f"FunctionConfig has no setting {dotted!r}", found=found, hint=hint)
+    refuse(ConfigError, f"FunctionConfig has no setting {shown(dotted)}", found=found, hint=hint)
 
 
 def _no_assignment(name: str) -> NoReturn:
@@ -116,7 +116,7 @@ class _MemoryList:
 
 
 class FunctionDesc:
-    """Reads settings back: ``config.function_desc.enable_cudnn``; unset ones give their default."""
+    """Reads settings back: ``config.function_desc.enable_cudnn``; a setting that was not made has its default."""
 
     __slots__ = ("_config", "_prefix")
 
@@ -148,7 +148,7 @@ class FunctionDesc:
 class FunctionConfig:
     """Settings of a job function: ``flow.global_function("train", config)``.
 
-    Each setting is a call on an attribute; unknown ones are an AttributeError that names the likely ones.
+    Each setting is a call on an attribute. An unknown one is an AttributeError that names similar ones.
 
     Example:
       >>> config = flow.FunctionConfig()
@@ -186,7 +186,7 @@ class FunctionConfig:
 
     @property
     def values(self) -> dict[str, Any]:
-        """What was set, by dotted name (``"train.primary_lr"``); aliases under the setting's own name."""
+        """The settings that were made, by dotted name (``"train.primary_lr"``); aliases under the setting's own name."""
         return dict(self._values)
 
     @property
@@ -196,6 +196,8 @@ class FunctionConfig:
 
     def get(self, name: str, default: Any = _UNSET) -> Any:
         """The value of a setting by its dotted name; where it was not set, ``default`` or else the setting's own default."""
+        if not isinstance(name, str):
+            refuse(ArgumentError, f"FunctionConfig.get takes the name of a setting, a str, got {shown(name)}")
         if name in self._values:
             return self._values[name]
         if name in _MEMORY_LISTS:
@@ -210,7 +212,7 @@ class FunctionConfig:
         return any(name in self._values for name in _LEGACY_TRAIN)
 
     def discard_train(self) -> None:
-        """Forgets the settings of the dict style of training, as using the object for a predict job does."""
+        """Forgets the settings of the dict style of training, as happens when the object is used for a predict job."""
         for name in _LEGACY_TRAIN:
             self._values.pop(name, None)
 
@@ -230,7 +232,7 @@ class FunctionConfig:
         return _restore, (self._values, self.job_type)
 
     def __repr__(self) -> str:
-        settings = ", ".join(f"{name}={value!r}" for name, value in self._values.items())
+        settings = ", ".join(f"{name}={shown(value)}" for name, value in self._values.items())
         return f"<FunctionConfig: {settings or 'all defaults'}>"
 
 

@@ -6,10 +6,10 @@ from typing import Any
 
 from .._base import dtype as dtypes
 from .._base.dtype import dtype
-from ..scope import PlacementScope, View
+from ..graph.scopes import PlacementScope, View
 from ._options import REQUIRED, Option
 
-# Why nothing reads a setting.
+# The reasons why a setting has no effect.
 _XLA = "no effect: XLA compiles the job and chooses its own kernels, fusions and layouts"
 _MEMORY = "no effect: XLA plans memory"
 _CUDNN = "no effect: XLA chooses the convolution algorithm"
@@ -17,7 +17,7 @@ _NCCL = "no effect: XLA inserts and fuses the collectives (OneFlow itself ignore
 _REWRITE = "no effect: the compiled program is the same with and without this graph rewrite"
 _HALF = "no effect: float16 products are accumulated in float32"
 _TENSORRT = "no effect: the job runs through XLA in its own dtypes, which is at least as precise"
-_STATES = "no effect: results do not depend on where optimizer states lie"
+_STATES = "no effect: results do not depend on the devices that optimizer states are on"
 
 
 def _check_indexed_slices(conf: dict[str, Any]) -> str:
@@ -37,10 +37,10 @@ def _switch(name: str, default: bool, effect: str, *aliases: str, implied: Any =
 
 
 FUNCTION_OPTIONS: list[Option] = [
-    # what a job is
-    Option("default_data_type", (dtype,), dtypes.float32, "Element type of variables and ops that are given none."),
+    # the job
+    Option("default_data_type", (dtype,), dtypes.float32, "Element type of variables and ops for which none is given."),
     Option("default_initializer_conf", (dict,), None,
-           'Initializer of variables that are given none, e.g. {"random_normal_conf": {"mean": 0.0, "std": 0.1}}.'),
+           'Initializer of variables for which none is given, e.g. {"random_normal_conf": {"mean": 0.0, "std": 0.1}}.'),
     Option("default_logical_view", (View,), None,
            "flow.scope.consistent_view() or mirrored_view(); by default consistent, but mirrored with inputs of a List kind.",
            aliases=("default_distribute_strategy",)),
@@ -55,8 +55,8 @@ FUNCTION_OPTIONS: list[Option] = [
            "no effect: no update rule reads it (as in OneFlow v0.3)"),
     Option("train.model_update_conf", (dict,), None, 'Update rule of the dict style, e.g. {"momentum_conf": {"beta": 0.9}}.'),
     Option("train.loss_scale_factor", (float,), None, "Static loss scale of the dict style."),
-    Option("train.num_gradient_accumulation_steps", (int,), 1, "Cuts the inputs of a train job into this many micro-batches, "
-           "one update for all; the body sees one of them, results are those of all."),
+    Option("train.num_gradient_accumulation_steps", (int,), 1, "Splits the inputs of a train job into this many micro-batches "
+           "with one update for all; the body describes one, results are those of all."),
     Option("indexed_slices_optimizer_conf", (dict,), None,
            "SGD and Adam update only the rows that a step gathered, of variables that one gather on axis 0 alone reads; e.g. "
            '{"include_op_names": {"op_name": ["table"]}}.', verify=_check_indexed_slices),
@@ -70,7 +70,7 @@ FUNCTION_OPTIONS: list[Option] = [
     _switch("enable_gradients_stats_aggregation", True, _REWRITE),
     # precision
     _switch("enable_auto_mixed_precision", False,
-            "Matrix products and convolutions, and what lies between them, compute in bfloat16 (float16 on a GPU with a loss "
+            "Matrix products and convolutions, and the ops between them, compute in bfloat16 (float16 on a GPU with a loss "
             "scale); variables, gradients and losses stay float32."),
     _switch("enable_quantization_aware_training", False,
             "Rounds the inputs of convolutions and matrix products to 8 bits, as int8 inference will; gradients pass.",
@@ -78,14 +78,14 @@ FUNCTION_OPTIONS: list[Option] = [
     _switch("qat.per_channel_weight_quantization", False, "A grid for each output channel of a weight."),
     _switch("qat.symmetric", True, "Grids around zero; otherwise from the smallest to the largest value."),
     Option("qat.moving_min_max_momentum", (float,), 0.95, "Weight of the old extremes in their moving averages."),
-    Option("qat.moving_min_max_stop_update_after_iters", (int, float), None, "The averages stay after so many steps."),
+    Option("qat.moving_min_max_stop_update_after_iters", (int, float), None, "The averages are fixed after this many steps."),
     Option("qat.target_backend", (str,), "", 'How scales are computed: "cambricon" uses powers of two.',
            choices=("", "tensorrt", "tensorrt7", "cambricon")),
     _switch("enable_float_compute_for_half_gemm", True, _HALF),
     _switch("cudnn_conv_enable_pseudo_half", True, _HALF, "enable_cudnn_conv_pseudo_half", implied=REQUIRED),
     _switch("cudnn_conv_enable_true_half", False, _HALF, "enable_true_half_config_when_conv"),
     # stages
-    _switch("enable_ssp", False, "Trained variables are read as they were ssp_num_stages - ssp_stage_id calls ago, less one "
+    _switch("enable_ssp", False, "A trained variable is read with its value of ssp_num_stages - ssp_stage_id - 1 calls ago "
             "(flow.experimental.scope.config around their creation)."),
     Option("ssp_partition_strategy", (str,), "naive_sequential", "no effect: stages are where the program puts them"),
     Option("ssp_partition_scope_ids", (list,), [], "no effect: stages are where the program puts them"),

@@ -1,4 +1,4 @@
-"""``flow.ConfigProto`` and ``flow.JobConfigProto``: OneFlow's protobuf messages behind the settings, which nothing reads here."""
+"""``flow.ConfigProto`` and ``flow.JobConfigProto``: OneFlow's protobuf messages behind the settings, which do not exist here."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ from ..errors import ModeError
 
 
 class ConfigProto:
-    """Raises ModeError when it is made: settings of a session are made with ``flow.config`` and ``flow.env``."""
+    """Raises ModeError: settings of a session are made with ``flow.config`` and ``flow.env``."""
 
     def __init__(self, *args: Any, **kwargs: Any):
-        refuse(
-            ModeError, "flow.ConfigProto configures OneFlow's native session", hint="flow.config.gpu_device_num(1) and its like"
-        )
+        hint = "flow.config.gpu_device_num(1) and the like"
+        refuse(ModeError, "flow.ConfigProto configures OneFlow's native session", hint=hint)
 
 
 class JobConfigProto:
-    """Raises ModeError when it is made: settings of a job are made with ``flow.FunctionConfig``."""
+    """Raises ModeError: settings of a job are made with ``flow.FunctionConfig``."""
 
     def __init__(self, *args: Any, **kwargs: Any):
         refuse(ModeError, "flow.JobConfigProto configures OneFlow's native compiler", hint="flow.FunctionConfig()")

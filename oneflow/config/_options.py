@@ -1,4 +1,4 @@
-"""What a setting is: its name, the values it takes, and what it does. Shared by FunctionConfig and ``flow.config``."""
+"""A setting: its name, the values it takes, and its effect. Shared by FunctionConfig and ``flow.config``."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from .._base.check import real
 from .._base.dtype import dtype
-from .._base.refuse import refuse
+from .._base.refuse import refuse, shown
 from ..errors import ArgumentError, ModeError
 
 logger = logging.getLogger("oneflow")
@@ -26,9 +27,9 @@ _already_logged: set[str] = set()
 class Option:
     """A row of a table of settings.
 
-    ``implied`` is what a call without an argument means. ``effect`` begins with "no effect" where nothing reads the
-    value. ``refused`` tells the values that would change results but are not built, and ``pending`` why. ``verify`` gives the
-    rule that a value breaks, or nothing.
+    ``implied`` is the value of a call without an argument. ``effect`` begins with "no effect" where nothing reads the
+    value. ``refused`` says whether a value would change results and is not built yet, ``pending`` why not. ``verify`` returns
+    the rule that a value breaks, or "".
     """
 
     name: str
@@ -57,7 +58,7 @@ class Option:
         return inspect.Signature([parameter], return_annotation=None)
 
     def argument_of(self, args: tuple[Any, ...], kwargs: dict[str, Any], spelling: str) -> Any:
-        """The one argument of a call. Raises ArgumentError, a TypeError, where the call does not fit the signature."""
+        """The argument of a call. Raises ArgumentError, which is a TypeError, where the call does not match the signature."""
         try:
             bound = self.signature.bind(*args, **kwargs)
         except TypeError as error:
@@ -66,26 +67,26 @@ class Option:
         return bound.arguments[self.argument]
 
     def check(self, value: Any, spelling: str) -> Any:
-        """The value in its normal form. ``spelling`` is the setting as the user wrote it, for errors."""
+        """The value in its normal form. ``spelling`` is the name of the setting in errors."""
         if not any(type(value) is t or (t not in _HARMLESS and isinstance(value, t)) for t in self.types):
             kind = next((t for t in self.types if isinstance(value, _HARMLESS.get(t, ())) and type(value) is not bool), None)
             if kind is None:
-                refuse(ArgumentError, f"{spelling} takes {self.type_names}, got {type(value).__name__} {value!r}"[:300],
+                refuse(ArgumentError, f"{spelling} takes {self.type_names}, got {type(value).__name__} {shown(value)}",
                        hint=_example(self, spelling))  # fmt: skip
-            value = kind(value)
+            value = real(value) if kind is float else kind(value)
         if self.choices and value not in self.choices:
-            refuse(ArgumentError, f"{spelling} must be one of {', '.join(map(repr, self.choices))}, got {value!r}")
+            refuse(ArgumentError, f"{spelling} must be one of {', '.join(map(repr, self.choices))}, got {shown(value)}")
         if self.minimum is not None and not value >= self.minimum:
-            refuse(ArgumentError, f"{spelling} must be at least {self.minimum}, got {value!r}")
+            refuse(ArgumentError, f"{spelling} must be at least {self.minimum}, got {shown(value)}")
         if self.verify is not None and (broken := self.verify(value)):
-            refuse(ArgumentError, f"{spelling}: {broken}, got {value!r}"[:300])
+            refuse(ArgumentError, f"{spelling}: {broken}, got {shown(value)}")
         if self.refused is not None and self.refused(value):
-            refuse(ModeError, f"{spelling}({value!r}): not supported yet: {self.pending}", hint="leave this setting out")
+            refuse(ModeError, f"{spelling}({shown(value)}): not supported yet: {self.pending}", hint="leave this setting out")
         if not self.effect.startswith("no effect"):
             return copy.deepcopy(value) if isinstance(value, dict) else value
         if self.name not in _already_logged:
             _already_logged.add(self.name)
-            logger.debug("%s(%r) has %s", spelling, value, self.effect)
+            logger.debug("%s(%s) has %s", spelling, shown(value), self.effect)
         return value
 
 
@@ -96,7 +97,7 @@ def _example(option: Option, spelling: str) -> str:
 
 
 class Setter:
-    """A setting as an attribute: call it to set a value; its repr and docstring say what it is."""
+    """A setting as an attribute, which is called to set a value; its repr and docstring describe it."""
 
     def __init__(self, option: Option, spelling: str):
         self.option = option

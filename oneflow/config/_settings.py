@@ -27,7 +27,7 @@ class Settings:
     def define(
         self, name: str, kind: type | tuple[type, ...], default: Any, effect: str, *, implied: Any = REQUIRED, **more: Any
     ) -> SettingsSetter:
-        """Adds a row to the table; gives the function that sets it."""
+        """Adds a row to the table; returns the function that sets it."""
         option = Option(
             name, kind if isinstance(kind, tuple) else (kind,), default, effect, implied=implied, argument="val", **more
         )
@@ -46,6 +46,10 @@ class Settings:
     @property
     def frozen(self) -> bool:
         return self._frozen
+
+    def put(self, name: str, value: Any) -> None:
+        """Sets a value that its own function has checked."""
+        self._values[self._options[name].name] = value
 
     def freeze(self) -> None:
         """Called at the start: later settings do nothing and say so."""

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any as _Any
 
-from ._options import REQUIRED
-from ._settings import SettingsSetter, setting
+from ._options import REQUIRED as _REQUIRED
+from ._settings import SettingsSetter as _SettingsSetter
+from ._settings import setting as _setting
 
 _WHY = "no effect: XLA schedules and fuses the collectives"
 
 
-def _row(name: str, kind: type, default: Any, implied: Any = REQUIRED) -> SettingsSetter:
-    return setting(f"collective_boxing.{name}", kind, default, _WHY, implied=implied)
+def _row(name: str, kind: type, default: _Any, implied: _Any = _REQUIRED) -> _SettingsSetter:
+    return _setting(f"collective_boxing.{name}", kind, default, _WHY, implied=implied)
 
 
 enable_fusion = _row("enable_fusion", bool, True, implied=True)

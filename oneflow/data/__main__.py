@@ -1,4 +1,4 @@
-"""``python -m oneflow.data``: makes OFRecord part files, shows what they hold, verifies them, draws test data."""
+"""``python -m oneflow.data``: makes, shows and verifies OFRecord part files, and makes test data."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _EPILOG = """examples:
   python -m oneflow.data pack csv clicks.csv train --feature label=clicked:int32 --feature dense=I1,I2,I3:float
   python -m oneflow.data pack tfrecord a.tfrecord b.tfrecord train --parts 4
   python -m oneflow.data show train --sheet first.png
-  python -m oneflow.data verify train --pictures encoded
+  python -m oneflow.data verify train --images encoded
 """
 
 
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status: int = options.run(options)
         sys.stdout.flush()
         return status
-    except BrokenPipeError:  # who reads the output has seen enough; Python would write the rest at exit
+    except BrokenPipeError:  # the reader of the output has ended; without this, Python would write the rest at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OneFlowError as error:
@@ -43,12 +43,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("interrupted; parts that are there are whole, and the same command goes on with the others", file=sys.stderr)
+        print("interrupted; the parts that exist are complete, and the same command continues with the others", file=sys.stderr)
         return 130
 
 
 def _without_line(error: OneFlowError) -> str:
-    """Who calls the library from a shell has no line in a program."""
+    """The error without the user's line: a call from a shell has none."""
     return "\n".join(line for line in str(error).splitlines() if not line.startswith("  your line"))
 
 
@@ -62,12 +62,10 @@ def _parser() -> argparse.ArgumentParser:
     made = [_add_images(kinds), _add_arrays(kinds), _add_csv(kinds), _add_tfrecord(kinds)]
     for one in made:
         one.add_argument("target", help="directory of the parts")
-        one.add_argument("--parts", type=int, default=1, metavar="N", help="how many part files (1)")
+        one.add_argument("--parts", type=int, default=1, metavar="N", help="number of part files (1)")
         one.add_argument("--prefix", default="part-", help="of their names (part-)")
-        one.add_argument(
-            "--suffix-length", type=int, default=-1, metavar="N", help="digits of their numbers (as many as it takes)"
-        )
-        one.add_argument("--workers", type=int, metavar="N", help="threads (one a core)")
+        one.add_argument("--suffix-length", type=int, default=-1, metavar="N", help="digits of their numbers (no padding)")
+        one.add_argument("--workers", type=int, metavar="N", help="threads (one per core)")
         one.add_argument("--overwrite", action="store_true", help="replace parts that were made of something else")
         one.add_argument("--quiet", action="store_true", help="no progress bar")
     _add_show(verbs)
@@ -80,22 +78,28 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_images(kinds: Any) -> argparse.ArgumentParser:
-    parser = kinds.add_parser("images", help="a folder of pictures, with a file of labels or a subfolder for each class")
+    parser = kinds.add_parser("images", help="a folder of images, with a file of labels or a subfolder for each class")
     parser.add_argument("source", help="the folder")
     parser.add_argument("--labels", metavar="FILE", help="lines of a path below the folder and a label")
+    parser.add_argument("--allow-outside", action="store_true", help="images may lie outside the folder, by names or by links")
     parser.add_argument("--image-feature", default="encoded", metavar="NAME", help="name in the records (encoded)")
     parser.add_argument("--label-feature", default="class/label", metavar="NAME", help="name in the records (class/label)")
-    parser.set_defaults(run=lambda o: _pack(ImageFolder(o.source, o.labels, o.image_feature, o.label_feature), o))
+    parser.set_defaults(run=_pack_images)
     return parser
+
+
+def _pack_images(options: Any) -> int:
+    names = options.image_feature, options.label_feature
+    return _pack(ImageFolder(options.source, options.labels, *names, allow_outside=options.allow_outside), options)
 
 
 def _add_arrays(kinds: Any) -> argparse.ArgumentParser:
     parser = kinds.add_parser("arrays", help="an .npz file")
     parser.add_argument("source", help="the file")
     parser.add_argument(
-        "--feature", action="append", metavar="NAME=ARRAY", help="a feature, and its array (all, as they are named)"
+        "--feature", action="append", metavar="NAME=ARRAY", help="a feature, and its array (all, under their own names)"
     )
-    parser.add_argument("--png", action="append", default=[], metavar="NAME", help="store this feature's pictures as PNG")
+    parser.add_argument("--png", action="append", default=[], metavar="NAME", help="store this feature's images as PNG")
     parser.set_defaults(run=lambda o: _pack(Arrays(o.source, dict(map(_assignment, o.feature)) if o.feature else None, o.png), o))
     return parser
 
@@ -112,7 +116,7 @@ def _add_csv(kinds: Any) -> argparse.ArgumentParser:
     )
     parser.add_argument("--delimiter", default=",", help="between values (,); \\t for tabs")
     parser.add_argument("--no-header", action="store_true", help="the first row is data; columns are called 0, 1, ...")
-    parser.add_argument("--missing", type=float, metavar="NUMBER", help="what an empty cell of a number counts as (an error)")
+    parser.add_argument("--missing", type=float, metavar="NUMBER", help="the number that an empty cell stands for (an error)")
     parser.set_defaults(run=_pack_csv)
     return parser
 
@@ -147,7 +151,7 @@ def _pack(source: Any, options: Any) -> int:
         source, options.target, options.parts, prefix=options.prefix, suffix_length=options.suffix_length,
         workers=options.workers, overwrite=options.overwrite, progress=not options.quiet,
     )  # fmt: skip
-    kept = f" ({done.kept} were there already)" if done.kept else ""
+    kept = f" ({done.kept} existed already)" if done.kept else ""
     print(f"{done.records} records in {len(done.paths)} parts{kept}: {options.target}")
     classes = getattr(source, "classes", [])
     if classes:
@@ -160,14 +164,20 @@ def _pack(source: Any, options: Any) -> int:
 
 
 def _add_show(verbs: Any) -> None:
-    parser = verbs.add_parser("show", help="what part files hold")
+    parser = verbs.add_parser("show", help="show the content of part files")
     parser.add_argument("paths", nargs="+", help="part files, or directories of them")
     parser.add_argument("--prefix", default="part-", help="of the names of parts in a directory (part-)")
     parser.add_argument("--limit", type=int, metavar="N", help="look at about N records only")
     parser.add_argument("--record", type=int, metavar="N", help="print record N (from 0) of the first file")
-    parser.add_argument("--sheet", metavar="FILE.png", help="draw the first pictures into this file")
-    parser.add_argument("--pictures", metavar="NAME", help="the feature of the pictures (the first that holds some)")
-    parser.add_argument("--count", type=int, default=32, metavar="N", help="how many pictures (32)")
+    parser.add_argument("--sheet", metavar="FILE.png", help="draw the first images into this file")
+    parser.add_argument(
+        "--images",
+        "--pictures",
+        dest="image_feature",
+        metavar="NAME",
+        help="the feature of the images (the first that has some)",
+    )
+    parser.add_argument("--count", type=int, default=32, metavar="N", help="number of images (32)")
     parser.add_argument("--json", action="store_true", help="as JSON")
     parser.set_defaults(run=_show)
 
@@ -185,8 +195,8 @@ def _show(options: Any) -> int:
         text = str(summary)
         print(text.encode(sys.stdout.encoding or "utf-8", "backslashreplace").decode(sys.stdout.encoding or "utf-8"))
     if options.sheet:
-        drawn = inspect.contact_sheet(paths, options.sheet, options.pictures, options.count)
-        print(f"{drawn} pictures: {options.sheet}", file=sys.stderr)
+        drawn = inspect.contact_sheet(paths, options.sheet, options.image_feature, options.count)
+        print(f"{drawn} images: {options.sheet}", file=sys.stderr)
     return 0
 
 
@@ -194,8 +204,11 @@ def _add_verify(verbs: Any) -> None:
     parser = verbs.add_parser("verify", help="read every record; the exit status is 1 where one is damaged")
     parser.add_argument("paths", nargs="+", help="part files, or directories of them")
     parser.add_argument("--prefix", default="part-", help="of the names of parts in a directory (part-)")
-    parser.add_argument("--pictures", action="append", default=[], metavar="NAME", help="decode this feature's pictures, too")
-    parser.add_argument("--workers", type=int, metavar="N", help="threads (one a core)")
+    parser.add_argument(
+        "--images", "--pictures", dest="image_features", action="append", default=[], metavar="NAME",
+        help="decode this feature's images, too",
+    )  # fmt: skip
+    parser.add_argument("--workers", type=int, metavar="N", help="threads (one per core)")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
     parser.set_defaults(run=_verify)
 
@@ -206,7 +219,7 @@ def _verify(options: Any) -> int:
     paths = inspect.part_files(options.paths, options.prefix)
     total = sum(os.path.getsize(p) for p in paths if os.path.isfile(p))
     with tqdm(total=total, unit="B", unit_scale=True, desc="verifying", disable=options.quiet, leave=False) as bar:
-        errors = inspect.verify(paths, pictures=options.pictures, workers=options.workers, progress=bar.update)
+        errors = inspect.verify(paths, image_features=options.image_features, workers=options.workers, progress=bar.update)
     for error in errors:
         print(_without_line(error) + "\n")
     print(f"{len(paths)} parts: {f'{len(errors)} errors' if errors else 'no errors'}")
@@ -218,8 +231,8 @@ def _add_sample(verbs: Any) -> None:
     about = [f"{kind}: {(make.__doc__ or '').splitlines()[0]}" for kind, make in samples.KINDS.items()]
     parser.add_argument("kind", choices=sorted(samples.KINDS), help="; ".join(about))
     parser.add_argument("target", help="directory")
-    parser.add_argument("--count", type=int, default=64, metavar="N", help="how many samples (64)")
-    parser.add_argument("--parts", type=int, default=2, metavar="N", help="how many part files (2)")
+    parser.add_argument("--count", type=int, default=64, metavar="N", help="number of samples (64)")
+    parser.add_argument("--parts", type=int, default=2, metavar="N", help="number of part files (2)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the random numbers (0)")
     parser.set_defaults(run=_sample)
 

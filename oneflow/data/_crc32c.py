@@ -1,4 +1,4 @@
-"""CRC-32C (Castagnoli), which TFRecord and TensorBoard's event files use, with its mask."""
+"""CRC-32C (Castagnoli), plain and masked, as in TFRecord and TensorBoard's event files."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from functools import cache
 import numpy as np
 
 _POLYNOMIAL = 0x82F63B78
-_BLOCK = 256  # bytes that are looked up at once
+_BLOCK = 256  # bytes per lookup
 
 
 @cache
 def _tables() -> tuple[np.ndarray, list[list[int]]]:
-    """What each byte at each place of a block adds; and what a CRC becomes when a block of zeros follows, by its four bytes."""
+    """The contribution of each byte at each place of a block; and that of the four bytes of the CRC before the block."""
     byte = np.arange(256, dtype=np.uint32)
     for _ in range(8):
         byte = np.where(byte & 1, byte >> 1 ^ np.uint32(_POLYNOMIAL), byte >> 1)
@@ -25,7 +25,7 @@ def _tables() -> tuple[np.ndarray, list[list[int]]]:
 
 
 def crc32c(data: bytes | np.ndarray) -> int:
-    """Of bytes, or of a uint8 array."""
+    """The checksum of bytes, or of a uint8 array."""
     flat = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else data
     places, (a, b, c, d) = _tables()
     whole = len(flat) // _BLOCK * _BLOCK
@@ -41,5 +41,5 @@ def crc32c(data: bytes | np.ndarray) -> int:
 
 
 def masked(crc: int) -> int:
-    """As the files store it."""
+    """A checksum in the form that the files store."""
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF

@@ -1,4 +1,4 @@
-"""How an error about data reads: the rule broken, then file, record, byte offset, feature, what was found, a way out."""
+"""The layout of errors about data: the broken rule, then file, record, byte offset, feature, the value found, a hint."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from ..errors import RecordError
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """A record's place: its file, its number in that file from 0, the offset of its length prefix in bytes.
+    """The place of a record: its file, its number in that file from 0, the offset of its length prefix in bytes.
 
-    A file that is one sample has no records: -1.
+    In a file that is one sample, number and offset are -1.
     """
 
     file: str
@@ -19,7 +19,7 @@ class Where:
     offset: int = -1
 
     def rows(self, feature: str | None = None) -> list[tuple[str, str]]:
-        """As an error says it: labels and texts."""
+        """The rows of an error: labels and texts."""
         rows = [("file", self.file)]
         rows += [("record", f"{self.record}, at byte {self.offset}")] if self.record >= 0 else []
         return rows + ([("feature", repr(feature))] if feature is not None else [])
@@ -35,10 +35,13 @@ def fault(
     found: str = "",
     hint: str = "",
 ) -> RecordError:
-    """The exception, to be raised. It carries its place as attributes, too."""
+    """The exception, to be raised. Its place is in its attributes, too. ``rule`` may be the text of another error."""
+    rule, *more = rule.splitlines() or [""]
     rows = where.rows(feature) if where is not None else [("feature", repr(feature))] if feature is not None else []
     rows += [(label, text) for label, text in (("expected", expected), ("found", found), ("try", hint)) if text]
-    made = error("\n".join([rule, *(f"  {label:<9}  {text}" for label, text in rows)]))
+    hints = [row for row in more if row.startswith("  try  ")]
+    more = [row for row in more if row not in hints]
+    made = error("\n".join([rule, *more, *(f"  {label:<9}  {text}" for label, text in rows), *hints]))
     if where is not None:
         made.file, made.record, made.offset = where.file, where.record, where.offset
     made.feature = feature

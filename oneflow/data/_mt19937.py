@@ -1,4 +1,4 @@
-"""C++'s ``std::mt19937`` and what ``std::shuffle`` makes of it, so that orders are those of OneFlow's readers."""
+"""C++'s ``std::mt19937`` and ``std::shuffle``, so that orders are those of OneFlow's readers."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _RANGE = 0xFFFFFFFF
 
 
 def outputs(seed: int) -> Iterator[int]:
-    """What ``std::mt19937(seed)`` gives, one after the other."""
-    state = np.random.RandomState(seed & _RANGE)  # seeds as std::mt19937 does
+    """The outputs of ``std::mt19937(seed)``, in order."""
+    state = np.random.RandomState(seed & _RANGE)  # seeded like std::mt19937
     while True:
         yield from state.randint(0, 1 << 32, 256, np.uint32).tolist()
 
@@ -21,7 +21,7 @@ def outputs(seed: int) -> Iterator[int]:
 def _below(count: int, source: Iterator[int]) -> int:
     """``std::uniform_int_distribution<unsigned long>(0, count - 1)`` of libstdc++ since GCC 11, for counts up to 2**32.
 
-    The upper half of a product of 64 bits; numbers that would come too often are drawn again.
+    The upper half of a 64-bit product; draws that would bias the result are repeated.
     """
     product = next(source) * count
     if product & _RANGE < count:
@@ -34,10 +34,10 @@ def _below(count: int, source: Iterator[int]) -> int:
 def shuffle(values: list[T], seed: int | Iterator[int]) -> None:
     """``std::shuffle(values.begin(), values.end(), std::mt19937(seed))`` of libstdc++, in place.
 
-    The standard leaves the order open: other libraries, and GCC before 11, come to another one.
-    Instead of a seed it takes a generator's ``outputs``, which several shuffles may go on with.
+    The standard does not define the order: other libraries, and GCC before 11, make another one. Instead of a seed, the
+    ``outputs`` of a generator can be passed, so that several shuffles share it.
 
-    Where the square of the size fits into 32 bits, one random number gives two positions.
+    Where the square of the size fits into 32 bits, one random number yields two positions.
     """
     count, source = len(values), outputs(seed) if isinstance(seed, int) else seed
     i = 1

@@ -1,6 +1,6 @@
-"""Gives Pillow's ``Image.ANTIALIAS`` back, which programs of 2020 use and Pillow 10 removed; ``LANCZOS`` is its name today.
+"""Restores Pillow's ``Image.ANTIALIAS``, which programs of 2020 use and Pillow 10 renamed to ``LANCZOS``.
 
-Pillow is not imported for it: where it is not loaded yet, the name is set as soon as somebody imports ``PIL.Image``.
+This does not import Pillow: if it is not loaded yet, the name is set when ``PIL.Image`` is imported.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _MODULE = "PIL.Image"
 
 
 def restore_antialias() -> None:
-    """Makes ``PIL.Image.ANTIALIAS`` exist, now or when Pillow is imported. May be called again."""
+    """Defines ``PIL.Image.ANTIALIAS``, now or when Pillow is imported. Repeated calls do nothing."""
     loaded = sys.modules.get(_MODULE)
     if loaded is not None:
         _add_name(loaded)
@@ -30,7 +30,7 @@ def _add_name(module: Any) -> None:
 
 
 class _Finder(MetaPathFinder):
-    """Finds ``PIL.Image`` as everybody else would, with a loader that adds the name afterwards."""
+    """Finds ``PIL.Image`` through the other finders, with a loader that adds the name."""
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         if fullname != _MODULE:

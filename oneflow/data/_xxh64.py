@@ -1,4 +1,4 @@
-"""XXH64 with seed 0, of many pieces of a buffer at once."""
+"""XXH64 with seed 0, vectorised over many pieces of a buffer."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def _round(accumulator: np.ndarray, word: np.ndarray) -> np.ndarray:
 
 
 def xxh64(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """The digests, uint64. At least 8 bytes of ``data`` follow the last piece."""
+    """The digests of all pieces, uint64. At least 8 bytes of ``data`` must follow the last piece."""
     words = np.ndarray((len(data) - 7,), "<u8", data, strides=(1,))
     halves = np.ndarray((len(data) - 3,), "<u4", data, strides=(1,))
-    order = np.argsort(-lengths, kind="stable")  # those that are still going come first
+    order = np.argsort(-lengths, kind="stable")  # longer ones first
     at, left = starts[order].astype(np.int64), lengths[order].astype(np.int64)
     with np.errstate(over="ignore"):
         lanes = np.empty((len(order), 4), np.uint64)

@@ -10,19 +10,22 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from .._base import check
 from .._base.dtype import as_dtype
 from .._base.dtype import dtype as Dtype
 from .._base.extras import cv2
-from .._base.refuse import refuse
+from .._base.refuse import refuse, shown
 from ..errors import ArgumentError, FeatureError, ImageError, ModeError
 from . import images
 from ._fault import fault
 from .decoders import bytes_values, decode_bytes, decode_raw
 from .records import Records
 
+_LONGEST_SIDE = 32767  # of an image that OpenCV resizes, in pixels
+
 
 class _Described:
-    """What all of these share: OneFlow sends them to its C++ readers as messages."""
+    """The base of codecs and preprocessors, which OneFlow sends to its C++ readers as messages."""
 
     def to_proto(self, proto: Any = None) -> NoReturn:
         """Raises ModeError: there is no C++ reader to send a message to."""
@@ -35,7 +38,7 @@ class RawCodec(_Described):
     """A list of numbers, or raw bytes.
 
     Args:
-      auto_zero_padding: shorter lists are accepted, with zeros behind them.
+      auto_zero_padding: shorter lists are accepted, and padded with zeros.
     Example: >>> flow.data.BlobConf("dense", (13,), flow.float32, flow.data.RawCodec())
     """
 
@@ -44,38 +47,38 @@ class RawCodec(_Described):
 
 @dataclass(frozen=True)
 class BytesListCodec(_Described):
-    """Several strings of bytes, each in a slot of shape[1:] elements; what a string does not fill is 0. Dtype char or int8."""
+    """Several strings of bytes, each in a slot of shape[1:] elements, padded with zeros. Dtype char or int8."""
 
 
 @dataclass(frozen=True)
 class ImagePreprocessor(_Described):
-    """Swaps the channels of a picture ("bgr2rgb"), or mirrors it with probability 1/2 ("mirror")."""
+    """Swaps the channels of an image ("bgr2rgb"), or mirrors it with probability 1/2 ("mirror")."""
 
     preprocessor: str
 
     def __post_init__(self) -> None:
         if not isinstance(self.preprocessor, str) or self.preprocessor.lower() not in ("bgr2rgb", "mirror"):
-            refuse(ArgumentError, f'ImagePreprocessor must be "bgr2rgb" or "mirror", got {self.preprocessor!r}')
+            refuse(ArgumentError, f'ImagePreprocessor must be "bgr2rgb" or "mirror", got {shown(self.preprocessor)}')
         object.__setattr__(self, "preprocessor", self.preprocessor.lower())
 
 
 @dataclass(frozen=True)
 class ImageResizePreprocessor(_Described):
-    """Resizes a picture, bilinear. Args: width and height of the result, in pixels."""
+    """Resizes an image, bilinear. Args: width and height of the result, in pixels."""
 
     width: int
     height: int
 
     def __post_init__(self) -> None:
         for name in ("width", "height"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                refuse(ArgumentError, f"ImageResizePreprocessor's {name} must be an int > 0, got {value!r}")
+            _, problem = check.integer(getattr(self, name), low=1, high=_LONGEST_SIDE)
+            if problem:
+                refuse(ArgumentError, f"ImageResizePreprocessor's {name} {problem}")
 
 
 @dataclass(frozen=True)
 class ImageCodec(_Described):
-    """One encoded picture, decoded as BGR or gray as it is, then preprocessed in order.
+    """One encoded image, decoded to BGR or gray, whichever it is, then preprocessed in order.
 
     Args:
       image_preprocessors: of ImageResizePreprocessor and ImagePreprocessor.
@@ -85,10 +88,12 @@ class ImageCodec(_Described):
     image_preprocessors: Sequence[ImageResizePreprocessor | ImagePreprocessor] | None = None
 
     def __post_init__(self) -> None:
-        steps = tuple(self.image_preprocessors or ())
+        steps = _steps("image_preprocessors", self.image_preprocessors)
         for step in steps:
             if not isinstance(step, (ImageResizePreprocessor, ImagePreprocessor)):
-                refuse(ArgumentError, f"image_preprocessors takes ImageResizePreprocessor and ImagePreprocessor, got {step!r}")
+                refuse(
+                    ArgumentError, f"image_preprocessors takes ImageResizePreprocessor and ImagePreprocessor, got {shown(step)}"
+                )
         object.__setattr__(self, "image_preprocessors", steps)
 
     @property
@@ -102,9 +107,9 @@ class NormByChannelPreprocessor(_Described):
     """(v - mean[c]) / std[c] on a decoded blob.
 
     Args:
-      mean_values: one a channel.
-      std_values: likewise.
-      data_format: where channels are: "channels_last", "channels_first" (of one sample), or "no_channel": one mean for all.
+      mean_values: one per channel.
+      std_values: one per channel.
+      data_format: of a sample: "channels_last", "channels_first", or "no_channel": one mean for all values.
     """
 
     mean_values: Sequence[float]
@@ -112,18 +117,17 @@ class NormByChannelPreprocessor(_Described):
     data_format: str = "channels_last"
 
     def __post_init__(self) -> None:
-        if self.data_format not in ("channels_last", "channels_first", "no_channel"):
-            refuse(
-                ArgumentError, f'data_format must be "channels_last", "channels_first" or "no_channel", got {self.data_format!r}'
-            )  # fmt: skip
+        if not isinstance(self.data_format, str) or self.data_format not in ("channels_last", "channels_first", "no_channel"):
+            found = shown(self.data_format)
+            refuse(ArgumentError, f'data_format must be "channels_last", "channels_first" or "no_channel", got {found}')
         for name in ("mean_values", "std_values"):
             values = getattr(self, name)
-            if not isinstance(values, (list, tuple)):
-                refuse(ArgumentError, f"{name} must be a list or tuple of numbers, got {values!r}")
+            if not isinstance(values, (list, tuple)) or any(check.number(v)[1] for v in values):
+                refuse(ArgumentError, f"{name} must be a list or tuple of numbers, got {shown(values)}")
             object.__setattr__(self, name, tuple(map(float, values)))
 
     def check(self, shape: Sequence[int]) -> None:
-        """Raises ArgumentError unless there are as many means and stds as a sample of this shape has channels."""
+        """Raises ArgumentError unless the numbers of means and stds are the number of channels of a sample of this shape."""
         if self.data_format == "no_channel":
             channels = 1
         elif len(shape) == 0:
@@ -138,7 +142,7 @@ class NormByChannelPreprocessor(_Described):
             )  # fmt: skip
 
     def apply(self, batch: np.ndarray) -> np.ndarray:
-        """On (N,) + shape; the dtype stays."""
+        """Normalizes a batch (N,) + shape. Returns its dtype."""
         kind = batch.dtype if batch.dtype.kind == "f" else np.float32
         stds = (1.0,) * len(self.mean_values) if set(self.std_values) == {1.0} else self.std_values
         mean, std = np.asarray(self.mean_values, kind), np.asarray(stds, kind)
@@ -156,7 +160,7 @@ class BlobConf(_Described):
       shape: of one sample.
       dtype: of the blob.
       codec: RawCodec, ImageCodec or BytesListCodec.
-      preprocessors: NormByChannelPreprocessors, applied in order to what was decoded.
+      preprocessors: NormByChannelPreprocessors, applied in order to the decoded batch.
     Raises: ArgumentError.
     Example: >>> flow.data.BlobConf("label", (), flow.int32, flow.data.RawCodec())
     """
@@ -169,25 +173,35 @@ class BlobConf(_Described):
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
-            refuse(ArgumentError, f"BlobConf's name must be a str, got {self.name!r}")
+            refuse(ArgumentError, f"BlobConf's name must be a str, got {shown(self.name)}")
         if not isinstance(self.shape, (list, tuple)) or not all(_is_size(n) for n in self.shape):
             refuse(
-                ArgumentError, f"BlobConf's shape must be a list or tuple of ints > 0, without the batch axis, got {self.shape!r}"
+                ArgumentError,
+                f"BlobConf's shape must be a list or tuple of ints > 0, without the batch axis, got {shown(self.shape)}",
             )
-        as_dtype(self.dtype)
+        try:
+            as_dtype(self.dtype)
+        except ArgumentError as error:
+            refuse(ArgumentError, f"BlobConf's {error}")
         if not isinstance(self.codec, (RawCodec, ImageCodec, BytesListCodec)):
-            refuse(ArgumentError, f"BlobConf's codec must be a RawCodec, ImageCodec or BytesListCodec, got {self.codec!r}")
+            refuse(ArgumentError, f"BlobConf's codec must be a RawCodec, ImageCodec or BytesListCodec, got {shown(self.codec)}")
         if isinstance(self.codec, ImageCodec) and len(self.shape) != 3:
             refuse(ArgumentError, f"an ImageCodec needs a shape of height, width and channels, got {tuple(self.shape)}")
         if isinstance(self.codec, BytesListCodec) and (self.dtype.name not in ("char", "int8") or not self.shape):
-            refuse(ArgumentError, f"a BytesListCodec gives char or int8 in slots, got {self.dtype} {tuple(self.shape)}")
+            refuse(ArgumentError, f"a BytesListCodec makes char or int8 in slots, got {self.dtype} {tuple(self.shape)}")
         object.__setattr__(self, "shape", tuple(map(int, self.shape)))
-        object.__setattr__(self, "preprocessors", tuple(self.preprocessors or ()))
+        object.__setattr__(self, "preprocessors", _steps("preprocessors", self.preprocessors))
         for step in self.preprocessors or ():
             if not isinstance(step, NormByChannelPreprocessor):
                 hint = "it belongs to ImageCodec(image_preprocessors=[...])" if hasattr(step, "__dataclass_fields__") else ""
-                refuse(ArgumentError, f"BlobConf's preprocessors are NormByChannelPreprocessors, got {step!r}", hint=hint)
+                refuse(ArgumentError, f"BlobConf's preprocessors are NormByChannelPreprocessors, got {shown(step)}", hint=hint)
             step.check(self.shape)
+
+
+def _steps(argument: str, value: Any) -> tuple[Any, ...]:
+    if value is not None and not isinstance(value, (list, tuple)):
+        refuse(ArgumentError, f"{argument} must be a list or tuple, got {shown(value)}")
+    return tuple(value or ())
 
 
 def _is_size(value: object) -> bool:
@@ -195,15 +209,21 @@ def _is_size(value: object) -> bool:
 
 
 def decode_blob(
-    records: Records, conf: BlobConf, mirror: np.ndarray | None = None, *, pool: Executor | None = None
+    records: Records,
+    conf: BlobConf,
+    mirror: np.ndarray | None = None,
+    *,
+    pool: Executor | None = None,
+    max_pixels: int = images.MAX_PIXELS,
 ) -> np.ndarray:
-    """One blob of a batch of N records.
+    """Decodes one blob of a batch of N records.
 
     Args:
       records: the batch.
-      conf: what to make of it.
-      mirror: (N,), non-zero for pictures that an ImagePreprocessor("mirror") shall flip (see ``coin_flips``).
-      pool: pictures are decoded in these threads; None: in the caller's.
+      conf: describes the blob.
+      mirror: (N,), non-zero for images that an ImagePreprocessor("mirror") flips (see ``coin_flips``).
+      pool: images are decoded in these threads; None: in the caller's.
+      max_pixels: of the largest image that is decoded.
     Returns: (N,) + conf.shape, of conf.dtype.
     Raises: FeatureError, ImageError, RecordError.
     """
@@ -216,7 +236,7 @@ def decode_blob(
     elif isinstance(conf.codec, BytesListCodec):
         batch = _decode_strings(records, conf)
     else:
-        batch = _decode_pictures(records, conf, conf.codec, mirror, pool)
+        batch = _decode_images(records, conf, conf.codec, mirror, pool, max_pixels)
     for step in conf.preprocessors or ():
         batch = step.apply(batch)
     return batch
@@ -238,17 +258,17 @@ def _decode_strings(records: Records, conf: BlobConf) -> np.ndarray:
     return batch.reshape(len(records), *conf.shape)
 
 
-def _decode_pictures(
-    records: Records, conf: BlobConf, codec: ImageCodec, mirror: np.ndarray | None, pool: Executor | None
+def _decode_images(
+    records: Records, conf: BlobConf, codec: ImageCodec, mirror: np.ndarray | None, pool: Executor | None, max_pixels: int
 ) -> np.ndarray:
     if codec.mirrors and mirror is None:
-        refuse(ArgumentError, 'ImagePreprocessor("mirror") needs to be told which pictures to flip: give mirror=')
+        refuse(ArgumentError, 'ImagePreprocessor("mirror") needs mirror=, which tells which images to flip')
     encoded = decode_bytes(records, conf.name)
     batch = np.empty((len(records), *conf.shape), conf.dtype.numpy_dtype)
 
     def one(i: int) -> None:
         try:
-            image = images.read(encoded[i], cv2.IMREAD_ANYCOLOR)
+            image = images.read(encoded[i], cv2.IMREAD_ANYCOLOR, max_pixels=max_pixels)
             for step in codec.image_preprocessors or ():
                 if isinstance(step, ImageResizePreprocessor):
                     image = cv2.resize(image, (step.width, step.height), interpolation=cv2.INTER_LINEAR)
@@ -269,7 +289,7 @@ def _with_channels(image: np.ndarray, shape: Sequence[int]) -> np.ndarray:
     channels = 1 if image.ndim == 2 else image.shape[2]
     if image.shape[:2] != tuple(shape[:2]):
         raise ImageError(
-            f"a picture of {image.shape[0]} x {image.shape[1]} (height x width) does not have the blob's shape {tuple(shape)}\n"
+            f"an image of {image.shape[0]} x {image.shape[1]} (height x width) does not have the blob's shape {tuple(shape)}\n"
             f"  try        resize it with ImageResizePreprocessor({shape[1]}, {shape[0]})"
         )
     if channels == 3 and shape[2] == 1:
@@ -277,5 +297,5 @@ def _with_channels(image: np.ndarray, shape: Sequence[int]) -> np.ndarray:
     elif channels == 1 and shape[2] == 3:
         image = cv2.cvtColor(image, cv2.COLOR_GRAY2BGR)
     elif channels != shape[2]:
-        raise ImageError(f"a picture of {channels} channels cannot become one of {shape[2]}")
+        raise ImageError(f"an image of {channels} channels cannot become one of {shape[2]}")
     return image.reshape(shape)

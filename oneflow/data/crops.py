@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .._base.refuse import refuse
+from .._base.refuse import refuse, shown
 from ..errors import ArgumentError
 
-_BLOCK = 4  # words that Philox makes of one counter
+_BLOCK = 4  # words per value of Philox's counter
 _MASK = (1 << 64) - 1
 
 
@@ -29,7 +29,7 @@ def uniform_words(seed: int, stream: int, first: int, count: int) -> np.ndarray:
 
 
 class Window(NamedTuple):
-    """A part of a picture, in pixels."""
+    """A part of an image, in pixels."""
 
     y: int
     x: int
@@ -41,10 +41,10 @@ class RandomWindows:
     """Random crop windows of one op instance: a part of the area, an aspect ratio, a place.
 
     Args:
-      seed: of the op; instances on several devices give their number as ``stream``.
-      num_attempts: >= 1; how often area and ratio are drawn before a window of full height or width is taken.
-      random_area: (least, most) part of the picture's area, 0 < least <= most.
-      random_aspect_ratio: (least, most) width / height, 0 < least <= most.
+      seed: of the op; instances on several devices pass their number as ``stream``.
+      num_attempts: >= 1; the number of draws of area and ratio before a window of full height or width is taken.
+      random_area: (smallest, largest) share of the image's area, 0 < smallest <= largest.
+      random_aspect_ratio: (smallest, largest) width / height, 0 < smallest <= largest.
     Raises: ArgumentError.
     Example: >>> windows = RandomWindows(7); windows.window(480, 640, windows.draw(call=0, count=32)[5])
     """
@@ -59,7 +59,7 @@ class RandomWindows:
         stream: int = 0,
     ):
         if isinstance(num_attempts, bool) or not isinstance(num_attempts, (int, np.integer)) or num_attempts < 1:
-            refuse(ArgumentError, f"num_attempts must be an int >= 1, got {num_attempts!r}")
+            refuse(ArgumentError, f"num_attempts must be an int >= 1, got {shown(num_attempts)}")
         self.seed, self.stream, self.num_attempts = seed, stream, int(num_attempts)
         self.area = _range("random_area", random_area)
         self.ratio = _range("random_aspect_ratio", random_aspect_ratio)
@@ -74,7 +74,7 @@ class RandomWindows:
         return generator.random((count, width))
 
     def window(self, height: int, width: int, draws: np.ndarray) -> Window:
-        """The window in a picture of this size, from its row of ``draw``."""
+        """The window in an image of this size. ``draws`` is its row of ``draw``."""
         a0, (r0, r1) = self.area[0], self.ratio
         widest, highest = max(1, int(height * r1)), max(1, int(width / r0))
         area = height * width
@@ -114,13 +114,13 @@ class RandomWindows:
 def _range(argument: str, value: Sequence[float]) -> tuple[float, float]:
     try:
         low, high = map(float, value)
-    except (TypeError, ValueError):
-        refuse(ArgumentError, f"{argument} must be two numbers, got {value!r}")
+    except Exception:  # of the user's object
+        refuse(ArgumentError, f"{argument} must be two numbers, got {shown(value)}")
     if not 0 < low <= high < math.inf:
-        refuse(ArgumentError, f"{argument} must be (least, most) with 0 < least <= most, got {value!r}")
+        refuse(ArgumentError, f"{argument} must be (least, most) with 0 < least <= most, got {shown(value)}")
     return low, high
 
 
 def coin_flips(seed: int, call: int, count: int, probability: float = 0.5, stream: int = 0) -> np.ndarray:
-    """int8 (count,) of 0 and 1, a 1 with that probability; element i depends on (seed, stream, call, i) only."""
+    """int8 (count,), 1 with that probability, else 0; element i depends on (seed, stream, call, i) only."""
     return (np.random.Generator(_philox(seed, stream, call << 64)).random(count) < probability).astype(np.int8)

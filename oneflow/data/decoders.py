@@ -1,4 +1,4 @@
-"""From records to arrays: functions of a batch alone. ``feature`` is the name of a feature of the records."""
+"""Decodes features of records to arrays. All functions are pure; ``feature`` is the name of a feature of the records."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from .._base.refuse import refuse
+from .._base.refuse import refuse, shown
 from ..errors import ArgumentError, FeatureError, ImageError, RecordError
 from . import images, wire
 from ._fault import fault
 from .crops import RandomWindows
 from .records import Found, Records, list_message
 
+_LONG_LIST = 1 << 20  # bytes; the size of a longer list is checked before it is decoded, which takes many times as much memory
+_BYTES_PER_VALUE = 11  # at most: a number of ten bytes, and a tag
 RAW_DTYPES = tuple(map(np.dtype, ("float32", "float64", "int8", "int32", "int64", "uint8")))
 
 
@@ -28,11 +30,10 @@ def decode_raw(
     dim1_varying_length: bool = False,
     auto_zero_padding: bool = False,
 ) -> np.ndarray:
-    """The numbers of a feature.
+    """Decodes a feature that is a list of numbers, or raw bytes.
 
-    A list of numbers must have as many as ``shape`` has elements, or fewer and then zeros behind them where one of the flags is
-    set. A bytes list must hold one value; its bytes are read as int8, as many as there are up to that number, and the rest is
-    zeros.
+    A list of numbers must have as many numbers as ``shape`` has elements; with one of the flags it may have fewer, and is padded
+    with zeros. A bytes list must hold one value. Its bytes are read as int8, at most that many, and padded with zeros.
 
     Args:
       records: a batch of N.
@@ -46,15 +47,11 @@ def decode_raw(
     """
     wanted = np.dtype(dtype)
     if wanted not in RAW_DTYPES:
-        refuse(ArgumentError, f"the raw decoder gives float32, float64, int8, int32, int64, uint8 or char, not {wanted}")
+        refuse(ArgumentError, f"the raw decoder makes float32, float64, int8, int32, int64, uint8 or char, not {wanted}")
     size, count = math.prod(shape), len(records)
-    shared, first = records.once(("raw", feature), lambda whole: _all_numbers(whole, feature))
+    shared, first = records.once(("raw", feature, size, wanted), lambda whole: _all_raw(whole, feature, size, wanted))
     if shared is not None:
-        flat, each = shared
-        if each == size:
-            mine = flat[first * size : (first + count) * size]
-            _check_range(records, feature, mine, wanted, lambda i: i // size)
-            return mine.astype(wanted).reshape(count, *shape)
+        return shared[first : first + count].reshape(count, *shape).copy()
     found = records.find(feature)
     kinds = np.unique(found.kind).tolist() if count else []
     shorter = dim1_varying_length or auto_zero_padding
@@ -66,51 +63,56 @@ def decode_raw(
                 value = _single(records, feature, found, i)[:size]
                 made[i, : len(value)] = value.view(np.int8)
             continue
+        _check_lengths(records, feature, found, size, kind, rows)
         flat, counts = numbers(records, feature, found, kind, rows)
         _check_counts(records, feature, counts, size, shorter, kind, rows)
-        _check_range(records, feature, flat, wanted, np.repeat(rows, counts).__getitem__)
+        outside = _outside(flat, wanted)
+        if outside is not None:
+            i = int(np.argmax(outside))
+            rule, where = (
+                f"a number of a feature is outside the range of {wanted}",
+                records.where(int(np.repeat(rows, counts)[i])),
+            )
+            raise fault(FeatureError, rule, where, feature=feature, found=str(flat[i]))
         place = np.repeat(rows * size - (np.cumsum(counts) - counts), counts) + np.arange(len(flat))
         made.reshape(-1)[place] = flat.astype(wanted, copy=False)
     return made.reshape(count, *shape)
 
 
-def _check_range(
-    records: Records, feature: str, flat: np.ndarray, wanted: np.dtype, record_of: Callable[[int], int]
-) -> None:  # fmt: skip
-    """Integers that the wanted ones cannot hold; of 8 bits, signed or not, the same bytes are meant."""
+def _outside(flat: np.ndarray, wanted: np.dtype) -> np.ndarray | None:
+    """A mask of integers outside the range of ``wanted``, None if there are none. 8 bits may be meant as signed or unsigned."""
     if flat.dtype.kind != "i" or wanted.kind not in "iu" or wanted.itemsize >= flat.dtype.itemsize or not len(flat):
-        return
+        return None
     low, high = (-128, 255) if wanted.itemsize == 1 else (int(np.iinfo(wanted).min), int(np.iinfo(wanted).max))
-    if flat.min() < low or flat.max() > high:
-        i = int(np.flatnonzero((flat < low) | (flat > high))[0])
-        rule = f"a number of a feature is outside the range of {wanted}"
-        raise fault(FeatureError, rule, records.where(record_of(i)), feature=feature, found=str(flat[i]))
+    return (flat < low) | (flat > high) if flat.min() < low or flat.max() > high else None
 
 
-def _all_numbers(records: Records, feature: str) -> tuple[np.ndarray, int] | None:
-    """The numbers of all records, flat, and how many each has; None unless they are there, whole, of one kind, equally many."""
+def _all_raw(records: Records, feature: str, size: int, wanted: np.dtype) -> np.ndarray | None:
+    """The numbers of all records, (N, size), of ``wanted``; None where not all of them have that many, of one kind, in range."""
     if not len(records):
         return None
     try:
         found = records.find(feature)
         kind = int(found.kind[0])
-        if kind == wire.BYTES or not (found.kind == kind).all():
+        if kind == wire.BYTES or not (found.kind == kind).all() or int(found.length.max()) > _LONG_LIST:
             return None
         flat, counts = numbers(records, feature, found, kind)
-    except RecordError:  # of one record, which need not be one that is asked for
+    except RecordError:  # of one record, which this batch may not contain
         return None
-    return (flat, int(counts[0])) if (counts == counts[0]).all() else None
+    if not (counts == size).all() or _outside(flat, wanted) is not None:
+        return None
+    return flat.astype(wanted, copy=False).reshape(len(records), size)
 
 
 def numbers(
     records: Records, feature: str, found: Found, kind: int, rows: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The values of lists of one kind: flat, and how many each record has (of ``rows``; None: of all, which are of that kind)."""
+    """The values of lists of one kind, flat, and how many each record has. ``rows`` are the records of that kind; None: all."""
     start, length = (found.start, found.length) if rows is None else (found.start[rows], found.length[rows])
     data = found.data
     at, size, plain = wire.packed(data, start, length)
-    if not plain.all():  # not packed, or in pieces: the protobuf library writes these lists anew
-        data, at, size = _packed_anew(records, feature, data, (start, length, at, size), np.flatnonzero(~plain), kind, rows)
+    if not plain.all():  # not packed, or in pieces: the protobuf library writes these lists again, packed
+        data, at, size = _repacked(records, feature, data, (start, length, at, size), np.flatnonzero(~plain), kind, rows)
     if kind in (wire.FLOAT, wire.DOUBLE):
         item = 4 if kind == wire.FLOAT else 8
         broken = np.flatnonzero(size % item)
@@ -124,11 +126,11 @@ def numbers(
     i = int(broken[0]) if rows is None else int(rows[broken[0]])
     raise fault(
         RecordError, f"a feature's {wire.KINDS[kind]} is damaged", records.where(i), feature=feature,
-        found=f"{int(size[broken[0]])} bytes that are no packed list",
+        found=f"{int(size[broken[0]])} bytes that are not a packed list",
     )  # fmt: skip
 
 
-def _packed_anew(
+def _repacked(
     records: Records,
     feature: str,
     data: np.ndarray,
@@ -157,11 +159,22 @@ def _packed_anew(
 
 
 def _head(body: bytes) -> int:
-    """Bytes of tag and length before a packed payload."""
+    """The number of bytes of tag and length before a packed payload."""
     n = 1
     while n < len(body) and body[n] & 0x80:
         n += 1
     return n + 1 if body else 0
+
+
+def _check_lengths(records: Records, feature: str, found: Found, size: int, kind: int, rows: np.ndarray) -> None:
+    """Raises FeatureError for lists of so many bytes that they hold more than ``size`` values."""
+    longest = int(found.length[rows].max())
+    if longest > max(_LONG_LIST, _BYTES_PER_VALUE * size):
+        raise fault(
+            FeatureError, f"feature {feature!r} of a record has another size than the decoder's shape",
+            records.where(int(rows[np.argmax(found.length[rows])])), feature=feature, expected=f"{size} elements",
+            found=f"{wire.KINDS[kind]} of {longest} bytes",
+        )  # fmt: skip
 
 
 def _check_counts(
@@ -215,7 +228,7 @@ def bytes_values(records: Records, feature: str, found: Found, i: int) -> list[n
 
 
 def decode_bytes(records: Records, feature: str) -> list[np.ndarray]:
-    """The bytes of a feature that is a bytes list of one value: N arrays uint8 (L,), read-only views.
+    """Decodes a feature that is a bytes list of one value: N arrays uint8 (L,), read-only views.
 
     Raises: FeatureError, RecordError.
     """
@@ -224,24 +237,31 @@ def decode_bytes(records: Records, feature: str) -> list[np.ndarray]:
 
 
 def decode_image(
-    records: Records, feature: str, color_space: str = "BGR", *, pool: Executor | None = None, corrupt: str = "raise"
+    records: Records,
+    feature: str,
+    color_space: str = "BGR",
+    *,
+    pool: Executor | None = None,
+    corrupt: str = "raise",
+    max_pixels: int = images.MAX_PIXELS,
 ) -> list[np.ndarray | None]:
-    """The pictures of a feature.
+    """Decodes a feature that is one encoded image.
 
     Args:
       records: a batch of N.
-      feature: a bytes list of one encoded picture.
+      feature: a bytes list of one encoded image.
       color_space: "BGR", "RGB" or "GRAY".
       pool: decodes in these threads; None: in the caller's.
-      corrupt: "raise" an ImageError for a picture that cannot be decoded, or "skip" it: None stands at its place.
+      corrupt: "raise" an ImageError for an image that cannot be decoded, or "skip" it: None takes its place.
+      max_pixels: of the largest image that is decoded.
     Returns: N arrays uint8 (H, W, 3), (H, W, 1) for "GRAY".
     """
     images.check_color_space(color_space)
 
     def one(i: int, encoded: np.ndarray) -> np.ndarray:
-        return images.decode(encoded, color_space)
+        return images.decode(encoded, color_space, max_pixels=max_pixels)
 
-    return _each_picture(records, feature, one, pool, corrupt)
+    return _each_image(records, feature, one, pool, corrupt)
 
 
 def decode_image_random_crop(
@@ -253,48 +273,57 @@ def decode_image_random_crop(
     *,
     pool: Executor | None = None,
     corrupt: str = "raise",
+    max_pixels: int = images.MAX_PIXELS,
 ) -> list[np.ndarray | None]:
-    """As ``decode_image``; each picture is cut to a random window before its colours are converted.
+    """As ``decode_image``; each image is cut to a random window before its colours are converted.
 
     Args:
-      windows: which draws them.
-      call: the number of this batch, from 0; all the state there is.
+      windows: draws them.
+      call: the number of this batch, from 0. The windows depend on it, and on no other state.
     """
     images.check_color_space(color_space)
     draws = windows.draw(call, len(records))
 
     def one(i: int, encoded: np.ndarray) -> np.ndarray:
-        image = images.decode(encoded, "GRAY" if color_space == "GRAY" else "BGR")
+        image = images.decode(encoded, "GRAY" if color_space == "GRAY" else "BGR", max_pixels=max_pixels)
         part = images.crop(image, windows.window(image.shape[0], image.shape[1], draws[i]))
         return images.from_bgr(part, "RGB") if color_space == "RGB" else np.ascontiguousarray(part)
 
-    return _each_picture(records, feature, one, pool, corrupt)
+    return _each_image(records, feature, one, pool, corrupt)
 
 
 def image_decoder_random_crop_resize(
-    encoded: np.ndarray, windows: RandomWindows, draws: np.ndarray, width: int, height: int, max_num_pixels: int | None = None
+    encoded: np.ndarray,
+    windows: RandomWindows,
+    draws: np.ndarray,
+    width: int,
+    height: int,
+    max_num_pixels: int | None = None,
+    *,
+    max_pixels: int = images.MAX_PIXELS,
 ) -> np.ndarray:
-    """One encoded picture, cut to a random window and resized: uint8 (height, width, 3), RGB, bilinear.
+    """Decodes one image, cuts it to a random window and resizes it: uint8 (height, width, 3), RGB, bilinear.
 
     Args:
       encoded: uint8 bytes.
       windows, draws: see ``RandomWindows``; ``draws`` is one row.
       width, height: of the result.
       max_num_pixels: bound of the window's size; None for none.
+      max_pixels: of the largest image that is decoded.
     Raises: ImageError.
     """
-    image = images.decode(encoded, "BGR")
+    image = images.decode(encoded, "BGR", max_pixels=max_pixels)
     window = windows.window(image.shape[0], image.shape[1], draws)
     if max_num_pixels is not None and window.height * window.width > max_num_pixels:
         raise ImageError(f"a crop of {window.width} x {window.height} pixels is more than max_num_pixels={max_num_pixels}")
     return images.from_bgr(images.resize(images.crop(image, window), width, height, "bilinear"), "RGB")
 
 
-def _each_picture(
+def _each_image(
     records: Records, feature: str, one: Callable[[int, np.ndarray], np.ndarray], pool: Executor | None, corrupt: str
 ) -> list[np.ndarray | None]:
     if corrupt not in ("raise", "skip"):
-        refuse(ArgumentError, f'corrupt must be "raise" or "skip", got {corrupt!r}')
+        refuse(ArgumentError, f'corrupt must be "raise" or "skip", got {shown(corrupt)}')
     encoded = decode_bytes(records, feature)
 
     def safe(i: int) -> np.ndarray | ImageError:

@@ -1,4 +1,7 @@
-"""Boxes and polygons of one picture: boxes (k, 4) as x1 y1 x2 y2, polygon points (points, 2) as x y; floats, in pixels."""
+"""Functions over the boxes and polygons of one image.
+
+Boxes are floating (k, 4): x1, y1, x2, y2; points of polygons floating (points, 2): x, y; in pixels.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,12 @@ import numpy as np
 
 from .._base.extras import cv2
 from ..errors import DataError
-from .images import flip_of
+from ._image_headers import PLAIN_COST
+from .images import MAX_PIXELS, flip_of
 
 
 def flip_boxes(boxes: np.ndarray, width: int, height: int, flip_code: int) -> np.ndarray:
-    """Boxes of a picture that is flipped: x becomes width - x - 1, ends swapped; y likewise. Codes as in ``images.flip``."""
+    """Flips boxes with their image: x becomes width - x - 1, ends swapped; y likewise. Codes as in ``images.flip``."""
     horizontal, vertical = flip_of(flip_code)
     flipped = boxes.copy()
     if horizontal:
@@ -21,12 +25,12 @@ def flip_boxes(boxes: np.ndarray, width: int, height: int, flip_code: int) -> np
 
 
 def scale_boxes(boxes: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    """x * scale[0], y * scale[1]; ``scale`` as ``images.scale_of`` gives it."""
+    """Scales boxes: x * scale[0], y * scale[1]; ``scale`` is a result of ``images.scale_of``."""
     return boxes * np.tile(np.asarray(scale, boxes.dtype), 2)
 
 
 def flip_polygons(points: np.ndarray, width: int, height: int, flip_code: int) -> np.ndarray:
-    """Points of a picture that is flipped: x becomes width - x, y becomes height - y."""
+    """Flips points with their image: x becomes width - x, y becomes height - y."""
     horizontal, vertical = flip_of(flip_code)
     flipped = points.copy()
     if horizontal:
@@ -37,23 +41,28 @@ def flip_polygons(points: np.ndarray, width: int, height: int, flip_code: int) -
 
 
 def scale_polygons(points: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    """x * scale[0], y * scale[1]."""
+    """Scales points: x * scale[0], y * scale[1]."""
     return points * np.asarray(scale, points.dtype)
 
 
-def polygons_to_mask(points: np.ndarray, index: np.ndarray, width: int, height: int) -> np.ndarray:
-    """Which pixels each instance covers.
+def polygons_to_mask(
+    points: np.ndarray, index: np.ndarray, width: int, height: int, *, max_pixels: int = MAX_PIXELS
+) -> np.ndarray:
+    """The mask of the pixels that each instance covers.
 
     Args:
       points: floating (points, 2); rounded half to even.
       index: integers (points, 3): number of the point in its polygon, of the polygon in its instance, of the instance.
-      width: of the picture.
-      height: of the picture.
+      width: of the image.
+      height: of the image.
+      max_pixels: of the largest image that is decoded; all masks together may take as much memory as decoding it.
     Returns: int8 (instances, height, width) of 0 and 1; the polygons of one instance are filled together (even-odd).
     Raises: DataError where points and index do not belong together.
     """
     if points.ndim != 2 or points.shape[1] != 2 or index.shape != (len(points), 3):
         raise DataError(f"polygons need points (k, 2) and an index (k, 3), got {points.shape} and {index.shape}")
+    if width < 0 or height < 0:
+        raise DataError(f"an image cannot have the size {width} x {height}")
     if not len(points):
         return np.zeros((0, height, width), np.int8)
     order, polygon, instance = np.asarray(index, np.int64).T
@@ -62,13 +71,21 @@ def polygons_to_mask(points: np.ndarray, index: np.ndarray, width: int, height: 
     starts = np.flatnonzero(np.r_[True, (order[1:] == 0) | (np.diff(polygon) != 0) | (np.diff(instance) != 0)])
     rounded = np.rint(points)
     if not np.isfinite(rounded).all() or (abs(rounded) > 1 << 20).any():
-        raise DataError("a polygon's point is not a number, or lies far outside any picture")
+        raise DataError("a polygon's point is not a number, or lies far outside any image")
     whole = np.split(rounded.astype(np.int32), starts[1:])
-    mask = np.zeros((int(instance.max()) + 1, height, width), np.uint8)
-    if len(mask) > len(points):
+    count = int(instance.max()) + 1
+    if count > len(points):
         raise DataError("an index of polygons names more instances than there are points")
-    for i in range(len(mask)):
-        mine = [p for p, start in zip(whole, starts, strict=True) if instance[start] == i]
-        if mine:
-            cv2.fillPoly(mask[i], mine, 1)
+    most = PLAIN_COST * max_pixels
+    if count * height * width > most:
+        raise DataError(
+            f"masks of {count} instances of {width} x {height} pixels are more than the limit of {most} bytes\n"
+            f"  try        flow.config.max_image_pixels(n) raises the limit"
+        )
+    mask = np.zeros((count, height, width), np.uint8)
+    outlines: dict[int, list[np.ndarray]] = {}
+    for outline, owner in zip(whole, instance[starts].tolist(), strict=True):
+        outlines.setdefault(owner, []).append(outline)
+    for owner, mine in outlines.items():
+        cv2.fillPoly(mask[owner], mine, 1)
     return mask.view(np.int8)

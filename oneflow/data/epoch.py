@@ -1,4 +1,4 @@
-"""Arrays whose end is a synchronisation point: whoever iterates over all of one has seen every result."""
+"""Arrays that synchronise: the end of a loop over one waits for the results of all calls."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ def _nothing_to_wait_for() -> None:
     pass
 
 
-# ``oneflow/__init__.py`` sets it to the session's: this file knows no session
+# ``oneflow/__init__.py`` replaces it by the session's, because this file knows no session
 on_epoch_end: Callable[[], None] = _nothing_to_wait_for
 
 
 class EpochArray(np.ndarray):
     """An ndarray of batches. Iterating over it to the end waits for every call that was submitted.
 
-    It yields plain ndarrays (views of it), one an element of axis 0. Slices of axis 0 behave likewise; a single batch, and
-    whatever NumPy computes from it, is a plain ndarray. A loop that is left early (``break``) does not wait:
+    It yields plain ndarrays (views of it), one per element of axis 0. Slices of axis 0 behave likewise; a single batch, and
+    any result that NumPy computes from it, is a plain ndarray. A loop that is left early (``break``) does not wait:
     ``flow.sync_default_session()`` does. Callbacks that failed raise at the end of the loop.
 
     Args:

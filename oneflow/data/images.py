@@ -1,6 +1,6 @@
-"""Pictures, one at a time: arrays HWC (uint8 or float32, 1 or 3 channels) in, arrays out. Pixels are OpenCV's.
+"""Functions over single images: arrays HWC, uint8 or float32, with 1 or 3 channels. Pixels are those of OpenCV.
 
-The functions hold no state and may run in any number of threads; OpenCV lets other threads run while it works.
+They hold no state and may run in any number of threads; OpenCV releases the GIL.
 """
 
 from __future__ import annotations
@@ -12,115 +12,119 @@ from typing import Any
 import numpy as np
 
 from .._base.extras import cv2
-from .._base.refuse import refuse
+from .._base.refuse import refuse, shown
 from ..errors import ArgumentError, ImageError, ShapeError
+from ._image_headers import PLAIN_COST, read_header
 from .crops import Window
 
 COLOR_SPACES = ("BGR", "RGB", "GRAY")
 INTERPOLATIONS = ("auto", "bilinear", "nearest_neighbor", "nn", "bicubic", "area")
 HORIZONTAL, VERTICAL, BOTH = 1, 16, 17
-_LARGEST = 1 << 30  # pixels; OpenCV's own bound
-_ALWAYS_ALLOWED = 1 << 20  # pixels, however few bytes a picture has
-_PIXELS_A_BYTE = {"PNG": 8300, "JPEG": 600}  # what a white page reaches: PNG with one bit a pixel, JPEG with coarse colours
-_MOST_PIXELS_A_BYTE = 8300
+MAX_PIXELS = 178_956_970  # where Pillow refuses an image as a decompression bomb
+_ALWAYS_ALLOWED = 1 << 20  # pixels, whatever the number of encoded bytes
+_PIXELS_PER_BYTE = {"PNG": 8300, "JPEG": 600}  # of a white page: a PNG of one bit per pixel, a JPEG with subsampled colours
+_MOST_PIXELS_PER_BYTE = 8300
+_MOST_SCANS = 12  # of the largest image; smaller ones may have more
 
 
 def check_color_space(color_space: str) -> str:
     """Raises ArgumentError for anything but "BGR", "RGB" and "GRAY"."""
     if color_space not in COLOR_SPACES:
-        refuse(ArgumentError, f"color_space must be one of {', '.join(map(repr, COLOR_SPACES))}, got {color_space!r}")
+        refuse(ArgumentError, f"color_space must be one of {', '.join(map(repr, COLOR_SPACES))}, got {shown(color_space)}")
     return color_space
 
 
-def decode(data: bytes | np.ndarray, color_space: str = "BGR", dtype: Any = np.uint8, *, any_depth: bool = False) -> np.ndarray:
-    """An encoded picture (JPEG, PNG, ..., told by its content) as pixels.
+def decode(
+    data: bytes | np.ndarray,
+    color_space: str = "BGR",
+    dtype: Any = np.uint8,
+    *,
+    any_depth: bool = False,
+    max_pixels: int = MAX_PIXELS,
+) -> np.ndarray:
+    """Decodes an image. Its format (JPEG, PNG, ...) is recognised by its content.
 
     Args:
       data: the file's bytes.
       color_space: "BGR", "RGB" or "GRAY".
       dtype: uint8 or float32, of values 0 to 255.
-      any_depth: read 16-bit pictures as they are (then saturated where ``dtype`` is uint8), not scaled to 8 bits.
+      any_depth: read 16-bit images with their own values (then saturated where ``dtype`` is uint8), not scaled to 8 bits.
+      max_pixels: of the largest image that is decoded; six bytes for each of them bound the memory that decoding takes.
     Returns: (H, W, 3), or (H, W, 1) for "GRAY".
-    Raises: ImageError where OpenCV cannot decode it.
+    Raises: ImageError where OpenCV cannot decode it, or where it is larger than the limit.
     Example: >>> flow.data.images.decode(open("cat.jpg", "rb").read(), "RGB")
     """
+    channels, wanted = (1 if color_space == "GRAY" else 3), np.dtype(dtype)
     mode = cv2.IMREAD_GRAYSCALE if color_space == "GRAY" else cv2.IMREAD_COLOR
-    image = read(data, mode | cv2.IMREAD_ANYDEPTH if any_depth else mode)
+    result = 0 if wanted == np.uint8 else channels * (1 + wanted.itemsize)
+    image = read(data, mode | cv2.IMREAD_ANYDEPTH if any_depth else mode, max_pixels=max_pixels, result=result)
     if color_space == "RGB":
         image = cv2.cvtColor(image, cv2.COLOR_BGR2RGB, dst=image)
-    return to_dtype(image[..., None] if image.ndim == 2 else image, np.dtype(dtype))
+    return to_dtype(image[..., None] if image.ndim == 2 else image, wanted)
 
 
-def read(data: bytes | np.ndarray, mode: int) -> np.ndarray:
-    """OpenCV's ``imdecode``. Raises ImageError, also for files that end too early, of which OpenCV decodes a part."""
+def read(data: bytes | np.ndarray, mode: int, *, max_pixels: int = MAX_PIXELS, result: int = 0) -> np.ndarray:
+    """OpenCV's ``imdecode``, for images that are complete and not too large, by their header.
+
+    Args:
+      data: the file's bytes.
+      mode: OpenCV's IMREAD flags.
+      max_pixels: as for ``decode``.
+      result: bytes per pixel of the caller's result, if that is larger.
+    Raises: ImageError, also for truncated files, of which OpenCV would decode a part.
+    """
     encoded = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else np.ascontiguousarray(data).view(np.uint8).reshape(-1)
     if not encoded.size:
-        raise ImageError("a picture has no bytes, so it cannot be decoded")
-    if suspicion := _suspicion(encoded):
-        raise ImageError(f"a picture of {encoded.size} bytes cannot be decoded: {suspicion}")
+        raise ImageError("an image has no bytes, so it cannot be decoded")
+    kind = _check_header(encoded, max_pixels, any_depth=bool(mode & cv2.IMREAD_ANYDEPTH), result=result)
     try:
         image = cv2.imdecode(encoded, mode)
     except cv2.error as error:
-        raise ImageError(f"a picture of {encoded.size} bytes cannot be decoded: {_first_line(error)}") from error
+        raise _undecodable(encoded, _first_line(error)) from error
     if image is None or not image.size:
-        kind = kind_of(encoded)
-        why = f"it is damaged {kind}, or {kind} of a kind that OpenCV does not read" if kind else _unknown(encoded)
-        raise ImageError(f"a picture of {encoded.size} bytes cannot be decoded: {why}")
+        raise _undecodable(encoded, f"it is a damaged {kind}, or a {kind} of a kind that OpenCV does not read")
     return image
 
 
-_MAGIC = ((b"\xff\xd8", "JPEG"), (b"\x89PNG", "PNG"), (b"GIF8", "GIF"), (b"RIFF", "WebP"), (b"BM", "BMP"))
-
-
 def kind_of(encoded: np.ndarray) -> str:
-    """The format of an encoded picture by its first bytes: "JPEG", "PNG", ..., or "" for none that is known."""
-    head = encoded[:8].tobytes()
-    return next((name for magic, name in _MAGIC if head.startswith(magic)), "")
+    """The format of an encoded image: "JPEG", "PNG", ..., or "" for a damaged image or other bytes."""
+    try:
+        return read_header(encoded.data).format
+    except ValueError:
+        return ""
 
 
-def _unknown(encoded: np.ndarray) -> str:
-    return f"it has no format that OpenCV knows; it begins with {encoded[:8].tobytes()!r}"
+def _check_header(encoded: np.ndarray, max_pixels: int, *, any_depth: bool, result: int) -> str:
+    """The format of an encoded image. Raises ImageError for an image that is truncated or too large to be decoded.
+
+    Args:
+      result: as for ``read``.
+    """
+    why, hint = "", "flow.config.max_image_pixels(n) raises the limit"
+    try:
+        header = read_header(encoded.data, any_depth)
+    except ValueError as error:
+        raise _undecodable(encoded, str(error)) from error
+    size, pixels = f"{header.width} x {header.height} pixels", header.width * header.height
+    cost = max(header.cost, result)
+    if not header.is_whole:
+        why, hint = f"the {header.format} ends too early", ""
+    elif pixels > max(_ALWAYS_ALLOWED, _PIXELS_PER_BYTE.get(header.format, _MOST_PIXELS_PER_BYTE) * encoded.size):
+        why, hint = f"it claims {size}", ""
+    elif pixels > max_pixels:
+        why = f"it has {size}, more than the limit of {max_pixels}"
+    elif pixels * cost > max_pixels * PLAIN_COST:
+        why = f"decoding its {size} would take about {pixels * cost} bytes, more than the limit of {max_pixels * PLAIN_COST}"
+    elif pixels * header.scans > max_pixels * _MOST_SCANS:
+        why = f"its {size} are encoded in {header.scans} scans"
+    if why:
+        raise _undecodable(encoded, why, hint)
+    return header.format
 
 
-def _suspicion(encoded: np.ndarray) -> str:
-    """Why a picture is not worth a decoder's time: it ends early, or claims far more pixels than its bytes can hold."""
-    data, kind = encoded.data, kind_of(encoded)
-    whole, size = True, (0, 0)
-    if kind == "PNG":
-        whole, size = _walk_png(data)
-    elif kind == "JPEG":
-        whole, size = _walk_jpeg(data)
-    elif kind == "GIF" and len(data) >= 10:
-        size = (int.from_bytes(data[6:8], "little"), int.from_bytes(data[8:10], "little"))
-    elif kind == "BMP" and len(data) >= 26:
-        size = tuple(abs(int.from_bytes(data[i : i + 4], "little", signed=True)) for i in (18, 22))  # type: ignore[assignment]
-    elif kind == "WebP" and len(data) >= 30 and data[12:16].tobytes() == b"VP8X":
-        size = (1 + int.from_bytes(data[24:27], "little"), 1 + int.from_bytes(data[27:30], "little"))
-    if not whole:
-        return f"the {kind} ends too early"
-    if size[0] * size[1] > max(_ALWAYS_ALLOWED, _PIXELS_A_BYTE.get(kind, _MOST_PIXELS_A_BYTE) * len(data)):
-        return f"it claims {size[0]} x {size[1]} pixels"
-    return ""
-
-
-def _walk_png(data: memoryview) -> tuple[bool, tuple[int, int]]:
-    """Whether all chunks are there (decoders ask for a chunk's memory before they read it); and the picture's size."""
-    at, size = 8, (int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big"))
-    while at + 12 <= len(data):
-        at += 12 + int.from_bytes(data[at : at + 4], "big")
-        if at <= len(data) and data[at - 8 : at - 4].tobytes() == b"IEND":
-            return True, size
-    return False, size
-
-
-def _walk_jpeg(data: memoryview) -> tuple[bool, tuple[int, int]]:
-    """Whether there is an end mark behind the segments (a thumbnail in one of them has its own); and the picture's size."""
-    at, size = 2, (0, 0)
-    while at + 9 <= len(data) and data[at] == 0xFF and data[at + 1] != 0xDA:
-        if 0xC0 <= data[at + 1] <= 0xCF and data[at + 1] not in (0xC4, 0xC8, 0xCC):
-            size = (int.from_bytes(data[at + 7 : at + 9], "big"), int.from_bytes(data[at + 5 : at + 7], "big"))
-        at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
-    return data[-2:].tobytes() == b"\xff\xd9" or data.tobytes().rfind(b"\xff\xd9", min(at, len(data))) >= 0, size
+def _undecodable(encoded: np.ndarray, why: str, hint: str = "") -> ImageError:
+    rule = f"an image of {encoded.size} bytes cannot be decoded: {why}"
+    return ImageError(f"{rule}\n  try        {hint}" if hint else rule)
 
 
 def _first_line(error: Exception) -> str:
@@ -128,21 +132,25 @@ def _first_line(error: Exception) -> str:
 
 
 def encode(image: np.ndarray, extension: str = ".jpg", quality: int | None = None) -> bytes:
-    """Pixels (BGR or gray) as the bytes of a file.
+    """Encodes pixels (BGR or gray) as the bytes of a file.
 
     Args:
       image: uint8 (H, W), (H, W, 1) or (H, W, 3).
-      extension: ".jpg", ".png" or another that OpenCV writes.
+      extension: ".jpg", ".png", or of another format that OpenCV writes.
       quality: of JPEG, 1 to 100; None for OpenCV's default.
     """
     options = [cv2.IMWRITE_JPEG_QUALITY, quality] if quality is not None else []
-    done, data = cv2.imencode(extension, image, options)
+    rule = f"OpenCV cannot write an image {image.shape} of {image.dtype} as {extension!r}"
+    try:
+        done, data = cv2.imencode(extension, image, options)
+    except cv2.error as error:
+        raise ImageError(f"{rule}: {_first_line(error)}") from error
     if not done:
-        raise ImageError(f"OpenCV cannot write a picture {image.shape} of {image.dtype} as {extension!r}")
+        raise ImageError(rule)
     return data.tobytes()
 
 
-def check(image: np.ndarray, what: str = "a picture", dtypes: Sequence[type] = (np.uint8, np.float32)) -> np.ndarray:
+def check(image: np.ndarray, what: str = "an image", dtypes: Sequence[type] = (np.uint8, np.float32)) -> np.ndarray:
     """Raises ImageError unless it is HWC, with 1 or 3 channels, at least one pixel, and of one of the dtypes."""
     if image.ndim != 3 or image.shape[2] not in (1, 3) or not image.size or image.dtype not in dtypes:
         kinds = " or ".join(np.dtype(d).name for d in dtypes)
@@ -153,7 +161,7 @@ def check(image: np.ndarray, what: str = "a picture", dtypes: Sequence[type] = (
 
 
 def from_bgr(image: np.ndarray, color_space: str) -> np.ndarray:
-    """A BGR picture in another color space; (H, W, 1) for "GRAY"."""
+    """A BGR image in another color space; (H, W, 1) for "GRAY"."""
     if color_space == "GRAY":
         return cv2.cvtColor(image, cv2.COLOR_BGR2GRAY)[..., None]
     return cv2.cvtColor(image, cv2.COLOR_BGR2RGB) if color_space == "RGB" else image
@@ -170,7 +178,7 @@ def to_dtype(image: np.ndarray, dtype: Any) -> np.ndarray:
 
 
 def crop(image: np.ndarray, window: Window) -> np.ndarray:
-    """That part of it, as a view."""
+    """A view of that part of an image."""
     return image[window.y : window.y + window.height, window.x : window.x + window.width]
 
 
@@ -195,25 +203,27 @@ def _flag(interpolation: str, before: int, after: int) -> int:
         return cv2.INTER_LINEAR if after >= before else cv2.INTER_AREA
     flags = {"bilinear": "LINEAR", "nearest_neighbor": "NEAREST", "nn": "NEAREST", "bicubic": "CUBIC", "area": "AREA"}
     if interpolation not in flags:
-        refuse(ArgumentError, f"interpolation_type must be one of {', '.join(map(repr, INTERPOLATIONS))}, got {interpolation!r}")
+        refuse(
+            ArgumentError, f"interpolation_type must be one of {', '.join(map(repr, INTERPOLATIONS))}, got {shown(interpolation)}"
+        )
     return getattr(cv2, f"INTER_{flags[interpolation]}")
 
 
 def kept_aspect_size(
     width: int, height: int, target: int, min_size: int | None = None, max_size: int | None = None, side: str = "shorter"
 ) -> tuple[int, int]:
-    """The size of a picture whose shorter (or longer) side becomes ``target``, with its proportions.
+    """The size of an image whose shorter (or longer) side becomes ``target``, with its proportions.
 
     Args:
-      width, height: of the picture.
+      width, height: of the image.
       target: > 0.
       min_size: with side "longer": the shorter side becomes at least this. None or 0: no bound.
       max_size: with side "shorter": the longer side becomes at most this. None or 0: no bound.
-      side: "shorter" or "longer": which of them ``target`` is.
+      side: "shorter" or "longer", the side that becomes ``target``.
     Returns: (width, height).
     """
     if side not in ("shorter", "longer"):
-        refuse(ArgumentError, f'resize_side must be "shorter" or "longer", got {side!r}')
+        refuse(ArgumentError, f'resize_side must be "shorter" or "longer", got {shown(side)}')
     low, high = (width, height) if width <= height else (height, width)
     if side == "shorter":
         new_low, new_high = target, _proportion(target, high, low)
@@ -232,22 +242,25 @@ def _proportion(size: int, above: int, below: int) -> int:
 
 def resize_keeping_aspect(
     image: np.ndarray, target: int, min_size: int | None = None, max_size: int | None = None, side: str = "shorter",
-    interpolation: str = "auto",
+    interpolation: str = "auto", *, max_pixels: int = MAX_PIXELS,
 ) -> np.ndarray:  # fmt: skip
-    """``resize`` to ``kept_aspect_size``."""
+    """``resize`` to ``kept_aspect_size``. Raises ImageError where that has more than ``max_pixels``."""
     width, height = kept_aspect_size(image.shape[1], image.shape[0], target, min_size, max_size, side)
-    if width * height > _LARGEST:
-        raise ImageError(f"a picture {image.shape} would become {width} x {height} pixels, which is more than 2**30")
+    if width * height > max_pixels:
+        raise ImageError(
+            f"an image {image.shape} would become {width} x {height} pixels, more than the limit of {max_pixels}\n"
+            f"  try        flow.config.max_image_pixels(n) raises the limit, max_size bounds the longer side"
+        )
     return resize(image, width, height, interpolation)
 
 
 def scale_of(before: tuple[int, int], after: tuple[int, int]) -> np.ndarray:
-    """How much wider and higher a picture became, float32 (2,); sizes are (width, height)."""
+    """The factors by which an image became wider and higher, float32 (2,). Sizes are (width, height)."""
     return np.array([after[0] / before[0], after[1] / before[1]], np.float32)
 
 
 def flip(image: np.ndarray, flip_code: int) -> np.ndarray:
-    """Mirrored: 0 not at all, 1 left and right, 16 top and bottom, 17 both."""
+    """Mirrors an image: 0 not at all, 1 left and right, 16 top and bottom, 17 both."""
     horizontal, vertical = flip_of(flip_code)
     if not (horizontal or vertical):
         return image
@@ -255,14 +268,14 @@ def flip(image: np.ndarray, flip_code: int) -> np.ndarray:
 
 
 def flip_of(flip_code: int) -> tuple[bool, bool]:
-    """(horizontal, vertical). Raises ArgumentError for a code that is none."""
+    """(horizontal, vertical) of a flip code. Raises ArgumentError for other numbers."""
     if flip_code not in (0, HORIZONTAL, VERTICAL, BOTH):
         refuse(ArgumentError, f"flip_code must be 0 (none), 1 (horizontal), 16 (vertical) or 17 (both), got {flip_code}")
     return bool(flip_code & HORIZONTAL), bool(flip_code & VERTICAL)
 
 
 def normalize(image: np.ndarray, mean: Sequence[float], std: Sequence[float]) -> np.ndarray:
-    """(v - mean) / std, a mean and a std for each channel; dtype of the input, which is floating."""
+    """(v - mean) / std with one mean and std per channel, in the input's floating dtype."""
     channels = image.shape[-1]
     if len(mean) != channels or len(std) != channels:
         refuse(ShapeError, f"{channels} channels need as many means and stds, got {len(mean)} and {len(std)}")
@@ -270,18 +283,18 @@ def normalize(image: np.ndarray, mean: Sequence[float], std: Sequence[float]) ->
 
 
 class Normalizer:
-    """``crop_mirror_normalize`` for many pictures: (v - mean) * (1 / std) for each of the 256 values, computed once.
+    """``crop_mirror_normalize`` for many images: (v - mean) * (1 / std) for each of the 256 values, computed once.
 
     Args:
       channels: 1 or 3.
-      mean: 1 number, or one a channel.
-      std: likewise.
-      layout: "NCHW" or "NHWC", of what is written.
+      mean: 1 number, or one per channel.
+      std: 1 number, or one per channel.
+      layout: "NCHW" or "NHWC", of the results.
     """
 
     def __init__(self, channels: int, mean: Sequence[float], std: Sequence[float], layout: str = "NCHW"):
         if layout not in ("NCHW", "NHWC"):
-            refuse(ArgumentError, f'output_layout must be "NCHW" or "NHWC", got {layout!r}')
+            refuse(ArgumentError, f'output_layout must be "NCHW" or "NHWC", got {shown(layout)}')
         for name, values in (("mean", mean), ("std", std)):
             if len(values) not in (1, channels):
                 refuse(ShapeError, f"{name} must have 1 or {channels} numbers, got {len(values)}")
@@ -292,7 +305,7 @@ class Normalizer:
         self.channels, self.layout = channels, layout
 
     def shape(self, height: int, width: int) -> tuple[int, int, int]:
-        """Of one sample."""
+        """The shape of one result."""
         return (self.channels, height, width) if self.layout == "NCHW" else (height, width, self.channels)
 
     def __call__(
@@ -308,7 +321,7 @@ class Normalizer:
                 f"crop_mirror_normalize wants uint8 HWC with {self.channels} channels, got {image.dtype} {image.shape}"
             )
         if image.shape[0] < height or image.shape[1] < width:
-            raise ImageError(f"a picture of {image.shape[1]} x {image.shape[0]} is smaller than the crop of {width} x {height}")
+            raise ImageError(f"an image of {image.shape[1]} x {image.shape[0]} is smaller than the crop of {width} x {height}")
         y, x = int((image.shape[0] - height) * crop_pos_y), int((image.shape[1] - width) * crop_pos_x)
         part = image[y : y + height, x : x + width]
         part = cv2.flip(part, 1) if mirror else part
@@ -320,13 +333,13 @@ class Normalizer:
 
 
 def batch_align(images: Sequence[np.ndarray], shape: Sequence[int], dtype: Any, alignment: int) -> np.ndarray:
-    """Pictures of any size in one array: each at the top left, zeros around it.
+    """Puts images of any sizes into one array: each at the top left, zeros around it.
 
     Args:
       images: HWC, all with shape[2] channels.
-      shape: (H, W, C), the bound: the result's H * W does not exceed that of the bound.
+      shape: (H, W, C), a bound: H * W of the result does not exceed H * W of it.
       dtype: uint8 or float32.
-      alignment: the result's H and W are multiples of it; 0, or a power of two.
+      alignment: H and W of the result are multiples of it; 0, or a power of two.
     Returns: (N, H, W, C), H and W the largest of the batch, rounded up.
     Raises: ImageError.
     """
@@ -334,11 +347,11 @@ def batch_align(images: Sequence[np.ndarray], shape: Sequence[int], dtype: Any, 
         refuse(ArgumentError, f"alignment must be 0 or a power of two, got {alignment}")
     height, width = (_aligned(max(image.shape[axis] for image in images), alignment) for axis in (0, 1))
     if height * width > shape[0] * shape[1]:
-        raise ImageError(f"a batch of pictures needs {height} x {width} pixels, more than its bound {shape[0]} x {shape[1]}")
+        raise ImageError(f"a batch of images needs {height} x {width} pixels, more than its bound {shape[0]} x {shape[1]}")
     batch = np.zeros((len(images), height, width, shape[2]), dtype)
     for place, image in zip(batch, images, strict=True):
         if image.ndim != 3 or image.shape[2] != shape[2]:
-            raise ImageError(f"a picture {image.shape} does not have the {shape[2]} channels that the batch has")
+            raise ImageError(f"an image {image.shape} does not have the {shape[2]} channels that the batch has")
         place[: image.shape[0], : image.shape[1]] = to_dtype(image, np.dtype(dtype))
     return batch
 

@@ -1,4 +1,4 @@
-"""What part files hold, and whether they are whole."""
+"""Describes, draws and verifies part files."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from .parts import PartFile, read_part
 from .parts import Path as PathLike
 from .records import Records
 
-TILE, CAPTION = 128, 18  # pixels of a picture on a contact sheet, and of the line below it
+TILE, CAPTION = 128, 18  # pixels of an image on a contact sheet, and of the line below it
 
 
 @dataclass
 class Feature:
-    """What is known of one feature over all records that have it.
+    """A summary of one feature over all records that have it.
 
-    ``kinds``: in how many records it is of which kind; ``sizes``: least and most elements, or bytes of a single value;
-    ``values``: least and greatest number; ``picture``: format of the first value, where it is one.
+    ``kinds``: number of records by kind; ``sizes``: smallest and largest number of elements, or of bytes of a single value;
+    ``values``: smallest and largest number; ``image_format``: of the first value, if that is an image.
     """
 
     kinds: dict[str, int] = field(default_factory=dict)
     sizes: tuple[int, int] | None = None
     values: tuple[float, float] | None = None
-    picture: str = ""
-    several: bool = False  # values of bytes in one record
+    image_format: str = ""
+    several: bool = False  # a record has several values of bytes
 
     @property
     def records(self) -> int:
@@ -45,7 +45,7 @@ class Feature:
 
 @dataclass
 class Summary:
-    """What parts hold."""
+    """A summary of parts."""
 
     files: int = 0
     records: int = 0
@@ -56,7 +56,7 @@ class Summary:
         lines = [f"{self.files} parts, {self.records} records, {self.nbytes} bytes"]
         rows = [("feature", "type", "records", "elements", "values")]
         for name, f in sorted(self.features.items()):
-            kinds = ", ".join(f.kinds) + (f" ({f.picture})" if f.picture else "")
+            kinds = ", ".join(f.kinds) + (f" ({f.image_format})" if f.image_format else "")
             sizes = "" if f.sizes is None else _span(f.sizes) + (" bytes" if "bytes_list" in f.kinds and not f.several else "")
             rows.append((name, kinds, str(f.records), sizes, _span(f.values) if f.values else ""))
         widths = [max(len(row[i]) for row in rows) for i in range(5)]
@@ -71,7 +71,7 @@ def _span(pair: tuple[float, float]) -> str:
 
 
 def part_files(paths: Iterable[PathLike], prefix: str = "part-") -> list[str]:
-    """Part files, from a mixture of their paths and of directories that hold them (named prefix and number), in order."""
+    """Paths of part files, in order. ``paths`` are part files, or directories of parts (named prefix and number)."""
     found: list[str] = []
     for path in (os.fspath(p) for p in paths):
         if not os.path.isdir(path):
@@ -81,19 +81,19 @@ def part_files(paths: Iterable[PathLike], prefix: str = "part-") -> list[str]:
         if not names:
             refuse(
                 DataError,
-                f"directory {path!r} holds no file that is named {prefix!r} and a number",
-                hint="give the files, or prefix",
+                f"directory {path!r} holds no file named {prefix!r} and a number",
+                hint="name the files, or their prefix",
             )
         found += [os.path.join(path, n) for n in sorted(names, key=lambda n: int(n.removeprefix(prefix)))]
     return found
 
 
 def describe(paths: Iterable[PathLike], limit: int | None = None) -> Summary:
-    """Counts, features, types and sizes of part files.
+    """Summarises part files: counts, features, types and sizes.
 
     Args:
       paths: part files, see ``part_files``.
-      limit: read about so many records at most; None: all.
+      limit: about the most records that are read; None: all.
     Raises: RecordError where a part is damaged.
     Example: >>> print(describe(part_files(["train"])))
     """
@@ -121,7 +121,7 @@ def _add(features: dict[str, Feature], records: Records) -> None:
             if kind == wire.BYTES:
                 values = [bytes_values(records, name, found, i) for i in rows.tolist()]
                 if known.sizes is None and values and values[0]:
-                    known.picture = images.kind_of(values[0][0])
+                    known.image_format = images.kind_of(values[0][0])
                 known.several |= any(len(v) != 1 for v in values)
                 counts = np.array([len(v) if known.several else len(v[0]) for v in values])
             else:
@@ -136,24 +136,24 @@ def _add(features: dict[str, Feature], records: Records) -> None:
 def contact_sheet(
     paths: Iterable[PathLike], target: PathLike, feature: str | None = None, count: int = 32, label: str | None = None
 ) -> int:
-    """Draws the first pictures of part files into one PNG.
+    """Draws the first images of part files into one PNG.
 
     Args:
       paths: part files.
       target: the PNG file to write.
-      feature: of the pictures; None: the first one that holds pictures.
-      count: how many at most.
-      label: the feature to write below each; None: the first one that is a single integer, where there is one.
-    Returns: how many were drawn.
-    Raises: DataError where there are no pictures.
+      feature: of the images; None: the first one that holds images.
+      count: the most images that are drawn.
+      label: the feature to write below each; None: the first one that is a single integer, if any.
+    Returns: the number of images drawn.
+    Raises: DataError where there are no images.
     """
     tiles: list[np.ndarray] = []
     for records in _first_records(paths, count):
         names = records.features()
         if feature is None:
-            feature = next((n for n in sorted(names) if _holds_pictures(records, n)), None)
+            feature = next((n for n in sorted(names) if _holds_images(records, n)), None)
             if feature is None:
-                refuse(DataError, "no feature of the first record is a picture", found=[("features", ", ".join(sorted(names)))])
+                refuse(DataError, "no feature of the first record is an image", found=[("features", ", ".join(sorted(names)))])
         for i in range(min(len(records), count - len(tiles))):
             one = records[i : i + 1]
             value = bytes_values(one, feature, one.find(feature), 0)
@@ -176,7 +176,7 @@ def _first_records(paths: Iterable[PathLike], count: int) -> Iterator[Records]:
                 return
 
 
-def _holds_pictures(records: Records, name: str) -> bool:
+def _holds_images(records: Records, name: str) -> bool:
     found = records.find(name, missing=True)
     if found.kind[0] != wire.BYTES:
         return False
@@ -210,36 +210,38 @@ def _tile(encoded: np.ndarray, caption: str) -> np.ndarray:
 def verify(
     paths: Sequence[PathLike],
     *,
-    pictures: Sequence[str] = (),
+    image_features: Sequence[str] = (),
     workers: int | None = None,
     progress: Callable[[int], Any] | None = None,
-) -> list[RecordError | DataError]:
-    """Reads all records of part files, and decodes their pictures.
+) -> list[DataError]:
+    """Reads all records of part files, and decodes their images.
 
     Args:
       paths: part files.
-      pictures: features that must be pictures; they are decoded.
-      workers: threads; None: one a core.
-      progress: is told the number of bytes that were read, now and then.
-    Returns: everything that is wrong, in the order of files and records; each error names file, record and offset. What comes
-      behind a damaged length prefix cannot be found, and is not reported.
+      image_features: must be images; they are decoded.
+      workers: threads; None: one per core.
+      progress: called now and then with the number of bytes read since.
+    Returns: all errors, in the order of files and records; each names file, record and offset. Records behind a damaged length
+      prefix cannot be located, and are not verified.
     """
     with ThreadPoolExecutor(workers or os.cpu_count() or 1) as pool:
         try:
-            return [e for errors in pool.map(lambda p: _verify_part(os.fspath(p), pictures, progress), paths) for e in errors]
+            return [
+                e for errors in pool.map(lambda p: _verify_part(os.fspath(p), image_features, progress), paths) for e in errors
+            ]
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
 
 
-def _verify_part(path: str, pictures: Sequence[str], progress: Callable[[int], Any] | None) -> list[RecordError | DataError]:
+def _verify_part(path: str, image_features: Sequence[str], progress: Callable[[int], Any] | None) -> list[DataError]:
     errors: list[RecordError | DataError] = []
     try:
         with PartFile(path) as part:
             offset = record = 0
             while offset < part.size:
                 records, after = part.chunk(offset, record)
-                errors += _verify_records(records, pictures)
+                errors += _verify_records(records, image_features)
                 if progress is not None:
                     progress(after - offset)
                 offset, record = after, record + len(records)
@@ -248,14 +250,14 @@ def _verify_part(path: str, pictures: Sequence[str], progress: Callable[[int], A
     return errors
 
 
-def _verify_records(records: Records, pictures: Sequence[str]) -> Iterator[RecordError]:
+def _verify_records(records: Records, image_features: Sequence[str]) -> Iterator[RecordError]:
     for i in range(len(records)):
         try:
             records.message(i)
         except RecordError as error:
             yield error
             continue
-        for name in pictures:
+        for name in image_features:
             one = records[i : i + 1]
             try:
                 for value in bytes_values(one, name, one.find(name), 0):
@@ -273,4 +275,4 @@ def one_record(path: PathLike, number: int) -> Any:
         if number < seen + len(records):
             return records.message(number - seen)
         seen += len(records)
-    refuse(DataError, f"{os.fspath(path)!r} holds {seen} records, so there is no record {number}")
+    refuse(DataError, f"{os.fspath(path)!r} holds {seen} records, so record {number} does not exist")

@@ -1,4 +1,4 @@
-"""MNIST: the handwritten digits, from this package or from a file of the user's, as batches."""
+"""MNIST: batches of handwritten digits, from this package or from the user's file."""
 
 from __future__ import annotations
 
@@ -6,21 +6,24 @@ import hashlib
 import io
 import os
 import secrets
-import zipfile
 from collections.abc import Callable
 from contextlib import suppress
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from .._base.refuse import refuse
+from .._base import check
+from .._base.files import read_regular
+from .._base.refuse import refuse, shown
 from ..errors import ArgumentError, DataError, DownloadError
+from ._npz import load_npz
 from .epoch import EpochArray
 
 FILE = "mnist.npz"
+_MOST_BYTES = 256 << 20  # of the file; its arrays have 55 MB
 PACKAGED = os.path.join(os.path.dirname(os.path.abspath(__file__)), FILE)
 ORIGINAL_SHA256 = "63d4344077849053dc3036b247fa012b2b381de53fd055a66b539dffd76cf08e"
-PACKAGED_SHA256 = "06af5dfe73b70e3bc1c36439982b18a8d76803db9b544f6fdf838a37fbb01b64"  # the same digits, packed anew
+PACKAGED_SHA256 = "06af5dfe73b70e3bc1c36439982b18a8d76803db9b544f6fdf838a37fbb01b64"  # the same digits, compressed again
 
 Pair = tuple[EpochArray, EpochArray]
 
@@ -42,16 +45,16 @@ def load_mnist(
     hash_check: str | None = None,
     out_dir: str | os.PathLike[str] = ".",
 ) -> tuple[Pair, Pair]:
-    """MNIST in batches, in the file's order, scaled to x / 255. Prints which file it is from.
+    """Loads MNIST in batches, in the file's order, scaled to x / 255. Prints the path of the file.
 
-    Without ``url`` nothing is downloaded: the digits come from ``mnist.npz`` in ``out_dir`` where there is one, and
-    otherwise from the copy in this package.
+    Without ``url`` nothing is downloaded: the digits come from ``mnist.npz`` in ``out_dir`` if it exists, and otherwise from
+    the copy in this package.
 
     Args:
       train_batch_size: divides 60000.
       test_batch_size: divides 10000.
       data_format: "NCHW" for images (1, 28, 28), "NHWC" for (28, 28, 1).
-      url: where to download ``mnist.npz`` from, into ``out_dir``, unless it is there already.
+      url: source of a download of ``mnist.npz`` into ``out_dir``, unless it exists there.
       hash_check: the SHA-256 that the file must have; None accepts the file in general use and the packaged one.
       out_dir: a directory.
     Returns: ((train_images, train_labels), (test_images, test_labels)). Images float32 (batches, batch_size, 1, 28, 28) in
@@ -59,7 +62,7 @@ def load_mnist(
       call that the loop submitted.
     Raises:
       ArgumentError: a batch size that does not divide, or an argument of the wrong kind.
-      DataError: the file has another checksum, or is not of that kind.
+      DataError: the file has another checksum, or is not an mnist.npz.
       DownloadError: the download failed.
     Example: >>> (train_images, train_labels), (test_images, test_labels) = flow.data.load_mnist(100)
     """
@@ -70,7 +73,7 @@ def load_mnist(
 
 
 def read_mnist(url: str | None = None, hash_check: str | None = None, out_dir: str | os.PathLike[str] = ".") -> Digits:
-    """MNIST as it is in the file, uint8 and unbatched; found and verified as ``load_mnist`` does, but silently.
+    """Loads MNIST without scaling and batching, uint8. Finds and verifies the file as ``load_mnist`` does, but prints nothing.
 
     Returns: a named tuple (x_train, y_train, x_test, y_test).
     Example: >>> flow.data.read_mnist().x_test[0]   # a seven
@@ -85,17 +88,17 @@ def batches(
     data_format: str,
     scale: Callable[[np.ndarray], np.ndarray],
 ) -> tuple[Pair, Pair]:
-    """Digits as ``load_mnist`` gives them, with a scaling of one's own.
+    """Batches of digits, like those of ``load_mnist``, with another scaling.
 
     Args:
-      scale: gray values, float32, to what the images shall hold in their place; elementwise.
+      scale: function of gray values, float32, that returns the scaled values; elementwise.
     Example: >>> flow.data.mnist_batches(flow.data.read_mnist(), 100, 100, "NCHW", lambda gray: (gray - 128) / 255)
     """
     check_batching(train_batch_size, test_batch_size, data_format)
 
     def pair(images: np.ndarray, labels: np.ndarray, size: int) -> Pair:
         scaled = np.empty(images.shape, np.float32)
-        for i in range(0, len(images), 500):  # pieces that stay in the cache; no temporary as large as the images
+        for i in range(0, len(images), 500):  # in pieces that stay in the cache, without a temporary as large as the images
             scaled[i : i + 500] = scale(images[i : i + 500].astype(np.float32))
         shape = (size, 1, 28, 28) if data_format == "NCHW" else (size, 28, 28, 1)
         return EpochArray(scaled.reshape(-1, *shape)), EpochArray(labels.astype(np.int32).reshape(-1, size))
@@ -104,10 +107,11 @@ def batches(
 
 
 def check_batching(train_batch_size: int, test_batch_size: int, data_format: str) -> None:
-    """Raises ArgumentError unless MNIST can be cut into such batches."""
+    """Raises ArgumentError unless MNIST can be divided into such batches."""
     for argument, size, count in (("train_batch_size", train_batch_size, 60000), ("test_batch_size", test_batch_size, 10000)):
-        if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size <= 0:
-            refuse(ArgumentError, f"{argument} must be an int > 0, got {size!r}")
+        _, problem = check.integer(size, low=1, high=count)
+        if problem:
+            refuse(ArgumentError, f"{argument} {problem}")
         if count % size:
             sizes = [n for n in range(1, count + 1) if count % n == 0]
             near = sorted(sorted(sizes, key=lambda n: abs(n - size))[:5])
@@ -115,29 +119,32 @@ def check_batching(train_batch_size: int, test_batch_size: int, data_format: str
                 ArgumentError, f"{argument}={size} does not divide MNIST's {count} images",
                 hint=f"use one of {', '.join(map(str, near))}",
             )  # fmt: skip
-    if data_format not in ("NCHW", "NHWC"):
-        refuse(ArgumentError, f'data_format must be "NCHW" or "NHWC", got {data_format!r}')
+    if not isinstance(data_format, str) or data_format not in ("NCHW", "NHWC"):
+        refuse(ArgumentError, f'data_format must be "NCHW" or "NHWC", got {shown(data_format)}')
 
 
 # --- the file
 
 
 def _read(url: str | None, hash_check: str | None, out_dir: str | os.PathLike[str]) -> tuple[str, Digits]:
-    if not isinstance(out_dir, (str, os.PathLike)):
-        refuse(ArgumentError, f"out_dir must be a str or os.PathLike, got {out_dir!r}")
+    folder, problem = check.path(out_dir)
+    if problem:
+        refuse(ArgumentError, f"out_dir {problem}")
     if hash_check is not None and (not isinstance(hash_check, str) or len(hash_check) != 64):
-        refuse(ArgumentError, f"hash_check must be a SHA-256 in 64 hexadecimal digits, got {hash_check!r}")
+        refuse(ArgumentError, f"hash_check must be a SHA-256 in 64 hexadecimal digits, got {shown(hash_check)}")
     if url is not None and not isinstance(url, str):
-        refuse(ArgumentError, f"url must be a str, got {url!r}")
-    path = os.path.join(os.fspath(out_dir), FILE)
+        refuse(ArgumentError, f"url must be a str, got {shown(url)}")
+    path = os.path.join(folder, FILE)
     wanted = {ORIGINAL_SHA256, PACKAGED_SHA256} if hash_check is None else {hash_check.lower()}
     if not os.path.exists(path):
         if url is not None:
             _download(url, path, wanted)
         else:
             path = PACKAGED
-    with open(path, "rb") as file:
-        data = file.read()
+    try:
+        data = read_regular(path, _MOST_BYTES)
+    except OSError as error:
+        refuse(DataError, f"MNIST cannot be read: {error.strerror}", found=[("file", path)])
     _verify(data, path, wanted)
     return path, _unpack(data, path)
 
@@ -148,7 +155,7 @@ def _verify(data: bytes, path: str, wanted: set[str]) -> None:
         return
     if path == PACKAGED:
         rule, hint = (
-            "the MNIST of this package does not have the checksum asked for",
+            "the MNIST of this package does not have the requested checksum",
             "leave hash_check out, or give the file's url=",
         )
     else:
@@ -161,28 +168,33 @@ def _checksums(path: str, wanted: set[str], found: str) -> list[tuple[str, str]]
 
 
 def _unpack(data: bytes, path: str) -> Digits:
-    try:
-        with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-            digits = Digits(*(arrays[name] for name in Digits._fields))
-    except (KeyError, ValueError, OSError, zipfile.BadZipFile, EOFError) as error:
-        refuse(DataError, f"{path} is not an mnist.npz: {error}", found=[("expected", f"arrays {', '.join(Digits._fields)}")])
-    for name, array in digits._asdict().items():
+    def check(name: str, shape: tuple[int, ...], dtype: np.dtype) -> None:
         count = 60000 if name.endswith("train") else 10000
-        shape = (count, 28, 28) if name.startswith("x") else (count,)
-        if array.shape != shape or array.dtype.kind not in "iu" or (array.dtype != np.uint8 and name.startswith("x")):
-            found = [("expected", f"uint8 {shape}"), ("found", f"{array.dtype} {array.shape}")]
-            refuse(DataError, f"{path} is not an mnist.npz: its array {name!r} is of another kind", found=found)
-    return digits
+        expected = (count, 28, 28) if name.startswith("x") else (count,)
+        if shape != expected or dtype.kind not in "iu" or (dtype != np.uint8 and name.startswith("x")):
+            found = [("expected", f"uint8 {expected}"), ("found", f"{dtype} {shape}")]
+            refuse(DataError, f"{path} is not an mnist.npz: its array {name!r} has another shape or dtype", found=found)
+
+    try:
+        arrays = load_npz(io.BytesIO(data), Digits._fields, check)
+    except DataError:
+        raise
+    except ValueError as error:
+        refuse(DataError, f"{path} is not an mnist.npz: {error}", found=[("expected", f"arrays {', '.join(Digits._fields)}")])
+    missing = [name for name in Digits._fields if name not in arrays]
+    if missing:
+        refuse(DataError, f"{path} is not an mnist.npz: it has no array {missing[0]!r}", found=[("found", ", ".join(arrays))])
+    return Digits(**arrays)
 
 
 def _download(url: str, path: str, wanted: set[str]) -> None:
-    """Puts the file there whole and verified, or raises and leaves nothing."""
-    from http.client import HTTPException  # only those who download need it, urllib and tqdm
+    """Downloads and verifies the file. Leaves nothing behind where it raises."""
+    from http.client import HTTPException  # imported late, like urllib and tqdm: only downloads need them
     from urllib.error import HTTPError
 
     folder = os.path.dirname(path) or os.curdir
     if not os.path.isdir(folder):
-        refuse(ArgumentError, f"out_dir {folder!r} is not a directory", hint="make it first, or choose another out_dir")
+        refuse(ArgumentError, f"out_dir {folder!r} is not a directory", hint="create it first, or choose another out_dir")
     partial = os.path.join(folder, f".{FILE}-{secrets.token_hex(6)}")
     try:
         with open(partial, "xb") as file:
@@ -190,14 +202,14 @@ def _download(url: str, path: str, wanted: set[str]) -> None:
             file.flush()
             os.fsync(file.fileno())
         if found not in wanted:
-            rule = "sha256 verification failed: the download is not the file asked for"
+            rule = "sha256 verification failed: the download is not the requested file"
             refuse(DataError, rule, found=_checksums(url, wanted, found), hint="check url and hash_check; nothing was written")
         os.replace(partial, path)
     except DataError:
         raise
     except (OSError, ValueError, HTTPException) as error:  # an unknown scheme is a ValueError
         reason: object = getattr(error, "reason", None) or error
-        if isinstance(error, HTTPError):  # it holds the connection; and "HTTP Error 404: ..." says more than its reason
+        if isinstance(error, HTTPError):  # it keeps the connection open; and "HTTP Error 404: ..." is clearer than its reason
             reason = str(error)
             error.close()
         try:
@@ -224,9 +236,11 @@ def _fetch(url: str, file: BinaryIO) -> str:
         done = 0
         with tqdm(total=total, unit="B", unit_scale=True, desc=FILE) as bar:
             while chunk := response.read(1 << 16):
+                done += len(chunk)
+                if done > _MOST_BYTES:
+                    raise OSError(f"it has more than {_MOST_BYTES} bytes")
                 file.write(chunk)
                 digest.update(chunk)
-                done += len(chunk)
                 bar.update(len(chunk))
     if total is not None and done != total:
         raise OSError(f"the connection ended after {done} of {total} bytes")

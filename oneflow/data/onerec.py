@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .._base.refuse import refuse
+from .._base.refuse import refuse, shown
 from ..errors import ArgumentError, FeatureError, RecordError
 from . import wire
 from ._fault import Where, fault
@@ -29,7 +29,7 @@ _UNION = tuple(map(np.dtype, ("<i1", "<i4", "<i8", "<f4", "<f8")))
 
 
 class OneRecFile(PartFile):
-    """One OneRec file, open for reading at any position; see PartFile. Digests of frames are compared."""
+    """One OneRec file, open for reading at any position; see PartFile. The digests of frames are verified."""
 
     def chunk(self, offset: int, record: int, chunk_bytes: int = CHUNK) -> tuple[Records, int]:
         length = min(max(chunk_bytes, HEAD), max(self.size - offset, 0))
@@ -47,17 +47,18 @@ class OneRecFile(PartFile):
             except RecordError:
                 if not starts:
                     raise
-                break  # reported when its turn comes
+                break  # reported when that frame is read
             if at + whole > length:
                 break
             starts.append(at + HEAD)
             sizes.append(_SIZE.unpack_from(data.data, at + 8)[1])
             at += whole
         begin, lengths = np.array(starts, np.int64), np.array(sizes, np.int64)
-        stored, digests = begin + (lengths + 7) // 8 * 8, np.ndarray((len(data) - 7,), ">u8", data, strides=(1,))
-        good = xxh64(data, begin, lengths) == digests[stored]
-        good &= xxh64(data, begin - HEAD, np.full(len(begin), 16)) == digests[begin - 8]
-        count = len(begin) if good.all() else int(np.argmin(good))
+        digests = np.ndarray((len(data) - 7,), ">u8", data, strides=(1,))
+        heads = xxh64(data, begin - HEAD, np.full(len(begin), 16))
+        count = _first_false(heads == digests[begin - 8])  # a wrong size must not be hashed
+        stored = begin[:count] + (lengths[:count] + 7) // 8 * 8
+        count = _first_false(xxh64(data, begin[:count], lengths[:count]) == digests[stored])
         if not count:
             raise fault(
                 RecordError, "a OneRec record's digest does not match: the file is damaged", Where(self.path, record, offset)
@@ -72,7 +73,7 @@ class OneRecFile(PartFile):
         return self.chunk(offset, record, HEAD)[0]
 
     def _frame(self, data: np.ndarray, at: int, length: int, offset: int, record: int) -> int:
-        """The size of the whole frame at ``at``, if the file has room for it."""
+        """The size of the whole frame at ``at``. Raises RecordError where the file is too short for it."""
         where = Where(self.path, record, offset)
         if self.size - offset < HEAD:
             raise self._truncated(record, offset, f"{self.size - offset} bytes are left, a frame's head has {HEAD}")
@@ -86,11 +87,16 @@ class OneRecFile(PartFile):
         whole = HEAD + (size + 7) // 8 * 8 + 8
         if whole > self.size - offset:
             raise self._truncated(record, offset, f"a frame of {whole} bytes, but only {self.size - offset} are left in the file")
+        self._check_size(size, record, offset)
         return whole
 
 
+def _first_false(values: np.ndarray) -> int:
+    return len(values) if values.all() else int(np.argmin(values))
+
+
 class OneRecSource(RecordSource):
-    """Endless records of one instance of OneFlow's ``onerec_reader``; as RecordSource, but for what follows.
+    """Endless records of one instance of OneFlow's ``onerec_reader``. Differs from RecordSource in these arguments.
 
     Args:
       shuffle_mode: "instance": the buffer holds records; "batch": it holds whole batches (as large as the first ``take``).
@@ -103,7 +109,7 @@ class OneRecSource(RecordSource):
 
     def __init__(self, files: Sequence[str], *, shuffle_mode: str = "instance", verify: bool = True, **arguments: Any):
         if shuffle_mode not in ("instance", "batch"):
-            refuse(ArgumentError, f'shuffle_mode must be "instance" or "batch", got {shuffle_mode!r}')
+            refuse(ArgumentError, f'shuffle_mode must be "instance" or "batch", got {shown(shuffle_mode)}')
         super().__init__(files, **arguments)
         self._by_batch, self._verify = shuffle_mode == "batch", verify
 
@@ -140,7 +146,7 @@ def _damaged(where: Where) -> RecordError:
 
 
 def _field(data: bytes, table: int, number: int) -> int:
-    """Where field ``number`` of a table lies, 0 where it is left out."""
+    """The position of field ``number`` of a table, 0 if it is absent."""
     vtable = table - struct.unpack_from("<i", data, table)[0]
     size = struct.unpack_from("<H", data, vtable)[0] if vtable >= 0 else 0
     if vtable < 0 or 4 + 2 * number + 2 > size:
@@ -157,18 +163,20 @@ def _follow(data: bytes, at: int) -> int:
 
 
 def _features(data: bytes, where: Where) -> Iterator[tuple[bytes, int]]:
-    """Names, and where their tensors' tables lie."""
+    """Names, and positions of the tables of their tensors."""
     try:
         root = struct.unpack_from("<I", data, 0)[0]
         vector = _follow(data, _field(data, root, 0))
         count = struct.unpack_from("<I", data, vector)[0]
         if count * 4 > len(data):
             raise struct.error("longer than the payload")
+        names = 0
         for i in range(count):
             feature = _follow(data, vector + 4 + 4 * i)
             name = _follow(data, _field(data, feature, 0))
             size = struct.unpack_from("<I", data, name)[0]
-            if name + 4 + size > len(data):
+            names += size
+            if name + 4 + size > len(data) or names > len(data):  # several may share one place
                 raise struct.error("longer than the payload")
             yield data[name + 4 : name + 4 + size], _follow(data, _field(data, feature, 1))
     except struct.error as error:
@@ -183,6 +191,8 @@ def _values(data: bytes, tensor: int, where: Where) -> np.ndarray:
             raise struct.error(f"list {kind} is unknown")
         body = _follow(data, _field(data, tensor, 2))
         values = _vector(data, _follow(data, _field(data, body, 0)), _UNION[kind - 1])
+        if any(size < 0 for size in shape):
+            raise ValueError("a negative size")
         return values.reshape(shape)
     except (struct.error, ValueError, IndexError) as error:
         raise _damaged(where) from error
@@ -205,17 +215,17 @@ def decode_onerec(
     reshape: Sequence[int] | None = None,
     batch_padding: Sequence[int] | None = None,
 ) -> np.ndarray:
-    """The tensor ``key`` of every record.
+    """Decodes the tensor ``key`` of every record.
 
     Args:
       records: a batch of N from a OneRecSource, or its payloads (bytes, or arrays of bytes).
       key: its name.
-      dtype: int8, int32, int64, float32 or float64, as it is stored.
+      dtype: int8, int32, int64, float32 or float64, that of the stored tensor.
       shape: of a sample; with ``is_dynamic`` the bound of its sizes.
       is_dynamic: whether sizes may be smaller.
       reshape: of each sample before they are joined, of the rank of ``shape``; one size may be -1.
-      batch_padding: by axis; 0 leaves samples as they are, which then must agree; on axis 0 also -1: fill up with zeros to the
-        longest of the batch, or k > 0: to k.
+      batch_padding: by axis; 0 for no padding, which requires equal sizes; on axis 0 also -1: pad with zeros to the longest of
+        the batch, or k > 0: to k.
     Returns: (N,) + the samples' shape.
     Raises: FeatureError, RecordError, ArgumentError.
     """
@@ -224,7 +234,7 @@ def decode_onerec(
     )
     wanted, rank = np.dtype(dtype), len(shape)
     if wanted not in [u.newbyteorder("=") for u in _UNION]:
-        refuse(ArgumentError, f"the OneRec decoder gives int8, int32, int64, float32 or float64, not {wanted}")
+        refuse(ArgumentError, f"the OneRec decoder makes int8, int32, int64, float32 or float64, not {wanted}")
     for name, value in (("reshape", reshape), ("batch_padding", batch_padding)):
         if value is not None and len(value) != rank:
             refuse(ArgumentError, f"{name} must have as many sizes as shape {tuple(shape)}, got {tuple(value)}")
@@ -282,10 +292,10 @@ def _other_size(records: Records, i: int, key: str, expected: str, found: tuple[
 
 
 class _Builder:
-    """A flatbuffer, parents before children, so that every offset leads forwards."""
+    """Builds a flatbuffer. Parents come before children, so that every offset is positive."""
 
     def __init__(self) -> None:
-        self.data = bytearray(4)  # where the root lies
+        self.data = bytearray(4)  # the position of the root
 
     def _align(self, size: int, ahead: int = 0) -> None:
         self.data.extend(bytes(-(len(self.data) + ahead) % size))
@@ -294,7 +304,7 @@ class _Builder:
         struct.pack_into("<I", self.data, at, target - at)
 
     def table(self, fields: int) -> tuple[int, list[int]]:
-        """Where it lies, and where its fields of four bytes each do."""
+        """Adds a table. Returns its position, and those of its fields of four bytes each."""
         self._align(4, 4 + 2 * fields)
         vtable = len(self.data)
         self.data += struct.pack(f"<{2 + fields}H", 4 + 2 * fields, 4 + 4 * fields, *range(4, 4 + 4 * fields, 4))
@@ -310,7 +320,7 @@ class _Builder:
 
 
 def encode_example(tensors: Mapping[str, np.ndarray]) -> bytes:
-    """A payload: a flatbuffer of named arrays (int8, int32, int64, float32, float64)."""
+    """Makes a payload: a flatbuffer of named arrays (int8, int32, int64, float32, float64)."""
     kinds, made = [u.newbyteorder("=") for u in _UNION], _Builder()
     root, (features,) = made.table(1)
     made.refer(0, root)

@@ -1,4 +1,4 @@
-"""Packing an input into part files: in parallel, each part whole or absent, and taken up again where it was interrupted."""
+"""Packs an input into part files: in parallel, each part complete or absent. An interrupted run can be continued."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from .._base.refuse import refuse
+from .._base.files import read_regular
+from .._base.refuse import refuse, shown
 from ..errors import ArgumentError, DataError
+from ._split import balanced
 from .parts import PartWriter, part_name
 from .parts import Path as PathLike
-from .source import balanced
 
-MANIFEST = ".oneflow-pack.json"  # in the data set's directory: what it is being made of
+_MOST_MANIFEST = 1 << 24  # bytes
+MANIFEST = ".oneflow-pack.json"  # in the data set's directory: identifies the input
 
 
 class Input(Protocol):
@@ -32,7 +34,7 @@ class Input(Protocol):
 
 @dataclass(frozen=True)
 class Packed:
-    """What ``pack`` did: all paths, how many records there are, how many parts were there before."""
+    """The result of ``pack``: all paths, the number of records, and the number of parts that existed before."""
 
     paths: list[str]
     records: int
@@ -52,15 +54,14 @@ def pack(
 ) -> Packed:
     """Writes an input as a data set of part files, in order, evenly over the parts.
 
-    A part appears under its name when it is whole. When the same call is made again after an interruption, parts that are there
-    are kept.
+    A part appears under its name when it is complete. The same call, repeated after an interruption, keeps parts that exist.
 
     Args:
       source: an input of ``oneflow.data.inputs``.
-      directory: of the parts; made where it does not exist.
-      parts: how many files; at most as many as records.
+      directory: of the parts; created if it does not exist.
+      parts: number of files; at most the number of records.
       prefix, suffix_length: of their names, as for readers.
-      workers: threads; None: one a core.
+      workers: threads; None: one per core.
       overwrite: whether to replace parts made of something else.
       progress: whether to show a progress bar.
     Raises:
@@ -69,7 +70,7 @@ def pack(
     Example: >>> pack(Arrays("mnist.npz", {"image": "x_train", "label": "y_train"}), "train", parts=8)
     """
     if isinstance(parts, bool) or not isinstance(parts, int) or not 1 <= parts <= len(source):
-        refuse(ArgumentError, f"{len(source)} records can be packed into 1 to {len(source)} parts, not {parts!r}")
+        refuse(ArgumentError, f"{len(source)} records can be packed into 1 to {len(source)} parts, not {shown(parts)}")
     folder = os.fspath(directory)
     os.makedirs(folder, exist_ok=True)
     paths = [os.path.join(folder, part_name(i, prefix, suffix_length)) for i in range(parts)]
@@ -102,7 +103,7 @@ def pack(
 
 
 class _Stopped(Exception):
-    """Another part failed, or the user has interrupted."""
+    """Another part failed, or the user interrupted."""
 
 
 def _write_part(source: Input, path: str, span: tuple[int, int], stop: threading.Event, count: Any) -> None:
@@ -132,12 +133,12 @@ def _bar(total: int, shown: bool) -> Any:
 
 
 def _prepare(folder: str, paths: list[str], identity: dict[str, Any], overwrite: bool) -> None:
-    """Leaves parts of this very input, refuses others or removes them, and notes what is being made."""
+    """Keeps parts of the same input, refuses or removes others, and writes the manifest."""
     manifest = os.path.join(folder, MANIFEST)
     wanted = json.loads(json.dumps(identity))
     found = None
-    with suppress(OSError, ValueError), open(manifest, encoding="utf-8") as file:
-        found = json.load(file)
+    with suppress(OSError, ValueError, RecursionError):
+        found = json.loads(read_regular(manifest, _MOST_MANIFEST))
     there = [path for path in paths if os.path.exists(path)]
     if there and found != wanted and not overwrite:
         refuse(

@@ -6,57 +6,75 @@ import os
 import secrets
 import struct
 from collections.abc import Iterator, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
-from .._base.refuse import refuse
+from .._base import check
+from .._base.files import Path, open_regular
+from .._base.refuse import refuse, shown
 from ..errors import ArgumentError, DataError, PartNotFoundError, RecordError
 from . import wire
 from ._fault import Where, fault
-from .records import Records
-
-Path = str | os.PathLike[str]
+from ._split import balanced
+from .records import Records, serialised
 
 PREFIX = 8
-CHUNK = 1 << 20  # bytes that are read at a time, more where one record is longer
+CHUNK = 1 << 20  # bytes that are read at a time; more for a longer record
+MAX_RECORD_BYTES = 256 << 20  # of the longest record that is read, by default
+_MOST_PARTS = 2**31 - 1
 _LENGTH = struct.Struct("<q")
+_T = TypeVar("_T")
 
 
 def part_name(index: int, prefix: str = "part-", suffix_length: int = -1) -> str:
     """The name of a part file: the prefix, then the number, padded with zeros to ``suffix_length`` digits (-1: not padded).
 
+    Raises: ArgumentError.
     Example: >>> flow.data.part_name(7, suffix_length=5)   # 'part-00007'
     """
+    prefix, suffix_length = _want_naming(prefix, suffix_length)
+    return _part_name(_want("a part's index", check.integer(index, low=0, high=_MOST_PARTS)), prefix, suffix_length)
+
+
+def _part_name(index: int, prefix: str, suffix_length: int) -> str:
     return f"{prefix}{index:0{max(suffix_length, 0)}d}"
 
 
+def _want_naming(prefix: Any, suffix_length: Any) -> tuple[str, int]:
+    if not isinstance(prefix, str):
+        refuse(ArgumentError, f"part_name_prefix must be a str, got {shown(prefix)}")
+    return prefix, _want("part_name_suffix_length", check.integer(suffix_length, low=-1, high=255))
+
+
+def _want(argument: str, checked: tuple[_T, str]) -> _T:
+    value, problem = checked
+    if problem:
+        refuse(ArgumentError, f"{argument} {problem}")
+    return value
+
+
 def part_paths(directory: Path, count: int, prefix: str = "part-", suffix_length: int = -1) -> list[str]:
-    """The paths of all parts of a data set, in order. Every one is looked for; their contents are not.
+    """The paths of all parts of a data set, in order. All of them must exist; their contents are not read.
 
     Args:
-      directory: where they lie; other files in it do not matter.
+      directory: contains the parts; other files in it are ignored.
       count: ``data_part_num``, > 0.
       prefix: of each name.
-      suffix_length: digits of each number, at least; -1 for as many as it takes.
+      suffix_length: the least number of digits; -1 for no padding.
     Raises:
       ArgumentError: an argument of the wrong type or range.
-      PartNotFoundError: the directory or a part is not there; says which parts are.
+      PartNotFoundError: the directory or a part is missing; the error lists the parts that exist.
     Example: >>> flow.data.part_paths("train", 4)
     """
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        refuse(ArgumentError, f"data_part_num must be an int > 0, got {count!r}")
-    if not isinstance(directory, (str, os.PathLike)):
-        refuse(ArgumentError, f"ofrecord_dir must be a str or os.PathLike, got {directory!r}")
-    if not isinstance(prefix, str):
-        refuse(ArgumentError, f"part_name_prefix must be a str, got {prefix!r}")
-    if isinstance(suffix_length, bool) or not isinstance(suffix_length, int) or suffix_length < -1:
-        refuse(ArgumentError, f"part_name_suffix_length must be an int >= -1, got {suffix_length!r}")
-    folder = os.fspath(directory)
-    paths = [os.path.join(folder, part_name(i, prefix, suffix_length)) for i in range(count)]
-    for i, path in enumerate(paths):
-        if not os.path.isfile(path):
-            _refuse_missing(folder, path, i, count, prefix)
+    count = _want("data_part_num", check.integer(count, low=1, high=_MOST_PARTS))
+    folder = _want("ofrecord_dir", check.path(directory))
+    prefix, suffix_length = _want_naming(prefix, suffix_length)
+    paths = []
+    for i in range(count):
+        paths.append(os.path.join(folder, _part_name(i, prefix, suffix_length)))
+        if not os.path.isfile(paths[-1]):
+            _refuse_missing(folder, paths[-1], i, count, prefix)
     return paths
 
 
@@ -66,21 +84,21 @@ def _refuse_missing(folder: str, path: str, index: int, count: int, prefix: str)
     there = sorted(n for n in os.listdir(folder) if n.startswith(prefix) and n.removeprefix(prefix).isdigit())
     if there:
         widths = {len(n) - len(prefix) for n in there}
-        shown = f"{len(there)} parts, {there[0]} to {there[-1]}"
+        listing = f"{len(there)} parts, {there[0]} to {there[-1]}"
         hint = f"data_part_num={len(there)}"
         if len(widths) == 1 and there[0].removeprefix(prefix).startswith("0") and (widths != {1}):
             hint += f", part_name_suffix_length={widths.pop()}"
     else:
         names = sorted(os.listdir(folder))[:5]
-        shown = f"no name that is {prefix!r} and a number; {', '.join(names) or 'nothing'} is in it"
+        listing = f"no file named {prefix!r} and a number; it contains {', '.join(names) or 'nothing'}"
         hint = "check part_name_prefix and the directory"
-    rows = [("file", path), ("directory", shown)]
+    rows = [("file", path), ("directory", listing)]
     refuse(PartNotFoundError, f"part {index} of {count} is missing: there is no file {path!r}", found=rows, hint=hint)
 
 
 def encode(record: Any) -> bytes:
-    """The bytes of an OFRecord, which may be serialised already."""
-    data = record if isinstance(record, bytes) else record.SerializeToString()
+    """The bytes of an OFRecord, message or serialised, behind its length."""
+    data = serialised(record)
     return _LENGTH.pack(len(data)) + data
 
 
@@ -88,12 +106,16 @@ class PartFile:
     """One part, open for reading at any position. May be used by several threads.
 
     The file is read with ``pread``, not mapped: a file that somebody truncates meanwhile is an error, not a crash.
+
+    Args:
+      path: of the part.
+      max_record_bytes: of the longest record that is read; no memory is allocated for a longer one.
     """
 
-    def __init__(self, path: Path):
-        self.path = os.fspath(path)
+    def __init__(self, path: Path, max_record_bytes: int = MAX_RECORD_BYTES):
+        self.path, self.max_record_bytes = os.fspath(path), max_record_bytes
         try:
-            self._file = open(self.path, "rb", buffering=0)  # noqa: SIM115 - closed by close()
+            self._file = open_regular(self.path)
             self.size = os.fstat(self._file.fileno()).st_size
         except FileNotFoundError as error:
             raise PartNotFoundError(f"there is no part file {self.path!r}") from error
@@ -116,8 +138,13 @@ class PartFile:
         self.close()
 
     def read(self, offset: int, length: int, record: int = 0) -> np.ndarray:
-        """That many bytes, and PAD zeros behind them. Raises RecordError where the file ends before."""
-        data = np.empty(length + wire.PAD, np.uint8)
+        """``length`` bytes, followed by PAD zeros. Raises RecordError where the file ends earlier."""
+        try:
+            data = np.empty(length + wire.PAD, np.uint8)
+        except MemoryError as error:
+            raise fault(
+                RecordError, f"there is no memory for {length} bytes of a part file", Where(self.path, record, offset)
+            ) from error
         data[length:] = 0
         done = 0
         while done < length:
@@ -128,14 +155,14 @@ class PartFile:
                     RecordError, f"a part file cannot be read: {error.strerror}", Where(self.path, record, offset)
                 ) from error
             if got == 0:
-                raise self._truncated(record, offset, f"the file ends at byte {offset + done}; it has become shorter")
+                raise self._truncated(record, offset, f"the file ends at byte {offset + done}; it was truncated meanwhile")
             done += got
         return data
 
     def chunk(self, offset: int, record: int, chunk_bytes: int = CHUNK) -> tuple[Records, int]:
-        """The records from ``offset`` on, at least one, up to about ``chunk_bytes``; and the offset behind them.
+        """The records from ``offset`` on, at least one, up to about ``chunk_bytes``; and the offset of the record after them.
 
-        Raises RecordError for the record at ``offset``; damage further on is reported when its turn comes.
+        Raises RecordError for the record at ``offset``; damage to a later record is reported when that record is read.
         """
         length = min(max(chunk_bytes, PREFIX), max(self.size - offset, 0))
         data = self.read(offset, length, record)
@@ -150,7 +177,7 @@ class PartFile:
             add(at)
             size = unpack(view, at)[0]
             at += PREFIX + size
-        if size <= 0 or at > length:  # the last one is damaged, or goes on behind the chunk
+        if size <= 0 or at > length:  # the last one is damaged, or continues after the chunk
             at = heads.pop()
         begin, count = np.array(heads, np.int64) + PREFIX, len(heads)
         lengths = np.diff(begin, append=at + PREFIX) - PREFIX
@@ -168,40 +195,50 @@ class PartFile:
         return Records(data, np.zeros(1, np.int64), np.array([size], np.int64), [self.path], origin)
 
     def _length_at(self, data: np.ndarray, at: int, length: int, offset: int, record: int) -> int:
-        """The length of the record whose prefix is at ``at``, if the file has room for it."""
+        """The length of the record whose prefix is at ``at``. Raises RecordError where the file is too short for it."""
         if at + PREFIX > length:
             raise self._truncated(record, offset, f"{self.size - offset} bytes are left, a length prefix has {PREFIX}")
         size = _LENGTH.unpack_from(data.data, at)[0]
         left = self.size - offset - PREFIX
         if size <= 0:
             raise fault(
-                RecordError, "a record's length is not a positive number: the file is damaged, or is no OFRecord part",
+                RecordError, "a record's length is not a positive number: the file is damaged, or is not an OFRecord part",
                 Where(self.path, record, offset), found=f"length {size} ({size % 2**64} as unsigned)",
             )  # fmt: skip
         if size > left:
             raise self._truncated(record, offset, f"length {size}, but only {left} bytes are left in the file")
+        self._check_size(size, record, offset)
         return size
 
+    def _check_size(self, size: int, record: int, offset: int) -> None:
+        if size > self.max_record_bytes:
+            raise fault(
+                RecordError, f"a record is longer than the limit of {self.max_record_bytes} bytes",
+                Where(self.path, record, offset), found=f"length {size}",
+                hint="flow.config.max_record_mbyte(n) raises the limit",
+            )  # fmt: skip
+
     def _truncated(self, record: int, offset: int, found: str) -> RecordError:
-        rule = "a part file ends inside a record: it is truncated or damaged, or is no OFRecord part"
+        rule = "a part file ends inside a record: it is truncated or damaged, or is not an OFRecord part"
         return fault(
-            RecordError, rule, Where(self.path, record, offset), found=found, hint="make the file anew, or copy it again"
+            RecordError, rule, Where(self.path, record, offset), found=found, hint="create the file again, or copy it again"
         )
 
 
-def read_part(path: Path, chunk_bytes: int = CHUNK) -> Iterator[Records]:
-    """All records of one part, some at a time, in the file's order.
+def read_part(path: Path, chunk_bytes: int = CHUNK, *, max_record_bytes: int = MAX_RECORD_BYTES) -> Iterator[Records]:
+    """Reads all records of one part, a chunk at a time, in the file's order.
 
     Args:
       path: the part file.
-      chunk_bytes: about how much is in memory at a time.
+      chunk_bytes: about the size of a chunk.
+      max_record_bytes: of the longest record that is read.
     Returns: an iterator of Records; ``records[i]`` is bytes.
     Raises:
       PartNotFoundError: there is no such file.
-      RecordError: the file is empty, truncated or damaged; names record and offset.
+      RecordError: the file is empty, truncated or damaged, or a record is too long; names record and offset.
     Example: >>> sum(len(records) for records in flow.data.read_part("train/part-0"))
     """
-    with PartFile(path) as part:
+    with PartFile(path, max_record_bytes) as part:
         offset = record = 0
         while offset < part.size:
             records, offset = part.chunk(offset, record, chunk_bytes)
@@ -210,26 +247,30 @@ def read_part(path: Path, chunk_bytes: int = CHUNK) -> Iterator[Records]:
 
 
 class PartWriter:
-    """Writes one part file. It appears under its name, whole and on the disk, when the ``with`` block ends without an exception.
+    """Writes one part file. It appears under its name, complete and synced, when the ``with`` block ends without an exception.
 
     Args:
       path: of the part; a file of that name is replaced.
+    Raises: ArgumentError; DataError where no file can be created there.
     Example: >>> with flow.data.PartWriter("train/part-0") as part: part.write(record)
     """
 
     def __init__(self, path: Path):
-        self.path = os.fspath(path)
+        self.path = _want("the path of a part", check.path(path))
         folder, name = os.path.split(self.path)
         self._temporary = os.path.join(folder, f".{name}.{secrets.token_hex(4)}.tmp")
         self.count = 0
         self.nbytes = 0
-        self._file = open(self._temporary, "xb", buffering=1 << 20)  # noqa: SIM115 - closed by __exit__
+        try:
+            self._file = open(self._temporary, "xb", buffering=1 << 20)  # noqa: SIM115 - closed by __exit__
+        except (OSError, ValueError) as error:  # ValueError: the file system cannot encode it
+            refuse(DataError, f"cannot create part {self.path!r}: {getattr(error, 'strerror', None) or error}")
 
     def write(self, record: Any) -> None:
-        """Appends an OFRecord, or the bytes of one."""
+        """Appends an OFRecord, message or serialised."""
         data = encode(record)
         if len(data) == PREFIX:
-            refuse(ArgumentError, "an OFRecord without features has no bytes, and a part file has no place for it")
+            refuse(ArgumentError, "an OFRecord without features has no bytes, and a part file cannot hold it")
         self._file.write(data)
         self.count += 1
         self.nbytes += len(data)
@@ -245,7 +286,7 @@ class PartWriter:
             self._file.close()
             if kind is None:
                 if not self.count:
-                    refuse(DataError, f"part {self.path!r} got no record, and readers refuse an empty part")
+                    refuse(DataError, f"no record was written to part {self.path!r}, and readers refuse an empty part")
                 os.replace(self._temporary, self.path)
         finally:
             self._file.close()
@@ -259,20 +300,27 @@ def write_parts(
     """Writes records as a data set, in order, evenly over its parts.
 
     Args:
-      directory: made where it does not exist.
-      records: OFRecords, or serialised ones; at least as many as parts.
-      parts: how many files.
+      directory: created if it does not exist.
+      records: OFRecords, messages or serialised; at least as many as parts.
+      parts: number of files.
     Returns: their paths.
+    Raises: ArgumentError; DataError where the files cannot be created.
     Example: >>> flow.data.write_parts("train", records, parts=4)
     """
-    from .source import balanced
-
+    folder = _want("directory", check.path(directory))
+    parts = _want("parts", check.integer(parts, low=1, high=_MOST_PARTS))
+    prefix, suffix_length = _want_naming(prefix, suffix_length)
+    if not isinstance(records, (Sequence, Records)) or isinstance(records, (str, bytes)):
+        refuse(ArgumentError, f"records must be a list or tuple of OFRecords, got {shown(records)}")
     if len(records) < parts:
-        refuse(ArgumentError, f"{len(records)} records do not fill {parts} parts")
-    os.makedirs(directory, exist_ok=True)
+        refuse(ArgumentError, f"{len(records)} records do not fill {shown(parts)} parts")
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except (OSError, ValueError) as error:
+        refuse(DataError, f"cannot create directory {folder!r}: {getattr(error, 'strerror', None) or error}")
     paths = []
     for i in range(parts):
-        path = os.path.join(os.fspath(directory), part_name(i, prefix, suffix_length))
+        path = os.path.join(folder, _part_name(i, prefix, suffix_length))
         with PartWriter(path) as part:
             for record in records[slice(*balanced(len(records), parts, i))]:
                 part.write(record)

@@ -1,4 +1,4 @@
-"""A batch of serialised OFRecords: where each lies, where it came from, and its features, found for all at once."""
+"""A batch of serialised OFRecords, with the origin of each. Features are located in all records together."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from typing import Any, overload
 import numpy as np
 
 from .._base.extras import need
+from .._base.refuse import refuse, shown
 from ..errors import ArgumentError, FeatureError, RecordError
 from . import wire
 from ._fault import Where, fault
 
 _FILE, _RECORD, _OFFSET = range(3)
-_SECOND_PATIENCE = 64  # different keys at one place of the odd records, before these are read one by one
+_SECOND_PATIENCE = 64  # different keys at one place of the irregular records, before they are read one by one
 
 
 @dataclass(slots=True)
 class Found:
-    """One feature of a batch: kind numbers of ``wire`` (0: not there), and the list's body in ``data``."""
+    """One feature of a batch: the kinds of ``wire`` (0: missing), and the place of each list's body in ``data``."""
 
     data: np.ndarray
     kind: np.ndarray
@@ -30,32 +31,32 @@ class Found:
 
 @dataclass(slots=True)
 class _Block:
-    """Bytes that several batches share, and what was found in them, once somebody has asked."""
+    """Bytes that several batches share, and the features located in them so far."""
 
     data: np.ndarray
     starts: np.ndarray
     lengths: np.ndarray
     lock: threading.Lock = field(default_factory=threading.Lock)
     scan: wire.Scan | None = None
-    broken: dict[int, str] = field(default_factory=dict)  # by record: what the protobuf library says
-    parsed: np.ndarray | None = None  # data, and behind it the odd records in their plain spelling
-    columns: dict[bytes, wire.Column] = field(default_factory=dict)  # those that were asked for
-    made: dict[Any, Any] = field(default_factory=dict)  # what was computed from all records, see Records.once
+    broken: dict[int, str] = field(default_factory=dict)  # by record: the message of the protobuf library
+    parsed: np.ndarray | None = None  # data, followed by the irregular records in canonical form
+    columns: dict[bytes, wire.Column] = field(default_factory=dict)  # requested so far
+    made: dict[Any, Any] = field(default_factory=dict)  # results of Records.once
 
     def scanned(self) -> wire.Scan:
         with self.lock:
             if self.scan is None:
                 scan = wire.scan(self.data, self.starts, self.lengths)
                 self.parsed = self.data
-                if scan.odd:
-                    self._add_odd(scan, np.sort(np.concatenate(scan.odd)))
+                if scan.irregular:
+                    self._add_irregular(scan, np.sort(np.concatenate(scan.irregular)))
                 self.scan = scan
             return self.scan
 
-    def _add_odd(self, scan: wire.Scan, odd: np.ndarray) -> None:
-        """Has the protobuf library read what the scanner did not; what that refuses is broken."""
+    def _add_irregular(self, scan: wire.Scan, irregular: np.ndarray) -> None:
+        """Parses the records that the scanner left aside with the protobuf library, which finds out which are broken."""
         plain, rows = [], []
-        for i in odd.tolist():
+        for i in irregular.tolist():
             start = int(self.starts[i])
             try:
                 message = ofrecord().FromString(self.data[start : start + int(self.lengths[i])].tobytes())
@@ -68,7 +69,7 @@ class _Block:
         lengths = np.array([len(p) for p in plain], np.int64)
         begin, index = np.cumsum(lengths) - lengths, np.array(rows, np.int64)
         again = wire.scan(rest, begin, lengths, patience=_SECOND_PATIENCE)
-        hard = set(np.concatenate(again.odd).tolist()) if again.odd else set()
+        hard = set(np.concatenate(again.irregular).tolist()) if again.irregular else set()
         easy = np.array([i not in hard for i in range(len(rows))], bool)
         for key in again.pieces:
             column = again.column(key)
@@ -81,7 +82,7 @@ class _Block:
                 for key, kind, at, size in wire.walk(rest, int(begin[i]), int(lengths[i])):
                     entries.setdefault(key, []).append((rows[i], kind, at + offset, size))
             except (ValueError, IndexError):
-                self.broken[rows[i]] = "its features cannot be read"
+                self.broken[rows[i]] = "its features cannot be parsed"
         for key, found in entries.items():
             row, kinds, at, size = np.array(found, np.int64).T
             scan.late.setdefault(key, []).append((row, wire.Column(kinds.astype(np.uint8), at, size)))
@@ -93,7 +94,7 @@ class _Block:
         found = self.columns.get(key)
         if found is None:
             found = scan.column(key)
-            if key in scan.pieces or key in scan.late:  # what somebody asks for in vain is not kept
+            if key in scan.pieces or key in scan.late:  # requests for features that do not exist are not kept
                 self.columns[key] = found
         return found
 
@@ -114,11 +115,38 @@ def list_message(kind: int) -> Any:
     return getattr(record_pb2, ("BytesList", "FloatList", "DoubleList", "Int32List", "Int64List")[kind - 1])
 
 
+def serialised(record: Any) -> bytes:
+    """The bytes of an OFRecord: a message or already serialised. Raises ArgumentError for anything else."""
+    if isinstance(record, bytes):
+        return record
+    try:
+        data = record.SerializeToString()
+    except Exception:  # of the user's object
+        data = None
+    if not isinstance(data, bytes):
+        refuse(ArgumentError, f"a record must be an OFRecord, as a message or serialised, got {shown(record)}")
+    return data
+
+
+def _are_records(data: Any, starts: Any, lengths: Any, files: Any, origin: Any) -> bool:
+    if not all(isinstance(a, np.ndarray) and a.dtype == np.int64 for a in (starts, lengths, origin)):
+        return False
+    if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.ndim != 1 or not isinstance(files, (list, tuple)):
+        return False
+    if starts.ndim != 1 or lengths.shape != starts.shape or origin.shape != (len(starts), 3):
+        return False
+    if not len(starts):
+        return True
+    numbers = origin[:, _FILE]
+    within = starts.min() >= 0 and lengths.min() >= 0 and (starts + lengths).max() <= len(data) - wire.PAD
+    return bool(within and numbers.min() >= 0 and numbers.max() < len(files))
+
+
 class Records:
     """An immutable sequence of serialised OFRecords.
 
-    ``records[i]`` is bytes; ``records[a:b]`` shares memory and what was found in it. Made by readers, ``Records.of`` and
-    ``Records.concat``. May be used from several threads.
+    ``records[i]`` is bytes; ``records[a:b]`` shares memory and located features. Made by readers, ``Records.of`` and
+    ``Records.concat``. May be used by several threads.
 
     Args:
       data: uint8; at least ``wire.PAD`` bytes follow the last record.
@@ -126,19 +154,25 @@ class Records:
       lengths: int64 (N,).
       files: names that ``origin`` refers to.
       origin: int64 (N, 3): number in ``files``, number of the record in that file, offset of its length prefix.
+    Raises: ArgumentError.
     """
 
     __slots__ = ("_block", "_first", "_count", "_files", "_origin")
 
     def __init__(self, data: np.ndarray, starts: np.ndarray, lengths: np.ndarray, files: Sequence[str], origin: np.ndarray):
+        if not _are_records(data, starts, lengths, files, origin):
+            rule = "Records takes arrays in the layout of its documentation"
+            refuse(ArgumentError, rule, hint="flow.data.Records.of(records) makes them from OFRecords")
         self._block = _Block(data, starts, lengths)
         self._first, self._count = 0, len(starts)
         self._files, self._origin = files, origin
 
     @classmethod
     def of(cls, records: Iterable[Any]) -> Records:
-        """From OFRecord messages, or serialised ones."""
-        taken = [r if isinstance(r, bytes) else r.SerializeToString() for r in records]
+        """From OFRecords, messages or serialised."""
+        if not isinstance(records, Iterable) or isinstance(records, (str, bytes)):
+            refuse(ArgumentError, f"records must be OFRecords, in a list for example, got {shown(records)}")
+        taken = [serialised(record) for record in records]
         count = len(taken)
         origin = np.stack([np.zeros(count, np.int64), np.arange(count), np.zeros(count, np.int64)], axis=1)
         return cls.joined(taken, ["<memory>"], origin)
@@ -152,7 +186,9 @@ class Records:
 
     @classmethod
     def concat(cls, batches: Sequence[Records]) -> Records:
-        """One batch of several, in order."""
+        """Joins batches, in order."""
+        if not isinstance(batches, (list, tuple)) or not all(isinstance(batch, Records) for batch in batches):
+            refuse(ArgumentError, f"Records.concat takes a list or tuple of Records, got {shown(batches)}")
         if len(batches) == 1:
             return batches[0]
         files: dict[str, int] = {}
@@ -164,7 +200,7 @@ class Records:
             origin = batch.origin.copy()
             origin[:, _FILE] = numbers[origin[:, _FILE]]
             origins.append(origin)
-            begin, end = batch.starts[0], batch.starts[-1] + batch.lengths[-1]  # what lies between its records comes along
+            begin, end = batch.starts[0], batch.starts[-1] + batch.lengths[-1]  # the bytes between its records are copied, too
             pieces.append(batch._block.data[begin:end])
             starts.append(batch.starts + (size - begin))
             size += len(pieces[-1])
@@ -245,17 +281,17 @@ class Records:
     def _broken(self, i: int, why: str) -> RecordError:
         return fault(
             RecordError, "a record is not a serialised OFRecord: it is damaged, or the file holds something else", self.where(i),
-            found=f"{len(self[i])} bytes; {why}", hint="python -m oneflow.data verify FILE finds all of them",
+            found=f"{len(self[i])} bytes; {why}", hint="python -m oneflow.data verify FILE lists all of them",
         )  # fmt: skip
 
     def once(self, key: Any, make: Callable[[Records], Any]) -> tuple[Any, int]:
-        """``make`` of all records that share memory with these, computed once; and the number of the first of these in it."""
+        """``make`` of all records that share memory with these, computed once; and the index in it of the first of these."""
         block = self._block
         if key not in block.made:
             whole = object.__new__(Records)
             whole._block, whole._first, whole._count = block, 0, len(block.starts)
             whole._files, whole._origin = self._files, self._origin
-            block.made[key] = make(whole)  # two threads may do so at once; the results are the same
+            block.made[key] = make(whole)  # two threads may compute it at the same time, with equal results
         return block.made[key], self._first
 
     def features(self) -> list[str]:
@@ -283,7 +319,7 @@ class Records:
         return found
 
     def _missing(self, i: int, feature: str) -> FeatureError:
-        keys = self.message(i).feature  # protobuf gives a key that is no UTF-8 as bytes
+        keys = self.message(i).feature  # protobuf represents a key that is not UTF-8 as bytes
         there = sorted(k.decode("utf-8", "backslashreplace") if isinstance(k, bytes) else k for k in keys)
         empty = feature in there
         shown = ", ".join(there[:12]) + (", ..." if len(there) > 12 else "") or "no features at all"

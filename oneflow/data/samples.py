@@ -1,4 +1,4 @@
-"""Small made data sets, for tests, benchmarks and examples. The same arguments make the same files."""
+"""Small synthetic data sets for tests, benchmarks and examples. The same arguments make the same files."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from .parts import Path as PathLike
 from .parts import write_parts
 
 DENSE, SPARSE, WIDE = 13, 26, 2  # features of a click, as in the Criteo data
-SPARSE_SIZE = 100_000  # ids of categories are below
-_PHOTOGRAPHS = 16  # different pictures; more samples repeat them in other sizes
+SPARSE_SIZE = 100_000  # ids of categories are smaller
+_PHOTOGRAPHS = 16  # different images; more samples repeat them in other sizes
 CLASSES = 10
 
 
@@ -29,7 +29,7 @@ def digits(directory: PathLike, count: int = 64, parts: int = 1, seed: int = 0) 
 
 
 def photograph(seed: int, width: int = 500, height: int = 375) -> np.ndarray:
-    """A made picture, uint8 BGR, that is about as hard to decode as a photograph: smooth colours, edges, some noise."""
+    """A synthetic image, uint8 BGR, that is about as hard to decode as a photograph: smooth colours, edges, some noise."""
     from .._base.extras import cv2
 
     rng = np.random.default_rng(seed)
@@ -44,10 +44,10 @@ def photograph(seed: int, width: int = 500, height: int = 375) -> np.ndarray:
 
 
 def photographs(directory: PathLike, count: int = 64, parts: int = 1, seed: int = 0, *, scale: float = 1.0) -> list[str]:
-    """Made JPEG photographs of about 500 x 375 pixels: "encoded", and "class/label" (int32, below 10), seen in the colours.
+    """Synthetic JPEG photographs of about 500 x 375 pixels: "encoded", and "class/label" (int32, below 10), told by the colours.
 
     Args:
-      scale: of the pictures' sides.
+      scale: of the images' sides.
     """
     rng, made, records = np.random.default_rng(seed), {}, []
     for _ in range(count):
@@ -56,7 +56,7 @@ def photographs(directory: PathLike, count: int = 64, parts: int = 1, seed: int 
         if key not in made:
             width, height = (int(scale * v) for v in (rng.integers(400, 600), rng.integers(300, 450)))
             image = photograph(seed * 1000 + key[0], max(width, 16), max(height, 16))
-            tint = np.random.default_rng(label).uniform(0.35, 1.0, 3)  # what tells classes apart
+            tint = np.random.default_rng(label).uniform(0.35, 1.0, 3)  # by which a model can tell the classes apart
             made[key] = images.encode((image * tint).astype(np.uint8), ".jpg", 92)
         records.append(make_record({"encoded": ("bytes", [made[key]]), "class/label": ("int32", [label])}))
     return write_parts(directory, records, parts)
@@ -69,7 +69,7 @@ def clicks(directory: PathLike, count: int = 64, parts: int = 1, seed: int = 0, 
     depends on some of the fields, so that a model can learn it.
 
     Args:
-      separate: each number is a feature of its own instead (``separate_features``).
+      separate: each number becomes a feature (``separate_features``).
     """
     rng = np.random.default_rng(seed)
     dense = rng.random((count, DENSE)).astype(np.float32)
@@ -106,13 +106,13 @@ def separate_features() -> dict[str, str]:
 
 
 def coco(directory: PathLike, count: int = 16, parts: int = 1, seed: int = 0) -> list[str]:
-    """A COCO data set: coloured ellipses in ``images/``, boxes and polygons of them in ``instances.json``"""
+    """A COCO data set: coloured ellipses in ``images/``, their boxes and polygons in ``instances.json``."""
     from .._base.extras import cv2
 
     rng, folder = np.random.default_rng(seed), os.fspath(directory)
     os.makedirs(os.path.join(folder, "images"), exist_ok=True)
     colors = [(220, 60, 60), (60, 200, 60), (60, 60, 220)]
-    pictures: list[dict[str, object]] = []
+    listed: list[dict[str, object]] = []
     annotations: list[dict[str, object]] = []
     for i in range(count):
         width, height = ((96, 64), (64, 96), (80, 80))[int(rng.integers(3))]
@@ -135,11 +135,11 @@ def coco(directory: PathLike, count: int = 16, parts: int = 1, seed: int = 0) ->
         name = f"{i + 1:012d}.jpg"
         with open(os.path.join(folder, "images", name), "wb") as file:
             file.write(images.encode(image, ".jpg", 95))
-        pictures.append({"id": i + 1, "file_name": name, "width": width, "height": height})
+        listed.append({"id": i + 1, "file_name": name, "width": width, "height": height})
     categories = [{"id": k, "name": name} for k, name in ((1, "red"), (17, "green"), (44, "blue"))]
     path = os.path.join(folder, "instances.json")
     with open(path, "w", encoding="utf-8") as file:
-        json.dump({"images": pictures, "annotations": annotations, "categories": categories}, file)
+        json.dump({"images": listed, "annotations": annotations, "categories": categories}, file)
     return [path]
 
 

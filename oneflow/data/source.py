@@ -1,7 +1,7 @@
-"""The order in which records come: shards, shuffling, epochs; and a position that can be saved.
+"""The order of records: shards, shuffling, epochs; and positions that can be saved.
 
-The order is a function of the arguments alone. Random numbers are counted, not carried: the k-th draw of an instance is a
-function of (seed, shard, k), so that a position is a few numbers, and, where there is a shuffle buffer, what lies in it.
+The order is a function of the arguments alone. Random numbers come from a counter: the k-th draw of an instance is a function of
+(seed, shard, k). So a position is a few numbers and the places of the records in the shuffle buffer.
 """
 
 from __future__ import annotations
@@ -13,45 +13,95 @@ from typing import Any
 
 import numpy as np
 
-from .._base.refuse import refuse
+from .._base import check
+from .._base.refuse import refuse, shown
 from ..errors import ArgumentError, DataError
 from . import _mt19937
+from ._positions import WITHOUT_POSITIONS, whole
+from ._split import balanced
 from .crops import uniform_words
-from .parts import CHUNK, PartFile
+from .parts import CHUNK, MAX_RECORD_BYTES, PartFile
 from .records import Records
 
-SHUFFLE_SEED = 524287  # OneFlow's, of the order of the files
-_AHEAD = 1024  # records that are drawn from a buffer at once, at most, and up to a chunk's bytes
+SHUFFLE_SEED = 524287  # of the order of the files, as in OneFlow
+_AHEAD = 1024  # the most records that are drawn from a buffer at once; bounded by a chunk's bytes, too
 _LARGE_CHUNK = 16 << 20  # bytes; a chunk holds at least two batches, and up to eight where they are small
 
 
 _Place = list[int]  # file, record, offset
-_Unit = list[tuple[bytes, _Place]]  # what the buffer holds: one record, or a batch of them
 
 
-def balanced(size: int, parts: int, i: int) -> tuple[int, int]:
-    """Where the i-th of ``parts`` contiguous pieces begins and ends; the first ones have one more where it does not divide."""
-    small, larger = divmod(size, parts)
-    begin = i * small + min(i, larger)
-    return begin, begin + small + (i < larger)
+class _Units:
+    """Units of the shuffle buffer, immutable. A unit is one record, or a batch of them.
+
+    Attributes:
+      records: serialised, object array (units, records per unit).
+      places: int64 (units, records per unit, 3): file, record, offset.
+    """
+
+    __slots__ = ("records", "places")
+
+    def __init__(self, records: np.ndarray, places: np.ndarray):
+        self.records, self.places = records, places
+
+    @classmethod
+    def of(cls, records: Sequence[bytes], places: np.ndarray, unit: int) -> _Units:
+        """From a flat list, ``unit`` records each."""
+        array = np.empty(len(records), object)
+        array[:] = records
+        return cls(array.reshape(-1, unit), places.reshape(-1, unit, 3))
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __getitem__(self, part: slice) -> _Units:
+        return _Units(self.records[part], self.places[part])
+
+    def extended(self, more: _Units) -> _Units:
+        """These units, followed by more."""
+        if not len(more):
+            return self
+        if not len(self):
+            return more
+        return _Units(np.concatenate([self.records, more.records]), np.concatenate([self.places, more.places]))
+
+    def exchanged(self, slots: np.ndarray, fresh: _Units) -> tuple[_Units, _Units]:
+        """Replaces unit ``slots[k]`` by unit k of ``fresh``, one k after the other. Returns the new units, and those replaced."""
+        order = np.argsort(slots, kind="stable")
+        again = slots[order[1:]] == slots[order[:-1]]  # a slot that an earlier k has filled
+        last = np.ones(len(slots), bool)
+        last[order[:-1][again]] = False
+        replaced = _Units(self.records[slots], self.places[slots])
+        replaced.records[order[1:][again]] = fresh.records[order[:-1][again]]
+        replaced.places[order[1:][again]] = fresh.places[order[:-1][again]]
+        made = _Units(self.records.copy(), self.places.copy())
+        made.records[slots[last]], made.places[slots[last]] = fresh.records[last], fresh.places[last]
+        return made, replaced
 
 
-WITHOUT_POSITIONS = "flow.load_variables(dict(flow.checkpoint.get(path))) loads variables alone"
+_NONE = _Units(np.zeros((0, 1), object), np.zeros((0, 1, 3), np.int64))
 
 
 def _size(path: str) -> dict[str, int]:
-    """A file's size, for a saved position; nothing where the file is gone."""
+    """A file's size, for a saved position; empty where the file is gone."""
     try:
         return {"size": os.path.getsize(path)}
     except OSError:
         return {}
 
 
+def _want(argument: str, value: Any, least: int = 0) -> int:
+    found, problem = check.integer(value, low=least, high=2**63 - 1)
+    if problem:
+        refuse(ArgumentError, f"{argument} {problem}")
+    return found
+
+
 class RecordSource:
     """Endless records of one reader instance, in the order of OneFlow's readers. One thread at a time may use it.
 
     Without ``random_shuffle`` records come in the order of the parts and of the records in them, cyclically. With it, a buffer
-    is filled first; then each record that is read takes the place of one drawn at random, which is given out.
+    is filled first; then each record that is read replaces one drawn at random, which is returned.
 
     Args:
       paths: all parts of the data set, see ``part_paths``.
@@ -60,8 +110,9 @@ class RecordSource:
       random_shuffle: whether there is a buffer.
       buffer_size: its size in records.
       shuffle_after_epoch: when this instance's parts are exhausted, shuffle the order of all parts (in each instance alike) and
-        go on with the same range of the new order.
-      seed: of the buffer's draws; instances of one reader get the same.
+        continue with the same range of the new order.
+      seed: of the draws from the buffer; the same for all instances of a reader.
+      max_record_bytes: of the longest record that is read.
     Raises:
       ArgumentError: fewer parts than shards, or a number outside its range.
     Example: >>> source = flow.data.RecordSource(flow.data.part_paths("train", 4)); batch = source.take(32)
@@ -80,37 +131,45 @@ class RecordSource:
         buffer_size: int = 1024,
         shuffle_after_epoch: bool = False,
         seed: int = 0,
+        max_record_bytes: int = MAX_RECORD_BYTES,
     ):
+        if not isinstance(paths, (list, tuple)) or any(check.path(path)[1] for path in paths):
+            refuse(ArgumentError, f"paths must be a list or tuple of paths, got {shown(paths)}")
         self.paths = list(paths)
-        if not 0 <= shard < shards:
+        self._max_record_bytes = _want("max_record_bytes", max_record_bytes, 1)
+        shards = _want("shards", shards, 1)
+        if _want("shard", shard) >= shards:
             refuse(ArgumentError, f"shard must be in [0, {shards}), got {shard}")
         if len(self.paths) < shards:
             refuse(
                 ArgumentError, f"{len(self.paths)} part files cannot be shared by {shards} readers: each needs one",
-                hint=f"use at most {len(self.paths)} devices, or cut the data into more parts",
+                hint=f"use at most {len(self.paths)} devices, or split the data into more parts",
             )  # fmt: skip
-        if random_shuffle and buffer_size < 1:
-            refuse(ArgumentError, f"shuffle_buffer_size must be > 0, got {buffer_size}")
-        self._shard, self._seed = shard, seed
+        for argument, flag in (("random_shuffle", random_shuffle), ("shuffle_after_epoch", shuffle_after_epoch)):
+            if not isinstance(flag, (bool, np.bool_, int)):
+                refuse(ArgumentError, f"{argument} must be True or False, got {shown(flag)}")
+        if random_shuffle:
+            _want("shuffle_buffer_size", buffer_size, 1)
+        self._shard, self._seed = shard, _want("seed", seed, -(2**63))
         self._range = range(*balanced(len(self.paths), shards, shard))
         self._buffer_size = buffer_size if random_shuffle else 0
         self._shuffles_files = shuffle_after_epoch
         self._chunk_bytes = CHUNK
         self._file: Any = None
         self._taken = self._drawn = 0
-        self._buffer: list[_Unit] = []
-        self._ahead: Records | None = None  # drawn from the buffer, not given out
+        self._buffer = _NONE
+        self._ahead: Records | None = None  # drawn from the buffer, not returned yet
         self._order = list(range(len(self.paths)))
         if self._shuffles_files and self.shuffles_first:
             _mt19937.shuffle(self._order, SHUFFLE_SEED)
         self._epoch = 0
         self._begin()
 
-    # --- reading on, part after part
+    # --- reading, part after part
 
     def _begin(self) -> None:
-        self._at, self._offset, self._record = 0, 0, 0  # which of its parts, and where in it
-        self._chunk: Records | None = None  # what was read but not given out begins at its record _used
+        self._at, self._offset, self._record = 0, 0, 0  # the part, and the place in it
+        self._chunk: Records | None = None  # its records from _used on are not returned yet
         self._used = 0
 
     def _next_epoch(self) -> None:
@@ -122,7 +181,7 @@ class RecordSource:
         self._begin()
 
     def _read(self, count: int) -> Records:
-        """The next records of this instance's parts. On an error the position stays."""
+        """The next records of this instance's parts. An error leaves the position unchanged."""
         before = self._position()
         try:
             pieces: list[Records] = []
@@ -134,7 +193,7 @@ class RecordSource:
                 self._used += len(piece)
                 count -= len(piece)
                 pieces.append(piece)
-            if len(pieces) > 1:  # batches that lie in one chunk are found and decoded together
+            if len(pieces) > 1:  # batches of one chunk are located and decoded together
                 size = sum(piece.nbytes for piece in pieces)
                 self._chunk_bytes = max(self._chunk_bytes, 2 * size, min(8 * size, _LARGE_CHUNK))
             return Records.concat(pieces)
@@ -153,7 +212,7 @@ class RecordSource:
             path = self.paths[self._order[self._range[self._at]]]
             if self._file is None or self._file.path != path:
                 self.close()
-                self._file = self.opener(path)
+                self._file = self.opener(path, self._max_record_bytes)
             if self._offset < self._file.size:
                 break
             if self._at + 1 < len(self._range):
@@ -163,10 +222,10 @@ class RecordSource:
         self._chunk, offset = self._file.chunk(self._offset, self._record, self._chunk_bytes)
         self._used, self._offset, self._record = 0, offset, self._record + len(self._chunk)
 
-    # --- giving out
+    # --- batches
 
     def take(self, count: int) -> Records:
-        """The next ``count`` records (> 0). Raises RecordError, PartNotFoundError, and then leaves the position where it was."""
+        """The next ``count`` records (> 0). Raises RecordError, PartNotFoundError; the position is unchanged then."""
         if not self._buffer_size:
             taken = self._read(count)
         else:
@@ -175,7 +234,7 @@ class RecordSource:
         return taken
 
     def _from_ahead(self, count: int) -> Records:
-        """Records are drawn from the buffer for several batches at once, so that they are found and decoded together."""
+        """Draws records for several batches at once, so that they are located and decoded together."""
         before = self._ahead
         pieces = [before[:count]] if before is not None else []
         missing = count - sum(map(len, pieces))
@@ -188,33 +247,33 @@ class RecordSource:
         return Records.concat([piece for piece in pieces if len(piece)])
 
     def _draw(self, count: int) -> Records:
-        sizes = [len(unit[0][0]) for unit in self._buffer[:_AHEAD]]
-        fitting = CHUNK * len(sizes) // max(sum(sizes), 1)  # records
+        sample = self._buffer.records[:16]
+        fitting = CHUNK * sample.size // max(sum(map(len, sample.ravel())), 1)  # records
         ahead = min(_AHEAD, fitting) // count * count
         if ahead > count:
-            with suppress(DataError):  # of a record that need not be one of the first
+            with suppress(DataError):  # of a record that this batch may not need
                 return self._shuffled(ahead, 1)
         return self._shuffled(count, 1)
 
     def _shuffled(self, units: int, unit: int) -> Records:
         """``units`` units of ``unit`` records each, drawn from the buffer."""
+        if len(self._buffer) and self._buffer.records.shape[1] != unit:
+            rule = f"a shuffle buffer holds units of {self._buffer.records.shape[1]} records, and {unit} are drawn"
+            refuse(DataError, rule, hint=f"the batch size as it was when the position was saved; {WITHOUT_POSITIONS}")
         missing = self._buffer_size - len(self._buffer)
         fresh = self._units(self._read((missing + units) * unit), unit)
-        self._buffer += fresh[:missing]
+        self._buffer = self._buffer.extended(fresh[:missing])
         words = uniform_words(self._seed, self._shard, self._drawn, units) >> np.uint64(32)
-        out: list[tuple[bytes, _Place]] = []
-        for i, new in zip((words * np.uint64(self._buffer_size) >> np.uint64(32)).tolist(), fresh[missing:], strict=True):
-            out += self._buffer[i]
-            self._buffer[i] = new
+        slots = (words * np.uint64(self._buffer_size) >> np.uint64(32)).astype(np.int64)
+        self._buffer, drawn = self._buffer.exchanged(slots, fresh[missing:])
         self._drawn += units
-        return Records.joined([record for record, _ in out], self.paths, np.array([place for _, place in out], np.int64))
+        return Records.joined(drawn.records.ravel().tolist(), self.paths, drawn.places.reshape(-1, 3))
 
-    def _units(self, records: Records, unit: int) -> list[_Unit]:
+    def _units(self, records: Records, unit: int) -> _Units:
         numbers = {path: i for i, path in enumerate(self.paths)}
-        origin = records.origin.copy()
-        origin[:, 0] = np.array([numbers[f] for f in records.files], np.int64)[origin[:, 0]]
-        every = list(zip(records, origin.tolist(), strict=True))
-        return [every[i : i + unit] for i in range(0, len(every), unit)]
+        places = records.origin.copy()
+        places[:, 0] = np.array([numbers[f] for f in records.files], np.int64)[places[:, 0]]
+        return _Units.of(list(records), places, unit)
 
     # --- positions
 
@@ -224,11 +283,11 @@ class RecordSource:
         return self._epoch
 
     def state(self) -> dict[str, Any]:
-        """The position before the next record, as JSON can hold it."""
+        """The position before the next record, JSON-able."""
         return self.mark()()
 
     def mark(self) -> Callable[[], dict[str, Any]]:
-        """The position before the next record, to be spelled out later: cheap, whatever the size of the buffer."""
+        """A function that returns the position before the next record. Making it is cheap, whatever the size of the buffer."""
         at, record, offset = self._at, self._record, self._offset
         if self._chunk is not None and self._used < len(self._chunk):
             where = self._chunk.where(self._used)
@@ -238,20 +297,20 @@ class RecordSource:
             made |= {"seed": self._seed, "drawn": self._drawn}
         made |= {"parts": len(self.paths), "shard": [self._shard, self._range.start, self._range.stop]}
         path = self.paths[self._order[self._range[at]]]
-        if not self._buffer:
+        if not len(self._buffer):
             return lambda: made | _size(path)
-        buffer, ahead = list(self._buffer), self._ahead  # what they hold is replaced, never changed
+        places, ahead = self._buffer.places, self._ahead  # they are replaced, never modified
 
         def spelled_out() -> dict[str, Any]:
             drawn = ahead.origin.tolist() if ahead is not None else []
-            return {**made, **_size(path), "buffer": [[place for _, place in unit] for unit in buffer], "ahead": drawn}
+            return {**made, **_size(path), "buffer": places.tolist(), "ahead": drawn}
 
         return spelled_out
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Goes on exactly where ``state()`` was taken, in this process or another.
+        """Continues exactly where ``state()`` was taken, in this process or another.
 
-        Raises DataError where the state does not belong to such a reader, and then changes nothing.
+        Raises DataError for a state that does not fit this reader; nothing is changed then.
         """
         shard = [self._shard, self._range.start, self._range.stop]
         expected = {"parts": len(self.paths), "shard": shard}
@@ -266,12 +325,14 @@ class RecordSource:
             places = [[_place(place, len(self.paths)) for place in unit] for unit in state.get("buffer", [])]
             if places and len(places) != self._buffer_size:
                 raise ValueError(f"its buffer holds {len(places)} records, this one {self._buffer_size}")
+            if len({len(unit) for unit in places}) > 1 or [] in places:
+                raise ValueError("its buffer holds batches of several sizes")
             ahead = [_place(place, len(self.paths)) for place in state.get("ahead", [])]
-            order, epoch, at = [int(i) for i in state["order"]], int(state["epoch"]), int(state["part"])
-            offset, record, taken = int(state["offset"]), int(state["record"]), int(state["taken"])
-            drawn, seed = int(state.get("drawn", 0)), int(state.get("seed", self._seed))
-            if sorted(order) != list(range(len(self.paths))) or at not in range(len(self._range)) or min(offset, record) < 0:
-                raise ValueError("a number in it is outside its range")
+            order, at = [whole(i) for i in state["order"]], whole(state["part"], most=len(self._range) - 1)
+            epoch, offset, record, taken = (whole(state[key]) for key in ("epoch", "offset", "record", "taken"))
+            drawn, seed = whole(state.get("drawn", 0)), whole(state.get("seed", self._seed), least=-(1 << 63))
+            if sorted(order) != list(range(len(self.paths))):
+                raise ValueError("its order of parts is not one of theirs")
         except (KeyError, ValueError, TypeError) as error:
             hint = f"the reader's settings as they were; {WITHOUT_POSITIONS}"
             refuse(DataError, f"a reader's saved position cannot be used: {error!r}", hint=hint)
@@ -279,30 +340,31 @@ class RecordSource:
         if "size" in state and _size(path).get("size", state["size"]) != state["size"]:
             rows = [("file", path), ("expected", f"{state['size']} bytes"), ("found", f"{_size(path)['size']} bytes")]
             refuse(DataError, "a reader's saved position belongs to other data", found=rows, hint=WITHOUT_POSITIONS)
-        *buffer, rest = self._reread([*places, ahead])
+        flat = [place for unit in places for place in unit]
+        records = self._reread(flat + ahead)
         self._order, self._epoch = order, epoch
         self._begin()
         self._at, self._offset, self._record = at, offset, record
-        self._taken, self._drawn, self._seed, self._buffer = taken, drawn, seed, buffer
-        self._ahead = Records.joined([record for record, _ in rest], self.paths, np.array(ahead, np.int64)) if ahead else None
+        self._taken, self._drawn, self._seed = taken, drawn, seed
+        unit = len(places[0]) if places else 1
+        self._buffer = _Units.of(records[: len(flat)], np.array(flat, np.int64), unit) if flat else _NONE
+        self._ahead = Records.joined(records[len(flat) :], self.paths, np.array(ahead, np.int64)) if ahead else None
 
-    def _reread(self, places: list[list[_Place]]) -> list[_Unit]:
+    def _reread(self, places: list[_Place]) -> list[bytes]:
         """The records at these places; each part is opened once."""
-        buffer: list[_Unit] = [[(b"", place) for place in unit] for unit in places]
+        found = [b""] * len(places)
         part: Any = None
         try:
-            for (file, record, offset), i, j in sorted(
-                (place, i, j) for i, unit in enumerate(places) for j, place in enumerate(unit)
-            ):
+            for (file, record, offset), i in sorted((place, i) for i, place in enumerate(places)):
                 if part is None or part.path != self.paths[file]:
                     if part is not None:
                         part.close()
-                    part = self.opener(self.paths[file])
-                buffer[i][j] = (part.one(offset, record)[0], [file, record, offset])
+                    part = self.opener(self.paths[file], self._max_record_bytes)
+                found[i] = part.one(offset, record)[0]
         finally:
             if part is not None:
                 part.close()
-        return buffer
+        return found
 
     def close(self) -> None:
         """Closes its file; ``take`` opens it again."""
@@ -316,7 +378,5 @@ class RecordSource:
 
 
 def _place(value: Any, files: int) -> _Place:
-    file, record, offset = map(int, value)
-    if not 0 <= file < files or record < 0 or offset < 0:
-        raise ValueError("a record of its buffer lies nowhere")
-    return [file, record, offset]
+    file, record, offset = value
+    return [whole(file, most=files - 1), whole(record), whole(offset)]

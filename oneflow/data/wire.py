@@ -1,8 +1,8 @@
-"""OFRecord's wire format, read for many records at once.
+"""Parses OFRecord's wire format, vectorised over many records.
 
-All records of a block advance together, one map entry a step: a step costs some thirty NumPy calls, however many records there
-are. Only what protobuf's own writers produce is accepted here. A record that is spelled in another legal way, or is damaged, is
-put aside (``Scan.odd``); the protobuf library then decides which of the two it is.
+All records of a block advance together, one map entry per step. A step is some thirty NumPy calls, whatever the number of
+records. Only the encoding that protobuf's own writers produce is accepted here. A record in another legal encoding, or a damaged
+one, is put aside (``Scan.irregular``); the protobuf library then decides which of the two it is.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from itertools import pairwise
 
 import numpy as np
 
-PAD = 64  # bytes that must follow the last record in a buffer: words are read across its end
+PAD = 64  # bytes that must follow the last record in a buffer, because words are read beyond its end
 BYTES, FLOAT, DOUBLE, INT32, INT64 = range(1, 6)  # field numbers in Feature
 KINDS = {0: "no value", BYTES: "bytes_list", FLOAT: "float_list", DOUBLE: "double_list", INT32: "int32_list", INT64: "int64_list"}
 _NUMPY: dict[int, np.dtype] = {
@@ -22,17 +22,19 @@ _NUMPY: dict[int, np.dtype] = {
     INT32: np.dtype(np.int32),
     INT64: np.dtype(np.int64),
 }
-_PATIENCE = 8  # different keys in one step before a record counts as odd
-# What is worked on at a time: temporary arrays then stay in the cache, and malloc does not ask the system for each of them.
+_PATIENCE = 8  # different keys in one step, before a record counts as irregular
+# Sizes of pieces of work: their temporary arrays stay in the cache, and malloc does not map memory for each of them.
 _PIECE = 4096  # records
 _PIECE_BYTES = 1 << 15  # of packed integers
+_LONG = 4096  # average length in bytes from which spans are copied one by one
 _MANY_STEPS = 64
+_MOST_STEPS = 4096  # features of one record, before it counts as irregular
 _PAYLOAD = 0x7F7F7F7F7F7F7F7F
 
 
 @dataclass(slots=True)
 class Column:
-    """One feature of every record: the number of its kind (0: not there), and where the body of its list lies."""
+    """One feature of every record: its kind (0: missing), and the place of its list's body."""
 
     kind: np.ndarray
     start: np.ndarray
@@ -43,27 +45,27 @@ Rows = slice | np.ndarray  # of a block
 
 
 def nothing(count: int) -> Column:
-    """A column of a feature that no record has."""
+    """The column of a feature that no record has."""
     return Column(np.zeros(count, np.uint8), np.zeros(count, np.int64), np.zeros(count, np.int64))
 
 
 @dataclass(slots=True)
 class Scan:
-    """What was found in a block: by key, pieces of columns in the order they were met; and the records that were put aside.
+    """The features located in a block: by key, pieces of columns in the order they were found; and the irregular records.
 
-    A key that few records have costs no more than what was found of it. Whole columns are made of what is asked for.
+    A key that few records have takes little memory: whole columns are only made of requested keys.
     """
 
     count: int
     pieces: dict[bytes, list[tuple[Rows, Column]]] = field(default_factory=dict)
-    odd: list[np.ndarray] = field(default_factory=list)
-    late: dict[bytes, list[tuple[Rows, Column]]] = field(default_factory=dict)  # of the odd ones, read by other means
+    irregular: list[np.ndarray] = field(default_factory=list)
+    late: dict[bytes, list[tuple[Rows, Column]]] = field(default_factory=dict)  # of the irregular records
 
     def add(self, key: bytes, rows: Rows, column: Column) -> None:
         self.pieces.setdefault(key, []).append((rows, column))
 
     def keys(self, begin: int, end: int) -> list[bytes]:
-        """Those of the records from ``begin`` to ``end``."""
+        """The keys of the records from ``begin`` to ``end``."""
 
         def is_there(rows: Rows, column: Column) -> bool:
             if isinstance(rows, slice):
@@ -76,12 +78,12 @@ class Scan:
     def column(self, key: bytes) -> Column:
         """The feature of all records; of entries with the same key the last one counts."""
         early = self.pieces.get(key, [])
-        if len(early) == 1 and not self.odd and isinstance(early[0][0], slice):
+        if len(early) == 1 and not self.irregular and isinstance(early[0][0], slice):
             return early[0][1]
         made = nothing(self.count)
         for rows, piece in early:
             made.kind[rows], made.start[rows], made.length[rows] = piece.kind, piece.start, piece.length
-        for rows in self.odd:
+        for rows in self.irregular:
             made.kind[rows] = 0
         for rows, piece in self.late.get(key, []):
             made.kind[rows], made.start[rows], made.length[rows] = piece.kind, piece.start, piece.length
@@ -94,7 +96,7 @@ def words_of(data: np.ndarray) -> np.ndarray:
 
 
 def _length(word: np.ndarray) -> tuple[np.ndarray, np.ndarray | int]:
-    """The varint in the second and following bytes, and how many bytes it has; beyond five it is -1."""
+    """The varint in the second and following bytes, and its number of bytes; -1 for more than five."""
     rest = word >> 8
     if not (rest & 0x80).any():
         return rest & 0x7F, 1
@@ -115,7 +117,7 @@ def scan(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray, patience: in
     made = Scan(count)
     for i in range(0, count, _PIECE):
         found = _scan(data, starts[i : i + _PIECE], lengths[i : i + _PIECE], patience)
-        made.odd += [odd + i for odd in found.odd]
+        made.irregular += [irregular + i for irregular in found.irregular]
         for key, pieces in found.pieces.items():
             for rows, column in pieces:
                 made.add(key, slice(i, i + found.count) if isinstance(rows, slice) else rows + i, column)
@@ -131,7 +133,8 @@ def _scan(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray, patience: i
         p, end = p[rows], end[rows]
     while len(p):
         steps += 1
-        if steps > _MANY_STEPS and len(p) * steps < len(starts):  # a few records have far more features than the others
+        # a few records have far more features than the others, or so many that stepping through them would take long
+        if steps > _MOST_STEPS or (steps > _MANY_STEPS and len(p) * steps < len(starts)):
             _put_aside(made, np.zeros(len(p), bool), rows)
             break
         word = words[p]
@@ -178,7 +181,7 @@ def _scan(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray, patience: i
 
 
 def _put_aside(made: Scan, ok: np.ndarray, rows: np.ndarray | None) -> np.ndarray:
-    made.odd.append(np.flatnonzero(~ok) if rows is None else rows[~ok])
+    made.irregular.append(np.flatnonzero(~ok) if rows is None else rows[~ok])
     return np.flatnonzero(ok) if rows is None else rows[ok]
 
 
@@ -192,7 +195,7 @@ def _assign(
     found: Column,
     patience: int,
 ) -> np.ndarray | None:
-    """Puts one entry of each record into the column of its key. Returns which records it did, None for all."""
+    """Puts one entry of each record into the column of its key. Returns a mask of the records that are done, None for all."""
     left: np.ndarray | None = None
     for _ in range(patience if len(key) else 0):
         first = 0 if left is None else int(np.argmax(left))
@@ -212,7 +215,7 @@ def _assign(
 
 
 def walk(data: np.ndarray, start: int, length: int) -> Iterator[tuple[bytes, int, int, int]]:
-    """Key, kind, start and length of each entry of one record, which the protobuf library has written. Raises ValueError."""
+    """Key, kind, start and length of each entry of one record that the protobuf library has written. Raises ValueError."""
     view, at, end = data.data, start, start + length
 
     def entry(at: int, tags: Sequence[int], end: int) -> tuple[int, int, int]:
@@ -224,7 +227,7 @@ def walk(data: np.ndarray, start: int, length: int) -> Iterator[tuple[bytes, int
             if byte < 0x80:
                 break
         if tag not in tags or p + size > end:
-            raise ValueError("not what the protobuf library writes")
+            raise ValueError("not an encoding that the protobuf library writes")
         return tag, p, p + size
 
     while at < end:
@@ -237,7 +240,7 @@ def walk(data: np.ndarray, start: int, length: int) -> Iterator[tuple[bytes, int
 
 
 def _equal(words: np.ndarray, key: np.ndarray, key_size: np.ndarray, name: bytes) -> np.ndarray:
-    """Which keys are ``name``."""
+    """A mask of the keys that equal ``name``."""
     size = len(name)
     same = key_size == size
     if size < 8:
@@ -255,7 +258,7 @@ def _equal(words: np.ndarray, key: np.ndarray, key_size: np.ndarray, name: bytes
 
 
 def packed(data: np.ndarray, start: np.ndarray, length: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Payloads of packed lists: start, length, and which are written as one packed field (an empty list is, too)."""
+    """Payloads of packed lists: start, length, and a mask of those that are one packed field (or empty)."""
     word = words_of(data)[start]
     size, n = _length(word)
     at = start + 1 + n
@@ -265,7 +268,7 @@ def packed(data: np.ndarray, start: np.ndarray, length: np.ndarray) -> tuple[np.
 
 
 def gather(data: np.ndarray, start: np.ndarray, length: np.ndarray) -> np.ndarray:
-    """The spans' bytes, one behind the other, with PAD zeros behind them."""
+    """Concatenates the bytes of the spans, followed by PAD zeros."""
     total = int(length.sum())
     made = np.empty(total + PAD, np.uint8)
     made[total:] = 0
@@ -277,28 +280,34 @@ def gather(data: np.ndarray, start: np.ndarray, length: np.ndarray) -> np.ndarra
         made[:total] = view[start].view(np.uint8)
         return made
     before = np.cumsum(length) - length
+    if total > _LONG * len(start):  # few and long: indices of single bytes would take far more memory than the bytes
+        for at, first, n in zip(before.tolist(), start.tolist(), length.tolist(), strict=True):
+            made[at : at + n] = data[first : first + n]
+        return made
     made[:total] = data.take(np.repeat(start - before, length) + np.arange(total))
     return made
 
 
 def fixed(data: np.ndarray, start: np.ndarray, length: np.ndarray, kind: int) -> tuple[np.ndarray, np.ndarray]:
-    """Values of float or double payloads: flat, and the number in each. Lengths are multiples of the item's size."""
+    """Values of float or double payloads, flat, and their number in each. Lengths are multiples of the item size."""
     dtype = _NUMPY[kind]
     flat = gather(data, start, length)[: int(length.sum())].view(dtype)
     return flat, length // dtype.itemsize
 
 
 def varints(data: np.ndarray, start: np.ndarray, length: np.ndarray, kind: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Values of int32 or int64 payloads: flat, the number in each, and which payloads are well-formed (others count 0)."""
+    """Values of int32 or int64 payloads, flat, their number in each, and a mask of well-formed payloads (others count 0)."""
     dtype = _NUMPY[kind]
-    if len(start) and int(length.max()) <= 4:  # one or a few short numbers each: the word at the start holds them
+    if len(start) and int(length.max()) <= 4:  # a few bytes each: the word at the start holds them
         short = _short_varints(data, start, length)
         if short is not None:
             return short.astype(dtype), np.ones(len(start), np.int64), np.ones(len(start), bool)
     ends = np.cumsum(length)
-    if len(start) > 1 and ends[-1] > _PIECE_BYTES:
-        cuts = np.unique(np.append(np.searchsorted(ends, np.arange(_PIECE_BYTES, ends[-1], _PIECE_BYTES)), len(start)))
-        pieces = [_varints(data, start[i:j], length[i:j], dtype) for i, j in pairwise([0, *cuts.tolist()]) if i < j]
+    if len(start) and ends[-1] > _PIECE_BYTES:
+        long = np.flatnonzero(length > _PIECE_BYTES)
+        even = np.searchsorted(ends, np.arange(_PIECE_BYTES, ends[-1], _PIECE_BYTES))
+        cuts = np.unique(np.concatenate([even, long, long + 1, np.array([0, len(start)])]))
+        pieces = [_piece(data, start[i:j], length[i:j], dtype) for i, j in pairwise(cuts.tolist())]
         values, counts, good = zip(*pieces, strict=True)
         return np.concatenate(values), np.concatenate(counts), np.concatenate(good)
     return _varints(data, start, length, dtype)
@@ -334,8 +343,32 @@ def _varints(
     return value.astype(dtype), count, closed
 
 
+def _piece(
+    data: np.ndarray, starts: np.ndarray, lengths: np.ndarray, dtype: np.dtype
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """``varints`` of short payloads together, or of one long payload a piece at a time."""
+    if len(starts) > 1 or int(lengths[0]) <= _PIECE_BYTES:
+        return _varints(data, starts, lengths, dtype)
+    start = int(starts[0])
+    end, cuts = start + int(lengths[0]), [start]
+    while cuts[-1] < end:
+        cut = min(cuts[-1] + _PIECE_BYTES, end)
+        last = np.flatnonzero(data[max(cut - 10, cuts[-1]) : cut] < 0x80)
+        if not len(last):
+            return np.zeros(0, dtype), np.zeros(1, np.int64), np.zeros(1, bool)  # a number of more than ten bytes
+        cuts.append(cut if cut == end else max(cut - 10, cuts[-1]) + int(last[-1]) + 1)
+    begin = np.array(cuts, np.int64)
+    values, good = [], True
+    for i in range(len(cuts) - 1):
+        piece, _, closed = _varints(data, begin[i : i + 1], np.diff(begin[i : i + 2]), dtype)
+        values.append(piece)
+        good &= bool(closed[0])
+    flat = np.concatenate(values) if good else np.zeros(0, dtype)
+    return flat, np.array([len(flat)]), np.array([good])
+
+
 def _squeezed(x: np.ndarray) -> np.ndarray:
-    """Takes the continuation bits out of eight bytes."""
+    """Removes the continuation bits from eight bytes."""
     x &= _PAYLOAD
     x = (x & 0x007F007F007F007F) | ((x & 0x7F007F007F007F00) >> 1)
     x = (x & 0x00003FFF00003FFF) | ((x & 0x3FFF00003FFF0000) >> 2)
@@ -343,7 +376,7 @@ def _squeezed(x: np.ndarray) -> np.ndarray:
 
 
 def _short_varints(data: np.ndarray, start: np.ndarray, length: np.ndarray) -> np.ndarray | None:
-    """One number of at most four bytes in each payload; None where that is not so."""
+    """The numbers of payloads that hold one number of at most four bytes each; None where one does not."""
     if not length.all():
         return None
     bits = 8 * length
@@ -354,7 +387,7 @@ def _short_varints(data: np.ndarray, start: np.ndarray, length: np.ndarray) -> n
 
 
 def bytes_spans(data: np.ndarray, start: int, length: int) -> list[tuple[int, int]] | None:
-    """Start and length of every value of one bytes list; None where it is not written plainly."""
+    """Start and length of every value of one bytes list; None for an irregular encoding."""
     spans, end = [], start + length
     while start < end:
         if data[start] != 0x0A:

@@ -1,4 +1,4 @@
-"""``flow.deprecated.nn``: where v0.4 keeps the base class of modules that are called in jobs."""
+"""``flow.deprecated.nn``: the path of v0.4 for the base class of modules that are called in jobs."""
 
 from __future__ import annotations
 

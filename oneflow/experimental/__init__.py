@@ -1,5 +1,6 @@
-"""``flow.experimental``: names that were not final."""
+"""``flow.experimental``: names that were not final in OneFlow."""
 
+from ..graph.scopes import namespace as name_scope
 from ..ops.array import assign as eager_assign_121
 from ..ops.binary_split import dynamic_binary_concat, dynamic_binary_split
 from ..ops.custom import TensorSpec, register_host_op, register_op
@@ -7,12 +8,11 @@ from ..ops.reduce import square_sum
 from ..ops.scatter import indexed_slices_reduce_sum, unique_with_counts
 from ..ops.slicing import logical_slice, logical_slice_assign
 from ..ops.ssp import ssp_variable_proxy
-from ..scope import namespace as name_scope
 from . import scope
-from .custom_op import CustomOpModule, custom_op_module
-from .interface_op_read_and_write import get_interface_blob_value, set_interface_blob_value
-from .job_set import get_job_set
-from .typing_check import enable_typing_check
+from ._custom_op_module import CustomOpModule, custom_op_module
+from ._interface_values import get_interface_blob_value, set_interface_blob_value
+from ._job_set import get_job_set
+from ._typing_check import enable_typing_check
 
 __all__ = [
     "CustomOpModule", "TensorSpec", "custom_op_module", "dynamic_binary_concat", "dynamic_binary_split",

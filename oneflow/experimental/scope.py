@@ -1,5 +1,5 @@
 """``flow.experimental.scope``: options for the ops made inside."""
 
-from ..scope import config as config
+from ..graph.scopes import config as config
 
 __all__ = ["config"]

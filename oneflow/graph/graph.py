@@ -1,4 +1,4 @@
-"""Graph: what a job's body described. Plain data; it knows no device, no thread and no file."""
+"""The graph of a job: what its body described. Plain data, without devices, threads or files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .repetition import repetition_of
 
 
 class Initializer(Protocol):
-    """How a variable's first value is made."""
+    """Draws the first value of a variable."""
 
     def draw(self, shape: tuple[int, ...], dtype: np.dtype, rng: np.random.Generator) -> np.ndarray: ...
 
@@ -71,7 +71,7 @@ class Variable:
 
 @dataclass(slots=True, eq=False)
 class Input:
-    """One array a call is fed with. ``kind`` is "Numpy", "ListNumpy" or "ListListNumpy"."""
+    """One array that each call is fed. ``kind`` is "Numpy", "ListNumpy" or "ListListNumpy"."""
 
     label: str
     shape: tuple[int, ...]
@@ -82,7 +82,7 @@ class Input:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Watch:
-    """A value (or, where ``diff``, its gradient) that is handed to ``deliver`` at each call."""
+    """A value, or its gradient if ``diff``, that each call hands to ``deliver``."""
 
     blob: Blob
     deliver: Callable[[Any], None]
@@ -91,25 +91,27 @@ class Watch:
 
 @dataclass(slots=True, eq=False)
 class Objective:
-    """What a train job minimises, and how.
+    """The losses of a train job and the optimizers that minimise them.
 
-    ``optimizers`` are objects with the attributes the compiler's update pass reads (see ``optimizer/base.py``).
+    ``optimizers`` are objects with the attributes the compiler's update pass reads (see ``optimizer/base.py``); ``trained`` are
+    the trainable variables that a loss depends on, in order of declaration (``compiler/analysis.py`` finds them).
     """
 
     losses: list[Blob] = field(default_factory=list)
     optimizers: tuple[Any, ...] = ()
+    trained: tuple[Variable, ...] = ()
     source: Source | None = None
 
 
 OP_INPUT = OpDef("input", lambda *a, **k: None)
 OP_VARIABLE = OpDef("variable", lambda *a, **k: None)
-# between the views: what they compute depends on the devices (compiler/lowering.py)
+# conversions between the views; their lowering depends on the devices (compiler/lowering.py)
 OP_TO_MIRRORED = OpDef("to_mirrored", lambda x, **k: x)
 OP_TO_CONSISTENT = OpDef("to_consistent", lambda x, **k: x)
 
 
 class Graph:
-    """The nodes of one job in the order they were made, with its inputs, variables, results and objective."""
+    """The nodes of one job, in the order in which they were added, with its inputs, variables, results and objective."""
 
     def __init__(self, name: str, *, train: bool, scope: Scope, config: Any = None, source: Source | None = None):
         self.name = name
@@ -125,9 +127,9 @@ class Graph:
         self.objective = Objective()
         self.returns: Any = None
         self.modules: dict[str, Any] = {}
-        # what an op about to be added gets in place of its inputs; quantization-aware training sets it
+        # replaces the inputs of an op that is about to be added; set by quantization-aware training
         self.adapt_inputs: Callable[[OpDef, tuple[Blob, ...]], tuple[Blob, ...]] | None = None
-        self.in_views: dict[Any, Blob] = {}  # Blobs as they were brought to the other view
+        self.in_views: dict[Any, Blob] = {}  # Blobs that were converted to the other view
         self._by_name: dict[str, Node] = {}
         self._counters: dict[str, int] = {}
 
@@ -185,7 +187,7 @@ class Graph:
                 f"  try        give this one another name=, or leave the name out"
             )
         try:
-            repetition = repetition_of(op.name, inputs, attrs)
+            repetition = repetition_of(op.repeats, [b.node.repetition for b in inputs], attrs)
         except ValueError as error:
             raise RepetitionError(
                 f"{op.name} in job {self.name!r} combines {error}\n"
@@ -206,11 +208,11 @@ class Graph:
         return node
 
     def node(self, name: str) -> Node | None:
-        """The node of that full name."""
+        """The node with that full name, or None."""
         return self._by_name.get(name)
 
     def blob(self, logical_blob_name: str) -> Blob | None:
-        """The Blob called ``op_name/blob_name``."""
+        """The Blob called ``op_name/blob_name``, or None."""
         op_name, _, suffix = logical_blob_name.partition("/")
         found = self._by_name.get(op_name)
         return next((b for b in found.outputs if b.blob_name == suffix), None) if found else None
@@ -232,7 +234,7 @@ class Graph:
         return blob
 
     def add_variable(self, variable: Variable, *, read: bool = True) -> Variable:
-        """Declares a variable under its full name; where ``read``, with a node that gives its value."""
+        """Declares a variable under its full name; if ``read``, with a node that reads its value."""
         self.variables[variable.name] = variable
         if variable.placement is None:
             variable.placement = self.scope.placement
@@ -249,7 +251,7 @@ class Graph:
         return variable
 
     def assign(self, ref: Blob, value: Blob) -> None:
-        """At the end of a call the variable behind ``ref`` becomes ``value``."""
+        """Stores ``value`` into the variable that ``ref`` reads, at the end of each call."""
         self.assigns[ref.node.attrs["variable"]] = value
 
     def __repr__(self) -> str:

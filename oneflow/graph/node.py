@@ -1,28 +1,35 @@
-"""Blob and Node: the values of a job that do not exist yet, and what makes them. Plain data."""
+"""Blobs and nodes: the symbolic values of a job and the ops that compute them. Plain data."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from typing import Any, ClassVar, NoReturn, Protocol
 
 from .._base import dist
 from .._base.dist import Distribute, Placement
 from .._base.dtype import dtype
-from .._base.refuse import refuse
+from .._base.refuse import refuse, shown
 from .._base.source import Source, caller
-from ..errors import AxisError, BlobUseError
+from ..errors import ArgumentError, AxisError, BlobUseError
 from .op import OpDef
-
-if TYPE_CHECKING:
-    from .graph import Graph
 
 INVALID_AXIS = -22
 
 
+class Owner(Protocol):
+    """The graph of a node, as far as its nodes and Blobs look at it."""
+
+    name: str
+    variables: dict[str, Any]
+    assigns: dict[str, Any]
+
+    def assign(self, ref: Blob, value: Blob) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What was current when a node was made."""
+    """The settings in force where a node was added: placement, view, namespace, options."""
 
     placement: Placement
     view: str = "consistent"
@@ -53,11 +60,15 @@ class Scope:
 
 
 @dataclass(frozen=True, slots=True)
-class Extent:
-    """How much of one axis of a Blob holds values, where that depends on data.
+class ValidLength:
+    """The number of valid elements along one axis of a Blob whose size depends on data.
 
-    ``count`` is an int32 Blob of shape (1,): the true size. What lies behind it on ``axis`` is of no meaning, neither as a
-    value nor as a gradient. ``others_vary``: the other axes vary, too, with what a call is fed.
+    Elements beyond it are padding: neither their values nor their gradients mean anything.
+
+    Attributes:
+      axis: the axis that is padded.
+      count: int32 Blob of shape (1,), the number of valid elements along ``axis``.
+      others_vary: the sizes of other axes vary with the arrays that a call is fed.
     """
 
     axis: int
@@ -67,13 +78,13 @@ class Extent:
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """One op of a job: what it computes, from what, under which name, and the user's line that asked for it.
+    """One op of a job, with its inputs, attributes, name, scope and the user's line that added it.
 
-    ``compute`` is the dtype that its float32 arrays are cast to while it runs, None for no cast (compiler/precision.py).
-    ``repetition`` has the counts of the repetitions it is in (ops/time_axis.py); ``run`` says which run a copy stands for.
+    ``repetition`` holds the counts of the repetitions around it (``repetition.py``); ``run`` is the index of the run that a
+    copy stands for.
     """
 
-    graph: Graph
+    graph: Owner
     op: OpDef
     name: str
     inputs: tuple[Blob, ...]
@@ -81,14 +92,36 @@ class Node:
     scope: Scope
     source: Source
     outputs: tuple[Blob, ...] = ()
-    compute: dtype | None = None
     repetition: tuple[int, ...] = ()
     run: tuple[int, ...] = ()
 
     @property
     def is_mirrored(self) -> bool:
-        """Whether it computes once a device."""
+        """Whether it computes once per device."""
         return self.scope.view == "mirrored" and self.scope.placement.parallel_num > 1
+
+    def copy(self, read: Callable[[Blob], Blob] | None = None, *, outputs: Sequence[Blob] | None = None, **changes: Any) -> Node:
+        """A copy with outputs of its own that keeps every field but those in ``changes``. The graph does not list it.
+
+        Args:
+          read: maps a Blob to its replacement. Applied to the inputs, unless ``changes`` holds new ones, and to the Blobs
+            that hold the valid lengths of the outputs.
+          outputs: Blobs that the new outputs resemble; by default the outputs of this node.
+          changes: new values of fields of Node.
+        """
+        if read is not None:
+            changes.setdefault("inputs", tuple(map(read, self.inputs)))
+        twin = replace(self, outputs=(), **changes)
+        twin.outputs = tuple(b.copy(node=twin, index=i) for i, b in enumerate(self.outputs if outputs is None else outputs))
+        for blob in twin.outputs:
+            if blob.valid_length is not None:
+                count = blob.valid_length.count
+                if count.node is self and outputs is None:
+                    count = twin.outputs[count.index]
+                elif read is not None:
+                    count = read(count)
+                blob.valid_length = replace(blob.valid_length, count=count)
+        return twin
 
     def __repr__(self) -> str:
         made = ", ".join(str(b) for b in self.outputs)
@@ -96,7 +129,7 @@ class Node:
 
 
 class Blob:
-    """A value of a job that does not exist yet: shape, dtype and the op that will make it.
+    """A symbolic value of a job: its shape, its dtype, and the op that will compute it.
 
     Arithmetic (``+ - * / %``), negation, powers, comparisons and basic slicing of Blobs add ops to the job. Everything
     that would need a number now (``if``, ``float()``, iteration, NumPy functions) raises BlobUseError.
@@ -111,7 +144,7 @@ class Blob:
         "distribute",
         "is_dynamic",
         "is_tensor_list",
-        "extent",
+        "valid_length",
         "_suffix",
     )
 
@@ -129,8 +162,11 @@ class Blob:
         batch_axis: int | None = None,
         is_dynamic: bool = False,
         is_tensor_list: bool = False,
-        extent: Extent | None = None,
+        length: ValidLength | None = None,
     ):
+        if not isinstance(node, Node):
+            refuse(ArgumentError, "a flow.Blob cannot be made by hand: the ops of a job make them",
+                   hint="flow.constant(value, dtype, shape), or feed an array as an input of the job")  # fmt: skip
         self.node = node
         self.index = index
         self.shape = shape
@@ -139,10 +175,19 @@ class Blob:
         self.distribute = dist.auto()
         self.is_dynamic = is_dynamic
         self.is_tensor_list = is_tensor_list
-        self.extent = extent
+        self.valid_length = length
         self._suffix = suffix
 
-    # --- what is known about it
+    def copy(self, **changes: Any) -> Blob:
+        """Another handle that keeps every field but those in ``changes``."""
+        twin: Blob = object.__new__(Blob)
+        for name in Blob.__slots__:
+            setattr(twin, name, changes.pop(name) if name in changes else getattr(self, name))
+        if changes:
+            raise TypeError(f"a Blob has no fields {', '.join(changes)}")
+        return twin
+
+    # --- properties
 
     @property
     def op_name(self) -> str:
@@ -183,7 +228,7 @@ class Blob:
 
     @property
     def is_mirrored(self) -> bool:
-        """Whether it stands for one tensor a device, each of this shape, and not for one logical tensor."""
+        """Whether it stands for one tensor per device, each of this shape, rather than for one logical tensor."""
         return self.node.is_mirrored
 
     @property
@@ -192,18 +237,13 @@ class Blob:
 
     @property
     def source(self) -> Source:
-        """The user's line that made it."""
+        """The user's line that added it."""
         return self.node.source
 
     def with_distribute(self, distribute: Distribute) -> Blob:
-        """The same Blob, asked for in another layout by whoever uses this handle."""
+        """A handle of the same value; ops that are given this handle read it in another layout."""
         self._check_distribute(distribute)
-        twin = Blob(
-            self.node, self.index, self.shape, self.dtype, suffix=self._suffix, batch_axis=self.batch_axis,
-            is_dynamic=self.is_dynamic, is_tensor_list=self.is_tensor_list, extent=self.extent,
-        )  # fmt: skip
-        twin.distribute = distribute
-        return twin
+        return self.copy(distribute=distribute)
 
     def with_split_distribute(self, axis: int) -> Blob:
         """``with_distribute(flow.distribute.split(axis))``, as programs for 0.1 and 0.2 write it."""
@@ -214,7 +254,7 @@ class Blob:
         return self.with_distribute(dist.broadcast())
 
     def has_batch_axis(self) -> bool:
-        """Whether an axis holds the samples of a batch; of 0.1 and 0.2."""
+        """Whether one axis is the batch axis. From OneFlow 0.1 and 0.2."""
         return self.batch_axis != INVALID_AXIS
 
     def set_distribute(self, distribute: Distribute) -> None:
@@ -226,7 +266,7 @@ class Blob:
         if distribute.axis is not None and distribute.axis >= self.ndim:
             refuse(
                 AxisError,
-                f"{self.op_name!r} in job {self.node.graph.name!r} cannot be split along axis {distribute.axis}: "
+                f"{self.op_name!r} in job {self.node.graph.name!r} cannot be split along axis {shown(distribute.axis)}: "
                 f"it has rank {self.ndim}",
                 found=[("the Blob", f"{self.describe()}   made at {self.source}")],
             )
@@ -237,18 +277,20 @@ class Blob:
 
     def IdenticalTo(self, other: Blob) -> bool:
         """Whether both stand for the same value, in the same layout."""
+        if not isinstance(other, Blob):
+            refuse(ArgumentError, f"IdenticalTo needs a Blob, got {shown(other)}")
         return self.node is other.node and self.index == other.index and self.distribute == other.distribute
 
     @property
-    def is_counted(self) -> bool:
-        """Whether its size depends on data: whoever reads it must look at ``extent``."""
-        return self.is_dynamic and self.extent is not None
+    def has_dynamic_size(self) -> bool:
+        """Whether its size depends on data, so that readers must honour ``valid_length``."""
+        return self.is_dynamic and self.valid_length is not None
 
     def describe(self) -> str:
-        """``float32[8, 128]``, as error messages write it; ``float32[<=8, 128]`` where data decide how many of the 8 count."""
+        """``float32[8, 128]``, as in error messages; ``float32[<=8, 128]`` if the first size depends on data."""
         sizes = [str(size) for size in self.shape]
-        if self.is_dynamic and self.extent is not None:
-            sizes[self.extent.axis] = f"<={sizes[self.extent.axis]}"
+        if self.is_dynamic and self.valid_length is not None:
+            sizes[self.valid_length.axis] = f"<={sizes[self.valid_length.axis]}"
         return f"{self.dtype.name}[{', '.join(sizes)}]"
 
     def __repr__(self) -> str:
@@ -335,7 +377,7 @@ class Blob:
     def __getitem__(self, key: Any) -> Blob:
         return Blob.operator("getitem", self, key)
 
-    # --- what would need a number now
+    # --- operations that would need a value, which a Blob does not have
 
     def _refuse(self, what: str, instead: str) -> NoReturn:
         line = caller()
@@ -423,7 +465,7 @@ _UFUNCS = {
 
 @dataclass(frozen=True, slots=True)
 class LogicalBlobId:
-    """OneFlow's pair of names for a Blob."""
+    """The two names that OneFlow identifies a Blob by."""
 
     _op_name: str
     _blob_name: str

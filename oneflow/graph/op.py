@@ -1,10 +1,14 @@
-"""What an op is: a function over arrays, and the few things that cannot be derived from it."""
+"""Definitions of ops: a function over arrays, and the facts about it that cannot be derived from the function."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
+
+from .repetition import Repetition
+
+Autocast = Literal["never", "between", "always"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,78 +34,95 @@ class Native:
 class HostRule:
     """How an op runs on the host, over NumPy values, before the step.
 
-    A Blob's value there is an ndarray; of a Blob of tensor buffers or records a list with one element for each, in row-major
-    order; of a tensor list a tuple of ndarrays.
+    There the value of a Blob is an ndarray; of a Blob of tensor buffers or records, a list with one element for each, in
+    row-major order; of a tensor list, a tuple of ndarrays.
 
     Attributes:
-      run: ``run(*values, **attrs)`` gives the output, or a tuple of them where the op is ``multiple``. Of a reader:
-        ``run(seed, **attrs)`` gives an object with ``next()`` (a tuple: the outputs of the next batch), ``mark()`` (cheap: a
-        function that tells where it stood, JSON-able), ``restore(state)`` and ``close()``. ``next`` that raises may leave the
-        reader anywhere: it is made anew, and restored.
-      reader: ``run`` makes a reader, which is asked for one batch a call, in order.
-      samples: sample i of the inputs alone goes into sample i of the outputs, so that parts of a batch may run side by side.
-      random: ``random(seed, call, count, **attrs)`` gives an array with a row of random numbers for each sample of a call, of
-        which ``run`` gets its own as a further keyword ``draws``. ``seed`` is the op's attribute of that name, or one of the
-        session's and the node's name; neither of the functions gets the attribute.
-      only: the op runs nowhere else. Others run on the host where a host op needs their output.
+      run: ``run(*values, **attrs)`` returns the output, or a tuple of outputs if the op has ``multiple_results``. For a
+        reader, ``run(seed, **attrs)`` returns an object with ``next()`` (the outputs of the next batch, as a tuple),
+        ``mark()`` (cheap; returns a function that returns the position as JSON-able data), ``restore(state)`` and ``close()``.
+        A reader whose ``next`` raised is in an undefined state: another one is made and restored.
+      reader: ``run`` makes a reader, which is asked for one batch per call, in order.
+      per_sample: sample i of each output depends on sample i of the inputs alone, so that parts of a batch can run in
+        parallel.
+      random: ``random(seed, call, count, **attrs)`` returns an array with a row of random numbers for each sample of a call;
+        ``run`` gets the rows of its samples as the keyword ``draws``. ``seed`` is the attribute of that name, or is derived
+        from the session's seed and the node's name; the attribute itself is passed to neither function.
+      only: the op runs on the host alone. Other ops run there only if a host op needs their output.
     """
 
     run: Callable[..., Any]
     reader: bool = False
-    samples: bool = False
+    per_sample: bool = False
     random: Callable[..., Any] | None = None
     only: bool = True
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OpDef:
-    """One kind of node.
+    """One kind of node. The compiler relies on these fields alone and never looks at the name.
 
     Attributes:
       name: the op's type, e.g. ``conv2d``.
-      define: ``define(*arrays, **attrs)`` gives the output array, or a tuple of them where ``multiple``. It is the
-        lowering; the shape rule is its abstract evaluation, the gradient its vjp.
-      grad: ``grad(inputs, outputs, cotangents, **attrs)`` gives one cotangent (or None for zero) an input, where the
-        op's gradient is not what calculus says of ``define``. ``inputs``, ``outputs`` and ``cotangents`` are tuples.
-      stops: positions of inputs that never receive a gradient (labels, indices, masks); True for all of them.
-      multiple: the op has a tuple of outputs.
-      samples: positions of the inputs of which sample i (index i on axis 0) alone goes into sample i of the outputs, while
-        the other inputs matter as a whole; several where operands broadcast. Empty where samples mix.
-      channels_last: ``channels_last(attrs, rank)`` gives the attributes under which the op computes the same on arrays whose
-        axis 1 was moved to the end; None where it has none for these attributes. ``as_is`` for elementwise ops.
-      heavy: worth running on slices of the batch (see ``compiler/batch_slices.py``).
-      native: its lowering by the native part, where it has one.
+      define: ``define(*arrays, **attrs)`` returns the output array, or a tuple of outputs if ``multiple_results``. It is the
+        lowering; its abstract evaluation is the shape rule and its vjp the gradient.
+      grad: ``grad(inputs, outputs, cotangents, **attrs)`` returns one cotangent (None for zero) per input, if the gradient
+        differs from the vjp of ``define``. ``inputs``, ``outputs`` and ``cotangents`` are tuples.
+      nondifferentiable: positions of inputs that never receive a gradient (labels, indices, masks); True for all of them.
+      multiple_results: ``define`` returns a tuple of outputs.
       random: ``define`` takes a further keyword ``key``, a JAX random key that differs from call to call.
-      callback: it runs Python code of the user's in the middle of a step (see ``graph/callback.py``).
-      host: how it runs on the host, for readers, decoders, image ops and their like (see ``compiler/hosting.py``).
+      batch_inputs: positions of the inputs whose sample i (index i on axis 0) affects only sample i of the outputs, while the
+        other inputs affect all samples; several positions if operands broadcast, none if samples mix.
+      channels_last: ``channels_last(attrs, rank)`` returns the attributes with which the op computes the same on arrays whose
+        axis 1 was moved to the end, or None if there are none. ``as_is`` for elementwise ops.
+      heavy: expensive enough to run on slices of the batch (see ``compiler/batch_slices.py``).
+      native: its lowering by the native part, if it has one.
+      host: how it runs on the host, for readers, decoders and image ops (see ``compiler/host_plan.py``).
+      callback: it runs Python code of the user in the middle of a step (see ``graph/callback.py``).
+      autocast: whether it computes in 16 bits in a job with automatic mixed precision: "always", "between" (only between ops
+        that do) or "never".
+      autocast_first_only: only the first input and output are cast; statistics, scale and offset stay float32.
+      repeats: how it begins or ends a part of a job that runs several times per call.
+      keeps_values: its output holds the elements of its first input, in order, possibly with another shape or dtype.
+      labels: (i, j) for a loss whose input i holds class labels, for the classes along the last axis of input j.
+      gathers_rows: ``gathers_rows(attrs)`` tells whether it reads only the rows of its first input that its second one names.
+      lays_out: it brings its first input to the layout of its attribute ``distribute``, and its gradient to that of
+        ``gradient_distribute``.
     """
 
     name: str
     define: Callable[..., Any]
     grad: Callable[..., tuple[Any, ...]] | None = None
-    stops: frozenset[int] | bool = frozenset()
-    multiple: bool = False
+    nondifferentiable: frozenset[int] | bool = frozenset()
+    multiple_results: bool = False
     random: bool = False
-    samples: tuple[int, ...] = ()
+    batch_inputs: tuple[int, ...] = ()
     channels_last: Callable[[Mapping[str, Any], int], Mapping[str, Any] | None] | None = None
     heavy: bool = False
     native: Native | None = None
     host: HostRule | None = None
     callback: bool = False
+    autocast: Autocast = "never"
+    autocast_first_only: bool = False
+    repeats: Repetition | None = None
+    keeps_values: bool = False
+    labels: tuple[int, int] | None = None
+    gathers_rows: Callable[[Mapping[str, Any]], bool] | None = None
+    lays_out: bool = False
 
     @property
     def on_host(self) -> bool:
-        """Whether it can run on the host alone."""
+        """Whether it runs on the host alone."""
         return self.host is not None and self.host.only
 
-    def stops_at(self, position: int) -> bool:
+    def is_nondifferentiable(self, position: int) -> bool:
         """Whether no gradient flows to the input at ``position``."""
-        return self.stops if isinstance(self.stops, bool) else position in self.stops
+        return self.nondifferentiable if isinstance(self.nondifferentiable, bool) else position in self.nondifferentiable
 
     def __repr__(self) -> str:
         return f"<op {self.name}>"
 
 
 def as_is(attrs: Mapping[str, Any], rank: int) -> Mapping[str, Any]:
-    """``channels_last`` of ops that look at no axis."""
+    """``channels_last`` of ops that do not depend on axes."""
     return attrs

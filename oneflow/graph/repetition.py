@@ -1,35 +1,54 @@
-"""How often a call runs a node: parts of a job between ``unpack`` (or ``repeat``) and ``pack`` (or ``acc``) run several times."""
+"""Repeated parts of a job: nodes between ``unpack`` (or ``repeat``) and ``pack`` (or ``acc``) run several times per call."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from .node import Blob
-
-OPENS = {"unpack": "unpack_num", "repeat": "repeat_num"}
-CLOSES = {"pack": "pack_num", "acc": "max_acc_num"}
+from dataclasses import dataclass
+from typing import Any
 
 
-def repetition_of(op_name: str, inputs: Sequence[Blob], attrs: Mapping[str, Any]) -> tuple[int, ...]:
-    """The counts of the repetitions around a node, outermost first; () for a node that runs once a call.
+@dataclass(frozen=True, slots=True)
+class Repetition:
+    """How an op begins or ends a part of a job that runs several times per call.
 
-    Raises:
-      ValueError: inputs of repetitions that do not fit.
+    Attributes:
+      count: name of the attribute that holds the number of runs that it begins or combines.
+      begins: whether it begins such a part; otherwise it ends one.
+      cuts: each run gets a piece of the input; ``define`` takes a further keyword ``index``. For ops that begin a part.
     """
-    counts = max((b.node.repetition for b in inputs), key=len, default=())
-    for blob in inputs:
-        own = blob.node.repetition
+
+    count: str
+    begins: bool
+    cuts: bool = False
+
+    def runs(self, attrs: Mapping[str, Any]) -> int:
+        """How many runs the op begins or combines."""
+        return int(attrs[self.count])
+
+
+def repetition_of(
+    rule: Repetition | None, inputs: Sequence[tuple[int, ...]], attrs: Mapping[str, Any]
+) -> tuple[int, ...]:  # fmt: skip
+    """The counts of the repetitions around a node, outermost first; () for a node that runs once per call.
+
+    Args:
+      rule: ``repeats`` of the node's op.
+      inputs: the counts of the nodes that it reads.
+    Raises:
+      ValueError: the inputs belong to repetitions that do not nest.
+    """
+    counts = max(inputs, key=len, default=())
+    for own in inputs:
         if counts[: len(own)] != own:
-            raise ValueError(f"inputs that are made {_words(own)} and {_words(counts)}")
-    if op_name in OPENS and attrs[OPENS[op_name]] > 1:
-        return (*counts, attrs[OPENS[op_name]])
-    if op_name in CLOSES and attrs[CLOSES[op_name]] > 1:
-        left = counts[-1] // attrs[CLOSES[op_name]]
-        return counts[:-1] if left == 1 else (*counts[:-1], left)
-    return counts
+            raise ValueError(f"inputs that are computed {_words(own)} and {_words(counts)}")
+    runs = 1 if rule is None else rule.runs(attrs)
+    if rule is None or runs == 1:
+        return counts
+    if rule.begins:
+        return (*counts, runs)
+    left = counts[-1] // runs
+    return counts[:-1] if left == 1 else (*counts[:-1], left)
 
 
 def _words(counts: tuple[int, ...]) -> str:
-    return f"{' x '.join(map(str, counts))} times a call" if counts else "once a call"
+    return f"{' x '.join(map(str, counts))} times per call" if counts else "once per call"

@@ -1,4 +1,4 @@
-"""The two views of several devices, and the way between them: one logical tensor, or one tensor a device."""
+"""Conversion between the two views of several devices: one logical tensor, or one tensor per device."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from .op import OpDef
 
 
 def in_current_view(graph: Graph, blob: Blob) -> Blob:
-    """``blob`` as an op that is made now reads it.
+    """``blob``, converted to the current view, for an op that is about to be added.
 
-    In the mirrored view a logical tensor that is split along axis 0 gives each device its piece, any other one is there
-    whole on every device. In the consistent view the devices' tensors are joined along axis 0.
+    In the mirrored view each device gets its piece of a logical tensor that is split along axis 0, and all of any other
+    tensor. In the consistent view the tensors of the devices are concatenated along axis 0.
 
     Raises:
-      ShapeError: the devices' pieces would differ in size.
-      ViewError: a variable split along another axis; a mirrored Blob of other devices.
+      ShapeError: the pieces of the devices would differ in size.
+      ViewError: the variable is split along another axis, or the mirrored Blob belongs to other devices.
     """
     scope = graph.scope
     n = scope.placement.parallel_num
@@ -29,7 +29,7 @@ def in_current_view(graph: Graph, blob: Blob) -> Blob:
         if wants_mirrored and blob.parallel_size != n:
             _fail(graph, blob, ViewError, f"it has one tensor for each of {blob.parallel_size} devices, and the scope has {n}")
         return blob
-    if blob.is_counted and (blob.is_mirrored or blob.batch_axis == 0):
+    if blob.has_dynamic_size and (blob.is_mirrored or blob.batch_axis == 0):
         _fail(graph, blob, ShapeError, "its size depends on data, and may differ from device to device")
     if blob.is_mirrored:
         if not blob.shape:
@@ -63,8 +63,8 @@ def _converted(
         finally:
             graph.scope = outer
         made = graph.in_views[key] = node.outputs[0]
-        if blob.is_counted and blob.extent is not None:
-            made.extent = replace(blob.extent, count=in_current_view(graph, blob.extent.count))
+        if blob.has_dynamic_size and blob.valid_length is not None:
+            made.valid_length = replace(blob.valid_length, count=in_current_view(graph, blob.valid_length.count))
     return made
 
 

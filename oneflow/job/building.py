@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
-from .. import typing as tp
+from .. import _signature as tp
 from .._base.dist import Placement, parse_placement
 from .._base.refuse import refuse
 from .._base.source import Source
 from ..compiler.analysis import finish
-from ..compiler.program import Plan, plan
+from ..compiler.plan import Plan, plan
 from ..compiler.storing import storages
 from ..config import FunctionConfig, Resource
 from ..errors import ArgumentError, ModeError, ReturnError
@@ -75,10 +75,16 @@ class BuiltJob:
     returns_nothing: bool
     seconds: float
 
-    def caller(self, executable: Executable | None = None) -> Call:
-        """A function that makes one call; where ``executable`` is given, with that one and without the host's part."""
+    def caller(self, executable: Executable | None = None, *, submits: bool = False) -> Call:
+        """A function that makes one call; where ``executable`` is given, with that one and without the host's part.
+
+        With ``submits`` every call returns its Result at once, whatever the return annotation says.
+        """
         launch: Launch = launcher(self.variants_of_step, self.pipeline) if executable is None else executable.launcher()
         window = 1 if processes.count() > 1 else MAX_WINDOW
+        if submits:
+            delivery = replace(self.delivery, gives_handles=True)
+            return caller(self.feeds, launch, delivery, window, asynchronous=True, returns_nothing=False)
         return caller(
             self.feeds, launch, self.delivery, window, asynchronous=self.asynchronous, returns_nothing=self.returns_nothing
         )
@@ -100,12 +106,14 @@ def build(declared: Declaration, job: Job, session: Session) -> BuiltJob:
 
     Raises what the body raises, and errors about what it described.
     """
-    if current_or_none() is not None:
-        raise ModeError(f"job {declared.name!r} cannot be built while the body of job {current_or_none()!r} is running")
+    running = current_or_none()
+    if running is not None:
+        refuse(ModeError, f"job {declared.name!r} cannot be built while the body of job {running.name!r} is running",
+               hint="look at it, or call it, outside of jobs")  # fmt: skip
     start = perf_counter()
     graph, leaves, convert, structure = _trace(declared)
     devices.check_placements(graph, strict=Resource.strict_devices)
-    fetches = [*leaves, *(blob.extent.count for blob in leaves if blob.extent is not None)]
+    fetches = [*leaves, *(blob.valid_length.count for blob in leaves if blob.valid_length is not None)]
     made = plan(graph, fetches, native_ops=Resource.enable_native_cpu)
     own_part = _own_part(declared, made)
     session.declare_variables(job, graph.variables.values(), storages(graph, made.replicated))

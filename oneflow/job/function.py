@@ -12,25 +12,25 @@ from typing import Any
 
 import numpy as np
 
-from .. import typing as tp
+from .. import _signature as tp
 from .._base.jax import jax
 from .._base.log import announced
-from .._base.refuse import refuse
+from .._base.refuse import refuse, shown
 from .._base.source import Source, caller, of_function
 from .._reports.placement import PlacementReport, report
 from .._reports.summary import JobSummary, summarize
 from .._signature.parameters import spell
-from ..compiler.native import describe
+from .._variables.initializers import from_conf as initializer_from_conf
 from ..config import FunctionConfig
 from ..errors import ArgumentError, CompileError, FeedError, FeedShapeError, ModeError
 from ..graph.graph import Graph, current, current_or_none
-from ..graph.node import Blob, Node
-from ..initializers import from_conf as initializer_from_conf
+from ..graph.node import Blob
 from ..optimizer.dict_config import optimizer_from_config
 from ..runtime.calling import Call
 from ..runtime.executable import Executable
 from ..runtime.gate import StaleExecutableError
 from ..runtime.process import process
+from ..runtime.result import Result
 from ..runtime.session import default_session
 from .building import BuiltJob, Declaration, build
 
@@ -41,6 +41,10 @@ class _Failure:
 
     error: Exception
     traceback: TracebackType | None
+
+
+class StoppedAtFirstCallError(BaseException):
+    """A script is only looked at as far as its jobs (``process.stops_at_first_call``): it was about to call one."""
 
 
 class JobFunction:
@@ -63,6 +67,7 @@ class JobFunction:
         self._error_is_told = False
         self._closed = ""  # why it cannot be called any more
         self._call: Call | None = None  # of a job that one executable serves, once it is there
+        self._submit: Call | None = None  # the same for ``submit``
         self._check_settings()
         self._session.declare(self)
 
@@ -89,6 +94,11 @@ class JobFunction:
             return None
         self._error_is_told = True
         return built.error
+
+    @property
+    def parameters(self) -> tuple[tp.Parameter, ...]:
+        """The parameters of the job's function, each with the structure of placeholders that it stands for."""
+        return self._declaration.parameters
 
     @property
     def variable_names(self) -> Iterable[str]:
@@ -122,14 +132,14 @@ class JobFunction:
 
     def invalidate(self) -> None:
         """Something that the job was compiled for has moved: the next call compiles it again. With the dispatch lock held."""
-        self._call = None
+        self._call = self._submit = None
         if isinstance(self._built, BuiltJob):
             self._built.variants.invalidate()
 
     def close(self, why: str) -> None:
         """The job cannot be called any more; ``why`` is what a call is told. With the dispatch lock held."""
         self._closed = why
-        self._call = None
+        self._call = self._submit = None
         if isinstance(self._built, BuiltJob):
             self._built.close()
 
@@ -144,11 +154,30 @@ class JobFunction:
         except StaleExecutableError:
             return self._call_checked(args, kwargs)
 
-    def _call_checked(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def submit(self, /, *args: Any, **kwargs: Any) -> Result:
+        """Makes a call without waiting for it, whatever the job's return annotation is.
+
+        Args: as for a call; the arrays may be changed as soon as this returns.
+        Returns: a future. ``result()`` waits for the value that a call would have returned; ``async_get(callback)`` has
+          ``callback(value)`` run on the delivery thread, in the order of calls.
+        Raises: what a call raises.
+        Example: >>> job.submit(images, labels).async_get(print)
+        """
+        submit = self._submit
+        if submit is None or kwargs:
+            return self._call_checked(args, kwargs, submits=True)
+        try:
+            return submit(args)
+        except StaleExecutableError:
+            return self._call_checked(args, kwargs, submits=True)
+
+    def _call_checked(self, args: Sequence[Any], kwargs: Mapping[str, Any], *, submits: bool = False) -> Any:
         """The first call, calls of inputs whose shapes vary, and calls at the wrong place."""
         if current_or_none() is not None:
             refuse(ModeError, f"job {self.name!r} was called inside the body of job {current_or_none().name!r}",  # type: ignore[union-attr]
                    hint="call an ordinary Python function there; jobs are called from outside")  # fmt: skip
+        if process.stops_at_first_call:
+            raise StoppedAtFirstCallError
         if kwargs:
             args = self._positional(args, kwargs)
         while True:
@@ -159,7 +188,7 @@ class JobFunction:
                 arrays = built.feeds(args)
                 process.delivery.raise_error()
                 process.start()
-                return self._prepared(built, arrays)(args)
+                return self._prepared(built, arrays, submits)(args)
             except StaleExecutableError:
                 continue
             except ModeError:
@@ -183,21 +212,29 @@ class JobFunction:
             refuse(FeedError, f"job {self.name!r}: {error}", hint=f"call it as {self.name}({', '.join(names)})")
         return bound.args
 
-    def _prepared(self, built: BuiltJob, arrays: tuple[Any, ...]) -> Call:
+    def _prepared(self, built: BuiltJob, arrays: tuple[Any, ...], submits: bool) -> Call:
         """A function that makes a call, after everything that it needs has been compiled."""
         if built.pipeline is not None:
-            self._call = built.caller()
-            return self._call
+            call = built.caller(submits=submits)
+            self._keep(call, submits)
+            return call
         try:
             executable = built.variants.get(arrays)
         except CompileError as error:
             if built.variants.is_single:
                 raise
             raise _misfit(built, arrays, error) from error
-        call = built.caller(executable)
+        call = built.caller(executable, submits=submits)
         if built.variants.is_single:
-            self._call = call
+            self._keep(call, submits)
         return call
+
+    def _keep(self, call: Call, submits: bool) -> None:
+        """Has later calls take the same way without looking for it."""
+        if submits:
+            self._submit = call
+        else:
+            self._call = call
 
     # --- looking at it
 
@@ -219,12 +256,8 @@ class JobFunction:
         """
         self._session.check_open()
         plan = self._build().plan
-        without, on_host, copies = plan.without_native, set(plan.host.nodes), plan.expansion.copies
-
-        def computed_by(node: Node) -> str:
-            return "the host, before the step" if node in on_host else describe(copies.get(node, (node,))[0], without)
-
-        return summarize(plan.graph, self.build_report(), computed_by)
+        passes = (self.executables[-1][1].plan if self.executables else plan).passes
+        return summarize(plan, [*(f"{name}: {changed}" for name, changed in passes if changed), *self.build_report()])
 
     def plan(self) -> PlacementReport:
         """Where each op and variable lies, in which layout, its bytes on each device, and what is sent; print it.
@@ -325,7 +358,7 @@ def global_function(
         config, train = type.copy(), type.is_train_configured()
     elif isinstance(type, str) and type in ("train", "predict"):
         if function_config is not None and not isinstance(function_config, FunctionConfig):
-            refuse(ArgumentError, f"function_config must be a flow.FunctionConfig, got {function_config!r}")
+            refuse(ArgumentError, f"function_config must be a flow.FunctionConfig, got {shown(function_config)}")
         train = type == "train"
         if function_config is not None and not train:
             function_config.discard_train()  # as OneFlow does: the object may serve a job without a type next
@@ -333,14 +366,26 @@ def global_function(
     elif callable(type):
         refuse(ArgumentError, "flow.global_function needs parentheses", hint='write @flow.global_function(type="predict")')
     else:
-        refuse(ArgumentError, f'the type of a job must be "train" or "predict", got {type!r}')
+        refuse(ArgumentError, f'the type of a job must be "train" or "predict", got {shown(type)}')
     if current_or_none() is not None:
         refuse(ModeError, "a job cannot be declared inside the body of another job")
 
     def decorate(function: Callable[..., Any]) -> JobFunction:
+        _want_function(function)
         return JobFunction(function, train=train, config=config, declared=declared)
 
     return decorate
+
+
+def _want_function(function: Any) -> None:
+    try:
+        inspect.signature(function)
+        named = isinstance(function.__name__, str) and not inspect.isclass(function)
+    except Exception:  # a builtin without a signature, an object that is not a function
+        named = False
+    if not named:
+        refuse(ArgumentError, f"flow.global_function decorates a function, got {shown(function)}",
+               hint="define the job with def, and put the decorator above it")  # fmt: skip
 
 
 def function(function_config: FunctionConfig | None = None) -> Callable[[Callable[..., Any]], JobFunction]:
@@ -355,7 +400,7 @@ def job_summary(job: JobFunction) -> JobSummary:
     Example: >>> print(flow.job_summary(job))
     """
     if not isinstance(job, JobFunction):
-        refuse(ArgumentError, f"flow.job_summary needs a job function, got {job!r}"[:300])
+        refuse(ArgumentError, f"flow.job_summary needs a job function, got {shown(job)}")
     return job.summary()
 
 
@@ -367,4 +412,5 @@ def current_global_function_desc() -> Any:
       ... def job(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
       ...     return x * 0 if flow.current_global_function_desc().IsTrainable() else x
     """
-    return current("flow.current_global_function_desc()").config.function_desc
+    graph = current("flow.current_global_function_desc()")
+    return (FunctionConfig() if graph.config is None else graph.config).function_desc

@@ -16,12 +16,12 @@ from ..runtime.transfer import to_host
 
 
 def converter(leaves: list[Blob], rebuild: Callable[[list[Any]], Any], kinds: list[str]) -> Callable[[Any], Any]:
-    """From fetched device arrays to what the call gives. Behind the leaves come the counts of those that have an extent."""
+    """From fetched device arrays to what the call gives. Behind the leaves come the counts of those that have an length."""
     if not leaves:
         return lambda arrays: rebuild([])
     each = [_leaf_converter(kind, blob) for kind, blob in zip(kinds, leaves, strict=True)]
     probe = object()
-    if any(blob.extent is not None for blob in leaves):
+    if any(blob.valid_length is not None for blob in leaves):
         cut = _cutter(leaves, kinds)
         return lambda arrays: rebuild([convert(array) for convert, array in zip(each, cut(arrays), strict=True)])
     if len(each) == 1 and rebuild([probe]) is probe:
@@ -36,9 +36,9 @@ def _on_host(value: Any) -> Any:
 
 
 def _cutter(leaves: list[Blob], kinds: list[str]) -> Callable[[Any], list[Any]]:
-    """From arrays and counts to arrays of their true sizes. A static Blob with an extent keeps its shape as tp.Numpy."""
-    is_cut = [b.extent is not None and kind != "Numpy" for b, kind in zip(leaves, kinds, strict=True)]
-    places = list(accumulate((b.extent is not None for b in leaves), initial=len(leaves)))
+    """From arrays and counts to arrays of their true sizes. A static Blob with an length keeps its shape as tp.Numpy."""
+    is_cut = [b.valid_length is not None and kind != "Numpy" for b, kind in zip(leaves, kinds, strict=True)]
+    places = list(accumulate((b.valid_length is not None for b in leaves), initial=len(leaves)))
 
     def cut(arrays: Any) -> list[Any]:
         return [

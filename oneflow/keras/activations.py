@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from .._base.refuse import refuse
-from ..errors import ArgumentError
-from ..graph.node import Blob
-from ..ops import elementwise
+from .._base.refuse import refuse as _refuse
+from ..errors import ArgumentError as _ArgumentError
+from ..graph.node import Blob as _Blob
 from ..ops.elementwise import gelu as gelu
+from ..ops.elementwise import relu as _relu
 from ..ops.elementwise import sigmoid as sigmoid
 from ..ops.elementwise import tanh as tanh
 
 
-def relu(x: Blob, alpha: float = 0.0, max_value: float | None = None, threshold: float = 0.0, name: str | None = None) -> Blob:
+def relu(x: _Blob, alpha: float = 0.0, max_value: float | None = None, threshold: float = 0.0, name: str | None = None) -> _Blob:
     """max(x, 0).
 
     Args:
@@ -23,6 +23,6 @@ def relu(x: Blob, alpha: float = 0.0, max_value: float | None = None, threshold:
     Example: >>> y = flow.keras.activations.relu(x)
     """
     if max_value is not None or not all(isinstance(v, (int, float)) and v == 0 for v in (alpha, threshold)):
-        refuse(ArgumentError, "keras.activations.relu: alpha, max_value and threshold must keep their defaults",
+        _refuse(_ArgumentError, "keras.activations.relu: alpha, max_value and threshold must keep their defaults",
                hint="flow.nn.leaky_relu(x, alpha), or flow.clip(x, 0, max_value)")  # fmt: skip
-    return elementwise.relu(x, name=name)
+    return _relu(x, name=name)

@@ -13,8 +13,3 @@ from .norm import layer_norm_param_grad as layer_norm_param_grad
 from .other import categorical_ordinal_encoder as categorical_ordinal_encoder
 from .other import prelu as prelu
 from .other import upsample_2d as upsample_2d
-
-
-def __dir__() -> list[str]:
-    """The public names."""
-    return sorted(n for n in globals() if not n.startswith("_") and n not in ("conv", "norm", "other"))

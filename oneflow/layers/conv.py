@@ -5,15 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .. import initializers
+from .._variables import initializers
 from ..graph.node import Blob
 from ..ops._arrays import label
 from ..ops._emit import want
 from ..ops._names import DefaultName
 from ..ops._window import want_format, want_positive
 from ..ops.conv import bias_add, convolve, want_groups
-from ..ops.variable import get_variable
-from ._common import Activation, Initializer, Ints, Made, Regularizer, activated, chosen, layer_name, want_activation
+from ._common import (
+    Activation,
+    Initializer,
+    Ints,
+    Made,
+    Regularizer,
+    activated,
+    layer_name,
+    layer_variable,
+    want_activation,
+)
 
 
 def _convolution(
@@ -43,24 +52,22 @@ def _convolution(
     want_activation(what, activation)
     size = want_positive(what, "kernel_size", kernel_size, n)
     channels = inputs.shape[1 if channels_first else -1]
-    want_groups(what, groups, channels, count)
+    groups = want_groups(what, groups, channels, count)
     weight_first = channels_first or n == 3  # OneFlow stores the weights of conv3d channels first, whatever the format
     fan = channels // groups
     shape = (count, fan, *size) if weight_first else (count, *size, fan)
 
-    def variable(kind: str, shape: tuple[int, ...], made: Made, default: Initializer) -> Blob:
-        initializer, regularizer, given_name = made
-        full_name = want.label(what, f"{kind}_name", given_name) or f"{name}-{kind}"
-        return get_variable(
-            full_name, shape, inputs.dtype, chosen(initializer, default), regularizer, trainable, kind,
-            reuse=False,
-        )  # fmt: skip
-
-    weight = variable("weight", shape, kernel, initializers.xavier_uniform_initializer("NC" if weight_first else data_format))
+    default = initializers.xavier_uniform_initializer("NC" if weight_first else data_format)
+    weight = layer_variable(what, name, "weight", shape, inputs.dtype, default, kernel, trainable=trainable)
     y = convolve(what, inputs, weight, n, strides, padding, data_format, dilation_rate, groups, name, weight_first=weight_first)
     if use_bias:
-        y = bias_add(y, variable("bias", (count,), bias, initializers.zeros_initializer()), data_format, name=f"{name}-bias_add")
+        zeros = initializers.zeros_initializer()
+        b = layer_variable(what, name, "bias", (count,), inputs.dtype, zeros, bias, trainable=trainable)
+        y = bias_add(y, b, data_format, name=f"{name}-bias_add")
     return activated(y, activation, name)
+
+
+# The three functions have OneFlow's parameters, which are written out in each: ``help`` and type checkers read them there.
 
 
 def conv1d(
@@ -121,12 +128,12 @@ def conv2d(
 
     Args:
       inputs: (N, C, H, W), or (N, H, W, C) for "NHWC"; floating.
-      filters: > 0; how many channels the result has.
+      filters: > 0; the number of channels of the result.
       kernel_size, strides, dilation_rate: an int or a pair > 0; dilation_rate None means 1.
       padding: "VALID", "SAME" (= "SAME_LOWER"), "SAME_UPPER" or a list; see ``nn.conv2d``.
       data_format: "NCHW" or "NHWC".
       groups: divides the channels and the filters.
-      activation: called with the result and ``name=``; anything that cannot be called is ignored.
+      activation: a function that is called with the result and ``name=``, such as ``flow.nn.relu``; an int means none.
       use_bias: add b.
       kernel_initializer, bias_initializer: None means xavier_uniform and zeros.
       kernel_regularizer, bias_regularizer: ``flow.regularizers``.

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .. import initializers
 from .._base import dist
 from .._base.dist import Distribute
+from .._base.refuse import shown
+from .._variables import initializers
 from ..errors import ArgumentError
 from ..graph.node import Blob
+from ..graph.scopes import namespace
 from ..ops._arrays import label
 from ..ops._emit import fail, want
 from ..ops._names import DefaultName
 from ..ops.conv import bias_add
 from ..ops.matrix import matmul
-from ..ops.variable import get_variable
-from ..scope import namespace
-from ._common import Initializer, Regularizer, activated, chosen, layer_name, want_activation
+from ._common import Initializer, Made, Regularizer, activated, layer_name, layer_variable, want_activation
 
 
 def dense(
@@ -34,18 +34,18 @@ def dense(
 ) -> Blob:
     """activation(x W' + b), along the last axis.
 
-    Variables: ``<name>-weight`` (units, in), which starts at 0 unless told otherwise, and ``<name>-bias`` (units,).
+    Variables: ``<name>-weight`` (units, in) and ``<name>-bias`` (units,), which both start at 0 unless an initializer is given.
 
     Args:
       inputs: (..., in), rank >= 2, floating.
       units: > 0; size of the result's last axis.
-      activation: called with the result and ``name=``; anything that cannot be called is ignored.
+      activation: a function that is called with the result and ``name=``, such as ``flow.nn.relu``; an int means none.
       use_bias: add b.
       kernel_initializer, bias_initializer: None means zeros.
       kernel_regularizer, bias_regularizer: ``flow.regularizers``.
       trainable: whether train jobs update the variables.
       name: the layer's; unnamed ones are numbered: ``Dense``, ``Dense_1``.
-      model_distribute: how the variables lie on several devices: ``auto()``, ``broadcast()`` or ``split(0)``, along units.
+      model_distribute: the layout of the variables on several devices: ``auto()``, ``broadcast()`` or ``split(0)``, along units.
     Returns: Blob (..., units), inputs' dtype.
     Raises: ArgumentError, ShapeError, DtypeError, DuplicateNameError (the name is taken).
     Example: >>> y = flow.layers.dense(x, 10, kernel_initializer=flow.glorot_uniform_initializer())   # (8, 4) -> (8, 10)
@@ -59,26 +59,26 @@ def dense(
     want_activation(what, activation)
     split = model_distribute.kind == "split" if isinstance(model_distribute, Distribute) else None
     if split is None or (split and model_distribute.axis != 0):
-        fail(
-            ArgumentError, what, f"model_distribute must be auto(), broadcast() or split(0), got {model_distribute!r}", (inputs,)
-        )
+        rule = f"model_distribute must be auto(), broadcast() or split(0), got {shown(model_distribute)}"
+        fail(ArgumentError, what, rule, (inputs,))
     if split and inputs.ndim != 2:
         fail(ArgumentError, what, f"model_distribute=split(0) needs inputs of rank 2, got {inputs.ndim}", (inputs,))
 
     def by_units(y: Blob) -> Blob:
         return y.with_distribute(dist.split(1)) if split else y
 
+    zeros = initializers.zeros_initializer()
+
+    def variable(kind: str, shape: tuple[int, ...], made: Made) -> Blob:
+        return layer_variable(
+            what, name, kind, shape, inputs.dtype, zeros, made, trainable=trainable, distribute=model_distribute
+        )
+
+    weight = variable("weight", (size, inputs.shape[-1]), (kernel_initializer, kernel_regularizer, None))
+    bias = variable("bias", (size,), (bias_initializer, bias_regularizer, None)) if use_bias else None
     with namespace(name):
-        weight = get_variable(
-            "weight", (size, inputs.shape[-1]), inputs.dtype, chosen(kernel_initializer, initializers.zeros_initializer()),
-            kernel_regularizer, trainable, "weight", distribute=model_distribute, reuse=False,
-        )  # fmt: skip
         x = inputs.with_distribute(dist.broadcast()) if split else inputs
         y = by_units(matmul(x, weight, transpose_b=True, name="matmul"))
-        if use_bias:
-            bias = get_variable(
-                "bias", (size,), inputs.dtype, chosen(bias_initializer, initializers.zeros_initializer()),
-                bias_regularizer, trainable, "bias", distribute=model_distribute, reuse=False,
-            )  # fmt: skip
+        if bias is not None:
             y = by_units(bias_add(y, bias, "NC" if y.ndim == 2 else "NWC", name="bias_add"))
     return activated(y, activation, name)

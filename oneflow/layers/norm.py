@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .. import initializers
-from ..errors import ArgumentError, ShapeError
+from .._variables import initializers
+from ..errors import ShapeError
 from ..graph.graph import current
 from ..graph.node import Blob
 from ..ops import norm as normalization
@@ -12,8 +12,7 @@ from ..ops._emit import fail, want
 from ..ops._names import DefaultName
 from ..ops.binary import add
 from ..ops.elementwise import relu
-from ..ops.variable import get_variable
-from ._common import Initializer, Made, Regularizer, chosen, layer_name
+from ._common import Initializer, Made, Regularizer, layer_name, layer_variable
 
 
 def _normalized(
@@ -27,16 +26,13 @@ def _normalized(
     trainable: bool,
     training: bool,
     name: str | None,
-) -> tuple[Blob, str]:
+) -> Blob:
     name = layer_name(name, "BatchNorm", "")
     what = label("batch_normalization", name)
     want.floating(what, want.blob(what, "inputs", inputs))
     axis = want.axis(what, axis, inputs.ndim, inputs=(inputs,))
-    if isinstance(momentum, bool) or not isinstance(momentum, (int, float)) or not 0 <= momentum <= 1:
-        fail(ArgumentError, what, f"momentum must be a number in [0, 1], got {momentum!r}", (inputs,))
-    if isinstance(epsilon, bool) or not isinstance(epsilon, (int, float)) or not epsilon >= 0:
-        fail(ArgumentError, what, f"epsilon must be a number >= 0, got {epsilon!r}", (inputs,))
-
+    momentum = want.number(what, "momentum", momentum, (inputs,), low=0, high=1)
+    epsilon = want.number(what, "epsilon", epsilon, (inputs,), low=0)
     center, scale = want.flag(what, "center", center, (inputs,)), want.flag(what, "scale", scale, (inputs,))
     training = want.flag(what, "training", training, (inputs,))
     trainable = trainable is None or want.flag(what, "trainable", trainable, (inputs,))
@@ -44,23 +40,21 @@ def _normalized(
         fail(ShapeError, what, "there is nothing to normalize: an axis has size 0", (inputs,))
 
     def variable(kind: str, default: Initializer, is_trainable: bool) -> Blob:
-        initializer, regularizer, given_name = made[kind]
-        full_name = want.label(what, f"{kind}_name", given_name) or f"{name}-{kind}"
-        return get_variable(
-            full_name, (inputs.shape[axis],), normalization.parameter_dtype(inputs),
-            chosen(initializer, default), regularizer, is_trainable, kind, reuse=False,
-        )  # fmt: skip
+        shape, dtype = (inputs.shape[axis],), normalization.parameter_dtype(inputs)
+        return layer_variable(what, name, kind, shape, dtype, default, made[kind], trainable=is_trainable)
 
     zeros, ones = initializers.zeros_initializer(), initializers.ones_initializer()
     beta = variable("beta", zeros, trainable) if center else None
     gamma = variable("gamma", ones, trainable) if scale else None
     moving_mean = variable("moving_mean", zeros, False)
     moving_variance = variable("moving_variance", ones, False)
-    y = normalization.normalize_batch(
-        inputs, gamma, beta, moving_mean, moving_variance, axis=axis, epsilon=float(epsilon), momentum=float(momentum),
+    return normalization.normalize_batch(
+        inputs, gamma, beta, moving_mean, moving_variance, axis=axis, epsilon=epsilon, momentum=momentum,
         training=bool(training and trainable and current().train), name=name,
     )  # fmt: skip
-    return y, name
+
+
+# The three functions have OneFlow's parameters, which are written out in each: ``help`` and type checkers read them there.
 
 
 def batch_normalization(
@@ -84,7 +78,7 @@ def batch_normalization(
     moving_mean_name: str | None = None,
     moving_variance_name: str | None = None,
 ) -> Blob:
-    """(x - mean) / sqrt(variance + epsilon) * gamma + beta, for each place along ``axis``.
+    """(x - mean) / sqrt(variance + epsilon) * gamma + beta, for each index along ``axis``.
 
     In training, mean and biased variance are the batch's, and each moving statistic becomes momentum * old +
     (1 - momentum) * batch (the biased variance, too). Otherwise the moving statistics are used.
@@ -114,7 +108,7 @@ def batch_normalization(
         "moving_mean": (moving_mean_initializer, None, moving_mean_name),
         "moving_variance": (moving_variance_initializer, None, moving_variance_name),
     }
-    return _normalized(inputs, axis, momentum, epsilon, center, scale, made, trainable, training, name)[0]
+    return _normalized(inputs, axis, momentum, epsilon, center, scale, made, trainable, training, name)
 
 
 def batch_normalization_add_relu(
@@ -139,20 +133,19 @@ def batch_normalization_add_relu(
     moving_mean_name: str | None = None,
     moving_variance_name: str | None = None,
 ) -> Blob:
-    """relu(batch_normalization(inputs) + addend): the end of a residual block.
+    """relu(batch_normalization(inputs) + addend), the end of a residual block.
 
     Args: as ``batch_normalization``, and
       addend: of inputs' shape and dtype; None means 0.
     Returns, Raises: as ``batch_normalization``; ShapeError.
     Example: >>> y = flow.layers.batch_normalization_add_relu(x, shortcut, axis=1)
     """
-    made = {
-        "beta": (beta_initializer, beta_regularizer, beta_name),
-        "gamma": (gamma_initializer, gamma_regularizer, gamma_name),
-        "moving_mean": (moving_mean_initializer, None, moving_mean_name),
-        "moving_variance": (moving_variance_initializer, None, moving_variance_name),
-    }
-    y, name = _normalized(inputs, axis, momentum, epsilon, center, scale, made, trainable, training, name)
+    name = layer_name(name, "BatchNorm", "")
+    y = batch_normalization(
+        inputs, axis, momentum, epsilon, center, scale, beta_initializer, gamma_initializer, beta_regularizer, gamma_regularizer,
+        moving_mean_initializer, moving_variance_initializer, trainable, training, name, gamma_name, beta_name,
+        moving_mean_name, moving_variance_name,
+    )  # fmt: skip
     if addend is not None:
         what = label("batch_normalization_add_relu", name)
         want.same_shape(what, (inputs, want.blob(what, "addend", addend)))
@@ -206,7 +199,7 @@ def layer_norm(
       inputs: floating.
       center, scale: add beta, multiply by gamma.
       trainable: whether train jobs update them.
-      begin_norm_axis: the first axis that mean and biased variance are taken over; the default is all but the batch's.
+      begin_norm_axis: the first of the axes over which mean and biased variance are taken; the default leaves out the batch.
       begin_params_axis: the first axis of beta and gamma.
       epsilon: >= 0.
       name: the layer's; unnamed ones are numbered: ``LayerNorm``, ``LayerNorm_1``.
@@ -221,16 +214,8 @@ def layer_norm(
     _, params = normalization.norm_axes(what, inputs, begin_norm_axis, begin_params_axis)
 
     def variable(kind: str, initializer: Initializer) -> Blob:
-        return get_variable(
-            f"{name}-{kind}",
-            inputs.shape[params:],
-            normalization.parameter_dtype(inputs),
-            initializer,
-            None,
-            trainable,
-            kind,
-            reuse=False,
-        )
+        dtype = normalization.parameter_dtype(inputs)
+        return layer_variable(what, name, kind, inputs.shape[params:], dtype, initializer, trainable=trainable)
 
     beta = variable("beta", initializers.zeros_initializer()) if center else None
     gamma = variable("gamma", initializers.ones_initializer()) if scale else None
@@ -240,7 +225,7 @@ def layer_norm(
 def layer_norm_grad(
     dy: Blob, x: Blob, mean: Blob, inv_variance: Blob, begin_norm_axis: int = 1, name: str | None = DefaultName("LayerNormGrad")
 ) -> Blob:
-    """The gradient of layer normalization to its input: see ``ops.norm.layer_norm_grad``.
+    """The gradient of layer normalization with respect to its input.
 
     Args:
       dy, x: the gradient of the normalized values, and the input; one shape and floating dtype.
@@ -258,7 +243,7 @@ def layer_norm_grad(
 def layer_norm_param_grad(
     dy: Blob, norm: Blob, gamma: Blob, begin_params_axis: int = -1, name: str | None = DefaultName("LayerNormParamGrad")
 ) -> tuple[Blob, Blob, Blob]:
-    """The gradients of layer normalization to the normalized values, beta and gamma.
+    """The gradients of layer normalization with respect to the normalized values, beta and gamma.
 
     Args:
       dy, norm: the gradient of the result, and the normalized values; one shape and floating dtype.

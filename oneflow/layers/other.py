@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .. import initializers
 from .._base import dist
 from .._base.dist import Distribute
+from .._base.refuse import shown
+from .._variables import initializers
 from ..errors import ArgumentError, DtypeError
 from ..graph.node import Blob
+from ..graph.scopes import namespace
 from ..ops._arrays import label
 from ..ops._emit import fail, want
 from ..ops._names import DefaultName
 from ..ops.nn import parametric_relu
 from ..ops.ordinal import categorical_ordinal_encode
 from ..ops.upsample import upsample_2d as upsample
-from ..ops.variable import get_variable
-from ..scope import namespace
-from ._common import Initializer, Regularizer, chosen, layer_name
+from ._common import Initializer, Regularizer, layer_name, layer_variable
 
 
 def prelu(
@@ -37,10 +37,10 @@ def prelu(
       inputs: rank >= 2, floating.
       alpha_initializer: None means 0.
       alpha_regularizer: ``flow.regularizers``.
-      shared_axes: axes >= 1 of inputs along which alpha is one value: [2, 3] gives one a channel of NCHW.
+      shared_axes: axes >= 1 of inputs along which alpha is one value: [2, 3] means one value per channel of NCHW.
       trainable: whether train jobs update alpha.
       name: the layer's; unnamed ones are numbered: ``PRelu``, ``PRelu_1``.
-      model_distribute: how alpha lies on several devices.
+      model_distribute: the layout of alpha on several devices.
     Returns: Blob of inputs' shape and dtype.
     Raises: ArgumentError, AxisError, ShapeError, DtypeError, DuplicateNameError (the name is taken).
     Example: >>> y = flow.layers.prelu(x, shared_axes=[2, 3])   # (8, 16, 14, 14); He et al., 2015
@@ -52,11 +52,12 @@ def prelu(
     want.distribution(what, "model_distribute", model_distribute, (inputs,))
     shared = want.axes(what, [] if shared_axes is None else shared_axes, inputs.ndim, "shared_axes", (inputs,))
     if 0 in shared:
-        fail(ArgumentError, what, f"shared_axes must be >= 1 (the batch axis is always shared), got {shared_axes!r}", (inputs,))
+        rule = f"shared_axes must be >= 1 (the batch axis is always shared), got {shown(shared_axes)}"
+        fail(ArgumentError, what, rule, (inputs,))
     shape = tuple(1 if axis in shared else inputs.shape[axis] for axis in range(1, inputs.ndim))
-    alpha = get_variable(
-        f"{name}-alpha", shape, inputs.dtype, chosen(alpha_initializer, initializers.zeros_initializer()), alpha_regularizer,
-        trainable, "alpha", distribute=model_distribute, reuse=False,
+    alpha = layer_variable(
+        what, name, "alpha", shape, inputs.dtype, initializers.zeros_initializer(), (alpha_initializer, alpha_regularizer, None),
+        trainable=trainable, distribute=model_distribute,
     )  # fmt: skip
     return parametric_relu(inputs, alpha, name)
 
@@ -73,7 +74,7 @@ def upsample_2d(
 
     Args:
       x: (N, C, H, W), or (N, H, W, C) for "NHWC"; floating.
-      size: factor of both axes, or a pair (h, w); need not be whole. The new sizes are cut to whole numbers.
+      size: the factor of both axes, or a pair (h, w); need not be whole. The new sizes are rounded down.
       data_format: "NCHW" or "NHWC".
       interpolation: "nearest", or "bilinear" between the pixels' centres.
       name: name of the op; unnamed ones are numbered: ``Upsample2D``, ``Upsample2D_1``.
@@ -97,7 +98,7 @@ def categorical_ordinal_encoder(
 
     Args:
       input_tensor: the keys, integers, of any shape; key 0 has the number 0.
-      capacity: how many keys there can be; later ones have the number 0.
+      capacity: the largest number of keys; keys that come later have the number 0.
       hash_precomputed: must be True: the keys are their own hashes.
       name: the layer's; unnamed ones are numbered.
     Returns: Blob of input_tensor's shape and dtype.
@@ -110,7 +111,7 @@ def categorical_ordinal_encoder(
     if not want.blob(what, "input_tensor", input_tensor).dtype.is_integer:
         fail(DtypeError, what, f"keys must be integers, got {input_tensor.dtype.name}", (input_tensor,))
     zeros = initializers.zeros_initializer()
+    table = layer_variable(what, name, "Table", (2 * places,), input_tensor.dtype, zeros, trainable=False)
+    size = layer_variable(what, name, "Size", (1,), input_tensor.dtype, zeros, trainable=False)
     with namespace(name):
-        table = get_variable("Table", (2 * places,), input_tensor.dtype, zeros, trainable=False, reuse=False)
-        size = get_variable("Size", (1,), input_tensor.dtype, zeros, trainable=False, reuse=False)
         return categorical_ordinal_encode(table, size, input_tensor, hash_precomputed, name="Encode")

@@ -1,4 +1,4 @@
-"""Observers that remember, and quantization-aware training: fake quantization put in front of what will run on integers."""
+"""Observers with moving averages, and quantization-aware training: fake quantization before the ops that will run on integers."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from typing import Any
 
 import numpy as np
 
-from .. import initializers
 from .._base import dtype as dtypes
+from .._variables import initializers
 from ..graph.graph import OP_VARIABLE, current
 from ..graph.node import Blob
 from ..graph.op import OpDef
+from ..graph.scopes import graph_scope
 from ..ops._arrays import label
 from ..ops.array import assign
 from ..ops.binary import add
 from ..ops.quantization import fake_quantization, min_max_observer, observe_moving_average, want_grid
-from ..ops.variable import get_variable
-from ..scope import graph_scope
+from ._common import layer_variable
 
 _NEVER = int(np.iinfo(np.int64).max)
-_OPS = ("conv1d", "conv2d", "conv3d", "matmul")  # what runs on integers
+_OPS = ("conv1d", "conv2d", "conv3d", "matmul")  # those that will run on integers
 
 
 def _observe(what: str, x: Blob, name: str, grid: dict[str, Any], momentum: float, stop: int) -> tuple[Blob, Blob]:
@@ -27,7 +27,7 @@ def _observe(what: str, x: Blob, name: str, grid: dict[str, Any], momentum: floa
     zeros = initializers.zeros_initializer()
 
     def kept(suffix: str, dtype: dtypes.dtype) -> Blob:
-        return get_variable(f"{name}-{suffix}", (1,), dtype, zeros, trainable=False, reuse=False)
+        return layer_variable(what, name, suffix, (1,), dtype, zeros, trainable=False)
 
     moving_max, moving_min = kept("moving_max", x.dtype), kept("moving_min", x.dtype)
     step = kept("current_train_step", dtypes.int64)
@@ -51,11 +51,13 @@ def moving_average_min_max_observer(
     momentum: float = 0.95,
     name: str | None = None,
 ) -> tuple[Blob, Blob]:
-    """As ``min_max_observer``, from moving averages of the extremes: v <- momentum * v + (1 - momentum) * batch's.
+    """``min_max_observer`` over moving averages of the extremes: v <- momentum * v + (1 - momentum) * batch's.
 
-    An average that is still 0 becomes the batch's value. Predict jobs only read. Variables, none trained: ``<name>-moving_max``,
-    ``<name>-moving_min`` (1,) of input's dtype (the largest magnitude both, where the scheme is symmetric), and
-    ``<name>-current_train_step`` (1,) int64, which stays 0: the averages never stop moving.
+    An average that is still 0 becomes the batch's value. Predict jobs only read.
+
+    Variables, none of them trained: ``<name>-moving_max``, ``<name>-moving_min`` (1,) of input's dtype (both the
+    largest magnitude, where the scheme is symmetric), and ``<name>-current_train_step`` (1,) int64, which stays 0: the averages
+    never stop moving.
 
     Args:
       input: floating.
@@ -92,9 +94,9 @@ def moving_average_min_maxObserver(
 
 
 class AwareTraining:
-    """What ``FunctionConfig.enable_qat`` does: quantizes the inputs of convolutions and matrix products, each Blob once.
+    """``FunctionConfig.enable_qat``: the inputs of convolutions and matrix products are quantized, each Blob once.
 
-    A variable's grid is measured at each call; that of any other Blob is a moving average, in variables called after it.
+    A variable's grid is measured at each call; that of any other Blob is a moving average, in variables that are named after it.
     """
 
     def __init__(self, config: Any):
@@ -111,7 +113,7 @@ class AwareTraining:
         self._made: dict[str, Blob] = {}
 
     def __call__(self, op: OpDef, inputs: tuple[Blob, ...]) -> tuple[Blob, ...]:
-        """The inputs that an op about to be added shall get instead."""
+        """The inputs that an op gets instead, when it is added."""
         if op.name not in _OPS:
             return inputs
         scope = current().scope

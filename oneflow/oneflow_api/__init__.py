@@ -5,25 +5,23 @@ Later versions call it ``oneflow._oneflow_internal``. All three are this module.
 
 from __future__ import annotations
 
-import sys
+import sys as _sys
 
-from .. import distribute
-from .._base.dtype import dtype
-from ..graph.node import INVALID_AXIS, Blob
+from .. import distribute as distribute
+from .._base.dtype import dtype as dtype
+from ..graph.node import INVALID_AXIS as INVALID_BATCH_AXIS
+from ..graph.node import INVALID_AXIS as INVALID_SPLIT_AXIS
+from ..graph.node import Blob as BlobDesc
 from . import exception, flags
-
-INVALID_BATCH_AXIS = INVALID_AXIS
-INVALID_SPLIT_AXIS = INVALID_AXIS
-BlobDesc = Blob
 
 
 class _OfView(type):
-    """``isinstance(blob, MirroredBlob)``: by the view the Blob was made in."""
+    """``isinstance(blob, MirroredBlob)``: by the view in which the Blob was made."""
 
     view: str
 
     def __instancecheck__(cls, instance: object) -> bool:
-        return isinstance(instance, Blob) and instance.node.scope.view == cls.view
+        return isinstance(instance, BlobDesc) and instance.node.scope.view == cls.view
 
 
 class ConsistentBlob(metaclass=_OfView):
@@ -43,10 +41,10 @@ LazyMirroredBlob = MirroredBlob
 
 _package = __name__.rpartition(".")[0]
 for _alias in ("oneflow_api", f"{_package}._oneflow_internal"):
-    sys.modules.setdefault(_alias, sys.modules[__name__])
+    _sys.modules.setdefault(_alias, _sys.modules[__name__])
     for _part in (exception, flags):
-        sys.modules.setdefault(f"{_alias}.{_part.__name__.rpartition('.')[2]}", _part)
-setattr(sys.modules[_package], "_oneflow_internal", sys.modules[__name__])  # noqa: B010 - not a name the package has
+        _sys.modules.setdefault(f"{_alias}.{_part.__name__.rpartition('.')[2]}", _part)
+setattr(_sys.modules[_package], "_oneflow_internal", _sys.modules[__name__])  # noqa: B010 - not a name the package has
 
 __all__ = [
     "BlobDesc", "ConsistentBlob", "INVALID_BATCH_AXIS", "INVALID_SPLIT_AXIS", "LazyConsistentBlob", "LazyMirroredBlob",

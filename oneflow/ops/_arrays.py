@@ -1,4 +1,4 @@
-"""Small things that several families of ops share: numbers beside Blobs, broadcasting, selection."""
+"""Functions that several families of ops share: numbers beside Blobs, broadcasting, selection."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 
 from .._base import dtype as dtypes
+from .._base.check import real
 from .._base.dtype import dtype
 from .._base.jax import jax, lax
+from .._base.refuse import shown
 from ..errors import ArgumentError
 from ..graph.node import INVALID_AXIS, Blob
 from ._emit import fail, is_number
@@ -19,27 +21,38 @@ Array = Any
 
 
 def label(op_name: str, name: str | None) -> str:
-    """An op as error messages call it."""
+    """The name of an op in error messages."""
     if name is not None and not isinstance(name, str):
-        fail(ArgumentError, op_name, f"name must be a str, got {name!r}"[:300])
-    return op_name if name is None else f"{op_name} {name!r}"
+        fail(ArgumentError, op_name, f"name must be a str, got {shown(name)}")
+    return op_name if name is None else f"{op_name} {shown(name)}"
 
 
 def number_for(what: str, number: Any, blob: Blob, argument: str = "the number") -> int | float:
-    """A Python or NumPy number in the kind of the Blob's dtype; on integer Blobs the fraction is dropped.
+    """A Python or NumPy number as an int or float, like the Blob's dtype; for integer Blobs the fraction is dropped.
 
     Raises:
-      ArgumentError: it is no number, or an integer dtype cannot hold it.
+      ArgumentError: it is not a number, or an integer dtype cannot hold it.
     """
     if not is_number(number) or isinstance(number, np.complexfloating):
-        fail(ArgumentError, what, f"{argument} must be a number, got {type(number).__name__} {number!r}"[:300], (blob,))
+        fail(ArgumentError, what, f"{argument} must be a number, got {type(number).__name__} {shown(number)}", (blob,))
     if not blob.dtype.is_integer:
-        return float(number)
+        return as_float(number)
     limits = np.iinfo(blob.dtype.numpy_dtype)
-    if not math.isfinite(number) or not limits.min <= int(number) <= limits.max:
-        fail(ArgumentError, what, f"{argument} {number!r} is outside {blob.dtype.name}'s range, {limits.min} to {limits.max}",
-             (blob,), "convert the Blob with flow.cast first")  # fmt: skip
+    if not in_range(number, limits):
+        rule = f"{argument} {shown(number)} is outside {blob.dtype.name}'s range, {limits.min} to {limits.max}"
+        fail(ArgumentError, what, rule, (blob,), "convert the Blob with flow.cast first")
     return int(number)
+
+
+def as_float(number: Any) -> float:
+    """A Python or NumPy number (a bool, too) as a float; an int that no float can hold becomes an infinity."""
+    found = real(number)
+    return float(number) if found is None else found
+
+
+def in_range(number: Any, limits: np.iinfo) -> bool:
+    """Whether an integer dtype can hold a number, whose fraction is dropped."""
+    return math.isfinite(as_float(number)) and limits.min <= int(number) <= limits.max
 
 
 def dtype_for(what: str, value: Any, argument: str = "dtype") -> dtype:
@@ -58,7 +71,7 @@ def dtype_for(what: str, value: Any, argument: str = "dtype") -> dtype:
 
 def like(number: int | float, x: Array) -> Array:
     """``number`` as a NumPy scalar of x's dtype, which lax combines with x without promotion."""
-    with np.errstate(over="ignore"):  # 1e39 is a legal way to write float32's infinity
+    with np.errstate(over="ignore"):  # 1e39 is a legal spelling of float32's infinity
         return np.asarray(number).astype(x.dtype)[()]
 
 
@@ -98,7 +111,7 @@ def broadcast_to(x: Array, shape: tuple[int, ...]) -> Array:
 
 
 def groups_of_axes(old: Sequence[int], new: Sequence[int]) -> list[tuple[list[int], list[int]]]:
-    """The smallest runs of axes of two shapes, of as many elements in all, that hold equally many: (of old, of new).
+    """The shortest runs of axes of two shapes with the same number of elements: (axes of old, axes of new).
 
     (8, 3, 4) and (8, 12) have the runs ([0], [0]) and ([1, 2], [1]). Sizes are > 0.
     """
@@ -121,12 +134,12 @@ def groups_of_axes(old: Sequence[int], new: Sequence[int]) -> list[tuple[list[in
 
 
 def axis_after_removing(removed: Sequence[int], axis: int) -> int:
-    """Where an axis stands once others are removed; INVALID_AXIS where it is one of them, or was none."""
+    """The number of an axis after others are removed; INVALID_AXIS where it is one of them, or already invalid."""
     return INVALID_AXIS if axis < 0 or axis in removed else axis - sum(a < axis for a in removed)
 
 
 def sum_to(g: Array, shape: tuple[int, ...]) -> Array:
-    """The gradient of broadcasting: g summed over the axes along which something of ``shape`` was repeated."""
+    """The gradient of broadcasting: g summed over the axes along which an array of ``shape`` was repeated."""
     if g.shape == shape:
         return g
     offset = g.ndim - len(shape)
@@ -145,10 +158,10 @@ def where_else_zero(mask: Array, x: Array) -> Array:
 
 
 def gradient_of(function: Any, x: Array, dy: Array) -> Array:
-    """The vjp of a function of one array, for ops that are a gradient themselves."""
+    """The vector-Jacobian product of a function of one array, for ops that are gradients of others."""
     return jax.vjp(function, x)[1](dy)[0]
 
 
 def is_half(x: Array) -> bool:
-    """float16 and bfloat16, whose sums are taken in float32."""
+    """Whether it is float16 or bfloat16, whose sums are computed in float32."""
     return x.dtype.itemsize == 2 and x.dtype.kind in "fV"

@@ -1,80 +1,61 @@
-"""From a call in a job's body to a node: argument checks, abstract evaluation, errors that speak of the user's line."""
+"""From a call in a job's body to a node: argument checks, abstract evaluation, errors at the user's line."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, partial
 from typing import Any, NoReturn
 
 import numpy as np
 
+from .._base import check
 from .._base import dtype as dtypes
 from .._base.dist import Distribute
 from .._base.dtype import dtype
 from .._base.jax import jax
+from .._base.refuse import shown
 from .._base.source import caller
 from ..errors import ArgumentError, AxisError, DtypeError, OneFlowError, ShapeError
 from ..graph.graph import current
 from ..graph.node import Blob
-from ..graph.op import HostRule, Native, OpDef
+from ..graph.op import OpDef
 from ..graph.op import as_is as as_is
 from ..graph.views import in_current_view
 
 OPS: dict[str, OpDef] = {}
 LARGEST = 2**31 - 1  # of sizes, strides, positions: XLA counts in int32 in many places
-MOST_ELEMENTS = 2**40  # of one Blob: a terabyte of bytes is a mistake
+MOST_ELEMENTS = 2**40  # of one Blob: a terabyte is a mistake
 
-# What emits ops that are given Blobs whose size depends on data. _counted_rules.py fills this in; without it there are none
-treat_counted: Callable[..., tuple[Blob, ...]] | None = None
+# Emits ops on Blobs whose size depends on data. _dynamic_rules.py sets it; without that file there are none.
+treat_dynamic_size: Callable[..., tuple[Blob, ...]] | None = None
 
 
 def op(
-    name: str | None = None,
-    *,
-    grad: Callable[..., tuple[Any, ...]] | None = None,
-    stops: Iterable[int] | bool = (),
-    multiple: bool = False,
-    random: bool = False,
-    samples: tuple[int, ...] = (),
-    channels_last: Callable[[Mapping[str, Any], int], Mapping[str, Any] | None] | None = None,
-    heavy: bool = False,
-    native: Native | None = None,
-    host: HostRule | None = None,
+    name: str | None = None, *, nondifferentiable: Iterable[int] | bool = (), **facts: Any
 ) -> Callable[[Callable[..., Any]], OpDef]:
-    """Makes an op of a function over arrays; see ``graph.op.OpDef`` for what the arguments mean."""
+    """Makes an op of a function over arrays. ``facts`` are fields of ``graph.op.OpDef``, which says what they mean."""
 
     def make(define: Callable[..., Any]) -> OpDef:
         op_name = name or define.__name__.lstrip("_")
-        made = OpDef(
-            op_name,
-            define,
-            grad,
-            stops if isinstance(stops, bool) else frozenset(stops),
-            multiple,
-            random,
-            samples,
-            channels_last,
-            heavy,
-            native,
-            host,
-        )
+        positions = nondifferentiable if isinstance(nondifferentiable, bool) else frozenset(nondifferentiable)
+        made = OpDef(op_name, define, nondifferentiable=positions, **facts)
         if OPS.setdefault(op_name, made) is not made:
-            raise ValueError(f"there is an op named {op_name!r} already")
+            raise ValueError(f"an op named {op_name!r} exists already")
         return made
 
     return make
 
 
 def fail(error: type[OneFlowError], what: str, rule: str, inputs: Sequence[Any] = (), hint: str = "") -> NoReturn:
-    """Raises ``error`` in the one layout: rule broken, values with where they were made, the user's line, a way out."""
+    """Raises ``error`` in the common layout: the broken rule, the values and where they were made, the user's line, a way out."""
     graph, line = current(what), caller()
     rows = [f"{what} in job {graph.name!r}: {rule}"]
     for i, value in enumerate(inputs):
         if isinstance(value, Blob):
             rows.append(f"  inputs[{i}]  {value.op_name}   {value.describe()}   made at {value.source}")
         else:
-            rows.append(f"  inputs[{i}]  {value!r}")
+            rows.append(f"  inputs[{i}]  {shown(value)}")
     rows.append(f"  your line  {line}   {line.text}")
     if hint:
         rows.append(f"  try        {hint}")
@@ -95,11 +76,11 @@ def _infer(op: OpDef, avals: tuple[tuple[tuple[int, ...], Any], ...], attrs: tup
             outputs = jax.eval_shape(lambda key, *xs: op.define(*xs, key=key, **keywords), _key_aval(), *arrays)
         else:
             outputs = jax.eval_shape(partial(op.define, **keywords), *arrays)
-    return [(tuple(o.shape), dtypes.from_numpy(o.dtype)) for o in (outputs if op.multiple else (outputs,))]
+    return [(tuple(o.shape), dtypes.from_numpy(o.dtype)) for o in (outputs if op.multiple_results else (outputs,))]
 
 
 def infer(op: OpDef, inputs: Sequence[Blob], attrs: dict[str, Any]) -> list[tuple[tuple[int, ...], dtype]]:
-    """Shapes and dtypes of the outputs: the op's definition, evaluated abstractly."""
+    """Shapes and dtypes of the outputs, by abstract evaluation of the op's definition."""
     avals = tuple((b.shape, b.dtype.numpy_dtype) for b in inputs)
     try:
         return _infer(op, avals, tuple(sorted(attrs.items())))
@@ -110,10 +91,10 @@ def infer(op: OpDef, inputs: Sequence[Blob], attrs: dict[str, Any]) -> list[tupl
 
 
 def _emit(op: OpDef, inputs: tuple[Blob, ...], name: str | None, prefix: str | None, attrs: dict[str, Any]) -> tuple[Blob, ...]:
-    what = f"{op.name} {name!r}" if name is not None else op.name
+    what = f"{op.name} {shown(name)}" if name is not None else op.name
     graph = current(what)
     if name is not None and not isinstance(name, str):
-        fail(ArgumentError, what, f"name must be a str, got {name!r}")
+        fail(ArgumentError, what, f"name must be a str, got {shown(name)}")
     for i, x in enumerate(inputs):
         if not isinstance(x, Blob):
             fail(ArgumentError, what, f"inputs[{i}] must be a Blob, got {type(x).__name__}", inputs,
@@ -127,16 +108,16 @@ def _emit(op: OpDef, inputs: tuple[Blob, ...], name: str | None, prefix: str | N
         inputs = tuple([in_current_view(graph, x) for x in inputs])
     if graph.adapt_inputs is not None:
         inputs = graph.adapt_inputs(op, inputs)
-    if any(x.is_counted for x in inputs):
-        assert treat_counted is not None
-        return treat_counted(what, op, inputs, name, prefix, attrs)
+    if any(x.has_dynamic_size for x in inputs):
+        assert treat_dynamic_size is not None
+        return treat_dynamic_size(what, op, inputs, name, prefix, attrs)
     return add_node(what, op, inputs, name, prefix, attrs)
 
 
 def add_node(
     what: str, op: OpDef, inputs: tuple[Blob, ...], name: str | None, prefix: str | None, attrs: dict[str, Any]
 ) -> tuple[Blob, ...]:
-    """Adds the node itself; ``what`` is how errors call it."""
+    """Adds the node itself. ``what`` is its name in errors."""
     problem: Exception | None = None
     try:
         outputs = infer(op, inputs, attrs)
@@ -162,7 +143,7 @@ def add_node(
 
 
 def emit(op: OpDef, *inputs: Blob, name: str | None = None, prefix: str | None = None, **attrs: Any) -> Blob:
-    """Adds a node with one output to the current job and gives its Blob.
+    """Adds a node with one output to the current job, and returns its Blob.
 
     ``prefix`` numbers unnamed nodes (``Conv2d_0``); it defaults to the op's name in camel case. Attributes should be
     hashable (tuples, not lists): the abstract evaluation is cached by them.
@@ -171,34 +152,34 @@ def emit(op: OpDef, *inputs: Blob, name: str | None = None, prefix: str | None =
 
 
 def emit_many(op: OpDef, *inputs: Blob, name: str | None = None, prefix: str | None = None, **attrs: Any) -> tuple[Blob, ...]:
-    """As ``emit``, for an op with several outputs."""
+    """``emit`` for an op with several outputs."""
     return _emit(op, inputs, name, prefix, attrs)
 
 
 def camel(name: str) -> str:
-    """``gather_nd`` as the prefix of names, ``GatherNd``."""
+    """An op's name as a prefix of node names: ``gather_nd`` becomes ``GatherNd``."""
     return "".join(part.capitalize() for part in name.split("_"))
 
 
 def is_number(value: Any) -> bool:
-    """A Python or NumPy number (bool included), not an array."""
+    """Whether it is a Python or NumPy number, bools included, and not an array."""
     return isinstance(value, (int, float, np.number, np.bool_))
 
 
 class want:
-    """Checks of arguments. Each gives the value back in its normal form, or raises with the user's line."""
+    """Checks of arguments. Each returns the value in its normal form, or raises an error with the user's line."""
 
     @staticmethod
     def blob(what: str, argument: str, value: Any) -> Blob:
         if not isinstance(value, Blob):
             hint = "feed arrays as inputs of the job, or make a constant with flow.constant(value, dtype, shape)"
-            fail(ArgumentError, what, f"{argument} must be a Blob, got {type(value).__name__} {value!r}"[:300], (), hint)
+            fail(ArgumentError, what, f"{argument} must be a Blob, got {type(value).__name__} {shown(value)}", (), hint)
         return value
 
     @staticmethod
     def blobs(what: str, argument: str, values: Any) -> list[Blob]:
         if not isinstance(values, (list, tuple)) or not values:
-            fail(ArgumentError, what, f"{argument} must be a list or tuple of at least one Blob, got {values!r}"[:300])
+            fail(ArgumentError, what, f"{argument} must be a list or tuple of at least one Blob, got {shown(values)}")
         return [want.blob(what, f"{argument}[{i}]", value) for i, value in enumerate(values)]
 
     @staticmethod
@@ -228,15 +209,16 @@ class want:
     @staticmethod
     def axis(what: str, axis: Any, rank: int, argument: str = "axis", inputs: Sequence[Any] = ()) -> int:
         """An axis in [-rank, rank), as a non-negative int."""
-        if isinstance(axis, bool) or not isinstance(axis, (int, np.integer)):
-            fail(ArgumentError, what, f"{argument} must be an int, got {axis!r}", inputs)
-        if not -rank <= axis < rank:
-            fail(AxisError, what, f"{argument}={axis} is outside [{-rank}, {rank})", inputs)
-        return int(axis) % rank
+        found, problem = check.integer(axis)
+        if problem:
+            fail(ArgumentError, what, f"{argument} {problem}", inputs)
+        if not -rank <= found < rank:
+            fail(AxisError, what, f"{argument}={shown(axis)} is outside [{-rank}, {rank})", inputs)
+        return found % rank
 
     @staticmethod
     def axes(what: str, axis: Any, rank: int, argument: str = "axis", inputs: Sequence[Any] = ()) -> tuple[int, ...]:
-        """None (all), an int, or a list or tuple of ints; sorted, each once."""
+        """Axes from None (all of them), an int, or a list or tuple of ints; sorted, without duplicates."""
         if axis is None:
             return tuple(range(rank))
         many = axis if isinstance(axis, (list, tuple)) else [axis]
@@ -250,45 +232,55 @@ class want:
         ok = isinstance(value, (list, tuple)) and all(isinstance(v, (int, np.integer)) and not isinstance(v, bool) for v in value)
         if not ok or (length is not None and len(value) not in (1, length)):
             size = "ints" if length is None else f"an int or {length} ints"
-            fail(ArgumentError, what, f"{argument} must be {size}, got {value!r}")
+            fail(ArgumentError, what, f"{argument} must be {size}, got {shown(value)}")
         values = tuple(int(v) for v in value)
         if any(abs(v) > LARGEST for v in values):
-            fail(ArgumentError, what, f"{argument} must hold ints up to {LARGEST}, got {value!r}"[:300])
+            fail(ArgumentError, what, f"{argument} must hold ints up to {LARGEST}, got {shown(value)}")
         return values * length if length is not None and len(values) == 1 else values
 
     @staticmethod
-    def integer(what: str, argument: str, value: Any, low: int | None = None, inputs: Sequence[Any] = ()) -> int:
-        """One int, at least ``low`` where that is given."""
-        ok = isinstance(value, (int, np.integer)) and not isinstance(value, bool) and (low is None or value >= low)
-        if not ok or abs(int(value)) > LARGEST:
-            bound = "" if low is None else f" > {low - 1}"
-            size = f" (at most {LARGEST})" if ok else ""
-            fail(ArgumentError, what, f"{argument} must be an int{bound}{size}, got {value!r}"[:300], inputs)
-        return int(value)
+    def integer(
+        what: str, argument: str, value: Any, low: int | None = None, inputs: Sequence[Any] = (), *, high: int | None = None
+    ) -> int:
+        """One int, at least ``low`` and at most ``high`` where these are given."""
+        found, problem = check.integer(value, low=low, high=high)
+        if not problem and abs(found) > LARGEST:
+            problem = f"must be an int of at most {LARGEST}, got {shown(value)}"
+        if problem:
+            fail(ArgumentError, what, f"{argument} {problem}", inputs)
+        return found
+
+    @staticmethod
+    def number(what: str, argument: str, value: Any, inputs: Sequence[Any] = (), *, hint: str = "", **bounds: Any) -> float:
+        """One number within the bounds, which ``_base/check.py`` describes."""
+        found, problem = check.number(value, **bounds)
+        if problem:
+            fail(ArgumentError, what, f"{argument} {problem}", inputs, hint)
+        return found
 
     @staticmethod
     def flag(what: str, argument: str, value: Any, inputs: Sequence[Any] = ()) -> bool:
-        """True or False; 0 and 1 pass for them."""
+        """True or False; 0 and 1 are accepted for them."""
         if not isinstance(value, (bool, np.bool_)) and not (isinstance(value, int) and value in (0, 1)):
-            fail(ArgumentError, what, f"{argument} must be True or False, got {value!r}"[:300], inputs)
+            fail(ArgumentError, what, f"{argument} must be True or False, got {shown(value)}", inputs)
         return bool(value)
 
     @staticmethod
     def label(what: str, argument: str, value: Any) -> str | None:
-        """A name that the user may give: None or a str that is not empty."""
+        """An optional name: None or a non-empty str."""
         if value is not None and (not isinstance(value, str) or not value):
-            fail(ArgumentError, what, f"{argument} must be None or a non-empty str, got {value!r}"[:300])
+            fail(ArgumentError, what, f"{argument} must be None or a non-empty str, got {shown(value)}")
         return value
 
     @staticmethod
     def distribution(what: str, argument: str, value: Any, inputs: Sequence[Any] = ()) -> Distribute:
         if not isinstance(value, Distribute):
-            fail(ArgumentError, what, f"{argument} must be a distribution, got {value!r}"[:300], inputs,
+            fail(ArgumentError, what, f"{argument} must be a distribution, got {shown(value)}", inputs,
                  "write flow.distribute.split(axis), flow.distribute.broadcast() or flow.distribute.auto()")  # fmt: skip
         return value
 
     @staticmethod
     def choice(what: str, argument: str, value: Any, choices: Sequence[str]) -> str:
         if not isinstance(value, str) or value not in choices:
-            fail(ArgumentError, what, f"{argument} must be one of {', '.join(map(repr, choices))}, got {value!r}")
+            fail(ArgumentError, what, f"{argument} must be one of {', '.join(map(repr, choices))}, got {shown(value)}")
         return value

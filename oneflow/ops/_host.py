@@ -9,13 +9,15 @@ from typing import Any
 import numpy as np
 
 from .._base import dtype as dtypes
+from .._base.check import real
 from .._base.dtype import dtype
+from .._base.refuse import shown
 from ..errors import ArgumentError, DtypeError, OneFlowError, ShapeError
 from ..graph.graph import current
 from ..graph.node import Blob
 from ..graph.op import HostRule, OpDef
 from ..graph.views import in_current_view
-from ._emit import MOST_ELEMENTS, fail, is_number, want
+from ._emit import MOST_ELEMENTS, fail, want
 
 HOST_OPS: dict[str, OpDef] = {}
 
@@ -26,17 +28,17 @@ def host_op(
     name: str,
     *,
     reader: bool = False,
-    samples: bool = False,
+    per_sample: bool = False,
     random: Callable[..., Any] | None = None,
-    multiple: bool = False,
+    multiple_results: bool = False,
 ) -> Callable[[Callable[..., Any]], OpDef]:
-    """Makes an op of a function over NumPy values; see ``graph.op.HostRule`` for what the arguments mean."""
+    """Makes an op of a function over NumPy values; ``graph.op.HostRule`` explains the arguments."""
 
     def make(run: Callable[..., Any]) -> OpDef:
-        rule = HostRule(run, reader=reader, samples=samples, random=random)
-        made = OpDef(name, run, stops=True, multiple=multiple or reader, host=rule)
+        rule = HostRule(run, reader=reader, per_sample=per_sample, random=random)
+        made = OpDef(name, run, nondifferentiable=True, multiple_results=multiple_results or reader, host=rule)
         if HOST_OPS.setdefault(name, made) is not made:
-            raise ValueError(f"there is a host op named {name!r} already")
+            raise ValueError(f"a host op named {shown(name)} exists already")
         return made
 
     return make
@@ -52,13 +54,13 @@ def emit_host(
     is_tensor_list: bool = False,
     **attrs: Any,
 ) -> tuple[Blob, ...]:
-    """Adds a node whose ``outputs`` (shapes and dtypes) the caller knows, and gives its Blobs."""
-    what = f"{op.name} {name!r}" if name is not None else op.name
+    """Adds a node whose ``outputs`` (shapes and dtypes) the caller knows. Returns its Blobs."""
+    what = f"{op.name} {shown(name)}" if name is not None else op.name
     if name is not None and not isinstance(name, str):
-        fail(ArgumentError, what, f"name must be a str, got {name!r}")
-    if any(b.is_counted for b in inputs):
-        fail(ShapeError, what, "it runs on the host before the step, which finds out sizes that depend on data", inputs,
-             "flow.cast_to_static_shape(blob) gives it its full size, 0 behind the true one")  # fmt: skip
+        fail(ArgumentError, what, f"name must be a str, got {shown(name)}")
+    if any(b.has_dynamic_size for b in inputs):
+        fail(ShapeError, what, "it runs on the host, before the step that computes sizes that depend on data", inputs,
+             "flow.cast_to_static_shape(blob) has the full size, with zeros behind the true one")  # fmt: skip
     for shape, _ in outputs:
         if math.prod(shape) > MOST_ELEMENTS:
             fail(ShapeError, what, f"its result would have shape {shape}, {math.prod(shape)} numbers", inputs)
@@ -72,7 +74,7 @@ def emit_host(
 
 
 def each(function: Callable[..., Any], *columns: Any) -> list[Any]:
-    """``function`` of one sample after the other; an error knows which one it was about (see ``runtime/host.py``)."""
+    """Calls ``function`` for one sample after the other; an error knows the number of its sample (see ``runtime/host.py``)."""
     made = []
     for i, sample in enumerate(zip(*columns, strict=True)):
         try:
@@ -87,7 +89,7 @@ def each(function: Callable[..., Any], *columns: Any) -> list[Any]:
 
 
 def here(what: str, blob: Blob) -> Blob:
-    """The Blob as an op that is made now reads it: in the current view."""
+    """The Blob in the current view, as an op that is added now reads it."""
     return in_current_view(current(what), blob)
 
 
@@ -117,22 +119,27 @@ def want_dense(what: str, argument: str, value: Any) -> Blob:
 def want_sizes(what: str, argument: str, value: Any, length: int | None = None, least: int = 1) -> tuple[int, ...]:
     """A list or tuple of sizes."""
     if not isinstance(value, (list, tuple)):
-        fail(ArgumentError, what, f"{argument} must be a list or tuple of ints, got {value!r}"[:300])
+        fail(ArgumentError, what, f"{argument} must be a list or tuple of ints, got {shown(value)}")
     sizes = want.ints(what, argument, value)
     if length is not None and len(sizes) != length:
-        fail(ArgumentError, what, f"{argument} must have {length} entries, got {value!r}"[:300])
+        fail(ArgumentError, what, f"{argument} must have {length} entries, got {shown(value)}")
     if any(size < least for size in sizes):
-        fail(ArgumentError, what, f"every size of {argument} must be at least {least}, got {value!r}"[:300])
+        fail(ArgumentError, what, f"every size of {argument} must be at least {least}, got {shown(value)}")
     return sizes
+
+
+def want_shape(what: str, argument: str, value: Any) -> tuple[int, ...]:
+    """A list or tuple of sizes, or one size."""
+    return want_sizes(what, argument, (value,) if isinstance(value, (int, np.integer)) else value)
 
 
 def want_int(what: str, argument: str, value: Any, least: int = 1, most: int | None = None) -> int:
     """An int in a range."""
-    whole = isinstance(value, float) and value.is_integer()  # 224.0 has always passed
+    whole = isinstance(value, float) and value.is_integer()  # 224.0 has always been accepted
     value = want.integer(what, argument, int(value) if whole else value)
     if value < least or (most is not None and value > most):
         bounds = f"at least {least}" if most is None else f"in [{least}, {most}]"
-        fail(ArgumentError, what, f"{argument} must be {bounds}, got {value!r}")
+        fail(ArgumentError, what, f"{argument} must be {bounds}, got {shown(value)}")
     return int(value)
 
 
@@ -144,28 +151,30 @@ def want_bool(what: str, argument: str, value: Any) -> bool:
 def want_str(what: str, argument: str, value: Any) -> str:
     """A str that is not empty."""
     if not isinstance(value, str) or not value:
-        fail(ArgumentError, what, f"{argument} must be a str, got {value!r}"[:300])
+        fail(ArgumentError, what, f"{argument} must be a str, got {shown(value)}")
     return value
 
 
 def want_floats(what: str, argument: str, value: Any, lengths: Sequence[int] = ()) -> tuple[float, ...]:
     """A sequence of finite numbers, of one of these lengths."""
     value = value.tolist() if isinstance(value, np.ndarray) else value
-    if not isinstance(value, (list, tuple)) or not value or not all(is_number(v) and not isinstance(v, bool) for v in value):
-        fail(ArgumentError, what, f"{argument} must be a list or tuple of numbers, got {value!r}"[:300])
-    if not all(math.isfinite(v) for v in value):
-        fail(ArgumentError, what, f"{argument} must hold finite numbers, got {value!r}"[:300])
+    numbers = [real(v) for v in value] if isinstance(value, (list, tuple)) else []
+    found = tuple(v for v in numbers if v is not None)
+    if not found or len(found) < len(numbers):
+        fail(ArgumentError, what, f"{argument} must be a list or tuple of numbers, got {shown(value)}")
+    if not all(map(math.isfinite, found)):
+        fail(ArgumentError, what, f"{argument} must hold finite numbers, got {shown(value)}")
     if lengths and len(value) not in lengths:
         expected = " or ".join(map(str, sorted(set(lengths))))
-        fail(ArgumentError, what, f"{argument} must have {expected} entries, got {len(value)}: {value!r}"[:300])
-    return tuple(float(v) for v in value)
+        fail(ArgumentError, what, f"{argument} must have {expected} entries, got {len(value)}: {shown(value)}")
+    return found
 
 
 def want_dtype(what: str, argument: str, value: Any, allowed: Sequence[dtype] = ()) -> dtype:
     """A dtype that arrays can have, of those allowed."""
     if not isinstance(value, dtype) or value in (dtypes.record, dtypes.tensor_buffer):
-        fail(ArgumentError, what, f"{argument} must be a dtype of oneflow that arrays have, got {value!r}")
+        fail(ArgumentError, what, f"{argument} must be a dtype of oneflow that arrays have, got {shown(value)}")
     if allowed and value not in allowed:
         names = ", ".join(f"flow.{d.name}" for d in allowed)
-        fail(DtypeError, what, f"{argument} must be one of {names}, got {value!r}")
+        fail(DtypeError, what, f"{argument} must be one of {names}, got {shown(value)}")
     return value

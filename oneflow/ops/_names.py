@@ -1,12 +1,12 @@
-"""Telling "no name given" from the same text given."""
+"""The difference between a default name and the same name given by the user."""
 
 from __future__ import annotations
 
 
 class DefaultName(str):
-    """The default of a ``name``: reads as OneFlow's text, but is told apart from the same text given by the user."""
+    """The default of a ``name``: it shows as OneFlow's text, but differs from the same text given by the user."""
 
 
 def given_name(name: str | None) -> str | None:
-    """The name that the user gave, if any."""
+    """The user's name, or None where it is the default."""
     return None if isinstance(name, DefaultName) else name

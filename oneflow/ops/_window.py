@@ -1,10 +1,11 @@
-"""Geometry of sliding windows: what convolution and pooling share."""
+"""Geometry of sliding windows, for convolution and pooling."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+from .._base.refuse import shown
 from ..errors import ArgumentError, ShapeError
 from ..graph.node import Blob
 from ._emit import fail, want
@@ -21,7 +22,7 @@ def want_format(what: str, data_format: Any, n: int, also: Sequence[str] = ()) -
 
 
 def spec(n: int, first: str, second: str, channels_first: bool) -> str:
-    """``spec(2, "O", "I", True)`` is "OIHW": the axes as ``lax.conv_general_dilated`` calls them."""
+    """``spec(2, "O", "I", True)`` is "OIHW": the axes in the notation of ``lax.conv_general_dilated``."""
     return first + second + _SPACE[n] if channels_first else first + _SPACE[n] + second
 
 
@@ -40,18 +41,19 @@ def want_padding(what: str, padding: Any, n: int, channels_first: bool) -> Paddi
         name = padding.upper()
         name = "SAME_LOWER" if name == "SAME" else name
         if name not in ("VALID", "SAME_LOWER", "SAME_UPPER"):
-            fail(ArgumentError, what, f'padding must be "SAME", "SAME_LOWER", "SAME_UPPER", "VALID" or a list, got {padding!r}')
+            rule = f'padding must be "SAME", "SAME_LOWER", "SAME_UPPER", "VALID" or a list, got {shown(padding)}'
+            fail(ArgumentError, what, rule)
         return name
     example = f"write {[[0, 0], [0, 0], *[[1, 1]] * n] if channels_first else [[0, 0], *[[1, 1]] * n, [0, 0]]}"
     if not isinstance(padding, (list, tuple)) or len(padding) != n + 2:
-        rule = f"padding must be a string or a list with an entry for each of the input's {n + 2} axes, got {padding!r}"
+        rule = f"padding must be a string or a list with an entry for each of the input's {n + 2} axes, got {shown(padding)}"
         fail(ArgumentError, what, rule, (), example)
     pairs = [want.ints(what, f"padding[{i}]", entry, 2) for i, entry in enumerate(padding)]
     if any(side < 0 for pair in pairs for side in pair):
-        fail(ArgumentError, what, f"padding must not be negative, got {padding!r}")
+        fail(ArgumentError, what, f"padding must not be negative, got {shown(padding)}")
     around = [pairs[0], pairs[1 if channels_first else -1]]
     if any(side for pair in around for side in pair):
-        fail(ArgumentError, what, f"padding of the batch and channel axes must be 0, got {padding!r}", (), example)
+        fail(ArgumentError, what, f"padding of the batch and channel axes must be 0, got {shown(padding)}", (), example)
     return tuple((low, high) for low, high in (pairs[2:] if channels_first else pairs[1:-1]))
 
 
@@ -59,7 +61,7 @@ def want_positive(what: str, argument: str, value: Any, n: int) -> tuple[int, ..
     """An int, or ``n`` of them, all > 0."""
     values = want.ints(what, argument, value, n)
     if any(v <= 0 for v in values):
-        fail(ArgumentError, what, f"{argument} must be > 0, got {value!r}")
+        fail(ArgumentError, what, f"{argument} must be > 0, got {shown(value)}")
     return values
 
 
@@ -71,9 +73,9 @@ def sides(
     dilations: Sequence[int] | None = None,
     ceil_mode: bool = False,
 ) -> list[tuple[int, int]]:
-    """How much is added before and after each spatial axis.
+    """The padding before and after each spatial axis.
 
-    It is worked out where an op is lowered, not where it is made, because a call may feed less than the declared size.
+    It is computed when an op is lowered, not when it is added, because a call may feed less than the declared size.
     """
     result = []
     for i, (size, k, s) in enumerate(zip(sizes, kernel, strides, strict=True)):
@@ -87,7 +89,7 @@ def sides(
                 low, high = high, low
         else:
             low, high = padding[i]
-            if ceil_mode:  # the last window begins inside and may end outside
+            if ceil_mode:  # the last window starts inside and may end outside
                 high += -(size + low + high - extent) % s
         result.append((low, high))
     return result
@@ -100,7 +102,7 @@ def counts(
     strides: Sequence[int],
     dilations: Sequence[int],
 ) -> tuple[int, ...]:
-    """How many windows there are along each spatial axis."""
+    """The number of windows along each spatial axis."""
     return tuple(
         (size + low + high - (k - 1) * d - 1) // s + 1
         for size, (low, high), k, s, d in zip(sizes, padding, kernel, strides, dilations, strict=True)
@@ -121,5 +123,5 @@ def must_fit(
     sizes = spatial(x.shape, channels_first)
     if min(counts(sides(padding, sizes, kernel, strides, dilations, ceil_mode), sizes, kernel, strides, dilations)) <= 0:
         extent = tuple((k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True))
-        fail(ShapeError, what, f"a window of {extent} does not fit into an input of {sizes} with padding {padding!r}", (x,),
+        fail(ShapeError, what, f"a window of {extent} does not fit into an input of {sizes} with padding {shown(padding)}", (x,),
              'use padding="SAME", or a smaller kernel')  # fmt: skip

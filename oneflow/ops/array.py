@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from .._base.jax import lax
+from .._base.refuse import shown
 from ..errors import ArgumentError, AxisError, DtypeError, ModeError, ShapeError
 from ..graph.graph import OP_VARIABLE, current
 from ..graph.node import Blob
@@ -16,17 +17,17 @@ from ._emit import emit, fail, op, want
 # --- reshape
 
 
-@op("reshape")
+@op("reshape", autocast="between", keeps_values=True)
 def _reshape(x: Array, *, shape: tuple[int, ...]) -> Array:
     return lax.reshape(x, shape)
 
 
-@op("dynamic_reshape")
+@op("dynamic_reshape", autocast="between")
 def _dynamic_reshape(x: Array, *, shape: tuple[int, ...], bound: tuple[int, ...], free: int | None) -> Array:
-    """x, whose largest shape is ``bound``, in what ``shape`` is then; ``free`` is where the user wrote -1."""
+    """x, which is at most of shape ``bound``, reshaped accordingly; ``free`` is the axis with the user's -1."""
     if x.shape == bound:
         return lax.reshape(x, shape)
-    if free == 0:  # the other sizes were written as they are wanted
+    if free == 0:  # the other sizes are the user's
         return lax.reshape(x, (_filling(x.shape, shape, x.size, list(range(len(shape))), 0), *shape[1:]))
     sizes = list(shape)
     for before, after in groups_of_axes(bound, shape):
@@ -37,11 +38,11 @@ def _dynamic_reshape(x: Array, *, shape: tuple[int, ...], bound: tuple[int, ...]
 
 
 def _filling(found: tuple[int, ...], shape: tuple[int, ...], total: int, axes: Sequence[int], place: int) -> int:
-    """The size on axis ``place`` with which ``axes`` hold ``total`` elements."""
+    """The size of axis ``place`` with which ``axes`` hold ``total`` elements."""
     rest = math.prod(shape[a] for a in axes if a != place)
     if total % rest:
         shown = [-1 if a == place else size for a, size in enumerate(shape)]
-        raise ValueError(f"an array of shape {found} cannot be reshaped to {shown}: {total} is no multiple of {rest}")
+        raise ValueError(f"an array of shape {found} cannot be reshaped to {shown}: {total} is not a multiple of {rest}")
     return total // rest
 
 
@@ -50,7 +51,7 @@ def reshape(x: Blob, shape: Sequence[int], name: str | None = None) -> Blob:
 
     Args:
       x: Blob of any dtype.
-      shape: list or tuple of sizes > 0, one of which may be -1: what is left.
+      shape: list or tuple of sizes > 0, one of which may be -1: it is computed.
       name: name of the op; made unique when omitted.
     Returns: Blob of that shape and x's dtype.
     Raises: ShapeError (the number of elements differs), ArgumentError.
@@ -62,10 +63,10 @@ def reshape(x: Blob, shape: Sequence[int], name: str | None = None) -> Blob:
         return dynamic_reshape(x, shape, name)
     try:
         sizes = tuple([s.__index__() for s in shape])
-    except (AttributeError, TypeError):
+    except Exception:  # AttributeError, TypeError, or whatever an object of the user's raises
         _bad_shape(label("reshape", name), x, shape)
     count, total = math.prod(sizes), math.prod(x.shape)
-    if count < 0:  # one -1, most likely
+    if count < 0:  # probably one -1
         rest = -count
         sizes = tuple([total // rest if s == -1 else s for s in sizes])
         count = math.prod(sizes)
@@ -76,7 +77,7 @@ def reshape(x: Blob, shape: Sequence[int], name: str | None = None) -> Blob:
 
 def _bad_shape(what: str, x: Blob, shape: Any) -> NoReturn:
     if not isinstance(shape, (list, tuple)):
-        fail(ArgumentError, what, f"shape must be a list or tuple of ints, got {shape!r}"[:300], (x,))
+        fail(ArgumentError, what, f"shape must be a list or tuple of ints, got {shown(shape)}", (x,))
     sizes = want.ints(what, "shape", shape)
     if not sizes:
         fail(ShapeError, what, "shape must not be empty: there are no Blobs of rank 0", (x,), "write [1] for a single element")
@@ -85,18 +86,18 @@ def _bad_shape(what: str, x: Blob, shape: Any) -> NoReturn:
     rest = math.prod(s for s in sizes if s != -1)
     total = math.prod(x.shape)
     fits = f"{total} elements do not fill {list(sizes)}"
-    fail(ShapeError, what, f"{fits}: {total} is no multiple of {rest}" if -1 in sizes else f"{fits}, which has {rest}", (x,),
+    fail(ShapeError, what, f"{fits}: {total} is not a multiple of {rest}" if -1 in sizes else f"{fits}, which has {rest}", (x,),
          "write -1 for one size, to have it computed")  # fmt: skip
 
 
 def dynamic_reshape(x: Blob, shape: Sequence[int], name: str | None = None) -> Blob:
-    """As ``reshape``, for a Blob whose size varies from call to call.
+    """``reshape`` for a Blob whose size varies from call to call.
 
     Args:
       x: Blob; its shape is the largest that it can have.
-      shape: list or tuple of sizes > 0 for that largest shape, one of which may be -1. A size of the result follows the
-        size that it was made of; where axes are split or joined, the -1 follows, or the first of them. A -1 in front takes
-        all that varies.
+      shape: list or tuple of sizes > 0 for that largest shape, one of which may be -1. A size of the result varies with
+        the size from which it is made; where axes are split or joined, the -1 varies, or the first of them. A -1 in front
+        takes all variation.
       name: name of the op; made unique when omitted.
     Returns: Blob of that shape and x's dtype, dynamic where x is.
     Raises: ShapeError, ArgumentError.
@@ -116,7 +117,7 @@ def dynamic_reshape(x: Blob, shape: Sequence[int], name: str | None = None) -> B
     return emit(_dynamic_reshape, x, name=name, shape=full, bound=x.shape, free=free)
 
 
-@op("reshape_like", stops=(1,))
+@op("reshape_like", nondifferentiable=(1,))
 def _reshape_like(x: Array, like: Array) -> Array:
     return lax.reshape(x, like.shape)
 
@@ -140,7 +141,7 @@ def reshape_like(x: Blob, like: Blob, name: str | None = None) -> Blob:
     return emit(_reshape_like, x, like, name=name)
 
 
-@op("flatten")
+@op("flatten", autocast="between", keeps_values=True)
 def _flatten(x: Array, *, first: int, last: int) -> Array:
     return lax.reshape(x, (*x.shape[:first], math.prod(x.shape[first : last + 1]), *x.shape[last + 1 :]))
 
@@ -171,7 +172,7 @@ def flatten(input: Blob, start_dim: int = 0, end_dim: int = -1, name: str | None
 # --- the order and number of axes
 
 
-@op("transpose")
+@op("transpose", autocast="between")
 def _transpose(x: Array, *, perm: tuple[int, ...]) -> Array:
     return lax.transpose(x, perm)
 
@@ -198,11 +199,11 @@ def transpose(
     what = label("transpose", name)
     want.blob(what, "a", a)
     if not isinstance(perm, (list, tuple)):
-        fail(ArgumentError, what, f"perm must be a list or tuple of ints, got {perm!r}", (a,),
+        fail(ArgumentError, what, f"perm must be a list or tuple of ints, got {shown(perm)}", (a,),
              f"pass perm={list(range(a.ndim))[::-1]}")  # fmt: skip
     keep = want.flag(what, "batch_axis_non_change", batch_axis_non_change, (a,))
     if want.flag(what, "conjugate", conjugate, (a,)):
-        fail(ModeError, what, "conjugate=True means nothing: there are no complex dtypes", (a,), "leave it out")
+        fail(ModeError, what, "conjugate=True has no meaning: there are no complex dtypes", (a,), "leave it out")
     axes = want.ints(what, "perm", perm)
     if sorted(axes) != list(range(a.ndim)):
         fail(AxisError, what, f"perm={list(axes)} must hold each of 0, ..., {a.ndim - 1} once", (a,))
@@ -211,7 +212,7 @@ def transpose(
     return y
 
 
-@op("expand_dims")
+@op("expand_dims", autocast="between", keeps_values=True)
 def _expand_dims(x: Array, *, axis: int) -> Array:
     return lax.reshape(x, (*x.shape[:axis], 1, *x.shape[axis:]))
 
@@ -221,7 +222,7 @@ def expand_dims(input: Blob, axis: int, name: str | None = None) -> Blob:
 
     Args:
       input: Blob of any dtype.
-      axis: where it stands in the result, in [-(rank + 1), rank].
+      axis: its number in the result, in [-(rank + 1), rank].
       name: name of the op; made unique when omitted.
     Returns: Blob of one rank more and the same dtype.
     Raises: AxisError, ArgumentError.
@@ -235,7 +236,7 @@ def expand_dims(input: Blob, axis: int, name: str | None = None) -> Blob:
     return y
 
 
-@op("squeeze")
+@op("squeeze", autocast="between", keeps_values=True)
 def _squeeze(x: Array, *, axes: tuple[int, ...]) -> Array:
     return lax.reshape(x, tuple(size for i, size in enumerate(x.shape) if i not in axes) or (1,))
 
@@ -258,7 +259,8 @@ def squeeze(input: Blob, axis: Sequence[int] | None = None, name: str | None = N
     elif isinstance(axis, (list, tuple)):
         axes = want.axes(what, axis, input.ndim, inputs=(input,))
     else:
-        fail(ArgumentError, what, f"axis must be None, a list or a tuple, got {axis!r}", (input,), f"write axis=[{axis}]")
+        rule = f"axis must be None, a list or a tuple, got {shown(axis)}"
+        fail(ArgumentError, what, rule, (input,), f"write axis=[{shown(axis)}]")
     wide = [a for a in axes if input.shape[a] != 1]
     if wide:
         fail(ShapeError, what, f"axis {wide[0]} has size {input.shape[wide[0]]}; only axes of size 1 can be removed", (input,))
@@ -270,7 +272,7 @@ def squeeze(input: Blob, axis: Sequence[int] | None = None, name: str | None = N
 # --- joining
 
 
-@op("concat")
+@op("concat", autocast="between")
 def _concat(*arrays: Array, axis: int) -> Array:
     return lax.concatenate(arrays, axis)
 
@@ -290,7 +292,7 @@ def concat(
       max_dim_size: a bound of the result's size on ``axis``, at least the sum of the inputs' sizes there.
       name: name of the op; made unique when omitted.
       values: the older name of ``inputs``.
-    Returns: Blob of that dtype and rank; a single input is returned as it is.
+    Returns: Blob of that dtype and rank; a single input is returned itself.
     Raises: ShapeError, DtypeError, AxisError, ArgumentError.
     Example: >>> y = flow.concat([a, b], axis=1)   # (2, 3), (2, 4) -> (2, 7)
     """
@@ -300,7 +302,7 @@ def concat(
     _same_but(what, blobs, at)
     size = sum(b.shape[at] for b in blobs)
     if inputs is not None and values is not None:
-        fail(ArgumentError, what, "values is the older name of inputs: give one of them", blobs)
+        fail(ArgumentError, what, "values is the older name of inputs: pass one of them", blobs)
     if max_dim_size is not None and want.integer(what, "max_dim_size", max_dim_size, 1, blobs) < size:
         fail(ShapeError, what, f"the result has size {size} on axis {at}, more than max_dim_size={max_dim_size}", blobs)
     return blobs[0] if len(blobs) == 1 else emit(_concat, *blobs, name=name, axis=at)
@@ -321,7 +323,7 @@ def _same_but(what: str, blobs: Sequence[Blob], axis: int) -> None:
                  f"make axis {differs[0]} equal ({sizes} now), or join along axis={differs[0]}")  # fmt: skip
 
 
-@op("stack")
+@op("stack", autocast="between")
 def _stack(*arrays: Array, axis: int) -> Array:
     return lax.concatenate([lax.reshape(a, (*a.shape[:axis], 1, *a.shape[axis:])) for a in arrays], axis)
 
@@ -331,7 +333,7 @@ def stack(inputs: Sequence[Blob], axis: int = 0, name: str | None = None) -> Blo
 
     Args:
       inputs: list or tuple of Blobs of one shape and dtype.
-      axis: where the new axis stands in the result, in [-(rank + 1), rank].
+      axis: the number of the new axis in the result, in [-(rank + 1), rank].
       name: name of the op; made unique when omitted.
     Returns: Blob of one rank more and the same dtype.
     Raises: ShapeError, DtypeError, AxisError, ArgumentError.
@@ -347,7 +349,7 @@ def stack(inputs: Sequence[Blob], axis: int = 0, name: str | None = None) -> Blo
 # --- repeating
 
 
-@op("broadcast_like", stops=(1,))
+@op("broadcast_like", nondifferentiable=(1,))
 def _broadcast_like(x: Array, like: Array, *, axes: tuple[int, ...]) -> Array:
     if x.ndim < like.ndim:  # the listed axes are missing in x, as many as it takes; the others are there
         added = _missing_axes(x.ndim, like.ndim, axes)
@@ -398,7 +400,7 @@ def _broadcast_to_compatible_with(x: Array, *others: Array) -> Array:
 
 
 def broadcast_to_compatible_with(x: Blob, compatible: Sequence[Blob], name: str | None = None) -> Blob:
-    """x repeated until it has the shape in which it and the other Blobs broadcast together.
+    """x repeated to the shape to which it and the other Blobs broadcast.
 
     Args:
       x: Blob of any dtype.
@@ -447,10 +449,10 @@ def expand(x: Blob, expand_size: Sequence[int], name: str | None = None) -> Blob
 # --- layout
 
 
-@op("cast_to_static_shape")
+@op("cast_to_static_shape", autocast="between")
 def _cast_to_static_shape(x: Array, *, bound: tuple[int, ...]) -> Array:
     if x.shape != bound:
-        raise ValueError(f"it was promised to have shape {bound} always, and has {x.shape}")
+        raise ValueError(f"cast_to_static_shape promised shape {bound}, and it has {x.shape}")
     return x
 
 
@@ -461,7 +463,7 @@ def cast_to_static_shape(x: Blob, name: str | None = None) -> Blob:
       x: Blob of any dtype.
       name: name of the op; made unique when omitted.
     Returns: a Blob that is not dynamic; x itself where it is static already. A call whose arrays break the promise raises.
-      Where it is data that decide about x's size, no promise is needed: what is behind the true size becomes 0.
+      Where x's size depends on data, no promise is needed: the elements behind the true size become 0.
     Raises: ArgumentError.
     Example: >>> y = flow.cast_to_static_shape(x)
     """
@@ -480,11 +482,11 @@ def assign(ref: Any, value: Any, dtype: Any = None, name: str | None = None) -> 
     """Stores a value into a variable at the end of the call.
 
     Args:
-      ref: what ``flow.get_variable`` gave.
+      ref: a Blob that ``flow.get_variable`` returned.
       value: Blob of the variable's shape and dtype; it receives no gradient from this.
       dtype: not used.
       name: not used.
-    Raises: ArgumentError (ref is no variable), ShapeError, DtypeError.
+    Raises: ArgumentError (ref is not a variable), ShapeError, DtypeError.
     Example: >>> flow.assign(counter, counter + 1)
     """
     what = label("assign", name)
@@ -492,19 +494,19 @@ def assign(ref: Any, value: Any, dtype: Any = None, name: str | None = None) -> 
     want.blob(what, "value", value)
     if ref.node.op is not OP_VARIABLE:
         fail(ArgumentError, what, f"ref must be a variable, but {ref.op_name!r} is computed by {ref.node.op.name}", (ref, value),
-             "pass what flow.get_variable gave")  # fmt: skip
+             "pass the Blob that flow.get_variable returned")  # fmt: skip
     if ref.dtype != value.dtype:
         fail(DtypeError, what, f"the variable holds {ref.dtype.name}, not {value.dtype.name}", (ref, value),
              f"convert with flow.cast(value, flow.{ref.dtype.name})")  # fmt: skip
     want.same_shape(what, (ref, value))
-    if value.is_counted:
+    if value.has_dynamic_size:
         fail(ShapeError, what, "the size of value depends on data, that of a variable does not", (ref, value),
              "flow.cast_to_static_shape(value)")  # fmt: skip
     current(what).assign(ref, cast_to_static_shape(value))
 
 
 def system_assign(ref: Any, value: Any, validate_shape: Any = None, use_locking: Any = None, name: str | None = None) -> Blob:
-    """``assign`` as ``flow.system.assign``: gives ``ref`` back; the arguments after value are not used.
+    """``assign`` that returns ``ref``: ``flow.system.assign``. The arguments after value are not used.
 
     Example: >>> flow.system.assign(counter, counter + 1)
     """

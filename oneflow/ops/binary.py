@@ -9,19 +9,20 @@ from typing import Any, NoReturn
 import numpy as np
 
 from .._base.jax import lax
+from .._base.refuse import shown
 from ..errors import ArgumentError
 from ..graph.node import Blob
-from ..graph.op import OpDef
-from ._arrays import Array, broadcast, full, label, like, number_for, select, sum_to, where_else_zero
+from ..graph.op import Autocast, OpDef
+from ._arrays import Array, as_float, broadcast, full, label, like, number_for, select, sum_to, where_else_zero
 from ._emit import as_is, emit, fail, is_number, op, want
 
 Number = int | float
 
-# --- what they compute. Each takes arrays of one shape and dtype
+# --- the computations, on arrays of one shape and dtype
 
 
 def _zero_where_x_is(function: Callable[[Array, Array], Array], x: Array, y: Array) -> Array:
-    """function(x, y), but 0 where x is 0; both gradients are 0 there too, which takes a harmless y inside."""
+    """function(x, y), but 0 where x is 0. There y is replaced by 1, so that both gradients are 0, too."""
     zero = lax.eq(x, like(0, x))
     return select(zero, like(0, x), function(x, select(zero, like(1, y), y)))
 
@@ -65,7 +66,7 @@ def _logical_and(x: Array, y: Array) -> Array:
     return lax.bitwise_and(lax.ne(x, like(0, x)), lax.ne(y, like(0, y)))
 
 
-# --- gradients that calculus does not settle: (x, y, output, dy) -> (dx, dy), before summing over broadcast axes
+# --- gradients that calculus does not define: (x, y, output, dy) -> (dx, dy), before summing over broadcast axes
 
 
 def _tie_to_y(wins: Callable[[Array, Array], Array]) -> Callable[..., tuple[Array, Array]]:
@@ -89,12 +90,18 @@ def _no_grad(x: Array, y: Array, out: Array, g: Array) -> tuple[Array, Array]:
     return lax.full_like(g, 0), lax.full_like(g, 0)
 
 
-# --- the two ops behind each function: Blob with Blob, and Blob with number
+# --- the two ops of each function: for two Blobs, and for a Blob and a number
 
 _Pair = tuple[OpDef, OpDef]
 
 
-def _pair(name: str, compute: Callable[[Array, Array], Array], grad: Any = None, scalar_name: str | None = None) -> _Pair:
+def _pair(
+    name: str,
+    compute: Callable[[Array, Array], Array],
+    grad: Any = None,
+    scalar_name: str | None = None,
+    autocast: Autocast = "never",
+) -> _Pair:
     def define(x: Array, y: Array) -> Array:
         return compute(*broadcast(x, y))
 
@@ -114,15 +121,17 @@ def _pair(name: str, compute: Callable[[Array, Array], Array], grad: Any = None,
         return (grad(*pair, outputs[0], cotangents[0])[1 if swapped else 0],)
 
     return (
-        op(name, grad=grad and both_grads, samples=(0, 1), channels_last=as_is)(define),
-        op(scalar_name or f"scalar_{name}", grad=grad and scalar_grad, samples=(0,), channels_last=as_is)(define_scalar),
+        op(name, grad=grad and both_grads, batch_inputs=(0, 1), channels_last=as_is, autocast=autocast)(define),
+        op(scalar_name or f"scalar_{name}", grad=grad and scalar_grad, batch_inputs=(0,), channels_last=as_is, autocast=autocast)(
+            define_scalar
+        ),
     )
 
 
-_add = _pair("add", lambda x, y: lax.add(x, y))
-_subtract = _pair("subtract", lambda x, y: lax.sub(x, y), scalar_name="scalar_sub")
-_multiply = _pair("multiply", lambda x, y: lax.mul(x, y), scalar_name="scalar_mul")
-_divide = _pair("divide", lambda x, y: lax.div(x, y), scalar_name="scalar_div")
+_add = _pair("add", lambda x, y: lax.add(x, y), autocast="between")
+_subtract = _pair("subtract", lambda x, y: lax.sub(x, y), scalar_name="scalar_sub", autocast="between")
+_multiply = _pair("multiply", lambda x, y: lax.mul(x, y), scalar_name="scalar_mul", autocast="between")
+_divide = _pair("divide", lambda x, y: lax.div(x, y), scalar_name="scalar_div", autocast="between")
 _mod = _pair("mod", _floor_mod)
 _floordiv = _pair("floordiv", _floor_divide, _no_grad)
 _pow = _pair("pow", _power, _power_grad)
@@ -152,7 +161,7 @@ def _binary(pair: _Pair, x: Any, y: Any, name: str | None, *, floating: bool = F
 
 
 def _plain(value: Any) -> Any:
-    """A 0-dimensional NumPy array counts as a number."""
+    """The value; a 0-dimensional NumPy array as a number."""
     return value.item() if isinstance(value, np.ndarray) and value.ndim == 0 else value
 
 
@@ -163,8 +172,8 @@ def _refuse(what: str, x: Any, y: Any) -> NoReturn:
     other = y if isinstance(x, Blob) else x
     if other is None:
         hint = "to ask whether it is None, write `x is None`"
-    shown = f"NumPy array of shape {other.shape}" if isinstance(other, np.ndarray) else f"{type(other).__name__} {other!r}"[:200]
-    fail(ArgumentError, what, f"a Blob can be combined with a Blob or a number, not with {shown}",
+    found = f"NumPy array of shape {other.shape}" if isinstance(other, np.ndarray) else f"{type(other).__name__} {shown(other)}"
+    fail(ArgumentError, what, f"a Blob can be combined with a Blob or a number, not with {found}",
          [v for v in (x, y) if isinstance(v, Blob)], hint)  # fmt: skip
 
 
@@ -186,7 +195,7 @@ def add(x: Number | Blob, y: Number | Blob, name: str | None = None) -> Blob:
 
 
 def subtract(x: Number | Blob, y: Number | Blob, name: str | None = None) -> Blob:
-    """x - y, elementwise; arguments and result as for ``add``.
+    """x - y, elementwise; arguments and result are those of ``add``.
 
     Example: >>> y = flow.math.subtract(1, x)   # the same as 1 - x
     """
@@ -194,7 +203,7 @@ def subtract(x: Number | Blob, y: Number | Blob, name: str | None = None) -> Blo
 
 
 def multiply(x: Number | Blob, y: Number | Blob, name: str | None = None) -> Blob:
-    """x * y, elementwise; arguments and result as for ``add``. An integer Blob times 0.5 is 0.
+    """x * y, elementwise; arguments and result are those of ``add``. An integer Blob times 0.5 is 0.
 
     Example: >>> y = flow.math.multiply(x, 2)   # the same as x * 2
     """
@@ -202,10 +211,10 @@ def multiply(x: Number | Blob, y: Number | Blob, name: str | None = None) -> Blo
 
 
 def divide(x: Number | Blob, y: Number | Blob, name: str | None = None) -> Blob:
-    """x / y, elementwise; arguments as for ``add``.
+    """x / y, elementwise; arguments are those of ``add``.
 
-    Floating dtypes divide as IEEE 754 says (1 / 0 is infinite), except that a number divided by a Blob is 0 where the
-    Blob is 0, and so is its gradient. Integers divide with the fraction cut off, as in C: there is no promotion.
+    Floating dtypes follow IEEE 754 (1 / 0 is infinite), except that a number divided by a Blob is 0 where the
+    Blob is 0, and so is its gradient. Integer division drops the fraction, as in C: there is no promotion.
 
     Example: >>> y = flow.math.divide(x, 2)   # the same as x / 2
     """
@@ -213,7 +222,7 @@ def divide(x: Number | Blob, y: Number | Blob, name: str | None = None) -> Blob:
 
 
 def mod(x: Number | Blob, y: Number | Blob, name: str | None = None) -> Blob:
-    """The rest of x / y with the sign of y, as Python's ``%``; arguments and result as for ``add``.
+    """The remainder of x / y with the sign of y, as in Python; arguments and result are those of ``add``.
 
     Example: >>> y = flow.math.mod(x, 3)   # the same as x % 3
     """
@@ -221,7 +230,7 @@ def mod(x: Number | Blob, y: Number | Blob, name: str | None = None) -> Blob:
 
 
 def floordiv(x: Number | Blob, y: Number | Blob, name: str | None = None) -> Blob:
-    """floor(x / y), elementwise; arguments and result as for ``add``. Its gradient is 0.
+    """floor(x / y), elementwise; arguments and result are those of ``add``. Its gradient is 0.
 
     Example: >>> y = flow.math.floordiv(x, 2)   # the same as x // 2
     """
@@ -229,7 +238,7 @@ def floordiv(x: Number | Blob, y: Number | Blob, name: str | None = None) -> Blo
 
 
 def maximum(x: Number | Blob, y: Number | Blob, name: str | None = None) -> Blob:
-    """The larger of x and y, elementwise; arguments and result as for ``add``. Where they are equal, y gets the gradient.
+    """The larger of x and y, elementwise; arguments and result are those of ``add``. Where they are equal, y gets the gradient.
 
     Example: >>> y = flow.math.maximum(a, b)
     """
@@ -237,7 +246,7 @@ def maximum(x: Number | Blob, y: Number | Blob, name: str | None = None) -> Blob
 
 
 def minimum(x: Number | Blob, y: Number | Blob, name: str | None = None) -> Blob:
-    """The smaller of x and y, elementwise; arguments and result as for ``add``. Where they are equal, y gets the gradient.
+    """The smaller of x and y, elementwise; arguments and result are those of ``add``. Where they are equal, y gets the gradient.
 
     Example: >>> y = flow.math.minimum(a, b)
     """
@@ -245,7 +254,7 @@ def minimum(x: Number | Blob, y: Number | Blob, name: str | None = None) -> Blob
 
 
 def squared_difference(x: Number | Blob, y: Number | Blob, name: str | None = None) -> Blob:
-    """(x - y) ** 2, elementwise; arguments and result as for ``add``.
+    """(x - y) ** 2, elementwise; arguments and result are those of ``add``.
 
     Example: >>> y = flow.math.squared_difference(prediction, target)
     """
@@ -255,34 +264,36 @@ def squared_difference(x: Number | Blob, y: Number | Blob, name: str | None = No
 def atan2(x: Number | Blob, y: Number | Blob, name: str | None = None) -> Blob:
     """The angle of the point (y, x) in (-pi, pi]: x is the ordinate, y the abscissa, as in C's ``atan2(x, y)``.
 
-    Args and result as for ``add``, floating dtypes only.
+    Arguments and result are those of ``add``, for floating dtypes only.
     Example: >>> y = flow.math.atan2(ordinate, abscissa)
     """
     return _binary(_atan2, x, y, name, floating=True)
 
 
 def xdivy(x: Number | Blob, y: Number | Blob, name: str | None = None) -> Blob:
-    """x / y, and 0 where x is 0, whatever y is; the gradient to x is 0 there too.
+    """x / y, and 0 where x is 0, whatever y is; the gradient with respect to x is 0 there too.
 
-    Args and result as for ``add``, floating dtypes only.
+    Arguments and result are those of ``add``, for floating dtypes only.
     Example: >>> y = flow.math.xdivy(a, b)
     """
     return _binary(_xdivy_ops, x, y, name, floating=True)
 
 
 def xlogy(x: Number | Blob, y: Number | Blob, name: str | None = None) -> Blob:
-    """x * log(y), and 0 where x is 0, whatever y is; the gradient to x is 0 there too.
+    """x * log(y), and 0 where x is 0, whatever y is; the gradient with respect to x is 0 there too.
 
-    Args and result as for ``add``, floating dtypes only.
+    Arguments and result are those of ``add``, for floating dtypes only.
     Example: >>> y = flow.math.xlogy(p, q)
     """
     return _binary(_xlogy_ops, x, y, name, floating=True)
 
 
-@op(samples=(0,), channels_last=as_is)
+@op(batch_inputs=(0,), channels_last=as_is)
 def _power_of_number(x: Array, *, exponent: Number) -> Array:
     whole = int(exponent) if math.isfinite(exponent) else 0
-    if whole == exponent and -8 <= whole <= 8 and (whole >= 0 or x.dtype.kind not in "iu"):  # a few products: exact and fast
+    if (
+        whole == exponent and -8 <= whole <= 8 and (whole >= 0 or x.dtype.kind not in "iu")
+    ):  # by products, which are exact and fast
         return lax.integer_pow(x, whole)
     return lax.pow(x, like(exponent, x))
 
@@ -294,7 +305,7 @@ def pow(x: Number | Blob, y: Number | Blob, name: str | None = None) -> Blob:
       x, y: two Blobs of one floating dtype whose shapes broadcast, or a Blob and a number. An integer Blob can be raised
         to a whole number >= 0.
       name: name of the op; made unique when omitted.
-    Returns: Blob of the common shape and dtype. The gradient to an exponent that is a Blob is 0 where x <= 0.
+    Returns: Blob of the common shape and dtype. The gradient with respect to an exponent that is a Blob is 0 where x <= 0.
     Raises: DtypeError, ShapeError, ArgumentError.
     Example: >>> y = flow.math.pow(x, 2)   # the same as x ** 2
     """
@@ -304,12 +315,12 @@ def pow(x: Number | Blob, y: Number | Blob, name: str | None = None) -> Blob:
         return _binary(_pow, x, y, name, floating=isinstance(blob, Blob))
     what = label("pow", name)
     if x.dtype.is_integer and (not 0 <= y <= 8 or int(y) != y):
-        fail(ArgumentError, what, f"an integer Blob can be raised to 0, 1, ... 8 only, not to {y!r}", (x,),
+        fail(ArgumentError, what, f"an integer Blob can be raised to 0, 1, ... 8 only, not to {shown(y)}", (x,),
              "convert the Blob with flow.cast(x, flow.float32)")  # fmt: skip
     return emit(_power_of_number, x, name=name, prefix="Pow", exponent=number_for(what, y, x, "the exponent"))
 
 
-@op("scalar_divided_by", samples=(0,), channels_last=as_is)
+@op("scalar_divided_by", batch_inputs=(0,), channels_last=as_is)
 def _number_by_blob(x: Array, *, number: Number) -> Array:
     zero = lax.eq(x, like(0, x))
     return select(zero, like(0, x), lax.div(like(number, x), select(zero, like(1, x), x)))
@@ -322,7 +333,7 @@ def _divide_number(x: Any, y: Blob, name: str | None) -> Blob:
     return emit(_number_by_blob, y, name=name, prefix="ScalarDiv", number=number_for(what, x, y))
 
 
-@op("add_n")
+@op("add_n", autocast="between")
 def _add_n(*arrays: Array) -> Array:
     total = arrays[0]
     for a in arrays[1:]:
@@ -336,7 +347,7 @@ def add_n(inputs: Sequence[Blob], name: str | None = None) -> Blob:
     Args:
       inputs: list or tuple of at least one Blob.
       name: name of the op; made unique when omitted.
-    Returns: Blob of that shape and dtype; a single input is returned as it is.
+    Returns: Blob of that shape and dtype; a single input is returned itself.
     Raises: ShapeError, DtypeError, ArgumentError.
     Example: >>> y = flow.math.add_n([a, b, c])
     """
@@ -361,8 +372,8 @@ def _comparison(name: str, compute: Callable[[Array, Array], Array]) -> _Pair:
             return lax.full(x.shape, int(constant), np.int8)
         return lax.convert_element_type(compute(x, like(number, x)), np.int8)
 
-    both = op(name, stops=True, samples=(0, 1), channels_last=as_is)(define)
-    return both, op(f"scalar_{name}", stops=True, samples=(0,), channels_last=as_is)(define_scalar)
+    both = op(name, nondifferentiable=True, batch_inputs=(0, 1), channels_last=as_is)(define)
+    return both, op(f"scalar_{name}", nondifferentiable=True, batch_inputs=(0,), channels_last=as_is)(define_scalar)
 
 
 _COMPARISONS = {
@@ -393,12 +404,12 @@ def _compare(kind: str, x: Any, y: Any, name: str | None) -> Blob:
 
 
 def _threshold(kind: str, number: Any, blob: Blob) -> tuple[Number, bool | None]:
-    """The number to compare with, in the Blob's dtype; or the answer, where it is the same for every value of that dtype.
+    """The number to compare with, in the Blob's dtype; or the result, where every value of that dtype has the same.
 
-    Dropping the fraction would make ``integer < 0.5`` wrong at 0, so the bound is rounded to the side that keeps the answer.
+    Dropping the fraction would make ``integer < 0.5`` wrong at 0, so the bound is rounded to the side that is right.
     """
     if not blob.dtype.is_integer:
-        return float(number), None
+        return as_float(number), None
     if kind == "logical_and":
         return int(number != 0), None
     limits = np.iinfo(blob.dtype.numpy_dtype)
@@ -426,7 +437,7 @@ def equal(x: Number | Blob, y: Number | Blob, name: str | None = None) -> Blob:
 
 
 def not_equal(x: Number | Blob, y: Number | Blob, name: str | None = None) -> Blob:
-    """1 where x != y, else 0; arguments and result as for ``equal``.
+    """1 where x != y, else 0; arguments and result are those of ``equal``.
 
     Example: >>> misses = flow.math.not_equal(predictions, labels)
     """
@@ -434,7 +445,7 @@ def not_equal(x: Number | Blob, y: Number | Blob, name: str | None = None) -> Bl
 
 
 def less(x: Number | Blob, y: Number | Blob, name: str | None = None) -> Blob:
-    """1 where x < y, else 0; arguments and result as for ``equal``.
+    """1 where x < y, else 0; arguments and result are those of ``equal``.
 
     Example: >>> mask = flow.math.less(x, 0)
     """
@@ -442,7 +453,7 @@ def less(x: Number | Blob, y: Number | Blob, name: str | None = None) -> Blob:
 
 
 def less_equal(x: Number | Blob, y: Number | Blob, name: str | None = None) -> Blob:
-    """1 where x <= y, else 0; arguments and result as for ``equal``.
+    """1 where x <= y, else 0; arguments and result are those of ``equal``.
 
     Example: >>> mask = flow.math.less_equal(x, 0)
     """
@@ -450,7 +461,7 @@ def less_equal(x: Number | Blob, y: Number | Blob, name: str | None = None) -> B
 
 
 def greater(x: Number | Blob, y: Number | Blob, name: str | None = None) -> Blob:
-    """1 where x > y, else 0; arguments and result as for ``equal``.
+    """1 where x > y, else 0; arguments and result are those of ``equal``.
 
     Example: >>> mask = flow.math.greater(x, 0)
     """
@@ -458,7 +469,7 @@ def greater(x: Number | Blob, y: Number | Blob, name: str | None = None) -> Blob
 
 
 def greater_equal(x: Number | Blob, y: Number | Blob, name: str | None = None) -> Blob:
-    """1 where x >= y, else 0; arguments and result as for ``equal``.
+    """1 where x >= y, else 0; arguments and result are those of ``equal``.
 
     Example: >>> mask = flow.math.greater_equal(x, 0)
     """
@@ -466,7 +477,7 @@ def greater_equal(x: Number | Blob, y: Number | Blob, name: str | None = None) -
 
 
 def logical_and(x: Number | Blob, y: Number | Blob, name: str | None = None) -> Blob:
-    """1 where neither x nor y is 0, else 0; arguments and result as for ``equal``.
+    """1 where neither x nor y is 0, else 0; arguments and result are those of ``equal``.
 
     Example: >>> mask = flow.math.logical_and(x > 0, x < 1)
     """

@@ -1,4 +1,4 @@
-"""A dynamic Blob in pieces whose largest sizes halve, and back: dynamic_binary_split, dynamic_binary_concat."""
+"""Splitting a dynamic Blob into pieces whose largest sizes halve, and joining them again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ._arrays import Array, label
 from ._emit import emit, emit_many, fail, op, want
 
 
-@op("dynamic_binary_split", multiple=True)
+@op("dynamic_binary_split", multiple_results=True)
 def _split(x: Array, *, bounds: tuple[int, ...]) -> tuple[Array, ...]:
     pieces, start = [], 0
     for i, bound in enumerate(bounds):
@@ -23,7 +23,7 @@ def _split(x: Array, *, bounds: tuple[int, ...]) -> tuple[Array, ...]:
 
 
 def dynamic_binary_split(x: Blob, base_shift: int = 2, out_num: int = 2, name: str | None = None) -> list[Blob]:
-    """Cuts a Blob of rank 1 whose size varies into pieces that are full or empty, as the binary digits of its size say.
+    """Cuts a Blob of rank 1 whose size varies into pieces that are full or empty, after the binary digits of its size.
 
     Args:
       x: Blob of rank 1 and any dtype.
@@ -43,11 +43,11 @@ def dynamic_binary_split(x: Blob, base_shift: int = 2, out_num: int = 2, name: s
     bounds = (*(smallest << (number - 2 - i) for i in range(number - 1)), smallest)
     outputs = emit_many(_split, x, name=name, bounds=bounds)
     for blob, bound in zip(outputs, bounds, strict=True):
-        blob.shape, blob.is_dynamic = (bound,), True  # what the pieces of a full Blob have is not their most
+        blob.shape, blob.is_dynamic = (bound,), True  # larger than the pieces of a full Blob
     return list(outputs)
 
 
-@op("dynamic_binary_concat", stops=(0,))
+@op("dynamic_binary_concat", nondifferentiable=(0,))
 def _join(source: Array, *pieces: Array) -> Array:
     total = lax.concatenate(pieces, 0)
     if total.shape[0] < source.shape[0]:
@@ -62,7 +62,7 @@ def dynamic_binary_concat(
 
     Args:
       input_blob_list: list or tuple of Blobs of rank 1 and one dtype.
-      source_blob: the Blob that was split; it tells the size.
+      source_blob: the Blob that was split, which has the size.
       source_sbp: not used.
       name: name of the op; made unique when omitted.
     Returns: Blob of source_blob's shape and the pieces' dtype.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,10 +10,11 @@ import numpy as np
 from .._base import dtype as dtypes
 from .._base.dtype import dtype
 from .._base.jax import lax
+from .._base.refuse import shown
 from ..errors import ArgumentError
 from ..graph.graph import current
 from ..graph.node import Blob
-from ._arrays import Array, dtype_for, label
+from ._arrays import Array, as_float, dtype_for, in_range, label
 from ._emit import emit, fail, is_number, op, want
 
 
@@ -24,19 +24,19 @@ def _constant(*, value: int | float, shape: tuple[int, ...], to: np.dtype) -> Ar
         return lax.full(shape, np.asarray(value).astype(to), to)
 
 
-@op("constant_like", stops=True)
+@op("constant_like", nondifferentiable=True)
 def _constant_like(like: Array, *, value: int | float, to: np.dtype) -> Array:
     return _constant.define(value=value, shape=like.shape, to=to)
 
 
 def _value(what: str, value: Any, kind: dtype) -> int | float:
     if not is_number(value):
-        fail(ArgumentError, what, f"value must be a number, got {type(value).__name__} {value!r}"[:300])
+        fail(ArgumentError, what, f"value must be a number, got {type(value).__name__} {shown(value)}")
     if not kind.is_integer:
-        return float(value)
+        return as_float(value)
     limits = np.iinfo(kind.numpy_dtype)
-    if not math.isfinite(value) or not limits.min <= int(value) <= limits.max:
-        fail(ArgumentError, what, f"value {value!r} is outside the range of {kind.name}, {limits.min} to {limits.max}")
+    if not in_range(value, limits):
+        fail(ArgumentError, what, f"value {shown(value)} is outside the range of {kind.name}, {limits.min} to {limits.max}")
     return int(value)
 
 
@@ -58,12 +58,12 @@ def constant(value: int | float, dtype: dtype | None = None, shape: Sequence[int
     kind = dtype_for(what, dtype)
     sizes = (1,) if shape is None else want.ints(what, "shape", shape)
     if any(size <= 0 for size in sizes) or not sizes:
-        fail(ArgumentError, what, f"shape must hold sizes > 0, got {shape!r}", (), "write [1] for a single element")
+        fail(ArgumentError, what, f"shape must hold sizes > 0, got {shown(shape)}", (), "write [1] for a single element")
     return emit(_constant, name=name, value=_value(what, value, kind), shape=sizes, to=kind.numpy_dtype)
 
 
 def constant_scalar(value: int | float, dtype: dtype | None = None, name: str | None = None) -> Blob:
-    """A Blob of shape (1,) that holds a number; arguments as for ``constant``, name is not used.
+    """A Blob of shape (1,) that holds a number; arguments are those of ``constant``, name is not used.
 
     Example: >>> half = flow.constant_scalar(0.5, flow.float32)
     """
@@ -89,7 +89,7 @@ def constant_like(like: Blob, value: int | float, dtype: dtype | None = None, na
 
 
 def ones_like(like: Blob, dtype: dtype | None = None, name: str | None = None) -> Blob:
-    """Ones in the shape of another Blob; arguments as for ``constant_like``.
+    """Ones in the shape of another Blob; arguments are those of ``constant_like``.
 
     Example: >>> y = flow.ones_like(x)
     """
@@ -97,7 +97,7 @@ def ones_like(like: Blob, dtype: dtype | None = None, name: str | None = None) -
 
 
 def zeros_like(like: Blob, dtype: dtype | None = None, name: str | None = None) -> Blob:
-    """Zeros in the shape of another Blob; arguments as for ``constant_like``.
+    """Zeros in the shape of another Blob; arguments are those of ``constant_like``.
 
     Example: >>> y = flow.zeros_like(x)
     """
@@ -105,19 +105,24 @@ def zeros_like(like: Blob, dtype: dtype | None = None, name: str | None = None) 
 
 
 def ones(shape: Sequence[int], dtype: dtype | None = None, name: str | None = None) -> Blob:
-    """Ones; arguments as for ``constant``, dtype None means float32.
+    """Ones; arguments are those of ``constant``, dtype None means float32.
 
     Example: >>> y = flow.ones([2, 3])
     """
-    return constant(1, dtypes.float32 if dtype is None else dtype, shape, None if name is None else f"{name}constant")
+    return _filled(1, "ones", shape, dtype, name)
 
 
 def zeros(shape: Sequence[int], dtype: dtype | None = None, name: str | None = None) -> Blob:
-    """Zeros; arguments as for ``constant``, dtype None means float32.
+    """Zeros; arguments are those of ``constant``, dtype None means float32.
 
     Example: >>> y = flow.zeros([2, 3])
     """
-    return constant(0, dtypes.float32 if dtype is None else dtype, shape, None if name is None else f"{name}constant")
+    return _filled(0, "zeros", shape, dtype, name)
+
+
+def _filled(value: int, function: str, shape: Sequence[int], dtype: dtype | None, name: str | None) -> Blob:
+    label(function, name)  # refuses a name that is not a str
+    return constant(value, dtypes.float32 if dtype is None else dtype, shape, None if name is None else f"{name}constant")
 
 
 @op("range")

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from .._base.jax import lax
+from .._base.refuse import shown
 from ..errors import ArgumentError, ShapeError
 from ..graph.node import Blob
 from ._arrays import Array, is_half, label
@@ -18,7 +19,7 @@ from ._window import FORMATS, Padding, must_fit, sides, spatial, spec, want_form
 Ints = int | Sequence[int]
 
 
-# One lowering. In which layout and in what slices of the batch it runs on a CPU is up to compiler/batch_slices.py.
+# The only lowering; compiler/batch_slices.py chooses the layout and the slices of the batch for CPUs.
 def _conv(
     x: Array,
     w: Array,
@@ -43,7 +44,8 @@ def _channels_last(attrs: Mapping[str, Any], rank: int) -> Mapping[str, Any] | N
     return {**attrs, "x_spec": x_spec[0] + x_spec[2:] + "C"} if x_spec[1] == "C" else None
 
 
-_CONV = {n: op(f"conv{n}d", samples=(0,), channels_last=_channels_last, heavy=True, native=NATIVE)(_conv) for n in FORMATS}
+_FACTS: dict[str, Any] = {"batch_inputs": (0,), "channels_last": _channels_last, "heavy": True, "native": NATIVE}
+_CONV = {n: op(f"conv{n}d", autocast="always" if n == 2 else "never", **_FACTS)(_conv) for n in FORMATS}
 
 
 def convolve(
@@ -60,7 +62,7 @@ def convolve(
     *,
     weight_first: bool | None = None,
 ) -> Blob:
-    """Checks what all convolutions share, and adds the op. ``weight_first`` is the weight's layout where it is not x's."""
+    """Checks the arguments that all convolutions share, and adds the op. ``weight_first``: the weight's layout, if not x's."""
     channels_first = want_format(what, data_format, n)
     weight_first = channels_first if weight_first is None else weight_first
     want.floating(what, want.blob(what, "input", x))
@@ -72,10 +74,10 @@ def convolve(
     spread = want_positive(what, "dilations", 1 if dilations is None else dilations, n)
     pads = want_padding(what, padding, n, channels_first)
     channels, fan = x.shape[1 if channels_first else -1], w.shape[1 if weight_first else -1]
-    want_groups(what, groups, channels, w.shape[0])
+    groups = want_groups(what, groups, channels, w.shape[0])
     if fan * groups != channels:
         rule = f"filters.shape[{1 if weight_first else n + 1}] must be input channels / groups = {channels} / {groups}, got {fan}"
-        hint = f"filters are laid out as {spec(n, 'O', 'I', weight_first)} when data_format is {data_format!r}"
+        hint = f"filters are laid out as {spec(n, 'O', 'I', weight_first)} when data_format is {shown(data_format)}"
         fail(ShapeError, what, rule, (x, w), hint)
     must_fit(what, x, channels_first, pads, spatial(w.shape, weight_first), steps, spread)
     return emit(
@@ -84,12 +86,12 @@ def convolve(
     )  # fmt: skip
 
 
-def want_groups(what: str, groups: Any, channels: int, filters: int) -> None:
-    """Raises unless ``groups`` divides both."""
-    if isinstance(groups, bool) or not isinstance(groups, int) or groups <= 0:
-        fail(ArgumentError, what, f"groups must be an int > 0, got {groups!r}")
+def want_groups(what: str, groups: Any, channels: int, filters: int) -> int:
+    """The number of groups, which must divide both."""
+    groups = want.integer(what, "groups", groups, 1)
     if channels % groups or filters % groups:
         fail(ArgumentError, what, f"groups={groups} must divide the input's channels ({channels}) and the filters ({filters})")
+    return groups
 
 
 def conv1d(
@@ -104,7 +106,7 @@ def conv1d(
 ) -> Blob:
     """Cross-correlation over one spatial axis, without bias.
 
-    Args: as those of ``conv2d``, with filters of shape (O, C / groups, k), or (O, k, C / groups) for "NWC".
+    Args: those of ``conv2d``, with filters of shape (O, C / groups, k), or (O, k, C / groups) for "NWC".
     Returns: Blob (N, O, out) or (N, out, O).
     Raises: ArgumentError, ShapeError, DtypeError.
     Example: >>> y = flow.nn.conv1d(x, w, strides=1, padding="SAME")   # (8, 4, 100), (16, 4, 3) -> (8, 16, 100)
@@ -132,7 +134,7 @@ def conv2d(
         more before; "SAME_UPPER" more after. Or an entry for each axis of the input, an int or (before, after).
       data_format: "NCHW" or "NHWC".
       dilations: distance between the kernel's elements: an int or a pair > 0; None means 1.
-      groups: channels are cut into so many groups, each with its share of the filters.
+      groups: the channels are split into this many groups, each with its share of the filters.
       name: name of the op.
     Returns: Blob (N, O, out_h, out_w) or (N, out_h, out_w, O); an unpadded axis has
       floor((size - (k - 1) * dilation - 1) / stride) + 1 elements.
@@ -155,7 +157,7 @@ def conv3d(
 ) -> Blob:
     """Cross-correlation over three spatial axes, without bias.
 
-    Args: as those of ``conv2d``, with filters (O, C / groups, kd, kh, kw), or (O, kd, kh, kw, C / groups) for "NDHWC".
+    Args: those of ``conv2d``, with filters (O, C / groups, kd, kh, kw), or (O, kd, kh, kw, C / groups) for "NDHWC".
     Returns: Blob (N, O, d, h, w) or (N, d, h, w, O).
     Raises: ArgumentError, ShapeError, DtypeError.
     Example: >>> y = flow.nn.conv3d(x, w, strides=2, padding="VALID")   # (2, 1, 9, 9, 9), (4, 1, 3, 3, 3) -> (2, 4, 4, 4, 4)
@@ -173,9 +175,9 @@ def compat_conv2d(
     groups: int = 1,
     name: str | None = None,
 ) -> Blob:
-    """``conv2d`` whose "SAME" is "SAME_UPPER": an odd total of padding puts more after, as TensorFlow does.
+    """``conv2d`` whose "SAME" is "SAME_UPPER": an odd total of padding adds more after, as in TensorFlow.
 
-    Args, Returns, Raises: as ``conv2d``.
+    Args, Returns, Raises: those of ``conv2d``.
     Example: >>> y = flow.nn.compat_conv2d(x, w, strides=2, padding="SAME")
     """
     if isinstance(padding, str) and padding.upper() == "SAME":
@@ -186,7 +188,7 @@ def compat_conv2d(
 # --- transposed
 
 
-@op("conv2d_transpose", samples=(0,), channels_last=_channels_last, heavy=True, native=NATIVE_TRANSPOSED)
+@op("conv2d_transpose", batch_inputs=(0,), channels_last=_channels_last, heavy=True, native=NATIVE_TRANSPOSED)
 def _conv_transpose(
     x: Array,
     w: Array,
@@ -252,13 +254,13 @@ def conv2d_transpose(
       value or input: (N, C, H, W), or (N, H, W, C) for "NHWC"; floating. Exactly one of the two.
       filter or filters: (C, O, kh, kw), or (C, kh, kw, O) for "NHWC". Exactly one of the two.
       output_shape: the result's four sizes in the order of data_format; the spatial ones count, the channel entry is
-        not looked at (O is what the filter says).
+        ignored (the filter defines O).
       strides: an int or a pair > 0; required.
       padding: "VALID", or "SAME", which crops an odd total more at the end.
       data_format: "NCHW" or "NHWC".
       dilations: an int or a pair > 0; None means 1.
-    Returns: Blob (N, O, *sizes) or (N, *sizes, O); places that no window covers are 0.
-    Raises: ArgumentError, ShapeError (a convolution of output_shape would not give value's sizes), DtypeError.
+    Returns: Blob (N, O, *sizes) or (N, *sizes, O); positions that no window covers are 0.
+    Raises: ArgumentError, ShapeError (a convolution of output_shape has other sizes than value), DtypeError.
     Example: >>> y = flow.nn.conv2d_transpose(x, w, (8, 3, 28, 28), strides=2, padding="SAME")   # x: (8, 16, 14, 14)
     """
     what = label("conv2d_transpose", name)
@@ -270,19 +272,19 @@ def conv2d_transpose(
         fail(
             ShapeError,
             what,
-            f"output_shape must be four sizes, the first one the batch size {x.shape[0]}, got {output_shape!r}",
+            f"output_shape must be four sizes, the first one the batch size {x.shape[0]}, got {shown(output_shape)}",
             (x, w),
         )
     name_of_padding = str(padding).upper()
     if name_of_padding not in ("VALID", "SAME"):
-        fail(ArgumentError, what, f'padding must be "VALID" or "SAME", got {padding!r}')
+        fail(ArgumentError, what, f'padding must be "VALID" or "SAME", got {shown(padding)}')
     sizes, old, kernel = spatial(shape, first), spatial(x.shape, first), spatial(w.shape, first)
     before = []
     for size, o, k, s, d in zip(sizes, old, kernel, steps, spread, strict=True):
         extent = (k - 1) * d + 1
         same = name_of_padding == "SAME"
         if (size + s - (1 if same else extent)) // s != o:
-            made = f"a {name_of_padding} convolution of {sizes} with strides {steps} and window {kernel} does not give {old}"
+            made = f"a {name_of_padding} convolution of {sizes} with strides {steps} and window {kernel} does not result in {old}"
             fail(ShapeError, what, f"output_shape {tuple(shape)} does not fit: {made}", (x, w))
         before.append(max(0, (o - 1) * s + extent - size) // 2 if same else 0)
     return _transposed(x, w, steps, spread, before, sizes, first, name)
@@ -300,11 +302,11 @@ def torch_conv2d_transpose(
     filters: Blob | None = None,
     dilations: Ints | None = None,
 ) -> Blob:
-    """conv2d_transpose with PyTorch's way of saying the size.
+    """conv2d_transpose with PyTorch's parameters for the size.
 
-    Args: as ``conv2d_transpose``, but
+    Args: those of ``conv2d_transpose``, except
       padding_needed: the total cropped from each spatial axis, even: twice PyTorch's ``padding``; required.
-      output_padding: how much is added at the end of each spatial axis; None means (0, 0).
+      output_padding: the number of elements added at the end of each spatial axis; None means (0, 0).
     Returns: Blob whose sizes are (size - 1) * stride - padding_needed + (k - 1) * dilation + 1 + output_padding.
     Raises: ArgumentError, ShapeError, DtypeError.
     Example: >>> y = flow.nn.torch_conv2d_transpose(x, w, strides=2, padding_needed=(2, 2), output_padding=(1, 1))
@@ -319,7 +321,7 @@ def torch_conv2d_transpose(
         fail(
             ArgumentError,
             what,
-            f"padding_needed must be even and output_padding >= 0, got {padding_needed!r} and {output_padding!r}",
+            f"padding_needed must be even and output_padding >= 0, got {shown(padding_needed)} and {shown(output_padding)}",
         )
     sizes = tuple(
         (o - 1) * s - c + (k - 1) * d + 1 + e
@@ -358,7 +360,7 @@ def _bias_add_grad(inputs: Any, outputs: Any, cotangents: Any, *, axis: int) -> 
 
 
 @op(
-    "bias_add", grad=_bias_add_grad, samples=(0,),
+    "bias_add", grad=_bias_add_grad, batch_inputs=(0,), autocast="between",
     channels_last=lambda attrs, rank: {"axis": rank - 1} if attrs["axis"] == 1 else None,
 )  # fmt: skip
 def _bias_add(x: Array, bias: Array, *, axis: int) -> Array:
@@ -366,12 +368,12 @@ def _bias_add(x: Array, bias: Array, *, axis: int) -> Array:
 
 
 def want_bias(what: str, value: Blob, bias: Blob, data_format: str | None) -> int:
-    """The axis that a bias is added along."""
+    """The axis along which a bias is added."""
     want.rank(what, want.blob(what, "value", value), 2)
     want.same_dtype(what, (value, want.blob(what, "bias", bias)))
     formats = [f for pair in FORMATS.values() for f in pair] + ["NC"]
     if data_format is not None and (not isinstance(data_format, str) or data_format not in formats):
-        fail(ArgumentError, what, f"data_format must be None or one of {', '.join(formats)}, got {data_format!r}")
+        fail(ArgumentError, what, f"data_format must be None or one of {', '.join(formats)}, got {shown(data_format)}")
     axis = 1 if data_format is None or data_format.startswith("NC") else value.ndim - 1
     if bias.shape != (value.shape[axis],):
         fail(

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from .._base.jax import jax, lax
+from .._base.refuse import shown
 from ..errors import ArgumentError, ShapeError
 from ..graph.node import Blob
 from ..graph.op import OpDef
 from ._arrays import Array, broadcast_to, full, label, like, select
 from ._emit import emit, fail, op, want
-from .loss import want_number, want_pair, widen, with_logits
+from .loss import want_pair, widen, with_logits
 
 REDUCTIONS = ("mean", "sum", "none")
 
@@ -29,14 +30,14 @@ def reduced(values: Array, reduction: str) -> Array:
     return lax.reshape(total, (1,))
 
 
-def _criterion(name: str, define: Callable[..., Array], stops: tuple[int, ...] = ()) -> OpDef:
-    """An op that computes in float32 at least, reduces, and gives the first input's dtype."""
+def _criterion(name: str, define: Callable[..., Array], nondifferentiable: tuple[int, ...] = ()) -> OpDef:
+    """An op that computes in float32 at least, reduces, and has the first input's dtype."""
 
     def wide(*arrays: Array, reduction: str, **attrs: Any) -> Array:
         values = define(*(widen(a) for a in arrays), **attrs)
         return lax.convert_element_type(reduced(values, reduction), arrays[0].dtype)
 
-    return op(name, stops=stops)(wide)
+    return op(name, nondifferentiable=nondifferentiable)(wide)
 
 
 def _at_least_zero(x: Array) -> Array:
@@ -70,7 +71,7 @@ def L1Loss(input: Blob, target: Blob, reduction: str = "mean", name: str | None 
 def MSELoss(input: Blob, target: Blob, reduction: str = "mean", name: str | None = None) -> Blob:
     """(target - input)**2.
 
-    Args, Returns, Raises: as ``L1Loss``.
+    Args, Returns, Raises: those of ``L1Loss``.
     Example: >>> loss = flow.nn.MSELoss(x, target)
     """
     what = label("MSELoss", name)
@@ -82,7 +83,7 @@ def MSELoss(input: Blob, target: Blob, reduction: str = "mean", name: str | None
 
 
 def _clamped_log(x: Array) -> Array:
-    """max(log(x), -100), as PyTorch has it, so that a probability of exactly 0 costs 100 and not infinity."""
+    """max(log(x), -100), as in PyTorch, so that a probability of exactly 0 costs 100 and not infinity."""
     return lax.max(lax.log(x), full(-100, x))
 
 
@@ -211,7 +212,7 @@ def MarginRankingLoss(
     Args:
       input1, input2: of one shape and floating dtype.
       target: 1 or -1; of a shape that broadcasts with the inputs', and their dtype.
-      margin: by how much.
+      margin: the smallest difference that costs nothing.
       reduction: "mean" over all elements, "sum", or "none".
       name: name of the op.
     Returns: Blob of shape (1,), or elementwise with "none".
@@ -229,7 +230,7 @@ def MarginRankingLoss(
         )
     return emit(
         _margin_ranking, input1, input2, target, name=name, reduction=want_reduction(what, reduction),
-        margin=want_number(what, "margin", margin),
+        margin=want.number(what, "margin", margin),
     )  # fmt: skip
 
 
@@ -270,7 +271,7 @@ def TripletMarginLoss(
 
     Args:
       anchor, positive, negative: of one shape, rank >= 2, and floating dtype.
-      margin: by how much the negative should be farther away.
+      margin: the difference of the distances that costs nothing.
       p: > 0; of the norm.
       eps: added to the differences.
       swap: must stay False.
@@ -285,12 +286,12 @@ def TripletMarginLoss(
     want.rank(what, anchor, 2)
     if want.flag(what, "swap", swap):
         fail(ArgumentError, what, "swap=True is not supported")
-    power = want_number(what, "p", p)
+    power = want.number(what, "p", p)
     if not power > 0:
-        fail(ArgumentError, what, f"p must be > 0, got {p!r}")
+        fail(ArgumentError, what, f"p must be > 0, got {shown(p)}")
     return emit(
         _triplet_margin, anchor, positive, negative, name=name, reduction=want_reduction(what, reduction),
-        margin=want_number(what, "margin", margin), p=power, eps=want_number(what, "eps", eps),
+        margin=want.number(what, "margin", margin), p=power, eps=want.number(what, "eps", eps),
     )  # fmt: skip
 
 
@@ -311,7 +312,7 @@ def KLDivLoss(input: Blob, target: Blob, log_target: bool = False, reduction: st
     Args:
       input: log-probabilities; floating.
       target: probabilities, or their logarithms with ``log_target``; of input's shape and dtype.
-      log_target: see there.
+      log_target: whether target holds logarithms.
       reduction: "mean" over all elements (there is no "batchmean"), "sum", or "none".
       name: name of the op.
     Returns: Blob of shape (1,), or of input's shape with "none".

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 
 from .._base.jax import jax, jnp, lax
-from ..errors import ArgumentError, DtypeError, ShapeError
+from ..errors import DtypeError, ShapeError
 from ..graph.node import Blob
 from ._arrays import Array, broadcast_to, full, label, like, select
 from ._emit import emit, fail, op, want
 from .criterion import reduced, want_reduction
 from .loss import widen
 
-_NEVER = -1e30  # the logarithm of a probability of 0; finite, so that differences of two such stay numbers
+_NEVER = -1e30  # the logarithm of a probability of 0; finite, so that the difference of two of them is a number
 
 
 def _ctc_losses(log_probs: Array, targets: Array, input_lengths: Array, target_lengths: Array, blank: int) -> Array:
@@ -78,7 +78,7 @@ def _ctc_grad(inputs: Any, outputs: Any, cotangents: Any, *, blank: int, reducti
     _, through_reduction = jax.vjp(lambda v: _ctc_reduced(v, target_lengths, reduction, zero_infinity), losses)
     (each,) = through_reduction(widen(cotangents[0]))
     (posterior,) = through_time(each)
-    # As PyTorch's: the gradient of what log_softmax was applied to. Through another log_softmax it is the same as the bare one.
+    # As in PyTorch, with respect to the input of log_softmax. Passing through log_softmax does not change this gradient.
     steps = lax.broadcasted_iota(np.int32, wide.shape, 0)
     lengths = lax.convert_element_type(input_lengths, np.int32)
     inside = lax.lt(steps, lax.broadcast_in_dim(lengths, wide.shape, (1,)))
@@ -87,7 +87,7 @@ def _ctc_grad(inputs: Any, outputs: Any, cotangents: Any, *, blank: int, reducti
     return lax.convert_element_type(gradient, log_probs.dtype), None, None, None
 
 
-@op("ctc_loss", grad=_ctc_grad, stops=(1, 2, 3))
+@op("ctc_loss", grad=_ctc_grad, nondifferentiable=(1, 2, 3))
 def _ctc_loss(
     log_probs: Array,
     targets: Array,
@@ -119,7 +119,7 @@ def ctc_loss(
     Args:
       log_probs: (T, N, C), log-probabilities of the classes in each frame; floating.
       targets: (N, S), integers: class numbers, none of them ``blank``.
-      input_lengths, target_lengths: (N,), integers: how many frames and symbols count.
+      input_lengths, target_lengths: (N,), integers: the numbers of valid frames and symbols.
       blank: the class that means "nothing".
       reduction: "mean": each loss divided by its target's length (at least 1), then averaged; "sum"; or "none".
       zero_infinity: targets that do not fit into their frames cost 0, without a gradient, instead of infinity.
@@ -138,8 +138,7 @@ def ctc_loss(
         rank = 2 if argument == "targets" else 1
         if blob.ndim != rank or blob.shape[0] != batch:
             fail(ShapeError, what, f"{argument} must have rank {rank} and {batch} rows, got {blob.shape}", (log_probs, blob))
-    if isinstance(blank, bool) or not isinstance(blank, int) or not 0 <= blank < log_probs.shape[2]:
-        fail(ArgumentError, what, f"blank must be a class, 0 <= blank < {log_probs.shape[2]}, got {blank!r}")
+    blank = want.integer(what, "blank, a class,", blank, 0, high=log_probs.shape[2] - 1)
     return emit(
         _ctc_loss, log_probs, targets, input_lengths, target_lengths, name=name,
         blank=blank, reduction=want_reduction(what, reduction), zero_infinity=want.flag(what, "zero_infinity", zero_infinity),

@@ -1,4 +1,4 @@
-"""Ops of the user's own: a function over JAX arrays, or one over NumPy arrays that runs on the host inside a step."""
+"""Custom ops: a function over JAX arrays, or one over NumPy arrays that runs on the host inside a step."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from .._base import dtype as dtypes
 from .._base.dtype import dtype
 from .._base.jax import jax, jnp
-from .._base.refuse import refuse
+from .._base.refuse import refuse, shown
 from .._base.source import Source, caller
 from ..errors import ArgumentError, CustomOpError
 from ..graph import callback
@@ -28,7 +28,7 @@ REGISTERED: dict[str, CustomOp] = {}
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """Shape and dtype of an array that does not exist yet; what a shape rule is given, and what it may give."""
+    """Shape and dtype of an array that does not exist yet: the arguments of a shape rule, and its results."""
 
     shape: tuple[int, ...]
     dtype: dtype
@@ -38,7 +38,7 @@ class TensorSpec:
 class CustomOp:
     """A registered op; calling it with Blobs, one for each input, adds it to the job whose body is running.
 
-    Attributes are given by keyword. ``name`` is the op's name in the job, made unique when omitted.
+    Attributes are passed by keyword. ``name`` is the op's name in the job, made unique when omitted.
     """
 
     name: str
@@ -66,20 +66,20 @@ class CustomOp:
         train = current(what).train
         problem = self._problem(inputs, values, train)
         if problem is not None:
-            fail(CustomOpError, what, problem, inputs, f"mend the op, which is registered at {self.source}")
+            fail(CustomOpError, what, problem, inputs, f"correct the op, which is registered at {self.source}")
         return emit_many(self.op, *inputs, name=name, prefix=self.name, **values)
 
     def attributes(self, what: str, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Those given and the defaults of the others, checked."""
+        """The attributes that were given and the defaults of the others, checked."""
         unknown = [n for n in given if n not in self.attrs]
         if unknown:
             known = f"it has {', '.join(self.attrs)}" if self.attrs else "it has none"
-            fail(ArgumentError, what, f"there is no attribute {unknown[0]!r}; {known}")
+            fail(ArgumentError, what, f"there is no attribute {shown(unknown[0])}; {known}")
         values = {}
         for attribute, default in self.attrs.items():
             if attribute not in given:
                 if isinstance(default, type):
-                    fail(ArgumentError, what, f"attribute {attribute!r} is missing, {default.__name__} without a default")
+                    fail(ArgumentError, what, f"attribute {shown(attribute)} is missing, {default.__name__} without a default")
                 values[attribute] = default
                 continue
             value = given[attribute]
@@ -89,12 +89,12 @@ class CustomOp:
             if kind is float and type(value) is int:
                 value = float(value)
             if type(value) is not kind:
-                fail(ArgumentError, what, f"attribute {attribute!r} must be {kind.__name__}, got {value!r}"[:300])
+                fail(ArgumentError, what, f"attribute {shown(attribute)} must be {kind.__name__}, got {shown(value)}")
             values[attribute] = value
         return values
 
     def _problem(self, inputs: Sequence[Blob], attrs: dict[str, Any], train: bool) -> str | None:
-        """What the user's functions do wrong on arrays of these shapes and dtypes."""
+        """The mistake that the user's functions make on arrays of these shapes and dtypes, if any."""
         arrays = [jax.ShapeDtypeStruct(b.shape, b.dtype.numpy_dtype) for b in inputs]
         try:
             with jax.enable_x64(True):
@@ -125,9 +125,9 @@ def register_op(
 ) -> Callable[[Callable[..., Any]], CustomOp]:
     """Makes an op of a function over JAX arrays: ``@flow.experimental.register_op("name", ...)`` above it.
 
-    The function takes one array for each input and the attributes by keyword, and gives one array, or a tuple of one for
+    The function takes one array for each input and the attributes by keyword, and returns one array, or a tuple of one for
     each output. It is traced, so it is written with ``jax.numpy`` and ``jax.lax``. Its gradient is JAX's, unless ``grad``
-    says it. Registering a name again replaces the op for jobs that are built afterwards.
+    is given. Registering a name again replaces the op for jobs that are built afterwards.
 
     Args:
       name: the op's type, for ``flow.user_op_builder(...).Op(name)`` and for unnamed nodes.
@@ -135,29 +135,31 @@ def register_op(
       outputs: names of the outputs.
       attrs: names of the attributes, each with a default, or with its type (bool, int, float, str, tuple,
         ``flow.dtype``) where it has none.
-      grad: ``grad(inputs, outputs, cotangents, **attrs)``, all tuples of arrays, gives a tuple of one array of the input's
-        shape and dtype (or None for zero) an input.
-      shape: ``shape(*specs, **attrs)``, where a spec has ``shape`` and ``dtype``, gives a ``TensorSpec`` or (shape, dtype) for
-        each output. The function is held to it; without a rule its own shapes count.
+      grad: ``grad(inputs, outputs, cotangents, **attrs)``, all tuples of arrays, returns a tuple with an array of its shape
+        and dtype (or None for zero) for each input.
+      shape: ``shape(*specs, **attrs)``, where a spec has ``shape`` and ``dtype``, returns a ``TensorSpec`` or (shape, dtype)
+        for each output. The function must obey it; without a rule its own shapes count.
       stops: names of inputs that never receive a gradient.
     Returns: a decorator; what it makes is called with Blobs inside a job.
     Raises:
-      ArgumentError: a name is taken by an op of the library, occurs twice, or is no identifier; an argument of another kind.
-      CustomOpError: when a job uses the op: the function raised, or what it gives has the wrong shape or dtype.
+      ArgumentError: a name is taken by an op of the library, occurs twice, or is not an identifier; an argument of another kind.
+      CustomOpError: when a job uses the op: the function raised, or its result has the wrong shape or dtype.
     Example:
       >>> @flow.experimental.register_op("scaled_tanh", attrs={"scale": 1.0})
       ... def scaled_tanh(x, *, scale):
       ...     return jnp.tanh(scale * x)
     """
 
+    declared = _Declaration(name, inputs, outputs, attrs, grad, shape, stops)
+
     def decorate(function: Callable[..., Any]) -> CustomOp:
-        return _register(
-            _Lowering(function, outputs, shape, name), name, inputs, outputs, attrs, grad, shape, stops, on_host=False
-        )
+        checked = None if grad is None else _Grad(grad, declared.inputs, name)
+        return declared.register(_Lowering(function, declared.outputs, shape, name), checked, declared.stops, on_host=False)
 
     return decorate
 
 
+# Both functions have the same parameters, which are written out twice for ``help`` and for type checkers.
 def register_host_op(
     name: str,
     *,
@@ -170,69 +172,87 @@ def register_host_op(
 ) -> Callable[[Callable[..., Any]], CustomOp]:
     """Makes an op of a function over NumPy arrays, which runs on the host in the middle of each step.
 
-    Args: as ``register_op``, with two differences.
+    Args: those of ``register_op``, with two differences.
       grad: over NumPy arrays; None: the op stops gradients.
-      shape: None: every output has the shape and dtype of the first input. The function cannot be asked beforehand.
+      shape: None: every output has the shape and dtype of the first input. The function is not called to find them.
     Returns: a decorator; what it makes is called with Blobs inside a job.
     Raises:
-      ArgumentError: as ``register_op``.
-      CustomOpError: from the call of the job, whose state is as it was before: the function raised, or what it gave has
-        another shape or dtype than the rule says.
+      ArgumentError: that of ``register_op``.
+      CustomOpError: from the call of the job, whose state does not change: the function raised, or its result has another
+        shape or dtype than the rule prescribes.
     Example:
       >>> @flow.experimental.register_host_op("ranks")
       ... def ranks(x):
       ...     return scipy.stats.rankdata(x, axis=-1).astype(x.dtype)
     """
 
+    declared = _Declaration(name, inputs, outputs, attrs, grad, shape, stops)
+
     def decorate(function: Callable[..., Any]) -> CustomOp:
-        lowering = _HostCall(function, outputs, shape, name)
-        on_host = None if grad is None else _HostGrad(grad, inputs, name)
-        stopped = inputs if grad is None else stops
-        return _register(lowering, name, inputs, outputs, attrs, on_host, shape, stopped, on_host=True)
+        checked = None if grad is None else _HostGrad(grad, declared.inputs, name)
+        stopped = declared.inputs if grad is None else declared.stops
+        return declared.register(_HostCall(function, declared.outputs, shape, name), checked, stopped, on_host=True)
 
     return decorate
 
 
-def _register(
-    define: Any, name: str, inputs: Any, outputs: Any, attrs: Any, grad: Any, shape: Any, stops: Any, *, on_host: bool
-) -> CustomOp:
-    what = f"custom op {name!r}"
-    if not isinstance(name, str) or not name.isidentifier():
-        refuse(ArgumentError, f"a custom op needs an identifier as its name, got {name!r}")
-    if name in OPS:
-        refuse(ArgumentError, f"{what}: the library has an op of that name", hint="give it another name")
-    for argument, names in (("inputs", inputs), ("outputs", outputs), ("stops", stops)):
-        if isinstance(names, str) or not all(isinstance(n, str) and n.isidentifier() for n in names):
-            refuse(ArgumentError, f"{what}: {argument} must be a list of identifiers, got {names!r}")
-    attrs = dict(attrs or {})
-    if len({*inputs, *attrs, "name"}) != len(inputs) + len(attrs) + 1 or len(set(outputs)) != len(outputs) or not outputs:
-        refuse(ArgumentError, f"{what}: names of inputs, of attributes and of outputs must differ, and there must be an output")
-    if not set(stops) <= set(inputs):
-        refuse(ArgumentError, f"{what}: stops names inputs, got {tuple(stops)!r}")
-    for attribute, default in attrs.items():
-        if default not in ATTRIBUTE_TYPES and type(default) not in ATTRIBUTE_TYPES:
-            kinds = ", ".join(t.__name__ for t in ATTRIBUTE_TYPES)
-            refuse(ArgumentError, f"{what}: attribute {attribute!r} needs a default or a type out of {kinds}, got {default!r}")
-    for argument, function in (("the function", define.function), ("grad", grad), ("shape", shape)):
-        if function is not None and not callable(function):
-            refuse(ArgumentError, f"{what}: {argument} must be callable, got {function!r}")
-    checked = grad if grad is None or on_host else _Grad(grad, tuple(inputs), name)
-    stopped = frozenset(i for i, n in enumerate(inputs) if n in stops)
-    op = OpDef(name, define, checked, stopped, multiple=True, callback=on_host)
-    made = CustomOp(name, tuple(inputs), tuple(outputs), attrs, define.function, op, grad is not None, caller())
-    REGISTERED[name] = made
-    return made
+class _Declaration:
+    """The arguments of a registration, checked."""
+
+    def __init__(self, name: Any, inputs: Any, outputs: Any, attrs: Any, grad: Any, shape: Any, stops: Any):
+        if not isinstance(name, str) or not name.isidentifier():
+            refuse(ArgumentError, f"a custom op needs an identifier as its name, got {shown(name)}")
+        self.name, self._what = name, f"custom op {name!r}"
+        if name in OPS:
+            refuse(ArgumentError, f"{self._what}: the library has an op of that name", hint="give it another name")
+        self.inputs = self._identifiers("inputs", inputs)
+        self.outputs = self._identifiers("outputs", outputs)
+        self.stops = self._identifiers("stops", stops)
+        if attrs is not None and not isinstance(attrs, Mapping):
+            refuse(ArgumentError, f"{self._what}: attrs must be a dict of names and defaults, got {shown(attrs)}")
+        self.attrs = dict(attrs or {})
+        names = (*self.inputs, *self._identifiers("attrs", tuple(self.attrs)), "name")
+        if len(set(names)) != len(names) or len(set(self.outputs)) != len(self.outputs) or not self.outputs:
+            rule = "names of inputs, of attributes and of outputs must differ, and there must be an output"
+            refuse(ArgumentError, f"{self._what}: {rule}")
+        if not set(self.stops) <= set(self.inputs):
+            refuse(ArgumentError, f"{self._what}: stops names inputs, got {shown(self.stops)}")
+        for attribute, default in self.attrs.items():
+            if type(default) not in ATTRIBUTE_TYPES and not any(default is t for t in ATTRIBUTE_TYPES):
+                kinds = ", ".join(t.__name__ for t in ATTRIBUTE_TYPES)
+                rule = f"attribute {attribute!r} needs a default or a type out of {kinds}, got {shown(default)}"
+                refuse(ArgumentError, f"{self._what}: {rule}")
+        self._must_be_functions(grad=grad, shape=shape)
+
+    def _identifiers(self, argument: str, names: Any) -> tuple[str, ...]:
+        if not isinstance(names, (list, tuple)) or not all(isinstance(n, str) and n.isidentifier() for n in names):
+            refuse(ArgumentError, f"{self._what}: {argument} must be a list of identifiers, got {shown(names)}")
+        return tuple(names)
+
+    def _must_be_functions(self, **given: Any) -> None:
+        for argument, function in given.items():
+            if function is not None and not callable(function):
+                refuse(ArgumentError, f"{self._what}: {argument.replace('_', ' ')} must be callable, got {shown(function)}")
+
+    def register(self, lowering: Any, grad: Any, stops: Sequence[str], *, on_host: bool) -> CustomOp:
+        """Makes the op, under its name from now on."""
+        self._must_be_functions(the_function=lowering.function)
+        stopped = frozenset(i for i, n in enumerate(self.inputs) if n in stops)
+        op = OpDef(self.name, lowering, grad, stopped, multiple_results=True, callback=on_host)
+        made = CustomOp(self.name, self.inputs, self.outputs, self.attrs, lowering.function, op, grad is not None, caller())
+        REGISTERED[self.name] = made
+        return made
 
 
-# --- what runs the user's functions, and holds them to what they promise
+# --- running the user's functions, and checking their results
 
 
 def _wrong(name: str, rule: str, error: Exception | None = None) -> NoReturn:
-    raise CustomOpError(f"custom op {name!r}: {rule}") from error
+    raise CustomOpError(f"custom op {shown(name)}: {rule}") from error
 
 
 def _specs(rule: Any, count: int, name: str, arrays: Sequence[Any], attrs: Mapping[str, Any]) -> list[Spec]:
-    """What the shape rule says of each output."""
+    """The result of the shape rule for each output."""
     given = [TensorSpec(tuple(a.shape), dtypes.from_numpy(a.dtype)) for a in arrays]
     try:
         said = rule(*given, **attrs)
@@ -246,9 +266,9 @@ def _specs(rule: Any, count: int, name: str, arrays: Sequence[Any], attrs: Mappi
             shape, kind = (one.shape, one.dtype) if isinstance(one, (TensorSpec, Blob)) else one
             specs.append((tuple(int(size) for size in shape), dtypes.as_dtype(kind).numpy_dtype))
         except (TypeError, ValueError, AttributeError):
-            _wrong(name, f"its shape rule must give (shape, flow dtype) for each output, got {one!r}")
+            _wrong(name, f"its shape rule must return (shape, flow dtype) for each output, got {shown(one)}")
     if len(specs) != count:
-        _wrong(name, f"its shape rule speaks of {len(specs)} outputs, but there are {count}")
+        _wrong(name, f"its shape rule returned {len(specs)} outputs, but there are {count}")
     return specs
 
 
@@ -257,11 +277,11 @@ def _described(shape: Sequence[int], kind: Any) -> str:
 
 
 def _checked(name: str, who: str, value: Any, spec: Spec | None, convert: Callable[[Any], Any]) -> Any:
-    """One array that the user's function gave, held to ``spec``."""
+    """One array that the user's function returned, checked against ``spec``."""
     try:
         array = convert(value)
     except Exception as error:
-        _wrong(name, f"{who} must be an array, got {type(value).__name__} {value!r}"[:300], error)
+        _wrong(name, f"{who} must be an array, got {type(value).__name__} {shown(value)}", error)
     if spec is not None and (tuple(array.shape), array.dtype) != spec:
         _wrong(name, f"{who} is {_described(array.shape, array.dtype)}, but it must be {_described(*spec)}")
     if spec is None:
@@ -277,12 +297,12 @@ def _checked(name: str, who: str, value: Any, spec: Spec | None, convert: Callab
 def _tuple(name: str, who: str, value: Any, count: int) -> tuple[Any, ...]:
     made = tuple(value) if isinstance(value, (tuple, list)) else (value,)
     if len(made) != count:
-        _wrong(name, f"{who} gave {len(made)} arrays, but there are {count} to give")
+        _wrong(name, f"{who} returned {len(made)} arrays instead of {count}")
     return made
 
 
 def _narrow(arrays: Sequence[Any]) -> bool:
-    """Whether the function may run with JAX's usual dtypes: where nothing it is given has 64 bits."""
+    """Whether the function runs with JAX's usual dtypes, which is where none of its arrays has 64 bits."""
     return all(a.dtype.itemsize < 8 for a in arrays if a is not None)
 
 
@@ -330,7 +350,7 @@ class _Grad:
 def _gradients(name: str, names: Sequence[str], inputs: Any, made: Any, convert: Any) -> tuple[Any, ...]:
     values = _tuple(name, "its gradient", made, len(names))
     return tuple(
-        None if v is None else _checked(name, f"the gradient to input {n!r}", v, (tuple(x.shape), x.dtype), convert)
+        None if v is None else _checked(name, f"the gradient with respect to input {n!r}", v, (tuple(x.shape), x.dtype), convert)
         for n, v, x in zip(names, values, inputs, strict=True)
     )
 
@@ -392,7 +412,7 @@ def _call_back(run: Any, name: str, who: str, specs: Sequence[Spec], arrays: Seq
         except CustomOpError as error:
             callback.report(error)
         except Exception as error:
-            wrapped = CustomOpError(f"custom op {name!r}: {who} raised {type(error).__name__}: {error}")
+            wrapped = CustomOpError(f"custom op {shown(name)}: {who} raised {type(error).__name__}: {error}")
             wrapped.__cause__ = error
             callback.report(wrapped)
         return [np.zeros(*spec) for spec in specs]

@@ -1,4 +1,4 @@
-"""Boxes, polygons and masks that go with pictures: tensor buffers, one element a picture. They run on the host."""
+"""Ops over the boxes, polygons and masks of images: tensor buffers with one element per image. They run on the host."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .._base import dtype as dtypes
+from ..config import Resource
 from ..data import detection
 from ..errors import DataError, DtypeError, ShapeError
 from ..graph.node import Blob
@@ -27,7 +28,10 @@ def _want_pairs(what: str, argument: str, value: Any, batch: Blob, kind: Any) ->
         fail(DtypeError, what, f"{argument} must be {kind.name}, got {blob.describe()}", (blob,))
     if blob.shape != (batch.shape[0], 2):
         fail(
-            ShapeError, what, f"{argument} must be [{batch.shape[0]}, 2], a pair a picture, got {blob.describe()}", (batch, blob)
+            ShapeError,
+            what,
+            f"{argument} must be [{batch.shape[0]}, 2], one pair per image, got {blob.describe()}",
+            (batch, blob),
         )
     return blob
 
@@ -55,12 +59,12 @@ def _mirrored(
     )  # fmt: skip
 
 
-@host_op("object_bbox_flip", samples=True)
+@host_op("object_bbox_flip", per_sample=True)
 def _bbox_flip(boxes: Sequence[Array], sizes: Array, *given: Array, code: int | None) -> list[Array]:
     return _mirrored(detection.flip_boxes, _boxes, boxes, sizes, given, code)
 
 
-@host_op("object_segmentation_polygon_flip", samples=True)
+@host_op("object_segmentation_polygon_flip", per_sample=True)
 def _polygon_flip(polygons: Sequence[Array], sizes: Array, *given: Array, code: int | None) -> list[Array]:
     return _mirrored(detection.flip_polygons, _points, polygons, sizes, given, code)
 
@@ -75,22 +79,22 @@ def _emit_flip(op: Any, prefix: str, argument: str, elements: Any, image_size: A
 
 
 def object_bbox_flip(bbox: Blob, image_size: Blob, flip_code: int | Blob, name: str | None = None) -> Blob:
-    """Boxes of mirrored pictures: x becomes width - x - 1, y height - y - 1, ends swapped.
+    """Boxes of mirrored images: x becomes width - x - 1, y height - y - 1, ends swapped.
 
     Args:
       bbox: tensor buffers (N,), each (k, 4): x1, y1, x2, y2.
-      image_size: int32 (N, 2): width and height, as ``flow.image.Resize`` gives the new size.
+      image_size: int32 (N, 2): width and height, like the new size that ``flow.image.Resize`` returns.
       flip_code: as in ``flow.image.flip``.
       name: name of the op; made unique when omitted.
     Returns: tensor buffers (N,).
-    Raises: ArgumentError, DtypeError, ShapeError; DataError at the call whose elements are no boxes.
+    Raises: ArgumentError, DtypeError, ShapeError; DataError at the call whose elements are not boxes.
     Example: >>> boxes = flow.detection.object_bbox_flip(boxes, new_size, flip_code)
     """
     return _emit_flip(_bbox_flip, "ObjectBboxFlip", "bbox", bbox, image_size, flip_code, name)
 
 
 def object_segmentation_polygon_flip(poly: Blob, image_size: Blob, flip_code: int | Blob, name: str | None = None) -> Blob:
-    """Polygons of mirrored pictures: x becomes width - x, y height - y.
+    """Polygons of mirrored images: x becomes width - x, y height - y.
 
     Args:
       poly: tensor buffers (N,), each (points, 2): x, y.
@@ -102,12 +106,12 @@ def object_segmentation_polygon_flip(poly: Blob, image_size: Blob, flip_code: in
     return _emit_flip(_polygon_flip, "ObjectSegmentationPolygonFlip", "poly", poly, image_size, flip_code, name)
 
 
-@host_op("object_bbox_scale", samples=True)
+@host_op("object_bbox_scale", per_sample=True)
 def _bbox_scale(boxes: Sequence[Array], scale: Array) -> list[Array]:
     return each(lambda box, factor: detection.scale_boxes(_boxes(box), factor), boxes, scale)
 
 
-@host_op("object_segmentation_polygon_scale", samples=True)
+@host_op("object_segmentation_polygon_scale", per_sample=True)
 def _polygon_scale(polygons: Sequence[Array], scale: Array) -> list[Array]:
     return each(lambda points, factor: detection.scale_polygons(_points(points), factor), polygons, scale)
 
@@ -120,21 +124,21 @@ def _emit_scale(op: Any, prefix: str, argument: str, elements: Any, scale: Any, 
 
 
 def object_bbox_scale(bbox: Blob, scale: Blob, name: str | None = None) -> Blob:
-    """Boxes of resized pictures: x times scale[0], y times scale[1].
+    """Boxes of resized images: x times scale[0], y times scale[1].
 
     Args:
       bbox: tensor buffers (N,), each (k, 4): x1, y1, x2, y2.
-      scale: float32 (N, 2), as ``flow.image.Resize`` gives it.
+      scale: float32 (N, 2), as ``flow.image.Resize`` returns it.
       name: name of the op; made unique when omitted.
     Returns: tensor buffers (N,).
-    Raises: DtypeError, ShapeError; DataError at the call whose elements are no boxes.
+    Raises: DtypeError, ShapeError; DataError at the call whose elements are not boxes.
     Example: >>> boxes = flow.detection.object_bbox_scale(boxes, scale)
     """
     return _emit_scale(_bbox_scale, "ObjectBboxScale", "bbox", bbox, scale, name)
 
 
 def object_segmentation_polygon_scale(poly: Blob, scale: Blob, name: str | None = None) -> Blob:
-    """Polygons of resized pictures: x times scale[0], y times scale[1].
+    """Polygons of resized images: x times scale[0], y times scale[1].
 
     Args:
       poly: tensor buffers (N,), each (points, 2): x, y.
@@ -146,10 +150,12 @@ def object_segmentation_polygon_scale(poly: Blob, scale: Blob, name: str | None 
     return _emit_scale(_polygon_scale, "ObjectSegmentationPolygonScale", "poly", poly, scale, name)
 
 
-@host_op("object_segmentation_polygon_to_mask", samples=True)
+@host_op("object_segmentation_polygon_to_mask", per_sample=True)
 def _to_mask(polygons: Sequence[Array], index: Sequence[Array], sizes: Array) -> list[Array]:
+    most = Resource.max_image_pixels
+
     def one(points: Array, numbers: Array, size: Array) -> Array:
-        return detection.polygons_to_mask(points, numbers, int(size[0]), int(size[1]))
+        return detection.polygons_to_mask(points, numbers, int(size[0]), int(size[1]), max_pixels=most)
 
     return each(one, polygons, index, sizes)
 

@@ -1,7 +1,8 @@
-"""Ops about where and how values lie: layouts on several devices, the way between the views, one device's pieces."""
+"""Ops that distribute values: layouts on several devices, conversion between the views, pieces on single devices."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NoReturn
@@ -9,11 +10,12 @@ from typing import Any, NoReturn
 from .._base import dist
 from .._base.dist import Distribute, Placement
 from .._base.jax import lax
+from .._base.refuse import shown
 from ..errors import ArgumentError, ModeError, ShapeError
 from ..graph.graph import current
 from ..graph.node import Blob
+from ..graph.scopes import graph_scope
 from ..graph.views import in_current_view
-from ..scope import graph_scope
 from ._arrays import Array, label
 from ._emit import emit, emit_many, fail, op, want
 from .array import concat
@@ -21,7 +23,7 @@ from .binary import add_n
 from .elementwise import identity
 
 
-@op("parallel_cast")
+@op("parallel_cast", autocast="between", lays_out=True)
 def _parallel_cast(x: Array, *, distribute: Distribute | None, gradient_distribute: Distribute | None) -> Array:
     return x
 
@@ -29,12 +31,12 @@ def _parallel_cast(x: Array, *, distribute: Distribute | None, gradient_distribu
 def parallel_cast(
     input: Blob, name: str | None = None, distribute: Distribute | None = None, gradient_distribute: Distribute | None = None
 ) -> Blob:
-    """The same values, laid out on the devices as asked for.
+    """The same values, in another layout on the devices.
 
     Args:
       input: Blob of any dtype.
       name: name of the op; made unique when omitted.
-      distribute: ``flow.distribute.split(axis)`` or ``broadcast()``; None leaves the layout open.
+      distribute: ``flow.distribute.split(axis)`` or ``broadcast()``; None leaves the layout to the compiler.
       gradient_distribute: the same for the gradient.
     Returns: Blob of the same shape and dtype.
     Raises: ArgumentError, AxisError, ModeError (``auto()``).
@@ -55,7 +57,7 @@ def parallel_cast(
     return y
 
 
-@op("hierarchical_parallel_cast")
+@op("hierarchical_parallel_cast", lays_out=True)
 def _hierarchical_parallel_cast(
     x: Array, *, distribute: tuple[Distribute, ...], gradient_distribute: tuple[Distribute, ...] | None
 ) -> Array:
@@ -74,8 +76,8 @@ def hierarchical_parallel_cast(
     Args:
       input: Blob of any dtype; it moves to the placement of the scope.
       parallel_distribution: one entry for each axis of the placement's hierarchy: "B" or "S(axis)".
-      grad_mode: "restore" (as None: the gradient lies as is best), "identity" (the same), or "manual".
-      grad_parallel_distribution: with "manual", how the gradient lies.
+      grad_mode: "restore" or "identity" (as None: the compiler chooses the gradient's layout), or "manual".
+      grad_parallel_distribution: with "manual", the gradient's layout.
       name: name of the op; made unique when omitted.
     Returns: Blob of the same shape and dtype.
     Raises: ArgumentError, AxisError.
@@ -101,8 +103,8 @@ def layout_entries(what: str, argument: str, entries: Any, rank: int) -> tuple[D
         entries = entries.split(",")
     if not isinstance(entries, (list, tuple)) or len(entries) != len(placement.hierarchy):
         hint = f"placement {placement} is arranged as {placement.hierarchy}"
-        fail(ArgumentError, what, f"{argument} needs {len(placement.hierarchy)} entries, one an axis of the placement's "
-             f"hierarchy, got {entries!r}", (), hint)  # fmt: skip
+        fail(ArgumentError, what, f"{argument} needs {len(placement.hierarchy)} entries, one per axis of the placement's "
+             f"hierarchy, got {shown(entries)}", (), hint)  # fmt: skip
     return tuple(_entry(what, argument, entry, rank) for entry in entries)
 
 
@@ -114,7 +116,7 @@ def _entry(what: str, argument: str, entry: Any, rank: int) -> Distribute:
         if text == "B":
             return dist.broadcast()
         if not (text.startswith("S(") and text.endswith(")") and text[2:-1].isdigit()):
-            fail(ArgumentError, what, f'{argument} has entries "B" and "S(axis)", got {entry!r}')
+            fail(ArgumentError, what, f'{argument} has entries "B" and "S(axis)", got {shown(entry)}')
         found = dist.split(int(text[2:-1]))
     if found.axis is not None:
         want.axis(what, found.axis, rank, f"{argument}'s axis")
@@ -122,12 +124,12 @@ def _entry(what: str, argument: str, entry: Any, rank: int) -> Distribute:
 
 
 def cast_to_current_logical_view(x: Blob) -> Blob:
-    """A logical tensor as one tensor a device, or the other way round, as the current view has it.
+    """A logical tensor as one tensor per device, or one tensor per device as a logical tensor, whichever the current view has.
 
     Args:
       x: Blob of any dtype.
-    Returns: Blob. In the mirrored view of n devices: a tensor that is split along axis 0 gives each device its piece, any
-      other one is there whole on each. In the consistent view: the devices' tensors, joined along axis 0.
+    Returns: Blob. In the mirrored view of n devices: of a tensor that is split along axis 0 each device has its piece, of any
+      other one the whole. In the consistent view: the devices' tensors, joined along axis 0.
     Raises: ShapeError: pieces would differ in size.
     Example: >>> y = flow.cast_to_current_logical_view(x)
     """
@@ -135,10 +137,10 @@ def cast_to_current_logical_view(x: Blob) -> Blob:
     return in_current_view(current("flow.cast_to_current_logical_view"), x)
 
 
-# --- one device's pieces: flow.advanced
+# --- pieces on single devices: flow.advanced
 
 
-@op("distribute_split", multiple=True)
+@op("distribute_split", multiple_results=True)
 def _distribute_split(x: Array, *, axis: int, pieces: int) -> tuple[Array, ...]:
     sizes = balanced(x.shape[axis], pieces)
     ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
@@ -150,7 +152,7 @@ def distribute_split(x: Blob, axis: int = 0, name: str | None = None) -> tuple[B
 
     Args:
       x: Blob; the size of ``axis`` is at least the number of devices n.
-      axis: what is cut; the first pieces are one larger where it does not divide.
+      axis: the axis that is split; the first pieces are one larger where it does not divide.
       name: name of the op; made unique when omitted.
     Returns: n Blobs.
     Raises: ArgumentError, AxisError, ShapeError.
@@ -162,7 +164,7 @@ def distribute_split(x: Blob, axis: int = 0, name: str | None = None) -> tuple[B
     n = current(what).scope.placement.parallel_num
     sizes = balanced(x.shape[axis], n)
     if sizes[-1] == 0:
-        fail(ShapeError, what, f"axis {axis} of size {x.shape[axis]} cannot be cut for {n} devices", (x,))
+        fail(ShapeError, what, f"axis {axis} of size {x.shape[axis]} cannot be split for {n} devices", (x,))
     pieces = emit_many(_distribute_split, x, name=name, axis=axis, pieces=n)
     return tuple(_on_device(what, i, partial(identity, piece)) for i, piece in enumerate(pieces))
 
@@ -172,8 +174,8 @@ def distribute_clone(x: Blob, name: str | None = None) -> tuple[Blob, ...]:
 
     Args:
       x: Blob of any dtype.
-      name: name of the ops, with a number each; made unique when omitted.
-    Returns: one Blob a device, each on that device. The gradient is the sum of theirs.
+      name: name of the ops, each with a number; made unique when omitted.
+    Returns: one Blob per device, each on that device. The gradient is the sum of theirs.
     Raises: ArgumentError.
     Example: >>> copies = flow.advanced.distribute_clone(x)
     """
@@ -185,18 +187,18 @@ def distribute_clone(x: Blob, name: str | None = None) -> tuple[Blob, ...]:
 
 
 def distribute_concat(xs: Sequence[Blob], axis: int = 0, name: str | None = None) -> Blob:
-    """The logical tensor that single devices' pieces make, split along ``axis`` over the scope's placement.
+    """Joins pieces on single devices into a logical tensor, split along ``axis`` over the scope's placement.
 
     Args:
-      xs: one Blob for each device of the placement, each on a single device; sizes as ``distribute_split`` makes them.
-      axis: along which they are joined.
+      xs: one Blob for each device of the placement, each on a single device; of the sizes that ``distribute_split`` makes.
+      axis: the axis along which they are joined.
       name: name of the op; made unique when omitted.
     Returns: Blob.
     Raises: ArgumentError, AxisError, ShapeError.
     Example: >>> y = flow.advanced.distribute_concat(flow.advanced.distribute_split(x))
     """
     what = label("distribute_concat", name)
-    blobs = _one_a_device(what, xs)
+    blobs = _one_per_device(what, xs)
     axis = want.axis(what, axis, blobs[0].ndim, "axis", blobs)
     total = sum(b.shape[axis] for b in blobs if b.ndim > axis)
     expected = balanced(total, len(blobs))
@@ -208,7 +210,7 @@ def distribute_concat(xs: Sequence[Blob], axis: int = 0, name: str | None = None
 
 
 def distribute_add(xs: Sequence[Blob], name: str | None = None) -> Blob:
-    """The sum of single devices' tensors, as one logical tensor on the scope's placement.
+    """The sum of tensors on single devices, as one logical tensor on the scope's placement.
 
     Args:
       xs: one Blob for each device of the placement, each on a single device, of one shape and dtype.
@@ -217,17 +219,17 @@ def distribute_add(xs: Sequence[Blob], name: str | None = None) -> Blob:
     Raises: ArgumentError, ShapeError, DtypeError.
     Example: >>> y = flow.advanced.distribute_add(flow.advanced.distribute_clone(x))
     """
-    blobs = _one_a_device(label("distribute_add", name), xs)
+    blobs = _one_per_device(label("distribute_add", name), xs)
     return add_n(blobs, name=name)
 
 
 def distribute_map(xs: Blob | Sequence[Blob], f: Callable[..., Any], axis: int = 0) -> tuple[Blob, ...]:
-    """Applies a function to the pieces of logical tensors, each on its device, and joins what it gives.
+    """Applies a function to the pieces of logical tensors, each on its device, and joins the results.
 
     Args:
-      xs: a Blob, or several that are cut alike.
-      f: called once a device, with that device's piece of each; gives a Blob or a tuple of them.
-      axis: what is cut, and along which results are joined.
+      xs: a Blob, or several that are split alike.
+      f: a function that is called once per device, with its piece of each Blob, and returns a Blob or a tuple of them.
+      axis: the axis that is split, and along which results are joined.
     Returns: the joined results, as a tuple.
     Raises: ArgumentError, AxisError, ShapeError.
     Example: >>> (y,) = flow.advanced.distribute_map(x, flow.math.relu)
@@ -235,7 +237,13 @@ def distribute_map(xs: Blob | Sequence[Blob], f: Callable[..., Any], axis: int =
     what = "distribute_map"
     blobs = [xs] if isinstance(xs, Blob) else want.blobs(what, "xs", xs)
     if not callable(f):
-        fail(ArgumentError, what, f"f must be callable, got {f!r}"[:300])
+        fail(ArgumentError, what, f"f must be callable, got {shown(f)}")
+    try:
+        inspect.signature(f).bind(*blobs)
+    except TypeError as error:
+        fail(ArgumentError, what, f"f is called with {len(blobs)} pieces, which {shown(f)} does not take: {error}", blobs)
+    except ValueError:  # a builtin without a signature
+        pass
     cut = list(zip(*(distribute_split(b, axis) for b in blobs), strict=True))
     made = [_on_device(what, i, partial(f, *pieces)) for i, pieces in enumerate(cut)]
     each = [m if isinstance(m, (list, tuple)) else (m,) for m in made]
@@ -254,7 +262,7 @@ def _on_device(what: str, index: int, make: Callable[[], Any]) -> Any:
         return make()
 
 
-def _one_a_device(what: str, xs: Any) -> list[Blob]:
+def _one_per_device(what: str, xs: Any) -> list[Blob]:
     blobs = want.blobs(what, "xs", xs)
     n = current(what).scope.placement.parallel_num
     if len(blobs) != n:
@@ -266,12 +274,12 @@ def _one_a_device(what: str, xs: Any) -> list[Blob]:
 
 
 def eager_nccl_all_reduce(x: Blob, parallel_conf: str, name: str | None = None) -> NoReturn:
-    """Not possible in jobs: OneFlow has it for eager mode alone. Sums over devices arise from layouts by themselves.
+    """Not possible in jobs: OneFlow has it for eager mode alone. Sums over devices follow from the layouts.
 
     Raises: ModeError, always.
     """
     fail(ModeError, label("eager_nccl_all_reduce", name), "it belongs to eager mode, which does not exist here", (),
-         "flow.advanced.distribute_add sums over devices; gradients are summed by themselves")  # fmt: skip
+         "flow.advanced.distribute_add sums over devices; gradients are summed without it")  # fmt: skip
 
 
 __all__ = [

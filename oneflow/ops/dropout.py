@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from .._base.check import whole
 from .._base.jax import jax, lax
+from .._base.refuse import shown
 from ..errors import ArgumentError
 from ..graph.graph import current
 from ..graph.node import Blob
@@ -18,8 +20,8 @@ from ._emit import emit, fail, op, want
 def random_mask(key: Any, shape: tuple[int, ...], probability: float) -> Array:
     """True with this probability, to a precision of 2**-16 (exactly where 256 * probability is whole).
 
-    Random bits are what dropout spends its time on, and JAX spends as much on 8 of them as on 32: words are cut along the
-    last axis, each for 4 or 2 elements (3.5 or 1.6 times faster for 1000 x 1000 on 2 cores).
+    Dropout spends its time on random bits, and JAX needs as long for 8 of them as for 32: each word is split along the last
+    axis, for 4 or 2 elements (3.5 or 1.6 times faster for 1000 x 1000 on 2 cores).
     """
     kind = np.dtype(np.uint8 if (probability * 256).is_integer() else np.uint16)
     steps = 2 ** (8 * kind.itemsize)
@@ -38,39 +40,39 @@ def scaled_where(mask: Array, x: Array, rate: float) -> Array:
     return lax.select(mask, lax.mul(x, like(1.0 / (1.0 - rate), x)), full(0, x))
 
 
-@op("dropout", random=True)
+@op("dropout", random=True, autocast="between")
 def _dropout(x: Array, *, rate: float, seed: int | None, key: Any) -> Array:
     return scaled_where(random_mask(key, x.shape, 1.0 - rate), x, rate)
 
 
-@op("random_mask_like", random=True, stops=True)
+@op("random_mask_like", random=True, nondifferentiable=True)
 def _random_mask_like(like: Array, *, rate: float, seed: int | None, key: Any) -> Array:
     return lax.convert_element_type(random_mask(key, like.shape, 1.0 - rate), np.int8)
 
 
 def want_rate(what: str, rate: Any, noise_shape: Any, seed: Any, name: str | None) -> float:
-    """Checks what all dropouts share."""
-    if isinstance(rate, bool) or not isinstance(rate, (int, float, np.integer, np.floating)) or not 0 <= rate < 1:
-        fail(ArgumentError, what, f"rate must be a number in [0, 1), got {rate!r}", (), "rate is the share that is dropped")
+    """Checks the arguments that all dropouts share."""
+    found = want.number(what, "rate", rate, hint="rate is the fraction that is dropped", low=0, below=1)
     if noise_shape is not None:
-        fail(ArgumentError, what, f"noise_shape must stay None, got {noise_shape!r}")
+        fail(ArgumentError, what, f"noise_shape must stay None, got {shown(noise_shape)}")
     want_seed(what, seed, name)
-    return float(rate)
+    return found
 
 
 def want_seed(what: str, seed: Any, name: str | None, *, needs_name: bool = True) -> int | None:
-    """A seed is None or an int, and goes with a name."""
+    """A seed: None, or an int of an op with a name."""
     if seed is None:
         return None
-    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)):
-        fail(ArgumentError, what, f"seed must be an int or None, got {seed!r}")
+    found = whole(seed)
+    if found is None:
+        fail(ArgumentError, what, f"seed must be an int or None, got {shown(seed)}")
     if name is None and needs_name:
         fail(ArgumentError, what, "an op with a seed needs a name", (), 'pass name="..."; without a seed no name is needed')
-    return int(seed)
+    return found
 
 
 def dropout(x: Blob, rate: float, noise_shape: Any = None, seed: int | None = None, name: str | None = None) -> Blob:
-    """Sets elements to 0 with probability ``rate``, and divides the others by 1 - rate; other ones at every call.
+    """Sets elements to 0 with probability ``rate``, and divides the others by 1 - rate; each call draws anew.
 
     In a predict job, or with rate 0, x itself is the result.
 
@@ -78,7 +80,7 @@ def dropout(x: Blob, rate: float, noise_shape: Any = None, seed: int | None = No
       x: floating.
       rate: in [0, 1).
       noise_shape: must stay None.
-      seed: makes its sequence of masks reproducible whatever the session's seed; needs a name.
+      seed: makes its sequence of masks reproducible, independent of the session's seed; needs a name.
       name: name of the op.
     Returns: Blob of x's shape and dtype.
     Raises: ArgumentError, DtypeError.
@@ -93,12 +95,12 @@ def dropout(x: Blob, rate: float, noise_shape: Any = None, seed: int | None = No
 
 
 def random_mask_like(like: Blob, rate: float, seed: int | None = None, noise_shape: Any = None, name: str | None = None) -> Blob:
-    """0 with probability ``rate``, else 1; another mask at every call.
+    """0 with probability ``rate``, else 1; each call draws another mask.
 
     Args:
-      like: gives the shape; any dtype.
+      like: a Blob of the mask's shape; any dtype.
       rate: in [0, 1).
-      seed: makes its sequence of masks reproducible whatever the session's seed; needs a name.
+      seed: makes its sequence of masks reproducible, independent of the session's seed; needs a name.
       noise_shape: must stay None.
       name: name of the op.
     Returns: Blob of like's shape, int8.

@@ -10,14 +10,16 @@ import numpy as np
 
 from .._base.dtype import dtype
 from .._base.jax import lax
+from .._base.refuse import shown
 from ..errors import ArgumentError
 from ..graph.node import Blob
+from ..graph.op import Autocast
 from ._arrays import Array, dtype_for, full, gradient_of, label, like, number_for, select, where_else_zero
 from ._emit import as_is, emit, emit_many, fail, is_number, op, want
 
 
 class Unary(Protocol):
-    """What ``unary`` makes: a function of one Blob."""
+    """A function of one Blob, made by ``unary``."""
 
     __name__: str
 
@@ -33,13 +35,14 @@ def unary(
     module: str = "flow.math",
     grad: Callable[[Array, Array, Array], Array] | None = None,
     integers: bool = False,
+    autocast: Autocast = "never",
 ) -> Unary:
-    """Makes an op of one array, and the function that users call, with its docstring.
+    """Makes an op of one array, and its public function with a docstring.
 
-    ``grad(x, y, dy)`` gives the gradient where calculus does not; ``integers`` says that integer Blobs are taken too.
+    ``grad(x, y, dy)`` is the gradient where calculus does not define it; ``integers``: integer Blobs are accepted, too.
     """
     wrapped = None if grad is None else lambda inputs, outputs, cotangents: (grad(inputs[0], outputs[0], cotangents[0]),)
-    made = op(op_name, grad=wrapped, samples=(0,), channels_last=as_is)(define)
+    made = op(op_name, grad=wrapped, batch_inputs=(0,), channels_last=as_is, autocast=autocast)(define)
 
     def function(x: Blob, name: str | None = None) -> Blob:
         if not isinstance(x, Blob) or not (integers or x.dtype.is_floating_point):
@@ -54,7 +57,7 @@ def unary(
       x: Blob of any shape, {kinds}.
       name: name of the op; made unique when omitted.
     Returns: Blob of x's shape and dtype.
-    Raises: ArgumentError (x is no Blob){"" if integers else ", DtypeError (x is an integer Blob)"}.
+    Raises: ArgumentError (x is not a Blob){"" if integers else ", DtypeError (x is an integer Blob)"}.
     Example: >>> y = {module}.{op_name}(x){example and "   # " + example}
     """
     return function
@@ -105,7 +108,7 @@ erfc = unary("erfc", "1 - erf(x), without cancellation for large x.", lambda x: 
 exp = unary("exp", "e to the power x.", lambda x: lax.exp(x), example="0.0 -> 1.0")
 expm1 = unary("expm1", "exp(x) - 1, without cancellation near 0.", lambda x: lax.expm1(x))
 floor = unary("floor", "The largest whole number <= x; its gradient is 0.", lambda x: lax.floor(x), example="1.8 -> 1.0")
-gelu = unary("gelu", "0.5 * x * (1 + erf(x / sqrt(2))), exactly.", _gelu)
+gelu = unary("gelu", "0.5 * x * (1 + erf(x / sqrt(2))), exactly.", _gelu, autocast="between")
 lgamma = unary("lgamma", "The logarithm of |Gamma(x)|.", lambda x: lax.lgamma(x))
 log = unary("log", "The natural logarithm.", lambda x: lax.log(x), example="1.0 -> 0.0")
 log1p = unary("log1p", "log(1 + x), without cancellation near 0.", lambda x: lax.log1p(x))
@@ -116,35 +119,38 @@ log_sigmoid = unary(
 negative = unary("negative", "-x.", lambda x: lax.neg(x), integers=True)
 reciprocal = unary("reciprocal", "1 / x.", lambda x: lax.integer_pow(x, -1), example="2.0 -> 0.5")
 reciprocal_no_nan = unary("reciprocal_no_nan", "1 / x, and 0 where x is 0, where its gradient is 0 too.", _reciprocal_no_nan)
-relu = unary("relu", "max(x, 0); its gradient at 0 is 0.", lambda x: lax.max(x, like(0, x)), grad=_relu_grad, integers=True)
+relu = unary(
+    "relu", "max(x, 0); its gradient at 0 is 0.", lambda x: lax.max(x, like(0, x)), grad=_relu_grad, integers=True,
+    autocast="between",
+)  # fmt: skip
 rint = unary("rint", "The nearest whole number, halves to even; its gradient is 0.", _to_even, example="2.5 -> 2.0")
 round = unary("round", "The nearest whole number, halves to even; its gradient is 0.", _to_even, example="2.5 -> 2.0")
 rsqrt = unary("rsqrt", "1 / sqrt(x).", lambda x: lax.rsqrt(x), example="4.0 -> 0.5")
-sigmoid = unary("sigmoid", "1 / (1 + exp(-x)).", lambda x: lax.logistic(x), example="0.0 -> 0.5")
+sigmoid = unary("sigmoid", "1 / (1 + exp(-x)).", lambda x: lax.logistic(x), example="0.0 -> 0.5", autocast="between")
 sigmoid_v2 = unary("sigmoid_v2", "1 / (1 + exp(-x)); the same as sigmoid.", lambda x: lax.logistic(x))
 sign = unary("sign", "-1, 0 or 1; its gradient is 0.", lambda x: lax.sign(x), integers=True)
 sin = unary("sin", "The sine of x in radians.", lambda x: lax.sin(x))
 sinh = unary("sinh", "The hyperbolic sine.", lambda x: lax.sinh(x))
 softplus = unary("softplus", "log(1 + exp(x)), without overflow.", _softplus, grad=lambda x, y, dy: lax.mul(dy, lax.logistic(x)))
-sqrt = unary("sqrt", "The square root.", lambda x: lax.sqrt(x), example="4.0 -> 2.0")
+sqrt = unary("sqrt", "The square root.", lambda x: lax.sqrt(x), example="4.0 -> 2.0", autocast="between")
 square = unary("square", "x * x.", lambda x: lax.square(x), integers=True, example="3.0 -> 9.0")
 tan = unary("tan", "The tangent of x in radians.", lambda x: lax.tan(x))
-tanh = unary("tanh", "The hyperbolic tangent.", lambda x: lax.tanh(x))
-tanh_v2 = unary("tanh_v2", "The hyperbolic tangent; the same as tanh.", lambda x: lax.tanh(x))
-identity = unary("identity", "x itself, as a new op.", lambda x: x, module="flow", integers=True)
+tanh = unary("tanh", "The hyperbolic tangent.", lambda x: lax.tanh(x), autocast="between")
+tanh_v2 = unary("tanh_v2", "The hyperbolic tangent; the same as tanh.", lambda x: lax.tanh(x), autocast="between")
+identity = unary("identity", "x itself, as a new op.", lambda x: x, module="flow", integers=True, autocast="between")
 amp_white_identity = unary(
     "amp_white_identity", "x itself; automatic mixed precision runs it in 16 bits.",
-    lambda x: x, module="flow", integers=True,
+    lambda x: x, module="flow", integers=True, autocast="always",
 )  # fmt: skip
 
 
-@op("identity_n", multiple=True)
+@op("identity_n", multiple_results=True, autocast="between")
 def _identity_n(*arrays: Array) -> tuple[Array, ...]:
     return arrays
 
 
 def identity_n(inputs: Sequence[Blob], name: str | None = None) -> tuple[Blob, ...]:
-    """The Blobs themselves, as the outputs of one new op.
+    """The same Blobs, as the outputs of one new op.
 
     Args:
       inputs: list or tuple of at least one Blob, of any shapes and dtypes.
@@ -156,20 +162,20 @@ def identity_n(inputs: Sequence[Blob], name: str | None = None) -> tuple[Blob, .
     return emit_many(_identity_n, *want.blobs(label("identity_n", name), "inputs", inputs), name=name)
 
 
-# --- gradients as ops of their own
+# --- gradients as ops
 
 
-@op("gelu_grad", stops=True)
+@op("gelu_grad", nondifferentiable=True)
 def _gelu_grad(x: Array, dy: Array) -> Array:
     return gradient_of(_gelu, x, dy)
 
 
-@op("sigmoid_grad", stops=True)
+@op("sigmoid_grad", nondifferentiable=True)
 def _sigmoid_grad(y: Array, dy: Array) -> Array:
     return lax.mul(dy, lax.mul(y, lax.sub(like(1, y), y)))
 
 
-@op("tanh_grad", stops=True)
+@op("tanh_grad", nondifferentiable=True)
 def _tanh_grad(y: Array, dy: Array) -> Array:
     return lax.mul(dy, lax.sub(like(1, y), lax.mul(y, y)))
 
@@ -228,7 +234,7 @@ def _clip_grad(inputs: Any, outputs: Any, cotangents: Any, *, low: Any, high: An
     return (dx,)
 
 
-@op("clip", grad=_clip_grad, samples=(0,), channels_last=as_is)
+@op("clip", grad=_clip_grad, batch_inputs=(0,), channels_last=as_is)
 def _clip(x: Array, *, low: int | float | None, high: int | float | None) -> Array:
     if low is not None:
         x = lax.max(x, like(low, x))
@@ -258,7 +264,9 @@ def clip_by_value(
 
 
 def _bound(what: str, argument: str, value: Any, x: Blob) -> int | float:
-    if x.dtype.is_integer and is_number(value) and not math.isnan(value):  # beyond the dtype's range is as good as its end
+    if (
+        x.dtype.is_integer and is_number(value) and not math.isnan(value)
+    ):  # a bound beyond the dtype's range means the end of the range
         limits = np.iinfo(x.dtype.numpy_dtype)
         value = min(max(value, int(limits.min)), int(limits.max))
     return number_for(what, value, x, argument)
@@ -268,7 +276,7 @@ def _cast_grad(inputs: Any, outputs: Any, cotangents: Any, *, to: np.dtype) -> t
     return (lax.convert_element_type(cotangents[0], inputs[0].dtype),)
 
 
-@op("cast", grad=_cast_grad, samples=(0,), channels_last=as_is)
+@op("cast", grad=_cast_grad, batch_inputs=(0,), channels_last=as_is, keeps_values=True)
 def _cast(x: Array, *, to: np.dtype) -> Array:
     return lax.convert_element_type(x, to)
 
@@ -290,7 +298,7 @@ def cast(x: Blob, dtype: dtype, name: str | None = None) -> Blob:
     return x if x.dtype == kind else emit(_cast, x, name=name, to=kind.numpy_dtype)
 
 
-@op("polyval", samples=(0,), channels_last=as_is)
+@op("polyval", batch_inputs=(0,), channels_last=as_is)
 def _polyval(x: Array, *, coeffs: tuple[int | float, ...]) -> Array:
     y = full(0, x)
     for c in coeffs:
@@ -312,5 +320,5 @@ def polyval(coeffs: list[int | float] | tuple[int | float, ...], x: Blob, name: 
     what = label("polyval", name)
     want.blob(what, "x", x)
     if not isinstance(coeffs, (list, tuple)):
-        fail(ArgumentError, what, f"coeffs must be a list or tuple of numbers, got {coeffs!r}"[:300], (x,))
+        fail(ArgumentError, what, f"coeffs must be a list or tuple of numbers, got {shown(coeffs)}", (x,))
     return emit(_polyval, x, name=name, coeffs=tuple(number_for(what, c, x, f"coeffs[{i}]") for i, c in enumerate(coeffs)))

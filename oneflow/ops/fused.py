@@ -1,13 +1,11 @@
-"""Several steps under one name, as OneFlow 0.4 has them. Here they are the steps themselves: XLA fuses them."""
+"""Fused ops of OneFlow 0.4, which here are sequences of ops: XLA fuses them."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from .._base.jax import lax
-from ..errors import ArgumentError, ShapeError
+from ..errors import ShapeError
 from ..graph.node import Blob
 from ._arrays import Array, label, like, number_for
 from ._emit import emit_many, fail, op, want
@@ -25,7 +23,7 @@ def _part(name: str | None, step: str) -> str | None:
 def fused_bias_add_gelu(value: Blob, bias: Blob, data_format: str | None = None, name: str | None = None) -> Blob:
     """gelu(bias_add(value, bias)).
 
-    Args, Returns, Raises: as ``nn.bias_add``; floating.
+    Args, Returns, Raises: those of ``nn.bias_add``; floating.
     Example: >>> y = flow.nn.fused_bias_add_gelu(x, b, data_format="NWC")   # (8, 5, 16), (16,)
     """
     what = label("fused_bias_add_gelu", name)
@@ -45,7 +43,7 @@ def fused_bias_add_dropout(
 ) -> Blob:
     """dropout(bias_add(value, bias)); in predict jobs, or with rate 0, the sum alone.
 
-    Args: value, bias, data_format as ``nn.bias_add``; rate, noise_shape, seed as ``nn.dropout``.
+    Args: value, bias, data_format: those of ``nn.bias_add``; rate, noise_shape, seed: those of ``nn.dropout``.
     Returns: Blob of value's shape and dtype.
     Raises: ArgumentError, ShapeError, DtypeError.
     Example: >>> y = flow.nn.fused_bias_add_dropout(x, b, rate=0.1)
@@ -67,14 +65,14 @@ def fused_scale_tril_softmax_dropout(
     seed: int | None = None,
     name: str | None = None,
 ) -> Blob:
-    """dropout(softmax(fused_scale_tril(x))): the weights of attention that looks back only.
+    """dropout(softmax(fused_scale_tril(x))): the weights of causal attention.
 
     Args:
       x: (..., rows, columns), floating.
       diagonal: entries with column > row + diagonal become fill_value.
-      fill_value: a number; a very negative one takes the entry out of the softmax.
+      fill_value: a number; a very negative one removes the entry from the softmax.
       scale: factor of the entries that are kept.
-      rate, noise_shape, seed: as ``nn.dropout``.
+      rate, noise_shape, seed: those of ``nn.dropout``.
       name: name of the op.
     Returns: Blob of x's shape and dtype.
     Raises: ArgumentError, ShapeError, DtypeError.
@@ -87,7 +85,7 @@ def fused_scale_tril_softmax_dropout(
     return dropout(softmax(kept, name=_part(name, "softmax")), rate, noise_shape, seed, name)
 
 
-@op("fused_self_attention_query_mul_key_and_value", multiple=True)
+@op("fused_self_attention_query_mul_key_and_value", multiple_results=True, autocast="always")
 def _query_mul_key_and_value(x: Array, *, head_size: int, alpha: float) -> tuple[Array, Array]:
     length, batch, hidden = x.shape
     parts = lax.reshape(x, (length, batch, hidden // (3 * head_size), 3, head_size))
@@ -99,7 +97,7 @@ def _query_mul_key_and_value(x: Array, *, head_size: int, alpha: float) -> tuple
 def fused_self_attention_query_mul_key_and_value(
     x: Blob, head_size: int, alpha: float = 1.0, name: str | None = None
 ) -> tuple[Blob, Blob]:
-    """The scores and the values of self-attention, from queries, keys and values that lie side by side.
+    """The scores and the values of self-attention, from interleaved queries, keys and values.
 
     Args:
       x: (S, B, H), floating; H is laid out as (heads, 3, head_size): query, key, value of each head.
@@ -113,10 +111,9 @@ def fused_self_attention_query_mul_key_and_value(
     what = label("fused_self_attention_query_mul_key_and_value", name)
     want.floating(what, want.blob(what, "x", x))
     want.rank(what, x, 3, 3)
-    if isinstance(head_size, bool) or not isinstance(head_size, (int, np.integer)) or head_size <= 0:
-        fail(ArgumentError, what, f"head_size must be an int > 0, got {head_size!r}")
+    head_size = want.integer(what, "head_size", head_size, 1)
     if x.shape[2] % (3 * head_size):
         fail(ShapeError, what, f"the last axis, {x.shape[2]}, must be divisible by 3 * head_size = {3 * head_size}", (x,))
     factor = number_for(what, alpha, x, "alpha")
-    scores, values = emit_many(_query_mul_key_and_value, x, name=name, head_size=int(head_size), alpha=factor)
+    scores, values = emit_many(_query_mul_key_and_value, x, name=name, head_size=head_size, alpha=factor)
     return scores, values

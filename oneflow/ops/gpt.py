@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from .. import initializers
+from .._base import check
 from .._base import dtype as dtypes
 from .._base.dtype import dtype
+from .._base.refuse import shown
+from .._variables.initializers import zeros_initializer
 from ..data.gpt import IndexedTokens, SampleStream, TokenBatches, part_of
 from ..errors import ArgumentError, DtypeError
 from ..graph.node import Blob
 from ._arrays import label
 from ._emit import fail
 from ._host import emit_host, host_op, want_bool, want_int
+from ._readers import want_path
 from .array import assign
 from .binary import add
 from .variable import get_variable
@@ -49,38 +51,32 @@ def megatron_gpt_mmap_data_loader(
     name: str | None = None,
     nd_sbp: Any = None,
 ) -> Blob:
-    """The next samples of a token stream, at each call: what a GPT is trained on.
+    """The next samples of a token stream, at each call; the training data of a GPT.
 
     The files are those of Megatron's indexed data sets. A sample has seq_length + 1 tokens; its last is the first of the next.
 
     Args:
       data_file_prefix: path of ``<prefix>.idx`` and ``<prefix>.bin``.
       seq_length: tokens of a sample, less one.
-      num_samples: how many the program will use; decides how many times the documents are gone through.
-      batch_size: samples a call.
+      num_samples: the number that the program will use; determines the number of epochs.
+      batch_size: samples per call.
       dtype: int32 or int64.
       shuffle: documents and samples in random orders.
-      random_seed: of these; None takes the clock's.
+      random_seed: of these orders; None takes the time.
       split_sizes: proportions in which documents are split into parts, such as (949, 50, 1); None: one part.
-      split_index: which part; None: the first.
-      parallel_distribution, nd_sbp: how batches lie on several devices; split along axis 0 in any case.
-      start_from_saved_progress: goes on where the loaded checkpoint's program stopped, and counts its calls in a variable.
+      split_index: the part that is read; None: the first.
+      parallel_distribution, nd_sbp: no effect: batches are split along axis 0 over several devices.
+      start_from_saved_progress: continues where the program of the loaded checkpoint stopped, and counts calls in a variable.
       name: name of the op; made unique when omitted.
     Returns: Blob (batch_size, seq_length + 1).
-    Raises: ArgumentError, DtypeError; DataError at the call that needs what is missing or damaged, or a sample too many.
+    Raises: ArgumentError, DtypeError; DataError at the call that needs missing or damaged data, or too many samples.
     Example: >>> tokens = flow.data.megatron_gpt_mmap_data_loader("corpus", 1024, 10000, 8, split_sizes=(949, 50, 1))
     """
     what = label("megatron_gpt_mmap_data_loader", name)
-    if not isinstance(data_file_prefix, (str, os.PathLike)) or not os.fspath(data_file_prefix):
-        fail(ArgumentError, what, f"data_file_prefix must be a path, got {data_file_prefix!r}")
+    path = want_path(what, "data_file_prefix", data_file_prefix)
     if not isinstance(dtype, dtypes.dtype) or dtype not in (dtypes.int32, dtypes.int64):
-        fail(DtypeError, what, f"dtype must be flow.int32 or flow.int64, got {dtype!r}")
-    sizes = (1,) if split_sizes is None else tuple(split_sizes) if isinstance(split_sizes, (list, tuple)) else ()
-    if not sizes or not all(isinstance(s, (int, float)) and s >= 0 for s in sizes) or sum(sizes) <= 0:
-        fail(ArgumentError, what, f"split_sizes must be a list of numbers >= 0, got {split_sizes!r}")
-    which = 0 if split_index is None else want_int(what, "split_index", split_index, least=0)
-    if which >= len(sizes):
-        fail(ArgumentError, what, f"split_index={which} is outside the {len(sizes)} parts of split_sizes")
+        fail(DtypeError, what, f"dtype must be flow.int32 or flow.int64, got {shown(dtype)}")
+    sizes, which = _want_split(what, split_sizes, split_index)
     seed = int(time.time()) if random_seed is None else want_int(what, "random_seed", random_seed, least=0)
     length, count, size = (
         want_int(what, argument, value)
@@ -89,15 +85,26 @@ def megatron_gpt_mmap_data_loader(
     resumes = want_bool(what, "start_from_saved_progress", start_from_saved_progress)
     tokens = emit_host(
         _token_reader, outputs=[((size, length + 1), dtype)], name=name, prefix="MegatronGPTMMapDataLoader",
-        path=os.fspath(data_file_prefix), seq_length=length, num_samples=count, batch_size=size, to=dtype.numpy_dtype,
+        path=path, seq_length=length, num_samples=count, batch_size=size, to=dtype.numpy_dtype,
         order_seed=seed if want_bool(what, "shuffle", shuffle) else None, sizes=sizes, which=which, resumes=resumes,
     )[0]  # fmt: skip
     if resumes:
         parts = "_".join(map(str, sizes))
         counter = f"{name or 'gpt_data_loader'}-iteration-sq{length}-sa{count}-bs{size}-sd{seed}-sp{parts}-spi{which}-S0"
-        calls = get_variable(counter, (1,), dtypes.int64, initializers.zeros_initializer(), trainable=False)
+        calls = get_variable(counter, (1,), dtypes.int64, zeros_initializer(), trainable=False)
         assign(calls, add(calls, 1))
     return tokens
+
+
+def _want_split(what: str, split_sizes: Any, split_index: Any) -> tuple[tuple[float, ...], int]:
+    """The proportions of the parts, and the index of one of them."""
+    sizes = (1,) if split_sizes is None else tuple(split_sizes) if isinstance(split_sizes, (list, tuple)) else ()
+    if not sizes or any(check.number(s, low=0)[1] for s in sizes) or sum(sizes) <= 0:
+        fail(ArgumentError, what, f"split_sizes must be a list of numbers >= 0, got {shown(split_sizes)}")
+    which = 0 if split_index is None else want_int(what, "split_index", split_index, least=0)
+    if which >= len(sizes):
+        fail(ArgumentError, what, f"split_index={which} is outside the {len(sizes)} parts of split_sizes")
+    return sizes, which
 
 
 MegatronGPTMMapDataLoader = megatron_gpt_mmap_data_loader

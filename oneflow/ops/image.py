@@ -1,4 +1,4 @@
-"""Image ops: pictures as tensor buffers, HWC, uint8 or float32. They run on the host; pixels are OpenCV's."""
+"""Image ops, over tensor buffers of images: HWC, uint8 or float32. They run on the host; pixels are those of OpenCV."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import numpy as np
 
 from .._base import dtype as dtypes
 from .._base.dtype import dtype
+from .._base.refuse import shown
+from ..config import Resource
 from ..data import images
 from ..data.images import COLOR_SPACES, INTERPOLATIONS, Normalizer
 from ..errors import ArgumentError, DtypeError, ImageError, ShapeError
@@ -39,7 +41,7 @@ PIXELS = (dtypes.uint8, dtypes.float32)
 
 
 def want_images(what: str, argument: str, value: Any) -> Blob:
-    """Pictures: tensor buffers (N,)."""
+    """Images: tensor buffers (N,)."""
     return want_one_axis(what, argument, want_buffer(what, argument, value, "a decoder, or flow.tensor_list_to_tensor_buffer"))
 
 
@@ -50,13 +52,14 @@ def _buffers(blob: Blob) -> list[tuple[tuple[int, ...], dtype]]:
 # --- decoding
 
 
-@host_op("image_decode", samples=True)
+@host_op("image_decode", per_sample=True)
 def _decode(encoded: Sequence[Array], *, color_space: str, dtype: np.dtype) -> list[Array]:
-    return each(lambda data: images.decode(data, color_space, dtype), encoded)
+    most = Resource.max_image_pixels
+    return each(lambda data: images.decode(data, color_space, dtype, max_pixels=most), encoded)
 
 
 def decode(images_bytes_buffer: Blob, dtype: dtype = dtypes.uint8, color_space: str = "BGR", name: str | None = None) -> Blob:
-    """Encoded pictures (JPEG, PNG, ...) as pixels, decoded by OpenCV.
+    """Encoded images (JPEG, PNG, ...) as pixels, decoded by OpenCV.
 
     Args:
       images_bytes_buffer: tensor buffers (N,) of bytes.
@@ -79,41 +82,45 @@ def decode(images_bytes_buffer: Blob, dtype: dtype = dtypes.uint8, color_space: 
 # --- sizes
 
 
-@host_op("image_resize_to_fixed", samples=True, multiple=True)
+@host_op("image_resize_to_fixed", per_sample=True, multiple_results=True)
 def _resize(
-    pictures: Sequence[Array], *, width: int, height: int, channels: int, dtype: np.dtype, interpolation: str
+    batch: Sequence[Array], *, width: int, height: int, channels: int, dtype: np.dtype, interpolation: str
 ) -> tuple[Array, Array]:  # fmt: skip
-    made = np.empty((len(pictures), height, width, channels), dtype)
-    scale = np.empty((len(pictures), 2), np.float32)
+    made = np.empty((len(batch), height, width, channels), dtype)
+    scale = np.empty((len(batch), 2), np.float32)
 
     def one(image: Array, out: Array, factor: Array) -> None:
         if images.check(image).shape[2] != channels:
-            raise ImageError(f"is a picture {image.shape}; it must have {channels} channels")
+            raise ImageError(f"is an image {image.shape}; it must have {channels} channels")
         out[:] = images.to_dtype(images.resize(image, width, height, interpolation), dtype)
         factor[:] = images.scale_of((image.shape[1], image.shape[0]), (width, height))
 
-    each(one, pictures, made, scale)
+    each(one, batch, made, scale)
     return made, scale
 
 
-@host_op("image_resize_keep_aspect_ratio", samples=True, multiple=True)
+@host_op("image_resize_keep_aspect_ratio", per_sample=True, multiple_results=True)
 def _keep_aspect(
-    pictures: Sequence[Array], *, target: int, min_size: int, max_size: int, side: str, interpolation: str
+    batch: Sequence[Array], *, target: int, min_size: int, max_size: int, side: str, interpolation: str
 ) -> tuple[list[Array], Array, Array]:  # fmt: skip
-    made = each(
-        lambda image: images.resize_keeping_aspect(images.check(image), target, min_size, max_size, side, interpolation), pictures
-    )  # fmt: skip
+    most = Resource.max_image_pixels
+
+    def one(image: Array) -> Array:
+        image = images.check(image)
+        return images.resize_keeping_aspect(image, target, min_size, max_size, side, interpolation, max_pixels=most)
+
+    made = each(one, batch)
     sizes = np.array([(image.shape[1], image.shape[0]) for image in made], np.int32).reshape(-1, 2)
-    scale = [images.scale_of((a.shape[1], a.shape[0]), (b.shape[1], b.shape[0])) for a, b in zip(pictures, made, strict=True)]
+    scale = [images.scale_of((a.shape[1], a.shape[0]), (b.shape[1], b.shape[0])) for a, b in zip(batch, made, strict=True)]
     return made, sizes, np.array(scale, np.float32).reshape(-1, 2)
 
 
 def _keep(
     what: str, blob: Blob, target: Any, min_size: Any, max_size: Any, side: Any, interpolation: Any, name: str | None, prefix: str
 ) -> tuple[Blob, Blob, Blob]:
-    """(picture, new size, scale)."""
+    """(image, new size, scale)."""
     if isinstance(target, bool) or not isinstance(target, (int, np.integer)):
-        fail(ArgumentError, what, f"target_size must be an int where the proportions are kept, got {target!r}")
+        fail(ArgumentError, what, f"target_size must be an int where the proportions are kept, got {shown(target)}")
     size = want_int(what, "target_size", target)
     want.choice(what, "resize_side", side, ("shorter", "longer"))
     least = want_int(what, "min_size", 0 if min_size is None else min_size, least=0)
@@ -129,9 +136,6 @@ def _keep(
         interpolation=want.choice(what, "interpolation_type", interpolation, INTERPOLATIONS),
     )  # fmt: skip
     return made, sizes, scale
-
-
-_INTERPOLATIONS = {"Linear": "bilinear", "NN": "nearest_neighbor", "Cubic": "bicubic"}
 
 
 def Resize(
@@ -151,58 +155,72 @@ def Resize(
     resize_x: int = 0,
     resize_y: int = 0,
 ) -> Any:
-    """Pictures of one size, or of one length of their shorter or longer side, by OpenCV's ``resize``.
+    """Resizes images to one size, or to one length of their shorter or longer side, by OpenCV's ``resize``.
 
     Args:
-      image: pictures, tensor buffers (N,).
-      target_size: (WIDTH, HEIGHT); an int, the side's length, where the proportions are kept.
+      image: images, tensor buffers (N,).
+      target_size: (WIDTH, HEIGHT); where the proportions are kept an int, the length of the side.
       min_size, max_size: bounds of the other side, where the proportions are kept; None or 0 for none.
       keep_aspect_ratio: whether the proportions are kept.
-      resize_side: "shorter" or "longer": which side ``target_size`` is the length of.
-      channels: 1 or 3; those of the pictures. Not looked at where the proportions are kept, nor is ``dtype``.
+      resize_side: "shorter" or "longer", the side that ``target_size`` is the length of.
+      channels: of the images, 1 or 3. Ignored where the proportions are kept, like ``dtype``.
       dtype: uint8 (None) or float32, of the result.
       interpolation_type: "bilinear", "nearest_neighbor" ("nn"), "bicubic", "area", or "auto": bilinear where the result has at
         least as many pixels, else area.
       name: name of the op; made unique when omitted.
       color_space, interp_type, resize_shorter, resize_x, resize_y: older spellings ("RGB", "BGR" or "GRAY"; "Linear", "NN" or
-        "Cubic"; a shorter side; width and height). With one of them the result is the picture alone.
-    Returns: (pictures, scale, None): Blob (N, height, width, channels), and float32 (N, 2), how much wider and higher. Where the
+        "Cubic"; a shorter side; width and height). With one of them the result is the image alone.
+    Returns: (images, scale, None): Blob (N, height, width, channels), and float32 (N, 2), how much wider and higher. Where the
       proportions are kept: (tensor buffers (N,), scale, new size int32 (N, 2): width, height).
     Raises: ArgumentError, DtypeError; ImageError at the call that meets it.
-    Example: >>> pictures, scale, _ = flow.image.Resize(images, target_size=(224, 224))
+    Example: >>> images, scale, _ = flow.image.Resize(images, target_size=(224, 224))
     """
     what = label("image_resize", name)
     blob = want_images(what, "image", image)
-    for argument, size in (("resize_shorter", resize_shorter), ("resize_x", resize_x), ("resize_y", resize_y)):
-        want.integer(what, argument, size, 0)
-    older = any(v is not None for v in (color_space, interp_type)) or any((resize_shorter, resize_x, resize_y))
-    if color_space is not None:
-        channels = 1 if want.choice(what, "color_space", color_space, COLOR_SPACES) == "GRAY" else 3
-    if interp_type is not None:
-        interpolation_type = _INTERPOLATIONS[want.choice(what, "interp_type", interp_type, tuple(_INTERPOLATIONS))]
-    if resize_shorter:
-        target_size, keep_aspect_ratio, resize_side = resize_shorter, True, "shorter"
-    elif resize_x and resize_y:
-        target_size, keep_aspect_ratio = (resize_x, resize_y), False
-    if want_bool(what, "keep_aspect_ratio", keep_aspect_ratio):
+    older = _older_resize(what, color_space, interp_type, resize_shorter, resize_x, resize_y)
+    channels, interpolation_type = older.get("channels", channels), older.get("interpolation", interpolation_type)
+    target_size, resize_side = older.get("target", target_size), older.get("side", resize_side)
+    if want_bool(what, "keep_aspect_ratio", older.get("keep", keep_aspect_ratio)):
         made, sizes, scale = _keep(
             what, blob, target_size, min_size, max_size, resize_side, interpolation_type, name, "ImageResizeKeepAspectRatio"
         )  # fmt: skip
         return made if older else (made, scale, sizes)
     if not isinstance(target_size, (list, tuple)):
-        fail(ArgumentError, what, f"target_size must be (width, height), got {target_size!r}", (),
+        fail(ArgumentError, what, f"target_size must be (width, height), got {shown(target_size)}", (),
              "target_size=(224, 224), or keep_aspect_ratio=True with the length of one side")  # fmt: skip
     width, height = want_sizes(what, "target_size", target_size, 2)
     if not isinstance(channels, (int, np.integer)) or channels not in (1, 3):
-        fail(ArgumentError, what, f"channels must be 1 or 3, got {channels!r}")
+        fail(ArgumentError, what, f"channels must be 1 or 3, got {shown(channels)}")
     kind = want_dtype(what, "dtype", dtypes.uint8 if dtype is None else dtype, PIXELS)
-    n = blob.shape[0]
     fixed, scale = emit_host(
-        _resize, blob, outputs=[((n, height, width, channels), kind), ((n, 2), dtypes.float32)], name=name,
+        _resize, blob, outputs=[((*blob.shape, height, width, channels), kind), ((*blob.shape, 2), dtypes.float32)], name=name,
         prefix="ImageResizeToFixed", width=width, height=height, channels=channels, dtype=kind.numpy_dtype,
         interpolation=want.choice(what, "interpolation_type", interpolation_type, INTERPOLATIONS),
     )  # fmt: skip
     return fixed if older else (fixed, scale, None)
+
+
+_INTERPOLATIONS = {"Linear": "bilinear", "NN": "nearest_neighbor", "Cubic": "bicubic"}
+
+
+def _older_resize(
+    what: str, color_space: Any, interp_type: Any, resize_shorter: Any, resize_x: Any, resize_y: Any
+) -> dict[str, Any]:
+    """The meaning of the older spellings of Resize's arguments; empty where none of them is used."""
+    for argument, size in (("resize_shorter", resize_shorter), ("resize_x", resize_x), ("resize_y", resize_y)):
+        want.integer(what, argument, size, 0)
+    meant: dict[str, Any] = {}
+    if color_space is not None:
+        meant["channels"] = 1 if want.choice(what, "color_space", color_space, COLOR_SPACES) == "GRAY" else 3
+    if interp_type is not None:
+        meant["interpolation"] = _INTERPOLATIONS[want.choice(what, "interp_type", interp_type, tuple(_INTERPOLATIONS))]
+    if resize_shorter:
+        meant |= {"target": resize_shorter, "keep": True, "side": "shorter"}
+    elif resize_x and resize_y:
+        meant |= {"target": (resize_x, resize_y), "keep": False}
+    elif resize_x or resize_y:
+        meant["is_older"] = True  # one of them alone resizes nothing, but the result is the image alone
+    return meant
 
 
 def target_resize(
@@ -219,22 +237,22 @@ def target_resize(
     Args: as there.
     Returns: tensor buffers (N,); new size int32 (N, 2): width, height; scale float32 (N, 2).
     Raises: as there.
-    Example: >>> pictures, new_size, scale = flow.image.target_resize(images, target_size=800, max_size=1333)
+    Example: >>> images, new_size, scale = flow.image.target_resize(images, target_size=800, max_size=1333)
     """
     what = label("image_target_resize", name)
     blob = want_images(what, "images", images)
     return _keep(what, blob, target_size, min_size, max_size, resize_side, interpolation_type, name, "ImageTargetResize")
 
 
-@host_op("image_random_crop", samples=True, random=draw_windows)
-def _random_crop(pictures: Sequence[Array], *, windows: Windows, draws: Array) -> list[Array]:
+@host_op("image_random_crop", per_sample=True, random=draw_windows)
+def _random_crop(batch: Sequence[Array], *, windows: Windows, draws: Array) -> list[Array]:
     window = Drawn(dict(windows), draws).window
 
     def one(image: Array, row: Array) -> Array:
         part = images.crop(images.check(image), window(image.shape[0], image.shape[1], row))
         return np.ascontiguousarray(part)
 
-    return each(one, pictures, draws)
+    return each(one, batch, draws)
 
 
 def random_crop(
@@ -245,16 +263,16 @@ def random_crop(
     random_aspect_ratio: Sequence[float] | None = None,
     name: str | None = DefaultName("ImageRandomCrop"),
 ) -> Blob:
-    """A random window of each picture.
+    """A random window of each image.
 
     Args:
-      input_blob: pictures, tensor buffers (N,).
-      num_attempts: how often a window is drawn before one of full width or height is taken.
+      input_blob: images, tensor buffers (N,).
+      num_attempts: how many windows are drawn before one of full width or height is taken.
       seed: makes the windows reproducible whatever the session's seed.
-      random_area: least and most part of the picture's area; None for [0.08, 1.0].
-      random_aspect_ratio: least and most width / height; None for [0.75, 1.333333].
+      random_area: smallest and largest share of the image's area; None for [0.08, 1.0].
+      random_aspect_ratio: smallest and largest width / height; None for [0.75, 1.333333].
       name: name of the op; made unique when omitted.
-    Returns: tensor buffers (N,) of the pictures' dtypes.
+    Returns: tensor buffers (N,) of the images' dtypes.
     Raises: ArgumentError, DtypeError.
     Example: >>> crops = flow.image.random_crop(images, random_area=(0.5, 1.0))
     """
@@ -271,7 +289,7 @@ def random_crop(
 # --- pixels
 
 
-_SMALL = 64 * 64  # pixels: calling OpenCV for each picture would cost more than the picture
+_SMALL = 64 * 64  # pixels of images for each of which a call of OpenCV would take longer than the work itself
 
 
 @lru_cache(maxsize=64)
@@ -279,9 +297,9 @@ def _normalizer(channels: int, mean: tuple[float, ...], std: tuple[float, ...], 
     return Normalizer(channels, mean, std, layout)
 
 
-@host_op("crop_mirror_normalize", samples=True)
+@host_op("crop_mirror_normalize", per_sample=True)
 def _crop_mirror_normalize(
-    pictures: Any,
+    batch: Any,
     mirrors: Array | None = None,
     *,
     height: int,
@@ -294,11 +312,11 @@ def _crop_mirror_normalize(
     layout: str,
 ) -> Array:
     normalize = _normalizer(channels, mean, std, layout)
-    made = np.empty((len(pictures), *normalize.shape(height, width)), np.float32)
-    mirrors = np.zeros(len(pictures), np.int8) if mirrors is None else mirrors
-    if isinstance(pictures, np.ndarray) and pictures.shape[1] * pictures.shape[2] <= _SMALL:
-        y, x = int((pictures.shape[1] - height) * pos_y), int((pictures.shape[2] - width) * pos_x)
-        part = pictures[:, y : y + height, x : x + width]
+    made = np.empty((len(batch), *normalize.shape(height, width)), np.float32)
+    mirrors = np.zeros(len(batch), np.int8) if mirrors is None else mirrors
+    if isinstance(batch, np.ndarray) and batch.shape[1] * batch.shape[2] <= _SMALL:
+        y, x = int((batch.shape[1] - height) * pos_y), int((batch.shape[2] - width) * pos_x)
+        part = batch[:, y : y + height, x : x + width]
         if mirrors.any():
             part = np.where(mirrors[:, None, None, None] != 0, part[:, :, ::-1], part)
         for c in range(channels):
@@ -309,7 +327,7 @@ def _crop_mirror_normalize(
     def one(image: Array, out: Array, mirror: Any) -> None:
         normalize(image, out, mirror=bool(mirror), crop_pos_y=pos_y, crop_pos_x=pos_x)
 
-    each(one, pictures, made, mirrors)
+    each(one, batch, made, mirrors)
     return made
 
 
@@ -327,21 +345,21 @@ def CropMirrorNormalize(
     output_dtype: dtype = dtypes.float32,
     name: str | None = None,
 ) -> Blob:
-    """A window of each picture, mirrored where that is asked for, and normalized: (v - mean) / std.
+    """Cuts a window from each image, mirrors it where asked to, and normalizes it: (v - mean) / std.
 
     Args:
-      input_blob: uint8 pictures: tensor buffers (N,), or an array (N, H, W, C).
-      mirror_blob: int8 (N,), of ``flow.random.CoinFlip`` for example: which of them are mirrored.
+      input_blob: uint8 images: tensor buffers (N,), or an array (N, H, W, C).
+      mirror_blob: int8 (N,), non-zero for images that are mirrored; made by ``flow.random.CoinFlip`` for example.
       color_space: "BGR" or "RGB" for three channels, "GRAY" for one; nothing is converted.
       output_layout: "NCHW" or "NHWC".
-      crop_h, crop_w: size of the window; 0 for all of an array's pictures.
-      crop_pos_y, crop_pos_x: where it lies, 0 at the top and left, 1 at the bottom and right.
-      mean, std: one number, or one a channel.
+      crop_h, crop_w: size of the window; 0 for the full size, of arrays only.
+      crop_pos_y, crop_pos_x: its place: 0 at the top and left, 1 at the bottom and right.
+      mean, std: one number, or one per channel.
       output_dtype: float32.
       name: name of the op; made unique when omitted.
     Returns: Blob (N, C, crop_h, crop_w) or (N, crop_h, crop_w, C), float32.
     Raises: DtypeError (a NotImplementedError for arrays of other dtypes), ArgumentError, ShapeError; ImageError at the call whose
-      pictures are smaller than the window.
+      images are smaller than the window.
     Example: >>> x = flow.image.CropMirrorNormalize(images, flow.random.CoinFlip(32), crop_h=224, crop_w=224, mean=[104.0])
     """
     what = label("crop_mirror_normalize", name)
@@ -350,25 +368,12 @@ def CropMirrorNormalize(
     layout = want.choice(what, "output_layout", output_layout, ("NCHW", "NHWC"))
     height, width = want_int(what, "crop_h", crop_h, least=0), want_int(what, "crop_w", crop_w, least=0)
     for argument, value in (("crop_pos_y", crop_pos_y), ("crop_pos_x", crop_pos_x)):
-        if isinstance(value, bool) or not isinstance(value, (int, float, np.number)) or not 0 <= value <= 1:
-            fail(ArgumentError, what, f"{argument} must be a number in [0, 1], got {value!r}")
+        want.number(what, argument, value, low=0, high=1)
     means, stds = want_floats(what, "mean", mean, (1, channels)), want_floats(what, "std", std, (1, channels))
     if any(s == 0 for s in stds):
-        fail(ArgumentError, what, f"std must not be 0, got {std!r}")
+        fail(ArgumentError, what, f"std must not be 0, got {shown(std)}")
     want_dtype(what, "output_dtype", output_dtype, (dtypes.float32,))
-    if blob.dtype == dtypes.tensor_buffer:
-        want_one_axis(what, "input_blob", blob)
-        if not (height and width):
-            fail(
-                ArgumentError, what, f"crop_h and crop_w must be > 0 for pictures of any size, got {crop_h} and {crop_w}", (blob,)
-            )
-    else:
-        want_dense(what, "input_blob", blob)
-        if blob.dtype != dtypes.uint8:
-            fail(PixelDtypeError, what, f"input_blob must be uint8 or of tensor buffers, got {blob.describe()}", (blob,))
-        if blob.ndim != 4 or blob.shape[3] != channels:
-            fail(ShapeError, what, f"input_blob must be (N, H, W, {channels}) for color_space={color_space!r}", (blob,))
-        height, width = min(height or blob.shape[1], blob.shape[1]), min(width or blob.shape[2], blob.shape[2])
+    height, width = _window_size(what, blob, channels, color_space, height, width)
     inputs = [blob]
     if mirror_blob is not None:
         inputs.append(_want_a_number_each(what, "mirror_blob", mirror_blob, blob))
@@ -381,35 +386,51 @@ def CropMirrorNormalize(
     )[0]  # fmt: skip
 
 
+def _window_size(what: str, blob: Blob, channels: int, color_space: str, height: int, width: int) -> tuple[int, int]:
+    """Size of the windows cut from a batch; 0 means the full size of dense images."""
+    if blob.dtype == dtypes.tensor_buffer:
+        want_one_axis(what, "input_blob", blob)
+        if not (height and width):
+            rule = f"crop_h and crop_w must be > 0 for images of any size, got {height} and {width}"
+            fail(ArgumentError, what, rule, (blob,))
+        return height, width
+    want_dense(what, "input_blob", blob)
+    if blob.dtype != dtypes.uint8:
+        fail(PixelDtypeError, what, f"input_blob must be uint8 or of tensor buffers, got {blob.describe()}", (blob,))
+    if blob.ndim != 4 or blob.shape[3] != channels:
+        fail(ShapeError, what, f"input_blob must be (N, H, W, {channels}) for color_space={color_space!r}", (blob,))
+    return min(height or blob.shape[1], blob.shape[1]), min(width or blob.shape[2], blob.shape[2])
+
+
 class PixelDtypeError(DtypeError, NotImplementedError):
-    """Pictures of a dtype that this op does not take."""
+    """Images of a dtype that the op does not take."""
 
 
-def _want_a_number_each(what: str, argument: str, value: Any, pictures: Blob) -> Blob:
+def _want_a_number_each(what: str, argument: str, value: Any, batch: Blob) -> Blob:
     blob = want_dense(what, argument, value)
-    if blob.dtype != dtypes.int8 or blob.shape != pictures.shape[:1]:
+    if blob.dtype != dtypes.int8 or blob.shape != batch.shape[:1]:
         error = ShapeError if blob.dtype == dtypes.int8 else DtypeError
-        rule = f"{argument} must be int8 [{pictures.shape[0]}], a number a picture, got {blob.describe()}"
-        fail(error, what, rule, (pictures, blob))
+        rule = f"{argument} must be int8 [{batch.shape[0]}], one number per image, got {blob.describe()}"
+        fail(error, what, rule, (batch, blob))
     return blob
 
 
 @host_op("image_batch_align")
-def _batch_align(pictures: Sequence[Array], *, shape: tuple[int, ...], dtype: np.dtype, alignment: int) -> Array:
-    return images.batch_align([images.check(image) for image in pictures], shape, dtype, alignment)
+def _batch_align(batch: Sequence[Array], *, shape: tuple[int, ...], dtype: np.dtype, alignment: int) -> Array:
+    return images.batch_align([images.check(image) for image in batch], shape, dtype, alignment)
 
 
 def batch_align(images: Blob, shape: Sequence[int], dtype: dtype, alignment: int, name: str | None = None) -> Blob:
-    """Pictures of any size in one array: each at the top left, zeros around it. The array's size varies from call to call.
+    """Puts images of any sizes into one array: each at the top left, zeros around it. The array's size varies from call to call.
 
     Args:
-      images: pictures, tensor buffers (N,).
-      shape: (H, W, C), the largest: the result's H * W does not exceed H * W of it.
+      images: images, tensor buffers (N,).
+      shape: (H, W, C), a bound: H * W of the result does not exceed H * W of it.
       dtype: uint8 or float32.
       alignment: height and width are multiples of it; 0, or a power of two.
       name: name of the op; made unique when omitted.
-    Returns: Blob of declared shape (N, H, W, C), whose true height and width are the batch's largest, rounded up.
-    Raises: ArgumentError, DtypeError; ImageError at the call whose pictures exceed the bound.
+    Returns: Blob of declared shape (N, H, W, C), whose true height and width are the largest of the batch, rounded up.
+    Raises: ArgumentError, DtypeError; ImageError at the call whose images exceed the bound.
     Example: >>> x = flow.image.batch_align(images, shape=(800, 1344, 3), dtype=flow.float, alignment=32)
     """
     what = label("image_batch_align", name)
@@ -424,25 +445,25 @@ def batch_align(images: Blob, shape: Sequence[int], dtype: dtype, alignment: int
     )[0]  # fmt: skip
 
 
-@host_op("image_normalize", samples=True)
-def _normalize(pictures: Sequence[Array], *, mean: tuple[float, ...], std: tuple[float, ...]) -> list[Array]:
+@host_op("image_normalize", per_sample=True)
+def _normalize(batch: Sequence[Array], *, mean: tuple[float, ...], std: tuple[float, ...]) -> list[Array]:
     def one(image: Array) -> Array:
         if images.check(image, dtypes=(np.float32, np.float64)).shape[2] != len(mean):
-            raise ImageError(f"is a picture {image.shape}; mean and std have {len(mean)} entries, one a channel")
+            raise ImageError(f"is an image {image.shape}; mean and std have {len(mean)} entries, one per channel")
         return images.normalize(image, mean, std)
 
-    return each(one, pictures)
+    return each(one, batch)
 
 
 def normalize(image: Blob, std: Sequence[float], mean: Sequence[float], name: str | None = None) -> Blob:
     """(v - mean) / std of each pixel; ``std`` comes first.
 
     Args:
-      image: pictures of a floating dtype, tensor buffers (N,).
-      std, mean: one number a channel.
+      image: images of a floating dtype, tensor buffers (N,).
+      std, mean: one number per channel.
       name: name of the op; made unique when omitted.
     Returns: tensor buffers (N,).
-    Raises: ArgumentError, DtypeError; ImageError at the call whose pictures have other channels, or are integers.
+    Raises: ArgumentError, DtypeError; ImageError at the call whose images have other channels, or are integers.
     Example: >>> x = flow.image.normalize(images, std=(57.4, 57.1, 58.4), mean=(102.9, 115.9, 122.7))
     """
     what = label("image_normalize", name)
@@ -450,7 +471,7 @@ def normalize(image: Blob, std: Sequence[float], mean: Sequence[float], name: st
     stds = want_floats(what, "std", std, (1, 3))
     means = want_floats(what, "mean", mean, (len(stds),))
     if any(s == 0 for s in stds):
-        fail(ArgumentError, what, f"std must not be 0, got {std!r}")
+        fail(ArgumentError, what, f"std must not be 0, got {shown(std)}")
     return emit_host(_normalize, blob, outputs=_buffers(blob), name=name, prefix="ImageNormalize", mean=means, std=stds)[0]
 
 
@@ -464,7 +485,9 @@ def with_flip_code(what: str, flip_code: Any, batch: Blob) -> tuple[list[Blob], 
     if isinstance(flip_code, Blob):
         return [_want_a_number_each(what, "flip_code", flip_code, batch)], {"code": None}
     if isinstance(flip_code, bool) or not isinstance(flip_code, (int, np.integer)) or flip_code not in FLIP_CODES:
-        fail(ArgumentError, what, f"flip_code must be 0 (none), 1 (horizontal), 16 (vertical) or 17 (both), got {flip_code!r}")
+        fail(
+            ArgumentError, what, f"flip_code must be 0 (none), 1 (horizontal), 16 (vertical) or 17 (both), got {shown(flip_code)}"
+        )
     return [], {"code": int(flip_code)}
 
 
@@ -473,17 +496,17 @@ def codes(count: int, given: Sequence[Array], code: int | None) -> list[int]:
     return [int(c) for c in given[0]] if code is None else [code] * count
 
 
-@host_op("image_flip", samples=True)
-def _flip(pictures: Sequence[Array], *given: Array, code: int | None) -> list[Array]:
-    return each(lambda image, c: images.flip(images.check(image), c), pictures, codes(len(pictures), given, code))
+@host_op("image_flip", per_sample=True)
+def _flip(batch: Sequence[Array], *given: Array, code: int | None) -> list[Array]:
+    return each(lambda image, c: images.flip(images.check(image), c), batch, codes(len(batch), given, code))
 
 
 def flip(image: Blob, flip_code: int | Blob, name: str | None = None) -> Blob:
-    """Pictures mirrored.
+    """Mirrors images.
 
     Args:
-      image: pictures, tensor buffers (N,).
-      flip_code: 0 not at all, 1 left and right, 16 top and bottom, 17 both; an int for all, or an int8 Blob (N,).
+      image: images, tensor buffers (N,).
+      flip_code: 0 not at all, 1 left and right, 16 top and bottom, 17 both; one int for all images, or an int8 Blob (N,).
       name: name of the op; made unique when omitted.
     Returns: tensor buffers (N,).
     Raises: ArgumentError, DtypeError.

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 
 from .._base import dtype as dtypes
+from .._base.check import whole
 from .._base.dtype import dtype
 from .._base.jax import lax
+from .._base.refuse import shown
 from ..errors import ArgumentError, AxisError, DtypeError, ModeError, ShapeError
 from ..graph.node import Blob
 from ._arrays import Array, dtype_for, label, select
@@ -18,7 +20,7 @@ from ._emit import emit, fail, is_number, op, want
 # --- one_hot
 
 
-@op("one_hot", stops=True)
+@op("one_hot", nondifferentiable=True)
 def _one_hot(indices: Array, *, depth: int, on: int | float, off: int | float, axis: int, to: np.dtype) -> Array:
     shape = (*indices.shape[:axis], depth, *indices.shape[axis:])
     kept = tuple(i for i in range(len(shape)) if i != axis)
@@ -35,13 +37,13 @@ def one_hot(
     dtype: dtype | None = None,
     name: str | None = None,
 ) -> Blob:
-    """``on_value`` at the place that each index names, ``off_value`` elsewhere.
+    """``on_value`` at the position of each index, ``off_value`` elsewhere.
 
     Args:
-      indices: integer Blob; an index outside [0, depth) gives ``off_value`` everywhere.
+      indices: integer Blob; an index outside [0, depth) results in ``off_value`` everywhere.
       depth: int > 0, the size of the new axis.
       on_value, off_value: numbers.
-      axis: where the new axis stands in the result, in [-(rank + 1), rank].
+      axis: position of the new axis in the result, in [-(rank + 1), rank].
       dtype: of the result; None means float32.
       name: name of the op; made unique when omitted.
     Returns: Blob of one rank more; no gradient flows.
@@ -50,14 +52,13 @@ def one_hot(
     """
     what = label("one_hot", name)
     index_blob(what, "indices", indices)
-    if isinstance(depth, bool) or not isinstance(depth, (int, np.integer)) or depth <= 0:
-        fail(ArgumentError, what, f"depth must be an int > 0, got {depth!r}", (indices,))
+    depth = want.integer(what, "depth", depth, 1, (indices,))
     for argument, value in (("on_value", on_value), ("off_value", off_value)):
         if not is_number(value):
-            fail(ArgumentError, what, f"{argument} must be a number, got {value!r}", (indices,))
+            fail(ArgumentError, what, f"{argument} must be a number, got {shown(value)}", (indices,))
     kind = dtypes.float32 if dtype is None else dtype_for(what, dtype)
     at = want.axis(what, axis, indices.ndim + 1, inputs=(indices,))
-    return emit(_one_hot, indices, name=name, depth=int(depth), on=on_value, off=off_value, axis=at, to=kind.numpy_dtype)
+    return emit(_one_hot, indices, name=name, depth=depth, on=on_value, off=off_value, axis=at, to=kind.numpy_dtype)
 
 
 def index_blob(what: str, argument: str, value: Any, others: Sequence[Blob] = ()) -> Blob:
@@ -106,12 +107,12 @@ def _paired_gather(x: Array, indices: Array, axis: int, paired: tuple[int, ...])
     return lax.gather(x, indices, numbers, sizes, mode=lax.GatherScatterMode.FILL_OR_DROP, fill_value=0)
 
 
-@op("gather", stops=(1,))
+@op("gather", nondifferentiable=(1,), autocast="between", gathers_rows=lambda attrs: attrs["axis"] == 0)
 def _gather(x: Array, indices: Array, *, axis: int) -> Array:
     return coordinates_gather(x, lax.reshape(indices, (*indices.shape, 1)), 1, axis)
 
 
-@op("batch_gather", stops=(1,))
+@op("batch_gather", nondifferentiable=(1,))
 def _batch_gather(x: Array, indices: Array) -> Array:
     rank = indices.ndim - 1
     return _paired_gather(x, indices, rank, tuple(range(rank)))
@@ -125,15 +126,15 @@ def gather(
     batch_dims: int = 0,
     name: str | None = None,
 ) -> Blob:
-    """The slices of ``params`` along an axis that the indices name.
+    """The slices of ``params`` at these indices of an axis.
 
     Args:
       params: Blob of any dtype.
-      indices: int32 or int64 Blob of any shape; an index outside the axis gives zeros.
+      indices: int32 or int64 Blob of any shape; an index outside the axis reads zeros.
       validate_indices: not used.
       axis: in [-rank, rank); None means ``batch_dims``.
       batch_dims: 0, or equal to axis. Then the leading ``indices.ndim - 1`` axes of both are paired, and the indices
-        count along the next axis: (B, S, H) with indices (B, P) gives (B, P, H).
+        count along the next axis: (B, S, H) with indices (B, P) results in (B, P, H).
       name: name of the op; made unique when omitted.
     Returns: Blob of shape params.shape[:axis] + indices.shape + params.shape[axis + 1:]. Gradients of rows that are read
       several times add up.
@@ -144,17 +145,17 @@ def gather(
     want.blob(what, "params", params)
     index_blob(what, "indices", indices, (params,))
     at = want.axis(what, batch_dims if axis is None else axis, params.ndim, inputs=(params, indices))
-    if batch_dims == 0:
+    if whole(batch_dims) == 0:
         return emit(_gather, params, indices, name=name, axis=at)
-    if isinstance(batch_dims, bool) or not isinstance(batch_dims, int) or at != batch_dims:
-        fail(ModeError, what, f"batch_dims must be 0 or equal to axis={axis}, got {batch_dims!r}", (params, indices))
+    if whole(batch_dims) != at:
+        fail(ModeError, what, f"batch_dims must be 0 or equal to axis={at}, got {shown(batch_dims)}", (params, indices))
     r = indices.ndim - 1
     if r >= params.ndim or params.shape[:r] != indices.shape[:r]:
         fail(ShapeError, what, f"with batch_dims, params and indices must agree on the first {r} axes", (params, indices))
     return emit(_batch_gather, params, indices, name=name)
 
 
-@op("gather_nd", stops=(1,))
+@op("gather_nd", nondifferentiable=(1,))
 def _gather_nd(x: Array, indices: Array) -> Array:
     return coordinates_gather(x, indices, indices.shape[-1])
 
@@ -164,12 +165,12 @@ def gather_nd(params: Blob, indices: Blob, name: str | None = None) -> Blob:
 
     Args:
       params: Blob of any dtype.
-      indices: int32 or int64 Blob; its last axis holds k coordinates, which name a place on the first k axes. A place
-        outside gives zeros.
+      indices: int32 or int64 Blob; its last axis holds k coordinates, a position on the first k axes. A position
+        outside reads zeros.
       name: name of the op; made unique when omitted.
     Returns: Blob of shape indices.shape[:-1] + params.shape[k:].
     Raises: DtypeError, ShapeError, ArgumentError.
-    Example: >>> y = flow.gather_nd(x, places)   # (4, 5, 6), (3, 2) -> (3, 6)
+    Example: >>> y = flow.gather_nd(x, positions)   # (4, 5, 6), (3, 2) -> (3, 6)
     """
     what = label("gather_nd", name)
     want.blob(what, "params", params)
@@ -179,14 +180,14 @@ def gather_nd(params: Blob, indices: Blob, name: str | None = None) -> Blob:
 
 
 def coordinates(what: str, shape: Sequence[int], indices: Blob, blobs: Sequence[Blob]) -> int:
-    """How many coordinates a place has; at most as many as the indexed shape has axes."""
+    """The number of coordinates of a position; at most as many as the indexed shape has axes."""
     count = indices.shape[-1]
     if count > len(shape):
         fail(ShapeError, what, f"the last axis of indices holds {count} coordinates, but there are {len(shape)} axes", blobs)
     return count
 
 
-@op("dim_gather", stops=(1,))
+@op("dim_gather", nondifferentiable=(1,))
 def _dim_gather(x: Array, index: Array, *, dim: int) -> Array:
     return _paired_gather(x, index, dim, tuple(i for i in range(x.ndim) if i != dim))
 
@@ -197,7 +198,7 @@ def dim_gather(input: Blob, dim: int, index: Blob, name: str | None = None) -> B
     Args:
       input: Blob of any dtype.
       dim: in [0, rank).
-      index: int32 or int64 Blob of the same rank; sizes are equal except on ``dim``. An index outside gives 0.
+      index: int32 or int64 Blob of the same rank; sizes are equal except on ``dim``. An index outside reads 0.
       name: name of the op; made unique when omitted.
     Returns: Blob of index's shape and input's dtype.
     Raises: ShapeError, DtypeError, AxisError, ArgumentError.

@@ -1,4 +1,4 @@
-"""Losses. None adds itself to the objective: give it to an optimizer's ``minimize``, or to ``flow.losses.add_loss``."""
+"""Losses. A loss is minimized only if it is passed to an optimizer's ``minimize`` or to ``flow.losses.add_loss``."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any
 import numpy as np
 
 from .._base.jax import jnp, lax
-from ..errors import ArgumentError, DtypeError, ShapeError
+from ..errors import DtypeError, ShapeError
 from ..graph.node import Blob
 from ._arrays import Array, broadcast_to, full, is_half, like, select, where_else_zero
 from ._arrays import label as label_of
 from ._emit import emit, fail, op, want
 
-_FLOOR = 1e-20  # probabilities below it count as it
+_FLOOR = 1e-20  # the lowest probability: smaller ones are raised to it
 _LARGEST = -math.log(_FLOOR)
 
 
 def widen(x: Array) -> Array:
-    """float16 and bfloat16 as float32: sums and exponentials are not taken in half precision."""
+    """float16 and bfloat16 as float32: sums and exponentials are not computed in half precision."""
     return lax.convert_element_type(x, np.float32) if is_half(x) else x
 
 
@@ -34,12 +34,12 @@ def _log_normalizer(x: Array) -> Array:
 
 
 def _wide(labels: Array) -> Array:
-    """Labels of a dtype that can count a last axis of any size."""
+    """Labels in a dtype that holds every index of a last axis."""
     return lax.convert_element_type(labels, np.int32) if labels.dtype.itemsize < 4 else labels
 
 
 def _at_label(labels: Array, x: Array) -> Array:
-    """Where along the last axis of x the label is; nowhere for one outside [0, D)."""
+    """A mask along the last axis of x, true at the label; false everywhere for a label outside [0, D)."""
     labels = _wide(labels)
     index = lax.reshape(labels, (*x.shape[:-1], 1))
     return lax.eq(lax.broadcasted_iota(labels.dtype, x.shape, x.ndim - 1), broadcast_to(index, x.shape))
@@ -50,7 +50,7 @@ def _picked(mask: Array, x: Array) -> Array:
 
 
 def _known(labels: Array, x: Array) -> Array:
-    """Which labels there are among the last axis of x."""
+    """A mask of the labels that lie within the last axis of x."""
     labels = _wide(labels)
     known = lax.bitwise_and(lax.ge(labels, like(0, labels)), lax.lt(labels, like(x.shape[-1], labels)))
     return lax.reshape(known, x.shape[:-1])
@@ -67,7 +67,7 @@ def _sparse_softmax_grad(inputs: Any, outputs: Any, cotangents: Any) -> tuple[No
     return None, lax.convert_element_type(dx, logits.dtype)
 
 
-@op("sparse_softmax_cross_entropy", grad=_sparse_softmax_grad, stops=(0,))
+@op("sparse_softmax_cross_entropy", grad=_sparse_softmax_grad, nondifferentiable=(0,), labels=(0, 1))
 def _sparse_softmax_cross_entropy(labels: Array, logits: Array) -> Array:
     x, labels = widen(logits), _wide(labels)
     index = lax.reshape(lax.clamp(like(0, labels), labels, like(max(x.shape[-1] - 1, 0), labels)), (*x.shape[:-1], 1))
@@ -92,22 +92,24 @@ def _want_sparse(what: str, labels: Any, prediction: Any, argument: str) -> None
     expected = prediction.shape[:-1]
     if labels.shape not in (expected, (*expected, 1)):
         rule = f"labels must have shape {expected} or {(*expected, 1)} for {argument} {prediction.shape}, got {labels.shape}"
-        hint = "labels that are probabilities go to softmax_cross_entropy_with_logits" if labels.shape == prediction.shape else ""
+        hint = (
+            "for labels that are probabilities use softmax_cross_entropy_with_logits" if labels.shape == prediction.shape else ""
+        )
         fail(ShapeError, what, rule, (labels, prediction), hint)
 
 
 def sparse_softmax_cross_entropy_with_logits(labels: Blob, logits: Blob, name: str | None = None) -> Blob:
     """-log(max(softmax(logits)[label], 1e-20)), computed without overflow.
 
-    The gradient is softmax - onehot, whatever the floor of 1e-20. A label outside [0, D) counts as probability 0: the
+    The gradient is softmax - onehot, even below the floor of 1e-20. A label outside [0, D) has probability 0: the
     loss is 46.05, the gradient 0.
 
     Args:
       labels: (...) or (..., 1), any integer dtype, 0 <= label < D.
       logits: (..., D), rank >= 2, floating.
       name: name of the op.
-    Returns: Blob (...), logits' dtype: one loss a row.
-    Raises: ShapeError, DtypeError, ArgumentError (no Blob).
+    Returns: Blob (...), logits' dtype: one loss per row.
+    Raises: ShapeError, DtypeError, ArgumentError (not a Blob).
     Example: >>> loss = flow.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)   # (8,), (8, 10) -> (8,)
     """
     _want_sparse(label_of("sparse_softmax_cross_entropy_with_logits", name), labels, logits, "logits")
@@ -117,7 +119,7 @@ def sparse_softmax_cross_entropy_with_logits(labels: Blob, logits: Blob, name: s
 def distributed_sparse_softmax_cross_entropy_with_logits(labels: Blob, logits: Blob, name: str | None = None) -> Blob:
     """``sparse_softmax_cross_entropy_with_logits`` for logits that are split along their last axis; the same values.
 
-    Args, Returns, Raises: as ``sparse_softmax_cross_entropy_with_logits``.
+    Args, Returns, Raises: those of ``sparse_softmax_cross_entropy_with_logits``.
     Example: >>> loss = flow.nn.distributed_sparse_softmax_cross_entropy_with_logits(labels, logits)
     """
     return sparse_softmax_cross_entropy_with_logits(labels, logits, name)
@@ -130,7 +132,7 @@ def _sparse_grad(inputs: Any, outputs: Any, cotangents: Any) -> tuple[None, Arra
     return None, where_else_zero(_at_label(labels, prediction), lax.neg(lax.div(dy, p)))
 
 
-@op("sparse_cross_entropy", grad=_sparse_grad, stops=(0,))
+@op("sparse_cross_entropy", grad=_sparse_grad, nondifferentiable=(0,), labels=(0, 1))
 def _sparse_cross_entropy(labels: Array, prediction: Array) -> Array:
     p = _picked(_at_label(labels, prediction), widen(prediction))
     return lax.convert_element_type(lax.neg(lax.log(lax.max(p, full(_FLOOR, p)))), prediction.dtype)
@@ -143,8 +145,8 @@ def sparse_cross_entropy(labels: Blob, prediction: Blob, name: str | None = None
       labels: (...) or (..., 1), any integer dtype, 0 <= label < D.
       prediction: (..., D), rank >= 2: probabilities, not logits.
       name: name of the op.
-    Returns: Blob (...), prediction's dtype: one loss a row.
-    Raises: ShapeError, DtypeError, ArgumentError (no Blob).
+    Returns: Blob (...), prediction's dtype: one loss per row.
+    Raises: ShapeError, DtypeError, ArgumentError (not a Blob).
     Example: >>> loss = flow.nn.sparse_cross_entropy(labels, flow.nn.softmax(logits))
     """
     _want_sparse(label_of("sparse_cross_entropy", name), labels, prediction, "prediction")
@@ -159,7 +161,7 @@ def _softmax_grad(inputs: Any, outputs: Any, cotangents: Any) -> tuple[None, Arr
     return None, lax.convert_element_type(lax.mul(lax.sub(softmax, z), dy), logits.dtype)
 
 
-@op("softmax_cross_entropy", grad=_softmax_grad, stops=(0,))
+@op("softmax_cross_entropy", grad=_softmax_grad, nondifferentiable=(0,))
 def _softmax_cross_entropy(labels: Array, logits: Array) -> Array:
     x = widen(logits)
     minus_log = lax.sub(broadcast_to(_log_normalizer(x), x.shape), x)
@@ -170,14 +172,14 @@ def _softmax_cross_entropy(labels: Array, logits: Array) -> Array:
 def softmax_cross_entropy_with_logits(labels: Blob, logits: Blob, name: str | None = None) -> Blob:
     """-sum(labels * log(max(softmax(logits), 1e-20))) along the last axis, computed without overflow.
 
-    The gradient to logits is softmax - labels; labels get none.
+    The gradient with respect to logits is softmax - labels; labels receive no gradient.
 
     Args:
       labels: probabilities, of logits' shape and dtype.
       logits: (..., D), rank >= 2, floating.
       name: name of the op.
-    Returns: Blob (...): one loss a row.
-    Raises: ShapeError, DtypeError, ArgumentError (no Blob).
+    Returns: Blob (...): one loss per row.
+    Raises: ShapeError, DtypeError, ArgumentError (not a Blob).
     Example: >>> loss = flow.nn.softmax_cross_entropy_with_logits(flow.one_hot(labels, 10, dtype=flow.float32), logits)
     """
     what = label_of("softmax_cross_entropy_with_logits", name)
@@ -196,7 +198,7 @@ def with_logits(x: Array, z: Array) -> Array:
     return lax.add(lax.sub(lax.max(x, full(0, x)), lax.mul(x, z)), lax.log1p(lax.exp(lax.neg(lax.abs(x)))))
 
 
-@op("sigmoid_cross_entropy", grad=_sigmoid_grad, stops=(0,))
+@op("sigmoid_cross_entropy", grad=_sigmoid_grad, nondifferentiable=(0,))
 def _sigmoid_cross_entropy(labels: Array, logits: Array) -> Array:
     return with_logits(logits, lax.convert_element_type(labels, logits.dtype))
 
@@ -205,11 +207,11 @@ def sigmoid_cross_entropy_with_logits(labels: Blob, logits: Blob, name: str | No
     """-(z log(sigmoid(x)) + (1 - z) log(1 - sigmoid(x))), element by element, without overflow.
 
     Args:
-      labels: of logits' shape; any integer dtype, or logits' own. They get no gradient.
+      labels: of logits' shape; any integer dtype, or logits' own. They receive no gradient.
       logits: floating.
       name: name of the op.
     Returns: Blob of logits' shape and dtype.
-    Raises: ShapeError, DtypeError, ArgumentError (no Blob).
+    Raises: ShapeError, DtypeError, ArgumentError (not a Blob).
     Example: >>> loss = flow.nn.sigmoid_cross_entropy_with_logits(labels, logits)
     """
     what = label_of("sigmoid_cross_entropy_with_logits", name)
@@ -240,7 +242,7 @@ def _smooth_l1_grad(inputs: Any, outputs: Any, cotangents: Any, *, beta: float) 
     return lax.mul(cotangents[0], slope), None
 
 
-@op("smooth_l1_loss", grad=_smooth_l1_grad, stops=(1,))
+@op("smooth_l1_loss", grad=_smooth_l1_grad, nondifferentiable=(1,))
 def _smooth_l1(prediction: Array, target: Array, *, beta: float) -> Array:
     d = lax.abs(lax.sub(prediction, target))
     far = lax.sub(d, like(0.5 * beta, d))
@@ -254,8 +256,8 @@ def smooth_l1_loss(prediction: Blob, label: Blob, beta: float = 1.0, name: str |
     """0.5 * d**2 / beta where d = |prediction - label| < beta, else d - 0.5 * beta; element by element.
 
     Args:
-      prediction, label: of one shape and floating dtype; label gets no gradient.
-      beta: >= 0; where the parabola ends.
+      prediction, label: of one shape and floating dtype; label receives no gradient.
+      beta: >= 0; the end of the parabola.
       name: name of the op.
     Returns: Blob of that shape and dtype.
     Raises: ArgumentError, ShapeError, DtypeError.
@@ -263,33 +265,25 @@ def smooth_l1_loss(prediction: Blob, label: Blob, beta: float = 1.0, name: str |
     """
     what = label_of("smooth_l1_loss", name)
     want_pair(what, ("prediction", prediction), ("label", label))
-    return emit(_smooth_l1, prediction, label, name=name, beta=want_number(what, "beta", beta, at_least=0.0))
-
-
-def want_number(what: str, argument: str, value: Any, at_least: float | None = None) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
-        fail(ArgumentError, what, f"{argument} must be a number, got {value!r}")
-    if at_least is not None and not value >= at_least:
-        fail(ArgumentError, what, f"{argument} must be >= {at_least:g}, got {value!r}")
-    return float(value)
+    return emit(_smooth_l1, prediction, label, name=name, beta=want.number(what, "beta", beta, low=0))
 
 
 def _angle(x: Array) -> Array:
-    """acos(x); cosines that rounding pushed outside [-1, 1] are put back."""
+    """acos(x); cosines that rounding moved outside [-1, 1] are clipped."""
     return lax.acos(lax.clamp(like(-1, x), x, like(1, x)))
 
 
 def _margin_grad(inputs: Any, outputs: Any, cotangents: Any, *, m1: float, m2: float, m3: float) -> tuple[Array, None]:
     (x, labels), dy = inputs, cotangents[0]
     angle = _angle(x)
-    smallest = math.sqrt(float(jnp.finfo(x.dtype).eps))  # the sine of the smallest angle that a cosine < 1 can stand for
+    smallest = math.sqrt(float(jnp.finfo(x.dtype).eps))  # the sine of the smallest angle whose cosine is < 1
     sine = lax.max(lax.sin(angle), full(smallest, x))
     turned = lax.sin(lax.add(lax.mul(angle, like(m1, x)), like(m2, x)))
     slope = full(1, x) if m1 == 1 and m2 == 0 else lax.div(lax.mul(turned, like(m1, x)), sine)
     return select(_at_label(labels, x), lax.mul(dy, slope), dy), None
 
 
-@op("combined_margin_loss", grad=_margin_grad, stops=(1,))
+@op("combined_margin_loss", grad=_margin_grad, nondifferentiable=(1,))
 def _combined_margin(x: Array, labels: Array, *, m1: float, m2: float, m3: float) -> Array:
     moved = x if m1 == 1 and m2 == 0 else lax.cos(lax.add(lax.mul(_angle(x), like(m1, x)), like(m2, x)))
     return select(_at_label(labels, x), lax.sub(moved, like(m3, x)), x)
@@ -298,12 +292,12 @@ def _combined_margin(x: Array, labels: Array, *, m1: float, m2: float, m3: float
 def combined_margin_loss(x: Blob, label: Blob, m1: float = 1, m2: float = 0, m3: float = 0, name: str | None = None) -> Blob:
     """cos(m1 * acos(x) + m2) - m3 in the column of the label, x elsewhere: logits, not yet a loss.
 
-    SphereFace is m1, ArcFace m2, CosFace m3; scale the result and give it to a sparse cross entropy.
+    SphereFace is m1, ArcFace m2, CosFace m3; scale the result and pass it to a sparse cross entropy.
 
     Args:
       x: (N, C): cosines; floating.
       label: (N,) or (N, 1), any integer dtype.
-      m1, m2, m3: factor and offset of the angle, and what is taken from the cosine.
+      m1, m2, m3: factor of the angle, offset of the angle, margin that is subtracted from the cosine.
       name: name of the op.
     Returns: Blob (N, C), x's dtype.
     Raises: ArgumentError, ShapeError, DtypeError.
@@ -312,5 +306,5 @@ def combined_margin_loss(x: Blob, label: Blob, m1: float = 1, m2: float = 0, m3:
     what = label_of("combined_margin_loss", name)
     want.rank(what, want.blob(what, "x", x), 2, 2)
     _want_sparse(what, label, x, "x")
-    m1, m2, m3 = (want_number(what, argument, value) for argument, value in (("m1", m1), ("m2", m2), ("m3", m3)))
+    m1, m2, m3 = (want.number(what, argument, value) for argument, value in (("m1", m1), ("m2", m2), ("m3", m3)))
     return emit(_combined_margin, x, label, name=name, m1=m1, m2=m2, m3=m3)

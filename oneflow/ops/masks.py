@@ -12,18 +12,18 @@ from .._base import dtype as dtypes
 from .._base.dtype import dtype
 from .._base.jax import lax
 from ..errors import ArgumentError, DtypeError, ShapeError
-from ..graph.node import INVALID_AXIS, Blob, Extent
-from . import _counted_moves  # noqa: F401 - its rules
-from . import _counted_rules as rules
+from ..graph.node import INVALID_AXIS, Blob, ValidLength
+from . import _dynamic_moves  # noqa: F401 - its rules
+from . import _dynamic_rules as rules
 from ._arrays import Array, broadcast, dtype_for, label, like, number_for, select
-from ._counted import resized
+from ._dynamic_ops import resized
 from ._emit import as_is, emit, emit_many, fail, is_number, op, want
 from .array import transpose
 from .constant import constant
 from .indexing import coordinates_add
 
 
-@op("where", stops=(0,), samples=(0, 1, 2), channels_last=as_is)
+@op("where", nondifferentiable=(0,), batch_inputs=(0, 1, 2), channels_last=as_is)
 def _where(condition: Array, x: Array, y: Array) -> Array:
     mask, x, y = broadcast(lax.ne(condition, like(0, condition)), x, y)
     return lax.select(mask, x, y)
@@ -41,7 +41,7 @@ def where(condition: Blob, x: Blob | None = None, y: Blob | None = None, name: s
     """x where the condition is not 0, else y.
 
     Args:
-      condition: integer Blob, as comparisons give it.
+      condition: integer Blob, such as the result of a comparison.
       x, y: Blobs of one dtype; a number beside a Blob is converted to its dtype. The three broadcast together. Without
         both, ``where`` is ``argwhere``.
       name: name of the op; made unique when omitted.
@@ -53,7 +53,7 @@ def where(condition: Blob, x: Blob | None = None, y: Blob | None = None, name: s
     if x is None and y is None:
         return argwhere(condition, name=name)
     if x is None or y is None:
-        fail(ArgumentError, what, "x and y go together: both Blobs, or both left out",
+        fail(ArgumentError, what, "pass both x and y, or neither",
              [v for v in (condition, x, y) if v is not None])  # fmt: skip
     if is_number(x) and isinstance(y, Blob):
         x = constant(number_for(what, x, y), y.dtype)
@@ -67,7 +67,7 @@ def where(condition: Blob, x: Blob | None = None, y: Blob | None = None, name: s
     return emit(_where, condition, x, y, name=name)
 
 
-@op("masked_fill", stops=(1,), samples=(0, 1), channels_last=as_is)
+@op("masked_fill", nondifferentiable=(1,), batch_inputs=(0, 1), channels_last=as_is)
 def _masked_fill(x: Array, mask: Array, *, value: int | float) -> Array:
     chosen, x = broadcast(lax.ne(mask, like(0, mask)), x)
     return select(chosen, like(value, x), x)
@@ -94,7 +94,7 @@ def masked_fill(x: Blob, mask: Blob, value: float | int, name: str | None = None
 # --- sizes that depend on data
 
 
-@op("argwhere", stops=True, multiple=True)
+@op("argwhere", nondifferentiable=True, multiple_results=True)
 def _argwhere(condition: Array, *, to: np.dtype) -> tuple[Array, Array]:
     size = math.prod(condition.shape)
     index = np.dtype(np.int32 if size < 2**31 else np.int64)
@@ -112,13 +112,13 @@ def _argwhere(condition: Array, *, to: np.dtype) -> tuple[Array, Array]:
 
 
 @rules.rule("argwhere")
-def _of_counted(t: rules.Treatment) -> tuple[Blob, ...]:
+def _of_dynamic_size(t: rules.Treatment) -> tuple[Blob, ...]:
     return t.make(t.fill(0, 0))
 
 
-def counted(y: Blob, axis: int, count: Blob, others_vary: bool = False) -> Blob:
-    """The Blob as one whose size on ``axis`` the Blob ``count`` tells."""
-    y.extent = Extent(axis, count, others_vary)
+def with_valid_length(y: Blob, axis: int, count: Blob, others_vary: bool = False) -> Blob:
+    """y, marked as a Blob whose size on ``axis`` is the value of the Blob ``count``."""
+    y.valid_length = ValidLength(axis, count, others_vary)
     y.is_dynamic, count.is_dynamic = True, False
     y.batch_axis = count.batch_axis = INVALID_AXIS
     return y
@@ -131,18 +131,18 @@ def argwhere(condition: Blob, dtype: dtype | None = None, name: str | None = Non
       condition: Blob of any shape and dtype.
       dtype: of the result, int32 or int64; None means int32.
       name: name of the op; made unique when omitted.
-    Returns: Blob of at most shape (number of elements, rank): one row an element that is not 0. As ``tp.ListNumpy`` it is
-      fetched with its true size; the guide's section "Sizes that depend on data" says what can be done with it in a job. No
+    Returns: Blob of at most shape (number of elements, rank): one row per element that is not 0. ``tp.ListNumpy``
+      fetches it with its true size; the guide's section "Sizes that depend on data" lists what a job can do with it. No
       gradient flows.
     Raises: ArgumentError, DtypeError.
-    Example: >>> places = flow.argwhere(x > 0)   # (2, 3) -> (<=6, 2)
+    Example: >>> positions = flow.argwhere(x > 0)   # (2, 3) -> (<=6, 2)
     """
     y, count = argwhere_and_count(condition, dtype, name)
-    return counted(y, 0, count)
+    return with_valid_length(y, 0, count)
 
 
 def argwhere_and_count(condition: Blob, dtype: dtype | None = None, name: str | None = None) -> tuple[Blob, Blob]:
-    """``argwhere`` as OneFlow's own op: a Blob of full size, 0 behind the coordinates, and how many there are."""
+    """``argwhere`` as OneFlow's own op: a Blob of full size, filled up with 0, and the number of coordinates."""
     what = label("argwhere", name)
     want.blob(what, "condition", condition)
     kind = dtypes.int32 if dtype is None else dtype_for(what, dtype)
@@ -153,14 +153,14 @@ def argwhere_and_count(condition: Blob, dtype: dtype | None = None, name: str | 
 
 
 def nonzero(a: Blob, name: str | None = None) -> Blob:
-    """The transpose of ``argwhere``: one row an axis, one column an element that is not 0.
+    """The transpose of ``argwhere``: one row per axis, one column per element that is not 0.
 
     Args:
       a: Blob of any shape and dtype.
       name: name of the op; made unique when omitted.
-    Returns: int32 Blob of at most shape (rank, number of elements), fetched as ``argwhere``'s. No gradient flows.
+    Returns: int32 Blob of at most shape (rank, number of elements), fetched like that of ``argwhere``. No gradient flows.
     Raises: ArgumentError.
-    Example: >>> places = flow.nonzero(x)   # (2, 3) -> (2, <=6)
+    Example: >>> positions = flow.nonzero(x)   # (2, 3) -> (2, <=6)
     """
     want.blob(label("nonzero", name), "a", a)
     return transpose(argwhere(a), [1, 0], name=name)
@@ -171,9 +171,9 @@ def sync_dynamic_resize(inputs: Blob, size: Blob, name: str | None = None) -> Bl
 
     Args:
       inputs: Blob of any dtype.
-      size: integer Blob of shape (1,); what exceeds axis 0 is cut to it.
+      size: integer Blob of shape (1,); values beyond the size of axis 0 are reduced to it.
       name: name of the op; made unique when omitted.
-    Returns: Blob of at most inputs' shape, fetched with its true size as ``argwhere``'s.
+    Returns: Blob of at most inputs' shape, fetched with its true size like that of ``argwhere``.
     Raises: ShapeError, DtypeError, ArgumentError.
     Example: >>> y = flow.sync_dynamic_resize(x, flow.elem_cnt(labels))   # (4, 3) -> (<=4, 3)
     """
@@ -182,11 +182,11 @@ def sync_dynamic_resize(inputs: Blob, size: Blob, name: str | None = None) -> Bl
     want.blob(what, "size", size)
     if not size.dtype.is_integer:
         fail(DtypeError, what, f"size must be an integer Blob, got {size.dtype.name}", (inputs, size))
-    if size.shape != (1,) or size.is_counted:
+    if size.shape != (1,) or size.has_dynamic_size:
         fail(ShapeError, what, f"size must have shape (1,), got {size.shape}", (inputs, size))
-    if inputs.is_counted:
+    if inputs.has_dynamic_size:
         fail(ArgumentError, what, "the size of inputs depends on data already", (inputs, size),
-             "flow.cast_to_static_shape(inputs) gives it its full size again")  # fmt: skip
+             "flow.cast_to_static_shape(inputs) restores its full size")  # fmt: skip
     y, count = emit_many(resized, inputs, size)
     count.is_dynamic = False
-    return rules.filled(y, Extent(0, count, inputs.is_dynamic), 0, name, "SyncDynamicResize")
+    return rules.filled(y, ValidLength(0, count, inputs.is_dynamic), 0, name, "SyncDynamicResize")

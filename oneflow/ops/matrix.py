@@ -14,7 +14,7 @@ from ._emit import emit, fail, op, want
 from ._native_matmul import NATIVE
 
 
-@op("matmul", native=NATIVE)
+@op("matmul", native=NATIVE, autocast="always")
 def _matmul(a: Array, b: Array, *, transpose_a: bool, transpose_b: bool, alpha: int | float) -> Array:
     if b.ndim > 2 and a.shape[:-2] != b.shape[:-2]:
         common = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
@@ -50,7 +50,7 @@ def matmul(
         if not isinstance(blob, Blob):
             want.blob(what, argument, blob)
         if blob.ndim < 2:
-            fail(ShapeError, what, f"{argument} must have rank 2 at least, got rank {blob.ndim}", (a, b),
+            fail(ShapeError, what, f"{argument} must have rank >= 2, got rank {blob.ndim}", (a, b),
                  "add an axis with flow.expand_dims")  # fmt: skip
     if a.dtype is not b.dtype:
         want.same_dtype(what, (a, b))
@@ -84,12 +84,12 @@ def _explain(what: str, a: Blob, b: Blob, transpose_a: bool, transpose_b: bool) 
 
 
 def _kept(x: Array, diagonal: int) -> Array:
-    """Where column <= row + diagonal."""
+    """A mask of the elements with column <= row + diagonal."""
     rows, columns = (lax.broadcasted_iota(np.int32, x.shape, x.ndim - axis) for axis in (2, 1))
     return lax.le(columns, lax.add(rows, np.int32(diagonal)))
 
 
-@op("tril")
+@op("tril", autocast="between")
 def _tril(x: Array, *, diagonal: int, fill_value: int | float) -> Array:
     return select(_kept(x, diagonal), x, like(fill_value, x))
 
@@ -112,7 +112,7 @@ def tril(x: Blob, diagonal: int = 0, fill_value: int | float = 0, name: str | No
     return emit(_tril, x, name=name, diagonal=offset, fill_value=number_for(what, fill_value, x, "fill_value"))
 
 
-@op("fused_scale_tril")
+@op("fused_scale_tril", autocast="between")
 def _fused_scale_tril(x: Array, *, diagonal: int, fill_value: int | float, scale: int | float) -> Array:
     return select(_kept(x, diagonal), lax.mul(x, like(scale, x)), like(fill_value, x))
 
@@ -120,9 +120,9 @@ def _fused_scale_tril(x: Array, *, diagonal: int, fill_value: int | float, scale
 def fused_scale_tril(
     x: Blob, diagonal: int = 0, fill_value: int | float = 0, scale: int | float = 1, name: str | None = None
 ) -> Blob:
-    """As ``tril``, the kept entries multiplied by ``scale``.
+    """``tril``, with the kept entries multiplied by ``scale``.
 
-    Args: as for ``tril``; scale is a number, converted to x's dtype.
+    Args: those of ``tril``; scale is a number, converted to x's dtype.
     Returns: Blob of x's shape and dtype.
     Raises: ShapeError, ArgumentError.
     Example: >>> y = flow.math.fused_scale_tril(scores, scale=0.125, fill_value=-10000.0)
@@ -155,9 +155,9 @@ def diag(input: Blob, diagonal: int = 0, name: str | None = None) -> Blob:
 
     Args:
       input: Blob of rank 1 or 2, any dtype.
-      diagonal: 0 is the main diagonal, positive ones lie above it.
+      diagonal: 0 is the main diagonal, positive numbers are the diagonals above it.
       name: name of the op; made unique when omitted.
-    Returns: (n,) gives (n + |diagonal|, n + |diagonal|) with zeros elsewhere; (m, n) gives the diagonal.
+    Returns: for (n,) a matrix (n + |diagonal|, n + |diagonal|) with zeros elsewhere; for (m, n) the diagonal.
     Raises: ShapeError (another rank, or no such diagonal), ArgumentError.
     Example: >>> y = flow.diag(x)   # (3,) -> (3, 3)
     """

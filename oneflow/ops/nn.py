@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from .._base.jax import lax
+from .._base.refuse import shown
 from ..errors import ArgumentError, ShapeError
 from ..graph.node import Blob
 from ._arrays import Array, broadcast_to, full, label, like, select, where_else_zero
-from ._emit import as_is, emit, emit_many, fail, is_number, op, want
+from ._emit import as_is, emit, emit_many, fail, op, want
 from .loss import widen
 
 # --- activations
@@ -21,17 +22,17 @@ def _between_grad(inputs: Any, outputs: Any, cotangents: Any, *, low: float, hig
     return (where_else_zero(lax.bitwise_and(lax.gt(y, full(low, y)), lax.lt(y, full(high, y))), dy),)
 
 
-@op("hardtanh", samples=(0,), channels_last=as_is, grad=_between_grad)
+@op("hardtanh", batch_inputs=(0,), channels_last=as_is, grad=_between_grad)
 def _hardtanh(x: Array, *, low: float, high: float) -> Array:
     return lax.clamp(like(low, x), x, like(high, x))
 
 
-@op("leaky_relu", samples=(0,), channels_last=as_is)
+@op("leaky_relu", batch_inputs=(0,), channels_last=as_is)
 def _leaky_relu(x: Array, *, alpha: float) -> Array:
     return lax.select(lax.gt(x, full(0, x)), x, lax.mul(x, like(alpha, x)))
 
 
-@op("elu", samples=(0,), channels_last=as_is)
+@op("elu", batch_inputs=(0,), channels_last=as_is)
 def _elu(x: Array, *, alpha: float) -> Array:
     above = lax.gt(x, full(0, x))
     below = lax.mul(lax.expm1(select(above, full(0, x), x)), like(alpha, x))
@@ -63,7 +64,7 @@ def _hardsigmoid_grad(inputs: Any, outputs: Any, cotangents: Any) -> tuple[Array
     return (where_else_zero(_inside(x), lax.mul(dy, like(1 / 6, x))),)
 
 
-@op("hardsigmoid", samples=(0,), channels_last=as_is, grad=_hardsigmoid_grad)
+@op("hardsigmoid", batch_inputs=(0,), channels_last=as_is, grad=_hardsigmoid_grad)
 def _hardsigmoid(x: Array) -> Array:
     return _ramp(x)
 
@@ -75,18 +76,18 @@ def _hardswish_grad(inputs: Any, outputs: Any, cotangents: Any) -> tuple[Array]:
     return (lax.mul(dy, lax.select(_inside(x), slope, outside)),)
 
 
-@op("hardswish", samples=(0,), channels_last=as_is, grad=_hardswish_grad)
+@op("hardswish", batch_inputs=(0,), channels_last=as_is, grad=_hardswish_grad)
 def _hardswish(x: Array) -> Array:
     return lax.mul(x, _ramp(x))
 
 
-@op("mish", samples=(0,), channels_last=as_is)
+@op("mish", batch_inputs=(0,), channels_last=as_is)
 def _mish(x: Array) -> Array:
     softplus = lax.add(lax.max(x, full(0, x)), lax.log1p(lax.exp(lax.neg(lax.abs(x)))))
     return lax.mul(x, lax.tanh(softplus))
 
 
-@op("swish", samples=(0,), channels_last=as_is)
+@op("swish", batch_inputs=(0,), channels_last=as_is)
 def _swish(x: Array, *, beta: float) -> Array:
     return lax.mul(x, lax.logistic(lax.mul(x, like(beta, x)) if beta != 1 else x))
 
@@ -95,12 +96,6 @@ def _floating(function: str, x: Any, name: str | None, argument: str = "x") -> s
     what = label(function, name)
     want.floating(what, want.blob(what, argument, x))
     return what
-
-
-def _number(what: str, argument: str, value: Any) -> float:
-    if not is_number(value) or isinstance(value, bool):
-        fail(ArgumentError, what, f"{argument} must be a number, got {value!r}")
-    return float(value)
 
 
 def relu6(x: Blob, name: str | None = None) -> Blob:
@@ -129,7 +124,7 @@ def leaky_relu(x: Blob, alpha: float = 0.2, name: str | None = None) -> Blob:
     Example: >>> y = flow.nn.leaky_relu(x, alpha=0.1)
     """
     what = _floating("leaky_relu", x, name)
-    return emit(_leaky_relu, x, name=name, alpha=_number(what, "alpha", alpha))
+    return emit(_leaky_relu, x, name=name, alpha=want.number(what, "alpha", alpha))
 
 
 def elu(x: Blob, alpha: float = 1.0, name: str | None = None) -> Blob:
@@ -137,20 +132,20 @@ def elu(x: Blob, alpha: float = 1.0, name: str | None = None) -> Blob:
 
     Args:
       x: any shape, floating.
-      alpha: what it saturates at, negated.
+      alpha: the limit for x -> -inf is -alpha.
       name: name of the op.
     Returns: Blob of x's shape and dtype.
     Raises: ArgumentError, DtypeError.
     Example: >>> y = flow.nn.elu(x)
     """
     what = _floating("elu", x, name)
-    return emit(_elu, x, name=name, alpha=_number(what, "alpha", alpha))
+    return emit(_elu, x, name=name, alpha=want.number(what, "alpha", alpha))
 
 
 def hardsigmoid(x: Blob, name: str | None = None) -> Blob:
     """clip(x / 6 + 0.5, 0, 1).
 
-    Args, Returns, Raises: as ``relu6``.
+    Args, Returns, Raises: those of ``relu6``.
     Example: >>> y = flow.nn.hardsigmoid(x)
     """
     _floating("hardsigmoid", x, name)
@@ -160,7 +155,7 @@ def hardsigmoid(x: Blob, name: str | None = None) -> Blob:
 def hardswish(x: Blob, name: str | None = None) -> Blob:
     """x * clip(x / 6 + 0.5, 0, 1).
 
-    Args, Returns, Raises: as ``relu6``.
+    Args, Returns, Raises: those of ``relu6``.
     Example: >>> y = flow.nn.hardswish(x)   # Howard et al., 2019
     """
     _floating("hardswish", x, name)
@@ -179,16 +174,16 @@ def hardtanh(x: Blob, min_val: float = -1.0, max_val: float = 1.0, name: str | N
     Example: >>> y = flow.nn.hardtanh(x)
     """
     what = _floating("hardtanh", x, name)
-    low, high = _number(what, "min_val", min_val), _number(what, "max_val", max_val)
+    low, high = want.number(what, "min_val", min_val), want.number(what, "max_val", max_val)
     if not low < high:
-        fail(ArgumentError, what, f"min_val must be < max_val, got {min_val!r} and {max_val!r}", (x,))
+        fail(ArgumentError, what, f"min_val must be < max_val, got {shown(min_val)} and {shown(max_val)}", (x,))
     return emit(_hardtanh, x, name=name, low=low, high=high)
 
 
 def mish(x: Blob, name: str | None = None) -> Blob:
     """x * tanh(log(1 + exp(x))), without overflow.
 
-    Args, Returns, Raises: as ``relu6``.
+    Args, Returns, Raises: those of ``relu6``.
     Example: >>> y = flow.nn.mish(x)   # Misra, 2019
     """
     _floating("mish", x, name)
@@ -207,7 +202,7 @@ def swish(x: Blob, beta: float = 1.0, name: str | None = None) -> Blob:
     Example: >>> y = flow.nn.swish(x)   # Ramachandran et al., 2017
     """
     what = _floating("swish", x, name)
-    return emit(_swish, x, name=name, beta=_number(what, "beta", beta))
+    return emit(_swish, x, name=name, beta=want.number(what, "beta", beta))
 
 
 # --- softmax
@@ -224,7 +219,11 @@ def _softmax_backward(y: Array, dy: Array, axis: int) -> Array:
     return lax.convert_element_type(lax.mul(wide, lax.sub(wide_dy, mean)), y.dtype)
 
 
-@op("softmax", grad=lambda inputs, outputs, cotangents, *, axis: (_softmax_backward(outputs[0], cotangents[0], axis),))
+@op(
+    "softmax",
+    grad=lambda inputs, outputs, cotangents, *, axis: (_softmax_backward(outputs[0], cotangents[0], axis),),
+    autocast="between",
+)
 def _softmax(x: Array, *, axis: int) -> Array:
     return lax.convert_element_type(softmax_of(widen(x), axis), x.dtype)
 
@@ -277,7 +276,7 @@ def softmax(logits: Blob, axis: int | None = None, name: str | None = None) -> B
 def logsoftmax(logits: Blob, axis: int | None = None, name: str | None = None) -> Blob:
     """log(softmax(x)) along one axis, finite wherever x is.
 
-    Args, Returns, Raises: as ``softmax``.
+    Args, Returns, Raises: those of ``softmax``.
     Example: >>> log_p = flow.nn.logsoftmax(logits)
     """
     what = _floating("logsoftmax", logits, name, "logits")
@@ -304,7 +303,7 @@ def softmax_grad(y: Blob, dy: Blob, axis: int | None = None, name: str | None = 
 # --- statistics
 
 
-@op("moments", multiple=True)
+@op("moments", multiple_results=True)
 def _moments(x: Array, *, axes: tuple[int, ...], keepdims: bool) -> tuple[Array, Array]:
     mean, variance = mean_and_variance(widen(x), axes)
     shape = [1 if a in axes else s for a, s in enumerate(x.shape)]
@@ -314,7 +313,7 @@ def _moments(x: Array, *, axes: tuple[int, ...], keepdims: bool) -> tuple[Array,
 
 
 def mean_and_variance(x: Array, axes: Sequence[int]) -> tuple[Array, Array]:
-    """Mean and biased variance, both with size 1 on ``axes``. The mean is taken off before squaring: no cancellation."""
+    """Mean and biased variance, both with size 1 on ``axes``. The mean is subtracted before squaring: no cancellation."""
     elements = math.prod(x.shape[a] for a in axes)
     count = like(1 / elements if elements else math.nan, x)
     shape = [1 if a in axes else s for a, s in enumerate(x.shape)]
@@ -337,7 +336,7 @@ def moments(x: Blob, axes: list[int], keepdims: bool | None = False, name: str |
     """
     what = _floating("moments", x, name)
     if not isinstance(axes, list):
-        fail(ArgumentError, what, f"axes must be a list of ints, got {axes!r}", (x,))
+        fail(ArgumentError, what, f"axes must be a list of ints, got {shown(axes)}", (x,))
     chosen = want.axes(what, axes, x.ndim, "axes", (x,))
     keep = keepdims is not None and want.flag(what, "keepdims", keepdims, (x,))
     mean, variance = emit_many(_moments, x, name=name, axes=chosen, keepdims=keep)
@@ -361,7 +360,8 @@ def PixelShuffle(input: Blob, upscale_factor: int, name: str | None = None) -> B
       input: (N, C, H, W), C divisible by factor**2.
       upscale_factor: int > 0.
       name: name of the op.
-    Returns: Blob (N, C / factor**2, H * factor, W * factor); channel (c * factor + i) * factor + j gives row i, column j.
+    Returns: Blob (N, C / factor**2, H * factor, W * factor); channel (c * factor + i) * factor + j becomes row i, column j
+      of each block.
     Raises: ArgumentError, ShapeError.
     Example: >>> y = flow.nn.PixelShuffle(x, 2)   # (1, 12, 8, 8) -> (1, 3, 16, 16); Shi et al., 2016
     """
@@ -381,14 +381,8 @@ def PixelShufflev2(input: Blob, h_upscale_factor: int, w_upscale_factor: int, na
     """
     what = label("PixelShuffle", name)
     want.rank(what, want.blob(what, "input", input), 4, 4)
-    for argument, factor in (("h_upscale_factor", h_upscale_factor), ("w_upscale_factor", w_upscale_factor)):
-        if isinstance(factor, bool) or not isinstance(factor, int) or factor <= 0:
-            fail(ArgumentError, what, f"{argument} must be an int > 0, got {factor!r}", (input,))
-    if input.shape[1] % (h_upscale_factor * w_upscale_factor):
-        fail(
-            ShapeError,
-            what,
-            f"the {input.shape[1]} channels must be divisible by {h_upscale_factor} * {w_upscale_factor}",
-            (input,),
-        )
-    return emit(_pixel_shuffle, input, name=name, prefix="PixelShuffle", h=h_upscale_factor, w=w_upscale_factor)
+    h = want.integer(what, "h_upscale_factor", h_upscale_factor, 1, (input,))
+    w = want.integer(what, "w_upscale_factor", w_upscale_factor, 1, (input,))
+    if input.shape[1] % (h * w):
+        fail(ShapeError, what, f"the {input.shape[1]} channels must be divisible by {h} * {w}", (input,))
+    return emit(_pixel_shuffle, input, name=name, prefix="PixelShuffle", h=h, w=w)

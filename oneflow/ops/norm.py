@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .. import initializers
 from .._base import dtype as dtypes
 from .._base.dtype import dtype
 from .._base.jax import lax
+from .._variables import initializers
 from ..errors import ArgumentError, DtypeError, ShapeError
 from ..graph.graph import current
 from ..graph.node import Blob
@@ -26,13 +26,13 @@ def parameter_dtype(x: Blob) -> dtype:
 
 
 def _column(v: Array, x: Array, axis: int) -> Array:
-    """A vector, or an array of x's rank, repeated to x's shape in x's dtype."""
+    """A vector along ``axis``, or an array of x's rank, broadcast to x's shape and cast to x's dtype."""
     v = lax.convert_element_type(v, x.dtype)
     return lax.broadcast_in_dim(v, x.shape, (axis,)) if v.ndim == 1 else broadcast_to(v, x.shape)
 
 
 def _scale_and_shift(x: Array, parameters: Sequence[Array], scale: bool, center: bool, spread: Any) -> Array:
-    """x * gamma + beta, where each may be missing."""
+    """x * gamma + beta, either of which may be missing."""
     rest = list(parameters)
     if scale:
         x = lax.mul(x, spread(rest.pop(0)))
@@ -48,7 +48,7 @@ def _channels_last(attrs: Mapping[str, Any], rank: int) -> Mapping[str, Any] | N
     return {**attrs, "axis": rank - 1} if attrs["axis"] == 1 else None
 
 
-@op("batch_normalization", channels_last=_channels_last)
+@op("batch_normalization", channels_last=_channels_last, autocast="between", autocast_first_only=True)
 def _batch_normalization(
     x: Array, mean: Array, variance: Array, *parameters: Array, axis: int, epsilon: float, scale: bool, center: bool
 ) -> Array:
@@ -78,11 +78,18 @@ def _training_grad(
     return (*(lax.convert_element_type(g, v.dtype) for g, v in zip(gradients, inputs, strict=False)), None, None)
 
 
-@op("batch_normalization_training", multiple=True, grad=_training_grad, channels_last=_channels_last)
+@op(
+    "batch_normalization_training",
+    multiple_results=True,
+    grad=_training_grad,
+    channels_last=_channels_last,
+    autocast="between",
+    autocast_first_only=True,
+)
 def _batch_normalization_training(
     x: Array, *rest: Array, axis: int, epsilon: float, momentum: float, scale: bool, center: bool
 ) -> tuple[Array, ...]:
-    """The normalized values, both moving statistics as they are after this call, and what the gradient needs."""
+    """The normalized values, the updated moving statistics, and what the gradient needs."""
     *parameters, moving_mean, moving_variance = rest
     wide = widen(x)
     mean, variance = mean_and_variance(wide, tuple(a for a in range(x.ndim) if a != axis))
@@ -131,7 +138,8 @@ def batch_normalization(
         _want_statistic(what, argument, want.blob(what, argument, blob), x, axis)
     return emit(
         _batch_normalization, x, mean, variance, *(b for b in (scale, offset) if b is not None), name=name,
-        axis=axis, epsilon=_epsilon(what, variance_epsilon), scale=scale is not None, center=offset is not None,
+        axis=axis, epsilon=want.number(what, "variance_epsilon", variance_epsilon, low=0),
+        scale=scale is not None, center=offset is not None,
     )  # fmt: skip
 
 
@@ -148,12 +156,6 @@ def _want_statistic(what: str, argument: str, blob: Blob, x: Blob, axis: int) ->
         )
 
 
-def _epsilon(what: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
-        fail(ArgumentError, what, f"epsilon must be a number >= 0, got {value!r}")
-    return float(value)
-
-
 def normalize_batch(
     x: Blob,
     gamma: Blob | None,
@@ -167,7 +169,7 @@ def normalize_batch(
     training: bool,
     name: str | None,
 ) -> Blob:
-    """Batch normalization with its moving statistics: used where not ``training``, else moved towards the batch's."""
+    """Batch normalization with its moving statistics: used if not ``training``, else moved towards the batch's."""
     parameters = [b for b in (gamma, beta) if b is not None]
     scale, center = gamma is not None, beta is not None
     if not training:
@@ -188,7 +190,7 @@ def normalize_batch(
 # --- layer normalization
 
 
-@op("layer_norm")
+@op("layer_norm", autocast="between", autocast_first_only=True)
 def _layer_norm(x: Array, *parameters: Array, begin: int, epsilon: float, scale: bool, center: bool) -> Array:
     wide = widen(x)
     mean, variance = mean_and_variance(wide, tuple(range(begin, x.ndim)))
@@ -212,7 +214,7 @@ def layer_norm(
     Args:
       inputs: floating.
       gamma, beta: of shape inputs.shape[begin_params_axis:], inputs' dtype (float32 for half precision).
-      begin_norm_axis: the first axis that mean and (biased) variance are taken over.
+      begin_norm_axis: the first axis of the mean and (biased) variance.
       begin_params_axis: the first axis of gamma and beta.
       epsilon: >= 0.
       name: name of the op.
@@ -234,7 +236,7 @@ def layer_norm(
                  f"got {blob.shape}", (inputs, blob))  # fmt: skip
     return emit(
         _layer_norm, inputs, *(b for b in (gamma, beta) if b is not None), name=name, begin=begin,
-        epsilon=_epsilon(what, epsilon), scale=gamma is not None, center=beta is not None,
+        epsilon=want.number(what, "epsilon", epsilon, low=0), scale=gamma is not None, center=beta is not None,
     )  # fmt: skip
 
 
@@ -246,7 +248,7 @@ def norm_axes(what: str, x: Blob, begin_norm_axis: int, begin_params_axis: int) 
     )
 
 
-@op("layer_norm_grad", stops=True)
+@op("layer_norm_grad", nondifferentiable=True)
 def _layer_norm_grad(dy: Array, x: Array, mean: Array, inverse: Array, *, begin: int) -> Array:
     axes = tuple(range(begin, x.ndim))
     share = like(1 / math.prod(x.shape[begin:]), x)
@@ -261,7 +263,7 @@ def _layer_norm_grad(dy: Array, x: Array, mean: Array, inverse: Array, *, begin:
 
 
 def layer_norm_grad(dy: Blob, x: Blob, mean: Blob, inv_variance: Blob, begin_norm_axis: int = 1, name: str | None = None) -> Blob:
-    """The gradient of layer normalization to its input.
+    """The gradient of layer normalization with respect to its input.
 
     Args:
       dy, x: the gradient of the normalized values, and the input; one shape and floating dtype.
@@ -284,7 +286,7 @@ def layer_norm_grad(dy: Blob, x: Blob, mean: Blob, inv_variance: Blob, begin_nor
     return emit(_layer_norm_grad, dy, x, mean, inv_variance, name=name, begin=begin)
 
 
-@op("layer_norm_param_grad", multiple=True, stops=True)
+@op("layer_norm_param_grad", multiple_results=True, nondifferentiable=True)
 def _layer_norm_param_grad(dy: Array, norm: Array, gamma: Array) -> tuple[Array, Array, Array]:
     return lax.mul(dy, broadcast_to(gamma, dy.shape)), sum_to(dy, gamma.shape), sum_to(lax.mul(dy, norm), gamma.shape)
 
@@ -292,7 +294,7 @@ def _layer_norm_param_grad(dy: Array, norm: Array, gamma: Array) -> tuple[Array,
 def layer_norm_param_grad(
     dy: Blob, norm: Blob, gamma: Blob, begin_params_axis: int = -1, name: str | None = None
 ) -> tuple[Blob, Blob, Blob]:
-    """The gradients of layer normalization to the normalized values, beta and gamma.
+    """The gradients of layer normalization with respect to the normalized values, beta and gamma.
 
     Args:
       dy, norm: the gradient of the result, and the normalized values; one shape and floating dtype.
@@ -334,9 +336,9 @@ def _instance_norm(x: Array, *parameters: Array, epsilon: float, groups: int | N
 
 def _normalize_instances(kind: str, x: Blob, groups: int | None, eps: float, affine: bool, name: str | None, what: str) -> Blob:
     graph = current(what)
-    if name is None:  # the variables' names need one
+    if name is None:  # the names of the variables are derived from it
         name = graph.fresh_name(kind)[len(graph.scope.namespace) :]
-    epsilon = _epsilon(what, eps)
+    epsilon = want.number(what, "eps", eps, low=0)
     parameters: list[Blob] = []
     if want.flag(what, "affine", affine, (x,)):
         shape = (1, x.shape[1], 1)
@@ -367,7 +369,7 @@ def InstanceNorm2d(x: Blob, eps: float = 1e-5, affine: bool = True, name: str | 
       x: (N, C, H, W), floating (one spatial axis for InstanceNorm1d, three for InstanceNorm3d).
       eps: >= 0; added to the variance.
       affine: multiply by the variable ``<name>_gamma`` and add ``<name>_beta``, both of shape (1, C, 1). On by default.
-      name: name of the op; None gives a numbered one.
+      name: name of the op; None numbers it.
     Returns: Blob of x's shape and dtype.
     Raises: ArgumentError, ShapeError, DtypeError.
     Example: >>> y = flow.nn.InstanceNorm2d(x)   # Ulyanov et al., 2016
@@ -390,8 +392,9 @@ def GroupNorm(x: Blob, num_groups: int = 32, eps: float = 1e-5, affine: bool = T
       x: (N, C, ...), rank >= 3, floating.
       num_groups: divides C.
       eps: >= 0; added to the variance.
-      affine: multiply by the variable ``<name>_gamma`` and add ``<name>_beta``, both of shape (1, C, 1): one value a channel.
-      name: name of the op; None gives a numbered one.
+      affine: multiply by the variable ``<name>_gamma`` and add ``<name>_beta``, both of shape (1, C, 1): one value per
+        channel.
+      name: name of the op; None numbers it.
     Returns: Blob of x's shape and dtype.
     Raises: ArgumentError, ShapeError, DtypeError.
     Example: >>> y = flow.nn.GroupNorm(x, num_groups=8)   # Wu and He, 2018
@@ -399,8 +402,7 @@ def GroupNorm(x: Blob, num_groups: int = 32, eps: float = 1e-5, affine: bool = T
     what = label("GroupNorm", name)
     want.floating(what, want.blob(what, "x", x))
     want.rank(what, x, 3)
-    if isinstance(num_groups, bool) or not isinstance(num_groups, int) or num_groups <= 0 or x.shape[1] % num_groups:
-        fail(
-            ArgumentError, what, f"num_groups must be an int > 0 that divides the {x.shape[1]} channels, got {num_groups!r}", (x,)
-        )
+    num_groups = want.integer(what, "num_groups", num_groups, 1, (x,))
+    if x.shape[1] % num_groups:
+        fail(ArgumentError, what, f"num_groups must divide the {x.shape[1]} channels, got {num_groups}", (x,))
     return _normalize_instances("GroupNorm", x, num_groups, eps, affine, name, what)

@@ -1,4 +1,4 @@
-"""What ``+``, ``<``, ``blob[...]`` and the like on Blobs do; importing this module installs it."""
+"""The Python operators of Blobs, ``+``, ``<``, ``blob[...]`` and the like; importing this module installs them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _OPERATORS: dict[str, Callable[[Any, Any], Blob]] = {
 
 
 def operator(name: str, left: Any, right: Any) -> Blob:
-    """The Blob that the operator of that name makes; at least one side is a Blob."""
+    """The result of the operator of that name; at least one side is a Blob."""
     return _OPERATORS[name](left, right)
 
 

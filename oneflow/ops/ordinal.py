@@ -15,7 +15,7 @@ from ._emit import emit_many, fail, op, want
 
 
 def _homes(keys: Array, capacity: int) -> Array:
-    """The keys, as unsigned 64-bit numbers, modulo the capacity; without 64-bit arithmetic, which not every job has."""
+    """The keys, as unsigned 64-bit numbers, modulo the capacity; without 64-bit arithmetic, which is off in most jobs."""
     wide = keys if keys.dtype.itemsize == 8 else lax.convert_element_type(keys, np.int32)
     rest = lax.rem(wide, lax.full_like(wide, capacity))
     negative = lax.lt(wide, lax.full_like(wide, 0))
@@ -24,12 +24,12 @@ def _homes(keys: Array, capacity: int) -> Array:
     return lax.convert_element_type(rest, np.int32)
 
 
-@op("categorical_ordinal_encode", multiple=True, stops=True)
+@op("categorical_ordinal_encode", multiple_results=True, nondifferentiable=True)
 def _encode(table: Array, size: Array, keys: Array) -> tuple[Array, Array, Array]:
     """The keys' numbers, and the table and its size with the new keys entered.
 
     The table holds pairs (key, number) at the key's hash (the key itself) modulo the capacity, or behind it where that
-    place is taken; key 0 is a free place. Known keys are looked up all at once, new ones entered one by one.
+    slot is in use; key 0 marks a free slot. Known keys are looked up all at once, new ones entered one by one.
     """
     table, size, keys = jnp.asarray(table), jnp.asarray(size), jnp.asarray(keys)  # indexed by traced numbers below
     capacity = table.shape[0] // 2
@@ -85,11 +85,11 @@ def categorical_ordinal_encode(
 
     Args:
       table: a variable (2 * capacity,), at first 0: the keys and their numbers.
-      size: a variable (1,), at first 0: how many keys there are.
+      size: a variable (1,), at first 0: the number of keys.
       input_tensor: the keys, integers, of any shape and the variables' dtype; key 0 has the number 0.
       hash_precomputed: must be True: the keys are their own hashes.
       name: name of the op.
-    Returns: Blob of input_tensor's shape and dtype. Keys that find no place in a full table have the number 0.
+    Returns: Blob of input_tensor's shape and dtype. New keys have the number 0 once the table is full.
     Raises: ArgumentError, ShapeError, DtypeError.
     Example: >>> numbers = flow.layers.categorical_ordinal_encoder(keys, capacity=1000)
     """

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from .._base.jax import lax
+from .._base.refuse import shown
 from ..errors import ArgumentError, ShapeError
 from ..graph.node import Blob
 from ._arrays import Array, broadcast_to, label, like, number_for
@@ -16,7 +17,7 @@ from ._emit import emit, fail, op, want
 Pairs = tuple[tuple[int, int], ...]
 
 
-@op("pad")
+@op("pad", autocast="between")
 def _pad(x: Array, *, paddings: Pairs, value: int | float) -> Array:
     return lax.pad(x, like(value, x), [(before, after, 0) for before, after in paddings])
 
@@ -29,10 +30,10 @@ def _pad_grad(x: Array, *, paddings: Pairs) -> Array:
 def _pairs(what: str, x: Blob, paddings: Any) -> Pairs:
     ok = isinstance(paddings, (list, tuple)) and len(paddings) == x.ndim
     if not ok or not all(isinstance(pair, (list, tuple)) and len(pair) == 2 for pair in paddings):
-        fail(ArgumentError, what, f"paddings must hold {x.ndim} pairs (before, after), got {paddings!r}"[:300], (x,))
+        fail(ArgumentError, what, f"paddings must hold {x.ndim} pairs (before, after), got {shown(paddings)}", (x,))
     before, after = zip(*(want.ints(what, "paddings", pair, 2) for pair in paddings), strict=True)
     if min(before + after) < 0:
-        fail(ArgumentError, what, f"paddings must be >= 0, got {paddings!r}", (x,))
+        fail(ArgumentError, what, f"paddings must be >= 0, got {shown(paddings)}", (x,))
     return tuple(zip(before, after, strict=True))
 
 
@@ -41,7 +42,7 @@ def pad(x: Blob, paddings: Sequence[Any], constant_value: int | float = 0, name:
 
     Args:
       x: Blob of any dtype.
-      paddings: list or tuple with a pair (before, after) an axis, all >= 0.
+      paddings: list or tuple with a pair (before, after) for each axis, all >= 0.
       constant_value: number, converted to x's dtype.
       name: name of the op; made unique when omitted.
     Returns: Blob of x's dtype, larger by before + after on each axis.
@@ -54,9 +55,9 @@ def pad(x: Blob, paddings: Sequence[Any], constant_value: int | float = 0, name:
 
 
 def pad_grad(x: Blob, paddings: Sequence[Any], constant_value: int | float = 0, name: str | None = None) -> Blob:
-    """Takes a border away: what ``pad`` with these paddings added.
+    """Removes the border that ``pad`` with these paddings adds.
 
-    Args: as for ``pad``; constant_value is not used.
+    Args: those of ``pad``; constant_value is not used.
     Returns: Blob of x's dtype, smaller by before + after on each axis.
     Raises: ArgumentError, ShapeError (nothing left).
     Example: >>> y = flow.pad_grad(x, [(0, 0), (1, 2)])   # (2, 6) -> (2, 3)
@@ -78,7 +79,7 @@ def _image_pairs(what: str, x: Any, padding: Any) -> tuple[tuple[int, int], tupl
         fail(ShapeError, what, "the images are empty", (x,))
     left, right, top, bottom = want.ints(what, "padding", padding, 4)
     if min(left, right, top, bottom) < 0:
-        fail(ArgumentError, what, f"padding must be >= 0, got {padding!r}", (x,))
+        fail(ArgumentError, what, f"padding must be >= 0, got {shown(padding)}", (x,))
     return (top, bottom), (left, right)
 
 
@@ -103,7 +104,7 @@ def constant_pad2d(
 
 
 def zero_pad2d(x: Blob, padding: int | tuple[int, ...] | list[int], name: str | None = None) -> Blob:
-    """Adds a border of zeros to images; arguments as for ``constant_pad2d``.
+    """Adds a border of zeros to images; arguments are those of ``constant_pad2d``.
 
     Example: >>> y = flow.zero_pad2d(x, 1)   # (2, 3, 4, 5) -> (2, 3, 6, 7)
     """
@@ -153,12 +154,12 @@ def reflection_pad2d(x: Blob, padding: int | tuple[int, ...] | list[int], name: 
     what = label("reflection_pad2d", name)
     rows, columns = _image_pairs(what, x, padding)
     if max(rows) >= x.shape[2] or max(columns) >= x.shape[3]:
-        fail(ShapeError, what, f"padding must be smaller than the image, {x.shape[2:]}, got {padding!r}", (x,))
+        fail(ShapeError, what, f"padding must be smaller than the image, {x.shape[2:]}, got {shown(padding)}", (x,))
     return emit(_reflection_pad2d, x, name=name, rows=rows, columns=columns)
 
 
 def replication_pad2d(x: Blob, padding: int | tuple[int, ...] | list[int], name: str | None = None) -> Blob:
-    """Adds a border to images that repeats their edge; arguments as for ``constant_pad2d``.
+    """Adds a border to images that repeats their edge; arguments are those of ``constant_pad2d``.
 
     Example: >>> y = flow.replication_pad2d(x, 1)   # (2, 3, 4, 5) -> (2, 3, 6, 7)
     """
@@ -166,10 +167,10 @@ def replication_pad2d(x: Blob, padding: int | tuple[int, ...] | list[int], name:
     return emit(_replication_pad2d, x, name=name, rows=rows, columns=columns)
 
 
-# --- as a window needs it
+# --- for windows
 
 
-@op("same_padding")
+@op("same_padding", autocast="between")
 def _same_padding(x: Array, *, lower: bool, first: int, windows: tuple[tuple[int, int, int], ...]) -> Array:
     config = [(0, 0, 0)] * x.ndim
     for axis, (kernel, stride, dilation) in enumerate(windows, first):
@@ -188,13 +189,13 @@ def same_padding(
     dilation_rate: Sequence[int],
     name: str | None = None,
 ) -> Blob:
-    """Adds the zeros with which a window gives ceil(size / stride) results an axis.
+    """Adds the zeros for ceil(size / stride) windows along each axis.
 
     Args:
       x: Blob (N, C, ...) or (N, ..., C).
       padding: "SAME_LOWER" (an odd zero goes in front) or "SAME_UPPER" (behind).
       data_format: "NCHW" and the like, or "NHWC" and the like.
-      kernel_size, strides, dilation_rate: lists of one int > 0 a spatial axis.
+      kernel_size, strides, dilation_rate: lists with one int > 0 for each spatial axis.
       name: name of the op; made unique when omitted.
     Returns: Blob of x's dtype.
     Raises: ArgumentError.
@@ -204,11 +205,11 @@ def same_padding(
     want.rank(what, want.blob(what, "x", x), 3)
     side = want.choice(what, "padding", padding.upper() if isinstance(padding, str) else padding, ("SAME_LOWER", "SAME_UPPER"))
     if not isinstance(data_format, str) or len(data_format) != x.ndim or "C" not in data_format.upper():
-        fail(ArgumentError, what, f"data_format must name {x.ndim} axes, such as {'NCHW'!r} for 4, got {data_format!r}", (x,))
+        fail(ArgumentError, what, f"data_format must name {x.ndim} axes, such as 'NCHW' for 4, got {shown(data_format)}", (x,))
     lists = []
     for argument, values in (("kernel_size", kernel_size), ("strides", strides), ("dilation_rate", dilation_rate)):
         if not isinstance(values, (list, tuple)) or len(values) != x.ndim - 2 or min(want.ints(what, argument, values)) <= 0:
-            fail(ArgumentError, what, f"{argument} must hold {x.ndim - 2} ints > 0, got {values!r}", (x,))
+            fail(ArgumentError, what, f"{argument} must hold {x.ndim - 2} ints > 0, got {shown(values)}", (x,))
         lists.append(want.ints(what, argument, values))
     first = 2 if data_format.upper().startswith("NC") else 1
     windows = tuple(zip(*lists, strict=True))

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from .._base.jax import jax, jnp, lax
-from ..errors import ArgumentError, DtypeError, ShapeError
+from ..errors import DtypeError, ShapeError
 from ..graph.graph import current
 from ..graph.node import Blob
 from ._arrays import Array
@@ -20,7 +20,7 @@ def _to_rows(inputs: Any, outputs: Any, cotangents: Any, **attrs: Any) -> tuple[
     return jnp.zeros_like(weight).at[sampled].add(cotangents[2]), None
 
 
-@op("distributed_partial_fc_sample", multiple=True, random=True, grad=_to_rows, stops=(1,))
+@op("distributed_partial_fc_sample", multiple_results=True, random=True, grad=_to_rows, nondifferentiable=(1,))
 def _partial_fc_sample(
     weight: Array, labels: Array, *, num_sample: int, devices: int, seed: int | None, key: Any
 ) -> tuple[Array, Array, Array]:
@@ -43,16 +43,16 @@ def _partial_fc_sample(
 def distributed_partial_fc_sample(weight: Blob, label: Blob, num_sample: int, name: str | None = None) -> tuple[Blob, Blob, Blob]:
     """A part of the classes of a large classifier: those that occur in ``label``, and others at random.
 
-    Device i of n has the classes [i * C/n, (i+1) * C/n), and num_sample/n places: its labels that occur, ascending, then
-    others of its classes, each once.
+    Device i of n has the classes [i * C/n, (i+1) * C/n), and samples num_sample/n of them: its labels that occur, ascending,
+    then others of its classes, each once.
 
     Args:
       weight: (C, ...), floating; C is divisible by the number of devices.
       label: (N,), int32 or int64, in [0, C).
-      num_sample: how many classes; divisible by the number of devices, at most C.
+      num_sample: number of classes; divisible by the number of devices, at most C.
       name: name of the op; made unique when omitted.
-    Returns: (mapped_label, sampled_label, sampled_weight): the place of each label among the sampled classes (num_sample for
-      one that found no place), the classes (num_sample,), and their rows of weight, whose gradient goes back to weight.
+    Returns: (mapped_label, sampled_label, sampled_weight): the position of each label among the sampled classes (num_sample
+      for one that is not among them), the classes (num_sample,), and their rows of weight, whose gradient flows to weight.
     Raises: ArgumentError, ShapeError, DtypeError.
     Example: >>> mapped, classes, rows = flow.distributed_partial_fc_sample(weight, label, 1000)   # An et al. 2021, Partial FC
     """
@@ -62,8 +62,7 @@ def distributed_partial_fc_sample(weight: Blob, label: Blob, num_sample: int, na
     if label.dtype.name not in ("int32", "int64"):
         fail(DtypeError, what, f"label must be int32 or int64, got {label.dtype.name}", (weight, label))
     devices, classes = current(what).scope.placement.parallel_num, weight.shape[0]
-    if isinstance(num_sample, bool) or not isinstance(num_sample, int) or not 0 < num_sample <= classes:
-        fail(ArgumentError, what, f"num_sample must be an int in [1, {classes}], got {num_sample!r}", (weight, label))
+    num_sample = want.integer(what, "num_sample", num_sample, 1, (weight, label), high=classes)
     if num_sample % devices or classes % devices:
         fail(ShapeError, what, f"num_sample {num_sample} and {classes} classes must be divisible by {devices} devices",
              (weight, label))  # fmt: skip

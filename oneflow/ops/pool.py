@@ -18,7 +18,7 @@ from ._emit import emit, op, want
 from ._window import FORMATS, Padding, counts, must_fit, sides, want_format, want_padding, want_positive
 
 Ints = int | Sequence[int]
-_LARGEST = 64  # elements of a window that are still taken slice by slice: larger ones would make programs long
+_LARGEST = 64  # elements: larger windows are not computed slice by slice, which would make programs long
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class _Windows:
 
     @property
     def offsets(self) -> list[tuple[int, ...]]:
-        """The places in a window, row by row."""
+        """The positions in a window, row by row."""
         return list(itertools.product(*map(range, self.kernel)))
 
     @property
@@ -56,14 +56,14 @@ class _Windows:
         return any(low or high for low, high in self.pads)
 
     def parts(self, x: Array, fill: float) -> list[Array]:
-        """For each place in a window, the elements that are there in all windows."""
+        """For each position in a window, the elements at that position of all windows."""
         if self.are_padded:
             x = lax.pad(x, like(fill, x), [(low, high, 0) for low, high in self.pads])
         ends = [(size - 1) * stride + 1 for size, stride in zip(self.out, self.strides, strict=True)]
         return [lax.slice(x, o, [a + b for a, b in zip(o, ends, strict=True)], self.strides) for o in self.offsets]
 
     def real(self, offset: tuple[int, ...]) -> Array | None:
-        """Which windows have an element of the input, not padding, at that place; None for all."""
+        """A mask of the windows with an element of the input, not padding, at that position; None if all have one."""
         mask = None
         for axis, (o, (low, _)) in enumerate(zip(offset, self.pads, strict=True)):
             place = np.arange(self.out[axis]) * self.strides[axis] + o - low
@@ -74,13 +74,13 @@ class _Windows:
         return mask
 
     def to_all(self, dy: Array) -> Array:
-        """What arrives at each window, given to every place of it; summed where windows overlap."""
+        """The gradient with respect to the input if every position of a window has the gradient ``dy`` of that window."""
         if self.kernel == self.strides:
             return self._assembled(self._widened(dy))
         return self._spread([dy] * len(self.offsets))
 
     def to_one(self, place: Array, dy: Array) -> Array:
-        """What arrives at each window, given to one place of it (a number into ``offsets``); summed where windows overlap."""
+        """``to_all``, if one position of each window, an index into ``offsets``, has its gradient and the others have 0."""
         numbers = np.arange(len(self.offsets), dtype=place.dtype)
         if self.kernel != self.strides:
             return self._spread([where_else_zero(lax.eq(place, like(i, place)), dy) for i in numbers])
@@ -91,7 +91,7 @@ class _Windows:
 
     @property
     def _interleaved(self) -> tuple[list[int], list[int]]:
-        """The output's sizes, each followed by its window's where that is not 1; and where the output's are in that list."""
+        """The sizes of the output, each followed by that of the window where it is not 1; and the positions of the former."""
         shape: list[int] = []
         places: list[int] = []
         for size, k in zip(self.out, self.kernel, strict=True):
@@ -103,7 +103,7 @@ class _Windows:
         return lax.broadcast_in_dim(array, *self._interleaved)
 
     def _assembled(self, array: Array) -> Array:
-        """The input's shape from ``_interleaved``: windows that do not overlap lie side by side."""
+        """The reverse of ``_interleaved``: from windows that do not overlap to the shape of the input."""
         whole = lax.reshape(array, [size * k for size, k in zip(self.out, self.kernel, strict=True)])
         edges = [
             (-low, size + low - covered, 0) for size, (low, _), covered in zip(self.shape, self.pads, whole.shape, strict=True)
@@ -111,7 +111,7 @@ class _Windows:
         return lax.pad(whole, like(0, whole), edges) if any(e != (0, 0, 0) for e in edges) else whole
 
     def _spread(self, parts: Sequence[Array]) -> Array:
-        """The reverse of ``parts``: sums what belongs to the same element of the input."""
+        """The transpose of ``parts``: sums the values that belong to the same element of the input."""
         placed = []
         for offset, part in zip(self.offsets, parts, strict=True):
             edges = []
@@ -122,7 +122,7 @@ class _Windows:
         return reduce(lax.add, placed)
 
     def elements(self) -> np.ndarray:
-        """How many elements of the input each window has, in a shape that broadcasts to the output's."""
+        """The number of elements of the input in each window, in a shape that broadcasts to the output's."""
         total = np.ones((1,) * len(self.out), np.int64)
         for axis, (size, (low, _), k, stride) in enumerate(zip(self.shape, self.pads, self.kernel, self.strides, strict=True)):
             begin = np.arange(self.out[axis]) * stride - low
@@ -146,7 +146,7 @@ def _share(windows: _Windows, x: Array) -> Array:
 
 
 # Measured on 2 cores, (100, 32, 28, 28) float32, 2x2 windows, forward and backward in one program: slices 2.2 ms,
-# reduce_window and its own gradient 35 ms.
+# reduce_window with the gradient that JAX derives 35 ms.
 def _max_pool(x: Array, *, ksize: Any, strides: Any, padding: Padding, channels_first: bool, ceil_mode: bool) -> Array:
     windows = _Windows.over(x, ksize, strides, padding, channels_first, ceil_mode)
     if math.prod(windows.kernel) > _LARGEST:
@@ -154,7 +154,7 @@ def _max_pool(x: Array, *, ksize: Any, strides: Any, padding: Padding, channels_
     else:
         y = reduce(lax.max, windows.parts(x, -math.inf))
     empty = windows.elements() == 0
-    if empty.any():  # only ceil_mode makes windows that lie in the padding
+    if empty.any():  # only with ceil_mode: windows that lie in the padding
         y = lax.select(np.broadcast_to(empty, y.shape), full(float(jnp.finfo(x.dtype).min), y), y)
     return y
 
@@ -164,7 +164,7 @@ def _max_pool_grad(inputs: Any, outputs: Any, cotangents: Any, **attrs: Any) -> 
     windows = _Windows.over(x, **attrs)
     if math.prod(windows.kernel) > _LARGEST:
         return (jax.vjp(lambda v: _max_pool(v, **attrs), x)[1](dy)[0],)
-    place = None  # of the first maximum: the last one found, going backwards
+    place = None  # of the first maximum: the last one found in reverse order
     for number, (offset, part) in reversed(list(enumerate(zip(windows.offsets, windows.parts(x, -math.inf), strict=True)))):
         hit = lax.bitwise_not(lax.lt(part, y))  # true at a NaN, too, so that it does not vanish from the gradient
         real = windows.real(offset)
@@ -194,8 +194,9 @@ def _channels_last(attrs: Mapping[str, Any], rank: int) -> Mapping[str, Any] | N
     return {**attrs, "channels_first": False} if attrs["channels_first"] else None
 
 
-_MAX = {n: op(f"max_pool_{n}d", grad=_max_pool_grad, samples=(0,), channels_last=_channels_last)(_max_pool) for n in FORMATS}
-_AVERAGE = {n: op(f"avg_pool_{n}d", grad=_avg_pool_grad, samples=(0,), channels_last=_channels_last)(_avg_pool) for n in FORMATS}
+_FACTS: dict[str, Any] = {"batch_inputs": (0,), "channels_last": _channels_last, "autocast": "between"}
+_MAX = {n: op(f"max_pool_{n}d", grad=_max_pool_grad, **_FACTS)(_max_pool) for n in FORMATS}
+_AVERAGE = {n: op(f"avg_pool_{n}d", grad=_avg_pool_grad, **_FACTS)(_avg_pool) for n in FORMATS}
 
 
 def _pool(
@@ -233,7 +234,7 @@ def max_pool2d(
       padding: "VALID": none. "SAME" = "SAME_LOWER": the output has ceil(size / stride) elements, an odd total pads more
         before; "SAME_UPPER" more after. Or an entry for each axis of the input, an int or (before, after). Padding is
         never chosen.
-      data_format: "NCHW", "NHWC" or "NCHW_VECT_C" (as "NCHW").
+      data_format: "NCHW", "NHWC" or "NCHW_VECT_C" (the same as "NCHW").
       ceil_mode: with a padding list, a last window that begins inside may end outside.
       name: name of the op.
     Returns: Blob of input's dtype and rank.
@@ -252,9 +253,9 @@ def avg_pool2d(
     ceil_mode: bool = False,
     name: str | None = None,
 ) -> Blob:
-    """The mean of each window over the elements that it really has: padding is not counted.
+    """The mean of each window; padding is not counted.
 
-    Args, Returns, Raises: as ``max_pool2d``.
+    Args, Returns, Raises: those of ``max_pool2d``.
     Example: >>> y = flow.nn.avg_pool2d(x, ksize=2, strides=2, padding="VALID")   # (8, 3, 28, 28) -> (8, 3, 14, 14)
     """
     return _pool("avg", 2, input, ksize, strides, padding, data_format, ceil_mode, name)
@@ -271,7 +272,7 @@ def max_pool3d(
 ) -> Blob:
     """The maximum of each window of three axes.
 
-    Args, Returns, Raises: as ``max_pool2d``, for (N, C, D, H, W), or (N, D, H, W, C) with "NDHWC".
+    Args, Returns, Raises: those of ``max_pool2d``, for (N, C, D, H, W), or (N, D, H, W, C) with "NDHWC".
     Example: >>> y = flow.nn.max_pool3d(x, ksize=2, strides=2, padding="VALID")   # (1, 3, 8, 8, 8) -> (1, 3, 4, 4, 4)
     """
     return _pool("max", 3, input, ksize, strides, padding, data_format, ceil_mode, name)
@@ -286,9 +287,9 @@ def avg_pool3d(
     ceil_mode: bool = False,
     name: str | None = None,
 ) -> Blob:
-    """The mean of each window of three axes over the elements that it really has.
+    """The mean of each window of three axes; padding is not counted.
 
-    Args, Returns, Raises: as ``max_pool2d``, for (N, C, D, H, W), or (N, D, H, W, C) with "NDHWC".
+    Args, Returns, Raises: those of ``max_pool2d``, for (N, C, D, H, W), or (N, D, H, W, C) with "NDHWC".
     Example: >>> y = flow.nn.avg_pool3d(x, ksize=2, strides=2, padding="VALID")   # (1, 3, 8, 8, 8) -> (1, 3, 4, 4, 4)
     """
     return _pool("avg", 3, input, ksize, strides, padding, data_format, ceil_mode, name)
@@ -297,16 +298,16 @@ def avg_pool3d(
 def max_pool1d(input: Blob, ksize: Ints, strides: Ints, padding: Any, data_format: str = "NWC", name: str | None = None) -> Blob:
     """The maximum of each window of one axis.
 
-    Args, Returns, Raises: as ``max_pool2d``, for (N, W, C), or (N, C, W) with "NCW". (OneFlow has no such kernel.)
+    Args, Returns, Raises: those of ``max_pool2d``, for (N, W, C), or (N, C, W) with "NCW". (OneFlow has no such kernel.)
     Example: >>> y = flow.nn.max_pool1d(x, ksize=2, strides=2, padding="VALID", data_format="NCW")   # (8, 3, 28) -> (8, 3, 14)
     """
     return _pool("max", 1, input, ksize, strides, padding, data_format, False, name)
 
 
 def avg_pool1d(input: Blob, ksize: Ints, strides: Ints, padding: Any, data_format: str = "NCW", name: str | None = None) -> Blob:
-    """The mean of each window of one axis over the elements that it really has.
+    """The mean of each window of one axis; padding is not counted.
 
-    Args, Returns, Raises: as ``max_pool2d``, for (N, C, W), or (N, W, C) with "NWC". (OneFlow has no such kernel.)
+    Args, Returns, Raises: those of ``max_pool2d``, for (N, C, W), or (N, W, C) with "NWC". (OneFlow has no such kernel.)
     Example: >>> y = flow.nn.avg_pool1d(x, ksize=2, strides=2, padding="VALID")   # (8, 3, 28) -> (8, 3, 14)
     """
     return _pool("avg", 1, input, ksize, strides, padding, data_format, False, name)

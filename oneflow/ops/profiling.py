@@ -1,4 +1,4 @@
-"""Marks that show in profiles, and an op that takes its time."""
+"""Ranges in profiles, and an op that waits."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from .._base.jax import jax
-from .._base.refuse import refuse
+from .._base.refuse import refuse, shown
 from ..errors import ArgumentError, ModeError
 from ..graph.node import Blob
 from ._arrays import Array, label
@@ -28,11 +28,11 @@ def _nvtx_end(x: Array, *, mark: str) -> Array:
 def _mark(what: str, x: Any, mark_prefix: Any) -> None:
     want.blob(what, "x", x)
     if not isinstance(mark_prefix, str):
-        fail(ArgumentError, what, f"mark_prefix must be a str, got {mark_prefix!r}", (x,))
+        fail(ArgumentError, what, f"mark_prefix must be a str, got {shown(mark_prefix)}", (x,))
 
 
 def nvtx_start(x: Blob, mark_prefix: str, name: str | None = None) -> Blob:
-    """x itself: begins a range of NVIDIA's profiler in OneFlow; here profiles show every op by its own name.
+    """Returns x. In OneFlow it begins a range of NVIDIA's profiler; here it has no other effect: see ``range_push``.
 
     Args:
       x: Blob of any dtype.
@@ -47,9 +47,9 @@ def nvtx_start(x: Blob, mark_prefix: str, name: str | None = None) -> Blob:
 
 
 def nvtx_end(x: Blob, mark_prefix: str, name: str | None = None) -> Blob:
-    """x itself: ends what ``nvtx_start`` began.
+    """Returns x. In OneFlow it ends the range that ``nvtx_start`` began; here it has no other effect.
 
-    Args, Returns, Raises: as there.
+    Args, Returns, Raises: those of ``nvtx_start``.
     Example: >>> x = flow.profiler.nvtx_end(x, "encoder")
     """
     _mark(label("nvtx_end", name), x, mark_prefix)
@@ -63,7 +63,7 @@ def range_push(range_name: str) -> None:
     Example: >>> flow.profiler.range_push("validation")
     """
     if not isinstance(range_name, str):
-        refuse(ArgumentError, f"flow.profiler.range_push needs a str, got {range_name!r}")
+        refuse(ArgumentError, f"flow.profiler.range_push needs a str, got {shown(range_name)}")
     mark = jax.profiler.TraceAnnotation(range_name)
     mark.__enter__()
     _open.append(mark)
@@ -93,7 +93,7 @@ def _sleep_identity(x: Array, *, seconds: float) -> Array:
 
 
 def sleep_identity(x: Blob, seconds: int, name: str | None = None) -> Blob:
-    """x itself, some time later: for looking at schedules.
+    """Returns x after a delay on the device: for experiments with schedules.
 
     Args:
       x: Blob of any dtype.
@@ -105,6 +105,4 @@ def sleep_identity(x: Blob, seconds: int, name: str | None = None) -> Blob:
     """
     what = label("sleep_identity", name)
     want.blob(what, "x", x)
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds < float("inf"):
-        fail(ArgumentError, what, f"seconds must be a number >= 0, got {seconds!r}", (x,))
-    return emit(_sleep_identity, x, name=name, seconds=float(seconds))
+    return emit(_sleep_identity, x, name=name, seconds=want.number(what, "seconds", seconds, (x,), low=0, finite=True))

@@ -1,4 +1,4 @@
-"""Simulated integer quantization: what observers measure, and rounding to the grid of an integer type."""
+"""Simulated integer quantization: observers of the range of values, and rounding to the grid of an integer type."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from .._base.jax import jnp, lax
-from ..errors import ArgumentError, ModeError, ShapeError
+from ..errors import ModeError, ShapeError
 from ..graph.node import Blob
 from ._arrays import Array, broadcast_to, full, label, like, select
 from ._emit import emit, emit_many, fail, op, want
@@ -41,13 +41,13 @@ def _measured(x: Array, axes: tuple[int, ...], scheme: str, formula: str) -> tup
     return _extremes(x, axes)
 
 
-@op("min_max_observer", multiple=True, stops=True)
+@op("min_max_observer", multiple_results=True, nondifferentiable=True)
 def _min_max_observer(x: Array, *, bits: int, scheme: str, formula: str, per_layer: bool) -> tuple[Array, Array]:
     axes = tuple(range(0 if per_layer else 1, x.ndim))
     return _grid(*_measured(x, axes, scheme, formula), bits, scheme, formula)
 
 
-@op("moving_average_min_max_observer", multiple=True, stops=True)
+@op("moving_average_min_max_observer", multiple_results=True, nondifferentiable=True)
 def _moving_average(
     x: Array, step: Array, moving_max: Array, moving_min: Array, *,
     bits: int, scheme: str, formula: str, momentum: float, training: bool, stop: int,
@@ -68,7 +68,7 @@ def _straight_through(inputs: Any, outputs: Any, cotangents: Any, **attrs: Any) 
     return cotangents[0], None, None
 
 
-@op("fake_quantization", grad=_straight_through, stops=(1, 2))
+@op("fake_quantization", grad=_straight_through, nondifferentiable=(1, 2))
 def _fake_quantization(x: Array, scale: Array, zero: Array, *, bits: int, scheme: str, formula: str) -> Array:
     def spread(p: Array) -> Array:
         p = lax.convert_element_type(p, x.dtype)
@@ -90,10 +90,9 @@ def _fake_quantization(x: Array, scale: Array, zero: Array, *, bits: int, scheme
 
 
 def want_grid(what: str, x: Any, bits: Any, scheme: Any, formula: Any, per_layer: bool = True) -> dict[str, Any]:
-    """Checks what observers and quantizers share; gives their attributes."""
+    """Checks the arguments that observers and quantizers share; returns the attributes of their ops."""
     want.floating(what, want.blob(what, "input", x))
-    if isinstance(bits, bool) or not isinstance(bits, int) or not 2 <= bits <= 8:
-        fail(ArgumentError, what, f"quantization_bit must be an int in [2, 8], got {bits!r}", (x,))
+    bits = want.integer(what, "quantization_bit", bits, 2, (x,), high=8)
     want.choice(what, "quantization_scheme", scheme, SCHEMES)
     want.choice(what, "quantization_formula", formula, FORMULAS)
     if formula == "cambricon" and not per_layer:
@@ -119,7 +118,7 @@ def min_max_observer(
       input: floating.
       quantization_bit: 2 to 8.
       quantization_scheme: "symmetric" or "affine".
-      per_layer_quantization: False measures each place on axis 0 by itself.
+      per_layer_quantization: False measures each slice along axis 0 separately.
       name: name of the op; made unique when omitted.
       quantization_formula: "google", or "cambricon": the scale is floor(log2(max|x|)) - (bits - 2), the exponent of a power
         of two.
@@ -139,8 +138,7 @@ def observe_moving_average(
     grid: dict[str, Any], momentum: Any, training: bool, stop: int, name: str | None,
 ) -> tuple[Blob, ...]:  # fmt: skip
     """(scale, zero point, new moving_max, new moving_min)."""
-    if isinstance(momentum, bool) or not isinstance(momentum, (int, float)) or not 0 <= momentum <= 1:
-        fail(ArgumentError, what, f"momentum must be a number in [0, 1], got {momentum!r}", (x,))
+    momentum = want.number(what, "momentum", momentum, (x,), low=0, high=1)
     return emit_many(
         _moving_average,
         x,
@@ -164,14 +162,14 @@ def fake_quantization(
     name: str | None = None,
     quantization_formula: str = "google",
 ) -> Blob:
-    """``input`` rounded to the grid of an integer type and back: what a quantized network will see. Halves round away from 0.
+    """``input`` rounded to the grid of an integer type and back, as in a quantized network. Halves round away from 0.
 
     symmetric: clamp(round(x / scale), -q, q) * scale with q = 2^(bits-1) - 1. affine: (clamp(round(x / scale + zero_point),
     0, 2^bits - 1) - zero_point) * scale. The gradient passes straight through, outside the grid too.
 
     Args:
       input: floating.
-      scale, zero_point: of an observer: (1,), or (input.shape[0],) for a grid a place on axis 0; input's dtype.
+      scale, zero_point: of an observer: (1,), or (input.shape[0],) for one grid per slice along axis 0; input's dtype.
       quantization_bit, quantization_scheme, quantization_formula: the observer's.
       name: name of the op; made unique when omitted.
     Returns: Blob of input's shape and dtype; zeros where scale is 0.

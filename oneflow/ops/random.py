@@ -1,4 +1,4 @@
-"""Random values inside a job: other ones at every call, the same ones for the same ``flow.manual_seed``."""
+"""Random values inside a job: new ones in every call, reproducible with ``flow.manual_seed``."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from typing import Any
 
 import numpy as np
 
+from .._base.check import whole
 from .._base.dtype import dtype
 from .._base.jax import jax, lax
-from .._base.refuse import refuse
+from .._base.refuse import refuse, shown
 from ..data.crops import coin_flips
 from ..errors import ArgumentError
 from ..graph.node import Blob
 from ..graph.op import HostRule
-from ..scope import mirrored_view_enabled
+from ..graph.scopes import mirrored_view_enabled
 from ._arrays import Array, dtype_for, is_half, label
-from ._emit import emit, fail, op, want
+from ._emit import emit, op, want
 from ._names import DefaultName, given_name
 from .dropout import random_mask, want_seed
 
@@ -29,15 +30,16 @@ def gen_seed(seed: int | None = None) -> tuple[int, bool]:
     Example: >>> seed, has_seed = flow.random.gen_seed(7)   # (7, True)
     """
     if seed is not None:
-        if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)):
-            refuse(ArgumentError, f"flow.random.gen_seed: seed must be an int or None, got {seed!r}"[:300])
-        return int(seed), True
+        found = whole(seed)
+        if found is None:
+            refuse(ArgumentError, f"flow.random.gen_seed: seed must be an int or None, got {shown(seed)}")
+        return found, True
     if mirrored_view_enabled():
         return -1, False
     return python_random.randint(-(2**63) + 1, 2**63 - 1), True
 
 
-@op("bernoulli", random=True, stops=True)
+@op("bernoulli", random=True, nondifferentiable=True)
 def _bernoulli(x: Array, *, to: np.dtype, seed: int | None, key: Any) -> Array:
     kind = np.dtype(np.float32) if is_half(x) else x.dtype
     drawn = jax.random.uniform(key, x.shape, kind, minval=kind.type(0), maxval=kind.type(1))
@@ -46,11 +48,11 @@ def _bernoulli(x: Array, *, to: np.dtype, seed: int | None, key: Any) -> Array:
 
 
 def bernoulli(x: Blob, seed: int | None = None, dtype: dtype | None = None, name: str | None = DefaultName("Bernoulli")) -> Blob:
-    """1 with the probability that x says, else 0.
+    """1 with probability x, else 0.
 
     Args:
       x: probabilities in [0, 1]; floating.
-      seed: makes its sequence reproducible whatever the session's seed.
+      seed: makes its sequence reproducible, independently of the session's seed.
       dtype: the result's; None means x's.
       name: name of the op; made unique when omitted.
     Returns: Blob of x's shape, without a gradient.
@@ -69,7 +71,7 @@ def _draw_coins(seed: int, call: int, count: int, *, batch_size: int, probabilit
     return coin_flips(seed, call, count, probability)
 
 
-# before image ops it is their random number generator that flips the coins
+# before image ops the coins are flipped by their random number generator
 _FLIPPED_ON_HOST = HostRule(lambda *, batch_size, probability, draws: draws, random=_draw_coins, only=False)
 
 
@@ -81,11 +83,11 @@ def _coin_flip(*, batch_size: int, probability: float, seed: int | None, key: An
 def coin_flip(
     batch_size: int = 1, seed: int | None = None, probability: float = 0.5, name: str | None = DefaultName("CoinFlip")
 ) -> Blob:
-    """A coin for each sample: 1 with this probability, else 0.
+    """For each sample, 1 with this probability, else 0.
 
     Args:
-      batch_size: how many; > 0.
-      seed: makes its sequence reproducible whatever the session's seed.
+      batch_size: number of samples, > 0.
+      seed: makes its sequence reproducible, independently of the session's seed.
       probability: of a 1; in [0, 1].
       name: name of the op; made unique when omitted.
     Returns: Blob (batch_size,), int8.
@@ -95,10 +97,9 @@ def coin_flip(
     name = given_name(name)
     what = label("coin_flip", name)
     batch_size = want.integer(what, "batch_size", batch_size, 1)
-    if isinstance(probability, bool) or not isinstance(probability, (int, float)) or not 0 <= probability <= 1:
-        fail(ArgumentError, what, f"probability must be a number in [0, 1], got {probability!r}")
+    probability = want.number(what, "probability", probability, low=0, high=1)
     seed = want_seed(what, seed, name, needs_name=False)
-    return emit(_coin_flip, name=name, batch_size=batch_size, probability=float(probability), seed=seed)
+    return emit(_coin_flip, name=name, batch_size=batch_size, probability=probability, seed=seed)
 
 
 CoinFlip = coin_flip
@@ -108,7 +109,7 @@ def _permutation(key: Any, size: int) -> Array:
     return jax.random.permutation(key, lax.iota(np.int32, size), independent=False)
 
 
-@op("generate_random_batch_permutation_indices", random=True, stops=True)
+@op("generate_random_batch_permutation_indices", random=True, nondifferentiable=True)
 def _permutation_indices(value: Array, *, seed: int | None, key: Any) -> Array:
     return _permutation(key, value.shape[0])
 
@@ -117,8 +118,8 @@ def generate_random_batch_permutation_indices(value: Blob, seed: int | None = No
     """0, ..., N - 1 in random order, for the N rows of ``value``.
 
     Args:
-      value: gives N, its size on axis 0; any dtype.
-      seed: makes its sequence reproducible whatever the session's seed; needs a name.
+      value: N is its size on axis 0; any dtype.
+      seed: makes its sequence reproducible, independently of the session's seed; needs a name.
       name: name of the op.
     Returns: Blob (N,), int32.
     Raises: ArgumentError.
@@ -142,7 +143,7 @@ def shuffle(value: Blob, seed: int | None = None, name: str | None = None) -> Bl
 
     Args:
       value: any dtype; permuted along axis 0.
-      seed: makes its sequence reproducible whatever the session's seed.
+      seed: makes its sequence reproducible, independently of the session's seed.
       name: name of the op.
     Returns: Blob of value's shape and dtype.
     Raises: ArgumentError.

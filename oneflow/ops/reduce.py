@@ -10,6 +10,7 @@ import numpy as np
 
 from .._base.dtype import dtype
 from .._base.jax import lax
+from .._base.refuse import shown
 from ..errors import ArgumentError
 from ..graph.node import INVALID_AXIS, Blob
 from ..graph.op import OpDef
@@ -34,13 +35,13 @@ def _precisely(compute: Callable[[Array], Array], x: Array) -> Array:
 
 def _mean(x: Array, axes: tuple[int, ...]) -> Array:
     count = math.prod(x.shape[a] for a in axes)
-    wide = np.int64 if x.dtype.kind in "iu" else x.dtype  # int8 could hold neither sum nor count
+    wide = np.int64 if x.dtype.kind in "iu" else x.dtype  # neither the sum nor the count fits in int8
     total = lax.reduce_sum(lax.convert_element_type(x, wide), axes)
     return lax.convert_element_type(lax.div(total, like(count, total)), x.dtype)
 
 
 def _restored(y: Array, x: Array, axes: tuple[int, ...]) -> Array:
-    """A reduced array in x's shape again."""
+    """A reduced array, broadcast to x's shape."""
     return broadcast_to(lax.reshape(y, tuple(1 if i in axes else size for i, size in enumerate(x.shape))), x.shape)
 
 
@@ -67,7 +68,7 @@ def _as_int8(x: Array) -> Array:
 
 
 def _prod_grad(inputs: Any, outputs: Any, cotangents: Any, *, axes: tuple[int, ...], keepdims: bool) -> tuple[Array]:
-    """The product of the others: product / x, which zeros need separate care for."""
+    """The product of the other elements: product / x, with special cases for zeros."""
     x = inputs[0]
     is_zero = lax.eq(x, like(0, x))
     safe = select(is_zero, like(1, x), x)
@@ -78,14 +79,14 @@ def _prod_grad(inputs: Any, outputs: Any, cotangents: Any, *, axes: tuple[int, .
     return (lax.mul(_restored(cotangents[0], x, axes), others),)
 
 
-def _reduction(name: str, compute: Any, stops: bool = False, grad: Any = None, narrow: bool = False) -> OpDef:
-    """``narrow``: nothing is gained by computing in float32."""
+def _reduction(name: str, compute: Any, nondifferentiable: bool = False, grad: Any = None, narrow: bool = False) -> OpDef:
+    """``narrow``: computing in float32 would not be more accurate."""
 
     def define(x: Array, *, axes: tuple[int, ...], keepdims: bool) -> Array:
         y = compute(x, axes) if narrow else _precisely(lambda wide: compute(wide, axes), x)
         return _shaped(y, x, axes, keepdims)
 
-    return op(name, stops=stops, grad=grad)(define)
+    return op(name, nondifferentiable=nondifferentiable, grad=grad)(define)
 
 
 _reduce_sum = _reduction("reduce_sum", lambda x, axes: lax.reduce_sum(x, axes))
@@ -93,8 +94,12 @@ _reduce_mean = _reduction("reduce_mean", _mean)
 _reduce_max = _reduction("reduce_max", lambda x, axes: lax.reduce_max(x, axes), narrow=True)
 _reduce_min = _reduction("reduce_min", lambda x, axes: lax.reduce_min(x, axes), narrow=True)
 _reduce_prod = _reduction("reduce_prod", lambda x, axes: lax.reduce_prod(x, axes), grad=_prod_grad)
-_reduce_any = _reduction("reduce_any", lambda x, axes: _as_int8(lax.reduce_or(_nonzero(x), axes)), stops=True, narrow=True)
-_reduce_all = _reduction("reduce_all", lambda x, axes: _as_int8(lax.reduce_and(_nonzero(x), axes)), stops=True, narrow=True)
+_reduce_any = _reduction(
+    "reduce_any", lambda x, axes: _as_int8(lax.reduce_or(_nonzero(x), axes)), nondifferentiable=True, narrow=True
+)
+_reduce_all = _reduction(
+    "reduce_all", lambda x, axes: _as_int8(lax.reduce_and(_nonzero(x), axes)), nondifferentiable=True, narrow=True
+)
 _reduce_variance = _reduction("reduce_variance", _variance)
 _reduce_std = _reduction("reduce_std", lambda x, axes: lax.sqrt(_variance(x, axes)))
 _reduce_euclidean_norm = _reduction("reduce_euclidean_norm", _norm)
@@ -118,7 +123,7 @@ def _reduce(
         want.floating(what, x)
     axes = want.axes(what, axis, x.ndim, inputs=(x,))
     if not isinstance(keepdims, (bool, np.bool_)):
-        fail(ArgumentError, what, f"keepdims must be True or False, got {keepdims!r}", (x,))
+        fail(ArgumentError, what, f"keepdims must be True or False, got {shown(keepdims)}", (x,))
     if not axes and not no_axis:
         return x
     y = emit(made, x, name=name, axes=axes, keepdims=bool(keepdims))
@@ -129,7 +134,7 @@ def _reduce(
 
 
 def _single(y: Blob) -> Blob:
-    """One number, whatever the size of what it was made from: no batch axis, and not dynamic."""
+    """One number, however large the input was: no batch axis, and a constant size."""
     y.batch_axis, y.is_dynamic = INVALID_AXIS, False
     return y
 
@@ -139,7 +144,7 @@ def reduce_sum(input_tensor: Blob, axis: Axis = None, keepdims: bool = False, na
 
     Args:
       input_tensor: Blob of any shape and dtype.
-      axis: int, list or tuple of ints in [-rank, rank); None means all axes, [] gives the Blob itself.
+      axis: int, list or tuple of ints in [-rank, rank); None means all axes, [] returns the Blob itself.
       keepdims: keep the reduced axes with size 1.
       name: name of the op; made unique when omitted.
     Returns: Blob of the same dtype without the reduced axes, (1,) when none is left. Integers wrap around; float16 is
@@ -151,7 +156,7 @@ def reduce_sum(input_tensor: Blob, axis: Axis = None, keepdims: bool = False, na
 
 
 def reduce_mean(input_blob: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
-    """The mean over axes; arguments as for ``reduce_sum``. For integer dtypes the fraction is cut off.
+    """The mean over axes; arguments are those of ``reduce_sum``. For integer dtypes the fraction is dropped.
 
     Example: >>> y = flow.math.reduce_mean(x)   # (2, 3) -> (1,)
     """
@@ -159,7 +164,7 @@ def reduce_mean(input_blob: Blob, axis: Axis = None, keepdims: bool = False, nam
 
 
 def reduce_max(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
-    """The largest value over axes; arguments as for ``reduce_sum``. Equal maxima share the gradient equally.
+    """The largest value over axes; arguments are those of ``reduce_sum``. Equal maxima share the gradient equally.
 
     Example: >>> y = flow.math.reduce_max(x, axis=-1, keepdims=True)   # (2, 3) -> (2, 1)
     """
@@ -167,7 +172,7 @@ def reduce_max(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | N
 
 
 def reduce_min(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
-    """The smallest value over axes; arguments as for ``reduce_sum``. Equal minima share the gradient equally.
+    """The smallest value over axes; arguments are those of ``reduce_sum``. Equal minima share the gradient equally.
 
     Example: >>> y = flow.math.reduce_min(x, axis=[0, 1])   # (2, 3) -> (1,)
     """
@@ -175,7 +180,7 @@ def reduce_min(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | N
 
 
 def reduce_prod(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
-    """The product over axes; arguments as for ``reduce_sum``.
+    """The product over axes; arguments are those of ``reduce_sum``.
 
     Example: >>> y = flow.math.reduce_prod(x, axis=0)   # (2, 3) -> (3,)
     """
@@ -183,7 +188,7 @@ def reduce_prod(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | 
 
 
 def reduce_any(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
-    """1 where any value over axes is not 0, else 0; arguments as for ``reduce_sum``, but [] tests each value.
+    """1 where any value over axes is not 0, else 0; arguments are those of ``reduce_sum``, but [] tests each value.
 
     Returns: int8 Blob; no gradient flows.
     Example: >>> y = flow.math.reduce_any(x > 0, axis=1)   # (2, 3) -> (2,)
@@ -192,7 +197,7 @@ def reduce_any(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | N
 
 
 def reduce_all(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
-    """1 where no value over axes is 0, else 0; arguments as for ``reduce_sum``, but [] tests each value.
+    """1 where no value over axes is 0, else 0; arguments are those of ``reduce_sum``, but [] tests each value.
 
     Returns: int8 Blob; no gradient flows.
     Example: >>> y = flow.math.reduce_all(x > 0)   # (2, 3) -> (1,)
@@ -201,7 +206,7 @@ def reduce_all(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | N
 
 
 def reduce_variance(input_tensor: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
-    """The variance over axes, divided by the count (not count - 1); arguments as for ``reduce_sum``, floating dtypes only.
+    """The variance over axes, divided by the count (not count - 1); arguments are those of ``reduce_sum``, floating dtypes only.
 
     Example: >>> y = flow.math.reduce_variance(x, axis=0)   # (2, 3) -> (3,)
     """
@@ -217,7 +222,7 @@ def reduce_std(input_tensor: Blob, axis: Axis = None, keepdims: bool = False, na
 
 
 def reduce_euclidean_norm(input_tensor: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
-    """sqrt(sum(x ** 2)) over axes; arguments as for ``reduce_sum``, floating dtypes only.
+    """sqrt(sum(x ** 2)) over axes; arguments are those of ``reduce_sum``, floating dtypes only.
 
     Example: >>> y = flow.math.reduce_euclidean_norm(x, axis=1)   # (2, 3) -> (2,)
     """
@@ -225,7 +230,7 @@ def reduce_euclidean_norm(input_tensor: Blob, axis: Axis = None, keepdims: bool 
 
 
 def reduce_logsumexp(input_tensor: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
-    """log(sum(exp(x))) over axes, without overflow; arguments as for ``reduce_sum``, floating dtypes only.
+    """log(sum(exp(x))) over axes, without overflow; arguments are those of ``reduce_sum``, floating dtypes only.
 
     Example: >>> y = flow.math.reduce_logsumexp(x, axis=1)   # (2, 3) -> (2,)
     """
@@ -234,13 +239,13 @@ def reduce_logsumexp(input_tensor: Blob, axis: Axis = None, keepdims: bool = Fal
 
 def _need_list(what: str, axis: Any) -> None:
     if not isinstance(axis, (list, tuple)):
-        fail(ArgumentError, what, f"axis must be a list or tuple of ints, got {axis!r}")
+        fail(ArgumentError, what, f"axis must be a list or tuple of ints, got {shown(axis)}")
 
 
 def two_stage_reduce_max(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
     """The same value as ``reduce_max``, for Blobs split over devices along a reduced axis.
 
-    Args: as for ``reduce_max``, but axis must be a list or tuple.
+    Args: those of ``reduce_max``, but axis must be a list or tuple.
     Example: >>> y = flow.math.two_stage_reduce_max(x, axis=[0])   # (2, 3) -> (3,)
     """
     _need_list(label("two_stage_reduce_max", name), axis)
@@ -250,7 +255,7 @@ def two_stage_reduce_max(x: Blob, axis: Axis = None, keepdims: bool = False, nam
 def two_stage_reduce_min(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
     """The same value as ``reduce_min``, for Blobs split over devices along a reduced axis.
 
-    Args: as for ``reduce_min``, but axis must be a list or tuple.
+    Args: those of ``reduce_min``, but axis must be a list or tuple.
     Example: >>> y = flow.math.two_stage_reduce_min(x, axis=[0])   # (2, 3) -> (3,)
     """
     _need_list(label("two_stage_reduce_min", name), axis)
@@ -269,7 +274,7 @@ def _l2_normalize(x: Array, *, axes: tuple[int, ...], epsilon: float) -> Array:
 
 
 def l2_normalize(input: Blob, axis: int | None = None, epsilon: float = 1e-12, name: str | None = None) -> Blob:
-    """x / sqrt(max(sum(x ** 2), epsilon)), the sum taken along an axis.
+    """x / sqrt(max(sum(x ** 2), epsilon)), with the sum along an axis.
 
     Args:
       input: Blob, floating dtype.
@@ -289,7 +294,7 @@ def l2_normalize(input: Blob, axis: int | None = None, epsilon: float = 1e-12, n
 # --- counts
 
 
-@op("reduced_shape_elem_cnt", stops=True)
+@op("reduced_shape_elem_cnt", nondifferentiable=True)
 def _elem_cnt(x: Array, *, axes: tuple[int, ...], to: np.dtype) -> Array:
     return lax.full((1,), math.prod(x.shape[a] for a in axes), to)
 
@@ -337,7 +342,7 @@ def elem_cnt(inputs: Blob, dtype: dtype | None = None, name: str | None = None) 
     return _single(emit(_elem_cnt, inputs, name=name, prefix="ElemCnt", axes=every, to=_count_dtype(what, dtype)))
 
 
-@op("count_not_finite", stops=True)
+@op("count_not_finite", nondifferentiable=True)
 def _count_not_finite(*arrays: Array) -> Array:
     total: Array = np.zeros((1,), np.int64)
     for x in arrays:
@@ -347,7 +352,7 @@ def _count_not_finite(*arrays: Array) -> Array:
 
 
 def count_not_finite(x: Blob, name: str | None = None) -> Blob:
-    """How many values are infinite or not a number.
+    """The number of values that are infinite or NaN.
 
     Args:
       x: Blob of any shape, floating dtype.
@@ -362,7 +367,7 @@ def count_not_finite(x: Blob, name: str | None = None) -> Blob:
 
 
 def multi_count_not_finite(x: Sequence[Blob] | None = None, name: str | None = None) -> Blob:
-    """How many values of several Blobs are infinite or not a number.
+    """The number of values of several Blobs that are infinite or NaN.
 
     Args:
       x: list or tuple of at least one floating Blob.

@@ -11,14 +11,15 @@ import numpy as np
 from .._base import dtype as dtypes
 from .._base.dtype import dtype
 from .._base.jax import lax
+from .._base.refuse import shown
 from ..errors import ArgumentError, ShapeError
-from ..graph.node import Blob, Extent
+from ..graph.node import Blob, ValidLength
 from ._arrays import Array, dtype_for, is_half, label, like, select
 from ._emit import emit, emit_many, fail, op, want
 from .elementwise import cast
 from .indexing import coordinates, coordinates_add, coordinates_gather, index_blob
 
-# --- scatter. Places outside are not written
+# --- scatter. Positions outside are ignored
 
 
 def _zeros(shape: Sequence[int], like_dtype: Any) -> Array:
@@ -32,30 +33,30 @@ def _summed(add: Callable[[Array], Array], updates: Array) -> Array:
     return lax.convert_element_type(add(lax.convert_element_type(updates, np.float32)), updates.dtype)
 
 
-@op("scatter_nd", stops=(0,))
+@op("scatter_nd", nondifferentiable=(0,))
 def _scatter_nd(indices: Array, updates: Array, *, shape: tuple[int, ...]) -> Array:
     depth = indices.shape[-1]
     return _summed(lambda u: coordinates_add(_zeros(shape, u.dtype), indices, u, depth), updates)
 
 
 def scatter_nd(indices: Blob, updates: Blob, shape: Sequence[int], name: str | None = None) -> Blob:
-    """Zeros, with the updates added at coordinates; what meets at one place adds up.
+    """Zeros, with the updates added at coordinates; updates of the same position add up.
 
     Args:
-      indices: int32 or int64 Blob; its last axis holds k coordinates. Places outside are not written.
+      indices: int32 or int64 Blob; its last axis holds k coordinates. Positions outside are ignored.
       updates: Blob of shape indices.shape[:-1] + shape[k:].
       shape: list or tuple of sizes > 0.
       name: name of the op; made unique when omitted.
     Returns: Blob of that shape and updates' dtype.
     Raises: ShapeError, DtypeError, ArgumentError.
-    Example: >>> y = flow.scatter_nd(places, rows, [10, 4])   # (3, 1), (3, 4) -> (10, 4)
+    Example: >>> y = flow.scatter_nd(positions, rows, [10, 4])   # (3, 1), (3, 4) -> (10, 4)
     """
     what = label("scatter_nd", name)
     index_blob(what, "indices", indices)
     want.blob(what, "updates", updates)
     sizes = want.ints(what, "shape", shape)
     if not sizes or any(size <= 0 for size in sizes):
-        fail(ArgumentError, what, f"shape must hold sizes > 0, got {shape!r}", (indices, updates))
+        fail(ArgumentError, what, f"shape must hold sizes > 0, got {shown(shape)}", (indices, updates))
     _fits(what, sizes, indices, updates, (indices, updates))
     return emit(_scatter_nd, indices, updates, name=name, shape=sizes)
 
@@ -64,15 +65,15 @@ def _fits(what: str, shape: Sequence[int], indices: Blob, updates: Blob, blobs: 
     depth = coordinates(what, shape, indices, blobs)
     expected = (*indices.shape[:-1], *shape[depth:])
     if updates.shape != expected:
-        fail(ShapeError, what, f"updates must have shape {expected}: one slice a place, got {updates.shape}", blobs)
+        fail(ShapeError, what, f"updates must have shape {expected}: one slice per position, got {updates.shape}", blobs)
 
 
-@op("tensor_scatter_nd_add", stops=(1,))
+@op("tensor_scatter_nd_add", nondifferentiable=(1,))
 def _tensor_scatter_nd_add(x: Array, indices: Array, updates: Array) -> Array:
     return coordinates_add(x, indices, updates, indices.shape[-1])
 
 
-@op("tensor_scatter_nd_update", stops=(1,))
+@op("tensor_scatter_nd_update", nondifferentiable=(1,))
 def _tensor_scatter_nd_update(x: Array, indices: Array, updates: Array) -> Array:
     hits = coordinates_add(lax.full(x.shape, 0, np.int32), indices, lax.full(updates.shape, 1, np.int32), indices.shape[-1])
     kept = select(lax.gt(hits, np.int32(0)), like(0, x), x)
@@ -84,23 +85,23 @@ def tensor_scatter_nd_add(params: Blob, indices: Blob, updates: Blob, name: str 
 
     Args:
       params: Blob.
-      indices: int32 or int64 Blob; its last axis holds k coordinates. Places outside are not written.
+      indices: int32 or int64 Blob; its last axis holds k coordinates. Positions outside are ignored.
       updates: Blob of params' dtype and of shape indices.shape[:-1] + params.shape[k:].
       name: name of the op; made unique when omitted.
     Returns: Blob of params' shape and dtype.
     Raises: ShapeError, DtypeError, ArgumentError.
-    Example: >>> y = flow.tensor_scatter_nd_add(x, places, rows)   # (10, 4), (3, 1), (3, 4) -> (10, 4)
+    Example: >>> y = flow.tensor_scatter_nd_add(x, positions, rows)   # (10, 4), (3, 1), (3, 4) -> (10, 4)
     """
     return _tensor_scatter(_tensor_scatter_nd_add, params, indices, updates, name)
 
 
 def tensor_scatter_nd_update(params: Blob, indices: Blob, updates: Blob, name: str | None = None) -> Blob:
-    """``params`` with the values at coordinates replaced; updates that meet at one place add up.
+    """``params`` with the values at coordinates replaced; updates of the same position add up.
 
-    Args: as for ``tensor_scatter_nd_add``.
-    Returns: Blob of params' shape and dtype; the gradient to params is 0 where something was written.
+    Args: those of ``tensor_scatter_nd_add``.
+    Returns: Blob of params' shape and dtype; the gradient with respect to params is 0 where values were replaced.
     Raises: ShapeError, DtypeError, ArgumentError.
-    Example: >>> y = flow.tensor_scatter_nd_update(x, places, rows)   # (10, 4), (3, 1), (3, 4) -> (10, 4)
+    Example: >>> y = flow.tensor_scatter_nd_update(x, positions, rows)   # (10, 4), (3, 1), (3, 4) -> (10, 4)
     """
     return _tensor_scatter(_tensor_scatter_nd_update, params, indices, updates, name)
 
@@ -124,12 +125,12 @@ def _segment_sum(data: Array, ids: Array, count: int, axis: int) -> Array:
     return _summed(lambda d: coordinates_add(_zeros(shape, d.dtype), numbers, d, 1, axis), data)
 
 
-@op("unsorted_segment_sum", stops=(1,))
+@op("unsorted_segment_sum", nondifferentiable=(1,))
 def _unsorted_segment_sum(data: Array, ids: Array, *, count: int, axis: int) -> Array:
     return _segment_sum(data, ids, count, axis)
 
 
-@op("unsorted_segment_sum_like", stops=(1, 2))
+@op("unsorted_segment_sum_like", nondifferentiable=(1, 2))
 def _unsorted_segment_sum_like(data: Array, ids: Array, like: Array, *, axis: int) -> Array:
     return _segment_sum(data, ids, like.shape[axis], axis)
 
@@ -148,7 +149,7 @@ def _positive(what: str, argument: str, value: Any) -> int:
 
 
 def unsorted_segment_sum(data: Blob, segment_ids: Blob, num_segments: int, axis: int = 0, name: str | None = None) -> Blob:
-    """Sums the slices of ``data`` along an axis that have one segment number.
+    """Sums the slices of ``data`` along an axis that have the same segment number.
 
     Args:
       data: Blob of any dtype.
@@ -171,7 +172,7 @@ def unsorted_segment_sum_like(data: Blob, segment_ids: Blob, like: Blob, axis: i
     """``unsorted_segment_sum`` with as many segments as ``like`` has on the axis.
 
     Args:
-      data, segment_ids, axis: as for ``unsorted_segment_sum``.
+      data, segment_ids, axis: those of ``unsorted_segment_sum``.
       like: Blob of the result's shape; its values are not used.
       name: name of the op; made unique when omitted.
     Returns: Blob of like's shape and data's dtype.
@@ -188,7 +189,7 @@ def unsorted_segment_sum_like(data: Blob, segment_ids: Blob, like: Blob, axis: i
     return emit(_unsorted_segment_sum_like, data, segment_ids, like, name=name, axis=at)
 
 
-@op("unsorted_batch_segment_sum", stops=(1,))
+@op("unsorted_batch_segment_sum", nondifferentiable=(1,))
 def _unsorted_batch_segment_sum(data: Array, ids: Array, *, count: int) -> Array:
     axis = ids.ndim - 1
     batch = tuple(range(axis))
@@ -218,11 +219,11 @@ def unsorted_batch_segment_sum(data: Blob, segment_ids: Blob, num_segments: int,
     return emit(_unsorted_batch_segment_sum, data, segment_ids, name=name, count=_positive(what, "num_segments", num_segments))
 
 
-# --- unique values. Sizes stay those of the input; a count says how much of the result is meaningful
+# --- unique values. The results have the size of the input; a count tells how many rows are meaningful
 
 
 def _groups(x: Array) -> tuple[Array, Array, Array]:
-    """For each place in ascending order of x: where it came from, the number of its group, whether it begins one."""
+    """For each element of x in ascending order: its position in x, the number of its group, whether it is the first of it."""
     if not x.size:
         none = lax.full((0,), 0, np.int32)
         return none, none, lax.full((0,), False)
@@ -237,7 +238,7 @@ def _column(x: Array) -> Array:
     return lax.reshape(x, (x.size, 1))
 
 
-@op("indexed_slices_reduce_sum", stops=True, multiple=True)
+@op("indexed_slices_reduce_sum", nondifferentiable=True, multiple_results=True)
 def _indexed_slices_reduce_sum(indices: Array, values: Array) -> tuple[Array, Array, Array]:
     flat = lax.reshape(indices, (indices.size,))
     rows = lax.reshape(values, (flat.size, math.prod(values.shape[indices.ndim :])))
@@ -254,14 +255,14 @@ def _count(begins: Array, to: Any) -> Array:
 
 
 def indexed_slices_reduce_sum(indices: Blob, values: Blob, name: str | None = None) -> tuple[Blob, Blob, Blob]:
-    """Sums the slices of ``values`` that have one index.
+    """Sums the slices of ``values`` that have the same index.
 
     Args:
       indices: int32 or int64 Blob with n elements.
-      values: Blob whose leading axes have indices' shape, with m elements an index.
+      values: Blob whose leading axes have indices' shape, with m elements per index.
       name: name of the op; made unique when omitted.
     Returns: (the different indices (n,), their sums (n, m), their number: int64 (1,)); only the first rows, as many as
-      that number says, are meaningful; as ``tp.ListNumpy`` they are fetched alone.
+      that number says, are meaningful; ``tp.ListNumpy`` fetches those alone.
     Raises: ShapeError, DtypeError, ArgumentError.
     Example: >>> ids, rows, count = flow.experimental.indexed_slices_reduce_sum(ids, rows)
     """
@@ -276,15 +277,15 @@ def indexed_slices_reduce_sum(indices: Blob, values: Blob, name: str | None = No
 
 
 def _fetched_up_to(count: Blob, *blobs: Blob) -> None:
-    """As ``tp.ListNumpy`` the Blobs are fetched without what is meaningless; in the job they have their full size."""
+    """``tp.ListNumpy`` fetches the meaningful part of the Blobs; in the job they have their full size."""
     count.is_dynamic = False
     if count.dtype is not dtypes.int32:
         count = cast(count, dtypes.int32)
     for blob in blobs:
-        blob.extent = Extent(0, count)
+        blob.valid_length = ValidLength(0, count)
 
 
-@op("unique_with_counts", stops=True, multiple=True)
+@op("unique_with_counts", nondifferentiable=True, multiple_results=True)
 def _unique_with_counts(x: Array, *, to: np.dtype) -> tuple[Array, Array, Array, Array]:
     size = x.size
     origin, group, begins = _groups(x)
@@ -308,8 +309,8 @@ def unique_with_counts(x: Blob, out_idx: dtype = dtypes.int32, name: str | None 
       out_idx: dtype of the other results, int32 or int64.
       name: name of the op; made unique when omitted.
     Returns: (values, idx, counts, number of different values (1,)); the first three have x's length, values and counts
-      are meaningful up to that number, and values[idx] is x. As ``tp.ListNumpy`` values and counts are fetched without the
-      rest.
+      are meaningful up to that number, and values[idx] is x. ``tp.ListNumpy`` fetches only the meaningful part of
+      values and counts.
     Raises: ShapeError, ArgumentError.
     Example: >>> values, idx, counts, number = flow.experimental.unique_with_counts(x)   # (6,) -> four Blobs
     """

@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from .._base.check import whole
 from .._base.jax import lax
+from .._base.refuse import shown
 from ..errors import ArgumentError, AxisError, ShapeError
 from ..graph.graph import OP_VARIABLE
 from ..graph.node import INVALID_AXIS, Blob, Node
@@ -20,7 +22,7 @@ Triple = tuple[int | None, int | None, int | None]  # start, stop, step as in Py
 
 
 def _region(shape: tuple[int, ...], slices: Sequence[Triple]) -> list[builtins.range]:
-    """The indices that each slice selects; axes beyond the slices are taken whole."""
+    """The indices that each slice selects; axes beyond the slices are selected whole."""
     full = [*slices, *[(None, None, None)] * (len(shape) - len(slices))]
     return [builtins.range(size)[builtins.slice(*s)] for size, s in zip(shape, full, strict=True)]
 
@@ -35,7 +37,7 @@ def _cut(x: Array, slices: Sequence[Triple]) -> Array:
     return lax.rev(y, flipped) if flipped else y
 
 
-@op("slice")
+@op("slice", autocast="between")
 def _slice(x: Array, *, slices: tuple[Triple, ...]) -> Array:
     return _cut(x, slices)
 
@@ -51,8 +53,8 @@ def slice(x: Blob, begin: Sequence[int], size: Sequence[int], name: str | None =
 
     Args:
       x: Blob of any dtype.
-      begin: one int in [-d, d) or None (0) an axis of size d.
-      size: one int in [1, d], -1 or None (to the end) an axis; what lies beyond the end is cut off.
+      begin: for each axis of size d, an int in [-d, d) or None (0).
+      size: for each axis, an int in [1, d], -1 or None (to the end); a region beyond the end is shortened.
       name: name of the op; made unique when omitted.
     Returns: Blob of the same rank and dtype.
     Raises: ArgumentError, AxisError (begin outside the axis), ShapeError (nothing left).
@@ -62,7 +64,7 @@ def slice(x: Blob, begin: Sequence[int], size: Sequence[int], name: str | None =
     want.blob(what, "x", x)
     for argument, values in (("begin", begin), ("size", size)):
         if not isinstance(values, (list, tuple)) or len(values) != x.ndim:
-            fail(ArgumentError, what, f"{argument} must be a list or tuple of {x.ndim} entries, got {values!r}", (x,))
+            fail(ArgumentError, what, f"{argument} must be a list or tuple of {x.ndim} entries, got {shown(values)}", (x,))
     slices: list[Triple] = []
     for axis, (b, n) in enumerate(zip(begin, size, strict=True)):
         d = x.shape[axis]
@@ -78,31 +80,33 @@ def slice(x: Blob, begin: Sequence[int], size: Sequence[int], name: str | None =
 
 
 def _bound(what: str, argument: str, value: Any, low: int, high: int, x: Blob) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-        fail(ArgumentError, what, f"{argument} must be an int or None, got {value!r}", (x,))
-    if not low <= value <= high:
-        fail(AxisError, what, f"{argument}={value} is outside [{low}, {high}]", (x,))
-    return int(value)
+    found = whole(value)
+    if found is None:
+        fail(ArgumentError, what, f"{argument} must be an int or None, got {shown(value)}", (x,))
+    if not low <= found <= high:
+        fail(AxisError, what, f"{argument}={shown(value)} is outside [{low}, {high}]", (x,))
+    return found
 
 
 def _triples(what: str, x: Blob, slice_tup_list: Any, extra_stop: int, lowest_step: float) -> tuple[Triple, ...]:
     if not isinstance(slice_tup_list, (list, tuple)) or len(slice_tup_list) > x.ndim:
         fail(ArgumentError, what,
-             f"slice_tup_list must hold up to {x.ndim} (start, stop, step), got {slice_tup_list!r}"[:300], (x,))  # fmt: skip
+             f"slice_tup_list must hold up to {x.ndim} (start, stop, step), got {shown(slice_tup_list)}", (x,))  # fmt: skip
     slices: list[Triple] = []
     for axis, entry in enumerate(slice_tup_list):
         at = f"slice_tup_list[{axis}]"
         if not isinstance(entry, (list, tuple)) or len(entry) != 3:
-            fail(ArgumentError, what, f"{at} must be (start, stop, step), got {entry!r}", (x,))
+            fail(ArgumentError, what, f"{at} must be (start, stop, step), got {shown(entry)}", (x,))
         start, stop, step = entry
         d = x.shape[axis]
         start = None if start is None else _bound(what, f"{at}'s start", start, -d, d - 1, x)
         stop = None if stop is None else _bound(what, f"{at}'s stop", stop, -d - extra_stop, d, x)
         if step is not None:
-            if isinstance(step, bool) or not isinstance(step, (int, np.integer)) or step == 0 or step < lowest_step:
+            found = whole(step)
+            if not found or found < lowest_step:
                 kind = "an int > 0" if lowest_step == 1 else "an int, not 0"
-                fail(ArgumentError, what, f"{at}'s step must be {kind}, got {step!r}", (x,))
-            step = int(step)
+                fail(ArgumentError, what, f"{at}'s step must be {kind}, got {shown(step)}", (x,))
+            step = found
         slices.append((start, stop, step))
     _refuse_empty(what, x, slices)
     return tuple(slices)
@@ -113,8 +117,8 @@ def slice_v2(x: Blob, slice_tup_list: Sequence[tuple[int, int, int]], name: str 
 
     Args:
       x: Blob of any dtype.
-      slice_tup_list: list or tuple of (start, stop, step), at most one an axis of size d; entries may be None, steps
-        negative. start lies in [-d, d), stop in [-d - 1, d]: unlike in NumPy, other bounds are errors.
+      slice_tup_list: list or tuple of (start, stop, step), at most one for each axis of size d; entries may be None,
+        steps negative. start lies in [-d, d), stop in [-d - 1, d]: unlike in NumPy, other bounds are errors.
       name: name of the op; made unique when omitted.
     Returns: Blob of the same rank and dtype.
     Raises: ArgumentError, AxisError, ShapeError (nothing selected).
@@ -135,7 +139,7 @@ def _slice_update(x: Array, update: Array, *, slices: tuple[Triple, ...]) -> Arr
     update = lax.rev(update, flipped) if flipped else update
     if all(r.step == 1 for r in ascending):
         return lax.dynamic_update_slice(x, update, [np.int32(r.start) for r in ascending])
-    # with steps: each update row finds its place through zeros in between, under a mask of the places written
+    # with steps: zeros between the rows of the update move each to its position; a mask selects those positions
     config = [(r.start, size - r[-1] - 1, r.step - 1) for r, size in zip(ascending, x.shape, strict=True)]
     spread = lax.pad(update, np.zeros((), x.dtype), config)
     mask = lax.pad(lax.full(update.shape, True), np.zeros((), np.bool_), config)
@@ -148,7 +152,7 @@ def slice_update(x: Blob, update: Blob, slice_tup_list: Sequence[tuple[int, int,
     Args:
       x: Blob.
       update: Blob of x's dtype and the region's shape.
-      slice_tup_list: the region, as for ``slice_v2``.
+      slice_tup_list: the region, as in ``slice_v2``.
       name: name of the op; made unique when omitted.
     Returns: a new Blob of x's shape and dtype.
     Raises: ArgumentError, AxisError, ShapeError, DtypeError.
@@ -170,7 +174,7 @@ def _fitting(what: str, x: Blob, update: Blob, slices: tuple[Triple, ...]) -> tu
 
 
 def logical_slice(x: Blob, slice_tup_list: Sequence[tuple[int, int, int]], name: str | None = None) -> Blob:
-    """As ``slice_v2`` with steps > 0 and stop in [-d, d]; works on variables that are split over devices.
+    """``slice_v2`` with steps > 0 and stop in [-d, d]; works on variables that are split over devices.
 
     Example: >>> y = flow.experimental.logical_slice(x, [(0, 1, 1)])
     """
@@ -180,15 +184,15 @@ def logical_slice(x: Blob, slice_tup_list: Sequence[tuple[int, int, int]], name:
 
 
 def logical_slice_assign(x: Blob, value: Blob, slice_tup_list: Sequence[tuple[int, int, int]], name: str | None = None) -> Node:
-    """At the end of the call, a region of the variable x becomes ``value``.
+    """Assigns ``value`` to a region of the variable x at the end of the call.
 
     Args:
-      x: what ``flow.get_variable`` gave.
+      x: a Blob that ``flow.get_variable`` returned.
       value: Blob of x's dtype and the region's shape.
-      slice_tup_list: the region, as for ``logical_slice``.
+      slice_tup_list: the region, as in ``logical_slice``.
       name: name of the op; made unique when omitted.
     Returns: the op (not a Blob).
-    Raises: ArgumentError (x is no variable), AxisError, ShapeError, DtypeError.
+    Raises: ArgumentError (x is not a variable), AxisError, ShapeError, DtypeError.
     Example: >>> flow.experimental.logical_slice_assign(table, rows, [(0, 2, 1)])   # (4, 3), (2, 3) -> the op
     """
     what = label("logical_slice_assign", name)
@@ -233,7 +237,7 @@ def reverse(input: Blob, axis: int | Sequence[int], name: str | None = None) -> 
 Index = int | Triple | None  # an axis dropped, an axis cut, a new axis
 
 
-@op("getitem")
+@op("getitem", autocast="between")
 def _getitem(x: Array, *, index: tuple[Index, ...]) -> Array:
     slices: list[Triple] = []
     for entry in index:
@@ -255,7 +259,7 @@ def _getitem(x: Array, *, index: tuple[Index, ...]) -> Array:
 
 
 def getitem(x: Blob, key: Any) -> Blob:
-    """``x[key]`` with ints, slices, Ellipsis and None, as in NumPy; taking a single element gives shape (1,)."""
+    """``x[key]`` with ints, slices, Ellipsis and None, as in NumPy; a single element has shape (1,)."""
     parts = key if isinstance(key, tuple) else (key,)
     dots = sum(part is Ellipsis for part in parts)
     used = sum(part is not None and part is not Ellipsis for part in parts)
@@ -281,28 +285,29 @@ def getitem(x: Blob, key: Any) -> Blob:
 
 def _index(x: Blob, axis: int, part: Any) -> Index:
     size = x.shape[axis]
-    if isinstance(part, (int, np.integer)) and not isinstance(part, bool):
-        if not -size <= part < size:
-            fail(AxisError, "blob[...]", f"index {part} is outside axis {axis}, which has size {size}", (x,))
-        return int(part)
+    place = whole(part)
+    if place is not None:
+        if not -size <= place < size:
+            fail(AxisError, "blob[...]", f"index {shown(part)} is outside axis {axis}, which has size {size}", (x,))
+        return place
     if not isinstance(part, builtins.slice):
-        shown = f"a Blob {part.describe()}" if isinstance(part, Blob) else f"{type(part).__name__} {part!r}"[:200]
-        fail(ArgumentError, "blob[...]", f"an index can hold ints, slices, Ellipsis and None, not {shown}", (x,),
-             "flow.gather(blob, indices, axis=...) takes rows by number, flow.where chooses by a mask")  # fmt: skip
+        found = f"a Blob {part.describe()}" if isinstance(part, Blob) else f"{type(part).__name__} {shown(part)}"
+        fail(ArgumentError, "blob[...]", f"an index can hold ints, slices, Ellipsis and None, not {found}", (x,),
+             "use flow.gather(blob, indices, axis=...) for rows by number, flow.where for a mask")  # fmt: skip
     try:
         start, stop, step = (None if v is None else v.__index__() for v in (part.start, part.stop, part.step))
-    except (AttributeError, TypeError):
-        fail(ArgumentError, "blob[...]", f"the bounds of a slice must be ints or None, got {part!r}", (x,))
+    except Exception:  # of the user's object
+        fail(ArgumentError, "blob[...]", f"the bounds of a slice must be ints or None, got {shown(part)}", (x,))
     if step == 0:
         fail(ArgumentError, "blob[...]", "a slice's step must not be 0", (x,))
     if not len(builtins.range(size)[builtins.slice(start, stop, step)]):
-        written = ":".join("" if v is None else str(v) for v in (start, stop) + ((step,) if step is not None else ()))
+        written = ":".join("" if v is None else shown(v) for v in (start, stop) + ((step,) if step is not None else ()))
         fail(ShapeError, "blob[...]", f"the slice {written} of axis {axis} (size {size}) is empty; no Blob has size 0", (x,))
     return start, stop, step
 
 
 def _followed(batch_axis: int, index: Sequence[Index]) -> int:
-    """Where the batch axis went; INVALID_AXIS where an int dropped it."""
+    """The position of the batch axis in the result; INVALID_AXIS if an int dropped it."""
     old = new = 0
     for entry in index:
         if entry is None:

@@ -11,7 +11,7 @@ from ._arrays import Array, axis_after_removing, label
 from ._emit import emit, fail, op, want
 
 
-@op("argmax", stops=True)
+@op("argmax", nondifferentiable=True)
 def _argmax(x: Array, *, axis: int) -> Array:
     y = lax.argmax(x, axis, np.int32)
     return lax.reshape(y, (1,)) if y.ndim == 0 else y
@@ -48,7 +48,7 @@ def _sort(x: Array, *, axis: int, descending: bool) -> Array:
     return lax.rev(y, (axis,)) if descending else y
 
 
-@op("argsort", stops=True)
+@op("argsort", nondifferentiable=True)
 def _argsort(x: Array, *, axis: int, descending: bool) -> Array:
     pair: tuple[Array, ...] = (x, _positions(x, axis))
     if descending:  # reversed before and after, a stable sort leaves equal values in their order
@@ -69,7 +69,7 @@ def sort(input: Blob, axis: int = -1, direction: str = "ASCENDING", name: str | 
       axis: in [-rank, rank).
       direction: "ASCENDING" or "DESCENDING".
       name: name of the op; made unique when omitted.
-    Returns: Blob of the same shape and dtype; the gradient goes back to where each value came from.
+    Returns: Blob of the same shape and dtype; the gradient flows to the original position of each value.
     Raises: AxisError, ArgumentError.
     Example: >>> y = flow.sort(x, direction="DESCENDING")
     """
@@ -82,7 +82,7 @@ def sort(input: Blob, axis: int = -1, direction: str = "ASCENDING", name: str | 
 def argsort(input: Blob, axis: int = -1, direction: str = "ASCENDING", name: str | None = None) -> Blob:
     """The positions of the values in order along an axis; equal values keep their order in both directions.
 
-    Args: as for ``sort``.
+    Args: those of ``sort``.
     Returns: int32 Blob of the same shape; no gradient flows.
     Raises: AxisError, ArgumentError.
     Example: >>> order = flow.argsort(x, axis=0)
@@ -93,7 +93,7 @@ def argsort(input: Blob, axis: int = -1, direction: str = "ASCENDING", name: str
     return emit(_argsort, input, name=name, axis=at, descending=_descending(what, direction))
 
 
-@op("top_k", stops=True)
+@op("top_k", nondifferentiable=True)
 def _top_k(x: Array, *, axis: int, k: int) -> Array:
     order = lax.top_k(x, min(k, x.shape[axis]), axis=axis)[1]
     return lax.convert_element_type(order, np.int32)
@@ -105,7 +105,7 @@ def top_k(input: Blob, axis: int = -1, k: int = 1, sorted: bool = True, name: st
     Args:
       input: Blob of any dtype.
       axis: in [-rank, rank).
-      k: int > 0; more than the axis has means all.
+      k: int > 0; if it exceeds the size of the axis, all elements count.
       sorted: False allows any order among the k.
       name: name of the op; made unique when omitted.
     Returns: int32 Blob, of size min(k, d) on that axis; ``flow.dim_gather`` or ``gather`` fetches the values.
@@ -119,7 +119,7 @@ def top_k(input: Blob, axis: int = -1, k: int = 1, sorted: bool = True, name: st
     return emit(_top_k, input, name=name, axis=at, k=want.integer(what, "k", k, 1, (input,)))
 
 
-@op("in_top_k", stops=True)
+@op("in_top_k", nondifferentiable=True)
 def _in_top_k(targets: Array, predictions: Array, *, k: int) -> Array:
     rows, classes = predictions.shape
     column = lax.broadcast_in_dim(targets, predictions.shape, (0,))

@@ -27,7 +27,7 @@ def _to_the_variable(inputs: Any, outputs: Any, cotangents: Any, **attrs: Any) -
     return cotangents[0], None, None
 
 
-@op("ssp_variable_proxy", multiple=True, grad=_to_the_variable, stops=(1, 2))
+@op("ssp_variable_proxy", multiple_results=True, grad=_to_the_variable, nondifferentiable=(1, 2))
 def _ssp_variable_proxy(now: Array, earlier: Array, calls: Array) -> tuple[Array, Array, Array]:
     """``earlier[k]`` is the value at the start of the call k + 1 calls ago."""
     held = earlier.shape[0]
@@ -37,12 +37,12 @@ def _ssp_variable_proxy(now: Array, earlier: Array, calls: Array) -> tuple[Array
 
 
 def ssp_variable_proxy(var: Blob, buffer_size: int = 1, name: str | None = None) -> tuple[Blob, Blob]:
-    """A variable's present value, and the one it had at the end of the call ``buffer_size`` calls ago.
+    """The current value of a variable, and its value at the end of the call ``buffer_size`` calls ago.
 
-    The second is the first value in the first ``buffer_size`` calls. Its gradient goes to the variable.
+    In the first ``buffer_size`` calls the second is the initial value. Its gradient flows to the variable.
 
     Args:
-      var: what ``flow.get_variable`` gave.
+      var: a Blob that ``flow.get_variable`` returned.
       buffer_size: >= 1.
       name: name of the op; made unique when omitted.
     Returns: (ref, value): ``ref`` is ``var``, for ``flow.assign``.
@@ -54,7 +54,7 @@ def ssp_variable_proxy(var: Blob, buffer_size: int = 1, name: str | None = None)
     if var.node.op is not OP_VARIABLE:
         fail(ArgumentError, what, f"var must be a variable, but {var.op_name!r} is computed by {var.node.op.name}", (var,))
     buffer_size, name = want.integer(what, "buffer_size", buffer_size, 1, (var,)), want.label(what, "name", name)
-    if buffer_size == 1:  # what it held at the end of the call before this one
+    if buffer_size == 1:  # its value at the end of the previous call
         return var, identity(var, name=name)
     graph = current(what)
     if name is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from .._base import dtype as dtypes
 from .._base.dtype import dtype
+from .._base.refuse import shown
 from ..errors import ArgumentError, DtypeError, ShapeError
 from ..graph.node import Blob
 from ._arrays import label
@@ -30,17 +32,13 @@ from ._host import (
 Array = Any
 
 
-def _size(shape: Sequence[int]) -> int:
-    return int(np.prod(shape, dtype=np.int64))
-
-
-@host_op("tensor_buffer_to_tensor", samples=True)
+@host_op("tensor_buffer_to_tensor", per_sample=True)
 def _to_tensor(buffers: Sequence[Array], *, lead: tuple[int, ...], instance_shape: tuple[int, ...], dtype: np.dtype) -> Array:
     def checked(buffer: Array) -> Array:
         if buffer.shape != instance_shape or buffer.dtype != dtype:
             raise ShapeError(
                 f"is {buffer.dtype}{list(buffer.shape)}, and every one must be {dtype}{list(instance_shape)}; "
-                f"resize pictures to one size with flow.image.Resize"
+                f"resize images to one size with flow.image.Resize"
             )
         return buffer
 
@@ -49,12 +47,12 @@ def _to_tensor(buffers: Sequence[Array], *, lead: tuple[int, ...], instance_shap
 
 
 def tensor_buffer_to_tensor(x: Blob, dtype: dtype, instance_shape: Sequence[int], name: str | None = None) -> Blob:
-    """The elements of a Blob of tensor buffers, which all have one shape and dtype, as one array.
+    """Joins the elements of a Blob of tensor buffers, which all have one shape and dtype, into one array.
 
     Args:
       x: tensor buffers, any shape.
-      dtype: the elements'; nothing is converted.
-      instance_shape: the elements'.
+      dtype: of the elements; nothing is converted.
+      instance_shape: of each element.
       name: name of the op; made unique when omitted.
     Returns: Blob of ``x.shape + instance_shape``, without a gradient.
     Raises: DtypeError, ArgumentError; ShapeError at the call whose elements differ.
@@ -69,7 +67,7 @@ def tensor_buffer_to_tensor(x: Blob, dtype: dtype, instance_shape: Sequence[int]
     )[0]  # fmt: skip
 
 
-@host_op("tensor_to_tensor_buffer", samples=True)
+@host_op("tensor_to_tensor_buffer", per_sample=True)
 def _to_buffer(x: Array, *, lead: tuple[int, ...] | None, instance_dims: int) -> list[Array]:
     if lead is not None and x.shape[:-instance_dims] != lead:
         raise ShapeError(f"the input has shape {x.shape}; its leading sizes must be {lead}, as they were declared")
@@ -121,10 +119,10 @@ def _want_list(what: str, argument: str, value: Any) -> Blob:
 
 
 def tensor_list_to_tensor_buffer(input: Blob, name: str | None = None) -> Blob:
-    """The arrays of a tensor list as tensor buffers; their axis 0, of size 1, is dropped.
+    """Turns the arrays of a tensor list into tensor buffers. Their axis 0, of size 1, is dropped.
 
     Args:
-      input: a tensor list of ``input.shape[0]`` arrays, as a ``ListListNumpy`` input has it.
+      input: a tensor list of ``input.shape[0]`` arrays, such as a ``ListListNumpy`` input.
       name: name of the op; made unique when omitted.
     Returns: Blob of tensor buffers, shape (input.shape[0],).
     Raises: DtypeError; ShapeError at a call with another number of arrays, or one whose axis 0 is not 1.
@@ -138,25 +136,25 @@ def tensor_list_to_tensor_buffer(input: Blob, name: str | None = None) -> Blob:
     ]
 
 
-@host_op("tensor_buffer_to_tensor_list", samples=True)
+@host_op("tensor_buffer_to_tensor_list", per_sample=True)
 def _buffer_to_list(buffers: Sequence[Array], *, shape: tuple[int, ...], dtype: np.dtype) -> list[Array]:
     made = []
     for i, buffer in enumerate(buffers):
-        if buffer.ndim != len(shape) or buffer.size > _size(shape):
+        if buffer.ndim != len(shape) or buffer.size > math.prod(shape):
             raise ShapeError(
-                f"element {i} has shape {buffer.shape}; it must have rank {len(shape)} and at most {_size(shape)} numbers"
+                f"element {i} has shape {buffer.shape}; it must have rank {len(shape)} and at most {math.prod(shape)} numbers"
             )
         made.append(buffer.astype(dtype, copy=False)[np.newaxis])
     return made
 
 
 def tensor_buffer_to_tensor_list(input: Blob, shape: Sequence[int], dtype: dtype, name: str | None = None) -> Blob:
-    """Tensor buffers as a tensor list, which a job can return: ``-> tp.ListListNumpy``.
+    """Turns tensor buffers into a tensor list, which a job can return: ``-> tp.ListListNumpy``.
 
     Args:
       input: tensor buffers (N,).
-      shape: of its rank; its product bounds how many numbers an element holds, single axes may be longer.
-      dtype: what the elements are converted to.
+      shape: has the rank of the elements; its product bounds how many numbers each of them holds, single axes may be longer.
+      dtype: of the result; elements are converted to it.
       name: name of the op; made unique when omitted.
     Returns: tensor list of N arrays, each with a leading axis of size 1; declared shape (N,) + shape.
     Raises: DtypeError, ShapeError, ArgumentError; ShapeError at the call whose elements do not fit.
@@ -171,13 +169,13 @@ def tensor_buffer_to_tensor_list(input: Blob, shape: Sequence[int], dtype: dtype
     )[0]  # fmt: skip
 
 
-@host_op("tensor_list_split", multiple=True)
+@host_op("tensor_list_split", multiple_results=True)
 def _list_split(arrays: tuple[Array, ...], *, count: int) -> tuple[Array, ...]:
     return tuple(_list_to_buffer.define(arrays, count=count))
 
 
 def tensor_list_split(input_tensor_list: Blob, name: str | None = None) -> tuple[Blob, ...]:
-    """The arrays of a tensor list, each as a Blob whose size may vary; their axis 0, of size 1, is dropped.
+    """Splits a tensor list into Blobs whose sizes may vary. Axis 0 of its arrays, of size 1, is dropped.
 
     Args:
       input_tensor_list: a tensor list.
@@ -216,8 +214,8 @@ def gen_tensor_buffer(
       shape: of the Blob.
       shape_list: the shape of every element, in row-major order.
       value_list: the number that every element is filled with.
-      data_type: the elements'.
-      dynamic_out: no effect: buffers have shapes of their own anyway.
+      data_type: of the elements.
+      dynamic_out: no effect, because every buffer has its own shape anyway.
       name: name of the op; made unique when omitted.
     Returns: Blob of tensor buffers.
     Raises: ArgumentError.
@@ -228,21 +226,21 @@ def gen_tensor_buffer(
     kind = want_dtype(what, "data_type", dtypes.float32 if data_type is None else data_type)
     want_bool(what, "dynamic_out", False if dynamic_out is None else dynamic_out)
     for argument, given in (("shape_list", shape_list), ("value_list", value_list)):
-        if not isinstance(given, (list, tuple)) or len(given) != _size(sizes):
-            fail(ArgumentError, what, f"{argument} must be a list with one entry for each of the {_size(sizes)} elements")
+        if not isinstance(given, (list, tuple)) or len(given) != math.prod(sizes):
+            fail(ArgumentError, what, f"{argument} must be a list with one entry for each of the {math.prod(sizes)} elements")
     shapes = tuple(want_sizes(what, f"shape_list[{i}]", s, least=0) for i, s in enumerate(shape_list))
     if not all(is_number(v) for v in value_list):
-        fail(ArgumentError, what, f"value_list must hold numbers, got {value_list!r}"[:300])
+        fail(ArgumentError, what, f"value_list must hold numbers, got {shown(value_list)}")
     return emit_host(
         _generate, outputs=[(sizes, dtypes.tensor_buffer)], name=name, prefix="GenTensorBuffer", shapes=shapes,
         numbers=tuple(float(v) for v in value_list), dtype=kind.numpy_dtype,
     )[0]  # fmt: skip
 
 
-@host_op("tensor_buffer_to_list_of_tensors", multiple=True)
+@host_op("tensor_buffer_to_list_of_tensors", multiple_results=True)
 def _to_list_of_tensors(buffers: Sequence[Array], *, shape: tuple[int, ...], dtype: np.dtype, dynamic: bool) -> tuple[Array, ...]:
     def checked(buffer: Array) -> Array:
-        fits = buffer.size <= _size(shape) if dynamic else buffer.shape == shape
+        fits = buffer.size <= math.prod(shape) if dynamic else buffer.shape == shape
         if not fits or buffer.dtype != dtype:
             raise ShapeError(f"is {buffer.dtype}{list(buffer.shape)}, and it must be {dtype}{list(shape)}")
         return buffer
@@ -253,12 +251,12 @@ def _to_list_of_tensors(buffers: Sequence[Array], *, shape: tuple[int, ...], dty
 def tensor_buffer_to_list_of_tensors(
     x: Blob, out_shape: Sequence[int], out_dtype: dtype, dynamic_out: bool | None = False, name: str | None = None
 ) -> list[Blob]:
-    """Every element of a Blob of tensor buffers as a Blob of its own (of OneFlow 0.4).
+    """The elements of a Blob of tensor buffers as separate Blobs (of OneFlow 0.4).
 
     Args:
       x: tensor buffers, any shape.
-      out_shape: the elements'; with ``dynamic_out`` the bound on how many numbers they hold.
-      out_dtype: the elements'; nothing is converted.
+      out_shape: of the elements; with ``dynamic_out`` its product bounds how many numbers each of them holds.
+      out_dtype: of the elements; nothing is converted.
       dynamic_out: whether the elements' shapes may vary.
       name: name of the op; made unique when omitted.
     Returns: a list of Blobs, one for each element in row-major order.
@@ -270,7 +268,7 @@ def tensor_buffer_to_list_of_tensors(
     shape, kind = want_sizes(what, "out_shape", out_shape), want_dtype(what, "out_dtype", out_dtype)
     dynamic = want_bool(what, "dynamic_out", False if dynamic_out is None else dynamic_out)
     made = emit_host(
-        _to_list_of_tensors, x, outputs=[(shape, kind)] * _size(x.shape), name=name, prefix="TensorBufferToListOfTensors",
+        _to_list_of_tensors, x, outputs=[(shape, kind)] * math.prod(x.shape), name=name, prefix="TensorBufferToListOfTensors",
         is_dynamic=dynamic, shape=shape, dtype=kind.numpy_dtype, dynamic=dynamic,
     )  # fmt: skip
     return list(made)

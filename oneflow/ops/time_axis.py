@@ -1,39 +1,38 @@
-"""Ops along the time axis: parts of a job that run several times a call, on a piece of the batch each.
+"""Ops along the time axis: parts of a job that run several times per call, each time on a piece of the batch.
 
-What lies between ``unpack`` (or ``repeat``) and ``pack`` (or ``acc``) is run once for each piece. A Blob that is made once a
-call may be used in there; it is the same each time.
+The ops between ``unpack`` (or ``repeat``) and ``pack`` (or ``acc``) run once for each piece. They may use Blobs that are
+computed once per call; those have the same value each time.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from .._base.jax import jnp, lax
 from ..errors import ArgumentError, ShapeError
 from ..graph.node import Blob
+from ..graph.repetition import Repetition
 from ._arrays import Array, label
 from ._emit import emit, fail, op, want
 
 
-@op("unpack")
+@op("unpack", repeats=Repetition("unpack_num", begins=True, cuts=True))
 def _unpack(x: Array, *, unpack_num: int, index: int = 0) -> Array:
     size = x.shape[0] // unpack_num
     return lax.slice_in_dim(x, index * size, (index + 1) * size)
 
 
-@op("pack")
+@op("pack", repeats=Repetition("pack_num", begins=False))
 def _pack(*pieces: Array, pack_num: int) -> Array:
     return jnp.concatenate(pieces if len(pieces) > 1 else pieces * pack_num)
 
 
-@op("repeat")
+@op("repeat", repeats=Repetition("repeat_num", begins=True))
 def _repeat(x: Array, *, repeat_num: int) -> Array:
     return x
 
 
-@op("acc")
+@op("acc", repeats=Repetition("max_acc_num", begins=False))
 def _acc(*terms: Array, max_acc_num: int) -> Array:
     total = terms[0]
     for term in terms[1:]:
@@ -42,11 +41,11 @@ def _acc(*terms: Array, max_acc_num: int) -> Array:
 
 
 def unpack(input: Blob, unpack_num: int, name: str | None = None) -> Blob:
-    """The pieces of a batch, one after another: ops that use the result run ``unpack_num`` times a call.
+    """The pieces of a batch, one after another: ops that use the result run ``unpack_num`` times per call.
 
     Args:
       input: Blob whose axis 0 divides into ``unpack_num`` pieces.
-      unpack_num: how many pieces.
+      unpack_num: number of pieces.
       name: name of the op; made unique when omitted.
     Returns: Blob of shape (size / unpack_num, ...): one piece.
     Raises: ArgumentError, ShapeError.
@@ -62,11 +61,11 @@ def unpack(input: Blob, unpack_num: int, name: str | None = None) -> Blob:
 
 
 def pack(input: Blob, pack_num: int, name: str | None = None) -> Blob:
-    """Joins along axis 0 what ``pack_num`` consecutive runs gave, and ends the repetition that ``unpack`` began.
+    """Concatenates the results of ``pack_num`` consecutive runs along axis 0, and ends the repetition that ``unpack`` began.
 
     Args:
-      input: Blob that is made ``pack_num`` times in the innermost repetition.
-      pack_num: how many runs.
+      input: Blob that is computed ``pack_num`` times in the innermost repetition.
+      pack_num: number of runs.
       name: name of the op; made unique when omitted.
     Returns: Blob of shape (size * pack_num, ...).
     Raises: ArgumentError: the innermost repetition runs another number of times.
@@ -77,19 +76,19 @@ def pack(input: Blob, pack_num: int, name: str | None = None) -> Blob:
     count = _count(what, "pack_num", pack_num)
     want.rank(what, input, 1)
     if _runs(input) != count:
-        fail(ArgumentError, what, f"pack_num={count}, and the input is made {_times(_runs(input))}", (input,),
-             "pack as many as were unpacked")  # fmt: skip
+        fail(ArgumentError, what, f"pack_num={count}, but the input is computed {_times(_runs(input))}", (input,),
+             "pack as many pieces as were unpacked")  # fmt: skip
     return emit(_pack, input, name=name, pack_num=count)
 
 
 def repeat(input: Blob, repeat_num: int, name: str | None = None) -> Blob:
-    """The same value ``repeat_num`` times: for what is made once a call and used between ``unpack`` and ``pack``.
+    """The same value ``repeat_num`` times: for values that are computed once per call and used between ``unpack`` and ``pack``.
 
     The gradient is the sum of those of all runs.
 
     Args:
       input: Blob of any shape.
-      repeat_num: how many times.
+      repeat_num: number of runs.
       name: name of the op; made unique when omitted.
     Returns: Blob of the same shape.
     Raises: ArgumentError.
@@ -101,13 +100,13 @@ def repeat(input: Blob, repeat_num: int, name: str | None = None) -> Blob:
 
 
 def acc(one: Blob, max_acc_num: int, name: str | None = None) -> Blob:
-    """The sum of what ``max_acc_num`` consecutive runs gave.
+    """The sum of the results of ``max_acc_num`` consecutive runs.
 
     Args:
-      one: Blob that is made ``max_acc_num`` times, or a multiple of that, in the innermost repetition.
-      max_acc_num: how many runs are added up.
+      one: Blob that is computed ``max_acc_num`` times, or a multiple of that, in the innermost repetition.
+      max_acc_num: number of runs to sum.
       name: name of the op; made unique when omitted.
-    Returns: Blob of the same shape, made once where the repetition ends with it, else once for each group of runs.
+    Returns: Blob of the same shape, computed once if the repetition ends with it, else once for each group of runs.
     Raises: ArgumentError: the innermost repetition runs another number of times.
     Example: >>> y = flow.acc(flow.unpack(x, 2), 2)   # (4, 3) -> (2, 3): the sum of both halves
     """
@@ -115,15 +114,13 @@ def acc(one: Blob, max_acc_num: int, name: str | None = None) -> Blob:
     want.blob(what, "one", one)
     count = _count(what, "max_acc_num", max_acc_num)
     if _runs(one) % count:
-        fail(ArgumentError, what, f"max_acc_num={count}, and the input is made {_times(_runs(one))}", (one,),
-             "accumulate over as many runs as unpack or repeat made, or a divisor of it")  # fmt: skip
+        fail(ArgumentError, what, f"max_acc_num={count}, but the input is computed {_times(_runs(one))}", (one,),
+             "accumulate over the number of runs of unpack or repeat, or a divisor of it")  # fmt: skip
     return emit(_acc, one, name=name, max_acc_num=count)
 
 
 def _count(what: str, argument: str, value: Any) -> int:
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)) or value < 1:
-        fail(ArgumentError, what, f"{argument} must be an int > 0, got {value!r}")
-    return int(value)
+    return want.integer(what, argument, value, low=1)
 
 
 def _runs(blob: Blob) -> int:
@@ -132,4 +129,4 @@ def _runs(blob: Blob) -> int:
 
 
 def _times(runs: int) -> str:
-    return "once a call" if runs == 1 else f"{runs} times a call"
+    return "once per call" if runs == 1 else f"{runs} times per call"

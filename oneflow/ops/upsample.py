@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from .._base.check import real
 from .._base.jax import lax
+from .._base.refuse import shown
 from ..errors import ArgumentError, ShapeError
 from ..graph.node import Blob
 from ._arrays import Array, is_half, label
@@ -17,7 +19,7 @@ from ._window import want_format
 
 
 def _weights(size: int, factor: float, interpolation: str, align_corners: bool) -> np.ndarray:
-    """The matrix (out, size) that resamples one axis."""
+    """The matrix (out, size) that interpolates along one axis."""
     out = int(size * factor)
     place = np.arange(out)
     weights = np.zeros((out, size))
@@ -73,24 +75,24 @@ def upsample_2d(
     first = want_format(what, data_format, 2)
     want.choice(what, "interpolation", interpolation, ("nearest", "bilinear"))
     align_corners = want.flag(what, "align_corners", align_corners, (x,))
-    pair = [size, size] if isinstance(size, (int, float)) else size
+    pair = [size, size] if real(size) is not None else size
     factors = _factors(what, pair, size)
     if align_corners and interpolation == "nearest":
         fail(ArgumentError, what, 'align_corners=True needs interpolation="bilinear"', (x,))
     sizes = x.shape[2:] if first else x.shape[1:3]
     if min(math.floor(s * f) for s, f in zip(sizes, factors, strict=True)) < 1:
-        fail(ShapeError, what, f"size={size!r} makes nothing of an image of {tuple(sizes)}", (x,))
+        fail(ShapeError, what, f"size={shown(size)} leaves nothing of an image of {tuple(sizes)}", (x,))
     return emit(
         _upsample, x, name=name, factors=factors, channels_first=first, interpolation=interpolation,
         align_corners=align_corners,
     )  # fmt: skip
 
 
-_MOST = 1024  # the matrices that resample are made on the host
+_MOST = 1024  # the interpolation matrices are computed on the host
 
 
 def _factors(what: str, pair: Any, given: Any) -> tuple[float, float]:
-    numbers = isinstance(pair, (list, tuple)) and all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in pair)
-    if not numbers or len(pair) != 2 or not all(0 < v <= _MOST for v in pair):
-        fail(ArgumentError, what, f"size must be a number in (0, {_MOST}] or a pair (h, w) of them, got {given!r}"[:300])
+    numbers = [real(v) for v in pair] if isinstance(pair, (list, tuple)) else []
+    if len(numbers) != 2 or not all(v is not None and 0 < v <= _MOST for v in numbers):
+        fail(ArgumentError, what, f"size must be a number in (0, {_MOST}] or a pair (h, w) of them, got {shown(given)}")
     return float(pair[0]), float(pair[1])

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from .. import typing as tp
+from .._base.refuse import shown
 from .._signature.local import LocalTensor, pieces, up_to
 from ..errors import ArgumentError
 from ..graph.graph import Graph, Watch, current
@@ -27,7 +28,7 @@ def watch(blob_watched: Blob, handler_or_prompt: Callable[[Any], None] | Any = N
     Args:
       blob_watched: any Blob of this job.
       handler_or_prompt: a function of one argument, whose annotation (``tp.Numpy``, ``tp.ListNumpy`` or none for a local
-        tensor) says what it is given; or a prompt that is printed before the value.
+        tensor) is the type of its argument; or a prompt that is printed before the value.
     Raises:
       ArgumentError: not a Blob, or a handler that does not take exactly one argument.
     Example: >>> flow.watch(x, "x is")   # prints it at each call
@@ -39,9 +40,9 @@ def watch_diff(blob_watched: Blob, handler_or_prompt: Callable[[Any], None] | An
     """Hands the gradient of the sum of the losses with respect to ``blob_watched`` to a handler at each call of a train job.
 
     It is the raw gradient: not divided by the number of loss elements, before regularizers and clipping, multiplied by
-    the loss scale. Predict jobs, and Blobs that no loss depends on, call no handler.
+    the loss scale. In predict jobs, and for Blobs that no loss depends on, the handler is not called.
 
-    Args and errors as in ``watch``.
+    Args and errors: those of ``watch``.
     Example:
       >>> @flow.global_function("train")
       ... def train(x: tp.Numpy.Placeholder((8, 4))) -> tp.Numpy:
@@ -60,16 +61,16 @@ def _watch(what: str, blob: Blob, handler: Any, *, diff: bool) -> None:
     if blob.node.graph is not graph:
         fail(ArgumentError, what, f"the Blob belongs to job {blob.job_name!r}", (blob,))
     deliver = _deliver(what, handler, blob) if callable(handler) else _printer(handler, blob)
-    if blob.is_counted:
+    if blob.has_dynamic_size:
         deliver = _of_true_size(graph, deliver, blob)
     graph.watches.append(Watch(blob, deliver, diff))
 
 
 def _of_true_size(graph: Graph, deliver: Callable[[Any], None], blob: Blob) -> Callable[[Any], None]:
     """``deliver`` for a Blob whose size depends on data: its count is watched just before."""
-    assert blob.extent is not None
+    assert blob.valid_length is not None
     counts: deque[Any] = deque(maxlen=1)
-    graph.watches.append(Watch(blob.extent.count, counts.append, False))
+    graph.watches.append(Watch(blob.valid_length.count, counts.append, False))
     return lambda value: deliver(up_to(counts.pop(), value, blob))
 
 
@@ -100,7 +101,7 @@ def _deliver(what: str, handler: Callable[[Any], None], blob: Blob) -> Callable[
         return lambda value: handler(LocalTensor(pieces(value, blob), blob.is_dynamic))
     if len(parameters) != 1:
         fail(
-            ArgumentError, what, f"the handler must take exactly one argument, {handler!r} takes {len(parameters)}"[:300], (blob,)
+            ArgumentError, what, f"the handler must take exactly one argument, {shown(handler)} takes {len(parameters)}", (blob,)
         )
     if isinstance(annotation, str):
         annotation = {"Numpy": tp.Numpy, "ListNumpy": tp.ListNumpy, "ListListNumpy": tp.ListListNumpy}.get(
@@ -121,7 +122,7 @@ def _deliver(what: str, handler: Callable[[Any], None], blob: Blob) -> Callable[
     fail(
         ArgumentError,
         what,
-        f"the handler's argument is annotated {annotation!r}"[:300],
+        f"the handler's argument is annotated {shown(annotation)}",
         (blob,),
         "annotate it with tp.Numpy, tp.ListNumpy or nothing",
     )

@@ -22,10 +22,3 @@ from .schedules import PiecewiseConstantScheduler as PiecewiseConstantScheduler
 from .schedules import PiecewiseScalingScheduler as PiecewiseScalingScheduler
 from .schedules import PolynomialSchduler as PolynomialSchduler
 from .schedules import PolynomialScheduler as PolynomialScheduler
-
-_INTERNAL = {"base", "combined", "dict_config", "objective", "rules", "schedules"}
-
-
-def __dir__() -> list[str]:
-    """The public names."""
-    return sorted(n for n in globals() if not n.startswith("_") and n not in _INTERNAL)

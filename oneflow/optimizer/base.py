@@ -1,4 +1,4 @@
-"""What an optimizer is to the compiler, and what all optimizers have in common."""
+"""The interface between optimizers and the compiler, and the base class of all optimizers."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from typing import Any, Protocol
 from .._base import dtype as dtypes
 from .._base.dtype import dtype
 from .._base.jax import jax, jnp
-from .._base.refuse import refuse
+from .._base.refuse import refuse, shown
 from .._base.source import caller
 from ..errors import DtypeError
 from ..graph.graph import Graph, Objective, Variable, current
 from ..graph.node import Blob
 from . import _check
-from .grad_clipping import ClipGradientConf
-from .loss_scale import LossScalePolicy, policy_of
+from ._grad_clipping import ClipGradientConf
+from ._loss_scale import LossScalePolicy, policy_of
 from .objective import checked_losses, named_blob, names_of_variables
 from .schedules import LrScheduler, terse_repr
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A tensor that an optimizer keeps beside a variable, under the name ``<variable>-<suffix>``."""
+    """A tensor of an optimizer's state for one variable, under the name ``<variable>-<suffix>``."""
 
     suffix: str
     shape: tuple[int, ...]
@@ -35,10 +35,10 @@ class Slot:
 
 
 class UpdateRule(Protocol):
-    """What the compiler reads of each object in ``graph.objective.optimizers``.
+    """The interface of the objects in ``graph.objective.optimizers``, for the compiler.
 
-    All functions are traced under JAX's 64-bit mode, once a compilation. The compiler averages the gradients, divides
-    them by the loss scale, adds what regularizers give, has ``grad_clipping`` measure and scale them, and calls
+    All functions are traced in JAX's 64-bit mode, once per compilation. The compiler averages the gradients, divides them
+    by the loss scale, adds the regularizers' gradients, clips them by ``grad_clipping`` (measure, then scale), and calls
     ``update``.
 
     Attributes:
@@ -46,8 +46,8 @@ class UpdateRule(Protocol):
       learning_rate_blob: float32 of shape (1,), used instead of ``learning_rate(step)`` where it is not None.
       train_step_blob: int64 of shape (1,), used instead of the job's own counter where it is not None.
       loss_scale: None; or an object with ``factor``; or one with ``initial``, ``increment_period`` and ``multiplier``.
-      row_sparse: whether a row may be updated by itself, where ``indexed_slices_optimizer_conf`` asks for it.
-      grad_clipping: None, or what scales gradients after measuring all of them.
+      row_sparse: whether single rows can be updated, where ``indexed_slices_optimizer_conf`` asks for that.
+      grad_clipping: None, or a rule that scales gradients after it has measured all of them.
     """
 
     variables: frozenset[str] | None
@@ -58,25 +58,25 @@ class UpdateRule(Protocol):
     grad_clipping: ClipGradientConf | None
 
     def learning_rate(self, step: Any) -> Any:
-        """int64 scalar, the calls made before this one -> float32 scalar."""
+        """The rate: int64 scalar, the number of earlier calls -> float32 scalar."""
 
     def weight_decay_of(self, variable_name: str) -> float:
         """The variable's rate of decoupled weight decay; 0.0 for none."""
 
     def slots(self, variable: Variable) -> list[Slot]:
-        """The state kept beside the variable."""
+        """The optimizer's state for the variable."""
 
     def update(
         self, x: Any, g: Any, slots: dict[str, Any], *, lr: Any, step: Any, weight_decay: float
     ) -> tuple[Any, dict[str, Any]]:
-        """New value and new slots by suffix, from the old ones, the gradient, the rate (float32) and the step (int64)."""
+        """The new value, and the new slots by suffix. The rate is float32, the step int64."""
 
 
 class Optimizer:
-    """What the optimizer classes have in common; they add their arguments, ``formula`` and the names of their slots.
+    """Base of the optimizer classes, which add their arguments, ``formula`` and the names of their slots.
 
-    An optimizer is a description and is never changed by being used: one object may serve several jobs. What depends on
-    the job (Blobs and variables named by string) is looked up by ``minimize``, in copies that the compiler is given.
+    An optimizer is a description that using it does not change, so one object may serve several jobs. Blobs and variables that
+    it names by string are looked up by ``minimize``, in the copies that the compiler reads.
     """
 
     lr_scheduler: LrScheduler
@@ -84,7 +84,7 @@ class Optimizer:
     grad_clipping: ClipGradientConf | None
     train_step_lbn: str | None
     loss_scale_policy: LossScalePolicy | None
-    variables: Any = None  # as the user gave it; in the compiler's copies None or a frozenset of names
+    variables: Any = None  # the user's argument; in the compiler's copies None or a frozenset of names
     weight_decay: float | None = None
     weight_decay_includes: str | Sequence[str] | None = None
     weight_decay_excludes: str | Sequence[str] | None = None
@@ -101,13 +101,13 @@ class Optimizer:
             constant = self.lr_scheduler if isinstance(self.lr_scheduler, (int, float)) else 0.1
             _check.bad(
                 owner,
-                f"lr_scheduler must be a learning-rate schedule, got {self.lr_scheduler!r}",
-                f"flow.optimizer.{owner}(flow.optimizer.PiecewiseConstantScheduler([], [{constant!r}]), ...)",
+                f"lr_scheduler must be a learning-rate schedule, got {shown(self.lr_scheduler)}",
+                f"flow.optimizer.{owner}(flow.optimizer.PiecewiseConstantScheduler([], [{shown(constant)}]), ...)",
             )
         if self.grad_clipping is not None and not isinstance(self.grad_clipping, ClipGradientConf):
             _check.bad(
                 owner,
-                f"grad_clipping must be one of flow.optimizer.grad_clipping, got {self.grad_clipping!r}",
+                f"grad_clipping must be one of flow.optimizer.grad_clipping, got {shown(self.grad_clipping)}",
                 "grad_clipping=flow.optimizer.grad_clipping.by_global_norm(1.0)",
             )
         self._check_weight_decay()
@@ -142,10 +142,10 @@ class Optimizer:
                 "leave one of them out; includes decays only matching variables, excludes all others",
             )
 
-    # --- what users call
+    # --- for users
 
     def minimize(self, loss: Blob | Sequence[Blob]) -> None:
-        """Makes the job train: each call updates the trainable variables that ``loss`` depends on.
+        """Makes the job train: each call updates the trainable variables on which ``loss`` depends.
 
         A gradient is that of the mean over all elements of a loss, summed over the losses. The losses and the optimizer of
         an earlier ``minimize`` of the job are replaced.
@@ -155,7 +155,7 @@ class Optimizer:
         Raises:
           ModeError: outside a job.
           TrainError: in a predict job; or the losses differ in shape or dtype.
-          ArgumentError: ``loss`` is no Blob, or something that this optimizer names is not in the job.
+          ArgumentError: ``loss`` is not a Blob, or the job lacks a Blob or variable that this optimizer names.
         Example:
           >>> flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.1]), momentum=0).minimize(loss)
         """
@@ -173,7 +173,7 @@ class Optimizer:
 
     @property
     def train_conf(self) -> dict[str, Any]:
-        """The settings in the dict form (``FunctionConfig.train``), with further keys for what that form cannot say."""
+        """The settings in the dict form (``FunctionConfig.train``), with further keys where that form has none."""
         conf: dict[str, Any] = {"model_update_conf": self._rule_conf()}
         self.lr_scheduler.SetLrFieldsInTrainConf(conf)
         update = conf["model_update_conf"]
@@ -197,10 +197,10 @@ class Optimizer:
     def __repr__(self) -> str:
         return terse_repr(self)
 
-    # --- what the compiler reads: see UpdateRule
+    # --- for the compiler: see UpdateRule
 
     def bound(self, graph: Graph) -> tuple[Optimizer, ...]:
-        """The copies that the compiler reads, with everything looked up that this optimizer names by string."""
+        """The copies that the compiler reads, in which all names are looked up."""
         what = f"{type(self).__name__}.minimize"
         made = copy.copy(self)
         made.__dict__.pop("_traced", None)
@@ -242,11 +242,11 @@ class Optimizer:
 
     @cached_property
     def _traced(self) -> Any:
-        # under jit, so that variables of one shape and dtype are traced once; XLA dissolves the call again
+        # under jit, so that variables of one shape and dtype are traced once; XLA inlines the call
         return jax.jit(self._update, static_argnums=5)
 
     def _update(self, x: Any, g: Any, slots: dict[str, Any], lr: Any, step: Any, wd: float) -> tuple[Any, dict[str, Any]]:
-        # squares and small epsilons leave the range of 16-bit numbers
+        # squares and small epsilons are outside the range of 16-bit numbers
         dt = x.dtype if x.dtype.itemsize >= 4 else jnp.float32
         new_x, new_slots = self.formula(
             x.astype(dt), g.astype(dt), {suffix: slot.astype(dt) for suffix, slot in slots.items()},
@@ -255,7 +255,7 @@ class Optimizer:
         return new_x.astype(x.dtype), {suffix: slot.astype(x.dtype) for suffix, slot in new_slots.items()}
 
     def effective_rate(self, lr: Any, step: Any) -> Any:
-        """The rate that ``formula`` is given: float32 scalar -> float32 scalar."""
+        """The rate for ``formula``: float32 scalar -> float32 scalar."""
         return lr
 
     def formula(self, x: Any, g: Any, slots: dict[str, Any], lr: Any, step: Any, wd: float) -> tuple[Any, dict[str, Any]]:

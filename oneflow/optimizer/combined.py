@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from .._base import dtype as dtypes
+from .._base.refuse import shown
 from ..errors import ArgumentError
 from ..graph.graph import Graph
 from ..ops._emit import fail
 from . import _check
+from ._loss_scale import LossScalePolicy
 from .base import Optimizer
-from .loss_scale import LossScalePolicy
 from .objective import named_blob
 
 
@@ -24,9 +25,9 @@ class CombinedOptimizer(Optimizer):
 
     Args:
       optimizers: at least one; each with its own ``variables=``, none with a loss scale or a step counter of its own.
-      loss_scale_factor, train_step_lbn, loss_scale_policy: as SGD, for all of them.
+      loss_scale_factor, train_step_lbn, loss_scale_policy: those of ``SGD``, for all members together.
     Raises:
-      ArgumentError: a member is no optimizer, is itself combined, or has what only the whole can have.
+      ArgumentError: a member is not an optimizer, is itself combined, or has a loss scale or a step counter.
     Example:
       >>> slow = flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.01]), variables=["body-weight"])
       >>> fast = flow.optimizer.Adam(flow.optimizer.PiecewiseConstantScheduler([], [0.1]), variables=["head-weight"])
@@ -42,14 +43,14 @@ class CombinedOptimizer(Optimizer):
         owner = "CombinedOptimizer"
         members = self.optimizers
         if not isinstance(members, (list, tuple)) or not members or not all(isinstance(m, Optimizer) for m in members):
-            _check.bad(owner, f"optimizers must be a list of at least one optimizer, got {members!r}")
+            _check.bad(owner, f"optimizers must be a list of at least one optimizer, got {shown(members)}")
         for member in members:
             if isinstance(member, CombinedOptimizer):
-                _check.bad(owner, f"a member cannot be a CombinedOptimizer, got {member!r}", "put its members into this one")
+                _check.bad(owner, f"a member cannot be a CombinedOptimizer, got {shown(member)}", "put its members into this one")
             if member.loss_scale is not None or member.train_step_lbn is not None:
                 _check.bad(
                     owner,
-                    f"members share one loss scale and one step counter, got {member!r}",
+                    f"members share one loss scale and one step counter, got {shown(member)}",
                     "pass loss_scale_factor, loss_scale_policy and train_step_lbn to CombinedOptimizer",
                 )
         self.optimizers = tuple(members)
@@ -77,7 +78,7 @@ class CombinedOptimizer(Optimizer):
 
     @property
     def train_conf(self) -> dict[str, Any]:
-        """``{"optimizers": [the members' settings]}``, and what they share."""
+        """``{"optimizers": [the members' settings]}``, and the shared settings."""
         conf: dict[str, Any] = {"optimizers": [member.train_conf for member in self.optimizers]}
         if self.loss_scale is not None:
             self.loss_scale.SetLossScaleFieldsInTrainConf(conf)

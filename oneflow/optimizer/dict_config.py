@@ -1,4 +1,4 @@
-"""The older way to say how a job trains: ``config.train.model_update_conf({...})`` becomes an optimizer."""
+"""The older description of training, ``config.train.model_update_conf({...})``, as an optimizer."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, NoReturn
 
-from .._base.refuse import closest, refuse
+from .._base.refuse import closest, refuse, shown
 from .._base.source import caller
 from ..errors import ConfigError, TrainError
-from . import _check, grad_clipping, rules, schedules, warmup
+from . import _check, _grad_clipping, _warmup, rules, schedules
 from .base import Optimizer
 from .schedules import LrScheduler, conf_name
 
@@ -30,15 +30,15 @@ _RULES: dict[str, tuple[Any, dict[str, str], tuple[str, ...]]] = {
 _WITH_DECAY: dict[Any, Any] = {rules.SGD: rules.SGDW, rules.Adam: rules.AdamW}
 _OTHER_KEYS = ("learning_rate_decay", "warmup_conf", "clip_conf", "weight_decay_conf")
 _SCHEDULES = {schedule.conf_key: schedule for schedule in schedules.SCHEDULES}
-_WARMUPS: dict[str, type[warmup.WarmupConf]] = {w.conf_key: w for w in (warmup.constant, warmup.linear)}
+_WARMUPS: dict[str, type[_warmup.WarmupConf]] = {w.conf_key: w for w in (_warmup.constant, _warmup.linear)}
 
 
 def optimizer_from_config(train: Mapping[str, Any]) -> Optimizer:
     """The optimizer that the settings ``FunctionConfig.train.*`` describe.
 
     Args:
-      train: ``primary_lr``, ``model_update_conf`` and ``loss_scale_factor`` as the user gave them. ``secondary_lr`` is
-        checked, and read by no update rule. Other keys are not looked at.
+      train: ``primary_lr``, ``model_update_conf`` and ``loss_scale_factor`` as the user set them. ``secondary_lr`` is
+        checked, but no update rule reads it. Other keys are ignored.
     Raises:
       TrainError: there is no learning rate or no update rule.
       ConfigError: an unknown key within ``model_update_conf``.
@@ -82,7 +82,7 @@ def _optimizer(key: str, conf: dict[str, Any], schedule: LrScheduler, loss_scale
         text = "weight_decay_conf has no effect together with rmsprop_conf: RMSProp has no weight decay"
         warnings.warn_explicit(text, UserWarning, line.file, line.line)
         return cls(schedule, **shared, **given)
-    if cls is rules.LazyAdam:  # the class has no such arguments, its rule does
+    if cls is rules.LazyAdam:  # the class has no such arguments, but its rule has
         optimizer = cls(schedule, **shared, **given)
         for name, value in decay.items():
             setattr(optimizer, name, value)
@@ -123,7 +123,7 @@ def _schedule(base: float, conf: dict[str, Any]) -> LrScheduler:
 
 @dataclass(frozen=True, repr=False)
 class _PiecewiseFrom(LrScheduler):
-    """A piecewise constant rate whose warm-up leads to ``base_lr``, which need not be the first piece's rate."""
+    """A piecewise constant rate whose warm-up ends at ``base_lr``, which may differ from the first piece's rate."""
 
     base_lr: float
     pieces: schedules.PiecewiseConstantScheduler
@@ -139,11 +139,11 @@ class _PiecewiseFrom(LrScheduler):
         return self.pieces.learning_rate_decay_conf
 
 
-def _clipping(given: Any) -> grad_clipping.by_global_norm:
+def _clipping(given: Any) -> _grad_clipping.by_global_norm:
     _, values = _one_of(f"{_WHERE}: clip_conf", given, ["clip_by_global_norm"])
     where = f"{_WHERE}: clip_by_global_norm"
     values = _entries(where, values, ["clip_norm", "global_norm"], ("clip_norm",))  # OneFlow ignores global_norm, too
-    return grad_clipping.by_global_norm(values["clip_norm"])
+    return _grad_clipping.by_global_norm(values["clip_norm"])
 
 
 def _weight_decay(given: Any) -> dict[str, Any]:
@@ -157,23 +157,23 @@ def _weight_decay(given: Any) -> dict[str, Any]:
 
 
 def _entries(where: str, given: Any, known: list[str], required: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The dict, once it is one, knows only ``known`` keys and has the ``required`` ones."""
+    """``given`` as a dict that has no keys but ``known`` and has all ``required`` ones."""
     if not isinstance(given, Mapping):
-        _check.bad(where, f"this must be a dict, got {type(given).__name__} {given!r}")
+        _check.bad(where, f"this must be a dict, got {type(given).__name__} {shown(given)}")
     for key in given:
         if key not in known:
             _unknown(where, key, known)
     missing = [key for key in required if key not in given]
     if missing:
         example = ", ".join(f'"{key}": ...' for key in required)
-        _check.bad(where, f"{' and '.join(missing)} must be given, got {dict(given)!r}", f"{{{example}}}")
+        _check.bad(where, f"{' and '.join(missing)} must be given, got {shown(dict(given))}", f"{{{example}}}")
     return dict(given)
 
 
 def _unknown(where: str, key: Any, known: list[str]) -> NoReturn:
     near = closest(str(key), known, count=1)
     found = [("known", ", ".join(known) or "none")]
-    refuse(ConfigError, f"{where} has no key {key!r}", found=found, hint=f'"{near[0]}"' if near else "")
+    refuse(ConfigError, f"{where} has no key {shown(key)}", found=found, hint=f'"{near[0]}"' if near else "")
 
 
 def _one_of(where: str, given: Any, known: list[str]) -> tuple[str, Any]:

@@ -1,16 +1,16 @@
-"""What a train job minimises: checks of losses, and what an optimizer names by string."""
+"""The objective of a train job: checks of losses, and of the Blobs and variables that an optimizer names."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from .._base import dtype as dtypes
-from .._base.refuse import closest
+from .._base.refuse import closest, shown
 from .._base.source import caller
 from ..errors import ArgumentError, TrainError
 from ..graph.graph import Graph, current
 from ..graph.node import Blob
-from ..ops._counted_rules import mean_of_counted
+from ..ops._dynamic_rules import mean_of_valid
 from ..ops._emit import fail, want
 from . import _check
 
@@ -18,15 +18,15 @@ from . import _check
 def add_loss(loss: Blob) -> None:
     """Registers a loss of a train job that has its optimizer in ``FunctionConfig.train``.
 
-    It may be called several times; the job minimises the sum of the losses' means. A ``minimize`` replaces what was
-    registered before it.
+    It may be called several times; the job minimises the sum of the losses' means. A later ``minimize`` replaces the
+    losses registered before it.
 
     Args:
       loss: a Blob of any shape; all losses of a job have one shape and dtype.
     Raises:
       ModeError: outside a job.
       TrainError: in a predict job; or the loss differs in shape or dtype from the earlier ones.
-      ArgumentError: ``loss`` is no Blob.
+      ArgumentError: ``loss`` is not a Blob.
     Example:
       >>> config = flow.FunctionConfig()
       >>> config.train.primary_lr(0.1)
@@ -55,9 +55,9 @@ def checked_losses(what: str, graph: Graph, loss: Any, earlier: list[Blob] | Non
         rule = "all losses of a job must have one shape and dtype"
         fail(TrainError, what, rule, together, "reduce each with flow.math.reduce_mean")
     for blob in losses:
-        if blob.is_counted and blob.dtype.is_integer:
+        if blob.has_dynamic_size and blob.dtype.is_integer:
             fail(TrainError, what, "a loss whose size depends on data must be of a floating dtype", (blob,), "flow.cast it")
-    return [mean_of_counted(b) if b.is_counted else b for b in losses]
+    return [mean_of_valid(b) if b.has_dynamic_size else b for b in losses]
 
 
 def named_blob(what: str, argument: str, graph: Graph, lbn: str, dt: dtypes.dtype) -> Blob:
@@ -65,7 +65,7 @@ def named_blob(what: str, argument: str, graph: Graph, lbn: str, dt: dtypes.dtyp
     blob = graph.blob(lbn)
     if blob is None:
         near = closest(lbn, [b.logical_blob_name for node in graph.nodes for b in node.outputs], count=3)
-        fail(ArgumentError, what, f"{argument} names Blob {lbn!r}, which the job does not have", (),
+        fail(ArgumentError, what, f"{argument} names Blob {shown(lbn)}, which the job does not have", (),
              " or ".join(map(repr, near)) if near else "blob.logical_blob_name, with a Blob of this job")  # fmt: skip
     if blob.shape != (1,) or blob.dtype != dt:
         fail(ArgumentError, what, f"{argument} must name a Blob of shape (1,) and dtype {dt.name}", (blob,))
@@ -73,13 +73,13 @@ def named_blob(what: str, argument: str, graph: Graph, lbn: str, dt: dtypes.dtyp
 
 
 def names_of_variables(what: str, graph: Graph, given: Any) -> frozenset[str] | None:
-    """What ``variables=`` of an optimizer means in this job. Raises ArgumentError for a name that is no variable of it."""
+    """The variables that ``variables=`` of an optimizer names. Raises ArgumentError for a name that the job does not have."""
     if given is None:
         return None
     names = _check.names(what, "variables", given)
     for name in names:
         if name not in graph.variables:
             near = closest(name, graph.variables, count=3)
-            fail(ArgumentError, what, f"variables= names {name!r}, which is no variable of the job so far", (),
-                 " or ".join(map(repr, near)) if near else "the full name, with the namespaces it was made in")  # fmt: skip
+            fail(ArgumentError, what, f"variables= names {shown(name)}, which is not a variable of the job so far", (),
+                 " or ".join(map(repr, near)) if near else "the full name, with the namespaces of the variable")  # fmt: skip
     return frozenset(names)

@@ -1,6 +1,7 @@
 """The update rules. In the formulas x is a variable, g its gradient, lr the rate, wd the decoupled weight decay.
 
-wd is zero in the classes without ``weight_decay``, unless the dict form says otherwise.
+wd is zero in the classes without ``weight_decay``, unless the dict form has one. The fields of each class are OneFlow's arguments
+in OneFlow's order, which differs from class to class; so each class lists all of its own.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from typing import Any, ClassVar
 from .._base.jax import jnp, lax
 from ..graph.graph import Variable
 from . import _check
+from ._grad_clipping import ClipGradientConf
+from ._loss_scale import LossScalePolicy
 from .base import Optimizer, Slot
-from .grad_clipping import ClipGradientConf
-from .loss_scale import LossScalePolicy
 from .schedules import LrScheduler
 
 Variables = Sequence[str] | Callable[[], Sequence[str]]
@@ -23,7 +24,7 @@ Result = tuple[Any, dict[str, Any]]
 
 
 class _Momentum(Optimizer):
-    """The rule of SGD and SGDW."""
+    """The rule of ``SGD`` and ``SGDW``."""
 
     row_sparse = True
     momentum: float
@@ -54,11 +55,11 @@ class SGD(_Momentum):
     Args:
       lr_scheduler: the learning rate, one of the schedules of ``flow.optimizer``.
       loss_scale_factor: a static loss scale; see ``flow.optimizer.loss_scale``.
-      momentum: >= 0. Note the default.
+      momentum: >= 0. Its default is not 0.
       grad_clipping: one of ``flow.optimizer.grad_clipping``.
       train_step_lbn: name of an int64 Blob of shape (1,) that counts the steps instead of the library.
       loss_scale_policy: one of ``flow.optimizer.loss_scale``, instead of ``loss_scale_factor``.
-      variables: names of the variables to update, or a function that gives them; None for all that the loss depends on.
+      variables: names of the variables to update, or a function that returns them; None for all on which the loss depends.
     Raises:
       ArgumentError: an argument of another type or outside its range.
     Example:
@@ -81,10 +82,10 @@ class SGDW(_Momentum):
     momentum == 0: x <- x - lr * (g + wd * x). Otherwise: m <- momentum * m - lr * g; x <- x + m - lr * wd * x, with the old
     x on the right. Source: Loshchilov, Hutter 2019, "Decoupled Weight Decay Regularization".
 
-    Args: as SGD, and
+    Args: those of ``SGD``, and
       weight_decay: wd >= 0; None for none.
-      weight_decay_includes: regular expressions; only variables in whose full name one is found decay.
-      weight_decay_excludes: regular expressions; variables in whose full name one is found do not decay.
+      weight_decay_includes: regular expressions; only variables decay in whose full name one is found.
+      weight_decay_excludes: regular expressions; variables do not decay in whose full name one is found.
     Raises:
       ArgumentError: an argument of another type or outside its range; includes and excludes both given.
     Example:
@@ -105,7 +106,7 @@ class SGDW(_Momentum):
 
 
 class _Moments(Optimizer):
-    """The rule of Adam, AdamW and LazyAdam; what they share with LAMB."""
+    """The rule of ``Adam``, ``AdamW`` and ``LazyAdam``; ``LAMB`` has the same moments."""
 
     beta1: float
     beta2: float
@@ -153,10 +154,10 @@ class Adam(_Moments):
 
     m <- beta1 * m + (1 - beta1) * g; v <- beta2 * v + (1 - beta2) * g^2; x <- x - lr' * m / (sqrt(v) + epsilon), with
     lr' = lr, or where ``do_bias_correction`` lr' = lr * sqrt(1 - beta2^(t+1)) / (1 - beta1^(t+1)) and t the step. Epsilon
-    thus stands beside the uncorrected root. State: ``<x>-m``, ``<x>-v``.
+    is added to the uncorrected root. State: ``<x>-m``, ``<x>-v``.
     Source: Kingma, Ba 2015, "Adam: A Method for Stochastic Optimization", the form at the end of its section 2.
 
-    Args: as SGD but for
+    Args: those of ``SGD``, except
       beta1, beta2: in [0, 1).
       epsilon: >= 0.
       do_bias_correction: whether the first steps are corrected for the zeros that m and v start with.
@@ -180,11 +181,11 @@ class Adam(_Moments):
 
 @dataclass(repr=False)
 class AdamW(_Moments):
-    """Adam with decoupled weight decay: x <- x - lr' * (m / (sqrt(v) + epsilon) + wd * x), everything else as Adam.
+    """Adam with decoupled weight decay: x <- x - lr' * (m / (sqrt(v) + epsilon) + wd * x), everything else is that of ``Adam``.
 
     Source: Loshchilov, Hutter 2019, "Decoupled Weight Decay Regularization".
 
-    Args: as Adam, and ``weight_decay``, ``weight_decay_includes``, ``weight_decay_excludes`` as SGDW.
+    Args: those of ``Adam``, and ``weight_decay``, ``weight_decay_includes``, ``weight_decay_excludes`` of ``SGDW``.
     Raises:
       ArgumentError: an argument of another type or outside its range; includes and excludes both given.
     Example:
@@ -211,7 +212,7 @@ class AdamW(_Moments):
 class LazyAdam(_Moments):
     """Adam with bias correction always on. All rows of a variable are updated at each step.
 
-    Args: as Adam, without ``do_bias_correction``.
+    Args: those of ``Adam``, without ``do_bias_correction``.
     Raises:
       ArgumentError: an argument of another type or outside its range.
     Example: >>> flow.optimizer.LazyAdam(flow.optimizer.PiecewiseConstantScheduler([], [0.1])).minimize(loss)
@@ -233,14 +234,14 @@ class LazyAdam(_Moments):
 
 @dataclass(repr=False)
 class RMSProp(Optimizer):
-    """RMSProp, epsilon inside the root.
+    """RMSProp, with epsilon inside the root.
 
     s <- decay_rate * s + (1 - decay_rate) * g^2; x <- x - lr * g / sqrt(s + epsilon). Where ``centered``, also
-    a <- decay_rate * a + (1 - decay_rate) * g, and s - a^2 (at least 0) takes the place of s in the root.
+    a <- decay_rate * a + (1 - decay_rate) * g, and s - a^2 (at least 0) replaces s in the root.
     State: ``<x>-mean_square`` and, where centered, ``<x>-mean_gradient``.
     Source: Hinton, lecture 6e of "Neural Networks for Machine Learning"; centered: Graves 2013, arXiv:1308.0850.
 
-    Args: as SGD but for
+    Args: those of ``SGD``, except
       decay_rate: in [0, 1).
       epsilon: >= 0.
       centered: whether the gradient's variance is used instead of its mean square.
@@ -280,18 +281,18 @@ class RMSProp(Optimizer):
 
 @dataclass(repr=False)
 class LARS(Optimizer):
-    """Momentum with a rate of its own for each variable.
+    """Momentum, with a separate rate for each variable.
 
     q = lr * lars_coefficient * |x| / (epsilon + |g| + wd * |x|), without the term of wd at step 0;
     m <- momentum_beta * m - q * (g + wd * x); x <- x + m. |.| is the 2-norm over the whole variable. Consequently a variable
-    that is all zeros stays so: give biases another initializer, or an optimizer of their own by CombinedOptimizer.
+    that is all zeros stays zero: give biases another initializer, or another optimizer by ``CombinedOptimizer``.
     State: ``<x>-momentum``. Source: You, Gitman, Ginsburg 2017, "Large Batch Training of Convolutional Networks".
 
-    Args: as SGD but for
+    Args: those of ``SGD``, except
       momentum_beta: >= 0.
       epsilon: >= 0.
       lars_coefficient: >= 0.
-      weight_decay, weight_decay_includes, weight_decay_excludes: as SGDW, by keyword only.
+      weight_decay, weight_decay_includes, weight_decay_excludes: those of ``SGDW``, by keyword only.
     Raises:
       ArgumentError: an argument of another type or outside its range; includes and excludes both given.
     Example: >>> flow.optimizer.LARS(flow.optimizer.PiecewiseConstantScheduler([], [0.1]), momentum_beta=0.9).minimize(loss)
@@ -334,7 +335,7 @@ class LARS(Optimizer):
 
 @dataclass(repr=False)
 class LAMB(_Moments):
-    """Adam's direction with a rate of its own for each variable; epsilon inside the root.
+    """Adam's direction, with a separate rate for each variable; epsilon is inside the root.
 
     p1 <- p1 * beta1; p2 <- p2 * beta2; m <- beta1 * m + (1 - beta1) * g; v <- beta2 * v + (1 - beta2) * g^2;
     u = m / (1 - p1) / sqrt(v / (1 - p2) + epsilon); r = |x| / |u| where both are > 0, else 1;
@@ -342,8 +343,8 @@ class LAMB(_Moments):
     first step divides by 1 - beta^2, as in OneFlow. State: ``<x>-m``, ``<x>-v``, ``<x>-beta1_t``, ``<x>-beta2_t``.
     Source: You et al. 2020, "Large Batch Optimization for Deep Learning: Training BERT in 76 minutes".
 
-    Args: as Adam, without ``do_bias_correction``, and
-      weight_decay, weight_decay_includes, weight_decay_excludes: as SGDW, by keyword only.
+    Args: those of ``Adam``, without ``do_bias_correction``, and
+      weight_decay, weight_decay_includes, weight_decay_excludes: those of ``SGDW``, by keyword only.
     Raises:
       ArgumentError: an argument of another type or outside its range; includes and excludes both given.
     Example: >>> flow.optimizer.LAMB(flow.optimizer.PiecewiseConstantScheduler([], [0.1]), beta2=0.99).minimize(loss)

@@ -1,7 +1,7 @@
-"""Learning-rate schedules: the rate as a function of the step, the number of calls of the job made before this one.
+"""Learning-rate schedules: the rate as a function of the step, which is the number of earlier calls of the job.
 
-Each formula is written once and runs in float64 on a scalar of NumPy (``value``) or of JAX (inside a job); a job uses it
-rounded to float32. A warm-up, where there is one, replaces the formula while ``step < warmup.steps`` and does not shift it.
+Each formula is written once and computed in float64, on a scalar of NumPy (``value``) or of JAX (inside a job); a job rounds it
+to float32. A warm-up, where there is one, replaces the formula while ``step < warmup.steps`` and does not shift it.
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ from typing import Any, ClassVar
 import numpy as np
 
 from .._base.jax import jnp
+from .._base.refuse import shown
 from . import _check
-from .warmup import WarmupConf
+from ._warmup import WarmupConf
 
 
 class LrScheduler:
-    """A learning-rate schedule. A class of one's own gives ``base_rate`` and ``decayed``."""
+    """A learning-rate schedule. A subclass defines ``base_rate`` and ``decayed``."""
 
     warmup: WarmupConf | None = None
     conf_key: ClassVar[str] = ""
 
     def base_rate(self) -> float:
-        """The rate that a warm-up leads to."""
+        """The rate at which a warm-up ends."""
         return self.base_lr  # type: ignore[attr-defined]
 
     def decayed(self, step: Any, xp: Any) -> Any:
@@ -39,13 +40,13 @@ class LrScheduler:
         raise NotImplementedError
 
     def value(self, step: int) -> float:
-        """The rate at ``step``, computed at once by NumPy: for plots and tests.
+        """The rate at ``step``, computed by NumPy, for plots and tests.
 
         Args:
           step: int >= 0.
         Returns: the rate in float64; a job uses it rounded to float32.
         Raises:
-          ArgumentError: ``step`` is no int >= 0.
+          ArgumentError: ``step`` is not an int >= 0.
         Example:
           >>> rates = [schedule.value(step) for step in range(1000)]
         """
@@ -66,16 +67,17 @@ class LrScheduler:
 
     @property
     def learning_rate_decay_conf(self) -> dict[str, Any] | None:
-        """The decay as the dict form says it."""
+        """The decay in the dict form."""
         return {self.conf_key: self._conf_fields()}
 
     @property
     def warmup_conf(self) -> dict[str, Any] | None:
-        """The warm-up as the dict form says it."""
+        """The warm-up in the dict form."""
         return None if self.warmup is None else self.warmup.warmup_conf
 
     def SetLrFieldsInTrainConf(self, train_conf: MutableMapping[str, Any]) -> None:
         """Writes the schedule into a dict like ``Optimizer.train_conf``."""
+        _check.mutable_mapping("SetLrFieldsInTrainConf", "train_conf", train_conf)
         train_conf["primary_lr"] = self.base_rate()
         update = train_conf.setdefault("model_update_conf", {})
         if self.learning_rate_decay_conf is not None:
@@ -97,7 +99,7 @@ class LrScheduler:
 
     def _check_warmup(self) -> None:
         if self.warmup is not None and not isinstance(self.warmup, WarmupConf):
-            rule = f"warmup must be one of flow.optimizer.warmup, got {self.warmup!r}"
+            rule = f"warmup must be one of flow.optimizer.warmup, got {shown(self.warmup)}"
             _check.bad(type(self).__name__, rule, "warmup=flow.optimizer.warmup.linear(steps=100, start_multiplier=0)")
 
     def __repr__(self) -> str:
@@ -105,13 +107,13 @@ class LrScheduler:
 
 
 def terse_repr(made: Any) -> str:
-    """``Class(a=1, b=2)``, without the arguments that have their default."""
+    """``Class(a=1, b=2)``, without arguments that are at their default."""
     shown = [f for f in fields(made) if f.default is MISSING or getattr(made, f.name) != f.default]
     return f"{type(made).__name__}({', '.join(f'{f.name}={getattr(made, f.name)!r}' for f in shown)})"
 
 
 def conf_name(argument: str) -> str:
-    """How the dict form calls an argument of a schedule."""
+    """The name of an argument of a schedule in the dict form."""
     return {"steps": "decay_batches", "scale": "scales"}.get(argument, argument)
 
 
@@ -132,7 +134,7 @@ def _numbers(owner: str, name: str, given: Any) -> tuple[float, ...]:
 class PiecewiseConstantScheduler(LrScheduler):
     """``values[i]`` for the first i with ``step <= boundaries[i]``, and the last value afterwards.
 
-    A constant rate is ``PiecewiseConstantScheduler([], [rate])``. A warm-up leads to ``values[0]``.
+    A constant rate is ``PiecewiseConstantScheduler([], [rate])``. A warm-up ends at ``values[0]``.
 
     Args:
       boundaries: steps, ascending; a boundary itself still belongs to the earlier piece.
@@ -178,7 +180,7 @@ class PiecewiseScalingScheduler(LrScheduler):
     Args:
       base_lr: learning rate >= 0.
       boundaries: steps, ascending; a boundary itself still belongs to the earlier piece.
-      scale: factors >= 0 of ``base_lr`` (not of the piece before), one a boundary; a single number serves every boundary.
+      scale: factors >= 0 of ``base_lr`` (not of the piece before), one per boundary; a single number serves every boundary.
       warmup: one of ``flow.optimizer.warmup``.
     Raises:
       ArgumentError: wrong lengths, order or types.
@@ -202,7 +204,7 @@ class PiecewiseScalingScheduler(LrScheduler):
         else:
             scale = (_check.number(owner, "scale", self.scale, low=0.0),) * len(boundaries)
         if len(scale) != len(boundaries):
-            rule = f"there must be one scale a boundary, got {len(scale)} scales and {len(boundaries)} boundaries"
+            rule = f"there must be one scale per boundary, got {len(scale)} scales and {len(boundaries)} boundaries"
             _check.bad(owner, rule, "PiecewiseScalingScheduler(0.1, [100, 200], [0.1, 0.01]), with 1 up to the first boundary")
         object.__setattr__(self, "boundaries", boundaries)
         object.__setattr__(self, "scale", scale)
@@ -292,7 +294,7 @@ class LinearCosineScheduler(LrScheduler):
 
 @dataclass(frozen=True, repr=False)
 class PolynomialScheduler(LrScheduler):
-    """A power of the remaining way from ``base_lr`` to ``end_learning_rate``.
+    """From ``base_lr`` to ``end_learning_rate``, by a power of the remaining fraction of the steps.
 
     (base_lr - end) * (1 - c / d) ** power + end, with c = min(step, steps) and d = steps; where ``cycle``, c = max(step, 1)
     and d = steps * ceil(c / steps), so that the rate rises again after each ``steps``.
@@ -302,7 +304,7 @@ class PolynomialScheduler(LrScheduler):
       steps: int > 0.
       end_learning_rate: >= 0.
       power: >= 0.
-      cycle: whether to begin again after ``steps``.
+      cycle: whether to begin anew after ``steps``.
       warmup: one of ``flow.optimizer.warmup``.
     Raises:
       ArgumentError: an argument of another type or outside its range.
@@ -341,13 +343,16 @@ class PolynomialSchduler(PolynomialScheduler):
     """
 
 
+@dataclass(frozen=True, repr=False)
 class _Falling(LrScheduler):
-    """A decay by ``decay_rate`` every ``steps`` steps."""
+    """A decay by ``decay_rate`` every ``steps`` steps; subclasses have its arguments, and a formula."""
 
     base_lr: float
     steps: int
     decay_rate: float
-    staircase: bool
+    staircase: bool = False
+    warmup: WarmupConf | None = None
+
     lowest_rate: ClassVar[float | None] = 0.0
 
     def __post_init__(self) -> None:
@@ -361,7 +366,6 @@ class _Falling(LrScheduler):
         return step.astype(xp.float64) / self.steps
 
 
-@dataclass(frozen=True, repr=False)
 class ExponentialScheduler(_Falling):
     """base_lr * decay_rate ** p, with p = step / steps, rounded down where ``staircase``.
 
@@ -376,19 +380,12 @@ class ExponentialScheduler(_Falling):
     Example: >>> schedule = flow.optimizer.ExponentialScheduler(0.1, steps=1000, decay_rate=0.9)
     """
 
-    base_lr: float
-    steps: int
-    decay_rate: float
-    staircase: bool = False
-    warmup: WarmupConf | None = None
-
     conf_key = "exponential_conf"
 
     def decayed(self, step: Any, xp: Any) -> Any:
         return self.base_lr * xp.power(self.decay_rate, self._periods(step, xp))
 
 
-@dataclass(frozen=True, repr=False)
 class InverseTimeScheduler(_Falling):
     """base_lr / (1 + decay_rate * p), with p = step / steps, rounded down where ``staircase``.
 
@@ -403,19 +400,12 @@ class InverseTimeScheduler(_Falling):
     Example: >>> schedule = flow.optimizer.InverseTimeScheduler(0.1, steps=100, decay_rate=0.5)
     """
 
-    base_lr: float
-    steps: int
-    decay_rate: float
-    staircase: bool = False
-    warmup: WarmupConf | None = None
-
     conf_key = "inverse_time_conf"
 
     def decayed(self, step: Any, xp: Any) -> Any:
         return self.base_lr / (1.0 + self.decay_rate * self._periods(step, xp))
 
 
-@dataclass(frozen=True, repr=False)
 class NaturalExpScheduler(_Falling):
     """base_lr * exp(-decay_rate * p), with p = step / steps, rounded down where ``staircase``.
 
@@ -430,12 +420,6 @@ class NaturalExpScheduler(_Falling):
     Example: >>> schedule = flow.optimizer.NaturalExpScheduler(0.1, steps=100, decay_rate=0.5)
     """
 
-    base_lr: float
-    steps: int
-    decay_rate: float
-    staircase: bool = False
-    warmup: WarmupConf | None = None
-
     conf_key = "natural_exp_conf"
     lowest_rate = None
 
@@ -445,12 +429,12 @@ class NaturalExpScheduler(_Falling):
 
 @dataclass(frozen=True, repr=False)
 class CustomScheduler(LrScheduler):
-    """The learning rate is the value of a Blob of the job, for example of an input that each call is fed with.
+    """The learning rate is the value of a Blob of the job, for example of an input.
 
     Args:
       lbn: the Blob's ``logical_blob_name``; float32, shape (1,).
     Raises:
-      ArgumentError: ``lbn`` is no name of a Blob.
+      ArgumentError: ``lbn`` is not the name of a Blob.
     Example:
       >>> @flow.global_function(type="train")
       ... def step(x: tp.Numpy.Placeholder((8, 4)), rate: tp.Numpy.Placeholder((1,))) -> tp.Numpy:
@@ -479,6 +463,7 @@ class CustomScheduler(LrScheduler):
         return None
 
     def SetLrFieldsInTrainConf(self, train_conf: MutableMapping[str, Any]) -> None:
+        _check.mutable_mapping("SetLrFieldsInTrainConf", "train_conf", train_conf)
         train_conf["primary_lr_lbn"] = self.lbn
 
 

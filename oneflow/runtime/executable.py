@@ -16,8 +16,9 @@ import numpy as np
 from .._base import memory as _memory
 from .._base.jax import jax
 from ..compiler.layout import Layout, Storage, layout_of
-from ..compiler.program import RANDOM_STATE, Plan, feed_shardings, single, with_own_values
-from ..compiler.stages import Staged
+from ..compiler.plan import RANDOM_STATE, Plan, on_one_device, with_own_values
+from ..compiler.program import feed_shardings, single
+from ..compiler.stages import staged
 from ..errors import CompileError, CustomOpError, ExecutionError, ProcessError
 from ..graph import callback
 from ..graph.graph import OP_INPUT, Graph
@@ -74,6 +75,7 @@ class Executable:
         self.is_staged = len(distinct) > 1 or plan.repeats  # run after run: memory holds one run's values
         if not self.is_staged and store.meshes.is_default(places[0]):
             self._meshes = None  # JAX's default device: no layouts to say
+            self.plan = on_one_device(plan)
         self._together = processes.count() > 1
         collective = any(len(d) > 1 and d[0].platform == "cpu" for d in distinct.values())
         self._gate: Gate | None = process.collectives if collective and not self._together else None
@@ -147,14 +149,13 @@ class Executable:
         arguments = self._arguments(self._feeds_given)
         if self.is_staged:
             assert self._meshes is not None
-            staged = Staged(self.plan, self._storages, self._meshes)
             with jax.enable_x64(True):
                 start = time.perf_counter()
-                staged.build(*arguments, self._compiled)
+                program = staged(self.plan, self._storages, self._meshes, arguments, self._compiled)
                 seconds = time.perf_counter() - start - self.statistics.compile_seconds - self.statistics.lower_seconds
                 self.statistics.trace_seconds = seconds
-            self.compiled = [(f.name, f.made) for f in staged.functions]
-            self._function = staged
+            self.compiled = [(f.name, f.made) for f in program.functions]
+            self._function = program
             return
         function = single(self.plan, self._storages, self._meshes)
         start = time.perf_counter()
@@ -181,7 +182,7 @@ class Executable:
         found: dict[tuple[Node, int], Layout] = {}
 
         def look(node: Node, outputs: tuple[Any, ...]) -> None:
-            if node.scope.placement.parallel_num > 1 and node not in self.plan.mapped:
+            if node.scope.placement.parallel_num > 1 and node not in self.plan.vmapped:
                 for i, array in enumerate(outputs):
 
                     def note(sharding: Any, key: tuple[Node, int] = (node, i)) -> None:
@@ -192,7 +193,7 @@ class Executable:
         arguments = self._arguments(self._feeds_given)
         with jax.enable_x64(True):
             if self.is_staged:
-                Staged(self.plan, self._storages, self._meshes, look).build(*arguments, lambda traced: traced.lower().compile())
+                staged(self.plan, self._storages, self._meshes, arguments, lambda traced: traced.lower().compile(), look)
             else:
                 single(self.plan, self._storages, self._meshes, look).trace(*arguments).lower().compile()
         return found
@@ -333,7 +334,7 @@ class Executable:
         with self._store.lock:
             self._admit(delivery)
             self._store.commit()
-            is_kept = self.plan.careful  # else the step destroys the old state
+            is_kept = self.plan.transactional  # else the step destroys the old state
             kept = [cell.value if is_kept else to_host(cell.value) for cell in self._written]
             callback.take()
             try:
@@ -354,7 +355,7 @@ class Executable:
                 raise (error if isinstance(error, (CustomOpError, ProcessError)) else self._failed(error)) from (
                     error.__cause__ or error
                 )
-            self._warm = not self.plan.careful
+            self._warm = not self.plan.transactional
             if self._warm:
                 del kept
                 _memory.give_back()

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from .._base.refuse import shown
 from .._base.source import caller
 from ..errors import FeedDtypeError, FeedError, FeedShapeError
 from ..graph.graph import Input
@@ -203,7 +204,7 @@ class Feeds:
         if not isinstance(given, list) or not given:
             self._fail(
                 FeedError,
-                f"input {spec.label!r} (ListListNumpy) must be a list with a list of arrays a device, got {given!r}"[:300],
+                f"input {spec.label!r} (ListListNumpy) must be a list with a list of arrays per device, got {shown(given)}",
                 "",
                 spec,
             )

@@ -14,7 +14,7 @@ import numpy as np
 
 from .._base import dtype as dtypes
 from .._base.jax import jax, jnp
-from ..compiler.hosting import distinct
+from ..compiler.host_plan import distinct
 from ..config import Resource
 from ..data._fault import Where, fault
 from ..data.records import Records
@@ -100,16 +100,16 @@ class Section:
     """Nodes of one host stage in the order they run: first whole, then the ones of a batch in parts, then the rest whole."""
 
     def __init__(
-        self, nodes: Sequence[Node], wanted: Sequence[Blob], session_seed: Callable[[], int], mapped: Collection[Node]
+        self, nodes: Sequence[Node], wanted: Sequence[Blob], session_seed: Callable[[], int], vmapped: Collection[Node]
     ):  # fmt: skip
         """
         Args:
           wanted: the Blobs whose values somebody else needs.
           session_seed: gives the seed of the session.
-          mapped: the nodes of which each device has values of its own.
+          vmapped: the nodes of which each device has values of its own.
         """
         self._session_seed = session_seed
-        self._mapped = mapped
+        self._vmapped = vmapped
         self._functions: dict[Node, Callable[..., Any]] = {}
         self.readers = [node for node in nodes if node.op.host is not None and node.op.host.reader]
         rest = [node for node in nodes if node not in self.readers]
@@ -165,7 +165,7 @@ class Section:
 
     def seed(self, node: Node, copy: int) -> int:
         """What a node draws from."""
-        return node_seed(node, self._session_seed(), copy if node in self._mapped else 0)
+        return node_seed(node, self._session_seed(), copy if node in self._vmapped else 0)
 
     def draws(self, node: Node, call: int, count: int, copy: int) -> Any:
         """The random numbers of a node at a call."""
@@ -173,14 +173,14 @@ class Section:
         assert rule is not None and rule.random is not None
         return rule.random(self.seed(node, copy), call, count, **_attrs(node))
 
-    def is_mapped(self, node: Node) -> bool:
+    def is_vmapped(self, node: Node) -> bool:
         """Whether each device has values of its own."""
-        return node in self._mapped
+        return node in self._vmapped
 
     def result(self, blob: Blob, copies: Sequence[Values]) -> Any:
         """A value that leaves the host stage, of all devices. Raises where it is not what the Blob promised."""
         values = [check(blob, copy[blob.node][blob.index]) for copy in copies]
-        return joined(blob, values) if len(values) > 1 and blob.node in self._mapped else values[0]
+        return joined(blob, values) if len(values) > 1 and blob.node in self._vmapped else values[0]
 
     def _whole(self, nodes: Sequence[Node], values: Values, call: int) -> None:
         for node in nodes:
@@ -209,7 +209,7 @@ def apply(node: Node, inputs: Sequence[Any], more: Mapping[str, Any], first: int
         made = rule.run(*inputs, **_attrs(node), **more)
     except Exception as error:
         raise located(node, error, first, batch) from error
-    return list(made) if node.op.multiple else [made]
+    return list(made) if node.op.multiple_results else [made]
 
 
 def _attrs(node: Node) -> dict[str, Any]:
@@ -222,7 +222,7 @@ def _parts(nodes: Sequence[Node]) -> tuple[int, set[Node]]:
     count = 0
     for node in nodes:
         rule = node.op.host
-        if rule is None or not rule.samples or not node.inputs:
+        if rule is None or not rule.per_sample or not node.inputs:
             continue
         sizes = {b.shape[0] for b in (*node.inputs, *node.outputs)}
         ragged = any(b.is_dynamic and not b.is_tensor_list for b in node.inputs)  # its size is not known
@@ -350,7 +350,8 @@ def joined(blob: Blob, copies: Sequence[Any]) -> Any:
 
 def check_labels(blob: Blob, loss: Node, value: np.ndarray, batch: Values) -> None:
     """Raises FeatureError for a label that is no class of the loss, naming the record that it came from."""
-    classes = loss.inputs[1].shape[-1]
+    assert loss.op.labels is not None
+    classes = loss.inputs[loss.op.labels[1]].shape[-1]
     if not value.size or (value.min() >= 0 and value.max() < classes):
         return
     i = int(np.flatnonzero((value < 0) | (value >= classes))[0])
@@ -414,6 +415,6 @@ def _on_cpu(node: Node, function: Callable[..., Any], inputs: Sequence[Any], see
                 key = jax.random.key(np.uint32(seed & 0xFFFFFFFF), impl="threefry2x32")
                 keys = [jax.random.fold_in(key, jnp.uint32(call & 0xFFFFFFFF))]
             made = function(*keys, *inputs)
-            return tuple(np.array(a) for a in (made if node.op.multiple else (made,)))
+            return tuple(np.array(a) for a in (made if node.op.multiple_results else (made,)))
     except Exception as error:
         raise located(node, error) from error

@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .._base.jax import jax
-from ..compiler.hosting import distinct
-from ..compiler.program import Plan, feed_shardings, place_of
+from ..compiler.host_plan import distinct
+from ..compiler.plan import Plan
+from ..compiler.program import feed_shardings, place_of
 from ..graph.node import Blob, Node
 from . import devices
 from .gate import Results, StaleExecutableError
@@ -32,7 +33,7 @@ def placing(plan: Plan, meshes: DeviceMeshes) -> Place:
     shardings = {(b.node, b.index): s for b, s in zip(plan.feeds, feed_shardings(plan, meshes), strict=True)}
 
     def put(blob: Blob, value: Any) -> Any:
-        if isinstance(value, tuple) or value.shape[blob.node in plan.mapped :] != blob.shape:
+        if isinstance(value, tuple) or value.shape[blob.node in plan.vmapped :] != blob.shape:
             return value
         return to_global(value, shardings[blob.node, blob.index])
 
@@ -58,32 +59,32 @@ class HostPipeline:
           returns: all that the job returns.
           seed: returns the seed of its session; ``pool`` the threads that its pipelines share.
         """
-        graph, hosting, feeds, mapped = plan.graph, plan.host, plan.feeds, plan.mapped
+        graph, host_plan, feeds, vmapped = plan.graph, plan.host, plan.feeds, plan.vmapped
         self.lock = threading.RLock()
         self._pool = pool
-        self._hosting = hosting
+        self._host_plan = host_plan
         self._feeds = feeds
         self._returns = [(b.node, b.index) for b in returns]
         self._inputs = {spec.blob.node: i for i, spec in enumerate(graph.inputs)}
         self._calls = 0
         self.skipped = 0  # images, so far
         self._closed = False
-        at_call = hosting.at_call
-        ahead = set(hosting.ahead)
+        at_call = host_plan.at_call
+        ahead = set(host_plan.ahead)
         handed_on = [b for node in at_call for b in node.inputs]
-        self._copies = max((n.scope.placement.parallel_num for n in hosting.nodes if n in mapped), default=1)
-        kept = distinct([b for b in (*hosting.results, *handed_on) if b.node in ahead])
+        self._copies = max((n.scope.placement.parallel_num for n in host_plan.nodes if n in vmapped), default=1)
+        kept = distinct([b for b in (*host_plan.results, *handed_on) if b.node in ahead])
         handed_on_keys = {(b.node, b.index) for b in handed_on}
-        placed = [b for b in hosting.boundary if (b.node, b.index) not in handed_on_keys]
-        delivered = {(b.node, b.index) for b in hosting.delivered}
+        placed = [b for b in host_plan.boundary if (b.node, b.index) not in handed_on_keys]
+        delivered = {(b.node, b.index) for b in host_plan.delivered}
         placed = [b for b in placed if (b.node, b.index) not in delivered]
         self._ahead = None
-        if hosting.ahead:
-            section = Section(hosting.ahead, kept, seed, mapped)
+        if host_plan.ahead:
+            section = Section(host_plan.ahead, kept, seed, vmapped)
             place = placing(plan, meshes)
-            self._ahead = Prefetcher(graph, section, kept, placed, self._copies, hosting.labels, place, pool)
-        self._at_call = Section(at_call, hosting.results, seed, mapped) if at_call else None
-        self._mapped = mapped
+            self._ahead = Prefetcher(graph, section, kept, placed, self._copies, host_plan.labels, place, pool)
+        self._at_call = Section(at_call, host_plan.results, seed, vmapped) if at_call else None
+        self._vmapped = vmapped
 
     def take(self, inputs: Sequence[Any]) -> tuple[tuple[Any, ...], Callable[[Results], Results]]:
         """What the step is fed with, and a function that adds to its outputs what the host has made.
@@ -103,14 +104,14 @@ class HostPipeline:
                 for values in copies:
                     self._at_call.run(values, call, self._pool())
                     self.skipped += values.skipped
-                for blob in self._hosting.results:
+                for blob in self._host_plan.results:
                     if (blob.node, blob.index) not in found:
                         found[blob.node, blob.index] = self._at_call.result(blob, copies)
             except Exception:
                 self.advance()  # the next call gets the next batch
                 raise
         feeds = tuple(found[b.node, b.index] for b in self._feeds)
-        given = {(b.node, b.index) for b in self._hosting.delivered}
+        given = {(b.node, b.index) for b in self._host_plan.delivered}
 
         def merge(results: Results) -> Results:
             fetched, watched, token = results
@@ -126,7 +127,7 @@ class HostPipeline:
         values = Values()
         values.device = copy
         for (node, index), value in found.items():
-            mine = value[copy] if self._copies > 1 and node in self._mapped else value
+            mine = value[copy] if self._copies > 1 and node in self._vmapped else value
             values.setdefault(node, [None] * len(node.outputs))[index] = mine
         return values
 

@@ -26,11 +26,11 @@ class DeviceMeshes:
         return tuple(self._mesh(placement).devices.flat)
 
     def place(self, placement: Placement) -> tuple[Any, ...]:
-        """What placements share that one function can compute on: the devices, in device order, and their arrangement."""
+        """The key of placements that one function can compute on: their devices, in device order, and the arrangement."""
         return (*self.devices(placement), placement.hierarchy)
 
     def is_default(self, placement: Placement) -> bool:
-        """Whether JAX computes there when nothing else is said."""
+        """Whether JAX computes there by default."""
         found = self.devices(placement)
         return processes.count() == 1 and len(found) == 1 and found[0] == jax.devices()[0]
 

@@ -223,7 +223,7 @@ class Prefetcher:
         for node in self._section.readers:
             rule = node.op.host
             assert rule is not None
-            if values.device and not self._section.is_mapped(node):
+            if values.device and not self._section.is_vmapped(node):
                 values[node] = first[node]
                 continue
             try:

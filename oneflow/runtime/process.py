@@ -15,6 +15,7 @@ from typing import Any
 from weakref import WeakSet
 
 from ..errors import ForkError
+from . import processes
 from .background import Background
 from .delivery import DeliveryThread
 from .exit_status import exit_status
@@ -39,6 +40,7 @@ class Process:
       saves: checkpoints that are being written in the background.
       sessions: those that are open; ``default_session`` is the one that jobs are declared in.
       calls: one entry for each synchronous call whose thread may be in JAX's C++ code, outside the lock.
+      stops_at_first_call: a script is run only to find the jobs that it declares.
       seed: what ``flow.manual_seed`` set; None before.
       unconfirmed_saves: checkpoints in place that the disk has not confirmed, by path: device and inode. Saving there again
         replaces them.
@@ -48,6 +50,7 @@ class Process:
         self.sessions: WeakSet[Any] = WeakSet()
         self.default_session: Any = None
         self.seed: int | None = None
+        self.stops_at_first_call = False
         self.has_said_that_cpus_stand_in = False
         self.unconfirmed_saves: dict[str, tuple[int, int]] = {}
         self._forked = False
@@ -94,6 +97,7 @@ class Process:
     def _after_fork(self) -> None:
         self._forked = True
         self._begin()  # locks may be held by threads that are not there any more
+        processes.reset_after_fork()
         for session in list(self.sessions):
             session.after_fork()
         for client in self._clients:  # its destructor waits for threads that are not there either

@@ -15,7 +15,9 @@ from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
-from ..errors import ResultError
+from .._base import check
+from .._base.refuse import refuse, shown
+from ..errors import ArgumentError, ResultError
 from ..graph.graph import Watch
 from .waiting import INTERRUPTIBLE_FROM_SECONDS, flat, wait_interruptibly
 
@@ -113,7 +115,10 @@ class Result(concurrent.futures.Future[Any]):
         delivery = self._delivery
         delivery.deliverer.moved_on(self.thread)
         if timeout is not None:
-            self._wait(timeout)
+            seconds, problem = check.number(timeout)
+            if problem:
+                refuse(ArgumentError, f"the timeout of a call of job {self.job_name!r} {problem}")
+            self._wait(seconds)
         if delivery.watches and not self.passed:
             delivery.deliverer.wait_for(self)
         if self._error is not None:
@@ -158,9 +163,9 @@ class Result(concurrent.futures.Future[Any]):
           ResultError: this result has a callback already.
         """
         if not callable(callback):
-            raise ResultError(f"the callback of job {self.job_name!r} must be callable, got {_shown(callback)}")
+            refuse(ResultError, f"the callback of job {self.job_name!r} must be callable, got {shown(callback)}")
         if self._registered:
-            raise ResultError(f"this call of job {self.job_name!r} has a callback already; each result takes one")
+            refuse(ResultError, f"this call of job {self.job_name!r} has a callback already; each result takes one")
         self._registered = True
         self._callback = callback
         self.has_callbacks = True
@@ -171,6 +176,8 @@ class Result(concurrent.futures.Future[Any]):
 
     def add_done_callback(self, fn: Callable[[Any], Any]) -> None:
         """Has ``fn(result)`` run on the delivery thread when the call has finished."""
+        if not callable(fn):
+            refuse(ArgumentError, f"a listener to a call of job {self.job_name!r} must be callable, got {shown(fn)}")
         if self._listeners is None:
             self._listeners = []
         self._listeners.append(fn)
@@ -319,10 +326,3 @@ _MAKING = threading.Lock()
 def _awaited(results: Any) -> Any:
     """The arrays that tell when a call is over: what it fetched, or else its token."""
     return results[0] or results[2]
-
-
-def _shown(value: Any) -> str:
-    try:
-        return repr(value)[:200]
-    except Exception:
-        return f"a {type(value).__name__}"

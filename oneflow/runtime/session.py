@@ -13,6 +13,7 @@ from weakref import WeakSet
 
 import numpy as np
 
+from .._base import check
 from .._base.refuse import refuse, warn
 from ..compiler.layout import Storage
 from ..config import Resource
@@ -151,7 +152,7 @@ class Session:
             if not self.started:
                 environment.start()
                 devices.prepare()
-                self.seed = self.store.seed = processes.of_first("the seed of the session", self.seed)
+                self.seed = self.store.seed = processes.broadcast_from_rank_zero("the seed of the session", self.seed)
             self.started = True
             Resource.freeze()
             for job in list(self.jobs.values()):
@@ -458,6 +459,7 @@ def manual_seed(seed: int) -> None:
 
 
 def _checked_seed(seed: Any) -> int:
-    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= seed < 1 << 63:
-        refuse(ArgumentError, f"flow.manual_seed needs an int in [0, 2**63), got {seed!r}"[:200])
-    return int(seed)
+    found, problem = check.integer(seed, low=0, high=2**63 - 1)
+    if problem:
+        refuse(ArgumentError, f"a seed {problem}")
+    return found

@@ -1,7 +1,7 @@
 """Arrays between host memory and devices, some of which other processes may have.
 
-What moves between processes does so as one collective that all of them are in: JAX itself hands arrays on only where source
-and target are the same devices.
+An array moves between processes in one collective of all of them, because JAX itself moves arrays only between layouts on the
+same devices.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ import numpy as np
 
 from .._base.jax import jax, jnp, lax
 from . import processes
-
-_moved: set[tuple[Any, Any]] = set()  # shardings between which arrays have been moved
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,7 +56,7 @@ class Part:
 
 
 def to_global(array: np.ndarray, sharding: Any) -> Any:
-    """A device array that lies as ``sharding`` says; every process gives the same whole ``array``."""
+    """A device array that lies as ``sharding`` says, of an ``array`` that is whole and the same in every process."""
     with jax.enable_x64(True):
         if sharding.is_fully_addressable:
             return jax.device_put(array, sharding)
@@ -67,14 +65,14 @@ def to_global(array: np.ndarray, sharding: Any) -> Any:
 
 
 def everywhere(array: np.ndarray) -> Any:
-    """A device array that every process has the whole of; all give the same."""
+    """A device array of which every process has a whole copy; ``array`` is the same in all."""
     return to_global(array, _over(_one_of_each(), False))
 
 
 def to_host(array: Any) -> np.ndarray:
     """A fresh writable copy of the whole array in this process's memory. Where others have parts of it, all must call it."""
     if processes.count() > 1 and isinstance(array, jax.Array):
-        if not _is_everywhere_whole(array):
+        if not _is_replicated_everywhere(array):
             processes.barrier("reading an array of several processes")
             array = readable(array)
         array = array.addressable_data(0)
@@ -82,8 +80,8 @@ def to_host(array: Any) -> np.ndarray:
 
 
 def readable(array: Any) -> Any:
-    """The array, or one like it of which this process has all. All processes must call it."""
-    if processes.count() == 1 or not isinstance(array, jax.Array) or _is_everywhere_whole(array):
+    """The array, or a copy that lies whole in this process. All processes must call it."""
+    if processes.count() == 1 or not isinstance(array, jax.Array) or _is_replicated_everywhere(array):
         return array
     return _relayed(array, _one_of_each())
 
@@ -107,7 +105,7 @@ def move(array: Any, sharding: Any) -> Any:
         return _laid_out(_part(whole, sharding), sharding)
 
 
-def _is_everywhere_whole(array: Any) -> bool:
+def _is_replicated_everywhere(array: Any) -> bool:
     """Whether each process of the run has the whole array: the same answer in all of them."""
     owners = {device.process_index for device in array.sharding.device_set}
     return array.is_fully_replicated and len(owners) == processes.count()
@@ -141,14 +139,11 @@ def _laid_out(array: Any, sharding: Any) -> Any:
 
 
 def _run(function: Any, array: Any, sharding: Any) -> Any:
-    """Gloo tells on standard output that the devices of a collective have met for the first time."""
-    pair = array.sharding, sharding
-    if pair in _moved:
+    """Gloo writes to standard output when the devices of a collective meet for the first time."""
+    if not processes.first_meeting((array.sharding, sharding)):
         return function(array)
     with processes.quiet():
-        moved = jax.block_until_ready(function(array))
-    _moved.add(pair)
-    return moved
+        return jax.block_until_ready(function(array))
 
 
 def _relayed(array: Any, devices: tuple[Any, ...]) -> Any:
@@ -175,7 +170,7 @@ def _summing(sharding: Any) -> Any:
 
 
 def _sum_of_bits(stacked: Any) -> Any:
-    """The one block that is not zero, bit for bit: sums of integers keep -0.0 and NaN as they are."""
+    """The one block that is not zero, bit for bit: a sum of integers changes neither -0.0 nor NaN."""
     dt, bits = stacked.dtype, 8 * stacked.dtype.itemsize
     if dt == jnp.bool_:
         return stacked.astype(jnp.int32).sum(0, dtype=jnp.int32).astype(jnp.bool_)

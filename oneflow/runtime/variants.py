@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .._base.log import announced
-from ..compiler.program import Plan
+from ..compiler.plan import Plan
 from ..compiler.replicas import per_device
 from .executable import Executable
 from .gate import StaleExecutableError

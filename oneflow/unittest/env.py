@@ -1,17 +1,17 @@
-"""``flow.unittest.env``: what the environment variables ONEFLOW_TEST_* ask of a test run."""
+"""``flow.unittest.env``: the environment variables ONEFLOW_TEST_*, which configure a test run."""
 
 from __future__ import annotations
 
-import os
+import os as _os
 
-from .._base.refuse import refuse
-from ..errors import ArgumentError
+from .._base.refuse import refuse as _refuse
+from ..errors import ArgumentError as _ArgumentError
 
 
 def _number(variable: str, default: int) -> int:
-    text = os.environ.get(variable, "")
+    text = _os.environ.get(variable, "")
     if text and not text.isdigit():
-        refuse(ArgumentError, f"the environment variable {variable} must be a number, it is {text!r}")
+        _refuse(_ArgumentError, f"the environment variable {variable} must be a number, got {text!r}")
     return int(text) if text else default
 
 
@@ -22,14 +22,14 @@ def device_num() -> int:
 
 def has_node_list() -> bool:
     """Whether ONEFLOW_TEST_NODE_LIST names machines."""
-    return bool(os.environ.get("ONEFLOW_TEST_NODE_LIST"))
+    return bool(_os.environ.get("ONEFLOW_TEST_NODE_LIST"))
 
 
 def node_list() -> list[str]:
-    """The addresses of ONEFLOW_TEST_NODE_LIST, which a comma separates. Raises ArgumentError where there are none."""
+    """The addresses of ONEFLOW_TEST_NODE_LIST, separated by commas. Raises ArgumentError where there are none."""
     if not has_node_list():
-        refuse(ArgumentError, "the environment variable ONEFLOW_TEST_NODE_LIST is not set")
-    return os.environ["ONEFLOW_TEST_NODE_LIST"].split(",")
+        _refuse(_ArgumentError, "the environment variable ONEFLOW_TEST_NODE_LIST is not set")
+    return _os.environ["ONEFLOW_TEST_NODE_LIST"].split(",")
 
 
 def node_size() -> int:
@@ -39,7 +39,7 @@ def node_size() -> int:
 
 def has_world_size() -> bool:
     """Whether ONEFLOW_TEST_WORLD_SIZE is set."""
-    return bool(os.environ.get("ONEFLOW_TEST_WORLD_SIZE"))
+    return bool(_os.environ.get("ONEFLOW_TEST_WORLD_SIZE"))
 
 
 def world_size() -> int:
@@ -48,10 +48,10 @@ def world_size() -> int:
 
 
 def eager_execution_enabled() -> bool:
-    """ONEFLOW_TEST_ENABLE_EAGER is "1"."""
-    return os.environ.get("ONEFLOW_TEST_ENABLE_EAGER") == "1"
+    """Whether ONEFLOW_TEST_ENABLE_EAGER is "1"."""
+    return _os.environ.get("ONEFLOW_TEST_ENABLE_EAGER") == "1"
 
 
 def typing_check_enabled() -> bool:
-    """ONEFLOW_TEST_ENABLE_TYPING_CHECK is "1"."""
-    return os.environ.get("ONEFLOW_TEST_ENABLE_TYPING_CHECK") == "1"
+    """Whether ONEFLOW_TEST_ENABLE_TYPING_CHECK is "1"."""
+    return _os.environ.get("ONEFLOW_TEST_ENABLE_TYPING_CHECK") == "1"

@@ -6,16 +6,17 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any, NoReturn, Self
 
-from .._base.refuse import closest, refuse
+from .._base.refuse import closest, refuse, shown
 from ..errors import ArgumentError, DuplicateNameError, ModeError
 from ..graph.graph import current
 from ..graph.node import Blob
+from ..graph.scopes import consistent_view
 from ..ops import custom
-from ..ops._emit import fail
+from ..ops._emit import fail, want
+from ..ops._host import want_str
 from ..ops.custom import ATTRIBUTE_TYPES, CustomOp
 from ..ops.elementwise import identity_n
 from ..ops.module import Module
-from ..scope import consistent_view
 from . import table as _table  # noqa: F401 - fills the registry
 from .registry import REGISTRY, Argument, Registered
 
@@ -29,14 +30,14 @@ def user_op_names() -> list[str]:
 
 
 class UserOp:
-    """What ``Build()`` gives: one op of the job, once ``InferAndTryRun()`` has added it."""
+    """An op that ``Build()`` returned; ``InferAndTryRun()`` adds it to the job."""
 
     def __init__(self, builder: UserOpConfBuilder):
         self._builder = builder
         self._blobs: dict[str, tuple[Blob, ...]] | None = None
 
     def InferAndTryRun(self) -> Self:
-        """Adds the op to the job whose body is running. Raises what the op raises about its inputs."""
+        """Adds the op to the job whose body is running. Raises the op's own errors about its inputs."""
         if self._blobs is None:
             self._blobs = self._builder._emit()
         return self
@@ -67,7 +68,7 @@ class UserOp:
         return dict(self._outputs())
 
     def SoleOutputBlob(self) -> Blob:
-        """The output, of which there is one. Raises ArgumentError where there are several."""
+        """The only output. Raises ArgumentError where there are several."""
         blobs = self.RemoteBlobList()
         if len(blobs) != 1:
             refuse(ArgumentError, f"user op {self.op_name!r} has {len(blobs)} outputs", hint="use .RemoteBlobList()")
@@ -75,23 +76,23 @@ class UserOp:
 
 
 class UserOpConfBuilder:
-    """Describes one op: ``.Op(type).Input(name, blobs).Output(name).Attr(name, value).Build()``. Each step gives the builder.
+    """Describes one op: ``.Op(type).Input(name, blobs).Output(name).Attr(name, value).Build()``. Each step returns the builder.
 
     Args:
       op_name: the op's name in the job; the surrounding namespaces come in front.
-      consistent: make it in the consistent view, whatever the current one.
+      consistent: add it in the consistent view, whatever the current view is.
     """
 
     def __init__(self, op_name: str, consistent: bool = False):
         if not isinstance(op_name, str) or not op_name:
-            refuse(ArgumentError, f"a user op needs a name, a non-empty str, got {op_name!r}")
+            refuse(ArgumentError, f"a user op needs a name, a non-empty str, got {shown(op_name)}")
         self._name = op_name
         self._consistent = consistent
         self._type_name: str | None = None
         self._inputs: dict[str, list[Blob]] = {}
         self._outputs: dict[str, int] = {}
         self._attributes: dict[str, Any] = {}
-        graph = current(f"user op {op_name!r}")
+        graph = current(f"user op {shown(op_name)}")
         self._full_name = graph.scope.namespace + op_name
 
     @property
@@ -104,15 +105,17 @@ class UserOpConfBuilder:
         return _registered(self._what, self._type_name)
 
     def Op(self, op_type_name: str) -> Self:
-        """Says which op it is: a type of OneFlow's registry, or a registered custom op."""
+        """Chooses the op: a type of OneFlow's registry, or a registered custom op."""
         _registered(self._what, op_type_name)
         self._type_name = op_type_name
         return self
 
     def Input(self, input_name: str, input_blob_list: Sequence[Blob]) -> Self:
-        """Binds an input; where it is not repeated, the list has one Blob."""
+        """Binds an input; the list has one Blob unless the input is repeated."""
+        want_str(self._what, "input_name", input_name)
         if not isinstance(input_blob_list, (list, tuple)) or not all(isinstance(b, Blob) for b in input_blob_list):
-            fail(ArgumentError, self._what, f"input {input_name!r} takes a list or tuple of Blobs, got {input_blob_list!r}"[:300])
+            rule = f"input {input_name!r} takes a list or tuple of Blobs, got {shown(input_blob_list)}"
+            fail(ArgumentError, self._what, rule)
         self._inputs[input_name] = list(input_blob_list)
         return self
 
@@ -120,17 +123,16 @@ class UserOpConfBuilder:
 
     def Output(self, output_name: str, num: int = 1) -> Self:
         """Declares an output, of ``num`` Blobs."""
-        if isinstance(num, bool) or not isinstance(num, int) or num < 1:
-            fail(ArgumentError, self._what, f"output {output_name!r}: num must be an int >= 1, got {num!r}")
-        self._outputs[output_name] = num
+        want_str(self._what, "output_name", output_name)
+        self._outputs[output_name] = want.integer(self._what, f"output {output_name!r}: num", num, 1)
         return self
 
     def Attr(self, attr_name: str, attr_value: Any, attr_type_name: str | None = None) -> Self:
-        """Sets an attribute. The type is the registry's: 1 is no float. The third argument is not used."""
+        """Sets an attribute. The type is the registry's: 1 is not a float. The third argument is not used."""
         kinds = self._type().attributes
-        if attr_name not in kinds:
+        if want_str(self._what, "attr_name", attr_name) not in kinds:
             known = f"it has {', '.join(kinds)}" if kinds else "it has none"
-            fail(ArgumentError, self._what, f"there is no attribute {attr_name!r}; {known}")
+            fail(ArgumentError, self._what, f"there is no attribute {shown(attr_name)}; {known}")
         self._attributes[attr_name] = kinds[attr_name].check(self._what, attr_value)
         return self
 
@@ -141,7 +143,7 @@ class UserOpConfBuilder:
         for output in self._outputs:
             if output not in {o.name for o in kind.outputs}:
                 known = f"it has {', '.join(o.name for o in kind.outputs)}" if kind.outputs else "it has none"
-                fail(ArgumentError, self._what, f"there is no output {output!r}; {known}")
+                fail(ArgumentError, self._what, f"there is no output {shown(output)}; {known}")
         for attribute in kind.attributes.values():
             if attribute.name not in self._attributes and not attribute.has_default:
                 kind_of = f"{attribute.name!r}, {attribute.type_name},"
@@ -154,7 +156,7 @@ class UserOpConfBuilder:
         for name in bound:
             if name not in names:
                 has = f"it has {', '.join(a.name for a in known)}" if known else "it has none"
-                fail(ArgumentError, self._what, f"there is no {kind} {name!r}; {has}", bound[name])
+                fail(ArgumentError, self._what, f"there is no {kind} {shown(name)}; {has}", bound[name])
         for a in known:
             if a.name not in bound:
                 if not a.optional:
@@ -189,12 +191,12 @@ class UserOpConfBuilder:
         """The declared outputs, called ``<op>/<output>_<i>``."""
         for output, count in self._outputs.items():
             if len(made[output]) != count:
-                fail(ArgumentError, self._what, f"output {output!r} has {len(made[output])} Blobs, not {count}", (),
+                fail(ArgumentError, self._what, f"output {shown(output)} has {len(made[output])} Blobs, not {count}", (),
                      f'.Output("{output}", {len(made[output])})')  # fmt: skip
         flat = [(f"{o.name}_{i}", b) for o in kind.outputs for i, b in enumerate(made.get(o.name, ()))]
         graph = current(self._what)
         node = graph.node(self._full_name)
-        if any(b.node is not node for _, b in flat) and node is None:  # several ops: one more gives the results their name
+        if any(b.node is not node for _, b in flat) and node is None:  # several ops: one more names the results
             blobs = identity_n([b for _, b in flat], name=self._name)
             flat = [(suffix, blob) for (suffix, _), blob in zip(flat, blobs, strict=True)]
         for suffix, blob in flat:
@@ -215,7 +217,7 @@ def _by_name(kind: Registered, made: Any) -> dict[str, tuple[Blob, ...]]:
 
 def _registered(what: str, type_name: Any) -> Registered:
     if not isinstance(type_name, str):
-        fail(ArgumentError, what, f"an op type is named by a str, got {type_name!r}"[:300])
+        fail(ArgumentError, what, f"an op type is named by a str, got {shown(type_name)}")
     own = custom.REGISTERED.get(type_name)
     found = REGISTRY.get(type_name) if own is None else _of_custom(own)
     if found is None:
@@ -255,21 +257,23 @@ def _of_custom(own: CustomOp) -> Registered:
 
 
 class UserOpModule(Module):
-    """The op that a module builder describes, before it is called."""
+    """The op that a module builder describes."""
 
     def __init__(self, builder: UserOpModuleBuilder):
         super().__init__(builder._type_name)
         self._is_ready = False
 
     def InitOpKernel(self) -> None:
-        """Marks it as ready; a job makes no kernel before it runs."""
+        """Marks it as ready; here kernels are made when a job is compiled."""
         self._is_ready = True
 
 
 class UserOpModuleBuilder(UserOpConfBuilder):
-    """A builder whose type is fixed; ``OpName(name)`` begins each use of it."""
+    """A builder of ops of one type; each use of it begins with ``OpName(name)``."""
 
     def __init__(self, op_type_name: str, consistent: bool = False):
+        if not isinstance(op_type_name, str):
+            refuse(ArgumentError, f"an op type is named by a str, got {shown(op_type_name)}")
         super().__init__(f"{op_type_name} module", consistent)
         super().Op(op_type_name)
         self.user_op_module = UserOpModule(self)
@@ -279,9 +283,10 @@ class UserOpModuleBuilder(UserOpConfBuilder):
         refuse(ModeError, f"the type of this module builder is {self._type_name!r} already", hint="leave .Op() out")
 
     def InputSize(self, input_name: str, input_blob_size: int) -> Self:
-        """Says how many Blobs an input will have."""
-        if input_name not in {a.name for a in self._type().inputs}:
-            fail(ArgumentError, self._what, f"there is no input {input_name!r}")
+        """Declares the number of Blobs of an input."""
+        want.integer(self._what, "input_blob_size", input_blob_size, 0)
+        if want_str(self._what, "input_name", input_name) not in {a.name for a in self._type().inputs}:
+            fail(ArgumentError, self._what, f"there is no input {shown(input_name)}")
         return self
 
     def CheckAndComplete(self) -> Self:
@@ -301,7 +306,7 @@ class UserOpModuleBuilder(UserOpConfBuilder):
 
 
 def user_op_builder(op_name: str) -> UserOpConfBuilder:
-    """Builds an op by its registered type: ``flow.user_op_builder(name).Op("relu").Input("in", [x]).Output("out")...``.
+    """Builds an op of a registered type: ``flow.user_op_builder(name).Op("relu").Input("in", [x]).Output("out")...``.
 
     Args:
       op_name: its name in the job.
@@ -326,7 +331,7 @@ def consistent_user_op_builder(op_name: str) -> UserOpConfBuilder:
 
 
 def user_op_module_builder(op_type_name: str) -> UserOpModuleBuilder:
-    """A builder of a fixed type that serves several ops: ``.Output(...).Attr(...).CheckAndComplete()``, then for each op
+    """A builder of several ops of one type: ``.Output(...).Attr(...).CheckAndComplete()``, then for each op
     ``.OpName(name).Input(...).Build().InferAndTryRun()``.
 
     Example: >>> builder = flow.user_op_module_builder("bernoulli").InputSize("in", 1).Output("out")

@@ -1,4 +1,4 @@
-"""The gradient of a registered op as an op of its own: the forward op's nodes, run backwards."""
+"""The gradient of a registered op as another op: the forward op's nodes, run backwards."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Forward = Callable[[Mapping[str, Blob]], Any]
 
 def pulled_back(forward: Forward, names: Sequence[str], arrays: Sequence[Any], cotangent: Any, wanted: Sequence[str],
                 scope: Scope, output: int = 0) -> tuple[Any, ...]:  # fmt: skip
-    """The gradients at ``wanted`` of an op over Blobs, on arrays."""
+    """On arrays: the gradients of an op over Blobs with respect to its inputs ``wanted``."""
     graph = Graph("gradient", train=True, scope=scope.replaced(namespace=""))
     with tracing(graph):
         inputs = {
@@ -41,13 +41,13 @@ def pulled_back(forward: Forward, names: Sequence[str], arrays: Sequence[Any], c
 
 
 def gradient(build: Build, forward: Mapping[str, str], wanted: Sequence[str], cotangent: str = "dy", output: int = 0) -> Build:
-    """A row's meaning: the gradient of another row's op.
+    """The ``build`` of a gradient op's row.
 
     Args:
-      build: the forward op's meaning.
-      forward: its inputs' names, each with that of the gradient op's input which takes the place.
-      wanted: those of the forward op's inputs whose gradients are the outputs.
-      cotangent: the gradient op's input that holds the gradient of the forward op's output number ``output``.
+      build: that of the forward op.
+      forward: the names of the forward op's inputs, each with the gradient op's input that holds its value.
+      wanted: the forward op's inputs whose gradients are the outputs.
+      cotangent: the gradient op's input that holds the gradient with respect to the forward op's output number ``output``.
     """
 
     def made(given: Inputs, attributes: Attributes, name: str) -> Any:

@@ -1,4 +1,4 @@
-"""What a row of the table of registered ops is: names of inputs, outputs and attributes, and what it means here."""
+"""A row of the table of registered ops: names of inputs, outputs and attributes, and a function that adds the op to a job."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import numpy as np
 
 from .._base.dtype import dtype
 from .._base.jax import jax
+from .._base.refuse import shown
 from ..errors import ArgumentError
 from ..graph.node import Blob
 from ..graph.op import OpDef
@@ -31,7 +32,7 @@ _ONE = {"int32": int, "int64": int, "float": float, "double": float, "bool": boo
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """An input or output: bound once, or not at all where ``optional``, or ``least`` times or more where that is not None."""
+    """An input or output: one Blob, or none where it is ``optional``, or ``least`` or more of them where that is not None."""
 
     name: str
     optional: bool
@@ -40,7 +41,7 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """An attribute: its type as the registry spells it, and its default where ``has_default``."""
+    """An attribute: its type, in the registry's spelling, and its default where ``has_default``."""
 
     name: str
     type_name: str
@@ -53,12 +54,12 @@ class Attribute:
         if kind == "Shape" or kind.startswith("list["):
             of = int if kind == "Shape" else _LIST_OF[kind[5:-1]]
             if not isinstance(value, (list, tuple)) or not all(_is(v, of) for v in value):
-                fail(ArgumentError, what, f"attribute {self.name!r} takes a list or tuple of {kind}, got {value!r}"[:300])
+                fail(ArgumentError, what, f"attribute {self.name!r} takes a list or tuple of {kind}, got {shown(value)}")
             return tuple(tuple(v) if isinstance(v, list) else v for v in value)
         if not _is(value, _ONE[kind]):
             hint = f"write {float(value)}" if _ONE[kind] is float and type(value) is int else ""
             named = "a flow dtype" if kind == "dtype" else f"{_ONE[kind].__name__} ({kind})"
-            fail(ArgumentError, what, f"attribute {self.name!r} takes {named}, got {value!r}"[:300], (), hint)
+            fail(ArgumentError, what, f"attribute {self.name!r} takes {named}, got {shown(value)}", (), hint)
         return value
 
 
@@ -67,10 +68,10 @@ def _is(value: Any, kind: Any) -> bool:
 
 
 class Registered:
-    """One op type; its row is taken apart when it is used.
+    """One op type; its row is parsed when it is used.
 
-    ``build(inputs, attributes, name)`` gives the outputs: a Blob, a sequence in the order of ``outputs``, or a dict by name;
-    None for ops that only have an effect. ``why_not`` says of a type that is refused, why.
+    ``build(inputs, attributes, name)`` returns the outputs: a Blob, a sequence in the order of ``outputs``, or a dict by name;
+    None for ops that only have an effect. ``why_not`` is the reason why a type is refused.
     """
 
     def __init__(self, type_name: str, text: str, build: Build | None, why_not: str = ""):
@@ -124,11 +125,11 @@ def row(text: str, build: Build | None, why_not: str = "") -> None:
         raise ValueError(f"{made.type_name} is in the table twice")
 
 
-# --- ways to say what a row means
+# --- the functions of rows
 
 
 def call(path: str, *arguments: str, **keywords: str) -> Build:
-    """A function of ``flow`` by its path, of inputs and attributes by their names; it gets the op's name, too."""
+    """Calls a function of ``flow``, given by its path, with inputs and attributes by their names, and with the op's name."""
 
     def build(inputs: Inputs, attributes: Attributes, name: str) -> Any:
         known = {**inputs, **attributes}
@@ -144,7 +145,7 @@ def call(path: str, *arguments: str, **keywords: str) -> Build:
 
 
 def arrays(function: Callable[..., Any], *inputs: str, outputs: int = 1, differentiable: bool = False) -> Build:
-    """A function over JAX arrays: of the inputs named, and of the attributes by keyword."""
+    """Calls a function over JAX arrays: the named inputs, and the attributes by keyword."""
 
     def build(given: Inputs, attributes: Attributes, name: str) -> Any:
         return emit_arrays(function, [given[n] for n in inputs], attributes, name, outputs, differentiable)
@@ -156,14 +157,14 @@ def emit_arrays(
     function: Callable[..., Any], blobs: Sequence[Blob], attributes: Attributes, name: str, outputs: int = 1,
     differentiable: bool = False, op_name: str | None = None,
 ) -> tuple[Blob, ...]:  # fmt: skip
-    """Adds an op over arrays that is made for this place alone."""
+    """Adds an op over arrays that exists for one row alone."""
 
     def define(*xs: Any, **attrs: Any) -> tuple[Any, ...]:
         made = function(*xs, **attrs)
         return made if outputs > 1 else (made,)
 
     title = op_name or getattr(function, "__name__", "user_op").strip("_<>") or "user_op"
-    op = OpDef(title, define, stops=not differentiable, multiple=True)
+    op = OpDef(title, define, nondifferentiable=not differentiable, multiple_results=True)
     return emit_many(op, *blobs, name=name, **attributes)
 
 
@@ -173,5 +174,5 @@ def as_array(number: Any, like: Any) -> Any:
 
 
 def whole(value: Any) -> int:
-    """An element count as a Python int."""
+    """A number of elements as a Python int."""
     return int(np.prod(value))

@@ -1,7 +1,7 @@
-"""Every op type of OneFlow's registry: names of its inputs, outputs and attributes, and what it means here. One table.
+"""Every op type of OneFlow's registry: the names of its inputs, outputs and attributes, and the function that adds it. One table.
 
-``in`` and other words of Python are inputs like any other: rows take them from mappings. Rows of updates, readers and images are
-in ``table_updates`` and ``table_data``.
+``in`` and other keywords of Python are names of inputs, too: rows take them from mappings. Rows of updates, readers and
+images are in ``table_updates`` and ``table_data``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import numpy as np
 
 from .._base.jax import jax, jnp
 from ..errors import ArgumentError
-from ..graph.graph import Graph
 from ..graph.node import Blob
 from ..ops import array, binary, constant, elementwise, indexing, masks, nn, norm, reduce, slicing
 from ..ops._emit import emit_many, fail
@@ -24,7 +23,7 @@ from . import table_windows as _windows  # noqa: F401 - fills the registry
 from .gradient import gradient
 from .registry import Attributes, Inputs, arrays, as_array, call, emit_arrays, row
 
-_OWN_TESTS = "it serves OneFlow's own tests, and what it computes is written down nowhere"
+_OWN_TESTS = "it serves OneFlow's own tests, and its result is documented nowhere"
 
 # --- elementwise
 
@@ -489,9 +488,8 @@ def _normalization(i: Inputs, a: Attributes, n: str, *, training: bool, relu: bo
             norm._batch_normalization_training, x, gamma, beta, mean, variance, name=n, axis=a["axis"] % x.ndim,
             epsilon=a["epsilon"], momentum=a["momentum"], scale=True, center=True,
         )  # fmt: skip
-        graph: Graph = y.node.graph
-        graph.assign(mean, new_mean)
-        graph.assign(variance, new_variance)
+        y.node.graph.assign(mean, new_mean)
+        y.node.graph.assign(variance, new_variance)
     else:
         y = norm.batch_normalization(x, mean, variance, beta, gamma, a["epsilon"], a["axis"], name=n)
         made["mean"], made["inv_variance"] = mean, elementwise.rsqrt(binary.add(variance, a["epsilon"]))

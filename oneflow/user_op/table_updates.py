@@ -80,11 +80,11 @@ def _variables(n: str, blobs: Mapping[str, Blob]) -> None:
     for name, blob in blobs.items():
         if blob.node.op is not OP_VARIABLE:
             fail(ArgumentError, f"user op {n!r}", f"input {name!r} is written and must be a variable, but {blob.op_name!r} is "
-                 f"computed by {blob.node.op.name}", (blob,), "pass what flow.get_variable gave")  # fmt: skip
+                 f"computed by {blob.node.op.name}", (blob,), "pass the Blob that flow.get_variable returned")  # fmt: skip
 
 
 def _updated(rule: Rule, slots: Mapping[str, str], *, sparse: bool = False) -> Build:
-    """``slots``: the inputs that are the rule's state, each with its name in the optimizer."""
+    """An update rule as an op. ``slots``: the inputs that hold the rule's state, each with its name in the optimizer."""
 
     def build(i: Inputs, a: Attributes, n: str) -> None:
         optimizer = rule(a)

@@ -17,7 +17,7 @@ _FORMATS = {1: ("NCW", "NWC"), 2: ("NCHW", "NHWC"), 3: ("NCDHW", "NDHWC")}
 
 
 def _format(a: Attributes, dims: int) -> str:
-    """``channels_first`` and ``channels_last`` as the layers spell them."""
+    """``channels_first`` and ``channels_last`` in the spelling of ``data_format``."""
     return _FORMATS[dims][a["data_format"] == "channels_last"]
 
 
@@ -61,7 +61,7 @@ def _data_grad(i: Inputs, a: Attributes, n: str) -> Any:
 
 
 def _transposed(dy: Blob, weight: Blob, a: Attributes, dims: int, shape: tuple[int, ...], n: str) -> Blob:
-    """The gradient of a convolution to its input of that shape."""
+    """The gradient of a convolution with respect to its input, which has that shape."""
     scope = current("user op").scope
 
     def run(g: Any, w: Any) -> Any:

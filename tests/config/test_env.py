@@ -17,8 +17,8 @@ from oneflow.config._environment import (
     reset_environment,
 )
 from oneflow.errors import ArgumentError, ModeError
-from oneflow.runtime import rendezvous
 from oneflow.runtime.environment import current_machine_id, delete_worker, init_worker
+from oneflow.runtime.processes import rendezvous
 
 
 @pytest.fixture(autouse=True)
@@ -62,11 +62,19 @@ def test_several_machines_need_a_port_and_an_own_address() -> None:
     [
         ((), "at least one address"), (([],), "at least one"), ((3,), "3 is not an address"), (("",), "not an address"),
         (({"addr": 1},), "not an address"), (({"addr": "a", "port": 1},), "not an address"), (("a", "a"), "once, got a, a"),
+        (({"addr": "a", "ctrl_port_agent": 70_000},), "not an address"),
     ],
 )  # fmt: skip
 def test_addresses_that_are_refused(given: Any, text: str) -> None:
     with pytest.raises(ArgumentError, match=f"{text}(?s:.*)test_env.py"):
         env.machine(*given)
+
+
+def test_ports_that_are_refused() -> None:
+    for setting in (env.ctrl_port, env.data_port):
+        for port in (0, -2, 65_536):
+            with pytest.raises(ArgumentError, match="a port is a number from 1 to 65535"):
+                setting(port)
 
 
 def test_workers_of_old_are_nothing_on_one_machine() -> None:
@@ -89,7 +97,7 @@ def test_environment_variables_of_tests(monkeypatch: pytest.MonkeyPatch) -> None
     assert (e.device_num(), e.node_list(), e.node_size(), e.world_size()) == (4, ["a", "b"], 2, 8)
     assert e.eager_execution_enabled() and e.typing_check_enabled()
     monkeypatch.setenv("ONEFLOW_TEST_DEVICE_NUM", "many")
-    with pytest.raises(ArgumentError, match="must be a number, it is 'many'"):
+    with pytest.raises(ArgumentError, match="must be a number, got 'many'"):
         e.device_num()
 
 
@@ -137,5 +145,5 @@ def test_registering_functions_of_files(tmp_path: Path) -> None:
     result = unittest.TestResult()
     case("test_a").run(result)
     assert result.wasSuccessful() and result.testsRun == 1
-    with pytest.raises(ArgumentError, match="int >= 1"):
+    with pytest.raises(ArgumentError, match="the number must be an int > 0"):
         flow_unittest.num_nodes_required("2")  # type: ignore[arg-type]

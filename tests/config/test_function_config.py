@@ -13,9 +13,9 @@ import pytest
 
 import oneflow as flow
 from oneflow._base.dtype import dtype
-from oneflow.config import FunctionConfig, function_settings_table
+from oneflow.config import FunctionConfig
 from oneflow.config._function_options import FUNCTION_OPTIONS
-from oneflow.config._options import REQUIRED, Option, _already_logged
+from oneflow.config._options import REQUIRED, Option, _already_logged, table
 from oneflow.errors import ArgumentError, ConfigError, ModeError
 
 SAMPLES: dict[type, Any] = {
@@ -61,7 +61,7 @@ def test_every_row(option: Option) -> None:
         if option.implied is not REQUIRED:
             reach(flow.FunctionConfig(), spelling)()
     assert option.effect.startswith("no effect: ") or option.effect.endswith(".")
-    assert f"`{option.name}`" in function_settings_table()
+    assert f"`{option.name}`" in table(FUNCTION_OPTIONS)
     assert f"`{option.name}`" in (inspect.getdoc(FunctionConfig) or "")
 
 

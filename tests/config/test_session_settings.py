@@ -12,8 +12,8 @@ import oneflow as flow
 import oneflow.typing as tp
 from oneflow._base.dist import parse_placement
 from oneflow._base.source import caller
-from oneflow.config import Resource, settings_table
-from oneflow.config._options import REQUIRED, Option
+from oneflow.config import Resource
+from oneflow.config._options import REQUIRED, Option, table
 from oneflow.errors import ArgumentError, ConfigError, ModeError
 from oneflow.graph.graph import Graph, tracing
 from oneflow.graph.node import Scope
@@ -62,7 +62,7 @@ def test_every_row(option: Option) -> None:
         function()
         assert getattr(Resource, option.name) == option.implied
     assert option.effect.startswith("no effect: ") or option.effect.endswith(".")
-    assert f"`{option.name}`" in settings_table()
+    assert f"`{option.name}`" in table(Resource.options)
 
 
 def test_a_new_session_has_the_defaults() -> None:

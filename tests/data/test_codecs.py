@@ -28,7 +28,7 @@ COLOR = [RNG.integers(0, 256, (6, 8, 3), dtype=np.uint8) for _ in range(4)]
 GRAY = [RNG.integers(0, 256, (6, 8), dtype=np.uint8) for _ in range(4)]
 
 
-def pictures(arrays: list[np.ndarray]) -> Records:
+def photos(arrays: list[np.ndarray]) -> Records:
     return batch([pb.Feature(bytes_list=pb.BytesList(value=[cv2.imencode(".png", a)[1].tobytes()])) for a in arrays])
 
 
@@ -55,16 +55,16 @@ def test_bytes_list_codec() -> None:
 
 def test_image_codec() -> None:
     conf = BlobConf("x", (6, 8, 3), flow.float, ImageCodec())
-    assert (decode_blob(pictures(COLOR), conf) == np.float32(COLOR)).all()
-    from_gray = decode_blob(pictures(GRAY), conf)
+    assert (decode_blob(photos(COLOR), conf) == np.float32(COLOR)).all()
+    from_gray = decode_blob(photos(GRAY), conf)
     assert (from_gray == np.float32(GRAY)[..., None]).all()  # replicated
-    to_gray = decode_blob(pictures(COLOR), BlobConf("x", (6, 8, 1), flow.uint8, ImageCodec()))
+    to_gray = decode_blob(photos(COLOR), BlobConf("x", (6, 8, 1), flow.uint8, ImageCodec()))
     assert (to_gray[..., 0] == [cv2.cvtColor(c, cv2.COLOR_BGR2GRAY) for c in COLOR]).all()
-    with pytest.raises(ImageError, match=r"(?s)6 x 8.*ImageResizePreprocessor\(9, 5\).*record     0"):
-        decode_blob(pictures(COLOR), BlobConf("x", (5, 9, 3), flow.uint8, ImageCodec()))
+    with pytest.raises(ImageError, match=r"(?s)6 x 8.*record     0.*ImageResizePreprocessor\(9, 5\)"):
+        decode_blob(photos(COLOR), BlobConf("x", (5, 9, 3), flow.uint8, ImageCodec()))
     with pytest.raises(ImageError, match="(?s)cannot be decoded.*record     1"):
-        data = pictures(COLOR[:1])[0].replace(b"IHDR", b"IxxR")
-        decode_blob(Records.of([pictures(COLOR)[0], data]), conf)
+        data = photos(COLOR[:1])[0].replace(b"IHDR", b"IxxR")
+        decode_blob(Records.of([photos(COLOR)[0], data]), conf)
 
 
 def test_image_preprocessors_in_order() -> None:
@@ -74,11 +74,11 @@ def test_image_preprocessors_in_order() -> None:
     resized = [cv2.resize(c, (4, 5), interpolation=cv2.INTER_LINEAR)[..., ::-1] for c in COLOR]
     expected = np.float32([r[:, ::-1] if m else r for r, m in zip(resized, mirror, strict=True)])
     with ThreadPoolExecutor(2) as pool:
-        made = decode_blob(pictures(COLOR), conf, mirror, pool=pool)
+        made = decode_blob(photos(COLOR), conf, mirror, pool=pool)
     np.testing.assert_allclose(made, (expected - np.float32([1, 2, 3])) / np.float32([4, 5, 6]), rtol=1e-6)
     assert conf.codec.mirrors and not ImageCodec().mirrors  # type: ignore[union-attr]
     with pytest.raises(ArgumentError, match="mirror="):
-        decode_blob(pictures(COLOR), conf)
+        decode_blob(photos(COLOR), conf)
 
 
 def test_norm_by_channel() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -57,6 +58,10 @@ def test_masks() -> None:
             detection.polygons_to_mask(points, wrong, 12, 10)
     with pytest.raises(DataError, match="not a number"):
         detection.polygons_to_mask(points * np.nan, index, 12, 10)
+    with pytest.raises(DataError, match=r"2 instances of 30000 x 30000 pixels are more than the limit of 1073741820 bytes"):
+        detection.polygons_to_mask(points, index, 30000, 30000)
+    with pytest.raises(DataError, match="cannot have the size -1 x 5"):
+        detection.polygons_to_mask(points, index, -1, 5)
 
 
 # --- COCO
@@ -67,7 +72,7 @@ def write_coco(folder: Path, sizes: list[tuple[int, int]], **changes) -> tuple[P
     images, annotations = [], []
     for i, (width, height) in enumerate(sizes):
         name = f"{i}.jpg"
-        (folder / name).write_bytes(b"picture %d" % i)
+        (folder / name).write_bytes(b"image %d" % i)
         images.append({"id": 100 - i, "file_name": name, "width": width, "height": height})
         for k, category in enumerate((7, 3)):
             box = [k, 1, width / 2, height / 2]
@@ -90,7 +95,7 @@ def test_what_a_sample_holds(tmp_path: Path) -> None:
     data = CocoAnnotations(*write_coco(tmp_path, [(20, 10), (30, 40)]))
     assert [image.id for image in data.images] == [99, 100]
     sample = data.load(0)
-    assert sample.image.tobytes() == b"picture 1" and sample.image.dtype == np.int8
+    assert sample.image.tobytes() == b"image 1" and sample.image.dtype == np.int8
     assert (sample.image_id, sample.image_size) == (99, (40, 30))
     assert sample.boxes.tolist() == [[0, 1, 14, 20], [1, 1, 15, 20]] and sample.boxes.dtype == np.float32
     assert sample.labels.tolist() == [2, 1] and sample.labels.dtype == np.int32  # categories 3, 7, 12 are 1, 2, 3
@@ -124,7 +129,7 @@ def test_which_images_are_used(tmp_path: Path) -> None:
     [
         ({"images": None}, 'no list "images"'),
         ({"images": [{"id": 1}]}, 'image 0 has no "file_name"'),
-        ({"annotations": [{"image_id": 100, "bbox": [1, 2], "category_id": 3}]}, "the box of annotation"),
+        ({"annotations": [{"image_id": 100, "bbox": [1, 2], "category_id": 3}]}, 'annotation 0 has a "bbox" that is not'),
         ({"annotations": [{"image_id": 100, "bbox": [1, 2, 3, 4], "category_id": 5}]}, "category 5, which is not one of the 3"),
         (
             {"annotations": [{"image_id": 100, "bbox": [1, 2, 3, 4], "category_id": 3, "segmentation": [[1, 2, 3, 4, 5, 6]]}]},
@@ -136,6 +141,94 @@ def test_which_images_are_used(tmp_path: Path) -> None:
 def test_annotations_that_are_refused(tmp_path: Path, changes, says) -> None:
     with pytest.raises(DataError, match=says):
         CocoAnnotations(*write_coco(tmp_path, [(20, 20)], **changes))
+
+
+@pytest.mark.parametrize(
+    "list_name, field, values",
+    [
+        ("images", "id", ["7", 2**63, [], True, 1.0]),
+        ("images", "file_name", [5, "", "a\0b", []]),
+        ("images", "height", [0, True, 10**9, 3.5, "5"]),
+        ("annotations", "image_id", [None, {}, "x"]),
+        ("annotations", "iscrowd", [[], 2, "no"]),
+        ("annotations", "bbox", ["abcd", [1, 2, 3, "4"], [1, 2, 3, 1e999], [1, 2, 3, float("nan")], [1, 2, 3, 10**400], [1, 2]]),
+        ("annotations", "category_id", [[], {}, "3", 3.0]),
+        ("annotations", "segmentation", [[[0, 0, 8, 0, 8, 8, 0, "8"]], [[0, 0, 8, 0, 8, 8, 0, []]], [5], [[1e300] * 8]]),
+        ("annotations", "keypoints", [5, ["x"] * 3, [1, 1], {"a": 1}]),
+        ("categories", "id", ["x", None, 7, []]),
+    ],
+)
+def test_every_field_is_checked(tmp_path: Path, list_name: str, field: str, values: list) -> None:
+    file, folder = write_coco(tmp_path, [(20, 20)] * 3)
+    good, kind = file.read_text(), {"images": "image", "annotations": "annotation", "categories": "category"}[list_name]
+    for value in values:
+        content = json.loads(good)
+        content[list_name][1][field] = value
+        file.write_text(json.dumps(content))
+        with pytest.raises(DataError) as caught:
+            CocoAnnotations(file, folder)
+        text = str(caught.value)
+        assert f"{kind} 1 has " in text and f"file       {file}" in text and f"field      {field!r}" in text, text
+        content[list_name][1] = value
+        file.write_text(json.dumps(content))
+        with pytest.raises(DataError, match=rf"{kind} 1 has no"):
+            CocoAnnotations(file, folder)
+
+
+def test_images_and_their_ids(tmp_path: Path) -> None:
+    file, folder = write_coco(tmp_path, [(20, 20)] * 3)
+    content = json.loads(file.read_text())
+    content["images"][2]["id"] = 100
+    file.write_text(json.dumps(content))
+    with pytest.raises(DataError, match='image 2 has the "id" of image 0'):
+        CocoAnnotations(file, folder)
+
+
+def test_annotations_that_are_nested_deeply_or_no_text(tmp_path: Path) -> None:
+    file, folder = write_coco(tmp_path, [(20, 20)])
+    for content, says in (
+        (b'{"images": ' + b"[" * 200_000, "nested too deeply"),
+        (b'{"images": ' + b'{"a":' * 200_000, "nested too deeply"),
+        (b"\xff\xfe\xfd", "not JSON"),
+        (b'{"images": ' + b"1" * 5000 + b"}", "not JSON"),
+    ):
+        file.write_bytes(content)
+        with pytest.raises(DataError, match=says):
+            CocoAnnotations(file, folder)
+
+
+@pytest.mark.timeout(30)
+def test_images_stay_below_their_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "images"
+    folder.mkdir()
+    (tmp_path / "secret").write_bytes(b"secret")
+
+    def data(name: str, **options: bool) -> CocoAnnotations:
+        file, _ = write_coco(folder, [(20, 20)])
+        file.write_text(file.read_text().replace('"0.jpg"', json.dumps(name)))
+        return CocoAnnotations(file, folder, **options)
+
+    for name in ("/etc/passwd", "../secret", "deeper/../../secret", "..", "/dev/zero", str(tmp_path / "secret")):
+        with pytest.raises(DataError, match=r'"file_name" that leads outside(.|\n)*allow_outside_image_dir'):
+            data(name)
+    (folder / "link").symlink_to("../secret")
+    (folder / "up").symlink_to("..")
+    for name in ("link", "up/secret"):
+        with pytest.raises(DataError, match=r"(?s)symbolic link that leads outside.*image      100.*allow_outside_image_dir"):
+            data(name).load(0)
+    for name in ("link", "up/secret", "../secret", str(tmp_path / "secret")):
+        assert data(name, allow_outside_image_dir=True).load(0).image.tobytes() == b"secret"
+    assert data("./0.jpg").load(0).image.tobytes() == b"image 0"
+    os.mkfifo(folder / "pipe")
+    for name, says in (("pipe", "it is a FIFO"), (".", "it is a directory"), ("missing", "No such file")):
+        with pytest.raises(DataError, match=says):
+            data(name).load(0)
+    with pytest.raises(DataError, match="it is a character device"):
+        data("/dev/zero", allow_outside_image_dir=True).load(0)
+    with open(folder / "sparse", "wb") as file:
+        file.truncate(39 << 30)
+    with pytest.raises(DataError, match="longer than 268435456 bytes"):
+        data("sparse").load(0)
 
 
 def test_files_that_are_not_there(tmp_path: Path) -> None:
@@ -207,3 +300,13 @@ def test_coco_sources_go_on_exactly(tmp_path: Path, stride: bool) -> None:
         assert [other.next_batch() for _ in range(9)] == expected
     with pytest.raises(DataError, match="belongs to other data"):
         CocoSource(data, 4).restore(state)
+    wrong = {
+        "epoch": [10**12, -1, None, "1"],
+        "at": [99, -1, 1.5],
+        "waiting": [None, [[0]], [[0, [99]]], [[0, []]], [["x", [1]]]],
+    }
+    for key, value in [*((k, v) for k, values in wrong.items() for v in values), ("seed", [])]:
+        before = other.state()
+        with pytest.raises(DataError, match="saved position cannot be used"):
+            other.restore({**state, key: value})
+        assert other.state() == before

@@ -132,8 +132,54 @@ def test_damaged_files(prefix, tmp_path):
         IndexedTokens(str(tmp_path / "other"))
     binary = tmp_path / "corpus.bin"
     binary.write_bytes(binary.read_bytes()[:-2])
-    with pytest.raises(DataError, match="do not hold what"):
+    with pytest.raises(DataError, match="does not hold what its index describes(.|\n)*sequence 4 has 6 tokens at byte 38"):
         IndexedTokens(prefix)
     with pytest.raises(DataError, match="make no sample"):
         write(tmp_path / "short", [[1]])
         SampleStream(IndexedTokens(str(tmp_path / "short")), range(1), 4, 1, None)
+
+
+@pytest.mark.parametrize("address", [-2, -(2**63), 2**63 - 8, 2**62, 52, 1])
+def test_sequences_that_lie_outside(prefix, address):
+    path = f"{prefix}.idx"
+    with open(path, "r+b") as file:
+        file.seek(34 + 4 * 5 + 8 * 2)
+        file.write(struct.pack("<q", address))
+    with pytest.raises(DataError, match=f"sequence 2 has 7 tokens at byte {address}"):
+        IndexedTokens(prefix)
+
+
+def test_files_that_hold_nothing(prefix, tmp_path):
+    """Sparse ones of any size: nothing is allocated for what they claim."""
+    count = 2 << 30
+    with open(f"{prefix}.idx", "wb") as file:
+        file.write(b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, count, count + 1))
+        file.truncate(34 + 12 * count + 8 * (count + 1))
+    with pytest.raises(DataError, match=f"most sequences are empty(.|\n)*{count} sequences, 25 tokens"):
+        IndexedTokens(prefix)
+    with open(f"{prefix}.bin", "wb") as file:
+        file.truncate(4 * count)
+    with pytest.raises(DataError, match="sequences 0 to 1048575 have no tokens"):
+        IndexedTokens(prefix)
+    write(tmp_path / "few", [[]] * 1000 + [[1, 2]])
+    with pytest.raises(DataError, match="most documents of the part of the data set are empty: 1001 have 2 tokens"):
+        SampleStream(IndexedTokens(str(tmp_path / "few")), range(1001), 1024, 10**6, 1)
+
+
+def test_files_that_change_meanwhile(prefix):
+    tokens = IndexedTokens(prefix)
+    with open(f"{prefix}.bin", "r+b") as file:
+        file.truncate(6)
+    assert tokens.read(0, 0, 3).tolist() == [0, 1, 2]
+    with pytest.raises(DataError, match="it was truncated meanwhile"):
+        tokens.read(0, 0, 5)
+
+
+def test_tokens_that_are_no_integers_of_the_dtype(tmp_path):
+    write(tmp_path / "floats", [[1.0, np.nan, 3.0]], kind=6, dtype="<f4")
+    with pytest.raises(DataError, match="a token is not an integer"):
+        loader(str(tmp_path / "floats"), 1, 2, 1, shuffle=False)()
+    write(tmp_path / "wide", [[1, 2**40, 3]], kind=5, dtype="<i8")
+    flow.clear_default_session()
+    with pytest.raises(DataError, match="outside the range of int32(.|\n)*flow.int64"):
+        loader(str(tmp_path / "wide"), 1, 2, 1, shuffle=False, dtype=flow.int32)()

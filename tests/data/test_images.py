@@ -1,7 +1,10 @@
-"""Pictures: pixels are those of OpenCV's own functions, and crops those of the description."""
+"""Images: pixels are those of OpenCV's own functions, and crops those of the description."""
 
 from __future__ import annotations
 
+import io
+import struct
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 
 import cv2
@@ -9,9 +12,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
+import oneflow as flow
 from oneflow.core.record import record_pb2 as pb
 from oneflow.data import images
+from oneflow.data._image_headers import read_header
 from oneflow.data.crops import RandomWindows, Window, coin_flips, uniform_words
 from oneflow.data.decoders import decode_image, decode_image_random_crop, image_decoder_random_crop_resize
 from oneflow.data.records import Records
@@ -33,8 +39,8 @@ def png(image: np.ndarray) -> bytes:
     return cv2.imencode(".png", image)[1].tobytes()
 
 
-def batch_of(pictures: list[bytes]) -> Records:
-    return Records.of([pb.OFRecord(feature={"image": pb.Feature(bytes_list=pb.BytesList(value=[p]))}) for p in pictures])
+def batch_of(photos: list[bytes]) -> Records:
+    return Records.of([pb.OFRecord(feature={"image": pb.Feature(bytes_list=pb.BytesList(value=[p]))}) for p in photos])
 
 
 @pytest.mark.parametrize("encode", [jpeg, png])
@@ -58,18 +64,18 @@ def test_sixteen_bits() -> None:
 
 
 @pytest.mark.parametrize("encode", [jpeg, png])
-def test_truncated_pictures(encode) -> None:
+def test_truncated_images(encode) -> None:
     data = encode(photograph(20, 20))
     for length in range(0, len(data) - 1, 7):
         with pytest.raises(ImageError, match="cannot be decoded"):
             images.decode(data[:length])
     with pytest.raises(ImageError, match="no format that OpenCV knows"):
-        images.decode(b"not a picture at all")
+        images.decode(b"not an image at all")
 
 
 @settings(max_examples=50, deadline=None)
 @given(st.sampled_from([jpeg, png]), st.integers(0, 10**6), st.binary(min_size=1, max_size=8))
-def test_mutated_pictures(encode, at: int, new: bytes) -> None:
+def test_mutated_images(encode, at: int, new: bytes) -> None:
     data = encode(np.full((16, 16, 3), 77, np.uint8))
     at %= len(data)
     try:
@@ -79,7 +85,7 @@ def test_mutated_pictures(encode, at: int, new: bytes) -> None:
     assert image.dtype == np.uint8 and image.ndim == 3
 
 
-def test_a_corrupt_picture_is_named_or_skipped() -> None:
+def test_a_corrupt_image_is_named_or_skipped() -> None:
     batch = batch_of([jpeg(photograph()), b"broken", jpeg(photograph())])
     with pytest.raises(ImageError, match=r"(?s)cannot be decoded.*record     1, at byte.*feature    'image'") as caught:
         decode_image(batch, "image")
@@ -87,13 +93,102 @@ def test_a_corrupt_picture_is_named_or_skipped() -> None:
     with ThreadPoolExecutor(2) as pool:
         made = decode_image(batch, "image", pool=pool, corrupt="skip")
     assert [m is None for m in made] == [False, True, False]
-    with pytest.raises(FeatureError, match="Field picture not found"):
-        decode_image(batch, "picture")
+    with pytest.raises(FeatureError, match="Field photo not found"):
+        decode_image(batch, "photo")
     with pytest.raises(ArgumentError, match="color_space"):
         decode_image(batch, "image", "CMYK")
 
 
-def test_pictures_that_claim_to_be_huge() -> None:
+FORMATS = {
+    ".jpg": "JPEG", ".png": "PNG", ".webp": "WebP", ".bmp": "BMP", ".tiff": "TIFF", ".jp2": "JPEG 2000", ".pgm": "Netpbm",
+    ".ppm": "Netpbm", ".pam": "Netpbm", ".hdr": "Radiance HDR", ".ras": "Sun raster",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("extension", FORMATS)
+def test_headers_tell_format_and_size(extension: str) -> None:
+    for channels in {".ppm": [3], ".pgm": [1]}.get(extension, [1, 3]):
+        image = photograph(48, 72, channels).reshape(48, 72, channels)
+        data = cv2.imencode(extension, image.astype(np.float32) if extension == ".hdr" else image)[1].tobytes()
+        header = read_header(data)
+        assert (header.format, header.width, header.height) == (FORMATS[extension], 72, 48) and header.is_whole
+        assert images.decode(data).shape == (48, 72, 3)
+
+
+def test_headers_of_files_by_pillow() -> None:
+    image = Image.fromarray(photograph(48, 72))
+    for kind, options in (("GIF", {}), ("TIFF", {"big_tiff": True}), ("TIFF", {"compression": "tiff_deflate"}), ("BMP", {})):
+        file = io.BytesIO()
+        image.save(file, kind, **options)
+        assert read_header(file.getvalue())[:3] == (kind, 72, 48)
+    for mode, options in (("RGB", {}), ("RGBA", {}), ("RGB", {"lossless": True}), ("RGB", {"exif": b"Exif"})):
+        file = io.BytesIO()
+        image.convert(mode).save(file, "WebP", **options)
+        assert read_header(file.getvalue())[:3] == ("WebP", 72, 48)
+
+
+@pytest.mark.parametrize(
+    "option, value, most",
+    [(cv2.IMWRITE_JPEG_PROGRESSIVE, 1, 200), (cv2.IMWRITE_JPEG_RST_INTERVAL, 1, 1), (cv2.IMWRITE_JPEG_OPTIMIZE, 1, 1)],
+)
+def test_headers_of_jpegs(option: int, value: int, most: int) -> None:
+    data = cv2.imencode(".jpg", photograph(), [option, value])[1].tobytes()
+    at = data.index(b"\xff\xdb")  # a table; bytes between segments and before a marker's code are legal
+    for padded in (data, data[:at] + b"\xff\xff\xff" + data[at:], data[:at] + b"\x07" + data[at:]):
+        header = read_header(padded)
+        assert (header.width, header.height) == (90, 60) and 1 <= header.scans <= most
+        assert images.decode(padded).shape == (60, 90, 3)
+    decoy = b"\xff\xe1\x00\x0d\xff\xc0\x00\x0b\x08\x00\x01\x00\x01\x01\x01"  # the size of a thumbnail
+    assert read_header(data[:2] + decoy + data[2:])[1:3] == (90, 60)
+
+
+def bomb(width: int, height: int) -> bytes:
+    """A white PNG of one bit for a pixel."""
+
+    def chunk(name: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+
+    row = b"\0" + b"\xff" * (width // 8)
+    packer = zlib.compressobj(9)
+    pixels = b"".join(packer.compress(row * 1000) for _ in range(height // 1000)) + packer.flush()
+    head = struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", pixels) + chunk(b"IEND", b"")
+
+
+def test_decompression_bombs_are_refused_before_they_are_decoded() -> None:
+    data = bomb(32000, 32000)
+    assert len(data) < 200_000
+    with pytest.raises(ImageError, match="32000 x 32000 pixels, more than the limit of 178956970(.|\n)*max_image_pixels"):
+        images.decode(data)
+    small = bomb(1000, 1000)
+    assert images.decode(small, max_pixels=10**6).shape == (1000, 1000, 3)
+    with pytest.raises(ImageError, match="more than the limit of 999999"):
+        images.decode(small, max_pixels=10**6 - 1)
+    with pytest.raises(ImageError, match="would take about 15000000 bytes, more than the limit of 6000000"):
+        images.decode(small, "BGR", np.float32, max_pixels=10**6)
+    deep = png(np.zeros((100, 100), np.uint16))
+    assert images.decode(deep, max_pixels=10**4).shape == (100, 100, 3)
+    with pytest.raises(ImageError, match="more than the limit"):
+        images.decode(deep, any_depth=True, max_pixels=10**4)
+    scans = cv2.imencode(".jpg", photograph(100, 100), [cv2.IMWRITE_JPEG_PROGRESSIVE, 1])[1].tobytes()
+    end = scans.rindex(b"\xff\xda")
+    many = scans[:end] + scans[end:-2] * 1000 + b"\xff\xd9"
+    with pytest.raises(ImageError, match=r"encoded in 10\d\d scans"):
+        images.decode(many, max_pixels=10**5)
+
+
+def test_formats_whose_headers_bound_nothing_are_not_read() -> None:
+    with pytest.raises(ImageError, match="AVIF is not read; convert it"):
+        images.decode(b"\0\0\0\x20ftypavif" + bytes(100))
+    with pytest.raises(ImageError, match="no format that OpenCV knows"):
+        images.decode(b"\x76\x2f\x31\x01" + bytes(100))  # OpenEXR
+
+
+def test_the_limit_of_pixels_is_the_setting() -> None:
+    assert flow.config.Resource.max_image_pixels == images.MAX_PIXELS
+
+
+def test_images_that_claim_to_be_huge() -> None:
     """A few bytes must not make a decoder ask for gigabytes."""
     for data, at in ((png(photograph(16, 16)), 16), (jpeg(photograph(16, 16)), None)):
         size = (30000).to_bytes(4, "big") * 2 if at else (30000).to_bytes(2, "big") * 2
@@ -151,7 +246,7 @@ def test_resize_keeping_aspect() -> None:
     assert images.scale_of((90, 60), (45, 30)).tolist() == [0.5, 0.5]
     with pytest.raises(ArgumentError, match="resize_side"):
         images.resize_keeping_aspect(image, 30, side="both")
-    with pytest.raises(ImageError, match="more than 2"):
+    with pytest.raises(ImageError, match="more than the limit"):
         images.resize_keeping_aspect(image, 10**6)
 
 
@@ -206,17 +301,17 @@ def test_normalizer_broadcasts() -> None:
 
 
 def test_batch_align() -> None:
-    pictures = [photograph(5, 9), photograph(8, 3)]
-    batch = images.batch_align(pictures, (16, 16, 3), np.float32, 4)
+    photos = [photograph(5, 9), photograph(8, 3)]
+    batch = images.batch_align(photos, (16, 16, 3), np.float32, 4)
     assert batch.shape == (2, 8, 12, 3) and batch.dtype == np.float32
-    assert (batch[0, :5, :9] == pictures[0]).all() and not batch[0, 5:].any() and not batch[0, :, 9:].any()
-    assert images.batch_align(pictures, (16, 16, 3), np.uint8, 0).shape == (2, 8, 9, 3)
+    assert (batch[0, :5, :9] == photos[0]).all() and not batch[0, 5:].any() and not batch[0, :, 9:].any()
+    assert images.batch_align(photos, (16, 16, 3), np.uint8, 0).shape == (2, 8, 9, 3)
     floats = [np.full((1, 1, 1), v, np.float32) for v in (-3, 0.5, 1.5, 300)]
     assert images.batch_align(floats, (1, 1, 1), np.uint8, 1).reshape(-1).tolist() == [0, 0, 2, 255]
     with pytest.raises(ImageError, match="more than its bound"):
-        images.batch_align(pictures, (8, 8, 3), np.uint8, 1)
+        images.batch_align(photos, (8, 8, 3), np.uint8, 1)
     with pytest.raises(ArgumentError, match="power of two"):
-        images.batch_align(pictures, (16, 16, 3), np.uint8, 3)
+        images.batch_align(photos, (16, 16, 3), np.uint8, 3)
 
 
 # --- random crops
@@ -247,7 +342,7 @@ def test_windows_have_the_area_and_ratio_that_were_asked_for() -> None:
     assert small[:, 0].max() > 220 and small[:, 0].min() < 20 and small[:, 1].max() > 300
 
 
-def test_windows_of_extreme_pictures() -> None:
+def test_windows_of_extreme_images() -> None:
     windows = RandomWindows(5, random_area=(0.5, 1.0), random_aspect_ratio=(0.75, 1.25))
     row = windows.draw(0, 1)[0]
     assert windows.window(10, 1000, row)[2:] == (10, 12)  # full height, int(10 * 1.25) wide
@@ -283,21 +378,21 @@ def test_coin_flips() -> None:
 
 
 def test_random_crop_decoder() -> None:
-    pictures = [photograph(40 + i, 70) for i in range(6)]
-    batch, windows = batch_of([png(p) for p in pictures]), RandomWindows(11)
+    photos = [photograph(40 + i, 70) for i in range(6)]
+    batch, windows = batch_of([png(p) for p in photos]), RandomWindows(11)
     plain = decode_image_random_crop(batch, "image", windows, 4, "RGB")
     with ThreadPoolExecutor(3) as pool:
         threaded = decode_image_random_crop(batch, "image", windows, 4, "RGB", pool=pool)
     for i, row in enumerate(windows.draw(4, 6)):
-        y, x, h, w = windows.window(*pictures[i].shape[:2], row)
-        assert (plain[i] == pictures[i][y : y + h, x : x + w, ::-1]).all() and (threaded[i] == plain[i]).all()
-        resized = image_decoder_random_crop_resize(np.frombuffer(png(pictures[i]), np.uint8), windows, row, 32, 24)
-        expected = cv2.resize(pictures[i][y : y + h, x : x + w], (32, 24), interpolation=cv2.INTER_LINEAR)
+        y, x, h, w = windows.window(*photos[i].shape[:2], row)
+        assert (plain[i] == photos[i][y : y + h, x : x + w, ::-1]).all() and (threaded[i] == plain[i]).all()
+        resized = image_decoder_random_crop_resize(np.frombuffer(png(photos[i]), np.uint8), windows, row, 32, 24)
+        expected = cv2.resize(photos[i][y : y + h, x : x + w], (32, 24), interpolation=cv2.INTER_LINEAR)
         assert (resized == expected[..., ::-1]).all()
     gray = decode_image_random_crop(batch, "image", windows, 4, "GRAY")
     assert gray[0].shape == (*plain[0].shape[:2], 1)
     with pytest.raises(ImageError, match="max_num_pixels"):
-        image_decoder_random_crop_resize(np.frombuffer(png(pictures[0]), np.uint8), windows, windows.draw(4, 1)[0], 3, 3, 10)
+        image_decoder_random_crop_resize(np.frombuffer(png(photos[0]), np.uint8), windows, windows.draw(4, 1)[0], 3, 3, 10)
 
 
 def test_crop_is_a_view() -> None:

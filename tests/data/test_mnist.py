@@ -8,9 +8,11 @@ import inspect
 import os
 import runpy
 import shutil
+import struct
 import subprocess
 import sys
 import threading
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -138,9 +140,9 @@ def test_hash_check_is_strict(tmp_path: Path) -> None:
         (b"", "not an mnist.npz"),
         (b"PK\x03\x04 not a zip", "not an mnist.npz"),
         ({"only": np.zeros(3)}, "not an mnist.npz"),
-        ({"x_test": np.zeros((10000, 28, 28))}, "'x_test' is of another kind"),
-        ({"y_test": np.zeros((10000,), np.float32)}, "'y_test' is of another kind"),
-        ({"x_train": np.zeros((6, 28, 28), np.uint8)}, "'x_train' is of another kind"),
+        ({"x_test": np.zeros((10000, 28, 28))}, "'x_test' has another shape or dtype"),
+        ({"y_test": np.zeros((10000,), np.float32)}, "'y_test' has another shape or dtype"),
+        ({"x_train": np.zeros((6, 28, 28), np.uint8)}, "'x_train' has another shape or dtype"),
         ({"y_train": np.array([{}], object)}, "not an mnist.npz"),
     ],
 )
@@ -201,7 +203,7 @@ def test_download_of_a_file_url(fashion: Path, tmp_path: Path) -> None:
 
 def test_a_download_with_another_checksum_leaves_nothing(server: str, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
-    with pytest.raises(mnist.DataError, match="the download is not the file asked for") as caught:
+    with pytest.raises(mnist.DataError, match="the download is not the requested file") as caught:
         data.load_mnist(url=f"{server}/mnist.npz", out_dir=tmp_path / "out")
     assert f"{server}/mnist.npz" in str(caught.value) and os.listdir(tmp_path / "out") == []
 
@@ -247,9 +249,9 @@ def test_mnist_util_of_the_examples(digits, monkeypatch: pytest.MonkeyPatch, cap
 
 def test_9_png_is_a_nine_of_the_test_images(digits) -> None:
     image = pytest.importorskip("PIL.Image")
-    with image.open(EXAMPLES / "9.png") as picture:
-        assert picture.mode == "L" and picture.size == (28, 28)
-        pixels = np.asarray(picture)
+    with image.open(EXAMPLES / "9.png") as photo:
+        assert photo.mode == "L" and photo.size == (28, 28)
+        pixels = np.asarray(photo)
     found = np.flatnonzero((digits.x_test == pixels).all((1, 2)))
     assert found.size == 1 and digits.y_test[found[0]] == 9
 
@@ -258,3 +260,21 @@ def test_loading_the_module_needs_no_network_modules() -> None:
     code = "import sys, oneflow.data.mnist; print('urllib.request' in sys.modules, 'tqdm' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.split() == ["False", "False"], done.stderr
+
+
+@pytest.mark.timeout(30)
+def test_files_that_are_no_files_and_headers_that_lie(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "mnist.npz")
+    with pytest.raises(mnist.DataError, match="MNIST cannot be read: it is a FIFO"):
+        data.load_mnist(out_dir=tmp_path)
+    path = tmp_path / "huge" / "mnist.npz"
+    path.parent.mkdir()
+    with open(path, "wb") as file:
+        file.truncate(39 << 30)
+    with pytest.raises(mnist.DataError, match="longer than 268435456 bytes"):
+        data.load_mnist(out_dir=path.parent)
+    header = b"{'descr': '|u1', 'fortran_order': False, 'shape': (1099511627776, 28, 28), }\n"
+    with zipfile.ZipFile(path, "w") as packed:
+        packed.writestr("x_train.npy", b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header)
+    with pytest.raises(mnist.DataError, match=r"array 'x_train' has another shape or dtype(.|\n)*\(1099511627776, 28, 28\)"):
+        data.read_mnist(out_dir=path.parent, hash_check=checksum(path))

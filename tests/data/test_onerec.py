@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from oneflow.data import _mt19937
 from oneflow.data._xxh64 import xxh64
-from oneflow.data.onerec import OneRecSource, decode_onerec, encode_example, write_onerec
+from oneflow.data.onerec import OneRecSource, _Builder, decode_onerec, encode_example, write_onerec
 from oneflow.data.records import Records
 from oneflow.errors import ArgumentError, FeatureError, RecordError
 
@@ -187,3 +187,42 @@ def test_mutated_payloads_never_do_harm(data) -> None:
             assert decode_onerec(batch, name, dtype, shape).shape == (1, *shape)
         except RecordError as error:
             assert error.record == 0
+
+
+def test_payloads_that_are_not_what_their_frames_promise(tmp_path: Path) -> None:
+    payload = encode_example({"x": np.arange(6, dtype=np.int32).reshape(2, 3)})
+    at = payload.index(np.array([2, 3], "<i4").tobytes())
+    for sizes in ([-1, 3], [3, -2], [6, 6], [2**31 - 1, 2**31 - 1]):
+        wrong = payload[:at] + np.array(sizes, "<i4").tobytes() + payload[at + 8 :]
+        write_onerec(tmp_path / "x", [wrong])
+        with pytest.raises(RecordError, match="not a flatbuffer of named tensors"):
+            OneRecSource([str(tmp_path / "x")]).take(1)
+
+
+def test_thousands_of_features_that_share_one_long_name(tmp_path: Path) -> None:
+    """Reading the name of each would take hours for a payload of some megabytes."""
+    count, made = 20_000, _Builder()
+    root, (features,) = made.table(1)
+    made.refer(0, root)
+    at = made.vector(bytes(4 * count), count)
+    made.refer(features, at)
+    feature, (name_at, tensor_at) = made.table(2)
+    for i in range(count):
+        made.refer(at + 4 + 4 * i, feature)
+    made.refer(name_at, made.vector(b"n" * 100_000, 100_000))
+    tensor, _ = made.table(3)
+    made.refer(tensor_at, tensor)
+    with pytest.raises(RecordError, match="not a flatbuffer of named tensors"):
+        decode_onerec([bytes(made.data)], "x", np.int32, (1,))
+
+
+def test_a_frame_whose_size_is_damaged_is_not_hashed(tmp_path: Path) -> None:
+    write_onerec(tmp_path / "x", [encode_example({"x": np.zeros(1, np.int8)})])
+    with open(tmp_path / "x", "r+b") as file:
+        file.seek(8)
+        file.write(struct.pack("<ii", 0, 200 << 20))
+        file.truncate(300 << 20)
+    with pytest.raises(RecordError, match="digest does not match"):
+        OneRecSource([str(tmp_path / "x")]).take(1)
+    with pytest.raises(RecordError, match=r"limit of 1048576 bytes"):
+        OneRecSource([str(tmp_path / "x")], max_record_bytes=1 << 20).take(1)

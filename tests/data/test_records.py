@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import struct
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from oneflow.core.record import record_pb2 as pb
 from oneflow.data import wire
-from oneflow.data.decoders import decode_bytes, decode_raw
+from oneflow.data.decoders import decode_bytes, decode_raw, numbers
 from oneflow.data.parts import PartFile, PartWriter, part_name, part_paths, read_part, write_parts
 from oneflow.data.records import Records
 from oneflow.errors import ArgumentError, DataError, FeatureError, PartNotFoundError, RecordError
@@ -388,7 +389,7 @@ def test_a_file_that_shrinks_while_it_is_read(tmp_path: Path) -> None:
         with open(path, "r+b") as file:
             file.truncate(2600)
         assert len(batch[0]) == math.ceil(part.size / 10) - 8
-        with pytest.raises(RecordError, match="it has become shorter"):
+        with pytest.raises(RecordError, match="it was truncated meanwhile"):
             part.chunk(offset, 2, 2500)
 
 
@@ -407,3 +408,71 @@ def test_many_keys_cost_no_more_than_what_they_hold() -> None:
     assert decode_raw(batch[300:301], "key_300_3", (), np.int64).tolist() == [300]
     assert decode_raw(batch[400:], "many_4999", (), np.int64).tolist() == [4999]
     assert len(batch[:3].features()) == 45
+
+
+# --- special files, and lengths that no memory is allocated for
+
+
+@pytest.mark.timeout(20)
+def test_special_files_in_place_of_parts(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "part-0")
+    (tmp_path / "part-1").mkdir()
+    (tmp_path / "part-2").symlink_to("/dev/zero")
+    for i, kind in enumerate(("FIFO", "directory", "character device")):
+        with pytest.raises(DataError, match=f"cannot open part file .*part-{i}.* is a {kind}"):
+            next(read_part(tmp_path / f"part-{i}"))
+    with pytest.raises(PartNotFoundError, match="part 0 of 1"):
+        part_paths(tmp_path, 1)
+
+
+def sparse(path: Path, size: int, head: bytes) -> Path:
+    with open(path, "wb") as file:
+        file.write(head)
+        file.truncate(size)
+    return path
+
+
+def test_a_record_that_is_longer_than_the_limit(tmp_path: Path) -> None:
+    """The file does have so many bytes; they take no room on the disk."""
+    length = 39 << 30
+    path = sparse(tmp_path / "part-0", 8 + length, struct.pack("<q", length))
+    for read in (lambda part: part.chunk(0, 0), lambda part: part.one(0, 0)):
+        with (
+            PartFile(path) as part,
+            pytest.raises(RecordError, match=r"limit of 268435456 bytes(.|\n)*max_record_mbyte") as caught,
+        ):
+            read(part)
+        assert (caught.value.file, caught.value.record, caught.value.offset) == (str(path), 0, 0)
+    few = write_parts(tmp_path / "few", [record(x=("bytes_list", [bytes(100)]))])[0]
+    assert len(next(read_part(few, max_record_bytes=200))) == 1
+    with pytest.raises(RecordError, match="limit of 99 bytes"):
+        next(read_part(few, max_record_bytes=99))
+
+
+def test_long_lists_of_integers() -> None:
+    """They are read some at a time; the results are the same."""
+    rng = np.random.default_rng(0)
+    lists = [(rng.integers(-(2**62), 2**62, n) >> rng.integers(0, 60, n)).tolist() for n in (5, 60000, 3, 3, 20000, 1, 40000)]
+    for chosen in (lists, lists[1:2], lists[:2], lists[1:3], lists[-2:]):
+        batch = Records.of([record(x=("int64_list", values)) for values in chosen])
+        flat, counts = numbers(batch, "x", batch.find("x"), wire.INT64)
+        assert counts.tolist() == [len(values) for values in chosen]
+        assert flat.tolist() == [v for values in chosen for v in values]
+    broken = bytearray(record(x=("int64_list", [-1] * 10000)).SerializeToString())
+    broken[50_000:50_020] = b"\xff" * 20
+    with pytest.raises(RecordError, match="int64_list is damaged"):
+        decode_raw(Records.of([bytes(broken)]), "x", (10000,), np.int64)
+
+
+def test_a_record_of_very_many_features() -> None:
+    batch = Records.of([record(**{f"f{i}": ("int64_list", [i]) for i in range(9000)}), record(f8999=("int64_list", [7]))])
+    assert decode_raw(batch, "f8999", (), np.int64).tolist() == [8999, 7]
+    assert decode_raw(batch[:1], "f17", (), np.int64).tolist() == [17]
+
+
+def test_lists_that_are_far_too_long_are_not_decoded() -> None:
+    batch = Records.of([record(x=("int64_list", [1, 2])), record(x=("int64_list", [1] * (1 << 21)))])
+    with pytest.raises(FeatureError, match="2 elements(.|\n)*int64_list of 20971[0-9]+ bytes") as caught:
+        decode_raw(batch, "x", (2,), np.int64)
+    assert caught.value.record == 1
+    assert decode_raw(batch[1:], "x", (1 << 21,), np.int64).sum() == 1 << 21

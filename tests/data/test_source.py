@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oneflow.data import _mt19937
+from oneflow.data._split import balanced
 from oneflow.data.parts import PartWriter, part_paths, write_parts
 from oneflow.data.records import Records
-from oneflow.data.source import RecordSource, balanced
+from oneflow.data.source import RecordSource
 from oneflow.errors import ArgumentError, DataError, PartNotFoundError, RecordError
 
 
@@ -129,7 +130,7 @@ def test_shuffle_buffer(parts: list[str]) -> None:
     assert [k for n in (1, 99, 50, 150) for k in numbers(again.take(n))] == taken  # whatever the batch size
     assert numbers(RecordSource(parts, random_shuffle=True, buffer_size=10, seed=4).take(300)) != taken
     # what is out and what is in the buffer together are what was read: 300 + 10 records
-    held = [int.from_bytes(unit[0][0][:4], "little") for unit in source._buffer]
+    held = [int.from_bytes(record[:4], "little") for record in source._buffer.records.ravel()]
     assert sorted(taken + held) == sorted(k % 42 for k in range(310))
     # a record is never out before it was read
     first = {}
@@ -219,3 +220,26 @@ def test_origins_of_shuffled_records(parts: list[str]) -> None:
         data = Path(where.file).read_bytes()
         assert data[where.offset + 8 : where.offset + 8 + len(batch[i])] == batch[i]
         assert of_part(int(where.file[-1]))[where.record] == numbers(batch)[i]
+
+
+@pytest.mark.parametrize(
+    "key, values",
+    [
+        ("seed", [1e999, "x", 2**70]), ("drawn", [-1, 2**300, 0.5]), ("part", [-1, 9, True]),
+        ("order", [[[]], [True, 0, 2], None]),
+        ("offset", [2**63, -8]), ("epoch", [-1, 10**30]), ("ahead", [[[0, 0]], [[0, 0, -1]], 5]), ("taken", [None]),
+        ("buffer", [[[]] * 4, [[[0, 0, 0]]] * 3 + [[[0, 0, 0]] * 2], [[[0, 0, 1e999]]] * 4, [[[9, 0, 0]]] * 4]),
+    ],
+)  # fmt: skip
+def test_positions_are_checked_before_they_are_used(tmp_path: Path, key: str, values: list) -> None:
+    paths = write_parts(tmp_path, [payload(i) for i in range(12)], 3)
+    source = RecordSource(paths, random_shuffle=True, buffer_size=4)
+    source.take(3)
+    state = json.loads(json.dumps(source.state()))
+    for value in values:
+        with pytest.raises(DataError, match="saved position cannot be used"):
+            source.restore({**state, key: value})
+    assert source.state() == state
+    source.restore({**state, "buffer": [[place] * 2 for (place,) in state["buffer"]], "ahead": []})
+    with pytest.raises(DataError, match="holds units of 2 records, and 1 are drawn"):
+        source.take(3)

@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 import time
+import zipfile
 from pathlib import Path
 
 import cv2
@@ -29,7 +30,7 @@ def all_of(folder: Path, parts: int) -> Records:
     return Records.concat([r for p in part_paths(folder, parts) for r in read_part(p)])
 
 
-def picture(value: int) -> bytes:
+def photo(value: int) -> bytes:
     return cv2.imencode(".png", np.full((3, 4, 3), value, np.uint8))[1].tobytes()
 
 
@@ -37,11 +38,11 @@ def picture(value: int) -> bytes:
 
 
 def test_images_with_a_label_file(tmp_path: Path, capsys) -> None:
-    folder = tmp_path / "pictures"
+    folder = tmp_path / "images"
     (folder / "deep").mkdir(parents=True)
     names = ["a.png", "deep/b c.png", "d.png", "e.png"]
     for i, name in enumerate(names):
-        (folder / name).write_bytes(picture(i))
+        (folder / name).write_bytes(photo(i))
     labels = tmp_path / "labels.txt"
     labels.write_text("# comment\na.png 5\ndeep/b c.png\t-2\n\nd.png,7\ne.png   3\n")
     target = tmp_path / "train"
@@ -49,7 +50,7 @@ def test_images_with_a_label_file(tmp_path: Path, capsys) -> None:
     assert "4 records in 3 parts" in capsys.readouterr().out
     batch = all_of(target, 3)
     assert decode_raw(batch, "class/label", (), np.int32).tolist() == [5, -2, 7, 3]
-    assert [v.tobytes() for v in decode_bytes(batch, "encoded")] == [picture(i) for i in range(4)]
+    assert [v.tobytes() for v in decode_bytes(batch, "encoded")] == [photo(i) for i in range(4)]
     labels.write_text("file,label\na.png,5\n")
     assert [e[1] for e in inputs.ImageFolder(folder, labels).entries] == [5]
     labels.write_text("a.png 5\nnowhere.png 6\n")
@@ -61,25 +62,25 @@ def test_images_with_a_label_file(tmp_path: Path, capsys) -> None:
 
 
 def test_one_class(tmp_path: Path, capsys) -> None:
-    (tmp_path / "pictures" / "ant").mkdir(parents=True)
-    (tmp_path / "pictures" / "ant" / "1.png").write_bytes(picture(9))
-    assert main(["pack", "images", str(tmp_path / "pictures"), str(tmp_path / "out"), "--quiet"]) == 0
+    (tmp_path / "images" / "ant").mkdir(parents=True)
+    (tmp_path / "images" / "ant" / "1.png").write_bytes(photo(9))
+    assert main(["pack", "images", str(tmp_path / "images"), str(tmp_path / "out"), "--quiet"]) == 0
     assert capsys.readouterr().out.endswith("\n1 classes: 0 is 'ant'\n")
 
 
 def test_images_in_folders_of_classes(tmp_path: Path) -> None:
     for name in ("cat/1.png", "ant/2.png", "cat/sub/3.PNG", "ant/notes.txt"):
-        path = tmp_path / "pictures" / name
+        path = tmp_path / "images" / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(picture(9))
-    source = inputs.ImageFolder(tmp_path / "pictures", image_feature="x", label_feature="y")
+        path.write_bytes(photo(9))
+    source = inputs.ImageFolder(tmp_path / "images", image_feature="x", label_feature="y")
     pack.pack(source, tmp_path / "out")
     batch = all_of(tmp_path / "out", 1)
     assert source.classes == ["ant", "cat"]
     assert decode_raw(batch, "y", (), np.int64).tolist() == [0, 1, 1]
     assert [v.tobytes() for v in decode_bytes(batch, "class/text")] == [b"ant", b"cat", b"cat"]
     with pytest.raises(DataError, match="one subfolder for each class"):
-        inputs.ImageFolder(tmp_path / "pictures" / "cat" / "sub")
+        inputs.ImageFolder(tmp_path / "images" / "cat" / "sub")
 
 
 def test_arrays(tmp_path: Path) -> None:
@@ -112,11 +113,11 @@ def test_arrays(tmp_path: Path) -> None:
     assert decode_raw(batch, "flag", (), np.int8).tolist() == [1, 0, 1, 1, 0]
     assert [v.tobytes().decode() for v in decode_bytes(batch, "name")] == arrays["name"].tolist()
     assert (np.array(decode_image(batch, "pixels", "GRAY"))[..., 0] == arrays["image"]).all()
-    with pytest.raises(DataError, match="wants an array 'y'"):
+    with pytest.raises(DataError, match="needs an array 'y'"):
         inputs.Arrays(arrays, {"x": "y"})
     with pytest.raises(DataError, match="same number of samples"):
         inputs.Arrays({"a": np.zeros(3), "b": np.zeros(4)})
-    with pytest.raises(DataError, match="no list"):
+    with pytest.raises(DataError, match="cannot hold"):
         inputs.Arrays({"a": np.zeros(3, np.complex64)})
     with pytest.raises(DataError, match="not an .npz file"):
         inputs.Arrays(tmp_path / "out" / "p-000")
@@ -150,7 +151,7 @@ def test_csv(tmp_path: Path, capsys) -> None:
     assert decode_raw(all_of(tmp_path / "plain", 1), "1", (), np.float32).tolist() == [1.5, 2.5]
     capsys.readouterr()
     assert main([*command[:4], "--feature=x=nothing", "--quiet"]) == 2
-    assert "error: feature 'x' wants column 'nothing'" in capsys.readouterr().err
+    assert "error: feature 'x' needs column 'nothing'" in capsys.readouterr().err
     assert main([*command[:4], "--feature=x", "--quiet"]) == 2
     assert "NAME=SOURCE" in capsys.readouterr().err
 
@@ -242,7 +243,7 @@ def test_packing_is_taken_up_again(tmp_path: Path) -> None:
 
 def test_interrupting_the_command(tmp_path: Path) -> None:
     """Ctrl-C leaves whole parts only, and the same command goes on."""
-    folder = tmp_path / "pictures" / "class"
+    folder = tmp_path / "images" / "class"
     folder.mkdir(parents=True)
     for i in range(4000):
         (folder / f"{i}.png").write_bytes(b"x" * 2000)
@@ -287,9 +288,9 @@ def test_show(tmp_path: Path, capsys) -> None:
     assert 'key: "class/label"' in capsys.readouterr().out
     assert main(["show", str(tmp_path / "digits" / "part-1"), "--record", "30"]) == 2
     assert main(["show", str(tmp_path)]) == 2
-    assert "no file that is named" in capsys.readouterr().err
+    assert "no file named" in capsys.readouterr().err
     samples.clicks(tmp_path / "clicks", 5)
-    with pytest.raises(DataError, match="no feature of the first record is a picture"):
+    with pytest.raises(DataError, match="no feature of the first record is an image"):
         inspect.contact_sheet([tmp_path / "clicks" / "part-0"], tmp_path / "x.png")
 
 
@@ -316,14 +317,14 @@ def test_parts_of_a_directory_come_in_the_order_of_their_numbers(tmp_path: Path)
 
 def test_verify(tmp_path: Path, capsys) -> None:
     paths = samples.digits(tmp_path, 30, 3)
-    assert main(["verify", str(tmp_path), "--pictures", "encoded", "--quiet"]) == 0
+    assert main(["verify", str(tmp_path), "--images", "encoded", "--quiet"]) == 0
     assert capsys.readouterr().out == "3 parts: no errors\n"
     Path(paths[0]).write_bytes(Path(paths[0]).read_bytes()[:-1])
     records = [r for batch in read_part(paths[1]) for r in batch]
     records[4] = records[4].replace(b"IHDR", b"XXXX")
     records[7] = b"\xff" + records[7]
     Path(paths[1]).write_bytes(b"".join(struct.pack("<q", len(r)) + r for r in records))
-    assert main(["verify", str(tmp_path), "--pictures", "encoded", "--quiet"]) == 1
+    assert main(["verify", str(tmp_path), "--images", "encoded", "--quiet"]) == 1
     out = capsys.readouterr().out
     assert "part-0\n  record     9," in out and "part-1\n  record     4," in out and "part-1\n  record     7," in out
     assert out.endswith("3 parts: 3 errors\n")
@@ -355,3 +356,136 @@ def test_made_data(tmp_path: Path) -> None:
 def test_make_record() -> None:
     made = pb.OFRecord.FromString(inputs.make_record({"a": ("float", [1.5]), "b": ("bytes", [b"x", b"y"])}))
     assert list(made.feature["b"].bytes_list.value) == [b"x", b"y"] and made.feature["a"].float_list.value[0] == 1.5
+
+
+# --- inputs that are not what they should be
+
+
+def test_images_stay_below_their_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "images"
+    folder.mkdir()
+    for path in (folder / "a.png", tmp_path / "secret.png"):
+        path.write_bytes(photo(1))
+    (folder / "link.png").symlink_to("../secret.png")
+    labels = tmp_path / "labels.txt"
+    for name in ("../secret.png", str(tmp_path / "secret.png"), "link.png"):
+        labels.write_text(f"a.png 1\n{name} 2\n")
+        with pytest.raises(DataError, match=r"(?s)outside.*--allow-outside"):
+            list(inputs.ImageFolder(folder, labels).records(0, 2))
+        assert len(list(inputs.ImageFolder(folder, labels, allow_outside=True).records(0, 2))) == 2
+        command = ["pack", "images", str(folder), str(tmp_path / "out"), "--labels", str(labels), "--quiet", "--overwrite"]
+        assert main(command) == 2 and main([*command, "--allow-outside"]) == 0
+    labels.write_text("a.png +-5\n")
+    assert inputs.ImageFolder(folder, labels).classes == ["+-5"]
+    labels.write_text("a.png 3000000000\n")  # no int32, so the name of a class
+    assert inputs.ImageFolder(folder, labels).classes == ["3000000000"]
+    for wrong in (b"a.png 1\n\xff\xfe 2\n", b"a\0.png 1\na.png 1\n"):
+        labels.write_bytes(wrong)
+        with pytest.raises(DataError):
+            inputs.ImageFolder(folder, labels)
+    with pytest.raises(DataError, match="a file cannot be read: No such file"):
+        inputs.ImageFolder(folder, tmp_path / "nothing")
+
+
+@pytest.mark.timeout(30)
+def test_special_files_and_huge_ones(tmp_path: Path) -> None:
+    pipe, sparse = tmp_path / "pipe", tmp_path / "sparse"
+    os.mkfifo(pipe)
+    with open(sparse, "wb") as file:
+        file.truncate(39 << 30)
+    (tmp_path / "images" / "class").mkdir(parents=True)
+    for name, target in (("0.png", pipe), ("1.png", sparse)):
+        (tmp_path / "images" / "class" / name).symlink_to(target)
+    folder = inputs.ImageFolder(tmp_path / "images", allow_outside=True)
+    for i, says in ((0, "it is a FIFO"), (1, "longer than 268435456 bytes")):
+        with pytest.raises(DataError, match=says):
+            list(folder.records(i, i + 1))
+    for make in (
+        inputs.CsvFile,
+        inputs.Arrays,
+        lambda path: inputs.TfRecords([path]),
+        lambda path: inputs.ImageFolder(".", path),
+    ):
+        for path, says in ((pipe, "it is a FIFO"), (tmp_path, "it is a directory"), ("/dev/zero", "it is a character device")):
+            with pytest.raises(DataError, match=says):
+                make(path)
+    head = struct.pack("<Q", (39 << 30) - 16)
+    with open(sparse, "r+b") as file:
+        file.write(head + struct.pack("<I", _crc32c.masked(_crc32c.crc32c(head))))
+    with pytest.raises(RecordError, match="longer than the limit of 268435456 bytes"):
+        inputs.TfRecords([sparse])
+    out = tmp_path / "out"
+    out.mkdir()
+    os.mkfifo(out / pack.MANIFEST)
+    pack.pack(Counted(3), out)
+    assert len(all_of(out, 1)) == 3
+
+
+@pytest.mark.parametrize(
+    "content, says",
+    [
+        (b"a,b\n1,\xff\n", "cannot be read: 'utf-8' codec"),
+        (b"a\n" + b"x" * 200_000 + b"\n", "field larger than field limit"),
+        (b"a\n9223372036854775808\n", "expected   int64"),
+        (b"a\n-1e400\nx\n", None),
+        (b'a,b\n"1,2\n', "a row of 1 values"),
+        (b"\n\n\n", "holds no rows"),
+        (b"a\n" + b"9" * 5000 + b"\n", None),
+    ],
+)
+def test_csv_files_that_are_damaged(tmp_path: Path, content: bytes, says: str | None) -> None:
+    (tmp_path / "x.csv").write_bytes(content)
+    if says is None:
+        pack.pack(inputs.CsvFile(tmp_path / "x.csv", missing=0), tmp_path / "out")
+    else:
+        with pytest.raises(DataError, match=says):
+            pack.pack(inputs.CsvFile(tmp_path / "x.csv"), tmp_path / "out")
+
+
+def test_integers_of_a_csv_file_that_no_list_can_hold(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("a\n1\n2147483648\n")
+    with pytest.raises(DataError, match="(?s)row        2, column 'a'.*expected   int32.*found      '2147483648'"):
+        pack.pack(inputs.CsvFile(tmp_path / "x.csv", {"a": (["a"], "int32")}), tmp_path / "out")
+    with pytest.raises(ArgumentError, match="delimiter must be one character"):
+        inputs.CsvFile(tmp_path / "x.csv", delimiter=";;")
+
+
+def npz(path: Path, header: str, content: bytes = b"", compressed: bool = True, version: bytes = b"\x01\x00") -> Path:
+    """One array ``x`` whose header says this."""
+    text = header.encode() + b" " * (-(len(header) + 11) % 64) + b"\n"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED if compressed else zipfile.ZIP_STORED) as file:
+        file.writestr("x.npy", b"\x93NUMPY" + version + struct.pack("<H", len(text)) + text + content)
+    return path
+
+
+@pytest.mark.parametrize(
+    "header, says",
+    [
+        ("{'descr': '|u1', 'fortran_order': False, 'shape': (1099511627776, 28, 28), }", r"uint8\[1099511627776, 28, 28\]"),
+        ("{'descr': '<f8', 'fortran_order': False, 'shape': (-1, 4), }", r"float64\[-1, 4\]"),
+        ("{'descr': '<f8', 'fortran_order': False, 'shape': (2,), }", r"float64\[2\], and the file holds 8 bytes"),
+        ("{'descr': '|O', 'fortran_order': False, 'shape': (1,), }", "Python objects"),
+        ("{'descr': '<f8', 'fortran_order': False, 'shape': (0, 4611686018427387904, 8), }", "not an .npz file"),
+        ("(" * 3000, "not an .npz file"),
+        ("{'descr': 5}", "not an .npz file"),
+    ],
+)
+def test_npz_files_whose_headers_lie(tmp_path: Path, header: str, says: str) -> None:
+    with pytest.raises(DataError, match=says):
+        inputs.Arrays(npz(tmp_path / "x.npz", header, bytes(8)))
+
+
+def test_npz_files_that_are_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "x.npz"
+    header = "{'descr': '<f8', 'fortran_order': True, 'shape': (2, 3), }"
+    good = inputs.Arrays(npz(path, header, np.arange(6.0).tobytes())).arrays["x"]
+    assert good.tolist() == [[0, 2, 4], [1, 3, 5]]
+    with pytest.raises(DataError, match="version"):
+        inputs.Arrays(npz(path, header, np.arange(6.0).tobytes(), version=b"\x03\x00"))
+    content = npz(path, header, np.arange(6.0).tobytes(), compressed=False).read_bytes()
+    for at in range(len(content)):
+        path.write_bytes(content[:at] + bytes([content[at] ^ 0x55]) + content[at + 1 :])
+        try:
+            inputs.Arrays(path)
+        except DataError:
+            pass

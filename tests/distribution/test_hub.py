@@ -1,9 +1,9 @@
-"""Who belongs to a run, and how its processes meet: without JAX, in one process."""
+"""How the processes of a run meet, and what strangers at its port can do: without JAX, in one process."""
 
 from __future__ import annotations
 
-import os
-import signal
+import contextlib
+import logging
 import socket
 import subprocess
 import sys
@@ -11,183 +11,350 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-import oneflow.env as env
-from oneflow.config._environment import LAUNCHED, reset_environment
-from oneflow.errors import ArgumentError, ProcessError
-from oneflow.runtime import hub, rendezvous
+from oneflow.errors import ProcessError
+from oneflow.runtime.processes import addresses, hub, member, messages, wire
+
+KEY = wire.session_key("the secret of the tests", "")
 
 
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    reset_environment()
-    yield
-    reset_environment()
+def _open(count: int, patience: float = 5.0, key: bytes = KEY) -> tuple[int, hub.Hub]:
+    server = addresses.listen("127.0.0.1", 0)
+    port = server.getsockname()[1]
+    made = hub.Hub(server, count, key, lambda: "127.0.0.1:7", patience)
+    made.start()
+    return port, made
 
 
-def _open(count: int, patience: float = 5.0) -> int:
-    server = hub.listen("127.0.0.1", 0)
-    hub.Hub(server, count, {"hello": "all"}, patience).start()
-    return server.getsockname()[1]
+def _member(port: int, rank: int, count: int, patience: float = 5.0, key: bytes = KEY) -> member.Member:
+    return member.Member("127.0.0.1", port, rank, count, key, patience)
 
 
-def _member(port: int, index: int, count: int, patience: float = 5.0) -> hub.Member:
-    return hub.Member("127.0.0.1", port, index, count, patience)
+class _Heard:
+    """What a member hears."""
+
+    def __init__(self, of: member.Member):
+        self.messages: list[dict[str, Any]] = []
+        self.changed = threading.Condition()
+        self.ended = threading.Event()
+        of.listen(self._receive, self.ended.set)
+
+    def _receive(self, message: dict[str, Any]) -> None:
+        with self.changed:
+            self.messages.append(message)
+            self.changed.notify_all()
+
+    def waits_for(self, message: dict[str, Any]) -> bool:
+        with self.changed:
+            return self.changed.wait_for(lambda: message in self.messages, 10)
+
+
+def _end(rank: int, why: str = "", calls: int = 0) -> dict[str, Any]:
+    return {"kind": "end", "from": rank, "how": "failed", "why": why, "calls": calls}
+
+
+@contextlib.contextmanager
+def _run(count: int, port: int, ranks: list[int] | None = None) -> Iterator[list[member.Member]]:
+    with ThreadPoolExecutor() as pool:
+        members = list(pool.map(lambda rank: _member(port, rank, count), ranks or range(count)))
+    yield members
+    for left in members:
+        left.leave()
 
 
 def test_members_hear_each_other_and_who_leaves() -> None:
-    port = _open(3)
-    with ThreadPoolExecutor() as pool:
-        members = list(pool.map(lambda i: _member(port, i, 3), range(3)))
-    assert [m.welcome for m in members] == [{"hello": "all"}] * 3
-    heard: list[dict[str, Any]] = []
-    gone = threading.Event()
-
-    def receive(message: dict[str, Any]) -> None:
-        heard.append(message)
-        if "gone" in message:
-            gone.set()
-
-    ended = threading.Event()
-    members[0].listen(receive, ended.set)
-    members[1].send({"from": 1, "text": "é\n"})
-    members[2].close()
-    assert gone.wait(5)
-    assert {"from": 1, "text": "é\n"} in heard and {"gone": 2} in heard
-    members[1].close()
-    members[0]._socket.shutdown(socket.SHUT_RDWR)
-    assert ended.wait(5)
+    port, made = _open(3)
+    with _run(3, port) as members:
+        assert [m.coordinator for m in members] == ["127.0.0.1:7"] * 3
+        heard = _Heard(members[0])
+        members[1].send("end", how="failed", why="é\n", calls=2)
+        assert heard.waits_for(_end(1, "é\n", 2))
+        members[2].leave()
+        assert heard.waits_for({"kind": "gone", "from": 2})
+        members[1].leave()
+        assert heard.waits_for({"kind": "gone", "from": 1})
+    assert heard.ended.wait(5)
+    made.join(5)
+    assert not made.is_alive()
 
 
 def test_a_member_that_is_one_too_many() -> None:
-    port = _open(2)
+    port, _ = _open(2)
     with ThreadPoolExecutor() as pool:
         first = pool.submit(_member, port, 0, 2)
         time.sleep(0.2)
         with pytest.raises(ProcessError, match="another process is number 0 already"):
             _member(port, 0, 2)
+        with pytest.raises(ProcessError, match="another process is number 2 already"):
+            _member(port, 2, 2)
         with pytest.raises(ProcessError, match="told that the run has 3 processes, the first one knows of 2"):
             _member(port, 1, 3)
-        pool.submit(_member, port, 1, 2).result().close()
-        first.result().close()
+        pool.submit(_member, port, 1, 2).result().leave()
+        first.result().leave()
+
+
+def test_a_process_may_leave_and_come_again_before_all_are_there() -> None:
+    port, _ = _open(3)
+    with ThreadPoolExecutor() as pool:
+        with _connect(port) as early:
+            _prove(early)
+            early.sendall(messages.encode("join", **{"from": 1, "count": 3}))
+            time.sleep(0.2)
+        for future in [pool.submit(_member, port, rank, 3) for rank in range(3)]:
+            assert future.result().coordinator == "127.0.0.1:7"
+            future.result().leave()
 
 
 def test_members_that_do_not_come_and_hubs_that_do_not_answer() -> None:
-    port = _open(3, patience=0.5)
-    with pytest.raises(hub.MissingError) as caught:
-        _member(port, 0, 3)
-    assert caught.value.args[0] == [1, 2]
+    port, _ = _open(3, patience=0.5)
+    with _connect(port) as stranger:
+        stranger.sendall(b"GET / HTTP/1.0\r\n\r\n" + bytes(50))
+        with pytest.raises(member.MissingError) as caught:
+            _member(port, 0, 3)
+    assert (caught.value.ranks, caught.value.strangers) == ([1, 2], 1)
     with pytest.raises(ProcessError, match=r"does not answer at 127.0.0.1:\d+: .*tried for 0.5 s.*(?s:.*)same script"):
-        _member(hub.free_port("127.0.0.1"), 1, 2, patience=0.5)
-    with socket.create_server(("127.0.0.1", 0)) as stranger:
+        _member(addresses.free_port("127.0.0.1"), 1, 2, patience=0.5)
+    for says in (b"", b"HTTP/1.1 400 Bad Request\r\n\r\n" + bytes(50), wire.PROTOCOL + bytes(32) + b"+" + bytes(32), b"x"):
+        with _stranger_that_says(says) as other, pytest.raises(ProcessError, match="not a process of this run"):
+            _member(other, 1, 2, patience=0.5)
 
-        def shut() -> None:
+
+@contextlib.contextmanager
+def _stranger_that_says(text: bytes) -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
             while True:
                 try:
-                    stranger.accept()[0].close()
+                    accepted = server.accept()[0]
                 except OSError:
                     return
+                with accepted, contextlib.suppress(OSError):
+                    accepted.sendall(text)
 
-        threading.Thread(target=shut, daemon=True).start()
-        with pytest.raises(ProcessError, match="no process of this run"):
-            _member(stranger.getsockname()[1], 1, 2, patience=0.5)
-        stranger.shutdown(socket.SHUT_RDWR)
-
-
-def test_machines_by_address() -> None:
-    port = hub.free_port("127.0.0.1")
-    env.machine([{"addr": "127.0.0.1", "ctrl_port_agent": 7}, {"addr": "127.0.0.2"}])
-    env.ctrl_port(port)
-    first, second = rendezvous.find(), rendezvous.find()  # the same machine has both addresses
-    assert first is not None and second is not None
-    assert (first.index, second.index, first.count, first.port, second.host) == (0, 1, 2, 7, "127.0.0.1")
-    assert second.name_of(1) == "process 1 (127.0.0.2)"
-    with pytest.raises(ProcessError, match=rf"127.0.0.1:{port} and 127.0.0.2:{port}: Address already in use(?s:.*)another port"):
-        rendezvous.find()
-    for place in (first, second):
-        assert place.server is not None
-        place.server.close()
+        threading.Thread(target=serve, daemon=True).start()
+        yield server.getsockname()[1]
+        server.shutdown(socket.SHUT_RDWR)
 
 
-def test_the_launcher_says_who_one_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(LAUNCHED, "5 8 10.0.0.1:29500 1 4")
-    env.machine(["10.0.0.1", "10.0.0.1"])  # the same address is allowed here
-    place = rendezvous.find()
-    assert place is not None
-    found = (place.index, place.count, place.host, place.port, place.local_index, place.local_count)
-    assert found == (5, 8, "10.0.0.1", 29500, 1, 4)
-    env.machine(["10.0.0.1", "10.0.0.2", "10.0.0.3"])
-    with pytest.raises(ArgumentError, match="names 3 machines, and the launcher started 8 processes on 2"):
-        rendezvous.find()
-    monkeypatch.setenv(LAUNCHED, f"0 1 127.0.0.1:{hub.free_port('127.0.0.1')} 0 1")
-    env.machine("10.0.0.1")
-    assert rendezvous.find() is None
+def test_another_secret_is_told() -> None:
+    port, made = _open(2, patience=8)
+    with pytest.raises(ProcessError, match="another run, or has another secret(?s:.*)ONEFLOW_SECRET"):
+        _member(port, 1, 2, key=wire.session_key("a secret of others", ""))
+    assert made.turned_away > 0
 
 
-def test_clusters_are_recognised(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMPI_MCA_orte_hnp_uri", "1531576320.0;tcp://10.96.0.1,10.148.0.1:34911")
-    for name, value in {"SIZE": 3, "RANK": 2, "LOCAL_RANK": 0}.items():
-        monkeypatch.setenv(f"OMPI_COMM_WORLD_{name}", str(value))
-    place = rendezvous.find()
-    assert place is not None and (place.index, place.count, place.host) == (2, 3, "10.96.0.1")
-    monkeypatch.undo()
-    slurm = {"JOB_ID": 77, "STEP_NODELIST": "node[001-003]", "NTASKS": 4, "PROCID": 1, "LOCALID": 1, "STEP_NUM_NODES": 2}
-    for name, value in slurm.items():
-        monkeypatch.setenv(f"SLURM_{name}", str(value))
-    place = rendezvous.find()
-    assert place is not None and (place.index, place.count, place.host, place.local_index) == (1, 4, "node001", 1)
-    monkeypatch.setenv("SLURM_NTASKS", "1")
-    assert rendezvous.find() is None
+# --- strangers
 
 
-# --- the launcher, with programs that are short
+def _connect(port: int) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", port), timeout=10)
 
 
-def _launch(tmp_path: Path, source: str, *options: str, arguments: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-    (tmp_path / "script.py").write_text(source)
-    command = [sys.executable, "-m", "oneflow.launch", *options, str(tmp_path / "script.py"), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path)
+def _prove(connection: socket.socket) -> None:
+    handshake = wire.MemberHandshake(KEY)
+    connection.sendall(handshake.response(_exactly(connection, wire.CHALLENGE_SIZE)))
+    assert handshake.accepted(_exactly(connection, wire.VERDICT_SIZE))
 
 
-WHO = 'import os, sys\nrank = int(os.environ["RANK"])\n'
+def _exactly(connection: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        piece = connection.recv(size - len(data))
+        assert piece, "the hub has closed the connection"
+        data += piece
+    return data
 
 
-def test_the_launcher_starts_processes_and_hides_what_others_print(tmp_path: Path) -> None:
-    shown = 'print(rank, os.environ["WORLD_SIZE"], os.environ["LOCAL_RANK"], sys.argv[1:])\n'
-    shown += 'os.write(2, f"error {rank}\\n".encode())\n'
-    done = _launch(tmp_path, WHO + shown, "--nproc", "3", arguments=("--nproc", "a b"))
-    assert (done.returncode, done.stdout) == (0, "0 3 0 ['--nproc', 'a b']\n")
-    assert sorted(done.stderr.splitlines()) == ["error 0", "error 1", "error 2"]
-    done = _launch(tmp_path, WHO + 'os.write(1, f"{rank}\\n".encode())', "--nproc_per_node=2", "--all-output")
-    assert sorted(done.stdout.split()) == ["0", "1"]
-    second = ("--nproc", "1", "--nnodes", "2", "--node_rank", "1", "--master", "127.0.0.1:4000", "--all-output")
-    done = _launch(tmp_path, WHO + 'print(rank, os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"])', *second)
-    assert done.stdout == "1 127.0.0.1 4000\n"
+def _is_turned_away(connection: socket.socket) -> bool:
+    """Whether the hub closes the connection."""
+    try:
+        while connection.recv(4096):
+            pass
+    except ConnectionError:
+        pass
+    return True
 
 
-def test_the_launcher_gives_the_status_of_what_failed(tmp_path: Path) -> None:
-    done = _launch(tmp_path, WHO + "sys.exit(7 * rank)", "--nproc", "2")
-    assert done.returncode == 7 and "process 1 of 2 ended with status 7" in done.stderr
-    done = _launch(tmp_path, WHO + "os.kill(os.getpid(), 9)", "--nproc", "1")
-    assert done.returncode == 137 and "was ended by SIGKILL" in done.stderr
-    for wrong in (("--nproc", "0"), ("--nnodes", "2"), ("--node_rank", "1"), ("--master", "here")):
-        done = _launch(tmp_path, "", *wrong)
-        assert done.returncode == 2 and "error:" in done.stderr
+HOSTILE = [
+    b"null\n", b"[" * 200_000 + b"\n", b'{"greeting": "oneflow-run-1", "index": "0", "count": 2}\n',
+    b'{"greeting": "oneflow-run-1", "index": 0.5, "count": 2}\n', b"\n" * 1000, bytes(10_000), b"\x16\x03\x01\x02\x00\x01",
+    messages.encode("join", **{"from": 1, "count": 2}) * 3, messages.encode("gone", **{"from": 0}) * 3,
+]  # fmt: skip
 
 
-def test_a_signal_ends_what_the_launcher_started(tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text(WHO + "import time\nprint(os.getpid(), flush=True)\ntime.sleep(60)")
-    command = [sys.executable, "-m", "oneflow.launch", "--nproc", "2", "--all-output", "script.py"]
-    launcher = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=tmp_path)
-    assert launcher.stdout is not None
-    started = [int(launcher.stdout.readline()) for _ in range(2)]
-    launcher.send_signal(signal.SIGTERM)
-    assert launcher.wait(30) == 143
-    launcher.stdout.close()
-    for pid in started:
-        with pytest.raises(ProcessLookupError):
-            os.kill(pid, 0)
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+def test_what_strangers_say_is_not_read(text: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    port, made = _open(2)
+    with caplog.at_level(logging.WARNING, "oneflow"), _connect(port) as stranger:
+        with contextlib.suppress(OSError):  # it has been closed meanwhile
+            stranger.sendall(text + bytes(wire.RESPONSE_SIZE))
+        assert _is_turned_away(stranger)
+        with _run(2, port):
+            pass
+    assert made.turned_away == 1 and caplog.text.count("turned away a connection from 127.0.0.1") == 1
+
+
+def test_who_knows_the_secret_may_join_and_no_more() -> None:
+    port, made = _open(2)
+    for line in (b"null\n", b"[" * 200_000 + b"\n", b"x" * (wire.MAX_LINE + 1), messages.encode("gone", **{"from": 0}),
+                 messages.encode("beat", **{"from": 0}, calls=0, busy="", recent=[])):  # fmt: skip
+        with _connect(port) as connection:
+            _prove(connection)
+            with contextlib.suppress(OSError):
+                connection.sendall(line)
+            assert _is_turned_away(connection)
+    with _run(2, port):
+        pass
+    assert made.turned_away == 5
+
+
+def test_a_member_can_only_speak_for_itself(caplog: pytest.LogCaptureFixture) -> None:
+    port, _ = _open(3)
+    with _run(3, port) as members, caplog.at_level(logging.ERROR, "oneflow"):
+        heard = _Heard(members[0])
+        members[2]._channel.send(messages.encode("end", **{"from": 1}, how="lost", why="", calls=0))
+        assert heard.waits_for({"kind": "gone", "from": 2})
+        members[1].send("end", how="failed", why="itself", calls=0)
+        assert heard.waits_for(_end(1, "itself"))
+        assert not any(m["kind"] == "end" and m["why"] == "" for m in heard.messages)
+    assert "process 2 of the run was let go: it speaks for another process" in caplog.text
+
+
+def test_nobody_can_connect_once_all_are_there() -> None:
+    port, _ = _open(2)
+    with _run(2, port):
+        with pytest.raises(ConnectionRefusedError):
+            _connect(port)
+        with socket.create_server(("127.0.0.1", port)):  # another run may use the port
+            pass
+
+
+def test_idle_strangers_hold_nobody_up(caplog: pytest.LogCaptureFixture) -> None:
+    port, made = _open(2, patience=30)
+    idle = [_connect(port) for _ in range(600)]
+    began = time.monotonic()
+    with caplog.at_level(logging.WARNING, "oneflow"), _run(2, port):
+        assert made.turned_away >= 600
+    assert time.monotonic() - began < 5  # the hub's patience with each of them
+    assert len(caplog.records) == 1
+    for stranger in idle:
+        stranger.close()
+
+
+def test_a_greeting_has_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "_GREETING_SECONDS", 0.3)
+    port, _ = _open(2)
+    with _connect(port) as silent, _connect(port) as slow, _connect(port) as halfway:
+        _prove(halfway)
+        slow.sendall(b"x")
+        assert _is_turned_away(silent) and _is_turned_away(slow) and _is_turned_away(halfway)
+
+
+def test_a_member_that_does_not_read_loses_nothing_and_holds_nobody_up() -> None:
+    port, _ = _open(3)
+    with _run(3, port) as members:
+        heard = _Heard(members[0])  # members[2] reads nothing for now
+        value = "x" * 1_000_000
+        for number in range(30):  # 30 MB, more than the system keeps for a connection
+            members[1].send("gather", number=number, tag="", value=value)
+        members[1].send("end", how="failed", why="the last one", calls=0)
+        _Heard(members[1])
+        assert heard.waits_for(_end(1, "the last one"))
+        late = _Heard(members[2])
+        assert late.waits_for(_end(1, "the last one"))
+        assert [m["number"] for m in late.messages if m["kind"] == "gather"] == list(range(30))
+
+
+def test_a_member_that_never_reads_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "MAX_BACKLOG", 8 << 20)
+    port, _ = _open(3)
+    with _run(3, port) as members:
+        heard, _ = _Heard(members[0]), _Heard(members[1])
+        for number in range(40):
+            members[1].send("gather", number=number, tag="", value="x" * 1_000_000)
+            assert heard.waits_for({"kind": "gather", "from": 1, "number": number, "tag": "", "value": "x" * 1_000_000})
+        assert heard.waits_for({"kind": "gone", "from": 2})
+        assert {"kind": "gone", "from": 1} not in heard.messages
+
+
+EXHAUSTED = """
+import os, resource, sys, threading, time
+from oneflow.runtime.processes import addresses, hub, member, wire
+
+key = wire.session_key("the secret of the tests", "")
+server = addresses.listen("127.0.0.1", 0)
+port = server.getsockname()[1]
+made = hub.Hub(server, 2, key, lambda: "", 30.0)
+made.start()
+time.sleep(0.2)
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+held = []
+try:
+    while True:
+        held.append(os.open(os.devnull, os.O_RDONLY))
+except OSError:
+    pass
+os.close(held.pop())  # one stranger fits
+print(port, flush=True)
+sys.stdin.readline()  # a hundred have come
+for _ in range(12):  # what the two members need by themselves, and nothing for the hub
+    os.close(held.pop())
+joined = []
+threads = [threading.Thread(target=lambda rank=rank: joined.append(member.Member("127.0.0.1", port, rank, 2, key, 20.0)))
+           for rank in (0, 1)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print(len(joined), made.turned_away, flush=True)
+"""
+
+
+def test_a_process_without_descriptors_lets_its_members_in() -> None:
+    program = subprocess.Popen([sys.executable, "-c", EXHAUSTED], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert program.stdin is not None and program.stdout is not None
+    port = int(program.stdout.readline())
+    strangers = [_connect(port) for _ in range(100)]
+    time.sleep(0.5)
+    out, _ = program.communicate("go\n", timeout=60)
+    joined, turned_away = map(int, out.split())
+    assert joined == 2 and turned_away >= 10
+    for stranger in strangers:
+        stranger.close()
+
+
+# --- addresses
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port"),
+    [
+        ("10.0.0.1:29500", "10.0.0.1", 29500),
+        ("node", "node", None),
+        ("[::1]:80", "::1", 80),
+        ("::1", "::1", None),
+        ("[::1]", "::1", None),
+    ],
+)
+def test_addresses_are_read_and_written(text: str, host: str, port: int | None) -> None:
+    assert addresses.split(text) == (host, port)
+    if port is not None:
+        assert addresses.join(host, port) == text
+
+
+@pytest.mark.parametrize("text", ["", ":80", "a:b", "a:0", "a:65536", "a:-1", "[::1]80", "a:²"])
+def test_addresses_that_are_none(text: str) -> None:
+    with pytest.raises(ValueError):
+        addresses.split(text)
+
+
+def test_loopback_is_known_by_its_addresses() -> None:
+    assert all(addresses.is_loopback(host) for host in ("127.0.0.1", "127.9.9.9", "localhost", "::1"))
+    assert not any(addresses.is_loopback(host) for host in ("10.0.0.1", "0.0.0.0", "no.such.host.invalid", "a..b", "x" * 70))
+    assert all(not addresses.is_loopback(own) for own in addresses.own_addresses())
+    with pytest.raises(OSError):
+        addresses.listen("203.0.113.9", 0)

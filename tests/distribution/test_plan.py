@@ -58,7 +58,7 @@ def test_plan_of_stages_lists_transfers_and_draws():
     assert rows["first-weight-m"].bytes_per_device == rows["first-weight"].bytes_per_device
     assert rows["second-weight"].placement == "gpu 0:2-3"
     text = str(plan)
-    for word in ("first-matmul", "S(1)", "transfers a call", "state a device", "working memory"):
+    for word in ("first-matmul", "S(1)", "transfers per call", "state per device", "working memory"):
         assert word in text
     drawing = plan.draw()
     assert "gpu 0:0-1" in drawing and "▼" in drawing
@@ -85,4 +85,4 @@ def test_plan_of_one_device():
     plan = declare("0:0", "0:0").plan()
     assert plan.collectives == () and plan.transfers == ()
     assert {row.layout for row in plan.variables} <= {"B", "S(0)"}
-    assert "collectives a call: none" in str(plan)
+    assert "collectives per call: none" in str(plan)

@@ -39,9 +39,9 @@ for number, dtype in enumerate(dtypes):
             host = transfer.to_host(y)
             assert host.dtype == x.dtype and host.tobytes() == x.tobytes() and host.flags.writeable, (dtype, place)
 assert processes.gather("numbers", processes.index() + 1) == [1, 2]
-assert processes.of_first("number", processes.index() + 5) == 5
+assert processes.broadcast_from_rank_zero("number", processes.index() + 5) == 5
 try:
-    processes.by_first("a failure", lambda: (_ for _ in ()).throw(flow.errors.CheckpointError("the disk is full")))
+    processes.on_rank_zero("a failure", lambda: (_ for _ in ()).throw(flow.errors.CheckpointError("the disk is full")))
 except flow.errors.CheckpointError as error:
     print(error, processes.index())
 """
@@ -132,7 +132,7 @@ def test_training_equals_one_process_and_goes_on_elsewhere(program: Any, tmp_pat
 
 
 LOSING = """
-import os, sys, time
+import os, signal, sys, time
 import numpy as np
 import oneflow as flow, oneflow.typing as tp
 
@@ -163,6 +163,15 @@ if how == "exits" and rank == 1:
     sys.exit(3)
 if how == "calls" and rank == 1:
     other(x)
+if how == "stops":
+    from oneflow.runtime.processes import watch
+    watch.SILENT_SECONDS = 2.0
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+if how == "elsewhere":
+    if rank == 1:
+        os.kill(os.getpid(), 9)
+    time.sleep(1000)
 for _ in range(3):
     train(x)
 print("done", flush=True)
@@ -173,6 +182,8 @@ LOST = {
     "raises": (1, ["process 0 of 2 cannot go on: process 1 ended with an error: ValueError: no such file", "program.py:"]),
     "sleeps": (1, ["process 0 of 2 cannot go on: process 1 has stood still for", "waits for it in call 3, job 'train'",
                    "process 1 of 2 cannot go on: process 0 gave up"]),
+    "stops": (1, ["process 0 of 2 cannot go on: process 1 has not been heard of for", "it was stopped", "program.py:"]),
+    "elsewhere": (137, ["process 0 of 2 cannot go on: process 1 is gone without a word", "its next call will raise this"]),
     "exits": (3, ["the program of process 1 ended after 2 calls, and this one waits for it in call 3, job 'train'"]),
     "calls": (1, ["the programs differ: call 3 is job 'train' here and job 'other' in process 1"]),
     "differs": (1, ["differ in job 'train'", "'a-weight': float32[11, 6]", "'a-weight': float32[12, 6]", "the same script"]),
@@ -188,6 +199,96 @@ def test_a_lost_process_ends_the_others_with_a_clear_error(how: str, program: An
     for text in texts:
         assert text in done.stderr
     assert "Check failure stack trace" not in done.stderr  # JAX's own end of a process
+
+
+HEARTBEATS = """
+import sys, threading, time
+import numpy as np
+import oneflow as flow, oneflow.typing as tp
+from oneflow.runtime import processes
+
+@flow.global_function()
+def twice(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
+    return x * 2
+
+x = np.ones(4, np.float32)
+twice(x)
+sys.setswitchinterval(1e-6)
+end = time.monotonic() + 3
+
+def work():
+    while time.monotonic() < end:
+        with processes.busy("work"):
+            pass
+
+threads = [threading.Thread(target=work) for _ in range(4)]
+for thread in threads:
+    thread.start()
+for _ in range(400):
+    twice(x)
+for thread in threads:
+    thread.join()
+print(*twice(x))
+"""
+
+
+def test_work_that_begins_and_ends_often_on_many_threads(program: Any) -> None:
+    """Each tells the others, beside the watch: the messages stay whole and in order."""
+    done = program(HEARTBEATS, *TWO)
+    assert (done.returncode, done.stdout) == (0, "2.0 2.0 2.0 2.0\n"), done.stderr
+    assert "Traceback" not in done.stderr and "ProcessError" not in done.stderr
+
+
+STARTING = """
+import os
+import oneflow as flow
+from oneflow.runtime.processes import jax_runtime
+
+if flow.distributed.get_rank() == int(os.environ["KILLED"]):
+    jax_runtime.initialize = lambda *how: os.kill(os.getpid(), 9)
+flow.env.init()
+"""
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_process_that_is_lost_while_jax_begins(rank: int, program: Any) -> None:
+    done = program(STARTING, *TWO, KILLED=str(rank))
+    assert done.returncode == 137
+    assert f"process {1 - rank} of 2 cannot go on: process {rank} is gone without a word" in done.stderr
+    assert "did not end and had to be stopped" not in done.stderr
+
+
+FORKED = """
+import os, sys
+import numpy as np
+import oneflow as flow, oneflow.typing as tp
+from oneflow.runtime import processes
+
+@flow.global_function()
+def twice(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
+    return x * 2
+
+twice(np.ones(4, np.float32))
+import warnings
+warnings.simplefilter("ignore")
+child = os.fork()
+if not child:
+    assert processes.gather("alone", 1) == [1]
+    for use in (processes.start, lambda: twice(np.ones(4, np.float32))):
+        try:
+            use()
+        except flow.errors.ForkError as error:
+            assert "forked" in str(error)
+        else:
+            sys.exit(8)
+    sys.exit(7)  # with the hooks that run at the end of a program
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), *twice(np.ones(4, np.float32)))
+"""
+
+
+def test_a_forked_child_leaves_the_run_alone(program: Any) -> None:
+    done = program(FORKED, *TWO)
+    assert (done.returncode, done.stdout) == (0, "7 2.0 2.0 2.0 2.0\n"), done.stderr
 
 
 def test_names_of_the_run_outside_of_one() -> None:

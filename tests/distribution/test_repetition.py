@@ -1,4 +1,4 @@
-"""Parts of a job that run several times a call: micro-batches, accumulation, recomputation."""
+"""Parts of a job that run several times per call: micro-batches, accumulation, recomputation."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_wrong_counts_are_refused():
         build(lambda x: flow.unpack(x, 4))
     with pytest.raises(flow.errors.ArgumentError, match="pack_num=2"):
         build(lambda x: flow.pack(flow.unpack(x, 3), 2))
-    with pytest.raises(flow.errors.ArgumentError, match="once a call"):
+    with pytest.raises(flow.errors.ArgumentError, match="once per call"):
         build(lambda x: flow.acc(x, 2))
-    with pytest.raises(flow.errors.RepetitionError, match="2 times a call"):
+    with pytest.raises(flow.errors.RepetitionError, match="2 times per call"):
         build(lambda x: flow.math.add(flow.repeat(x, 2), flow.repeat(x, 3)))

@@ -1,6 +1,7 @@
-"""The data sets of this folder's tests can be imported."""
+"""The data sets of this folder's tests, and how the campaigns damage them, can be imported."""
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+FOLDER = Path(__file__).resolve().parent
+sys.path[:0] = [str(FOLDER), str(FOLDER.parent)]

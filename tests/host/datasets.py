@@ -42,7 +42,7 @@ def numbered(folder: Path, parts: int = 3, each: int = 8) -> str:
 
 
 def photograph(i: int, height: int = 60, width: int = 80) -> np.ndarray:
-    """A smooth picture, BGR."""
+    """A smooth image, BGR."""
     small = np.random.default_rng(i).integers(0, 256, (6, 8, 3), np.uint8)
     return cv2.resize(small, (width, height), interpolation=cv2.INTER_CUBIC)
 
@@ -51,7 +51,7 @@ def encoded(image: np.ndarray, kind: str = ".jpg") -> bytes:
     return cv2.imencode(kind, image)[1].tobytes()
 
 
-def pictures(
+def image_parts(
     folder: Path, count: int = 24, parts: int = 3, size: Callable[[int], tuple[int, int]] = lambda i: (60 + i, 80)
 ) -> str:
     """JPEG photographs of different sizes, ``encoded``, with a ``label``."""
@@ -61,22 +61,22 @@ def pictures(
 
 
 def coco(folder: Path, count: int = 8) -> tuple[str, str]:
-    """A COCO data set: pictures with a filled rectangle or two each. Gives (annotation file, image directory)."""
+    """A COCO data set: images with a filled rectangle or two each. Returns (annotation file, image directory)."""
     images_dir = folder / "images"
     images_dir.mkdir(parents=True)
     images, annotations = [], []
     rng = np.random.default_rng(0)
     for i in range(count):
         height, width = (48, 64) if i % 2 else (64, 48)
-        picture = np.full((height, width, 3), 32, np.uint8)
+        photo = np.full((height, width, 3), 32, np.uint8)
         for k in range(1 + i % 2):
             x, y, w, h = (int(rng.integers(low, high)) for low, high in ((0, 16), (0, 16), (12, 24), (12, 24)))
             category = 5 + 3 * k
-            picture[y : y + h, x : x + w] = (0, 255 * k, 255)
+            photo[y : y + h, x : x + w] = (0, 255 * k, 255)
             polygon = [x, y, x + w, y, x + w, y + h, x, y + h]
             annotations.append({"id": len(annotations) + 1, "image_id": 100 + i, "category_id": category, "bbox": [x, y, w, h],
                                 "area": w * h, "iscrowd": 0, "segmentation": [polygon]})  # fmt: skip
-        cv2.imwrite(str(images_dir / f"{i}.png"), picture)
+        cv2.imwrite(str(images_dir / f"{i}.png"), photo)
         images.append({"id": 100 + i, "file_name": f"{i}.png", "height": height, "width": width})
     categories = [{"id": 5, "name": "red"}, {"id": 8, "name": "yellow"}]
     path = folder / "annotations.json"

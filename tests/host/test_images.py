@@ -30,7 +30,7 @@ def unpacked(lists: Any) -> list[np.ndarray]:
 
 
 def mapped(body: Any, arrays: list[np.ndarray], dtype: Any = flow.uint8, bound: Any = BOUND) -> list[np.ndarray]:
-    """What an op of pictures to pictures gives for these."""
+    """Applies an op from images to images."""
 
     @flow.global_function()
     def job(x: tp.ListListNumpy.Placeholder((len(arrays), *bound), dtype=dtype)) -> tp.ListListNumpy:
@@ -49,6 +49,28 @@ def test_decode() -> None:
 
     for found, encoded in zip(unpacked(job(fed(data))), data, strict=True):
         np.testing.assert_array_equal(found, cv2.imdecode(encoded.view(np.uint8), 1)[..., ::-1])
+
+
+def test_the_limit_of_pixels_is_a_setting() -> None:
+    data = [np.frombuffer(datasets.encoded(PHOTOS[0]), np.int8)]
+
+    def decoding(limit: int, body: Any) -> Any:
+        flow.clear_default_session()
+        flow.config.max_image_pixels(limit)
+
+        @flow.global_function()
+        def job(x: tp.ListListNumpy.Placeholder((1, 20000), dtype=flow.int8)) -> tp.ListListNumpy:
+            images = body(flow.image_decode(flow.tensor_list_to_tensor_buffer(x)))
+            return flow.tensor_buffer_to_tensor_list(images, BOUND, flow.uint8)
+
+        return job(fed(data))
+
+    assert unpacked(decoding(2400, lambda images: images))[0].shape == (40, 60, 3)
+    advice = r"(.|\n)*your line(.|\n)*test_images\.py(.|\n)*try .*flow\.config\.max_image_pixels"
+    with pytest.raises(ImageError, match=r"60 x 40 pixels, more than the limit of 2399" + advice):
+        decoding(2399, lambda images: images)
+    with pytest.raises(ImageError, match=r"would become 300 x 200 pixels, more than the limit of 2400" + advice):
+        decoding(2400, lambda images: flow.image.target_resize(images, target_size=200)[0])
 
 
 @pytest.mark.parametrize("interpolation", ["bilinear", "nn", "bicubic", "area", "auto"])
@@ -95,7 +117,7 @@ def test_resize_that_keeps_the_proportions() -> None:
         assert tuple(longer[i]) == (side if w <= h else side[::-1])
 
 
-def test_older_spellings_of_resize_give_the_picture_alone() -> None:
+def test_older_spellings_of_resize_give_the_image_alone() -> None:
     @flow.global_function()
     def job(x: LIST) -> tuple[tp.Numpy, tp.Numpy, tp.ListListNumpy]:
         images = flow.tensor_list_to_tensor_buffer(x)
@@ -113,7 +135,7 @@ def test_older_spellings_of_resize_give_the_picture_alone() -> None:
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("dense", [False, True])
 def test_crop_mirror_normalize(layout: str, dense: bool) -> None:
-    pictures = [datasets.photograph(i, 40, 50) for i in range(3)]
+    photos = [datasets.photograph(i, 40, 50) for i in range(3)]
     mean, std = (10.0, 20.0, 30.0), (2.0, 3.0, 4.0)
 
     @flow.global_function()
@@ -129,8 +151,8 @@ def test_crop_mirror_normalize(layout: str, dense: bool) -> None:
         )  # fmt: skip
 
     mirror = np.array([0, 1, 0], np.int8)
-    found = job(fed(pictures), [np.stack(pictures)], mirror).get().numpy()
-    for i, image in enumerate(pictures):
+    found = job(fed(photos), [np.stack(photos)], mirror).get().numpy()
+    for i, image in enumerate(photos):
         part = image[4:28, 20:50].astype(np.float64)
         part = part[:, ::-1] if mirror[i] else part
         expected = (part - mean) / std
@@ -167,11 +189,11 @@ def test_batch_align_compiles_once_a_size_and_feeds_a_step() -> None:
         assert batch.is_dynamic and batch.shape == (3, *BOUND)
         return batch, flow.math.relu(batch) * 2.0
 
-    for pictures in (FLOATS, [f[:20, :10] for f in FLOATS], FLOATS):
-        (batch,), (doubled,) = job(fed(pictures))
-        height, width = (-(-max(p.shape[axis] for p in pictures) // 16) * 16 for axis in (0, 1))
+    for photos in (FLOATS, [f[:20, :10] for f in FLOATS], FLOATS):
+        (batch,), (doubled,) = job(fed(photos))
+        height, width = (-(-max(p.shape[axis] for p in photos) // 16) * 16 for axis in (0, 1))
         assert batch.shape == (3, height, width, 3)
-        for place, image in zip(batch, pictures, strict=True):
+        for place, image in zip(batch, photos, strict=True):
             np.testing.assert_array_equal(place[: image.shape[0], : image.shape[1]], image)
             assert not place[image.shape[0] :].any() and not place[:, image.shape[1] :].any()
         np.testing.assert_array_equal(doubled, 2 * batch)
@@ -257,10 +279,10 @@ def test_coco_reader(tmp_path: Path) -> None:
         assert (image[0][y1 : y2 + 1, x1 : x2 + 1] == (0, 0, 255)).all() and mask[0][0][y1 : y2 + 1, x1 : x2 + 1].all()
 
 
-def test_a_bad_picture_of_coco_is_named(tmp_path: Path) -> None:
+def test_a_bad_image_of_coco_is_named(tmp_path: Path) -> None:
     annotations, folder = datasets.coco(tmp_path)
     bad = sorted(Path(folder).iterdir())[0]
-    bad.write_bytes(b"no picture")
+    bad.write_bytes(b"no image")
 
     @flow.global_function()
     def job() -> tp.Numpy:
@@ -315,7 +337,7 @@ def test_mistakes_are_told_when_the_job_is_built(body: Any, error: type[Exceptio
     assert isinstance(caught.value, OneFlowError) and "test_images.py" in str(caught.value)
 
 
-def test_mistakes_of_a_call_name_the_picture() -> None:
+def test_mistakes_of_a_call_name_the_image() -> None:
     @flow.global_function()
     def crop(x: LIST) -> tp.Numpy:
         return flow.image.CropMirrorNormalize(flow.tensor_list_to_tensor_buffer(x), crop_h=44, crop_w=44)

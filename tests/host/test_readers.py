@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,21 @@ import cv2
 import datasets
 import numpy as np
 import pytest
+from campaign.mutations import Damage
 
 import oneflow as flow
 import oneflow.typing as tp
 from oneflow.data.onerec import encode_example, write_onerec
-from oneflow.errors import ArgumentError, DtypeError, FeatureError, ImageError, OneFlowError, PartNotFoundError, RecordError
+from oneflow.errors import (
+    ArgumentError,
+    DataError,
+    DtypeError,
+    FeatureError,
+    ImageError,
+    OneFlowError,
+    PartNotFoundError,
+    RecordError,
+)
 
 
 def reading(folder: str, **options: Any) -> Any:
@@ -50,6 +61,62 @@ def test_the_same_seed_gives_the_same_batches(tmp_path: Path, threads: int, ahea
     source = flow.data.RecordSource(flow.data.part_paths(folder, 3), shuffle_after_epoch=True)
     assert sorted({*found.ravel().tolist()}) == list(range(24)) and not np.array_equal(found[0], np.arange(4))
     del source
+
+
+def test_the_limit_of_a_record_is_a_setting(tmp_path: Path) -> None:
+    folder = datasets.write(tmp_path, [[{"i": np.int32(1), "more": bytes(3 << 20)}]] * 3)
+    with pytest.raises(ArgumentError, match="less than 2048"):
+        flow.config.max_record_mbyte(2048)
+    flow.config.max_record_mbyte(4)
+    assert reading(folder)().tolist() == [1]
+    flow.clear_default_session()
+    flow.config.max_record_mbyte(2)
+    advice = r"limit of 2097152 bytes(.|\n)*your line(.|\n)*test_readers\.py(.|\n)*max_record_mbyte"
+    with pytest.raises(RecordError, match=advice) as caught:
+        reading(folder)()
+    assert (caught.value.file, caught.value.record, caught.value.offset) == (f"{folder}/part-0", 0, 0)
+
+
+@pytest.mark.timeout(60)
+def test_a_pipe_in_place_of_a_file_is_an_error_with_the_line_and_not_a_wait(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "part-0")
+    os.mkfifo(tmp_path / "tokens.idx")
+    path = str(tmp_path / "part-0")
+
+    def refused(reader: Any) -> None:
+        flow.clear_default_session()
+
+        @flow.global_function()
+        def job() -> tp.ListListNumpy:
+            return flow.tensor_buffer_to_tensor_list(reader(), (1,), flow.int8)
+
+        with pytest.raises(DataError, match=r"your line(.|\n)*test_readers\.py"):
+            job()
+
+    refused(lambda: flow.data.OFRecordBytesDecoder(flow.data.ofrecord_reader(str(tmp_path)), "i"))
+    refused(lambda: flow.data.onerec_reader([path]))
+    refused(lambda: flow.data.coco_reader(path, str(tmp_path), 1, name="coco")[0])
+    prefix = str(tmp_path / "tokens")
+    refused(lambda: flow.tensor_to_tensor_buffer(flow.data.megatron_gpt_mmap_data_loader(prefix, 2, 2, 1), 1))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_damaged_parts_raise_errors_of_the_library_with_the_line(tmp_path: Path, seed: int) -> None:
+    path = tmp_path / "part-0"
+    datasets.write(tmp_path, [[{"i": np.int32(k), "encoded": datasets.encoded(datasets.photograph(k))} for k in range(3)]])
+    path.write_bytes(Damage(np.random.default_rng(seed)).bytes(path.read_bytes()))
+
+    @flow.global_function()
+    def job() -> tuple[tp.Numpy, tp.Numpy]:
+        records = flow.data.ofrecord_reader(str(tmp_path), batch_size=4)
+        images, _, _ = flow.image.Resize(flow.data.OFRecordImageDecoder(records, "encoded"), target_size=(8, 8))
+        return images, flow.data.OFRecordRawDecoder(records, "i", (), flow.int32)
+
+    for _ in range(2):
+        try:
+            job()
+        except DataError as error:
+            assert "your line" in str(error) and "test_readers.py" in str(error)
 
 
 def test_asynchronous_and_synchronous_calls_see_the_same(tmp_path: Path) -> None:
@@ -99,7 +166,7 @@ def test_every_decoder(tmp_path: Path) -> None:
 
 
 def test_random_crops_differ_from_call_to_call_and_repeat_with_the_seed(tmp_path: Path) -> None:
-    folder = datasets.pictures(tmp_path, 6)
+    folder = datasets.image_parts(tmp_path, 6)
 
     def crops(seed: int | None) -> list[list[np.ndarray]]:
         flow.clear_default_session()
@@ -121,13 +188,13 @@ def test_random_crops_differ_from_call_to_call_and_repeat_with_the_seed(tmp_path
         whole = [cv2.imdecode(np.frombuffer(datasets.encoded(datasets.photograph(i, 60 + i, 80)), np.uint8), 1) for i in range(6)]
         for part, image in zip(first, whole, strict=True):
             match = cv2.matchTemplate(image, part, cv2.TM_SQDIFF)
-            assert match.min() < 1e-2 * part.size  # it is a window of its picture
+            assert match.min() < 1e-2 * part.size  # it is a window of its image
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_later_ops_name_the_record_of_a_bad_picture(tmp_path: Path, threads: int) -> None:
+def test_later_ops_name_the_record_of_a_bad_image(tmp_path: Path, threads: int) -> None:
     records = [{"encoded": datasets.encoded(datasets.photograph(i))} for i in range(24)]
-    records[21]["encoded"] = b"no picture"
+    records[21]["encoded"] = b"no image"
     folder = datasets.write(tmp_path, [records[:16], records[16:]])
     flow.config.compute_thread_pool_size(threads)
 
@@ -143,7 +210,7 @@ def test_later_ops_name_the_record_of_a_bad_picture(tmp_path: Path, threads: int
 
 
 def test_decode_and_crop_and_resize_at_once(tmp_path: Path) -> None:
-    folder = datasets.pictures(tmp_path, 6)
+    folder = datasets.image_parts(tmp_path, 6)
 
     @flow.global_function()
     def job() -> tuple[tp.Numpy, tp.Numpy]:
@@ -160,7 +227,7 @@ def test_decode_and_crop_and_resize_at_once(tmp_path: Path) -> None:
 
 
 def test_the_image_classification_reader(tmp_path: Path) -> None:
-    folder = datasets.pictures(tmp_path, 6)
+    folder = datasets.image_parts(tmp_path, 6)
 
     @flow.global_function()
     def job() -> tuple[tp.ListListNumpy, tp.Numpy]:
@@ -174,7 +241,7 @@ def test_the_image_classification_reader(tmp_path: Path) -> None:
 
 
 def test_decode_ofrecord(tmp_path: Path) -> None:
-    folder = datasets.pictures(tmp_path, 6, size=lambda i: (20, 30))
+    folder = datasets.image_parts(tmp_path, 6, size=lambda i: (20, 30))
 
     @flow.global_function()
     def job() -> tuple[tp.Numpy, tp.Numpy]:
@@ -267,9 +334,9 @@ def test_labels_that_are_no_classes(tmp_path: Path) -> None:
     job()
 
 
-def test_corrupt_pictures(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_corrupt_images(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     records = [{"encoded": datasets.encoded(datasets.photograph(i)), "label": np.int32(i)} for i in range(8)]
-    records[2]["encoded"] = b"no picture"
+    records[2]["encoded"] = b"no image"
     records[7]["encoded"] = records[7]["encoded"][:100]
     folder = datasets.write(tmp_path, [records])
 

@@ -24,7 +24,7 @@ def reader_threads() -> list[str]:
 
 
 def training(folder: str, shuffled: bool = True) -> Any:
-    """A job that trains on random crops, and gives the loss and the labels of the batch."""
+    """A job that trains on random crops, and returns the loss and the labels of the batch."""
 
     @flow.global_function(type="train")
     def train() -> tuple[tp.Numpy, tp.Numpy]:
@@ -45,7 +45,7 @@ def training(folder: str, shuffled: bool = True) -> Any:
 
 @pytest.mark.parametrize("shuffled", [False, True])
 def test_training_goes_on_with_the_batch_that_would_have_come_next(tmp_path: Path, shuffled: bool) -> None:
-    folder = datasets.pictures(tmp_path / "data")
+    folder = datasets.image_parts(tmp_path / "data")
     flow.manual_seed(3)
     train = training(folder, shuffled)
     for _ in range(7):
@@ -69,7 +69,7 @@ def test_training_goes_on_with_the_batch_that_would_have_come_next(tmp_path: Pat
 
 
 def test_a_position_of_other_data_is_refused_at_the_call(tmp_path: Path) -> None:
-    train = training(datasets.pictures(tmp_path / "data"))
+    train = training(datasets.image_parts(tmp_path / "data"))
     train()
     flow.checkpoint.save(tmp_path / "saved")
     flow.clear_default_session()
@@ -106,6 +106,22 @@ def test_variables_without_positions_for_other_data_and_devices(tmp_path: Path) 
     job = _one_value("consistent", ofrecord_dir=other, batch_size=4, data_part_num=3)
     flow.load_variables(dict(flow.checkpoint.get(saved)))
     assert job()[0][0][0] == 0
+
+
+def test_a_checkpoint_with_a_large_shuffle_buffer_is_read_again(tmp_path: Path) -> None:
+    folder = datasets.numbered(tmp_path / "data")
+
+    @flow.global_function()
+    def job() -> tp.Numpy:
+        records = flow.data.ofrecord_reader(folder, 4, 3, random_shuffle=True, shuffle_buffer_size=100_000)
+        return flow.data.OFRecordRawDecoder(records, "i", (), flow.int32)
+
+    job()
+    flow.checkpoint.save(tmp_path / "saved")
+    assert (tmp_path / "saved" / "oneflow-jax.json").stat().st_size > 1 << 20
+    following = job()
+    flow.load_variables(flow.checkpoint.get(tmp_path / "saved"))
+    np.testing.assert_array_equal(job(), following)
 
 
 def test_positions_of_other_readers_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -266,14 +282,14 @@ def test_readers_that_are_one_for_all_devices(tmp_path: Path) -> None:
         conf = flow.data.BlobConf("i", shape=(1,), dtype=flow.float, codec=flow.data.RawCodec())
         (decoded,) = flow.data.decode_ofrecord(folder, (conf,), batch_size=4, data_part_num=4)
         encoded, *_ = flow.data.coco_reader(annotations, images, 4, shuffle=False, group_by_aspect_ratio=False)
-        pictures, _, _ = flow.image.Resize(flow.image.decode(encoded), target_size=(8, 8))
-        return loaded * 2.0, decoded, pictures
+        photos, _, _ = flow.image.Resize(flow.image.decode(encoded), target_size=(8, 8))
+        return loaded * 2.0, decoded, photos
 
     for k in range(2):
         expected = [[2 * k, 2 * k + 1], [2 * k + 16, 2 * k + 17]]
-        loaded, decoded, pictures = job()
+        loaded, decoded, photos = job()
         assert [(a / 2)[:, 0].tolist() for a in loaded] == [a[:, 0].tolist() for a in decoded] == expected
-        assert [a.shape for a in pictures] == [(2, 8, 8, 3)] * 2
+        assert [a.shape for a in photos] == [(2, 8, 8, 3)] * 2
 
 
 PROGRAM = """
@@ -298,7 +314,7 @@ for _ in range(3):
     ids=["end", "error", "interrupt"],
 )  # fmt: skip
 def test_programs_end(tmp_path: Path, end: str, status: int) -> None:
-    folder = datasets.pictures(tmp_path / "data")
+    folder = datasets.image_parts(tmp_path / "data")
     program = tmp_path / "program.py"
     program.write_text(PROGRAM + end)
     done = subprocess.run([sys.executable, program, folder], capture_output=True, text=True, timeout=60)

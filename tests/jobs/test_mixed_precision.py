@@ -7,6 +7,7 @@ import pytest
 
 import oneflow as flow
 import oneflow.typing as tp
+from oneflow.compiler.plan import plan
 
 RNG = np.random.default_rng(5)
 X = RNG.standard_normal((12, 3, 8, 8)).astype(np.float32)
@@ -90,7 +91,8 @@ def narrow(body, config=None):
     config = config or flow.FunctionConfig()
     config.enable_auto_mixed_precision(True)
     job = flow.global_function("predict", config)(body)
-    chosen = {node.name for node in job.graph.nodes if node.compute is flow.bfloat16}
+    returned = job.graph.returns
+    chosen = {node.name for node in plan(job.graph, returned if isinstance(returned, tuple) else [returned]).precision}
     assert {row[0] for row in job.summary().rows if row[1].endswith(" in bfloat16")} == chosen
     return chosen
 

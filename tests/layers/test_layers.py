@@ -322,3 +322,52 @@ def test_modules_count_their_calls() -> None:
     with pytest.raises(ArgumentError, match="forward instead"):
         type("Wrong", (flow.nn.Module,), {"__call__": lambda self: None})
     assert Twice().module_name != Twice().module_name
+
+
+LAYERS = {
+    "dense": lambda x, name: flow.layers.dense(x, 2, name=name),
+    "conv1d": lambda x, name: flow.layers.conv1d(flow.reshape(x, (2, 3, 1)), 2, name=name),
+    "batch_normalization": lambda x, name: flow.layers.batch_normalization(x, name=name),
+    "batch_normalization_add_relu": lambda x, name: flow.layers.batch_normalization_add_relu(x, x, name=name),
+    "layer_norm": lambda x, name: flow.layers.layer_norm(x, name=name),
+    "prelu": lambda x, name: flow.layers.prelu(x, name=name),
+    "observer": lambda x, name: flow.quantization.moving_average_min_max_observer(x, name=name)[0],
+}
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_a_name_that_is_taken(layer: str) -> None:
+    """The error names what layers have: ``name=``, and no ``reuse=``, which is an argument of get_variable alone."""
+
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+        LAYERS[layer](x, "one")
+        return LAYERS[layer](x, "one")
+
+    with pytest.raises(
+        DuplicateNameError, match=r"(?s)already exists in this job.*your line.*give this layer another name="
+    ) as caught:
+        job(np.zeros((2, 3), np.float32))
+    assert "reuse" not in str(caught.value)
+
+
+def test_a_variable_that_exists() -> None:
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+        for _ in range(2):
+            w = flow.get_variable("w", (1,), initializer=flow.ones_initializer(), reuse=False)
+        return x * w
+
+    with pytest.raises(DuplicateNameError, match="give it another name, or leave out reuse=False to share the variable"):
+        job(np.zeros((2, 3), np.float32))
+
+
+@pytest.mark.parametrize(("dtype", "value"), [(flow.int8, 300), (flow.int8, 10**25), (flow.int64, 2**63), (flow.int32, -(2**40))])
+def test_a_first_value_that_the_dtype_cannot_hold(dtype: flow.dtype, value: int) -> None:
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+        flow.get_variable("w", (1,), dtype, flow.constant_initializer(value, flow.int64))
+        return x
+
+    with pytest.raises(ArgumentError, match=rf"(?s)its first value .* is outside {dtype.name}'s range, .*your line"):
+        job(np.zeros((2, 3), np.float32))

@@ -167,11 +167,11 @@ def test_a_broken_native_part_is_a_message_and_xlas_path(tmp_path: Path, module:
 
 def test_threads_follow_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1,2")
-    assert _native._threads() == 1
+    assert _native.usable_cores() == 1
     monkeypatch.setenv("OMP_NUM_THREADS", "many")
-    assert 1 <= _native._threads() <= len(os.sched_getaffinity(0))
+    assert 1 <= _native.usable_cores() <= len(os.sched_getaffinity(0))
     monkeypatch.setattr(_native, "_quota", lambda: 0.5)
-    assert _native._threads() == 1
+    assert _native.usable_cores() == 1
 
 
 def test_eight_devices_share_one_thread_pool(native_part: Any) -> None:

@@ -139,7 +139,7 @@ def _outputs(node: Node, values: Values, fed: Any, number: int) -> tuple[Any, ..
         return (np.asarray(variable.initializer.draw(variable.shape, variable.dtype.numpy_dtype, np.random.default_rng(0))),)
     key = {"key": jax.random.key(np.uint32(number))} if node.op.random else {}
     made = node.op.define(*[values[b.node.name, b.index] for b in node.inputs], **node.attrs, **key)
-    return tuple(made) if node.op.multiple else (made,)
+    return tuple(made) if node.op.multiple_results else (made,)
 
 
 def backward(graph: Graph, values: Values, seeds: dict[tuple[str, int], Any]) -> dict[tuple[str, int], Any]:
@@ -149,7 +149,7 @@ def backward(graph: Graph, values: Values, seeds: dict[tuple[str, int], Any]) ->
         keys = [(node.name, i) for i in range(len(node.outputs))]
         if node.op in (OP_INPUT, OP_VARIABLE) or not any(k in cotangents for k in keys):
             continue
-        wanted = [i for i in range(len(node.inputs)) if not node.op.stops_at(i)]
+        wanted = [i for i in range(len(node.inputs)) if not node.op.is_nondifferentiable(i)]
         if not wanted:
             continue
         inputs = tuple(values[b.node.name, b.index] for b in node.inputs)
@@ -179,7 +179,7 @@ def _pulled(node: Node, inputs: Any, outputs: Any, arriving: Any, wanted: list[i
         for i, array in zip(wanted, chosen, strict=True):
             full[i] = array
         made = node.op.define(*full, **node.attrs, **key)
-        return tuple(made) if node.op.multiple else (made,)
+        return tuple(made) if node.op.multiple_results else (made,)
 
     return list(jax.vjp(of_wanted, *(inputs[i] for i in wanted))[1](arriving))
 

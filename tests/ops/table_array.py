@@ -288,7 +288,7 @@ _C = CUBE.astype(np.float32)
 _I = ints(2, 3)
 REFUSALS = [
     Refusal("reshape count", lambda x: flow.reshape(x, [4, 2]), [_F], ShapeError, "6 elements do not fill [4, 2], which has 8"),
-    Refusal("reshape rest", lambda x: flow.reshape(x, [4, -1]), [_F], ShapeError, "6 is no multiple of 4"),
+    Refusal("reshape rest", lambda x: flow.reshape(x, [4, -1]), [_F], ShapeError, "6 is not a multiple of 4"),
     Refusal("reshape two -1", lambda x: flow.reshape(x, [-1, -1]), [_F], ShapeError, "sizes must be > 0, except for one -1"),
     Refusal("reshape three -1", lambda x: flow.reshape(x, [-1, -1, -1]), [_F], ShapeError,
         "sizes must be > 0, except for one -1"),
@@ -356,7 +356,7 @@ REFUSALS = [
     Refusal("getitem two ellipses", lambda x: x[..., ...], [_F], ArgumentError, "one Ellipsis only"),
     Refusal("iteration", lambda x: list(x), [_F], BlobUseError, "cannot be iterated over"),
     Refusal("matmul", flow.matmul, [_F, _F], ShapeError, "transpose_a=False, transpose_b=True would fit"),
-    Refusal("matmul rank", flow.matmul, [_F, _F[0]], ShapeError, "b must have rank 2 at least, got rank 1"),
+    Refusal("matmul rank", flow.matmul, [_F, _F[0]], ShapeError, "b must have rank >= 2, got rank 1"),
     Refusal("matmul dtypes", flow.matmul, [_F, ints(3, 2)], DtypeError, "got float32 and int32"),
     Refusal("matmul stacks", flow.matmul, [np.ones((2, 3, 3)), np.ones((4, 3, 3))], ShapeError, "(2,) and (4,) do not broadcast"),
     Refusal("tril rank", m.tril, [_F[0]], ShapeError, "needs a Blob of rank at least 2, got rank 1"),

@@ -164,7 +164,7 @@ GRADIENTS = [
 
 _F, _T = X.astype(np.float32), TABLE.astype(np.float32)
 REFUSALS = [
-    Refusal("where one missing", lambda c, x: flow.where(c, x), [MASK, _F], ArgumentError, "x and y go together"),
+    Refusal("where one missing", lambda c, x: flow.where(c, x), [MASK, _F], ArgumentError, "pass both x and y, or neither"),
     Refusal("where by floats", flow.where, [_F, _F, _F], DtypeError, "condition must be an integer Blob, got float32"),
     Refusal("where dtypes", flow.where, [MASK, _F, MASK], DtypeError, "got float32 and int32"),
     Refusal("where shapes", flow.where, [MASK, _F, _F[:, :2]], ShapeError, "do not broadcast"),

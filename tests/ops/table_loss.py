@@ -302,12 +302,14 @@ REFUSALS = [
     Refusal("L1Loss reduction", lambda x, y: nn.L1Loss(x, y, "batchmean"), [X, Y], ArgumentError, "'mean', 'sum', 'none'"),
     Refusal("TripletMarginLoss swap", lambda x, y: nn.TripletMarginLoss(x, y, y, swap=True), [X, Y], ArgumentError, "swap"),
     Refusal("BCELoss weight", lambda x, y, w: nn.BCELoss(x, y, w), [X, Y, floats(3)], ShapeError, "weight must broadcast"),
-    Refusal("smooth_l1_loss beta", lambda x, y: loss.smooth_l1_loss(x, y, -1.0), [X, Y], ArgumentError, "beta must be >= 0"),
+    Refusal(
+        "smooth_l1_loss beta", lambda x, y: loss.smooth_l1_loss(x, y, -1.0), [X, Y], ArgumentError, "beta must be a number >= 0"
+    ),
     Refusal(
         "ctc_loss blank",
         lambda x, y, i, t: ctc.ctc_loss(x, y, i, t, 5),
         [floats(4, 2, 5), ints(2, 3), ints(2), ints(2)],
         ArgumentError,
-        "0 <= blank < 5",
+        "blank, a class, must be an int in [0, 4], got 5",
     ),
 ]

@@ -10,7 +10,7 @@ from table import Refusal, Row, floats
 import oneflow as flow
 from oneflow import math as m
 from oneflow.errors import ArgumentError, DtypeError, ShapeError
-from oneflow.ops._counted_rules import mean_of_counted
+from oneflow.ops._dynamic_rules import mean_of_valid
 
 X = floats(3, 4)
 MASK = np.array([[1, 0, -2], [0, 3, 0]], np.int32)
@@ -40,7 +40,7 @@ ROWS = [
     Row("argwhere of floats", lambda x: whole(flow.argwhere(x, flow.int64)), lambda x: padded(np.argwhere(x), 12), [X],
         out="int64", grad=False),
     Row("argwhere of nothing", lambda x: whole(flow.argwhere(x > 9)), lambda x: np.zeros((12, 2)), [X], out="int32", grad=False),
-    Row("argwhere of a counted Blob", lambda x: whole(flow.argwhere(positive(x) > 1)),
+    Row("argwhere of a Blob of dynamic size", lambda x: whole(flow.argwhere(positive(x) > 1)),
         lambda x: padded(np.argwhere(x[x > 0] > 1), 12), [X], out="int32", grad=False),
     Row("nonzero", lambda x: whole(flow.nonzero(x)), lambda x: padded(np.argwhere(x), 6).T, [MASK]),
     Row("where alone", lambda x: whole(flow.where(x)), lambda x: padded(np.argwhere(x), 6), [MASK]),
@@ -48,28 +48,28 @@ ROWS = [
     Row("sync_dynamic_resize to nothing", lambda x, n: whole(flow.sync_dynamic_resize(x, n)), lambda x, n: x * 0, [X, NONE]),
     Row("sync_dynamic_resize beyond", lambda x, n: whole(flow.sync_dynamic_resize(x, n + 7)), lambda x, n: x, [X, TWO]),
     Row("elements that a mask chooses", lambda x: whole(positive(x)), lambda x: padded(x[x > 0], 12), [X]),
-    Row("counted and one number", lambda x, w: m.reduce_sum(positive(x) * w), lambda x, w: (x[x > 0] * w).sum(keepdims=True),
+    Row("dynamic and one number", lambda x, w: m.reduce_sum(positive(x) * w), lambda x, w: (x[x > 0] * w).sum(keepdims=True),
         [X, floats(1)]),
-    Row("counted_loss", lambda x: mean_of_counted(positive(x)), lambda x: x[x > 0].mean(keepdims=True), [X]),
-    Row("counted elem_cnt", lambda x: flow.elem_cnt(positive(x)), lambda x: np.array([(x > 0).sum()]), [X], out="int32",
+    Row("valid_loss", lambda x: mean_of_valid(positive(x)), lambda x: x[x > 0].mean(keepdims=True), [X]),
+    Row("dynamic elem_cnt", lambda x: flow.elem_cnt(positive(x)), lambda x: np.array([(x > 0).sum()]), [X], out="int32",
         grad=False),
-    Row("counted top_k", lambda x: whole(m.top_k(positive(x), k=9)),
+    Row("dynamic top_k", lambda x: whole(m.top_k(positive(x), k=9)),
         lambda x: padded(np.argsort(-x[x > 0], kind="stable"), 9), [X], out="int32", grad=False),
-    Row("counted reduce_mean", lambda x: m.reduce_mean(positive(x)), lambda x: x[x > 0].mean(keepdims=True), [X]),
-    Row("counted reduce_variance", lambda x: m.reduce_variance(positive(x)), lambda x: x[x > 0].var(keepdims=True), [X]),
-    Row("counted reduce_std", lambda x: m.reduce_std(positive(x), 0, True), lambda x: x[x > 0].std(keepdims=True), [X]),
-    Row("counted reshape", lambda x, n: whole(flow.reshape(flow.sync_dynamic_resize(x, n), [-1])),
+    Row("dynamic reduce_mean", lambda x: m.reduce_mean(positive(x)), lambda x: x[x > 0].mean(keepdims=True), [X]),
+    Row("dynamic reduce_variance", lambda x: m.reduce_variance(positive(x)), lambda x: x[x > 0].var(keepdims=True), [X]),
+    Row("dynamic reduce_std", lambda x: m.reduce_std(positive(x), 0, True), lambda x: x[x > 0].std(keepdims=True), [X]),
+    Row("dynamic reshape", lambda x, n: whole(flow.reshape(flow.sync_dynamic_resize(x, n), [-1])),
         lambda x, n: padded(x[:2].reshape(-1), 12), [X, TWO]),
-    Row("counted concat", lambda x, n: whole(flow.concat([positive(x), flow.flatten(x), positive(-x)])),
+    Row("dynamic concat", lambda x, n: whole(flow.concat([positive(x), flow.flatten(x), positive(-x)])),
         lambda x, n: padded(np.concatenate([x[x > 0], x.reshape(-1), -x[x < 0]]), 36), [X, TWO]),
-    Row("counted slices", lambda x: whole(flow.concat([positive(x)[1:], positive(x)[-3:-1], positive(x)[::-2], positive(x)[:2]])),
+    Row("dynamic slices", lambda x: whole(flow.concat([positive(x)[1:], positive(x)[-3:-1], positive(x)[::-2], positive(x)[:2]])),
         lambda x: padded(np.concatenate([(p := x[x > 0])[1:], p[-3:-1], p[::-2], p[:2]]), 11 + 2 + 6 + 2), [X]),
-    Row("counted elements by number", lambda x: positive(x)[0] + positive(x)[-1], lambda x: x[x > 0][:1] + x[x > 0][-1:], [X]),
+    Row("dynamic elements by number", lambda x: positive(x)[0] + positive(x)[-1], lambda x: x[x > 0][:1] + x[x > 0][-1:], [X]),
     Row("dynamic_binary_split", lambda x: flow.experimental.dynamic_binary_split(flow.flatten(x), 1, 3)[0] * 2,
         lambda x: x.reshape(-1)[:6] * 2, [X]),
     Row("dynamic_binary_concat", lambda x: flow.experimental.dynamic_binary_concat(
             flow.experimental.dynamic_binary_split(flow.flatten(x), 1, 3), flow.flatten(x)), lambda x: x.reshape(-1), [X]),
-    Row("counted reverse", lambda x: whole(flow.reverse(positive(x), 0)), lambda x: padded(x[x > 0][::-1], 12), [X]),
+    Row("dynamic reverse", lambda x: whole(flow.reverse(positive(x), 0)), lambda x: padded(x[x > 0][::-1], 12), [X]),
 ]  # fmt: skip
 
 _F = X.astype(np.float32)

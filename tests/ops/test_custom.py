@@ -28,8 +28,8 @@ def predict(body, dtype=flow.float32, array=X):
     return job(array)
 
 
-def train(body):
-    """A job that gives body(w) and updates w, at first X, by the negative gradient of its mean."""
+def training_job(body):
+    """A job that returns body(w) and updates w by the negative gradient of its mean."""
 
     @flow.global_function("train")
     def job() -> tp.Numpy:
@@ -38,6 +38,12 @@ def train(body):
         flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [1.0]), momentum=0).minimize(y)
         return y
 
+    return job
+
+
+def train(body):
+    """``training_job``, with X for w."""
+    job = training_job(body)
     flow.load_variables({"w": X})
     return job
 
@@ -120,7 +126,7 @@ def test_host_op_of_another_shape_without_gradient():
 
     np.testing.assert_array_equal(predict(count_by_sign), [1, 2])
     with pytest.raises(GradientError):
-        train(lambda w: flow.cast(count_by_sign(w), flow.float32))()
+        training_job(lambda w: flow.cast(count_by_sign(w), flow.float32))()
 
 
 def test_host_ops_run_asynchronously_in_order():
@@ -148,7 +154,7 @@ def test_host_ops_run_asynchronously_in_order():
         (lambda x: np.zeros(5, np.float32), r"is float32\[5\], but it must be float32\[1, 3\]"),
         (lambda x: x.astype(np.float64), r"is float64\[1, 3\], but it must be float32\[1, 3\]"),
         (lambda x: None, r"is object\[\], but it must be"),
-        (lambda x: (x, x), "gave 2 arrays, but there are 1 to give"),
+        (lambda x: (x, x), "returned 2 arrays instead of 1"),
     ],
 )
 def test_a_failing_host_op_leaves_the_session_as_it_was(result, text):
@@ -189,18 +195,18 @@ def test_a_failing_gradient_on_the_host():
         (lambda x: x.sum(), {}, "has rank 0, which no Blob has"),
         (lambda x: x > 0, {}, "is bool, which no Blob is"),
         (lambda x: "text", {}, "must be an array, got str 'text'"),
-        (lambda x: (x, x), {}, "gave 2 arrays, but there are 1 to give"),
+        (lambda x: (x, x), {}, "returned 2 arrays instead of 1"),
         (lambda x: x, {"shape": lambda x: ((2,), flow.float32)}, r"is float32\[1, 3\], but it must be float32\[2\]"),
         (lambda x: x, {"shape": lambda x: x.size}, "its shape rule raised AttributeError"),
-        (lambda x: x, {"shape": lambda x: (3,)}, "must give .shape, flow dtype. for each output"),
-        (lambda x: x, {"grad": lambda i, o, c: c[0][0]}, r"the gradient to input 'x' is float32\[3\]"),
-        (lambda x: x, {"grad": lambda i, o, c: (c[0], c[0])}, "its gradient gave 2 arrays"),
+        (lambda x: x, {"shape": lambda x: (3,)}, "must return .shape, flow dtype. for each output"),
+        (lambda x: x, {"grad": lambda i, o, c: c[0][0]}, r"the gradient with respect to input 'x' is float32\[3\]"),
+        (lambda x: x, {"grad": lambda i, o, c: (c[0], c[0])}, "its gradient returned 2 arrays"),
     ],
 )
 def test_mistakes_are_found_when_the_job_is_built(function, options, text):
     made = register_op("mistaken", **options)(function)
     with pytest.raises(CustomOpError, match=text) as caught:
-        train(made)()
+        training_job(made)()
     message = str(caught.value)
     assert "test_custom.py" in message and "your line  " in message and "w   float32[1, 3]" in message
 

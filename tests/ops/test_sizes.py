@@ -21,9 +21,9 @@ import oneflow as flow
 from oneflow.errors import OneFlowError, ShapeError
 from oneflow.graph.graph import OP_INPUT, OP_VARIABLE, Graph
 from oneflow.graph.node import Blob
-from oneflow.ops._counted import resized
+from oneflow.ops._dynamic_ops import resized
 from oneflow.ops._emit import as_is, emit_many
-from oneflow.ops.masks import counted
+from oneflow.ops.masks import with_valid_length
 
 
 @pytest.fixture(autouse=True)
@@ -63,16 +63,16 @@ def _evaluated(
         for blob in results:
             at = (blob.node.name, blob.index)
             weights = jax.numpy.asarray(_weights(values[at].shape).astype(blob.dtype.numpy_dtype))
-            if blob.is_counted:
-                place = jax.lax.broadcasted_iota(np.int32, blob.shape, blob.extent.axis)
-                inside = place < values[blob.extent.count.node.name, blob.extent.count.index]
+            if blob.has_dynamic_size:
+                place = jax.lax.broadcasted_iota(np.int32, blob.shape, blob.valid_length.axis)
+                inside = place < values[blob.valid_length.count.node.name, blob.valid_length.count.index]
                 weights = jax.numpy.where(
                     inside, weights, weights + np.array(np.nan if weights.dtype.kind == "f" else 1, weights.dtype)
                 )
             seeds[at] = seeds.get(at, 0) + weights
         gradients = backward(graph, values, seeds) if differentiated else {}
         keys = [(b.node.name, b.index) for b in results] + [
-            (b.extent.count.node.name, b.extent.count.index) for b in results if b.is_counted
+            (b.valid_length.count.node.name, b.valid_length.count.index) for b in results if b.has_dynamic_size
         ]
         return {key: values[key] for key in keys}, {k: g for k, g in gradients.items() if g.dtype != jax.dtypes.float0}
 
@@ -80,8 +80,8 @@ def _evaluated(
     found = []
     for blob in results:
         value = np.asarray(values[blob.node.name, blob.index])
-        if blob.is_counted:
-            n, axis = int(values[blob.extent.count.node.name, blob.extent.count.index][0]), blob.extent.axis
+        if blob.has_dynamic_size:
+            n, axis = int(values[blob.valid_length.count.node.name, blob.valid_length.count.index][0]), blob.valid_length.axis
             assert 0 <= n <= value.shape[axis]
             value = _cut(value, axis, n)
         found.append(value)
@@ -89,7 +89,7 @@ def _evaluated(
 
 
 def _compare(row: Row, build: Callable[..., Any], arrays: list[np.ndarray], chosen: list[int], axis: int, n: int) -> bool:
-    """Whether the row takes inputs ``chosen`` with a counted axis; the results must be those of cut arrays then."""
+    """Whether the row takes inputs ``chosen`` with an axis of dynamic size; the results must be those of cut arrays then."""
     try:
         shapes = [((_cut(a, axis, n) if i in chosen else a).shape, a.dtype) for i, a in enumerate(arrays)]
         static = trace(build, shapes, row.train)
@@ -106,7 +106,7 @@ def _compare(row: Row, build: Callable[..., Any], arrays: list[np.ndarray], chos
                     blob = flow.transpose(blob, [axis, *(a for a in range(blob.ndim) if a != axis)])
                 y, own = emit_many(resized, blob, size)
                 count = own if count is None else count  # one count for all of them
-                blob = counted(y, 0, count)
+                blob = with_valid_length(y, 0, count)
                 if axis:
                     blob = flow.transpose(blob, [*range(1, axis + 1), 0, *range(axis + 1, blob.ndim)])
             made.append(blob)
@@ -158,7 +158,7 @@ def _selected(params: Sequence[Any]) -> list[Any]:
         row = param.values[0]
         ops = {node.op for node in trace(row.build, [(a.shape, a.dtype) for a in _arrays(row)], row.train)[0].nodes}
         ops = {op for op in ops if op is not OP_INPUT}
-        if row.name not in SINGLE and all(op.channels_last is as_is and len(op.samples) == 1 for op in ops):
+        if row.name not in SINGLE and all(op.channels_last is as_is and len(op.batch_inputs) == 1 for op in ops):
             continue
         if any(op.name not in chosen for op in ops):
             chosen.update({op.name: param for op in ops if op.name not in chosen})
@@ -209,7 +209,7 @@ def test_sizes_that_calls_decide(row: Row) -> None:
             return row.build(*blobs)
 
         bound, varying = trace(dynamic, [(a.shape, a.dtype) for a in arrays], row.train)
-        if any(node.op.random or node.op is OP_VARIABLE for node in graph.nodes) or any(b.is_counted for b in varying):
+        if any(node.op.random or node.op is OP_VARIABLE for node in graph.nodes) or any(b.has_dynamic_size for b in varying):
             continue
         differentiated = THOROUGH or any(node.op.grad is not None for node in graph.nodes)
         wanted = _evaluated(graph, results, smaller, differentiated)

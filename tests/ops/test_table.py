@@ -193,7 +193,7 @@ def _differentiable(row: Any, arrays: list[np.ndarray]) -> tuple[set[tuple[str, 
     can: set[tuple[str, int]] = set()
     does: set[tuple[str, int]] = set()
     for node in graph.nodes:
-        places = [i for i, b in enumerate(node.inputs) if b.dtype.is_floating_point and not node.op.stops_at(i)]
+        places = [i for i, b in enumerate(node.inputs) if b.dtype.is_floating_point and not node.op.is_nondifferentiable(i)]
         reached = [i for i in places if node.inputs[i].node.name in fed]
         can |= {(node.op.name, i) for i in places}
         does |= {(node.op.name, i) for i in reached}

@@ -1,4 +1,4 @@
-"""unpack, pack, repeat, acc: parts of a job that run several times a call."""
+"""unpack, pack, repeat, acc: parts of a job that run several times per call."""
 
 from __future__ import annotations
 

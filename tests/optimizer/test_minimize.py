@@ -144,7 +144,7 @@ def test_variables() -> None:
             optimizer.minimize(loss)
             assert graph.objective.optimizers[0].variables == meant
             assert optimizer.Variables() == sorted(meant if meant is not None else {"a", "b", "c"})
-        with pytest.raises(ArgumentError, match="'dense-weihgt', which is no variable"):
+        with pytest.raises(ArgumentError, match="'dense-weihgt', which is not a variable"):
             opt.SGD(SCHEDULE, variables=["dense-weihgt"]).minimize(loss)
         with pytest.raises(ArgumentError, match="list of names"):
             opt.SGD(SCHEDULE, variables=lambda: "a").minimize(loss)

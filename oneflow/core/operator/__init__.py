@@ -1,9 +1,9 @@
 """Protobuf modules of OneFlow, imported when they are first used."""
 
-from importlib import import_module
+from importlib import import_module as _import_module
 
 
 def __getattr__(name: str) -> object:
     if name in ("op_conf_pb2",):
-        return import_module(f"{__name__}.{name}")
+        return _import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""What ``flow.distribute`` has, under its path of old."""
+"""The names of ``flow.distribute`` under their old path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``flow`` has of dtypes, under its path of old."""
+"""The dtypes of ``flow`` under their old path."""
 
 from __future__ import annotations
 

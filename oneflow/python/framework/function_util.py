@@ -1,4 +1,4 @@
-"""Declaring jobs, under its path of old."""
+"""Declaring jobs, under its old path."""
 
 from __future__ import annotations
 

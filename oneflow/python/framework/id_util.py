@@ -1,4 +1,4 @@
-"""Names for unnamed ops, as wrappers of user ops make them."""
+"""Names for unnamed ops, for wrappers of user ops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Definitions of a job's inputs, under their path of old."""
+"""Definitions of a job's inputs, under their old path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The class of Blobs, under its path of old: annotations use it."""
+"""The class of Blobs under its old path, which annotations use."""
 
 from __future__ import annotations
 

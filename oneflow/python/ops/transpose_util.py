@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..._base.refuse import refuse
+from ..._base.refuse import refuse, shown
 from ...errors import ArgumentError, AxisError
 
 
@@ -36,5 +36,5 @@ def get_inversed_perm(perm: Sequence[int]) -> tuple[int, ...]:
       (0, 3, 1, 2)
     """
     if sorted(perm) != list(range(len(perm))):
-        refuse(ArgumentError, f"not a permutation: {tuple(perm)!r}")
+        refuse(ArgumentError, f"not a permutation: {shown(tuple(perm))}")
     return tuple(sorted(range(len(perm)), key=perm.__getitem__))

@@ -1,0 +1,7 @@
+"""``python -m oneflow``: the command ``oneflow``."""
+
+import sys
+
+from .cli import main
+
+sys.exit(main())

@@ -1,0 +1,100 @@
+"""Checks of the numbers and paths that users pass, with the texts for errors.
+
+The checks do not raise. ``want`` in ``ops/_emit.py`` (inside a job), ``optimizer/_check.py`` and ``refuse`` (outside) do, each
+with its own heading.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import Any
+
+import numpy as np
+
+from .refuse import shown
+
+
+def real(value: Any) -> float | None:
+    """A Python or NumPy number as a float; None for anything else, bools included. An int beyond the floats is an infinity."""
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.integer, np.floating)):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def whole(value: Any) -> int | None:
+    """A Python or NumPy int; None for anything else, bools included."""
+    return None if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)) else int(value)
+
+
+def number(
+    value: Any,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    above: float | None = None,
+    below: float | None = None,
+    finite: bool = False,
+) -> tuple[float, str]:
+    """``value`` as a float, and the problem ("must be a number in [0, 1), got 2") or "". NaN is not a number.
+
+    Args:
+      value: the argument.
+      low, high: inclusive bounds.
+      above, below: exclusive bounds.
+      finite: refuse infinities.
+    """
+    found = real(value)
+    if (
+        found is not None
+        and not math.isnan(found)
+        and (low is None or found >= low)
+        and (high is None or found <= high)
+        and (above is None or found > above)
+        and (below is None or found < below)
+        and not (finite and math.isinf(found))
+    ):
+        return found, ""
+    wanted = "a finite number" if finite and found is not None and not math.isfinite(found) else "a number"
+    least, most = low if above is None else above, high if below is None else below
+    if least is not None and most is not None:
+        wanted += f" in {'[' if above is None else '('}{least:g}, {most:g}{']' if below is None else ')'}"
+    elif least is not None:
+        wanted += f" {'>=' if above is None else '>'} {least:g}"
+    elif most is not None:
+        wanted += f" {'<=' if below is None else '<'} {most:g}"
+    kind = f"{type(value).__name__} " if found is None else ""
+    return math.nan, f"must be {wanted}, got {kind}{shown(value)}"
+
+
+def integer(value: Any, *, low: int | None = None, high: int | None = None) -> tuple[int, str]:
+    """``value`` as an int, and the problem ("must be an int > 0, got 1.5") or "".
+
+    Args:
+      value: the argument.
+      low, high: bounds, inclusive.
+    """
+    found = whole(value)
+    if found is not None and (low is None or found >= low) and (high is None or found <= high):
+        return found, ""
+    if low is not None and high is not None:
+        wanted = f"an int in [{low}, {high}]"
+    elif low is not None:
+        wanted = "an int > 0" if low == 1 else f"an int >= {low}"
+    else:
+        wanted = "an int" if high is None else f"an int <= {high}"
+    return 0, f"must be {wanted}, got {shown(value)}"
+
+
+def path(value: Any) -> tuple[str, str]:
+    """A path as text, and the problem ("must be a path, got 3") or ""."""
+    try:
+        text = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
+    except Exception:  # of the user's object
+        text = None
+    if not isinstance(text, str) or not text or "\0" in text:
+        return "", f"must be a path, a non-empty str or os.PathLike, got {shown(value)}"
+    return text, ""

@@ -1,0 +1,70 @@
+"""Names of PyTorch, Keras, JAX, NumPy and later releases of OneFlow, with the equivalents in this library.
+
+``public.py`` reads this table for names that a module does not have. It contains only names with other letters than
+ours: ``LayerNorm`` leads to ``flow.layers.layer_norm`` without it.
+"""
+
+from __future__ import annotations
+
+# Modules that OneFlow has and this release does not.
+NOT_BUILT = {
+    "summary": "TensorBoard summaries are not built yet; return the values from a job and write them with another library",
+    "saved_model": "export to SavedModel is not built yet; flow.checkpoint.save writes the variables",
+    "serving": "serving of saved models is not built yet; a predict job in a Python process answers calls",
+    "onnx": "export to ONNX is not built yet; flow.checkpoint.save writes the variables",
+}
+
+_BY_OURS = {
+    # modules
+    "flow.nn": "functional", "flow.optimizer": "optim optimizers optax lr_scheduler schedules",
+    "flow.math": "numpy lax jnp", "flow.keras.activations": "activations", "flow.data": "datasets",
+    "flow.distribute": "dist", "flow.config.gpu_device_num": "cuda", "flow.FunctionConfig().enable_auto_mixed_precision": "amp",
+    "flow.glorot_uniform_initializer": "init",
+    # jobs, values, variables
+    "flow.global_function": "jit compile", "flow.sync_default_session": "synchronize block_until_ready",
+    "flow.typing.Numpy.Placeholder": "placeholder Input tensor", "flow.typing.Numpy": "ndarray", "flow.constant": "array full",
+    "flow.constant_like": "full_like", "flow.get_variable": "parameter variable", "flow.range": "arange",
+    "flow.manual_seed": "seed set_random_seed PRNGKey", "flow.random": "randn rand randint", "flow.watch": "print debug",
+    "flow.get_all_variables": "state_dict", "flow.load_variables": "load_state_dict",
+    "flow.experimental.scope.config": "remat checkpointing",
+    # layers
+    "flow.layers.dense": "linear fully_connected", "flow.gather": "embedding take index_select",
+    "flow.layers.batch_normalization": "batch_norm batch_norm1d batch_norm2d batch_norm3d",
+    "flow.layers.layer_norm": "layer_normalization", "flow.nn.GroupNorm": "group_normalization",
+    "flow.nn.conv2d_transpose": "conv_transpose2d", "flow.layers.upsample_2d": "upsample interpolate",
+    "flow.nn.max_pool1d": "max_pooling1d", "flow.nn.max_pool2d": "max_pooling2d", "flow.nn.max_pool3d": "max_pooling3d",
+    "flow.nn.avg_pool1d": "average_pooling1d", "flow.nn.avg_pool2d": "average_pooling2d",
+    "flow.nn.avg_pool3d": "average_pooling3d",
+    # functions of Blobs
+    "flow.nn.swish": "silu", "flow.nn.hardswish": "hard_silu", "flow.concat": "cat concatenate hstack vstack",
+    "flow.expand_dims": "unsqueeze", "flow.transpose": "permute swap_axes", "flow.reshape": "view",
+    "flow.broadcast_like": "broadcast_to", "flow.expand": "tile", "flow.dim_gather": "take_along_axis",
+    "flow.reverse": "flip", "flow.cast": "astype to type_as", "flow.matmul": "mm bmm dot einsum", "flow.scatter_nd": "scatter",
+    "flow.math.reduce_sum": "sum", "flow.math.reduce_mean": "mean global_average_pooling2d adaptive_avg_pool2d",
+    "flow.math.reduce_max": "max amax", "flow.math.reduce_min": "min amin", "flow.math.reduce_prod": "prod",
+    "flow.math.reduce_std": "std", "flow.math.reduce_variance": "var", "flow.math.reduce_any": "any",
+    "flow.math.reduce_all": "all", "flow.math.reduce_euclidean_norm": "norm", "flow.math.negative": "neg",
+    "flow.math.subtract": "sub", "flow.math.multiply": "mul", "flow.math.divide": "div true_divide",
+    "flow.math.mod": "remainder", "flow.math.pow": "power", "flow.math.greater_equal": "ge", "flow.math.greater": "gt",
+    "flow.math.less_equal": "le", "flow.math.less": "lt", "flow.math.equal": "eq", "flow.math.not_equal": "ne",
+    "flow.math.lgamma": "gammaln",
+    # losses
+    "flow.nn.sparse_softmax_cross_entropy_with_logits":
+        "cross_entropy cross_entropy_loss sparse_categorical_crossentropy softmax_cross_entropy_with_integer_labels",
+    "flow.nn.softmax_cross_entropy_with_logits": "categorical_crossentropy softmax_cross_entropy",
+    "flow.nn.sparse_cross_entropy": "nll_loss", "flow.nn.BCELoss": "binary_crossentropy binary_cross_entropy",
+    "flow.nn.BCEWithLogitsLoss": "binary_cross_entropy_with_logits sigmoid_binary_cross_entropy",
+    "flow.nn.MSELoss": "mean_squared_error", "flow.nn.L1Loss": "mean_absolute_error", "flow.smooth_l1_loss": "huber_loss",
+    # training
+    "flow.optimizer.PiecewiseConstantScheduler": "constant_scheduler constant_lr piecewise_constant_decay",
+    "flow.optimizer.PiecewiseScalingScheduler": "step_lr multi_step_lr",
+    "flow.optimizer.ExponentialScheduler": "exponential_lr exponential_decay",
+    "flow.optimizer.CosineScheduler": "cosine_annealing_lr cosine_decay",
+    "flow.optimizer.PolynomialScheduler": "polynomial_lr polynomial_decay", "flow.optimizer.warmup.linear": "linear_lr",
+    "flow.optimizer.SGD": "momentum", "flow.optimizer.grad_clipping.by_global_norm": "clip_grad_norm clip_by_global_norm",
+    "flow.optimizer.loss_scale.dynamic_loss_scale": "grad_scaler", "flow.watch_diff": "grad",
+    # data
+    "flow.data.ofrecord_reader": "data_loader tf_record_dataset", "flow.data.load_mnist": "mnist",
+}  # fmt: skip
+# by their letters alone: the spelling of ``refuse.plain_spelling``
+ELSEWHERE = {theirs.replace("_", "").lower(): ours for ours, some in _BY_OURS.items() for theirs in some.split()}

@@ -1,0 +1,19 @@
+"""``flow.callbacks``: what is told of a training's progress, and may change its course."""
+
+from .base import Callback as Callback
+from .base import LambdaCallback as LambdaCallback
+from .checkpoint import ModelCheckpoint as ModelCheckpoint
+from .early_stopping import EarlyStopping as EarlyStopping
+from .early_stopping import TerminateOnNaN as TerminateOnNaN
+from .learning_rate import LearningRateMonitor as LearningRateMonitor
+from .learning_rate import ReduceLROnPlateau as ReduceLROnPlateau
+from .progress import TQDMProgressBar as TQDMProgressBar
+
+__all__ = [
+    "Callback", "EarlyStopping", "LambdaCallback", "LearningRateMonitor", "ModelCheckpoint", "ReduceLROnPlateau",
+    "TQDMProgressBar", "TerminateOnNaN",
+]  # fmt: skip
+
+
+def __dir__() -> list[str]:
+    return sorted(["__doc__", "__file__", "__name__", "__path__", *__all__])

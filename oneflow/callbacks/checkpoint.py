@@ -1,0 +1,205 @@
+"""Saving while training goes on: the best, the last, and every n-th step."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+from .._base.refuse import refuse
+from ..errors import ArgumentError
+from .base import Logs
+from .monitor import Monitor
+
+LAST = "last"
+
+
+class ModelCheckpoint(Monitor):
+    """Saves checkpoints from which ``fit(..., ckpt_path=...)`` goes on bit for bit, and keeps the best of them.
+
+    A checkpoint holds all variables, optimizer state, random state, the place in the data, and the state of callbacks,
+    metrics and loggers. It is one of ``flow.checkpoint``, too: programs without a trainer load it. Where one of that name
+    exists, it is replaced.
+
+    Args:
+      dirpath: a directory, made where it does not exist; None: ``checkpoints`` in the trainer's ``default_root_dir``.
+      filename: the names of checkpoints; ``{epoch}``, ``{step}`` (the number of steps done) and names of numbers in ``logs``
+        are filled in, with formats as in ``"{epoch:02d}-{val_loss:.3f}"``. None: ``"{epoch}-{step}"``.
+      monitor: what tells which checkpoints are best; None: the newest are.
+      save_top_k: how many to keep; -1 keeps all, 0 saves none but ``last``.
+      save_last: keeps, besides, the newest as ``last``, which ``ckpt_path="last"`` finds.
+      mode: ``"min"`` or ``"max"``; ``"auto"`` tells by the name of ``monitor``.
+      every_n_steps: saves after every so many steps; None: after each validation that makes ``monitor``, else after each
+        epoch.
+      every_n_epochs: saves after every so many epochs only; None: after each.
+      asynchronous: has a thread write the files while training goes on. The copy of the variables is made before.
+    Raises:
+      ArgumentError: an argument outside its range.
+    Example: >>> flow.callbacks.ModelCheckpoint("./runs", monitor="val_loss", save_top_k=3, save_last=True)
+    """
+
+    def __init__(
+        self,
+        dirpath: str | os.PathLike[str] | None = None,
+        filename: str | None = None,
+        monitor: str | None = None,
+        save_top_k: int = 1,
+        save_last: bool = False,
+        mode: str = "auto",
+        every_n_steps: int | None = None,
+        every_n_epochs: int | None = None,
+        asynchronous: bool = False,
+    ):
+        super().__init__(monitor, mode)
+        if isinstance(save_top_k, bool) or not isinstance(save_top_k, int) or save_top_k < -1:
+            refuse(ArgumentError, f"ModelCheckpoint: save_top_k must be an int >= -1, got {save_top_k!r}")
+        for name, value in (("every_n_steps", every_n_steps), ("every_n_epochs", every_n_epochs)):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                refuse(ArgumentError, f"ModelCheckpoint: {name} must be an int >= 1, got {value!r}")
+        if every_n_steps is not None and every_n_epochs is not None:
+            refuse(ArgumentError, "ModelCheckpoint: give every_n_steps or every_n_epochs, not both")
+        if filename is not None and (not isinstance(filename, str) or not filename or os.path.basename(filename) != filename):
+            refuse(ArgumentError, f'ModelCheckpoint: filename must be a str without "/", got {filename!r}')
+        self.dirpath = None if dirpath is None else os.fspath(dirpath)
+        self.filename = filename or "{epoch}-{step}"
+        self.save_top_k, self.save_last = save_top_k, bool(save_last)
+        self.every_n_steps, self.every_n_epochs = every_n_steps, every_n_epochs
+        self.asynchronous = bool(asynchronous)
+        self.best_model_path = self.last_model_path = ""
+        self.best_model_score: float | None = None
+        self.best_k_models: dict[str, float | None] = {}
+        self._score: float | None = None
+        self._is_due = False
+
+    @property
+    def directory(self) -> str:
+        """Where it saves."""
+        if self.dirpath is not None:
+            return self.dirpath
+        return os.path.join(self.trainer.default_root_dir, "checkpoints")
+
+    @property
+    def last_path(self) -> str:
+        """Where the newest checkpoint is kept."""
+        return os.path.join(self.directory, LAST)
+
+    # --- when
+
+    def waits_after(self, step: int) -> bool:
+        """Whether this step is saved."""
+        return self.every_n_steps is not None and (step + 1) % self.every_n_steps == 0
+
+    def take_value(self, value: float, step: int) -> None:
+        """Notes the value that tells how good the next checkpoint is."""
+        self._score = value
+        self._is_due = self._is_due or (self.every_n_steps is None and self.every_n_epochs is None)
+
+    def on_epoch_end(self, epoch: int, logs: Logs) -> None:
+        """Notes that an epoch has ended."""
+        super().on_epoch_end(epoch, logs)
+        if self.every_n_steps is not None:
+            return
+        if self.every_n_epochs is not None:
+            self._is_due = (epoch + 1) % self.every_n_epochs == 0
+        elif self.monitor is None:
+            self._is_due = True
+
+    def on_checkpoint(self, step: int, logs: Logs) -> None:
+        """Saves, where that is due."""
+        if not self._is_due and not self.waits_after(step):
+            return
+        self._is_due = False
+        if self.every_n_steps is not None and self.monitor in logs:
+            self._score = logs[self.monitor]
+        self._save(logs)
+
+    def on_interrupt(self, step: int, logs: Logs) -> None:
+        """Saves ``last`` after Ctrl-C, where it is kept."""
+        if self.save_last:
+            self._save_last()
+
+    # --- what
+
+    def _save(self, logs: Logs) -> None:
+        path, dropped = self._place(logs)
+        if path is not None:
+            self.trainer.save_checkpoint(path, overwrite=True, asynchronous=self.asynchronous, remove=dropped)
+        if self.save_last:
+            self._save_last()
+
+    def _save_last(self) -> None:
+        self.last_model_path = self.last_path
+        self.trainer.save_checkpoint(self.last_path, overwrite=True, asynchronous=self.asynchronous)
+
+    def _place(self, logs: Logs) -> tuple[str | None, list[str]]:
+        """The path of the checkpoint to save, None where it is not good enough, and those that give way to it."""
+        if self.save_top_k == 0 or (self.monitor is not None and self._score is None):
+            return None, []
+        path = os.path.join(self.directory, self._name(logs))
+        kept = {k: v for k, v in self.best_k_models.items() if k != path}
+        dropped = []
+        if 0 < self.save_top_k <= len(kept):
+            worst = self._worst(kept)
+            if self.monitor is not None and not self._beats(self._score, kept[worst]):
+                return None, []
+            dropped.append(worst)
+            del kept[worst]
+        kept[path] = self._score
+        self.best_k_models = kept
+        self.last_model_path = path
+        self.best_model_path = self._best(kept)
+        self.best_model_score = kept[self.best_model_path]
+        return path, dropped
+
+    def _beats(self, score: float | None, other: float | None) -> bool:
+        """Whether a checkpoint of that score takes the place of another. NaN is worse than any number."""
+        if score is None or score != score:
+            return False
+        return other is None or other != other or self.is_better(score, other)
+
+    def _worst(self, kept: dict[str, float | None]) -> str:
+        if self.monitor is None:
+            return next(iter(kept))  # the oldest
+        worst = next(iter(kept))
+        for path, score in kept.items():
+            if self._beats(kept[worst], score):
+                worst = path
+        return worst
+
+    def _best(self, kept: dict[str, float | None]) -> str:
+        paths = list(kept)
+        if self.monitor is None:
+            return paths[-1]
+        best = paths[0]
+        for path in paths:
+            if self._beats(kept[path], kept[best]):
+                best = path
+        return best
+
+    def _name(self, logs: Logs) -> str:
+        numbers: dict[str, Any] = {**logs, "epoch": self.trainer.current_epoch, "step": self.trainer.global_step}
+
+        def filled(found: re.Match[str]) -> str:
+            name, spec = found[1], found[2] or ""
+            if name not in numbers:
+                refuse(ArgumentError, f"ModelCheckpoint: filename {self.filename!r} asks for {name!r}, which nothing has logged",
+                       found=[("logged", ", ".join(numbers))])  # fmt: skip
+            return f"{name.replace('/', '_')}={format(numbers[name], spec)}"
+
+        return re.sub(r"\{([^{}:]+)(?::([^{}]*))?\}", filled, self.filename)
+
+    # --- its own state
+
+    def state_dict(self) -> dict[str, Any]:
+        """The checkpoints that it keeps."""
+        return {
+            **super().state_dict(), "best_k_models": dict(self.best_k_models), "best_model_path": self.best_model_path,
+            "best_model_score": self.best_model_score, "last_model_path": self.last_model_path, "score": self._score,
+        }  # fmt: skip
+
+    def load_state_dict(self, state: Any) -> None:
+        """Goes on with the checkpoints that it had kept."""
+        super().load_state_dict(state)
+        self.best_k_models = {path: score for path, score in state["best_k_models"].items() if os.path.isdir(path)}
+        self.best_model_path, self.best_model_score = state["best_model_path"], state["best_model_score"]
+        self.last_model_path, self._score = state["last_model_path"], state["score"]

@@ -1,0 +1,99 @@
+"""Ending a training before its last epoch."""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import Any
+
+from .._base.refuse import refuse
+from ..errors import ArgumentError
+from .base import Callback, Logs
+from .monitor import Monitor
+
+_log = logging.getLogger("oneflow")
+
+
+class EarlyStopping(Monitor):
+    """Ends the training when a number has not become better for a while.
+
+    Args:
+      monitor: its name in ``logs``; looked at after each validation, or, where no validation makes it, after each epoch.
+      min_delta: what counts as better must be so by more than this, >= 0.
+      patience: the training ends after so many looks in a row without improvement; an int >= 0, where 0 is as 1.
+      mode: ``"min"`` or ``"max"``; ``"auto"`` tells by the name.
+      check_finite: ends the training also where the number is NaN or infinite.
+      stopping_threshold: ends it as soon as the number is better than this.
+    Raises:
+      ArgumentError: an argument outside its range.
+    Example: >>> flow.callbacks.EarlyStopping("val_loss", patience=3)
+    """
+
+    def __init__(
+        self,
+        monitor: str = "val_loss",
+        min_delta: float = 0.0,
+        patience: int = 3,
+        mode: str = "auto",
+        check_finite: bool = True,
+        stopping_threshold: float | None = None,
+    ):
+        super().__init__(monitor, mode)
+        if isinstance(patience, bool) or not isinstance(patience, int) or patience < 0:
+            refuse(ArgumentError, f"EarlyStopping: patience must be an int >= 0, got {patience!r}")
+        if not isinstance(min_delta, (int, float)) or not 0 <= min_delta < math.inf:
+            refuse(ArgumentError, f"EarlyStopping: min_delta must be a number >= 0, got {min_delta!r}")
+        self.min_delta, self.patience = float(min_delta), patience
+        self.check_finite, self.stopping_threshold = check_finite, stopping_threshold
+        self.best_score: float | None = None
+        self.wait_count = 0
+        self.stopped_step = -1
+
+    def take_value(self, value: float, step: int) -> None:
+        """Counts looks without improvement."""
+        if self.check_finite and not math.isfinite(value):
+            self._stop(step, f"{self.monitor} is {value}")
+        elif self.stopping_threshold is not None and self.is_better(value, self.stopping_threshold):
+            self._stop(step, f"{self.monitor}={value:.6g} has passed {self.stopping_threshold:.6g}")
+        elif self.is_better(value, self.best_score, self.min_delta):
+            self.best_score, self.wait_count = value, 0
+        else:
+            self.wait_count += 1
+            if self.wait_count >= self.patience:
+                best = "any number" if self.best_score is None else f"{self.best_score:.6g}"
+                self._stop(step, f"{self.monitor}={value:.6g}, {self.wait_count} looks without being better than {best}")
+
+    def _stop(self, step: int, why: str) -> None:
+        self.stopped_step = step
+        self.trainer.should_stop = True
+        _log.info("oneflow: training ends after step %d: %s", step, why)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The best value, and how long ago it was."""
+        return {**super().state_dict(), "best_score": self.best_score, "wait_count": self.wait_count}
+
+    def load_state_dict(self, state: Any) -> None:
+        """Goes on where ``state_dict()`` was taken."""
+        super().load_state_dict(state)
+        self.best_score, self.wait_count = state["best_score"], int(state["wait_count"])
+
+
+class TerminateOnNaN(Callback):
+    """Ends the training when a step's ``loss`` is NaN or infinite. Steps that were submitted before are still done.
+
+    Args:
+      monitor: another number of the step.
+    Example: >>> flow.callbacks.TerminateOnNaN()
+    """
+
+    def __init__(self, monitor: str = "loss"):
+        self.monitor = monitor
+        self.stopped_step = -1
+
+    def on_train_batch_end(self, step: int, logs: Logs) -> None:
+        """Looks at the loss."""
+        value = logs.get(self.monitor, 0.0)
+        if not math.isfinite(value) and self.stopped_step < 0:
+            self.stopped_step = step
+            self.trainer.should_stop = True
+            _log.warning("oneflow: training ends: %s is %s at step %d", self.monitor, value, step)

@@ -1,0 +1,160 @@
+"""The learning rate: seen in the logs, and lowered where a number does not become better any more."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from .._base.refuse import refuse
+from ..checkpoint.api import get_all_variables, load_variables
+from ..errors import ArgumentError, ModeError
+from ..job import JobFunction
+from .base import Callback, Logs
+from .monitor import Monitor
+
+_log = logging.getLogger("oneflow")
+
+
+class LearningRateMonitor(Callback):
+    """Adds each step's learning rate to what is logged: ``lr``, or with several optimizers or jobs ``lr-0``, ``lr-1``, ...
+
+    Example: >>> flow.callbacks.LearningRateMonitor()
+    """
+
+    def on_log(self, step: int, logs: Logs) -> None:
+        """Adds the rate."""
+        rates = list(_rates(self.trainer.train_jobs, step))
+        for i, rate in enumerate(rates):
+            logs["lr" if len(rates) == 1 else f"lr-{i}"] = rate
+
+
+class ReduceLROnPlateau(Monitor):
+    """Multiplies the learning rate by ``factor`` when a number has not become better for a while.
+
+    The rate must be one that can be changed between steps: that of an optimizer whose rate is a variable of the job, as in
+    the example.
+
+    Args:
+      monitor: its name in ``logs``; looked at after each validation, or, where no validation makes it, after each epoch.
+      factor: in (0, 1).
+      patience: looks without improvement that are tolerated, >= 0.
+      mode: ``"min"`` or ``"max"``; ``"auto"`` tells by the name.
+      min_delta: what counts as better must be so by more than this, >= 0.
+      cooldown: looks after a change that are not counted, >= 0.
+      min_lr: the rate is not lowered below this, >= 0.
+    Raises:
+      ArgumentError: an argument outside its range.
+      ModeError: (by ``fit``) the rate of the train job cannot be changed.
+    Example:
+      >>> @flow.global_function("train")
+      ... def train(x: tp.Numpy.Placeholder((8, 4))) -> tp.Numpy:
+      ...     rate = flow.get_variable("rate", (1,), initializer=flow.constant_initializer(0.1), trainable=False)
+      ...     loss = flow.math.square(flow.layers.dense(x, 1))
+      ...     flow.optimizer.SGD(flow.optimizer.CustomScheduler(rate.logical_blob_name)).minimize(loss)
+      ...     return loss
+      >>> flow.callbacks.ReduceLROnPlateau("val_loss", factor=0.5, patience=2)
+    """
+
+    def __init__(
+        self,
+        monitor: str = "val_loss",
+        factor: float = 0.1,
+        patience: int = 10,
+        mode: str = "auto",
+        min_delta: float = 1e-4,
+        cooldown: int = 0,
+        min_lr: float = 0.0,
+    ):
+        super().__init__(monitor, mode)
+        if not isinstance(factor, (int, float)) or not 0 < factor < 1:
+            refuse(ArgumentError, f"ReduceLROnPlateau: factor must be a number in (0, 1), got {factor!r}")
+        for name, value in (("patience", patience), ("cooldown", cooldown)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+                refuse(ArgumentError, f"ReduceLROnPlateau: {name} must be an int >= 0, got {value!r}")
+        self.factor, self.patience, self.min_delta = float(factor), patience, float(min_delta)
+        self.cooldown, self.min_lr = cooldown, float(min_lr)
+        self.best_score: float | None = None
+        self.wait_count = self.cooldown_count = 0
+
+    def on_train_begin(self, logs: Logs) -> None:
+        """Looks whether the rate can be changed."""
+        for job in self.trainer.train_jobs:
+            if not _is_settable(job) and not any(_variable_of(optimizer) for optimizer in _optimizers(job)):
+                rule = f"ReduceLROnPlateau cannot change the learning rate of job {job.name!r}: it is compiled into the job"
+                refuse(ModeError, rule,
+                       hint="make the rate a variable: CustomScheduler(flow.get_variable(...).logical_blob_name); "
+                       "help(flow.callbacks.ReduceLROnPlateau) shows how", source=job.source)  # fmt: skip
+
+    def take_value(self, value: float, step: int) -> None:
+        """Counts looks without improvement."""
+        self.cooldown_count = max(self.cooldown_count - 1, 0)
+        if self.is_better(value, self.best_score, self.min_delta):
+            self.best_score, self.wait_count = value, 0
+        elif self.cooldown_count:
+            self.wait_count = 0
+        else:
+            self.wait_count += 1
+            if self.wait_count > self.patience:
+                self.wait_count, self.cooldown_count = 0, self.cooldown
+                for job in self.trainer.train_jobs:
+                    self._lower(job, step)
+
+    def _lower(self, job: JobFunction, step: int) -> None:
+        if _is_settable(job):
+            anyjob = _any(job)
+            anyjob.learning_rate = max(anyjob.learning_rate * self.factor, self.min_lr)
+            return
+        for name in filter(None, map(_variable_of, _optimizers(job))):
+            value = get_all_variables()[name].numpy()
+            lowered = np.maximum(value * np.float32(self.factor), np.float32(self.min_lr))
+            load_variables({name: lowered})
+            _log.info("oneflow: step %d: the learning rate is now %.6g", step, lowered[0])
+
+    def state_dict(self) -> dict[str, Any]:
+        """The best value, and how long ago it was."""
+        own = {"best_score": self.best_score, "wait_count": self.wait_count, "cooldown_count": self.cooldown_count}
+        return {**super().state_dict(), **own}
+
+    def load_state_dict(self, state: Any) -> None:
+        """Goes on where ``state_dict()`` was taken."""
+        super().load_state_dict(state)
+        self.best_score, self.wait_count = state["best_score"], int(state["wait_count"])
+        self.cooldown_count = int(state["cooldown_count"])
+
+
+# --- the rates of a job
+
+
+def _optimizers(job: JobFunction) -> tuple[Any, ...]:
+    return job.graph.objective.optimizers
+
+
+def _is_settable(job: JobFunction) -> bool:
+    """Whether a job's rate can be set between calls."""
+    return getattr(getattr(type(job), "learning_rate", None), "fset", None) is not None
+
+
+def _variable_of(optimizer: Any) -> str | None:
+    """The variable that an optimizer reads its rate from, where it does."""
+    blob = optimizer.learning_rate_blob
+    return blob.node.name if blob is not None and blob.node.op.name == "variable" else None
+
+
+def _rates(jobs: list[JobFunction], step: int) -> Iterator[float]:
+    for job in jobs:
+        for optimizer in _optimizers(job):
+            name = _variable_of(optimizer)
+            if name is not None:
+                yield float(get_all_variables()[name].numpy()[0])
+            elif optimizer.learning_rate_blob is None:
+                schedule, anyjob = optimizer.lr_scheduler, _any(job)
+                is_constant = not getattr(schedule, "boundaries", True) and schedule.warmup is None
+                yield float(anyjob.learning_rate if is_constant and _is_settable(job) else schedule.value(step))
+
+
+def _any(job: Any) -> Any:
+    """The job without its type, which need not have ``learning_rate``."""
+    return job

@@ -1,0 +1,81 @@
+"""What callbacks have in common that watch one number."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from .._base.refuse import closest, refuse
+from ..errors import ArgumentError
+from .base import Callback, Logs
+
+_LARGER_IS_BETTER = ("accuracy", "acc", "auc", "precision", "recall", "f1", "r2", "iou", "map", "bleu", "reward")
+_SMALLER_IS_BETTER = ("loss", "error", "err", "perplexity", "mse", "mae", "rmse", "nll", "distance")
+
+
+class Monitor(Callback):
+    """Calls ``take_value(value, step)`` with each new value of ``monitor``: after validations, else after epochs."""
+
+    def __init__(self, monitor: str | None, mode: str):
+        owner = type(self).__name__
+        if monitor is not None and (not isinstance(monitor, str) or not monitor):
+            refuse(ArgumentError, f"{owner}: monitor must be the name of a number in logs, got {monitor!r}",
+                   hint='monitor="val_loss"')  # fmt: skip
+        if mode not in ("auto", "min", "max"):
+            refuse(ArgumentError, f'{owner}: mode must be "min", "max" or "auto", got {mode!r}')
+        self.monitor = monitor
+        self.mode = _mode_of(owner, monitor) if mode == "auto" and monitor is not None else mode
+        self._seen_at = -1
+        self._was_validated = False
+
+    def is_better(self, value: float, than: float | None, by: float = 0.0) -> bool:
+        """Whether a value is an improvement of more than ``by``. NaN never is."""
+        if math.isnan(value):
+            return False
+        if than is None:
+            return True
+        return value < than - by if self.mode == "min" else value > than + by
+
+    def take_value(self, value: float, step: int) -> None:
+        """There is a new value; to be overridden."""
+
+    def on_validation_end(self, step: int, logs: Logs) -> None:
+        """Takes the value where the validation has made it."""
+        self._was_validated = True
+        self._take(step, logs)
+
+    def on_epoch_end(self, epoch: int, logs: Logs) -> None:
+        """Takes the value where the epoch has made it."""
+        if self.monitor is None or self._take(self.trainer.global_step - 1, logs) or self._seen_at >= 0:
+            return
+        if self._was_validated or not self.monitor.startswith("val_"):
+            near = closest(self.monitor, logs, count=3)
+            hint = f"did you mean {' or '.join(map(repr, near))}?" if near else ""
+            refuse(ArgumentError, f"{type(self).__name__} monitors {self.monitor!r}, which nothing has logged",
+                   found=[("logged", ", ".join(logs))], hint=hint)  # fmt: skip
+
+    def _take(self, step: int, logs: Logs) -> bool:
+        if self.monitor is None or self.monitor not in logs:
+            return False
+        if step != self._seen_at:  # a validation at the end of an epoch is told twice
+            self._seen_at = step
+            self.take_value(float(logs[self.monitor]), step)
+        return True
+
+    def state_dict(self) -> dict[str, Any]:
+        """The step of the last value."""
+        return {"seen_at": self._seen_at}
+
+    def load_state_dict(self, state: Any) -> None:
+        """Goes on where ``state_dict()`` was taken."""
+        self._seen_at = int(state.get("seen_at", -1))
+
+
+def _mode_of(owner: str, monitor: str) -> str:
+    words = monitor.lower().replace("/", "_").split("_")
+    if any(word in _SMALLER_IS_BETTER for word in words):
+        return "min"
+    if any(word in _LARGER_IS_BETTER for word in words):
+        return "max"
+    refuse(ArgumentError, f"{owner}: the name {monitor!r} does not tell whether small or large values are good",
+           hint='mode="min" or mode="max"')  # fmt: skip

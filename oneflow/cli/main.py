@@ -1,0 +1,97 @@
+"""One command, whose first word says what to do. Statuses: 0 good, 1 something was found, 2 an error, 130 interrupted."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+from .._base.refuse import closest
+from ..errors import OneFlowError
+
+FOUND, ERROR, INTERRUPTED = 1, 2, 130
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What a word stands for: a module with ``main(arguments) -> status``."""
+
+    module: str
+    does: str
+
+
+COMMANDS = {
+    "checkpoint": Command("oneflow.checkpoint.__main__", "list, show, verify and compare checkpoints"),
+    "data": Command("oneflow.data.__main__", "make, show and verify record files"),
+    "doctor": Command("oneflow.doctor.__main__", "what was found on this machine, how fast it is, what to do"),
+    "launch": Command("oneflow.launch", "start a script in several processes"),
+    "summary": Command("oneflow.cli.summary", "the ops and variables of a job in a script"),
+}
+
+_EPILOG = """examples:
+  oneflow doctor
+  oneflow summary train.py:train_job
+  oneflow launch --nproc 2 train.py --steps 100
+
+exit statuses: 0 good; 1 something was found (damage, trouble); 2 an error; 130 interrupted;
+launch: that of the script"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command. Returns the exit status."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if not given or given[0] in ("-h", "--help"):
+        print(_help())
+        return 0 if given else ERROR
+    if given[0] == "--version":
+        print(f"oneflow-jax {importlib.import_module('oneflow').__version__}")
+        return 0
+    command = COMMANDS.get(given[0])
+    if command is None:
+        return _unknown(given[0])
+    try:
+        run: Callable[[Sequence[str]], int] = importlib.import_module(command.module).main
+        status = run(given[1:])
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:  # who reads the output has seen enough; Python would write the rest at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OneFlowError as error:
+        print(f"error: {in_a_shell(error)}", file=sys.stderr)
+        return ERROR
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def in_a_shell(error: OneFlowError) -> str:
+    """The text of an error without the line of a program that called: a shell has none."""
+    return "\n".join(line for line in str(error).splitlines() if not line.startswith("  your line"))
+
+
+def _help() -> str:
+    width = max(map(len, COMMANDS))
+    listed = "\n".join(f"  {name:<{width}}  {command.does}" for name, command in sorted(COMMANDS.items()))
+    return (
+        "usage: oneflow COMMAND [-h] ...\n\nJob functions on JAX/XLA: look at them, run them, keep what they learn.\n\n"
+        f"commands (each has --help):\n{listed}\n\n{_EPILOG}"
+    )
+
+
+def _unknown(word: str) -> int:
+    near = closest(word, COMMANDS, count=1)
+    hint = f"; did you mean `oneflow {near[0]}`?" if near else ""
+    print(f"error: oneflow has no command {word!r}{hint} `oneflow --help` lists them", file=sys.stderr)
+    return ERROR
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line, with status 2."""
+
+    def error(self, message: str) -> NoReturn:
+        print(f"error: {message}; `{self.prog} --help` says more", file=sys.stderr)
+        raise SystemExit(ERROR)

@@ -1,0 +1,309 @@
+"""The plan of a job: what its step takes, computes and returns, as decided by a list of passes.
+
+Plans are immutable: a pass returns a new plan. Planning a graph twice yields equal plans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from .._base.dtype import dtype
+from .._base.jax import jax
+from ..graph.graph import OP_INPUT, OP_TO_MIRRORED, OP_VARIABLE, Graph, Variable, Watch
+from ..graph.node import Blob, Node
+from . import native, precision
+from .analysis import ancestors, gradient_path
+from .arrangement import Arrangement, arranged
+from .expansion import Expansion, expand
+from .host_plan import HostPlan, host_plan_of
+from .indexed_slices import gathers_of
+from .layout import Storage
+from .lowering import replicated_variables, vmapped_nodes
+
+RANDOM_STATE = "random state"  # uint32[3]: two words of seed and the number of calls so far
+
+
+class PassRecord(NamedTuple):
+    """The name of a pass, and a description of what it changed."""
+
+    name: str
+    changed: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """What the program of a job takes, computes and returns.
+
+    Attributes:
+      order: the nodes that the job needs, in topological order.
+      fetches: the Blobs that the step returns.
+      watches: the watched Blobs, with their handlers.
+      losses: the Blobs that are minimised, those of all runs.
+      assigns: the Blobs that are stored into variables, by the variables' names.
+      trained: the variables that the job updates.
+      read_by_rules: the Blobs that update rules read: learning rates, the step, the indices of row-sparse updates.
+      gathers: the ops that gather from variables whose updates are row-sparse, by the variables' names.
+      without_native: the reason why no op takes its native lowering; "" if some may.
+      host: the part that runs on the host before the step.
+      expansion: the copies of nodes in repeated parts.
+      precision: the dtypes of nodes that compute in a narrower dtype.
+      path: the nodes on the gradient path.
+      roots: the Blobs that are read by something other than a node.
+      written: names of the state that a call replaces (it is donated); RANDOM_STATE comes last if ``random``.
+      read: names of the variables that a call reads and does not replace.
+      random: whether a node draws random numbers.
+      feeds: the Blobs that the step takes: inputs of the job, then results of the host.
+      x64: whether 64-bit values may occur, so that calls need JAX's 64-bit mode.
+      replicated: names of the variables that have a separate value on every device.
+      vmapped: the nodes whose values have a leading axis of devices.
+      devices: the copies of mirrored nodes, one per device, if the shapes of the devices' tensors differ.
+      arrangement: the arrangement of the nodes on JAX's default device; None if they run elsewhere.
+      keeps_state: state is not donated, so that it survives a step that turns out to have failed.
+      passes: the passes that made this plan.
+    """
+
+    graph: Graph
+    order: tuple[Node, ...]
+    fetches: tuple[Blob, ...]
+    watches: tuple[Watch, ...] = ()
+    losses: tuple[Blob, ...] = ()
+    assigns: Mapping[str, Blob] = field(default_factory=dict)
+    trained: tuple[Variable, ...] = ()
+    read_by_rules: tuple[Blob, ...] = ()
+    gathers: Mapping[str, Node] = field(default_factory=dict)
+    without_native: str = ""
+    host: HostPlan = HostPlan()
+    expansion: Expansion = Expansion()
+    precision: Mapping[Node, dtype] = field(default_factory=dict)
+    path: frozenset[Node] = frozenset()
+    roots: tuple[Blob, ...] = ()
+    written: tuple[str, ...] = ()
+    read: tuple[str, ...] = ()
+    random: bool = False
+    feeds: tuple[Blob, ...] = ()
+    x64: bool = False
+    replicated: frozenset[str] = frozenset()
+    vmapped: frozenset[Node] = frozenset()
+    devices: Mapping[Node, tuple[Node, ...]] = field(default_factory=dict)
+    arrangement: Arrangement | None = None
+    keeps_state: bool = False
+    passes: tuple[PassRecord, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the host computes everything that a call returns, so that there is no step."""
+        return bool(self.host) and not (self.fetches or self.watches or self.written)
+
+    @property
+    def transactional(self) -> bool:
+        """Whether a step can fail half-way, as it runs Python code of the user. Its state is then not donated, and the new state
+        is committed only when the step is over."""
+        return self.keeps_state or any(node.op.callback for node in self.order)
+
+    @property
+    def compute(self) -> list[Node]:
+        """The nodes of ``order`` other than inputs and variables."""
+        return [node for node in self.order if node.op not in (OP_INPUT, OP_VARIABLE)]
+
+    def standing_for(self, node: Node) -> Node:
+        """The first copy of a node of the graph, or the node itself."""
+        return self.expansion.copies.get(node, (node,))[0]
+
+    def on_devices(self, blob: Blob) -> tuple[Blob, ...]:
+        """The copies of a Blob on the devices, or the Blob itself."""
+        copies = self.devices.get(blob.node)
+        return (blob,) if copies is None else tuple(node.outputs[blob.index] for node in copies)
+
+    @property
+    def repeats(self) -> bool:
+        """Whether parts of the job run several times per call."""
+        return bool(self.expansion.copies)
+
+    @property
+    def runs_of_loss(self) -> int:
+        """How many times per call each device computes each loss."""
+        if self.devices:
+            return 1
+        return len(self.losses) // max(len(self.graph.objective.losses), 1)
+
+    def load(self, name: str, stored: Any, storages: Mapping[str, Storage]) -> Any:
+        """The value of a variable (or of the random state) as nodes read it."""
+        return stored if name == RANDOM_STATE else storages[name].load(stored, each=name in self.replicated)
+
+    def token_is_needed(self) -> bool:
+        """Whether a call must return a token that is ready when it is over.
+
+        State may have been donated to the next call by then, and JAX returns unchanged inputs before the call has run, so that
+        neither tells.
+        """
+        return not any(b.node.op not in (OP_INPUT, OP_VARIABLE) for b in self.fetches)
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """A function from plan to plan. ``changed`` describes its effect on the plan it returned; "" for none."""
+
+    name: str
+    run: Callable[[Plan], Plan]
+    changed: Callable[[Plan], str]
+
+    def __call__(self, plan: Plan) -> Plan:
+        made = self.run(plan)
+        return replace(made, passes=(*plan.passes, PassRecord(self.name, self.changed(made))))
+
+
+def plan(graph: Graph, fetches: Sequence[Blob], *, native_ops: bool = True) -> Plan:
+    """Plans a graph without tracing anything. ``native_ops``: whether ops may take their native lowerings."""
+    without = "" if native_ops else native.SWITCHED_OFF
+    without = without or ("" if jax.default_backend() == "cpu" else native.NO_CPU)
+    found = Plan(
+        graph,
+        order=tuple(graph.nodes),
+        fetches=tuple(fetches),
+        watches=tuple(w for w in graph.watches if graph.train or not w.diff),
+        losses=tuple(graph.objective.losses) if graph.train else (),
+        assigns=dict(graph.assigns),
+        trained=graph.objective.trained,
+        without_native=without,
+    )
+    for each in PASSES:
+        found = each(found)
+    return found
+
+
+# --- passes
+
+
+def _rules(plan: Plan) -> Plan:
+    gathers = gathers_of(plan.graph, plan.trained)
+    optimizers = plan.graph.objective.optimizers if plan.graph.train else ()
+    blobs = [b for o in optimizers for b in (o.learning_rate_blob, o.train_step_blob) if b is not None]
+    return replace(plan, gathers=gathers, read_by_rules=(*blobs, *(gather.inputs[1] for gather in gathers.values())))
+
+
+def _used_by_step(plan: Plan) -> list[Blob]:
+    """The Blobs that the step reads, other than those that the job returns."""
+    return [*(w.blob for w in plan.watches), *plan.assigns.values(), *plan.losses, *plan.read_by_rules]
+
+
+def _needed(plan: Plan) -> Plan:
+    needed = ancestors([*plan.fetches, *_used_by_step(plan)])
+    return replace(plan, order=tuple(node for node in plan.order if node in needed))
+
+
+def _host_stage(plan: Plan) -> Plan:
+    host = host_plan_of(plan.graph, plan.order, plan.fetches, _used_by_step(plan))
+    on_host = set(host.nodes)
+    fetches = (b for b in plan.fetches if b.node not in on_host and not (b.is_tensor_list and b.node.op is OP_INPUT))
+    return replace(plan, host=host, order=tuple(n for n in plan.order if n not in on_host), fetches=tuple(fetches))
+
+
+def _repeated_parts(plan: Plan) -> Plan:
+    expansion, fetches = expand(plan.order, plan.assigns, plan.fetches)
+    return replace(
+        plan,
+        order=expansion.order,
+        expansion=expansion,
+        fetches=tuple(fetches),
+        losses=tuple(each for loss in plan.losses for each in expansion.each(loss)),
+        watches=tuple(replace(w, blob=each) for w in plan.watches for each in expansion.each(w.blob)),
+        assigns={name: expansion.last(blob) for name, blob in plan.assigns.items()},
+        read_by_rules=tuple(map(expansion.last, plan.read_by_rules)),
+    )
+
+
+def _mixed_precision(plan: Plan) -> Plan:
+    return replace(plan, precision=precision.assigned(plan.graph, plan.order))
+
+
+def _gradient_path(plan: Plan) -> Plan:
+    path: set[Node] = set()
+    if plan.graph.train:
+        sources = {v.blob.node for v in plan.trained if v.blob is not None} | {w.blob.node for w in plan.watches if w.diff}
+        path = gradient_path(plan.order, plan.losses, sources)
+    watches = tuple(w for w in plan.watches if not w.diff or w.blob.node in path)
+    return replace(plan, path=frozenset(path), watches=watches)
+
+
+def _interface(plan: Plan) -> Plan:
+    """Decides what the step takes and returns."""
+    graph, on_host = plan.graph, set(plan.host.nodes)
+    roots = tuple(b for b in (*plan.fetches, *_used_by_step(plan)) if b.node not in on_host)
+    random = any(node.op.random for node in plan.order)
+    written = set(plan.assigns) | {v.name for v in plan.trained}
+    written |= {v.name for v in graph.variables.values() if v.role == "state"}
+    read = {node.attrs["variable"] for node in plan.order if node.op is OP_VARIABLE} - written
+    x64 = graph.train or any(_may_be_wide(b.node, b) for node in plan.order for b in node.outputs)
+    return replace(
+        plan,
+        roots=roots,
+        random=random,
+        written=tuple(n for n in graph.variables if n in written) + ((RANDOM_STATE,) if random else ()),
+        read=tuple(n for n in graph.variables if n in read),
+        feeds=(*_step_inputs(plan, roots), *plan.host.boundary),
+        x64=x64 or any(b.dtype.name in ("int64", "float64") for b in plan.host.boundary),
+    )
+
+
+def _step_inputs(plan: Plan, roots: Sequence[Blob]) -> list[Blob]:
+    """The inputs of the job that the step reads."""
+    read = {b.node for node in plan.order for b in node.inputs} | {b.node for b in roots}
+    return [spec.blob for i, spec in enumerate(plan.graph.inputs) if i not in plan.host.inputs or spec.blob.node in read]
+
+
+def _may_be_wide(node: Node, blob: Blob) -> bool:
+    """Whether computing ``blob`` may involve 64-bit values; integer ops use them internally, for sums for example."""
+    if blob.dtype.is_integer:
+        return blob.dtype.name == "int64" or node.op is not OP_INPUT
+    return blob.dtype.name == "float64"
+
+
+def _mirrored_view(plan: Plan) -> Plan:
+    replicated, on_host = replicated_variables(plan.graph), set(plan.host.nodes)
+    before = (n for n in plan.graph.nodes if n.op is OP_INPUT or n in on_host)
+    return replace(plan, replicated=replicated, vmapped=vmapped_nodes([*before, *plan.order], replicated))
+
+
+PASSES = (
+    Pass("update rules", _rules, lambda p: _count(p.gathers, "row-sparse update")),
+    Pass("needed nodes", _needed, lambda p: _count(set(p.graph.nodes) - set(p.order), "node", "left out")),
+    Pass("host stage", _host_stage, lambda p: _count(p.host.nodes, "node", "moved to the host")),
+    Pass("repeated parts", _repeated_parts, lambda p: _count(p.expansion.copies, "node", "unrolled, one copy per run")),
+    Pass("mixed precision", _mixed_precision, lambda p: _count(p.precision, "node", "in 16 bits")),
+    Pass("gradient path", _gradient_path, lambda p: _count(p.path, "node", "with gradients")),
+    Pass("interface", _interface, lambda p: f"{_count(p.written, 'variable')} replaced, {len(p.read)} only read"),
+    Pass("mirrored view", _mirrored_view, lambda p: _count(p.vmapped, "node", "vmapped over devices")),
+)
+
+
+def _count(found: Any, what: str, how: str = "") -> str:
+    n = len(found)
+    return f"{n} {what}{'' if n == 1 else 's'} {how}".rstrip() if n else ""
+
+
+# --- passes over a finished plan, once its devices are known
+
+
+def with_own_values(plan: Plan, storages: Mapping[str, Storage]) -> Plan:
+    """Lets mirrored parts read each device's own value of variables that other jobs have replicated."""
+    readers: dict[str, list[Node]] = {name: [] for name, s in storages.items() if s.replicas and name not in plan.replicated}
+    for node in plan.order if readers else ():
+        for blob in node.inputs:
+            name = blob.node.attrs.get("variable") if blob.node.op is OP_VARIABLE else None
+            if name in readers:
+                readers[name].append(node)
+    own = {name for name, nodes in readers.items() if nodes and all(n.op is OP_TO_MIRRORED for n in nodes)}
+    if not own:
+        return plan
+    replicated = plan.replicated | own
+    made = replace(plan, replicated=replicated, vmapped=vmapped_nodes(plan.order, replicated))
+    return replace(made, passes=(*plan.passes, PassRecord("own values", f"each device reads its own {', '.join(sorted(own))}")))
+
+
+def on_one_device(plan: Plan) -> Plan:
+    """Arranges the nodes for JAX's default device."""
+    watched = {w.blob.node for w in plan.watches if w.diff}
+    made = arranged(plan.compute, watched, plan.roots, plan.path, plan.precision, plan.without_native)
+    return replace(plan, arrangement=made, passes=(*plan.passes, PassRecord("one device", made.changed)))

@@ -1,0 +1,50 @@
+"""``python -m oneflow.doctor [--json] [--no-speed]``: exit status 0 where all is well, 1 where there is trouble."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from .checks import NOTE, TROUBLE, Finding, examine
+from .selftest import measure
+
+_MARKS = {NOTE: "note   ", TROUBLE: "TROUBLE"}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Prints the findings. Returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="oneflow doctor", description="What was found on this machine, how fast it is, and what to do about each trouble.",
+        epilog="example: python -m oneflow.doctor --json > doctor.json",
+    )  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+    parser.add_argument("--no-speed", action="store_true", help="leave the test of speed out (about ten seconds)")
+    options = parser.parse_args(arguments)
+    found = examine()
+    if not options.no_speed:
+        found += measure()
+    troubles = [f for f in found if f.state == TROUBLE]
+    if options.json:
+        print(json.dumps({"findings": [asdict(f) for f in found], "troubles": len(troubles)}, indent=1))
+    else:
+        _show(found)
+        print(f"\n{len(troubles)} trouble(s)" if troubles else "\nall is well")
+    return 1 if troubles else 0
+
+
+def _show(found: list[Finding]) -> None:
+    topic, width = "", max(len(f.name) for f in found)
+    for finding in found:
+        if finding.topic != topic:
+            topic = finding.topic
+            print(f"\n{topic}")
+        print(f"  {_MARKS.get(finding.state, 'ok     ')}  {finding.name:<{width}}  {finding.value}")
+        if finding.todo:
+            print(f"           {'':<{width}}  -> {finding.todo}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

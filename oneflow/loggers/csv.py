@@ -1,0 +1,99 @@
+"""Numbers as a table in a file."""
+
+from __future__ import annotations
+
+import csv
+import os
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from .._base.refuse import refuse
+from ..errors import ArgumentError
+from .base import FileLogger
+
+
+class CSVLogger(FileLogger):
+    """Writes numbers to ``metrics.csv``: a row for each step that is logged, a column for each name.
+
+    Rows are formatted and written in one go each second. A run that goes on continues the file; rows of steps that it will do
+    again are taken out.
+
+    Args:
+      save_dir: None: the trainer's ``default_root_dir``.
+      name: a directory in it.
+      version: of the run; None: the first number that is free.
+      flush_seconds: how long rows may wait, >= 0.
+    Raises:
+      ArgumentError: an argument outside its range.
+    Example: >>> flow.Trainer(max_epochs=2, logger=flow.loggers.CSVLogger("./runs"))
+    """
+
+    def __init__(
+        self,
+        save_dir: str | os.PathLike[str] | None = None,
+        name: str = "logs",
+        version: int | str | None = None,
+        flush_seconds: float = 1.0,
+    ):
+        super().__init__(save_dir, name, version)
+        if not isinstance(flush_seconds, (int, float)) or not flush_seconds >= 0:
+            refuse(ArgumentError, f"CSVLogger: flush_seconds must be a number >= 0, got {flush_seconds!r}")
+        self._flush_seconds = flush_seconds
+        self._columns: list[str] = []
+        self._waiting: list[dict[str, Any]] = []
+        self._next = 0.0
+
+    @property
+    def path(self) -> str:
+        """The file."""
+        return os.path.join(self.log_dir, "metrics.csv")
+
+    def begin(self, resumed: Mapping[str, Any] | None, step: int) -> None:
+        """Begins the file, or takes out the rows of steps that will be done again."""
+        super().begin(resumed, step)
+        self._columns, self._waiting = [], []
+        if resumed is not None and os.path.exists(self.path):
+            rows, self._columns = self._read()
+            self._write_anew([row for row in rows if row["step"].isdigit() and int(row["step"]) < step])
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
+        """Keeps a row; of values that are not single numbers nothing is written."""
+        self._waiting.append({"step": step, **metrics})
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + self._flush_seconds
+            self.save()
+
+    def save(self) -> None:
+        """Writes the rows that wait."""
+        waiting, self._waiting = self._waiting, []
+        if not waiting:
+            return
+        rows = [{k: v for k, v in row.items() if isinstance(v, (int, float))} for row in waiting]
+        new = [name for name in dict.fromkeys(name for row in rows for name in row) if name not in self._columns]
+        if new:
+            earlier = self._read()[0] if self._columns else []
+            self._columns += new
+            self._write_anew([*earlier, *rows])
+            return
+        with open(self.path, "a", newline="", encoding="utf-8") as file:
+            csv.DictWriter(file, self._columns).writerows(rows)
+
+    def finalize(self, status: str) -> None:
+        """Writes the rows that wait."""
+        self.save()
+
+    def _read(self) -> tuple[list[dict[str, str]], list[str]]:
+        with open(self.path, newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file)
+            rows = [row for row in reader if None not in row and None not in row.values()]  # a kill may cut the last one
+            return rows, list(reader.fieldnames or [])
+
+    def _write_anew(self, rows: list[dict[str, Any]]) -> None:
+        """Replaces the file, in one step."""
+        with open(self.path + ".new", "w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, self._columns, restval="")
+            writer.writeheader()
+            writer.writerows(rows)
+        os.replace(self.path + ".new", self.path)

@@ -1,0 +1,25 @@
+"""``flow.metrics``: numbers over all rows of a data set, exact whatever the batches are."""
+
+from .base import Function as Function
+from .base import Mean as Mean
+from .base import Metric as Metric
+from .base import Perplexity as Perplexity
+from .classification import AUC as AUC
+from .classification import Accuracy as Accuracy
+from .classification import ConfusionMatrix as ConfusionMatrix
+from .classification import F1Score as F1Score
+from .classification import Precision as Precision
+from .classification import Recall as Recall
+from .classification import TopKAccuracy as TopKAccuracy
+from .regression import MeanAbsoluteError as MeanAbsoluteError
+from .regression import MeanSquaredError as MeanSquaredError
+from .regression import R2Score as R2Score
+
+__all__ = [
+    "AUC", "Accuracy", "ConfusionMatrix", "F1Score", "Function", "Mean", "MeanAbsoluteError", "MeanSquaredError", "Metric",
+    "Perplexity", "Precision", "R2Score", "Recall", "TopKAccuracy",
+]  # fmt: skip
+
+
+def __dir__() -> list[str]:
+    return sorted(["__doc__", "__file__", "__name__", "__path__", *__all__])

@@ -1,0 +1,179 @@
+"""What is known of the other processes of a run, and when one of them counts as lost. Plain data: no thread, no socket."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from .messages import Message
+
+HEARTBEAT_SECONDS = 1.0
+SILENT_SECONDS = 25.0  # without a heartbeat; longer than anything that keeps Python's lock
+BUSY_SECONDS = 3600.0  # of compiling, or of writing a checkpoint
+_PAUSED_SECONDS = 3.0  # between two looks: this process itself was stopped
+_KEPT_CALLS = 256
+_LONGEST_CALL = 500  # characters of a call's name
+
+
+@dataclass(slots=True)
+class Peer:
+    """What is known of one process. Times are those of this process's clock."""
+
+    heard: float
+    moved: float  # when it last made visible progress
+    calls: int = 0
+    gathers: int = 0
+    busy: str = ""
+    end: str = ""  # one of messages.ENDS, or "gone": its connection closed without a word
+    why: str = ""
+    left: bool = False  # its connection is closed
+
+
+class Calls:
+    """The calls of this process: how many were begun and have returned, and what the last ones were."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self.returned = 0
+        self._names: OrderedDict[int, str] = OrderedDict()
+        self._untold: OrderedDict[int, str] = OrderedDict()
+
+    def begin(self, name: str) -> None:
+        self.begun += 1
+        for kept in (self._names, self._untold):
+            kept[self.begun] = name[:_LONGEST_CALL]
+            if len(kept) > _KEPT_CALLS:
+                kept.popitem(last=False)
+
+    def end(self) -> None:
+        self.returned = min(self.returned + 1, self.begun)
+
+    @property
+    def is_inside(self) -> bool:
+        return self.begun > self.returned
+
+    def name(self, number: int) -> str | None:
+        return self._names.get(number)
+
+    def take_untold(self) -> list[tuple[int, str]]:
+        """The calls since the last heartbeat."""
+        untold = list(self._untold.items())
+        self._untold.clear()
+        return untold
+
+
+class Watch:
+    """Judges the other processes. The caller holds a lock."""
+
+    def __init__(self, rank: int, count: int, name_of: Callable[[int], str], patience: float, now: float):
+        self._rank = rank
+        self._name_of = name_of
+        self._patience = patience
+        self._looked = now
+        self.peers = [Peer(now, now) for _ in range(count)]
+        self.calls = Calls()
+        self.gathers = 0
+        self.gather_tag = ""  # of the gather that this process waits in
+        self.waiting_since = now
+
+    @property
+    def others(self) -> list[Peer]:
+        return [peer for rank, peer in enumerate(self.peers) if rank != self._rank]
+
+    # --- what they say
+
+    def hear(self, message: Message, now: float) -> str:
+        """Takes a message in. Returns why the run cannot go on, where the message shows it; else an empty string."""
+        peer = self.peers[message["from"]]
+        if message["kind"] == "gone":
+            peer.end, peer.left = peer.end or "gone", True
+            return ""
+        peer.heard = now
+        if message["kind"] == "gather":
+            peer.gathers, peer.moved = message["number"], now
+        elif message["kind"] == "end":
+            peer.end, peer.why, peer.calls = message["how"], _printable(message["why"]), message["calls"]
+        elif message["kind"] == "beat":
+            if (message["calls"], message["busy"]) != (peer.calls, peer.busy):
+                peer.moved = now
+            peer.calls, peer.busy = message["calls"], message["busy"]
+            return self._difference(message["from"], message["recent"])
+        return ""
+
+    def hub_is_gone(self) -> bool:
+        """Whether the first process, which had the hub, ended before its time."""
+        first = self.peers[0]
+        first.end, first.left = first.end or "gone", True
+        return first.end != "finished"
+
+    def _difference(self, rank: int, recent: list[tuple[int, str]]) -> str:
+        for number, call in recent:
+            own = self.calls.name(number)
+            if own is not None and own != call:
+                return (
+                    f"the programs differ: call {number} is {own} here and {_printable(call)} in {self._name_of(rank)}; "
+                    f"every process must make the same calls in the same order"
+                )
+        return ""
+
+    # --- what that means
+
+    def look(self, now: float) -> str:
+        """Why this process cannot go on; an empty string where it can."""
+        if (paused := now - self._looked) > _PAUSED_SECONDS:  # stopped, or kept from running: what they said is still unread
+            for peer in self.peers:
+                peer.heard += paused
+                peer.moved += paused
+            self.waiting_since += paused
+        self._looked = now
+        for rank, peer in enumerate(self.peers):
+            if rank != self._rank and (why := self._trouble(self._name_of(rank), peer, now)):
+                return why
+        return ""
+
+    def _trouble(self, name: str, peer: Peer, now: float) -> str:
+        if peer.end == "gone":
+            return f"{name} is gone without a word: it was killed, or it crashed"
+        if peer.end == "failed":
+            return f"{name} ended with an error: {peer.why}"
+        if peer.end == "lost":
+            return f"{name} gave up: {peer.why}"
+        here = self.waits_for()
+        if not here:
+            return ""
+        behind = peer.calls < self.calls.begun or (bool(self.gather_tag) and peer.gathers < self.gathers)
+        if peer.end == "finished":
+            return f"the program of {name} ended after {peer.calls} calls, and this one {here}" if behind else ""
+        if (silent := now - peer.heard) > SILENT_SECONDS:
+            return f"{name} has not been heard of for {silent:.0f} s: it was stopped, or its machine is gone"
+        still = now - max(peer.moved, self.waiting_since)
+        if behind and still > (BUSY_SECONDS if peer.busy else self._patience):
+            return f"{name} has stood still for {now - peer.moved:.0f} s after {peer.calls} calls, and this one {here}"
+        return ""
+
+    def waits_for(self) -> str:
+        """What this process waits for; empty where it computes on its own."""
+        if self.gather_tag:
+            return f"waits for it in {self.gather_tag}"
+        if self.calls.is_inside:
+            return f"waits for it in call {self.calls.begun}, {self.calls.name(self.calls.begun)}"
+        return ""
+
+    # --- at the end of the program
+
+    def all_have_left(self, now: float) -> bool:
+        """Whether the programs of all others have ended, and their connections, too, as far as they still can."""
+        return all(p.end == "finished" and (p.left or now - p.heard > self._patience) for p in self.others)
+
+    def stands_still(self, since: float, now: float) -> str:
+        """Which process neither comes to its end nor makes progress; an empty string where all do."""
+        for rank, peer in enumerate(self.peers):
+            if rank != self._rank and not peer.end and not peer.busy and now - max(since, peer.moved) > self._patience:
+                return f"{self._name_of(rank)} has stood still for {now - peer.moved:.0f} s, and this one has come to its end"
+        return ""
+
+
+def _printable(text: str) -> str:
+    """What every terminal and file takes: names of files may hold bytes that are no text."""
+    return text.encode("utf-8", "backslashreplace").decode()

@@ -1,0 +1,249 @@
+"""From a batch, in whatever structure and library it comes, to the arguments of a job's call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+
+from .._base.refuse import refuse
+from .._signature.inputs import InputDef
+from ..data.arrays import as_array, is_array, is_frame
+from ..errors import FeedError, FeedShapeError
+from ..job import JobFunction
+from ..runtime import processes
+
+SAMPLE_WEIGHT = "sample_weight"
+
+
+@dataclass(slots=True)
+class Bound:
+    """The arguments of one call.
+
+    Attributes:
+      rows: of the batch that are data; what lies behind them is padding. 1 for a job without inputs.
+      weights: of the rows, where the data or the padding bring any: float32 (batch size,).
+      padded: whether rows were added to fill the batch.
+    """
+
+    arguments: Sequence[Any]
+    rows: int
+    weights: np.ndarray | None = None
+    padded: bool = False
+
+
+class Arguments:
+    """What a job takes, and how batches become that.
+
+    Tuples and lists are taken by position, dictionaries and tables by the names of the job's parameters. A batch of too few
+    rows is padded with its last row where ``pads``, or where the job takes weights of rows; else it is not fed.
+
+    Args:
+      extra: whether a tuple may hold more than the job takes, as batches for predictions may hold labels.
+    """
+
+    def __init__(self, job: JobFunction, *, pads: bool, extra: bool = False):
+        self.job = job
+        self.names = [p.name for p in job.parameters]
+        self._parameters = job.parameters
+        self._extra = extra
+        leaves = [leaf for p in job.parameters for leaf in p.leaves()]
+        self._parts = processes.count() if job.config.get("feed_own_part", False) else 1
+        self.batch_size = next((self._size(d) for _, d in leaves if d.batch_axis == 0), None)
+        self._devices = {spec.label: spec.blob.parallel_size for spec in job.graph.inputs}
+        self._is_flat = all(isinstance(p.structure, InputDef) and p.structure.kind == "Numpy" for p in job.parameters)
+        self.shapes = [self._shape(d) for _, d in leaves]  # as this process feeds them, of all arrays
+        self._weighted = self._index_of_weights()
+        self._fills = pads or self._weighted is not None
+        self.sizes = _sizes_of_rows([shape for shape, (_, d) in zip(self.shapes, leaves, strict=True) if d.batch_axis == 0])
+
+    def _index_of_weights(self) -> int | None:
+        """The place of a parameter ``sample_weight`` of shape (batch size,)."""
+        if SAMPLE_WEIGHT not in self.names:
+            return None
+        index = self.names.index(SAMPLE_WEIGHT)
+        structure = self._parameters[index].structure
+        is_vector = isinstance(structure, InputDef) and self._shape(structure) == (self.batch_size,)
+        return index if is_vector else None
+
+    def _size(self, definition: InputDef) -> int:
+        return definition.shape[0] // self._parts
+
+    def _shape(self, definition: InputDef) -> tuple[int, ...]:
+        """The shape as this process feeds it."""
+        return (self._size(definition), *definition.shape[1:]) if definition.batch_axis == 0 else definition.shape
+
+    # --- batches
+
+    def bind(self, batch: Any) -> Bound | None:
+        """The arguments that a batch stands for; None where it is too short and padding it would not be right.
+
+        Raises FeedError (a structure that does not fit), ArgumentError (something that is not an array).
+        """
+        if type(batch) is tuple and self._is_flat and self._weighted is None and len(batch) == len(self.shapes):
+            for array, shape in zip(batch, self.shapes):  # noqa: B905  their number has been compared
+                if type(array) is not np.ndarray or array.shape != shape:
+                    break
+            else:
+                return Bound(batch, self.batch_size or 1)
+        return self._bind_slowly(batch)
+
+    def _bind_slowly(self, batch: Any) -> Bound | None:
+        given = self._by_parameter(batch)
+        filler = _Filler()
+        arguments: list[Any] = []
+        for place, (parameter, value) in enumerate(zip(self._parameters, given, strict=True)):
+            if place != self._weighted:
+                arguments.append(self._converted(parameter.name, parameter.structure, value, filler))
+        if filler.is_short and not self._fills:
+            return None
+        size = self.batch_size or 1
+        rows = size if filler.rows is None else filler.rows
+        weights = None
+        if self._weighted is not None:
+            weights = self._weights(given[self._weighted], rows, size)
+            arguments.insert(self._weighted, weights)
+        return Bound(arguments, rows, weights, filler.is_short)
+
+    def _weights(self, given: Any, rows: int, size: int) -> np.ndarray:
+        """The weights of a batch: as given, else 1 for each row; 0 for padding."""
+        weights = np.zeros(size, np.float32)
+        weights[:rows] = 1 if given is None else as_array(given, f"input {SAMPLE_WEIGHT!r} of job {self.job.name!r}")
+        return weights
+
+    def _by_parameter(self, batch: Any) -> list[Any]:
+        """What each parameter is given; None for weights that the batch does not bring."""
+        names = self.names
+        if not names:
+            return []
+        if is_frame(batch) and len(names) > 1:
+            batch = {str(name): batch[name] for name in batch.columns}
+        if isinstance(batch, Mapping):
+            return self._by_name(batch)
+        if isinstance(batch, (tuple, list)) and not self._is_one_structure(batch):
+            values = list(batch)
+        else:
+            values = [batch]
+        if self._weighted is not None and len(values) == len(names) - 1:
+            values.insert(self._weighted, None)
+        if self._extra:
+            values = values[: len(names)]
+        if len(values) != len(names):
+            self._refuse_count(batch, len(values))
+        return values
+
+    def _is_one_structure(self, batch: Any) -> bool:
+        """Whether a tuple is what the job's only parameter takes as a whole, a tuple of placeholders."""
+        structure = self._parameters[0].structure
+        if len(self.names) != 1 or isinstance(structure, (InputDef, dict)):
+            return False
+        return not (len(batch) == 1 and isinstance(batch[0], (tuple, list)))
+
+    def _by_name(self, batch: Mapping[Any, Any]) -> list[Any]:
+        structure = self._parameters[0].structure
+        if len(self.names) == 1 and isinstance(structure, dict) and structure.keys() <= batch.keys():
+            return [{key: batch[key] for key in structure}]
+        optional = SAMPLE_WEIGHT if self._weighted is not None else None
+        missing = [name for name in self.names if name not in batch and name != optional]
+        if missing:
+            found = [("it takes", ", ".join(self.names)), ("the batch", ", ".join(map(str, batch)))]
+            refuse(FeedError, f"job {self.job.name!r}: a batch lacks {', '.join(map(repr, missing))}", found=found,
+                   hint="name the entries of the batch as the job's parameters", source=self.job.source)  # fmt: skip
+        return [batch.get(name) for name in self.names]
+
+    def _refuse_count(self, batch: Any, count: int) -> NoReturn:
+        found = [("it takes", ", ".join(self.names)), ("the batch", _described(batch))]
+        rule = f"job {self.job.name!r} takes {len(self.names)} argument(s), and a batch holds {count}"
+        hint = "a batch is a tuple with an entry for each parameter, or a dictionary by their names"
+        refuse(FeedError, rule, found=found, hint=hint, source=self.job.source)
+
+    def _converted(self, label: str, structure: Any, value: Any, filler: _Filler) -> Any:
+        if isinstance(structure, InputDef):
+            return self._leaf(label, structure, value, filler)
+        if isinstance(structure, dict):
+            if not isinstance(value, Mapping) or not structure.keys() <= value.keys():
+                self._refuse_structure(label, f"a dictionary with the keys {sorted(map(str, structure))}", value)
+            return {k: self._converted(f"{label}[{k!r}]", s, value[k], filler) for k, s in structure.items()}
+        if not isinstance(value, (tuple, list)) or len(value) != len(structure):
+            self._refuse_structure(label, f"a tuple of {len(structure)}", value)
+        each = zip(structure, value, strict=True)
+        return [self._converted(f"{label}[{i}]", s, v, filler) for i, (s, v) in enumerate(each)]
+
+    def _leaf(self, label: str, definition: InputDef, value: Any, filler: _Filler) -> Any:
+        what = f"input {label!r} of job {self.job.name!r}"
+        if definition.kind != "Numpy":
+            return self._of_varying_size(label, definition, value, what)
+        array = as_array(value, what)
+        size = self._size(definition)
+        if definition.batch_axis != 0 or not array.ndim or array.shape[0] == size:
+            if definition.batch_axis == 0 and array.ndim:
+                filler.note(size, size, self.batch_size)
+            return array
+        if array.shape[1:] != definition.shape[1:] or array.shape[0] > size or not array.shape[0]:
+            self._refuse_shape(label, definition, array)
+        filler.note(array.shape[0], size, self.batch_size)
+        if not self._fills:
+            return array
+        self._refuse_parts()
+        return np.concatenate([array, np.repeat(array[-1:], size - array.shape[0], axis=0)])
+
+    def _of_varying_size(self, label: str, definition: InputDef, value: Any, what: str) -> Any:
+        """One array for each device, as inputs of varying size are fed."""
+        if isinstance(value, (tuple, list)) and value and (is_array(value[0]) or isinstance(value[0], (tuple, list))):
+            return [[as_array(a, what) for a in v] if isinstance(v, (tuple, list)) else as_array(v, what) for v in value]
+        array, devices = as_array(value, what), self._devices[label]
+        return [array] if devices == 1 else np.array_split(array, devices, axis=definition.batch_axis or 0)
+
+    def _refuse_parts(self) -> None:
+        if self._parts > 1:
+            rule = f"job {self.job.name!r}: a short batch cannot be padded where each process feeds its own part"
+            hint = (
+                'flow.data.ArrayLoader(..., last="pad", shard=...) gives whole batches with weights; or leave it out: last="drop"'
+            )
+            refuse(FeedShapeError, rule, hint=hint, source=self.job.source)
+
+    def _refuse_shape(self, label: str, definition: InputDef, array: np.ndarray) -> NoReturn:
+        shape = self._shape(definition)
+        hint = f"give batches of {shape[0]} rows, or declare the placeholder for {array.shape}"
+        if array.shape == shape[1:]:
+            hint = f"the data give single samples; give batches of {shape[0]}: DataLoader(dataset, batch_size={shape[0]})"
+        refuse(FeedShapeError, f"input {label!r} of job {self.job.name!r} takes batches of shape {shape}, got {array.shape}",
+               hint=hint, source=self.job.source)  # fmt: skip
+
+    def _refuse_structure(self, label: str, expected: str, value: Any) -> NoReturn:
+        refuse(FeedError, f"input {label!r} of job {self.job.name!r} takes {expected}, got {_described(value)}",
+               source=self.job.source)  # fmt: skip
+
+
+class _Filler:
+    """What the arrays of one batch say about its rows."""
+
+    def __init__(self) -> None:
+        self.rows: int | None = None
+        self.is_short = False
+
+    def note(self, rows: int, size: int, batch_size: int | None) -> None:
+        if batch_size and size != batch_size:  # an input with several rows for each of the batch
+            rows = -(-rows * batch_size // size)
+            size = batch_size
+        if self.rows is not None and rows != self.rows:
+            refuse(FeedShapeError, f"the arrays of a batch have {self.rows} and {rows} rows")
+        self.rows = rows
+        self.is_short = self.is_short or rows < size
+
+
+def _sizes_of_rows(shapes: list[tuple[int, ...]]) -> set[int]:
+    """The sizes that the first axis of a result may have where it is rows, or rows with following axes flattened into them."""
+    return {int(np.prod(shape[:n])) for shape in shapes for n in range(1, len(shape) + 1)}
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{k!r}: {_described(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, (tuple, list)) and len(value) <= 10:
+        return f"{type(value).__name__} of ({', '.join(map(_described, value))})"
+    if is_array(value):
+        return f"{type(value).__name__} {tuple(value.shape)}"
+    return f"{type(value).__name__} {value!r}"[:80]

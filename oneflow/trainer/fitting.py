@@ -1,0 +1,407 @@
+"""One run of ``Trainer.fit``: epochs of asynchronous calls, with everything else on the delivery thread.
+
+The thread that called ``fit`` takes batches and submits steps, up to a window ahead of the device. The delivery thread takes
+the results in order and calls hooks and loggers. Both meet at pauses: at the end of an epoch, at a validation, and after steps
+that a callback waits for. There the variables, the place in the data and everything that was counted belong to one moment,
+so that a checkpoint made there goes on bit for bit.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import sys
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from .._base.refuse import refuse, warn
+from ..callbacks.base import Callback
+from ..checkpoint.api import get_all_variables
+from ..errors import ArgumentError, CheckpointWarning
+from ..job import JobFunction
+from ..runtime.process import process
+from ..runtime.session import manual_seed
+from . import checkpoints
+from .arguments import Arguments, Bound
+from .evaluation import Evaluation, Stage, limited
+from .history import History
+from .hooks import Hooks, guarded
+from .settings import Settings
+from .sources import source_of
+from .state import decoded, encoded
+from .tally import Fed, Tally
+
+_log = logging.getLogger("oneflow")
+
+
+class Fit:
+    """The jobs, the data and the position of one training."""
+
+    def __init__(self, trainer: Settings, jobs: list[JobFunction], data: Any, val_job: JobFunction | None, val_data: Any):
+        self.trainer, self.jobs = trainer, jobs
+        self.stage = Stage()
+        self.hooks = Hooks(trainer.callbacks)
+        self.history = History()
+        self.validation_logs: dict[str, Any] = {}  # of the last validation
+        self._step_logs: dict[str, Any] = {}  # of the last step, or of the epoch that it ended
+        self._arguments = [Arguments(job, pads=False) for job in jobs]
+        names = [f"{job.name}_" if len(jobs) > 1 else "" for job in jobs]
+        pairs = zip(jobs, self._arguments, names, strict=True)
+        self._tallies = [Tally(job, arguments, name, trainer.metrics) for job, arguments, name in pairs]
+        seed = 0 if trainer.seed is None else trainer.seed
+        first = max(range(len(jobs)), key=lambda i: len(self._arguments[i].names))  # what the data are read for
+        self.source = source_of(data, jobs[first], self._arguments[first], shuffle=True, seed=seed, what="training data")
+        self.count = limited(trainer.limit_train_batches, self.source.length, "training data")
+        self.evaluation = self._evaluation(val_job, val_data)
+        self._check_metrics()
+        self._validates_every = self._validation_interval()
+        self.epoch = self.batch = self.step = 0
+        self.shown_epoch = 0  # that of the last step
+        self.validated = -1  # the step that the last validation followed
+        self.is_at_rest = False
+        self._is_dropping = False  # a short batch was met
+        self._parts: list[tuple[Any, dict[str, float]]] = []  # of the jobs of one step
+        self._waiters = [c.waits_after for c in trainer.callbacks if type(c).waits_after is not Callback.waits_after]
+        self._each_step = self.hooks.defined("on_train_batch_end"), self.hooks.defined("on_train_batch_outputs")
+
+    def _evaluation(self, job: JobFunction | None, data: Any) -> Evaluation | None:
+        if job is None:
+            return None
+        trainer = self.trainer
+        return Evaluation(
+            job, data, limit=trainer.limit_val_batches, what="validation data", prefix="val_", metrics=trainer.metrics
+        )
+
+    def _check_metrics(self) -> None:
+        """Refuses metrics that neither job has the inputs of."""
+        if self.evaluation is None:
+            return  # they may be of a job that is tested later
+        tallies = [*self._tallies, self.evaluation.tally]
+        idle = [name for name in self.trainer.metrics if not any(name in tally.metrics for tally in tallies)]
+        if idle:
+            metric = self.trainer.metrics[idle[0]]
+            known = sorted({n for tally in tallies for n in tally.known})
+            rule = f"metric {idle[0]!r} is computed of {' and '.join(map(repr, metric.inputs))}, and no job has these"
+            hint = 'return a dictionary, e.g. {"loss": loss, "logits": logits}, and name what the metric takes'
+            refuse(ArgumentError, rule, found=[("jobs have", ", ".join(known))], hint=hint)
+
+    def _validation_interval(self) -> int | None:
+        """Steps or, for a share, batches of an epoch between validations; None for the ends of epochs."""
+        interval = self.trainer.val_check_interval
+        if isinstance(interval, int):
+            return interval
+        if interval == 1.0:
+            return None
+        if self.count is None:
+            refuse(ArgumentError, f"val_check_interval={interval} is a share of an epoch, and the training data have no length",
+                   hint="give an int: a number of steps")  # fmt: skip
+        return max(int(self.count * interval), 1)
+
+    # --- the whole run
+
+    def run(self, checkpoint: str | None) -> None:
+        """Trains until the end, or until somebody stops it."""
+        trainer = self.trainer
+        state = self._begin(checkpoint)
+        self._wait_for(partial(self._begin_loggers, state["loggers"] if state is not None else None))
+        self._wait_for(lambda: self.hooks("on_train_begin", self.latest))
+        if self.step and self.validated != self.step - 1 and self._is_validation_due(self.step - 1):
+            self._pause(self.step - 1)  # Ctrl-C had cut it off
+        while self._goes_on():
+            self._run_epoch()
+        trainer.interrupted = trainer.interrupt.came
+        if trainer.interrupted:
+            self._wait_for(lambda: self.hooks("on_interrupt", self.step - 1, self.latest))
+        self._wait_for(lambda: self.hooks("on_train_end", self.latest))
+
+    def _goes_on(self) -> bool:
+        trainer = self.trainer
+        if self._is_stopped() or self._is_over():
+            return False
+        return trainer.max_epochs is None or trainer.max_epochs < 0 or self.epoch < trainer.max_epochs
+
+    def _is_stopped(self) -> bool:
+        return self.trainer.should_stop or self.trainer.interrupt.came
+
+    def _is_over(self) -> bool:
+        most = self.trainer.max_steps
+        return most is not None and 0 <= most <= self.step
+
+    def _begin(self, checkpoint: str | None) -> dict[str, Any] | None:
+        """Starts the session, and the training where it was left. Returns the state it goes on from."""
+        if self.trainer.seed is not None and checkpoint is None:
+            manual_seed(self.trainer.seed)
+        if checkpoint is None:
+            return None
+        saved = checkpoints.load(checkpoint)
+        if saved is None:
+            self._go_on_from_step_counter()
+            return None
+        state: dict[str, Any] = decoded(saved)
+        self.load_state_dict(state)
+        return state
+
+    def _go_on_from_step_counter(self) -> None:
+        """Of a checkpoint that no trainer made, the train job's own counter tells how far it was."""
+        counter = get_all_variables().get(f"System-Train-TrainStep-{self.jobs[0].name}")
+        self.step = int(counter.numpy().reshape(-1)[0]) if counter is not None else 0
+        if self.count:
+            self.epoch, self.batch = divmod(self.step, self.count)
+
+    def _begin_loggers(self, resumed: Mapping[str, Any] | None) -> None:
+        for key, logger in self.trainer.named_loggers():
+            guarded(logger.prepare, self.trainer.default_root_dir, None if resumed is None else resumed.get(key))
+        for key, logger in self.trainer.named_loggers():
+            guarded(logger.begin, None if resumed is None else resumed.get(key), self.step)
+            if getattr(logger, "is_graph_wanted", False):
+                guarded(logger.log_graph, self.jobs[0])
+
+    def _wait_for(self, function: Any) -> None:
+        """Runs a function on the delivery thread behind everything before it, while training rests."""
+        self.is_at_rest = True
+        try:
+            self.stage.wait_for(function)
+        finally:
+            self.is_at_rest = False
+
+    # --- an epoch
+
+    def _run_epoch(self) -> None:
+        self._seed_generators()
+        self.shown_epoch = self.epoch
+        self._wait_for(lambda: self.hooks("on_epoch_begin", self.epoch, {}))
+        started, before = self.step, self.batch
+        is_whole = self._submit_steps(self.source.batches(self.epoch, self.batch))
+        process.delivery.drain()
+        self.stage.check()
+        process.delivery.raise_error()
+        if is_whole and self.step == started and not before:
+            job, taken = self.jobs[0], f"; {self.batch} were shorter than its batch size" if self.batch else ""
+            refuse(ArgumentError, f"the training data gave no batch that job {job.name!r} could take{taken}", source=job.source)
+        if is_whole or (self._is_over() and not self._is_stopped()):
+            self._end_epoch(is_whole)
+
+    def _seed_generators(self) -> None:
+        """Has data sets that draw from global generators draw the same in a run that goes on."""
+        if self.trainer.seed is None:
+            return
+        words = np.random.SeedSequence((self.trainer.seed, self.epoch)).generate_state(1)
+        random.seed(int(words[0]))
+        np.random.seed(words)
+        if "torch" in sys.modules:
+            sys.modules["torch"].manual_seed(int(words[0]))
+
+    def _submit_steps(self, iterator: Iterator[Any]) -> bool:
+        """Submits steps until the pass is over, or the training. Returns whether the pass is over."""
+        stage, count = self.stage, self.count
+        take = self.trainer.measured("next(batch)", iterator.__next__)
+        submit = self.trainer.measured("submitting the step", self._submit if len(self.jobs) == 1 else self._submit_each)
+        pauses = self._validates_every is not None or bool(self._waiters)
+        while count is None or self.batch < count:
+            if self._is_over() or self._is_stopped():
+                return False
+            try:
+                batch = take()
+            except StopIteration:
+                return True
+            try:
+                is_submitted = submit(batch)
+            except Exception as error:
+                error.add_note(f"in batch {self.batch} of epoch {self.epoch} of the training data")
+                raise
+            self.batch += 1
+            if not is_submitted:
+                self._tell_of_short_batch()
+                continue
+            self.step += 1
+            if stage.error is not None:
+                return False
+            if pauses:
+                self._pause(self.step - 1)
+        if self.batch == self.source.length:
+            next(iterator, None)  # lets a loader that keeps its position see its end
+        return True
+
+    def _submit(self, batch: Any) -> bool:
+        """Submits a step; False where the batch is too short for it."""
+        bound = self._arguments[0].bind(batch)
+        if bound is None:
+            return False
+        result = self.jobs[0].submit(*bound.arguments)
+        result.async_get(partial(self._arrived, self.step, bound, self._tallies[0].keeps(bound)))
+        return True
+
+    def _submit_each(self, batch: Any) -> bool:
+        """Submits a step of each of several jobs, which take turns on a batch."""
+        bounds = [bound for arguments in self._arguments if (bound := arguments.bind(batch)) is not None]
+        if len(bounds) < len(self.jobs):
+            return False
+        for i, (job, bound) in enumerate(zip(self.jobs, bounds, strict=True)):
+            result = job.submit(*bound.arguments)
+            result.async_get(partial(self._arrived_of, i, self.step, bound, self._tallies[i].keeps(bound)))
+        return True
+
+    def _tell_of_short_batch(self) -> None:
+        if not self._is_dropping:
+            self._is_dropping = True
+            _log.warning(
+                "oneflow: a short batch of the training data is left out: job %r takes %s rows\n"
+                '  try        give the job a parameter sample_weight, or leave such batches out: ArrayLoader(..., last="drop")',
+                self.jobs[0].name, self._arguments[0].batch_size,
+            )  # fmt: skip
+
+    # --- on the delivery thread
+
+    def _arrived(self, step: int, bound: Bound, fed: Fed, value: Any) -> None:
+        """The results of a step are there. Called for each step: it does as little as it can."""
+        stage = self.stage
+        if stage.error is not None:
+            return
+        try:
+            logs = self._tallies[0].add(value, bound, fed)
+            self._told(step, logs, value)
+        except BaseException as error:
+            stage.error = error
+
+    def _arrived_of(self, place: int, step: int, bound: Bound, fed: Fed, value: Any) -> None:
+        """The results of one of several jobs are there."""
+        if self.stage.error is not None:
+            return
+        try:
+            self._parts.append((value, self._tallies[place].add(value, bound, fed)))
+            if place == len(self.jobs) - 1:
+                parts, self._parts = self._parts, []
+                self._told(step, {name: number for _, logs in parts for name, number in logs.items()}, [v for v, _ in parts])
+        except BaseException as error:
+            self.stage.error = error
+
+    def _told(self, step: int, logs: dict[str, float], value: Any) -> None:
+        ends, outputs = self._each_step
+        if outputs:
+            self.hooks("on_train_batch_outputs", step, value)
+        if ends:
+            self.hooks("on_train_batch_end", step, logs)
+        if (step + 1) % self.trainer.log_every_n_steps == 0:
+            self.hooks("on_log", step, logs)
+            self.history.steps.append({"epoch": self.shown_epoch, "step": step, **logs})
+            self._log({**logs, "epoch": self.shown_epoch}, step)
+        self._step_logs = logs
+
+    @property
+    def latest(self) -> dict[str, Any]:
+        """The latest numbers of all kinds."""
+        return {**self.validation_logs, **self._step_logs}
+
+    def _log(self, numbers: Mapping[str, Any], step: int) -> None:
+        for logger in self.trainer.loggers:
+            guarded(logger.log_metrics, numbers, step)
+
+    # --- pauses
+
+    def _pause(self, step: int) -> None:
+        """Waits where something is due after a step, and does it."""
+        validates = self._is_validation_due(step)
+        if not validates and not any(waits(step) for waits in self._waiters):
+            return
+        process.delivery.drain()
+        self.stage.check()
+        if validates:
+            if not self._validate(step):
+                return
+            self._wait_for(partial(self._add_row, step, {**self._means(), **self.validation_logs}))
+        self._wait_for(lambda: self.hooks("on_checkpoint", step, self.latest))
+
+    def _is_validation_due(self, step: int) -> bool:
+        every = self._validates_every
+        if self.evaluation is None or every is None:
+            return False
+        return (step + 1 if isinstance(self.trainer.val_check_interval, int) else self.batch) % every == 0
+
+    def _means(self) -> dict[str, Any]:
+        return {name: number for tally in self._tallies for name, number in tally.result().items()}
+
+    def _validate(self, step: int) -> bool:
+        """Validates; False where Ctrl-C came meanwhile, and nothing is made of the part that was done."""
+        trainer, evaluation = self.trainer, self.evaluation
+        assert evaluation is not None
+        trainer.state, trainer.num_evaluation_batches = "validating", evaluation.count
+        evaluate = trainer.measured("validation", evaluation.evaluate)
+        logs = evaluate(self.stage, self.hooks, lambda: trainer.interrupt.came, trainer.count_evaluated)
+        trainer.state = "training"
+        if trainer.interrupt.came:
+            return False
+        self.validated, self.validation_logs = step, logs
+        self._wait_for(lambda: self._after_validation(step, logs))
+        return True
+
+    def _after_validation(self, step: int, logs: dict[str, Any]) -> None:
+        self._log({**logs, "epoch": self.shown_epoch}, step)
+        self.hooks("on_validation_end", step, logs)
+
+    def _end_epoch(self, is_whole: bool) -> None:
+        """After the last step of an epoch, or of the training in the midst of one."""
+        step, epoch = self.step - 1, self.shown_epoch
+        if self.evaluation is not None and self._validates_every is None and self.validated != step and not self._validate(step):
+            return
+        means = self._means()
+        logs = {**means, **self.validation_logs}
+        if is_whole:
+            self.epoch, self.batch = epoch + 1, 0
+
+        def end() -> None:
+            self._log({**{f"{name}_epoch": number for name, number in means.items()}, "epoch": epoch}, step)
+            self.hooks("on_epoch_end", epoch, logs)
+            self._add_row(step, logs)
+            if is_whole:
+                for tally in self._tallies:
+                    tally.reset()
+            self._step_logs = {**self._step_logs, **logs}
+            self.hooks("on_checkpoint", step, self.latest)
+
+        self._wait_for(end)
+
+    def _add_row(self, step: int, logs: Mapping[str, Any]) -> None:
+        rows = self.history.rows
+        row = {"epoch": self.shown_epoch, "step": step, **logs}
+        if rows and rows[-1]["step"] == step:
+            rows.pop()
+        rows.append(row)
+
+    # --- the position
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that a checkpoint keeps beside variables and random state; JSON-able."""
+        trainer = self.trainer
+        for logger in trainer.loggers:
+            logger.save()
+        state = {
+            "epoch": self.epoch, "batch": self.batch, "step": self.step, "validated": self.validated, "seed": trainer.seed,
+            "validation": self.validation_logs, "rows": self.history.rows,
+            "tallies": [tally.state_dict() for tally in self._tallies],
+        }  # fmt: skip
+        made = encoded(state, "the trainer")
+        made["data"] = encoded(self.source.state(), "the training data")
+        made["callbacks"] = {key: encoded(dict(c.state_dict()), f"callback {key}") for key, c in trainer.named_callbacks()}
+        made["loggers"] = {key: encoded(dict(g.state_dict()), f"logger {key}") for key, g in trainer.named_loggers()}
+        return dict(made)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on where ``state_dict()`` was taken."""
+        self.epoch, self.batch, self.step = state["epoch"], state["batch"], state["step"]
+        self.validated = state["validated"]
+        self.validation_logs = dict(state["validation"])
+        self.history = History(state["rows"])
+        for tally, saved in zip(self._tallies, state["tallies"], strict=False):
+            tally.load_state_dict(saved)
+        if state["data"] is not None:
+            self.source.restore(state["data"], self.batch)
+        callbacks = dict(self.trainer.named_callbacks())
+        for key, callback in callbacks.items():
+            if state["callbacks"].get(key):
+                callback.load_state_dict(state["callbacks"][key])
+        lost = [key for key, saved in state["callbacks"].items() if saved and key not in callbacks]
+        if lost:
+            warn(CheckpointWarning, f"the checkpoint has the state of callbacks that this trainer lacks: {', '.join(lost)}")

@@ -1,0 +1,73 @@
+"""Calling the hooks of callbacks: on the delivery thread, in order, with an error told by the name of its callback."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..callbacks.base import HOOKS, Callback
+from ..errors import CallbackError
+from ..runtime.process import process
+from ..runtime.result import Delivery
+
+
+class HookError(Exception):
+    """Internal: a hook, or a logger, has raised; the cause is its error."""
+
+    def __init__(self, who: str):
+        super().__init__(who)
+        self.who = who
+
+
+class Hooks:
+    """The hooks that callbacks define; those that they inherit from ``Callback`` cost nothing."""
+
+    def __init__(self, callbacks: Sequence[Callback]):
+        self._methods: dict[str, list[tuple[Callable[..., Any], str]]] = {}
+        for name in HOOKS:
+            inherited = getattr(Callback, name)
+            defining = [c for c in callbacks if getattr(type(c), name, None) is not inherited or name in vars(c)]
+            self._methods[name] = [(getattr(callback, name), f"{type(callback).__name__}.{name}") for callback in defining]
+
+    def defined(self, name: str) -> bool:
+        """Whether any callback defines the hook."""
+        return bool(self._methods[name])
+
+    def __call__(self, name: str, *arguments: Any) -> None:
+        """Calls the hook of that name of each callback, in their order."""
+        for method, who in self._methods[name]:
+            try:
+                method(*arguments)
+            except Exception as error:
+                raise HookError(who) from error
+
+
+def guarded(method: Callable[..., Any], *arguments: Any) -> Any:
+    """Calls a method of a callback, logger or metric, whose error shall be told with its name."""
+    try:
+        return method(*arguments)
+    except Exception as error:
+        owner = type(getattr(method, "__self__", method)).__name__
+        raise HookError(f"{owner}.{getattr(method, '__name__', '__call__')}") from error
+
+
+def failure(error: BaseException, when: str, way_on: str) -> BaseException:
+    """What ``fit`` raises for an error on the delivery thread."""
+    if not isinstance(error, HookError) or error.__cause__ is None:
+        return error
+    cause = error.__cause__
+    made = CallbackError(f"{error.who} raised {type(cause).__name__} {when}: {cause}\n  the run was stopped{way_on}")
+    made.__cause__ = cause
+    return made
+
+
+def run_in_order(function: Callable[[], None]) -> None:
+    """Has ``function`` run on the delivery thread after the callbacks of all calls so far, and waits for it.
+
+    It must not raise.
+    """
+    delivery = Delivery("", process.delivery, lambda arrays: None, (), process.finished, gives_handles=True)
+    with process.lock:
+        result = process.delivery.submit(delivery, ((), (), ()))
+    result.async_get(lambda _: function())
+    process.delivery.drain()

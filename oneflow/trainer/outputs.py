@@ -1,0 +1,181 @@
+"""From what a job returns to named numbers: a number for each result of a batch, and means over many batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from .._base.refuse import warn
+from .._signature.local import LocalTensor
+from ..errors import JobWarning
+from ..graph.node import Blob
+from ..job import JobFunction
+from .arguments import Arguments, Bound
+
+_sum = np.add.reduce
+
+
+class Output:
+    """One array among a job's results.
+
+    Attributes:
+      take: gets it from the value of a call.
+      per_row: the number of its elements of axis 0 for each row of the batch; 0 where axis 0 is not that of rows.
+    """
+
+    __slots__ = ("name", "take", "per_row")
+
+    def __init__(self, name: str, take: Callable[[Any], np.ndarray | None], per_row: int):
+        self.name, self.take, self.per_row = name, take, per_row
+
+    def rows(self, array: np.ndarray, bound: Bound) -> np.ndarray:
+        """The array without what padding has made."""
+        return array[: bound.rows * self.per_row] if self.per_row and bound.padded else array
+
+
+class Outputs:
+    """The results of a job, by name.
+
+    One array is ``loss``; of a tuple the first is ``loss`` and the others ``output_1``, ...; of a dictionary they have its
+    keys. Nested ones are joined by a slash.
+
+    Args:
+      prefix: of all names.
+      apart: names that are not averaged, because metrics are computed of them.
+    """
+
+    def __init__(self, job: JobFunction, arguments: Arguments, prefix: str = "", apart: frozenset[str] = frozenset()):
+        self._job = job
+        self._warned = False
+        self.all = [
+            Output(prefix + name, _taker(path), _elements_per_row(blob, arguments))
+            for name, path, blob in _leaves(job.graph.returns)
+        ]
+        self._averaged = [output for output in self.all if output.name not in apart or output.name == prefix + "loss"]
+
+    def logs(self, value: Any, bound: Bound) -> dict[str, float]:
+        """The mean of each result over the rows of one batch."""
+        logs = {}
+        for output in self._averaged:
+            array = output.take(value)
+            if array is None:
+                continue
+            if bound.padded or bound.weights is not None:
+                logs[output.name] = self._weighted(output, array, bound)
+            else:
+                logs[output.name] = float(_sum(array, axis=None, dtype=np.float64)) / (array.size or np.nan)
+        return logs
+
+    def _weighted(self, output: Output, array: np.ndarray, bound: Bound) -> float:
+        weights = bound.weights
+        if weights is not None:
+            if output.per_row and array.shape[0] == len(weights) * output.per_row:
+                each = array.reshape(len(weights), -1).mean(axis=1, dtype=np.float64)
+                return float(each @ weights) / (float(weights.sum()) or np.nan)
+            return float(array.mean(dtype=np.float64))  # the job has weighted it
+        if not output.per_row and not self._warned:
+            self._warned = True
+            text = (
+                f"job {self._job.name!r} returns {output.name!r} as one value for a whole batch, and a batch of {bound.rows} "
+                f"rows was padded: the value counts the padding\n"
+                f"  try        return a value for each row, or give the job a parameter sample_weight, which is 0 for padding"
+            )
+            warn(JobWarning, text)
+        return float(output.rows(array, bound).mean(dtype=np.float64))
+
+
+class Means:
+    """Means of named numbers, weighted by rows."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, float] = {}
+        self._weights: dict[str, float] = {}
+
+    def add(self, logs: Mapping[str, float], weight: float) -> None:
+        """Counts the numbers of a batch."""
+        sums, weights = self._sums, self._weights
+        for name, number in logs.items():
+            sums[name] = sums.get(name, 0.0) + number * weight
+            weights[name] = weights.get(name, 0.0) + weight
+
+    def result(self) -> dict[str, float]:
+        """The mean of each."""
+        return {name: total / self._weights[name] if self._weights[name] else float("nan") for name, total in self._sums.items()}
+
+    def clear(self) -> None:
+        """Begins anew."""
+        self._sums.clear()
+        self._weights.clear()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What was added so far; JSON-able."""
+        return {"sums": dict(self._sums), "weights": dict(self._weights)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on where ``state_dict()`` was taken."""
+        self._sums, self._weights = dict(state["sums"]), dict(state["weights"])
+
+
+def weight_of(bound: Bound) -> float:
+    """How much a batch counts in a mean."""
+    return float(bound.rows) if bound.weights is None else float(bound.weights.sum())
+
+
+# --- which results there are, and where
+
+
+def _leaves(returned: Any) -> Iterator[tuple[str, tuple[Any, ...], Blob]]:
+    """Name, way and Blob of each result of a body."""
+
+    def walk(value: Any, names: tuple[str, ...], path: tuple[Any, ...]) -> Iterator[tuple[str, tuple[Any, ...], Blob]]:
+        if isinstance(value, Blob):
+            yield "/".join(names) or "loss", path, value
+        elif isinstance(value, Mapping):
+            for key, item in value.items():
+                yield from walk(item, (*names, str(key)), (*path, key))
+        elif isinstance(value, (tuple, list)):
+            for i, item in enumerate(value):
+                name = "loss" if i == 0 and not names else f"output_{i}"
+                yield from walk(item, (*names, name), (*path, i))
+
+    yield from walk(returned, (), ())
+
+
+def _elements_per_row(blob: Blob, arguments: Arguments) -> int:
+    size = arguments.batch_size
+    if not size or not blob.shape or blob.shape[0] % size:
+        return 0
+    is_rows = blob.batch_axis == 0 or blob.shape[0] in arguments.sizes
+    return blob.shape[0] // size if is_rows else 0
+
+
+def _taker(path: tuple[Any, ...]) -> Callable[[Any], np.ndarray | None]:
+    if not path:
+        return _as_ndarray
+    if len(path) == 1:
+        key = path[0]
+        return lambda value: _as_ndarray(value[key])
+
+    def take(value: Any) -> np.ndarray | None:
+        for key in path:
+            value = value[key]
+        return _as_ndarray(value)
+
+    return take
+
+
+def _as_ndarray(value: Any) -> np.ndarray | None:
+    """The array that a result is; pieces of several devices are joined. None for a list of tensors."""
+    if isinstance(value, np.ndarray):
+        return value
+    if isinstance(value, LocalTensor):
+        return _joined(value.numpy_list())
+    if isinstance(value, Sequence) and value and all(isinstance(piece, np.ndarray) for piece in value):
+        return _joined(value)
+    return None
+
+
+def _joined(pieces: Sequence[np.ndarray]) -> np.ndarray:
+    return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)

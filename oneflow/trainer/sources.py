@@ -1,0 +1,186 @@
+"""What data may be given as, and how a run that goes on finds its place in them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from .._base.refuse import refuse
+from ..data.arrays import as_array, is_array, is_frame
+from ..data.epoch import EpochArray
+from ..data.loader import ArrayLoader
+from ..errors import ArgumentError
+from ..job import JobFunction
+from .arguments import Arguments
+
+
+class Source:
+    """Batches, pass after pass.
+
+    Attributes:
+      length: the number of batches of a pass; None where nobody knows.
+    """
+
+    length: int | None = None
+
+    def batches(self, epoch: int, start: int) -> Iterator[Any]:
+        """Pass number ``epoch`` from batch number ``start`` on; where it goes on, ``restore`` was called before."""
+        raise NotImplementedError
+
+    def state(self) -> Any:
+        """The position behind the last batch that was taken; None where the number of the batch says all."""
+        return None
+
+    def restore(self, state: Any, start: int) -> None:
+        """Has the next pass go on where ``state()`` was taken, behind ``start`` batches of it."""
+
+
+class NoData(Source):
+    """For jobs that read by themselves: every call is fed with nothing. A checkpoint has the positions of readers."""
+
+    def batches(self, epoch: int, start: int) -> Iterator[Any]:
+        return itertools.repeat(())
+
+
+class WholeBatches(Source):
+    """Arrays whose first axis is the number of the batch, as ``flow.data.load_mnist`` returns them."""
+
+    def __init__(self, arrays: list[np.ndarray], keys: list[Any] | None):
+        self._count = self.length = min(map(len, arrays))
+        self._arrays, self._keys = [array.view(np.ndarray) for array in arrays], keys
+
+    def batches(self, epoch: int, start: int) -> Iterator[Any]:
+        for i in range(start, self._count):
+            batch = tuple([array[i] for array in self._arrays])
+            yield batch if self._keys is None else dict(zip(self._keys, batch, strict=True))
+
+
+class Passes(Source):
+    """Anything that can be iterated again and again.
+
+    A position is kept by what has a method for it: ``state_dict`` and ``load_state_dict`` of the data, or ``get_state`` and
+    ``set_state`` of their iterators. Else a pass that goes on skips the batches that were taken before. ``set_epoch`` is
+    called where there is one.
+    """
+
+    def __init__(self, data: Any):
+        self._data = data
+        self._iterator: Any = None
+        self._restored: Any = None
+        self._made_any = False
+        try:
+            self.length = len(data)
+        except TypeError:  # no length, as of a generator, or of a DataLoader over a stream
+            self.length = None
+
+    def batches(self, epoch: int, start: int) -> Iterator[Any]:
+        data, restored = self._data, self._restored
+        self._restored = None
+        if hasattr(data, "set_epoch"):
+            data.set_epoch(epoch)
+        if restored is not None and "data" in restored:
+            data.load_state_dict(restored["data"])
+            start = 0
+        made = data() if callable(data) and not hasattr(data, "__iter__") else data
+        self._iterator = iterator = iter(made)
+        if iterator is data and self._made_any:
+            refuse(ArgumentError, f"the data ({type(data).__name__}) can be read once, and a second pass was to begin",
+                   hint="give something that can be iterated again, or the function that makes the iterator")  # fmt: skip
+        self._made_any = True
+        if restored is not None and "iterator" in restored:
+            iterator.set_state(restored["iterator"])
+            start = 0
+        return itertools.islice(iterator, start, None)
+
+    def state(self) -> Any:
+        if hasattr(self._data, "state_dict") and hasattr(self._data, "load_state_dict"):
+            return {"data": self._data.state_dict()}
+        if hasattr(self._iterator, "get_state") and hasattr(self._iterator, "set_state"):
+            return {"iterator": self._iterator.get_state()}
+        return None
+
+    def restore(self, state: Any, start: int) -> None:
+        # at the beginning of a pass its number says all, or a new iterator begins it
+        if start or ("data" in state and not hasattr(self._data, "set_epoch")):
+            self._restored = state
+
+
+def source_of(data: Any, job: JobFunction, arguments: Arguments, *, shuffle: bool, seed: int, what: str) -> Source:
+    """The batches that are meant.
+
+    Args:
+      data: as ``Trainer.fit`` takes it.
+      arguments: of ``job``, whose placeholders say whether arrays hold rows or batches.
+      shuffle: the rows of whole arrays; ``seed`` says how.
+      what: what an error calls the data.
+    Raises:
+      ArgumentError: something that gives no batches.
+    """
+    if data is None:
+        if arguments.names:
+            refuse(ArgumentError, f"job {job.name!r} takes {', '.join(arguments.names)}, and no {what} was given",
+                   source=job.source)  # fmt: skip
+        return NoData()
+    if hasattr(data, "column_names") and hasattr(data, "with_format"):
+        return _of_dataset(data, arguments, shuffle, seed)
+    found = _whole_arrays(data, arguments)
+    if found is not None:
+        keys, arrays = found
+        if _hold_batches(arrays, arguments):
+            return WholeBatches(arrays, keys)
+        rows = tuple(arrays) if keys is None else dict(zip(keys, arrays, strict=True))
+        return Passes(ArrayLoader(rows, arguments.batch_size or 1, shuffle=shuffle, seed=seed))
+    if not hasattr(data, "__iter__") and not callable(data):
+        hint = "give arrays, an iterable of batches, or a function that returns one"
+        if hasattr(data, "__getitem__"):
+            hint = f"it gives samples: flow.data.ArrayLoader of arrays, or DataLoader(dataset, batch_size={arguments.batch_size})"
+        refuse(ArgumentError, f"{what} must give batches, and a {type(data).__name__} cannot be iterated", hint=hint)
+    return Passes(data)
+
+
+def _of_dataset(data: Any, arguments: Arguments, shuffle: bool, seed: int) -> Source:
+    """Of the library ``datasets``: those columns that the job takes."""
+    size, known = arguments.batch_size or 1, data.column_names or []
+    columns = [name for name in known if name in arguments.names] or list(known)
+    if hasattr(data, "__len__"):
+        return Passes(ArrayLoader(data.select_columns(columns), size, shuffle=shuffle, seed=seed))
+    return Passes(data.with_format("numpy").batch(batch_size=size))  # a stream
+
+
+def _whole_arrays(data: Any, arguments: Arguments) -> tuple[list[Any] | None, list[np.ndarray]] | None:
+    """Keys and arrays, where the data are arrays rather than batches of them; the keys are None for tuples."""
+    if not arguments.names:
+        return None
+    if is_frame(data):
+        if len(arguments.names) == 1 and arguments.names[0] not in data.columns:
+            return None, [as_array(data)]
+        data = {str(name): data[name] for name in data.columns}
+    if isinstance(data, Mapping):
+        if not all(map(is_array, data.values())):
+            return None
+        wanted = [name for name in arguments.names if name in data] or list(data)
+        return wanted, [as_array(data[name], f"data[{name!r}]") for name in wanted]
+    if is_array(data):
+        return None, [as_array(data)]
+    if isinstance(data, (tuple, list)) and data and all(map(is_array, data)) and not _is_sequence_of_batches(data, arguments):
+        return None, [as_array(a, f"data[{i}]") for i, a in enumerate(data)]
+    return None
+
+
+def _is_sequence_of_batches(data: Any, arguments: Arguments) -> bool:
+    """Whether a list of arrays is a list of batches: of tables with the job's columns, or for a job of one input."""
+    if all(is_frame(part) and all(name in part.columns for name in arguments.names) for part in data):
+        return True
+    shapes = arguments.shapes
+    return len(shapes) == 1 and all(tuple(a.shape[1:]) == shapes[0][1:] and len(a) <= shapes[0][0] for a in data)
+
+
+def _hold_batches(arrays: list[np.ndarray], arguments: Arguments) -> bool:
+    """Whether the first axis of the arrays counts batches."""
+    if all(isinstance(array, EpochArray) for array in arrays):
+        return True
+    shapes = arguments.shapes
+    return bool(shapes) and len(arrays) >= len(shapes) and all(a.shape[1:] == s for a, s in zip(arrays, shapes, strict=False))

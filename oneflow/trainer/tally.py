@@ -1,0 +1,116 @@
+"""All that is computed of a job's results over a pass: a number for each batch, means, metrics."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..job import JobFunction
+from ..metrics.base import Metric
+from .arguments import Arguments, Bound
+from .hooks import guarded
+from .outputs import Means, Output, Outputs, weight_of
+
+Fed = dict[str, np.ndarray]
+
+
+class Tally:
+    """What the batches of one job add up to.
+
+    Args:
+      prefix: of the names of results.
+      metrics: by their names in ``logs``. Those whose inputs this job lacks are left out.
+    """
+
+    def __init__(self, job: JobFunction, arguments: Arguments, prefix: str, metrics: Mapping[str, Metric]):
+        outputs = Outputs(job, arguments).all
+        named = {output.name: output for output in outputs}
+        inputs = set(arguments.names)
+        self.metrics = {
+            name: copy.deepcopy(metric)
+            for name, metric in metrics.items()
+            if all(n in named or n in inputs for n in metric.inputs)
+        }
+        used = {n for metric in self.metrics.values() for n in metric.inputs}
+        self.outputs = Outputs(job, arguments, prefix, frozenset(prefix + n for n in used if n in named))
+        self._named: dict[str, Output] = {n: named[n] for n in used if n in named}
+        self._fed = {n: arguments.names.index(n) for n in used if n not in named}
+        self.known = sorted({*named, *inputs})  # what metrics may be computed of
+        self._prefix = prefix
+        self._means = Means()
+        self.reset()
+
+    def reset(self) -> None:
+        """Begins anew."""
+        self._means.clear()
+        for metric in self.metrics.values():
+            metric.reset()
+
+    def keeps(self, bound: Bound) -> Fed:
+        """Copies of what metrics need of a batch that was fed: its memory is the caller's."""
+        return {name: np.array(bound.arguments[place]) for name, place in self._fed.items()} if self._fed else {}
+
+    def add(self, value: Any, bound: Bound, fed: Fed) -> dict[str, float]:
+        """Counts the results of a batch, and returns its means."""
+        logs = self.outputs.logs(value, bound)
+        self._means.add(logs, weight_of(bound))
+        if self.metrics:
+            self._update_metrics(value, bound, fed)
+        return logs
+
+    def _update_metrics(self, value: Any, bound: Bound, fed: Fed) -> None:
+        arrays: dict[str, Any] = {name: output.rows(_taken(output, value), bound) for name, output in self._named.items()}
+        for name, array in fed.items():
+            arrays[name] = array[: bound.rows] if bound.padded else array
+        weights = bound.weights[: bound.rows] if bound.weights is not None else None
+        for metric in self.metrics.values():
+            each = _flat_rows([arrays[n] for n in metric.inputs])
+            w = None if weights is None or not len(each[0]) else np.repeat(weights, len(each[0]) // len(weights))
+            guarded(_updater(metric, w), *each)
+
+    def result(self) -> dict[str, Any]:
+        """The means and the metrics over everything that was counted."""
+        found: dict[str, Any] = self._means.result()
+        for name, metric in self.metrics.items():
+            found[self._prefix + name] = guarded(metric.compute)
+        return found
+
+    def state_dict(self) -> dict[str, Any]:
+        """What was counted so far."""
+        return {"means": self._means.state_dict(), "metrics": {n: dict(m.state_dict()) for n, m in self.metrics.items()}}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on where ``state_dict()`` was taken."""
+        self._means.load_state_dict(state["means"])
+        for name, metric in self.metrics.items():
+            if name in state["metrics"]:
+                metric.load_state_dict(state["metrics"][name])
+
+
+def _taken(output: Output, value: Any) -> np.ndarray:
+    array = output.take(value)
+    return np.empty(0) if array is None else array
+
+
+def _updater(metric: Metric, weights: np.ndarray | None) -> Callable[..., None]:
+    """``metric.update`` with the weights of the rows."""
+    if weights is None:
+        return metric.update
+
+    def update(*arrays: Any) -> None:
+        metric.update(*arrays, weights=weights)
+
+    return update
+
+
+def _flat_rows(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The arrays with equally many rows: where one has (batch, time) flattened into its first axis, so have the others."""
+    counts = [len(a) if a.ndim else 1 for a in arrays]
+    most = max(counts)
+    return [
+        a if n == most or a.ndim < 2 or n * a.shape[1] != most else a.reshape(most, *a.shape[2:])
+        for a, n in zip(arrays, counts, strict=True)
+    ]

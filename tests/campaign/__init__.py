@@ -1,0 +1,1 @@
+"""Campaigns of hostile inputs. Each module runs as a program, too; tests run short forms of them."""

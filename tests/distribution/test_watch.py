@@ -1,0 +1,129 @@
+"""When another process counts as lost: what was heard, and when, without processes or clocks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from oneflow.runtime.processes.watch import Watch
+
+
+def _watch(count: int = 2, patience: float = 40.0) -> Watch:
+    return Watch(0, count, lambda rank: f"process {rank}", patience, 0.0)
+
+
+def _beat(rank: int, calls: int, busy: str = "", recent: Any = ()) -> dict[str, Any]:
+    return {"kind": "beat", "from": rank, "calls": calls, "busy": busy, "recent": recent}
+
+
+def _look(watch: Watch, until: float, hears: Any = None, begin: float = 0.0) -> tuple[str, float]:
+    """Looks once a second; what it finds, and when."""
+    for now in range(int(begin), int(until) + 1):
+        if hears is not None:
+            watch.hear(hears, now)
+        if why := watch.look(now):
+            return why, now
+    return "", until
+
+
+def test_silence_counts_while_this_process_waits() -> None:
+    watch = _watch()
+    assert _look(watch, 100) == ("", 100)  # it computes on its own
+    watch.calls.begin("job 'a'")
+    assert watch.look(101) == "process 1 has not been heard of for 101 s: it was stopped, or its machine is gone"
+    watch = _watch()
+    watch.calls.begin("job 'a'")
+    why, when = _look(watch, 100)
+    assert "not been heard of for 26 s" in why and when == 26
+
+
+def test_a_process_that_stands_still_while_this_one_waits_in_a_call() -> None:
+    watch = _watch(patience=40)
+    watch.calls.begin("job 'a'")
+    why, when = _look(watch, 100, _beat(1, 0))
+    assert why == "process 1 has stood still for 41 s after 0 calls, and this one waits for it in call 1, job 'a'" and when == 41
+    watch = _watch(patience=40)
+    watch.calls.begin("job 'a'")
+    assert _look(watch, 1000, _beat(1, 1)) == ("", 1000)  # it is in the same call: a step may take as long as it likes
+    watch = _watch(patience=40)
+    watch.calls.begin("job 'a'")
+    assert _look(watch, 3000, _beat(1, 0, "compiling")) == ("", 3000)
+    why, when = _look(watch, 4000, _beat(1, 0, "compiling"), 3001)
+    assert "stood still" in why and when == 3601
+
+
+def test_a_process_that_stands_still_while_this_one_gathers() -> None:
+    watch = _watch(patience=5)
+    watch.gathers, watch.gather_tag = 1, "a save"
+    why, when = _look(watch, 100, _beat(1, 0))
+    assert "stood still" in why and "waits for it in a save" in why and when == 6
+    watch.hear({"kind": "gather", "from": 1, "number": 1, "tag": "a save", "value": None}, when)
+    assert watch.look(when) == ""
+
+
+@pytest.mark.parametrize("paused", [26.0, 1000.0])
+def test_a_pause_of_this_process_is_nobodys_silence(paused: float) -> None:
+    """Stopped and continued, it finds what the others said meanwhile still unread."""
+    watch = _watch()
+    watch.calls.begin("job 'a'")
+    for now in range(10):
+        watch.hear(_beat(1, 0), now)
+        assert watch.look(now) == ""
+    assert watch.look(10 + paused) == ""
+    assert _look(watch, 30 + paused, begin=11 + paused) == ("", 30 + paused)
+    assert "not been heard of" in _look(watch, 50 + paused, begin=31 + paused)[0]
+
+
+def test_ends() -> None:
+    for message, text in [
+        ({"kind": "gone", "from": 1}, "process 1 is gone without a word: it was killed, or it crashed"),
+        (
+            {"kind": "end", "from": 1, "how": "failed", "why": "ValueError: x\ud800", "calls": 2},
+            r"ended with an error: ValueError: x\ud800",
+        ),
+        (
+            {"kind": "end", "from": 1, "how": "lost", "why": "process 2 is gone", "calls": 2},
+            "process 1 gave up: process 2 is gone",
+        ),
+    ]:
+        watch = _watch(3)
+        assert watch.hear(message, 1.0) == "" and text in watch.look(1.0)
+    watch = _watch()
+    watch.hear({"kind": "end", "from": 1, "how": "finished", "why": "", "calls": 1}, 1.0)
+    watch.calls.begin("job 'a'")
+    assert watch.look(1.0) == ""  # the last call is still running
+    watch.calls.begin("job 'a'")
+    assert watch.look(1.0) == "the program of process 1 ended after 1 calls, and this one waits for it in call 2, job 'a'"
+
+
+def test_programs_that_differ() -> None:
+    watch = _watch()
+    watch.calls.begin("job 'a'")
+    assert watch.hear(_beat(1, 1, recent=[[1, "job 'a'"]]), 1.0) == ""
+    why = watch.hear(_beat(1, 2, recent=[[1, "job 'b'"], [2, "job 'c'"]]), 1.0)
+    assert why.startswith("the programs differ: call 1 is job 'a' here and job 'b' in process 1;")
+
+
+def test_only_the_last_calls_are_kept() -> None:
+    watch = _watch()
+    for number in range(1000):
+        watch.calls.begin(f"job {number} " + "x" * 10_000)
+    untold = watch.calls.take_untold()
+    assert len(untold) == 256 and untold[-1][0] == 1000 and len(untold[-1][1]) == 500
+    assert watch.calls.take_untold() == [] and watch.calls.name(744) is None and watch.calls.name(745) is not None
+
+
+def test_the_end_of_the_program() -> None:
+    watch = _watch(3, patience=5)
+    finished = {"kind": "end", "from": 1, "how": "finished", "why": "", "calls": 0}
+    watch.hear(finished, 1.0)
+    watch.hear({**finished, "from": 2}, 1.0)
+    assert not watch.all_have_left(2.0)
+    watch.hear({"kind": "gone", "from": 1}, 2.0)
+    assert not watch.all_have_left(2.0) and watch.all_have_left(7.0)  # the machine of process 2 is gone, its program was over
+    watch = _watch(2, patience=5)
+    assert watch.stands_still(0.0, 4.0) == ""
+    assert watch.stands_still(0.0, 6.0) == "process 1 has stood still for 6 s, and this one has come to its end"
+    watch.hear(_beat(1, 0, "a save"), 6.0)
+    assert watch.stands_still(0.0, 100.0) == ""

@@ -1,0 +1,360 @@
+"""The callbacks that come with the library."""
+
+from __future__ import annotations
+
+import io
+import logging
+import math
+import os
+import threading
+
+import numpy as np
+import pytest
+import trainer_jobs as jobs
+from trainer_jobs import Notes, quiet
+
+import oneflow as flow
+import oneflow.typing as tp
+from oneflow.errors import ArgumentError, CallbackError, CheckpointError, ModeError
+
+
+def fit(callbacks, epochs=3, job=None, data=None, **options):
+    trainer = quiet(max_epochs=epochs, callbacks=callbacks, seed=1, **options)
+    trainer.fit(job or jobs.train_job(), jobs.data() if data is None else data, jobs.eval_job(), jobs.data(30, 1))
+    return trainer
+
+
+class Fake:
+    """What ``Monitor`` asks of a trainer."""
+
+    should_stop = False
+    global_step = 0
+    train_jobs = ()
+
+
+def fed(callback, values, monitor="val_loss"):
+    """Tells a callback values of what it monitors, one a validation; returns how many it took before it stopped."""
+    callback.trainer = Fake()
+    for step, value in enumerate(values):
+        callback.on_validation_end(step, {monitor: value})
+        if callback.trainer.should_stop:
+            return step + 1
+    return None
+
+
+# --- EarlyStopping, TerminateOnNaN
+
+
+@pytest.mark.parametrize(
+    ("options", "values", "stops_after"),
+    [
+        ({"patience": 2}, [3, 2, 2.5, 2.4, 1], 4),
+        ({"patience": 2}, [3, 2, 2.5, 1.9, 2, 2, 1], 6),
+        ({"patience": 0}, [3, 3], 2),
+        ({"patience": 2, "min_delta": 0.5}, [3, 2.6, 2.4, 2.2, 2.1], 5),
+        ({"patience": 1, "mode": "max"}, [1, 2, 3, 2, 4], 4),
+        ({"patience": 5, "stopping_threshold": 0.5}, [3, 1, 0.4], 3),
+        ({"patience": 5}, [3, math.nan], 2),
+        ({"patience": 2, "check_finite": False}, [3, math.nan, 2, math.nan, math.inf], 5),
+        ({"patience": 2, "check_finite": False}, [math.nan, math.nan], 2),
+        ({"patience": 3}, [3, 2, 1], None),
+    ],
+)
+def test_early_stopping(options, values, stops_after):
+    assert fed(flow.callbacks.EarlyStopping(**options), values) == stops_after
+
+
+def test_early_stopping_ends_a_training_and_says_why(caplog):
+    stopping = flow.callbacks.EarlyStopping("val_loss", patience=2, min_delta=100.0)
+    with caplog.at_level(logging.INFO, "oneflow"):
+        trainer = fit(stopping, epochs=20)
+    assert len(trainer.history) == 3 and stopping.stopped_step == 17 and trainer.global_step == 18
+    assert "2 looks without being better than" in caplog.text
+
+
+def test_numbers_of_the_training_are_monitored_at_the_end_of_epochs():
+    trainer = fit(flow.callbacks.EarlyStopping("loss", patience=0, min_delta=100.0), epochs=20)
+    assert len(trainer.history) == 2
+    with pytest.raises(CallbackError, match="(?s)monitors 'val_los', which nothing has logged.*did you mean 'val_loss'"):
+        fit(flow.callbacks.EarlyStopping("val_los", mode="min"))
+
+
+def test_the_mode_is_told_by_the_name():
+    for name, mode in (("val_loss", "min"), ("val_accuracy", "max"), ("top_5_accuracy", "max"), ("val_f1_score", "max"),
+                       ("mean_squared_error", "min"), ("a/loss", "min"), ("val_auc", "max")):  # fmt: skip
+        assert flow.callbacks.EarlyStopping(name).mode == mode, name
+    with pytest.raises(ArgumentError, match="does not tell whether small or large values are good"):
+        flow.callbacks.EarlyStopping("val_score")
+    assert flow.callbacks.EarlyStopping("val_score", mode="max").mode == "max"
+
+
+def test_terminate_on_nan():
+    @flow.global_function(type="train")
+    def train(x: tp.Numpy.Placeholder((10, 4)), labels: tp.Numpy.Placeholder((10,), dtype=flow.int32)) -> tp.Numpy:
+        w = flow.get_variable("w", (1,), initializer=flow.ones_initializer())
+        loss = flow.math.log(w) * flow.math.reduce_mean(flow.math.square(x))
+        jobs.sgd(0.4, 0.0).minimize(loss)
+        return loss
+
+    ending, notes = flow.callbacks.TerminateOnNaN(), Notes()
+    trainer = quiet(max_epochs=1000, callbacks=[ending, notes])
+    trainer.fit(train, (np.ones((60, 4), np.float32), np.zeros(60, np.int32)))
+    first = next(i for i, loss in enumerate(notes.losses) if not math.isfinite(loss))
+    assert ending.stopped_step == first and trainer.global_step <= first + 33
+
+
+# --- ModelCheckpoint
+
+
+def names(directory):
+    return sorted(n for n in os.listdir(directory) if not n.startswith("."))
+
+
+def test_the_newest_are_kept(tmp_path):
+    fit(flow.callbacks.ModelCheckpoint(tmp_path), epochs=4)
+    assert names(tmp_path) == ["epoch=3-step=24"]
+    fit(flow.callbacks.ModelCheckpoint(tmp_path / "all", save_top_k=-1), epochs=3)
+    assert names(tmp_path / "all") == ["epoch=0-step=6", "epoch=1-step=12", "epoch=2-step=18"]
+    fit(flow.callbacks.ModelCheckpoint(tmp_path / "last", save_top_k=0, save_last=True), epochs=2)
+    assert names(tmp_path / "last") == ["last"]
+    fit(flow.callbacks.ModelCheckpoint(tmp_path / "second", save_top_k=-1, every_n_epochs=2), epochs=5)
+    assert names(tmp_path / "second") == ["epoch=1-step=12", "epoch=3-step=24"]
+    fit(flow.callbacks.ModelCheckpoint(tmp_path / "steps", save_top_k=2, every_n_steps=4), epochs=3)
+    assert names(tmp_path / "steps") == ["epoch=1-step=12", "epoch=2-step=16"]
+
+
+def scored(callback, values, directory):
+    """Has a ModelCheckpoint meet values without a training; saving writes an empty directory."""
+    saved = []
+
+    class Saving(Fake):
+        default_root_dir = str(directory)
+        current_epoch = 0
+
+        def save_checkpoint(self, path, overwrite, asynchronous, remove=()):
+            os.makedirs(path, exist_ok=True)
+            saved.append(os.path.basename(path))
+            for old in remove:
+                os.rmdir(old)
+
+    callback.trainer = Saving()
+    for step, value in enumerate(values):
+        callback.trainer.global_step = step + 1
+        callback.on_validation_end(step, {"val_loss": value})
+        callback.on_checkpoint(step, {"val_loss": value})
+    return saved
+
+
+@pytest.mark.parametrize(
+    ("k", "values", "kept", "best"),
+    [
+        (1, [3, 2, 4, 1, 5], [1], 1), (2, [3, 2, 4, 1, 5], [1, 2], 1), (3, [3, 2, 4, 1, 5], [1, 2, 3], 1),
+        (1, [math.nan, 3, math.nan], [3], 3), (2, [math.nan, 3, math.nan], [3, "nan"], 3), (-1, [2, 1, 3], [1, 2, 3], 1),
+        (1, [2, 2], [2], 2), (2, [1, 2, 3], [1, 2], 1),
+    ],
+)  # fmt: skip
+def test_the_best_are_kept(tmp_path, k, values, kept, best):
+    saving = flow.callbacks.ModelCheckpoint(tmp_path, "{val_loss:.0f}", monitor="val_loss", save_top_k=k)
+    scored(saving, values, tmp_path)
+    assert names(tmp_path) == [f"val_loss={v}" for v in kept]
+    assert saving.best_model_score == best and saving.best_model_path == str(tmp_path / f"val_loss={best}")
+
+
+def test_names_of_checkpoints(tmp_path):
+    saving = flow.callbacks.ModelCheckpoint(tmp_path, "run-{epoch:02d}-{val_accuracy:.1f}", monitor="val_accuracy")
+    trainer = fit(saving, epochs=1, metrics=flow.metrics.Accuracy())
+    assert names(tmp_path) == [f"run-epoch=00-val_accuracy={trainer.history['val_accuracy'][0]:.1f}"]
+    with pytest.raises(CallbackError, match="(?s)asks for 'val_acc', which nothing has logged.*val_accuracy"):
+        fit(flow.callbacks.ModelCheckpoint(tmp_path, "{val_acc}"), metrics=flow.metrics.Accuracy())
+
+
+def test_an_earlier_run_in_the_same_directory_is_replaced(tmp_path):
+    for _ in range(2):
+        flow.clear_default_session()
+        fit(flow.callbacks.ModelCheckpoint(tmp_path, save_last=True), epochs=2)
+        assert names(tmp_path) == ["epoch=1-step=12", "last"]
+
+
+def test_the_default_directory(tmp_path):
+    trainer = fit(flow.callbacks.ModelCheckpoint(save_last=True), epochs=1, default_root_dir=tmp_path)
+    assert names(tmp_path / "checkpoints") == ["epoch=0-step=6", "last"]
+    assert trainer.checkpoint_callback.last_model_path == str(tmp_path / "checkpoints" / "last")
+
+
+def test_saving_in_the_background_saves_the_same(tmp_path):
+    for asynchronous in (False, True):
+        flow.clear_default_session()
+        saving = flow.callbacks.ModelCheckpoint(
+            tmp_path / str(asynchronous), save_top_k=-1, every_n_steps=3, asynchronous=asynchronous
+        )
+        fit(saving, epochs=2)
+    assert names(tmp_path / "True") == names(tmp_path / "False") and len(names(tmp_path / "True")) == 4
+    for name in names(tmp_path / "True"):
+        one, other = (flow.checkpoint.get(tmp_path / which / name) for which in ("True", "False"))
+        assert {n: v.numpy().tobytes() for n, v in one.items() if n != "System-Trainer-State"} == {
+            n: v.numpy().tobytes() for n, v in other.items() if n != "System-Trainer-State"
+        }
+    assert not [t for t in threading.enumerate() if t.name == "oneflow-checkpoints"]
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_disk_that_refuses(tmp_path, asynchronous):
+    (tmp_path / "file").write_text("in the way")
+    saving = flow.callbacks.ModelCheckpoint(tmp_path / "file" / "below", asynchronous=asynchronous)
+    with pytest.raises((CallbackError, CheckpointError), match="(?s)cannot save to|Not a directory") as caught:
+        fit(saving, epochs=1)
+    assert asynchronous or "ModelCheckpoint.on_checkpoint raised" in str(caught.value)
+
+
+def test_checkpoints_are_saved_at_rest_only(tmp_path):
+    def save(step, logs):
+        trainer.save_checkpoint(tmp_path / "now")
+
+    trainer = quiet(max_epochs=1, callbacks=flow.callbacks.LambdaCallback(on_train_batch_end=save))
+    with pytest.raises(CallbackError, match="later steps are under way") as caught:
+        trainer.fit(jobs.train_job(), jobs.data())
+    assert isinstance(caught.value.__cause__, ModeError)
+
+
+def test_a_step_that_a_callback_waits_for_shows_its_variables():
+    """Training does not go on before the hook has read them."""
+    expected = []
+    job, (x, y) = jobs.train_job(), jobs.data()
+    flow.manual_seed(1)
+    for i in range(6):
+        job(x[10 * i : 10 * i + 10], y[10 * i : 10 * i + 10])
+        expected.append(flow.get_all_variables()["out-bias"].numpy())
+    flow.clear_default_session()
+
+    class Reader(flow.callbacks.Callback):
+        def __init__(self):
+            self.found = {}
+
+        def waits_after(self, step):
+            return step in (1, 4)
+
+        def on_checkpoint(self, step, logs):
+            self.found[step] = flow.get_all_variables()["out-bias"].numpy()
+
+    reader = Reader()
+    batches = [(x[i : i + 10], y[i : i + 10]) for i in range(0, 60, 10)]
+    quiet(max_epochs=1, seed=1, callbacks=reader).fit(jobs.train_job(), batches)
+    assert sorted(reader.found) == [1, 4, 5]
+    for step, found in reader.found.items():
+        np.testing.assert_array_equal(found, expected[step])
+
+
+# --- learning rates
+
+
+def scheduled_job():
+    @flow.global_function(type="train")
+    def train(x: tp.Numpy.Placeholder((10, 4)), labels: tp.Numpy.Placeholder((10,), dtype=flow.int32)) -> tp.Numpy:
+        loss = flow.nn.sparse_softmax_cross_entropy_with_logits(labels, jobs.network(x))
+        flow.optimizer.SGD(flow.optimizer.ExponentialScheduler(0.5, 4, 0.5), momentum=0).minimize(loss)
+        return loss
+
+    return train
+
+
+def variable_job(name="rate"):
+    @flow.global_function(type="train")
+    def train(x: tp.Numpy.Placeholder((10, 4)), labels: tp.Numpy.Placeholder((10,), dtype=flow.int32)) -> tp.Numpy:
+        rate = flow.get_variable(name, (1,), initializer=flow.constant_initializer(0.5), trainable=False)
+        loss = flow.nn.sparse_softmax_cross_entropy_with_logits(labels, jobs.network(x))
+        flow.optimizer.SGD(flow.optimizer.CustomScheduler(rate.logical_blob_name), momentum=0).minimize(loss)
+        return loss
+
+    return train
+
+
+def test_learning_rates_are_logged():
+    trainer = fit(flow.callbacks.LearningRateMonitor(), job=scheduled_job(), log_every_n_steps=2, epochs=1)
+    assert [row["lr"] for row in trainer.history.steps] == pytest.approx([0.5 * 0.5 ** (step / 4) for step in (1, 3, 5)])
+    trainer = fit(flow.callbacks.LearningRateMonitor(), job=variable_job(), log_every_n_steps=3, epochs=1)
+    assert [row["lr"] for row in trainer.history.steps] == [0.5, 0.5]
+
+
+def test_a_plateau_lowers_the_rate():
+    lowering = flow.callbacks.ReduceLROnPlateau(factor=0.5, patience=1, min_delta=100.0, cooldown=1, min_lr=0.2)
+    trainer = fit([lowering, flow.callbacks.LearningRateMonitor()], job=variable_job(), log_every_n_steps=6, epochs=8)
+    rates = [row["lr"] for row in trainer.history.steps]
+    # values: best, 1, 2 -> lowered (cooldown 1), 1, 2 -> lowered to min_lr, ...
+    assert rates == pytest.approx([0.5, 0.5, 0.5, 0.25, 0.25, 0.2, 0.2, 0.2]), rates
+    with pytest.raises(CallbackError, match="cannot change the learning rate of job 'train'"):
+        fit(flow.callbacks.ReduceLROnPlateau(), job=scheduled_job())
+
+
+# --- progress
+
+
+def test_the_progress_bar_leaves_a_line_for_each_epoch():
+    drawn = io.StringIO()
+    bar = flow.callbacks.TQDMProgressBar(file=drawn)
+    trainer = flow.Trainer(max_epochs=2, callbacks=bar, seed=1)
+    trainer.fit(jobs.train_job(), jobs.data(), jobs.eval_job(), jobs.data(30, 1))
+    lines = [part.rpartition("\r")[2] for part in drawn.getvalue().split("\n") if part.strip()]
+    assert len(lines) == 2 and all("6/6" in line for line in lines), drawn.getvalue()
+    assert lines[1].startswith("Epoch 2/2: 100%") and f"val_loss={trainer.history['val_loss'][1]:.4g}" in lines[1]
+    assert len(drawn.getvalue()) < 1000  # where nobody watches, a line is drawn when it is finished
+    trainer.test(jobs.eval_job(), jobs.data(30, 1))
+    assert "Testing: 100%" in drawn.getvalue() and "test_loss=" in drawn.getvalue()
+    trainer.predict(jobs.eval_job(), jobs.data(30, 1))
+    assert "Predicting: 100%" in drawn.getvalue()
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_the_progress_bar_on_a_terminal():
+    drawn = Terminal()
+    bar = flow.callbacks.TQDMProgressBar(file=drawn, refresh_seconds=1e-9)
+    flow.Trainer(max_steps=9, callbacks=bar).fit(jobs.train_job(), jobs.data(), jobs.eval_job(), jobs.data(30, 1))
+    text = drawn.getvalue()
+    assert "3/6" in text and "Validating" in text and "Epoch 2:" in text and "loss=" in text
+
+
+def test_the_progress_bar_can_be_left_out(capsys):
+    quiet(max_epochs=1).fit(jobs.train_job(), jobs.data())
+    assert capsys.readouterr().err == ""
+    flow.Trainer(max_epochs=1).fit(jobs.train_job(), jobs.data())
+    assert "Epoch 1/1: 100%" in capsys.readouterr().err
+
+
+# --- what is no hook
+
+
+def test_hooks_of_other_libraries_and_misspelt_ones_are_told():
+    for name, hint in (("on_batch_end", "call it on_train_batch_end"), ("on_train_batch_begin", "submitted ahead"),
+                       ("on_epoch_ends", "call it on_epoch_end"), ("on_train_epoch_end", "call it on_epoch_end")):  # fmt: skip
+        made = type("Mine", (flow.callbacks.Callback,), {name: lambda self, *a: None})()
+        with pytest.raises(ArgumentError, match=f"(?s)Mine.{name} is not a hook.*{hint}"):
+            flow.Trainer(callbacks=made)
+    flow.Trainer(callbacks=type("Mine", (flow.callbacks.Callback,), {"on_my_own": lambda self: None})())
+    with pytest.raises(ArgumentError, match="did you mean on_epoch_end"):
+        flow.callbacks.LambdaCallback(on_epoch_ended=print)
+    with pytest.raises(ArgumentError, match="must be a function"):
+        flow.callbacks.LambdaCallback(on_epoch_end=3)
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: flow.callbacks.EarlyStopping(""), "monitor must be"),
+        (lambda: flow.callbacks.EarlyStopping(patience=-1), "patience must be"),
+        (lambda: flow.callbacks.EarlyStopping(min_delta=-1), "min_delta must be"),
+        (lambda: flow.callbacks.EarlyStopping(mode="best"), "mode must be"),
+        (lambda: flow.callbacks.ModelCheckpoint(save_top_k=-2), "save_top_k must be"),
+        (lambda: flow.callbacks.ModelCheckpoint(every_n_steps=0), "every_n_steps must be"),
+        (lambda: flow.callbacks.ModelCheckpoint(every_n_steps=1, every_n_epochs=1), "not both"),
+        (lambda: flow.callbacks.ModelCheckpoint(filename="a/b"), "filename must be"),
+        (lambda: flow.callbacks.ReduceLROnPlateau(factor=1.0), "factor must be"),
+        (lambda: flow.callbacks.ReduceLROnPlateau(cooldown=-1), "cooldown must be"),
+        (lambda: flow.callbacks.TQDMProgressBar(refresh_seconds=0), "refresh_seconds must be"),
+    ],
+)
+def test_mistakes(make, text):
+    with pytest.raises(ArgumentError, match=text):
+        make()

@@ -1,0 +1,340 @@
+"""Trainer.fit: what is trained, what is told, and what is logged, against loops written by hand."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+import trainer_jobs as jobs
+from trainer_jobs import Notes, quiet
+
+import oneflow as flow
+import oneflow.typing as tp
+from oneflow.errors import ArgumentError, CallbackError, FeedError, JobWarning, ModeError
+
+
+def batches(x, y, size=jobs.BATCH):
+    return [(x[i : i + size], y[i : i + size]) for i in range(0, len(x), size)]
+
+
+@pytest.mark.parametrize("returns", [tp.Numpy, tp.Callback[tp.Numpy]], ids=["synchronous", "callback"])
+def test_the_losses_are_those_of_a_loop_by_hand(returns):
+    x, y = jobs.data()
+    flow.manual_seed(3)
+    job = jobs.train_job()
+    expected = [float(job(*batch).mean(dtype=np.float64)) for _ in range(3) for batch in batches(x, y)]
+    variables = {n: v.numpy() for n, v in flow.get_all_variables().items()}
+
+    flow.clear_default_session()
+    notes = Notes()
+    history = quiet(max_epochs=3, seed=3, callbacks=notes).fit(jobs.train_job(returns=returns), batches(x, y))
+    assert notes.losses == expected and notes.steps == list(range(18)) and notes.threads == {"oneflow-delivery"}
+    assert history["loss"] == [pytest.approx(np.mean(expected[i : i + 6])) for i in (0, 6, 12)]
+    assert [(row["epoch"], row["step"]) for row in history.rows] == [(0, 5), (1, 11), (2, 17)]
+    for name, value in flow.get_all_variables().items():
+        np.testing.assert_array_equal(value.numpy(), variables[name])
+
+
+def test_a_training_learns_and_validation_is_exact_whatever_the_batch_size():
+    x, y = jobs.data(57)  # the last batch has 7 rows
+    val_x, val_y = jobs.data(33, seed=1)
+    train, evaluate = jobs.train_job(), jobs.eval_job(8)  # 33 = 4 * 8 + 1
+    trainer = quiet(max_epochs=20, seed=1, metrics=flow.metrics.Accuracy())
+    history = trainer.fit(train, (x, y), evaluate, (val_x, val_y))
+    assert history["val_accuracy"][-1] > 0.8 > history["val_accuracy"][0]
+
+    whole = jobs.eval_job(33)(val_x, val_y)
+    assert history["val_loss"][-1] == pytest.approx(float(whole["loss"].mean()), rel=1e-6)
+    assert history["val_accuracy"][-1] == np.mean(whole["logits"].argmax(1) == val_y)
+    loss, accuracy = history["val_loss"][-1], history["val_accuracy"][-1]
+    assert trainer.validate(evaluate, (val_x, val_y)) == {"val_loss": loss, "val_accuracy": accuracy}
+    assert trainer.test(evaluate, (val_x, val_y)) == {"test_loss": loss, "test_accuracy": accuracy}
+
+
+def test_hooks_are_called_in_order():
+    class All(flow.callbacks.Callback):
+        def __init__(self):
+            self.told = []
+
+        def __getattribute__(self, name):
+            if name.startswith("on_"):
+                return lambda *arguments: self.told.append((name, *[a for a in arguments if isinstance(a, int)]))
+            return super().__getattribute__(name)
+
+    for name in [n for n in vars(flow.callbacks.Callback) if n.startswith("on_")]:
+        setattr(All, name, lambda *a: None)
+    x, y = jobs.data(20)
+    told = All()
+    trainer = quiet(max_epochs=2, callbacks=told, log_every_n_steps=3)
+    trainer.fit(jobs.train_job(), (x, y), jobs.eval_job(), (x[:10], y[:10]))
+    validation = [
+        ("on_test_begin",), ("on_test_batch_outputs", 0), ("on_test_batch_end", 0), ("on_test_end",),
+    ]  # fmt: skip
+    assert told.told == [
+        ("on_train_begin",), ("on_epoch_begin", 0),
+        ("on_train_batch_outputs", 0), ("on_train_batch_end", 0), ("on_train_batch_outputs", 1), ("on_train_batch_end", 1),
+        *validation, ("on_validation_end", 1), ("on_epoch_end", 0), ("on_checkpoint", 1), ("on_epoch_begin", 1),
+        ("on_train_batch_outputs", 2), ("on_train_batch_end", 2), ("on_log", 2), ("on_train_batch_outputs", 3),
+        ("on_train_batch_end", 3), *validation, ("on_validation_end", 3), ("on_epoch_end", 1), ("on_checkpoint", 3),
+        ("on_train_end",),
+    ]  # fmt: skip
+
+
+def test_logs_of_tuples_dictionaries_and_nestings():
+    @flow.global_function(type="train")
+    def train(x: tp.Numpy.Placeholder((4, 2))):
+        loss = flow.math.square(flow.layers.dense(x, 1, name="d", kernel_initializer=flow.ones_initializer()))
+        jobs.sgd(0.0).minimize(loss)
+        return {"loss": loss, "parts": (loss * 2.0, [loss * 3.0]), "size": flow.math.reduce_mean(x)}
+
+    x = np.arange(8, dtype=np.float32).reshape(4, 2)
+    history = quiet(max_epochs=1, log_every_n_steps=1).fit(train, [x])
+    mean = float(np.mean(np.square(x.sum(1))))
+    (row,) = history.steps
+    names = {"loss": mean, "parts/output_0": 2 * mean, "parts/output_1/output_0": 3 * mean, "size": float(x.mean())}
+    assert row == pytest.approx({"epoch": 0, "step": 0, **names})
+    tuple_row = quiet(max_epochs=1).fit(jobs.train_job(), jobs.data(10), jobs.pair_job(), jobs.data(10)).rows[-1]
+    assert tuple_row["val_output_1"] == pytest.approx(tuple_row["val_loss"])
+
+
+def test_a_job_that_returns_nothing():
+    @flow.global_function(type="train")
+    def train(x: tp.Numpy.Placeholder((4, 2))) -> None:
+        jobs.sgd(0.5).minimize(flow.layers.dense(x, 1, name="d"))
+
+    trainer = quiet(max_epochs=2)
+    assert trainer.fit(train, np.ones((8, 2), np.float32)).rows == [{"epoch": 0, "step": 1}, {"epoch": 1, "step": 3}]
+    assert flow.get_all_variables()["d-bias"].numpy()[0] != 0
+
+
+def test_a_job_that_reads_by_itself():
+    @flow.global_function(type="train")
+    def train() -> tp.Numpy:
+        w = flow.get_variable("w", (1,), initializer=flow.ones_initializer())
+        jobs.sgd(1.0, 0.0).minimize(w)
+        return w
+
+    history = quiet(max_epochs=2, limit_train_batches=3).fit(train)
+    assert history["loss"] == [0.0, -3.0]
+    assert quiet(max_steps=2).fit(train)["loss"] == [-5.5]
+    with pytest.raises(ArgumentError, match="how long an epoch is"):
+        quiet(max_epochs=2).fit(train)
+
+
+def test_several_jobs_take_turns():
+    def player(name, sign):
+        def train(x: tp.Numpy.Placeholder((2, 1))) -> tp.Numpy:
+            w = flow.get_variable("w", (1,), initializer=flow.ones_initializer())
+            jobs.sgd(0.5, 0.0).minimize(w * sign)
+            return w + 0.0 * flow.math.reduce_mean(x)
+
+        train.__annotations__ = {"x": tp.Numpy.Placeholder((2, 1)), "return": tp.Numpy}
+        train.__name__ = name
+        return flow.global_function(type="train")(train)
+
+    notes = []
+    told = flow.callbacks.LambdaCallback(
+        on_train_batch_outputs=lambda step, outputs: notes.append([float(o[0]) for o in outputs]),
+    )
+    history = quiet(max_epochs=1, callbacks=told).fit([player("down", 1.0), player("up", -2.0)], np.ones((6, 1), np.float32))
+    assert notes == [[1.0, 0.5], [1.5, 1.0], [2.0, 1.5]]
+    assert history.rows == [{"epoch": 0, "step": 2, "down_loss": 1.5, "up_loss": 1.0}]
+
+
+# --- validation in time
+
+
+@pytest.mark.parametrize(
+    ("interval", "steps"),
+    [(1.0, [5, 11]), (0.5, [2, 5, 8, 11]), (0.4, [1, 3, 5, 7, 9, 11]), (4, [3, 7, 11]), (5, [4, 9]), (100, [])],
+)
+def test_when_it_validates(interval, steps):
+    seen = []
+    told = flow.callbacks.LambdaCallback(on_validation_end=lambda step, logs: seen.append((step, logs["val_loss"])))
+    trainer = quiet(max_epochs=2, callbacks=told, val_check_interval=interval)
+    history = trainer.fit(jobs.train_job(), jobs.data(), jobs.eval_job(), jobs.data(20, seed=1))
+    assert [step for step, _ in seen] == steps
+    rows = {row["step"]: row for row in history.rows}
+    assert sorted({*rows} | {5, 11}) == sorted({*steps, 5, 11}) and all(rows[s]["val_loss"] == v for s, v in seen)
+    assert len(history.rows) == len(rows)
+
+
+def test_steps_and_limits():
+    x, y = jobs.data()
+    notes = Notes()
+    trainer = quiet(max_steps=8, callbacks=notes)
+    history = trainer.fit(jobs.train_job(), (x, y), jobs.eval_job(), (x, y))
+    assert notes.steps == list(range(8)) and trainer.global_step == 8 and trainer.current_epoch == 1
+    assert [(row["epoch"], row["step"]) for row in history.rows] == [(0, 5), (1, 7)] and "val_loss" in history.rows[-1]
+    notes = Notes()
+    quiet(max_epochs=2, limit_train_batches=0.5, callbacks=notes).fit(jobs.train_job(), (x, y))
+    assert len(notes.steps) == 6
+    notes = Notes()
+    quiet(max_epochs=3, max_steps=100, limit_train_batches=2, callbacks=notes).fit(jobs.train_job(), (x, y))
+    assert len(notes.steps) == 6
+    assert quiet(limit_test_batches=1).test(jobs.eval_job(), (x, y)) == quiet().test(jobs.eval_job(), (x[:10], y[:10]))
+
+
+def test_a_callback_stops_the_training():
+    stopped = Notes()
+
+    def stop(epoch, logs):
+        stopped.trainer.should_stop = epoch == 1
+
+    trainer = quiet(max_epochs=10, callbacks=[stopped, flow.callbacks.LambdaCallback(on_epoch_end=stop)])
+    assert len(trainer.fit(jobs.train_job(), jobs.data())) == 2 and trainer.global_step == 12
+    assert stopped.steps == list(range(12))
+
+
+# --- short batches
+
+
+def test_a_short_batch_is_left_out_of_a_training_and_said_once(caplog):
+    notes = Notes()
+    with caplog.at_level(logging.WARNING, "oneflow"):
+        quiet(max_epochs=2, callbacks=notes).fit(jobs.train_job(), jobs.data(25))
+    assert len(notes.steps) == 4 and caplog.text.count("a short batch of the training data is left out") == 1
+
+
+def weighted_job():
+    @flow.global_function(type="train")
+    def train(
+        x: tp.Numpy.Placeholder((10, 4)),
+        labels: tp.Numpy.Placeholder((10,), dtype=flow.int32),
+        sample_weight: tp.Numpy.Placeholder((10,)),
+    ) -> tp.Numpy:
+        loss = flow.nn.sparse_softmax_cross_entropy_with_logits(labels, jobs.network(x))
+        weighted = loss * sample_weight
+        jobs.sgd(0.0).minimize(flow.math.reduce_sum(weighted) / flow.math.reduce_sum(sample_weight))
+        return loss
+
+    return train
+
+
+def test_weights_of_rows_let_a_training_use_all_of_them():
+    x, y = jobs.data(25)
+    fed = []
+    told = flow.callbacks.LambdaCallback(on_train_batch_end=lambda step, logs: fed.append(step))
+    history = quiet(max_epochs=1, seed=1, callbacks=told).fit(
+        weighted_job(), [(x[:10], y[:10]), (x[10:20], y[10:20]), (x[20:], y[20:])]
+    )
+    assert fed == [0, 1, 2]
+    exact = jobs.eval_job(25)(x, y)["loss"]
+    assert history["loss"][0] == pytest.approx(float(exact.mean()), rel=1e-6)
+
+    loader = flow.data.ArrayLoader({"x": x, "labels": y}, 10, last="pad")
+    assert quiet(max_epochs=1).fit(weighted_job(), loader)["loss"][0] == pytest.approx(float(exact.mean()), rel=1e-6)
+    own = np.linspace(0.1, 2, 25).astype(np.float32)
+    history = quiet(max_epochs=1).fit(weighted_job(), flow.data.ArrayLoader({"x": x, "labels": y, "sample_weight": own}, 10))
+    assert history["loss"][0] == pytest.approx(float(exact @ own / own.sum()), rel=1e-6)
+
+
+def test_a_value_for_a_whole_padded_batch_warns():
+    with pytest.warns(JobWarning, match="'test_output_1' as one value.*a batch of 5 rows was padded") as warned:
+        quiet().test(jobs.pair_job(), jobs.data(25))
+    assert len(warned) == 1
+
+
+# --- prediction
+
+
+def test_predict_joins_rows():
+    x, y = jobs.data(33)
+    evaluate = jobs.eval_job()
+    found = quiet().predict(evaluate, (x, y))
+    whole = jobs.eval_job(33)(x, y)
+    assert found["logits"].shape == (33, 3) and found["loss"].shape == (33,)
+    np.testing.assert_allclose(found["logits"], whole["logits"], rtol=1e-5, atol=1e-6)
+
+    @flow.global_function()
+    def scores(x: tp.Numpy.Placeholder((10, 4))) -> tp.Numpy:
+        return jobs.network(x)
+
+    np.testing.assert_array_equal(quiet().predict(scores, batches(x, y)), found["logits"])
+    assert quiet(limit_predict_batches=2).predict(scores, x).shape == (20, 3)
+    losses, means = quiet().predict(jobs.pair_job(), (x[:30], y[:30]))
+    assert losses.shape == (30,) and means.shape == (3, 1)
+
+
+# --- mistakes
+
+
+def test_errors_name_the_batch():
+    x, y = jobs.data()
+    with pytest.raises(FeedError, match="must be float32") as caught:
+        quiet(max_epochs=1).fit(jobs.train_job(), [(x[:10], y[:10]), (x[:10].astype(complex), y[:10])])
+    assert "in batch 1 of epoch 0 of the training data" in caught.value.__notes__
+    with pytest.raises(FeedError, match=r"must have shape .10, 4., got .10, 3.") as caught:
+        quiet().validate(jobs.eval_job(), [(x[:10], y[:10]), (x[:10, :3], y[:10])])
+    assert "in batch 1 of the data" in caught.value.__notes__
+    assert quiet(max_epochs=1).fit(jobs.train_job(), (x, y))  # the session works
+
+
+def test_errors_of_the_data_pass_through():
+    def broken():
+        yield jobs.data(10)
+        raise OSError("the disk is gone")
+
+    closed = []
+    told = flow.callbacks.LambdaCallback(on_exception=lambda error: closed.append(str(error)))
+    with pytest.raises(OSError, match="the disk is gone"):
+        quiet(max_epochs=1, callbacks=told).fit(jobs.train_job(), broken)
+    assert closed == ["the disk is gone"]
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda: flow.Trainer().fit(jobs.train_job(), jobs.data()), "nothing says when the training ends"),
+        (lambda: flow.Trainer(max_epochs=1).fit(len, jobs.data()), "train_job must be a job function"),
+        (lambda: flow.Trainer(max_epochs=1).fit([], jobs.data()), "an empty list"),
+        (lambda: flow.Trainer(max_epochs=1).fit(jobs.eval_job(), jobs.data()), "must be a train job, and 'evaluate'"),
+        (lambda: flow.Trainer(max_epochs=1).fit(jobs.train_job(), [], jobs.train_job(name="b"), []), "must be a predict"),
+        (lambda: flow.Trainer(max_epochs=1).fit(jobs.train_job(), jobs.data(), val_data=[1]), "and no val_job"),
+        (lambda: flow.Trainer(max_epochs=1).fit(jobs.train_job()), "takes x, labels, and no training data"),
+        (lambda: flow.Trainer(max_epochs=1).fit(jobs.train_job(), []), "gave no batch"),
+        (lambda: flow.Trainer(max_epochs=1).fit(jobs.train_job(), jobs.data(5)), "gave no batch.*1 were shorter"),
+        (lambda: flow.Trainer(max_epochs=1, val_check_interval=0.5).fit(jobs.train_job(), lambda: iter([])), "have no length"),
+        (lambda: flow.Trainer(max_epochs=1, limit_train_batches=0.5).fit(jobs.train_job(), lambda: iter([])), "have no length"),
+        (lambda: flow.Trainer().test(jobs.eval_job(), []), "gave no batch"),
+        (lambda: flow.Trainer(max_epochs=1.5), "max_epochs must be an int"),
+        (lambda: flow.Trainer(max_steps=-2), "max_steps must be an int"),
+        (lambda: flow.Trainer(log_every_n_steps=0), "log_every_n_steps"),
+        (lambda: flow.Trainer(val_check_interval=0), "val_check_interval"),
+        (lambda: flow.Trainer(val_check_interval=1.5), "val_check_interval"),
+        (lambda: flow.Trainer(limit_val_batches=2.5), "limit_val_batches"),
+        (lambda: flow.Trainer(callbacks=[3]), "callbacks must be"),
+        (lambda: flow.Trainer(logger="csv"), "logger must be"),
+        (lambda: flow.Trainer(metrics=[len]), "metrics must be"),
+        (lambda: flow.Trainer(metrics=[flow.metrics.Accuracy(), flow.metrics.Accuracy()]), "same name"),
+        (lambda: flow.Trainer(profiler="advanced"), "profiler must be"),
+        (lambda: flow.Trainer(seed=-1), "seed must be"),
+        (lambda: flow.Trainer(max_epochs=1, metrics=flow.metrics.Accuracy("scores")).fit(
+            jobs.train_job(), jobs.data(), jobs.eval_job(), jobs.data()), "no job has these"),
+    ],
+)  # fmt: skip
+def test_mistakes(call, text):
+    with pytest.raises(ArgumentError, match=text):
+        call()
+
+
+def test_calls_at_the_wrong_place():
+    trainer = quiet(max_epochs=1)
+    trainer.callbacks.append(flow.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: trainer.test(jobs.eval_job(), [])))
+    with pytest.raises(CallbackError, match="Trainer.test was called while the trainer is training"):
+        trainer.fit(jobs.train_job(), jobs.data())
+
+    other = quiet(max_epochs=1)
+    trainer = quiet(
+        max_epochs=1, callbacks=flow.callbacks.LambdaCallback(on_epoch_end=lambda e, logs: other.fit(jobs.train_job(), []))
+    )
+    with pytest.raises(CallbackError, match="in a callback, on the delivery thread") as caught:
+        trainer.fit(jobs.train_job(), jobs.data())
+    assert isinstance(caught.value.__cause__, ModeError)
+
+
+def test_the_simple_profiler_prints_a_table(capsys):
+    quiet(max_epochs=1, profiler="simple").fit(jobs.train_job(), jobs.data(), jobs.eval_job(), jobs.data())
+    table = capsys.readouterr().out
+    assert "next(batch)" in table and "submitting the step" in table and "validation" in table and "in all" in table

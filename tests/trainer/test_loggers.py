@@ -1,0 +1,270 @@
+"""Loggers: what lands in their files, and what the clients of services are told."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import pytest
+import trainer_jobs as jobs
+from trainer_jobs import quiet
+
+import oneflow as flow
+from oneflow.errors import ArgumentError, MissingExtraError, ModeError
+
+
+def fit(logger, epochs=2, **options):
+    trainer = quiet(max_epochs=epochs, logger=logger, log_every_n_steps=4, seed=1, **options)
+    trainer.fit(jobs.train_job(), jobs.data(), jobs.eval_job(), jobs.data(20, 1))
+    return trainer
+
+
+def table(path):
+    with open(path, newline="") as file:
+        return [{k: v for k, v in row.items() if v != ""} for row in csv.DictReader(file)]
+
+
+# --- CSV
+
+
+@pytest.mark.parametrize("flush_seconds", [0.0, 60.0])
+def test_a_csv_file_has_a_row_for_each_thing_logged(tmp_path, flush_seconds):
+    logger = flow.loggers.CSVLogger(tmp_path, flush_seconds=flush_seconds)
+    trainer = fit(logger)
+    rows = table(logger.path)
+    assert logger.log_dir == str(tmp_path / "logs" / "version_0")
+    steps = [row for row in rows if "loss" in row]
+    assert [(int(r["step"]), float(r["loss"])) for r in steps] == [(r["step"], r["loss"]) for r in trainer.history.steps]
+    assert [float(r["val_loss"]) for r in rows if "val_loss" in r] == trainer.history["val_loss"]
+    assert [float(r["loss_epoch"]) for r in rows if "loss_epoch" in r] == trainer.history["loss"]
+    assert [int(r["epoch"]) for r in rows] == sorted(int(r["epoch"]) for r in rows)
+
+
+def test_each_run_has_a_directory_and_loggers_of_one_run_share_it(tmp_path):
+    first = fit([flow.loggers.CSVLogger(tmp_path), flow.loggers.CSVLogger(tmp_path)])
+    assert {logger.log_dir for logger in first.loggers} == {str(tmp_path / "logs" / "version_0")}
+    assert fit(flow.loggers.CSVLogger(tmp_path)).logger.log_dir.endswith("version_1")
+    assert fit(flow.loggers.CSVLogger(tmp_path, "other", "best")).logger.log_dir == str(tmp_path / "other" / "best")
+    trainer = fit(True, default_root_dir=tmp_path / "root")
+    assert trainer.logger.path == str(tmp_path / "root" / "logs" / "version_0" / "metrics.csv")
+    assert flow.Trainer().loggers == flow.Trainer(logger=False).loggers == [] and flow.Trainer().logger is None
+
+
+def test_values_that_are_no_numbers_are_left_out(tmp_path):
+    logger = flow.loggers.CSVLogger(tmp_path)
+    trainer = fit(logger, epochs=1, metrics=flow.metrics.ConfusionMatrix(3))
+    assert trainer.history["val_confusion_matrix"][0].sum() == 20
+    assert "confusion" not in Path(logger.path).read_text()
+
+
+def test_a_half_written_row_does_not_survive(tmp_path):
+    logger = flow.loggers.CSVLogger(tmp_path)
+    logger.prepare(str(tmp_path), None)
+    logger.begin(None, 0)
+    for step in range(4):
+        logger.log_metrics({"loss": step / 2}, step)
+    logger.save()
+    state = dict(logger.state_dict())
+    with open(logger.path, "a") as file:
+        file.write("4,2.0\r\n5,2")  # of a run that was killed
+    again = flow.loggers.CSVLogger(tmp_path)
+    again.prepare(str(tmp_path), state)
+    again.begin(state, 4)
+    again.log_metrics({"loss": 9.0, "accuracy": 1.0}, 4)
+    again.finalize("success")
+    assert [row["loss"] for row in table(again.path)] == ["0.0", "0.5", "1.0", "1.5", "9.0"]
+    assert table(again.path)[-1] == {"step": "4", "loss": "9.0", "accuracy": "1.0"}
+
+
+# --- TensorBoard
+
+
+def events(directory):
+    pytest.importorskip("tensorboardX")
+    from tensorboardX.proto.event_pb2 import Event
+    from tensorboardX.record_writer import masked_crc32c
+
+    found = []
+    for path in sorted(directory.rglob("events*")):
+        data, at = path.read_bytes(), 0
+        while at < len(data):
+            size = int.from_bytes(data[at : at + 8], "little")
+            body = data[at + 12 : at + 12 + size]
+            assert masked_crc32c(body) == int.from_bytes(data[at + 12 + size : at + 16 + size], "little")
+            found.append(Event.FromString(body))
+            at += 16 + size
+    return found
+
+
+def scalars(directory, tag):
+    return [(e.step, v.simple_value) for e in events(directory) for v in e.summary.value if v.tag == tag]
+
+
+def test_tensorboard(tmp_path):
+    pytest.importorskip("tensorboardX")
+    logger = flow.loggers.TensorBoardLogger(tmp_path, log_graph=True)
+    trainer = fit(logger)
+    assert scalars(tmp_path, "val_loss") == [(row["step"], pytest.approx(row["val_loss"])) for row in trainer.history.rows]
+    assert scalars(tmp_path, "loss") == [(row["step"], pytest.approx(row["loss"])) for row in trainer.history.steps]
+    from tensorboardX.proto.graph_pb2 import GraphDef
+
+    (graph,) = [GraphDef.FromString(e.graph_def) for e in events(tmp_path) if e.graph_def]
+    nodes = {node.name: node for node in graph.node}
+    assert {node.op for node in graph.node} >= {"matmul", "relu", "variable", "input"}
+    weight = nodes["hidden/weight"]
+    assert [d.size for d in weight.attr["_output_shapes"].list.shape[0].dim] == [8, 4]
+    assert all(i.split(":")[0] in nodes for node in graph.node for i in node.input)
+
+
+def test_tensorboard_images_histograms_and_hyperparameters(tmp_path):
+    pytest.importorskip("tensorboardX")
+    logger = flow.loggers.TensorBoardLogger(tmp_path)
+    with pytest.raises(ModeError, match="no directory before"):
+        _ = logger.log_dir
+    logger.prepare(str(tmp_path), None)
+    logger.begin(None, 0)
+    gray = np.linspace(0, 1, 15, dtype=np.float32).reshape(3, 5)
+    colours = np.zeros((2, 3, 5, 6), np.uint8)
+    for key, images in {
+        "gray": gray,
+        "grays": np.stack([gray] * 2),
+        "first": colours[0],
+        "batch": colours,
+        "last": colours[0].transpose(1, 2, 0),
+    }.items():
+        logger.log_image(key, images, 7)
+    logger.log_histogram("weights", np.arange(10.0), 7)
+    logger.log_hyperparams({"rate": 0.1, "name": "x", "layers": [1, 2]}, {"loss": 0.5})
+    logger.finalize("success")
+    values = {v.tag: v for e in events(tmp_path) for v in e.summary.value}
+    sizes = {tag: (v.image.height, v.image.width) for tag, v in values.items() if v.HasField("image")}
+    assert sizes == {"gray": (3, 5), "grays": (3, 10), "first": (5, 6), "batch": (5, 12), "last": (5, 6)}
+    assert values["weights"].histo.num == 10 and values["weights"].histo.sum == 45
+    assert any(tag.startswith("_hparams_") for tag in values)
+
+
+def test_a_run_that_goes_on_continues_its_events(tmp_path):
+    pytest.importorskip("tensorboardX")
+    saving = lambda: flow.callbacks.ModelCheckpoint(tmp_path / "saved", save_last=True)  # noqa: E731
+    fit(flow.loggers.TensorBoardLogger(tmp_path), callbacks=saving())
+    trainer = quiet(max_epochs=3, logger=flow.loggers.TensorBoardLogger(tmp_path), callbacks=saving())
+    trainer.fit(jobs.train_job(), jobs.data(), jobs.eval_job(), jobs.data(20, 1), ckpt_path="last")
+    assert trainer.logger.log_dir.endswith("version_0")
+    assert [step for step, _ in scalars(tmp_path, "val_loss")] == [5, 11, 17]
+
+
+def test_without_tensorboard(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    with pytest.raises(MissingExtraError, match=r"TensorBoardLogger needs tensorboardX.*\n.*oneflow-jax\[tensorboard\]"):
+        flow.loggers.TensorBoardLogger()
+
+
+# --- services, of which the client is played by a stand-in
+
+
+class Client(ModuleType):
+    """Notes what is called, with which arguments."""
+
+    def __init__(self, name):
+        super().__init__(name)
+        self.calls = []
+
+    def note(self, name, result=None):
+        def call(*arguments, **options):
+            self.calls.append((name, arguments, options))
+            return result
+
+        return call
+
+    def called(self, name):
+        return [(arguments, options) for what, arguments, options in self.calls if what == name]
+
+
+@pytest.fixture
+def wandb(monkeypatch):
+    client = Client("wandb")
+    run = SimpleNamespace(
+        id="abc", log=client.note("log"), finish=client.note("finish"),
+        config=SimpleNamespace(update=client.note("config")), summary=SimpleNamespace(update=client.note("summary")),
+    )  # fmt: skip
+    client.init = client.note("init", run)
+    client.Image = client.Histogram = lambda array: array.shape
+    monkeypatch.setitem(sys.modules, "wandb", client)
+    return client
+
+
+def test_wandb(wandb, tmp_path):
+    logger = flow.loggers.WandbLogger("mine", project="p", offline=True, tags=["a"])
+    trainer = fit(logger, default_root_dir=tmp_path)
+    ((arguments, options),) = wandb.called("init")
+    assert options == {"dir": str(tmp_path), "mode": "offline", "name": "mine", "project": "p", "tags": ["a"]}
+    logged = [arguments[0] for arguments, _ in wandb.called("log")]
+    assert [row["val_loss"] for row in logged if "val_loss" in row] == trainer.history["val_loss"]
+    assert [row["step"] for row in logged if "loss" in row] == [3, 7, 11]
+    assert wandb.called("finish") == [((), {"exit_code": 0})]
+    logger.begin({"id": "abc"}, 5)
+    assert wandb.called("init")[-1][1]["id"] == "abc" and logger.state_dict() == {"id": "abc"}
+    logger.log_hyperparams({"rate": 0.1}, {"loss": 1.0})
+    logger.log_image("i", np.zeros((2, 2)), 1)
+    logger.log_histogram("h", np.zeros(3), 1)
+    assert wandb.called("config")[0][0] == ({"rate": 0.1},) and wandb.called("summary")[0][0] == ({"loss": 1.0},)
+    assert [a[0] for a, _ in wandb.called("log")[-2:]] == [{"i": (2, 2), "step": 1}, {"h": (3,), "step": 1}]
+    with pytest.raises(ModeError, match="WandbLogger has no log_graph"):
+        logger.log_graph(None)
+
+
+def test_mlflow(monkeypatch):
+    client = Client("mlflow")
+    methods = SimpleNamespace(
+        get_experiment_by_name=client.note("get"), create_experiment=client.note("experiment", "7"),
+        create_run=client.note("run", SimpleNamespace(info=SimpleNamespace(run_id="r1"))), log_metric=client.note("metric"),
+        log_param=client.note("param"), set_terminated=client.note("end"),
+    )  # fmt: skip
+    client.MlflowClient = client.note("client", methods)
+    monkeypatch.setitem(sys.modules, "mlflow", client)
+    logger = flow.loggers.MLFlowLogger("digits", "first", "sqlite:///x", {"a": 1})
+    trainer = fit(logger)
+    assert client.called("client") == [(("sqlite:///x",), {})] and client.called("experiment") == [(("digits",), {})]
+    assert client.called("run") == [(("7",), {"tags": {"a": 1}, "run_name": "first"})]
+    losses = [(arguments[2], options["step"]) for arguments, options in client.called("metric") if arguments[1] == "val_loss"]
+    assert losses == [(row["val_loss"], row["step"]) for row in trainer.history.rows]
+    assert client.called("end") == [(("r1", "FINISHED"), {})] and logger.state_dict() == {"run_id": "r1"}
+    logger.log_hyperparams({"rate": 0.1}, {"loss": 1.0})
+    assert client.called("param") == [(("r1", "rate", 0.1), {})]
+    with pytest.raises(ModeError, match="MLFlowLogger has no log_image"):
+        logger.log_image("i", None, 0)
+
+
+def test_trackio(monkeypatch):
+    client = Client("trackio")
+    run = SimpleNamespace(name="n", log=client.note("log"), finish=client.note("finish"), config={})
+    client.init = client.note("init", run)
+    monkeypatch.setitem(sys.modules, "trackio", client)
+    logger = flow.loggers.TrackioLogger("p", "n")
+    trainer = fit(logger)
+    assert client.called("init") == [((), {"project": "p", "name": "n"})] and client.called("finish")
+    losses = [
+        (arguments[0]["val_loss"], options["step"]) for arguments, options in client.called("log") if "val_loss" in arguments[0]
+    ]
+    assert losses == [(row["val_loss"], row["step"]) for row in trainer.history.rows]
+
+
+@pytest.mark.parametrize("kind", ["WandbLogger", "MLFlowLogger", "TrackioLogger"])
+def test_without_the_client(monkeypatch, kind):
+    package = kind.removesuffix("Logger").lower()
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(MissingExtraError, match=f"{kind} needs {package}.*\n.*pip install {package}"):
+        getattr(flow.loggers, kind)()
+
+
+def test_mistakes():
+    for call, text in (
+        (lambda: flow.loggers.CSVLogger(name="../x"), "name must be"),
+        (lambda: flow.loggers.CSVLogger(version=1.5), "version must be"),
+        (lambda: flow.loggers.CSVLogger(flush_seconds=-1), "flush_seconds must be"),
+    ):
+        with pytest.raises(ArgumentError, match=text):
+            call()

@@ -168,6 +168,11 @@ class FileValue:
         expected = self._expected(META)
         return expected is None or expected.check(meta.text_of(tuple(shape), element).encode()) is None
 
+    @property
+    def is_verifiable(self) -> bool:
+        """Whether its elements have digests."""
+        return self._expected(OUT) is not None
+
     def verify(self) -> None:
         """Compares the file with its digests, without holding it in memory. Raises CheckpointError where it is damaged."""
         with self._open() as out:

@@ -1,4 +1,4 @@
-"""Work that goes on while its caller does, such as writing a checkpoint: one thing at a time, in order."""
+"""Work that goes on while its caller does, such as writing a checkpoint: one task at a time, in order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 class Background:
     """At most one task, on a thread of its own.
 
-    ``turn`` is held from waiting for the task before until the next one has begun. A thread that waits for it waits for tasks
+    ``turn`` is held from waiting for the previous task until the next one has begun. A thread that waits for it waits for tasks
     alone, never for calls of jobs or their callbacks.
 
     Attributes:
@@ -21,28 +21,27 @@ class Background:
     def __init__(self) -> None:
         self.turn = threading.RLock()
         self.error: Exception | None = None
-        self._task: Future[Any] | None = None
+        self._thread: threading.Thread | None = None
 
     def start(self, task: Future[Any], work: Callable[[], Any], name: str) -> None:
         """Runs ``work``, whose outcome becomes that of ``task``. Called with ``turn`` held, after ``wait``."""
-        self._task = task
         task.set_running_or_notify_cancel()
-        threading.Thread(target=self._run, args=(task, work), name=name, daemon=True).start()
-
-    @staticmethod
-    def _run(task: Future[Any], work: Callable[[], Any]) -> None:
-        try:
-            task.set_result(work())
-        except BaseException as error:
-            task.set_exception(error)
+        self._thread = threading.Thread(target=_run, args=(task, work), name=name, daemon=True)
+        self._thread.start()
 
     def is_idle(self) -> bool:
         """Whether nothing is left to be done."""
-        return self._task is None or self._task.done()
+        return self._thread is None or not self._thread.is_alive()
 
     def wait(self) -> None:
         """Waits until what was started is done, successfully or not. Ctrl-C ends the wait."""
-        task = self._task
-        if task is not None:
-            task.exception()
-            self._task = None
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()  # not only until the task has its outcome: the thread must not run JAX's destructors during exit
+
+
+def _run(task: Future[Any], work: Callable[[], Any]) -> None:
+    try:
+        task.set_result(work())
+    except BaseException as error:
+        task.set_exception(error)

@@ -165,11 +165,15 @@ class DeliveryThread:
 
     def raise_kept(self) -> None:
         """As ``raise_error``, errors of callbacks left aside."""
-        with self._errors:
-            kept = self._kept.popleft() if self._kept and not self.is_current() else None
-        if kept is not None:
-            self._look()
+        if self._kept and not self.is_current() and (kept := self.take_kept()) is not None:
             raise kept
+
+    def take_kept(self) -> Exception | None:
+        """The oldest error of work in the background, which is then raised nowhere else; None where there is none."""
+        with self._errors:
+            kept = self._kept.popleft() if self._kept else None
+        self._look()
+        return kept
 
     def raise_as_callback_error(self, error: BaseException, job_name: str) -> NoReturn:
         """Raises an error of a callback, handler or step; where it was still to be raised by the next call, that is done."""

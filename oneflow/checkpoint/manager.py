@@ -27,6 +27,7 @@ _STEP_DIGITS = 10
 class _Noted(NamedTuple):
     """What the JSON file of a checkpoint says about it."""
 
+    step: int | None
     metrics: Mapping[str, Any]
     metadata: dict[str, Any]
 
@@ -119,6 +120,10 @@ class CheckpointManager:
             return None
         return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
+    def step(self, name: str | None = None) -> int | None:
+        """The step that a checkpoint, by default the newest, was saved with; None where it is named by the time."""
+        return self._noted(self._find(name)).step
+
     def metadata(self, name: str | None = None) -> dict[str, Any]:
         """The metadata that was saved with a checkpoint, by default the newest; empty where none was."""
         return dict(self._noted(self._find(name)).metadata)
@@ -140,14 +145,18 @@ class CheckpointManager:
         try:
             status = os.stat(os.path.join(self.path(name), EXTRA))
         except OSError:
-            return _Noted({}, {})
+            return _Noted(None, {}, {})
         identity = status.st_ino, status.st_mtime_ns, status.st_size
         known = self._known.get(name)
         if known is None or known[0] != identity:
             extra = Description.read(self.path(name)).extra
             own, metadata = extra.get(_MANAGER), extra.get("metadata")
-            metrics = own.get("metrics") if isinstance(own, dict) else None
-            noted = _Noted(metrics if isinstance(metrics, dict) else {}, metadata if isinstance(metadata, dict) else {})
+            step, metrics = (own.get("step"), own.get("metrics")) if isinstance(own, dict) else (None, None)
+            noted = _Noted(
+                step if isinstance(step, int) else None,
+                metrics if isinstance(metrics, dict) else {},
+                metadata if isinstance(metadata, dict) else {},
+            )
             known = self._known[name] = identity, noted
         return known[1]
 
@@ -175,7 +184,7 @@ class CheckpointManager:
         if step is not None and (problem := check.integer(step, low=0)[1]):
             complain(ArgumentError, f"step must be None, or {problem.removeprefix('must be ')}")
         numbers = {str(name): _number(name, value) for name, value in (metrics or {}).items()}
-        extra: dict[str, Any] = {_MANAGER: {"step": step, "metrics": numbers, "time": time.time()}}
+        extra: dict[str, Any] = {_MANAGER: {"step": None if step is None else int(step), "metrics": numbers, "time": time.time()}}
         if metadata is not None:
             extra["metadata"] = check_metadata(metadata)
         own = f"{datetime.now():%Y%m%d_%H%M%S_%f}" if step is None else f"{step.__index__():0{_STEP_DIGITS}d}"

@@ -152,6 +152,11 @@ class DeliveryThread:
         if self._hook is not None:
             self._hook(job_name)
 
+    @property
+    def has_hook(self) -> bool:
+        """Whether calls ask a hook."""
+        return self._hook is not None
+
     def set_hook(self, hook: Callable[[str], None] | None) -> None:
         """A function that is told the job's name before each call from now on, in the caller's thread."""
         self._hook = hook

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
@@ -41,6 +42,7 @@ class Background:
 
 
 def _run(task: Future[Any], work: Callable[[], Any]) -> None:
+    time.sleep(0.0005)  # lets the caller go on: it would get Python's lock back only after some milliseconds
     try:
         task.set_result(work())
     except BaseException as error:

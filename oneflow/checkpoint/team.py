@@ -134,14 +134,23 @@ def together(team: Team, tag: str, work: Callable[[], _Value]) -> list[_Value]:
             value = work()
     except Exception as error:
         failure = error
-    found = team.gather(tag, [None if failure is None else [type(failure).__name__, str(failure)], value])
+    found = team.gather(tag, [None if failure is None else _told(failure), value])
     if failure is not None:
         raise failure
     for rank, (theirs, _) in enumerate(found):
         if theirs is not None:
-            kind = getattr(errors, theirs[0], CheckpointError)
-            raise kind(theirs[1] if rank == 0 else f"process {rank}: {theirs[1]}")
+            kind, text, number = theirs
+            text = text if rank == 0 else f"process {rank}: {text}"
+            raise getattr(errors, kind, CheckpointError)(text) if number is None else OSError(number, text)
     return [each for _, each in found]
+
+
+def _told(failure: Exception) -> list[Any]:
+    """An error as the other processes get it: its kind, its text, and the number of one of the operating system's."""
+    is_of_system = isinstance(failure, OSError) and not isinstance(failure, errors.OneFlowError)
+    if is_of_system and failure.errno is not None:
+        return [type(failure).__name__, failure.strerror, failure.errno]
+    return [type(failure).__name__, str(failure), None]
 
 
 def on_leader(team: Team, tag: str, work: Callable[[], _Value]) -> _Value:

@@ -69,8 +69,9 @@ def _count(text: str) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the processes to their end, again where one fails and ``--restarts`` allows it.
 
-    Returns: 0, or the status of the first process that failed in the last attempt; 128 + n where signal n ended it. Processes
-      that were preempted (status 75, see ``flow.checkpoint.save_on_preemption``) are not started again.
+    Returns: 0, or the status of the process that failed first in the last attempt, one other than 1 if there is any;
+      128 + n where signal n ended it. Processes that were preempted (status 75, see ``flow.checkpoint.save_on_preemption``) are
+      not started again.
     """
     made = parser()
     given = made.parse_args(arguments)
@@ -189,12 +190,14 @@ class _Processes:
                 if found is None:
                     continue
                 del running[rank]
-                if told and stop.signal == signal.SIGTERM and found > 0:
+                if told and stop.signal == signal.SIGTERM and found > 1:
                     status = found  # it has chosen its end, such as after saving a checkpoint
-                if found and not status and not stop.signal:
+                if found and status in (0, 1) and not stop.signal:
+                    if not status:
+                        _say(f"process {rank} of {self._count} {_described(found)}; the others end, too")
+                        deadline = time.monotonic() + _GRACE_SECONDS
+                    # who gives up because another was lost ends with 1, and sometimes before it: other statuses tell more
                     status = found if found > 0 else 128 - found
-                    _say(f"process {rank} of {self._count} {_described(found)}; the others end, too")
-                    deadline = time.monotonic() + _GRACE_SECONDS
             if stop.passed_on:
                 _signal(running.values(), stop.passed_on)
                 stop.passed_on = 0

@@ -38,7 +38,7 @@ INTEGERS = {
     "labels",
     "predictions",
     "ids",
-    "places",
+    "positions",
     "padding",
     "best",
     "targets",

@@ -6,7 +6,7 @@ import os
 import re
 from typing import Any
 
-from .._base.refuse import refuse
+from .._base.refuse import refuse, shown
 from ..errors import ArgumentError
 from .base import Logs
 from .monitor import Monitor
@@ -52,14 +52,14 @@ class ModelCheckpoint(Monitor):
     ):
         super().__init__(monitor, mode)
         if isinstance(save_top_k, bool) or not isinstance(save_top_k, int) or save_top_k < -1:
-            refuse(ArgumentError, f"ModelCheckpoint: save_top_k must be an int >= -1, got {save_top_k!r}")
+            refuse(ArgumentError, f"ModelCheckpoint: save_top_k must be an int >= -1, got {shown(save_top_k)}")
         for name, value in (("every_n_steps", every_n_steps), ("every_n_epochs", every_n_epochs)):
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                refuse(ArgumentError, f"ModelCheckpoint: {name} must be an int >= 1, got {value!r}")
+                refuse(ArgumentError, f"ModelCheckpoint: {name} must be an int >= 1, got {shown(value)}")
         if every_n_steps is not None and every_n_epochs is not None:
             refuse(ArgumentError, "ModelCheckpoint: give every_n_steps or every_n_epochs, not both")
         if filename is not None and (not isinstance(filename, str) or not filename or os.path.basename(filename) != filename):
-            refuse(ArgumentError, f'ModelCheckpoint: filename must be a str without "/", got {filename!r}')
+            refuse(ArgumentError, f'ModelCheckpoint: filename must be a str without "/", got {shown(filename)}')
         self.dirpath = None if dirpath is None else os.fspath(dirpath)
         self.filename = filename or "{epoch}-{step}"
         self.save_top_k, self.save_last = save_top_k, bool(save_last)

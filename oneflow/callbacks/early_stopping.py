@@ -6,7 +6,7 @@ import logging
 import math
 from typing import Any
 
-from .._base.refuse import refuse
+from .._base.refuse import refuse, shown
 from ..errors import ArgumentError
 from .base import Callback, Logs
 from .monitor import Monitor
@@ -40,9 +40,9 @@ class EarlyStopping(Monitor):
     ):
         super().__init__(monitor, mode)
         if isinstance(patience, bool) or not isinstance(patience, int) or patience < 0:
-            refuse(ArgumentError, f"EarlyStopping: patience must be an int >= 0, got {patience!r}")
+            refuse(ArgumentError, f"EarlyStopping: patience must be an int >= 0, got {shown(patience)}")
         if not isinstance(min_delta, (int, float)) or not 0 <= min_delta < math.inf:
-            refuse(ArgumentError, f"EarlyStopping: min_delta must be a number >= 0, got {min_delta!r}")
+            refuse(ArgumentError, f"EarlyStopping: min_delta must be a number >= 0, got {shown(min_delta)}")
         self.min_delta, self.patience = float(min_delta), patience
         self.check_finite, self.stopping_threshold = check_finite, stopping_threshold
         self.best_score: float | None = None

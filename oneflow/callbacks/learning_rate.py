@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .._base.refuse import refuse
+from .._base.refuse import refuse, shown
 from ..checkpoint.api import get_all_variables, load_variables
 from ..errors import ArgumentError, ModeError
 from ..job import JobFunction
@@ -70,10 +70,10 @@ class ReduceLROnPlateau(Monitor):
     ):
         super().__init__(monitor, mode)
         if not isinstance(factor, (int, float)) or not 0 < factor < 1:
-            refuse(ArgumentError, f"ReduceLROnPlateau: factor must be a number in (0, 1), got {factor!r}")
+            refuse(ArgumentError, f"ReduceLROnPlateau: factor must be a number in (0, 1), got {shown(factor)}")
         for name, value in (("patience", patience), ("cooldown", cooldown)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-                refuse(ArgumentError, f"ReduceLROnPlateau: {name} must be an int >= 0, got {value!r}")
+                refuse(ArgumentError, f"ReduceLROnPlateau: {name} must be an int >= 0, got {shown(value)}")
         self.factor, self.patience, self.min_delta = float(factor), patience, float(min_delta)
         self.cooldown, self.min_lr = cooldown, float(min_lr)
         self.best_score: float | None = None

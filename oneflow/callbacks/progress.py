@@ -6,7 +6,7 @@ import sys
 import time
 from typing import Any
 
-from .._base.refuse import refuse
+from .._base.refuse import refuse, shown
 from ..errors import ArgumentError
 from .base import Callback, Logs
 
@@ -25,7 +25,7 @@ class TQDMProgressBar(Callback):
 
     def __init__(self, refresh_seconds: float | None = None, leave: bool = True, file: Any = None):
         if refresh_seconds is not None and (not isinstance(refresh_seconds, (int, float)) or not refresh_seconds > 0):
-            refuse(ArgumentError, f"TQDMProgressBar: refresh_seconds must be a number > 0, got {refresh_seconds!r}")
+            refuse(ArgumentError, f"TQDMProgressBar: refresh_seconds must be a number > 0, got {shown(refresh_seconds)}")
         self._refresh_seconds, self._leave, self._file = refresh_seconds, leave, file
         self._is_shown = False  # to somebody who watches
         self._bar: Any = None

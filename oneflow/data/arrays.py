@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .._base.refuse import refuse
+from .._base.refuse import refuse, shown
 from ..errors import ArgumentError
 
 
@@ -43,7 +43,7 @@ def as_array(value: Any, what: str = "a batch") -> np.ndarray:
         _refuse_kind(value, what)
     try:
         array = np.asarray(value)
-    except (ValueError, TypeError) as error:
+    except Exception as error:
         refuse(ArgumentError, f"{what} holds a {type(value).__name__} of which NumPy makes no array: {error}",
                hint="give arrays of one shape")  # fmt: skip
     if array.dtype == object:
@@ -62,4 +62,4 @@ def _of_torch(tensor: Any) -> np.ndarray:
 
 def _refuse_kind(value: Any, what: str) -> None:
     hint = "give arrays: of NumPy, PyTorch, JAX or pandas, or lists of numbers of one shape"
-    refuse(ArgumentError, f"{what} holds {type(value).__name__} {value!r}"[:200] + ", which is not an array", hint=hint)
+    refuse(ArgumentError, f"{what} holds {type(value).__name__} {shown(value)}, which is not an array", hint=hint)

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from .._base.refuse import refuse
+from .._base import check
+from .._base.refuse import refuse, shown
 from ..errors import ArgumentError, ShapeError
 from .arrays import as_array, is_array, is_frame
 
@@ -70,11 +71,13 @@ class ArrayLoader:
         shard: tuple[int, int] = (0, 1),
     ):
         self.batch_size = _whole("batch_size", batch_size, 1)
+        if not isinstance(shuffle, (bool, np.bool_)):
+            refuse(ArgumentError, f"shuffle must be True or False, got {shown(shuffle)}")
         self.shuffle = bool(shuffle)
         self.seed = _whole("seed", seed, 0)
         self.last = _choice("last", last, ("keep", "drop", "pad"))
         if transform is not None and not callable(transform):
-            refuse(ArgumentError, f"transform must be a function of a batch and a generator, got {transform!r}"[:300])
+            refuse(ArgumentError, f"transform must be a function of a batch and a generator, got {shown(transform)}")
         self.transform = transform
         self.num_workers = _whole("num_workers", num_workers, 0)
         self.worker_type = _choice("worker_type", worker_type, ("thread", "process"))
@@ -279,7 +282,7 @@ def _ignore_interrupts() -> None:
 def _checked_shard(shard: Any, batch_size: int, last: str) -> tuple[int, int]:
     good = isinstance(shard, tuple) and len(shard) == 2 and all(type(n) is int for n in shard) and 0 <= shard[0] < shard[1]
     if not good:
-        refuse(ArgumentError, f"shard must be (index, count) with 0 <= index < count, got {shard!r}",
+        refuse(ArgumentError, f"shard must be (index, count) with 0 <= index < count, got {shown(shard)}",
                hint="shard=(flow.distributed.get_rank(), flow.distributed.get_world_size())")  # fmt: skip
     if batch_size % shard[1]:
         refuse(ArgumentError, f"batch_size={batch_size} cannot be cut into {shard[1]} equal shards")
@@ -289,12 +292,13 @@ def _checked_shard(shard: Any, batch_size: int, last: str) -> tuple[int, int]:
 
 
 def _whole(name: str, value: Any, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-        refuse(ArgumentError, f"{name} must be an int >= {least}, got {value!r}")
-    return int(value)
+    found, problem = check.integer(value, low=least)
+    if problem:
+        refuse(ArgumentError, f"{name} {problem}")
+    return found
 
 
 def _choice(name: str, value: Any, allowed: tuple[str, ...]) -> str:
-    if value not in allowed:
-        refuse(ArgumentError, f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}")
+    if not isinstance(value, str) or value not in allowed:
+        refuse(ArgumentError, f"{name} must be one of {', '.join(map(repr, allowed))}, got {shown(value)}")
     return str(value)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from .._base.refuse import refuse
+from .._base.refuse import refuse, shown
 from ..errors import ArgumentError
 from .base import FileLogger
 
@@ -38,7 +38,7 @@ class CSVLogger(FileLogger):
     ):
         super().__init__(save_dir, name, version)
         if not isinstance(flush_seconds, (int, float)) or not flush_seconds >= 0:
-            refuse(ArgumentError, f"CSVLogger: flush_seconds must be a number >= 0, got {flush_seconds!r}")
+            refuse(ArgumentError, f"CSVLogger: flush_seconds must be a number >= 0, got {shown(flush_seconds)}")
         self._flush_seconds = flush_seconds
         self._columns: list[str] = []
         self._waiting: list[dict[str, Any]] = []

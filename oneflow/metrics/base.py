@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .._base.refuse import refuse
+from .._base.refuse import refuse, shown
 from ..data.arrays import as_array
 from ..errors import ArgumentError, ShapeError
 
@@ -40,9 +40,11 @@ class Metric:
 
     def __init__(self, inputs: Sequence[str], name: str | None = None):
         if isinstance(inputs, str) or not inputs or not all(isinstance(n, str) and n for n in inputs):
-            refuse(ArgumentError, f"{type(self).__name__}: inputs must be names of results or inputs of a job, got {inputs!r}")
+            refuse(
+                ArgumentError, f"{type(self).__name__}: inputs must be names of results or inputs of a job, got {shown(inputs)}"
+            )
         if name is not None and (not isinstance(name, str) or not name):
-            refuse(ArgumentError, f"{type(self).__name__}: name must be a non-empty str, got {name!r}")
+            refuse(ArgumentError, f"{type(self).__name__}: name must be a non-empty str, got {shown(name)}")
         self.inputs = tuple(inputs)
         self.name = name or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(self).__name__).lower()
         self.state: dict[str, Any] = {}
@@ -178,7 +180,7 @@ class Function(Metric):
         per_row: bool = True,
     ):
         if not callable(function):
-            refuse(ArgumentError, f"Function needs a function, got {function!r}"[:300])
+            refuse(ArgumentError, f"Function needs a function, got {shown(function)}")
         super().__init__(inputs, name or getattr(function, "__name__", "function"))
         self._function, self._per_row = function, per_row
 

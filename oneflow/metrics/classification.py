@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from .._base.refuse import refuse
+from .._base.refuse import refuse, shown
 from ..errors import ArgumentError, ShapeError
 from .base import Metric
 
@@ -126,7 +126,7 @@ class TopKAccuracy(_Classes):
         ignore_index: int | None = None,
     ):
         if isinstance(k, bool) or not isinstance(k, int) or k < 1:
-            refuse(ArgumentError, f"TopKAccuracy: k must be an int >= 1, got {k!r}")
+            refuse(ArgumentError, f"TopKAccuracy: k must be an int >= 1, got {shown(k)}")
         super().__init__(preds, target, name or f"top_{k}_accuracy", ignore_index=ignore_index)
         self.k = k
 
@@ -177,7 +177,7 @@ class ConfusionMatrix(_Classes):
         ignore_index: int | None = None,
     ):
         if isinstance(num_classes, bool) or not isinstance(num_classes, int) or num_classes < 2:
-            refuse(ArgumentError, f"{type(self).__name__}: num_classes must be an int >= 2, got {num_classes!r}")
+            refuse(ArgumentError, f"{type(self).__name__}: num_classes must be an int >= 2, got {shown(num_classes)}")
         super().__init__(preds, target, name, threshold=threshold, ignore_index=ignore_index)
         self.num_classes = num_classes
 
@@ -219,7 +219,7 @@ class _OfMatrix(ConfusionMatrix):
         average = average or ("binary" if num_classes == 2 else "macro")
         if average not in ("binary", "macro", "micro", "weighted", "none") or (average == "binary" and num_classes != 2):
             rule = f'{type(self).__name__}: average must be "macro", "micro", "weighted", "none", or "binary" of two classes'
-            refuse(ArgumentError, f"{rule}; got {average!r}")
+            refuse(ArgumentError, f"{rule}; got {shown(average)}")
         self.average = average
 
     def _of(self, hits: np.ndarray, predicted: np.ndarray, true: np.ndarray) -> np.ndarray:

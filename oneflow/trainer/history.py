@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from .._base.extras import need
-from .._base.refuse import closest, refuse
+from .._base.refuse import closest, refuse, shown
 from ..errors import ArgumentError
 
 Row = dict[str, Any]
@@ -86,7 +86,7 @@ class History:
 
     def _of(self, which: str) -> list[Row]:
         if which not in ("rows", "steps"):
-            refuse(ArgumentError, f'which must be "rows" or "steps", got {which!r}')
+            refuse(ArgumentError, f'which must be "rows" or "steps", got {shown(which)}')
         return self.rows if which == "rows" else self.steps
 
     def __repr__(self) -> str:

@@ -6,7 +6,8 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from .._base.refuse import refuse
+from .._base import check
+from .._base.refuse import refuse, shown
 from ..callbacks.base import Callback, check_hooks
 from ..callbacks.checkpoint import ModelCheckpoint
 from ..callbacks.progress import TQDMProgressBar
@@ -41,6 +42,8 @@ class Settings:
         seed: int | None = None,
     ):
         self.max_epochs, self.max_steps = _count("max_epochs", max_epochs, -1), _count("max_steps", max_steps, -1)
+        if not isinstance(enable_progress_bar, bool):
+            refuse(ArgumentError, f"enable_progress_bar must be True or False, got {shown(enable_progress_bar)}")
         self.callbacks = _callbacks(callbacks, enable_progress_bar)
         self.loggers = _loggers(logger)
         self.metrics = _metrics(metrics)
@@ -50,10 +53,10 @@ class Settings:
         self.limit_val_batches = _limit("limit_val_batches", limit_val_batches)
         self.limit_test_batches = _limit("limit_test_batches", limit_test_batches)
         self.limit_predict_batches = _limit("limit_predict_batches", limit_predict_batches)
-        self.default_root_dir = os.curdir if default_root_dir is None else os.fspath(default_root_dir)
+        self.default_root_dir = _directory(default_root_dir)
         self.seed = _count("seed", seed, 0)
-        if profiler not in (None, "simple"):
-            refuse(ArgumentError, f'profiler must be None or "simple", got {profiler!r}')
+        if not (profiler is None or (isinstance(profiler, str) and profiler == "simple")):
+            refuse(ArgumentError, f'profiler must be None or "simple", got {shown(profiler)}')
         self.profiler = SimpleProfiler() if profiler else None
         self.should_stop = self.interrupted = False
         self.interrupt = Interrupt()
@@ -83,18 +86,31 @@ class Settings:
 # --- the checks
 
 
+def _directory(given: Any) -> str:
+    if given is None:
+        return os.curdir
+    text, problem = check.path(given)
+    if problem:
+        refuse(ArgumentError, f"default_root_dir {problem}")
+    return text
+
+
 def _count(name: str, value: Any, least: int) -> int | None:
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        refuse(ArgumentError, f"{name} must be an int >= {least} or None, got {value!r}")
-    return value
+    found, problem = check.integer(value, low=least)
+    if problem:
+        refuse(ArgumentError, f"{name} {problem} (None: unset)")
+    return found
 
 
 def _limit(name: str, value: Any) -> int | float | None:
     good = not isinstance(value, bool) and (isinstance(value, int) or (isinstance(value, float) and value <= 1.0))
     if value is not None and not (good and value >= 0):
-        refuse(ArgumentError, f"{name} must be an int >= 0 (batches), a float in [0, 1] (a share of them) or None, got {value!r}")
+        refuse(
+            ArgumentError,
+            f"{name} must be an int >= 0 (batches), a float in [0, 1] (a share of them) or None, got {shown(value)}",
+        )
     return value
 
 
@@ -103,7 +119,7 @@ def _interval(value: Any) -> int | float:
     if not is_int and not (isinstance(value, float) and 0 < value <= 1):
         refuse(
             ArgumentError,
-            f"val_check_interval must be an int >= 1 (steps) or a float in (0, 1] (a share of an epoch), got {value!r}",
+            f"val_check_interval must be an int >= 1 (steps) or a float in (0, 1] (a share of an epoch), got {shown(value)}",
         )
     return value
 
@@ -125,7 +141,7 @@ def _loggers(given: Any) -> list[Logger]:
     listed = [CSVLogger()] if given is True else list(given) if isinstance(given, (list, tuple)) else [given]
     wrong = [logger for logger in listed if not isinstance(logger, Logger)]
     if wrong:
-        refuse(ArgumentError, f"logger must be of flow.loggers, True or None, got {wrong[0]!r}"[:300])
+        refuse(ArgumentError, f"logger must be of flow.loggers, True or None, got {shown(wrong[0])}")
     return listed if processes.count() == 1 or not processes.index() else []  # one process logs
 
 
@@ -141,7 +157,7 @@ def _metrics(given: Any) -> dict[str, Metric]:
             refuse(ArgumentError, "two metrics have the same name", hint='give one of them a name: name="..."')
     wrong = [metric for metric in named.values() if not isinstance(metric, Metric)]
     if wrong:
-        refuse(ArgumentError, f"metrics must be of flow.metrics, got {wrong[0]!r}"[:300])
+        refuse(ArgumentError, f"metrics must be of flow.metrics, got {shown(wrong[0])}")
     return named
 
 

@@ -217,7 +217,7 @@ def test_errors_of_a_transform_say_where():
         (((), 5), ArgumentError, "at least one array"),
         ((np.float32(3), 5), ArgumentError, "axis of rows"),
         (((X, ["a", {}]), 5), ArgumentError, "not an array"),
-        (((X,), 0), ArgumentError, "batch_size must be an int >= 1"),
+        (((X,), 0), ArgumentError, "batch_size must be an int > 0"),
         (((X,), True), ArgumentError, "batch_size"),
     ],
 )

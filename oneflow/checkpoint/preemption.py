@@ -162,7 +162,8 @@ def save_on_preemption(
       ModeError: not on the main thread, or another one is still in force.
     Example:
       >>> manager = flow.checkpoint.CheckpointManager("./run", max_to_keep=3)
-      >>> preemption = flow.checkpoint.save_on_preemption(manager)
+      >>> with flow.checkpoint.save_on_preemption(manager):
+      ...     name = manager.restore_or_init()   # and the loop over steps
     """
     write = _writer(target)
     numbers = _signals(signals)

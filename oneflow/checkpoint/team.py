@@ -147,8 +147,7 @@ def together(team: Team, tag: str, work: Callable[[], _Value]) -> list[_Value]:
 
 def _told(failure: Exception) -> list[Any]:
     """An error as the other processes get it: its kind, its text, and the number of one of the operating system's."""
-    is_of_system = isinstance(failure, OSError) and not isinstance(failure, errors.OneFlowError)
-    if is_of_system and failure.errno is not None:
+    if isinstance(failure, OSError) and not isinstance(failure, errors.OneFlowError) and failure.errno is not None:
         return [type(failure).__name__, failure.strerror, failure.errno]
     return [type(failure).__name__, str(failure), None]
 

@@ -326,4 +326,5 @@ def test_at_most_one_copy_more_is_held(tmp_path: Path, gate: threading.Event) ->
     finally:
         tracemalloc.stop()
     del pending
+    flow.checkpoint.get(tmp_path / "m")  # waits for the end of the thread, too
     assert held() <= others + 1e4  # nothing is kept

@@ -280,7 +280,8 @@ def _in_order(name: str) -> tuple[list[tuple[int, int, str]], str]:
 
 def _number(name: Any, value: Any) -> float | int | None:
     try:
-        number = value if isinstance(value, int) and not isinstance(value, bool) else float(value)
+        single = value.item() if hasattr(value, "item") else value  # of an array of one element, as jobs return losses
+        number = single if isinstance(single, int) and not isinstance(single, bool) else float(single)
     except (TypeError, ValueError):
-        complain(ArgumentError, f"metric {shown(name)} must be a number, got a {type(value).__name__}")
+        complain(ArgumentError, f"metric {shown(name)} must be a number, or an array of one element, got {shown(value)}")
     return number if math.isfinite(number) else None

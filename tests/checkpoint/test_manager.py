@@ -37,7 +37,7 @@ def asynchronous(request: pytest.FixtureRequest) -> bool:
 
 def test_the_last_and_the_best_are_kept(tmp_path: Path, train, asynchronous: bool) -> None:
     manager = CheckpointManager(tmp_path / "run", max_to_keep=2, monitor="loss", asynchronous=asynchronous)
-    for step, loss in enumerate([3.0, 1.0, np.float32(2.0), 4, float("nan"), 5.0]):
+    for step, loss in enumerate([3.0, np.ones((1, 1)), np.float32(2.0), 4, float("nan"), 5.0]):
         train()
         manager.save(step, {"loss": loss, "other": 1}, {"epoch": step})
     manager.wait()
@@ -147,7 +147,14 @@ def test_wrong_arguments(tmp_path: Path, train) -> None:
         with pytest.raises(ArgumentError):
             CheckpointManager(tmp_path, **wrong)
     manager = CheckpointManager(tmp_path)
-    for wrong in ({"step": -1}, {"step": 1.5}, {"metrics": {"loss": "low"}}, {"metadata": {"a": object()}}, {"metadata": 3}):
+    for wrong in (
+        {"step": -1},
+        {"step": 1.5},
+        {"metrics": {"loss": "low"}},
+        {"metrics": {"loss": np.zeros(2)}},
+        {"metadata": {"a": object()}},
+        {"metadata": 3},
+    ):
         with pytest.raises(ArgumentError):
             manager.save(**wrong)
     with pytest.raises(CheckpointNotFoundError):

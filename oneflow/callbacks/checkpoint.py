@@ -32,7 +32,7 @@ class ModelCheckpoint(Monitor):
       every_n_steps: saves after every so many steps; None: after each validation that makes ``monitor``, else after each
         epoch.
       every_n_epochs: saves after every so many epochs only; None: after each.
-      asynchronous: has a thread write the files while training goes on. The copy of the variables is made before.
+      asynchronous: writes the files in the background while training goes on.
     Raises:
       ArgumentError: an argument outside its range.
     Example: >>> flow.callbacks.ModelCheckpoint("./runs", monitor="val_loss", save_top_k=3, save_last=True)

@@ -17,6 +17,7 @@ from weakref import WeakSet
 
 from ..errors import ForkError
 from . import processes
+from .background import Background
 from .delivery import DeliveryThread
 from .exit_status import exit_status
 from .gate import Gate, Results
@@ -37,10 +38,13 @@ class Process:
       delivery: the delivery thread.
       collectives: the gate of all jobs whose devices, virtual ones of this CPU, meet in collectives.
       uninterrupted: runs what Ctrl-C must not cut in two.
+      saves: checkpoints that are being written in the background.
       sessions: those that are open; ``default_session`` is the one that jobs are declared in.
       calls: one entry for each call whose thread may be in JAX's C++ code, outside the lock.
       stops_at_first_call: a script is run only to find the jobs that it declares.
       seed: what ``flow.manual_seed`` set; None before.
+      unconfirmed_saves: checkpoints in place that the disk has not confirmed, by path: device and inode. Saving there again
+        replaces them.
     """
 
     def __init__(self) -> None:
@@ -49,6 +53,7 @@ class Process:
         self.seed: int | None = None
         self.stops_at_first_call = False
         self.has_said_that_cpus_stand_in = False
+        self.unconfirmed_saves: dict[str, tuple[int, int]] = {}
         self._forked = False
         self._clients: list[Any] = []  # of JAX, while this process is being forked
         self._begin()
@@ -60,6 +65,7 @@ class Process:
         self.delivery = DeliveryThread()
         self.collectives = Gate(_CALLS_WITH_COLLECTIVES)
         self.uninterrupted = Uninterrupted()
+        self.saves = Background()
         self.calls: deque[None] = deque()
 
     def start(self) -> None:
@@ -121,17 +127,27 @@ class Process:
         interrupted = getattr(sys, "last_type", None) is KeyboardInterrupt
         if not interrupted:  # Ctrl-C leaves promptly
             try:
-                while not delivery.is_drained():  # callbacks may submit more
+                while not (delivery.is_drained() and self.saves.is_idle()):  # callbacks may submit more
                     delivery.drain()
+                    self.saves.wait()
             except KeyboardInterrupt:
                 interrupted = True
                 exit_status.fail("interrupted while callbacks were still to come; leaving with an error status")
+        else:
+            self._finish_saves()
         for session in list(self.sessions):
             with contextlib.suppress(KeyboardInterrupt):
                 session.stop_threads(time.monotonic() + _POOL_SECONDS)
         self._stop_threads(interrupted)
-        if delivery.error is not None and not interrupted:
-            exit_status.fail(f"a callback of job {delivery.error_job!r} failed; leaving with an error status")
+        if (unraised := delivery.unraised() or str(self.saves.error or "")) and not interrupted:
+            exit_status.fail(f"{unraised}; leaving with an error status")
+
+    def _finish_saves(self) -> None:
+        """After Ctrl-C: a checkpoint that was begun is finished, unless Ctrl-C comes again."""
+        if not self.saves.is_idle():
+            with contextlib.suppress(KeyboardInterrupt):
+                print("oneflow: a checkpoint is being written; Ctrl-C again leaves without it", file=sys.stderr)
+                self.saves.wait()
 
     def _at_early_exit(self) -> None:
         """The end of a program whose first call is still under way, on a daemon thread."""
@@ -154,7 +170,8 @@ class Process:
             is_held = self.lock.acquire(timeout=max(deadline - time.monotonic(), 0.0001))
             while (self.calls or self.uninterrupted.compiling) and time.monotonic() < deadline:
                 time.sleep(0.0005)
-            if is_held and harmless and not self.uninterrupted.compiling and not self.calls:
+            is_harmless = harmless and not self.uninterrupted.compiling and not self.calls and self.saves.is_idle()
+            if is_held and is_harmless:
                 return
         with contextlib.suppress(Exception):
             sys.stdout.flush()

@@ -16,7 +16,6 @@ from ..loggers.base import Logger
 from ..loggers.csv import CSVLogger
 from ..metrics.base import Metric
 from ..runtime import processes
-from . import checkpoints
 from .interrupt import Interrupt
 from .profiler import SimpleProfiler
 
@@ -64,7 +63,6 @@ class Settings:
         self.state = "idle"  # or "training", "validating", "testing", "predicting"
         self.num_evaluation_batches: int | None = None
         self.evaluated_batches = 0
-        self._writer = checkpoints.Writer()
         for callback in self.callbacks:
             callback.trainer = self
 

@@ -234,12 +234,14 @@ _restore_antialias()
 _on_demand = {
     "Trainer": ".trainer:Trainer",
     "callbacks": ".callbacks",
+    "interop": ".interop",
     "loggers": ".loggers",
     "metrics": ".metrics",
     "trainer": ".trainer",
 }
 if _TYPE_CHECKING:
     from . import callbacks as callbacks
+    from . import interop as interop
     from . import loggers as loggers
     from . import metrics as metrics
     from . import trainer as trainer

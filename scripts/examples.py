@@ -27,7 +27,7 @@ NAMESPACES = """flow flow.math flow.nn flow.layers flow.losses flow.random flow.
  flow.optimizer.grad_clipping flow.optimizer.loss_scale flow.optimizer.warmup flow.train flow.checkpoint flow.data flow.typing
  flow.scope flow.distribute flow.distributed flow.config flow.env flow.util flow.sysconfig flow.unittest flow.unittest.env
  flow.experimental.scope flow.deprecated flow.summary flow.profiler flow.tensorrt flow.onnx flow.saved_model flow.serving
- flow.model flow.errors""".split()
+ flow.model flow.errors flow.trainer flow.callbacks flow.loggers flow.metrics flow.interop""".split()
 
 # What names stand for where no comment says it.
 SHAPES = {
@@ -47,7 +47,7 @@ INTEGERS = {
     "target_lengths",
     "new_size",
 }
-INTEGERS |= {"new_size", "label"}
+INTEGERS |= {"new_size", "label", "indices"}
 SHAPES["label"] = (8,)
 VARIABLES = {"counter", "table"}
 IMAGE = {"x": (8, 3, 28, 28)}

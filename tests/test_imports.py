@@ -26,7 +26,7 @@ RANKS = [
     {"checkpoint", "_reports"},
     {"job"},
     # the top floor: imported when it is used
-    {"loggers", "metrics"},
+    {"interop", "loggers", "metrics"},
     {"callbacks"},
     {"trainer"},
 ]
@@ -77,14 +77,15 @@ def test_imports_go_down(path: Path) -> None:
 
 
 def test_the_top_floor_is_imported_when_it_is_used() -> None:
-    rooms = ("callbacks", "loggers", "metrics", "trainer")
+    rooms = ("callbacks", "interop", "loggers", "metrics", "trainer")
     program = (
         "import sys, oneflow as flow\n"
         "loaded = [m for m in sys.modules if m.split('.')[0] in ('tensorboardX', 'tqdm', 'pandas', 'torch')]\n"
         f"loaded += [m for m in sys.modules if m.startswith('oneflow.') and m.split('.')[1] in {rooms}]\n"
         "assert not loaded and 'oneflow.data.loader' not in sys.modules, loaded\n"
-        "assert {'Trainer', 'callbacks', 'loggers', 'metrics', 'trainer'} <= set(dir(flow))\n"
+        "assert {'Trainer', 'callbacks', 'interop', 'loggers', 'metrics', 'trainer'} <= set(dir(flow))\n"
         "flow.Trainer, flow.callbacks.Callback, flow.loggers.CSVLogger, flow.metrics.Accuracy, flow.data.ArrayLoader\n"
+        "flow.interop.from_torch\n"
         "assert 'jax' not in sys.modules and 'tensorboardX' not in sys.modules and 'tqdm' not in sys.modules\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)

@@ -56,7 +56,7 @@ def preprocess(pixels: np.ndarray, passes: int, random: np.random.Generator) -> 
 
 
 def source(passes: int | None) -> Callable[[int], tuple[np.ndarray, np.ndarray]]:
-    """Gives batch ``i``: ready-made, or (``passes`` not None) preprocessed when it is asked for."""
+    """Returns batch ``i``: ready-made, or (``passes`` not None) preprocessed when it is asked for."""
     if passes is None:
         ready = batches()
         return lambda i: ready[i % BATCHES]

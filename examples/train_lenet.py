@@ -1,6 +1,6 @@
-"""LeNet on MNIST: trains for one epoch, saves, reloads, evaluates, and reads the digit on a picture.
+"""LeNet on MNIST: trains for one epoch, saves, reloads, evaluates, and reads the digit on an image.
 
-python examples/train_lenet.py [--epochs N] [--batches N] [--out DIRECTORY] [--picture PNG]
+python examples/train_lenet.py [--epochs N] [--batches N] [--out DIRECTORY] [--image PNG]
 """
 
 import argparse
@@ -76,14 +76,14 @@ def evaluate(directory: Path, batches: int | None) -> float:
     return 100 * correct / labels.size
 
 
-def predict(picture: Path) -> int:
-    """The digit that the loaded model sees on a picture, white on black."""
+def predict(image: Path) -> int:
+    """The digit that the loaded model sees on an image, white on black."""
 
     @flow.global_function(type="predict")
     def predict_job(image: tp.Numpy.Placeholder((1, 1, 28, 28), dtype=flow.float)) -> tp.Numpy:
         return lenet(image)
 
-    pixels = np.asarray(Image.open(picture).convert("L").resize((28, 28)), dtype=np.float32)
+    pixels = np.asarray(Image.open(image).convert("L").resize((28, 28)), dtype=np.float32)
     return int(predict_job(pixels.reshape(1, 1, 28, 28) / 255).argmax())
 
 
@@ -98,13 +98,13 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--batches", type=int, help="use only so many batches of 100 images (default: all)")
     parser.add_argument("--out", type=Path, default=Path("lenet_model"), help="where the model is saved (default: %(default)s)")
-    parser.add_argument("--picture", type=Path, default=Path(__file__).with_name("9.png"))
+    parser.add_argument("--image", "--picture", dest="image", type=Path, default=Path(__file__).with_name("9.png"))
     arguments = parser.parse_args()
 
     directory = fresh(arguments.out)
     train(arguments.epochs, arguments.batches, directory)
     print(f"accuracy: {evaluate(directory, arguments.batches):.1f}%")
-    print(f"{arguments.picture.name} shows a {predict(arguments.picture)}")
+    print(f"{arguments.image.name} shows a {predict(arguments.image)}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Imports go down the ranks only. The picture is in docs/architecture.md."""
+"""Imports go down the ranks only. The drawing is in docs/architecture.md."""
 
 from __future__ import annotations
 

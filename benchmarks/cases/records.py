@@ -1,4 +1,4 @@
-"""Data from disk, without a job: raw records against a loop over protobuf messages, JPEG pictures against plain OpenCV."""
+"""Data from disk, without a job: raw records against a loop over protobuf messages, JPEG images against plain OpenCV."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def measure(effort: Effort, data: Path) -> list[Section]:
     return [
         _clicks(effort, data.parent, "13 + 2 + 26 numbers in 4 features", False, lists),
         _clicks(effort, data.parent, "13 + 26 features of a number each", True, single),
-        _pictures(effort, data.parent),
+        _images(effort, data.parent),
     ]
 
 
@@ -69,26 +69,26 @@ def _clicks(effort: Effort, folder: Path, what: str, separate: bool, features: d
     return made
 
 
-def _pictures(effort: Effort, folder: Path) -> Section:
+def _images(effort: Effort, folder: Path) -> Section:
     target = folder / "photographs"
     samples.photographs(target, PICTURES, PARTS)
-    pictures = [p for path in part_paths(target, PARTS) for batch in read_part(path) for p in decode_bytes(batch, "encoded")]
-    for i, picture in enumerate(pictures):
-        (target / f"{i:04d}.jpg").write_bytes(picture.tobytes())
+    images = [p for path in part_paths(target, PARTS) for batch in read_part(path) for p in decode_bytes(batch, "encoded")]
+    for i, image in enumerate(images):
+        (target / f"{i:04d}.jpg").write_bytes(image.tobytes())
     options = {"folder": str(target), "batch": PICTURE_BATCH, "threads": THREADS}
     result = race(
         [
-            Contender(OURS, "benchmarks.ours.pictures", {**options, "parts": PARTS}),
-            Contender(OPENCV, "benchmarks.handwritten.pictures_opencv", options),
-            Contender(TORCH, "benchmarks.pytorch.pictures", options),
+            Contender(OURS, "benchmarks.ours.images", {**options, "parts": PARTS}),
+            Contender(OPENCV, "benchmarks.handwritten.images_opencv", options),
+            Contender(TORCH, "benchmarks.pytorch.images", options),
         ],
         rounds=effort.rounds, seconds=max(effort.seconds, 0.5), data=None,
     )  # fmt: skip
     made = Section(
-        "JPEG pictures: decode, random crop to 224 x 224, flip, normalise, batch",
-        f"Made pictures of about 500 x 375, {sum(map(len, pictures)) // len(pictures) // 1000} kB each, "
+        "JPEG images: decode, random crop to 224 x 224, flip, normalise, batch",
+        f"Made images of about 500 x 375, {sum(map(len, images)) // len(images) // 1000} kB each, "
         f"batches of {PICTURE_BATCH}, {THREADS} threads or workers; ours reads part files.",
-        ["", "pictures/s", "ms a picture: median", "quartiles"], failures=result.failures, quiet=result.quiet(),
+        ["", "images/s", "ms an image: median", "quartiles"], failures=result.failures, quiet=result.quiet(),
         raw={"seconds": result.seconds},
     )  # fmt: skip
     for label in result.seconds:
@@ -97,5 +97,5 @@ def _pictures(effort: Effort, folder: Path) -> Section:
     for label, bound in ((OPENCV, 0.9), (TORCH, 1.1)):
         ratio = result.ratio(label, OURS)
         if ratio is not None:
-            made.checks.append(Check(f"pictures/s of ours / of {label}", ratio, bound))
+            made.checks.append(Check(f"images/s of ours / of {label}", ratio, bound))
     return made

@@ -24,7 +24,7 @@ def truncated_normal(random: np.random.Generator, *shape: int) -> np.ndarray:
 
 
 def training_loop(step: Step, state: Any, *, asynchronous: bool, passes: int | None) -> tuple[Callable[[int], None], Losses]:
-    """Gives ``run(steps)``, which comes back when all losses have been seen, and where they went."""
+    """Returns ``run(steps)``, which comes back when all losses have been seen, and where they went."""
     batch, losses = source(passes), Losses()
     at = 0
 

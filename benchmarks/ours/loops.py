@@ -11,7 +11,7 @@ from ..data import Losses, source
 
 
 def training_loop(job: Any, *, asynchronous: bool, passes: int | None) -> tuple[Callable[[int], None], Losses]:
-    """Gives ``run(steps)``, which comes back when all losses have been seen, and where they went."""
+    """Returns ``run(steps)``, which comes back when all losses have been seen, and where they went."""
     batch, losses = source(passes), Losses()
     at = 0
 

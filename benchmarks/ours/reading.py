@@ -14,8 +14,8 @@ from .loops import training_loop
 
 def _read(folder: str, parts: int) -> tuple[Any, Any]:
     records = flow.data.ofrecord_reader(folder, BATCH, data_part_num=parts)
-    pictures = flow.data.OFRecordImageDecoder(records, "encoded", color_space="GRAY")
-    whole, _, _ = flow.image.Resize(pictures, target_size=(28, 28), channels=1)
+    images = flow.data.OFRecordImageDecoder(records, "encoded", color_space="GRAY")
+    whole, _, _ = flow.image.Resize(images, target_size=(28, 28), channels=1)
     images = flow.image.CropMirrorNormalize(whole, color_space="GRAY", std=[255.0])
     return images, flow.data.OFRecordRawDecoder(records, "class/label", shape=(), dtype=flow.int32)
 

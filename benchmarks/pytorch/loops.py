@@ -21,7 +21,7 @@ def initialise(model: torch.nn.Module) -> None:
 
 
 def training_loop(model: torch.nn.Module, *, compiled: bool, passes: int | None) -> tuple[Callable[[int], None], Losses]:
-    """Gives ``run(steps)``, which comes back when all losses have been seen, and where they went."""
+    """Returns ``run(steps)``, which comes back when all losses have been seen, and where they went."""
     initialise(model)
     batch, losses = source(passes), Losses()
     optimizer = torch.optim.SGD(model.parameters(), 0.1, fused=True)

@@ -2,7 +2,7 @@
 
 python examples/data/train_coco.py --steps 150
 
-A step sees one picture. Objects come as polygons, as many as the picture has: masks of them enter the step with their true
+A step sees one image. Objects come as polygons, as many as the image has: masks of them enter the step with their true
 number, and a step is compiled once for each number met.
 """
 
@@ -16,7 +16,7 @@ import oneflow.typing as tp
 from oneflow.data import samples
 
 SIZE = 64
-MOST = 16  # objects of a picture
+MOST = 16  # objects of an image
 
 
 def network(images: flow.Blob) -> flow.Blob:
@@ -28,7 +28,7 @@ def network(images: flow.Blob) -> flow.Blob:
 
 
 def read(annotations, images_dir, shuffle):
-    """A picture (1, 3, SIZE, SIZE), mirrored now and then, and the union of its objects' masks (1, 1, SIZE, SIZE)."""
+    """An image (1, 3, SIZE, SIZE), mirrored now and then, and the union of its objects' masks (1, 1, SIZE, SIZE)."""
     encoded, _, _, _, _, polygons, index = flow.data.coco_reader(annotations, images_dir, 1, shuffle=shuffle, name="coco")
     pixels, scale, _ = flow.image.Resize(flow.image.decode(encoded), target_size=(SIZE, SIZE))
     polygons = flow.detection.object_segmentation_polygon_scale(polygons, scale)
@@ -65,7 +65,9 @@ def make_jobs(options, train, test):
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=150)
-    parser.add_argument("--pictures", type=int, default=64, help="made for training (default: %(default)s)")
+    parser.add_argument(
+        "--images", "--pictures", dest="images", type=int, default=64, help="made for training (64)"
+    )
     parser.add_argument("--learning-rate", type=float, default=3e-3)
     return parser
 
@@ -75,7 +77,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         train, test = (
             (samples.coco(f"{folder}/{name}", count, seed=seed)[0], f"{folder}/{name}/images")
-            for name, count, seed in (("train", options.pictures, 1), ("test", 16, 2))
+            for name, count, seed in (("train", options.images, 1), ("test", 16, 2))
         )
         train_job, eval_job = make_jobs(options, train, test)
 

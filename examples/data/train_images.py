@@ -1,7 +1,7 @@
-"""Trains a small network on pictures in OFRecord parts, saves, and reports the accuracy on other pictures.
+"""Trains a small network on images in OFRecord parts, saves, and reports the accuracy on other images.
 
 python examples/data/train_images.py --steps 60
-python -m oneflow.data pack images FOLDER PARTS makes such parts of a folder of pictures.
+python -m oneflow.data pack images FOLDER PARTS makes such parts of a folder of images.
 """
 
 import argparse
@@ -59,8 +59,10 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--size", type=int, default=64, help="of the pictures that the network sees (default: %(default)s)")
-    parser.add_argument("--pictures", type=int, default=512, help="made for training (default: %(default)s)")
+    parser.add_argument("--size", type=int, default=64, help="of the images that the network sees (default: %(default)s)")
+    parser.add_argument(
+        "--images", "--pictures", dest="images", type=int, default=512, help="made for training (512)"
+    )
     parser.add_argument("--parts", type=int, default=4)
     parser.add_argument("--learning-rate", type=float, default=3e-3)
     parser.add_argument("--save", help="directory for the trained variables and the readers' positions")
@@ -72,7 +74,7 @@ def main():
     options = arguments().parse_args()
     with tempfile.TemporaryDirectory() as folder:
         train_dir, test_dir = f"{folder}/train", f"{folder}/test"
-        samples.photographs(train_dir, options.pictures, options.parts, seed=1, scale=0.3)
+        samples.photographs(train_dir, options.images, options.parts, seed=1, scale=0.3)
         samples.photographs(test_dir, 2 * options.batch, 1, seed=2, scale=0.3)
         train_job, eval_job = make_jobs(options, train_dir, test_dir)
         if options.resume:
@@ -88,7 +90,7 @@ def main():
             flow.checkpoint.save(options.save)
         pairs = [eval_job() for _ in range(2)]
         right = np.concatenate([scores.argmax(1) == labels for scores, labels in pairs])
-        print(f"accuracy on other pictures: {100 * right.mean():.1f}%")
+        print(f"accuracy on other images: {100 * right.mean():.1f}%")
         flow.clear_default_session()  # the readers close their files before the folder goes
 
 

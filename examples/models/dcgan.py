@@ -1,4 +1,4 @@
-"""DCGAN (Radford et al. 2015) for pictures of 28x28: a generator and a discriminator.
+"""DCGAN (Radford et al. 2015) for images of 28x28: a generator and a discriminator.
 
 Both are called in both train jobs; each job trains one of them (trainable=True) and only uses the other.
 """
@@ -30,7 +30,7 @@ def _normalized(x: Blob, name: str, trainable: bool) -> Blob:
 
 
 def generator(codes: Blob, trainable: bool = True, width: int = 64) -> Blob:
-    """Pictures (N, 1, 28, 28) in (-1, 1) of codes (N, CODE)."""
+    """Images (N, 1, 28, 28) in (-1, 1) of codes (N, CODE)."""
     batch = codes.shape[0]
     with flow.scope.namespace("generator"):
         x = flow.reshape(_dense(codes, 4 * width * 7 * 7, "fc", trainable), (batch, 4 * width, 7, 7))
@@ -43,9 +43,9 @@ def generator(codes: Blob, trainable: bool = True, width: int = 64) -> Blob:
         return flow.math.tanh(x)
 
 
-def discriminator(pictures: Blob, trainable: bool = True, width: int = 64) -> Blob:
-    """Logits (N, 1): > 0 says that a picture (N, 1, 28, 28) is real. It may be called several times in a job."""
-    x, pad = pictures, [0, 0, (1, 1), (1, 1)]
+def discriminator(images: Blob, trainable: bool = True, width: int = 64) -> Blob:
+    """Logits (N, 1): > 0 says that an image (N, 1, 28, 28) is real. It may be called several times in a job."""
+    x, pad = images, [0, 0, (1, 1), (1, 1)]
     with flow.scope.namespace("discriminator"):
         for i, filters in enumerate((width, 2 * width)):
             weight = _weight(f"conv{i}", (filters, x.shape[1], 4, 4), trainable)
@@ -60,8 +60,8 @@ def generator_loss(codes: Blob, width: int = 64) -> Blob:
     return flow.nn.sigmoid_cross_entropy_with_logits(flow.ones_like(logits), logits)
 
 
-def discriminator_loss(codes: Blob, pictures: Blob, width: int = 64) -> Blob:
-    """(N, 1): small where the discriminator tells real pictures from those that the generator made."""
-    made, real = discriminator(generator(codes, False, width), True, width), discriminator(pictures, True, width)
+def discriminator_loss(codes: Blob, images: Blob, width: int = 64) -> Blob:
+    """(N, 1): small where the discriminator tells real images from those that the generator made."""
+    made, real = discriminator(generator(codes, False, width), True, width), discriminator(images, True, width)
     loss = flow.nn.sigmoid_cross_entropy_with_logits
     return loss(flow.zeros_like(made), made) + loss(flow.ones_like(real), real)

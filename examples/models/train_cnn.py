@@ -1,4 +1,4 @@
-"""Trains an image model on random pictures, or on MNIST blown up to colour pictures, and evaluates what it learned.
+"""Trains an image model on random images, or on MNIST blown up to colour images, and evaluates what it learned.
 
 python examples/models/train_cnn.py --model resnet50 --batch 8 --size 64 --steps 20
 """

@@ -1,6 +1,6 @@
 """Trains a DCGAN on MNIST by two train jobs in turn, and draws what the generator makes.
 
-python examples/models/train_dcgan.py --steps 300 --picture digits.png
+python examples/models/train_dcgan.py --steps 300 --image digits.png
 """
 
 import argparse
@@ -14,7 +14,7 @@ import oneflow.typing as tp
 
 
 def make_jobs(options):
-    """Train jobs codes -> loss and (codes, pictures) -> loss, and a predict job codes -> pictures."""
+    """Train jobs codes -> loss and (codes, images) -> loss, and a predict job codes -> images."""
     codes = tp.Numpy.Placeholder((options.batch, dcgan.CODE), dtype=flow.float)
 
     def adam():
@@ -27,10 +27,8 @@ def make_jobs(options):
         return flow.math.reduce_mean(loss)
 
     @flow.global_function(type="train")
-    def train_discriminator(
-        codes: codes, pictures: tp.Numpy.Placeholder((options.batch, 1, 28, 28), dtype=flow.float)
-    ) -> tp.Numpy:
-        loss = dcgan.discriminator_loss(codes, pictures, options.width)
+    def train_discriminator(codes: codes, images: tp.Numpy.Placeholder((options.batch, 1, 28, 28), dtype=flow.float)) -> tp.Numpy:
+        loss = dcgan.discriminator_loss(codes, images, options.width)
         adam().minimize(loss)
         return flow.math.reduce_mean(loss)
 
@@ -47,7 +45,7 @@ def arguments():
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--width", type=int, default=32, help="a factor of all channels (default: %(default)s)")
     parser.add_argument("--learning-rate", type=float, default=2e-4)
-    parser.add_argument("--picture", help="where to draw digits that the generator made")
+    parser.add_argument("--image", "--picture", dest="image", help="where to draw digits that the generator made")
     parser.add_argument("--load", help="directory of variables to start from; others keep their first values")
     parser.add_argument("--save", help="directory for the trained variables")
     return parser
@@ -69,11 +67,11 @@ def main():
         first = train_generator(codes())
         if step % 10 == 0 or step == options.steps - 1:
             print(f"step {step:4d}  generator {first.item():.4f}  discriminator {second.item():.4f}", flush=True)
-    if options.picture:
+    if options.image:
         side = int(options.batch**0.5)
         made = draw(codes())[: side * side].reshape(side, side, 28, 28).transpose(0, 2, 1, 3).reshape(side * 28, side * 28)
-        Image.fromarray(((made + 1) * 127.5).astype(np.uint8)).save(options.picture)
-        print(f"drew {options.picture}")
+        Image.fromarray(((made + 1) * 127.5).astype(np.uint8)).save(options.image)
+        print(f"drew {options.image}")
     if options.save:
         flow.checkpoint.save(options.save)
         print(f"saved {options.save}")

@@ -104,7 +104,7 @@ _AUTO = Distribute("auto")
 
 
 def split(axis: int) -> Distribute:
-    """Pieces along ``axis`` (>= 0), one a device.
+    """Pieces along ``axis`` (>= 0), one per device.
 
     Example: >>> w = flow.get_variable("w", (8, 4), initializer=flow.ones_initializer(), distribute=flow.distribute.split(0))
     """

@@ -33,17 +33,18 @@ def open_regular(path: Path, *, follow_symlinks: bool = True) -> FileIO:
       follow_symlinks: whether the last part of the path may be a symbolic link.
     Raises: OSError, whose ``strerror`` says what is wrong: the file is missing, is not a regular file, cannot be read, ...
     """
+    flags = _FLAGS | (0 if follow_symlinks else getattr(os, "O_NOFOLLOW", 0))
     try:
         _check(os.stat(path, follow_symlinks=follow_symlinks).st_mode, path)
-        descriptor = os.open(path, _FLAGS | (0 if follow_symlinks else getattr(os, "O_NOFOLLOW", 0)))
+        file = FileIO(path, "rb", opener=lambda name, _: os.open(name, flags))  # closes it whenever an interrupt comes
     except ValueError as error:  # a null character, or text that the file system cannot encode
         raise OSError(errno.EINVAL, f"its path cannot be that of a file: {error}", os.fspath(path)) from error
     try:
-        _check(os.fstat(descriptor).st_mode, path)  # it may have been replaced since
-        return FileIO(descriptor, "rb")
+        _check(os.fstat(file.fileno()).st_mode, path)  # it may have been replaced since
     except BaseException:
-        os.close(descriptor)
+        file.close()
         raise
+    return file
 
 
 def _check(mode: int, path: Path) -> None:

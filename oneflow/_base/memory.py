@@ -24,7 +24,7 @@ def give_back() -> None:
 
 @cache
 def keep_freed() -> bool:
-    """Sets the policy, which has to happen before XLA's threads exist. Gives whether it is set.
+    """Sets the policy, which has to happen before XLA's threads exist. Returns whether it is set.
 
     Pieces of up to 2 GiB, or a quarter of the machine's memory where that is less, are kept, and as much of them in all.
     The environment has the last word: ``ONEFLOW_KEEP_MEMORY=0``, or any of glibc's own ``MALLOC_..._`` variables.

@@ -24,7 +24,7 @@ MIN_WINDOW, MAX_WINDOW = 4, 32
 _WAKE_FROM = 16  # undelivered calls: fewer are left until the thread looks by itself
 _IDLE_NAPS = 20
 _NAP = 0.0002  # seconds
-_REGISTRATION_SECONDS = 0.002
+_REGISTRATION_SECONDS = 0.05
 
 
 class DeliveryThread:
@@ -246,7 +246,7 @@ class DeliveryThread:
         """
         deadline = time.monotonic() + _REGISTRATION_SECONDS
         while self._newest.get(result.thread) == result.sequence and not result.has_callbacks and time.monotonic() < deadline:
-            time.sleep(_REGISTRATION_SECONDS / 20)
+            time.sleep(_NAP)
 
     def _run_late(self) -> None:
         due = []

@@ -28,17 +28,17 @@ _log = logging.getLogger("oneflow")
 
 
 class Values(dict[Node, list[Any]]):
-    """What the nodes of one batch gave. ``skipped`` of its pictures were; it is ``device``'s, in the mirrored view."""
+    """What the nodes of one batch gave. ``skipped`` of its images were; it is ``device``'s, in the mirrored view."""
 
     skipped = 0
     device = 0
 
 
-_SAMPLES_A_PART = 8  # of pictures: more of them, decoded, would not stay in the caches
+_SAMPLES_A_PART = 8  # of images: more of them, decoded, would not stay in the caches
 
 
 def node_seed(node: Node, session_seed: int, copy: int = 0) -> int:
-    """The seed the user gave the op, else one of the session's seed and the node's name; in the mirrored view one a device."""
+    """The seed the user gave the op, else one of the session's seed and the node's name; in the mirrored view one per device."""
     seed = node.attrs.get("seed")
     if seed is not None and not copy:
         return int(seed) % 2**63
@@ -283,7 +283,7 @@ class _InParts:
                         self._bad.append(i)
                         self._values.skipped += 1
                     place = [row.strip() for row in str(error).splitlines() if row.startswith(("  file  ", "  record  "))]
-                    _log.warning("oneflow: skipped a picture: %s", "; ".join([str(error).splitlines()[0], *place]))
+                    _log.warning("oneflow: skipped an image: %s", "; ".join([str(error).splitlines()[0], *place]))
 
     def _compute(self, start: int, end: int) -> None:
         made = Values()
@@ -318,7 +318,7 @@ class _InParts:
         good = [i for i in range(self._count) if i not in bad]
         if not good:
             raise ImageError(
-                f"job {self._section._parts[0].graph.name!r}: none of the {self._count} pictures of a batch can be decoded"
+                f"job {self._section._parts[0].graph.name!r}: none of the {self._count} images of a batch can be decoded"
             )
         for i in bad:
             stand_in = next((g for g in good if g > i), good[0])

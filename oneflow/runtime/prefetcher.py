@@ -122,7 +122,7 @@ class Prefetcher:
         return batch
 
     def advance(self) -> int:
-        """The head was used: callers stand behind it. Gives the number of pictures that were skipped in it."""
+        """The head was used: callers are past it. Returns the number of images that were skipped in it."""
         with self._changed:
             batch = self._queue.popleft()
             self._calls, self._places = batch.call + 1, batch.after

@@ -380,10 +380,15 @@ def session(seed: int | None = None) -> Iterator[Session]:
       CallbackError: at the end of the block, for a callback that failed.
 
     Example:
-      >>> for rate in (0.1, 0.01):
-      ...     with flow.session(seed=1):
-      ...         job = make_job(rate)   # its variables begin anew
-      ...         losses = [job(batch) for batch in batches]
+      >>> def final_loss(rate):
+      ...     with flow.session(seed=1):   # the variables begin anew
+      ...         @flow.global_function("train")
+      ...         def train(x: tp.Numpy.Placeholder((8, 4))) -> tp.Numpy:
+      ...             loss = flow.math.square(flow.layers.dense(x, 1, name="line") - 1.0)
+      ...             flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [rate])).minimize(loss)
+      ...             return flow.math.reduce_mean(loss)
+      ...         return [train(np.ones((8, 4), np.float32)) for _ in range(20)][-1]
+      >>> losses = {rate: final_loss(rate) for rate in (0.1, 0.01)}
     """
     if current_or_none() is not None:
         refuse(ModeError, "flow.session() cannot be used inside a job function")

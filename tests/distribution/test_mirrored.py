@@ -127,7 +127,7 @@ def test_a_list_of_another_length_is_refused():
     def job(x: tp.ListNumpy.Placeholder((2, 3))) -> tp.ListNumpy:
         return flow.math.relu(x)
 
-    with pytest.raises(flow.errors.FeedError, match="2 elements, one a device"):
+    with pytest.raises(flow.errors.FeedError, match="2 elements, one per device"):
         job([np.ones((2, 3), np.float32)])
     assert len(job([np.ones((2, 3), np.float32)] * 2)) == 2
 
@@ -140,7 +140,7 @@ def test_conversion_between_the_views():
         with flow.scope.mirrored_view():
             own = flow.cast_to_current_logical_view(x)
             assert own.shape == (2, 3)
-            largest = flow.math.reduce_max(own)  # one a device
+            largest = flow.math.reduce_max(own)  # one per device
             doubled = flow.math.add(own, own)
         with flow.scope.consistent_view():
             again = flow.math.negative(doubled)

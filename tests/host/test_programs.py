@@ -22,11 +22,11 @@ def number(text: str, pattern: str) -> float:
     return float(found[1])
 
 
-def test_pictures(tmp_path: Path) -> None:
-    small = ["--pictures=96", "--size=32", "--batch=16", "--parts=2"]
+def test_images(tmp_path: Path) -> None:
+    small = ["--images=96", "--size=32", "--batch=16", "--parts=2"]
     text = run("train_images.py", "--steps=31", "--save", str(tmp_path / "saved"), *small)
     first, last = (number(text, rf"step +{step}  loss ([\d.]+)") for step in (0, 30))
-    assert last < 0.8 * first and number(text, r"accuracy on other pictures: ([\d.]+)%") > 20
+    assert last < 0.8 * first and number(text, r"accuracy on other images: ([\d.]+)%") > 20
     again = run("train_images.py", "--steps=11", "--resume", str(tmp_path / "saved"), *small)
     assert number(again, r"step +0  loss ([\d.]+)") < 0.8 * first
 
@@ -37,5 +37,5 @@ def test_clicks() -> None:
 
 
 def test_coco() -> None:
-    text = run("train_coco.py", "--steps=26", "--pictures=12")
+    text = run("train_coco.py", "--steps=26", "--images=12")
     assert number(text, r"step +25  loss ([\d.]+)") < number(text, r"step +0  loss ([\d.]+)")

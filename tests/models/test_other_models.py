@@ -58,7 +58,7 @@ def test_dcgan_is_that_of_pytorch() -> None:
     batch, width, rate = 8, 8, 2.0**-7
     rng = np.random.default_rng(0)
     codes = rng.standard_normal((batch, dcgan.CODE), np.float32)
-    pictures = rng.uniform(-1, 1, (batch, 1, 28, 28)).astype(np.float32)
+    images = rng.uniform(-1, 1, (batch, 1, 28, 28)).astype(np.float32)
 
     @flow.global_function(type="train")
     def train_generator(codes: tp.Numpy.Placeholder(codes.shape)) -> tp.Numpy:
@@ -67,8 +67,8 @@ def test_dcgan_is_that_of_pytorch() -> None:
         return loss
 
     @flow.global_function(type="train")
-    def train_discriminator(codes: tp.Numpy.Placeholder(codes.shape), pictures: tp.Numpy.Placeholder(pictures.shape)) -> tp.Numpy:
-        loss = dcgan.discriminator_loss(codes, pictures, width)
+    def train_discriminator(codes: tp.Numpy.Placeholder(codes.shape), images: tp.Numpy.Placeholder(images.shape)) -> tp.Numpy:
+        loss = dcgan.discriminator_loss(codes, images, width)
         sgd(rate).minimize(loss)
         return loss
 
@@ -80,7 +80,7 @@ def test_dcgan_is_that_of_pytorch() -> None:
     module = scrambled(DCGAN(width, dcgan.CODE))
     load(module)
     players = [torch.optim.SGD(part.parameters(), rate, momentum=0.9) for part in (module.generator, module.discriminator)]
-    x, real = torch.tensor(codes), torch.tensor(pictures)
+    x, real = torch.tensor(codes), torch.tensor(images)
     for step in range(STEPS):  # in turn, as they train in earnest; what one learns the other job sees
         module.zero_grad()
         expected = module.generator_loss(x)
@@ -95,11 +95,11 @@ def test_dcgan_is_that_of_pytorch() -> None:
         expected = module.discriminator_loss(x, real)
         expected.mean().backward()
         players[1].step()
-        close(f"discriminator {step}", {"": train_discriminator(codes, pictures)}, {"": array(expected)}, 1e-2)
+        close(f"discriminator {step}", {"": train_discriminator(codes, images)}, {"": array(expected)}, 1e-2)
         if step == 0:
             wanted = torch_gradients(module.discriminator, rename=lambda name: f"discriminator.{name}")
             found = gradients("-momentum", -1 / rate)
             close("gradients", {n: found[n] for n in wanted}, wanted, BACKWARD, 1e-4)
     close("variables", variables(), from_torch(module.state_dict()), 1e-3)
     module.generator.eval()
-    close("pictures", {"": draw(codes)}, {"": array(module.generator(x))}, BACKWARD)
+    close("images", {"": draw(codes)}, {"": array(module.generator(x))}, BACKWARD)

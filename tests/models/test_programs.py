@@ -24,7 +24,7 @@ SMALL_CNN = ["--batch=4", "--size=64", "--steps=3", "--warmup=1"]
 RUNS = {
     "alexnet on MNIST": ["train_cnn", "--model=alexnet", "--data=mnist", *SMALL_CNN],
     "wide_and_deep": ["train_wide_and_deep", "--steps=4", "--batch=32", "--hidden=16", "--lazy"],
-    "dcgan": ["train_dcgan", "--steps=3", "--batch=16", "--width=4", "--picture=digits.png"],
+    "dcgan": ["train_dcgan", "--steps=3", "--batch=16", "--width=4", "--image=digits.png"],
 }
 
 
@@ -48,7 +48,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 @pytest.mark.parametrize("name", RUNS)
 def test_a_program_runs(name: str, run: Callable[..., list[float]], tmp_path: Path) -> None:
     run(*RUNS[name])
-    if "--picture=digits.png" in RUNS[name]:
+    if "--image=digits.png" in RUNS[name]:
         assert (tmp_path / "digits.png").read_bytes().startswith(b"\x89PNG")
 
 

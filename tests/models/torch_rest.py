@@ -48,8 +48,8 @@ class Discriminator(nn.Module):
         self.conv0, self.conv1 = nn.Conv2d(1, width, 4, 2, 1), nn.Conv2d(width, 2 * width, 4, 2, 1)
         self.fc = nn.Linear(2 * width * 49, 1)
 
-    def forward(self, pictures: torch.Tensor) -> torch.Tensor:
-        x = leaky_relu(self.conv1(leaky_relu(self.conv0(pictures), 0.2)), 0.2)
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        x = leaky_relu(self.conv1(leaky_relu(self.conv0(images), 0.2)), 0.2)
         return self.fc(x.flatten(1))
 
 
@@ -62,7 +62,7 @@ class DCGAN(nn.Module):
         logits = self.discriminator(self.generator.train()(codes))
         return binary_cross_entropy_with_logits(logits, torch.ones_like(logits), reduction="none")
 
-    def discriminator_loss(self, codes: torch.Tensor, pictures: torch.Tensor) -> torch.Tensor:
-        made, real = self.discriminator(self.generator.eval()(codes).detach()), self.discriminator(pictures)
+    def discriminator_loss(self, codes: torch.Tensor, images: torch.Tensor) -> torch.Tensor:
+        made, real = self.discriminator(self.generator.eval()(codes).detach()), self.discriminator(images)
         loss = binary_cross_entropy_with_logits
         return loss(made, torch.zeros_like(made), reduction="none") + loss(real, torch.ones_like(real), reduction="none")

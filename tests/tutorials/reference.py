@@ -30,9 +30,9 @@ def unit(images: Array) -> Array:
 
 
 def png(path: Path) -> Array:
-    """A picture as page 2 prepares it."""
-    picture = Image.open(path).convert("L").resize((28, 28), Image.Resampling.LANCZOS)
-    return centred(np.array(picture).reshape(1, 1, 28, 28))
+    """An image as page 2 prepares it."""
+    image = Image.open(path).convert("L").resize((28, 28), Image.Resampling.LANCZOS)
+    return centred(np.array(image).reshape(1, 1, 28, 28))
 
 
 def parameter(model: Path, name: str, *shape: int) -> Array:

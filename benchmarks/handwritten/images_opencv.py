@@ -1,4 +1,4 @@
-"""The same by OpenCV and NumPy alone; the encoded pictures are in memory."""
+"""The same by OpenCV and NumPy alone; the encoded images are in memory."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import numpy as np
 MEAN, INVERSE = np.float32([123.68, 116.779, 103.939]), np.float32(1) / np.float32([58.393, 57.12, 57.375])
 
 
-def encoded_pictures(folder: str) -> list[np.ndarray]:
+def encoded_images(folder: str) -> list[np.ndarray]:
     return [np.fromfile(path, np.uint8) for path in sorted(Path(folder).glob("*.jpg"))]
 
 
 def prepared(encoded: np.ndarray, random: np.random.Generator) -> np.ndarray:
-    """One picture, float32 (3, 224, 224)."""
+    """One image, float32 (3, 224, 224)."""
     image = cv2.imdecode(encoded, cv2.IMREAD_COLOR)
     height, width = image.shape[:2]
     for _ in range(10):
@@ -41,13 +41,13 @@ def prepared(encoded: np.ndarray, random: np.random.Generator) -> np.ndarray:
 
 def make(folder: str, batch: int, threads: int) -> tuple[Callable[[int], None], Any]:
     cv2.setNumThreads(1)
-    pictures, pool, at = encoded_pictures(folder), ThreadPoolExecutor(threads), 0
+    images, pool, at = encoded_images(folder), ThreadPoolExecutor(threads), 0
     randoms = [np.random.default_rng(i) for i in range(batch)]
 
     def run(steps: int) -> None:
         nonlocal at
         for _ in range(steps):
-            chosen = [pictures[(at + i) % len(pictures)] for i in range(batch)]
+            chosen = [images[(at + i) % len(images)] for i in range(batch)]
             np.stack(list(pool.map(prepared, chosen, randoms)))
             at += batch
 

@@ -1,4 +1,4 @@
-"""JPEG pictures from part files: decode, random crop to 224 x 224, flip, normalise, batch; in threads."""
+"""JPEG images from part files: decode, random crop to 224 x 224, flip, normalise, batch; in threads."""
 
 from __future__ import annotations
 

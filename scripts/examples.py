@@ -32,13 +32,12 @@ NAMESPACES = """flow flow.math flow.nn flow.layers flow.losses flow.random flow.
 # What names stand for where no comment says it.
 SHAPES = {
     "labels": (8,), "logits": (8, 10), "predictions": (8,), "ids": (8,), "table": (100, 4), "rows": (8, 4), "row": (1, 4),
-    "places": (3, 1), "counter": (1,), "scores": (2, 8, 8), "padding": (2, 8, 8), "images": (8, 3, 6, 6), "loss": (1,),
+    "positions": (3, 1), "counter": (1,), "scores": (2, 8, 8), "padding": (2, 8, 8), "images": (8, 3, 6, 6), "loss": (1,),
 }  # fmt: skip
 INTEGERS = {
     "labels",
     "predictions",
     "ids",
-    "places",
     "padding",
     "best",
     "targets",
@@ -47,7 +46,7 @@ INTEGERS = {
     "target_lengths",
     "new_size",
 }
-INTEGERS |= {"new_size", "label", "indices"}
+INTEGERS |= {"new_size", "label", "positions"}
 SHAPES["label"] = (8,)
 VARIABLES = {"counter", "table"}
 IMAGE = {"x": (8, 3, 28, 28)}

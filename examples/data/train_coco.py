@@ -65,9 +65,7 @@ def make_jobs(options, train, test):
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=150)
-    parser.add_argument(
-        "--images", "--pictures", dest="images", type=int, default=64, help="made for training (64)"
-    )
+    parser.add_argument("--images", "--pictures", dest="images", type=int, default=64, help="made for training (64)")
     parser.add_argument("--learning-rate", type=float, default=3e-3)
     return parser
 

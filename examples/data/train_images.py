@@ -60,9 +60,7 @@ def arguments():
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--size", type=int, default=64, help="of the images that the network sees (default: %(default)s)")
-    parser.add_argument(
-        "--images", "--pictures", dest="images", type=int, default=512, help="made for training (512)"
-    )
+    parser.add_argument("--images", "--pictures", dest="images", type=int, default=512, help="made for training (512)")
     parser.add_argument("--parts", type=int, default=4)
     parser.add_argument("--learning-rate", type=float, default=3e-3)
     parser.add_argument("--save", help="directory for the trained variables and the readers' positions")

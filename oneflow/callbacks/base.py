@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from .._base.refuse import closest, refuse
+from .._base.refuse import closest, refuse, shown
 from ..errors import ArgumentError
 
 Logs = dict[str, float]
@@ -120,7 +120,7 @@ _ELSEWHERE = {
 def check_hooks(callback: Any) -> None:
     """Raises ArgumentError for what is not a callback, or has a method that was meant as a hook and would never be called."""
     if not isinstance(callback, Callback):
-        refuse(ArgumentError, f"callbacks must be flow.callbacks.Callback objects, got {callback!r}"[:300])
+        refuse(ArgumentError, f"callbacks must be flow.callbacks.Callback objects, got {shown(callback)}")
     for name in dir(callback):
         if not name.startswith("on_") or name in HOOKS or not callable(getattr(callback, name)):
             continue
@@ -147,5 +147,5 @@ class LambdaCallback(Callback):
                 near = closest(name, HOOKS, count=3)
                 refuse(ArgumentError, f"there is no hook {name!r}", hint=f"did you mean {' or '.join(near)}?" if near else "")
             if not callable(function):
-                refuse(ArgumentError, f"{name} must be a function, got {function!r}"[:300])
+                refuse(ArgumentError, f"{name} must be a function, got {shown(function)}")
             setattr(self, name, function)

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from .._base import check
 from .._base.refuse import refuse
 from ..checkpoint.api import get_all_variables, load_variables
-from ..errors import ArgumentError, ModeError
+from ..errors import ModeError
 from ..job import JobFunction
 from .base import Callback, Logs
 from .monitor import Monitor
@@ -69,13 +70,11 @@ class ReduceLROnPlateau(Monitor):
         min_lr: float = 0.0,
     ):
         super().__init__(monitor, mode)
-        if not isinstance(factor, (int, float)) or not 0 < factor < 1:
-            refuse(ArgumentError, f"ReduceLROnPlateau: factor must be a number in (0, 1), got {factor!r}")
-        for name, value in (("patience", patience), ("cooldown", cooldown)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-                refuse(ArgumentError, f"ReduceLROnPlateau: {name} must be an int >= 0, got {value!r}")
-        self.factor, self.patience, self.min_delta = float(factor), patience, float(min_delta)
-        self.cooldown, self.min_lr = cooldown, float(min_lr)
+        self.factor = check.checked(self, "factor", check.number(factor, above=0, below=1))
+        self.patience = check.checked(self, "patience", check.integer(patience, low=0))
+        self.min_delta = check.checked(self, "min_delta", check.number(min_delta, low=0, finite=True))
+        self.cooldown = check.checked(self, "cooldown", check.integer(cooldown, low=0))
+        self.min_lr = check.checked(self, "min_lr", check.number(min_lr, low=0, finite=True))
         self.best_score: float | None = None
         self.wait_count = self.cooldown_count = 0
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .._base.refuse import refuse
+from .._base.refuse import refuse, shown
 from ..errors import ArgumentError
 
 
@@ -33,22 +33,26 @@ def as_array(value: Any, what: str = "a batch") -> np.ndarray:
     """
     if isinstance(value, np.ndarray):
         return value
+    if value is None or isinstance(value, (str, bytes, dict, set)):
+        _refuse_kind(value, what)
+    try:
+        array = _converted(value)
+    except Exception as error:  # also those of the user's object
+        refuse(ArgumentError, f"{what} holds a {type(value).__name__} of which NumPy makes no array: {error}",
+               hint="give arrays of one shape")  # fmt: skip
+    if array.dtype == object:
+        _refuse_kind(value, what)
+    return array
+
+
+def _converted(value: Any) -> np.ndarray:
     if hasattr(value, "detach") and hasattr(value, "cpu"):
         return _of_torch(value)
     if hasattr(value, "to_numpy"):
         return np.asarray(value.to_numpy())
     if hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
         return np.from_dlpack(value)
-    if value is None or isinstance(value, (str, bytes, dict, set)):
-        _refuse_kind(value, what)
-    try:
-        array = np.asarray(value)
-    except (ValueError, TypeError) as error:
-        refuse(ArgumentError, f"{what} holds a {type(value).__name__} of which NumPy makes no array: {error}",
-               hint="give arrays of one shape")  # fmt: skip
-    if array.dtype == object:
-        _refuse_kind(value, what)
-    return array
+    return np.asarray(value)
 
 
 def _of_torch(tensor: Any) -> np.ndarray:
@@ -62,4 +66,4 @@ def _of_torch(tensor: Any) -> np.ndarray:
 
 def _refuse_kind(value: Any, what: str) -> None:
     hint = "give arrays: of NumPy, PyTorch, JAX or pandas, or lists of numbers of one shape"
-    refuse(ArgumentError, f"{what} holds {type(value).__name__} {value!r}"[:200] + ", which is not an array", hint=hint)
+    refuse(ArgumentError, f"{what} holds {type(value).__name__} {shown(value)}, which is not an array", hint=hint)

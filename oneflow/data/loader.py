@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from .._base.refuse import refuse
+from .._base import check
+from .._base.refuse import refuse, shown
 from ..errors import ArgumentError, ShapeError
 from .arrays import as_array, is_array, is_frame
 
@@ -69,16 +70,16 @@ class ArrayLoader:
         prefetch_factor: int = 2,
         shard: tuple[int, int] = (0, 1),
     ):
-        self.batch_size = _whole("batch_size", batch_size, 1)
-        self.shuffle = bool(shuffle)
-        self.seed = _whole("seed", seed, 0)
-        self.last = _choice("last", last, ("keep", "drop", "pad"))
+        self.batch_size = check.checked(self, "batch_size", check.integer(batch_size, low=1))
+        self.shuffle = check.checked(self, "shuffle", check.flag(shuffle))
+        self.seed = check.checked(self, "seed", check.integer(seed, low=0))
+        self.last = check.checked(self, "last", check.choice(last, ("keep", "drop", "pad")))
         if transform is not None and not callable(transform):
-            refuse(ArgumentError, f"transform must be a function of a batch and a generator, got {transform!r}"[:300])
+            refuse(ArgumentError, f"transform must be a function of a batch and a generator, got {shown(transform)}")
         self.transform = transform
-        self.num_workers = _whole("num_workers", num_workers, 0)
-        self.worker_type = _choice("worker_type", worker_type, ("thread", "process"))
-        self.prefetch_factor = _whole("prefetch_factor", prefetch_factor, 1)
+        self.num_workers = check.checked(self, "num_workers", check.integer(num_workers, low=0))
+        self.worker_type = check.checked(self, "worker_type", check.choice(worker_type, ("thread", "process")))
+        self.prefetch_factor = check.checked(self, "prefetch_factor", check.integer(prefetch_factor, low=1))
         self._shard, self._shards = _checked_shard(shard, self.batch_size, self.last)
         self._rows = _Rows(arrays)
         self._epoch = 0
@@ -109,7 +110,8 @@ class ArrayLoader:
 
     def set_epoch(self, epoch: int) -> None:
         """Has the next ``for`` loop begin pass number ``epoch``, counted from 0."""
-        self._epoch, self._batch, self._resumes = _whole("epoch", epoch, 0), 0, True
+        self._epoch = check.checked(self, "epoch", check.integer(epoch, low=0))
+        self._batch, self._resumes = 0, True
 
     def state_dict(self) -> dict[str, Any]:
         """The position behind the last batch that was given, and what the order depends on; JSON-able."""
@@ -279,22 +281,10 @@ def _ignore_interrupts() -> None:
 def _checked_shard(shard: Any, batch_size: int, last: str) -> tuple[int, int]:
     good = isinstance(shard, tuple) and len(shard) == 2 and all(type(n) is int for n in shard) and 0 <= shard[0] < shard[1]
     if not good:
-        refuse(ArgumentError, f"shard must be (index, count) with 0 <= index < count, got {shard!r}",
+        refuse(ArgumentError, f"shard must be (index, count) with 0 <= index < count, got {shown(shard)}",
                hint="shard=(flow.distributed.get_rank(), flow.distributed.get_world_size())")  # fmt: skip
     if batch_size % shard[1]:
         refuse(ArgumentError, f"batch_size={batch_size} cannot be cut into {shard[1]} equal shards")
     if shard[1] > 1 and last == "keep":
         refuse(ArgumentError, "a short last batch cannot be cut into equal shards", hint='last="drop" or last="pad"')
     return int(shard[0]), int(shard[1])
-
-
-def _whole(name: str, value: Any, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-        refuse(ArgumentError, f"{name} must be an int >= {least}, got {value!r}")
-    return int(value)
-
-
-def _choice(name: str, value: Any, allowed: tuple[str, ...]) -> str:
-    if value not in allowed:
-        refuse(ArgumentError, f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}")
-    return str(value)

@@ -7,7 +7,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from .._base.refuse import refuse
+from .._base import check
+from .._base.refuse import refuse, shown
 from ..errors import ArgumentError, ModeError
 
 
@@ -85,10 +86,12 @@ class FileLogger(Logger):
 
     def __init__(self, save_dir: str | os.PathLike[str] | None = None, name: str = "logs", version: int | str | None = None):
         if not isinstance(name, str) or os.path.isabs(name) or ".." in name.split(os.sep):
-            refuse(ArgumentError, f"{type(self).__name__}: name must be the name of a directory, got {name!r}")
+            refuse(ArgumentError, f"{type(self).__name__}: name must be the name of a directory, got {shown(name)}")
         if version is not None and (isinstance(version, bool) or not isinstance(version, (int, str))):
-            refuse(ArgumentError, f"{type(self).__name__}: version must be an int or a str, got {version!r}")
-        self.save_dir = None if save_dir is None else os.fspath(save_dir)
+            refuse(ArgumentError, f"{type(self).__name__}: version must be an int or a str, got {shown(version)}")
+        self.save_dir: str | None = None
+        if save_dir is not None:
+            self.save_dir = check.checked(self, "save_dir", check.path(save_dir))
         self.name, self.version = name, version
         self._directory: str | None = None
 

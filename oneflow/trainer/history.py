@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from .._base.extras import need
-from .._base.refuse import closest, refuse
+from .._base.refuse import closest, refuse, shown
 from ..errors import ArgumentError
 
 Row = dict[str, Any]
@@ -28,6 +28,8 @@ class History:
     """
 
     def __init__(self, rows: Sequence[Row] = ()):
+        if not isinstance(rows, (list, tuple)) or not all(isinstance(row, Mapping) for row in rows):
+            refuse(ArgumentError, f"History takes a list of dictionaries, got {shown(rows)}")
         self.rows: list[Row] = [dict(row) for row in rows]
         self.steps: list[Row] = []
 
@@ -86,7 +88,7 @@ class History:
 
     def _of(self, which: str) -> list[Row]:
         if which not in ("rows", "steps"):
-            refuse(ArgumentError, f'which must be "rows" or "steps", got {which!r}')
+            refuse(ArgumentError, f'which must be "rows" or "steps", got {shown(which)}')
         return self.rows if which == "rows" else self.steps
 
     def __repr__(self) -> str:

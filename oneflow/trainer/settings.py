@@ -6,7 +6,8 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from .._base.refuse import refuse
+from .._base import check
+from .._base.refuse import refuse, shown
 from ..callbacks.base import Callback, check_hooks
 from ..callbacks.checkpoint import ModelCheckpoint
 from ..callbacks.progress import TQDMProgressBar
@@ -42,7 +43,8 @@ class Settings:
         seed: int | None = None,
     ):
         self.max_epochs, self.max_steps = _count("max_epochs", max_epochs, -1), _count("max_steps", max_steps, -1)
-        self.callbacks = _callbacks(callbacks, enable_progress_bar)
+        shows_progress = check.checked(self, "enable_progress_bar", check.flag(enable_progress_bar))
+        self.callbacks = _callbacks(callbacks, shows_progress)
         self.loggers = _loggers(logger)
         self.metrics = _metrics(metrics)
         self.val_check_interval = _interval(val_check_interval)
@@ -51,11 +53,13 @@ class Settings:
         self.limit_val_batches = _limit("limit_val_batches", limit_val_batches)
         self.limit_test_batches = _limit("limit_test_batches", limit_test_batches)
         self.limit_predict_batches = _limit("limit_predict_batches", limit_predict_batches)
-        self.default_root_dir = os.curdir if default_root_dir is None else os.fspath(default_root_dir)
+        self.default_root_dir = os.curdir
+        if default_root_dir is not None:
+            self.default_root_dir = check.checked(self, "default_root_dir", check.path(default_root_dir))
         self.seed = _count("seed", seed, 0)
-        if profiler not in (None, "simple"):
-            refuse(ArgumentError, f'profiler must be None or "simple", got {profiler!r}')
-        self.profiler = SimpleProfiler() if profiler else None
+        if profiler is not None:
+            check.checked(self, "profiler", check.choice(profiler, ("simple",)))
+        self.profiler = SimpleProfiler() if profiler is not None else None
         self.should_stop = self.interrupted = False
         self.interrupt = Interrupt()
         self.state = "idle"  # or "training", "validating", "testing", "predicting"
@@ -88,26 +92,33 @@ class Settings:
 def _count(name: str, value: Any, least: int) -> int | None:
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        refuse(ArgumentError, f"{name} must be an int >= {least} or None, got {value!r}")
-    return value
+    found, problem = check.integer(value, low=least)
+    if problem:
+        refuse(ArgumentError, f"{name} must be an int >= {least} or None, got {shown(value)}")
+    return found
 
 
 def _limit(name: str, value: Any) -> int | float | None:
-    good = not isinstance(value, bool) and (isinstance(value, int) or (isinstance(value, float) and value <= 1.0))
-    if value is not None and not (good and value >= 0):
-        refuse(ArgumentError, f"{name} must be an int >= 0 (batches), a float in [0, 1] (a share of them) or None, got {value!r}")
-    return value
+    if value is None:
+        return None
+    if (number := _whole_or_share(value)) is None:
+        rule = f"{name} must be an int >= 0 (batches), a float in [0, 1] (a share of them) or None"
+        refuse(ArgumentError, f"{rule}, got {shown(value)}")
+    return number
 
 
 def _interval(value: Any) -> int | float:
-    is_int = isinstance(value, int) and not isinstance(value, bool) and value >= 1
-    if not is_int and not (isinstance(value, float) and 0 < value <= 1):
-        refuse(
-            ArgumentError,
-            f"val_check_interval must be an int >= 1 (steps) or a float in (0, 1] (a share of an epoch), got {value!r}",
-        )
-    return value
+    if not (number := _whole_or_share(value)):
+        rule = "val_check_interval must be an int >= 1 (steps) or a float in (0, 1] (a share of an epoch)"
+        refuse(ArgumentError, f"{rule}, got {shown(value)}")
+    return number
+
+
+def _whole_or_share(value: Any) -> int | float | None:
+    """An int >= 0 or a float in [0, 1]; None for anything else."""
+    whole = check.whole(value)
+    number = check.real(value) if whole is None else whole
+    return number if number is not None and number >= 0 and (whole is not None or number <= 1) else None
 
 
 def _callbacks(given: Any, shows_progress: bool) -> list[Callback]:
@@ -127,7 +138,7 @@ def _loggers(given: Any) -> list[Logger]:
     listed = [CSVLogger()] if given is True else list(given) if isinstance(given, (list, tuple)) else [given]
     wrong = [logger for logger in listed if not isinstance(logger, Logger)]
     if wrong:
-        refuse(ArgumentError, f"logger must be of flow.loggers, True or None, got {wrong[0]!r}"[:300])
+        refuse(ArgumentError, f"logger must be of flow.loggers, True or None, got {shown(wrong[0])}")
     return listed if processes.count() == 1 or not processes.index() else []  # one process logs
 
 
@@ -135,7 +146,10 @@ def _metrics(given: Any) -> dict[str, Metric]:
     if given is None:
         return {}
     if isinstance(given, Mapping):
-        named = {str(name): metric for name, metric in given.items()}
+        named = dict(given)
+        for name in named:
+            if not isinstance(name, str):
+                refuse(ArgumentError, f"the names of metrics must be str, got {shown(name)}")
     else:
         listed = list(given) if isinstance(given, (list, tuple)) else [given]
         named = {getattr(metric, "name", ""): metric for metric in listed}
@@ -143,7 +157,7 @@ def _metrics(given: Any) -> dict[str, Metric]:
             refuse(ArgumentError, "two metrics have the same name", hint='give one of them a name: name="..."')
     wrong = [metric for metric in named.values() if not isinstance(metric, Metric)]
     if wrong:
-        refuse(ArgumentError, f"metrics must be of flow.metrics, got {wrong[0]!r}"[:300])
+        refuse(ArgumentError, f"metrics must be of flow.metrics, got {shown(wrong[0])}")
     return named
 
 

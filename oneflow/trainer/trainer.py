@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 from .._base.jax import jax
-from .._base.refuse import refuse
+from .._base.refuse import refuse, shown
 from ..callbacks.checkpoint import ModelCheckpoint
 from ..errors import ArgumentError, CheckpointNotFoundError, ModeError
 from ..graph.graph import current_or_none
@@ -284,7 +284,7 @@ class Trainer(Settings):
         if given is None:
             return None
         if not isinstance(given, (str, os.PathLike)) or not str(given):
-            refuse(ArgumentError, f'ckpt_path must be a path, "last" or None, got {given!r}')
+            refuse(ArgumentError, f'ckpt_path must be a path, "last" or None, got {shown(given)}')
         if given == "last":
             return self._last_checkpoint()
         if given == "best" and best:
@@ -401,7 +401,7 @@ def _train_jobs(given: Any) -> list[JobFunction]:
 def _check_job(what: str, job: Any, *, train: bool) -> None:
     if not isinstance(job, JobFunction):
         kind = 'type="train"' if train else 'type="predict"'
-        refuse(ArgumentError, f"{what} must be a job function, got {job!r}"[:300], hint=f"@flow.global_function({kind})")
+        refuse(ArgumentError, f"{what} must be a job function, got {shown(job)}", hint=f"@flow.global_function({kind})")
     if job.train != train:
         kinds = "a train job", "a predict job"
         refuse(ArgumentError, f"{what} must be {kinds[not train]}, and {job.name!r} is {kinds[train]}", source=job.source)

@@ -67,7 +67,8 @@ def _count(text: str) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the processes to their end, again where one fails and ``--restarts`` allows it.
 
-    Returns: 0, or the status of the first process that failed in the last attempt; 128 + n where signal n ended it.
+    Returns: 0, or the status of the process that failed first in the last attempt, one other than 1 if there is any;
+      128 + n where signal n ended it.
     """
     made = parser()
     given = made.parse_args(arguments)
@@ -180,10 +181,12 @@ class _Processes:
                 if found is None:
                     continue
                 del running[rank]
-                if found and not status and not self._stop.signal:
+                if found and status in (0, 1) and not self._stop.signal:
+                    if not status:
+                        _say(f"process {rank} of {self._count} {_described(found)}; the others end, too")
+                        deadline = time.monotonic() + _GRACE_SECONDS
+                    # who gives up because another was lost ends with 1, and sometimes before it: other statuses tell more
                     status = found if found > 0 else 128 - found
-                    _say(f"process {rank} of {self._count} {_described(found)}; the others end, too")
-                    deadline = time.monotonic() + _GRACE_SECONDS
             if self._stop.signal and status != 128 + self._stop.signal:
                 status, deadline = 128 + self._stop.signal, time.monotonic() + _KILL_SECONDS
                 _signal(running.values(), self._stop.signal)

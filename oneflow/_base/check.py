@@ -92,7 +92,7 @@ def integer(value: Any, *, low: int | None = None, high: int | None = None) -> t
 
 
 def path(value: Any) -> tuple[str, str]:
-    """A path as text, and the problem ("must be a path, got 3") or ""."""
+    """A path as text, and the problem ("must be a path, a non-empty ..., got 3") or ""."""
     try:
         text = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
     except Exception:  # of the user's object

@@ -16,7 +16,7 @@ from ..runtime.transfer import to_host
 
 
 def converter(leaves: list[Blob], rebuild: Callable[[list[Any]], Any], kinds: list[str]) -> Callable[[Any], Any]:
-    """From fetched device arrays to what the call gives. Behind the leaves come the counts of those that have an length."""
+    """From fetched device arrays to what the call gives. Behind the leaves come the counts of those that have a valid length."""
     if not leaves:
         return lambda arrays: rebuild([])
     each = [_leaf_converter(kind, blob) for kind, blob in zip(kinds, leaves, strict=True)]
@@ -36,7 +36,7 @@ def _on_host(value: Any) -> Any:
 
 
 def _cutter(leaves: list[Blob], kinds: list[str]) -> Callable[[Any], list[Any]]:
-    """From arrays and counts to arrays of their true sizes. A static Blob with an length keeps its shape as tp.Numpy."""
+    """From arrays and counts to arrays of their true sizes. A static Blob with a valid length keeps its shape as tp.Numpy."""
     is_cut = [b.valid_length is not None and kind != "Numpy" for b, kind in zip(leaves, kinds, strict=True)]
     places = list(accumulate((b.valid_length is not None for b in leaves), initial=len(leaves)))
 

@@ -21,9 +21,10 @@ from . import processes
 from .result import Delivery, Result
 
 MIN_WINDOW, MAX_WINDOW = 4, 32
-_WAKE_FROM = 16  # undelivered calls: fewer are left until the thread looks by itself
 _IDLE_NAPS = 20
 _NAP = 0.0002  # seconds
+_MOST_PAUSES = 2  # naps in a row for a caller that is submitting calls
+_TINY_SECONDS = 0.00003  # per call: Python's lock is the limit, not the device
 _REGISTRATION_SECONDS = 0.05
 
 
@@ -44,8 +45,9 @@ class DeliveryThread:
         self._busy = False  # a call, or late callbacks, are being delivered
         self._last_delivered = 0
         self._window = MIN_WINDOW
+        self._drains = False  # calls are so short that a full window is delivered whole
         self._progress = threading.Condition()
-        self._waiting = 0
+        self._awaited: list[Callable[[], bool]] = []  # what threads wait for
         self._asleep = False
         self._wakes: SimpleQueue[None] = SimpleQueue()
         self._stopping = False
@@ -84,15 +86,16 @@ class DeliveryThread:
         return (undelivered < self._window and undelivered < most) or self.is_current()
 
     def wait_for_room(self, most: int = MAX_WINDOW) -> None:
-        """Waits, outside any lock, until about half of the window is free. The delivery thread never waits for itself."""
+        """Waits, outside any lock, until half of the window or more is free. The delivery thread never waits for itself."""
         window = min(self._window, most)
         if len(self._pending) + self._busy < window or self.is_current():
             return
         self.moved_on(threading.get_ident())
-        start, goal = time.perf_counter(), window // 2
+        start, goal = time.perf_counter(), 0 if self._drains else window // 2
         waited_for = self.undelivered() - goal
         self._wait(lambda: self.undelivered() <= goal)
         each = (time.perf_counter() - start) / max(waited_for, 1)
+        self._drains = each < _TINY_SECONDS  # longer calls: the device must not run out of them
         # short steps: fewer thread switches per call; long steps: little lag
         self._window = min(self._window * 2, MAX_WINDOW) if each < 0.0005 else MIN_WINDOW if each > 0.002 else self._window
 
@@ -103,9 +106,8 @@ class DeliveryThread:
         if delivery.gives_handles:
             result.thread = thread = threading.get_ident()
             self._newest[thread] = number
-        pending = self._pending
-        pending.append(result)
-        if self._asleep or len(pending) == _WAKE_FROM:
+        self._pending.append(result)
+        if self._asleep:
             self._wakes.put(None)
         return result
 
@@ -166,33 +168,41 @@ class DeliveryThread:
             traceback.print_exception(error)
 
     def _wait(self, condition: Callable[[], bool]) -> None:
-        self._wakes.put(None)  # a wake-up that Ctrl-C kept from being sent
         with self._progress:
-            self._waiting += 1
+            self._awaited.append(condition)
             try:
+                self._wakes.put(None)  # now, whatever the thread is waiting for
                 while not condition():
                     self._progress.wait(1.0)
             finally:
-                self._waiting -= 1
+                self._awaited.remove(condition)
 
     # --- the thread
 
     def _run(self) -> None:
-        naps = 0
+        naps = pauses = 0
+        newest: Result | None = None
         while not self._stopping:
-            if self._step():
-                naps = 0
+            # a caller that is submitting calls is left alone for a moment: else each call has the two wait for Python's lock
+            last = self._pending[-1] if self._pending else None
+            if last is not newest and naps and pauses < _MOST_PAUSES and not self._awaited:
+                newest, pauses = last, pauses + 1
+                self._nap()
+            elif self._step():
+                naps, pauses = 1, 0
             elif naps < _IDLE_NAPS:
-                # a busy caller need not wake this thread call by call: each time one of the two waits for Python's lock
                 naps += 1
-                with contextlib.suppress(Empty):
-                    self._wakes.get(timeout=_NAP)
+                self._nap()
             else:
                 self._asleep = True
                 if not self._pending and not self._late:  # else they came in before the flag was up
                     self._wakes.get()
                 self._asleep = False
                 naps = 0
+
+    def _nap(self) -> None:
+        with contextlib.suppress(Empty):
+            self._wakes.get(timeout=_NAP)
 
     def _step(self) -> bool:
         """Delivers what is there: calls in order, each after the late callbacks that are due before its own.
@@ -210,21 +220,21 @@ class DeliveryThread:
             except BaseException as error:
                 self.report(error, result.job_name)
             self._last_delivered = result.sequence
-            if self._waiting:
-                self._tell()
+            self._tell()
         if self._late:
             try:
                 self._run_late()
             except BaseException as error:
                 self.report(error, "")
         self._busy = False
-        if self._waiting:
-            self._tell()
+        self._tell()
         return True
 
     def _tell(self) -> None:
-        with self._progress:
-            self._progress.notify_all()
+        """Wakes the threads that wait, where one of them has waited for this."""
+        if self._awaited and any(condition() for condition in tuple(self._awaited)):
+            with self._progress:
+                self._progress.notify_all()
 
     def _deliver(self, result: Result) -> None:
         self.computing = True

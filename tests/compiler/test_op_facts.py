@@ -23,7 +23,7 @@ OTHER_MEANINGS = {
     "graph/node.py": OPS.keys(),  # Python's operators, which ops/operators.py turns into ops, and hints in errors
     "compiler/channels_last.py": {"transpose"},  # a function of the native part
     "runtime/host.py": {"where"},  # an attribute of records
-    "runtime/processes.py": {"gather"},  # a kind of message
+    **dict.fromkeys([f"runtime/processes/{n}.py" for n in ("messages", "run", "watch")], {"gather"}),  # a kind of message
 }
 
 

@@ -95,7 +95,7 @@ def test_norm_by_channel() -> None:
     "make, says",
     [
         (lambda: ImagePreprocessor("rotate"), '"bgr2rgb" or "mirror"'),
-        (lambda: ImageResizePreprocessor(0, 5), "width must be an int > 0"),
+        (lambda: ImageResizePreprocessor(0, 5), r"width must be an int in \[1, 32767\]"),
         (lambda: ImageCodec([NormByChannelPreprocessor([1])]), "image_preprocessors takes"),
         (lambda: NormByChannelPreprocessor(1.0), "list or tuple"),
         (lambda: NormByChannelPreprocessor([1.0], data_format="NCHW"), "data_format"),

@@ -287,7 +287,7 @@ def test_a_part_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(ArgumentError, match="without features"), PartWriter(path) as part:
         part.write(pb.OFRecord())
-    with pytest.raises(DataError, match="got no record"), PartWriter(path):
+    with pytest.raises(DataError, match="no record was written"), PartWriter(path):
         pass
     assert list(tmp_path.iterdir()) == []
     with PartWriter(path) as part:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import cv2
-import datasets
+import made_data
 import numpy as np
 import pytest
 
@@ -14,7 +14,7 @@ import oneflow as flow
 import oneflow.typing as tp
 from oneflow.errors import ArgumentError, DataError, DtypeError, ImageError, OneFlowError, ShapeError
 
-PHOTOS = [datasets.photograph(i, 40 + 10 * i, 60 - 8 * i) for i in range(3)]
+PHOTOS = [made_data.photograph(i, 40 + 10 * i, 60 - 8 * i) for i in range(3)]
 FLOATS = [p.astype(np.float32) for p in PHOTOS]
 LIST = tp.ListListNumpy.Placeholder((3, 64, 64, 3), dtype=flow.uint8)
 FLOAT_LIST = tp.ListListNumpy.Placeholder((3, 64, 64, 3), dtype=flow.float)
@@ -40,7 +40,7 @@ def mapped(body: Any, arrays: list[np.ndarray], dtype: Any = flow.uint8, bound: 
 
 
 def test_decode() -> None:
-    data = [np.frombuffer(datasets.encoded(p, kind), np.int8) for p, kind in zip(PHOTOS, (".jpg", ".png", ".bmp"), strict=True)]
+    data = [np.frombuffer(made_data.encoded(p, kind), np.int8) for p, kind in zip(PHOTOS, (".jpg", ".png", ".bmp"), strict=True)]
 
     @flow.global_function()
     def job(x: tp.ListListNumpy.Placeholder((3, 20000), dtype=flow.int8)) -> tp.ListListNumpy:
@@ -52,7 +52,7 @@ def test_decode() -> None:
 
 
 def test_the_limit_of_pixels_is_a_setting() -> None:
-    data = [np.frombuffer(datasets.encoded(PHOTOS[0]), np.int8)]
+    data = [np.frombuffer(made_data.encoded(PHOTOS[0]), np.int8)]
 
     def decoding(limit: int, body: Any) -> Any:
         flow.clear_default_session()
@@ -135,7 +135,7 @@ def test_older_spellings_of_resize_give_the_image_alone() -> None:
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("dense", [False, True])
 def test_crop_mirror_normalize(layout: str, dense: bool) -> None:
-    photos = [datasets.photograph(i, 40, 50) for i in range(3)]
+    photos = [made_data.photograph(i, 40, 50) for i in range(3)]
     mean, std = (10.0, 20.0, 30.0), (2.0, 3.0, 4.0)
 
     @flow.global_function()
@@ -255,7 +255,7 @@ def test_polygons() -> None:
 
 
 def test_coco_reader(tmp_path: Path) -> None:
-    annotations, folder = datasets.coco(tmp_path)
+    annotations, folder = made_data.coco(tmp_path)
 
     @flow.global_function()
     def job():
@@ -280,7 +280,7 @@ def test_coco_reader(tmp_path: Path) -> None:
 
 
 def test_a_bad_image_of_coco_is_named(tmp_path: Path) -> None:
-    annotations, folder = datasets.coco(tmp_path)
+    annotations, folder = made_data.coco(tmp_path)
     bad = sorted(Path(folder).iterdir())[0]
     bad.write_bytes(b"no image")
 
@@ -349,7 +349,7 @@ def test_mistakes_of_a_call_name_the_image() -> None:
 
     good = [p for p in PHOTOS if min(p.shape[:2]) >= 44][:1]
     with pytest.raises(ImageError, match="element 2: .* smaller than the crop of 44 x 44"):
-        crop(fed([good[0], good[0], datasets.photograph(0, 40, 60)]))
+        crop(fed([good[0], good[0], made_data.photograph(0, 40, 60)]))
     assert crop(fed([good[0]] * 3)).shape == (3, 3, 44, 44)
     with pytest.raises(DataError, match=r"element 0: must be boxes \(k, 4\)"):
         boxes(fed([np.zeros((2, 3), np.float32)] * 2), np.ones((2, 2), np.float32))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import cv2
-import datasets
+import made_data
 import numpy as np
 import pytest
 from campaign.mutations import Damage
@@ -38,7 +38,7 @@ def reading(folder: str, **options: Any) -> Any:
 
 
 def test_records_come_in_order_and_endlessly(tmp_path: Path) -> None:
-    job = reading(datasets.numbered(tmp_path), batch_size=5)
+    job = reading(made_data.numbered(tmp_path), batch_size=5)
     found = np.concatenate([job() for _ in range(11)])
     np.testing.assert_array_equal(found, np.arange(55) % 24)
 
@@ -46,7 +46,7 @@ def test_records_come_in_order_and_endlessly(tmp_path: Path) -> None:
 @pytest.mark.parametrize("threads", [1, 4])
 @pytest.mark.parametrize("ahead", [0, 3])
 def test_the_same_seed_gives_the_same_batches(tmp_path: Path, threads: int, ahead: int) -> None:
-    folder = datasets.numbered(tmp_path)
+    folder = made_data.numbered(tmp_path)
 
     def batches() -> np.ndarray:
         flow.clear_default_session()
@@ -64,7 +64,7 @@ def test_the_same_seed_gives_the_same_batches(tmp_path: Path, threads: int, ahea
 
 
 def test_the_limit_of_a_record_is_a_setting(tmp_path: Path) -> None:
-    folder = datasets.write(tmp_path, [[{"i": np.int32(1), "more": bytes(3 << 20)}]] * 3)
+    folder = made_data.write(tmp_path, [[{"i": np.int32(1), "more": bytes(3 << 20)}]] * 3)
     with pytest.raises(ArgumentError, match="less than 2048"):
         flow.config.max_record_mbyte(2048)
     flow.config.max_record_mbyte(4)
@@ -103,7 +103,7 @@ def test_a_pipe_in_place_of_a_file_is_an_error_with_the_line_and_not_a_wait(tmp_
 @pytest.mark.parametrize("seed", range(20))
 def test_damaged_parts_raise_errors_of_the_library_with_the_line(tmp_path: Path, seed: int) -> None:
     path = tmp_path / "part-0"
-    datasets.write(tmp_path, [[{"i": np.int32(k), "encoded": datasets.encoded(datasets.photograph(k))} for k in range(3)]])
+    made_data.write(tmp_path, [[{"i": np.int32(k), "encoded": made_data.encoded(made_data.photograph(k))} for k in range(3)]])
     path.write_bytes(Damage(np.random.default_rng(seed)).bytes(path.read_bytes()))
 
     @flow.global_function()
@@ -120,7 +120,7 @@ def test_damaged_parts_raise_errors_of_the_library_with_the_line(tmp_path: Path,
 
 
 def test_asynchronous_and_synchronous_calls_see_the_same(tmp_path: Path) -> None:
-    folder, found = datasets.numbered(tmp_path), []
+    folder, found = made_data.numbered(tmp_path), []
 
     @flow.global_function()
     def job() -> tp.Callback[tp.Numpy]:
@@ -133,11 +133,11 @@ def test_asynchronous_and_synchronous_calls_see_the_same(tmp_path: Path) -> None
 
 
 def test_every_decoder(tmp_path: Path) -> None:
-    images = [datasets.photograph(i, 20 + i, 30) for i in range(4)]
-    data = [datasets.encoded(image, ".png") for image in images]
+    images = [made_data.photograph(i, 20 + i, 30) for i in range(4)]
+    data = [made_data.encoded(image, ".png") for image in images]
     parts = [[{"image": d, "floats": np.arange(3) + 0.5 * i, "ids": np.array([i, 2**40 + i]), "raw": bytes([i, 255])}]
              for i, d in enumerate(data)]  # fmt: skip
-    folder = datasets.write(tmp_path, parts)
+    folder = made_data.write(tmp_path, parts)
 
     @flow.global_function()
     def job() -> tuple[tp.Numpy, tp.Numpy, tp.Numpy, tp.Numpy, tp.ListListNumpy, tp.ListListNumpy, tp.ListListNumpy]:
@@ -166,7 +166,7 @@ def test_every_decoder(tmp_path: Path) -> None:
 
 
 def test_random_crops_differ_from_call_to_call_and_repeat_with_the_seed(tmp_path: Path) -> None:
-    folder = datasets.image_parts(tmp_path, 6)
+    folder = made_data.image_parts(tmp_path, 6)
 
     def crops(seed: int | None) -> list[list[np.ndarray]]:
         flow.clear_default_session()
@@ -185,7 +185,9 @@ def test_random_crops_differ_from_call_to_call_and_repeat_with_the_seed(tmp_path
         again, _ = crops(seed)
         assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
         assert any(a.shape != b.shape for a, b in zip(first, second, strict=True))
-        whole = [cv2.imdecode(np.frombuffer(datasets.encoded(datasets.photograph(i, 60 + i, 80)), np.uint8), 1) for i in range(6)]
+        whole = [
+            cv2.imdecode(np.frombuffer(made_data.encoded(made_data.photograph(i, 60 + i, 80)), np.uint8), 1) for i in range(6)
+        ]
         for part, image in zip(first, whole, strict=True):
             match = cv2.matchTemplate(image, part, cv2.TM_SQDIFF)
             assert match.min() < 1e-2 * part.size  # it is a window of its image
@@ -193,9 +195,9 @@ def test_random_crops_differ_from_call_to_call_and_repeat_with_the_seed(tmp_path
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_later_ops_name_the_record_of_a_bad_image(tmp_path: Path, threads: int) -> None:
-    records = [{"encoded": datasets.encoded(datasets.photograph(i))} for i in range(24)]
+    records = [{"encoded": made_data.encoded(made_data.photograph(i))} for i in range(24)]
     records[21]["encoded"] = b"no image"
-    folder = datasets.write(tmp_path, [records[:16], records[16:]])
+    folder = made_data.write(tmp_path, [records[:16], records[16:]])
     flow.config.compute_thread_pool_size(threads)
 
     @flow.global_function()
@@ -210,7 +212,7 @@ def test_later_ops_name_the_record_of_a_bad_image(tmp_path: Path, threads: int) 
 
 
 def test_decode_and_crop_and_resize_at_once(tmp_path: Path) -> None:
-    folder = datasets.image_parts(tmp_path, 6)
+    folder = made_data.image_parts(tmp_path, 6)
 
     @flow.global_function()
     def job() -> tuple[tp.Numpy, tp.Numpy]:
@@ -227,7 +229,7 @@ def test_decode_and_crop_and_resize_at_once(tmp_path: Path) -> None:
 
 
 def test_the_image_classification_reader(tmp_path: Path) -> None:
-    folder = datasets.image_parts(tmp_path, 6)
+    folder = made_data.image_parts(tmp_path, 6)
 
     @flow.global_function()
     def job() -> tuple[tp.ListListNumpy, tp.Numpy]:
@@ -241,7 +243,7 @@ def test_the_image_classification_reader(tmp_path: Path) -> None:
 
 
 def test_decode_ofrecord(tmp_path: Path) -> None:
-    folder = datasets.image_parts(tmp_path, 6, size=lambda i: (20, 30))
+    folder = made_data.image_parts(tmp_path, 6, size=lambda i: (20, 30))
 
     @flow.global_function()
     def job() -> tuple[tp.Numpy, tp.Numpy]:
@@ -255,7 +257,7 @@ def test_decode_ofrecord(tmp_path: Path) -> None:
 
     images, labels = job()
     np.testing.assert_array_equal(labels[:, 0], range(4))
-    decoded = cv2.imdecode(np.frombuffer(datasets.encoded(datasets.photograph(1, 20, 30)), np.uint8), 1)[..., ::-1]
+    decoded = cv2.imdecode(np.frombuffer(made_data.encoded(made_data.photograph(1, 20, 30)), np.uint8), 1)[..., ::-1]
     expected = cv2.resize(decoded, (24, 24)).astype(np.float32) - np.array([123.68, 116.78, 103.94], np.float32)
     np.testing.assert_allclose(images[1], expected, atol=1e-4)
 
@@ -274,7 +276,7 @@ def test_a_random_batch_that_stays(tmp_path: Path) -> None:
 
 
 def test_what_is_missing_is_named_at_each_call_until_it_is_there(tmp_path: Path) -> None:
-    folder = datasets.numbered(tmp_path)
+    folder = made_data.numbered(tmp_path)
     part = tmp_path / "part-1"
     data = part.read_bytes()
     part.unlink()
@@ -288,7 +290,7 @@ def test_what_is_missing_is_named_at_each_call_until_it_is_there(tmp_path: Path)
 
 
 def test_a_damaged_part_is_told_at_the_call_that_needs_it(tmp_path: Path) -> None:
-    folder = datasets.numbered(tmp_path)
+    folder = made_data.numbered(tmp_path)
     part = tmp_path / "part-1"
     data = part.read_bytes()
     part.write_bytes(data[:-3])
@@ -306,7 +308,7 @@ def test_a_damaged_part_is_told_at_the_call_that_needs_it(tmp_path: Path) -> Non
 def test_a_record_without_the_feature(tmp_path: Path) -> None:
     parts: list[list[dict[str, Any]]] = [[{"i": np.int32(k)} for k in range(4)] for _ in range(3)]
     parts[1][2] = {"j": np.int32(9)}
-    job = reading(datasets.write(tmp_path, parts), batch_size=4)
+    job = reading(made_data.write(tmp_path, parts), batch_size=4)
     job()
     with pytest.raises(FeatureError, match="Field i not found") as caught:
         job()
@@ -315,7 +317,7 @@ def test_a_record_without_the_feature(tmp_path: Path) -> None:
 
 
 def test_labels_that_are_no_classes(tmp_path: Path) -> None:
-    folder = datasets.write(tmp_path, [[{"label": np.int64(k)} for k in (1, 2, 0, 7, 1, 2**40)]])
+    folder = made_data.write(tmp_path, [[{"label": np.int64(k)} for k in (1, 2, 0, 7, 1, 2**40)]])
 
     @flow.global_function(type="train")
     def job() -> tp.Numpy:
@@ -335,10 +337,10 @@ def test_labels_that_are_no_classes(tmp_path: Path) -> None:
 
 
 def test_corrupt_images(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    records = [{"encoded": datasets.encoded(datasets.photograph(i)), "label": np.int32(i)} for i in range(8)]
+    records = [{"encoded": made_data.encoded(made_data.photograph(i)), "label": np.int32(i)} for i in range(8)]
     records[2]["encoded"] = b"no image"
     records[7]["encoded"] = records[7]["encoded"][:100]
-    folder = datasets.write(tmp_path, [records])
+    folder = made_data.write(tmp_path, [records])
 
     def make() -> Any:
         @flow.global_function()
@@ -370,7 +372,7 @@ def test_corrupt_images(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Non
     [
         (lambda: flow.data.ofrecord_reader("x", batch_size=0), ArgumentError, "batch_size must be at least 1, got 0"),
         (lambda: flow.data.ofrecord_reader("x", data_part_num=0), ArgumentError, "data_part_num must be at least 1"),
-        (lambda: flow.data.ofrecord_reader(3), ArgumentError, "ofrecord_dir must be a path, got 3"),
+        (lambda: flow.data.ofrecord_reader(3), ArgumentError, "ofrecord_dir must be a path, a non-empty str or os.PathLike"),
         (lambda: flow.data.ofrecord_reader("x", random_shuffle="yes"), ArgumentError, "random_shuffle must be True or False"),
         (lambda: flow.data.ofrecord_reader("x", part_name_prefix=1), ArgumentError, "part_name_prefix must be a str"),
         (lambda: flow.nn.relu(flow.data.ofrecord_reader("x")), DtypeError, "is of oneflow.record"),

@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import datasets
+import made_data
 import numpy as np
 import pytest
 
@@ -45,7 +45,7 @@ def training(folder: str, shuffled: bool = True) -> Any:
 
 @pytest.mark.parametrize("shuffled", [False, True])
 def test_training_goes_on_with_the_batch_that_would_have_come_next(tmp_path: Path, shuffled: bool) -> None:
-    folder = datasets.image_parts(tmp_path / "data")
+    folder = made_data.image_parts(tmp_path / "data")
     flow.manual_seed(3)
     train = training(folder, shuffled)
     for _ in range(7):
@@ -69,7 +69,7 @@ def test_training_goes_on_with_the_batch_that_would_have_come_next(tmp_path: Pat
 
 
 def test_a_position_of_other_data_is_refused_at_the_call(tmp_path: Path) -> None:
-    train = training(datasets.image_parts(tmp_path / "data"))
+    train = training(made_data.image_parts(tmp_path / "data"))
     train()
     flow.checkpoint.save(tmp_path / "saved")
     flow.clear_default_session()
@@ -84,7 +84,7 @@ def test_a_position_of_other_data_is_refused_at_the_call(tmp_path: Path) -> None
 def test_variables_without_positions_for_other_data_and_devices(tmp_path: Path) -> None:
     saved = tmp_path / "saved"
     flow.config.cpu_device_num(2)
-    _one_value("consistent", ofrecord_dir=datasets.numbered(tmp_path / "data"), batch_size=4, data_part_num=3)()
+    _one_value("consistent", ofrecord_dir=made_data.numbered(tmp_path / "data"), batch_size=4, data_part_num=3)()
     flow.checkpoint.save(saved)
 
     flow.clear_default_session()
@@ -95,7 +95,7 @@ def test_variables_without_positions_for_other_data_and_devices(tmp_path: Path) 
 
     flow.clear_default_session()
     flow.config.cpu_device_num(2)
-    other = datasets.numbered(tmp_path / "other", each=9)
+    other = made_data.numbered(tmp_path / "other", each=9)
     job = _one_value("consistent", ofrecord_dir=other, batch_size=4, data_part_num=3)
     flow.load_variables(flow.checkpoint.get(saved))
     with pytest.raises(DataError, match=r"belongs to other data(.|\n)*load_variables\(dict\("):
@@ -109,7 +109,7 @@ def test_variables_without_positions_for_other_data_and_devices(tmp_path: Path) 
 
 
 def test_a_checkpoint_with_a_large_shuffle_buffer_is_read_again(tmp_path: Path) -> None:
-    folder = datasets.numbered(tmp_path / "data")
+    folder = made_data.numbered(tmp_path / "data")
 
     @flow.global_function()
     def job() -> tp.Numpy:
@@ -125,7 +125,7 @@ def test_a_checkpoint_with_a_large_shuffle_buffer_is_read_again(tmp_path: Path) 
 
 
 def test_positions_of_other_readers_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    folder = datasets.numbered(tmp_path / "data")
+    folder = made_data.numbered(tmp_path / "data")
 
     def job(name: str | None) -> Any:
         @flow.global_function()
@@ -145,7 +145,7 @@ def test_positions_of_other_readers_are_told(tmp_path: Path, caplog: pytest.LogC
 
 
 def test_positions_are_those_of_the_calls_not_of_the_thread(tmp_path: Path) -> None:
-    folder = datasets.numbered(tmp_path / "data")
+    folder = made_data.numbered(tmp_path / "data")
     flow.config.read_ahead_batches(6)
 
     @flow.global_function()
@@ -160,7 +160,7 @@ def test_positions_are_those_of_the_calls_not_of_the_thread(tmp_path: Path) -> N
 
 
 def test_a_seed_set_between_calls_begins_the_random_numbers_anew(tmp_path: Path) -> None:
-    folder = datasets.numbered(tmp_path)
+    folder = made_data.numbered(tmp_path)
 
     @flow.global_function()
     def job() -> tuple[tp.Numpy, tp.Numpy]:
@@ -177,7 +177,7 @@ def test_a_seed_set_between_calls_begins_the_random_numbers_anew(tmp_path: Path)
 
 
 def test_the_thread_ends_with_its_session_and_its_job(tmp_path: Path) -> None:
-    folder = datasets.numbered(tmp_path)
+    folder = made_data.numbered(tmp_path)
 
     def make() -> Any:
         @flow.global_function()
@@ -204,7 +204,7 @@ def test_the_thread_ends_with_its_session_and_its_job(tmp_path: Path) -> None:
 
 
 def test_calls_from_several_threads_get_every_batch_once(tmp_path: Path) -> None:
-    folder = datasets.numbered(tmp_path, parts=3, each=40)
+    folder = made_data.numbered(tmp_path, parts=3, each=40)
     found: list[int] = []
 
     @flow.global_function()
@@ -235,7 +235,7 @@ def _one_value(view: str, **options: Any) -> Any:
 
 
 def test_the_consistent_view_reads_shards(tmp_path: Path) -> None:
-    folder = datasets.numbered(tmp_path, parts=5, each=8)
+    folder = made_data.numbered(tmp_path, parts=5, each=8)
     flow.config.cpu_device_num(2)
     job = _one_value("consistent", ofrecord_dir=folder, batch_size=4, data_part_num=5)
     for k in range(3):
@@ -245,7 +245,7 @@ def test_the_consistent_view_reads_shards(tmp_path: Path) -> None:
 
 
 def test_the_mirrored_view_has_a_reader_a_device(tmp_path: Path) -> None:
-    folder = datasets.numbered(tmp_path / "data", parts=3, each=8)
+    folder = made_data.numbered(tmp_path / "data", parts=3, each=8)
     flow.config.cpu_device_num(2)
     flow.manual_seed(0)
     same = _one_value("mirrored", ofrecord_dir=folder, batch_size=4, data_part_num=3)
@@ -270,8 +270,8 @@ def test_the_mirrored_view_has_a_reader_a_device(tmp_path: Path) -> None:
 
 
 def test_readers_that_are_one_for_all_devices(tmp_path: Path) -> None:
-    folder = datasets.numbered(tmp_path / "data", parts=4, each=8)
-    annotations, images = datasets.coco(tmp_path / "coco")
+    folder = made_data.numbered(tmp_path / "data", parts=4, each=8)
+    annotations, images = made_data.coco(tmp_path / "coco")
     flow.config.cpu_device_num(2)
     config = flow.FunctionConfig()
     config.default_logical_view(flow.scope.mirrored_view())
@@ -314,7 +314,7 @@ for _ in range(3):
     ids=["end", "error", "interrupt"],
 )  # fmt: skip
 def test_programs_end(tmp_path: Path, end: str, status: int) -> None:
-    folder = datasets.image_parts(tmp_path / "data")
+    folder = made_data.image_parts(tmp_path / "data")
     program = tmp_path / "program.py"
     program.write_text(PROGRAM + end)
     done = subprocess.run([sys.executable, program, folder], capture_output=True, text=True, timeout=60)
@@ -345,7 +345,7 @@ for _ in range(3):
 
 
 def test_several_processes_read_as_one_does(tmp_path: Path) -> None:
-    folder = datasets.numbered(tmp_path / "data")
+    folder = made_data.numbered(tmp_path / "data")
     program = tmp_path / "program.py"
     program.write_text(TOGETHER)
     command = [sys.executable, "-m", "oneflow.launch", "--nproc", "2", str(program), folder]

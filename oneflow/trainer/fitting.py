@@ -9,6 +9,7 @@ so that a checkpoint made there goes on bit for bit.
 from __future__ import annotations
 
 import logging
+import math
 import random
 import sys
 from collections.abc import Iterator, Mapping
@@ -63,6 +64,7 @@ class Fit:
         self.validated = -1  # the step that the last validation followed
         self.is_at_rest = False
         self._is_dropping = False  # a short batch was met
+        self._is_loss_bad = False  # it was not finite once
         self._parts: list[tuple[Any, dict[str, float]]] = []  # of the jobs of one step
         self._waiters = [c.waits_after for c in trainer.callbacks if type(c).waits_after is not Callback.waits_after]
         self._each_step = self.hooks.defined("on_train_batch_end"), self.hooks.defined("on_train_batch_outputs")
@@ -279,6 +281,9 @@ class Fit:
             self.stage.error = error
 
     def _told(self, step: int, logs: dict[str, float], value: Any) -> None:
+        if not self._is_loss_bad and not math.isfinite(logs.get("loss", 0.0)):
+            self._is_loss_bad = True
+            _log.warning("oneflow: the loss is %s at step %d, for the first time", logs["loss"], step)
         ends, outputs = self._each_step
         if outputs:
             self.hooks("on_train_batch_outputs", step, value)

@@ -184,12 +184,14 @@ class JobFunction:
         while True:
             self._check_open()
             try:
-                self._session.start()
-                built = self._build()
-                arrays = built.feeds(args)
-                process.delivery.raise_error()
-                process.start()
-                return self._prepared(built, arrays, submits)(args)
+                with process.in_call():
+                    self._session.start()
+                    built = self._build()
+                    arrays = built.feeds(args)
+                    process.delivery.raise_error()
+                    process.start()
+                    call = self._prepared(built, arrays, submits)
+                return call(args)
             except StaleExecutableError:
                 continue
             except ModeError:

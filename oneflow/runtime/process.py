@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Iterator
 from typing import Any
 from weakref import WeakSet
 
@@ -37,7 +38,7 @@ class Process:
       collectives: the gate of all jobs whose devices, virtual ones of this CPU, meet in collectives.
       uninterrupted: runs what Ctrl-C must not cut in two.
       sessions: those that are open; ``default_session`` is the one that jobs are declared in.
-      calls: one entry for each synchronous call whose thread may be in JAX's C++ code, outside the lock.
+      calls: one entry for each call whose thread may be in JAX's C++ code, outside the lock.
       stops_at_first_call: a script is run only to find the jobs that it declares.
       seed: what ``flow.manual_seed`` set; None before.
     """
@@ -52,6 +53,7 @@ class Process:
         self._clients: list[Any] = []  # of JAX, while this process is being forked
         self._begin()
         self._is_started = False
+        self._ends_threads = False
 
     def _begin(self) -> None:
         self.lock = threading.RLock()
@@ -68,6 +70,18 @@ class Process:
             atexit.register(self._at_exit)
             os.register_at_fork(before=self._before_fork, after_in_child=self._after_fork)
         self.delivery.start()
+
+    @contextlib.contextmanager
+    def in_call(self) -> Iterator[None]:
+        """Around a call that may import JAX, build and compile."""
+        if not self._ends_threads:
+            self._ends_threads = True
+            atexit.register(self._at_early_exit)
+        self.calls.append(None)
+        try:
+            yield
+        finally:
+            self.calls.pop()
 
     def finished(self, results: Results) -> None:
         """Told when somebody has seen that the devices have finished a call."""
@@ -119,6 +133,11 @@ class Process:
         if delivery.error is not None and not interrupted:
             exit_status.fail(f"a callback of job {delivery.error_job!r} failed; leaving with an error status")
 
+    def _at_early_exit(self) -> None:
+        """The end of a program whose first call is still under way, on a daemon thread."""
+        if not self._is_started and not self._forked:
+            self._stop_threads(False)
+
     def _stop_threads(self, interrupted: bool) -> None:
         """Sees to it that no thread is in JAX's C++ code while the interpreter goes away: that would abort the process.
 
@@ -135,7 +154,7 @@ class Process:
             is_held = self.lock.acquire(timeout=max(deadline - time.monotonic(), 0.0001))
             while (self.calls or self.uninterrupted.compiling) and time.monotonic() < deadline:
                 time.sleep(0.0005)
-            if is_held and harmless and not self.uninterrupted.compiling:
+            if is_held and harmless and not self.uninterrupted.compiling and not self.calls:
                 return
         with contextlib.suppress(Exception):
             sys.stdout.flush()

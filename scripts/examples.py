@@ -27,18 +27,17 @@ NAMESPACES = """flow flow.math flow.nn flow.layers flow.losses flow.random flow.
  flow.optimizer.grad_clipping flow.optimizer.loss_scale flow.optimizer.warmup flow.train flow.checkpoint flow.data flow.typing
  flow.scope flow.distribute flow.distributed flow.config flow.env flow.util flow.sysconfig flow.unittest flow.unittest.env
  flow.experimental.scope flow.deprecated flow.summary flow.profiler flow.tensorrt flow.export flow.onnx flow.saved_model
- flow.serving flow.model flow.errors""".split()
+ flow.serving flow.model flow.errors flow.trainer flow.callbacks flow.loggers flow.metrics flow.interop""".split()
 
 # What names stand for where no comment says it.
 SHAPES = {
     "labels": (8,), "logits": (8, 10), "predictions": (8,), "ids": (8,), "table": (100, 4), "rows": (8, 4), "row": (1, 4),
-    "places": (3, 1), "counter": (1,), "scores": (2, 8, 8), "padding": (2, 8, 8), "images": (8, 3, 6, 6), "loss": (1,),
+    "positions": (3, 1), "counter": (1,), "scores": (2, 8, 8), "padding": (2, 8, 8), "images": (8, 3, 6, 6), "loss": (1,),
 }  # fmt: skip
 INTEGERS = {
     "labels",
     "predictions",
     "ids",
-    "positions",
     "padding",
     "best",
     "targets",
@@ -47,7 +46,7 @@ INTEGERS = {
     "target_lengths",
     "new_size",
 }
-INTEGERS |= {"new_size", "label"}
+INTEGERS |= {"new_size", "label", "positions"}
 SHAPES["label"] = (8,)
 VARIABLES = {"counter", "table"}
 IMAGE = {"x": (8, 3, 28, 28)}

@@ -47,7 +47,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Part:
-    """One row of the table: ``run`` is given its budget and returns counts. ``count`` is of the long form, ``share`` of its time."""
+    """One row of the table. ``count`` is how many runs the long form makes, ``share`` its part of the time of a short one."""
 
     name: str
     run: Callable[[Budget], Report]

@@ -294,4 +294,3 @@ def run(budget: Budget) -> Report:
 
 def _first_of_several() -> int:
     return next(i for i, form in enumerate(FORMS) if form.processes > 1)
-

@@ -145,6 +145,7 @@ from .ops.elementwise import clip_by_value as clip_by_scalar
 from .ops.elementwise import clip_by_value as clip_by_value
 from .ops.elementwise import identity as identity
 from .ops.elementwise import identity_n as identity_n
+from .ops.elementwise import stop_gradient as stop_gradient
 from .ops.image import image_batch_align as image_batch_align
 from .ops.image import image_decode as image_decode
 from .ops.image import image_flip as image_flip
@@ -164,6 +165,7 @@ from .ops.masks import nonzero as nonzero
 from .ops.masks import sync_dynamic_resize as sync_dynamic_resize
 from .ops.masks import where as where
 from .ops.matrix import diag as diag
+from .ops.matrix import einsum as einsum
 from .ops.matrix import matmul as matmul
 from .ops.module import find_or_create_module as find_or_create_module
 from .ops.ordinal import categorical_ordinal_encode as categorical_ordinal_encode
@@ -234,14 +236,20 @@ _restore_antialias()
 _on_demand = {
     "Trainer": ".trainer:Trainer",
     "callbacks": ".callbacks",
+    "export": ".export",
+    "interop": ".interop",
     "loggers": ".loggers",
     "metrics": ".metrics",
+    "onnx": ".onnx",
     "trainer": ".trainer",
 }
 if _TYPE_CHECKING:
     from . import callbacks as callbacks
+    from . import export as export
+    from . import interop as interop
     from . import loggers as loggers
     from . import metrics as metrics
+    from . import onnx as onnx
     from . import trainer as trainer
     from .trainer import Trainer as Trainer
 

@@ -143,6 +143,10 @@ class JobWarning(UserWarning):
     """Something about a job that its user should know, and that stops nothing."""
 
 
+class ExportError(OneFlowError, ValueError, NotImplementedError):
+    """A job cannot be written in the format asked for, or a file of such a format cannot be read."""
+
+
 class MissingExtraError(OneFlowError, ImportError):
     """A package that this feature needs is not installed; the text names the extra that brings it."""
 

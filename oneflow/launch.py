@@ -14,10 +14,12 @@ from typing import Any
 
 from .config._environment import LAUNCHED
 from .errors import ArgumentError
+from .runtime.exit_status import PREEMPTED
 from .runtime.processes import addresses, rendezvous, secret
 
 _GRACE_SECONDS = 12.0  # for the others to tell, after one has failed, what they know about it
 _KILL_SECONDS = 5.0
+_SAVE_SECONDS = 30.0  # after SIGTERM, for processes that save a checkpoint then; SLURM allows as much
 _PR_SET_PDEATHSIG = 1
 _LAST_PORT = 65535
 
@@ -68,7 +70,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the processes to their end, again where one fails and ``--restarts`` allows it.
 
     Returns: 0, or the status of the process that failed first in the last attempt, one other than 1 if there is any;
-      128 + n where signal n ended it.
+      128 + n where signal n ended it. Processes that were preempted (status 75, see ``flow.checkpoint.save_on_preemption``) are
+      not started again.
     """
     made = parser()
     given = made.parse_args(arguments)
@@ -81,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _say(f"starting all processes again (restart {restart} of {given.restarts})")
         attempt = {**shared, rendezvous.RESTART_COUNT: str(restart)}
         status = _Processes(given, _master(given, made.error), attempt, stop).run()
-        if status == 0 or stop.signal:
+        if status in (0, PREEMPTED) or stop.signal:
             break
     return status
 
@@ -135,15 +138,20 @@ def _shared(given: argparse.Namespace, error: Callable[[str], Any]) -> dict[str,
 
 
 class _Stop:
-    """The signal that asks the launcher to end, once one has come."""
+    """The signal that asks the launcher to end, once one has come; and SIGUSR1, which is only passed on."""
 
     def __init__(self) -> None:
-        self.signal = 0
+        self.signal = self.passed_on = 0
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._note)
+        if hasattr(signal, "SIGUSR1"):
+            signal.signal(signal.SIGUSR1, self._pass_on)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.signal = number
+
+    def _pass_on(self, number: int, frame: FrameType | None) -> None:
+        self.passed_on = number
 
 
 class _Processes:
@@ -173,6 +181,7 @@ class _Processes:
 
     def run(self) -> int:
         """Waits for all; where one fails or a signal comes, for a little while, and ends those that are left."""
+        stop, told = self._stop, False
         status, deadline = 0, float("inf")
         running = dict(enumerate(self._processes, self._first))
         while running:
@@ -181,15 +190,21 @@ class _Processes:
                 if found is None:
                     continue
                 del running[rank]
-                if found and status in (0, 1) and not self._stop.signal:
+                if told and stop.signal == signal.SIGTERM and found > 1:
+                    status = found  # it has chosen its end, such as after saving a checkpoint
+                if found and status in (0, 1) and not stop.signal:
                     if not status:
                         _say(f"process {rank} of {self._count} {_described(found)}; the others end, too")
                         deadline = time.monotonic() + _GRACE_SECONDS
                     # who gives up because another was lost ends with 1, and sometimes before it: other statuses tell more
                     status = found if found > 0 else 128 - found
-            if self._stop.signal and status != 128 + self._stop.signal:
-                status, deadline = 128 + self._stop.signal, time.monotonic() + _KILL_SECONDS
-                _signal(running.values(), self._stop.signal)
+            if stop.passed_on:
+                _signal(running.values(), stop.passed_on)
+                stop.passed_on = 0
+            if stop.signal and not told:
+                patience = _SAVE_SECONDS if stop.signal == signal.SIGTERM else _KILL_SECONDS
+                told, status, deadline = True, 128 + stop.signal, time.monotonic() + patience
+                _signal(running.values(), stop.signal)
             if running and time.monotonic() > deadline:
                 _say(f"{_named(running)} did not end and had to be stopped")
                 _signal(running.values(), signal.SIGTERM)

@@ -22,6 +22,8 @@ from .ops.binary import squared_difference as squared_difference
 from .ops.binary import subtract as subtract
 from .ops.binary import xdivy as xdivy
 from .ops.binary import xlogy as xlogy
+from .ops.cumulative import cumprod as cumprod
+from .ops.cumulative import cumsum as cumsum
 from .ops.elementwise import abs as abs
 from .ops.elementwise import acos as acos
 from .ops.elementwise import acosh as acosh

@@ -26,19 +26,18 @@ NAMESPACES = """flow flow.math flow.nn flow.layers flow.losses flow.random flow.
  flow.advanced flow.experimental flow.linalg flow.system flow.keras.activations flow.keras.maths flow.regularizers flow.optimizer
  flow.optimizer.grad_clipping flow.optimizer.loss_scale flow.optimizer.warmup flow.train flow.checkpoint flow.data flow.typing
  flow.scope flow.distribute flow.distributed flow.config flow.env flow.util flow.sysconfig flow.unittest flow.unittest.env
- flow.experimental.scope flow.deprecated flow.summary flow.profiler flow.tensorrt flow.onnx flow.saved_model flow.serving
- flow.model flow.errors""".split()
+ flow.experimental.scope flow.deprecated flow.summary flow.profiler flow.tensorrt flow.export flow.onnx flow.saved_model
+ flow.serving flow.model flow.errors flow.trainer flow.callbacks flow.loggers flow.metrics flow.interop""".split()
 
 # What names stand for where no comment says it.
 SHAPES = {
     "labels": (8,), "logits": (8, 10), "predictions": (8,), "ids": (8,), "table": (100, 4), "rows": (8, 4), "row": (1, 4),
-    "places": (3, 1), "counter": (1,), "scores": (2, 8, 8), "padding": (2, 8, 8), "images": (8, 3, 6, 6), "loss": (1,),
+    "positions": (3, 1), "counter": (1,), "scores": (2, 8, 8), "padding": (2, 8, 8), "images": (8, 3, 6, 6), "loss": (1,),
 }  # fmt: skip
 INTEGERS = {
     "labels",
     "predictions",
     "ids",
-    "positions",
     "padding",
     "best",
     "targets",
@@ -47,7 +46,7 @@ INTEGERS = {
     "target_lengths",
     "new_size",
 }
-INTEGERS |= {"new_size", "label"}
+INTEGERS |= {"new_size", "label", "positions"}
 SHAPES["label"] = (8,)
 VARIABLES = {"counter", "table"}
 IMAGE = {"x": (8, 3, 28, 28)}
@@ -112,15 +111,30 @@ _JOB = [
     '    return x * flow.get_variable("w", (8, 4), initializer=flow.ones_initializer())',
     "job(np.ones((8, 4), np.float32))",
 ]
+_OPEN = [line.replace('"w", (8, 4)', '"w", (4,)') for line in _JOB]  # for every batch
+_LOADED = [*_OPEN, 'flow.export.stablehlo(job, "model.stablehlo")', "images = np.ones((8, 4), np.float32)"]
 SETUP: dict[str, list[str]] = {
     **dict.fromkeys(
         (
             "flow.get_all_variables", "flow.save", "flow.checkpoint.save", "flow.train.CheckPoint", "flow.job_summary",
             "flow.experimental.get_interface_blob_value", "flow.experimental.set_interface_blob_value",
             "flow.train.SimpleCheckPointManager", "flow.sync_default_session", "flow.clear_default_session",
-            "flow.experimental.get_job_set",
+            "flow.experimental.get_job_set", "flow.checkpoint.CheckpointManager", "flow.checkpoint.PendingSave",
+            "flow.checkpoint.save_on_preemption",
         ),
         _JOB,
+    ),
+    **dict.fromkeys(("flow.export.onnx", "flow.export.stablehlo"), _OPEN),
+    "flow.onnx.export": [*_OPEN, 'flow.checkpoint.save("./models")'],
+    **dict.fromkeys(("flow.export.load", "flow.export.ExportedFunction"), _LOADED),
+    **dict.fromkeys(
+        ("flow.onnx.load", "flow.onnx.OnnxModel"),
+        [
+            "@flow.global_function()",
+            "def job(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:",
+            "    return flow.math.relu(x)",
+            'flow.export.onnx(job, "model.onnx")',
+        ],
     ),
     "flow.checkpoint.get": [*_JOB, 'flow.checkpoint.save("./lenet_models")'],
     "flow.load": [*_JOB, 'flow.checkpoint.save("./lenet_models")'],

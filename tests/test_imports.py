@@ -26,13 +26,14 @@ RANKS = [
     {"checkpoint", "_reports"},
     {"job"},
     # the top floor: imported when it is used
-    {"loggers", "metrics"},
+    {"interop", "loggers", "metrics"},
     {"callbacks"},
     {"trainer"},
 ]
 PARTS = {"typing": "_signature"}  # files that are one room with another
 RANK = {room: rank for rank, rooms in enumerate(RANKS) for room in rooms}
-TOP = len(RANKS)  # __init__ and the modules that give names: nothing of the above imports them
+# __init__, the modules that give names, and export and onnx, which use these: nothing of the above imports them
+TOP = len(RANKS)
 FRONT_END = {"_variables", "ops", "layers", "optimizer"}
 FORBIDDEN = {"compiler": FRONT_END, "runtime": FRONT_END}
 FILES = sorted(PACKAGE.rglob("*.py"))
@@ -77,15 +78,17 @@ def test_imports_go_down(path: Path) -> None:
 
 
 def test_the_top_floor_is_imported_when_it_is_used() -> None:
-    rooms = ("callbacks", "loggers", "metrics", "trainer")
+    rooms = ("callbacks", "export", "interop", "loggers", "metrics", "onnx", "trainer")
+    packages = ("tensorboardX", "tqdm", "pandas", "torch", "onnx", "flatbuffers", "safetensors")
     program = (
         "import sys, oneflow as flow\n"
-        "loaded = [m for m in sys.modules if m.split('.')[0] in ('tensorboardX', 'tqdm', 'pandas', 'torch')]\n"
+        f"loaded = [m for m in sys.modules if m.split('.')[0] in {packages}]\n"
         f"loaded += [m for m in sys.modules if m.startswith('oneflow.') and m.split('.')[1] in {rooms}]\n"
         "assert not loaded and 'oneflow.data.loader' not in sys.modules, loaded\n"
-        "assert {'Trainer', 'callbacks', 'loggers', 'metrics', 'trainer'} <= set(dir(flow))\n"
+        "assert {'Trainer', 'callbacks', 'export', 'interop', 'loggers', 'metrics', 'onnx', 'trainer'} <= set(dir(flow))\n"
         "flow.Trainer, flow.callbacks.Callback, flow.loggers.CSVLogger, flow.metrics.Accuracy, flow.data.ArrayLoader\n"
-        "assert 'jax' not in sys.modules and 'tensorboardX' not in sys.modules and 'tqdm' not in sys.modules\n"
+        "flow.export.stablehlo, flow.onnx.load, flow.interop.from_torch\n"
+        f"assert not [m for m in sys.modules if m.split('.')[0] in ('jax', *{packages})]\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr

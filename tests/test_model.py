@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+import threading
 
 import numpy as np
 import pytest
 
 import oneflow as flow
-from oneflow.errors import ArgumentError
+from oneflow.errors import ArgumentError, CheckpointExistsError, CheckpointNotFoundError, FeedShapeError
 
 X = np.array([[-1.0], [0.0], [1.0], [2.0]], np.float32)
 
@@ -79,6 +80,127 @@ def test_fit(tmp_path):
     more = Notes()
     Line().fit(training, checkpoint_config=again, callbacks=[more], max_steps=1)
     assert more.losses[0][2] < 1e-3
+
+
+def saving(path, interval=1, load=None):
+    files = flow.model.CheckpointConfig()
+    files.config_save(str(path), step_interval=interval)
+    if load is not None:
+        files.config_load(str(load))
+    return files
+
+
+class Batches(Points):
+    """Another batch for each step."""
+
+    def forward(self, step_idx=0, optimizer_idx=0):
+        super().forward(step_idx, optimizer_idx)
+        x = np.random.default_rng(step_idx).standard_normal((4, 1)).astype(np.float32)
+        return x, 3 * x - 1
+
+
+def test_steps_are_numbered_on_from_the_checkpoint(tmp_path):
+    whole, first, second = Notes(), Notes(), Notes()
+    data = [configured(flow.model.TrainingConfig, Batches()) for _ in range(3)]
+    flow.manual_seed(1)
+    Line().fit(data[0], callbacks=whole, max_steps=10)
+    flow.manual_seed(1)
+    Line().fit(data[1], checkpoint_config=saving(tmp_path / "a", 2), callbacks=first, max_steps=6)
+    Line().fit(data[2], checkpoint_config=saving(tmp_path / "a", 2, tmp_path / "a-5"), callbacks=second, max_steps=4)
+    assert first.losses + second.losses == whole.losses
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a-1", "a-3", "a-5", "a-7", "a-9"]
+    assert data[2].data.asked == [(0, 0), *((step, 0) for step in range(6, 10))]  # the first tells shapes
+
+    with pytest.raises(CheckpointExistsError, match="a-1"):  # another training, and files that are there
+        Line().fit(data[1], checkpoint_config=saving(tmp_path / "a", 2), max_steps=6)
+
+
+def test_checkpoints_that_fit_did_not_make(tmp_path):
+    training, notes = configured(flow.model.TrainingConfig, Points()), Notes()
+    Line().fit(training, max_steps=3)
+    flow.checkpoint.save(str(tmp_path / "by hand"))
+    files = flow.model.CheckpointConfig()
+    files.config_load(str(tmp_path / "by hand"))
+    Line().fit(training, checkpoint_config=files, callbacks=notes, max_steps=2)
+    assert [step for step, _, _ in notes.losses] == [3, 4]
+
+
+def test_a_wrong_path_is_an_error_and_spares_the_session(tmp_path):
+    Line().fit(configured(flow.model.TrainingConfig, Points()), max_steps=1)
+    before = flow.get_all_variables().keys()
+    files = saving(tmp_path / "a", load=tmp_path / "missing")
+    with pytest.raises(CheckpointNotFoundError, match="missing"):
+        Line().fit(configured(flow.model.TrainingConfig, Points()), checkpoint_config=files)
+    assert before and flow.get_all_variables().keys() == before
+    (tmp_path / "empty").mkdir()
+    files.config_load(str(tmp_path / "empty"))
+    with pytest.raises(CheckpointNotFoundError, match="empty"):
+        Line().fit(configured(flow.model.TrainingConfig, Points()), checkpoint_config=files)
+
+
+class Finite(Batches):
+    def __len__(self):
+        return 3
+
+
+def test_validation_goes_over_all_of_its_data():
+    training, validation = configured(flow.model.TrainingConfig, Points()), configured(flow.model.ValidationConfig, Finite())
+    validation.config_step_interval(5)
+    notes = Notes()
+    Line().fit(training, validation, callbacks=notes, max_steps=10)
+    assert [step for step, _ in notes.validated] == [4, 4, 4, 9, 9, 9]
+    assert validation.data.asked == [(i, 0) for i in (0, 1, 2, 0, 1, 2)]
+    assert not np.array_equal(notes.validated[0][1], notes.validated[1][1])
+
+
+def test_validation_alone(tmp_path):
+    Line().fit(configured(flow.model.TrainingConfig, Points()), checkpoint_config=saving(tmp_path / "a", 40), max_steps=40)
+    validation, files, notes = configured(flow.model.ValidationConfig, Finite()), flow.model.CheckpointConfig(), Notes()
+    validation.config_step_interval(2)
+    files.config_load(str(tmp_path / "a-39"))
+    Line().fit(None, validation, files, notes, max_steps=5)
+    assert [step for step, _ in notes.validated] == [1, 1, 1, 3, 3, 3] and not notes.losses
+    x = Batches().forward(0)[0]
+    np.testing.assert_allclose(notes.validated[0][1], 3 * x - 1, atol=0.1)
+
+
+def test_data_are_made_while_the_device_computes():
+    """A step's callback may wait for a later batch: nobody waits for results before asking for data."""
+    asked = threading.Event()
+
+    class Slow(Points):
+        def forward(self, step_idx=0, optimizer_idx=0):
+            if step_idx == 3:
+                asked.set()
+            return super().forward(step_idx, optimizer_idx)
+
+    class Waits(flow.model.Callback):
+        def on_training_step_end(self, outputs, step_idx=0, optimizer_idx=0):
+            assert step_idx or asked.wait(30)
+
+    Line().fit(configured(flow.model.TrainingConfig, Slow()), callbacks=Waits(), max_steps=5)
+
+
+def test_errors_of_callbacks_and_of_data():
+    class Fails(flow.model.Callback):
+        def on_training_step_end(self, outputs, step_idx=0, optimizer_idx=0):
+            if step_idx == 2:
+                raise KeyError("lost")
+
+    training = configured(flow.model.TrainingConfig, Points())
+    with pytest.raises(KeyError, match="lost") as caught:
+        Line().fit(training, callbacks=Fails(), max_steps=5)
+    assert "Fails.on_training_step_end after step 2" in caught.value.__notes__[0]
+
+    class Shrinks(Points):
+        def forward(self, step_idx=0, optimizer_idx=0):
+            x, y = super().forward(step_idx, optimizer_idx)
+            return (x, y) if step_idx < 2 else (x[:2], y[:2])
+
+    with pytest.raises(FeedShapeError, match=r"Shrinks.forward\(2\): array 0 is \(2, 1\), and the job takes \(4, 1\)"):
+        Line().fit(configured(flow.model.TrainingConfig, Shrinks()), max_steps=5)
+    with pytest.raises(ArgumentError, match="must return optimizers"):
+        type("Bad", (Line,), {"configure_optimizers": lambda self: 3})().fit(training)
 
 
 class Inside(flow.model.DataModule):

@@ -25,6 +25,7 @@ class GPTConfig:
     dropout: float = 0.1
     attention_dropout: float = 0.1
     initializer_range: float = 0.02
+    gelu: str = "erf"  # the exact one, or "tanh": an approximation, which GPT-2 was trained with
     checkpointing: bool = False  # compute a layer again in the backward pass instead of keeping its values
 
 
@@ -81,6 +82,11 @@ class Devices(Layout):
         if self.arranged:
             return flow.hierarchical_parallel_cast(x, ["S(0)", "B"], "manual", ["S(0)", "B"])
         return flow.parallel_cast(x, distribute=flow.distribute.broadcast()) if self.tensor > 1 else x
+
+
+def _gelu_by_tanh(x: Blob) -> Blob:
+    inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)
+    return 0.5 * x * (1.0 + flow.math.tanh(inner))
 
 
 @dataclass
@@ -153,7 +159,11 @@ class GPT:
         hidden = x.shape[-1]
         with flow.scope.namespace("mlp"):
             y, bias = self._columns(x, 4 * hidden, "c_fc")
-            return self._rows(flow.nn.fused_bias_add_gelu(y, bias, "NWC"), hidden, "c_proj")
+            if self.config.gelu == "tanh":
+                y = _gelu_by_tanh(flow.nn.bias_add(y, bias, "NWC"))
+            else:
+                y = flow.nn.fused_bias_add_gelu(y, bias, "NWC")
+            return self._rows(y, hidden, "c_proj")
 
     def _block(self, x: Blob) -> Blob:
         x = x + self._attention(self._layer_norm(x, "layernorm_1"))

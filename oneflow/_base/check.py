@@ -1,18 +1,20 @@
 """Checks of the numbers and paths that users pass, with the texts for errors.
 
-The checks do not raise. ``want`` in ``ops/_emit.py`` (inside a job), ``optimizer/_check.py`` and ``refuse`` (outside) do, each
-with its own heading.
+The checks do not raise. ``want`` in ``ops/_emit.py`` (inside a job), ``optimizer/_check.py``, ``refuse`` and ``checked``
+(outside) do, each with its own heading.
 """
 
 from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from .refuse import shown
+from ..errors import ArgumentError
+from .refuse import refuse, shown
 
 
 def real(value: Any) -> float | None:
@@ -98,3 +100,33 @@ def path(value: Any) -> tuple[str, str]:
     if not isinstance(text, str) or not text or "\0" in text:
         return "", f"must be a path, a non-empty str or os.PathLike, got {shown(value)}"
     return text, ""
+
+
+def choice(value: Any, allowed: Sequence[str]) -> tuple[str, str]:
+    """``value``, and the problem ('must be "min" or "max", got 3') or ""."""
+    if isinstance(value, str) and value in allowed:
+        return value, ""
+    *others, last = [f'"{name}"' for name in allowed]
+    return "", f"must be {', '.join(others)}{' or ' if others else ''}{last}, got {shown(value)}"
+
+
+def flag(value: Any) -> tuple[bool, str]:
+    """``value`` as a bool, and the problem ("must be True or False, got 3") or ""."""
+    if isinstance(value, (bool, np.bool_)):
+        return bool(value), ""
+    return False, f"must be True or False, got {shown(value)}"
+
+
+def name(value: Any, *, optional: bool = False) -> tuple[str | None, str]:
+    """``value``, and the problem ("must be a non-empty str, got 3") or ""."""
+    if (isinstance(value, str) and value) or (optional and value is None):
+        return value, ""
+    return None, f"must be a non-empty str{' or None' if optional else ''}, got {shown(value)}"
+
+
+def checked(owner: object, argument: str, found: tuple[Any, str]) -> Any:
+    """The value that a check has found; raises ArgumentError for its problem. ``owner`` is the object that is constructed."""
+    value, problem = found
+    if problem:
+        refuse(ArgumentError, f"{type(owner).__name__}: {argument} {problem}")
+    return value

@@ -11,7 +11,6 @@ NOT_BUILT = {
     "summary": "TensorBoard summaries are not built yet; return the values from a job and write them with another library",
     "saved_model": "export to SavedModel is not built yet; flow.checkpoint.save writes the variables",
     "serving": "serving of saved models is not built yet; a predict job in a Python process answers calls",
-    "onnx": "export to ONNX is not built yet; flow.checkpoint.save writes the variables",
 }
 
 _BY_OURS = {
@@ -24,11 +23,13 @@ _BY_OURS = {
     "flow.global_function": "jit compile", "flow.sync_default_session": "synchronize block_until_ready",
     "flow.typing.Numpy.Placeholder": "placeholder Input tensor", "flow.typing.Numpy": "ndarray", "flow.constant": "array full",
     "flow.constant_like": "full_like", "flow.get_variable": "parameter variable", "flow.range": "arange",
-    "flow.manual_seed": "seed set_random_seed PRNGKey", "flow.random": "randn rand randint", "flow.watch": "print debug",
+    "flow.manual_seed": "seed set_random_seed PRNGKey",
+    "flow.random.normal": "randn",
+    "flow.random.uniform": "rand", "flow.random.categorical": "multinomial", "flow.watch": "print debug",
     "flow.get_all_variables": "state_dict", "flow.load_variables": "load_state_dict",
     "flow.experimental.scope.config": "remat checkpointing",
     # layers
-    "flow.layers.dense": "linear fully_connected", "flow.gather": "embedding take index_select",
+    "flow.layers.dense": "linear fully_connected", "flow.gather": "take index_select",
     "flow.layers.batch_normalization": "batch_norm batch_norm1d batch_norm2d batch_norm3d",
     "flow.layers.layer_norm": "layer_normalization", "flow.nn.GroupNorm": "group_normalization",
     "flow.nn.conv2d_transpose": "conv_transpose2d", "flow.layers.upsample_2d": "upsample interpolate",
@@ -39,7 +40,8 @@ _BY_OURS = {
     "flow.nn.swish": "silu", "flow.nn.hardswish": "hard_silu", "flow.concat": "cat concatenate hstack vstack",
     "flow.expand_dims": "unsqueeze", "flow.transpose": "permute swap_axes", "flow.reshape": "view",
     "flow.broadcast_like": "broadcast_to", "flow.expand": "tile", "flow.dim_gather": "take_along_axis",
-    "flow.reverse": "flip", "flow.cast": "astype to type_as", "flow.matmul": "mm bmm dot einsum", "flow.scatter_nd": "scatter",
+    "flow.reverse": "flip", "flow.cast": "astype to type_as",
+    "flow.stop_gradient": "detach", "flow.matmul": "mm bmm dot", "flow.scatter_nd": "scatter",
     "flow.math.reduce_sum": "sum", "flow.math.reduce_mean": "mean global_average_pooling2d adaptive_avg_pool2d",
     "flow.math.reduce_max": "max amax", "flow.math.reduce_min": "min amin", "flow.math.reduce_prod": "prod",
     "flow.math.reduce_std": "std", "flow.math.reduce_variance": "var", "flow.math.reduce_any": "any",

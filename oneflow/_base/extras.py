@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import MissingExtraError
 
-_EXTRAS = {"cv2": ("OpenCV", "data"), "google.protobuf": ("protobuf", "data"), "tensorboardX": ("tensorboardX", "tensorboard")}
+_EXTRAS = {
+    "cv2": ("OpenCV", "data"),
+    "google.protobuf": ("protobuf", "data"),
+    "tensorboardX": ("tensorboardX", "tensorboard"),
+    "onnx": ("onnx", "onnx"),
+    "flatbuffers": ("flatbuffers", "export"),
+    "safetensors": ("safetensors", "export"),
+}
 # packages that no extra brings: who uses such a service has it installed
 _PACKAGES = ("wandb", "mlflow", "trackio", "pandas", "matplotlib", "torch")
 

@@ -6,6 +6,7 @@ import os
 import re
 from typing import Any
 
+from .._base import check
 from .._base.refuse import refuse, shown
 from ..errors import ArgumentError
 from .base import Logs
@@ -32,7 +33,7 @@ class ModelCheckpoint(Monitor):
       every_n_steps: saves after every so many steps; None: after each validation that makes ``monitor``, else after each
         epoch.
       every_n_epochs: saves after every so many epochs only; None: after each.
-      asynchronous: has a thread write the files while training goes on. The copy of the variables is made before.
+      asynchronous: writes the files in the background while training goes on.
     Raises:
       ArgumentError: an argument outside its range.
     Example: >>> flow.callbacks.ModelCheckpoint("./runs", monitor="val_loss", save_top_k=3, save_last=True)
@@ -51,25 +52,25 @@ class ModelCheckpoint(Monitor):
         asynchronous: bool = False,
     ):
         super().__init__(monitor, mode)
-        if isinstance(save_top_k, bool) or not isinstance(save_top_k, int) or save_top_k < -1:
-            refuse(ArgumentError, f"ModelCheckpoint: save_top_k must be an int >= -1, got {shown(save_top_k)}")
-        for name, value in (("every_n_steps", every_n_steps), ("every_n_epochs", every_n_epochs)):
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                refuse(ArgumentError, f"ModelCheckpoint: {name} must be an int >= 1, got {shown(value)}")
         if every_n_steps is not None and every_n_epochs is not None:
             refuse(ArgumentError, "ModelCheckpoint: give every_n_steps or every_n_epochs, not both")
         if filename is not None and (not isinstance(filename, str) or not filename or os.path.basename(filename) != filename):
             refuse(ArgumentError, f'ModelCheckpoint: filename must be a str without "/", got {shown(filename)}')
-        self.dirpath = None if dirpath is None else os.fspath(dirpath)
+        self.dirpath = None if dirpath is None else check.checked(self, "dirpath", check.path(dirpath))
         self.filename = filename or "{epoch}-{step}"
-        self.save_top_k, self.save_last = save_top_k, bool(save_last)
-        self.every_n_steps, self.every_n_epochs = every_n_steps, every_n_epochs
-        self.asynchronous = bool(asynchronous)
+        self.save_top_k = check.checked(self, "save_top_k", check.integer(save_top_k, low=-1))
+        self.save_last = check.checked(self, "save_last", check.flag(save_last))
+        self.every_n_steps = self._interval("every_n_steps", every_n_steps)
+        self.every_n_epochs = self._interval("every_n_epochs", every_n_epochs)
+        self.asynchronous = check.checked(self, "asynchronous", check.flag(asynchronous))
         self.best_model_path = self.last_model_path = ""
         self.best_model_score: float | None = None
         self.best_k_models: dict[str, float | None] = {}
         self._score: float | None = None
         self._is_due = False
+
+    def _interval(self, argument: str, value: Any) -> int | None:
+        return None if value is None else int(check.checked(self, argument, check.integer(value, low=1)))
 
     @property
     def directory(self) -> str:

@@ -6,8 +6,7 @@ import logging
 import math
 from typing import Any
 
-from .._base.refuse import refuse, shown
-from ..errors import ArgumentError
+from .._base import check
 from .base import Callback, Logs
 from .monitor import Monitor
 
@@ -39,12 +38,12 @@ class EarlyStopping(Monitor):
         stopping_threshold: float | None = None,
     ):
         super().__init__(monitor, mode)
-        if isinstance(patience, bool) or not isinstance(patience, int) or patience < 0:
-            refuse(ArgumentError, f"EarlyStopping: patience must be an int >= 0, got {shown(patience)}")
-        if not isinstance(min_delta, (int, float)) or not 0 <= min_delta < math.inf:
-            refuse(ArgumentError, f"EarlyStopping: min_delta must be a number >= 0, got {shown(min_delta)}")
-        self.min_delta, self.patience = float(min_delta), patience
-        self.check_finite, self.stopping_threshold = check_finite, stopping_threshold
+        self.patience = check.checked(self, "patience", check.integer(patience, low=0))
+        self.min_delta = check.checked(self, "min_delta", check.number(min_delta, low=0, finite=True))
+        self.check_finite = check.checked(self, "check_finite", check.flag(check_finite))
+        if stopping_threshold is not None:
+            stopping_threshold = check.checked(self, "stopping_threshold", check.number(stopping_threshold))
+        self.stopping_threshold = stopping_threshold
         self.best_score: float | None = None
         self.wait_count = 0
         self.stopped_step = -1
@@ -87,7 +86,7 @@ class TerminateOnNaN(Callback):
     """
 
     def __init__(self, monitor: str = "loss"):
-        self.monitor = monitor
+        self.monitor = check.checked(self, "monitor", check.name(monitor))
         self.stopped_step = -1
 
     def on_train_batch_end(self, step: int, logs: Logs) -> None:

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from .._base.refuse import refuse, shown
+from .._base import check
+from .._base.refuse import refuse
 from ..checkpoint.api import get_all_variables, load_variables
-from ..errors import ArgumentError, ModeError
+from ..errors import ModeError
 from ..job import JobFunction
 from .base import Callback, Logs
 from .monitor import Monitor
@@ -34,8 +35,8 @@ class LearningRateMonitor(Callback):
 class ReduceLROnPlateau(Monitor):
     """Multiplies the learning rate by ``factor`` when a number has not become better for a while.
 
-    The rate must be one that can be changed between steps: that of an optimizer whose rate is a variable of the job, as in
-    the example.
+    The rate must be constant, as in ``flow.optimizer.SGD(0.1)``, or a variable of the job. What it was lowered to is kept in
+    the trainer's checkpoints.
 
     Args:
       monitor: its name in ``logs``; looked at after each validation, or, where no validation makes it, after each epoch.
@@ -48,14 +49,7 @@ class ReduceLROnPlateau(Monitor):
     Raises:
       ArgumentError: an argument outside its range.
       ModeError: (by ``fit``) the rate of the train job cannot be changed.
-    Example:
-      >>> @flow.global_function("train")
-      ... def train(x: tp.Numpy.Placeholder((8, 4))) -> tp.Numpy:
-      ...     rate = flow.get_variable("rate", (1,), initializer=flow.constant_initializer(0.1), trainable=False)
-      ...     loss = flow.math.square(flow.layers.dense(x, 1))
-      ...     flow.optimizer.SGD(flow.optimizer.CustomScheduler(rate.logical_blob_name)).minimize(loss)
-      ...     return loss
-      >>> flow.callbacks.ReduceLROnPlateau("val_loss", factor=0.5, patience=2)
+    Example: >>> flow.callbacks.ReduceLROnPlateau("val_loss", factor=0.5, patience=2)
     """
 
     def __init__(
@@ -69,24 +63,21 @@ class ReduceLROnPlateau(Monitor):
         min_lr: float = 0.0,
     ):
         super().__init__(monitor, mode)
-        if not isinstance(factor, (int, float)) or not 0 < factor < 1:
-            refuse(ArgumentError, f"ReduceLROnPlateau: factor must be a number in (0, 1), got {shown(factor)}")
-        for name, value in (("patience", patience), ("cooldown", cooldown)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-                refuse(ArgumentError, f"ReduceLROnPlateau: {name} must be an int >= 0, got {shown(value)}")
-        self.factor, self.patience, self.min_delta = float(factor), patience, float(min_delta)
-        self.cooldown, self.min_lr = cooldown, float(min_lr)
+        self.factor = check.checked(self, "factor", check.number(factor, above=0, below=1))
+        self.patience = check.checked(self, "patience", check.integer(patience, low=0))
+        self.min_delta = check.checked(self, "min_delta", check.number(min_delta, low=0, finite=True))
+        self.cooldown = check.checked(self, "cooldown", check.integer(cooldown, low=0))
+        self.min_lr = check.checked(self, "min_lr", check.number(min_lr, low=0, finite=True))
         self.best_score: float | None = None
         self.wait_count = self.cooldown_count = 0
 
     def on_train_begin(self, logs: Logs) -> None:
         """Looks whether the rate can be changed."""
         for job in self.trainer.train_jobs:
-            if not _is_settable(job) and not any(_variable_of(optimizer) for optimizer in _optimizers(job)):
-                rule = f"ReduceLROnPlateau cannot change the learning rate of job {job.name!r}: it is compiled into the job"
+            if not any(o.constant_rate is not None or _variable_of(o) for o in _optimizers(job)):
+                rule = f"ReduceLROnPlateau cannot change the learning rate of job {job.name!r}, which follows a schedule"
                 refuse(ModeError, rule,
-                       hint="make the rate a variable: CustomScheduler(flow.get_variable(...).logical_blob_name); "
-                       "help(flow.callbacks.ReduceLROnPlateau) shows how", source=job.source)  # fmt: skip
+                       hint="declare a constant rate, as in flow.optimizer.SGD(0.1)", source=job.source)  # fmt: skip
 
     def take_value(self, value: float, step: int) -> None:
         """Counts looks without improvement."""
@@ -103,15 +94,21 @@ class ReduceLROnPlateau(Monitor):
                     self._lower(job, step)
 
     def _lower(self, job: JobFunction, step: int) -> None:
-        if _is_settable(job):
-            anyjob = _any(job)
-            anyjob.learning_rate = max(anyjob.learning_rate * self.factor, self.min_lr)
-            return
-        for name in filter(None, map(_variable_of, _optimizers(job))):
+        """Lowers the rates of a job that are constant, and those that are variables."""
+        optimizers = _optimizers(job)
+        if any(optimizer.constant_rate is not None for optimizer in optimizers):
+            now = _rates_of(job)
+            lowered = [
+                None if optimizer.constant_rate is None else max(rate * self.factor, self.min_lr)
+                for optimizer, rate in zip(optimizers, now, strict=True)
+            ]
+            job.learning_rate = lowered
+            _log.info("oneflow: step %d: the learning rate is now %s", step, job.learning_rate)
+        for name in filter(None, map(_variable_of, optimizers)):
             value = get_all_variables()[name].numpy()
-            lowered = np.maximum(value * np.float32(self.factor), np.float32(self.min_lr))
-            load_variables({name: lowered})
-            _log.info("oneflow: step %d: the learning rate is now %.6g", step, lowered[0])
+            changed = np.maximum(value * np.float32(self.factor), np.float32(self.min_lr))
+            load_variables({name: changed})
+            _log.info("oneflow: step %d: the learning rate is now %.6g", step, changed[0])
 
     def state_dict(self) -> dict[str, Any]:
         """The best value, and how long ago it was."""
@@ -132,9 +129,9 @@ def _optimizers(job: JobFunction) -> tuple[Any, ...]:
     return job.graph.objective.optimizers
 
 
-def _is_settable(job: JobFunction) -> bool:
-    """Whether a job's rate can be set between calls."""
-    return getattr(getattr(type(job), "learning_rate", None), "fset", None) is not None
+def _rates_of(job: JobFunction) -> tuple[float, ...]:
+    now = job.learning_rate
+    return now if isinstance(now, tuple) else (now,)
 
 
 def _variable_of(optimizer: Any) -> str | None:
@@ -145,16 +142,11 @@ def _variable_of(optimizer: Any) -> str | None:
 
 def _rates(jobs: list[JobFunction], step: int) -> Iterator[float]:
     for job in jobs:
-        for optimizer in _optimizers(job):
+        for i, optimizer in enumerate(_optimizers(job)):
             name = _variable_of(optimizer)
             if name is not None:
                 yield float(get_all_variables()[name].numpy()[0])
+            elif optimizer.constant_rate is not None:
+                yield _rates_of(job)[i]
             elif optimizer.learning_rate_blob is None:
-                schedule, anyjob = optimizer.lr_scheduler, _any(job)
-                is_constant = not getattr(schedule, "boundaries", True) and schedule.warmup is None
-                yield float(anyjob.learning_rate if is_constant and _is_settable(job) else schedule.value(step))
-
-
-def _any(job: Any) -> Any:
-    """The job without its type, which need not have ``learning_rate``."""
-    return job
+                yield float(optimizer.lr_scheduler.value(step))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from .._base import check
 from .._base.refuse import closest, refuse, shown
 from ..errors import ArgumentError
 from .base import Callback, Logs
@@ -21,8 +22,7 @@ class Monitor(Callback):
         if monitor is not None and (not isinstance(monitor, str) or not monitor):
             refuse(ArgumentError, f"{owner}: monitor must be the name of a number in logs, got {shown(monitor)}",
                    hint='monitor="val_loss"')  # fmt: skip
-        if mode not in ("auto", "min", "max"):
-            refuse(ArgumentError, f'{owner}: mode must be "min", "max" or "auto", got {shown(mode)}')
+        mode = check.checked(self, "mode", check.choice(mode, ("min", "max", "auto")))
         self.monitor = monitor
         self.mode = _mode_of(owner, monitor) if mode == "auto" and monitor is not None else mode
         self._seen_at = -1

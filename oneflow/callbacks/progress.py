@@ -6,6 +6,7 @@ import sys
 import time
 from typing import Any
 
+from .._base import check
 from .._base.refuse import refuse, shown
 from ..errors import ArgumentError
 from .base import Callback, Logs
@@ -24,9 +25,11 @@ class TQDMProgressBar(Callback):
     """
 
     def __init__(self, refresh_seconds: float | None = None, leave: bool = True, file: Any = None):
-        if refresh_seconds is not None and (not isinstance(refresh_seconds, (int, float)) or not refresh_seconds > 0):
-            refuse(ArgumentError, f"TQDMProgressBar: refresh_seconds must be a number > 0, got {shown(refresh_seconds)}")
-        self._refresh_seconds, self._leave, self._file = refresh_seconds, leave, file
+        if refresh_seconds is not None:
+            refresh_seconds = check.checked(self, "refresh_seconds", check.number(refresh_seconds, above=0))
+        if file is not None and not callable(getattr(file, "write", None)):
+            refuse(ArgumentError, f"TQDMProgressBar: file must have a method write, got {shown(file)}")
+        self._refresh_seconds, self._leave, self._file = refresh_seconds, check.checked(self, "leave", check.flag(leave)), file
         self._is_shown = False  # to somebody who watches
         self._bar: Any = None
         self._inner: Any = None  # of a validation in the midst of an epoch

@@ -1,94 +1,56 @@
-"""OneFlow's checkpoint layout: names, and reading with suspicion. Knows no session.
-
-The layout:
-    <path>/<variable>/out     the elements, row-major, little-endian, no header
-    <path>/<variable>/meta    shape and dtype (absent in checkpoints of OneFlow 0.1 and 0.2)
-    <path>/oneflow-jax.json   what that layout has no place for; OneFlow ignores it
-    <path>/snapshot_done      empty, written last
-"""
+"""Reading OneFlow's checkpoint layout: what is on disk is verified and never trusted. Knows no session."""
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from io import FileIO
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from .._base import check
 from .._base.dtype import dtype as Dtype
-from .._base.files import is_below, open_regular, read_all
-from .._base.refuse import refuse
-from ..errors import ArgumentError, CheckpointError, CheckpointNotFoundError, OneFlowError
-from . import meta
+from ..errors import CheckpointError, CheckpointNotFoundError
+from ..runtime.aligned import aligned_empty
+from ..runtime.pieces import Extent
+from . import hidden, meta
+from .blocks import runs_of
+from .description import Description
+from .digests import Digests, Expected, Mismatch, text_of
+from .layout import DONE, EXTRA, LARGEST_META, META, OUT, as_path, complain, describe, open_inside, read_inside
+from .reading import DamageError, TooShortError, VerifiedFile
 
-OUT, META, DONE, EXTRA = "out", "meta", "snapshot_done", "oneflow-jax.json"
-
-_LARGEST_TEXT = 1 << 20
-_LARGEST_EXTRA = 1 << 28  # positions of readers take 25 bytes per record of a shuffle buffer
+_ANOTHER = "load another checkpoint, or save this one again"
 
 
 class MissingMetaError(CheckpointError, RuntimeError):
     """A stored value has no ``meta`` file, so that its shape and dtype are unknown."""
 
 
-def complain(kind: type[OneFlowError], rule: str, hint: str = "", **found: str) -> NoReturn:
-    """Raises ``kind`` with rows of facts: ``complain(CheckpointError, "...", "try this", file=path, found="...")``."""
-    refuse(kind, rule, found=[(label.replace("_", " "), text) for label, text in found.items()], hint=hint)
+class Share(NamedTuple):
+    """Which chunks of a file this process verifies, where several read parts of it: every ``step``-th, from ``begin`` on."""
 
-
-def describe(shape: Sequence[int], element: Dtype) -> str:
-    """``float32[8, 128]``."""
-    return f"{element.name}[{', '.join(map(str, shape))}]"
-
-
-def as_path(path: str | os.PathLike[str]) -> str:
-    """The path as text. Raises ArgumentError for anything but a non-empty str or os.PathLike of str."""
-    text, problem = check.path(path)
-    if problem:
-        complain(ArgumentError, f"a checkpoint's path {problem}")
-    return text
-
-
-def check_name(name: object) -> str:
-    """A variable's name, which is to become a directory's. Raises CheckpointError where it cannot."""
-    if not isinstance(name, str) or not name:
-        rule = "is not a non-empty str"
-    elif "/" in name or "\0" in name or os.sep in name or name in (".", ".."):
-        rule = 'contains "/", or is "." or ".."'
-    elif name in (DONE, EXTRA):
-        rule = "is the name of a file that every checkpoint has"
-    elif not _encodes(name):
-        rule = "is longer than the 255 bytes of a file's name, or has no encoding"
-    else:
-        return name
-    rule = f"variable {name!r} cannot be saved: its name is that of a directory, and {rule}"
-    complain(CheckpointError, rule[:600], "give it another name")
-
-
-def _encodes(name: str) -> bool:
-    try:
-        return len(os.fsencode(name)) <= 255
-    except UnicodeEncodeError:
-        return False
+    begin: int
+    step: int
 
 
 class FileValue:
-    """A variable's value on disk. Its elements are read when they are asked for.
+    """A variable's value on disk. Its elements are read, and verified, when they are asked for.
 
     Args:
       var_dir: the directory that has the file ``out`` and, usually, ``meta``.
       dtype: element type, for a directory without ``meta``.
       shape: sizes, for a directory without ``meta``.
       root: the checkpoint; symbolic links may not lead outside it. Defaults to ``var_dir``.
+      digests: those of the checkpoint. Without ``root``, they are looked for beside ``var_dir``.
     Raises:
-      CheckpointError: a file is missing, is a link to elsewhere, or has another size than ``meta`` says.
+      CheckpointError: a file is missing, damaged, a link to elsewhere, or has another size than ``meta`` says.
     """
 
-    __slots__ = ("name", "_directory", "_root", "_shape", "_dtype", "has_meta_info_")
+    __slots__ = ("name", "_directory", "_root", "_shape", "_dtype", "_digests", "has_meta_info_")
 
     def __init__(
         self,
@@ -97,27 +59,42 @@ class FileValue:
         shape: Sequence[int] | None = None,
         *,
         root: str | os.PathLike[str] | None = None,
+        digests: Digests | None = None,
     ):
         self._directory = as_path(var_dir)
         self._root = self._directory if root is None else as_path(root)
         self.name = os.path.basename(os.path.abspath(self._directory))
-        text = self._meta_text()
-        self.has_meta_info_ = text is not None
+        if root is None:
+            digests = Description.read(os.path.dirname(os.path.abspath(self._directory))).digests
+        self._digests = digests
         self._shape = None if shape is None else tuple(shape)
         self._dtype = dtype
-        if text is not None:
+        data = self._meta_bytes()
+        self.has_meta_info_ = data is not None
+        expected = self._expected(META)
+        damage = expected.check(data) if expected is not None and data is not None else None
+        altered = "; it is not what was saved" if damage is not None else ""
+        if data is not None:
             try:
-                self._shape, self._dtype = meta.parse(text)
+                self._shape, self._dtype = meta.parse(data.decode())
             except ValueError as error:
-                rule, expected = f"its meta cannot be understood: {error}", "a text protobuf with shape and data_type"
-                self._refuse(rule, META, expected, repr(text[:80]))
-        with _opened(self._root, self.file_path, self._what) as out:
+                wanted = "a text protobuf with shape and data_type"
+                self._refuse(f"its meta cannot be understood: {error}{altered}", META, wanted, repr(data[:80]))
+        with self._open() as out:
             if self._shape is not None and self._dtype is not None:
-                self._check_size(out, self._shape, self._dtype, "its meta says" if self.has_meta_info_ else "was given")
+                because = f"its meta says{altered}" if self.has_meta_info_ else "was given"
+                self._check_size(out, self._shape, self._dtype, because)
+        if damage is not None and expected is not None and data is not None:
+            self._refuse_damage(META, damage, expected.chunk, len(data))
 
     @property
     def _what(self) -> str:
         return f"variable {self.name!r} of checkpoint {self._root!r}"
+
+    @property
+    def root(self) -> str:
+        """The checkpoint that it is in."""
+        return self._root
 
     @property
     def file_path(self) -> str:
@@ -143,7 +120,7 @@ class FileValue:
 
         Raises:
           MissingMetaError: there is no ``meta``; ``flow.load_variables`` can load it all the same.
-          CheckpointError: the file has changed since, and its size no longer fits.
+          CheckpointError: the file is damaged, or has changed since, and its size no longer fits.
         """
         if self._shape is None or self._dtype is None:
             rule = f"{self._what} has no meta file: its shape and dtype are unknown"
@@ -153,51 +130,129 @@ class FileValue:
 
     def read_as(self, shape: tuple[int, ...], element: Dtype, because: str = "the program declares") -> np.ndarray:
         """The elements as an array of this shape and dtype. Raises CheckpointError unless they fill it exactly."""
-        with _opened(self._root, self.file_path, self._what) as out:
+        with self._open() as out:
             self._check_size(out, shape, element, because)
-            array = np.empty(shape, element.numpy_dtype)
-            rest = array.reshape(-1).view(np.uint8).data if array.size else memoryview(b"")
-            while len(rest):
-                got = out.readinto(rest)
-                if not got:
-                    found = f"{array.nbytes - len(rest)} bytes"
-                    self._refuse("its file became shorter while it was read", OUT, f"{array.nbytes} bytes", found)
-                rest = rest[got:]
-        return array if sys.byteorder == "little" else array.byteswap(inplace=True)
+            array = aligned_empty(shape, element.numpy_dtype)
+            file = VerifiedFile(out, self._expected(OUT))
+            self._explained(file.size, lambda: file.read(0, _bytes_of(array)))
+        return _native(array)
 
-    def _meta_text(self) -> str | None:
+    def read_blocks(
+        self, shape: tuple[int, ...], element: Dtype, blocks: Sequence[Extent], share: Share | None
+    ) -> list[np.ndarray]:
+        """Blocks of the value, each given by the index where it begins and its shape; nothing else is held in memory.
+
+        Args:
+          share: what this process verifies, apart from what it reads; None where each block is one stretch of the file: then all
+            that is read is verified.
+        """
+        arrays = []
+        with self._open() as out:
+            size = self._check_size(out, shape, element, "the program declares")
+            file = VerifiedFile(out, self._expected(OUT))
+            for start, extent in blocks:
+                runs = runs_of(shape, start, extent, element.bytes)
+                assert share is not None or runs.is_contiguous
+                array = aligned_empty(extent, element.numpy_dtype)
+                read = file.read_runs if share is not None else file.read_run
+                self._explained(size, partial(read, runs, _bytes_of(array)))
+                arrays.append(_native(array))
+            if share is not None:
+                self._explained(size, lambda: file.verify(share.begin, share.step))
+        return arrays
+
+    def may_be(self, shape: Sequence[int], element: Dtype) -> bool:
+        """Whether the value was saved with this shape and dtype, as far as is known: without ``meta`` its digest tells."""
+        if self._shape is not None and self._dtype is not None:
+            return (self._shape, self._dtype) == (tuple(shape), element)
+        expected = self._expected(META)
+        return expected is None or expected.check(meta.text_of(tuple(shape), element).encode()) is None
+
+    @property
+    def is_verifiable(self) -> bool:
+        """Whether its elements have digests."""
+        return self._expected(OUT) is not None
+
+    def verify(self) -> None:
+        """Compares the file with its digests, without holding it in memory. Raises CheckpointError where it is damaged."""
+        with self._open() as out:
+            file = VerifiedFile(out, self._expected(OUT))
+            self._explained(file.size, file.verify)
+
+    # --- what is wrong with it
+
+    def _open(self) -> FileIO:
+        return open_inside(self._root, self.file_path, self._what)
+
+    def _expected(self, file: str) -> Expected | None:
+        return None if self._digests is None else self._digests.of(f"{self.name}/{file}")
+
+    def _meta_bytes(self) -> bytes | None:
         path = os.path.join(self._directory, META)
-        if not os.path.lexists(path):
-            return None
-        return _text(self._root, path, self._what)
+        return read_inside(self._root, path, self._what, LARGEST_META) if os.path.lexists(path) else None
 
-    def _check_size(self, out: Any, shape: Sequence[int], element: Dtype, because: str) -> None:
+    def _check_size(self, out: FileIO, shape: Sequence[int], element: Dtype, because: str) -> int:
         found, expected = os.fstat(out.fileno()).st_size, math.prod(shape) * element.bytes
         if found != expected:
             state = "truncated" if found < expected else "longer than its value"
             wanted = f"{expected} bytes, for {describe(shape, element)} ({because})"
             self._refuse(f"its file is {state}", OUT, wanted, f"{found} bytes")
+        return found
+
+    def _explained(self, size: int, read: Callable[[], None]) -> None:
+        """Reads elements; what goes wrong becomes a CheckpointError. ``size`` is that of the file."""
+        try:
+            read()
+        except DamageError as damage:
+            self._refuse_damage(OUT, damage.mismatch, damage.chunk, size)
+        except TooShortError:
+            self._refuse("its file became shorter while it was read", OUT, f"{size} bytes", "fewer")
+        except OSError as error:
+            rule = f"{self._what}: its file cannot be read: {error.strerror}"
+            complain(CheckpointError, rule, "load another checkpoint", file=self.file_path)
+
+    def _refuse_damage(self, file: str, mismatch: Mismatch, chunk: int, size: int) -> NoReturn:
+        """A chunk is not what was saved. It may be that of another variable, where directories were exchanged."""
+        begin, end = mismatch.index * chunk, min((mismatch.index + 1) * chunk, size)
+        assert self._digests is not None
+        others = self._digests.files_with(mismatch)
+        whose = f"; they are those of {others[0]!r}, as if directories had been exchanged" if len(others) == 1 else ""
+        rule = f"its file {file!r} is damaged: bytes {begin} to {end - 1} are not those that were saved{whose}"
+        expected, found = (f"crc32 {text_of(d)}" if d is not None else "nothing" for d in (mismatch.expected, mismatch.found))
+        self._refuse(rule, file, expected, found)
 
     def _refuse(self, rule: str, file: str, expected: str, found: str) -> NoReturn:
         path = os.path.join(self._directory, file)
-        hint = "load another checkpoint, or save this one again"
-        complain(CheckpointError, f"{self._what}: {rule}", hint, file=path, expected=expected, found=found)
+        complain(CheckpointError, f"{self._what}: {rule}", _ANOTHER, file=path, expected=expected, found=found)
 
     def __repr__(self) -> str:
         kind = "no meta" if self._shape is None or self._dtype is None else describe(self._shape, self._dtype)
         return f"<FileValue {self.name!r} {kind} in {self._directory!r}>"
 
 
+def _bytes_of(array: np.ndarray) -> memoryview:
+    return array.reshape(-1).view(np.uint8).data if array.size else memoryview(b"")
+
+
+def _native(array: np.ndarray) -> np.ndarray:
+    return array if sys.byteorder == "little" else array.byteswap(inplace=True)
+
+
 class Checkpoint(Mapping[str, FileValue]):
     """The variables of a checkpoint on disk, by name. Each is checked when it is asked for.
 
+    Args:
+      path: of the checkpoint, or of one variable's directory in it.
+      unfinished: takes a checkpoint without ``snapshot_done``, too. One that OneFlow wrote need not have it.
     Raises:
-      CheckpointNotFoundError: the path is missing, is a file, or is a directory that is no checkpoint.
+      CheckpointNotFoundError: the path is missing, is a file, or is a directory that is not a checkpoint.
+      CheckpointError: the checkpoint is not finished.
     """
 
-    def __init__(self, path: str | os.PathLike[str]):
+    def __init__(self, path: str | os.PathLike[str], *, unfinished: bool = False):
         self.path = as_path(path)
         nothing, full_path = f"there is no checkpoint at {self.path!r}", os.path.abspath(self.path)
+        hidden.restore(self.path)
         try:
             with os.scandir(self.path) as entries:
                 found = sorted((e.name, e.is_dir()) for e in entries)
@@ -207,73 +262,63 @@ class Checkpoint(Mapping[str, FileValue]):
             complain(CheckpointNotFoundError, f"{nothing}: it is a file, and checkpoints are directories", full_path=full_path)
         except OSError as error:
             complain(CheckpointError, f"checkpoint {self.path!r} cannot be read: {error.strerror}", full_path=full_path)
-        files = {name for name, is_dir in found if not is_dir}
-        self.is_single = OUT in files
+        self._others = {name for name, is_dir in found if not is_dir}
+        self.is_single = OUT in self._others
         self._names = {
             name: None for name, is_dir in found
             if is_dir and any(os.path.lexists(os.path.join(self.path, name, file)) for file in (OUT, META))
         }  # fmt: skip
-        if not self._names and not self.is_single and not files & {DONE, EXTRA}:
+        self._description: Description | None = None
+        if not self._names and not self.is_single and not self._others & {DONE, EXTRA}:
             listing = ", ".join(name for name, _ in found[:10]) or "nothing"
             complain(
                 CheckpointNotFoundError, f"{nothing}: the directory holds no variables",
                 full_path=full_path, expected=f"directories with a file {OUT!r}", found=listing,
             )  # fmt: skip
+        self.is_finished = os.path.isfile(os.path.join(self.path, DONE))
+        if EXTRA in self._others and not self.is_finished and not unfinished:
+            rule = f"checkpoint {self.path!r} is not finished: it has no file {DONE!r}, which is written last"
+            complain(CheckpointError, rule, "load another checkpoint, or copy this one again", full_path=full_path)
+
+    @property
+    def description(self) -> Description:
+        """What its JSON file says. Raises CheckpointError where that is damaged."""
+        if self._description is None:
+            self._description = Description.read(self.path)
+        return self._description
+
+    def extra(self) -> dict[str, Any]:
+        """What the JSON file says, apart from digests; empty where there is none, as in checkpoints that OneFlow wrote."""
+        return dict(self.description.extra)
 
     def __getitem__(self, name: str) -> FileValue:
-        if name not in self._names:
+        directory = os.path.join(self.path, name)
+        if name in self._names:
+            return FileValue(directory, root=self.path, digests=self.description.digests)
+        if name not in self:
             raise KeyError(name)
-        return FileValue(os.path.join(self.path, name), root=self.path)
+        nowhere = os.path.islink(directory) and not os.path.exists(directory)
+        found = "a symbolic link to nowhere" if nowhere else "a file"
+        rule = f"variable {name!r} of checkpoint {self.path!r} is damaged: {found} is in the place of its directory"
+        complain(CheckpointError, rule, _ANOTHER, full_path=os.path.abspath(directory))
 
     def __contains__(self, name: object) -> bool:
-        return name in self._names
+        """Whether the variable was saved and not removed; something else may be in its place."""
+        return name in self._names or (name in self._others and name not in (DONE, EXTRA))
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
+        digests = self.description.digests
+        listed = {file.rpartition("/")[0] for file in digests.files} if digests is not None else set()
+        return iter(sorted({*self._names, *(self._others & listed)}))
 
     def __len__(self) -> int:
-        return len(self._names)
+        return sum(1 for _ in self)
+
+    def was_saved_with(self, name: str) -> bool:
+        """Whether the variable was in the checkpoint when that was saved, as far as is known."""
+        digests = self.description.digests
+        return digests is not None and digests.of(f"{name}/{OUT}") is not None
 
     def has_out(self, name: str) -> bool:
         """Whether the variable's directory has the file with its elements."""
         return os.path.lexists(os.path.join(self.path, name, OUT))
-
-    def extra(self) -> dict[str, Any]:
-        """What the JSON file says; empty where there is none, as in checkpoints that OneFlow wrote."""
-        path = os.path.join(self.path, EXTRA)
-        if not os.path.lexists(path):
-            return {}
-        what = f"checkpoint {self.path!r}"
-        text = _text(self.path, path, what, _LARGEST_EXTRA)
-        hint = f"remove {EXTRA} to load the variables alone"
-        try:
-            value = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            complain(CheckpointError, f"{what}: its {EXTRA} is no JSON: {error}", hint, file=path)
-        version = value.get("format") if isinstance(value, dict) else value
-        if not isinstance(value, dict) or version != 1:
-            rule = f"{what}: its {EXTRA} has a format that this version does not know"
-            complain(CheckpointError, rule, hint, file=path, expected="format 1", found=repr(version)[:80])
-        return value
-
-
-def _opened(root: str, path: str, what: str) -> Any:
-    """A regular file inside ``root``, opened for reading; links that lead outside, pipes and devices are refused."""
-    real, short = os.path.realpath(path), os.path.relpath(path, root)
-    if not is_below(path, root):
-        rule = f"{what}: {short!r} is a symbolic link that leads outside the checkpoint"
-        hint, expected = "put a copy of the file in its place", f"a file below {os.path.realpath(root)}"
-        complain(CheckpointError, rule, hint, file=path, expected=expected, found=real)
-    try:
-        return open_regular(real, follow_symlinks=False)
-    except OSError as error:
-        complain(CheckpointError, f"{what}: {short!r} cannot be opened: {error.strerror}", file=path)
-
-
-def _text(root: str, path: str, what: str, largest: int = _LARGEST_TEXT) -> str:
-    try:
-        with _opened(root, path, what) as file:
-            return read_all(file, largest).decode("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or error
-        complain(CheckpointError, f"{what}: {os.path.relpath(path, root)!r} cannot be understood: {why}", file=path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from .._base import dtype as dtypes
-from ..errors import GradientError, TrainError
+from .._base.refuse import warn
+from ..errors import GradientError, JobWarning, TrainError
 from ..graph.graph import Graph, Variable
 from ..graph.node import Blob, Node
 
@@ -109,6 +111,7 @@ def finish(graph: Graph) -> None:
                 f"  try        make it of layers or of flow.get_variable(..., trainable=True), through differentiable ops"
             )
     _check_optimizers(graph, {v.name for v in trained})
+    _warn_of_idle_patterns(graph, [v.name for v in trained])
     claimed: dict[str, int] = {}
     for i, optimizer in enumerate(objective.optimizers):
         for variable in trained:
@@ -143,6 +146,17 @@ def _check_optimizers(graph: Graph, trained: set[str]) -> None:
             f"  your line  {source}   {source.text if source else ''}\n"
             f"  try        variables= of names that the loss depends on: {', '.join(sorted(trained)) or 'there are none'}"
         )
+
+
+def _warn_of_idle_patterns(graph: Graph, trained: list[str]) -> None:
+    """Warns of ``weight_decay_includes`` and ``weight_decay_excludes`` that match no variable: likely a misspelling."""
+    for optimizer in graph.objective.optimizers:
+        names = [name for name in trained if updates(optimizer, name)]
+        for argument in ("weight_decay_includes", "weight_decay_excludes"):
+            patterns = getattr(optimizer, argument, None)
+            if patterns and names and not any(re.search(p, name) for p in patterns for name in names):
+                shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+                warn(JobWarning, f"{argument}={list(patterns)} matches no variable that job {graph.name!r} trains: {shown}")
 
 
 def _check_losses(graph: Graph) -> None:

@@ -23,6 +23,8 @@ from .layout import Storage
 from .lowering import replicated_variables, vmapped_nodes
 
 RANDOM_STATE = "random state"  # uint32[3]: two words of seed and the number of calls so far
+LEARNING_RATES = "learning rates"  # float32, one for each optimizer; those that are not constant are not read
+_OWN = (RANDOM_STATE, LEARNING_RATES)  # what is no variable
 
 
 class PassRecord(NamedTuple):
@@ -52,7 +54,7 @@ class Plan:
       path: the nodes on the gradient path.
       roots: the Blobs that are read by something other than a node.
       written: names of the state that a call replaces (it is donated); RANDOM_STATE comes last if ``random``.
-      read: names of the variables that a call reads and does not replace.
+      read: names of the state that a call reads and does not replace; LEARNING_RATES comes last if a rate is constant.
       random: whether a node draws random numbers.
       feeds: the Blobs that the step takes: inputs of the job, then results of the host.
       x64: whether 64-bit values may occur, so that calls need JAX's 64-bit mode.
@@ -130,7 +132,7 @@ class Plan:
 
     def load(self, name: str, stored: Any, storages: Mapping[str, Storage]) -> Any:
         """The value of a variable (or of the random state) as nodes read it."""
-        return stored if name == RANDOM_STATE else storages[name].load(stored, each=name in self.replicated)
+        return stored if name in _OWN else storages[name].load(stored, each=name in self.replicated)
 
     def token_is_needed(self) -> bool:
         """Whether a call must return a token that is ready when it is over.
@@ -241,10 +243,14 @@ def _interface(plan: Plan) -> Plan:
         roots=roots,
         random=random,
         written=tuple(n for n in graph.variables if n in written) + ((RANDOM_STATE,) if random else ()),
-        read=tuple(n for n in graph.variables if n in read),
+        read=tuple(n for n in graph.variables if n in read) + ((LEARNING_RATES,) if _has_constant_rate(graph) else ()),
         feeds=(*_step_inputs(plan, roots), *plan.host.boundary),
         x64=x64 or any(b.dtype.name in ("int64", "float64") for b in plan.host.boundary),
     )
+
+
+def _has_constant_rate(graph: Graph) -> bool:
+    return graph.train and any(o.constant_rate is not None for o in graph.objective.optimizers)
 
 
 def _step_inputs(plan: Plan, roots: Sequence[Blob]) -> list[Blob]:

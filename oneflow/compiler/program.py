@@ -13,7 +13,7 @@ from .arrangement import Arrangement
 from .autodiff import Backward
 from .layout import Layout, Meshes, Storage, mesh_axes
 from .lowering import Lowering, Values
-from .plan import RANDOM_STATE, Plan
+from .plan import LEARNING_RATES, RANDOM_STATE, Plan
 from .update import finish, loss_count, measure, numbers, prepare, seed_scale
 
 Step = Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], Any]
@@ -54,7 +54,11 @@ def single(plan: Plan, storages: Mapping[str, Storage], meshes: Meshes | None, l
     whole = meshes.sharding(placement, ())
 
     def of_state(name: str) -> Any:
-        return whole if name == RANDOM_STATE else meshes.sharding(storages[name].layout.placement, storages[name].spec)
+        return (
+            whole
+            if name in (RANDOM_STATE, LEARNING_RATES)
+            else meshes.sharding(storages[name].layout.placement, storages[name].spec)
+        )
 
     def of_value(blob: Blob) -> Any:  # a call returns whole values; those of mirrored nodes stay on their devices
         return meshes.sharding(placement, (mesh_axes(placement),)) if blob.node in plan.vmapped else whole

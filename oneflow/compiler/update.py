@@ -19,7 +19,7 @@ from .analysis import LOSS_SCALE_PREFIX, STEP_PREFIX, updates
 from .indexed_slices import keep_untouched_rows
 from .layout import is_flat
 from .lowering import Values
-from .plan import Plan
+from .plan import LEARNING_RATES, Plan
 
 State = dict[str, Any]
 
@@ -75,8 +75,12 @@ def numbers(plan: Plan, values: Values, state: Mapping[str, Any], count: int) ->
     optimizers = graph.objective.optimizers
     blob = optimizers[0].train_step_blob
     step = state[STEP_PREFIX + graph.name][0] if blob is None else _scalar(values, last(blob))
-    rates = tuple(None if o.learning_rate_blob is None else _scalar(values, last(o.learning_rate_blob)) for o in optimizers)
-    return Numbers(step, seed_scale(graph, state), count, rates, values)
+    rates: list[Any] = []
+    for i, optimizer in enumerate(optimizers):
+        blob = optimizer.learning_rate_blob
+        constant = optimizer.constant_rate is not None
+        rates.append(state[LEARNING_RATES][i] if constant else None if blob is None else _scalar(values, last(blob)))
+    return Numbers(step, seed_scale(graph, state), count, tuple(rates), values)
 
 
 def prepare(variables: Sequence[Variable], raw: Mapping[str, Any], state: Mapping[str, Any], known: Numbers) -> State:

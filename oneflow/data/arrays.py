@@ -33,22 +33,26 @@ def as_array(value: Any, what: str = "a batch") -> np.ndarray:
     """
     if isinstance(value, np.ndarray):
         return value
+    if value is None or isinstance(value, (str, bytes, dict, set)):
+        _refuse_kind(value, what)
+    try:
+        array = _converted(value)
+    except Exception as error:  # also those of the user's object
+        refuse(ArgumentError, f"{what} holds a {type(value).__name__} of which NumPy makes no array: {error}",
+               hint="give arrays of one shape")  # fmt: skip
+    if array.dtype == object:
+        _refuse_kind(value, what)
+    return array
+
+
+def _converted(value: Any) -> np.ndarray:
     if hasattr(value, "detach") and hasattr(value, "cpu"):
         return _of_torch(value)
     if hasattr(value, "to_numpy"):
         return np.asarray(value.to_numpy())
     if hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
         return np.from_dlpack(value)
-    if value is None or isinstance(value, (str, bytes, dict, set)):
-        _refuse_kind(value, what)
-    try:
-        array = np.asarray(value)
-    except Exception as error:
-        refuse(ArgumentError, f"{what} holds a {type(value).__name__} of which NumPy makes no array: {error}",
-               hint="give arrays of one shape")  # fmt: skip
-    if array.dtype == object:
-        _refuse_kind(value, what)
-    return array
+    return np.asarray(value)
 
 
 def _of_torch(tensor: Any) -> np.ndarray:

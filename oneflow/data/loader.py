@@ -70,18 +70,16 @@ class ArrayLoader:
         prefetch_factor: int = 2,
         shard: tuple[int, int] = (0, 1),
     ):
-        self.batch_size = _whole("batch_size", batch_size, 1)
-        if not isinstance(shuffle, (bool, np.bool_)):
-            refuse(ArgumentError, f"shuffle must be True or False, got {shown(shuffle)}")
-        self.shuffle = bool(shuffle)
-        self.seed = _whole("seed", seed, 0)
-        self.last = _choice("last", last, ("keep", "drop", "pad"))
+        self.batch_size = check.checked(self, "batch_size", check.integer(batch_size, low=1))
+        self.shuffle = check.checked(self, "shuffle", check.flag(shuffle))
+        self.seed = check.checked(self, "seed", check.integer(seed, low=0))
+        self.last = check.checked(self, "last", check.choice(last, ("keep", "drop", "pad")))
         if transform is not None and not callable(transform):
             refuse(ArgumentError, f"transform must be a function of a batch and a generator, got {shown(transform)}")
         self.transform = transform
-        self.num_workers = _whole("num_workers", num_workers, 0)
-        self.worker_type = _choice("worker_type", worker_type, ("thread", "process"))
-        self.prefetch_factor = _whole("prefetch_factor", prefetch_factor, 1)
+        self.num_workers = check.checked(self, "num_workers", check.integer(num_workers, low=0))
+        self.worker_type = check.checked(self, "worker_type", check.choice(worker_type, ("thread", "process")))
+        self.prefetch_factor = check.checked(self, "prefetch_factor", check.integer(prefetch_factor, low=1))
         self._shard, self._shards = _checked_shard(shard, self.batch_size, self.last)
         self._rows = _Rows(arrays)
         self._epoch = 0
@@ -112,7 +110,8 @@ class ArrayLoader:
 
     def set_epoch(self, epoch: int) -> None:
         """Has the next ``for`` loop begin pass number ``epoch``, counted from 0."""
-        self._epoch, self._batch, self._resumes = _whole("epoch", epoch, 0), 0, True
+        self._epoch = check.checked(self, "epoch", check.integer(epoch, low=0))
+        self._batch, self._resumes = 0, True
 
     def state_dict(self) -> dict[str, Any]:
         """The position behind the last batch that was given, and what the order depends on; JSON-able."""
@@ -289,16 +288,3 @@ def _checked_shard(shard: Any, batch_size: int, last: str) -> tuple[int, int]:
     if shard[1] > 1 and last == "keep":
         refuse(ArgumentError, "a short last batch cannot be cut into equal shards", hint='last="drop" or last="pad"')
     return int(shard[0]), int(shard[1])
-
-
-def _whole(name: str, value: Any, least: int) -> int:
-    found, problem = check.integer(value, low=least)
-    if problem:
-        refuse(ArgumentError, f"{name} {problem}")
-    return found
-
-
-def _choice(name: str, value: Any, allowed: tuple[str, ...]) -> str:
-    if not isinstance(value, str) or value not in allowed:
-        refuse(ArgumentError, f"{name} must be one of {', '.join(map(repr, allowed))}, got {shown(value)}")
-    return str(value)

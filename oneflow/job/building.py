@@ -32,6 +32,7 @@ from ..runtime.process import process
 from ..runtime.result import Delivery
 from ..runtime.session import Job, Session, as_default
 from ..runtime.variants import Variants
+from .rates import LearningRates
 from .results import converter
 
 
@@ -60,6 +61,7 @@ class BuiltJob:
     Attributes:
       feeds: the checks of what a call is given.
       delivery: what the results of all its calls have in common.
+      rates: the learning rates, which can be changed between calls.
       pipeline: what the host does before the step; None where that is nothing.
       asynchronous: whether a call returns before its step is over; ``returns_nothing``: whether it returns None.
       seconds: what tracing took.
@@ -70,6 +72,7 @@ class BuiltJob:
     feeds: Feeds
     delivery: Delivery
     variants: Variants
+    rates: LearningRates
     pipeline: HostPipeline | None
     asynchronous: bool
     returns_nothing: bool
@@ -121,6 +124,7 @@ def build(declared: Declaration, job: Job, session: Session) -> BuiltJob:
     if made.host:
         pipeline = HostPipeline(made, fetches, lambda: session.seed, session.store.meshes, session.pool)
         session.add_pipeline(declared.name, pipeline)
+    rates = LearningRates(graph, session)
     returns = declared.returns
     nothing = graph.returns is None and not returns.callback
     asynchronous = nothing or returns.callback or not returns.annotated
@@ -137,7 +141,8 @@ def build(declared: Declaration, job: Job, session: Session) -> BuiltJob:
             asynchronous and not nothing,
             None if session is process.default_session else functools.partial(as_default, session),
         ),
-        Variants(made, session.store, functools.partial(session.random_cell, declared.name)),
+        Variants(made, session.store, functools.partial(session.random_cell, declared.name), rates.cell),
+        rates,
         pipeline,
         asynchronous=asynchronous,
         returns_nothing=nothing,

@@ -33,6 +33,7 @@ from ..runtime.process import process
 from ..runtime.result import Result
 from ..runtime.session import default_session
 from .building import BuiltJob, Declaration, build
+from .rates import LearningRates
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -183,17 +184,46 @@ class JobFunction:
         while True:
             self._check_open()
             try:
-                self._session.start()
-                built = self._build()
-                arrays = built.feeds(args)
-                process.delivery.raise_error()
-                process.start()
-                return self._prepared(built, arrays, submits)(args)
+                with process.in_call():
+                    self._session.start()
+                    built = self._build()
+                    arrays = built.feeds(args)
+                    process.delivery.raise_error()
+                    process.start()
+                    call = self._prepared(built, arrays, submits)
+                return call(args)
             except StaleExecutableError:
                 continue
             except ModeError:
                 self._check_open()  # the session was closed meanwhile
                 raise
+
+    @property
+    def learning_rate(self) -> float | tuple[float, ...]:
+        """The learning rate of the next call, for a job with several optimizers a tuple with the rate of each.
+
+        It can be set between calls, without compiling anything, if it is constant, as in ``flow.optimizer.SGD(0.1)``: to a
+        number, or to a sequence with a number (or None, for no change) per optimizer. Calls that were submitted before keep
+        theirs. The new rate belongs to this job object; ``flow.checkpoint.save`` does not save it.
+
+        Raises:
+          ModeError: the job does not train; or, when it is set, its rate follows a schedule.
+          ArgumentError: not a number >= 0.
+        Example:
+          >>> train.learning_rate = 0.1 * train.learning_rate
+        """
+        rates = self._rates().get()
+        return rates[0] if len(rates) == 1 else rates
+
+    @learning_rate.setter
+    def learning_rate(self, value: float | Sequence[float | None]) -> None:
+        self._rates().set(value)
+
+    def _rates(self) -> LearningRates:
+        if not self.train:
+            refuse(ModeError, f"job {self.name!r} is a predict job and has no learning rate", source=self.source)
+        self._check_open()
+        return self._build().rates
 
     def _check_open(self) -> None:
         process.check_not_forked()

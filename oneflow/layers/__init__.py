@@ -11,5 +11,6 @@ from .norm import layer_norm as layer_norm
 from .norm import layer_norm_grad as layer_norm_grad
 from .norm import layer_norm_param_grad as layer_norm_param_grad
 from .other import categorical_ordinal_encoder as categorical_ordinal_encoder
+from .other import embedding as embedding
 from .other import prelu as prelu
 from .other import upsample_2d as upsample_2d

@@ -1,4 +1,4 @@
-"""PReLU, upsampling, and numbering categories."""
+"""Embeddings, PReLU, upsampling, and numbering categories."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from .._base import dist
 from .._base.dist import Distribute
+from .._base.dtype import float32
 from .._base.refuse import shown
 from .._variables import initializers
 from ..errors import ArgumentError, DtypeError
@@ -14,10 +15,56 @@ from ..graph.scopes import namespace
 from ..ops._arrays import label
 from ..ops._emit import fail, want
 from ..ops._names import DefaultName
+from ..ops.indexing import gather
 from ..ops.nn import parametric_relu
 from ..ops.ordinal import categorical_ordinal_encode
 from ..ops.upsample import upsample_2d as upsample
 from ._common import Initializer, Regularizer, layer_name, layer_variable
+
+
+def embedding(
+    ids: Blob,
+    num_embeddings: int,
+    embedding_dim: int,
+    initializer: Initializer = None,
+    regularizer: Regularizer = None,
+    trainable: bool = True,
+    name: str | None = DefaultName("Embedding"),
+    model_distribute: Distribute = dist.broadcast(),  # noqa: B008 - an immutable singleton
+) -> Blob:
+    """A learned row per id.
+
+    Variables: ``<name>-weight`` (num_embeddings, embedding_dim).
+
+    Args:
+      ids: int32 or int64; an id outside [0, num_embeddings) reads zeros.
+      num_embeddings: the number of rows, > 0.
+      embedding_dim: the size of a row, > 0.
+      initializer: None means a normal distribution of standard deviation 1, as in PyTorch.
+      regularizer: ``flow.regularizers``.
+      trainable: whether train jobs update the variable.
+      name: the layer's; unnamed ones are numbered: ``Embedding``, ``Embedding_1``.
+      model_distribute: the layout of the variable on several devices.
+    Returns: Blob (..., embedding_dim), float32.
+    Raises: ArgumentError, DtypeError, DuplicateNameError (the name is taken).
+    Example: >>> vectors = flow.layers.embedding(ids, 1000, 16)   # ids int32 (8, 5) -> (8, 5, 16)
+    """
+    name = layer_name(name, "Embedding", "-gather")
+    what = label("embedding", name)
+    want.blob(what, "ids", ids)
+    if not ids.dtype.is_integer:
+        fail(DtypeError, what, f"ids must be int32 or int64, got {ids.dtype.name}", (ids,), "flow.cast(ids, flow.int32)")
+    want.distribution(what, "model_distribute", model_distribute, (ids,))
+    shape = (
+        want.integer(what, "num_embeddings", num_embeddings, 1, (ids,)),
+        want.integer(what, "embedding_dim", embedding_dim, 1, (ids,)),
+    )
+    weight = layer_variable(
+        what, name, "weight", shape, float32, initializers.random_normal_initializer(), (initializer, regularizer, None),
+        trainable=trainable, distribute=model_distribute,
+    )  # fmt: skip
+    with namespace(name):
+        return gather(weight, ids, name="gather")
 
 
 def prelu(

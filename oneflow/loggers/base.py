@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from .._base import check
 from .._base.refuse import refuse, shown
 from ..errors import ArgumentError, ModeError
 
@@ -88,7 +89,9 @@ class FileLogger(Logger):
             refuse(ArgumentError, f"{type(self).__name__}: name must be the name of a directory, got {shown(name)}")
         if version is not None and (isinstance(version, bool) or not isinstance(version, (int, str))):
             refuse(ArgumentError, f"{type(self).__name__}: version must be an int or a str, got {shown(version)}")
-        self.save_dir = None if save_dir is None else os.fspath(save_dir)
+        self.save_dir: str | None = None
+        if save_dir is not None:
+            self.save_dir = check.checked(self, "save_dir", check.path(save_dir))
         self.name, self.version = name, version
         self._directory: str | None = None
 

@@ -8,8 +8,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from .._base.refuse import refuse, shown
-from ..errors import ArgumentError
+from .._base import check
 from .base import FileLogger
 
 
@@ -37,9 +36,7 @@ class CSVLogger(FileLogger):
         flush_seconds: float = 1.0,
     ):
         super().__init__(save_dir, name, version)
-        if not isinstance(flush_seconds, (int, float)) or not flush_seconds >= 0:
-            refuse(ArgumentError, f"CSVLogger: flush_seconds must be a number >= 0, got {shown(flush_seconds)}")
-        self._flush_seconds = flush_seconds
+        self._flush_seconds = check.checked(self, "flush_seconds", check.number(flush_seconds, low=0))
         self._columns: list[str] = []
         self._waiting: list[dict[str, Any]] = []
         self._next = 0.0

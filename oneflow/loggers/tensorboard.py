@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from .._base import check
 from .._base.extras import need
 from .._base.refuse import refuse
 from ..data.arrays import as_array
@@ -45,8 +46,8 @@ class TensorBoardLogger(FileLogger):
         super().__init__(save_dir, name, version)
         self._tensorboard = need("tensorboardX", "TensorBoardLogger")
         self._summary: Any = need("tensorboardX.proto.summary_pb2", "TensorBoardLogger").Summary
-        self.is_graph_wanted = bool(log_graph)
-        self._flush_seconds = flush_seconds
+        self.is_graph_wanted: bool = check.checked(self, "log_graph", check.flag(log_graph))
+        self._flush_seconds = check.checked(self, "flush_seconds", check.number(flush_seconds, low=0))
         self._writer: Any = None
 
     def begin(self, resumed: Mapping[str, Any] | None, step: int) -> None:

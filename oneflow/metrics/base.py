@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from .._base import check
 from .._base.refuse import refuse, shown
 from ..data.arrays import as_array
 from ..errors import ArgumentError, ShapeError
@@ -39,12 +40,9 @@ class Metric:
     """
 
     def __init__(self, inputs: Sequence[str], name: str | None = None):
-        if isinstance(inputs, str) or not inputs or not all(isinstance(n, str) and n for n in inputs):
-            refuse(
-                ArgumentError, f"{type(self).__name__}: inputs must be names of results or inputs of a job, got {shown(inputs)}"
-            )
-        if name is not None and (not isinstance(name, str) or not name):
-            refuse(ArgumentError, f"{type(self).__name__}: name must be a non-empty str, got {shown(name)}")
+        if not isinstance(inputs, (list, tuple)) or not inputs or not all(isinstance(n, str) and n for n in inputs):
+            refuse(ArgumentError, f"{type(self).__name__}: inputs must be names of results or inputs, got {shown(inputs)}")
+        name = check.checked(self, "name", check.name(name, optional=True))
         self.inputs = tuple(inputs)
         self.name = name or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(self).__name__).lower()
         self.state: dict[str, Any] = {}
@@ -118,7 +116,7 @@ class Mean(Metric):
     """
 
     def __init__(self, value: str, name: str | None = None):
-        super().__init__([value], name or value)
+        super().__init__([value], value if name is None else name)
 
     def accumulate(self, weights: np.ndarray | None, *arrays: np.ndarray) -> None:
         """Adds the rows."""
@@ -144,7 +142,7 @@ class Perplexity(Mean):
     """
 
     def __init__(self, loss: str = "loss", name: str | None = None):
-        super().__init__(loss, name or "perplexity")
+        super().__init__(loss, "perplexity" if name is None else name)
 
     def compute(self) -> float:
         """e to the power of the mean."""
@@ -181,8 +179,8 @@ class Function(Metric):
     ):
         if not callable(function):
             refuse(ArgumentError, f"Function needs a function, got {shown(function)}")
-        super().__init__(inputs, name or getattr(function, "__name__", "function"))
-        self._function, self._per_row = function, per_row
+        super().__init__(inputs, getattr(function, "__name__", "function") if name is None else name)
+        self._function, self._per_row = function, check.checked(self, "per_row", check.flag(per_row))
 
     def accumulate(self, weights: np.ndarray | None, *arrays: np.ndarray) -> None:
         """Counts a batch, or keeps it."""

@@ -6,6 +6,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from .._base import check
 from .._base.refuse import refuse, shown
 from ..errors import ArgumentError, ShapeError
 from .base import Metric
@@ -28,7 +29,8 @@ class _Classes(Metric):
         ignore_index: int | None = None,
     ):
         super().__init__([preds, target], name)
-        self._threshold, self._ignore_index = threshold, ignore_index
+        self._threshold = check.checked(self, "threshold", check.number(threshold))
+        self._ignore_index = None if ignore_index is None else check.checked(self, "ignore_index", check.integer(ignore_index))
 
     def _scores(self, preds: np.ndarray, target: np.ndarray) -> np.ndarray | None:
         """Scores with the classes on the last axis; None where the predictions are no such scores."""
@@ -125,10 +127,8 @@ class TopKAccuracy(_Classes):
         k: int = 5,
         ignore_index: int | None = None,
     ):
-        if isinstance(k, bool) or not isinstance(k, int) or k < 1:
-            refuse(ArgumentError, f"TopKAccuracy: k must be an int >= 1, got {shown(k)}")
-        super().__init__(preds, target, name or f"top_{k}_accuracy", ignore_index=ignore_index)
-        self.k = k
+        self.k = k = check.checked(self, "k", check.integer(k, low=1, high=2**31))
+        super().__init__(preds, target, f"top_{k}_accuracy" if name is None else name, ignore_index=ignore_index)
 
     def accumulate(self, weights: np.ndarray | None, *arrays: np.ndarray) -> None:
         """Counts the rows."""
@@ -176,10 +176,8 @@ class ConfusionMatrix(_Classes):
         threshold: float = 0.5,
         ignore_index: int | None = None,
     ):
-        if isinstance(num_classes, bool) or not isinstance(num_classes, int) or num_classes < 2:
-            refuse(ArgumentError, f"{type(self).__name__}: num_classes must be an int >= 2, got {shown(num_classes)}")
+        self.num_classes = check.checked(self, "num_classes", check.integer(num_classes, low=2))
         super().__init__(preds, target, name, threshold=threshold, ignore_index=ignore_index)
-        self.num_classes = num_classes
 
     def accumulate(self, weights: np.ndarray | None, *arrays: np.ndarray) -> None:
         """Counts the rows."""
@@ -216,8 +214,10 @@ class _OfMatrix(ConfusionMatrix):
         ignore_index: int | None = None,
     ):
         super().__init__(num_classes, preds, target, name, threshold=threshold, ignore_index=ignore_index)
-        average = average or ("binary" if num_classes == 2 else "macro")
-        if average not in ("binary", "macro", "micro", "weighted", "none") or (average == "binary" and num_classes != 2):
+        if average is None:
+            average = "binary" if self.num_classes == 2 else "macro"
+        averages = ("binary", "macro", "micro", "weighted", "none")
+        if not isinstance(average, str) or average not in averages or (average == "binary" and self.num_classes != 2):
             rule = f'{type(self).__name__}: average must be "macro", "micro", "weighted", "none", or "binary" of two classes'
             refuse(ArgumentError, f"{rule}; got {shown(average)}")
         self.average = average

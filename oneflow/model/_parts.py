@@ -20,7 +20,10 @@ _log = logging.getLogger("oneflow")
 
 
 class DataModule(Module):
-    """Data made inside the job: ``forward`` is called once, while the job is described, and returns Blobs."""
+    """Data made inside the job: ``forward`` is called once, while the job is described, and returns Blobs.
+
+    A validation takes as many batches as ``__len__`` says; one where a subclass does not define it.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__()
@@ -37,7 +40,9 @@ class DataModule(Module):
 class NumpyDataModule(DataModule):
     """Data made on the host: ``forward`` is called for every step and returns a tuple of ndarrays.
 
-    The first batch fixes shapes and dtypes, unless ``infer_oneflow_data_placeholder`` is overridden.
+    The first batch fixes shapes and dtypes, unless ``infer_oneflow_data_placeholder`` is overridden. Training counts
+    ``step_idx`` over all steps, on from a checkpoint. A validation asks for the batches 0 to ``__len__() - 1``, or, where a
+    subclass does not define ``__len__``, for the one of the step before it.
     """
 
     def infer_oneflow_data_placeholder(self, batch: tuple[np.ndarray, ...] | None = None, optimizer_idx: int = 0) -> list[Any]:
@@ -97,7 +102,7 @@ class CheckpointConfig:
         self.save_interval = 1
 
     def config_load(self, dirpath: str | None = None) -> None:
-        """Begins with this checkpoint."""
+        """Begins with this checkpoint, and numbers steps on from it."""
         self.load_dirpath = _directory(dirpath)
 
     def config_save(self, dirpath: str | None = None, step_interval: int = 1) -> None:
@@ -131,10 +136,13 @@ def _directory(path: Any) -> str:
 
 
 class Callback:
-    """Methods that ``Model.fit`` calls after each step; to be overridden. ``outputs`` are the step's, as local tensors."""
+    """Methods that ``Model.fit`` calls after each step, on the delivery thread; to be overridden.
+
+    ``outputs`` are the step's, as local tensors. Later steps may be under way.
+    """
 
     def on_training_step_end(self, outputs: Any, step_idx: int = 0, optimizer_idx: int = 0) -> None:
         """After a training step, which is numbered from 0."""
 
     def on_validation_step_end(self, outputs: Any, step_idx: int = 0) -> None:
-        """After a validation step."""
+        """After each batch of a validation; ``step_idx`` is the training step before it."""

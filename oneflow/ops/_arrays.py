@@ -11,7 +11,7 @@ import numpy as np
 from .._base import dtype as dtypes
 from .._base.check import real
 from .._base.dtype import dtype
-from .._base.jax import jax, lax
+from .._base.jax import jax, jnp, lax
 from .._base.refuse import shown
 from ..errors import ArgumentError
 from ..graph.node import INVALID_AXIS, Blob
@@ -69,8 +69,13 @@ def dtype_for(what: str, value: Any, argument: str = "dtype") -> dtype:
     return kind
 
 
-def like(number: int | float, x: Array) -> Array:
-    """``number`` as a NumPy scalar of x's dtype, which lax combines with x without promotion."""
+def like(number: Any, x: Array) -> Array:
+    """``number`` as a NumPy scalar of x's dtype, which lax combines with x without promotion.
+
+    A symbolic size, or a number computed from one, becomes an array.
+    """
+    if not isinstance(number, (int, float, np.generic, np.ndarray)):
+        return lax.convert_element_type(jnp.asarray(number), x.dtype)
     with np.errstate(over="ignore"):  # 1e39 is a legal spelling of float32's infinity
         return np.asarray(number).astype(x.dtype)[()]
 
@@ -93,9 +98,26 @@ def common_shape(*shapes: tuple[int, ...]) -> tuple[int, ...]:
     """The shape to which these broadcast."""
     try:
         return np.broadcast_shapes(*shapes)
+    except TypeError:  # open sizes
+        return _common_open_shape(shapes)
     except ValueError:
-        found = " and ".join(str(shape) for shape in shapes)
-        raise ValueError(f"shapes {found} do not broadcast: counted from the last axis, sizes must be equal or 1") from None
+        raise _do_not_broadcast(shapes) from None
+
+
+def _common_open_shape(shapes: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
+    rank = max(map(len, shapes))
+    common = []
+    for columns in zip(*((*(1,) * (rank - len(shape)), *shape) for shape in shapes), strict=True):
+        sizes = [size for size in columns if not (isinstance(size, int) and size == 1)]
+        if any(size != sizes[0] for size in sizes):
+            raise _do_not_broadcast(shapes)
+        common.append(sizes[0] if sizes else 1)
+    return tuple(common)
+
+
+def _do_not_broadcast(shapes: Sequence[tuple[Any, ...]]) -> ValueError:
+    found = " and ".join(f"({', '.join(map(str, shape))})" for shape in shapes)
+    return ValueError(f"shapes {found} do not broadcast: counted from the last axis, sizes must be equal or 1")
 
 
 def broadcast_to(x: Array, shape: tuple[int, ...]) -> Array:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from .._base.jax import jax
 from .._base.refuse import shown
 from ..errors import ArgumentError, ShapeError
 from ..graph.node import Blob
@@ -83,7 +84,7 @@ def sides(
         if padding == "VALID":
             low = high = 0
         elif isinstance(padding, str):
-            total = max(0, (-(-size // s) - 1) * s + extent - size)
+            total = at_least_zero((-(-size // s) - 1) * s + extent - size)
             low, high = total - total // 2, total // 2
             if padding == "SAME_UPPER":
                 low, high = high, low
@@ -93,6 +94,11 @@ def sides(
                 high += -(size + low + high - extent) % s
         result.append((low, high))
     return result
+
+
+def at_least_zero(number: Any) -> Any:
+    """max(0, number), also for sizes that an exported model leaves to its caller."""
+    return max(0, number) if isinstance(number, int) else jax.core.max_dim(number, 0)  # an open size
 
 
 def counts(

@@ -13,7 +13,7 @@ from .._base.refuse import shown
 from ..errors import ArgumentError, ShapeError
 from ..graph.node import Blob
 from ..graph.op import OpDef
-from ._arrays import Array, broadcast_to, full, label, like, select
+from ._arrays import Array, broadcast_to, common_shape, full, label, like, select
 from ._emit import emit, fail, op, want
 from .loss import want_pair, widen, with_logits
 
@@ -196,7 +196,7 @@ def BCEWithLogitsLoss(
 
 def _ranking_values(first: Array, second: Array, target: Array, *, margin: float) -> Array:
     difference = lax.sub(first, second)
-    shape = np.broadcast_shapes(difference.shape, target.shape)
+    shape = common_shape(difference.shape, target.shape)
     pushed = lax.mul(broadcast_to(target, shape), broadcast_to(difference, shape))
     return _at_least_zero(lax.sub(full(margin, pushed), pushed))
 

@@ -144,6 +144,24 @@ amp_white_identity = unary(
 )  # fmt: skip
 
 
+@op("stop_gradient", nondifferentiable=True, autocast="between")
+def _stop_gradient(x: Array) -> Array:
+    return x
+
+
+def stop_gradient(x: Blob, name: str | None = None) -> Blob:
+    """x itself, through which no gradient flows.
+
+    Args:
+      x: Blob of any dtype.
+      name: name of the op; made unique when omitted.
+    Returns: Blob of x's shape and dtype.
+    Raises: ArgumentError.
+    Example: >>> target = flow.stop_gradient(x)
+    """
+    return emit(_stop_gradient, want.blob(label("stop_gradient", name), "x", x), name=name)
+
+
 @op("identity_n", multiple_results=True, autocast="between")
 def _identity_n(*arrays: Array) -> tuple[Array, ...]:
     return arrays

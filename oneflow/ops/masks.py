@@ -97,7 +97,7 @@ def masked_fill(x: Blob, mask: Blob, value: float | int, name: str | None = None
 @op("argwhere", nondifferentiable=True, multiple_results=True)
 def _argwhere(condition: Array, *, to: np.dtype) -> tuple[Array, Array]:
     size = math.prod(condition.shape)
-    index = np.dtype(np.int32 if size < 2**31 else np.int64)
+    index = np.dtype(np.int64 if isinstance(size, int) and size >= 2**31 else np.int32)  # symbolic sizes: int32
     hit = lax.reshape(lax.ne(condition, like(0, condition)), (size,))
     number = lax.cumsum(lax.convert_element_type(hit, index))  # of each hit, from 1
     count = lax.slice(number, (size - 1,), (size,)) if size else np.zeros((1,), index)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from typing import NoReturn
 
 import numpy as np
 
-from .._base.jax import lax
-from ..errors import ShapeError
-from ..graph.node import Blob
-from ._arrays import Array, broadcast_to, label, like, number_for, select
+from .._base.jax import jnp, lax
+from .._base.refuse import shown
+from ..errors import ArgumentError, ShapeError
+from ..graph.node import INVALID_AXIS, Blob
+from ._arrays import Array, broadcast_to, common_shape, label, like, number_for, select
 from ._emit import emit, fail, op, want
 from ._native_matmul import NATIVE
 
@@ -17,7 +20,7 @@ from ._native_matmul import NATIVE
 @op("matmul", native=NATIVE, autocast="always")
 def _matmul(a: Array, b: Array, *, transpose_a: bool, transpose_b: bool, alpha: int | float) -> Array:
     if b.ndim > 2 and a.shape[:-2] != b.shape[:-2]:
-        common = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+        common = common_shape(a.shape[:-2], b.shape[:-2])
         a, b = (broadcast_to(m, (*common, *m.shape[-2:])) for m in (a, b))
     contract = ((a.ndim - (2 if transpose_a else 1),), (b.ndim - (1 if transpose_b else 2),))
     batch = tuple(range(b.ndim - 2))
@@ -167,3 +170,65 @@ def diag(input: Blob, diagonal: int = 0, name: str | None = None) -> Blob:
     if input.ndim == 2 and not -input.shape[0] < offset < input.shape[1]:
         fail(ShapeError, what, f"a matrix of shape {input.shape} has no diagonal {offset}", (input,))
     return emit(_diag, input, name=name, diagonal=offset)
+
+
+@op("einsum", autocast="always")
+def _einsum(*arrays: Array, equation: str) -> Array:
+    y = jnp.einsum(equation, *arrays)
+    return lax.reshape(y, (1,)) if y.ndim == 0 else y
+
+
+def einsum(equation: str, *inputs: Blob, name: str | None = None) -> Blob:
+    """Products summed over indices, in Einstein's notation.
+
+    Args:
+      equation: as for ``numpy.einsum``: one group of letters per input, one letter per axis, ``...`` for further axes; after
+        ``->`` the letters of the result, else those that occur once, in alphabetical order.
+      inputs: Blobs of one dtype.
+      name: name of the op; made unique when omitted.
+    Returns: Blob of that dtype; (1,) where no letter is left.
+    Raises: ArgumentError, DtypeError, ShapeError.
+    Example: >>> scores = flow.einsum("bqd,bkd->bqk", a, b)   # (2, 5, 4), (2, 7, 4) -> (2, 5, 7)
+    """
+    what = label("einsum", name)
+    if not isinstance(equation, str) or not re.fullmatch(r"[A-Za-z.,\s]*(->[A-Za-z.\s]*)?", equation):
+        fail(ArgumentError, what, f"equation must be a str such as 'ij,jk->ik', got {shown(equation)}", inputs)
+    blobs = want.blobs(what, "inputs", list(inputs))
+    want.same_dtype(what, blobs)
+    equation = re.sub(r"\s", "", equation)
+    terms, arrow, result = equation.partition("->")
+    groups = terms.split(",")
+    if len(groups) != len(blobs):
+        fail(ArgumentError, what, f"{equation!r} is of {len(groups)} input(s), and {len(blobs)} were given", blobs)
+    _check_letters(what, groups, result if arrow else None, blobs)
+    y = emit(_einsum, *blobs, name=name, equation=equation)
+    y.batch_axis = _batch_axis_of(groups, result if arrow else None, blobs)
+    return y
+
+
+def _check_letters(what: str, groups: Sequence[str], result: str | None, blobs: Sequence[Blob]) -> None:
+    """Refuses inputs with another number of axes than letters, and letters of several sizes or of none."""
+    sizes: dict[str, int] = {}
+    for group, blob in zip(groups, blobs, strict=True):
+        before, dots, after = group.partition("...")
+        if "." in before + after:
+            fail(ArgumentError, what, f"{group!r} must have its further axes as '...', once", blobs)
+        letters, rank = before + after, blob.ndim
+        if len(letters) > rank or (len(letters) < rank and not dots):
+            fail(ShapeError, what, f"{group!r} is of {len(letters)} axes, and its input has {rank}", blobs)
+        shape = blob.shape[: len(before)] + blob.shape[rank - len(after) :]
+        for letter, size in zip(letters, shape, strict=True):
+            if sizes.setdefault(letter, size) != size:
+                fail(ShapeError, what, f"axis {letter!r} has size {sizes[letter]} and size {size}", blobs)
+    if result is not None:
+        named = result.replace("...", "", 1)
+        if len(set(named)) < len(named) or any(letter not in sizes for letter in named):
+            fail(ShapeError, what, f"the result {result!r} must have letters of the inputs, each once", blobs)
+
+
+def _batch_axis_of(groups: Sequence[str], result: str | None, blobs: Sequence[Blob]) -> int:
+    """The axis of the result that has the letter of an input's batch axis, where the notation names all axes."""
+    if result is None or "." in result or any("." in group for group in groups):
+        return INVALID_AXIS
+    letters = [group[blob.batch_axis] for group, blob in zip(groups, blobs, strict=True) if blob.batch_axis >= 0]
+    return next((result.index(letter) for letter in letters if letter in result), INVALID_AXIS)

@@ -13,6 +13,7 @@ from ..errors import ArgumentError, ShapeError
 from ..graph.node import Blob
 from ._arrays import Array, broadcast_to, label, like, number_for
 from ._emit import emit, fail, op, want
+from ._window import at_least_zero
 
 Pairs = tuple[tuple[int, int], ...]
 
@@ -175,7 +176,7 @@ def _same_padding(x: Array, *, lower: bool, first: int, windows: tuple[tuple[int
     config = [(0, 0, 0)] * x.ndim
     for axis, (kernel, stride, dilation) in enumerate(windows, first):
         size = x.shape[axis]
-        total = max(0, (-(-size // stride) - 1) * stride + (kernel - 1) * dilation + 1 - size)
+        total = at_least_zero((-(-size // stride) - 1) * stride + (kernel - 1) * dilation + 1 - size)
         config[axis] = (total - total // 2, total // 2, 0) if lower else (total // 2, total - total // 2, 0)
     return lax.pad(x, np.zeros((), x.dtype), config)
 

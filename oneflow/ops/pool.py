@@ -121,14 +121,22 @@ class _Windows:
             placed.append(lax.pad(part, like(0, part), edges))
         return reduce(lax.add, placed)
 
-    def elements(self) -> np.ndarray:
-        """The number of elements of the input in each window, in a shape that broadcasts to the output's."""
-        total = np.ones((1,) * len(self.out), np.int64)
-        for axis, (size, (low, _), k, stride) in enumerate(zip(self.shape, self.pads, self.kernel, self.strides, strict=True)):
-            begin = np.arange(self.out[axis]) * stride - low
-            inside = np.maximum(np.minimum(begin + k, size) - np.maximum(begin, 0), 0)
-            inside = inside[:1] if inside.size and (inside == inside[0]).all() else inside
-            total = total * inside.reshape([-1 if a == axis else 1 for a in range(len(self.out))])
+    def elements(self) -> Any:
+        """The number of elements of the input in each window, in a shape that broadcasts to the output's.
+
+        A NumPy array, unless the size of a padded axis is symbolic.
+        """
+        total: Any = np.ones((1,) * len(self.out), np.int64)
+        for axis, (size, pads, k, stride) in enumerate(zip(self.shape, self.pads, self.kernel, self.strides, strict=True)):
+            if tuple(pads) == (0, 0):  # every window lies inside
+                total = total * k
+                continue
+            of = np if isinstance(size, int) else jnp
+            begin = of.arange(self.out[axis]) * stride - pads[0]
+            inside = of.maximum(of.minimum(begin + k, size) - of.maximum(begin, 0), 0)
+            if of is np:
+                inside = inside[:1] if inside.size and (inside == inside[0]).all() else inside
+            total = total * of.expand_dims(inside, [a for a in range(len(self.out)) if a != axis])
         return total
 
 
@@ -142,7 +150,8 @@ def _share(windows: _Windows, x: Array) -> Array:
     """1 / the number of elements of each window."""
     with np.errstate(divide="ignore"):  # a window in the padding: 0 * inf is NaN
         share = (1.0 / windows.elements()).astype(x.dtype)
-    return share.reshape(())[()] if share.size == 1 else broadcast_to(share, windows.out)
+    single = isinstance(share, np.ndarray) and share.size == 1
+    return share.reshape(())[()] if single else broadcast_to(share, windows.out)
 
 
 # Measured on 2 cores, (100, 32, 28, 28) float32, 2x2 windows, forward and backward in one program: slices 2.2 ms,
@@ -154,8 +163,8 @@ def _max_pool(x: Array, *, ksize: Any, strides: Any, padding: Padding, channels_
     else:
         y = reduce(lax.max, windows.parts(x, -math.inf))
     empty = windows.elements() == 0
-    if empty.any():  # only with ceil_mode: windows that lie in the padding
-        y = lax.select(np.broadcast_to(empty, y.shape), full(float(jnp.finfo(x.dtype).min), y), y)
+    if not isinstance(empty, np.ndarray) or empty.any():  # only with ceil_mode: windows that lie in the padding
+        y = lax.select(broadcast_to(empty, y.shape), full(float(jnp.finfo(x.dtype).min), y), y)
     return y
 
 

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import random as python_random
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from .._base.check import whole
-from .._base.dtype import dtype
-from .._base.jax import jax, lax
+from .._base.dtype import dtype, float32
+from .._base.jax import jax, jnp, lax
 from .._base.refuse import refuse, shown
 from ..data.crops import coin_flips
-from ..errors import ArgumentError
+from ..errors import ArgumentError, DtypeError, ShapeError
 from ..graph.node import Blob
 from ..graph.op import HostRule
 from ..graph.scopes import mirrored_view_enabled
-from ._arrays import Array, dtype_for, is_half, label
-from ._emit import emit, op, want
+from ._arrays import Array, axis_after_removing, dtype_for, is_half, label
+from ._emit import emit, fail, op, want
 from ._names import DefaultName, given_name
 from .dropout import random_mask, want_seed
 
@@ -153,3 +154,148 @@ def shuffle(value: Blob, seed: int | None = None, name: str | None = None) -> Bl
     want.blob(what, "value", value)
     seed = want_seed(what, seed, name, needs_name=False)
     return emit(_shuffle, value, name=name, seed=seed)
+
+
+@op("random_uniform", random=True)
+def _uniform(*, shape: tuple[int, ...], low: float, high: float, to: np.dtype, seed: int | None, key: Any) -> Array:
+    kind = np.dtype(np.float32) if to.itemsize < 4 else to
+    drawn = jax.random.uniform(key, shape, kind, minval=kind.type(low), maxval=kind.type(high))
+    return lax.convert_element_type(drawn, to)
+
+
+@op("random_normal", random=True)
+def _normal(*, shape: tuple[int, ...], mean: float, std: float, to: np.dtype, seed: int | None, key: Any) -> Array:
+    kind = np.dtype(np.float32) if to.itemsize < 4 else to
+    drawn = lax.add(lax.mul(jax.random.normal(key, shape, kind), kind.type(std)), kind.type(mean))
+    return lax.convert_element_type(drawn, to)
+
+
+def uniform(
+    shape: Sequence[int],
+    low: float = 0.0,
+    high: float = 1.0,
+    dtype: dtype = float32,
+    seed: int | None = None,
+    name: str | None = None,
+) -> Blob:
+    """Random numbers from [low, high), new ones in every call.
+
+    Args:
+      shape: of the result.
+      low, high: the bounds; low <= high.
+      dtype: a floating dtype.
+      seed: makes its sequence reproducible, independently of the session's seed.
+      name: name of the op; made unique when omitted.
+    Returns: Blob of that shape and dtype.
+    Raises: ArgumentError, DtypeError.
+    Example: >>> noise = flow.random.uniform((8, 4), -1.0, 1.0)
+    """
+    what = label("random_uniform", name)
+    low = want.number(what, "low", low, finite=True)
+    high = want.number(what, "high", high, low=low, finite=True)
+    return _drawn(what, _uniform, shape, dtype, seed, name, low=low, high=high)
+
+
+def normal(
+    shape: Sequence[int],
+    mean: float = 0.0,
+    std: float = 1.0,
+    dtype: dtype = float32,
+    seed: int | None = None,
+    name: str | None = None,
+) -> Blob:
+    """Random numbers of a normal distribution, new ones in every call.
+
+    Args:
+      shape: of the result.
+      mean: of the distribution.
+      std: standard deviation, >= 0.
+      dtype, seed, name: those of ``uniform``.
+    Returns: Blob of that shape and dtype.
+    Raises: ArgumentError, DtypeError.
+    Example: >>> noise = flow.random.normal((8, 4), std=0.1)
+    """
+    what = label("random_normal", name)
+    mean = want.number(what, "mean", mean, finite=True)
+    std = want.number(what, "std", std, low=0, finite=True)
+    return _drawn(what, _normal, shape, dtype, seed, name, mean=mean, std=std)
+
+
+def _drawn(what: str, definition: Any, shape: Any, dtype: Any, seed: Any, name: str | None, **numbers: Any) -> Blob:
+    sizes = want.ints(what, "shape", shape)
+    if not sizes or min(sizes) < 1:
+        fail(ArgumentError, what, f"shape must hold at least one int, and only ints > 0, got {shown(shape)}")
+    to = dtype_for(what, dtype)
+    if not to.is_floating_point:
+        fail(DtypeError, what, f"dtype must be a floating one, got {to.name}", (), "convert with flow.cast")
+    seed = want_seed(what, seed, name, needs_name=False)
+    return emit(definition, name=name, shape=sizes, to=to.numpy_dtype, seed=seed, **numbers)
+
+
+def _class_of(key: Any, x: Array) -> Array:
+    """A class per row, with probabilities softmax(x): the largest logit after Gumbel noise is added."""
+    kind = x.dtype.type
+    ones = jax.random.uniform(key, x.shape, x.dtype, minval=kind(np.finfo(x.dtype).tiny), maxval=kind(1))
+    noise = lax.neg(lax.log(lax.neg(lax.log(ones))))
+    return lax.argmax(lax.add(x, noise), x.ndim - 1, np.int32)
+
+
+@op("categorical", random=True, nondifferentiable=True)
+def _categorical(
+    logits: Array, *, temperature: float, top_k: int | None, top_p: float | None, seed: int | None, key: Any
+) -> Array:
+    x = lax.convert_element_type(logits, np.float32) if is_half(logits) else logits
+    x = lax.div(x, x.dtype.type(temperature))
+    last = x.ndim - 1
+    if top_k is None and top_p is None:
+        drawn = _class_of(key, x)
+    else:
+        places = lax.broadcasted_iota(np.int32, x.shape, last)
+        falling, order = lax.sort((lax.neg(x), places), dimension=last, num_keys=1, is_stable=True)
+        x, floor = lax.neg(falling), x.dtype.type(-np.inf)
+        if top_k is not None:
+            x = jnp.where(places < top_k, x, floor)
+        if top_p is not None:  # the smallest set of the most likely classes that has this probability, at least one class
+            shares = jax.nn.softmax(x, last)  # -inf has none
+            before = lax.sub(lax.cumsum(shares, last), shares)
+            x = jnp.where((before < x.dtype.type(top_p)) | (places == 0), x, floor)
+        chosen = _class_of(key, x)
+        drawn = jnp.take_along_axis(order, lax.expand_dims(chosen, (last,)), last, mode="clip")[..., 0]
+    return lax.reshape(drawn, (1,)) if drawn.ndim == 0 else drawn
+
+
+def categorical(
+    logits: Blob,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    seed: int | None = None,
+    name: str | None = None,
+) -> Blob:
+    """A random class per row, drawn with the probabilities softmax(logits / temperature).
+
+    Args:
+      logits: (..., classes), floating.
+      temperature: > 0; small ones prefer likely classes.
+      top_k: draw from the k most likely classes only; None for all.
+      top_p: draw from the fewest most likely classes only that together have this probability, in (0, 1]; None for all.
+      seed: makes its sequence reproducible, independently of the session's seed.
+      name: name of the op; made unique when omitted.
+    Returns: int32 Blob without the last axis, (1,) for rank 1; no gradient flows.
+    Raises: ArgumentError, DtypeError.
+    Example: >>> token = flow.random.categorical(logits, temperature=0.8, top_k=5, top_p=0.9)   # (8, 10) -> (8,)
+    """
+    what = label("categorical", name)
+    want.floating(what, want.blob(what, "logits", logits))
+    last = logits.ndim - 1
+    if logits.shape[last] == 0:
+        fail(ShapeError, what, "there are no classes to draw from", (logits,))
+    temperature = want.number(what, "temperature", temperature, (logits,), above=0, finite=True)
+    if top_k is not None:
+        top_k = want.integer(what, "top_k", top_k, 1, (logits,))
+    if top_p is not None:
+        top_p = want.number(what, "top_p", top_p, (logits,), above=0, high=1)
+    seed = want_seed(what, seed, name, needs_name=False)
+    y = emit(_categorical, logits, name=name, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+    y.batch_axis = axis_after_removing((last,), logits.batch_axis)
+    return y

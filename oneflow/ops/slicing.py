@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,25 +16,55 @@ from .._base.refuse import shown
 from ..errors import ArgumentError, AxisError, ShapeError
 from ..graph.graph import OP_VARIABLE
 from ..graph.node import INVALID_AXIS, Blob, Node
-from ._arrays import Array, label
+from ._arrays import Array, label, like
 from ._emit import emit, fail, op, want
 
 Triple = tuple[int | None, int | None, int | None]  # start, stop, step as in Python
 
 
-def _region(shape: tuple[int, ...], slices: Sequence[Triple]) -> list[builtins.range]:
-    """The indices that each slice selects; axes beyond the slices are selected whole."""
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """The indices of one axis that a slice selects, in ascending order: ``range(start, stop, step)``, ``count`` of them."""
+
+    start: int
+    stop: int
+    step: int
+    count: int
+    flipped: bool  # the slice takes them in descending order
+
+    @staticmethod
+    def of(size: Any, triple: Triple) -> _Run:
+        if not isinstance(size, int):
+            return _Run.of_open(size, *triple)
+        chosen = builtins.range(size)[builtins.slice(*triple)]
+        ascending = chosen if chosen.step > 0 else chosen[::-1]
+        count = len(chosen)
+        start, stop = (ascending.start, ascending[-1] + 1) if count else (0, 0)
+        return _Run(start, stop, ascending.step, count, chosen.step < 0)
+
+    @staticmethod
+    def of_open(size: Any, start: int | None, stop: int | None, step: int | None) -> _Run:
+        """The same for a size that an exported model leaves to its caller; bounds are taken to lie inside."""
+        step = 1 if step is None else step
+        first, last = (None if v is None else v if v >= 0 else size + v for v in (start, stop))
+        if step > 0:
+            first, last = 0 if first is None else first, size if last is None else last
+            return _Run(first, last, step, (last - first + step - 1) // step, False)
+        first, last = size - 1 if first is None else first, -1 if last is None else last
+        count = (first - last - step - 1) // -step
+        return _Run(first + (count - 1) * step, first + 1, -step, count, True)
+
+
+def _region(shape: tuple[int, ...], slices: Sequence[Triple]) -> list[_Run]:
+    """The indices that each slice selects; axes beyond the slices are taken whole."""
     full = [*slices, *[(None, None, None)] * (len(shape) - len(slices))]
-    return [builtins.range(size)[builtins.slice(*s)] for size, s in zip(shape, full, strict=True)]
+    return [_Run.of(size, s) for size, s in zip(shape, full, strict=True)]
 
 
 def _cut(x: Array, slices: Sequence[Triple]) -> Array:
     region = _region(x.shape, slices)
-    ascending = [r if r.step > 0 else r[::-1] for r in region]
-    starts = [r.start if len(r) else 0 for r in ascending]
-    stops = [r[-1] + 1 if len(r) else 0 for r in ascending]
-    y = lax.slice(x, starts, stops, [r.step for r in ascending])
-    flipped = [i for i, r in enumerate(region) if r.step < 0]
+    y = lax.slice(x, [r.start for r in region], [r.stop for r in region], [r.step for r in region])
+    flipped = [i for i, r in enumerate(region) if r.flipped]
     return lax.rev(y, flipped) if flipped else y
 
 
@@ -44,7 +75,7 @@ def _slice(x: Array, *, slices: tuple[Triple, ...]) -> Array:
 
 def _refuse_empty(what: str, x: Blob, slices: Sequence[Triple]) -> None:
     for axis, r in enumerate(_region(x.shape, slices)):
-        if not len(r):
+        if not r.count:
             fail(ShapeError, what, f"the slice of axis {axis} (size {x.shape[axis]}) is empty; no Blob has size 0", (x,))
 
 
@@ -132,15 +163,14 @@ def slice_v2(x: Blob, slice_tup_list: Sequence[tuple[int, int, int]], name: str 
 @op("slice_update")
 def _slice_update(x: Array, update: Array, *, slices: tuple[Triple, ...]) -> Array:
     region = _region(x.shape, slices)
-    if update.shape != tuple(len(r) for r in region):
-        raise ValueError(f"the update has shape {update.shape}, the region {tuple(len(r) for r in region)}")
-    flipped = [i for i, r in enumerate(region) if r.step < 0]
-    ascending = [r if r.step > 0 else r[::-1] for r in region]
+    if update.shape != tuple(r.count for r in region):
+        raise ValueError(f"the update has shape {update.shape}, the region {tuple(r.count for r in region)}")
+    flipped = [i for i, r in enumerate(region) if r.flipped]
     update = lax.rev(update, flipped) if flipped else update
-    if all(r.step == 1 for r in ascending):
-        return lax.dynamic_update_slice(x, update, [np.int32(r.start) for r in ascending])
+    if all(r.step == 1 for r in region):
+        return lax.dynamic_update_slice(x, update, [like(r.start, np.int32(0)) for r in region])
     # with steps: zeros between the rows of the update move each to its position; a mask selects those positions
-    config = [(r.start, size - r[-1] - 1, r.step - 1) for r, size in zip(ascending, x.shape, strict=True)]
+    config = [(r.start, size - r.start - (r.count - 1) * r.step - 1, r.step - 1) for r, size in zip(region, x.shape, strict=True)]
     spread = lax.pad(update, np.zeros((), x.dtype), config)
     mask = lax.pad(lax.full(update.shape, True), np.zeros((), np.bool_), config)
     return lax.select(mask, spread, x)
@@ -167,7 +197,7 @@ def slice_update(x: Blob, update: Blob, slice_tup_list: Sequence[tuple[int, int,
 
 
 def _fitting(what: str, x: Blob, update: Blob, slices: tuple[Triple, ...]) -> tuple[Triple, ...]:
-    shape = tuple(len(r) for r in _region(x.shape, slices))
+    shape = tuple(r.count for r in _region(x.shape, slices))
     if update.shape != shape:
         fail(ShapeError, what, f"the update must have the region's shape {shape}, got {update.shape}", (x, update))
     return slices

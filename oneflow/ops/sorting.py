@@ -95,7 +95,8 @@ def argsort(input: Blob, axis: int = -1, direction: str = "ASCENDING", name: str
 
 @op("top_k", nondifferentiable=True)
 def _top_k(x: Array, *, axis: int, k: int) -> Array:
-    order = lax.top_k(x, min(k, x.shape[axis]), axis=axis)[1]
+    size = x.shape[axis]
+    order = lax.top_k(x, min(k, size) if isinstance(size, int) else k, axis=axis)[1]
     return lax.convert_element_type(order, np.int32)
 
 

@@ -7,8 +7,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
+from .._base import check
 from .._base import dtype as dtypes
 from .._base.dtype import dtype
 from .._base.jax import jax, jnp
@@ -21,7 +22,7 @@ from . import _check
 from ._grad_clipping import ClipGradientConf
 from ._loss_scale import LossScalePolicy, policy_of
 from .objective import checked_losses, named_blob, names_of_variables
-from .schedules import LrScheduler, terse_repr
+from .schedules import LrScheduler, PiecewiseConstantScheduler, terse_repr
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,8 @@ class UpdateRule(Protocol):
     Attributes:
       variables: names of the variables it updates; None for all trainable ones that a loss depends on.
       learning_rate_blob: float32 of shape (1,), used instead of ``learning_rate(step)`` where it is not None.
+      constant_rate: the rate if it is the same at every step, else None. Such a rate is an input of the step, so that it can be
+        changed without compiling.
       train_step_blob: int64 of shape (1,), used instead of the job's own counter where it is not None.
       loss_scale: None; or an object with ``factor``; or one with ``initial``, ``increment_period`` and ``multiplier``.
       row_sparse: whether single rows can be updated, where ``indexed_slices_optimizer_conf`` asks for that.
@@ -56,6 +59,10 @@ class UpdateRule(Protocol):
     loss_scale: LossScalePolicy | None
     row_sparse: bool
     grad_clipping: ClipGradientConf | None
+
+    @property
+    def constant_rate(self) -> float | None:
+        """The rate if it is the same at every step."""
 
     def learning_rate(self, step: Any) -> Any:
         """The rate: int64 scalar, the number of earlier calls -> float32 scalar."""
@@ -79,7 +86,7 @@ class Optimizer:
     it names by string are looked up by ``minimize``, in the copies that the compiler reads.
     """
 
-    lr_scheduler: LrScheduler
+    lr_scheduler: LrScheduler | float  # after construction a schedule
     loss_scale_factor: float | None
     grad_clipping: ClipGradientConf | None
     train_step_lbn: str | None
@@ -98,12 +105,11 @@ class Optimizer:
     def __post_init__(self) -> None:
         owner = type(self).__name__
         if not isinstance(self.lr_scheduler, LrScheduler):
-            constant = self.lr_scheduler if isinstance(self.lr_scheduler, (int, float)) else 0.1
-            _check.bad(
-                owner,
-                f"lr_scheduler must be a learning-rate schedule, got {shown(self.lr_scheduler)}",
-                f"flow.optimizer.{owner}(flow.optimizer.PiecewiseConstantScheduler([], [{shown(constant)}]), ...)",
-            )
+            rate, problem = check.number(self.lr_scheduler, low=0, finite=True)
+            if problem:
+                rule = f"lr_scheduler must be a learning rate >= 0 or a learning-rate schedule, got {shown(self.lr_scheduler)}"
+                _check.bad(owner, rule, f"flow.optimizer.{owner}(0.1, ...)")
+            self.lr_scheduler = PiecewiseConstantScheduler([], [rate])
         if self.grad_clipping is not None and not isinstance(self.grad_clipping, ClipGradientConf):
             _check.bad(
                 owner,
@@ -114,6 +120,10 @@ class Optimizer:
         self._check_step_and_scale()
         if self.variables is not None and not callable(self.variables):
             self.variables = _check.names(owner, "variables", self.variables)
+
+    @property
+    def _schedule(self) -> LrScheduler:
+        return cast(LrScheduler, self.lr_scheduler)
 
     def _check_step_and_scale(self) -> None:
         owner = type(self).__name__
@@ -175,7 +185,7 @@ class Optimizer:
     def train_conf(self) -> dict[str, Any]:
         """The settings in the dict form (``FunctionConfig.train``), with further keys where that form has none."""
         conf: dict[str, Any] = {"model_update_conf": self._rule_conf()}
-        self.lr_scheduler.SetLrFieldsInTrainConf(conf)
+        self._schedule.SetLrFieldsInTrainConf(conf)
         update = conf["model_update_conf"]
         if self.grad_clipping is not None:
             update["clip_conf"] = self.grad_clipping.clip_conf
@@ -212,8 +222,12 @@ class Optimizer:
             made.train_step_blob = named_blob(what, "train_step_lbn", graph, self.train_step_lbn, dtypes.int64)
         return (made,)
 
+    @property
+    def constant_rate(self) -> float | None:
+        return self._schedule.constant if self.learning_rate_blob is None else None
+
     def learning_rate(self, step: Any) -> Any:
-        return self.lr_scheduler.learning_rate(step)
+        return self._schedule.learning_rate(step)
 
     def weight_decay_of(self, variable_name: str) -> float:
         if self.weight_decay is None:

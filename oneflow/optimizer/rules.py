@@ -53,7 +53,7 @@ class SGD(_Momentum):
     ``<x>-momentum``, holds a step, so a changing rate acts on new gradients only.
 
     Args:
-      lr_scheduler: the learning rate, one of the schedules of ``flow.optimizer``.
+      lr_scheduler: the learning rate: a number >= 0, or one of the schedules of ``flow.optimizer``.
       loss_scale_factor: a static loss scale; see ``flow.optimizer.loss_scale``.
       momentum: >= 0. Its default is not 0.
       grad_clipping: one of ``flow.optimizer.grad_clipping``.
@@ -66,7 +66,7 @@ class SGD(_Momentum):
       >>> flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.1]), momentum=0).minimize(loss)
     """
 
-    lr_scheduler: LrScheduler
+    lr_scheduler: LrScheduler | float
     loss_scale_factor: float | None = None
     momentum: float = 0.9
     grad_clipping: ClipGradientConf | None = None
@@ -93,7 +93,7 @@ class SGDW(_Momentum):
       >>> flow.optimizer.SGDW(schedule, weight_decay=1e-4, weight_decay_excludes=["bias"]).minimize(loss)
     """
 
-    lr_scheduler: LrScheduler
+    lr_scheduler: LrScheduler | float
     loss_scale_factor: float | None = None
     momentum: float = 0.9
     weight_decay: float | None = None
@@ -167,7 +167,7 @@ class Adam(_Moments):
       >>> flow.optimizer.Adam(flow.optimizer.CosineScheduler(1e-3, 1000), do_bias_correction=True).minimize(loss)
     """
 
-    lr_scheduler: LrScheduler
+    lr_scheduler: LrScheduler | float
     beta1: float = 0.9
     beta2: float = 0.999
     epsilon: float = 1e-8
@@ -193,7 +193,7 @@ class AdamW(_Moments):
       >>> flow.optimizer.AdamW(schedule, weight_decay=0.01, weight_decay_excludes=["bias", "gamma", "beta"]).minimize(loss)
     """
 
-    lr_scheduler: LrScheduler
+    lr_scheduler: LrScheduler | float
     beta1: float = 0.9
     beta2: float = 0.999
     epsilon: float = 1e-8
@@ -218,7 +218,7 @@ class LazyAdam(_Moments):
     Example: >>> flow.optimizer.LazyAdam(flow.optimizer.PiecewiseConstantScheduler([], [0.1])).minimize(loss)
     """
 
-    lr_scheduler: LrScheduler
+    lr_scheduler: LrScheduler | float
     beta1: float = 0.9
     beta2: float = 0.999
     epsilon: float = 1e-8
@@ -250,7 +250,7 @@ class RMSProp(Optimizer):
     Example: >>> flow.optimizer.RMSProp(flow.optimizer.PiecewiseConstantScheduler([], [0.1]), centered=True).minimize(loss)
     """
 
-    lr_scheduler: LrScheduler
+    lr_scheduler: LrScheduler | float
     decay_rate: float = 0.99
     epsilon: float = 1e-8
     centered: bool = False
@@ -298,7 +298,7 @@ class LARS(Optimizer):
     Example: >>> flow.optimizer.LARS(flow.optimizer.PiecewiseConstantScheduler([], [0.1]), momentum_beta=0.9).minimize(loss)
     """
 
-    lr_scheduler: LrScheduler
+    lr_scheduler: LrScheduler | float
     momentum_beta: float = 0.9
     epsilon: float = 1e-9
     lars_coefficient: float = 0.0001
@@ -352,7 +352,7 @@ class LAMB(_Moments):
 
     row_sparse = False  # its rate comes from norms over the whole variable
 
-    lr_scheduler: LrScheduler
+    lr_scheduler: LrScheduler | float
     beta1: float = 0.9
     beta2: float = 0.999
     epsilon: float = 1e-6

@@ -29,6 +29,11 @@ class LrScheduler:
         """The rate at which a warm-up ends."""
         return self.base_lr  # type: ignore[attr-defined]
 
+    @property
+    def constant(self) -> float | None:
+        """The rate if it is the same at every step, else None."""
+        return None
+
     def decayed(self, step: Any, xp: Any) -> Any:
         """The rate at ``step`` without warm-up.
 
@@ -165,6 +170,11 @@ class PiecewiseConstantScheduler(LrScheduler):
 
     def base_rate(self) -> float:
         return self.values[0]
+
+    @property
+    def constant(self) -> float | None:
+        is_constant = not self.boundaries and (self.warmup is None or self.warmup.steps == 0)
+        return self.values[0] if is_constant else None
 
     def decayed(self, step: Any, xp: Any) -> Any:
         return _select(self.boundaries, self.values, step, xp)

@@ -77,8 +77,8 @@ def _asynchronous(feeds: Feeds, launch: Launch, delivery: Delivery, window: int,
 
     def call(args: Sequence[Any]) -> Any:
         arrays = check(args)
-        if deliveries.error is not None:
-            deliveries.raise_error()
+        if deliveries.attention:
+            deliveries.before_call(delivery.job_name)
         arrays = owned(arrays)
         while True:
             try:
@@ -96,8 +96,8 @@ def _watched(feeds: Feeds, launch: Launch, delivery: Delivery, window: int) -> C
 
     def call(args: Sequence[Any]) -> Any:
         arrays = check(args)
-        if deliveries.error is not None:
-            deliveries.raise_error()
+        if deliveries.attention:
+            deliveries.before_call(delivery.job_name)
         while True:
             try:
                 result: Result = launch(arrays, delivery)
@@ -118,8 +118,8 @@ def _synchronous(feeds: Feeds, launch: Launch, delivery: Delivery) -> Call:
 
     def call(args: Sequence[Any]) -> Any:
         arrays = check(args)
-        if deliveries.error is not None:
-            deliveries.raise_error()
+        if deliveries.attention:
+            deliveries.before_call(delivery.job_name)
         start = perf_counter()
         enter(None)
         try:

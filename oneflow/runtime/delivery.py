@@ -36,8 +36,12 @@ class DeliveryThread:
     """
 
     def __init__(self) -> None:
+        self.attention = False  # whether a call must ask ``before_call``
         self.error: BaseException | None = None
         self.error_job = ""
+        self._kept: deque[Exception] = deque()
+        self._hook: Callable[[str], None] | None = None
+        self._errors = threading.Lock()
         self.computing = False  # the thread waits for the device, in C++ code of JAX
         self.thread: threading.Thread | None = None
         self._pending: deque[Result] = deque()
@@ -144,25 +148,78 @@ class DeliveryThread:
         """Whether everything submitted is delivered, late callbacks included."""
         return not (self.undelivered() or self._late)
 
+    def before_call(self, job_name: str) -> None:
+        """What a call does first where ``attention`` is set: raises what waits to be raised, and asks the hook."""
+        self.raise_error()
+        if self._hook is not None:
+            self._hook(job_name)
+
+    @property
+    def has_hook(self) -> bool:
+        """Whether calls ask a hook."""
+        return self._hook is not None
+
+    def set_hook(self, hook: Callable[[str], None] | None) -> None:
+        """A function that is told the job's name before each call from now on, in the caller's thread."""
+        self._hook = hook
+        self._look()
+
     def raise_error(self) -> None:
-        """Raises the oldest error of a callback that was not raised yet, once; never on the delivery thread."""
+        """Raises the oldest error that was not raised yet, once; never on the delivery thread."""
+        self.raise_kept()
         if self.error is not None and not self.is_current():
             self.raise_as_callback_error(self.error, self.error_job)
+
+    def raise_kept(self) -> None:
+        """As ``raise_error``, errors of callbacks left aside."""
+        if self._kept and not self.is_current() and (kept := self.take_kept()) is not None:
+            raise kept
+
+    def take_kept(self) -> Exception | None:
+        """The oldest error of work in the background, which is then raised nowhere else; None where there is none."""
+        with self._errors:
+            kept = self._kept.popleft() if self._kept else None
+        self._look()
+        return kept
 
     def raise_as_callback_error(self, error: BaseException, job_name: str) -> NoReturn:
         """Raises an error of a callback, handler or step; where it was still to be raised by the next call, that is done."""
         if self.error is error:
             self.error = None
+            self._look()
         raise CallbackError(
             f"a callback, a watch handler or the step itself of job {job_name!r} raised {type(error).__name__}: {_text(error)}\n"
             f"  its traceback was printed when it happened; later callbacks went on, and the session works"
         ) from error
+
+    def keep(self, error: Exception) -> None:
+        """Has the next call, ``sync`` or exit raise an error of work in the background, as it is."""
+        with self._errors:
+            self._kept.append(error)
+        self._look()
+
+    def forget(self, error: BaseException) -> None:
+        """An error that was kept has been raised elsewhere."""
+        with self._errors:
+            self._kept = deque(kept for kept in self._kept if kept is not error)
+        self._look()
+
+    def unraised(self) -> str:
+        """What the program's end tells of errors that were never raised; empty where there are none."""
+        if self.error is not None:
+            return f"a callback of job {self.error_job!r} failed"
+        return str(self._kept[0]) if self._kept else ""
+
+    def _look(self) -> None:
+        with self._errors:
+            self.attention = bool(self.error is not None or self._kept or self._hook is not None)
 
     def report(self, error: BaseException, job_name: str) -> None:
         """Prints a callback's traceback and keeps the error for the next call, ``sync`` or exit. Never raises."""
         if self.error is None:
             self.error_job = job_name
             self.error = error
+            self._look()
         with contextlib.suppress(BaseException):  # standard error may be closed, or a pipe that nobody reads
             print(f"Exception in a callback of job {job_name!r}:", file=sys.stderr)
             traceback.print_exception(error)

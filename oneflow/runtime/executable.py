@@ -16,7 +16,7 @@ import numpy as np
 from .._base import memory as _memory
 from .._base.jax import jax
 from ..compiler.layout import Layout, Storage, layout_of
-from ..compiler.plan import RANDOM_STATE, Plan, on_one_device, with_own_values
+from ..compiler.plan import LEARNING_RATES, RANDOM_STATE, Plan, on_one_device, with_own_values
 from ..compiler.program import feed_shardings, single
 from ..compiler.stages import staged
 from ..errors import CompileError, CustomOpError, ExecutionError, ProcessError
@@ -53,12 +53,12 @@ class Statistics:
 class Executable:
     """One job, compiled for one set of feed shapes."""
 
-    def __init__(self, plan: Plan, store: Store, random_cell: Cell):
+    def __init__(self, plan: Plan, store: Store, random_cell: Cell, rates: Cell):
         self.statistics = Statistics()
         self.compiled: list[tuple[str, Any]] = []  # name and ``jax.stages.Compiled``
         self._store = store
         self._written = [random_cell if name == RANDOM_STATE else store.cells[name] for name in plan.written]
-        self._read = [store.cells[name] for name in plan.read]
+        self._read = [rates if name == LEARNING_RATES else store.cells[name] for name in plan.read]
         self._x64 = plan.x64
         self._function: Any = None
         self._feeds_given: Any = ()  # shapes and dtypes it was compiled for

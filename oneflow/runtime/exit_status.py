@@ -11,6 +11,8 @@ from typing import Any, NoReturn
 
 from ..errors import CallbackError
 
+PREEMPTED = 75  # of a program that saved and left because its machine is taken away; EX_TEMPFAIL of sysexits.h: try again later
+
 
 class _Exit(SystemExit):
     """What ``sys.exit`` raises. When it is destroyed with no Python code around it, nobody has caught it: the process ends."""

@@ -11,11 +11,13 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Iterator
 from typing import Any
 from weakref import WeakSet
 
 from ..errors import ForkError
 from . import processes
+from .background import Background
 from .delivery import DeliveryThread
 from .exit_status import exit_status
 from .gate import Gate, Results
@@ -36,10 +38,13 @@ class Process:
       delivery: the delivery thread.
       collectives: the gate of all jobs whose devices, virtual ones of this CPU, meet in collectives.
       uninterrupted: runs what Ctrl-C must not cut in two.
+      saves: checkpoints that are being written in the background.
       sessions: those that are open; ``default_session`` is the one that jobs are declared in.
-      calls: one entry for each synchronous call whose thread may be in JAX's C++ code, outside the lock.
+      calls: one entry for each call whose thread may be in JAX's C++ code, outside the lock.
       stops_at_first_call: a script is run only to find the jobs that it declares.
       seed: what ``flow.manual_seed`` set; None before.
+      unconfirmed_saves: checkpoints in place that the disk has not confirmed, by path: device and inode. Saving there again
+        replaces them.
     """
 
     def __init__(self) -> None:
@@ -48,16 +53,19 @@ class Process:
         self.seed: int | None = None
         self.stops_at_first_call = False
         self.has_said_that_cpus_stand_in = False
+        self.unconfirmed_saves: dict[str, tuple[int, int]] = {}
         self._forked = False
         self._clients: list[Any] = []  # of JAX, while this process is being forked
         self._begin()
         self._is_started = False
+        self._ends_threads = False
 
     def _begin(self) -> None:
         self.lock = threading.RLock()
         self.delivery = DeliveryThread()
         self.collectives = Gate(_CALLS_WITH_COLLECTIVES)
         self.uninterrupted = Uninterrupted()
+        self.saves = Background()
         self.calls: deque[None] = deque()
 
     def start(self) -> None:
@@ -68,6 +76,18 @@ class Process:
             atexit.register(self._at_exit)
             os.register_at_fork(before=self._before_fork, after_in_child=self._after_fork)
         self.delivery.start()
+
+    @contextlib.contextmanager
+    def in_call(self) -> Iterator[None]:
+        """Around a call that may import JAX, build and compile."""
+        if not self._ends_threads:
+            self._ends_threads = True
+            atexit.register(self._at_early_exit)
+        self.calls.append(None)
+        try:
+            yield
+        finally:
+            self.calls.pop()
 
     def finished(self, results: Results) -> None:
         """Told when somebody has seen that the devices have finished a call."""
@@ -107,17 +127,32 @@ class Process:
         interrupted = getattr(sys, "last_type", None) is KeyboardInterrupt
         if not interrupted:  # Ctrl-C leaves promptly
             try:
-                while not delivery.is_drained():  # callbacks may submit more
+                while not (delivery.is_drained() and self.saves.is_idle()):  # callbacks may submit more
                     delivery.drain()
+                    self.saves.wait()
             except KeyboardInterrupt:
                 interrupted = True
                 exit_status.fail("interrupted while callbacks were still to come; leaving with an error status")
+        else:
+            self._finish_saves()
         for session in list(self.sessions):
             with contextlib.suppress(KeyboardInterrupt):
                 session.stop_threads(time.monotonic() + _POOL_SECONDS)
         self._stop_threads(interrupted)
-        if delivery.error is not None and not interrupted:
-            exit_status.fail(f"a callback of job {delivery.error_job!r} failed; leaving with an error status")
+        if (unraised := delivery.unraised() or str(self.saves.error or "")) and not interrupted:
+            exit_status.fail(f"{unraised}; leaving with an error status")
+
+    def _finish_saves(self) -> None:
+        """After Ctrl-C: a checkpoint that was begun is finished, unless Ctrl-C comes again."""
+        if not self.saves.is_idle():
+            with contextlib.suppress(KeyboardInterrupt):
+                print("oneflow: a checkpoint is being written; Ctrl-C again leaves without it", file=sys.stderr)
+                self.saves.wait()
+
+    def _at_early_exit(self) -> None:
+        """The end of a program whose first call is still under way, on a daemon thread."""
+        if not self._is_started and not self._forked:
+            self._stop_threads(False)
 
     def _stop_threads(self, interrupted: bool) -> None:
         """Sees to it that no thread is in JAX's C++ code while the interpreter goes away: that would abort the process.
@@ -135,7 +170,8 @@ class Process:
             is_held = self.lock.acquire(timeout=max(deadline - time.monotonic(), 0.0001))
             while (self.calls or self.uninterrupted.compiling) and time.monotonic() < deadline:
                 time.sleep(0.0005)
-            if is_held and harmless and not self.uninterrupted.compiling:
+            is_harmless = harmless and not self.uninterrupted.compiling and not self.calls and self.saves.is_idle()
+            if is_held and is_harmless:
                 return
         with contextlib.suppress(Exception):
             sys.stdout.flush()

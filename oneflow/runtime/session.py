@@ -21,6 +21,7 @@ from ..errors import ArgumentError, JobWarning, ModeError
 from ..graph.graph import Graph, Variable, current_or_none
 from . import devices, environment, processes
 from .host_pipeline import HostPipeline
+from .pieces import Blocks, Capture, Extent
 from .pool import Pool, thread_count
 from .prefetcher import check_state
 from .process import process
@@ -189,15 +190,24 @@ class Session:
             self.check_open()
             return self.store.read(list(self.store.cells) if names is None else names)
 
-    def snapshot(self, names: Any = None) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """``read`` and ``random_state`` of one moment, whatever other threads call."""
+    def capture(self, names: Any = None, *, whole: bool = False) -> Capture:
+        """Values and random state of one moment, whatever other threads call, without waiting for what was submitted.
+
+        Each process has its own pieces of the values; with ``whole``, which all processes must ask for, the first one has all.
+        """
         self.check_open()
-        process.delivery.drain()
         with self._between_calls():
             self.check_open()
-            return self.store.read(list(self.store.cells) if names is None else names), self.random_state()
+            pieces = self.store.pieces(list(self.store.cells) if names is None else names, whole)
+            words = {name: cell.value for name, cell in self._random.items()}
+            return Capture(pieces, words, self.seed, self._reader_positions())
 
-    def exchange(self, values: Mapping[str, np.ndarray], random_state: dict[str, Any] | None = None) -> None:
+    def blocks_by_process(self, name: str) -> dict[int, list[Extent]]:
+        """Which blocks of a variable each process needs that has devices of it; the same in all processes."""
+        with self.store.lock:
+            return self.store.blocks_by_process(name)
+
+    def exchange(self, values: Mapping[str, np.ndarray | Blocks], random_state: dict[str, Any] | None = None) -> None:
         """Replaces values, and the random state where one is given, all or none: Ctrl-C finds it done or not begun.
 
         Shapes, dtypes and the random state must have been checked.
@@ -268,8 +278,11 @@ class Session:
         with self.store.lock:
             self.store.commit()
             calls = {name: int(to_host(cell.value)[2]) for name, cell in self._random.items()}
-        positions = {**self._positions, **{name: pipeline.state() for name, pipeline in self._pipelines.items()}}
+        positions = self._reader_positions()
         return {"seed": self.seed, "calls": calls, **({"readers": positions} if positions else {})}
+
+    def _reader_positions(self) -> dict[str, Any]:
+        return {**self._positions, **{name: pipeline.state() for name, pipeline in self._pipelines.items()}}
 
     def set_random_state(self, state: dict[str, Any]) -> None:
         """Goes on where ``random_state`` was taken."""

@@ -13,8 +13,9 @@ from .._base.jax import jax
 from ..compiler.layout import Storage
 from ..errors import ArgumentError
 from ..graph.graph import Variable
-from . import devices, processes, transfer
+from . import devices, pieces, processes, transfer
 from .mesh import DeviceMeshes
+from .pieces import Blocks, Extent, Piece
 
 
 class Cell:
@@ -36,7 +37,7 @@ class Placed(NamedTuple):
 
     name: str
     storage: Storage | None
-    value: np.ndarray
+    value: np.ndarray | Blocks
     array: Any
 
 
@@ -132,8 +133,11 @@ class Store:
         with jax.enable_x64(True):
             return devices.put(value)
 
-    def _placed(self, storage: Storage | None, value: np.ndarray) -> Any:
+    def _placed(self, storage: Storage | None, value: np.ndarray | Blocks) -> Any:
         """A device array that lies as ``storage`` says."""
+        if not isinstance(value, np.ndarray):
+            assert storage is not None
+            return pieces.from_blocks(value, storage, self.meshes.sharding(storage.layout.placement, storage.spec))
         if storage is not None and storage.is_flat:
             value = value.reshape(storage.stored_shape)
         if storage is None or self.meshes.is_default(storage.layout.placement):
@@ -163,11 +167,30 @@ class Store:
             self.materialize(cells.values())
             return {name: self._logical(cell) for name, cell in cells.items()}
 
-    def place(self, values: Mapping[str, np.ndarray]) -> list[Placed]:
+    def pieces(self, names: Iterable[str], whole: bool) -> dict[str, list[Piece]]:
+        """What this process has of variables and no other is to save; where ``whole``, the first process has all.
+
+        Called with the lock held. The next step donates these arrays.
+        """
+        self.commit()
+        cells = {name: self.cells[name] for name in names}
+        self.materialize(cells.values())
+        if not whole:
+            return {name: pieces.to_save(cell.value, cell.storage) for name, cell in cells.items()}
+        values = {name: self._logical(cell) for name, cell in cells.items()}
+        return {name: [Piece((0,) * v.ndim, v.shape, v)] if processes.is_first() else [] for name, v in values.items()}
+
+    def blocks_by_process(self, name: str) -> dict[int, list[Extent]]:
+        """Which blocks of a variable each process needs that has devices of it; the same in all processes."""
+        storage = self.cells[name].storage
+        assert storage is not None
+        return pieces.by_process(storage, self.meshes.sharding(storage.layout.placement, storage.spec))
+
+    def place(self, values: Mapping[str, np.ndarray | Blocks]) -> list[Placed]:
         """Brings new values of variables to where these lie; nothing changes yet."""
         found = []
         for name, value in values.items():
-            cell, own = self.cells[name], np.array(value, order="C")
+            cell, own = self.cells[name], np.array(value, order="C") if isinstance(value, np.ndarray) else value
             found.append(Placed(name, cell.storage, own, self._placed(cell.storage, own)))
         return found
 

@@ -23,10 +23,10 @@ class Variants:
     ``invalidate`` (something they were compiled for has moved) forgets them; the next call compiles anew.
     """
 
-    def __init__(self, plan: Plan, store: Store, random_cell: Callable[[], Cell]):
+    def __init__(self, plan: Plan, store: Store, random_cell: Callable[[], Cell], rates: Cell):
         self._plan = plan
         self._store = store
-        self._random_cell = random_cell
+        self._random_cell, self._rates = random_cell, rates
         self._varying = any(blob.is_dynamic for blob in plan.feeds)
         self._lock = threading.RLock()
         self._made: dict[Any, Executable] = {}  # replaced, never changed, so that lookups need no lock
@@ -93,7 +93,7 @@ class Variants:
         return tuple([tuple([a.shape for a in f]) if isinstance(f, tuple) else f.shape for f in feeds])
 
     def _new(self, plan: Plan) -> Executable:
-        return Executable(plan, self._store, self._random_cell())
+        return Executable(plan, self._store, self._random_cell(), self._rates)
 
     def _compiled(self, feeds: Sequence[Any]) -> Executable | None:
         """A new executable among those that are kept; None where variables have moved meanwhile."""

@@ -9,6 +9,7 @@ so that a checkpoint made there goes on bit for bit.
 from __future__ import annotations
 
 import logging
+import math
 import random
 import sys
 from collections.abc import Iterator, Mapping
@@ -63,6 +64,7 @@ class Fit:
         self.validated = -1  # the step that the last validation followed
         self.is_at_rest = False
         self._is_dropping = False  # a short batch was met
+        self._is_loss_bad = False  # it was not finite once
         self._parts: list[tuple[Any, dict[str, float]]] = []  # of the jobs of one step
         self._waiters = [c.waits_after for c in trainer.callbacks if type(c).waits_after is not Callback.waits_after]
         self._each_step = self.hooks.defined("on_train_batch_end"), self.hooks.defined("on_train_batch_outputs")
@@ -279,6 +281,9 @@ class Fit:
             self.stage.error = error
 
     def _told(self, step: int, logs: dict[str, float], value: Any) -> None:
+        if not self._is_loss_bad and not math.isfinite(logs.get("loss", 0.0)):
+            self._is_loss_bad = True
+            _log.warning("oneflow: the loss is %s at step %d, for the first time", logs["loss"], step)
         ends, outputs = self._each_step
         if outputs:
             self.hooks("on_train_batch_outputs", step, value)
@@ -380,7 +385,7 @@ class Fit:
         state = {
             "epoch": self.epoch, "batch": self.batch, "step": self.step, "validated": self.validated, "seed": trainer.seed,
             "validation": self.validation_logs, "rows": self.history.rows,
-            "tallies": [tally.state_dict() for tally in self._tallies],
+            "rates": [_rates(job) for job in self.jobs], "tallies": [tally.state_dict() for tally in self._tallies],
         }  # fmt: skip
         made = encoded(state, "the trainer")
         made["data"] = encoded(self.source.state(), "the training data")
@@ -396,6 +401,10 @@ class Fit:
         self.history = History(state["rows"])
         for tally, saved in zip(self._tallies, state["tallies"], strict=False):
             tally.load_state_dict(saved)
+        for job, saved in zip(self.jobs, state.get("rates", ()), strict=False):
+            declared, now = saved
+            if declared == _rates(job)[0]:  # else the program has been given another rate since
+                job.learning_rate = now
         if state["data"] is not None:
             self.source.restore(state["data"], self.batch)
         callbacks = dict(self.trainer.named_callbacks())
@@ -405,3 +414,13 @@ class Fit:
         lost = [key for key, saved in state["callbacks"].items() if saved and key not in callbacks]
         if lost:
             warn(CheckpointWarning, f"the checkpoint has the state of callbacks that this trainer lacks: {', '.join(lost)}")
+
+
+def _rates(job: JobFunction) -> tuple[list[float | None], list[float | None]]:
+    """The constant learning rates of a job as declared, and as they are now; None for others."""
+    declared = [optimizer.constant_rate for optimizer in job.graph.objective.optimizers]
+    if not any(rate is not None for rate in declared):
+        return declared, declared
+    now = job.learning_rate
+    each = now if isinstance(now, tuple) else (now,)
+    return declared, [None if constant is None else rate for constant, rate in zip(declared, each, strict=True)]

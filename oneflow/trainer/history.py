@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from .._base.extras import need
@@ -28,6 +28,8 @@ class History:
     """
 
     def __init__(self, rows: Sequence[Row] = ()):
+        if not isinstance(rows, (list, tuple)) or not all(isinstance(row, Mapping) for row in rows):
+            refuse(ArgumentError, f"History takes a list of dictionaries, got {shown(rows)}")
         self.rows: list[Row] = [dict(row) for row in rows]
         self.steps: list[Row] = []
 

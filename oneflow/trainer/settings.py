@@ -16,7 +16,6 @@ from ..loggers.base import Logger
 from ..loggers.csv import CSVLogger
 from ..metrics.base import Metric
 from ..runtime import processes
-from . import checkpoints
 from .interrupt import Interrupt
 from .profiler import SimpleProfiler
 
@@ -43,9 +42,8 @@ class Settings:
         seed: int | None = None,
     ):
         self.max_epochs, self.max_steps = _count("max_epochs", max_epochs, -1), _count("max_steps", max_steps, -1)
-        if not isinstance(enable_progress_bar, bool):
-            refuse(ArgumentError, f"enable_progress_bar must be True or False, got {shown(enable_progress_bar)}")
-        self.callbacks = _callbacks(callbacks, enable_progress_bar)
+        shows_progress = check.checked(self, "enable_progress_bar", check.flag(enable_progress_bar))
+        self.callbacks = _callbacks(callbacks, shows_progress)
         self.loggers = _loggers(logger)
         self.metrics = _metrics(metrics)
         self.val_check_interval = _interval(val_check_interval)
@@ -54,17 +52,18 @@ class Settings:
         self.limit_val_batches = _limit("limit_val_batches", limit_val_batches)
         self.limit_test_batches = _limit("limit_test_batches", limit_test_batches)
         self.limit_predict_batches = _limit("limit_predict_batches", limit_predict_batches)
-        self.default_root_dir = _directory(default_root_dir)
+        self.default_root_dir = os.curdir
+        if default_root_dir is not None:
+            self.default_root_dir = check.checked(self, "default_root_dir", check.path(default_root_dir))
         self.seed = _count("seed", seed, 0)
-        if not (profiler is None or (isinstance(profiler, str) and profiler == "simple")):
-            refuse(ArgumentError, f'profiler must be None or "simple", got {shown(profiler)}')
-        self.profiler = SimpleProfiler() if profiler else None
+        if profiler is not None:
+            check.checked(self, "profiler", check.choice(profiler, ("simple",)))
+        self.profiler = SimpleProfiler() if profiler is not None else None
         self.should_stop = self.interrupted = False
         self.interrupt = Interrupt()
         self.state = "idle"  # or "training", "validating", "testing", "predicting"
         self.num_evaluation_batches: int | None = None
         self.evaluated_batches = 0
-        self._writer = checkpoints.Writer()
         for callback in self.callbacks:
             callback.trainer = self
 
@@ -88,42 +87,36 @@ class Settings:
 # --- the checks
 
 
-def _directory(given: Any) -> str:
-    if given is None:
-        return os.curdir
-    text, problem = check.path(given)
-    if problem:
-        refuse(ArgumentError, f"default_root_dir {problem}")
-    return text
-
-
 def _count(name: str, value: Any, least: int) -> int | None:
     if value is None:
         return None
     found, problem = check.integer(value, low=least)
     if problem:
-        refuse(ArgumentError, f"{name} {problem} (None: unset)")
+        refuse(ArgumentError, f"{name} must be an int >= {least} or None, got {shown(value)}")
     return found
 
 
 def _limit(name: str, value: Any) -> int | float | None:
-    good = not isinstance(value, bool) and (isinstance(value, int) or (isinstance(value, float) and value <= 1.0))
-    if value is not None and not (good and value >= 0):
-        refuse(
-            ArgumentError,
-            f"{name} must be an int >= 0 (batches), a float in [0, 1] (a share of them) or None, got {shown(value)}",
-        )
-    return value
+    if value is None:
+        return None
+    if (number := _whole_or_share(value)) is None:
+        rule = f"{name} must be an int >= 0 (batches), a float in [0, 1] (a share of them) or None"
+        refuse(ArgumentError, f"{rule}, got {shown(value)}")
+    return number
 
 
 def _interval(value: Any) -> int | float:
-    is_int = isinstance(value, int) and not isinstance(value, bool) and value >= 1
-    if not is_int and not (isinstance(value, float) and 0 < value <= 1):
-        refuse(
-            ArgumentError,
-            f"val_check_interval must be an int >= 1 (steps) or a float in (0, 1] (a share of an epoch), got {shown(value)}",
-        )
-    return value
+    if not (number := _whole_or_share(value)):
+        rule = "val_check_interval must be an int >= 1 (steps) or a float in (0, 1] (a share of an epoch)"
+        refuse(ArgumentError, f"{rule}, got {shown(value)}")
+    return number
+
+
+def _whole_or_share(value: Any) -> int | float | None:
+    """An int >= 0 or a float in [0, 1]; None for anything else."""
+    whole = check.whole(value)
+    number = check.real(value) if whole is None else whole
+    return number if number is not None and number >= 0 and (whole is not None or number <= 1) else None
 
 
 def _callbacks(given: Any, shows_progress: bool) -> list[Callback]:
@@ -151,7 +144,10 @@ def _metrics(given: Any) -> dict[str, Metric]:
     if given is None:
         return {}
     if isinstance(given, Mapping):
-        named = {str(name): metric for name, metric in given.items()}
+        named = dict(given)
+        for name in named:
+            if not isinstance(name, str):
+                refuse(ArgumentError, f"the names of metrics must be str, got {shown(name)}")
     else:
         listed = list(given) if isinstance(given, (list, tuple)) else [given]
         named = {getattr(metric, "name", ""): metric for metric in listed}

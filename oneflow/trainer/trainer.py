@@ -241,8 +241,8 @@ class Trainer(Settings):
         Args:
           path: does not exist, or is an empty directory.
           overwrite: replaces a checkpoint that is there.
-          asynchronous: has a thread write the files; the copy of the variables is made before this returns. An error is raised
-            by the next save, or by ``fit``.
+          asynchronous: writes the files in the background, as ``flow.checkpoint.save(asynchronous=True)`` does. ``fit`` raises
+            an error at its next step.
           remove: checkpoints to delete after this one is there.
         Raises:
           ModeError: training does not rest: in a hook of a step after which nobody waits.
@@ -252,22 +252,8 @@ class Trainer(Settings):
         if self.state != "idle" and not (fit is not None and fit.is_at_rest and process.delivery.is_current()):
             refuse(ModeError, "a checkpoint cannot be saved while later steps are under way",
                    hint="save in on_checkpoint, on_epoch_end or on_validation_end, or let waits_after(step) be True")  # fmt: skip
-        target = os.fspath(path)
-        write = checkpoints.snapshot(fit.state_dict() if fit is not None else None)
-
-        def save() -> None:
-            if overwrite:
-                checkpoints.replacing(target, write)
-            else:
-                write(target)
-            for old in remove:
-                checkpoints.remove(old)
-
-        if asynchronous:
-            self._writer.submit(save)
-        else:
-            self._writer.wait()
-            save()
+        state = fit.state_dict() if fit is not None else None
+        checkpoints.save(path, state, overwrite=overwrite, asynchronous=asynchronous, remove=remove)
 
     # --- what they share
 
@@ -332,7 +318,7 @@ class Trainer(Settings):
             print(self.profiler.table())
 
     def _finish(self, stage: Stage, status: str) -> None:
-        self._writer.close()
+        checkpoints.finish()
 
         def finalize() -> None:
             for logger in self.loggers:
@@ -356,8 +342,9 @@ class Trainer(Settings):
 
         with contextlib.suppress(Exception):
             closing.wait_for(close)
-        with contextlib.suppress(Exception):
-            self._writer.close()
+        process.saves.wait()
+        while (another := process.delivery.take_kept()) is not None:
+            raised.add_note(f"another checkpoint failed, too: {another}")
         if raised is error:
             raise error
         raise raised from raised.__cause__

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,8 +14,10 @@ from oneflow._base.dist import parse_placement
 from oneflow._base.dtype import float32, int8, int64
 from oneflow._base.source import caller
 from oneflow.checkpoint import api, get, save
-from oneflow.checkpoint.api import CheckPoint, SimpleCheckPointManager, UnknownVariableError
-from oneflow.checkpoint.format import EXTRA, FileValue
+from oneflow.checkpoint.api import CheckPoint, UnknownVariableError
+from oneflow.checkpoint.format import FileValue
+from oneflow.checkpoint.layout import EXTRA
+from oneflow.checkpoint.manager import SimpleCheckPointManager
 from oneflow.compiler.layout import Layout, Storage
 from oneflow.errors import (
     ArgumentError,
@@ -27,6 +30,7 @@ from oneflow.errors import (
     ShapeError,
 )
 from oneflow.graph.graph import Variable
+from oneflow.runtime.pieces import Piece
 
 
 class Zeros:
@@ -62,8 +66,10 @@ class FakeSession:
     def build_all(self) -> None:
         """All jobs are traced."""
 
-    def snapshot(self, names=None):
-        return self.read(names), dict(self.random)
+    def capture(self, names=None, *, whole=False):
+        values, random = self.read(names), dict(self.random)
+        pieces = {name: [Piece((0,) * v.ndim, v.shape, v)] for name, v in values.items()}
+        return SimpleNamespace(pieces=pieces, random_state=lambda: random)
 
     def exchange(self, values, random_state=None):
         self.log.append("exchange")

@@ -16,7 +16,8 @@ from hypothesis.extra import numpy as npst
 
 from oneflow._base.dtype import bfloat16, char, float32, int8
 from oneflow.checkpoint.atomic import write
-from oneflow.checkpoint.format import EXTRA, Checkpoint, FileValue, MissingMetaError
+from oneflow.checkpoint.format import Checkpoint, FileValue, MissingMetaError
+from oneflow.checkpoint.layout import EXTRA
 from oneflow.errors import ArgumentError, CheckpointError, CheckpointNotFoundError
 
 NUMPY_DTYPES = st.sampled_from(["f2", "f4", "f8", "i1", "i4", "i8", "u1", ">f4", ">i8"])
@@ -40,7 +41,9 @@ def test_layout_is_oneflows(saved: Path) -> None:
     assert (saved / "step/out").read_bytes() == b"\7" + bytes(7)
     assert (saved / "w/meta").read_text() == "shape {\n  dim: 2\n  dim: 3\n}\ndata_type: kFloat\n"
     assert (saved / "snapshot_done").read_bytes() == b""
-    assert json.loads((saved / EXTRA).read_text()) == {"format": 1, "random": {"seed": 1}}
+    extra = json.loads((saved / EXTRA).read_text())
+    assert {name: extra[name] for name in ("format", "random")} == {"format": 1, "random": {"seed": 1}}
+    assert set(extra["digests"]["files"]) == {"step/meta", "step/out", "w/meta", "w/out"}
 
 
 @settings(deadline=None, max_examples=40)
@@ -201,8 +204,9 @@ def test_a_directory_for_out(saved: Path) -> None:
 # --- what is a checkpoint
 
 
-def test_snapshot_done_is_not_needed_and_strangers_are_ignored(saved: Path) -> None:
+def test_one_of_oneflows_needs_no_snapshot_done_and_strangers_are_ignored(saved: Path) -> None:
     (saved / "snapshot_done").unlink()
+    (saved / EXTRA).unlink()
     (saved / "notes.txt").write_text("mine")
     (saved / "plots").mkdir()
     assert set(Checkpoint(saved)) == {"w", "step"}

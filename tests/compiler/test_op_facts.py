@@ -74,8 +74,8 @@ BETWEEN = {
 
 
 def test_mixed_precision_takes_the_ops_of_oneflows_lists() -> None:
-    assert {name for name, op in OPS.items() if op.autocast == "always"} == ALWAYS
-    assert {name for name, op in OPS.items() if op.autocast == "between"} == BETWEEN
+    assert {name for name, op in OPS.items() if op.autocast == "always"} == ALWAYS | {"einsum"}  # ours
+    assert {name for name, op in OPS.items() if op.autocast == "between"} == BETWEEN | {"stop_gradient"}  # ours
     assert {op.autocast for op in OPS.values()} == {"always", "between", "never"}
 
 

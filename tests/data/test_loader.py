@@ -229,8 +229,9 @@ def test_mistakes(arguments, error, text):
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"last": "cut"}, "last must be one of"), ({"seed": -1}, "seed must be"), ({"num_workers": 1.5}, "num_workers must be"),
-        ({"worker_type": "fork"}, "worker_type must be one of"), ({"transform": 3}, "transform must be a function"),
+        ({"last": "cut"}, 'last must be "keep", "drop"'), ({"seed": -1}, "seed must be"),
+        ({"num_workers": 1.5}, "num_workers must be"),
+        ({"worker_type": "fork"}, 'worker_type must be "thread"'), ({"transform": 3}, "transform must be a function"),
         ({"shard": (2, 2)}, "shard must be"), ({"shard": (0, 3), "last": "drop"}, "cannot be cut into 3"),
         ({"shard": (0, 2)}, "short last batch"), ({"prefetch_factor": 0}, "prefetch_factor"),
     ],

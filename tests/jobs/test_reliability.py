@@ -457,9 +457,10 @@ print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), job(x).get()[0])
     assert done.stdout.split() == ["2.0", "5", "2.0"], done.stderr
 
 
-def test_daemon_threads_that_call_jobs_do_not_abort_the_end():
+@pytest.mark.parametrize("seconds", [0.05, 0.3, 0.7], ids=["importing JAX", "compiling", "running"])
+def test_daemon_threads_that_call_jobs_do_not_abort_the_end(seconds: float):
     for _ in range(3):
-        done = run("""
+        done = run(f"""
 @flow.global_function()
 def now(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
     return x + 1
@@ -469,7 +470,7 @@ def forever():
         job(x)(lambda value: None)
 for _ in range(4):
     threading.Thread(target=forever, daemon=True).start()
-time.sleep(0.7)
+time.sleep({seconds})
 print("end")
 """)
         assert done.returncode == 0 and "end" in done.stdout, (done.returncode, done.stderr)

@@ -371,3 +371,40 @@ def test_a_first_value_that_the_dtype_cannot_hold(dtype: flow.dtype, value: int)
 
     with pytest.raises(ArgumentError, match=rf"(?s)its first value .* is outside {dtype.name}'s range, .*your line"):
         job(np.zeros((2, 3), np.float32))
+
+
+def test_embedding() -> None:
+    torch = pytest.importorskip("torch")
+    ids = np.array([[1, 0, 3], [3, 3, 2]], np.int32)
+
+    @flow.global_function("train")
+    def train(ids: tp.Numpy.Placeholder((2, 3), dtype=flow.int32)) -> tp.Numpy:
+        rows = flow.layers.embedding(ids, 5, 4, name="tokens")
+        flow.optimizer.SGD(1.0, momentum=0).minimize(flow.math.reduce_sum(flow.math.square(rows)))
+        return rows
+
+    module = torch.nn.Embedding(5, 4)
+    flow.load_variables(flow.interop.from_torch({"tokens.weight": module.weight}, train))
+    expected = module(torch.from_numpy(ids).long())
+    (expected**2).sum().backward()
+    np.testing.assert_array_equal(train(ids), expected.detach().numpy())
+    wanted = (module.weight - module.weight.grad).detach().numpy()
+    np.testing.assert_allclose(flow.get_all_variables()["tokens-weight"].numpy(), wanted, rtol=1e-6)
+
+
+def test_embedding_begins_at_random_and_is_numbered() -> None:
+    @flow.global_function()
+    def job(ids: tp.Numpy.Placeholder((4,), dtype=flow.int64)) -> tp.Numpy:
+        return flow.layers.embedding(ids, 100, 50) + flow.layers.embedding(ids, 100, 50)
+
+    job(np.zeros(4, np.int64))
+    found = flow.get_all_variables()
+    assert set(found) == {"Embedding-weight", "Embedding_1-weight"}
+    assert abs(found["Embedding-weight"].numpy().std() - 1) < 0.05
+    with pytest.raises(flow.errors.DtypeError, match="ids must be int32 or int64, got float32"):
+
+        @flow.global_function()
+        def wrong(ids: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
+            return flow.layers.embedding(ids, 100, 50)
+
+        wrong(np.zeros(4, np.float32))

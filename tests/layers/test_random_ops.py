@@ -136,3 +136,57 @@ def test_gen_seed() -> None:
         return x
 
     job(np.zeros(1, np.float32))
+
+
+def drawn(body: Any, shape: tuple[int, ...] = (1, 1), calls: int = 1) -> np.ndarray:
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder(shape)) -> tp.Numpy:
+        return body(x)
+
+    return np.concatenate([job(np.zeros(shape, np.float32)).reshape(-1) for _ in range(calls)])
+
+
+def test_uniform_and_normal_numbers() -> None:
+    flow.manual_seed(1)
+    found = drawn(lambda x: flow.random.uniform((20000,), -1.0, 3.0), calls=2)
+    assert -1 <= found.min() < -0.99 and 2.99 < found.max() < 3 and abs(found.mean() - 1) < 0.05
+    assert not np.array_equal(found[:20000], found[20000:]), "each call draws anew"
+    found = drawn(lambda x: flow.random.normal((20000,), 2.0, 0.5))
+    assert abs(found.mean() - 2) < 0.02 and abs(found.std() - 0.5) < 0.02
+    assert drawn(lambda x: flow.random.normal((3,), dtype=flow.float64)).dtype == np.float64
+    with flow.session():
+        one = drawn(lambda x: flow.random.normal((5,), seed=3, name="n"))
+    with flow.session(seed=9):
+        assert np.array_equal(one, drawn(lambda x: flow.random.normal((5,), seed=3, name="n")))
+
+
+SHARES = np.array([0.05, 0.4, 0.1, 0.3, 0.15])
+
+
+@pytest.mark.parametrize(
+    ("options", "kept"),
+    [
+        ({}, [0, 1, 2, 3, 4]), ({"top_k": 2}, [1, 3]), ({"top_k": 99}, [0, 1, 2, 3, 4]), ({"top_p": 0.39}, [1]),
+        ({"top_p": 0.6}, [1, 3]), ({"top_p": 0.8}, [1, 3, 4]), ({"top_p": 1.0}, [0, 1, 2, 3, 4]),
+        ({"top_k": 3, "top_p": 0.75}, [1, 3]), ({"temperature": 0.5}, [0, 1, 2, 3, 4]),
+        ({"temperature": 0.5, "top_k": 2}, [1, 3]),
+    ],
+)  # fmt: skip
+def test_classes_are_drawn_with_their_probabilities(options: dict[str, Any], kept: list[int]) -> None:
+    flow.manual_seed(2)
+    rows = 40000
+    logits = flow_logits = np.log(SHARES).astype(np.float32)
+
+    def body(x: Any) -> Any:
+        row = flow.stack([flow.constant(float(v), flow.float32, (rows,)) for v in flow_logits], axis=1)
+        return flow.random.categorical(row, **options)
+
+    counts = np.bincount(drawn(body), minlength=5) / rows
+    wanted = np.exp(logits / options.get("temperature", 1.0))
+    wanted[[i for i in range(5) if i not in kept]] = 0
+    np.testing.assert_allclose(counts, wanted / wanted.sum(), atol=0.012)
+    assert set(np.flatnonzero(counts)) == set(kept)
+
+
+def test_a_single_row_of_logits() -> None:
+    assert drawn(lambda x: flow.random.categorical(x, top_k=1), (4,)).tolist() == [0]

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from torch_weights import from_torch
 
 import oneflow as flow
+from oneflow.runtime.session import default_session
 
 torch = pytest.importorskip("torch")
 FORWARD, BACKWARD = 1e-4, 1e-3
@@ -76,11 +76,21 @@ def variables() -> dict[str, np.ndarray]:
     return {name: handle.numpy() for name, handle in kept.items() if not name.endswith(("-momentum", "-m", "-v"))}
 
 
-def load(module: Any, in_out: bool = False) -> None:
+def from_torch(state: Mapping[str, Any], strict: bool = True, rename: Any = None) -> dict[str, np.ndarray]:
+    """Values of PyTorch's by the names that the session's jobs have for them."""
+    jobs: Any = list(default_session().jobs.values())
+    return flow.interop.from_torch(state, jobs, rename, strict)
+
+
+def load(module: Any) -> None:
     """Gives the session's variables the module's values; names and shapes are the same on both sides."""
-    values = from_torch(module.state_dict(), in_out)
+    values = from_torch(module.state_dict())
     assert {n: v.shape for n, v in variables().items()} == {n: v.shape for n, v in values.items()}
     flow.load_variables(values, ignore_mismatch=False)
+    jobs: Any = list(default_session().jobs.values())
+    back, state = flow.interop.to_torch(jobs), module.state_dict()
+    assert back.keys() == {name for name in state if not name.endswith("num_batches_tracked")}
+    assert all(torch.equal(tensor, state[name]) for name, tensor in back.items())
 
 
 def gradients(slot: str, factor: float) -> dict[str, np.ndarray]:
@@ -89,8 +99,6 @@ def gradients(slot: str, factor: float) -> dict[str, np.ndarray]:
     return {name.removesuffix(slot): factor * handle.numpy() for name, handle in handles if name.endswith(slot)}
 
 
-def torch_gradients(module: Any, in_out: bool = False) -> dict[str, np.ndarray]:
-    statistics = {n: t for n, t in module.state_dict().items() if n.endswith(("running_mean", "running_var"))}
+def torch_gradients(module: Any, rename: Any = None) -> dict[str, np.ndarray]:
     grads = {name: p.grad for name, p in module.named_parameters() if p.grad is not None}
-    named = from_torch({**statistics, **grads}, in_out)
-    return {name: value for name, value in named.items() if not name.endswith(("-moving_mean", "-moving_variance"))}
+    return from_torch(grads, strict=False, rename=rename)

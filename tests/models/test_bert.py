@@ -56,7 +56,7 @@ def trained_like(module: Any, job: Any, batch: tuple[np.ndarray, ...], layers: d
             shared = {name: value for name, value in found.items() if name in values}
             close("values", shared, {name: values[name] for name in shared}, FORWARD)
             assert set(layers) <= set(shared)
-            close("gradients", gradients("-m", 10.0), torch_gradients(module, in_out=True), BACKWARD, floor=1e-3)
+            close("gradients", gradients("-m", 10.0), torch_gradients(module), BACKWARD, floor=1e-3)
         optimizer.step()
     assert losses[-1] < losses[0] - 0.3
 
@@ -72,7 +72,7 @@ def test_pretraining_is_that_of_pytorch() -> None:
         return losses, model.outputs
 
     module = module_of(Pretraining)
-    load(module, in_out=True)
+    load(module)
     batch = next(train_bert.pretraining_batches(OPTIONS))
     wanted = ["bert-embeddings-LayerNorm", "cls-predictions-transform-LayerNorm", "bert-pooler-dense", "cls-seq_relationship"]
     for i in range(CONFIG.layers):
@@ -92,6 +92,6 @@ def test_squad_is_that_of_pytorch() -> None:
         return (loss,), model.outputs
 
     module = module_of(Squad)
-    load(module, in_out=True)
+    load(module)
     batch = next(train_bert.squad_batches(OPTIONS))
     trained_like(module, job, batch, ["bert-encoder-layer-1-output-LayerNorm", "qa_outputs"])

@@ -25,7 +25,7 @@ def test_training_is_that_of_pytorch() -> None:
 
     torch.manual_seed(0)
     module = scrambled(GPT(gpt.TINY))
-    load(module, in_out=True)
+    load(module)
     optimizer = torch.optim.Adam(module.parameters(), 1e-3)
     losses = []
     for step in range(STEPS):
@@ -39,6 +39,6 @@ def test_training_is_that_of_pytorch() -> None:
             values["model-logits"] = values["model"]
             assert len(found) == 6 * gpt.TINY.layers + 2
             close("values", found, {name: values[name] for name in found}, FORWARD)
-            close("gradients", gradients("-m", 10.0), torch_gradients(module, in_out=True), BACKWARD, floor=1e-4)
+            close("gradients", gradients("-m", 10.0), torch_gradients(module), BACKWARD, floor=1e-4)
         optimizer.step()
     assert losses[-1] < losses[0] - 0.1

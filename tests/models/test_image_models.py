@@ -9,11 +9,23 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch_cnn
-from compare import BACKWARD, FORWARD, array, close, gradients, load, recorded, scrambled, torch, torch_gradients, variables
+from compare import (
+    BACKWARD,
+    FORWARD,
+    array,
+    close,
+    from_torch,
+    gradients,
+    load,
+    recorded,
+    scrambled,
+    torch,
+    torch_gradients,
+    variables,
+)
 from inception_v3 import inception_v3
 from mobilenet_v2 import mobilenet_v2
 from plain_cnn import alexnet, vgg16
-from torch_weights import from_torch
 from vision import Layers
 
 import oneflow as flow

@@ -5,9 +5,8 @@ from __future__ import annotations
 import dcgan
 import numpy as np
 import train_wide_and_deep
-from compare import BACKWARD, FORWARD, array, close, gradients, load, scrambled, torch, torch_gradients, variables
+from compare import BACKWARD, FORWARD, array, close, from_torch, gradients, load, scrambled, torch, torch_gradients, variables
 from torch_rest import DCGAN, WideAndDeep
-from torch_weights import from_torch
 from wide_and_deep import wide_and_deep
 
 import oneflow as flow
@@ -98,8 +97,8 @@ def test_dcgan_is_that_of_pytorch() -> None:
         players[1].step()
         close(f"discriminator {step}", {"": train_discriminator(codes, images)}, {"": array(expected)}, 1e-2)
         if step == 0:
-            wanted = torch_gradients(module.discriminator)
-            found = {n.removeprefix("discriminator-"): g for n, g in gradients("-momentum", -1 / rate).items()}
+            wanted = torch_gradients(module.discriminator, rename=lambda name: f"discriminator.{name}")
+            found = gradients("-momentum", -1 / rate)
             close("gradients", {n: found[n] for n in wanted}, wanted, BACKWARD, 1e-4)
     close("variables", variables(), from_torch(module.state_dict()), 1e-3)
     module.generator.eval()

@@ -12,6 +12,7 @@ from compare import (
     array,
     close,
     differences,
+    from_torch,
     gradients,
     load,
     recorded,
@@ -22,7 +23,6 @@ from compare import (
 )
 from resnet import resnet50
 from torch_resnet import ResNet50
-from torch_weights import from_torch
 from vision import Layers
 
 import oneflow as flow

@@ -103,6 +103,35 @@ ROWS = [
     Row(
         "coin_flip", lambda x: random.coin_flip(5, probability=1.0), lambda x: np.ones(5), [X], out="int8", half=False, grad=False
     ),
+    Row(
+        "uniform",
+        lambda x: random.uniform((3, 2), -1.0, 2.0),
+        None,
+        [np.zeros((3, 2))],
+        dtypes=["float32"],
+        half=False,
+        grad=False,
+    ),
+    Row(
+        "normal",
+        lambda x: random.normal((3, 2), 1.0, 0.0),
+        lambda x: np.ones((3, 2)),
+        [np.zeros((3, 2))],
+        dtypes=["float32"],
+        half=False,
+        grad=False,
+    ),
+    Row("categorical", random.categorical, None, [np.zeros((3, 5))], out="int32", grad=False),
+    Row(
+        "categorical of one class",
+        lambda x: random.categorical(x, 0.1, top_k=1),
+        lambda x: x.argmax(-1),
+        [X],
+        out="int32",
+        grad=False,
+        half=False,
+    ),
+    Row("stop_gradient", flow.stop_gradient, lambda x: x, [X], grad=False),
     Row("permutation", random.generate_random_batch_permutation_indices, None, [X], out="int32", grad=False),
     Row("shuffle", random.shuffle, None, [X]),
     Row(
@@ -205,6 +234,11 @@ REFUSALS = [
     Refusal("dropout rate", lambda x: nn.dropout(x, 1.0), [X], ArgumentError, "rate must be a number in [0, 1), got 1.0"),
     Refusal("dropout noise_shape", lambda x: nn.dropout(x, 0.5, (3, 1)), [X], ArgumentError, "noise_shape"),
     Refusal("dropout seed", lambda x: nn.dropout(x, 0.5, seed=1), [X], ArgumentError, "needs a name"),
+    Refusal("uniform bounds", lambda x: random.uniform((2,), 1.0, 0.0), [X], ArgumentError, "high must be a number >= 1"),
+    Refusal("uniform shape", lambda x: random.uniform((0,)), [X], ArgumentError, "only ints > 0"),
+    Refusal("normal dtype", lambda x: random.normal((2,), dtype=flow.int32), [X], DtypeError, "dtype must be a floating one"),
+    Refusal("categorical top_p", lambda x: random.categorical(x, top_p=0.0), [X], ArgumentError, "top_p must be"),
+    Refusal("categorical temperature", lambda x: random.categorical(x, 0.0), [X], ArgumentError, "temperature must be"),
     Refusal("coin_flip", lambda x: random.coin_flip(3, probability=1.5), [X], ArgumentError, "probability"),
     Refusal("PixelShuffle", lambda x: nn.PixelShuffle(x, 2), [IMAGES], ShapeError, "divisible by 2 * 2"),
     Refusal(

@@ -376,6 +376,6 @@ def test_a_dict_with_a_typing_error() -> None:
 
 
 def test_an_argument_error_inside_a_job() -> None:
-    with pytest.raises(ArgumentError, match="(?s)PiecewiseConstantScheduler.*"):
-        trained(lambda: opt.SGD(0.1))
+    with pytest.raises(ArgumentError, match="(?s)learning rate >= 0.*"):
+        trained(lambda: opt.SGD(-0.1))
     works_still()

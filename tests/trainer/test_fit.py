@@ -212,6 +212,16 @@ def weighted_job():
     return train
 
 
+def test_a_loss_that_is_not_finite_is_told_once_with_its_step(caplog):
+    x, y = jobs.data(60)
+    x[25] = np.nan  # in the third batch; the variables are NaN from there on
+    batches_ = batches(x, y)
+    with caplog.at_level(logging.WARNING, "oneflow"):
+        quiet(max_epochs=2).fit(jobs.train_job(), batches_)
+    told = [r.getMessage() for r in caplog.records if "the loss is" in r.getMessage()]
+    assert told == ["oneflow: the loss is nan at step 2, for the first time"]
+
+
 def test_weights_of_rows_let_a_training_use_all_of_them():
     x, y = jobs.data(25)
     fed = []

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import errno
 import json
-import os
 import random
 import shutil
 import signal
@@ -18,6 +18,7 @@ from trainer_jobs import Notes, quiet
 
 import oneflow as flow
 import oneflow.typing as tp
+from oneflow.checkpoint import atomic
 from oneflow.errors import ArgumentError, CheckpointNotFoundError, CheckpointWarning
 
 KILLED = Path(__file__).with_name("killed.py")
@@ -424,7 +425,44 @@ def test_an_error_in_a_logger_and_in_a_metric():
 def test_an_interrupted_replacement_of_a_checkpoint_is_found(tmp_path):
     saving = flow.callbacks.ModelCheckpoint(tmp_path, save_last=True)
     quiet(max_epochs=1, callbacks=saving).fit(jobs.train_job(), jobs.data())
-    os.rename(tmp_path / "last", tmp_path / "last.old")  # a kill between the two renames
+    done = subprocess.run([sys.executable, "-c", KILLED_BETWEEN_TWO_STEPS, str(tmp_path / "last")], capture_output=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert not (tmp_path / "last").exists()
     trainer = quiet(max_epochs=2, callbacks=flow.callbacks.ModelCheckpoint(tmp_path, save_last=True))
     assert len(trainer.fit(jobs.train_job(), jobs.data(), ckpt_path="last")) == 2
-    assert json.loads((tmp_path / "last" / "oneflow-jax.json").read_text())
+    assert json.loads((tmp_path / "last" / "oneflow-jax.json").read_text())["trainer"]["version"] == 1
+
+
+KILLED_BETWEEN_TWO_STEPS = """
+import os, signal, sys
+import numpy as np
+from oneflow.checkpoint import hidden
+from oneflow.checkpoint.atomic import Save
+from oneflow.checkpoint.values import whole_values
+hidden._exchange = lambda one, other: False
+rename = os.rename
+def killed(source, target):
+    if target == sys.argv[1]:
+        os.kill(os.getpid(), signal.SIGKILL)
+    rename(source, target)
+os.rename = killed
+Save(sys.argv[1], overwrite=True).write(whole_values({"a": np.zeros(3)}), dict)
+"""
+
+
+def test_an_error_of_saving_in_the_background_ends_the_training(tmp_path, monkeypatch):
+    flush = atomic._flush
+
+    def failing(path):
+        if "epoch=0-step=6" in path:
+            raise OSError(errno.EIO, "Input/output error")
+        flush(path)
+
+    monkeypatch.setattr(atomic, "_flush", failing)
+    saving = flow.callbacks.ModelCheckpoint(tmp_path, save_top_k=-1, every_n_steps=3, asynchronous=True)
+    trainer = quiet(max_epochs=200, callbacks=saving)
+    with pytest.raises(flow.errors.CheckpointError, match="epoch=0-step=6.*Input/output error"):
+        trainer.fit(jobs.train_job(), jobs.data())
+    flow.sync_default_session()  # nothing is left over
+    assert trainer.global_step < 1200 and (tmp_path / "epoch=0-step=3" / "snapshot_done").exists()
+    assert not (tmp_path / "epoch=0-step=6").exists()

@@ -220,7 +220,7 @@ class UpdateFunctions:
         return {name: self._plan.load(name, array, self._places.storages) for name, array in stored.items()}
 
     def _numbers(self, read: tuple[State, Sequence[Any]], shape: Sequence[int]) -> Numbers:
-        """``read`` holds the counters and the values of ``plan.read_by_rules``; ``shape`` is that of the first loss."""
+        """``read``: counters and rates, and the values of ``plan.read_by_rules``; ``shape`` is that of the first loss."""
         counting, arrays = read
         values = Values(self._lowering)
         for blob, array in zip(self._plan.read_by_rules, arrays, strict=True):

@@ -15,7 +15,7 @@ from ...graph.graph import OP_VARIABLE, Watch
 from ...graph.node import Blob
 from ..layout import Meshes, Storage
 from ..lowering import Lowering
-from ..plan import RANDOM_STATE, Plan
+from ..plan import LEARNING_RATES, RANDOM_STATE, Plan
 from ..update import counters, is_dynamic_scale, measures_anything
 from .execution import StagedProgram, Transfer
 from .functions import ADD_EACH, ADVANCE, SUM, ZEROS, Group, SegmentFunctions, UpdateFunctions, groups_of
@@ -252,7 +252,8 @@ class Scheduler:
         graph, record, at, groups = self._plan.graph, self._record, self._at, groups_of(self._places)
         counting = {name: at.stored[name] for name in counters(graph)}
         values = [self._value(b) for b in self._plan.read_by_rules]
-        read = [self._read_by_rules(g, counting, values) for g in groups]
+        scalars = {**counting, **{n: at.stored[n] for n in (LEARNING_RATES,) if n in at.stored}}
+        read = [self._read_by_rules(g, scalars, values) for g in groups]
         raw: list[Any] = [self._terms(g) for g in groups]
         own = [{name: at.stored[name] for name in g.state} for g in groups]
         shape = self._loss_shape()
@@ -282,12 +283,12 @@ class Scheduler:
             new.update(record.call("count", self._updates.count(), counting, moved)[1])
         return new
 
-    def _read_by_rules(self, group: Group, counting: Mapping[str, Buffer], values: Sequence[Buffer]) -> tuple[Any, list[Buffer]]:
-        """Counters and the values that rules read (learning rates, indices), moved to the devices of a group."""
-        buffers = [*counting.values(), *values]
+    def _read_by_rules(self, group: Group, scalars: Mapping[str, Buffer], values: Sequence[Buffer]) -> tuple[Any, list[Buffer]]:
+        """Counters, rates and the values that rules read (indices among them), moved to the devices of a group."""
+        buffers = [*scalars.values(), *values]
         whole = self._places.whole(group.placement)
         moved = self._record.move(f"move counters to {group.placement}", buffers, [whole] * len(buffers))
-        return dict(zip(counting, moved, strict=False)), moved[len(counting) :]
+        return dict(zip(scalars, moved, strict=False)), moved[len(scalars) :]
 
     def _terms(self, group: Group) -> dict[str, tuple[Buffer, ...]]:
         """The terms of the gradients of a group's variables, moved to its devices."""

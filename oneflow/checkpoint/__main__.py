@@ -1,0 +1,168 @@
+"""``python -m oneflow.checkpoint``: lists, shows, verifies and compares checkpoints, without starting JAX."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from ..errors import CheckpointError, OneFlowError
+from . import inspection
+from .format import Checkpoint
+from .layout import OUT
+
+_EPILOG = """examples:
+  python -m oneflow.checkpoint list ./run
+  python -m oneflow.checkpoint show ./run/snapshot_0000000100
+  python -m oneflow.checkpoint verify ./run
+  python -m oneflow.checkpoint diff ./run/snapshot_0000000100 ./run/snapshot_0000000200
+
+exit statuses: 0 good; 1 verify found damage, or diff a difference; 2 an error; 130 interrupted"""
+
+_FOUND, _ERROR, _INTERRUPTED = 1, 2, 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command. Returns 0; 1 where damage or a difference was found; 2 for an error; 130 for Ctrl-C."""
+    options = _parser().parse_args(arguments)
+    try:
+        status: int = options.run(options)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:  # the reader of the output has ended; without this, Python would write the rest at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OneFlowError as error:
+        print(f"error: {_in_one_line(error)}", file=sys.stderr)
+    except OSError as error:
+        print(f"error: {error}", file=sys.stderr)
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    return _ERROR
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        print(f"error: {message}; `python -m oneflow.checkpoint --help` says more", file=sys.stderr)
+        raise SystemExit(_ERROR)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="python -m oneflow.checkpoint", description="Checkpoints: list, show, verify, compare.", epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    verbs = parser.add_subparsers(required=True, metavar="VERB", parser_class=_Parser)
+    either = "a checkpoint, or a directory of checkpoints"
+    for run, name, does, paths in (
+        (_list, "list", "one line for each checkpoint", either),
+        (_show, "show", "what a checkpoint holds", "a checkpoint"),
+        (_verify, "verify", "read every file and compare it with its digests", either),
+    ):
+        verb = verbs.add_parser(name, help=does)
+        verb.add_argument("paths", nargs="+", metavar="PATH", help=paths)
+        verb.set_defaults(run=run)
+    compare = verbs.add_parser("diff", help="how two checkpoints differ, bit for bit")
+    compare.add_argument("one", metavar="PATH", help="a checkpoint")
+    compare.add_argument("other", metavar="PATH", help="another one")
+    compare.set_defaults(run=_diff)
+    return parser
+
+
+def _list(options: Any) -> int:
+    for path in _each(options.paths):
+        try:
+            stored = Checkpoint(path, unfinished=True)
+            extra = {} if stored.is_single else stored.extra()
+            names = list(stored)
+        except CheckpointError as error:
+            print(f"{path}  damaged: {_in_one_line(error)}")
+            continue
+        size = sum(os.path.getsize(file) for file in (os.path.join(path, name, OUT) for name in names) if os.path.isfile(file))
+        state = "" if stored.is_finished or not stored.description.exists else "  not finished"
+        print(f"{path}  {len(names)} variables, {_size(size)}{_noted(extra)}{state}")
+    return 0
+
+
+def _noted(extra: dict[str, Any]) -> str:
+    """What a manager has noted with a checkpoint."""
+    noted = extra.get("manager")
+    if not isinstance(noted, dict):
+        return ""
+    parts = [] if noted.get("step") is None else [f"step {noted['step']}"]
+    if isinstance(noted.get("metrics"), dict):
+        parts += [f"{name}={value:.6g}" for name, value in noted["metrics"].items() if isinstance(value, (int, float))]
+    if isinstance(noted.get("time"), (int, float)):
+        parts.append(time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(noted["time"])))
+    return "".join(f"  {part}" for part in parts)
+
+
+def _show(options: Any) -> int:
+    for path in options.paths:
+        stored = Checkpoint(path)
+        if stored.is_single:
+            raise CheckpointError(f"{path!r} is one variable of a checkpoint; show {os.path.dirname(os.path.abspath(path))!r}")
+        values = [stored[name] for name in stored]
+        width = max((len(value.name) for value in values), default=0)
+        for value in values:
+            size = os.path.getsize(value.file_path)
+            print(f"{value.name:<{width}}  {inspection.described(value):<24}  {_size(size)}")
+        digests = stored.description.digests
+        verifiable = "no digests" if digests is None else f"crc32 of each {_size(digests.chunk)}"
+        total = sum(os.path.getsize(value.file_path) for value in values)
+        print(f"{path}: {len(values)} variables, {_size(total)}, {verifiable}{_noted(stored.extra())}")
+        if metadata := stored.extra().get("metadata"):
+            print(json.dumps({"metadata": metadata}, indent=1))
+    return 0
+
+
+def _verify(options: Any) -> int:
+    status = 0
+    for path in _each(options.paths):
+        verdict = inspection.verify(path)
+        for error in verdict.errors:
+            print(_without_line(error))
+        if verdict.errors:
+            status = _FOUND
+        found = (
+            f"{len(verdict.errors)} damaged" if verdict.errors else "whole" if verdict.has_digests else "sizes fit; no digests"
+        )
+        print(f"{path}: {verdict.variables} variables, {_size(verdict.bytes)}: {found}")
+    return status
+
+
+def _diff(options: Any) -> int:
+    count = 0
+    for found in inspection.differences(options.one, options.other):
+        print(f"{found.name}: {found.what}")
+        count += 1
+    print(f"{count} differences" if count else "no differences")
+    return _FOUND if count else 0
+
+
+def _each(paths: Sequence[str]) -> list[str]:
+    return [found for path in paths for found in inspection.checkpoints_in(path)]
+
+
+def _without_line(error: OneFlowError) -> str:
+    """The error without the user's line: a call from a shell has none."""
+    return "\n".join(line for line in str(error).splitlines() if not line.startswith("  your line"))
+
+
+def _in_one_line(error: OneFlowError) -> str:
+    return str(error).partition("\n")[0]
+
+
+def _size(count: int) -> str:
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= size:
+            return f"{count / size:.4g} {unit}"
+    return f"{count} B"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,287 @@
+"""Checkpoints of one run below one directory: the last few of them, the best of them, and what the user noted with each."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import time
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Literal, NamedTuple
+
+from .._base import check
+from .._base.refuse import shown
+from ..errors import ArgumentError, CheckpointError, CheckpointNotFoundError
+from . import atomic, hidden
+from .api import CheckPoint, save_with
+from .description import Description
+from .layout import DONE, EXTRA, as_path, complain
+from .saving import PendingSave, check_metadata, finish_earlier, own_team
+from .team import on_leader
+
+_MANAGER = "manager"  # the key of the JSON file
+_STEP_DIGITS = 10
+
+
+class _Noted(NamedTuple):
+    """What the JSON file of a checkpoint says about it."""
+
+    step: int | None
+    metrics: Mapping[str, Any]
+    metadata: dict[str, Any]
+
+
+class CheckpointManager:
+    """Saves checkpoints below one directory, keeps the last ones and the best one, and finds them again.
+
+    Args:
+      directory: made, with its parents, where it does not exist.
+      max_to_keep: how many of the newest are kept; None keeps all. The newest and the best are never deleted.
+      monitor: the metric that says which one is the best, a key of the ``metrics`` that are saved with each.
+      mode: "min" where the lowest is the best, "max" where the highest is.
+      prefix: what the names of checkpoints begin with. Other things in the directory are left alone.
+      asynchronous: saves in the background, as ``flow.checkpoint.save(asynchronous=True)`` does.
+    Raises:
+      ArgumentError: a wrong argument.
+      CheckpointExistsError: ``directory`` is a file.
+    Example:
+      >>> manager = flow.checkpoint.CheckpointManager("./run", max_to_keep=3, monitor="loss")
+      >>> manager.restore_or_init()
+      >>> manager.save(step=100, metrics={"loss": 0.5}, metadata={"epoch": 2})
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        max_to_keep: int | None = None,
+        monitor: str | None = None,
+        mode: Literal["min", "max"] = "min",
+        prefix: str = "snapshot_",
+        asynchronous: bool = False,
+    ):
+        self._directory = as_path(directory)
+        if max_to_keep is not None and (problem := check.integer(max_to_keep, low=1)[1]):
+            complain(ArgumentError, f"max_to_keep must be None, or {problem.removeprefix('must be ')}")
+        if monitor is not None and not isinstance(monitor, str):
+            complain(ArgumentError, f"monitor must be None or the name of a metric, got {shown(monitor)}")
+        if mode not in ("min", "max"):
+            complain(ArgumentError, f'mode must be "min" or "max", got {shown(mode)}')
+        if not isinstance(prefix, str) or os.path.basename(prefix) != prefix:
+            complain(ArgumentError, f'prefix must be a str without "/", got {shown(prefix)}')
+        self._max_to_keep, self._monitor, self._mode, self._prefix = max_to_keep, monitor, mode, prefix
+        self._asynchronous = asynchronous
+        self._known: dict[str, tuple[tuple[int, int, int], _Noted]] = {}
+        self._pending: PendingSave | None = None
+        on_leader(own_team(), "making a directory for checkpoints", self._make)
+
+    def _make(self) -> None:
+        atomic.make_root(self._directory)
+        hidden.clean(self._directory)
+
+    @property
+    def directory(self) -> str:
+        """Where the checkpoints are."""
+        return self._directory
+
+    def path(self, name: str) -> str:
+        """The path of a checkpoint."""
+        return os.path.join(self._directory, name)
+
+    # --- which there are
+
+    def all(self) -> list[str]:
+        """Names, not paths, of the finished checkpoints, the oldest first: in the order of their steps or times."""
+        names = (n for n in os.listdir(self._directory) if n.startswith(self._prefix) and not atomic.is_staging(n))
+        return sorted((n for n in names if os.path.isfile(os.path.join(self.path(n), DONE))), key=_in_order)
+
+    def latest(self) -> str | None:
+        """The name of the newest; None where there is none."""
+        return max(self.all(), default=None, key=_in_order)
+
+    def best(self) -> str | None:
+        """The name of the one with the best value of the monitored metric, of equals the newest; None where none has one.
+
+        Raises ArgumentError where the manager monitors nothing.
+        """
+        if self._monitor is None:
+            complain(ArgumentError, "no checkpoint is the best: the manager monitors no metric", 'pass monitor="loss", say')
+        return self._best(self.all())
+
+    def _best(self, names: list[str]) -> str | None:
+        sign = 1 if self._mode == "max" else -1
+        found = [(sign * value, number, name) for number, name in enumerate(names) if (value := self._value(name)) is not None]
+        return max(found)[2] if found else None
+
+    def _value(self, name: str) -> float | None:
+        try:
+            value = self._noted(name).metrics.get(self._monitor or "")
+        except CheckpointError:  # damaged; loading it tells
+            return None
+        return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+    def step(self, name: str | None = None) -> int | None:
+        """The step that a checkpoint, by default the newest, was saved with; None where it is named by the time."""
+        return self._noted(self._find(name)).step
+
+    def metadata(self, name: str | None = None) -> dict[str, Any]:
+        """The metadata that was saved with a checkpoint, by default the newest; empty where none was."""
+        return dict(self._noted(self._find(name)).metadata)
+
+    def metrics(self, name: str | None = None) -> dict[str, Any]:
+        """The metrics that were saved with a checkpoint, by default the newest; None stands for values that are not finite."""
+        return dict(self._noted(self._find(name)).metrics)
+
+    def _find(self, name: str | None) -> str:
+        found = self.latest() if name is None else name
+        if found is None:
+            complain(CheckpointNotFoundError, f"there is no checkpoint in {self._directory!r} yet", "save one first")
+        if not isinstance(found, str) or os.path.basename(found) != found:
+            complain(ArgumentError, f"name must be one that all() returns, got {shown(found)}")
+        return found
+
+    def _noted(self, name: str) -> _Noted:
+        """Read once for each checkpoint: positions of readers can make the file long."""
+        try:
+            status = os.stat(os.path.join(self.path(name), EXTRA))
+        except OSError:
+            return _Noted(None, {}, {})
+        identity = status.st_ino, status.st_mtime_ns, status.st_size
+        known = self._known.get(name)
+        if known is None or known[0] != identity:
+            extra = Description.read(self.path(name)).extra
+            own, metadata = extra.get(_MANAGER), extra.get("metadata")
+            step, metrics = (own.get("step"), own.get("metrics")) if isinstance(own, dict) else (None, None)
+            noted = _Noted(
+                step if isinstance(step, int) else None,
+                metrics if isinstance(metrics, dict) else {},
+                metadata if isinstance(metadata, dict) else {},
+            )
+            known = self._known[name] = identity, noted
+        return known[1]
+
+    # --- saving
+
+    def save(
+        self,
+        step: int | None = None,
+        metrics: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        overwrite: bool = False,
+    ) -> str:
+        """Saves all variables, and deletes what is beyond ``max_to_keep``.
+
+        Args:
+          step: the number that names it, >= 0; None names it by the time.
+          metrics: numbers (or arrays of one element) by name; the monitored one decides which checkpoint is the best.
+          metadata: a dict of the user's that JSON can hold.
+          overwrite: replaces a checkpoint of this step, in one step.
+        Returns: its name. In the background the checkpoint is there after ``wait()``.
+        Raises:
+          CheckpointExistsError: there is one of this step, and ``overwrite`` is False.
+          CheckpointError: the disk refused.
+        """
+        if step is not None and (problem := check.integer(step, low=0)[1]):
+            complain(ArgumentError, f"step must be None, or {problem.removeprefix('must be ')}")
+        numbers = {str(name): _number(name, value) for name, value in (metrics or {}).items()}
+        extra: dict[str, Any] = {_MANAGER: {"step": None if step is None else int(step), "metrics": numbers, "time": time.time()}}
+        if metadata is not None:
+            extra["metadata"] = check_metadata(metadata)
+        own = f"{datetime.now():%Y%m%d_%H%M%S_%f}" if step is None else f"{step.__index__():0{_STEP_DIGITS}d}"
+        name = f"{self._prefix}{on_leader(own_team(), 'the name of a save', lambda: own)}"
+        path, asynchronous = self.path(name), self._asynchronous
+        pending = save_with(path, None, extra, overwrite=overwrite, asynchronous=asynchronous, then=self._delete_old)
+        self._pending = pending or self._pending
+        return name
+
+    def wait(self) -> None:
+        """Waits for a save in the background. Raises its error."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.wait()
+
+    def _delete_old(self) -> None:
+        """In the first process, after a save, on the thread that saved."""
+        if self._max_to_keep is not None:
+            names = self.all()
+            kept = {*names[-self._max_to_keep :], self._best(names) if self._monitor is not None else None}
+            for name in names:
+                if name not in kept:
+                    self._known.pop(name, None)
+                    hidden.delete(self.path(name))
+
+    # --- restoring
+
+    def restore(self, name: str | None = None, strict: bool = False) -> str:
+        """Loads a checkpoint, by default the newest, as ``CheckPoint().load`` does. Returns its name.
+
+        Raises:
+          CheckpointNotFoundError: there is none.
+          CheckpointError: it is damaged, or does not fit the program.
+        """
+        finish_earlier(own_team())
+        found = on_leader(own_team(), "which checkpoint to restore", lambda: self._find(name))
+        CheckPoint().load(self.path(found), strict)
+        return found
+
+    def restore_or_init(self) -> str | None:
+        """Loads the newest checkpoint and returns its name; where there is none, starts the session and returns None."""
+        finish_earlier(own_team())
+        latest = on_leader(own_team(), "the newest checkpoint", self.latest)
+        if latest is None:
+            CheckPoint().init()
+            return None
+        return self.restore(latest)
+
+    def __repr__(self) -> str:
+        return f"<CheckpointManager of {self._directory!r}: {len(self.all())} checkpoints>"
+
+
+class SimpleCheckPointManager:
+    """Checkpoints below one directory, named by the time they were saved.
+
+    Args:
+      root_path: made, with its parents, where it does not exist.
+      prefix: what their names begin with.
+    Raises:
+      CheckpointExistsError: ``root_path`` is a file.
+    Example:
+      >>> manager = flow.train.SimpleCheckPointManager("./snapshots")
+      >>> manager.initialize_or_restore()
+      >>> manager.save()
+    """
+
+    def __init__(self, root_path: str | os.PathLike[str], prefix: str = "snapshot_"):
+        self._manager = CheckpointManager(root_path, prefix=prefix)
+
+    def list_checkpoints(self) -> list[str]:
+        """Names, not paths, of the finished checkpoints, the oldest first."""
+        return self._manager.all()
+
+    def latest_checkpoint(self) -> str | None:
+        """The name of the newest one; None where there is none."""
+        return self._manager.latest()
+
+    def save(self) -> None:
+        """Saves all variables under a name that tells the time."""
+        self._manager.save()
+
+    def initialize_or_restore(self) -> None:
+        """Loads the newest checkpoint; where there is none, saves the first."""
+        if self._manager.restore_or_init() is None:
+            self._manager.save()
+
+
+def _in_order(name: str) -> tuple[list[tuple[int, int, str]], str]:
+    """Names in the order of the numbers in them, so that step 9 comes before step 10 however they are written."""
+    parts = re.findall(r"\d+|\D+", name)
+    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts], name
+
+
+def _number(name: Any, value: Any) -> float | int | None:
+    try:
+        single = value.item() if hasattr(value, "item") else value  # of an array of one element, as jobs return losses
+        number = single if isinstance(single, int) and not isinstance(single, bool) else float(single)
+    except (TypeError, ValueError):
+        complain(ArgumentError, f"metric {shown(name)} must be a number, or an array of one element, got {shown(value)}")
+    return number if math.isfinite(number) else None

@@ -1,0 +1,215 @@
+"""Leaving in time: a signal has the program finish its step, save, and end with a status that says so."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from types import FrameType
+from typing import Any
+
+from .._base import check
+from .._base.refuse import shown
+from ..errors import ArgumentError, ModeError
+from ..runtime import environment, processes
+from ..runtime.exit_status import PREEMPTED
+from ..runtime.process import process
+from ..runtime.session import default_session
+from .api import get_all_variables, save
+from .layout import as_path, complain
+from .manager import CheckpointManager
+from .saving import own_team
+from .team import on_leader
+
+_STEP_COUNTER = "System-Train-TrainStep-"
+_BETWEEN_AGREEMENTS = 1.0  # seconds, of a run of several processes
+_MOST_CALLS = 1000
+
+Target = str | os.PathLike[str] | CheckpointManager | Callable[[], Any]
+
+
+class Preemption:
+    """What ``flow.checkpoint.save_on_preemption`` returns.
+
+    ``check()`` is what calls of train jobs do, for programs with ``automatic=False``. ``disable()`` puts the earlier signal
+    handlers back; so does the end of a ``with`` block.
+    """
+
+    def __init__(self, write: Callable[[str], Any], signals: Iterable[int], exit_status: int, automatic: bool):
+        self._write = write
+        self._exit_status = exit_status
+        self._requested = self._saved = False
+        self._leaving = threading.Lock()
+        self._process = os.getpid()
+        self._job = ""  # the train job that was called last
+        self._between, self._calls_left, self._agreed_at = 1, 1, time.monotonic()
+        self._before = {number: signal.signal(number, self._note) for number in signals}
+        if automatic:
+            process.delivery.set_hook(self._before_call)
+        self._is_automatic = automatic
+
+    @property
+    def requested(self) -> bool:
+        """Whether a signal has come to this process."""
+        return self._requested
+
+    def check(self) -> None:
+        """Saves and leaves, where a signal has come; in a run of several processes all call it equally often.
+
+        Raises:
+          SystemExit: the checkpoint is saved.
+          CheckpointError: it cannot be saved; the next ``check`` tries again.
+        """
+        if process.delivery.is_current():
+            return  # in a callback, of a step that is not over
+        if processes.count() > 1:
+            if not self._is_agreed():
+                return
+        elif not self._requested:
+            return
+        self._leave()
+
+    def disable(self) -> None:
+        """Puts the signal handlers back that were there before. Called on the main thread."""
+        before, self._before = self._before, {}
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        if self._is_automatic and before:
+            process.delivery.set_hook(None)
+
+    def __enter__(self) -> Preemption:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.disable()
+
+    # --- on the threads that call jobs
+
+    def _before_call(self, job_name: str) -> None:
+        job = default_session().jobs.get(job_name)
+        if job is not None and job.train:
+            self._job = job_name
+            self.check()
+
+    def _is_agreed(self) -> bool:
+        """Whether a signal has come to any process: asked about once a second, before the same call in all of them."""
+        self._calls_left -= 1
+        if self._calls_left > 0:
+            return False
+        environment.start()
+        elapsed = max(time.monotonic() - self._agreed_at, 1e-6)
+        wished = max(1, min(int(self._between * _BETWEEN_AGREEMENTS / elapsed), 2 * self._between, _MOST_CALLS))
+        found = processes.gather("whether the run is preempted", [self._requested, wished])
+        self._between = self._calls_left = min(calls for _, calls in found)
+        self._agreed_at = time.monotonic()
+        if any(requested for requested, _ in found):
+            self._calls_left = 1  # should saving fail
+            return True
+        return False
+
+    def _leave(self) -> None:
+        with self._leaving:  # of several threads one saves; the others end, too
+            if not self._saved:
+                self._write(self._job)
+                process.saves.wait()
+                process.delivery.raise_kept()
+                self._saved = True
+                print("oneflow: preempted: the checkpoint is saved, the program ends", file=sys.stderr)
+        main = threading.main_thread()
+        if threading.current_thread() is not main and main.ident is not None and self._before:
+            signal.pthread_kill(main.ident, next(iter(self._before)))  # has ``_note`` end it
+        sys.exit(self._exit_status)
+
+    # --- the handler, on the main thread
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if os.getpid() != self._process:  # a forked child that inherited the handler does what it would have done without
+            before = self._before.get(number)
+            signal.signal(number, signal.SIG_DFL if before is None else before)
+            os.kill(os.getpid(), number)
+            return
+        self._requested = True
+        if self._saved:
+            sys.exit(self._exit_status)
+
+
+def save_on_preemption(
+    target: Target,
+    signals: Iterable[int] | None = None,
+    exit_status: int = PREEMPTED,
+    automatic: bool = True,
+) -> Preemption:
+    """Saves and leaves when a signal says that this machine will be taken away.
+
+    When the signal has come, the next call of a train job waits for all steps so far and their callbacks, saves, and ends the
+    program with SystemExit; that call's step is not run. In a run of several processes all leave before the same call, no more
+    than about a second of steps later, whichever of them got the signal.
+
+    Args:
+      target: where to save: a path, whose checkpoint is replaced; a CheckpointManager, which names the checkpoint by the number
+        of steps that the train job has done (by the time, where its newest is named by the time); or a function without
+        arguments that saves what the program needs to go on.
+      signals: numbers; None: SIGTERM and SIGUSR1.
+      exit_status: of the program, in [1, 255].
+      automatic: False leaves the calls alone: the program calls ``check()`` of what is returned where it may leave, for example
+        once per iteration where one iteration calls several train jobs.
+    Returns: an object with ``check()``, ``requested`` and ``disable()``; also a context manager.
+    Raises:
+      ArgumentError: a wrong argument.
+      ModeError: not on the main thread, or another one is still in force.
+    Example:
+      >>> manager = flow.checkpoint.CheckpointManager("./run", max_to_keep=3)
+      >>> with flow.checkpoint.save_on_preemption(manager):
+      ...     name = manager.restore_or_init()   # and the loop over steps
+    """
+    write = _writer(target)
+    numbers = _signals(signals)
+    status, problem = check.integer(exit_status, low=1, high=255)
+    if problem:
+        complain(ArgumentError, f"exit_status {problem}")
+    if threading.current_thread() is not threading.main_thread():
+        complain(ModeError, "flow.checkpoint.save_on_preemption must be called on the main thread, which gets the signals")
+    if process.delivery.has_hook:
+        complain(ModeError, "flow.checkpoint.save_on_preemption is already in force", "call disable() of what it returned first")
+    return Preemption(write, numbers, status, bool(automatic))
+
+
+def _signals(given: Iterable[int] | None) -> list[int]:
+    usual: list[int] = [signal.SIGTERM, *([signal.SIGUSR1] if hasattr(signal, "SIGUSR1") else [])]
+    numbers: list[int] = usual if given is None else list(given) if isinstance(given, Iterable) else []
+    try:
+        found = [signal.Signals(number) for number in numbers]
+    except ValueError:
+        found = []
+    uncatchable = {getattr(signal, name, None) for name in ("SIGKILL", "SIGSTOP")}
+    if not found or uncatchable & {*found}:
+        complain(ArgumentError, f"signals must be numbers of signals that can be caught, got {shown(given)}", "[signal.SIGTERM]")
+    return [int(number) for number in found]
+
+
+def _writer(target: Target) -> Callable[[str], Any]:
+    """A function of the train job's name that saves."""
+    if isinstance(target, CheckpointManager):
+        manager = target
+        return lambda job: manager.save(step=_steps_done(manager, job), overwrite=True)
+    if callable(target):
+        function = target
+        return lambda job: function()
+    path = as_path(target)
+    return lambda job: save(path, overwrite=True)
+
+
+def _steps_done(manager: CheckpointManager, job: str) -> int | None:
+    """By what a manager is to name the checkpoint; None for the time."""
+
+    def is_named_by_time() -> bool:
+        newest = manager.latest()
+        return newest is not None and manager.step(newest) is None
+
+    if on_leader(own_team(), "how checkpoints are named", is_named_by_time):
+        return None
+    counter = get_all_variables().get(_STEP_COUNTER + job)
+    return None if counter is None else int(counter.numpy().reshape(-1)[0])

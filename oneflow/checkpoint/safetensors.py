@@ -1,0 +1,247 @@
+"""The safetensors format: one file of named arrays, with a JSON header of shapes, dtypes and offsets. Knows no session.
+
+The header's metadata have one entry of our own, a JSON text under ``oneflow-jax``: which jobs the arrays belong to, and the
+state of random ops. Files of other programs need not have it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any, NoReturn
+
+import numpy as np
+
+from .._base import check
+from .._base import dtype as dtypes
+from .._base.dtype import dtype as Dtype
+from .._base.extras import need
+from .._base.refuse import refuse, shown
+from ..errors import ArgumentError, CheckpointError, CheckpointExistsError, CheckpointNotFoundError
+
+Path = str | os.PathLike[str]
+Rename = Mapping[str, str] | Callable[[str], str | None]
+
+_SUFFIX = ".safetensors"
+_METADATA = "oneflow-jax"
+_DTYPES: Mapping[str, Dtype] = {
+    "F64": dtypes.float64, "F32": dtypes.float32, "F16": dtypes.float16, "BF16": dtypes.bfloat16,
+    "I64": dtypes.int64, "I32": dtypes.int32, "I8": dtypes.int8, "U8": dtypes.uint8,
+}  # fmt: skip
+
+
+def is_one(path: Path) -> bool:
+    """Whether a path is that of a safetensors file, by its suffix; whether one exists is another question."""
+    text = _as_path(path)
+    return text.endswith(_SUFFIX) and not os.path.isdir(text)
+
+
+def write(path: Path, arrays: Mapping[str, np.ndarray], header: Mapping[str, Any], *, replace: bool = True) -> None:
+    """Writes arrays to one file. At every instant the path is as before, or the whole file.
+
+    Args:
+      path: the file; missing parents are made.
+      arrays: values by name.
+      header: goes into the file's metadata, as JSON.
+      replace: whether an existing file is replaced.
+    Raises:
+      CheckpointExistsError: the path exists, and ``replace`` is False; or it is a directory.
+      CheckpointError: a name or dtype that the format has no place for, or the disk refused.
+    """
+    text = _as_path(path)
+    refuse_occupied(text, replace=replace)
+    for name, array in arrays.items():
+        _check(name, array)
+    library = need("safetensors.numpy", f"writing {text!r}")
+    metadata = {_METADATA: json.dumps({"format": 1, **header}, allow_nan=False)}
+    target = os.path.realpath(text)
+    staged = f"{target}.{secrets.token_hex(6)}.saving"
+    try:
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        whole = {name: np.ascontiguousarray(a).reshape(a.shape) for name, a in arrays.items()}
+        library.save_file(whole, staged, metadata=metadata)
+        with open(staged, "rb+") as file:
+            os.fsync(file.fileno())
+        refuse_occupied(text, replace=replace)
+        os.replace(staged, target)
+    except BaseException as error:
+        with suppress(OSError):
+            os.remove(staged)
+        if isinstance(error, CheckpointError) or not isinstance(error, Exception):
+            raise
+        _refuse(f"cannot save to {text!r}: {_reason(error)}; nothing was changed", error)
+
+
+def refuse_occupied(path: Path, *, replace: bool = False) -> None:
+    """Raises what ``write`` would raise for a path that is taken, before any value is read."""
+    text = _as_path(path)
+    if os.path.isdir(text) or (os.path.lexists(text) and not replace):
+        kind = "is a directory" if os.path.isdir(text) else "exists already"
+        refuse(CheckpointExistsError, f"cannot save to {text!r}: it {kind}; a save never overwrites",
+               found=[("full path", os.path.abspath(text))], hint=f"remove {text!r} first, or choose another path")  # fmt: skip
+
+
+def _check(name: object, array: np.ndarray) -> None:
+    if not isinstance(name, str) or not name or name == "__metadata__":
+        refuse(CheckpointError, f"variable {shown(name)} cannot be saved: safetensors has no place for that name")
+    if not isinstance(array, np.ndarray):
+        refuse(CheckpointError, f"variable {name!r} cannot be saved: its value is a {type(array).__name__}, not an array")
+    if not any(d.numpy_dtype == array.dtype for d in _DTYPES.values()):
+        refuse(CheckpointError, f"variable {name!r} cannot be saved: its dtype is NumPy's {array.dtype}",
+               found=[("expected", ", ".join(d.name for d in _DTYPES.values()))], hint="convert it with astype")  # fmt: skip
+
+
+class StoredTensor:
+    """One array of a safetensors file. Its elements are read when they are asked for."""
+
+    __slots__ = ("name", "shape", "dtype", "_file")
+
+    def __init__(self, file: File, name: str, shape: tuple[int, ...], dtype: Dtype):
+        self._file = file
+        self.name = name
+        self.shape = shape
+        self.dtype = dtype
+
+    @property
+    def file_path(self) -> str:
+        """The file with the elements."""
+        return self._file.path
+
+    def numpy(self) -> np.ndarray:
+        """The value, as a fresh array.
+
+        Raises: CheckpointError (the file has changed since it was opened, or the disk refused).
+        """
+        array = self._file.read(self.name)
+        if array.shape != self.shape or array.dtype != self.dtype.numpy_dtype:
+            refuse(CheckpointError, f"{self.name!r} in {self.file_path!r} has changed since the file was opened",
+                   found=[("expected", _described(self.shape, self.dtype.name)),
+                          ("found", _described(array.shape, array.dtype))])  # fmt: skip
+        return array
+
+    def __repr__(self) -> str:
+        return f"<StoredTensor {self.name!r} {_described(self.shape, self.dtype.name)} in {self.file_path!r}>"
+
+
+class File(Mapping[str, StoredTensor]):
+    """The arrays of a safetensors file by name. Opening it reads the header only.
+
+    Attributes:
+      path: of the file.
+      metadata: texts by name, as the file has them.
+    Raises:
+      CheckpointNotFoundError: there is no such file.
+      CheckpointError: it is damaged, or holds a dtype that no Blob has.
+    """
+
+    def __init__(self, path: Path):
+        self.path = _as_path(path)
+        if not os.path.isfile(self.path):
+            refuse(CheckpointNotFoundError, f"there is no file {self.path!r}",
+                   found=[("full path", os.path.abspath(self.path))])  # fmt: skip
+        with self._opened() as file:
+            self.metadata: dict[str, str] = dict(file.metadata() or {})
+            self._tensors = {name: self._tensor(name, file.get_slice(name)) for name in file.keys()}  # noqa: SIM118
+
+    @property
+    def random_state(self) -> Any:
+        """The state of random ops when the file was saved; None where it has none."""
+        return self._header().get("random")
+
+    @property
+    def jobs(self) -> dict[str, list[str]]:
+        """The jobs that the file belongs to: the names of their variables by the job's name."""
+        jobs = self._header().get("jobs", {})
+        if not isinstance(jobs, dict) or not all(isinstance(names, list) for names in jobs.values()):
+            refuse(CheckpointError, f"the metadata of {self.path!r} do not list jobs as a dict of lists")
+        return jobs
+
+    def read(self, name: str) -> np.ndarray:
+        """The elements of one array."""
+        with self._opened() as file:
+            try:
+                return np.asarray(file.get_tensor(name))
+            except Exception as error:
+                _refuse(f"{name!r} cannot be read from {self.path!r}: {_reason(error)}", error)
+
+    def _tensor(self, name: str, found: Any) -> StoredTensor:
+        kind = _DTYPES.get(found.get_dtype())
+        if kind is None:
+            refuse(CheckpointError, f"{shown(name)} in {self.path!r} is of {found.get_dtype()}, which is not a dtype of Blobs",
+                   found=[("expected", ", ".join(_DTYPES))])  # fmt: skip
+        return StoredTensor(self, name, tuple(found.get_shape()), kind)
+
+    def _opened(self) -> Any:
+        library = need("safetensors", f"reading {self.path!r}")
+        try:
+            return library.safe_open(self.path, framework="np")
+        except Exception as error:
+            _refuse(f"{self.path!r} is not a safetensors file, or is damaged: {_reason(error)}", error)
+
+    def _header(self) -> dict[str, Any]:
+        try:
+            value = json.loads(self.metadata.get(_METADATA, "{}"))
+        except (ValueError, RecursionError) as error:
+            _refuse(f"the metadata of {self.path!r} are not JSON: {error}", error)
+        if not isinstance(value, dict) or value.get("format", 1) != 1:
+            refuse(CheckpointError, f"the metadata of {self.path!r} have a format that this version does not know",
+                   found=[("expected", "format 1"), ("found", shown(value))])  # fmt: skip
+        return value
+
+    def __getitem__(self, name: str) -> StoredTensor:
+        return self._tensors[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+
+def renamed(values: Mapping[str, Any], rename: Rename) -> dict[str, Any]:
+    """Values under other names.
+
+    Args:
+      values: by their present names.
+      rename: a dict, where names that it lacks stay; or a function, which may return None for a value to leave out.
+    Raises: ArgumentError (``rename`` is neither, returns something else than a str or None, or has one name for two values).
+    """
+    if not callable(rename) and not isinstance(rename, Mapping):
+        refuse(ArgumentError, f"rename must be a dict of names, or a function of a name, got {shown(rename)}")
+    made: dict[str, Any] = {}
+    old: dict[str, str] = {}
+    for name, value in values.items():
+        new = rename.get(name, name) if isinstance(rename, Mapping) else rename(name)
+        if new is None:
+            continue
+        if not isinstance(new, str):
+            refuse(ArgumentError, f"rename must return a str or None, got {shown(new)} for {shown(name)}")
+        if new in made:
+            refuse(ArgumentError, f"rename calls both {old[new]!r} and {shown(name)} {new!r}")
+        made[new], old[new] = value, name
+    return made
+
+
+def _as_path(path: Path) -> str:
+    text, problem = check.path(path)
+    if problem:
+        refuse(ArgumentError, f"a checkpoint's path {problem}")
+    return text
+
+
+def _described(shape: tuple[int, ...], element: object) -> str:
+    return f"{element}[{', '.join(map(str, shape))}]"
+
+
+def _reason(error: BaseException) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]
+
+
+def _refuse(rule: str, error: BaseException) -> NoReturn:
+    try:
+        refuse(CheckpointError, rule)
+    except CheckpointError as refusal:
+        raise refusal from error

@@ -1,0 +1,42 @@
+"""Writing a model's file: at every instant the path is as before, or the whole file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from .._base import check
+from .._base.refuse import refuse
+from ..errors import ArgumentError, ExportError
+
+
+def as_path(what: str, path: Any) -> Path:
+    """The path of a file. Raises ArgumentError for anything but a non-empty str or os.PathLike of str."""
+    text, problem = check.path(path)
+    if problem:
+        refuse(ArgumentError, f"{what}: the file's path {problem}")
+    return Path(text)
+
+
+@contextmanager
+def replacing(what: str, path: Path) -> Iterator[Path]:
+    """A path beside ``path`` to write to, which is moved there in the end. Raises ExportError where the disk refuses."""
+    staged = path.with_name(f"{path.name}.{os.getpid()}.saving")
+    problem: Exception | None = None
+    try:
+        yield staged
+        os.replace(staged, path)
+    except OSError as error:
+        problem = error
+    finally:
+        with suppress(OSError):
+            staged.unlink()
+    if problem is not None:
+        reason = getattr(problem, "strerror", None) or str(problem) or type(problem).__name__
+        try:
+            refuse(ExportError, f"{what}: {str(path)!r} cannot be written: {reason}")
+        except ExportError as refusal:
+            raise refusal from problem

@@ -1,0 +1,320 @@
+"""StableHLO by ``jax.export``: a predict job as a file that JAX runs without this library, and such files back."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+from .._base.dtype import from_numpy
+from .._base.extras import need
+from .._base.jax import jax
+from .._base.refuse import refuse, shown
+from ..checkpoint import safetensors
+from ..compiler.precision import narrowed
+from ..errors import ArgumentError, ExportError, FeedDtypeError, FeedError, FeedShapeError
+from ..graph.graph import OP_VARIABLE
+from ..graph.node import Blob, Node
+from ._axes import is_open
+from ._files import as_path, replacing
+from ._job import DynamicAxes, ExportedJob, exported_job, mapped
+
+PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
+
+
+def stablehlo(
+    job: Any,
+    path: str | os.PathLike[str],
+    platforms: Sequence[str] = ("cpu", "cuda", "tpu"),
+    *,
+    dynamic_axes: DynamicAxes = None,
+    external_data: bool = False,
+    weights: Any = None,
+) -> None:
+    """Writes a predict job as StableHLO, which JAX runs without this library.
+
+    ``jax.export.deserialize(bytearray(open(path, "rb").read())).call(x)`` runs it. It takes the job's parameters by position,
+    and returns the job's results in the same nesting. Random ops, assignments and ops on the host cannot be exported.
+
+    Args:
+      job: a predict job.
+      path: the file; an existing one is replaced.
+      platforms: where it can run: some of "cpu", "cuda", "rocm" and "tpu".
+      dynamic_axes: the open sizes, which the caller chooses: input -> {axis: name}, or input -> list of axes; axes of the same
+        name have the same size. By default the batch axis, named "batch", of all inputs that share the first one's batch size.
+        ``{}`` fixes every size. A bound may be added for sizes other than the batch, such as height >= 4.
+      external_data: write the weights to a safetensors file of the same name beside ``path``; the exported function then
+        takes a dict of them as its first argument. By default they are inside.
+      weights: the values to write: a checkpoint's path, or a dict of name -> array; None for the current ones.
+    Returns: None.
+    Raises:
+      ExportError: a train job; ops that cannot be exported, all of them with their lines; an op that ties an open size to a
+        number; the file cannot be written.
+      CheckpointError: weights are missing, or have another shape or dtype.
+      ArgumentError: not a job, or a wrong value of another argument.
+      MissingExtraError: the extra [export] is not installed.
+    Example: >>> flow.export.stablehlo(job, "model.stablehlo")
+    """
+    what = "flow.export.stablehlo"
+    need("flatbuffers", what)
+    chosen, file = _platforms(what, platforms), as_path(what, path)
+    model = exported_job(what, job, reason=_reason, dynamic_axes=dynamic_axes, weights=weights, format="StableHLO")
+    function, specs = _function(model, inside=not external_data)
+    try:
+        with jax.enable_x64(_is_wide(model)):
+            exported = importlib.import_module("jax.export").export(jax.jit(function), platforms=chosen)(*specs)
+    except Exception as error:
+        _refuse_sizes(what, model, error)
+    exported = dataclasses.replace(exported, fun_name=_signature(model))
+    data = exported.serialize()
+    if external_data:
+        extra = {"job": model.name, "model": file.name}
+        safetensors.write(_weights_beside(file), {name: model.weights[name] for name in model.variables}, extra)
+    with replacing(what, file) as staged:
+        staged.write_bytes(data)
+
+
+def _reason(node: Node) -> str | None:
+    return "it waits, in Python code" if node.op.name == "sleep_identity" else None
+
+
+def _refuse_sizes(what: str, model: ExportedJob, error: Exception) -> NoReturn:
+    """Refuses a job that JAX cannot lower, most likely because a size has to be a number."""
+    found = [("because", (str(error) or type(error).__name__).splitlines()[0])]
+    found += [("open", f"{name} (declared {size})") for name, size in model.sizes.declared.items()]
+    try:
+        refuse(ExportError, f"{what}: JAX cannot export job {model.name!r}", found=found,
+               hint="fixed sizes: dynamic_axes={}" if model.sizes.declared else "")  # fmt: skip
+    except ExportError as refusal:
+        raise refusal from error
+
+
+def _platforms(what: str, given: Any) -> list[str]:
+    chosen = [given] if isinstance(given, str) else list(given) if isinstance(given, (list, tuple)) else []
+    if not chosen or any(p not in PLATFORMS for p in chosen):
+        refuse(ArgumentError, f"{what}: platforms must be out of {', '.join(map(repr, PLATFORMS))}, got {shown(given)}")
+    return chosen
+
+
+def _weights_beside(file: Path) -> Path:
+    return file.with_suffix(".safetensors")
+
+
+def _is_wide(model: ExportedJob) -> bool:
+    """Whether 64-bit values may occur; integer ops use them inside, for sums for example."""
+    blobs = [b for node in (*model.order, *(s.blob.node for s in model.inputs)) for b in node.outputs]
+    blobs += [v.blob for v in model.variables.values() if v.blob is not None]
+    return any(b.dtype.is_integer or b.dtype.name == "float64" for b in blobs)
+
+
+def _signature(model: ExportedJob) -> str:
+    """``lenet(images) -> (logits)``: kept in the file as the name of the function. Results are in JAX's order of leaves."""
+    names = {(blob.node, blob.index): name for name, blob in model.results}
+    results = jax.tree.leaves(mapped(model.returns, lambda blob: names[blob.node, blob.index]))
+    return f"{model.name}({', '.join(s.label for s in model.inputs)}) -> ({', '.join(results)})"
+
+
+def _function(model: ExportedJob, *, inside: bool) -> tuple[Callable[..., Any], list[Any]]:
+    """The function to export, and what it takes."""
+    structs = [jax.ShapeDtypeStruct(model.sizes.of(s.blob), s.dtype.numpy_dtype) for s in model.inputs]
+    if inside:
+        weights = {name: model.weights[name] for name in model.variables}
+        return partial(_run, model, weights), structs
+    declared = {name: jax.ShapeDtypeStruct(v.shape, v.dtype.numpy_dtype) for name, v in model.variables.items()}
+    return partial(_run, model), [declared, *structs]
+
+
+def _run(model: ExportedJob, weights: Mapping[str, Any], *inputs: Any) -> Any:
+    """The job's results, computed op by op with XLA's lowerings."""
+    values: dict[Node, tuple[Any, ...]] = {s.blob.node: (x,) for s, x in zip(model.inputs, inputs, strict=True)}
+
+    def value(blob: Blob) -> Any:
+        if blob.node.op is OP_VARIABLE:
+            return weights[blob.node.attrs["variable"]]
+        return values[blob.node][blob.index]
+
+    for node in model.order:
+        define = partial(node.op.define, **model.sizes.attrs_of(node))
+        made = narrowed(node, model.precision.get(node), define)(*map(value, node.inputs))
+        values[node] = tuple(made) if node.op.multiple_results else (made,)
+    return mapped(model.returns, lambda blob: jax.numpy.asarray(value(blob)))
+
+
+# --- back
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """An input or a result: its name, its sizes (open ones by their names), its dtype."""
+
+    name: str
+    shape: tuple[int | str, ...]
+    dtype: Any
+
+
+class ExportedFunction:
+    """A model that was exported as StableHLO. Calling it with arrays runs it on JAX's default device.
+
+    Attributes:
+      name: the name of the job.
+      inputs, results: name, shape and dtype of each, in order; open sizes have names.
+      platforms: the platforms that it was exported for.
+    Example: >>> logits = flow.export.load("model.stablehlo")(images)
+    """
+
+    def __init__(self, file: Path, exported: Any, weights: Mapping[str, np.ndarray] | None):
+        self._exported = exported
+        self._weights: Any = None if weights is None else dict(weights)
+        self._wide = any(a.dtype.itemsize == 8 for a in (*exported.in_avals, *exported.out_avals))
+        self._call = jax.jit(exported.call)
+        name, inputs, results = _names(exported, weights is not None)
+        avals = exported.in_avals[0 if weights is None else len(weights) :]
+        self.name = name
+        self.inputs = [_spec(n, aval) for n, aval in zip(inputs, avals, strict=True)]
+        self.results = [_spec(n, aval) for n, aval in zip(results, exported.out_avals, strict=True)]
+        self.platforms = tuple(exported.platforms)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Returns the results as ndarrays, in the job's nesting.
+
+        Raises: FeedError (wrong number or names), FeedShapeError, FeedDtypeError.
+        """
+        arrays = [self._checked(spec, value) for spec, value in zip(self.inputs, self._positional(args, kwargs), strict=True)]
+        self._check_open_sizes(arrays)
+        if self._weights is not None and not isinstance(next(iter(self._weights.values()), None), jax.Array):
+            with jax.enable_x64(self._wide):
+                self._weights = jax.device_put(self._weights)
+        given = arrays if self._weights is None else [self._weights, *arrays]
+        try:
+            with jax.enable_x64(self._wide):
+                return jax.tree.map(np.asarray, self._call(*given))
+        except ValueError as error:  # JAX could not compile it for these sizes
+            problem = error
+        sizes = ", ".join(f"{spec.name} of shape {array.shape}" for spec, array in zip(self.inputs, arrays, strict=True))
+        try:
+            refuse(FeedShapeError, f"the model {self.name!r} does not work for {sizes}",
+                   found=[("because", str(problem).splitlines()[0])])  # fmt: skip
+        except FeedShapeError as refusal:
+            raise refusal from problem
+
+    def _positional(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+        names = [spec.name for spec in self.inputs]
+        rest = names[len(args) :]
+        if len(args) > len(names) or set(rest) != kwargs.keys():
+            refuse(FeedError, f"model {self.name!r} takes {', '.join(names) or 'nothing'}; it was given "
+                   f"{len(args)} arrays{' and ' + ', '.join(kwargs) if kwargs else ''}")  # fmt: skip
+        return [*args, *(kwargs[name] for name in rest)]
+
+    def _checked(self, spec: TensorSpec, value: Any) -> np.ndarray:
+        array = np.asarray(value)
+        fits = len(spec.shape) == array.ndim and all(
+            isinstance(size, str) or size == found for size, found in zip(spec.shape, array.shape, strict=True)
+        )
+        if not fits:
+            refuse(
+                FeedShapeError, f"model {self.name!r}: {spec.name} has shape {_listed(spec.shape)}, and was given {array.shape}"
+            )
+        if array.dtype != spec.dtype:
+            if not np.can_cast(array.dtype, spec.dtype, "same_kind"):
+                refuse(FeedDtypeError, f"model {self.name!r}: {spec.name} is {spec.dtype}, and was given {array.dtype}")
+            array = array.astype(spec.dtype)
+        return array
+
+    def _check_open_sizes(self, arrays: Sequence[np.ndarray]) -> None:
+        sizes: dict[str, int] = {}
+        for spec, array in zip(self.inputs, arrays, strict=True):
+            for name, size in zip(spec.shape, array.shape, strict=True):
+                if isinstance(name, str) and sizes.setdefault(name, size) != size:
+                    refuse(
+                        FeedShapeError, f"model {self.name!r}: {spec.name} has {size} for {name!r}, another input {sizes[name]}"
+                    )
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{s.name}: {s.dtype}{_listed(s.shape)}" for s in self.inputs)
+        return f"<exported {self.name}({shown}) for {', '.join(self.platforms)}>"
+
+
+def _listed(shape: Sequence[int | str]) -> str:
+    return f"[{', '.join(map(str, shape))}]"
+
+
+def _spec(name: str, aval: Any) -> TensorSpec:
+    return TensorSpec(name, tuple(str(size) if is_open(size) else size for size in aval.shape), np.dtype(aval.dtype))
+
+
+def _names(exported: Any, with_weights: bool) -> tuple[str, list[str], list[str]]:
+    """Names of the function, its inputs and results: from the signature, or by number where there is none."""
+    count = len(exported.in_avals)
+    text = exported.fun_name
+    head, found, tail = text.partition(") -> (")
+    name, bracket, labels = head.partition("(")
+    inputs = labels.split(", ") if labels else []
+    results = tail.removesuffix(")").split(", ")
+    if not (found and bracket):
+        first = math.prod([0]) if not with_weights else len(_first_argument(exported))
+        return text, [f"input_{i}" for i in range(count - first)], [f"output_{i}" for i in range(len(exported.out_avals))]
+    return name, inputs, results
+
+
+def _first_argument(exported: Any) -> Any:
+    args, _ = jax.tree.unflatten(exported.in_tree, range(len(exported.in_avals)))
+    return args[0] if args else None
+
+
+def load(path: str | os.PathLike[str]) -> ExportedFunction:
+    """Reads a file that ``flow.export.stablehlo`` wrote.
+
+    Args:
+      path: the file. Weights that are not inside are read from the safetensors file beside it.
+    Returns: an ``ExportedFunction``, to be called with arrays.
+    Raises: ExportError (no such file, not StableHLO, or weights are missing), MissingExtraError.
+    Example: >>> logits = flow.export.load("model.stablehlo")(images)
+    """
+    what = "flow.export.load"
+    need("flatbuffers", what)
+    file = as_path(what, path)
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        refuse(ExportError, f"{what}: {str(path)!r} cannot be read: {error.strerror}")
+    try:
+        exported = importlib.import_module("jax.export").deserialize(bytearray(data))
+    except Exception as error:
+        _refuse_file(what, path, error)
+    weights = None
+    if isinstance(_first_argument(exported), dict):
+        weights = _read_weights(what, file, exported)
+    return ExportedFunction(file, exported, weights)
+
+
+def _refuse_file(what: str, path: Any, error: Exception) -> NoReturn:
+    try:
+        refuse(ExportError, f"{what}: {str(path)!r} is not a file that flow.export.stablehlo wrote, or one of a newer JAX",
+               found=[("because", (str(error) or type(error).__name__).splitlines()[0])])  # fmt: skip
+    except ExportError as refusal:
+        raise refusal from error
+
+
+def _read_weights(what: str, file: Path, exported: Any) -> dict[str, np.ndarray]:
+    beside = _weights_beside(file)
+    if not beside.exists():
+        refuse(ExportError, f"{what}: the weights of {str(file)!r} are missing", found=[("expected", str(beside))])
+    stored = safetensors.File(beside)
+    wanted = _first_argument(exported)
+    missing = [name for name in wanted if name not in stored]
+    if missing:
+        refuse(ExportError, f"{what}: {str(beside)!r} lacks {', '.join(missing[:10])}")
+    arrays = {name: stored[name].numpy() for name in wanted}
+    for name, position in wanted.items():
+        aval, array = exported.in_avals[position], arrays[name]
+        if aval.shape != array.shape or aval.dtype != array.dtype:
+            refuse(ExportError, f"{what}: {name!r} in {str(beside)!r} is {from_numpy(array.dtype).name}{list(array.shape)}, "
+                   f"and the model needs {aval.dtype}{list(aval.shape)}")  # fmt: skip
+    return arrays

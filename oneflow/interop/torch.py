@@ -1,0 +1,235 @@
+"""Weights of PyTorch modules to and from variables of jobs: names, shapes, and the order of axes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from .._base.extras import need
+from .._base.refuse import closest, refuse, shown
+from ..checkpoint.api import get_all_variables
+from ..data.arrays import as_array
+from ..errors import ArgumentError, DtypeError, ShapeError
+from ..graph.graph import Graph, Variable
+from ..graph.node import Node
+from ..job import JobFunction
+
+Rename = Mapping[str, str] | Callable[[str], str]
+Axes = tuple[int, ...]
+
+# names in PyTorch, and the names that layers here may use
+_KINDS = {
+    "weight": ("weight", "gamma"),
+    "bias": ("bias", "beta"),
+    "running_mean": ("moving_mean",),
+    "running_var": ("moving_variance",),
+}
+_TORCH = {"gamma": "weight", "beta": "bias", "moving_mean": "running_mean", "moving_variance": "running_var"}
+_IGNORED = "num_batches_tracked"
+
+
+def from_torch(
+    state_dict: Mapping[str, Any],
+    job: JobFunction | Sequence[JobFunction],
+    rename: Rename | None = None,
+    strict: bool = True,
+) -> dict[str, np.ndarray]:
+    """Converts the ``state_dict()`` of a PyTorch module to values for the variables of a job.
+
+    A variable is matched by name, with ``-`` for ``.``: ``layer1.0.conv.weight`` is ``layer1-0-conv-weight``. ``weight``
+    and ``bias`` of normalization layers are ``gamma`` and ``beta`` here, ``running_mean`` and ``running_var`` are
+    ``moving_mean`` and ``moving_variance``. Axes are permuted to the order in which the job uses them: a dense layer's weight
+    is transposed if the job multiplies by (in, out) matrices; a convolution's channels are moved if they come last.
+
+    Args:
+      state_dict: tensors by name; ``num_batches_tracked`` is ignored.
+      job: the job whose variables are meant, or a list of jobs.
+      rename: a dictionary from PyTorch's names, or dotted prefixes of them, to names here; or a function from name to name.
+      strict: whether a variable without a value, or a tensor without a variable, is an error; if False they are skipped.
+    Returns: arrays by variable name, for ``flow.load_variables``.
+    Raises:
+      ArgumentError: names do not match, with ``strict``; two tensors for one variable.
+      ShapeError: a tensor and its variable have different shapes.
+      DtypeError: one of a tensor and its variable holds integers, the other floating-point numbers.
+    Example:
+      >>> @flow.global_function()
+      ... def predict(x: tp.Numpy.Placeholder((8, 4))) -> tp.Numpy:
+      ...     return flow.layers.dense(x, 2, name="fc")
+      >>> state_dict = {"fc.weight": np.ones((2, 4), np.float32), "fc.bias": np.zeros(2, np.float32)}
+      >>> flow.load_variables(flow.interop.from_torch(state_dict, predict))
+    """
+    if not isinstance(state_dict, Mapping):
+        refuse(ArgumentError, f"from_torch needs a state_dict, got {shown(state_dict)}", hint="module.state_dict()")
+    variables = _variables(job)
+    values: dict[str, np.ndarray] = {}
+    taken_from: dict[str, str] = {}
+    unused, misfits = [], []
+    for name, tensor in state_dict.items():
+        if name.rpartition(".")[2] == _IGNORED:
+            continue
+        target = next((n for n in _candidates(_renamed(name, rename)) if n in variables), None)
+        if target is None:
+            unused.append(name)
+            continue
+        if target in taken_from:
+            refuse(ArgumentError, f"{taken_from[target]!r} and {name!r} are both for variable {target!r}")
+        taken_from[target] = name
+        variable, axes = variables[target]
+        array = as_array(tensor, f"state_dict[{name!r}]")
+        turned = array.transpose(axes) if axes is not None and array.ndim == len(axes) else array
+        if turned.shape != variable.shape:
+            how = "" if turned is array else f", permuted to {turned.shape}"
+            misfits.append((name, f"{array.shape}{how}; variable {target!r} is {variable.shape}"))
+            continue
+        values[target] = _converted(name, turned, variable)
+    if misfits:
+        refuse(ShapeError, f"the shapes of {len(misfits)} tensor(s) differ from those of their variables", found=misfits[:20])
+    missing = [name for name in variables if name not in values]
+    if strict and (missing or unused):
+        _refuse_names(missing, unused)
+    return values
+
+
+def to_torch(job: JobFunction | Sequence[JobFunction], rename: Rename | None = None) -> dict[str, Any]:
+    """Converts the variables of a job to tensors for ``module.load_state_dict``: the inverse of ``from_torch``.
+
+    Args:
+      job: the job whose variables are meant, or a list of jobs.
+      rename: the dictionary that ``from_torch`` takes, from PyTorch's names to ours; or a function from a dotted name to
+        PyTorch's name.
+    Returns: tensors with memory of their own, by PyTorch's names; without ``num_batches_tracked``, which PyTorch does not need.
+    Raises:
+      MissingExtraError: PyTorch is not installed.
+    Example:
+      >>> @flow.global_function()
+      ... def predict(x: tp.Numpy.Placeholder((8, 4))) -> tp.Numpy:
+      ...     return flow.layers.dense(x, 2, name="fc")
+      >>> sorted(flow.interop.to_torch(predict))   # ['fc.bias', 'fc.weight']
+    """
+    torch = need("torch", "flow.interop.to_torch")
+    handles = get_all_variables()
+    found = {}
+    for name, (variable, axes) in _variables(job).items():
+        value = handles[variable.name].numpy()
+        if axes is not None:
+            value = np.ascontiguousarray(value.transpose(np.argsort(axes)))
+        base, _, kind = name.rpartition("-")
+        plain = f"{base}-{_TORCH.get(kind, kind)}".lstrip("-").replace("-", ".")
+        found[_renamed_back(plain, rename)] = torch.from_numpy(value)
+    return found
+
+
+# --- names
+
+
+def _candidates(name: str) -> list[str]:
+    """The names that a variable may have here."""
+    base, _, kind = name.replace(".", "-").rpartition("-")
+    kinds = _KINDS.get(kind, (kind,))
+    return [name, name.replace(".", "-"), *(f"{base}-{k}" if base else k for k in kinds)]
+
+
+def _renamed(name: str, rename: Rename | None) -> str:
+    if rename is None:
+        return name
+    if not isinstance(rename, Mapping):
+        made = rename(name)
+        if not isinstance(made, str):
+            refuse(ArgumentError, f"rename({name!r}) returned {shown(made)}, which is not a name")
+        return made
+    return _replaced(name, rename)
+
+
+def _renamed_back(name: str, rename: Rename | None) -> str:
+    if rename is None or not isinstance(rename, Mapping):
+        return name if rename is None else str(rename(name))
+    return _replaced(name, {ours.replace("-", "."): theirs for theirs, ours in rename.items()})
+
+
+def _replaced(name: str, table: Mapping[str, str]) -> str:
+    """The name with its longest prefix that is in the table replaced."""
+    parts = name.split(".")
+    for count in range(len(parts), 0, -1):
+        prefix = ".".join(parts[:count])
+        if prefix in table:
+            return ".".join([p for p in (table[prefix], *parts[count:]) if p])
+    return name
+
+
+def _refuse_names(missing: list[str], unused: list[str]) -> None:
+    found = []
+    if missing:
+        found.append(("no value for", _listed(missing)))
+    if unused:
+        found.append(("no variable for", _listed(unused)))
+    near = closest(unused[0].replace(".", "-"), missing, count=1) if unused and missing else []
+    hint = f'rename={{"{unused[0]}": "{near[0]}"}}' if near else "map the names with rename=..., or skip them with strict=False"
+    refuse(ArgumentError, "the names of the state_dict and of the job's variables do not match", found=found, hint=hint)
+
+
+def _listed(names: list[str], most: int = 20) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+# --- values
+
+
+def _converted(name: str, array: np.ndarray, variable: Variable) -> np.ndarray:
+    wanted = variable.dtype.numpy_dtype
+    is_floating = array.dtype.kind == "f" or array.dtype.name == "bfloat16"
+    if is_floating != variable.dtype.is_floating_point:
+        refuse(DtypeError, f"{name!r} is {array.dtype}, but variable {variable.name!r} is {wanted}")
+    return np.ascontiguousarray(array, wanted)
+
+
+# --- the order of axes, from how a job uses a variable
+
+
+def _variables(job: Any) -> dict[str, tuple[Variable, Axes | None]]:
+    """The parameters and statistics of jobs, each with the axes by which PyTorch's tensor is transposed."""
+    jobs = list(job) if isinstance(job, (list, tuple)) else [job]
+    found: dict[str, tuple[Variable, Axes | None]] = {}
+    for each in jobs:
+        if not isinstance(each, JobFunction):
+            refuse(ArgumentError, f"job must be a job function, or a list of them, got {shown(each)}")
+        graph = each.graph
+        axes = _axes_of(graph)
+        for name, variable in graph.variables.items():
+            if variable.role == "parameter":
+                found[name] = variable, axes.get(name)
+    return found
+
+
+def _axes_of(graph: Graph) -> dict[str, Axes]:
+    users: dict[Node, list[tuple[Node, int]]] = {}
+    for node in graph.nodes:
+        for place, blob in enumerate(node.inputs):
+            users.setdefault(blob.node, []).append((node, place))
+    found: dict[str, Axes] = {}
+    for name, variable in graph.variables.items():
+        if variable.blob is not None and (axes := _axes_by_use(variable.blob.node, users)) is not None:
+            found[name] = axes
+    return found
+
+
+def _axes_by_use(node: Node, users: Mapping[Node, list[tuple[Node, int]]]) -> Axes | None:
+    """The permutation of the axes of PyTorch's tensor; None if the order is the same."""
+    for user, place in users.get(node, ()):
+        if "w_spec" in user.attrs and place == 1:
+            return _of_convolution(user.attrs["w_spec"])
+        if user.op.name == "matmul" and place == 1 and len(node.outputs[0].shape) == 2:
+            return None if user.attrs["transpose_b"] else (1, 0)
+        is_same = len(user.inputs) == 1 and user.outputs and user.outputs[0].shape == node.outputs[0].shape
+        if is_same and (axes := _axes_by_use(user, users)) is not None:  # a cast, another layout on devices
+            return axes
+    return None
+
+
+def _of_convolution(spec: str) -> Axes | None:
+    """The permutation from PyTorch's OIHW (IOHW if transposed) to the layout of a convolution's weight here, such as OHWI."""
+    channels = "IO" if spec[0] == "I" else "OI"
+    theirs = channels + "".join(letter for letter in spec if letter not in "OI")
+    axes = tuple(theirs.index(letter) for letter in spec)
+    return None if axes == tuple(range(len(axes))) else axes

@@ -1,0 +1,320 @@
+"""ONNX models into job bodies: nodes become ops, weights become variables.
+
+Values that do not depend on the job's inputs (shapes, masks, indices) are computed when the body runs, by the onnx package's
+reference implementation.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+
+from .. import scope
+from .._base import dtype as dtypes
+from .._base.dtype import dtype as Dtype
+from .._base.dtype import from_numpy
+from .._base.extras import need
+from .._base.refuse import refuse
+from ..errors import ArgumentError, DtypeError, ExportError, ShapeError
+from ..export._files import as_path
+from ..export._stablehlo import TensorSpec
+from ..graph.graph import current
+from ..graph.node import Blob
+from ..ops.constant import constant
+from ..ops.variable import get_variable
+from .readers import Known, NotRead, Reader, readers
+
+Trainable = bool | Callable[[str], bool]
+_FROM_ONNX = {
+    1: dtypes.float32, 2: dtypes.uint8, 3: dtypes.int8, 6: dtypes.int32, 7: dtypes.int64, 9: dtypes.int8, 10: dtypes.float16,
+    11: dtypes.float64, 16: dtypes.bfloat16,
+}  # fmt: skip
+
+
+Value = Blob | Known | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Stored:
+    """The first value of a variable that an ONNX file holds."""
+
+    array: np.ndarray
+    name: str
+
+    def draw(self, shape: tuple[int, ...], dtype: np.dtype, rng: np.random.Generator) -> np.ndarray:
+        return self.array.astype(dtype).reshape(shape)
+
+    def __repr__(self) -> str:
+        return f"<value of {self.name!r} in an ONNX file>"
+
+
+class OnnxModel:
+    """A model that was read from an ONNX file. Called with Blobs in a job's body, it adds the model's ops to the job.
+
+    Attributes:
+      inputs, outputs: name, shape (names for sizes that are left open) and dtype of each.
+      variables: the weights by the names that their variables have.
+    Example: >>> print(flow.onnx.load("model.onnx").inputs)
+    """
+
+    def __init__(self, path: str, onnx: Any, proto: Any):
+        self.path = path
+        self._onnx = onnx
+        self._proto = proto
+        graph = proto.graph
+        self.name = graph.name
+        self._arrays = {t.name: onnx.numpy_helper.to_array(t) for t in graph.initializer}
+        self.inputs = [self._spec(v) for v in graph.input if v.name not in self._arrays]
+        self.outputs = [self._spec(v) for v in graph.output]
+        self._opset = next((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), 1)
+        self._evaluators: dict[int, Any] = {}
+        self._refuse_unknown()
+        parameters = {name for node in graph.node if node.op_type in _WITH_PARAMETERS for name in node.input[1:]}
+        self._weights = {n for n, a in self._arrays.items() if _is_float(a) and (a.size > 1 or (a.ndim and n in parameters))}
+        self.variables = {variable_name(name): array for name, array in self._arrays.items() if name in self._weights}
+
+    def _spec(self, value: Any) -> TensorSpec:
+        kind = value.type.tensor_type
+        element = _FROM_ONNX.get(kind.elem_type)
+        if element is None:
+            name = self._onnx.TensorProto.DataType.Name(kind.elem_type) if kind.elem_type else "no tensor"
+            refuse(ExportError, f"{self.path!r}: {value.name!r} is of {name}, which is not a dtype of Blobs")
+        shape = tuple(d.dim_value if d.HasField("dim_value") else d.dim_param or "?" for d in kind.shape.dim)
+        return TensorSpec(value.name, shape, element)
+
+    def _refuse_unknown(self) -> None:
+        known = readers()
+        missing: dict[str, str] = {}
+        for node in self._proto.graph.node:
+            name = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
+            if name not in known and name not in _CONSTANTS:
+                missing.setdefault(name, node.name or (node.output[0] if node.output else ""))
+        if missing:
+            rows = [(kind, f"e.g. node {name!r}") for kind, name in sorted(missing.items())]
+            refuse(
+                ExportError, f"{self.path!r} cannot be read: {len(missing)} of its op types have no counterpart here", found=rows
+            )
+
+    def __call__(self, *inputs: Blob, trainable: Trainable = True, name: str | None = None) -> Any:
+        """Adds the model's ops to the job whose body is running.
+
+        Args:
+          inputs: Blobs of the shapes and dtypes that ``inputs`` lists, in that order.
+          trainable: whether a train job trains the model's variables; or a function of a variable's name that tells.
+          name: a namespace for its variables and ops; needed where two copies shall have weights of their own.
+        Returns: the Blob of its output; a tuple of them where it has several.
+        Raises: ArgumentError, ShapeError, DtypeError; ExportError (a node that has no counterpart here).
+        Example: >>> y = model(x)
+        """
+        current("a model of flow.onnx.load")
+        self._check(inputs)
+        reading = _Reading(self, inputs, trainable if callable(trainable) else lambda _: bool(trainable))
+        if name is None:
+            made = reading.run()
+        else:
+            with scope.namespace(name):
+                made = reading.run()
+        return made[0] if len(made) == 1 else tuple(made)
+
+    def _check(self, inputs: Sequence[Any]) -> None:
+        what = f"the model {self.path!r}"
+        if len(inputs) != len(self.inputs):
+            refuse(ArgumentError, f"{what} takes {len(self.inputs)} inputs ({', '.join(s.name for s in self.inputs)}), "
+                   f"and was given {len(inputs)}")  # fmt: skip
+        sizes: dict[str, int] = {}
+        for spec, blob in zip(self.inputs, inputs, strict=True):
+            if not isinstance(blob, Blob):
+                refuse(ArgumentError, f"{what}: {spec.name} must be a Blob, got {type(blob).__name__}")
+            fits = len(blob.shape) == len(spec.shape) and all(
+                found == size if isinstance(size, int) else size == "?" or sizes.setdefault(size, found) == found
+                for size, found in zip(spec.shape, blob.shape, strict=True)
+            )
+            if not fits:
+                refuse(
+                    ShapeError, f"{what}: {spec.name} has shape ({', '.join(map(str, spec.shape))}), and was given {blob.shape}"
+                )
+            if blob.dtype != spec.dtype:
+                refuse(DtypeError, f"{what}: {spec.name} is {spec.dtype.name}, and was given {blob.dtype.name}",
+                       hint=f"convert with flow.cast(blob, flow.{spec.dtype.name})")  # fmt: skip
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{s.name}: {s.dtype.name}[{', '.join(map(str, s.shape))}]" for s in self.inputs)
+        return f"<ONNX model {self.name!r}({shown}), {len(self._proto.graph.node)} nodes, {len(self.variables)} variables>"
+
+
+_CONSTANTS = ("Constant", "Shape", "Size")  # read here
+
+
+# whose inputs become variables even where they are single numbers; other single numbers, and integers, are constants
+_WITH_PARAMETERS = ("BatchNormalization", "Conv", "ConvTranspose", "Gemm", "InstanceNormalization", "LayerNormalization")
+
+
+def _is_float(array: np.ndarray) -> bool:
+    return array.dtype.kind == "f" or array.dtype.name == "bfloat16"
+
+
+def variable_name(name: str) -> str:
+    """An initializer's name as a variable's, which is a file's in checkpoints."""
+    return name.replace("/", "-").strip("-.") or "variable"
+
+
+class _Reading:
+    """One walk over the nodes, in a body."""
+
+    def __init__(self, model: OnnxModel, inputs: Sequence[Blob], trainable: Callable[[str], bool]):
+        self.model = model
+        self.trainable = trainable
+        self.values: dict[str, Value] = {"": None}
+        for name, array in model._arrays.items():
+            self.values[name] = Known(array, name, weight=name in model._weights)
+        for spec, blob in zip(model.inputs, inputs, strict=True):
+            self.values[spec.name] = blob
+        self.scalars = set(self._rank_0(inputs))
+        self.made = 0
+
+    def _rank_0(self, inputs: Sequence[Blob]) -> Iterator[str]:
+        """Values that have rank 0 in ONNX; as Blobs they have shape (1,)."""
+        onnx, proto = self.model._onnx, self.model._proto
+        copy = onnx.ModelProto()
+        copy.CopyFrom(proto)
+        del copy.graph.value_info[:]
+        for tensor in copy.graph.initializer:  # their shapes are enough, except where they are shapes themselves
+            if len(tensor.raw_data) > 1024:
+                tensor.raw_data = b""
+        shapes = {spec.name: blob.shape for spec, blob in zip(self.model.inputs, inputs, strict=True)}
+        for value in copy.graph.input:
+            for dim, size in zip(value.type.tensor_type.shape.dim, shapes.get(value.name, ()), strict=False):
+                dim.dim_value = size
+        try:
+            inferred = onnx.shape_inference.infer_shapes(copy)
+        except Exception:
+            inferred = proto
+        for value in (*inferred.graph.value_info, *inferred.graph.output):
+            kind = value.type.tensor_type
+            if kind.HasField("shape") and not kind.shape.dim:
+                yield value.name
+
+    def run(self) -> list[Blob]:
+        known = readers()
+        for number, node in enumerate(self.model._proto.graph.node):
+            given = [self.values[name] for name in node.input]
+            made = self._constant(number, node, given)
+            if made is None:
+                reader = Reader(self, node, self.model._opset)
+                try:
+                    found = known[node.op_type](reader, *given)
+                except NotRead as error:
+                    self._refuse(node, str(error))
+                made = list(found) if isinstance(found, (list, tuple)) else [found]
+            for name, value in zip(node.output, made, strict=False):
+                self.values[name] = value
+        return [self.blob(self.values[spec.name]) for spec in self.model.outputs]
+
+    def _constant(self, number: int, node: Any, given: Sequence[Value]) -> list[Value] | None:
+        """The outputs of a node that do not depend on the inputs, or only on their shapes."""
+        first = given[0] if given else None
+        if node.op_type in ("Shape", "Size") and isinstance(first, Blob):
+            shape = () if node.input[0] in self.scalars else first.shape
+            if node.op_type == "Size":
+                return [Known(np.asarray(int(np.prod(shape)), np.int64), node.output[0])]
+            ends = {a.name: a.i for a in node.attribute}
+            return [Known(np.asarray(shape[ends.get("start", 0) : ends.get("end", len(shape))], np.int64), node.output[0])]
+        if any(isinstance(v, Blob) for v in given):
+            return None
+        weight = any(isinstance(v, Known) and v.weight for v in given)
+        if number not in self.model._evaluators:
+            reference = need("onnx.reference", "flow.onnx.load")
+            self.model._evaluators[number] = reference.ReferenceEvaluator(node, opsets={"": self.model._opset})
+        feeds = {name: v.array for name, v in zip(node.input, given, strict=True) if isinstance(v, Known)}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            made = self.model._evaluators[number].run(None, feeds)
+        return [Known(np.asarray(a), name, weight=weight and np.asarray(a).dtype.kind == "f")
+                for a, name in zip(made, node.output, strict=False)]  # fmt: skip
+
+    def _refuse(self, node: Any, why: str) -> NoReturn:
+        name = node.name or (node.output[0] if node.output else "")
+        refuse(ExportError, f"{self.model.path!r} cannot be read: {node.op_type} {name!r}: {why}")
+
+    # --- values as Blobs
+
+    def blob(self, value: Value) -> Blob:
+        """A value as a Blob: weights are variables, other arrays constants."""
+        if isinstance(value, Blob):
+            return value
+        assert value is not None
+        array = value.array
+        if array.dtype == np.bool_:
+            array = array.astype(np.int8)
+        try:
+            element = from_numpy(array.dtype)
+        except ArgumentError:
+            refuse(
+                ExportError,
+                f"{self.model.path!r} cannot be read: {value.name!r} is of {array.dtype}, which is not a dtype of Blobs",
+            )
+        shape = array.shape or (1,)
+        flat = array.reshape(-1)
+        if array.size == 0:
+            refuse(ExportError, f"{self.model.path!r} cannot be read: {value.name!r} is empty, and no Blob has size 0")
+        if not value.weight and (flat == flat[0]).all():
+            return constant(flat[0].item(), element, shape)
+        return self.variable(value, shape, element, self.trains(value))
+
+    def trains(self, value: Value) -> bool:
+        """Whether a value is a variable that a train job trains."""
+        return isinstance(value, Known) and value.weight and self.trainable(variable_name(value.name))
+
+    def statistic(self, value: Value) -> Blob:
+        """A moving statistic: a variable, whatever it holds, that no optimizer trains."""
+        if not isinstance(value, Known):
+            return self.blob(value)
+        return self.variable(value, value.array.shape, from_numpy(value.array.dtype), False)
+
+    def variable(self, value: Known, shape: Sequence[int], element: Dtype, trained: bool) -> Blob:
+        stored = _Stored(value.array, value.name)
+        return get_variable(variable_name(value.name), tuple(shape), element, stored, trainable=trained)
+
+
+def load(path: str | os.PathLike[str]) -> OnnxModel:
+    """Reads an ONNX model, to be called in the bodies of jobs.
+
+    Floating-point weights become variables of the same names, with "-" for "/": train jobs train them, and checkpoints hold
+    them. Control flow, sequences, strings and random nodes are not supported.
+
+    Args:
+      path: an .onnx file; external data lie beside it.
+    Returns: an ``OnnxModel``; ``model(x)`` in a body adds its ops.
+    Raises: ExportError (no such file, not ONNX, or op types that are not supported, all of them), MissingExtraError.
+
+    Example:
+      >>> model = flow.onnx.load("model.onnx")
+      >>> @flow.global_function()
+      ... def predict(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+      ...     return model(x)
+    """
+    what = "flow.onnx.load"
+    onnx = need("onnx", what)
+    need("onnx.numpy_helper", what), need("onnx.shape_inference", what), need("onnx.inliner", what)
+    text = os.fspath(as_path(what, path))
+    if not os.path.isfile(text):
+        refuse(ExportError, f"{what}: there is no file {text!r}")
+    problem = None
+    try:
+        proto = onnx.load(text)
+        if not proto.graph.node and not proto.graph.output:
+            raise ValueError("it has no graph")
+        if proto.functions:
+            proto = onnx.inliner.inline_local_functions(proto)
+    except Exception as error:
+        problem = error
+    if problem is not None:
+        refuse(
+            ExportError, f"{what}: {text!r} is not an ONNX model: {str(problem).splitlines()[0] if str(problem) else problem!r}"
+        )
+    return OnnxModel(text, onnx, proto)

@@ -1,0 +1,112 @@
+"""How ONNX nodes are read: one function per op type, in files that mirror those of ``rules``."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NoReturn
+
+import numpy as np
+
+from ...graph.node import Blob
+
+Read = Callable[..., Any]
+_READERS: dict[str, Read] = {}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Known:
+    """A value that does not depend on the job's inputs. ``weight``: it is an initializer of the file, or made of one."""
+
+    array: np.ndarray
+    name: str
+    weight: bool = False
+
+
+class NotRead(Exception):
+    """A use of a node that has no counterpart here; the text says why."""
+
+
+def reads(*kinds: str) -> Callable[[Read], Read]:
+    """Registers a function as the reader of op types: from a ``Reader`` and the node's inputs it returns the node's outputs."""
+
+    def register(function: Read) -> Read:
+        for kind in kinds:
+            if _READERS.setdefault(kind, function) is not function:
+                raise ValueError(f"there is a reader for {kind!r} already")
+        return function
+
+    return register
+
+
+@lru_cache(maxsize=1)
+def readers() -> Mapping[str, Read]:
+    """All readers, by op type."""
+    for module in pkgutil.iter_modules(__path__):
+        importlib.import_module(f"{__name__}.{module.name}")
+    return _READERS
+
+
+class Reader:
+    """The current node, for its reader."""
+
+    def __init__(self, reading: Any, node: Any, opset: int):
+        self._reading = reading
+        self.node = node
+        self.opset = opset
+        self._attrs = {a.name: a for a in node.attribute}
+
+    def attr(self, name: str, default: Any = None) -> Any:
+        """An attribute, as Python numbers, lists and text."""
+        found = self._attrs.get(name)
+        if found is None:
+            return default
+        value = self._reading.model._onnx.helper.get_attribute_value(found)
+        if isinstance(value, bytes):
+            return value.decode()
+        return value if isinstance(value, (int, float)) or hasattr(value, "DESCRIPTOR") else list(value)
+
+    def blob(self, value: Any) -> Blob:
+        return self._reading.blob(value)
+
+    def array(self, value: Any) -> np.ndarray | None:
+        """The array of a value that does not depend on the job's inputs; None for others."""
+        return None if value is None or isinstance(value, Blob) else value.array
+
+    def number(self, value: Any) -> float | int | None:
+        """A single number that does not depend on the job's inputs and is no weight."""
+        array = self.array(value)
+        return array.item() if array is not None and array.size == 1 and not value.weight else None
+
+    def ints(self, value: Any, what: str) -> Any:
+        """Numbers that must be known when the body runs; None where the input is missing."""
+        if value is None:
+            return None
+        array = self.array(value)
+        if array is None:
+            self.refuse(f"{what} depends on the model's inputs")
+        return [int(v) for v in array.reshape(-1)]
+
+    def axes(self, value: Any, default: Sequence[int] | None = None) -> Any:
+        """Axes, which older opsets have as an attribute."""
+        found = self.attr("axes") if "axes" in self._attrs else self.ints(value, "axes")
+        return default if found is None else found
+
+    @staticmethod
+    def along(axis: int, start: int | None, stop: int | None, step: int | None = 1) -> Any:
+        """A slice of one axis, as ``flow.slice_v2`` takes it."""
+        return [(None, None, None)] * axis + [(start, stop, step)]
+
+    def rank(self, i: int, blob: Blob) -> int:
+        """The rank that an input has in ONNX."""
+        return 0 if self.node.input[i] in self._reading.scalars else blob.ndim
+
+    def known(self, array: np.ndarray) -> Any:
+        """A result that does not depend on the model's inputs."""
+        return Known(array, self.node.output[0])
+
+    def refuse(self, why: str) -> NoReturn:
+        raise NotRead(why)

@@ -1,0 +1,269 @@
+"""Convolution, pooling, normalization, matrix products, resampling."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from ... import math as fm
+from ... import nn
+from ...graph.graph import current
+from ...graph.node import Blob
+from ...ops import matrix
+from ...ops.array import concat, reshape, transpose
+from ...ops.conv import _transposed
+from ...ops.norm import normalize_batch
+from ...ops.padding import pad
+from ...ops.slicing import slice_v2
+from ...ops.upsample import upsample_2d
+from . import Reader, reads
+
+_CONV = {1: nn.conv1d, 2: nn.conv2d, 3: nn.conv3d}
+_MAX = {1: nn.max_pool1d, 2: nn.max_pool2d, 3: nn.max_pool3d}
+_AVERAGE = {1: nn.avg_pool1d, 2: nn.avg_pool2d, 3: nn.avg_pool3d}
+_FORMATS = {1: "NCW", 2: "NCHW", 3: "NCDHW"}
+
+
+def _space(ctx: Reader, blob: Blob) -> int:
+    n = blob.ndim - 2
+    if n not in _FORMATS:
+        ctx.refuse(f"{n} spatial axes")
+    return n
+
+
+def _padding(ctx: Reader, n: int) -> Any:
+    """Padding as the layers here take it: a word, or a pair for each axis."""
+    auto = ctx.attr("auto_pad", "NOTSET")
+    if auto in ("SAME_UPPER", "SAME_LOWER", "VALID"):
+        return auto
+    pads = ctx.attr("pads", [0] * (2 * n))
+    return [[0, 0], [0, 0], *([low, high] for low, high in zip(pads[:n], pads[n:], strict=True))]
+
+
+def _moved_back(ctx: Reader, y: Blob, bias: Any) -> Blob:
+    return y if bias is None else nn.bias_add(y, ctx.blob(bias), _FORMATS[y.ndim - 2])
+
+
+@reads("Conv")
+def _conv(ctx: Reader, x: Any, w: Any, b: Any = None) -> Blob:
+    blob, weight = ctx.blob(x), ctx.blob(w)
+    n = _space(ctx, blob)
+    y = _CONV[n](
+        blob, weight, ctx.attr("strides", [1] * n), _padding(ctx, n), _FORMATS[n], ctx.attr("dilations", [1] * n),
+        groups=ctx.attr("group", 1),
+    )  # fmt: skip
+    return _moved_back(ctx, y, b)
+
+
+@reads("ConvTranspose")
+def _conv_transpose(ctx: Reader, x: Any, w: Any, b: Any = None) -> Blob:
+    blob, weight, groups = ctx.blob(x), ctx.blob(w), ctx.attr("group", 1)
+    n = _space(ctx, blob)
+    if n != 2 or ctx.attr("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
+        ctx.refuse("only two spatial axes with explicit padding are known here")
+    strides, dilations = ctx.attr("strides", [1, 1]), ctx.attr("dilations", [1, 1])
+    pads, extra = ctx.attr("pads", [0] * 4), ctx.attr("output_padding", [0, 0])
+    whole = [
+        (o - 1) * s + (k - 1) * d + 1 + e
+        for o, s, k, d, e in zip(blob.shape[2:], strides, weight.shape[2:], dilations, extra, strict=True)
+    ]
+    wanted = ctx.attr("output_shape")
+    if wanted is not None:
+        total = [size - want for size, want in zip(whole, wanted, strict=True)]
+        pads = [t // 2 for t in total] + [t - t // 2 for t in total]
+    sizes = [size - low - high for size, low, high in zip(whole, pads[:2], pads[2:], strict=True)]
+    inside, each = blob.shape[1] // groups, weight.shape[0] // groups
+    made = []
+    for g in range(groups):
+        part = blob if groups == 1 else slice_v2(blob, ctx.along(1, g * inside, (g + 1) * inside))
+        own = weight if groups == 1 else slice_v2(weight, ctx.along(0, g * each, (g + 1) * each))
+        made.append(_transposed(part, own, strides, dilations, pads[:2], sizes, True, None))
+    return _moved_back(ctx, made[0] if groups == 1 else concat(made, 1), b)
+
+
+# --- pooling
+
+
+@reads("MaxPool")
+def _max_pool(ctx: Reader, x: Any) -> Blob:
+    if len(ctx.node.output) > 1 or any(d != 1 for d in ctx.attr("dilations", [])):
+        ctx.refuse("dilations, and the places of the maxima, have no counterpart")
+    return _pooled(ctx, ctx.blob(x), _MAX)
+
+
+@reads("AveragePool")
+def _average_pool(ctx: Reader, x: Any) -> Blob:
+    blob = ctx.blob(x)
+    n = _space(ctx, blob)
+    if any(d != 1 for d in ctx.attr("dilations", [])):
+        ctx.refuse("dilations have no counterpart")
+    padding = _padding(ctx, n)
+    if ctx.attr("count_include_pad", 0) and not isinstance(padding, str) and any(map(any, padding)):
+        if ctx.attr("ceil_mode", 0):
+            ctx.refuse("ceil_mode together with count_include_pad")
+        return _pooled(ctx, pad(blob, padding), _AVERAGE, "VALID")
+    return _pooled(ctx, blob, _AVERAGE)
+
+
+def _pooled(ctx: Reader, blob: Blob, functions: Any, padding: Any = None) -> Blob:
+    n = _space(ctx, blob)
+    padding = _padding(ctx, n) if padding is None else padding
+    given = [blob, ctx.attr("kernel_shape"), ctx.attr("strides", [1] * n), padding, _FORMATS[n]]
+    ceil = bool(ctx.attr("ceil_mode", 0))
+    if n == 1:
+        if ceil:
+            ctx.refuse("ceil_mode with one spatial axis")
+        return functions[1](*given)
+    return functions[n](*given, ceil)
+
+
+@reads("GlobalAveragePool", "GlobalMaxPool")
+def _global_pool(ctx: Reader, x: Any) -> Blob:
+    blob = ctx.blob(x)
+    function = fm.reduce_mean if ctx.node.op_type == "GlobalAveragePool" else fm.reduce_max
+    return function(blob, axis=list(range(2, blob.ndim)), keepdims=True)
+
+
+# --- normalization
+
+
+@reads("BatchNormalization")
+def _batch_normalization(ctx: Reader, x: Any, scale: Any, offset: Any, mean: Any, variance: Any) -> Blob:
+    blob = ctx.blob(x)
+    if ctx.attr("training_mode", 0) or len([n for n in ctx.node.output if n]) > 1:
+        ctx.refuse("the model was exported in training mode")
+    gamma, beta = ctx.blob(scale), ctx.blob(offset)
+    statistics = [ctx._reading.statistic(v) for v in (mean, variance)]
+    return normalize_batch(
+        blob, gamma, beta, *statistics, axis=1, epsilon=ctx.attr("epsilon", 1e-5), momentum=ctx.attr("momentum", 0.9),
+        training=current().train and ctx._reading.trains(scale), name=None,
+    )  # fmt: skip
+
+
+@reads("InstanceNormalization")
+def _instance_normalization(ctx: Reader, x: Any, scale: Any, offset: Any) -> Blob:
+    blob = ctx.blob(x)
+    return _affine(ctx, _normalized(ctx, blob, blob.shape[1]), scale, offset)
+
+
+@reads("GroupNormalization")
+def _group_normalization(ctx: Reader, x: Any, scale: Any, offset: Any) -> Blob:
+    blob, groups = ctx.blob(x), ctx.attr("num_groups")
+    gamma = ctx.blob(scale)
+    y = _normalized(ctx, blob, groups)
+    if gamma.shape[0] == blob.shape[1]:
+        return _affine(ctx, y, scale, offset)
+    parts = reshape(y, [blob.shape[0], groups, -1])
+    column = [1, groups, 1]
+    return reshape(parts * reshape(gamma, column) + reshape(ctx.blob(offset), column), blob.shape)
+
+
+def _normalized(ctx: Reader, blob: Blob, groups: int) -> Blob:
+    return nn.GroupNorm(blob, groups, ctx.attr("epsilon", 1e-5), affine=False)
+
+
+def _affine(ctx: Reader, y: Blob, scale: Any, offset: Any) -> Blob:
+    column = [1, -1, *[1] * (y.ndim - 2)]
+    return y * reshape(ctx.blob(scale), column) + reshape(ctx.blob(offset), column)
+
+
+@reads("LayerNormalization")
+def _layer_normalization(ctx: Reader, x: Any, scale: Any, offset: Any = None) -> Blob:
+    blob, gamma = ctx.blob(x), ctx.blob(scale)
+    if len([n for n in ctx.node.output if n]) > 1:
+        ctx.refuse("mean and deviation as results")
+    begin = ctx.attr("axis", -1) % blob.ndim
+    beta = None if offset is None else ctx.blob(offset)
+    params = blob.ndim - gamma.ndim
+    if gamma.shape == blob.shape[params:] and (beta is None or beta.shape == gamma.shape):
+        return nn.layer_norm(blob, gamma, beta, begin, params, ctx.attr("epsilon", 1e-5))
+    y = nn.layer_norm(blob, None, None, begin, begin, ctx.attr("epsilon", 1e-5)) * gamma
+    return y if beta is None else y + beta
+
+
+# --- matrices
+
+
+@reads("Gemm")
+def _gemm(ctx: Reader, a: Any, b: Any, c: Any = None) -> Blob:
+    alpha, beta = ctx.attr("alpha", 1.0), ctx.attr("beta", 1.0)
+    left, right = ctx.blob(a), ctx.blob(b)
+    y = matrix.matmul(left, right, bool(ctx.attr("transA", 0)), bool(ctx.attr("transB", 0)), alpha=alpha)
+    if c is None or beta == 0:
+        return y
+    offset = ctx.blob(c)
+    if beta == 1 and offset.shape == y.shape[-1:]:
+        return nn.bias_add(y, offset)
+    return y + (offset if beta == 1 else offset * beta)
+
+
+@reads("MatMul")
+def _matmul(ctx: Reader, a: Any, b: Any) -> Blob:
+    left, right = ctx.blob(a), ctx.blob(b)
+    x = reshape(left, [1, -1]) if left.ndim == 1 else left
+    y = reshape(right, [-1, 1]) if right.ndim == 1 else right
+    product = matrix.matmul(x, y)
+    shape = list(product.shape)
+    if right.ndim == 1:
+        shape.pop(-1)
+    if left.ndim == 1:
+        shape.pop(-1 if right.ndim == 1 else -2)
+    return product if len(shape) == product.ndim else reshape(product, shape or [1])
+
+
+@reads("Einsum")
+def _einsum(ctx: Reader, *xs: Any) -> Blob:
+    """Products of two operands without repeated letters, as a matrix product."""
+    equation = ctx.attr("equation").replace(" ", "")
+    terms, arrow, result = equation.partition("->")
+    names = terms.split(",")
+    if len(xs) != 2 or not arrow or any(len(set(n)) != len(n) or "." in n for n in (*names, result)):
+        ctx.refuse(f"the equation {equation!r}")
+    a, b = (ctx.blob(x) for x in xs)
+    size = dict(zip(names[0] + names[1], (*a.shape, *b.shape), strict=True))
+    batch = [c for c in names[0] if c in names[1] and c in result]
+    summed = [c for c in names[0] if c in names[1] and c not in result]
+    rows = [c for c in names[0] if c not in names[1]]
+    columns = [c for c in names[1] if c not in names[0]]
+    if set(result) != {*batch, *rows, *columns}:
+        ctx.refuse(f"the equation {equation!r}, which sums an axis of one operand alone")
+
+    def arranged(blob: Blob, own: str, order: Sequence[Sequence[str]]) -> Blob:
+        flat = [c for part in order for c in part]
+        turned = transpose(blob, [own.index(c) for c in flat])
+        return reshape(turned, [*(size[c] for c in order[0]), *(math.prod(size[c] for c in part) for part in order[1:])])
+
+    y = matrix.matmul(arranged(a, names[0], (batch, rows, summed)), arranged(b, names[1], (batch, summed, columns)))
+    letters = [*batch, *rows, *columns]
+    return transpose(reshape(y, [size[c] for c in letters] or [1]), [letters.index(c) for c in result] or [0])
+
+
+# --- resampling
+
+
+@reads("Resize", "Upsample")
+def _resize(ctx: Reader, x: Any, roi: Any = None, scales: Any = None, sizes: Any = None) -> Blob:
+    blob = ctx.blob(x)
+    if ctx.node.op_type == "Upsample" or ctx.opset < 11:
+        roi, scales = None, roi
+    if blob.ndim != 4 or ctx.attr("antialias", 0) or ctx.attr("axes") is not None:
+        ctx.refuse("only (N, C, H, W) without antialiasing is known here")
+    factors = ctx.attr("scales") if scales is None else ctx.array(scales)
+    if factors is not None and len(factors):
+        pair = [float(f) for f in factors]
+    elif sizes is not None:
+        wanted = ctx.ints(sizes, "the size") or []
+        pair = [w / s for w, s in zip(wanted, blob.shape, strict=True)]
+    else:
+        ctx.refuse("its factors depend on the model's inputs")
+    if pair[:2] != [1.0, 1.0]:
+        ctx.refuse("it changes the number of samples or channels")
+    mode = ctx.attr("mode", "nearest")
+    place = ctx.attr("coordinate_transformation_mode", "asymmetric" if ctx.opset < 11 else "half_pixel")
+    whole = all(f.is_integer() for f in pair)
+    if mode == "nearest" and (whole or (place == "half_pixel" and ctx.attr("nearest_mode", "") == "round_prefer_ceil")):
+        return upsample_2d(blob, pair[2:], "NCHW", "nearest", False, None)
+    if mode == "linear" and place in ("half_pixel", "pytorch_half_pixel", "align_corners"):
+        return upsample_2d(blob, pair[2:], "NCHW", "bilinear", place == "align_corners", None)
+    ctx.refuse(f"mode {mode!r} with {place!r} places")

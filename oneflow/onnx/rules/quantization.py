@@ -1,0 +1,171 @@
+"""Quantization-aware training in ONNX's words: QuantizeLinear and DequantizeLinear around what will run on integers.
+
+Ranges of variables are known when the model is written, so that weights are written as integers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .._emitter import Emitter, InLayout, Perm, Result, Static
+from . import Inexpressible, rule
+
+
+def _grid(high: np.ndarray, low: np.ndarray, a: Any) -> list[Result]:
+    """Scale and zero point of known extremes; as in ``ops/quantization.py``."""
+    bits = a["bits"]
+    zero = np.zeros_like(high)
+    if a["formula"] == "cambricon":
+        _, exponent = np.frexp(high)
+        return [Static((exponent - (bits - 1)).astype(high.dtype)), Static(zero)]
+    if a["scheme"] == "symmetric":
+        return [Static((high / high.dtype.type(2 ** (bits - 1) - 1)).astype(high.dtype)), Static(zero)]
+    scale = ((high - low) / high.dtype.type(2**bits - 1)).astype(high.dtype)
+    quotient = np.divide(low, scale, out=np.zeros_like(scale), where=scale != 0)
+    return [Static(scale), Static(-quotient)]
+
+
+@rule("min_max_observer")
+def _min_max_observer(ctx: Emitter) -> list[Result]:
+    a = ctx.attrs
+    rank = ctx.blob(0).ndim
+    axes = tuple(range(0 if a["per_layer"] else 1, rank))
+    magnitudes = a["scheme"] == "symmetric" or a["formula"] == "cambricon"
+    known = ctx.static(0)
+    if known is not None:
+        values = np.abs(known) if magnitudes else known
+        high, low = (f(values, axis=axes).reshape(-1) for f in (np.max, np.min))
+        return _grid(high, low, a)
+    if a["formula"] == "cambricon":
+        raise Inexpressible("a power of two that is measured at each call")
+    x = ctx.emit("Abs", ctx.input(0)) if magnitudes else ctx.input(0)
+
+    def extreme(kind: str) -> str:
+        return ctx.squeeze(ctx.reduce(kind, x, list(axes), True), list(range(1, rank)))
+
+    high = extreme("ReduceMax")
+    if magnitudes:
+        return [ctx.emit("Div", high, ctx.like(2 ** (a["bits"] - 1) - 1)), ctx.emit("Mul", high, ctx.like(0))]
+    low = extreme("ReduceMin")
+    scale = ctx.emit("Div", ctx.emit("Sub", high, low), ctx.like(2 ** a["bits"] - 1))
+    flat = ctx.emit("Equal", scale, ctx.like(0))
+    quotient = ctx.emit("Div", low, ctx.emit("Where", flat, ctx.like(1), scale))
+    return [scale, ctx.emit("Neg", ctx.emit("Where", flat, ctx.like(0), quotient))]
+
+
+@rule("moving_average_min_max_observer")
+def _moving_average(ctx: Emitter) -> list[Result]:
+    if ctx.attrs["training"]:
+        raise Inexpressible("an observer that measures at each call")
+    high, low = ctx.static(2), ctx.static(3)
+    if high is None or low is None:
+        raise Inexpressible("averages that are computed")
+    return [*_grid(high, low, ctx.attrs), Static(high), Static(low)]
+
+
+@rule("fake_quantization")
+def _fake_quantization(ctx: Emitter) -> Result:
+    a = ctx.attrs
+    scale, zero = ctx.static(1), ctx.static(2)
+    if scale is None or zero is None:
+        if a["formula"] == "cambricon":
+            raise Inexpressible("a power of two that is measured at each call")
+        return _computed(ctx)
+    if a["formula"] == "cambricon":
+        scale = np.ldexp(np.ones_like(scale), scale.astype(np.int32))
+    if a["bits"] != 8:
+        return _computed(ctx, scale, zero)
+    affine = a["scheme"] == "affine" and a["formula"] == "google"
+    x = ctx.static(0)
+    if x is not None:
+        return _weights(ctx, x, scale, zero, affine)
+    if not scale.all():  # nothing but zeros was observed
+        if scale.size > 1:
+            return _computed(ctx, scale, zero)
+        return ctx.emit("Mul", ctx.input(0), ctx.like(0))
+    return _activations(ctx, scale, zero, affine)
+
+
+def _point(zero: np.ndarray, affine: bool) -> np.ndarray:
+    """The zero point as an integer, which ONNX wants."""
+    return np.clip(np.rint(zero), 0, 255).astype(np.uint8) if affine else np.zeros(zero.shape, np.int8)
+
+
+def _rest(scale: np.ndarray, zero: np.ndarray, point: np.ndarray) -> np.ndarray:
+    """The shift of values that turns a zero point with a fraction into that integer."""
+    return ((zero - point.astype(zero.dtype)) * scale).astype(scale.dtype)
+
+
+def _weights(ctx: Emitter, x: np.ndarray, scale: np.ndarray, zero: np.ndarray, affine: bool) -> Result:
+    name, rank = str(ctx.blob(0).node.attrs.get("variable", ctx.blob(0).op_name)), x.ndim
+    safe = np.where(scale == 0, 1, scale).astype(scale.dtype)
+    column = (-1, *[1] * (rank - 1)) if scale.size > 1 else (1,) * rank
+    low, high, kind = (0, 255, np.uint8) if affine else (-127, 127, np.int8)
+    moved = x / safe.reshape(column) + (zero.reshape(column) if affine else 0)
+    whole = np.clip(np.sign(moved) * np.floor(np.abs(moved) + 0.5), low, high).astype(kind)
+    whole = np.where((scale == 0).reshape(column), _point(zero, affine).reshape(column), whole).astype(kind)
+    point = _point(zero, affine)
+    rest = _rest(safe, zero, point)
+    rest[scale == 0] = 0
+    node, attrs = ctx.node, ctx.attrs
+
+    def make(perm: Perm) -> str:
+        outer, ctx.node, ctx.attrs = (ctx.node, ctx.attrs), node, attrs
+        try:
+            integers = ctx.initializer(f"{name}_quantized", np.transpose(whole, perm))
+            axis = perm.index(0) if scale.size > 1 else None
+            grid = [ctx.constant(v if axis is not None else v.reshape(())) for v in (safe, point)]
+            y = ctx.emit("DequantizeLinear", integers, *grid, axis=axis)
+            if rest.any():
+                y = ctx.emit("Sub", y, ctx.constant(np.transpose(rest.reshape(column), perm)))
+            return y
+        finally:
+            ctx.node, ctx.attrs = outer
+
+    return InLayout(make)
+
+
+def _activations(ctx: Emitter, scale: np.ndarray, zero: np.ndarray, affine: bool) -> Result:
+    perm, rank = ctx.perm_of(0), ctx.blob(0).ndim
+    x, point = ctx.input(0, perm), _point(zero, affine)
+    axis = perm.index(0) if scale.size > 1 else None
+    column = np.ones(rank, np.int64)
+    if axis is not None:
+        column[axis] = -1
+    grid = [ctx.constant(v if axis is not None else v.reshape(())) for v in (scale, point)]
+    rest = _rest(scale, zero, point).reshape(tuple(column))
+    if rest.any():
+        x = ctx.emit("Add", x, ctx.constant(rest))
+    if not affine and ctx.blob(0).node.op.name != "relu":  # the grid is symmetric, int8 is not
+        x = ctx.emit("Max", x, ctx.constant((-127 * scale).astype(scale.dtype).reshape(tuple(column))))
+    y = ctx.emit("DequantizeLinear", ctx.emit("QuantizeLinear", x, *grid, axis=axis), *grid, axis=axis)
+    if rest.any():
+        y = ctx.emit("Sub", y, ctx.constant(rest))
+    return ctx.moved(y, perm)
+
+
+def _computed(ctx: Emitter, known_scale: np.ndarray | None = None, known_zero: np.ndarray | None = None) -> Result:
+    """In floating point, where the grid is measured at each call, or has other than 8 bits."""
+    a = ctx.attrs
+    bits, rank = a["bits"], ctx.blob(0).ndim
+    behind = list(range(1, rank))
+    column = (-1, *[1] * (rank - 1))
+    x = ctx.input(0)
+    if known_scale is None or known_zero is None:
+        scale, zero = (ctx.unsqueeze(ctx.input(i), behind) for i in (1, 2))
+    else:
+        scale, zero = (ctx.constant(v.reshape(column)) for v in (known_scale, known_zero))
+    nothing = ctx.emit("Equal", scale, ctx.like(0))
+    quotient = ctx.emit("Div", x, ctx.emit("Where", nothing, ctx.like(1), scale))
+    affine = a["scheme"] == "affine" and a["formula"] == "google"
+    if affine:
+        quotient = ctx.emit("Add", quotient, zero)
+    rounded = ctx.emit("Mul", ctx.emit("Sign", quotient),
+                       ctx.emit("Floor", ctx.emit("Add", ctx.emit("Abs", quotient), ctx.like(0.5))))  # fmt: skip
+    low, high = (0, 2**bits - 1) if affine else (1 - 2 ** (bits - 1), 2 ** (bits - 1) - 1)
+    y = ctx.emit("Clip", rounded, ctx.like(low), ctx.like(high))
+    if affine:
+        y = ctx.emit("Sub", y, zero)
+    return ctx.emit("Where", nothing, ctx.like(0), ctx.emit("Mul", y, scale))

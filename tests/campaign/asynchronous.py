@@ -1,4 +1,4 @@
-"""Very many asynchronous steps: memory stays flat, callbacks come in order; synchronous and resumed runs are the same bit for bit."""
+"""Very many asynchronous steps: memory stays flat, callbacks come in order; sync = async = resumed, bit for bit."""
 
 from __future__ import annotations
 
@@ -88,7 +88,8 @@ def run(budget: Budget) -> Report:
         if not ordered:
             report.fail(f"{kind}: callbacks did not come once each, in order")
         if kind == "async":
-            report.notes = f"{count:,} steps each way; memory after the warm-up: at most {most / 1e6:+.1f} MB, at the end {last / 1e6:+.1f} MB"
+            grew = f"at most {most / 1e6:+.2f} MB, at the end {last / 1e6:+.2f} MB"
+            report.notes = f"{count:,} steps each way; memory after the warm-up: {grew}"
         if last > FLAT:
             report.fail(f"{kind}: memory grew by {last / 1e6:.1f} MB after the warm-up")
     for kind in ("sync", "resumed"):

@@ -57,7 +57,7 @@ class _Trial:
 
     def __init__(self, form: int, folder: str):
         self.train, self.folder, self.step = jobs.declare(), folder, 0
-        self.save = FORMS[form].begin(folder)
+        self.saver = FORMS[form].begin(folder)
         self.saved: list[str] = []
         self.go_on()
 
@@ -78,10 +78,8 @@ class _Trial:
         self.step += 1
 
     def _save(self) -> None:
-        import oneflow as flow
-
-        self.save(self.step)
-        flow.sync_default_session()  # where an error of the background comes at the latest
+        self.saver.save(self.step)
+        self.saver.wait()
 
     def fail(self, what: str, faults: _Faults | None = None) -> None:
         """A step, and a save that must fail with an error of the library, or succeed, and leave the others alone."""

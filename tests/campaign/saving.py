@@ -28,14 +28,19 @@ SECONDS = 90.0  # for one life
 
 
 @dataclass(frozen=True)
-class Form:
-    """One way of saving. ``begin(folder)`` restores the newest checkpoint in the child and returns how to save a step.
+class Saver:
+    """``save(step)`` returns the newest step that is now on the disk for certain, or -1; ``wait`` waits for what is written."""
 
-    What it returns is called with a step and returns the newest step that is now on the disk for certain, or -1.
-    """
+    save: Callable[[int], int]
+    wait: Callable[[], object] = lambda: None
+
+
+@dataclass(frozen=True)
+class Form:
+    """One way of saving. ``begin(folder)`` restores the newest checkpoint in the child and returns how to save."""
 
     name: str
-    begin: Callable[[str], Callable[[int], int]]
+    begin: Callable[[str], Saver]
     processes: int = 1
 
 
@@ -44,7 +49,7 @@ def _newest(folder: str) -> str | None:
     return os.path.join(folder, names[-1]) if names else None
 
 
-def _plain(folder: str) -> Callable[[int], int]:
+def _plain(folder: str) -> Saver:
     import oneflow as flow
 
     if path := _newest(folder):
@@ -54,10 +59,10 @@ def _plain(folder: str) -> Callable[[int], int]:
         flow.checkpoint.save(f"{folder}/{step:06}")
         return step
 
-    return save
+    return Saver(save)
 
 
-def _object(folder: str) -> Callable[[int], int]:
+def _object(folder: str) -> Saver:
     import oneflow as flow
 
     if path := _newest(folder):
@@ -67,10 +72,10 @@ def _object(folder: str) -> Callable[[int], int]:
         flow.train.CheckPoint().save(f"{folder}/{step:06}")
         return step
 
-    return save
+    return Saver(save)
 
 
-def _simple_manager(folder: str) -> Callable[[int], int]:
+def _simple_manager(folder: str) -> Saver:
     import oneflow as flow
 
     manager = flow.train.SimpleCheckPointManager(folder)
@@ -81,14 +86,50 @@ def _simple_manager(folder: str) -> Callable[[int], int]:
         manager.save()
         return step
 
-    return save
+    return Saver(save)
+
+
+def _background(folder: str) -> Saver:
+    import oneflow as flow
+
+    if path := _newest(folder):
+        flow.load_variables(flow.checkpoint.get(path))
+    pending: list[Any] = []
+
+    def save(step: int) -> int:
+        """Another save waits for the one before, which is then on the disk."""
+        pending.append((step, flow.checkpoint.save(f"{folder}/{step:06}", asynchronous=True)))
+        return max((s for s, p in pending if p.done() and p.exception() is None), default=-1)
+
+    return Saver(save, lambda: pending[-1][1].wait())
+
+
+def _manager(asynchronous: bool) -> Callable[[str], Saver]:
+    def begin(folder: str) -> Saver:
+        import oneflow as flow
+
+        manager = flow.checkpoint.CheckpointManager(folder, max_to_keep=3, monitor="loss", asynchronous=asynchronous)
+        if manager.latest() is not None:
+            manager.restore_or_init()
+
+        def save(step: int) -> int:
+            manager.save(step, metrics={"loss": abs(step - 7)}, metadata={"step": step})
+            return max((int(name.rsplit("_", 1)[1]) for name in manager.all()), default=-1)
+
+        return Saver(save, manager.wait)
+
+    return begin
 
 
 FORMS = [
     Form("flow.checkpoint.save", _plain),
     Form("CheckPoint().save", _object),
     Form("SimpleCheckPointManager", _simple_manager),
+    Form("in the background", _background),
+    Form("CheckpointManager", _manager(asynchronous=False)),
+    Form("CheckpointManager in the background", _manager(asynchronous=True)),
     Form("two processes", _plain, processes=2),
+    Form("two processes in the background", _background, processes=2),
 ]
 
 
@@ -136,14 +177,14 @@ def _live(folder: str, form: int, die_at: int) -> None:
     import oneflow as flow
 
     train = jobs.declare(split=FORMS[form].processes > 1)
-    save = FORMS[form].begin(folder)
+    saver = FORMS[form].begin(folder)
     begin = int(flow.get_all_variables()[jobs.STEP].numpy()[0])
     print("begins", begin, flush=True)
     if die_at:
         _die_in_front_of(die_at)
     for step in range(begin, STEPS + 20):
         print("loss", step, train(jobs.batch(step)).tobytes().hex(), flush=True)
-        print("saved", save(step + 1), flush=True)
+        print("saved", saver.save(step + 1), flush=True)
 
 
 def reference(split: bool) -> None:

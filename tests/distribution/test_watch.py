@@ -168,7 +168,8 @@ def test_twenty_times_the_median_of_earlier_steps_is_allowed() -> None:
 
 
 @pytest.mark.parametrize("other", [
-    {"calls": 3, "returned": 3}, {"calls": 4, "returned": 4}, {"calls": 5, "returned": 3}, {"calls": 4, "returned": 3, "busy": "a save"},
+    {"calls": 3, "returned": 3}, {"calls": 4, "returned": 4}, {"calls": 5, "returned": 3},
+    {"calls": 4, "returned": 3, "busy": "a save"},
 ])  # fmt: skip
 def test_where_one_is_elsewhere_no_step_hangs(other: dict[str, Any]) -> None:
     watch, begun = _in_step()

@@ -28,7 +28,7 @@ NATIVE = sorted((ROOT / "native").rglob("*.cc")) + sorted((ROOT / "native").rglo
 # files of users, of JAX and of OneFlow, and those that programs write
 OTHER_FILES = {
     "train.py", "script.py", "program.py", "predict.py", "lenet_models.py", "lenet_train.py", "lenet_eval.py", "tables.py",
-    "my_ops.py", "add_op.py", "malloc.h", "_py_api.py", "_py_kernel.py",
+    "my_ops.py", "add_op.py", "malloc.h", "sysexits.h", "_py_api.py", "_py_kernel.py",
 }  # fmt: skip
 # modules, programs and constants that are not ours, and examples of names
 OTHERS = {

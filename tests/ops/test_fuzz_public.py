@@ -88,6 +88,8 @@ PLAUSIBLE: dict[str, Any] = {
     "permutation": (1, 0), "perm": (1, 0), "rank": 2, "prefix": "p", "index": 0, "parts": 2, "records": [], "filename": "f",
 }  # fmt: skip
 LEFT_OUT = {
+    "flow.checkpoint.Preemption": "is made by flow.checkpoint.save_on_preemption",
+    "flow.export.ExportedFunction": "is made by flow.export.load", "flow.onnx.OnnxModel": "is made by flow.onnx.load",
     **dict.fromkeys([f"flow.loggers.{n}Logger" for n in ("Wandb", "MLFlow", "Trackio")], "needs a package of its own"),
     "flow.env.init": "starts the processes of a run",
     "flow.unittest.TestCase": "a class of Python's, whose methods are Python's",

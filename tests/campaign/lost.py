@@ -29,7 +29,7 @@ how, victim, rank = sys.argv[1], int(sys.argv[2]), int(os.environ["ONEFLOW_PROCE
 is_victim, count = rank == victim, [0]
 flow.env.start_timeout(6 if how in ("missing", "taken port") else 60)
 flow.env.stall_timeout(5 if how == "hangs outside a step" else 40)
-flow.env.step_timeout(3)
+flow.env.step_timeout(8 if how == "hangs inside a step" else 300)
 flow.env.end_on_step_timeout(True)
 width = 12 if how == "other code" and is_victim else 11
 
@@ -107,7 +107,7 @@ FAULTS = [
     Fault("calls another job", "the programs differ|gave up", 2.0),
     Fault("other code", "differ in job 'train'", 10.0),  # with tracing the job
     Fault("hangs outside a step", "has stood still|gave up", 8.0),  # stall_timeout is 5
-    Fault("hangs inside a step", "all processes have been in call|gave up", 8.0, 0),  # step_timeout is 3; only rank 0 runs it
+    Fault("hangs inside a step", "all processes have been in call|gave up", 12.0, 0),  # step_timeout is 8; only rank 0 runs it
     Fault("is stopped", "has not been heard of|has stood still|gave up", 30.0),
     Fault("missing", "did not come within", 12.0),  # start_timeout is 6
     Fault("taken port", "in use|not a process of this run|does not answer", 12.0),

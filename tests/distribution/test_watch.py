@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from typing import Any
 
 import pytest
 
+from oneflow.runtime.processes.run import Run
 from oneflow.runtime.processes.watch import Watch
 
 
@@ -182,3 +185,15 @@ def test_progress_of_another_process_begins_the_time_anew() -> None:
     watch.hear(_beat(1, 4, busy="compiling", returned=3), begun + 20.0)
     watch.hear(_beat(1, 4, returned=3), begun + 25.0)
     assert watch.long_step(begun + 54.0) == "" and watch.long_step(begun + 56.0) != ""
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_a_process_that_is_printing_its_error_is_not_ended_meanwhile(told: bool) -> None:
+    run, left = Run.__new__(Run), []
+    run._changed, run._watch = threading.Condition(), _watch()
+    run._watch.calls.begin("job 'a'", 0.0)
+    run.lost, run._lost_at, run._told = "process 1 is gone", time.monotonic(), told
+    run._ended = run._is_starting = run._announced = False
+    run._leave = lambda: left.append(1)  # type: ignore[method-assign]
+    run._look()
+    assert bool(left) != told

@@ -236,7 +236,7 @@ class Run:
         if not self.lost or self._ended:
             return
         waited = time.monotonic() - self._lost_at
-        if stuck or waited > _GRACE_SECONDS:
+        if (stuck and not self._told) or waited > _GRACE_SECONDS:  # told: the main thread is printing it, or has caught it
             self._leave()
         elif waited > _ANNOUNCE_SECONDS and not self._told and not self._announced:
             self._announced = True

@@ -259,6 +259,108 @@ def test_a_variable_that_a_called_job_placed_can_be_trained_on_more_devices():
     np.testing.assert_allclose(predict(x), 1 - 0.5 / 8 * np.ones((2, 4)))
 
 
+RULES = {
+    "momentum": lambda rate: flow.optimizer.SGD(rate, momentum=0.9),
+    "adam": flow.optimizer.Adam,
+    "rmsprop": flow.optimizer.RMSProp,
+    "lamb": flow.optimizer.LAMB,
+}
+
+
+def steps_of_a_shared_variable(rule, predict_on="0:0", train_on="0:0", calls_first="predict"):
+    """The values of a variable that both jobs use, before the first and after each of three steps."""
+    with flow.session(seed=1):
+        x = np.arange(1, 13, dtype=F32).reshape(4, 3)
+
+        def weight():
+            return flow.get_variable("w", (4, 3), initializer=flow.random_normal_initializer())
+
+        def declare_predict():
+            @flow.global_function()
+            def predict(x: tp.Numpy.Placeholder((4, 3))) -> tp.Numpy:
+                with flow.scope.placement("cpu", predict_on):
+                    return x * weight()
+
+            return predict
+
+        def declare_train():
+            @flow.global_function("train")
+            def train(x: tp.Numpy.Placeholder((4, 3))) -> tp.Numpy:
+                with flow.scope.placement("cpu", train_on):
+                    loss = flow.math.square(x * weight())
+                    RULES[rule](flow.optimizer.PiecewiseConstantScheduler([], [0.1])).minimize(loss)
+                    return loss
+
+            return train
+
+        if calls_first == "predict":
+            predict = declare_predict()
+            seen = [predict(x) / x]
+            train = declare_train()
+        else:
+            train = declare_train()
+            seen = [np.sqrt(train(x)) / x]
+            predict = declare_predict()
+        for _ in range(3):
+            train(x)
+            seen.append(predict(x) / x)
+        places = {name: v.devices for name, v in flow.get_all_variables().items() if name.startswith("w")}
+        assert len(places) > 1 and len({tuple(each) for each in places.values()}) == 1, places
+        return np.abs(seen)
+
+
+@pytest.mark.parametrize("calls_first", ["predict", "train"])
+@pytest.mark.parametrize(("predict_on", "train_on"), [("0:0", "0:0-1"), ("0:0-1", "0:0"), ("0:0", "0:1")])
+@pytest.mark.parametrize("rule", RULES)
+def test_an_optimizers_slots_lie_where_its_variable_does(rule, predict_on, train_on, calls_first):
+    flow.config.cpu_device_num(2)
+    expected = steps_of_a_shared_variable(rule, calls_first=calls_first)
+    found = steps_of_a_shared_variable(rule, predict_on, train_on, calls_first)
+    np.testing.assert_allclose(found, expected, rtol=2e-5)
+
+
+def test_slots_of_jobs_that_were_not_called_move_with_the_variable():
+    flow.config.cpu_device_num(2)
+    x = np.ones((4, 3), F32)
+
+    def declare(name, rule, placement):
+        def train(x: tp.Numpy.Placeholder((4, 3))) -> tp.Numpy:
+            with flow.scope.placement("cpu", placement):
+                loss = x * flow.get_variable("w", (4, 3), initializer=flow.ones_initializer())
+                RULES[rule](flow.optimizer.PiecewiseConstantScheduler([], [0.1])).minimize(loss)
+                return loss
+
+        train.__name__ = name
+        return flow.global_function("train")(train)
+
+    first, second = declare("first", "adam", "0:0"), declare("second", "momentum", "0:0-1")
+    flow.load_variables({"w-m": np.zeros((4, 3), F32)})  # has a value already, its variable has none
+    np.testing.assert_array_equal(first(x), x)
+    second(x)
+    third = declare("third", "lamb", "0:1")
+    third(x)
+    assert np.isfinite(first(x)).all()
+
+
+def test_slots_of_one_number_lie_with_variables_that_are_distributed_over_devices():
+    flow.config.cpu_device_num(2)
+    config = flow.FunctionConfig()
+    config.optimizer_placement_optimization_mode("non_distributed")
+    config.optimizer_placement_optimization_threshold(1)
+
+    @flow.global_function("train", config)
+    def train(x: tp.Numpy.Placeholder((4, 3))) -> tp.Numpy:
+        with flow.scope.placement("cpu", "0:0-1"):
+            v, w = (flow.get_variable(name, (4, 3), initializer=flow.ones_initializer()) for name in "vw")
+            loss = x * v * w
+            flow.optimizer.LAMB(flow.optimizer.PiecewiseConstantScheduler([], [0.1])).minimize(loss)
+            return loss
+
+    assert (train(np.ones((4, 3), F32)) > train(np.ones((4, 3), F32))).all()
+    places = {name: v.devices for name, v in flow.get_all_variables().items()}
+    assert places["v-beta1_t"] == places["v"] != places["w"] == places["w-m"], places
+
+
 def test_a_job_with_a_reader_does_not_wait_for_another_ones_compilation(monkeypatch):
     @flow.global_function()
     def draw() -> tp.Numpy:

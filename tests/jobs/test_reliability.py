@@ -548,6 +548,40 @@ job(x)(lambda value: print("parent works"))
     assert "child left with 7" in done.stdout and "parent works" in done.stdout and done.returncode == 0
 
 
+@pytest.mark.parametrize(
+    "use",
+    ["flow.get_all_variables()", "flow.load_variables({'w': x})", "weighted.plan()", "weighted.summary()",
+     "__import__('jax').numpy.ones(3)"],
+)  # fmt: skip
+@pytest.mark.parametrize("child", ["weighted(x)", "pass"])
+def test_a_fork_before_the_first_call_where_jax_runs_already(use, child):
+    done = run(f"""
+@flow.global_function()
+def weighted(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
+    return x * flow.get_variable("w", (4,), initializer=flow.ones_initializer())
+{use}
+pid = os.fork()
+if pid == 0:
+    try:
+        {child}
+    except flow.errors.ForkError as error:
+        print("told", flush=True)
+    sys.exit(7)
+deadline = time.time() + 20
+while time.time() < deadline:
+    ended, status = os.waitpid(pid, os.WNOHANG)
+    if ended:
+        print("child left with", os.waitstatus_to_exitcode(status))
+        break
+    time.sleep(0.01)
+else:
+    os.kill(pid, 9)
+print(weighted(x))
+""")
+    assert ("told" in done.stdout) == (child != "pass"), done.stdout + done.stderr
+    assert "child left with 7" in done.stdout and "[1. 1. 1. 1.]" in done.stdout and done.returncode == 0, done.stdout
+
+
 def test_a_fork_before_the_first_call_is_free():
     done = run("""
 pid = os.fork()

@@ -503,6 +503,129 @@ def test_a_failed_call_is_a_failed_future(capfd):
         asyncio.run(main())
 
 
+def test_waiting_for_the_first_exception_ends_with_it(capfd):
+    go_on = threading.Event()
+
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((4,))) -> tp.Callback[tp.Numpy]:
+        def handler(value):
+            if value[0] == 0:
+                time.sleep(0.2)  # until somebody waits
+                raise ValueError("first")
+            go_on.wait(60)
+
+        flow.watch(x, handler)
+        return x
+
+    results = [job(ONE * i) for i in range(3)]
+    done, rest = concurrent.futures.wait(results, 30, concurrent.futures.FIRST_EXCEPTION)
+    assert done == {results[0]} and len(rest) == 2, (done, rest)
+    go_on.set()
+    with pytest.raises(flow.errors.CallbackError):
+        flow.sync_default_session()
+
+
+def test_the_outcome_of_a_call_cannot_be_set():
+    result = echo()(ONE)
+    for method, args in (("set_result", (1,)), ("set_exception", (ValueError(),)), ("set_running_or_notify_cancel", ())):
+        with pytest.raises(flow.errors.ResultError, match=f"{method} cannot be used on a call of job 'job'"):
+            getattr(result, method)(*args)
+    np.testing.assert_array_equal(result.result(), ONE + 1)
+
+
+def test_shape_and_dtype_of_a_result_are_known_before_it_is_there():
+    go_on = threading.Event()
+
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((2, 3))) -> tp.Callback[tp.Numpy]:
+        flow.watch(x, lambda value: go_on.wait(60))
+        return flow.cast(x, flow.int64)
+
+    result = job(np.ones((2, 3), F32))
+    assert result.shape == (2, 3) and result.dtype == np.int64 and len(result) == 2 and result.ndim == 2 and result.size == 6
+    assert not result.done() and bool(result)
+    go_on.set()
+    array = np.asarray(result)
+    assert array.shape == result.shape and array.dtype == result.dtype
+    assert np.array(result, copy=False).dtype == np.int64 and np.array(result, np.float64).dtype == np.float64
+    with pytest.raises(ValueError, match="copy"):
+        np.array(result, np.float64, copy=False)
+
+
+@pytest.mark.parametrize("view", ["consistent", "mirrored"])
+@pytest.mark.parametrize("annotated", [True, False])
+def test_the_shape_of_a_result_is_that_of_its_value(view, annotated):
+    flow.config.cpu_device_num(2)
+    config = flow.FunctionConfig()
+    config.default_logical_view(getattr(flow.scope, f"{view}_view")())
+
+    def job(x: tp.Numpy.Placeholder((4, 3))) -> tp.Callback[tp.Numpy]:
+        with flow.scope.placement("cpu", "0:0-1"):
+            return flow.math.reduce_sum(x, axis=1) if view == "consistent" else flow.identity(x)
+
+    if not annotated:
+        del job.__annotations__["return"]
+    result = flow.global_function("predict", config)(job)(np.ones((4, 3), F32))
+    value = np.asarray(result)
+    assert (result.shape, result.dtype) == (value.shape, value.dtype)
+
+
+def test_the_shape_of_a_result_of_micro_batches_is_that_of_its_value():
+    config = flow.FunctionConfig()
+    config.train.num_gradient_accumulation_steps(2)
+
+    @flow.global_function("train", config)
+    def job(x: tp.Numpy.Placeholder((4, 3))) -> tp.Callback[tp.Numpy]:
+        loss = x * flow.get_variable("w", (3,), initializer=flow.ones_initializer())
+        flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.1])).minimize(loss)
+        return loss
+
+    result = job(np.ones((4, 3), F32))
+    assert result.shape == np.asarray(result).shape
+
+
+def test_results_that_are_not_one_array_have_no_shape():
+    @flow.global_function()
+    def two(x: tp.Numpy.Placeholder((4,))):
+        return x, x + 1
+
+    @flow.global_function()
+    def pieces(x: tp.ListNumpy.Placeholder((4,))) -> tp.Callback[tp.ListNumpy]:
+        return x
+
+    @flow.global_function()
+    def number(x: tp.Numpy.Placeholder((4,))) -> tp.Callback[tp.Numpy]:
+        return flow.math.reduce_sum(x)
+
+    for result in (two(ONE), pieces([ONE])):
+        assert not hasattr(result, "shape") and not hasattr(result, "dtype") and bool(result)
+        with pytest.raises(flow.errors.ResultError, match="does not return one array of a fixed shape"):
+            _ = result.shape
+        with pytest.raises(TypeError):
+            len(result)
+    scalar = number(ONE)
+    assert len(scalar) == 1 if scalar.shape else scalar.shape == ()
+    assert np.shape(two(ONE)) == (2, 4)
+
+
+def test_dtypes_are_dtypes_to_numpy():
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
+        return x * flow.get_variable("w", (4,), initializer=flow.ones_initializer())
+
+    job(ONE)
+    w = flow.get_all_variables()["w"]
+    assert w.dtype == np.float32 and w.dtype == np.dtype("float32") and np.float32 == w.dtype and w.dtype != np.float64
+    assert np.empty(3, w.dtype).dtype == np.float32 and np.asarray([1], flow.int8).dtype == np.int8
+    for each in flow.dtypes():
+        if each in (flow.record, flow.tensor_buffer):
+            assert each != np.float32
+            with pytest.raises(TypeError):
+                np.dtype(each)
+        else:
+            assert np.dtype(each) == each == each.numpy_dtype and hash(each) == hash(each.numpy_dtype)
+
+
 def test_results_and_handles_are_arrays_to_numpy():
     @flow.global_function()
     def job(x: tp.Numpy.Placeholder((2, 3))) -> tp.Callback[tp.Numpy]:

@@ -641,6 +641,113 @@ def test_results_and_handles_are_arrays_to_numpy():
     np.testing.assert_array_equal(w + x, 1 + x)
 
 
+# --- other jobs' errors
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), GeneratorExit("mine"), RuntimeError("mine")], ids=lambda e: type(e).__name__)
+def test_what_a_body_raises_is_raised_by_its_own_calls_alone(error, tmp_path):
+    weighted = named_weighted("first")
+
+    @flow.global_function()
+    def broken(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
+        raise error
+
+    np.testing.assert_array_equal(weighted(ONE), ONE)
+    with pytest.warns(flow.errors.JobWarning, match="job 'broken' cannot be built"):
+        flow.checkpoint.save(tmp_path / "saved")
+    flow.load_variables(flow.checkpoint.get(tmp_path / "saved"))
+    flow.train.CheckPoint().load(tmp_path / "saved")
+    for _ in range(2):
+        with pytest.raises(type(error)) as found:
+            broken(ONE)
+        assert found.value is error
+    assert f"failed to build: {type(error).__name__}" in repr(broken)
+    np.testing.assert_array_equal(weighted(ONE), ONE)
+
+
+def test_ctrl_c_in_a_body_is_not_kept():
+    tries = []
+
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
+        tries.append(1)
+        if len(tries) == 1:
+            raise KeyboardInterrupt
+        return x
+
+    with pytest.raises(KeyboardInterrupt):
+        job(ONE)
+    np.testing.assert_array_equal(job(ONE), ONE)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("form", ["oneflow", "safetensors", "background"])
+def test_a_save_is_complete_before_it_warns_of_another_job(form, tmp_path):
+    if form == "safetensors":
+        pytest.importorskip("safetensors", reason="needs the extra [export]")
+    path = tmp_path / ("saved.safetensors" if form == "safetensors" else "saved")
+    weighted = named_weighted("first")
+
+    @flow.global_function()
+    def broken(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
+        raise RuntimeError("mine")
+
+    weighted(ONE)
+    keywords = {"asynchronous": True} if form == "background" else {"format": form}
+    with pytest.raises(flow.errors.JobWarning, match="job 'broken' cannot be built"):
+        flow.checkpoint.save(path, **keywords)
+    flow.load_variables({"w": np.zeros(4, F32)})
+    flow.load_variables(path)
+    np.testing.assert_array_equal(weighted(ONE), ONE)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_load_is_complete_before_it_warns_of_another_job(tmp_path):
+    weighted = named_weighted("first")
+    weighted(ONE)
+    flow.checkpoint.save(tmp_path / "saved")
+    flow.load_variables({"w": np.zeros(4, F32)})
+
+    @flow.global_function()
+    def broken(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
+        raise RuntimeError("mine")
+
+    with pytest.raises(flow.errors.JobWarning, match="job 'broken' cannot be built"):
+        flow.train.CheckPoint().load(tmp_path / "saved")
+    np.testing.assert_array_equal(weighted(ONE), ONE)
+
+
+def named_weighted(name):
+    def job(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
+        return x * flow.get_variable("w", (4,), initializer=flow.ones_initializer())
+
+    job.__name__ = name
+    return flow.global_function()(job)
+
+
+def test_both_ways_of_loading_tell_of_names_that_no_variable_has(tmp_path):
+    weighted = named_weighted("first")
+    weighted(ONE)
+    values = {"w": ONE * 2, "ww": ONE, "w-momentum": ONE, "System-Train-TrainStep-train": np.zeros(1, np.int64)}
+    path = tmp_path / "saved"
+    flow.checkpoint.save(path, values)
+    for load in (flow.train.CheckPoint().load, flow.load_variables, lambda path: flow.load_variables(flow.checkpoint.get(path))):
+        with pytest.warns(flow.errors.CheckpointWarning, match="given 1 name.*that no variable of the program has: 'ww'"):
+            load(path)
+        np.testing.assert_array_equal(weighted(ONE), ONE * 2)
+    for load in (flow.train.CheckPoint().load, flow.load_variables):
+        with pytest.raises(flow.errors.CheckpointError, match="'ww' is not a variable name"):
+            load(path, strict=True)
+
+
+def test_state_of_a_training_checkpoint_is_not_unknown_to_a_job_that_predicts(tmp_path):
+    named_weighted("first")(ONE)
+    path = tmp_path / "saved"
+    flow.checkpoint.save(path, {"w": ONE, "w-momentum": ONE, "System-Train-TrainStep-train": np.zeros(1, np.int64)})
+    for load in (flow.train.CheckPoint().load, flow.load_variables):
+        load(path, strict=True)
+
+
 # --- the ends of processes
 
 

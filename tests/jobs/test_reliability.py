@@ -842,6 +842,12 @@ print("end")
         assert done.returncode == 0 and "end" in done.stdout, (done.returncode, done.stderr)
 
 
+def test_an_exit_that_was_imported_before_the_package_is_not_seen():
+    program = f"from sys import exit\n{PRELUDE}\njob(x)(lambda value: 1 / 0)\ntime.sleep(0.1)\nexit(3)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 120 and "a callback of job 'job' failed" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("end", "status"),
     [

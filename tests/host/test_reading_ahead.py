@@ -74,7 +74,8 @@ def test_a_position_of_other_data_is_refused_at_the_call(tmp_path: Path) -> None
     flow.checkpoint.save(tmp_path / "saved")
     flow.clear_default_session()
     saved = tmp_path / "saved" / "oneflow-jax.json"
-    saved.write_text(saved.read_text().replace('"parts": 3', '"parts": 4'))
+    content = json.loads(saved.read_text().replace('"parts": 3', '"parts": 4'))
+    saved.write_text(json.dumps({name: content[name] for name in ("format", "random")}))  # without digests, which would tell
     train = training(str(tmp_path / "data"))
     flow.train.CheckPoint().load(tmp_path / "saved")
     with pytest.raises(DataError, match="belongs to other parts"):

@@ -33,7 +33,8 @@ BASES = """flow.Blob flow.dtype flow.scope.View flow.scope.PlacementScope flow.d
  flow.InitEagerGlobalSession flow.eager_nccl_all_reduce flow.experimental.TensorSpec flow.model.Callback
  flow.model.CheckpointConfig flow.model.DataModule flow.model.NumpyDataModule flow.model.TrainingConfig
  flow.model.ValidationConfig flow.ConfigProto flow.JobConfigProto flow.loggers.FileLogger
- flow.loggers.MLFlowLogger flow.loggers.TrackioLogger flow.loggers.WandbLogger""".split()
+ flow.loggers.MLFlowLogger flow.loggers.TrackioLogger flow.loggers.WandbLogger
+ flow.checkpoint.Preemption""".split()
 UNFED = {f"flow.data.{n}" for n in "coco_reader onerec_reader OneRecDecoder".split()}  # read files that tests/host/ makes
 OTHER_FILES = {"flow.experimental.CustomOpModule"}  # tests/ops/test_custom_op_module.py writes them
 

@@ -322,4 +322,4 @@ def _known(name: object, variables: Mapping[str, Variable]) -> None:
         return
     near = closest(name, variables, count=3) if isinstance(name, str) else []
     hint = f"did you mean {' or '.join(map(repr, near))}?" if near else "flow.get_all_variables() lists them"
-    complain(UnknownVariableError, f"{name!r} is not a variable name", hint)
+    complain(UnknownVariableError, f"{shown(name)} is not a variable name", hint)

@@ -152,7 +152,7 @@ def warn_of_unknown(names: Iterable[Any], variables: Mapping[str, Variable]) -> 
     texts = []
     for name in names:
         near = closest(name, variables, count=2) if isinstance(name, str) else []
-        texts.append(f"{name!r}" + (f" (did you mean {' or '.join(map(repr, near))}?)" if near else ""))
+        texts.append(shown(name) + (f" (did you mean {' or '.join(map(repr, near))}?)" if near else ""))
     warn_of(f"flow.load_variables was given {len(texts)} name(s) that no variable of the program has: {listed(texts)}")
 
 

@@ -197,7 +197,7 @@ class Graph:
             ) from None
         node = Node(self, op, full_name, inputs, attrs, self.scope, source, repetition=repetition)
         node.outputs = tuple(
-            Blob(
+            Blob._of(
                 node, i, shape, dt, suffix=suffix or f"out_{i}", batch_axis=batch_axis,
                 is_dynamic=is_dynamic, is_tensor_list=is_tensor_list,
             )

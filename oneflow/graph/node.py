@@ -151,8 +151,13 @@ class Blob:
     # ops/operators.py fills this in, so that the graph needs to know no op
     operator: ClassVar[Callable[[str, Any, Any], Blob]]
 
-    def __init__(
-        self,
+    def __init__(self, *args: Any, **kwargs: Any):
+        refuse(ArgumentError, "a flow.Blob cannot be made by hand: the ops of a job make them",
+               hint="flow.constant(value, dtype, shape), or feed an array as an input of the job")  # fmt: skip
+
+    @classmethod
+    def _of(
+        cls,
         node: Node,
         index: int,
         shape: tuple[int, ...],
@@ -163,10 +168,9 @@ class Blob:
         is_dynamic: bool = False,
         is_tensor_list: bool = False,
         length: ValidLength | None = None,
-    ):
-        if not isinstance(node, Node):
-            refuse(ArgumentError, "a flow.Blob cannot be made by hand: the ops of a job make them",
-                   hint="flow.constant(value, dtype, shape), or feed an array as an input of the job")  # fmt: skip
+    ) -> Blob:
+        """The output ``index`` of a node; the graph calls it."""
+        self: Blob = object.__new__(cls)
         self.node = node
         self.index = index
         self.shape = shape
@@ -177,6 +181,7 @@ class Blob:
         self.is_tensor_list = is_tensor_list
         self.valid_length = length
         self._suffix = suffix
+        return self
 
     def copy(self, **changes: Any) -> Blob:
         """Another handle that keeps every field but those in ``changes``."""

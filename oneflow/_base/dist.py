@@ -30,9 +30,11 @@ class Placement:
 
     @property
     def parallel_num(self) -> int:
+        """The number of devices."""
         return len(self.devices)
 
     def device_tag(self) -> str:
+        """``"cpu"`` or ``"gpu"``."""
         return self.tag
 
     def device_name(self) -> list[str]:

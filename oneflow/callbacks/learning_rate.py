@@ -12,6 +12,7 @@ from .._base import check
 from .._base.refuse import refuse
 from ..checkpoint.api import get_all_variables, load_variables
 from ..errors import ModeError
+from ..graph.graph import OP_VARIABLE
 from ..job import JobFunction
 from .base import Callback, Logs
 from .monitor import Monitor
@@ -137,7 +138,7 @@ def _rates_of(job: JobFunction) -> tuple[float, ...]:
 def _variable_of(optimizer: Any) -> str | None:
     """The variable that an optimizer reads its rate from, where it does."""
     blob = optimizer.learning_rate_blob
-    return blob.node.name if blob is not None and blob.node.op.name == "variable" else None
+    return blob.node.name if blob is not None and blob.node.op is OP_VARIABLE else None
 
 
 def _rates(jobs: list[JobFunction], step: int) -> Iterator[float]:

@@ -113,6 +113,7 @@ class FileValue:
 
     @property
     def quant_info(self) -> Any:
+        """Raises NotImplementedError: checkpoints hold no quantization info."""
         raise NotImplementedError("checkpoints hold no quantization info")
 
     def numpy(self) -> np.ndarray:

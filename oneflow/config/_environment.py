@@ -130,6 +130,7 @@ def reset_environment() -> None:
 
 
 def needs_environment(what: str) -> None:
+    """Raises ModeError before the environment was initialised."""
     if not Environment.frozen:
         refuse(ModeError, f"{what} needs an initialized environment", hint="call flow.env.init() first")
 

@@ -41,10 +41,12 @@ class Settings:
 
     @property
     def options(self) -> list[Option]:
+        """All options, in the order of their declaration."""
         return list(self._options.values())
 
     @property
     def frozen(self) -> bool:
+        """Whether the settings can no longer be changed."""
         return self._frozen
 
     def put(self, name: str, value: Any) -> None:

@@ -43,6 +43,7 @@ class TfRecords:
         return len(self._spans)
 
     def records(self, begin: int, end: int) -> Iterator[bytes]:
+        """The examples from ``begin`` to ``end``, as serialised OFRecords."""
         example, file, current = _example(), None, -1
         try:
             for number, offset, length, record in self._spans[begin:end].tolist():

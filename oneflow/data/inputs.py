@@ -117,6 +117,7 @@ class ImageFolder:
         return len(self.entries)
 
     def records(self, begin: int, end: int) -> Iterator[bytes]:
+        """The images from ``begin`` to ``end``, as serialised OFRecords."""
         image, label = self.names
         for path, number, text in self.entries[begin:end]:
             data = self._read(self.folder / path)
@@ -191,6 +192,7 @@ class Arrays:
         return self.size
 
     def records(self, begin: int, end: int) -> Iterator[bytes]:
+        """The rows from ``begin`` to ``end``, as serialised OFRecords."""
         for i in range(begin, end):
             yield make_record({name: self._value(kind, self.arrays[name][i]) for name, kind in self.kinds.items()})
 

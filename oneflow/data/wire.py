@@ -62,6 +62,7 @@ class Scan:
     late: dict[bytes, list[tuple[Rows, Column]]] = field(default_factory=dict)  # of the irregular records
 
     def add(self, key: bytes, rows: Rows, column: Column) -> None:
+        """Notes a column of some rows under its key."""
         self.pieces.setdefault(key, []).append((rows, column))
 
     def keys(self, begin: int, end: int) -> list[bytes]:

@@ -51,6 +51,7 @@ class Variable:
     owner: str | None = None
 
     def describe(self) -> str:
+        """Its dtype and shape, as ``float32[3, 4]``."""
         return f"{self.dtype.name}[{', '.join(map(str, self.shape))}]"
 
     def agrees(self, other: Variable) -> bool:
@@ -220,6 +221,7 @@ class Graph:
     # --- what a job is made of
 
     def add_input(self, label: str, shape: tuple[int, ...], dt: dtype, kind: str, batch_axis: int | None, source: Source) -> Blob:
+        """Adds an input of the job."""
         outer = self.scope
         if kind == "Numpy":  # one logical tensor, in the mirrored view too
             self.scope = outer.replaced(view="consistent")
@@ -263,6 +265,7 @@ _current: ContextVar[Graph | None] = ContextVar("oneflow_current_graph", default
 
 
 def current_or_none() -> Graph | None:
+    """The graph of the job whose body is running, or None."""
     return _current.get()
 
 

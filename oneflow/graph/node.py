@@ -38,24 +38,29 @@ class Scope:
 
     @property
     def device_parallel_desc_symbol(self) -> Scope:  # OneFlow's spelling of "the placement's facts"
+        """This scope, under OneFlow's name for the facts of a placement."""
         return self
 
     @property
     def device_tag(self) -> str:
+        """``"cpu"`` or ``"gpu"``."""
         return self.placement.tag
 
     @property
     def parallel_num(self) -> int:
+        """The number of devices."""
         return self.placement.parallel_num
 
     @property
     def machine_id2device_id_list(self) -> dict[int, list[int]]:
+        """The devices of each machine, by the machine's number."""
         table: dict[int, list[int]] = {}
         for machine, device in self.placement.devices:
             table.setdefault(machine, []).append(device)
         return table
 
     def replaced(self, **changes: Any) -> Scope:
+        """A copy with other values of the named fields."""
         return replace(self, **changes)
 
 
@@ -196,39 +201,48 @@ class Blob:
 
     @property
     def op_name(self) -> str:
+        """The full name of the op that computes it."""
         return self.node.name
 
     @property
     def blob_name(self) -> str:
+        """Its name among the outputs of its op."""
         return self._suffix
 
     @property
     def logical_blob_name(self) -> str:
+        """``op_name/blob_name``, unique within the job."""
         return f"{self.op_name}/{self.blob_name}"
 
     @property
     def unique_name(self) -> str:
+        """``logical_blob_name``, followed by ``:S<axis>`` or ``:B`` where a layout was asked for."""
         d = self.distribute
         return self.logical_blob_name + {"split": f":S{d.axis}", "broadcast": ":B"}.get(d.kind, "")
 
     @property
     def lbi(self) -> LogicalBlobId:
+        """The two parts of ``logical_blob_name``, as OneFlow's LogicalBlobId."""
         return LogicalBlobId(self.op_name, self.blob_name)
 
     @property
     def job_name(self) -> str:
+        """The name of the job that it belongs to."""
         return self.node.graph.name
 
     @property
     def split_axis(self) -> int:
+        """The axis that ``distribute`` splits; otherwise the batch axis."""
         return self.batch_axis if self.distribute.axis is None else self.distribute.axis
 
     @property
     def parallel_conf(self) -> Placement:
+        """The devices on which its op runs."""
         return self.node.scope.placement
 
     @property
     def parallel_size(self) -> int:
+        """The number of devices on which its op runs."""
         return self.node.scope.placement.parallel_num
 
     @property
@@ -238,6 +252,7 @@ class Blob:
 
     @property
     def ndim(self) -> int:
+        """The number of axes."""
         return len(self.shape)
 
     @property
@@ -263,6 +278,7 @@ class Blob:
         return self.batch_axis != INVALID_AXIS
 
     def set_distribute(self, distribute: Distribute) -> None:
+        """Sets the layout in which ops read it. From OneFlow 0.1."""
         self._check_distribute(distribute)
         self.distribute = distribute
 
@@ -476,7 +492,9 @@ class LogicalBlobId:
     _blob_name: str
 
     def op_name(self) -> str:
+        """The name of the op."""
         return self._op_name
 
     def blob_name(self) -> str:
+        """The name among the op's outputs."""
         return self._blob_name

@@ -84,6 +84,7 @@ class Executable:
 
     @property
     def graph(self) -> Graph:
+        """The graph of the job."""
         return self.plan.graph
 
     @property

@@ -381,9 +381,11 @@ class HostArray:
         self._after = after
 
     def is_ready(self) -> bool:
+        """True: the value is on the host already."""
         return all(a.is_ready() for a in self._after)
 
     def block_until_ready(self) -> HostArray:
+        """Returns at once: the value is on the host already."""
         for array in self._after:
             array.block_until_ready()
         return self

@@ -313,6 +313,7 @@ class Session:
         check_state(state.get("readers", {}))
 
     def reseed(self, seed: int) -> None:
+        """Starts the random numbers again, from ``seed``."""
         self.set_random_state({"seed": seed})
 
     # --- the end

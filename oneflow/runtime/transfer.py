@@ -31,6 +31,7 @@ class Part:
 
     @property
     def dtype(self) -> np.dtype:
+        """The dtype of the array."""
         return self.array.dtype
 
     def to_global(self, sharding: Any) -> Any:

@@ -72,6 +72,7 @@ class Claim:
 
     @property
     def host(self) -> str | None:
+        """The address of the first process without its port; None where it is not known."""
         return self.address[0] if self.address else None
 
     @property

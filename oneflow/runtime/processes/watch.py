@@ -40,6 +40,7 @@ class Calls:
         self._untold: OrderedDict[int, str] = OrderedDict()
 
     def begin(self, name: str) -> None:
+        """Notes that a call of the job has begun."""
         self.begun += 1
         for kept in (self._names, self._untold):
             kept[self.begun] = name[:_LONGEST_CALL]
@@ -47,13 +48,16 @@ class Calls:
                 kept.popitem(last=False)
 
     def end(self) -> None:
+        """Notes that the call has returned."""
         self.returned = min(self.returned + 1, self.begun)
 
     @property
     def is_inside(self) -> bool:
+        """Whether a call has begun and not returned."""
         return self.begun > self.returned
 
     def name(self, number: int) -> str | None:
+        """The job of the call of that number; None where it is no longer kept."""
         return self._names.get(number)
 
     def take_untold(self) -> list[tuple[int, str]]:
@@ -79,6 +83,7 @@ class Watch:
 
     @property
     def others(self) -> list[Peer]:
+        """All processes but this one."""
         return [peer for rank, peer in enumerate(self.peers) if rank != self._rank]
 
     # --- what they say

@@ -152,10 +152,12 @@ class Channel:
         self._backlog = bytearray()
 
     def fileno(self) -> int:
+        """The number of its socket, for selectors."""
         return self._socket.fileno()
 
     @property
     def has_backlog(self) -> bool:
+        """Whether something still waits to be sent."""
         return bool(self._backlog)
 
     def send(self, data: bytes) -> None:

@@ -64,7 +64,7 @@ def test_the_list_has_no_other_modules() -> None:
 
 @pytest.mark.parametrize("name", public_modules())
 def test_nothing_else_is_in_a_module(name: str) -> None:
-    """What a module imports for itself has an underscore. Files of a package are attributes of it, that is how Python is."""
+    """A module's own imports have an underscore. Files of a package are attributes of it, by Python's rules."""
     module = public_modules()[name]
     allowed = {*dir(module), *getattr(module, "__all__", ()), "annotations"}
     left = [n for n in vars(module) if not n.startswith("_") and n not in allowed and f"{name}.{n}" not in sys.modules]

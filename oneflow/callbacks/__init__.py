@@ -1,4 +1,4 @@
-"""``flow.callbacks``: what is told of a training's progress, and may change its course."""
+"""``flow.callbacks``: hooks that follow a training's progress, and may change its course."""
 
 import sys as _sys
 

@@ -43,7 +43,7 @@ class ReduceLROnPlateau(Monitor):
       monitor: its name in ``logs``; looked at after each validation, or, where no validation makes it, after each epoch.
       factor: in (0, 1).
       patience: looks without improvement that are tolerated, >= 0.
-      mode: ``"min"`` or ``"max"``; ``"auto"`` tells by the name.
+      mode: ``"min"`` or ``"max"``; ``"auto"`` decides by the name.
       min_delta: what counts as better must be so by more than this, >= 0.
       cooldown: looks after a change that are not counted, >= 0.
       min_lr: the rate is not lowered below this, >= 0.

@@ -91,7 +91,7 @@ class VariableHandle:
 
     @property
     def bytes_per_device(self) -> int:
-        """What it costs each of them."""
+        """The bytes that it takes on each of them."""
         return self._storage.elements_per_device * self.dtype.bytes
 
     @property

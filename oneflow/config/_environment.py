@@ -55,7 +55,7 @@ enable_eager_environment = Environment.define(
 )  # fmt: skip
 
 SECRET_LENGTHS = range(16, 4097)
-LAUNCHED = "ONEFLOW_LAUNCHED"  # what oneflow/launch.py tells each process: index count host:port index_on_node count_on_node
+LAUNCHED = "ONEFLOW_LAUNCHED"  # set by oneflow/launch.py for each process: index count host:port index_on_node count_on_node
 _ADDRESS_KEYS = {"addr": str, "ctrl_port_agent": int, "data_port_agent": int}
 
 

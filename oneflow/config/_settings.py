@@ -36,7 +36,7 @@ class Settings:
 
     @property
     def values(self) -> dict[str, Any]:
-        """What was set, by name."""
+        """The values that were set, by name."""
         return dict(self._values)
 
     @property

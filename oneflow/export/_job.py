@@ -277,7 +277,7 @@ def _weights(what: str, job: JobFunction, variables: Mapping[str, Variable], giv
 
 
 def _fitting(what: str, variable: Variable, value: Any) -> np.ndarray:
-    read_as = getattr(value, "read_as", None)  # of checkpoints, some of which tell neither shape nor dtype
+    read_as = getattr(value, "read_as", None)  # of checkpoints, some of which have neither shape nor dtype
     if isinstance(value, np.ndarray):
         array = value
     elif read_as is not None:

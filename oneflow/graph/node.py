@@ -17,6 +17,9 @@ from .op import OpDef
 INVALID_AXIS = -22
 
 
+Dtype = dtype  # inside Blob the name is that of an attribute
+
+
 class Owner(Protocol):
     """The graph of a node, as far as its nodes and Blobs look at it."""
 
@@ -153,6 +156,17 @@ class Blob:
         "_suffix",
     )
 
+    node: Node
+    index: int
+    shape: tuple[int, ...]
+    dtype: Dtype
+    batch_axis: int
+    distribute: Distribute
+    is_dynamic: bool
+    is_tensor_list: bool
+    valid_length: ValidLength | None
+    _suffix: str
+
     # ops/operators.py fills this in, so that the graph needs to know no op
     operator: ClassVar[Callable[[str, Any, Any], Blob]]
 
@@ -166,7 +180,7 @@ class Blob:
         node: Node,
         index: int,
         shape: tuple[int, ...],
-        dtype: dtype,
+        dtype: Dtype,
         *,
         suffix: str = "out",
         batch_axis: int | None = None,

@@ -319,7 +319,7 @@ class PolynomialScheduler(LrScheduler):
       steps: int > 0.
       end_learning_rate: >= 0.
       power: >= 0.
-      cycle: whether to begin anew after ``steps``.
+      cycle: whether to start again after ``steps``.
       warmup: one of ``flow.optimizer.warmup``.
     Raises:
       ArgumentError: an argument of another type or outside its range.

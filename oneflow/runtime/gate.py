@@ -11,11 +11,11 @@ Results = tuple[Any, Any, Any]  # of a step: fetched, watched, token; its new st
 
 
 class NoRoomError(Exception):
-    """So many calls are undelivered that this one has to wait. Never leaves the library."""
+    """Too many calls are undelivered, so this one has to wait. Never leaves the library."""
 
 
 class StaleExecutableError(Exception):
-    """What the job was compiled for is there no more: it has to be compiled again. Never leaves the library."""
+    """The devices or variables that the job was compiled for are gone: it must be compiled again. Never leaves the library."""
 
 
 class Gate:
@@ -49,7 +49,7 @@ class Gate:
         self.note(by)
 
     def leave(self, results: Results) -> None:
-        """Lets go of the arrays of a call that has ended."""
+        """Releases the arrays of a call that has ended."""
         for i, entry in enumerate(self.in_flight):
             if entry is results:
                 del self.in_flight[i]
@@ -57,5 +57,5 @@ class Gate:
 
 
 def _arrays(results: Results) -> list[Any]:
-    """What tells that a step is over."""
+    """The arrays that are ready when the step is over."""
     return flat((results[0], results[2]))

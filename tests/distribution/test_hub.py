@@ -34,7 +34,7 @@ def _member(port: int, rank: int, count: int, patience: float = 5.0, key: bytes 
 
 
 class _Heard:
-    """What a member hears."""
+    """The messages that a member receives."""
 
     def __init__(self, of: member.Member):
         self.messages: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""What is known of the other processes of a run, and when one of them counts as lost. Plain data: no thread, no socket."""
+"""The known state of the other processes of a run, and when one of them counts as lost. No thread, no socket."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LONGEST_CALL = 500  # characters of a call's name
 
 @dataclass(slots=True)
 class Peer:
-    """What is known of one process. Times are those of this process's clock."""
+    """The known state of one process. Times are those of this process's clock."""
 
     heard: float
     moved: float  # when it last made visible progress
@@ -158,7 +158,7 @@ class Watch:
         return ""
 
     def waits_for(self) -> str:
-        """What this process waits for; empty where it computes on its own."""
+        """The operation that this process waits for; empty while it computes on its own."""
         if self.gather_tag:
             return f"waits for it in {self.gather_tag}"
         if self.calls.is_inside:
@@ -172,7 +172,7 @@ class Watch:
         return all(p.end == "finished" and (p.left or now - p.heard > self._patience) for p in self.others)
 
     def stands_still(self, since: float, now: float) -> str:
-        """Which process neither comes to its end nor makes progress; an empty string where all do."""
+        """The process that neither ends nor makes progress, in words; an empty string if there is none."""
         for rank, peer in enumerate(self.peers):
             if rank != self._rank and not peer.end and not peer.busy and now - max(since, peer.moved) > self._patience:
                 return f"{self._name_of(rank)} has stood still for {now - peer.moved:.0f} s, and this one has come to its end"
@@ -180,5 +180,5 @@ class Watch:
 
 
 def _printable(text: str) -> str:
-    """What every terminal and file takes: names of files may hold bytes that are no text."""
+    """The text with escapes that every terminal and file takes: file names may hold bytes that are not text."""
     return text.encode("utf-8", "backslashreplace").decode()

@@ -130,9 +130,9 @@ def _check_optimizers(graph: Graph, trained: set[str]) -> None:
     """Refuses an optimizer that would update nothing."""
     source = graph.objective.source
     for optimizer in graph.objective.optimizers:
-        named = list(optimizer.variables) if optimizer.variables is not None else []
-        if not named or not trained.isdisjoint(named):
+        if optimizer.variables is None or not trained.isdisjoint(optimizer.variables):
             continue
+        named = list(optimizer.variables)
         rows = []
         for name in named[:5]:
             known = graph.variables.get(name)
@@ -140,9 +140,9 @@ def _check_optimizers(graph: Graph, trained: set[str]) -> None:
                 "not a variable of this job" if known is None else f"{known.describe()}   {known.source}   {known.source.text}"
             )
             rows.append(f"  variable   {name!r}   {where}\n")
+        why = "the loss does not depend on any of the variables that it names" if named else "its list of variables is empty"
         raise TrainError(
-            f"an optimizer of train job {graph.name!r} ({type(optimizer).__name__}) would train nothing: the loss does not "
-            f"depend on any of the variables that it names\n{''.join(rows)}"
+            f"an optimizer of train job {graph.name!r} ({type(optimizer).__name__}) would train nothing: {why}\n{''.join(rows)}"
             f"  your line  {source}   {source.text if source else ''}\n"
             f"  try        variables= of names that the loss depends on: {', '.join(sorted(trained)) or 'there are none'}"
         )

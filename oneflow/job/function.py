@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import weakref
@@ -180,12 +181,17 @@ class JobFunction:
         if process.stops_at_first_call:
             raise StoppedAtFirstCallError
         if kwargs:
-            args = self._positional(args, kwargs)
+            args, kwargs = self._positional(args, kwargs), {}
+            prepared = self._submit if submits else self._call
+            if prepared is not None:
+                with contextlib.suppress(StaleExecutableError):
+                    return prepared(args)
         while True:
             self._check_open()
             try:
                 with process.in_call():
-                    self._session.start()
+                    if not self.executables:  # before variables get their first values, all jobs that share them are traced
+                        self._session.start()
                     built = self._build()
                     arrays = built.feeds(args)
                     process.delivery.raise_error()

@@ -83,8 +83,8 @@ def _asynchronous(feeds: Feeds, launch: Launch, delivery: Delivery, window: int,
         while True:
             try:
                 result = launch(arrays, delivery)
-            except NoRoomError:
-                deliveries.wait_for_room(window)
+            except NoRoomError as full:
+                _wait(full, window)
             else:
                 return None if returns_nothing else result
 
@@ -101,8 +101,8 @@ def _watched(feeds: Feeds, launch: Launch, delivery: Delivery, window: int) -> C
         while True:
             try:
                 result: Result = launch(arrays, delivery)
-            except NoRoomError:
-                deliveries.wait_for_room(window)
+            except NoRoomError as full:
+                _wait(full, window)
                 continue
             deliveries.wait_for(result)
             deliveries.raise_error()
@@ -123,7 +123,12 @@ def _synchronous(feeds: Feeds, launch: Launch, delivery: Delivery) -> Call:
         start = perf_counter()
         enter(None)
         try:
-            results = launch(arrays, None)
+            while True:
+                try:
+                    results = launch(arrays, None)
+                    break
+                except NoRoomError as full:
+                    _wait(full, 0)
             if delivery.seconds > INTERRUPTIBLE_FROM_SECONDS:
                 wait_interruptibly(flat((results[0], results[2])))
             for array in results[2]:
@@ -136,3 +141,10 @@ def _synchronous(feeds: Feeds, launch: Launch, delivery: Delivery) -> Call:
         return value
 
     return call
+
+
+def _wait(full: NoRoomError, window: int) -> None:
+    if full.arrays is None:
+        process.delivery.wait_for_room(window)
+    else:
+        wait_interruptibly(full.arrays)

@@ -45,9 +45,11 @@ class DeliveryThread:
         self.computing = False  # the thread waits for the device, in C++ code of JAX
         self.thread: threading.Thread | None = None
         self._pending: deque[Result] = deque()
-        self._late: deque[Result] = deque()
+        self._late: deque[tuple[int, Result]] = deque()  # numbered
+        self._lates = itertools.count(1)
+        self._late_begun = self._late_ended = 0  # numbers of those that were run last
         self._busy = False  # a call, or late callbacks, are being delivered
-        self._last_delivered = 0
+        self._last_begun = self._last_delivered = 0
         self._window = MIN_WINDOW
         self._drains = False  # calls are so short that a full window is delivered whole
         self._progress = threading.Condition()
@@ -121,7 +123,7 @@ class DeliveryThread:
 
     def late(self, result: Result) -> None:
         """Queues callbacks that were registered after their call was delivered."""
-        self._late.append(result)
+        self._late.append((next(self._lates), result))
         if self._asleep:
             self._wakes.put(None)
 
@@ -138,11 +140,14 @@ class DeliveryThread:
             return
         self.moved_on(threading.get_ident())
         try:
-            goal = self._pending[-1].sequence
+            last = self._pending[-1].sequence
         except IndexError:
-            self._wait(lambda: not self._busy and not self._late)
-        else:
-            self._wait(lambda: self._last_delivered >= goal and not self._late)
+            last = self._last_begun
+        try:
+            late = self._late[-1][0]
+        except IndexError:
+            late = self._late_begun
+        self._wait(lambda: self._last_delivered >= last and self._late_ended >= late)
 
     def is_drained(self) -> bool:
         """Whether everything submitted is delivered, late callbacks included."""
@@ -271,6 +276,7 @@ class DeliveryThread:
             return False
         self._busy = True
         while pending:
+            self._last_begun = pending[0].sequence  # first: at each moment it is in the queue, or known as begun
             result = pending.popleft()
             try:
                 self._deliver(result)
@@ -318,9 +324,11 @@ class DeliveryThread:
     def _run_late(self) -> None:
         due = []
         while self._late:
+            self._late_begun = self._late[0][0]
             due.append(self._late.popleft())
-        for result in sorted(due, key=lambda r: r.sequence):
+        for _, result in sorted(due, key=lambda numbered: numbered[1].sequence):
             result.run_callbacks()
+        self._late_ended = self._late_begun
 
 
 def _text(error: BaseException) -> str:

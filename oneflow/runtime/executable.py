@@ -7,7 +7,7 @@ import time
 import zlib
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -66,7 +66,8 @@ class Executable:
         self._is_stale = False
         cells = [*self._written, *self._read]
         self._storages = {c.variable.name: c.storage for c in cells if c.variable is not None and c.storage is not None}
-        plan = replace(plan, keeps_state=True) if _looks_for_nans() else plan
+        self.debugging = debugging()
+        plan = replace(plan, keeps_state=True) if any(self.debugging) else plan
         self.plan = plan = with_own_values(plan, self._storages)
         self._meshes: DeviceMeshes | None = store.meshes
         places = [node.scope.placement for node in plan.compute] or [plan.graph.scope.placement]
@@ -252,9 +253,11 @@ class Executable:
         ``merge`` puts what the step did not compute into its results.
 
         Raises:
-          NoRoomError: too many calls are undelivered; nothing was done.
-          StaleExecutableError: it was invalidated; nothing was done.
+          NoRoomError: too many calls are undelivered or in flight; nothing was done.
+          StaleExecutableError: it was invalidated, or compiled for another setting of jax_debug_nans; nothing was done.
         """
+        if debugging() != self.debugging:
+            raise StaleExecutableError
         if self.plan.devices:
             feeds = self._flat(feeds)
         if not self._warm:
@@ -271,12 +274,13 @@ class Executable:
         lock, store, function = self._store.lock, self._store, self._function
         pending, bind, written, read = store.pending, self._bind, self._written, self._read
         submit, has_room, x64 = process.delivery.submit, process.delivery.has_room, self._x64
+        (nans, infs), settings = self.debugging, _settings()
 
         def launch(feeds: Any, delivery: Delivery | None) -> Any:
             if not self._warm:
                 return self.launch(feeds, delivery)
             with lock:
-                if self._is_stale:
+                if self._is_stale or settings.jax_debug_nans is not nans or settings.jax_debug_infs is not infs:
                     raise StaleExecutableError
                 if delivery is not None and not has_room():
                     raise NoRoomError
@@ -301,7 +305,7 @@ class Executable:
         return launch
 
     def _launch(self, feeds: Sequence[Any], delivery: Delivery | None, merge: Merge | None) -> Any:
-        with self._store.lock:
+        with self._store.lock, self._as_its_caller():
             self._admit(delivery)
             if self._together:
                 with processes.explained():
@@ -313,6 +317,16 @@ class Executable:
                 results = self._step(feeds)
             return self._submit(results, delivery, merge)
 
+    def _as_its_caller(self) -> AbstractContextManager[Any]:
+        """On a thread of the library: the settings of the calling thread that the executable was compiled for."""
+        if debugging() == self.debugging:
+            return nullcontext()
+        nans, infs = self.debugging
+        settings = ExitStack()
+        settings.enter_context(jax.debug_nans(nans))
+        settings.enter_context(jax.debug_infs(infs))
+        return settings
+
     def _admit(self, delivery: Delivery | None) -> None:
         """The one gate of all calls, synchronous and asynchronous. With the lock held, so that what it finds stays true."""
         if self._is_stale:
@@ -320,7 +334,7 @@ class Executable:
         if delivery is not None and not process.delivery.has_room(self.window):
             raise NoRoomError
         if self._gate is not None:
-            self._gate.make_room()
+            self._gate.check_room()
 
     def _submit(self, results: Results, delivery: Delivery | None, merge: Merge | None) -> Any:
         if merge is not None:
@@ -332,7 +346,7 @@ class Executable:
 
     def _first_launch(self, feeds: Sequence[Any], delivery: Delivery | None, merge: Merge | None) -> Any:
         # the call that finds out whether there is memory enough; a step that fails has its donated state destroyed
-        with self._store.lock:
+        with self._store.lock, self._as_its_caller():
             self._admit(delivery)
             self._store.commit()
             is_kept = self.plan.transactional  # else the step destroys the old state
@@ -437,10 +451,14 @@ class Executable:
         return "\n\n".join(compiled.as_text() for _, compiled in self.compiled)
 
 
-def _looks_for_nans() -> bool:
-    """Whether the user has set JAX to check all results: it runs a step again, which needs the state as it was."""
-    config: Any = jax.config  # its settings are not typed
-    return bool(config.jax_debug_nans or config.jax_debug_infs)
+def _settings() -> Any:
+    return jax.config  # its settings are not typed
+
+
+def debugging() -> tuple[bool, bool]:
+    """Whether JAX looks for NaNs and for infinities in all results. It may run a step again then, which needs the old state."""
+    settings = _settings()
+    return settings.jax_debug_nans, settings.jax_debug_infs
 
 
 def _nan(error: BaseException | None) -> BaseException | None:

@@ -173,8 +173,8 @@ class Session:
     def variables(self) -> dict[str, Variable]:
         """All variables of the declared jobs, optimizer state and step counters included. Starts the session."""
         self.start()
-        with self.store.lock:
-            return {name: cell.variable for name, cell in self.store.cells.items() if cell.variable is not None}
+        cells = list(self.store.cells.items())  # one step of Python: no lock, which others hold while they dispatch
+        return {name: cell.variable for name, cell in cells if cell.variable is not None}
 
     def storage_of(self, name: str) -> Storage:
         """Where and how a variable is stored."""

@@ -10,7 +10,7 @@ from typing import Any
 from .._base.log import announced
 from ..compiler.plan import Plan
 from ..compiler.replicas import per_device
-from .executable import Executable
+from .executable import Executable, debugging
 from .gate import StaleExecutableError
 from .store import Cell, Store
 
@@ -29,7 +29,7 @@ class Variants:
         self._random_cell, self._rates = random_cell, rates
         self._varying = any(blob.is_dynamic for blob in plan.feeds)
         self._lock = threading.RLock()
-        self._made: dict[Any, Executable] = {}  # replaced, never changed, so that lookups need no lock
+        self._made: dict[tuple[Any, Any], Executable] = {}  # replaced, never changed, so that lookups need no lock
         self._used: dict[Executable, int] = {}
         self._planned: Executable | None = None  # compiled without values of variables
         self._clock = itertools.count()
@@ -42,12 +42,13 @@ class Variants:
     @property
     def items(self) -> list[tuple[Any, Executable]]:
         """Shapes (None where one executable serves all) and executables, the least recently used first."""
-        return sorted(self._made.items(), key=lambda item: self._used.get(item[1], -1))
+        found = [(shapes, executable) for (shapes, _), executable in self._made.items()]
+        return sorted(found, key=lambda item: self._used.get(item[1], -1))
 
     def find(self, feeds: Sequence[Any]) -> Executable | None:
         """The executable for feeds of these shapes, where there is one."""
         found = self._made.get(self._key(feeds))
-        if found is not None and self._varying:
+        if found is not None and len(self._made) > 1:
             self._used[found] = next(self._clock)
         return found
 
@@ -87,10 +88,10 @@ class Variants:
         for executable in made.values():
             executable.invalidate()
 
-    def _key(self, feeds: Sequence[Any]) -> Any:
+    def _key(self, feeds: Sequence[Any]) -> tuple[Any, Any]:
         if not self._varying:
-            return None
-        return tuple([tuple([a.shape for a in f]) if isinstance(f, tuple) else f.shape for f in feeds])
+            return None, debugging()
+        return tuple([tuple([a.shape for a in f]) if isinstance(f, tuple) else f.shape for f in feeds]), debugging()
 
     def _new(self, plan: Plan) -> Executable:
         return Executable(plan, self._store, self._random_cell(), self._rates)
@@ -99,7 +100,7 @@ class Variants:
         """A new executable among those that are kept; None where variables have moved meanwhile."""
         key = self._key(feeds)
         made = self._planned if self.is_single else None
-        if made is None:
+        if made is None or made.debugging != key[1]:
             made = self._new(per_device(self._plan) if _differ(self._plan, feeds) else self._plan)
         made.compile(feeds)
         with self._store.lock:

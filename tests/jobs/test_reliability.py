@@ -639,6 +639,49 @@ def test_an_optimizer_of_a_variable_that_the_loss_does_not_reach_is_refused():
         only_far(ONE)
 
 
+def test_an_empty_list_of_variables_is_refused():
+    @flow.global_function("train")
+    def nothing(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
+        loss = flow.get_variable("w", (4,), initializer=flow.ones_initializer()) * x
+        flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.5]), variables=lambda: []).minimize(loss)
+        return loss
+
+    with pytest.raises(flow.errors.TrainError, match="(?s)its list of variables is empty.*test_reliability.py"):
+        nothing(ONE)
+
+
+@pytest.mark.parametrize("placement", ["0:0", "0:0-1"])
+def test_jax_debug_nans_may_be_set_and_unset_at_any_time(placement: str):
+    done = run(f"""
+import jax
+flow.config.cpu_device_num(2)
+@flow.global_function("train")
+def train(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
+    with flow.scope.placement("cpu", "{placement}"):
+        w = flow.get_variable("w", (4,), initializer=flow.ones_initializer())
+        loss = flow.math.log(w * x)
+    flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.1])).minimize(loss)
+    return loss
+one = np.ones(4, np.float32)
+value = lambda: flow.get_all_variables()["w"].numpy()
+train(one)
+before = value()
+for _ in range(2):
+    with jax.debug_nans(True):
+        try:
+            train(-one)
+        except flow.errors.ExecutionError as error:
+            assert "debug_nans" in str(error), error
+        else:
+            raise AssertionError("not told")
+assert np.array_equal(value(), before)
+train(one)
+assert not np.array_equal(value(), before)
+assert np.isnan(train(-one)).all()  # nobody asked
+""")
+    assert done.returncode == 0, done.stderr
+
+
 def test_what_jax_debug_nans_finds_is_told_and_leaves_the_state():
     done = run("""
 import jax
@@ -660,3 +703,59 @@ print(flow.get_all_variables()["w"].numpy())
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("told:") == 2 and done.stdout.count("loss") >= 2 and "nan" in done.stdout.lower(), done.stdout
     assert "deleted" not in done.stdout and "smaller shapes" not in done.stdout
+
+
+def test_no_call_waits_for_another_job_that_is_being_traced():
+    tracing, go_on = threading.Event(), threading.Event()
+
+    @flow.global_function()
+    def plain(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
+        return x + 1
+
+    @flow.global_function()
+    def varying(x: tp.ListNumpy.Placeholder((8,))) -> tp.ListNumpy:
+        return x + 1
+
+    plain(ONE), varying([ONE])
+
+    @flow.global_function()
+    def slow(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
+        tracing.set()
+        go_on.wait(60)
+        return x + 2
+
+    thread = threading.Thread(target=slow, args=(ONE,))
+    thread.start()
+    assert tracing.wait(60)
+    try:  # each of these would wait for ever
+        np.testing.assert_array_equal(plain(ONE), ONE + 1)
+        np.testing.assert_array_equal(plain(x=ONE), ONE + 1)
+        np.testing.assert_array_equal(varying([ONE])[0], ONE + 1)
+        np.testing.assert_array_equal(varying([ONE[:3]])[0], ONE[:3] + 1)
+    finally:
+        go_on.set()
+        thread.join()
+
+
+def test_sync_returns_while_another_thread_goes_on_submitting():
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((4,))) -> tp.Callback[tp.Numpy]:
+        return flow.get_variable("w", (4,), initializer=flow.ones_initializer()) + x
+
+    job(ONE).get()
+    stop = threading.Event()
+
+    def submit():
+        while not stop.is_set():
+            job(ONE)(lambda value: time.sleep(0.001))  # delivering takes longer than submitting: it never comes to an end
+
+    thread = threading.Thread(target=submit)
+    thread.start()
+    try:
+        for _ in range(10):
+            flow.sync_default_session()
+            flow.get_all_variables()
+            time.sleep(0.01)
+    finally:
+        stop.set()
+        thread.join()

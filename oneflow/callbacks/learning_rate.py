@@ -36,7 +36,7 @@ class LearningRateMonitor(Callback):
 class ReduceLROnPlateau(Monitor):
     """Multiplies the learning rate by ``factor`` when a number has not become better for a while.
 
-    The rate must be constant, as in ``flow.optimizer.SGD(0.1)``, or a variable of the job. What it was lowered to is kept in
+    The rate must be constant, as in ``flow.optimizer.SGD(0.1)``, or a variable of the job. The lowered rate is kept in
     the trainer's checkpoints.
 
     Args:

@@ -158,7 +158,7 @@ def save(
         variables belong to. It needs the extra [export], and knows ``overwrite``, but neither of the others.
       overwrite: replaces a checkpoint that is there, in one step; anything else that is there is never touched.
       metadata: a dict of the user's that JSON can hold, saved with the variables.
-      asynchronous: copies the values, returns, and writes them on a thread while training goes on. What is saved is the state
+      asynchronous: copies the values, returns, and writes them on a thread while training goes on. It saves the state
         after all calls submitted so far, whose callbacks are not waited for. A further save waits for this one. An error is
         raised by the next call of any job, the next save or load, or ``flow.sync_default_session()``.
     Returns: None; where ``asynchronous``, a future whose ``wait()`` waits until the checkpoint is in place.

@@ -1,4 +1,4 @@
-"""One call of a built job: feed, dispatch, deliver. What can be decided before the call is decided when the caller is made."""
+"""One call of a built job: feed, dispatch, deliver. Decisions that need no arguments are made before, with the caller."""
 
 from __future__ import annotations
 

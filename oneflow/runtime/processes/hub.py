@@ -162,7 +162,7 @@ class Hub(threading.Thread):
     def _join(self, connection: _Connection, message: Message) -> None:
         rank, count = message["from"], message["count"]
         if count != self._count:
-            why = f"it was told that the run has {count} processes, the first one knows of {self._count}"
+            why = f"its environment says that the run has {count} processes, the first one knows of {self._count}"
         elif rank >= count or rank in self._members:
             why = f"another process is number {rank} already"
         else:

@@ -230,7 +230,7 @@ def _refuse_host(place: Place, what: str, chosen: str | None = None) -> NoReturn
         f"the first process of the run cannot listen at {chosen or place.host}: that {what}\n"
         f"  this       {', '.join([socket.gethostname(), *own])}\n"
         f"  try        an address of this machine, the one with process 0. Where others reach it by another (NAT, containers), "
-        f"tell it also which own one leads there: {BIND_ADDRESS}={one}, flow.env.bind_address({one!r}), "
+        f"name also its own address that leads there: {BIND_ADDRESS}={one}, flow.env.bind_address({one!r}), "
         f"or --bind {one} of the launcher"
     )
 

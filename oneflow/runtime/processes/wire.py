@@ -1,6 +1,6 @@
 """The connection between two processes of a run: a proof that both know its secret, then JSON messages, one per line.
 
-Knows bytes and sockets only. What messages there are is in ``messages.py``.
+Knows bytes and sockets only. The messages are in ``messages.py``.
 """
 
 from __future__ import annotations

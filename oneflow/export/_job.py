@@ -189,7 +189,7 @@ def _without_form(order: Sequence[Node], reason: Reason) -> Iterator[Problem]:
 
 
 def refuse_all(job: str, format: str, problems: Sequence[Problem]) -> NoReturn:
-    """Raises ExportError with everything that is in the way, a line each."""
+    """Raises ExportError with all obstacles, one per line."""
     width = max(len(what) for what, _, _ in problems)
     rows = [f"job {job!r} cannot be exported as {format}:"]
     for what, why, source in dict.fromkeys(problems):

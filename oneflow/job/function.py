@@ -310,7 +310,7 @@ class JobFunction:
         return report(built.variants.planned(tuple(map(_struct_of_feed, built.plan.feeds))))
 
     def build_report(self) -> list[str]:
-        """How long building took and what the executables need, a line each."""
+        """The build time and the memory of each executable, one per line."""
         built = self._built
         if not isinstance(built, BuiltJob):
             return ["not built yet"]

@@ -11,7 +11,10 @@ from .refuse import refuse, shown
 
 
 class dtype:
-    """An element type, such as ``flow.float32``. Compare with ``==`` or ``is``."""
+    """An element type, such as ``flow.float32``. Compare with ``==`` or ``is``.
+
+    It equals its NumPy dtype, and NumPy takes it where a dtype is expected: ``np.zeros(3, flow.float32)``.
+    """
 
     __slots__ = ("name", "oneflow_proto_dtype", "_numpy")
 
@@ -46,13 +49,22 @@ class dtype:
         """The size of one element in bytes."""
         return self.numpy_dtype.itemsize
 
+    @property
+    def dtype(self) -> np.dtype:
+        """What NumPy looks for in an object that is given as a dtype."""
+        if self._numpy is None:
+            raise AttributeError(f"{self} has no NumPy equivalent")  # np.dtype() reports it
+        return self.numpy_dtype
+
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, dtype):
-            return NotImplemented
-        return self is other or (self._numpy is not None and self._numpy == other._numpy)
+        if isinstance(other, dtype):
+            return self is other or (self._numpy is not None and self._numpy == other._numpy)
+        if isinstance(other, np.dtype) or (isinstance(other, type) and issubclass(other, np.generic)):
+            return self._numpy is not None and self.numpy_dtype == other
+        return NotImplemented
 
     def __hash__(self) -> int:
-        return hash(self.name if self._numpy is None else str(self._numpy))
+        return hash(self.name) if self._numpy is None else hash(self.numpy_dtype)  # equal objects have equal hashes
 
     def __repr__(self) -> str:
         return f"oneflow.{self.name}"

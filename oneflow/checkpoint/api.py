@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any, Literal, overload
 
@@ -72,7 +72,8 @@ def load_variables(
         ``flow.checkpoint.get`` returns it, restores the random state too, so that training goes on as if never interrupted;
         a CheckpointWarning names the variables that it lacks. The path of a checkpoint or of a safetensors file stands for
         what ``flow.checkpoint.get`` returns for it.
-      ignore_mismatch: skips names that no variable has, with a CheckpointWarning; False makes them an error.
+      ignore_mismatch: skips names that no variable has, with a CheckpointWarning; False makes them an error. Optimizer state
+        and counters of a whole checkpoint are skipped silently where the program has no use for them.
       strict: makes both an error, names that no variable has and variables that are not named.
       rename: variable names by the names in ``value_dict``: a dict, or a function that may return None for a value to leave
         out. Names that a dict lacks stay.
@@ -91,11 +92,10 @@ def load_variables(
     if not isinstance(value_dict, Mapping):
         complain(ArgumentError, f"flow.load_variables needs a dict of variable name -> value, got {type(value_dict).__name__}")
     variables = session.variables()
-    if strict or not ignore_mismatch:
-        for name in value_dict:
-            _known(name, variables)
     whole = value_dict.path if isinstance(value_dict, Values) else ""
-    unknown = [n for n in value_dict if n not in variables and not (whole and is_state(n, [*variables, *value_dict]))]
+    unknown = _unknown(value_dict, variables) if whole else [name for name in value_dict if name not in variables]
+    if unknown and (strict or not ignore_mismatch):
+        _known(unknown[0], variables)
     missing = [variable for name, variable in variables.items() if name not in value_dict]
     if missing and strict:
         hint = "leave strict=True out to keep their present values"
@@ -109,7 +109,7 @@ def load_variables(
     if whole and missing:
         warn_of(f"{lacks(whole, missing, len(variables))}; they keep the values they have")
     if unknown:
-        warn_of_unknown(unknown, variables)
+        warn_of_unknown(unknown, variables, "flow.load_variables")
 
 
 def get_interface_blob_value(op_name: str) -> np.ndarray:
@@ -200,7 +200,10 @@ def save_with(
         assert var_dict is not None
         return saving.of_dictionary(var_dict, extra, keeps=asynchronous, whole=whole)
 
-    return saving.save(path, capture, overwrite=overwrite, asynchronous=asynchronous, then=then)
+    pending = saving.save(path, capture, overwrite=overwrite, asynchronous=asynchronous, then=then)
+    if session is not None:
+        session.warn_of_broken_jobs()
+    return pending
 
 
 def get(path: str | os.PathLike[str]) -> Values | FileValue:
@@ -222,16 +225,15 @@ def get(path: str | os.PathLike[str]) -> Values | FileValue:
     if found.is_single:
         return FileValue(found.path)
     log_verification(found)
-    names = [name for name in found if found.has_out(name) or found.was_saved_with(name)]
-    values = all_or_none({name: partial(found.__getitem__, name) for name in names})
+    values = all_or_none({name: partial(found.__getitem__, name) for name in _names_in(found)})
     return Values(values, found.extra().get("random"), found.path)
 
 
 def _save_safetensors(path: str | os.PathLike[str], var_dict: Mapping[str, Any] | None, *, overwrite: bool) -> None:
     processes.on_rank_zero("the beginning of a save", lambda: safetensors.refuse_occupied(path, replace=overwrite))
-    if var_dict is None:
-        session = _session("flow.checkpoint.save")
-        session.build_all()
+    session = _session("flow.checkpoint.save") if var_dict is None else None
+    if session is not None:
+        session.start()
         jobs = {name: sorted(job.variable_names) for name, job in session.jobs.items()}
         values, header = saving.of_session(session, {"jobs": jobs}, drain=True, whole=True)
     elif isinstance(var_dict, Mapping):
@@ -243,6 +245,8 @@ def _save_safetensors(path: str | os.PathLike[str], var_dict: Mapping[str, Any] 
         safetensors.write(path, {name: value.numpy() for name, value in values.items()}, header(), replace=overwrite)
 
     processes.on_rank_zero("a save", write)
+    if session is not None:
+        session.warn_of_broken_jobs()
 
 
 def _all_of(path: str | os.PathLike[str]) -> Values:
@@ -269,7 +273,9 @@ class CheckPoint:
 
     def init(self) -> None:
         """Starts the session. Variables that are not loaded begin with what their initializers draw."""
-        _session("CheckPoint.init").build_all()
+        session = _session("CheckPoint.init")
+        session.start()
+        session.warn_of_broken_jobs()
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False, asynchronous: bool = False) -> PendingSave | None:
         """As ``flow.checkpoint.save(path, overwrite=..., asynchronous=...)``."""
@@ -278,13 +284,14 @@ class CheckPoint:
     def load(self, path: str | os.PathLike[str], strict: bool = False) -> None:
         """Sets every variable to its value in the checkpoint: all of them, or, if anything is wrong, none.
 
-        What the checkpoint has beyond that is ignored. Variables that it lacks keep their values, with one
-        CheckpointWarning that names them.
+        Variables that the checkpoint lacks keep their values, and what it has beyond them is ignored; a CheckpointWarning names
+        each of both. Optimizer state and counters that the program does not use are ignored silently.
 
         Args:
           path: a checkpoint of this library or of OneFlow.
-          strict: makes variables that the checkpoint lacks an error.
+          strict: makes both an error.
         Raises:
+          UnknownVariableError: ``strict``, and the checkpoint has a name that is not a variable's.
           CheckpointNotFoundError: there is no checkpoint at that path.
           CheckpointError: a value is damaged, or has another shape or dtype than the program's variable.
         """
@@ -294,8 +301,10 @@ class CheckPoint:
             rule = f"{stored.path!r} is the directory of one variable, not a checkpoint"
             complain(CheckpointNotFoundError, rule, f"load {os.path.dirname(os.path.abspath(stored.path))!r}")
         session = _session("CheckPoint.load")
-        session.build_all()
         variables = session.variables()
+        unknown = _unknown(_names_in(stored), variables)
+        if unknown and strict:
+            _known(unknown[0], variables)
         missing = [v for name, v in variables.items() if name not in stored]
         random = stored.extra().get("random")
         check_random(session, random, stored.path)
@@ -309,12 +318,25 @@ class CheckPoint:
             warn_of(f"nothing was loaded from {stored.path!r}: the program has no variables yet; declare its jobs before loading")
         elif missing:
             warn_of(f"{lacks(stored.path, missing, len(variables))}; they keep the values they have")
+        if variables and unknown:
+            warn_of_unknown(unknown, variables, "CheckPoint.load")
+        session.warn_of_broken_jobs()
 
 
 def _session(what: str) -> Session:
     if current_or_none() is not None:
         complain(ModeError, f"{what} cannot be called inside a job function: nothing has a value there yet", "call it outside")
     return default_session()
+
+
+def _names_in(stored: Checkpoint) -> list[str]:
+    """The variables of a checkpoint, without other directories that somebody has put there."""
+    return [name for name in stored if stored.has_out(name) or stored.was_saved_with(name)]
+
+
+def _unknown(names: Collection[Any], variables: Mapping[str, Variable]) -> list[Any]:
+    """The names of a checkpoint that no variable has; without optimizer state and counters, which jobs that predict lack."""
+    return [name for name in names if name not in variables and not is_state(name, [*variables, *names])]
 
 
 def _known(name: object, variables: Mapping[str, Variable]) -> None:

@@ -147,13 +147,13 @@ def log_verification(stored: Checkpoint) -> None:
         _log.warning("oneflow: checkpoint %r was saved with variables whose files are gone: %s", stored.path, listed(gone))
 
 
-def warn_of_unknown(names: Iterable[Any], variables: Mapping[str, Variable]) -> None:
+def warn_of_unknown(names: Iterable[Any], variables: Mapping[str, Variable], what: str) -> None:
     """Names that no variable of the program has, each with those that look like it."""
     texts = []
     for name in names:
         near = closest(name, variables, count=2) if isinstance(name, str) else []
         texts.append(shown(name) + (f" (did you mean {' or '.join(map(repr, near))}?)" if near else ""))
-    warn_of(f"flow.load_variables was given {len(texts)} name(s) that no variable of the program has: {listed(texts)}")
+    warn_of(f"{what} was given {len(texts)} name(s) that no variable of the program has: {listed(texts)}")
 
 
 def warn_of(text: str) -> None:

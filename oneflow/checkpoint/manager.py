@@ -65,7 +65,7 @@ class CheckpointManager:
             complain(ArgumentError, f"max_to_keep must be None, or {problem.removeprefix('must be ')}")
         if monitor is not None and not isinstance(monitor, str):
             complain(ArgumentError, f"monitor must be None or the name of a metric, got {shown(monitor)}")
-        if mode not in ("min", "max"):
+        if not isinstance(mode, str) or mode not in ("min", "max"):
             complain(ArgumentError, f'mode must be "min" or "max", got {shown(mode)}')
         if not isinstance(prefix, str) or os.path.basename(prefix) != prefix:
             complain(ArgumentError, f'prefix must be a str without "/", got {shown(prefix)}')

@@ -166,7 +166,6 @@ def finish_earlier(team: Team) -> None:
 
 def of_session(session: Session, extra: Mapping[str, Any], *, drain: bool, whole: bool) -> Captured:
     """All variables of a session and its random state, of one moment. ``drain`` waits for what was submitted, first."""
-    session.build_all()
     variables = session.variables()
     if drain:
         process.delivery.drain()

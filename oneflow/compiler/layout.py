@@ -143,6 +143,12 @@ class Storage:
         """Whether the stored array is the logical tensor."""
         return not self.replicas and self.stored_shape == self.shape
 
+    def of_slot(self, shape: tuple[int, ...]) -> Storage:
+        """The storage of an optimizer's slot of this variable: the same devices, and of the same shape, the same layout."""
+        if shape == self.shape and not self.replicas:
+            return self
+        return Storage(Layout.whole(self.layout.placement), shape)
+
     def load(self, stored: Any, each: bool = False) -> Any:
         """The logical tensor of a stored array; of replicas the first one, or all of them on a leading axis if ``each``."""
         if self.is_flat:

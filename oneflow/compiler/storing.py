@@ -21,9 +21,12 @@ def storages(graph: Graph, replicated: frozenset[str]) -> dict[str, Storage]:
         whole = [v for v in graph.variables.values() if v.trainable and v.owner is None and _is_large(v, found[v.name], graph)]
         layouts = _split(whole) if mode == "distributed_split" else _one_device_per_variable(whole)
         for v in graph.variables.values():
-            layout = layouts.get(v.owner or v.name)
-            if layout is not None and (v.owner is None or v.shape == graph.variables[v.owner].shape):
+            layout = layouts.get(v.name)
+            if layout is not None:
                 found[v.name] = Storage(layout, v.shape)
+    for v in graph.variables.values():
+        if v.owner is not None:
+            found[v.name] = found[v.owner].of_slot(v.shape)
     return found
 
 

@@ -44,6 +44,14 @@ start_timeout = Environment.define(
 stall_timeout = Environment.define(
     "stall_timeout", int, 40, "Seconds that a process may stand still while another waits for it; then all end.", minimum=1
 )
+step_timeout = Environment.define(
+    "step_timeout", int, 300,
+    "Seconds, and at least 20 times the median of its earlier steps, that all processes may be inside the same step before "
+    "the first one tells what each does.", minimum=1,
+)  # fmt: skip
+end_on_step_timeout = Environment.define(
+    "end_on_step_timeout", bool, False, "Ends the run where a step takes longer than step_timeout allows.", implied=True
+)
 all_output = Environment.define("all_output", bool, False, "Shows what other processes than the first print, too.", implied=True)
 log_dir = Environment.define("log_dir", str, "./log", _LOGS)
 logtostderr = Environment.define("logtostderr", int, 0, _LOGS)

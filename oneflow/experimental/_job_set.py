@@ -15,7 +15,7 @@ def get_job_set() -> SimpleNamespace:
     Example: >>> [job.job_conf.job_name for job in flow.experimental.get_job_set().job]
     """
     session = default_session()
-    session.build_all()
+    session.start()
     jobs = []
     for job in session.jobs.values():
         ops = [SimpleNamespace(name=node.name, op_type_name=node.op.name) for node in job.build().nodes]

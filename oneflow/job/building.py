@@ -29,11 +29,11 @@ from ..runtime.executable import Executable
 from ..runtime.feed import Feeds
 from ..runtime.host_pipeline import HostPipeline
 from ..runtime.process import process
-from ..runtime.result import Delivery
+from ..runtime.result import ArraySpec, Delivery
 from ..runtime.session import Job, Session, as_default
 from ..runtime.variants import Variants
 from .rates import LearningRates
-from .results import converter
+from .results import array_spec, converter
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -114,7 +114,7 @@ def build(declared: Declaration, job: Job, session: Session) -> BuiltJob:
         refuse(ModeError, f"job {declared.name!r} cannot be built while the body of job {running.name!r} is running",
                hint="look at it, or call it, outside of jobs")  # fmt: skip
     start = perf_counter()
-    graph, leaves, convert, structure = _trace(declared)
+    graph, leaves, convert, array, structure = _trace(declared)
     devices.check_placements(graph, strict=Resource.strict_devices)
     fetches = [*leaves, *(blob.valid_length.count for blob in leaves if blob.valid_length is not None)]
     made = plan(graph, fetches, native_ops=Resource.enable_native_cpu)
@@ -140,6 +140,7 @@ def build(declared: Declaration, job: Job, session: Session) -> BuiltJob:
             process.finished,
             asynchronous and not nothing,
             None if session is process.default_session else functools.partial(as_default, session),
+            array=array,
         ),
         Variants(made, session.store, functools.partial(session.random_cell, declared.name), rates.cell),
         rates,
@@ -150,8 +151,8 @@ def build(declared: Declaration, job: Job, session: Session) -> BuiltJob:
     )
 
 
-def _trace(declared: Declaration) -> tuple[Graph, list[Blob], Callable[[Any], Any], list[Any]]:
-    """The graph of the body, what it returns as Blobs and as a call's value, and the structure of the arguments."""
+def _trace(declared: Declaration) -> tuple[Graph, list[Blob], Callable[[Any], Any], ArraySpec | None, list[Any]]:
+    """The graph of the body, what it returns as Blobs and as a call's value, that one's shape, and the arguments' structure."""
     graph = Graph(
         declared.name, train=declared.train, scope=_outer_scope(declared), config=declared.config, source=declared.source
     )
@@ -171,7 +172,7 @@ def _trace(declared: Declaration) -> tuple[Graph, list[Blob], Callable[[Any], An
                 refuse(ReturnError, rule, source=declared.source)
         _legacy_objective(graph, declared)
         finish(graph)
-    return graph, leaves, converter(leaves, rebuild, kinds), structure
+    return graph, leaves, converter(leaves, rebuild, kinds), array_spec(leaves, rebuild, kinds), structure
 
 
 def _own_part(declared: Declaration, made: Plan) -> bool:

@@ -41,7 +41,7 @@ from .rates import LearningRates
 class _Failure:
     """A body that could not be built."""
 
-    error: Exception
+    error: BaseException
     traceback: TracebackType | None
 
 
@@ -89,7 +89,7 @@ class JobFunction:
         """Whether the body has been traced (successfully or not)."""
         return self._built is not None
 
-    def take_unseen_error(self) -> Exception | None:
+    def take_unseen_error(self) -> BaseException | None:
         """The error of a wrong body if it has not been reported yet; from now on it counts as reported."""
         built = self._built
         if not isinstance(built, _Failure) or self._error_is_told:
@@ -123,7 +123,9 @@ class JobFunction:
                         self._built = made = build(self._declaration, self, self._session)
                     if made.pipeline is not None:
                         weakref.finalize(self, made.pipeline.close, wait=False).atexit = False
-                except Exception as error:
+                except KeyboardInterrupt:  # the body may be as good as any
+                    raise
+                except BaseException as error:  # SystemExit, too: it is this job's
                     self._built = _Failure(error, error.__traceback__)
                     raise
             built = self._built

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import accumulate
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from .._base.refuse import refuse
 from .._signature.local import LocalTensor, LocalTensorList, pieces, up_to
 from ..errors import ReturnError
 from ..graph.node import Blob
+from ..runtime.result import ArraySpec
 from ..runtime.transfer import to_host
 
 
@@ -28,6 +30,20 @@ def converter(leaves: list[Blob], rebuild: Callable[[list[Any]], Any], kinds: li
         only = each[0]
         return lambda arrays: only(arrays[0])
     return lambda arrays: rebuild([convert(array) for convert, array in zip(each, arrays, strict=True)])
+
+
+def array_spec(leaves: list[Blob], rebuild: Callable[[list[Any]], Any], kinds: list[str]) -> ArraySpec | None:
+    """Shape and dtype of what a call returns; None unless that is one array of a fixed shape."""
+    probe = object()
+    if len(leaves) != 1 or rebuild([probe]) is not probe or kinds[0] not in ("Numpy", "local"):
+        return None
+    blob = leaves[0]
+    is_cut = blob.valid_length is not None and kinds[0] != "Numpy"
+    joined = prod(blob.node.repetition) * (blob.parallel_size if blob.is_mirrored else 1)  # pieces, along axis 0
+    if is_cut or blob.is_dynamic or blob.is_tensor_list or (joined > 1 and not blob.shape):
+        return None
+    shape = (joined * blob.shape[0], *blob.shape[1:]) if joined > 1 else tuple(blob.shape)
+    return ArraySpec(shape, blob.dtype.numpy_dtype)
 
 
 def _on_host(value: Any) -> Any:

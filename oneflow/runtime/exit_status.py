@@ -1,4 +1,9 @@
-"""The exit status of this process, where a callback failed and the error was not reported, and in forked children."""
+"""The exit status of this process, where a callback failed and the error was not reported, and in forked children.
+
+CPython has destroyed SystemExit when exit hooks run, and its status is only on the C stack then. What goes through ``sys.exit``,
+``exit`` or ``quit`` is noted (``_Exit``); ``raise SystemExit(3)``, or a ``sys.exit`` that was imported by name before this
+package, is not seen, and the status is 120 instead.
+"""
 
 from __future__ import annotations
 

@@ -59,6 +59,8 @@ class Process:
         self._begin()
         self._is_started = False
         self._ends_threads = False
+        # at import: JAX may be started long before the first call, also by code that is not ours
+        os.register_at_fork(before=self._before_fork, after_in_child=self._after_fork)
 
     def _begin(self) -> None:
         self.lock = threading.RLock()
@@ -74,7 +76,6 @@ class Process:
         if not self._is_started:
             self._is_started = True
             atexit.register(self._at_exit)
-            os.register_at_fork(before=self._before_fork, after_in_child=self._after_fork)
         self.delivery.start()
 
     @contextlib.contextmanager
@@ -101,14 +102,17 @@ class Process:
         """Raises ForkError in the child of a process that had used JAX."""
         if self._forked:
             raise ForkError(
-                "this process was forked from one that had called jobs, and JAX's threads and devices do not survive a fork\n"
-                '  try        multiprocessing.get_context("spawn"), or subprocess, or fork before the first call'
+                "this process was forked from one that had used JAX, whose threads and devices do not survive a fork\n"
+                '  try        multiprocessing.get_context("spawn"), or subprocess, or fork before anything uses jobs or variables'
             )
 
     def _before_fork(self) -> None:
-        self._clients = list({id(d.client): d.client for backend in _backends() for d in backend.devices()}.values())
+        if not self._forked:
+            self._clients = _jax_clients()
 
     def _after_fork(self) -> None:
+        if self._forked or not (self._clients or self._is_started):
+            return  # without JAX the child is a process like any other
         self._forked = True
         self._begin()  # locks may be held by threads that are not there any more
         processes.reset_after_fork()
@@ -180,10 +184,12 @@ class Process:
         os._exit(130 if interrupted else exit_status.expected())
 
 
-def _backends() -> list[Any]:
-    from jax.extend import backend
-
-    return list(backend.backends().values())
+def _jax_clients() -> list[Any]:
+    """The clients of JAX's backends; none, and none is made, where JAX has not been used yet."""
+    bridge = sys.modules.get("jax._src.xla_bridge")  # the public functions would start JAX
+    if bridge is None or not bridge.backends_are_initialized():
+        return []
+    return list({id(d.client): d.client for backend in bridge.backends().values() for d in backend.devices()}.values())
 
 
 process = Process()

@@ -11,7 +11,8 @@ from collections.abc import Callable, Generator
 from concurrent.futures._base import FINISHED, RUNNING
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, NoReturn, Protocol
+from math import prod
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 import numpy as np
 
@@ -38,6 +39,17 @@ class Deliverer(Protocol):
     def raise_as_callback_error(self, error: BaseException, job_name: str) -> NoReturn: ...
 
 
+class NotAnArrayError(ResultError, AttributeError, TypeError):
+    """A result was asked for a property of arrays, and is not one array of a known shape."""
+
+
+class ArraySpec(NamedTuple):
+    """Shape and dtype of the array that each call of a job returns."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+
 @dataclass(slots=True, eq=False)
 class Delivery:
     """The settings that all results of one job share.
@@ -48,6 +60,7 @@ class Delivery:
       gives_handles: callers get the results, and may register callbacks.
       scope: what handlers and callbacks run in; None for nothing.
       seconds: what the last call took that was waited for; infinite before the first.
+      array: what is known of the value before a call; None unless it is one array of a fixed shape.
     """
 
     job_name: str
@@ -58,6 +71,7 @@ class Delivery:
     gives_handles: bool
     scope: Callable[[], AbstractContextManager[None]] | None = None
     seconds: float = float("inf")
+    array: ArraySpec | None = None
 
 
 class _Waiters:
@@ -223,8 +237,61 @@ class Result(concurrent.futures.Future[Any]):
         yield from future.__await__()
         return self.result()
 
+    def set_result(self, result: Any) -> NoReturn:
+        """Raises ResultError: the call itself provides its outcome."""
+        self._refuse_outcome("set_result")
+
+    def set_exception(self, exception: BaseException | None) -> NoReturn:
+        """Raises ResultError: the call itself provides its outcome."""
+        self._refuse_outcome("set_exception")
+
+    def set_running_or_notify_cancel(self) -> NoReturn:
+        """Raises ResultError: the call is running already."""
+        self._refuse_outcome("set_running_or_notify_cancel")
+
+    def _refuse_outcome(self, method: str) -> NoReturn:
+        rule = f"{method} cannot be used on a call of job {self.job_name!r}: the call itself provides its outcome"
+        refuse(ResultError, rule, hint="make a concurrent.futures.Future() for an outcome of your own")
+
+    # --- as an array
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        return np.array(self.result(), dtype) if copy else np.asarray(self.result(), dtype)
+        return np.array(self.result(), dtype, copy=copy)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the value, known before it is there. Raises NotAnArrayError unless it is one array of a fixed shape."""
+        return self._array("shape").shape
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The NumPy dtype of the value, as for ``shape``."""
+        return self._array("dtype").dtype
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes of the value, as for ``shape``."""
+        return len(self._array("ndim").shape)
+
+    @property
+    def size(self) -> int:
+        """The number of elements of the value, as for ``shape``."""
+        return prod(self._array("size").shape)
+
+    def __len__(self) -> int:
+        shape = self._array("len()").shape
+        if not shape:
+            refuse(NotAnArrayError, f"len() of a call of job {self.job_name!r}: what it returns has no axis")
+        return shape[0]
+
+    def __bool__(self) -> bool:
+        return True  # a future, whatever its length
+
+    def _array(self, what: str) -> ArraySpec:
+        if self._delivery.array is None:
+            rule = f"{what} of a call of job {self.job_name!r}: it does not return one array of a fixed shape"
+            refuse(NotAnArrayError, rule, hint="result() waits for the value")
+        return self._delivery.array
 
     def __repr__(self) -> str:
         return f"<Result of job {self.job_name!r}, {'done' if self.done() else 'running'}>"
@@ -285,7 +352,7 @@ class Result(concurrent.futures.Future[Any]):
         if self._shared is not None:  # read after ``passed`` is set: earlier waiters are woken, later ones see it
             with self._shared.condition:
                 for waiter in self._shared.waiters:
-                    waiter.add_result(self)
+                    (waiter.add_result if self._error is None else waiter.add_exception)(self)
                 self._shared.condition.notify_all()
 
     def run_callbacks(self) -> None:

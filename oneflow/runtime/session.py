@@ -49,7 +49,7 @@ class Job(Protocol):
         """Whether it has been traced, successfully or not."""
         ...
 
-    def take_unseen_error(self) -> Exception | None:
+    def take_unseen_error(self) -> BaseException | None:
         """The error of a broken job if it has not been reported yet; from now on it counts as reported."""
         ...
 
@@ -157,16 +157,23 @@ class Session:
             Resource.freeze()
             for job in list(self.jobs.values()):
                 if not job.is_built:
-                    with contextlib.suppress(Exception):  # the job keeps it
+                    try:
                         job.build()
+                    except KeyboardInterrupt:
+                        raise
+                    except BaseException:  # noqa: S110 - the job keeps it, SystemExit of its body included
+                        pass
 
-    def build_all(self) -> None:
-        """Traces every declared job, and warns of broken ones that were not reported yet: their own calls raise the error."""
-        self.start()
+    def warn_of_broken_jobs(self) -> None:
+        """Warns of jobs that cannot be built, unless that was reported: their own calls raise the error.
+
+        Last of all, as a warning may be made an error: the work for other jobs is done then.
+        """
         for job in list(self.jobs.values()):
             error = job.take_unseen_error()
             if error is not None:
-                warn(JobWarning, f"job {job.name!r} cannot be built; the others go on, and its calls raise the error: {error}")
+                text = str(error) if isinstance(error, Exception) else repr(error)
+                warn(JobWarning, f"job {job.name!r} cannot be built; the others go on, and its calls raise the error: {text}")
 
     # --- variables
 

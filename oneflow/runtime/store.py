@@ -61,7 +61,8 @@ class Store:
     def declare(self, variables: Sequence[Variable], storages: Mapping[str, Storage], trains: bool) -> list[str]:
         """Makes cells for new variables. Called with the lock held.
 
-        The first job that declares a variable places it; before it has a value, a job that ``trains`` it may move it.
+        The first job that declares a variable places it; before it has a value, a job that ``trains`` it may move it. An
+        optimizer's slots are stored where their variable is.
 
         Returns: the names of those that are stored elsewhere from now on.
         Raises VariableConflictError before anything is changed.
@@ -76,31 +77,45 @@ class Store:
             if cell is None:
                 self.cells[variable.name] = Cell(variable, None, storage)
                 continue
-            if cell.storage != storage and self._moves(cell, storage, trains):
+            if variable.owner is None and cell.storage != storage and self._gives_way(cell, storage, trains):
+                self._move(cell, storage)
                 moved.append(variable.name)
             if cell.value is None:  # the initializer of the last declaration counts
                 cell.variable = variable
-        return moved
+        return [*moved, *self._move_slots()]
 
     def forget(self, names: Iterable[str]) -> None:
         """Drops variables. Jobs that were compiled for them keep their cells."""
         for name in names:
             self.cells.pop(name, None)
 
-    def _moves(self, cell: Cell, storage: Storage, trains: bool) -> bool:
-        """Brings a variable to where another job wants it, if that is for the job to say."""
+    @staticmethod
+    def _gives_way(cell: Cell, storage: Storage, trains: bool) -> bool:
+        """Whether a variable moves to where another job wants it."""
         assert cell.storage is not None
         if cell.value is None:
-            keeps = not trains or (cell.storage.replicas and not storage.replicas)
-            cell.storage = cell.storage if keeps else storage
-            return not keeps
-        if not storage.replicas or cell.storage.replicas:
-            return False
-        self.commit()
-        value = self._logical(cell)
+            return trains and not (cell.storage.replicas and not storage.replicas)
+        return bool(storage.replicas and not cell.storage.replicas)
+
+    def _move_slots(self) -> list[str]:
+        """Brings the optimizers' slots of all jobs to their variables. Returns the names of those that were elsewhere."""
+        moved = []
+        for name, cell in self.cells.items():
+            owner = self.cells.get(cell.variable.owner) if cell.variable is not None and cell.variable.owner else None
+            if owner is None or owner.storage is None or cell.variable is None:
+                continue
+            storage = owner.storage.of_slot(cell.variable.shape)
+            if cell.storage != storage:
+                self._move(cell, storage)
+                moved.append(name)
+        return moved
+
+    def _move(self, cell: Cell, storage: Storage) -> None:
+        if cell.value is not None:
+            self.commit()
+            value = self._placed(storage, self._logical(cell))
+            cell.value = value
         cell.storage = storage
-        cell.value = self._placed(storage, value)
-        return True
 
     def commit(self) -> None:
         """Binds the outputs of a step that was interrupted after it ran."""

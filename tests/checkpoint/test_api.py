@@ -63,7 +63,10 @@ class FakeSession:
         self.log.append("read")
         return {name: self.values[name].copy() for name in (self.values if names is None else names)}
 
-    def build_all(self) -> None:
+    def warn_of_broken_jobs(self) -> None:
+        pass
+
+    def start(self) -> None:
         """All jobs are traced."""
 
     def capture(self, names=None, *, whole=False):
@@ -170,8 +173,11 @@ def test_extra_ones_are_ignored_even_when_damaged(session: FakeSession, tmp_path
         (tmp_path / "m" / name).mkdir()
         (tmp_path / "m" / name / "out").write_bytes(b"12")
     (tmp_path / "m/broken/meta").write_text("no meta")
-    CheckPoint().load(tmp_path / "m", strict=True)
+    with pytest.warns(CheckpointWarning, match=r"CheckPoint.load was given 2 name\(s\) .*: 'broken', 'other'"):
+        CheckPoint().load(tmp_path / "m")
     assert "other" not in session.values
+    with pytest.raises(UnknownVariableError, match="'broken' is not a variable name"):
+        CheckPoint().load(tmp_path / "m", strict=True)
 
 
 def test_a_program_without_variables_is_told_so(tmp_path: Path, session: FakeSession) -> None:

@@ -173,7 +173,7 @@ def test_a_save_never_overwrites(tmp_path: Path) -> None:
 def test_values_without_a_place(tmp_path: Path) -> None:
     for values, error, text in (
         ({"w": np.ones(2, np.complex64)}, CheckpointError, "no place for NumPy's complex64"),
-        ({"": np.ones(2)}, CheckpointError, "no place for that name"),
+        ({"": np.ones(2)}, CheckpointError, "cannot be saved: its name"),
         ({"__metadata__": np.ones(2)}, CheckpointError, "no place for that name"),
         ({"w": [1.0]}, ArgumentError, "it is a list"),
         ([1.0], ArgumentError, "must be a dict"),

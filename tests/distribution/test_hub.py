@@ -201,7 +201,7 @@ def test_what_strangers_say_is_not_read(text: bytes, caplog: pytest.LogCaptureFi
 def test_who_knows_the_secret_may_join_and_no_more() -> None:
     port, made = _open(2)
     for line in (b"null\n", b"[" * 200_000 + b"\n", b"x" * (wire.MAX_LINE + 1), messages.encode("gone", **{"from": 0}),
-                 messages.encode("beat", **{"from": 0}, calls=0, busy="", recent=[])):  # fmt: skip
+                 messages.encode("beat", **{"from": 0}, calls=0, returned=0, busy="", doing="", recent=[])):  # fmt: skip
         with _connect(port) as connection:
             _prove(connection)
             with contextlib.suppress(OSError):

@@ -201,6 +201,46 @@ def test_a_lost_process_ends_the_others_with_a_clear_error(how: str, program: An
     assert "Check failure stack trace" not in done.stderr  # JAX's own end of a process
 
 
+HANGING = """
+import sys, time
+import numpy as np
+import oneflow as flow, oneflow.typing as tp
+
+rank, count, end = flow.distributed.get_rank(), [0], sys.argv[1] == "end"
+flow.env.step_timeout(3)
+flow.env.end_on_step_timeout(end)
+
+@flow.experimental.register_host_op("sleeper")
+def sleeper(x):
+    count[0] += 1
+    if rank == 0 and count[0] == 4:
+        time.sleep(1000 if end else 8)
+    return x
+
+@flow.global_function(type="train")
+def train(x: tp.Numpy.Placeholder((16, 6))) -> tp.Numpy:
+    h = flow.user_op_builder("kernel").Op("sleeper").Input("x", [x]).Output("out").Build().InferAndTryRun().RemoteBlobList()[0]
+    loss = flow.math.reduce_mean(flow.layers.dense(h, 4, name="a"))
+    flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.01]), momentum=0).minimize(loss)
+    return loss
+
+for i in range(6):
+    train(np.ones((16, 6), np.float32))
+print("done")
+"""
+
+
+@pytest.mark.parametrize("end", [True, False])
+def test_a_hang_inside_a_step_that_all_are_in(end: bool, program: Any) -> None:
+    """A host function hangs in the first process, and the other waits for it inside of the same call."""
+    done = program(HANGING, *TWO, arguments=("end" if end else "go on",))
+    assert (done.returncode, done.stdout) == ((1, "") if end else (0, "done\n")), done.stderr
+    text = done.stderr[done.stderr.index("all processes have been in call 4, job 'train', for") :]
+    assert "s before\n  process 0  waits at" in text and "(in sleeper)" in text and "\n  process 1  waits at" in text
+    assert ("process 0 of 2 cannot go on" in done.stderr and "process 1 of 2 cannot go on" in done.stderr) == end
+    assert done.stderr.count("all processes have been in") == 1 or end
+
+
 HEARTBEATS = """
 import sys, threading, time
 import numpy as np

@@ -26,7 +26,13 @@ KNOWN = {**messages.FROM_MEMBERS, **messages.FROM_HUB}
 REAL = [
     messages.encode("join", **{"from": 1, "count": 2}),
     messages.encode(
-        "beat", **{"from": 1}, calls=3, busy="compiling job 'train'", recent=[[2, "job 'train'"], [3, "job 'other'"]]
+        "beat",
+        **{"from": 1},
+        calls=3,
+        returned=2,
+        busy="compiling job 'train'",
+        doing="waits at train.py:12 (in main)",
+        recent=[[2, "job 'train'"], [3, "job 'other'"]],
     ),
     messages.encode("gather", **{"from": 1}, number=1, tag="the seed of the session", value=7),
     messages.encode("gather", **{"from": 1}, number=2, tag="comparing job 'train'", value=["a" * 64, None, {"b": [1.5]}]),

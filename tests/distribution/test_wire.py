@@ -127,7 +127,7 @@ def test_messages_that_are_too_large_are_not_sent() -> None:
 
 SAMPLES: list[tuple[str, dict[str, Any]]] = [
     ("join", {"from": 1, "count": 3}),
-    ("beat", {"from": 1, "calls": 7, "busy": "", "recent": [[7, "job 'train'"]]}),
+    ("beat", {"from": 1, "calls": 7, "returned": 6, "busy": "", "doing": "", "recent": [[7, "job 'train'"]]}),
     ("gather", {"from": 0, "number": 2, "tag": "a seed", "value": [1, {"a": None}]}),
     ("end", {"from": 2, "how": "failed", "why": "ValueError", "calls": 3}),
     ("go", {"coordinator": "127.0.0.1:1234"}),

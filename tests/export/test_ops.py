@@ -50,11 +50,13 @@ TIED = {
 }  # fmt: skip
 # Rows that no file can hold.
 WITHOUT = {
+    "uniform", "normal", "categorical",
     "random_mask_like", "bernoulli", "bernoulli int8", "coin_flip", "permutation", "shuffle", "distributed_partial_fc_sample",
     "categorical_ordinal_encode", "ssp_variable_proxy", "sleep_identity",
 }  # fmt: skip
 # Ops without a row that has an open batch; the reasons are those of their rows.
 NEVER_OPEN = {
+    "random_normal", "random_uniform",
     "bernoulli", "categorical_ordinal_encode", "coin_flip", "ctc_loss", "distributed_partial_fc_sample", "dropout",
     "dynamic_binary_concat", "dynamic_binary_split", "generate_random_batch_permutation_indices", "indexed_slices_reduce_sum",
     "random_mask_like", "reshape_like", "shuffle", "sleep_identity", "ssp_variable_proxy", "unique_with_counts", "valid_concat",

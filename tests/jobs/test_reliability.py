@@ -259,6 +259,108 @@ def test_a_variable_that_a_called_job_placed_can_be_trained_on_more_devices():
     np.testing.assert_allclose(predict(x), 1 - 0.5 / 8 * np.ones((2, 4)))
 
 
+RULES = {
+    "momentum": lambda rate: flow.optimizer.SGD(rate, momentum=0.9),
+    "adam": flow.optimizer.Adam,
+    "rmsprop": flow.optimizer.RMSProp,
+    "lamb": flow.optimizer.LAMB,
+}
+
+
+def steps_of_a_shared_variable(rule, predict_on="0:0", train_on="0:0", calls_first="predict"):
+    """The values of a variable that both jobs use, before the first and after each of three steps."""
+    with flow.session(seed=1):
+        x = np.arange(1, 13, dtype=F32).reshape(4, 3)
+
+        def weight():
+            return flow.get_variable("w", (4, 3), initializer=flow.random_normal_initializer())
+
+        def declare_predict():
+            @flow.global_function()
+            def predict(x: tp.Numpy.Placeholder((4, 3))) -> tp.Numpy:
+                with flow.scope.placement("cpu", predict_on):
+                    return x * weight()
+
+            return predict
+
+        def declare_train():
+            @flow.global_function("train")
+            def train(x: tp.Numpy.Placeholder((4, 3))) -> tp.Numpy:
+                with flow.scope.placement("cpu", train_on):
+                    loss = flow.math.square(x * weight())
+                    RULES[rule](flow.optimizer.PiecewiseConstantScheduler([], [0.1])).minimize(loss)
+                    return loss
+
+            return train
+
+        if calls_first == "predict":
+            predict = declare_predict()
+            seen = [predict(x) / x]
+            train = declare_train()
+        else:
+            train = declare_train()
+            seen = [np.sqrt(train(x)) / x]
+            predict = declare_predict()
+        for _ in range(3):
+            train(x)
+            seen.append(predict(x) / x)
+        places = {name: v.devices for name, v in flow.get_all_variables().items() if name.startswith("w")}
+        assert len(places) > 1 and len({tuple(each) for each in places.values()}) == 1, places
+        return np.abs(seen)
+
+
+@pytest.mark.parametrize("calls_first", ["predict", "train"])
+@pytest.mark.parametrize(("predict_on", "train_on"), [("0:0", "0:0-1"), ("0:0-1", "0:0"), ("0:0", "0:1")])
+@pytest.mark.parametrize("rule", RULES)
+def test_an_optimizers_slots_lie_where_its_variable_does(rule, predict_on, train_on, calls_first):
+    flow.config.cpu_device_num(2)
+    expected = steps_of_a_shared_variable(rule, calls_first=calls_first)
+    found = steps_of_a_shared_variable(rule, predict_on, train_on, calls_first)
+    np.testing.assert_allclose(found, expected, rtol=2e-5)
+
+
+def test_slots_of_jobs_that_were_not_called_move_with_the_variable():
+    flow.config.cpu_device_num(2)
+    x = np.ones((4, 3), F32)
+
+    def declare(name, rule, placement):
+        def train(x: tp.Numpy.Placeholder((4, 3))) -> tp.Numpy:
+            with flow.scope.placement("cpu", placement):
+                loss = x * flow.get_variable("w", (4, 3), initializer=flow.ones_initializer())
+                RULES[rule](flow.optimizer.PiecewiseConstantScheduler([], [0.1])).minimize(loss)
+                return loss
+
+        train.__name__ = name
+        return flow.global_function("train")(train)
+
+    first, second = declare("first", "adam", "0:0"), declare("second", "momentum", "0:0-1")
+    flow.load_variables({"w-m": np.zeros((4, 3), F32)})  # has a value already, its variable has none
+    np.testing.assert_array_equal(first(x), x)
+    second(x)
+    third = declare("third", "lamb", "0:1")
+    third(x)
+    assert np.isfinite(first(x)).all()
+
+
+def test_slots_of_one_number_lie_with_variables_that_are_distributed_over_devices():
+    flow.config.cpu_device_num(2)
+    config = flow.FunctionConfig()
+    config.optimizer_placement_optimization_mode("non_distributed")
+    config.optimizer_placement_optimization_threshold(1)
+
+    @flow.global_function("train", config)
+    def train(x: tp.Numpy.Placeholder((4, 3))) -> tp.Numpy:
+        with flow.scope.placement("cpu", "0:0-1"):
+            v, w = (flow.get_variable(name, (4, 3), initializer=flow.ones_initializer()) for name in "vw")
+            loss = x * v * w
+            flow.optimizer.LAMB(flow.optimizer.PiecewiseConstantScheduler([], [0.1])).minimize(loss)
+            return loss
+
+    assert (train(np.ones((4, 3), F32)) > train(np.ones((4, 3), F32))).all()
+    places = {name: v.devices for name, v in flow.get_all_variables().items()}
+    assert places["v-beta1_t"] == places["v"] != places["w"] == places["w-m"], places
+
+
 def test_a_job_with_a_reader_does_not_wait_for_another_ones_compilation(monkeypatch):
     @flow.global_function()
     def draw() -> tp.Numpy:
@@ -401,6 +503,129 @@ def test_a_failed_call_is_a_failed_future(capfd):
         asyncio.run(main())
 
 
+def test_waiting_for_the_first_exception_ends_with_it(capfd):
+    go_on = threading.Event()
+
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((4,))) -> tp.Callback[tp.Numpy]:
+        def handler(value):
+            if value[0] == 0:
+                time.sleep(0.2)  # until somebody waits
+                raise ValueError("first")
+            go_on.wait(60)
+
+        flow.watch(x, handler)
+        return x
+
+    results = [job(ONE * i) for i in range(3)]
+    done, rest = concurrent.futures.wait(results, 30, concurrent.futures.FIRST_EXCEPTION)
+    assert done == {results[0]} and len(rest) == 2, (done, rest)
+    go_on.set()
+    with pytest.raises(flow.errors.CallbackError):
+        flow.sync_default_session()
+
+
+def test_the_outcome_of_a_call_cannot_be_set():
+    result = echo()(ONE)
+    for method, args in (("set_result", (1,)), ("set_exception", (ValueError(),)), ("set_running_or_notify_cancel", ())):
+        with pytest.raises(flow.errors.ResultError, match=f"{method} cannot be used on a call of job 'job'"):
+            getattr(result, method)(*args)
+    np.testing.assert_array_equal(result.result(), ONE + 1)
+
+
+def test_shape_and_dtype_of_a_result_are_known_before_it_is_there():
+    go_on = threading.Event()
+
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((2, 3))) -> tp.Callback[tp.Numpy]:
+        flow.watch(x, lambda value: go_on.wait(60))
+        return flow.cast(x, flow.int64)
+
+    result = job(np.ones((2, 3), F32))
+    assert result.shape == (2, 3) and result.dtype == np.int64 and len(result) == 2 and result.ndim == 2 and result.size == 6
+    assert not result.done() and bool(result)
+    go_on.set()
+    array = np.asarray(result)
+    assert array.shape == result.shape and array.dtype == result.dtype
+    assert np.array(result, copy=False).dtype == np.int64 and np.array(result, np.float64).dtype == np.float64
+    with pytest.raises(ValueError, match="copy"):
+        np.array(result, np.float64, copy=False)
+
+
+@pytest.mark.parametrize("view", ["consistent", "mirrored"])
+@pytest.mark.parametrize("annotated", [True, False])
+def test_the_shape_of_a_result_is_that_of_its_value(view, annotated):
+    flow.config.cpu_device_num(2)
+    config = flow.FunctionConfig()
+    config.default_logical_view(getattr(flow.scope, f"{view}_view")())
+
+    def job(x: tp.Numpy.Placeholder((4, 3))) -> tp.Callback[tp.Numpy]:
+        with flow.scope.placement("cpu", "0:0-1"):
+            return flow.math.reduce_sum(x, axis=1) if view == "consistent" else flow.identity(x)
+
+    if not annotated:
+        del job.__annotations__["return"]
+    result = flow.global_function("predict", config)(job)(np.ones((4, 3), F32))
+    value = np.asarray(result)
+    assert (result.shape, result.dtype) == (value.shape, value.dtype)
+
+
+def test_the_shape_of_a_result_of_micro_batches_is_that_of_its_value():
+    config = flow.FunctionConfig()
+    config.train.num_gradient_accumulation_steps(2)
+
+    @flow.global_function("train", config)
+    def job(x: tp.Numpy.Placeholder((4, 3))) -> tp.Callback[tp.Numpy]:
+        loss = x * flow.get_variable("w", (3,), initializer=flow.ones_initializer())
+        flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.1])).minimize(loss)
+        return loss
+
+    result = job(np.ones((4, 3), F32))
+    assert result.shape == np.asarray(result).shape
+
+
+def test_results_that_are_not_one_array_have_no_shape():
+    @flow.global_function()
+    def two(x: tp.Numpy.Placeholder((4,))):
+        return x, x + 1
+
+    @flow.global_function()
+    def pieces(x: tp.ListNumpy.Placeholder((4,))) -> tp.Callback[tp.ListNumpy]:
+        return x
+
+    @flow.global_function()
+    def number(x: tp.Numpy.Placeholder((4,))) -> tp.Callback[tp.Numpy]:
+        return flow.math.reduce_sum(x)
+
+    for result in (two(ONE), pieces([ONE])):
+        assert not hasattr(result, "shape") and not hasattr(result, "dtype") and bool(result)
+        with pytest.raises(flow.errors.ResultError, match="does not return one array of a fixed shape"):
+            _ = result.shape
+        with pytest.raises(TypeError):
+            len(result)
+    scalar = number(ONE)
+    assert len(scalar) == 1 if scalar.shape else scalar.shape == ()
+    assert np.shape(two(ONE)) == (2, 4)
+
+
+def test_dtypes_are_dtypes_to_numpy():
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
+        return x * flow.get_variable("w", (4,), initializer=flow.ones_initializer())
+
+    job(ONE)
+    w = flow.get_all_variables()["w"]
+    assert w.dtype == np.float32 and w.dtype == np.dtype("float32") and np.float32 == w.dtype and w.dtype != np.float64
+    assert np.empty(3, w.dtype).dtype == np.float32 and np.asarray([1], flow.int8).dtype == np.int8
+    for each in flow.dtypes():
+        if each in (flow.record, flow.tensor_buffer):
+            assert each != np.float32
+            with pytest.raises(TypeError):
+                np.dtype(each)
+        else:
+            assert np.dtype(each) == each == each.numpy_dtype and hash(each) == hash(each.numpy_dtype)
+
+
 def test_results_and_handles_are_arrays_to_numpy():
     @flow.global_function()
     def job(x: tp.Numpy.Placeholder((2, 3))) -> tp.Callback[tp.Numpy]:
@@ -414,6 +639,113 @@ def test_results_and_handles_are_arrays_to_numpy():
     assert np.asarray(w, dtype=np.int32).dtype == np.int32 and np.array(w, copy=True).shape == (2, 3)
     assert len(w) == 2 and w.shape == (2, 3) and w.ndim == 2 and w.size == 6
     np.testing.assert_array_equal(w + x, 1 + x)
+
+
+# --- other jobs' errors
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), GeneratorExit("mine"), RuntimeError("mine")], ids=lambda e: type(e).__name__)
+def test_what_a_body_raises_is_raised_by_its_own_calls_alone(error, tmp_path):
+    weighted = named_weighted("first")
+
+    @flow.global_function()
+    def broken(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
+        raise error
+
+    np.testing.assert_array_equal(weighted(ONE), ONE)
+    with pytest.warns(flow.errors.JobWarning, match="job 'broken' cannot be built"):
+        flow.checkpoint.save(tmp_path / "saved")
+    flow.load_variables(flow.checkpoint.get(tmp_path / "saved"))
+    flow.train.CheckPoint().load(tmp_path / "saved")
+    for _ in range(2):
+        with pytest.raises(type(error)) as found:
+            broken(ONE)
+        assert found.value is error
+    assert f"failed to build: {type(error).__name__}" in repr(broken)
+    np.testing.assert_array_equal(weighted(ONE), ONE)
+
+
+def test_ctrl_c_in_a_body_is_not_kept():
+    tries = []
+
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
+        tries.append(1)
+        if len(tries) == 1:
+            raise KeyboardInterrupt
+        return x
+
+    with pytest.raises(KeyboardInterrupt):
+        job(ONE)
+    np.testing.assert_array_equal(job(ONE), ONE)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("form", ["oneflow", "safetensors", "background"])
+def test_a_save_is_complete_before_it_warns_of_another_job(form, tmp_path):
+    if form == "safetensors":
+        pytest.importorskip("safetensors", reason="needs the extra [export]")
+    path = tmp_path / ("saved.safetensors" if form == "safetensors" else "saved")
+    weighted = named_weighted("first")
+
+    @flow.global_function()
+    def broken(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
+        raise RuntimeError("mine")
+
+    weighted(ONE)
+    keywords = {"asynchronous": True} if form == "background" else {"format": form}
+    with pytest.raises(flow.errors.JobWarning, match="job 'broken' cannot be built"):
+        flow.checkpoint.save(path, **keywords)
+    flow.load_variables({"w": np.zeros(4, F32)})
+    flow.load_variables(path)
+    np.testing.assert_array_equal(weighted(ONE), ONE)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_load_is_complete_before_it_warns_of_another_job(tmp_path):
+    weighted = named_weighted("first")
+    weighted(ONE)
+    flow.checkpoint.save(tmp_path / "saved")
+    flow.load_variables({"w": np.zeros(4, F32)})
+
+    @flow.global_function()
+    def broken(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
+        raise RuntimeError("mine")
+
+    with pytest.raises(flow.errors.JobWarning, match="job 'broken' cannot be built"):
+        flow.train.CheckPoint().load(tmp_path / "saved")
+    np.testing.assert_array_equal(weighted(ONE), ONE)
+
+
+def named_weighted(name):
+    def job(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
+        return x * flow.get_variable("w", (4,), initializer=flow.ones_initializer())
+
+    job.__name__ = name
+    return flow.global_function()(job)
+
+
+def test_both_ways_of_loading_tell_of_names_that_no_variable_has(tmp_path):
+    weighted = named_weighted("first")
+    weighted(ONE)
+    values = {"w": ONE * 2, "ww": ONE, "w-momentum": ONE, "System-Train-TrainStep-train": np.zeros(1, np.int64)}
+    path = tmp_path / "saved"
+    flow.checkpoint.save(path, values)
+    for load in (flow.train.CheckPoint().load, flow.load_variables, lambda path: flow.load_variables(flow.checkpoint.get(path))):
+        with pytest.warns(flow.errors.CheckpointWarning, match="given 1 name.*that no variable of the program has: 'ww'"):
+            load(path)
+        np.testing.assert_array_equal(weighted(ONE), ONE * 2)
+    for load in (flow.train.CheckPoint().load, flow.load_variables):
+        with pytest.raises(flow.errors.CheckpointError, match="'ww' is not a variable name"):
+            load(path, strict=True)
+
+
+def test_state_of_a_training_checkpoint_is_not_unknown_to_a_job_that_predicts(tmp_path):
+    named_weighted("first")(ONE)
+    path = tmp_path / "saved"
+    flow.checkpoint.save(path, {"w": ONE, "w-momentum": ONE, "System-Train-TrainStep-train": np.zeros(1, np.int64)})
+    for load in (flow.train.CheckPoint().load, flow.load_variables):
+        load(path, strict=True)
 
 
 # --- the ends of processes
@@ -446,6 +778,40 @@ job(x)(lambda value: print("parent works"))
     assert "child left with 7" in done.stdout and "parent works" in done.stdout and done.returncode == 0
 
 
+@pytest.mark.parametrize(
+    "use",
+    ["flow.get_all_variables()", "flow.load_variables({'w': x})", "weighted.plan()", "weighted.summary()",
+     "__import__('jax').numpy.ones(3)"],
+)  # fmt: skip
+@pytest.mark.parametrize("child", ["weighted(x)", "pass"])
+def test_a_fork_before_the_first_call_where_jax_runs_already(use, child):
+    done = run(f"""
+@flow.global_function()
+def weighted(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
+    return x * flow.get_variable("w", (4,), initializer=flow.ones_initializer())
+{use}
+pid = os.fork()
+if pid == 0:
+    try:
+        {child}
+    except flow.errors.ForkError as error:
+        print("told", flush=True)
+    sys.exit(7)
+deadline = time.time() + 20
+while time.time() < deadline:
+    ended, status = os.waitpid(pid, os.WNOHANG)
+    if ended:
+        print("child left with", os.waitstatus_to_exitcode(status))
+        break
+    time.sleep(0.01)
+else:
+    os.kill(pid, 9)
+print(weighted(x))
+""")
+    assert ("told" in done.stdout) == (child != "pass"), done.stdout + done.stderr
+    assert "child left with 7" in done.stdout and "[1. 1. 1. 1.]" in done.stdout and done.returncode == 0, done.stdout
+
+
 def test_a_fork_before_the_first_call_is_free():
     done = run("""
 pid = os.fork()
@@ -474,6 +840,12 @@ time.sleep({seconds})
 print("end")
 """)
         assert done.returncode == 0 and "end" in done.stdout, (done.returncode, done.stderr)
+
+
+def test_an_exit_that_was_imported_before_the_package_is_not_seen():
+    program = f"from sys import exit\n{PRELUDE}\njob(x)(lambda value: 1 / 0)\ntime.sleep(0.1)\nexit(3)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 120 and "a callback of job 'job' failed" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from typing import Any
 
 from ... import math as fm
@@ -11,7 +9,7 @@ from ... import nn
 from ...graph.graph import current
 from ...graph.node import Blob
 from ...ops import matrix
-from ...ops.array import concat, reshape, transpose
+from ...ops.array import concat, reshape
 from ...ops.conv import _transposed
 from ...ops.norm import normalize_batch
 from ...ops.padding import pad
@@ -214,32 +212,7 @@ def _matmul(ctx: Reader, a: Any, b: Any) -> Blob:
 
 @reads("Einsum")
 def _einsum(ctx: Reader, *xs: Any) -> Blob:
-    """Products of two operands without repeated letters, as a matrix product."""
-    equation = ctx.attr("equation").replace(" ", "")
-    terms, arrow, result = equation.partition("->")
-    names = terms.split(",")
-    if len(xs) != 2 or not arrow or any(len(set(n)) != len(n) or "." in n for n in (*names, result)):
-        ctx.refuse(f"the equation {equation!r}")
-    a, b = (ctx.blob(x) for x in xs)
-    size = dict(zip(names[0] + names[1], (*a.shape, *b.shape), strict=True))
-    batch = [c for c in names[0] if c in names[1] and c in result]
-    summed = [c for c in names[0] if c in names[1] and c not in result]
-    rows = [c for c in names[0] if c not in names[1]]
-    columns = [c for c in names[1] if c not in names[0]]
-    if set(result) != {*batch, *rows, *columns}:
-        ctx.refuse(f"the equation {equation!r}, which sums an axis of one operand alone")
-
-    def arranged(blob: Blob, own: str, order: Sequence[Sequence[str]]) -> Blob:
-        flat = [c for part in order for c in part]
-        turned = transpose(blob, [own.index(c) for c in flat])
-        return reshape(turned, [*(size[c] for c in order[0]), *(math.prod(size[c] for c in part) for part in order[1:])])
-
-    y = matrix.matmul(arranged(a, names[0], (batch, rows, summed)), arranged(b, names[1], (batch, summed, columns)))
-    letters = [*batch, *rows, *columns]
-    return transpose(reshape(y, [size[c] for c in letters] or [1]), [letters.index(c) for c in result] or [0])
-
-
-# --- resampling
+    return matrix.einsum(ctx.attr("equation"), *(ctx.blob(x) for x in xs))
 
 
 @reads("Resize", "Upsample")

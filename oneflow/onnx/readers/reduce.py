@@ -82,3 +82,9 @@ def _hardmax(ctx: Reader, x: Any) -> Blob:
         ctx.known(np.arange(blob.shape[axis], dtype=np.int32).reshape([-1 if i == axis else 1 for i in range(blob.ndim)]))
     )
     return cast(fm.equal(top, places), blob.dtype)
+
+
+@reads("CumSum")
+def _cumsum(ctx: Reader, x: Any, axis: Any) -> Blob:
+    (at,) = ctx.axes(axis)
+    return fm.cumsum(ctx.blob(x), at, bool(ctx.attr("exclusive", 0)), bool(ctx.attr("reverse", 0)))

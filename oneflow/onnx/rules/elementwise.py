@@ -17,6 +17,7 @@ _SAME = {
     "negative": "Neg", "reciprocal": "Reciprocal", "relu": "Relu", "rint": "Round", "round": "Round", "sigmoid": "Sigmoid",
     "sigmoid_v2": "Sigmoid", "sign": "Sign", "sin": "Sin", "sinh": "Sinh", "softplus": "Softplus", "sqrt": "Sqrt", "tan": "Tan",
     "tanh": "Tanh", "tanh_v2": "Tanh", "identity": "Identity", "amp_white_identity": "Identity",
+    "stop_gradient": "Identity",
 }  # fmt: skip
 
 

@@ -223,3 +223,11 @@ def _query_mul_key_and_value(ctx: Emitter) -> list[Result]:
 
     scores = ctx.emit("MatMul", turned(query, (1, 2, 0, 3)), turned(key, (1, 2, 3, 0)))
     return [ctx.emit("Mul", scores, ctx.like(ctx.attrs["alpha"])), turned(value, (1, 2, 0, 3))]
+
+
+@rule("einsum")
+def _einsum(ctx: Emitter) -> Result:
+    equation = ctx.attrs["equation"]
+    inputs = [ctx.wide(i) for i in range(len(ctx.node.inputs))]
+    y = ctx.narrowed(ctx.emit("Einsum", *inputs, equation=equation), ctx.dtype())
+    return ctx.unsqueeze(y, [0]) if equation.rstrip().endswith("->") else y

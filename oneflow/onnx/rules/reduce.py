@@ -200,3 +200,10 @@ def _in_top_k(ctx: Emitter) -> Result:
     good = ctx.emit("And", ctx.emit("Less", count, ctx.constant(np.asarray(ctx.attrs["k"], np.int32))),
                     ctx.emit("Greater", known, bad))  # fmt: skip
     return ctx.emit("Cast", good, to=TYPES["int8"])
+
+
+@rule("cumsum")
+def _cumsum(ctx: Emitter) -> Result:
+    axis = ctx.constant(np.array(ctx.attrs["axis"] % ctx.blob(0).ndim, np.int64))
+    exclusive, reverse = (int(ctx.attrs[name]) or None for name in ("exclusive", "reverse"))
+    return ctx.narrowed(ctx.emit("CumSum", ctx.wide(0), axis, exclusive=exclusive, reverse=reverse), ctx.dtype())

@@ -50,7 +50,7 @@ def _end(value: Any, count: int) -> bool:
 # What a process sends; the hub relays it to all, once it has joined. "from" is its number.
 FROM_MEMBERS: dict[str, dict[str, _Check]] = {
     "join": {"from": _number, "count": _number},
-    "beat": {"from": _rank, "calls": _number, "busy": _text, "recent": _recent},
+    "beat": {"from": _rank, "calls": _number, "returned": _number, "busy": _text, "doing": _text, "recent": _recent},
     "gather": {"from": _rank, "number": _number, "tag": _text, "value": _anything},
     "end": {"from": _rank, "how": _end, "why": _text, "calls": _number},
 }

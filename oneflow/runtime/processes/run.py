@@ -14,6 +14,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator
+from types import FrameType
 from typing import Any
 
 from ..._base.source import is_library
@@ -30,6 +31,8 @@ _BETWEEN_BEATS = 0.2  # seconds, where work begins and ends often
 _ANNOUNCE_SECONDS = 0.5  # within which the main thread usually raises by itself
 _GRACE_SECONDS = 8.0  # for a process that computes on its own while another is lost, to come to its next call
 _FLUSH_SECONDS = 1.0
+_LONG_STEP_SECONDS = 2.0  # from then on a process tells the others where its threads are
+_MOST_THREADS = 8  # that it tells of
 _LAST_SECONDS = 10.0  # that the first process waits for the others to have read why the run ends
 
 
@@ -45,12 +48,20 @@ class Run:
         self._ended = False
         self._process = os.getpid()
         self._changed = threading.Condition()  # guards what is below, and is notified when something was heard
-        self._watch = Watch(place.rank, place.count, place.name_of, float(Environment.stall_timeout), time.monotonic())
+        self._watch = Watch(
+            place.rank,
+            place.count,
+            place.name_of,
+            float(Environment.stall_timeout),
+            time.monotonic(),
+            float(Environment.step_timeout),
+        )
         self._gathered: dict[int, dict[int, tuple[str, Any]]] = {}
         self._busy: list[str] = []
         self._sending = threading.Lock()  # heartbeats go out in the order in which they were made
         self._last_beat = 0.0
         self._look_now = threading.Event()
+        self._told_step = -1  # the call that takes too long and has been told of
         self._is_starting = True  # JAX waits for the others, and cannot be interrupted
         self._bound: list[str] = []  # where JAX's coordinator listens, in the first process
         self._member = self._join()
@@ -129,15 +140,16 @@ class Run:
         """A call is about to be handed to the devices. Raises ProcessError where a process was lost."""
         self._raise_if_lost()
         with self._changed:
+            now = time.monotonic()
             if not self._watch.calls.is_inside:
-                self._watch.waiting_since = time.monotonic()
-            self._watch.calls.begin(call)
+                self._watch.waiting_since = now
+            self._watch.calls.begin(call, now)
 
     def returned(self) -> None:
         """The results of a call are there."""
         with self._changed:
-            self._watch.calls.end()
-            self._watch.waiting_since = time.monotonic()
+            self._watch.waiting_since = now = time.monotonic()
+            self._watch.calls.end(now)
 
     @contextlib.contextmanager
     def busy(self, what: str) -> Iterator[None]:
@@ -188,8 +200,11 @@ class Run:
             self._last_beat = now
             with self._changed:
                 calls = self._watch.calls
-                busy = self._busy[-1] if self._busy else ""
-                beat = {"calls": calls.begun, "busy": busy, "recent": calls.take_untold()}
+                waits = calls.is_inside and now - self._watch.waiting_since > _LONG_STEP_SECONDS
+                beat = {
+                    "calls": calls.begun, "returned": calls.returned, "busy": self._busy[-1] if self._busy else "",
+                    "doing": _where_threads_are() if waits else "", "recent": calls.take_untold(),
+                }  # fmt: skip
             self._member.send("beat", **beat)
 
     def _say_end(self, how: str, why: str) -> None:
@@ -215,16 +230,30 @@ class Run:
         with self._changed:
             if not self.lost and (why := self._watch.look(time.monotonic())):
                 self._lose(why)
+            self._tell_of_long_step()
             self._changed.notify_all()
             stuck = self._is_starting or (self._watch.calls.is_inside and not self._watch.gather_tag)
         if not self.lost or self._ended:
             return
         waited = time.monotonic() - self._lost_at
-        if stuck or waited > _GRACE_SECONDS:
+        if (stuck and not self._told) or waited > _GRACE_SECONDS:  # told: the main thread is printing it, or has caught it
             self._leave()
         elif waited > _ANNOUNCE_SECONDS and not self._told and not self._announced:
             self._announced = True
             _say(f"{self._message()}\n  then       its next call will raise this, or it ends in {_GRACE_SECONDS:.0f} s")
+
+    def _tell_of_long_step(self) -> None:
+        """Nobody is behind, and yet nothing moves: a thread that does not need the step tells where each process is in it."""
+        if self.lost or self._told_step == self._watch.calls.returned:
+            return
+        if not (found := self._watch.long_step(time.monotonic())):
+            return
+        self._told_step = self._watch.calls.returned
+        if Environment.end_on_step_timeout:
+            self._lose(found)
+        elif self.place.rank == 0:
+            hint = "flow.env.end_on_step_timeout(True) ends the run then; flow.env.step_timeout(seconds) allows more"
+            _say(f"{found}\n  try        {hint}", "warning")
 
     def _lose(self, why: str) -> None:
         if not self.lost:
@@ -316,16 +345,37 @@ class Run:
             self.place.server.close()
 
 
-def _say(text: str) -> None:
+def _say(text: str, kind: str = "ProcessError") -> None:
     """Writes to standard error, whatever Python's own stream is now."""
     with contextlib.suppress(OSError):
-        os.write(2, f"oneflow: ProcessError: {text}\n".encode("utf-8", "backslashreplace"))
+        os.write(2, f"oneflow: {kind}: {text}\n".encode("utf-8", "backslashreplace"))
 
 
 def _users_line() -> str:
     """Where the main thread is, in the user's files."""
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    standard = os.path.dirname(threading.__file__)
-    while frame is not None and (is_library(name := frame.f_code.co_filename) or name.startswith(standard)):
-        frame = frame.f_back
+    frame = _users_frame(sys._current_frames().get(threading.main_thread().ident or 0))
     return f"\n  your line  {frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else ""
+
+
+def _where_threads_are() -> str:
+    """The lines of the user's that threads of this process are at, the main thread's first."""
+    frames, main = sys._current_frames(), threading.main_thread().ident or 0
+    found = {frames.get(main): "waits at"}
+    found.update((frame, "runs") for ident, frame in frames.items() if ident != main)
+    lines = [(what, line) for frame, what in found.items() if (line := _users_frame(frame)) is not None]
+    shown = [f"{what} {f.f_code.co_filename}:{f.f_lineno} (in {f.f_code.co_name})" for what, f in lines[:_MOST_THREADS]]
+    return "; ".join(shown) or "waits for its device"
+
+
+def _users_frame(frame: FrameType | None) -> FrameType | None:
+    """The innermost of the frames that is in a file of the user's."""
+    while frame is not None and not _is_users(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame
+
+
+def _is_users(filename: str) -> bool:
+    standard = os.path.dirname(threading.__file__)
+    return not (
+        is_library(filename) or filename.startswith((standard, "<frozen")) or f"{os.sep}site-packages{os.sep}" in filename
+    )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import statistics
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -13,6 +14,9 @@ SILENT_SECONDS = 25.0  # without a heartbeat; longer than anything that keeps Py
 BUSY_SECONDS = 3600.0  # of compiling, or of writing a checkpoint
 _PAUSED_SECONDS = 3.0  # between two looks: this process itself was stopped
 _KEPT_CALLS = 256
+_KEPT_TIMES = 64  # of the steps of one job
+_KEPT_JOBS = 256
+_MEDIANS = 20  # how many times the median of earlier steps one may take
 _LONGEST_CALL = 500  # characters of a call's name
 
 
@@ -23,6 +27,8 @@ class Peer:
     heard: float
     moved: float  # when it last made visible progress
     calls: int = 0
+    returned: int = 0
+    doing: str = ""  # where its threads are, once a step takes long
     gathers: int = 0
     busy: str = ""
     end: str = ""  # one of messages.ENDS, or "gone": its connection closed without a word
@@ -36,20 +42,41 @@ class Calls:
     def __init__(self) -> None:
         self.begun = 0
         self.returned = 0
+        self._in_flight: deque[tuple[str, float]] = deque()  # name, and when it was begun
+        self._last_end = 0.0
+        self._times: OrderedDict[str, deque[float]] = OrderedDict()
         self._names: OrderedDict[int, str] = OrderedDict()
         self._untold: OrderedDict[int, str] = OrderedDict()
 
-    def begin(self, name: str) -> None:
+    def begin(self, name: str, now: float) -> None:
         """Notes that a call of the job has begun."""
         self.begun += 1
+        self._in_flight.append((name, now))
         for kept in (self._names, self._untold):
             kept[self.begun] = name[:_LONGEST_CALL]
             if len(kept) > _KEPT_CALLS:
                 kept.popitem(last=False)
 
-    def end(self) -> None:
-        """Notes that the call has returned."""
-        self.returned = min(self.returned + 1, self.begun)
+    def end(self, now: float) -> None:
+        """Notes that the oldest call has returned, and its time."""
+        if not self._in_flight:
+            return
+        self.returned += 1
+        name, begun = self._in_flight.popleft()
+        self._times.setdefault(name, deque(maxlen=_KEPT_TIMES)).append(now - max(begun, self._last_end))
+        if len(self._times) > _KEPT_JOBS:
+            self._times.popitem(last=False)
+        self._last_end = now
+
+    @property
+    def oldest(self) -> str:
+        """The name of the call whose results are waited for."""
+        return self._in_flight[0][0]
+
+    def usual_seconds(self) -> float:
+        """The median of what earlier calls of the same job took; 0 where there were none."""
+        times = self._times.get(self.oldest)
+        return statistics.median(times) if times else 0.0
 
     @property
     def is_inside(self) -> bool:
@@ -70,10 +97,13 @@ class Calls:
 class Watch:
     """Judges the other processes. The caller holds a lock."""
 
-    def __init__(self, rank: int, count: int, name_of: Callable[[int], str], patience: float, now: float):
+    def __init__(
+        self, rank: int, count: int, name_of: Callable[[int], str], patience: float, now: float, step_patience: float = 300.0
+    ):
         self._rank = rank
         self._name_of = name_of
         self._patience = patience
+        self._step_patience = step_patience
         self._looked = now
         self.peers = [Peer(now, now) for _ in range(count)]
         self.calls = Calls()
@@ -100,9 +130,11 @@ class Watch:
         elif message["kind"] == "end":
             peer.end, peer.why, peer.calls = message["how"], _printable(message["why"]), message["calls"]
         elif message["kind"] == "beat":
-            if (message["calls"], message["busy"]) != (peer.calls, peer.busy):
+            progress = message["calls"], message["returned"], message["busy"]
+            if progress != (peer.calls, peer.returned, peer.busy):
                 peer.moved = now
-            peer.calls, peer.busy = message["calls"], message["busy"]
+            peer.calls, peer.returned, peer.busy = progress
+            peer.doing = _printable(message["doing"])
             return self._difference(message["from"], message["recent"])
         return ""
 
@@ -156,6 +188,27 @@ class Watch:
         if behind and still > (BUSY_SECONDS if peer.busy else self._patience):
             return f"{name} has stood still for {now - peer.moved:.0f} s after {peer.calls} calls, and this one {here}"
         return ""
+
+    def long_step(self, now: float) -> str:
+        """What each process does in a step that all are in, and that takes too long; an empty string where none does.
+
+        ``look`` cannot call that the fault of one of them: none is behind the others.
+        """
+        calls = self.calls
+        if not calls.is_inside or self.gather_tag:
+            return ""
+        if any(p.end or p.busy or (p.calls, p.returned) != (calls.begun, calls.returned) for p in self.others):
+            return ""
+        usual = calls.usual_seconds()
+        still = now - max(self.waiting_since, *(peer.moved for peer in self.others))
+        if still <= max(self._step_patience, _MEDIANS * usual):
+            return ""
+        before = f", which took {usual:.3g} s before" if usual else ""
+        number = calls.returned + 1
+        lines = [f"all processes have been in call {number}, {calls.oldest}, for {still:.0f} s{before}"]
+        for rank, peer in enumerate(self.peers):
+            lines.append(f"  {self._name_of(rank):<11}{peer.doing or 'has not said what it does'}")
+        return "\n".join(lines)
 
     def waits_for(self) -> str:
         """The operation that this process waits for; empty while it computes on its own."""

@@ -18,7 +18,7 @@ MAX_BACKLOG = 64 << 20  # bytes kept for a peer that does not read
 MAX_DEPTH = 16  # of nested lists and objects in one message
 _CHUNK = 1 << 16
 
-PROTOCOL = b"oneflow-run-2\n"
+PROTOCOL = b"oneflow-run-3\n"
 _RANDOM_BYTES = 32
 CHALLENGE_SIZE = len(PROTOCOL) + _RANDOM_BYTES  # the hub speaks first
 RESPONSE_SIZE = 2 * _RANDOM_BYTES  # the member's own challenge, and its proof

@@ -15,7 +15,7 @@ class Busy:
         self._begin = self._read()
 
     def share(self, ours: float | None = None) -> float:
-        """0 where the system does not tell.
+        """0 where the system does not report it.
 
         Args:
           ours: CPU seconds of our own processes meanwhile; None: this process's and those of children that have ended.

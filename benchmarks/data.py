@@ -1,4 +1,4 @@
-"""What all contenders are fed with: the same batches of MNIST, made once by the parent process and read by each worker."""
+"""The data of all contenders: the same batches of MNIST, made once by the parent process and read by each worker."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 BATCH = 100
 BATCHES = 60
-VARIABLE = "BENCHMARK_DATA"  # the environment variable that tells a worker where the batches are
+VARIABLE = "BENCHMARK_DATA"  # the environment variable with the path of the batches, for workers
 _MNIST = Path(__file__).parent.parent / "oneflow" / "data" / "mnist.npz"
 
 
@@ -66,7 +66,7 @@ def source(passes: int | None) -> Callable[[int], tuple[np.ndarray, np.ndarray]]
 
 
 class Losses:
-    """What every program does with its results: look at each twentieth."""
+    """Every program's use of its results: it looks at each twentieth."""
 
     def __init__(self) -> None:
         self.seen = 0

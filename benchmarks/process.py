@@ -26,7 +26,7 @@ class ContenderFailed(Exception):
 
 @dataclass(frozen=True)
 class Contender:
-    """What runs: a module of this package with ``make(**options)``, and variables for its environment."""
+    """The program that runs: a module of this package with ``make(**options)``, and variables for its environment."""
 
     label: str
     module: str

@@ -1,8 +1,8 @@
 """``python -m benchmarks.profile MODEL train|predict BATCH [STEPS]``: where a step's time goes, op by op.
 
 Times are of XLA's own trace, medians over steps, summed over layers. Two ops may run at the same time, and one op on all
-cores: the sums are no parts of the step's time, but say where it is spent. A trace disturbs what it watches, in some
-processes by half: of several runs the one with the least sums tells most.
+cores: the sums are not parts of the step's time, but say where it is spent. A trace disturbs what it watches, in some
+processes by half: of several runs the one with the least sums says most.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Contenders side by side: in each round each of them works once, alone, in an order drawn anew."""
+"""Contenders side by side: in each round each of them works once, alone, in a new random order."""
 
 from __future__ import annotations
 

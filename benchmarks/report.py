@@ -68,7 +68,7 @@ def megabytes(size: float) -> str:
 
 
 def machine() -> list[str]:
-    """What the numbers depend on."""
+    """The machine and the versions, on which the numbers depend."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     hardware = f"{cores} CPU cores ({platform.machine()}{_vectors()}), {_memory()}{platform.system()}"
     versions = []
@@ -108,7 +108,7 @@ def _note(section: Section) -> str:
 
 
 def _failure(label: str, why: str) -> str:
-    """The last line tells most; all of it is in the raw numbers (--json)."""
+    """The last line says most; all of it is in the raw numbers (--json)."""
     return f"{label} ({why.splitlines()[-1].strip()})"
 
 
@@ -130,7 +130,7 @@ def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def write_docs(path: Path, sections: Sequence[Section], mode: str) -> None:
-    """Replaces what lies between the two marks of the page."""
+    """Replaces the text between the two marks of the page."""
     text = path.read_text(encoding="utf-8")
     before, found, rest = text.partition(BEGIN)
     _, closed, after = rest.partition(END)

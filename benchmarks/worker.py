@@ -19,7 +19,7 @@ from typing import Any
 
 
 def resident_bytes(process: int | str = "self") -> int:
-    """Memory of a process now; 0 where the system does not tell."""
+    """Memory of a process now; 0 where the system does not report it."""
     try:
         with open(f"/proc/{process}/statm") as file:
             return int(file.read().split()[1]) * resource.getpagesize()

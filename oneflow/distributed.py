@@ -6,7 +6,7 @@ from .runtime import processes as _processes
 
 
 def get_rank() -> int:
-    """The number of this process among those of the run, from 0; before ``flow.env.init()`` as its environment tells, or 0.
+    """The number of this process among those of the run, from 0; before ``flow.env.init()`` as its environment says, or 0.
 
     Example: >>> flow.distributed.get_rank()   # 0
     """
@@ -14,7 +14,7 @@ def get_rank() -> int:
 
 
 def get_world_size() -> int:
-    """How many processes the run has; before ``flow.env.init()`` as the environment tells, or 1.
+    """How many processes the run has; before ``flow.env.init()`` as the environment says, or 1.
 
     Example: >>> flow.distributed.get_world_size()   # 1
     """

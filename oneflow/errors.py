@@ -20,7 +20,7 @@ class DtypeError(OneFlowError, TypeError, ValueError, AssertionError):
 
 
 class AxisError(OneFlowError, ValueError, IndexError, AssertionError):
-    """An axis lies outside the Blob's rank."""
+    """An axis is outside the Blob's rank."""
 
 
 class ArgumentError(OneFlowError, ValueError, TypeError, AssertionError):
@@ -56,7 +56,7 @@ class AnnotationError(OneFlowError, NotImplementedError, TypeError):
 
 
 class ReturnError(OneFlowError, TypeError, ValueError, AssertionError):
-    """What a job's body returned does not match its annotation."""
+    """A job's body returned something that does not match its annotation."""
 
 
 class TrainError(OneFlowError, ValueError, RuntimeError, AssertionError):
@@ -68,7 +68,7 @@ class GradientError(OneFlowError, ValueError, RuntimeError):
 
 
 class FeedError(OneFlowError, TypeError, ValueError, AssertionError):
-    """What a call was given does not match the job's inputs."""
+    """A call was given something that does not match the job's inputs."""
 
 
 class FeedShapeError(FeedError, ShapeError):
@@ -104,7 +104,7 @@ class HostError(OneFlowError, ValueError, NotImplementedError):
 
 
 class ViewError(OneFlowError, ValueError, RuntimeError):
-    """A Blob of one view (one logical tensor, one tensor a device) is used where it has no form in the other."""
+    """A Blob of one view (one logical tensor, one tensor per device) is used where it has no form in the other."""
 
 
 class RepetitionError(OneFlowError, ValueError, AssertionError):

@@ -17,7 +17,7 @@ from .errors import ArgumentError
 from .runtime.exit_status import PREEMPTED
 from .runtime.processes import addresses, rendezvous, secret
 
-_GRACE_SECONDS = 12.0  # for the others to tell, after one has failed, what they know about it
+_GRACE_SECONDS = 12.0  # for the others to report, after one has failed, what they know about it
 _KILL_SECONDS = 5.0
 _SAVE_SECONDS = 30.0  # after SIGTERM, for processes that save a checkpoint then; SLURM allows as much
 _PR_SET_PDEATHSIG = 1
@@ -46,7 +46,7 @@ def parser() -> argparse.ArgumentParser:
     add("--insecure", action="store_true", help="several machines share no secret: everybody who reaches the port can take part")
     add("--restarts", "--max_restarts", "--max-restarts", type=_count, default=0, metavar="N",
         help="start all processes again after one has failed, up to N times (0); "
-        "ONEFLOW_RESTART_COUNT tells them how often it was")  # fmt: skip
+        "ONEFLOW_RESTART_COUNT is how often it was")  # fmt: skip
     add("--all-output", "--all_output", action="store_true", help="show what other processes than the first print, too")
     add("-m", "--module", action="store_true", help="the script is a module's name, as in python -m")
     add("script", help="what each process runs")
@@ -111,7 +111,7 @@ def _master(given: argparse.Namespace, error: Callable[[str], Any]) -> str:
 
 
 def _shared(given: argparse.Namespace, error: Callable[[str], Any]) -> dict[str, str]:
-    """What all processes find in their environment: the secret, and where to listen."""
+    """Variables for the environment of all processes: the secret, and where to listen."""
     shared = {
         name: value for name, value in ((rendezvous.BIND_ADDRESS, given.bind), (secret.SECRET_FILE, given.secret_file)) if value
     }
@@ -196,7 +196,7 @@ class _Processes:
                     if not status:
                         _say(f"process {rank} of {self._count} {_described(found)}; the others end, too")
                         deadline = time.monotonic() + _GRACE_SECONDS
-                    # who gives up because another was lost ends with 1, and sometimes before it: other statuses tell more
+                    # who gives up because another was lost ends with 1, and sometimes before it: other statuses say more
                     status = found if found > 0 else 128 - found
             if stop.passed_on:
                 _signal(running.values(), stop.passed_on)

@@ -1,7 +1,7 @@
 """Names in the reference / implemented / tested. ``--write`` puts the output into docs/coverage.md; a test checks that page.
 
 tests/reference/names.txt holds the public names and signatures of OneFlow 0.3.4 and what came and went around it:
-``[section]``, then a name with its parameters a line, and below a class, indented, its members.
+``[section]``, then one name per line with its parameters, and below a class, indented, its members.
 tests/reference/exceptions.txt says of which names nothing can be expected here, and why.
 """
 
@@ -79,7 +79,7 @@ def resolve(path: str) -> Any:
 
 
 def found_at(entry: Entry) -> Any:
-    """What the library has for a line of the reference, or MISSING."""
+    """The library's counterpart of a line of the reference, or MISSING."""
     name = entry.path.rpartition(".")[2]
     if entry.section in OBJECTS:
         module, _, attribute = entry.owner.partition(":")

@@ -1,7 +1,7 @@
 """The public functions and classes, and the example in each docstring as a program of its own.
 
 In a docstring an example is a line or a few: ``>>> y = flow.math.relu(x)``. Names that it does not make are Blobs, fed to a
-job; a comment may tell their shapes in the order in which they occur, and that of the result: ``# (8, 4), (4, 3) -> (8, 3)``,
+job; a comment may give their shapes in the order in which they occur, and that of the result: ``# (8, 4), (4, 3) -> (8, 3)``,
 and dtypes other than float32: ``# ids int32 (8,)``. ``program`` makes of it what a user would write around it.
 """
 
@@ -191,7 +191,7 @@ def _reach(path: str) -> Any:
 
 
 def example(path: str, target: Any) -> Example | None:
-    """What the docstring shows, or None."""
+    """The example in the docstring, or None."""
     lines = [line.strip() for line in (inspect.getdoc(target) or "").splitlines()]
     shown = [re.sub(r"^(Example: )?(>>>|\.\.\.) ?", "", line) for line in lines if re.match(r"(Example: )?>>>|\.\.\.", line)]
     if not shown:
@@ -298,7 +298,7 @@ def trains(made: Example) -> bool:
 
 
 def body_of(made: Example) -> tuple[list[Input], list[str]]:
-    """What is fed, and the statements: variables and a loss are made, other names are fed."""
+    """The inputs, and the statements: variables and a loss are made, other names are fed."""
     fed, before = [], list(GIVEN.get(made.path, []))
     there = made_by("\n".join(before)) if before else []
     for given in made.inputs:
@@ -323,7 +323,7 @@ def body_of(made: Example) -> tuple[list[Input], list[str]]:
 
 @dataclass
 class Traced:
-    """What the last statement of an example made: (name, shape, dtype, whether it can be returned, whether its size varies)."""
+    """The results of an example's last statement: (name, shape, dtype, whether it can be returned, whether its size varies)."""
 
     results: list[tuple[str, tuple[int, ...], str, bool, bool]]
 
@@ -354,7 +354,7 @@ def traced(made: Example) -> Traced:
 
 
 def program(made: Example) -> str:
-    """What somebody writes around the example to run it."""
+    """A program around the example that runs it."""
     if not in_a_job(made):
         return made.code
     fed, statements = body_of(made)

@@ -90,7 +90,7 @@ def entry(path: str, value: Any, also: list[str]) -> list[str]:
                     f"{name}: {dtype} {shape}" if len(results) > 1 else f"{dtype} {shape}" for name, shape, dtype, _, _ in results
                 ]
                 code += f"\n# gives {', '.join(notes)}"
-        except flow.errors.OneFlowError:  # tests/ops/test_examples.py tells which and why
+        except flow.errors.OneFlowError:  # tests/ops/test_examples.py says which and why
             code = shown.code
         rows += ["```python", code, "```", ""]
     return rows

@@ -1,4 +1,4 @@
-"""What every test gets: a directory of its own for caches, no network, and an empty session."""
+"""The environment of every test: a directory of its own for caches, no network, and an empty session."""
 
 from __future__ import annotations
 

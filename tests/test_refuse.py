@@ -50,6 +50,38 @@ def test_values_that_cannot_be_printed(call, value):
         call(value)
 
 
+class Hostile:
+    """Raises for every attribute that it does not have."""
+
+    def __getattr__(self, name):
+        raise RuntimeError(name)
+
+
+def test_an_initializer_whose_attributes_raise():
+    @flow.global_function()
+    def job() -> flow.typing.Numpy:
+        return flow.get_variable("w", (2,), initializer=Hostile())
+
+    with pytest.raises(OneFlowError, match=r"(?s)initializer must be one of flow's.*your line"):
+        job()
+
+
+def test_a_variable_name_that_cannot_be_printed():
+    with pytest.warns(flow.errors.CheckpointWarning, match="<Mute, whose __repr__ raises RuntimeError>"):
+        flow.load_variables({Mute(): 1})
+    with pytest.raises(OneFlowError, match="<Mute, whose __repr__ raises RuntimeError> is not a variable name"):
+        flow.load_variables({Mute(): 1}, strict=True)
+
+
+@pytest.mark.parametrize("make", [
+    lambda: flow.Blob(), lambda: flow.Blob(int, 3), lambda: flow.Blob(shape=(2,)), lambda: flow.data.Records(),
+    lambda: flow.data.Records(3, int),
+])  # fmt: skip
+def test_what_is_not_made_by_hand(make):
+    with pytest.raises(OneFlowError, match="your line"):
+        make()
+
+
 def test_an_argument_of_an_op_that_cannot_be_printed():
     @flow.global_function()
     def job(x: flow.typing.Numpy.Placeholder((2,))) -> flow.typing.Numpy:
@@ -66,6 +98,7 @@ def test_an_argument_of_an_op_that_cannot_be_printed():
         ("cnov2d", ["conv2d", "conv3d", "dense"], ["conv2d", "conv3d"]), 
         ("norm", ["layer_norm", "normal"], ["layer_norm", "normal"]),
         ("summary", ["system", "sum", "math"], []), ("diagonal", ["diag", "dim"], ["diag"]), ("xyz", ["a", "b", "xlogy"], []),
+        ("foo", ["floor"], []),
     ],
 )  # fmt: skip
 def test_closest(name, known, found):

@@ -237,7 +237,7 @@ def test_return_annotations_that_are_refused(annotation: object, text: str) -> N
 
 
 def _round_trip(annotation: object, returned: object) -> tuple[object, list[str]]:
-    """What a call gives when every leaf's value is the name of its op."""
+    """The result of a call when every leaf's value is the name of its op."""
     spec = parse_return(annotation, _plain)
     leaves, rebuild, kinds = match_return(spec, returned, "train_job")
     return rebuild([blob.op_name for blob in leaves]), kinds
@@ -315,7 +315,7 @@ NESTED = st.recursive(
 @given(NESTED)
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_nesting_comes_back(blobs: list[Blob], nested: object) -> None:
-    """Whatever a body returns, a call gives the same nesting, each leaf by its own value."""
+    """A call returns the same nesting as the body, each leaf with its own value."""
     returned = map_structure(lambda _, i: blobs[i], nested)
     for annotation in (inspect.Signature.empty, tp.Bundle[N]):
         leaves, rebuild, kinds = match_return(parse_return(annotation, _plain), returned, "job")

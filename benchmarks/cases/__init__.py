@@ -1,1 +1,1 @@
-"""What is measured, one file a kind of case. Each has ``measure(effort, data) -> list[Section]``."""
+"""The cases that are measured, one file per kind. Each has ``measure(effort, data) -> list[Section]``."""

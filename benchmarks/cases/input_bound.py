@@ -10,7 +10,7 @@ from ..race import calibrated, race
 from ..report import Check, Section, milliseconds
 from .training import JAX, JAX_ASYNC, MODELS, OURS, OURS_ASYNC
 
-TRIES = 10  # the best of so many tells how long something takes on a quiet machine
+TRIES = 10  # the best of so many shows how long something takes on a quiet machine
 
 
 def measure(effort: Effort, data: Path) -> list[Section]:
@@ -34,7 +34,7 @@ def _passes(model: str, seconds: float, data: Path) -> tuple[int, float, float]:
 
 
 def _model(model: str, effort: Effort, data: Path) -> Section:
-    made = Section(f"Input-bound loop, {MODELS[model]}", "", ["", "median, ms a step", "quartiles", "best", "CPU time"])
+    made = Section(f"Input-bound loop, {MODELS[model]}", "", ["", "median, ms per step", "quartiles", "best", "CPU time"])
     try:
         passes, step, prepare = _passes(model, effort.seconds, data)
     except ContenderFailed as error:

@@ -26,7 +26,7 @@ def measure(effort: Effort, data: Path) -> list[Section]:
     result = race(contenders, rounds=effort.rounds, seconds=4 * effort.seconds, data=data)
     made = Section(
         "Reading while computing: LeNet on digits as PNG in part files", "",
-        ["", "median, ms a step", "quartiles", "best", "CPU time"], failures=result.failures, quiet=result.quiet(),
+        ["", "median, ms per step", "quartiles", "best", "CPU time"], failures=result.failures, quiet=result.quiet(),
         raw={"seconds": result.seconds, "cpu": result.cpu},
     )  # fmt: skip
     cpu = {label: sorted(values)[len(values) // 2] for label, values in result.cpu.items()}

@@ -14,7 +14,7 @@ from ..race import race
 from ..report import Check, Section
 
 PARTS, BATCH, RECORDS = 4, 512, 8192
-PICTURES, PICTURE_BATCH, THREADS = 128, 32, 2
+IMAGES, IMAGE_BATCH, THREADS = 128, 32, 2
 OURS, LOOP, FRAMES = "ours", "Python loop over protobuf messages", "ours, records found but not decoded"
 OPENCV, TORCH = "plain OpenCV and NumPy, 2 threads, from memory", "DataLoader, 2 workers, the same calls, from memory"
 
@@ -71,11 +71,11 @@ def _clicks(effort: Effort, folder: Path, what: str, separate: bool, features: d
 
 def _images(effort: Effort, folder: Path) -> Section:
     target = folder / "photographs"
-    samples.photographs(target, PICTURES, PARTS)
+    samples.photographs(target, IMAGES, PARTS)
     images = [p for path in part_paths(target, PARTS) for batch in read_part(path) for p in decode_bytes(batch, "encoded")]
     for i, image in enumerate(images):
         (target / f"{i:04d}.jpg").write_bytes(image.tobytes())
-    options = {"folder": str(target), "batch": PICTURE_BATCH, "threads": THREADS}
+    options = {"folder": str(target), "batch": IMAGE_BATCH, "threads": THREADS}
     result = race(
         [
             Contender(OURS, "benchmarks.ours.images", {**options, "parts": PARTS}),
@@ -87,12 +87,12 @@ def _images(effort: Effort, folder: Path) -> Section:
     made = Section(
         "JPEG images: decode, random crop to 224 x 224, flip, normalise, batch",
         f"Made images of about 500 x 375, {sum(map(len, images)) // len(images) // 1000} kB each, "
-        f"batches of {PICTURE_BATCH}, {THREADS} threads or workers; ours reads part files.",
+        f"batches of {IMAGE_BATCH}, {THREADS} threads or workers; ours reads part files.",
         ["", "images/s", "ms an image: median", "quartiles"], failures=result.failures, quiet=result.quiet(),
         raw={"seconds": result.seconds},
     )  # fmt: skip
     for label in result.seconds:
-        s = result.spread(label).scaled(1 / PICTURE_BATCH)
+        s = result.spread(label).scaled(1 / IMAGE_BATCH)
         made.rows.append([label, f"{1 / s.median:.0f}", f"{s.median * 1e3:.2f}", f"{s.low * 1e3:.2f} .. {s.high * 1e3:.2f}"])
     for label, bound in ((OPENCV, 0.9), (TORCH, 1.1)):
         ratio = result.ratio(label, OURS)

@@ -26,7 +26,7 @@ def measure(effort: Effort, data: Path) -> list[Section]:
             Contender(REPORTS, "benchmarks.ours.trained", {"model": model}),
             Contender(EVERY_STEP, "benchmarks.ours.trained", {"model": model, "log_every_n_steps": 1}),
         ]
-        # the bar is drawn ten times a second, files are written once a second: turns are longer than that
+        # the bar is drawn ten times per second, files are written once per second: turns are longer than that
         result = race(contenders, rounds=effort.rounds, seconds=effort.seconds * 16, data=data)
         made = Section(
             f"What a trainer costs, {title}", "Milliseconds a step. Numbers are logged at each 50th step, but for the last row.",

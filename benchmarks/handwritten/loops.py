@@ -16,7 +16,7 @@ Step = Callable[[Any, np.ndarray, np.ndarray], tuple[Any, Any]]
 
 
 def truncated_normal(random: np.random.Generator, *shape: int) -> np.ndarray:
-    """Normal of deviation 0.1, drawn again where it lies beyond two deviations."""
+    """Normal of deviation 0.1, drawn again beyond two deviations."""
     values = random.standard_normal(shape, np.float32)
     while (beyond := np.abs(values) > 2).any():
         values[beyond] = random.standard_normal(int(beyond.sum()), np.float32)

@@ -1,4 +1,4 @@
-"""What is measured: each model is a function of ``nn``, the layers of one library (``in_oneflow.py`` and its sisters)."""
+"""The models that are measured: each is a function of ``nn``, the layers of one library (``in_oneflow.py`` and its sisters)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trains a small network on a COCO data set to tell, pixel by pixel, where objects are; reports how well the areas agree.
+"""Trains a small network on a COCO data set to find, pixel by pixel, where objects are; reports how well the areas agree.
 
 python examples/data/train_coco.py --steps 150
 

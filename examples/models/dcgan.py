@@ -61,7 +61,7 @@ def generator_loss(codes: Blob, width: int = 64) -> Blob:
 
 
 def discriminator_loss(codes: Blob, images: Blob, width: int = 64) -> Blob:
-    """(N, 1): small where the discriminator tells real images from those that the generator made."""
+    """(N, 1): small if the discriminator distinguishes real images from the generator's."""
     made, real = discriminator(generator(codes, False, width), True, width), discriminator(images, True, width)
     loss = flow.nn.sigmoid_cross_entropy_with_logits
     return loss(flow.zeros_like(made), made) + loss(flow.ones_like(real), real)

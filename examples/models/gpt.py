@@ -45,7 +45,7 @@ class Layout:
         return {}
 
     def whole(self, x: Blob) -> Blob:
-        """What products with the rows of a cut matrix add up to, on all devices that share the matrix."""
+        """The sum of the partial products of a matrix split by rows, over all devices that share it."""
         return x
 
 

@@ -1,4 +1,4 @@
-"""What a GPT costs on many devices, before any is rented: compiles a step for virtual ones and prints its plan.
+"""The cost of a GPT on many devices, before any is rented: compiles a step for virtual ones and prints its plan.
 
 python examples/models/plan_gpt.py --layers 20 --hidden 2048 --data 4 --tensor 4 --stages 4
 """

@@ -110,7 +110,7 @@ def pretraining_batches(options):
 
 
 def squad_batches(options):
-    """Endless batches for make_squad's job: the answer lies between words 2 and 3."""
+    """Endless batches for make_squad's job: the answer is between words 2 and 3."""
     rng = np.random.default_rng(0)
     while True:
         ids, types, mask = texts(options, rng)

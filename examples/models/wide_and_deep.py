@@ -29,7 +29,7 @@ def _table(name: str, rows: int, columns: int, distribute) -> Blob:
 def wide_and_deep(dense: Blob, wide: Blob, deep: Blob, features: Features, rate: float = 0.5, distribute=WHOLE) -> Blob:
     """Logits (N, 1) of numbers (N, features.dense) and of ids (N, features.wide) and (N, features.deep).
 
-    rate: of dropout behind hidden layers. distribute: how the tables lie on several devices, e.g.
+    rate: of dropout behind hidden layers. distribute: how the tables are split over several devices, e.g.
     flow.distribute.split(0) for rows or split(1) for columns.
     """
     batch = dense.shape[0]

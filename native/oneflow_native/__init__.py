@@ -64,7 +64,7 @@ class Library:
         Args:
           call: one of ``CALLS``.
           spec: what describes it.
-          addresses: where its inputs lie, and its result; of the sizes that the spec says.
+          addresses: of its inputs and its result, whose sizes the spec says.
 
         Raises:
           RuntimeError: it cannot be computed.

@@ -46,7 +46,7 @@ class Conv final : public Operation {
   }
 
  private:
-  // What lies in the padding does not exist, but im2col multiplies it as zeros, and zero times infinity is NaN.
+  // Padding holds no values, but im2col multiplies it as zeros, and zero times infinity is NaN.
   bool padding_may_show(void* const* operands) const {
     const bool is_forward = spec_.kind == ConvSpec::kForward;
     const auto* values = static_cast<const float*>(operands[is_forward ? 2 : 1]);  // few, beside the weights

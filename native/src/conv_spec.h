@@ -50,7 +50,7 @@ struct ConvSpec {
     return false;
   }
 
-  // Whether the input is that matrix already: windows are one element large, and lie side by side.
+  // Whether the input is that matrix already: windows are one element large and adjacent.
   bool is_pointwise() const {
     for (int i = 0; i < n; i++) {
       if (strides[i] != 1) return false;

@@ -55,21 +55,21 @@ bool is_slow(const dnnl::primitive_desc& found) {
 dnnl::primitive_desc find(const ConvSpec& s, const Layouts& l) {
   const auto training = dnnl::prop_kind::forward_training;
   const auto direct = dnnl::algorithm::convolution_direct;
-  dims gaps = s.dilations;  // oneDNN's dilation is the number of elements between two taps
-  for (auto& gap : gaps) gap -= 1;
+  dims dilation = s.dilations;  // oneDNN's dilation is the number of elements between two taps
+  for (auto& size : dilation) size -= 1;
   const auto attr = user_scratchpad();
   const dnnl::convolution_forward::primitive_desc forward(engine(), training, direct, l.input, l.weights, l.output, s.strides,
-                                                          gaps, s.pad_low, s.pad_high,
+                                                          dilation, s.pad_low, s.pad_high,
                                                           s.kind == ConvSpec::kForward ? attr : dnnl::primitive_attr());
   switch (s.kind) {
     case ConvSpec::kForward:
       return forward;
     case ConvSpec::kBackwardData:
-      return dnnl::convolution_backward_data::primitive_desc(engine(), direct, l.input, l.weights, l.output, s.strides, gaps,
-                                                             s.pad_low, s.pad_high, forward, attr);
+      return dnnl::convolution_backward_data::primitive_desc(engine(), direct, l.input, l.weights, l.output, s.strides,
+                                                             dilation, s.pad_low, s.pad_high, forward, attr);
     default:
-      return dnnl::convolution_backward_weights::primitive_desc(engine(), direct, l.input, l.weights, l.output, s.strides, gaps,
-                                                                s.pad_low, s.pad_high, forward, attr);
+      return dnnl::convolution_backward_weights::primitive_desc(engine(), direct, l.input, l.weights, l.output, s.strides,
+                                                                dilation, s.pad_low, s.pad_high, forward, attr);
   }
 }
 

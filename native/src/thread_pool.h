@@ -35,7 +35,7 @@ class Lock {
   int threads_;
 };
 
-// What oneDNN is told to be the most threads while it makes a primitive. Starts and locks nothing.
+// The maximum number of threads that oneDNN sees while it makes a primitive. Starts and locks nothing.
 class ScopedMaxThreads {
  public:
   explicit ScopedMaxThreads(int threads);

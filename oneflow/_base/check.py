@@ -18,7 +18,7 @@ from .refuse import refuse, shown
 
 
 def real(value: Any) -> float | None:
-    """A Python or NumPy number as a float; None for anything else, bools included. An int beyond the floats is an infinity."""
+    """A Python or NumPy number as a float; None for anything else, bools included. Ints too large for a float are infinite."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.integer, np.floating)):
         return None
     try:

@@ -15,7 +15,7 @@ _DEVICES = re.compile(r"^@?(\d+):(\d+)(?:-(\d+))?$")
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Which devices an op runs on: a tag, (machine, device) pairs in device order, and how they are arranged.
+    """The devices that an op runs on: a tag, (machine, device) pairs in device order, and how they are arranged.
 
     ``hierarchy`` has the sizes of the arrangement, which the devices fill row by row: (4,), or (2, 2) for rows and columns.
     """
@@ -30,9 +30,11 @@ class Placement:
 
     @property
     def parallel_num(self) -> int:
+        """The number of devices."""
         return len(self.devices)
 
     def device_tag(self) -> str:
+        """``"cpu"`` or ``"gpu"``."""
         return self.tag
 
     def device_name(self) -> list[str]:
@@ -89,7 +91,7 @@ def _hierarchy(sizes: Iterable[int] | None, devices: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Distribute:
-    """How a logical tensor lies on its devices: ``split(axis)``, ``broadcast()`` or ``auto()``."""
+    """The layout of a logical tensor on its devices: ``split(axis)``, ``broadcast()`` or ``auto()``."""
 
     kind: str
     axis: int | None = None

@@ -36,14 +36,17 @@ class dtype:
 
     @property
     def is_floating_point(self) -> bool:
+        """Whether it is a floating-point type."""
         return self.name in ("float16", "bfloat16", "float32", "float64")
 
     @property
     def is_integer(self) -> bool:
+        """Whether it is an integer type; ``char`` is one."""
         return self.name in ("char", "int8", "uint8", "int32", "int64")
 
     @property
     def bytes(self) -> int:
+        """The size of one element in bytes."""
         return self.numpy_dtype.itemsize
 
     @property

@@ -63,6 +63,7 @@ _BY_OURS = {
     "flow.optimizer.ExponentialScheduler": "exponential_lr exponential_decay",
     "flow.optimizer.CosineScheduler": "cosine_annealing_lr cosine_decay",
     "flow.optimizer.PolynomialScheduler": "polynomial_lr polynomial_decay", "flow.optimizer.warmup.linear": "linear_lr",
+    "flow.loggers.TensorBoardLogger": "tensorboard summary_writer",
     "flow.optimizer.SGD": "momentum", "flow.optimizer.grad_clipping.by_global_norm": "clip_grad_norm clip_by_global_norm",
     "flow.optimizer.loss_scale.dynamic_loss_scale": "grad_scaler", "flow.watch_diff": "grad",
     # data

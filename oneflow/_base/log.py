@@ -31,7 +31,7 @@ class _Handler(logging.StreamHandler):
 
 
 class Level:
-    """What is told: set by ``ONEFLOW_LOG`` or ``flow.config.log_level``; by default notices, warnings and errors."""
+    """The level of messages, by ``ONEFLOW_LOG`` or ``flow.config.log_level``. By default notices and above are shown."""
 
     def __init__(self) -> None:
         self.value = NOTICE
@@ -43,7 +43,7 @@ class Level:
             logger.warning("oneflow: %s=%s is not a level; there are %s", ENVIRONMENT, name, ", ".join(LEVELS))
 
     def set(self, name: str) -> None:
-        """From now on messages of this level and above are told; ``name`` is a key of LEVELS."""
+        """From now on messages of this level and above are shown; ``name`` is a key of LEVELS."""
         self.value = LEVELS[name]
         logger.setLevel(self.value)
         if self._handler is None:
@@ -56,7 +56,7 @@ level = Level()
 
 
 def notice(text: str) -> None:
-    """Tells the user something that is no warning: through logging where the program has set it up, else on standard error."""
+    """Shows the user a message that is not a warning: through logging where the program has set it up, else on standard error."""
     if level.value > NOTICE:
         return
     if logging.getLogger().handlers:

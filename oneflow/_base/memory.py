@@ -1,6 +1,6 @@
-"""The C library's allocator, told to keep what is freed for the next step.
+"""The C library's allocator, set to keep freed memory for the next step.
 
-XLA allocates a step's working memory anew each time. glibc gives pieces of that size back to the system at once, and the next
+XLA allocates a step's working memory again each time. glibc gives pieces of that size back to the system at once, and the next
 step pays a page fault for every 4 KiB of it: of ResNet-50's step, a fifth of the time. One arena keeps it in one place.
 """
 
@@ -17,7 +17,7 @@ SWITCH = "ONEFLOW_KEEP_MEMORY"
 
 
 def give_back() -> None:
-    """What lies free now goes to the system: after a job was compiled and has run once, what that took is not needed again."""
+    """Returns free memory to the system: what compiling and the first run of a job took is not needed again."""
     if keep_freed():
         ctypes.CDLL(None).malloc_trim(0)
 

@@ -78,7 +78,7 @@ class Part:
 
 
 def _ffi_version() -> tuple[int, int]:
-    """The version of XLA's FFI that jaxlib has; it is told nowhere but in its headers."""
+    """The version of XLA's FFI that jaxlib has; only its headers say it."""
     header = Path(jax.ffi.include_dir()) / "xla" / "ffi" / "api" / "c_api.h"
     found = dict(re.findall(r"^#define XLA_FFI_API_(MAJOR|MINOR) (\d+)", header.read_text(encoding="utf-8"), re.MULTILINE))
     return int(found["MAJOR"]), int(found["MINOR"])

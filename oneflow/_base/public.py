@@ -77,8 +77,8 @@ def suggestions(module: str, name: str) -> list[str]:
         key=lambda m: (m.__name__ != module, m.__name__.count("."), m.__name__)
     )  # its own module first, then shorter paths
     everywhere: dict[str, list[str]] = {}
-    values: set[int] = set()
-    for space in spaces:
+    values = {id(m) for m in spaces if m.__name__ == module}  # flow.profiler has no Profile, and is not what is meant either
+    for space in dict.fromkeys(spaces):
         for n in public_names(space):
             value = vars(space).get(n, n)  # without the imports of a lazy module
             if id(value) not in values or space.__name__ == module:  # each value under its first name only
@@ -87,8 +87,10 @@ def suggestions(module: str, name: str) -> list[str]:
     plain = plain_spelling(name)
     found = everywhere.get(plain, [])
     if plain in ELSEWHERE and not (found and found[0].startswith(prefix)):
-        found = list(dict.fromkeys([ELSEWHERE[plain], *found]))
+        known = ELSEWHERE[plain]
+        if not (name[0].isupper() and known.startswith("flow.math.")):  # everywhere functions: typing.Any is not meant as any()
+            found = [known, *found]
     if found:
-        return found
+        return list(dict.fromkeys(found))
     own = [n for space in spaces if space.__name__ == module for n in public_names(space)]
     return [prefix + n for n in closest(name, own)] or [p for n in closest(name, everywhere) for p in everywhere[n]][:5]

@@ -96,7 +96,7 @@ def closest(name: str, known: Iterable[str], *, count: int = 5) -> list[str]:
         by_plain.setdefault(plain_spelling(n), []).append(n)
     near = list(by_plain.get(plain, []))
     near += [n for n in names if len(name) > 2 and name.lower() in n.lower().split("_")]
-    cutoff = 0.65 if len(plain) > 5 else 0.75  # half the letters of two short names agree by chance
+    cutoff = 0.65 if len(plain) > 5 else 0.75 if len(plain) > 3 else 0.8  # letters of short names agree by chance
     for match in get_close_matches(plain, by_plain, n=count, cutoff=cutoff):
         near += by_plain[match]
     near += [n for other, some in by_plain.items() if _share_an_end(plain, other) for n in some]

@@ -12,7 +12,7 @@ from types import FrameType
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _NAME = __name__.partition(".")[0]
-_BETWEEN = {contextlib.__file__, functools.__file__}  # their frames lie between the user's line and the library
+_BETWEEN = {contextlib.__file__, functools.__file__}  # their frames are between the user's line and the library
 
 
 @dataclass(frozen=True, slots=True)

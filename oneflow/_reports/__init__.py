@@ -1,1 +1,1 @@
-"""What jobs tell about themselves: a table of their ops, and where everything lies."""
+"""Reports about jobs: a table of their ops, and where everything is stored."""

@@ -1,4 +1,4 @@
-"""What a job's placement costs: where each op and variable lies, in which layout, and what has to be sent."""
+"""What a job's placement costs: where each op runs and each variable is stored, in which layout, and what has to be sent."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class OpRow:
 
 @dataclass(frozen=True, slots=True)
 class VariableRow:
-    """A variable (or optimizer state) as it is kept between calls."""
+    """A variable (or optimizer state) and where it is kept between calls."""
 
     name: str
     output: str
@@ -71,12 +71,12 @@ class TransferRow:
 
 @dataclass(frozen=True, slots=True)
 class PlacementReport:
-    """What ``job.plan()`` gives: print it, or read its rows.
+    """The placement report of ``job.plan()``: print it, or read its rows.
 
     Attributes:
       ops, variables, collectives, transfers: the rows.
       state_bytes: kept between calls, for each device as "machine:device"; ``working_bytes`` the most that one compiled
-        function needs besides, on each of its devices, where the backend can tell.
+        function needs besides, on each of its devices, where the backend reports it.
     """
 
     title: str
@@ -108,7 +108,7 @@ class PlacementReport:
 
     @property
     def sent_bytes(self) -> int:
-        """What collectives and transfers move in each call, counting results once per device."""
+        """The bytes that collectives and transfers move per call, counting results once per device."""
         return sum(r.bytes * r.count * r.devices for r in self.collectives) + sum(r.bytes for r in self.transfers)
 
     def draw(self) -> str:

@@ -204,46 +204,57 @@ class TensorDef:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The shape, or the largest shape, of what is fed."""
         return self.definition.shape
 
     @property
     def dtype(self) -> Dtype:
+        """The dtype of what is fed."""
         return self.definition.dtype
 
     @property
     def batch_axis(self) -> int | None:
+        """The axis along which samples are stacked, or None."""
         return self.definition.batch_axis
 
     @property
     def split_axis(self) -> int | None:
+        """The batch axis: inputs are split along it."""
         return self.definition.batch_axis
 
     @property
     def is_dynamic(self) -> bool:
+        """Whether what is fed may be smaller than ``shape``."""
         return self.kind != NUMPY
 
     @property
     def is_tensor_list(self) -> bool:
+        """Whether each device is fed a list of arrays."""
         return self.kind == LIST_LIST_NUMPY
 
     @property
     def op_name(self) -> str:
+        """The given name, or ``Input``."""
         return self.name if isinstance(self.name, str) else "Input"
 
     @property
     def blob_name(self) -> str:
+        """Always ``out``."""
         return "out"
 
     @property
     def logical_blob_name(self) -> str:
+        """``op_name/blob_name``."""
         return f"{self.op_name}/{self.blob_name}"
 
     @property
     def unique_name(self) -> str:
+        """``logical_blob_name``, followed by ``:S<axis>`` or ``:B`` where a layout was asked for."""
         return self.logical_blob_name + {"split": f":S{self.distribute.axis}", "broadcast": ":B"}.get(self.distribute.kind, "")
 
     @property
     def lbi(self) -> LogicalBlobId:
+        """The two parts of ``logical_blob_name``, as OneFlow's LogicalBlobId."""
         return LogicalBlobId(self.op_name, self.blob_name)
 
     def with_distribute(self, distribute: Distribute) -> Self:
@@ -323,6 +334,7 @@ DEEPEST = 100  # containers in containers; more is a list that holds itself
 
 
 def is_named_tuple(value: Any) -> bool:
+    """Whether the value is of a ``typing.NamedTuple`` or ``collections.namedtuple`` class."""
     return isinstance(value, tuple) and hasattr(type(value), "_fields")
 
 

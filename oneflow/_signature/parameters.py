@@ -23,6 +23,7 @@ def require_annotations(required: bool) -> None:
 
 
 def annotations_required() -> bool:
+    """Whether functions without annotations are refused."""
     return _annotations_required
 
 

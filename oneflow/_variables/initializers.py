@@ -88,7 +88,7 @@ class RandomNormal:
 
 @dataclass(frozen=True, slots=True)
 class TruncatedNormal:
-    """Normal, redrawn until it lies less than two standard deviations from the mean."""
+    """Normal, redrawn until it is less than two standard deviations from the mean."""
 
     mean: float
     stddev: float
@@ -270,7 +270,7 @@ def random_normal_initializer(
 
 
 def truncated_normal_initializer(mean: float = 0.0, stddev: float = 1.0) -> TruncatedNormal:
-    """Normal values, redrawn until they lie less than two standard deviations from the mean.
+    """Normal values, redrawn until they are less than two standard deviations from the mean.
 
     ``stddev`` is that of the normal distribution; the truncated one has 0.88 times that.
 

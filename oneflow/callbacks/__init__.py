@@ -1,5 +1,8 @@
-"""``flow.callbacks``: what is told of a training's progress, and may change its course."""
+"""``flow.callbacks``: hooks that follow a training's progress, and may change its course."""
 
+import sys as _sys
+
+from .._base.public import install as _install_public_modules
 from .base import Callback as Callback
 from .base import LambdaCallback as LambdaCallback
 from .checkpoint import ModelCheckpoint as ModelCheckpoint
@@ -14,6 +17,4 @@ __all__ = [
     "TQDMProgressBar", "TerminateOnNaN",
 ]  # fmt: skip
 
-
-def __dir__() -> list[str]:
-    return sorted(["__doc__", "__file__", "__name__", "__path__", *__all__])
+_install_public_modules([_sys.modules[__name__]])

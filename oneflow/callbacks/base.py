@@ -13,7 +13,7 @@ Logs = dict[str, float]
 
 
 class Callback:
-    """What a trainer tells of a run; define the hooks that you need.
+    """Base of callbacks, whose hooks a trainer calls during a run; define those that you need.
 
     All hooks run on one thread, the delivery thread, in the order of steps, with numbers that have been fetched. Training
     goes on meanwhile, up to 32 steps ahead, except in hooks at the end of an epoch or a validation and after steps for which
@@ -96,7 +96,7 @@ class Callback:
         return False
 
     def state_dict(self) -> Mapping[str, Any]:
-        """What a checkpoint keeps of it: numbers, strings, arrays, and lists and dictionaries of these."""
+        """The state that a checkpoint keeps: numbers, strings, arrays, and lists and dictionaries of these."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -26,10 +26,10 @@ class ModelCheckpoint(Monitor):
       dirpath: a directory, made where it does not exist; None: ``checkpoints`` in the trainer's ``default_root_dir``.
       filename: the names of checkpoints; ``{epoch}``, ``{step}`` (the number of steps done) and names of numbers in ``logs``
         are filled in, with formats as in ``"{epoch:02d}-{val_loss:.3f}"``. None: ``"{epoch}-{step}"``.
-      monitor: what tells which checkpoints are best; None: the newest are.
+      monitor: the name of the number by which checkpoints are compared; None: the newest are best.
       save_top_k: how many to keep; -1 keeps all, 0 saves none but ``last``.
       save_last: keeps, besides, the newest as ``last``, which ``ckpt_path="last"`` finds.
-      mode: ``"min"`` or ``"max"``; ``"auto"`` tells by the name of ``monitor``.
+      mode: ``"min"`` or ``"max"``; ``"auto"`` decides by the name of ``monitor``.
       every_n_steps: saves after every so many steps; None: after each validation that makes ``monitor``, else after each
         epoch.
       every_n_epochs: saves after every so many epochs only; None: after each.
@@ -91,7 +91,7 @@ class ModelCheckpoint(Monitor):
         return self.every_n_steps is not None and (step + 1) % self.every_n_steps == 0
 
     def take_value(self, value: float, step: int) -> None:
-        """Notes the value that tells how good the next checkpoint is."""
+        """Notes the value by which the next checkpoint is compared."""
         self._score = value
         self._is_due = self._is_due or (self.every_n_steps is None and self.every_n_epochs is None)
 

@@ -20,7 +20,7 @@ class EarlyStopping(Monitor):
       monitor: its name in ``logs``; looked at after each validation, or, where no validation makes it, after each epoch.
       min_delta: what counts as better must be so by more than this, >= 0.
       patience: the training ends after so many looks in a row without improvement; an int >= 0, where 0 is as 1.
-      mode: ``"min"`` or ``"max"``; ``"auto"`` tells by the name.
+      mode: ``"min"`` or ``"max"``; ``"auto"`` decides by the name.
       check_finite: ends the training also where the number is NaN or infinite.
       stopping_threshold: ends it as soon as the number is better than this.
     Raises:

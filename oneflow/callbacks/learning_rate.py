@@ -12,6 +12,7 @@ from .._base import check
 from .._base.refuse import refuse
 from ..checkpoint.api import get_all_variables, load_variables
 from ..errors import ModeError
+from ..graph.graph import OP_VARIABLE
 from ..job import JobFunction
 from .base import Callback, Logs
 from .monitor import Monitor
@@ -35,14 +36,14 @@ class LearningRateMonitor(Callback):
 class ReduceLROnPlateau(Monitor):
     """Multiplies the learning rate by ``factor`` when a number has not become better for a while.
 
-    The rate must be constant, as in ``flow.optimizer.SGD(0.1)``, or a variable of the job. What it was lowered to is kept in
+    The rate must be constant, as in ``flow.optimizer.SGD(0.1)``, or a variable of the job. The lowered rate is kept in
     the trainer's checkpoints.
 
     Args:
       monitor: its name in ``logs``; looked at after each validation, or, where no validation makes it, after each epoch.
       factor: in (0, 1).
       patience: looks without improvement that are tolerated, >= 0.
-      mode: ``"min"`` or ``"max"``; ``"auto"`` tells by the name.
+      mode: ``"min"`` or ``"max"``; ``"auto"`` decides by the name.
       min_delta: what counts as better must be so by more than this, >= 0.
       cooldown: looks after a change that are not counted, >= 0.
       min_lr: the rate is not lowered below this, >= 0.
@@ -137,7 +138,7 @@ def _rates_of(job: JobFunction) -> tuple[float, ...]:
 def _variable_of(optimizer: Any) -> str | None:
     """The variable that an optimizer reads its rate from, where it does."""
     blob = optimizer.learning_rate_blob
-    return blob.node.name if blob is not None and blob.node.op.name == "variable" else None
+    return blob.node.name if blob is not None and blob.node.op is OP_VARIABLE else None
 
 
 def _rates(jobs: list[JobFunction], step: int) -> Iterator[float]:

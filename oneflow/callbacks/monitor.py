@@ -1,4 +1,4 @@
-"""What callbacks have in common that watch one number."""
+"""The base of callbacks that watch one number."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Monitor(Callback):
     def _take(self, step: int, logs: Logs) -> bool:
         if self.monitor is None or self.monitor not in logs:
             return False
-        if step != self._seen_at:  # a validation at the end of an epoch is told twice
+        if step != self._seen_at:  # a validation at the end of an epoch is reported twice
             self._seen_at = step
             self.take_value(float(logs[self.monitor]), step)
         return True
@@ -77,5 +77,5 @@ def _mode_of(owner: str, monitor: str) -> str:
         return "min"
     if any(word in _LARGER_IS_BETTER for word in words):
         return "max"
-    refuse(ArgumentError, f"{owner}: the name {monitor!r} does not tell whether small or large values are good",
+    refuse(ArgumentError, f"{owner}: the name {monitor!r} does not say whether small or large values are good",
            hint='mode="min" or mode="max"')  # fmt: skip

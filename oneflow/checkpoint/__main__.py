@@ -89,7 +89,7 @@ def _list(options: Any) -> int:
 
 
 def _noted(extra: dict[str, Any]) -> str:
-    """What a manager has noted with a checkpoint."""
+    """The notes of a manager with a checkpoint."""
     noted = extra.get("manager")
     if not isinstance(noted, dict):
         return ""

@@ -19,7 +19,7 @@ from . import safetensors, saving
 from .format import Checkpoint, FileValue
 from .handles import VariableHandle
 from .layout import as_path, complain
-from .loading import Loader, check_random, is_state, lacks, tell_of_verification, warn_of, warn_of_unknown
+from .loading import Loader, check_random, is_state, lacks, log_verification, warn_of, warn_of_unknown
 from .safetensors import Rename
 from .saving import PendingSave, all_or_none, check_metadata, finish_earlier, own_team
 
@@ -29,7 +29,7 @@ class UnknownVariableError(CheckpointError, RuntimeError):
 
 
 class Values(dict[str, Any]):
-    """What ``flow.checkpoint.get`` returns: values by name, and the checkpoint's random state, None where it has none.
+    """The result of ``flow.checkpoint.get``: values by name, and the checkpoint's random state, None where it has none.
 
     ``jobs`` are those that a safetensors file belongs to: the names of their variables by the job's name.
     """
@@ -64,7 +64,7 @@ def load_variables(
     strict: bool = False,
     rename: Rename | None = None,
 ) -> None:
-    """Gives variables new values; all of them, or, where anything is wrong, none.
+    """Sets variables to new values: all of them, or, if anything is wrong, none.
 
     Args:
       value_dict: variable name -> ndarray, handle of ``flow.get_all_variables``, or value of ``flow.checkpoint.get``; of
@@ -120,7 +120,7 @@ def get_interface_blob_value(op_name: str) -> np.ndarray:
 
 
 def set_interface_blob_value(op_name: str, ndarray: np.ndarray) -> None:
-    """Gives the variable of that name a value of exactly its shape and dtype."""
+    """Sets the variable of that name to a value of exactly its shape and dtype."""
     load_variables({op_name: ndarray}, ignore_mismatch=False)
 
 
@@ -154,11 +154,11 @@ def save(
       path: does not exist (parents are made), or is an empty directory.
       var_dict: name -> handle, value of ``flow.checkpoint.get``, or ndarray; None saves every variable of the session,
         and the state of its random ops beside them.
-      format: "oneflow", a directory in OneFlow's layout; or "safetensors", one file, whose header also tells which jobs the
+      format: "oneflow", a directory in OneFlow's layout; or "safetensors", one file, whose header also says which jobs the
         variables belong to. It needs the extra [export], and knows ``overwrite``, but neither of the others.
       overwrite: replaces a checkpoint that is there, in one step; anything else that is there is never touched.
       metadata: a dict of the user's that JSON can hold, saved with the variables.
-      asynchronous: copies the values, returns, and writes them on a thread while training goes on. What is saved is the state
+      asynchronous: copies the values, returns, and writes them on a thread while training goes on. It saves the state
         after all calls submitted so far, whose callbacks are not waited for. A further save waits for this one. An error is
         raised by the next call of any job, the next save or load, or ``flow.sync_default_session()``.
     Returns: None; where ``asynchronous``, a future whose ``wait()`` waits until the checkpoint is in place.
@@ -224,7 +224,7 @@ def get(path: str | os.PathLike[str]) -> Values | FileValue:
     found = Checkpoint(path)
     if found.is_single:
         return FileValue(found.path)
-    tell_of_verification(found)
+    log_verification(found)
     values = all_or_none({name: partial(found.__getitem__, name) for name in _names_in(found)})
     return Values(values, found.extra().get("random"), found.path)
 
@@ -282,7 +282,7 @@ class CheckPoint:
         return save_with(as_path(path), None, {}, overwrite=overwrite, asynchronous=asynchronous)
 
     def load(self, path: str | os.PathLike[str], strict: bool = False) -> None:
-        """Gives every variable the value that the checkpoint holds for it; all of them, or, where anything is wrong, none.
+        """Sets every variable to its value in the checkpoint: all of them, or, if anything is wrong, none.
 
         Variables that the checkpoint lacks keep their values, and what it has beyond them is ignored; a CheckpointWarning names
         each of both. Optimizer state and counters that the program does not use are ignored silently.
@@ -311,7 +311,7 @@ class CheckPoint:
         if missing and strict:
             hint, place = "load without strict=True to keep their present values", os.path.abspath(stored.path)
             complain(CheckpointError, lacks(stored.path, missing, len(variables)), hint, full_path=place)
-        tell_of_verification(stored)
+        log_verification(stored)
         given = {name: partial(stored.__getitem__, name) for name in variables if name in stored}
         Loader(session).load(given, variables, [stored.path], random)
         if not variables and not (random or {}).get("readers"):
@@ -344,4 +344,4 @@ def _known(name: object, variables: Mapping[str, Variable]) -> None:
         return
     near = closest(name, variables, count=3) if isinstance(name, str) else []
     hint = f"did you mean {' or '.join(map(repr, near))}?" if near else "flow.get_all_variables() lists them"
-    complain(UnknownVariableError, f"{name!r} is not a variable name", hint)
+    complain(UnknownVariableError, f"{shown(name)} is not a variable name", hint)

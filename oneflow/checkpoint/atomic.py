@@ -180,7 +180,7 @@ class Save:
         return [self._bytes, self._hasher.results()]
 
     def _hash_whole_chunks(self, file: str, runs: Runs, data: memoryview, size: int) -> None:
-        """Of a stretch of a file: the digests of chunks all of which lie in it."""
+        """Of a stretch of a file: the digests of chunks that are entirely in it."""
         begin, end = runs.offsets[0], runs.offsets[0] + len(data)
         first, last = chunk_count(begin), chunk_count(end) if end == size else end // CHUNK
         if first < last:

@@ -1,4 +1,4 @@
-"""Where a block of a tensor lies in a file that holds the whole tensor, row by row."""
+"""The position of a block of a tensor in a file that holds the whole tensor, row by row."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 
 class Runs(NamedTuple):
-    """A block of a tensor as it lies in a file: stretches of ``length`` bytes at ``offsets``, in the block's own order."""
+    """A block of a tensor in a file: stretches of ``length`` bytes at ``offsets``, in the block's own order."""
 
     offsets: list[int]
     length: int

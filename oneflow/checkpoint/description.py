@@ -19,7 +19,7 @@ _SEALED = ("digests", "crc32")
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What a checkpoint's JSON file says.
+    """The contents of a checkpoint's JSON file.
 
     Attributes:
       extra: everything but the digests; empty where there is no such file, as in checkpoints that OneFlow wrote.

@@ -3,7 +3,7 @@
     "digests": {"algorithm": "crc32", "chunk": 4194304, "files": {"w/out": ["1a2b3c4d", ...], "w/meta": ["..."]}},
     "crc32": "..."                                                   of all the text in front of it
 
-CRC-32 finds what disks and copies do (flipped bits, lost or exchanged blocks); it is no protection against forgery.
+CRC-32 finds what disks and copies do (flipped bits, lost or exchanged blocks); it does not protect against forgery.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class ChunkHasher:
         self._found: list[tuple[str, int, int | Future[int]]] = []
 
     def add(self, file: str, first: int, data: Any) -> None:
-        """Chunks of a file, of which the first has the number ``first``. The data must stay as it is until ``results``."""
+        """Chunks of a file, of which the first has the number ``first``. The data must not change until ``results``."""
         view = memoryview(data)
         if len(view) <= _HASHED_AT_ONCE:
             self._found += [(file, index, digest) for index, digest in enumerate(of_bytes(view), first)]
@@ -121,7 +121,7 @@ class Digests:
         return Digests({name: [_number(text) for text in found] for name, found in files.items()}, chunk)
 
     def as_json(self) -> dict[str, Any]:
-        """What ``parse`` takes."""
+        """The JSON form, which ``parse`` reads."""
         files = {name: [text_of(digest) for digest in found] for name, found in self.files.items()}
         return {"algorithm": ALGORITHM, "chunk": self.chunk, "files": files}
 

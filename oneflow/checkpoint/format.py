@@ -31,7 +31,7 @@ class MissingMetaError(CheckpointError, RuntimeError):
 
 
 class Share(NamedTuple):
-    """Which chunks of a file this process verifies, where several read parts of it: every ``step``-th, from ``begin`` on."""
+    """The chunks of a file that this process verifies, where several read parts of it: every ``step``-th, from ``begin`` on."""
 
     begin: int
     step: int
@@ -113,6 +113,7 @@ class FileValue:
 
     @property
     def quant_info(self) -> Any:
+        """Raises NotImplementedError: checkpoints hold no quantization info."""
         raise NotImplementedError("checkpoints hold no quantization info")
 
     def numpy(self) -> np.ndarray:
@@ -162,7 +163,7 @@ class FileValue:
         return arrays
 
     def may_be(self, shape: Sequence[int], element: Dtype) -> bool:
-        """Whether the value was saved with this shape and dtype, as far as is known: without ``meta`` its digest tells."""
+        """Whether the value was saved with this shape and dtype, as far as is known: without ``meta`` its digest shows it."""
         if self._shape is not None and self._dtype is not None:
             return (self._shape, self._dtype) == (tuple(shape), element)
         expected = self._expected(META)
@@ -282,13 +283,13 @@ class Checkpoint(Mapping[str, FileValue]):
 
     @property
     def description(self) -> Description:
-        """What its JSON file says. Raises CheckpointError where that is damaged."""
+        """Its JSON file. Raises CheckpointError if that is damaged."""
         if self._description is None:
             self._description = Description.read(self.path)
         return self._description
 
     def extra(self) -> dict[str, Any]:
-        """What the JSON file says, apart from digests; empty where there is none, as in checkpoints that OneFlow wrote."""
+        """The JSON file without the digests; empty if there is none, as in checkpoints that OneFlow wrote."""
         return dict(self.description.extra)
 
     def __getitem__(self, name: str) -> FileValue:

@@ -29,32 +29,39 @@ class VariableHandle:
 
     @property
     def session(self) -> Session:
+        """The session that has the variable."""
         return self._session
 
     @property
     def name(self) -> str:
+        """The variable's name."""
         return self._variable.name
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The shape of the whole variable."""
         return self._variable.shape
 
     @property
     def dtype(self) -> Dtype:
+        """Its dtype."""
         return self._variable.dtype
 
     @property
     def batch_axis(self) -> int:
+        """-1: a variable has no batch axis."""
         blob = self._variable.blob
         return INVALID_AXIS if blob is None else blob.batch_axis
 
     @property
     def split_axis(self) -> int:
+        """The axis along which it is split over its devices; -1 where each has all of it."""
         axis = self._storage.layout.splits[0]
         return INVALID_AXIS if axis is None else axis
 
     @property
     def ndim(self) -> int:
+        """The number of axes."""
         return len(self.shape)
 
     @property
@@ -64,10 +71,12 @@ class VariableHandle:
 
     @property
     def is_dynamic(self) -> bool:
+        """False: the shape of a variable is fixed."""
         return False
 
     @property
     def is_tensor_list(self) -> bool:
+        """False: a variable is one tensor."""
         return False
 
     @property
@@ -82,7 +91,7 @@ class VariableHandle:
 
     @property
     def bytes_per_device(self) -> int:
-        """What it costs each of them."""
+        """The bytes that it takes on each of them."""
         return self._storage.elements_per_device * self.dtype.bytes
 
     @property
@@ -107,6 +116,7 @@ class VariableHandle:
         return value if self.split_axis < 0 else np.array_split(value, count, self.split_axis)[int(rank)].copy()
 
     def numpy_size(self) -> int:
+        """The number of devices that have it or a piece of it."""
         return self.parallel_conf.parallel_num
 
     def numpy_list(self, rank: int | None = None) -> list[np.ndarray]:
@@ -114,6 +124,7 @@ class VariableHandle:
         return [self.numpy(r) for r in (range(self.numpy_size()) if rank is None else [rank])]
 
     def numpy_list_size(self) -> int:
+        """The same as ``numpy_size()``."""
         return self.numpy_size()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:

@@ -57,7 +57,7 @@ class Hidden:
 
     @property
     def checkpoint(self) -> str:
-        """What becomes the checkpoint."""
+        """The directory that becomes the checkpoint."""
         return os.path.join(self.path, CHECKPOINT)
 
     def replace(self, target: str) -> None:

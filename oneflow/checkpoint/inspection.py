@@ -1,4 +1,4 @@
-"""What people ask about checkpoints on disk: which there are, what is in them, whether they are whole, how two differ.
+"""Reports on checkpoints on disk: which there are, their contents, whether they are whole, how two differ.
 
 Without a session: nothing here starts JAX.
 """
@@ -41,7 +41,7 @@ def _is_checkpoint(path: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What verifying a checkpoint has found.
+    """The result of verifying a checkpoint.
 
     Attributes:
       errors: what is damaged; empty where nothing is.
@@ -132,7 +132,7 @@ def _difference(first: FileValue, second: FileValue) -> str:
         a, b = first.numpy(), second.numpy()
     except MissingMetaError:
         with open(first.file_path, "rb") as one, open(second.file_path, "rb") as other:
-            return "" if one.read() == other.read() else "their bytes differ; there is no meta file that tells shape and dtype"
+            return "" if one.read() == other.read() else "their bytes differ; there is no meta file with shape and dtype"
     if first.shape != second.shape or first.dtype != second.dtype:
         return f"{described(first)} and {described(second)}"
     bits = f"V{a.dtype.itemsize}"

@@ -97,7 +97,7 @@ class Loader:
                 found = f"{describe(value.shape, value.dtype)}, in {value.file_path}"
                 _misfit(CheckpointError, what, variable, found, hint)
         if not value.may_be(variable.shape, variable.dtype):
-            found = f"another one, as its digest tells; its meta is missing in {os.path.dirname(value.file_path)}"
+            found = f"another one, as its digest shows; its meta is missing in {os.path.dirname(value.file_path)}"
             _misfit(CheckpointError, "shape or dtype", variable, found, hint)
         if self._team.count == 1:
             return value.read_as(variable.shape, variable.dtype)
@@ -107,13 +107,13 @@ class Loader:
 
 
 def _identities(roots: Iterable[str]) -> list[Any]:
-    """What is the same for processes that read the very same files: these share the verification."""
+    """A key that is equal in processes that read the very same files: these share the verification."""
     places = [os.stat(root) for root in sorted(roots) if os.path.isdir(root)]
     return [socket.gethostname(), [[place.st_dev, place.st_ino] for place in places]]
 
 
 def _share(variable: Variable, needed: Mapping[int, Sequence[Extent]], machines: list[Any], rank: int) -> Share | None:
-    """What this process verifies of a variable that is scattered in its file; None where each block is one stretch."""
+    """The share of a scattered variable that this process verifies; None where each block is one stretch."""
     every = (runs_of(variable.shape, *block, variable.dtype.bytes) for blocks in needed.values() for block in blocks)
     if all(runs.is_contiguous for runs in every):
         return None
@@ -133,10 +133,10 @@ def check_random(session: Session, state: Any, path: str) -> None:
         raise CheckpointError(f"{rule}\n  found      {shown(state)}\n  try        {hint}") from error
 
 
-# --- what is told
+# --- messages
 
 
-def tell_of_verification(stored: Checkpoint) -> None:
+def log_verification(stored: Checkpoint) -> None:
     """One line for a checkpoint that nobody can verify, one for variables that were removed from it."""
     digests = stored.description.digests
     if digests is None:
@@ -152,7 +152,7 @@ def warn_of_unknown(names: Iterable[Any], variables: Mapping[str, Variable], wha
     texts = []
     for name in names:
         near = closest(name, variables, count=2) if isinstance(name, str) else []
-        texts.append(f"{name!r}" + (f" (did you mean {' or '.join(map(repr, near))}?)" if near else ""))
+        texts.append(shown(name) + (f" (did you mean {' or '.join(map(repr, near))}?)" if near else ""))
     warn_of(f"{what} was given {len(texts)} name(s) that no variable of the program has: {listed(texts)}")
 
 
@@ -166,7 +166,7 @@ def lacks(path: str, missing: list[Variable], count: int) -> str:
     parameters = [v.name for v in missing if v.role == "parameter"]
     state = [v.name for v in missing if v.role != "parameter"]
     parts = [f"{len(parameters)} parameter(s): {listed(parameters)}"] if parameters else []
-    parts += [f"optimizer state and counters, so that training begins anew: {listed(state)}"] if state else []
+    parts += [f"optimizer state and counters, so that training starts again: {listed(state)}"] if state else []
     what = f"checkpoint {path!r}" if path else "the dictionary"
     return f"{what} lacks {len(missing)} of the program's {count} variables: {'; '.join(parts)}"
 

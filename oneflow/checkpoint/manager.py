@@ -25,7 +25,7 @@ _STEP_DIGITS = 10
 
 
 class _Noted(NamedTuple):
-    """What the JSON file of a checkpoint says about it."""
+    """The JSON file of a checkpoint."""
 
     step: int | None
     metrics: Mapping[str, Any]
@@ -116,7 +116,7 @@ class CheckpointManager:
     def _value(self, name: str) -> float | None:
         try:
             value = self._noted(name).metrics.get(self._monitor or "")
-        except CheckpointError:  # damaged; loading it tells
+        except CheckpointError:  # damaged; loading it says so
             return None
         return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
@@ -263,7 +263,7 @@ class SimpleCheckPointManager:
         return self._manager.latest()
 
     def save(self) -> None:
-        """Saves all variables under a name that tells the time."""
+        """Saves all variables under the current time as the name."""
         self._manager.save()
 
     def initialize_or_restore(self) -> None:

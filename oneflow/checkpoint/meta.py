@@ -16,7 +16,7 @@ _LARGEST_RANK = 64
 
 
 def text_of(shape: tuple[int, ...], element: dtype) -> str:
-    """What OneFlow's own printer writes for this shape and dtype."""
+    """The text that OneFlow's own printer writes for this shape and dtype."""
     dims = "".join(f"  dim: {size}\n" for size in shape)
     return f"shape {{\n{dims}}}\ndata_type: {PROTO_NAMES[element.name]}\n"
 
@@ -49,7 +49,7 @@ def _tokens(text: str) -> Iterator[str]:
     while at < len(text):
         match = _TOKEN.match(text, at)
         if match is None:
-            raise ValueError(f"line {text.count(chr(10), 0, at) + 1} has {text[at : at + 20]!r}, which is no text protobuf")
+            raise ValueError(f"line {text.count(chr(10), 0, at) + 1} has {text[at : at + 20]!r}, which is not text protobuf")
         at = match.end()
         if match.lastgroup != "skip":
             yield match[0]

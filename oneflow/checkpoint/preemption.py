@@ -32,7 +32,7 @@ Target = str | os.PathLike[str] | CheckpointManager | Callable[[], Any]
 
 
 class Preemption:
-    """What ``flow.checkpoint.save_on_preemption`` returns.
+    """The result of ``flow.checkpoint.save_on_preemption``.
 
     ``check()`` is what calls of train jobs do, for programs with ``automatic=False``. ``disable()`` puts the earlier signal
     handlers back; so does the end of a ``with`` block.

@@ -43,7 +43,7 @@ class VerifiedFile:
             pass
 
     def _read_chunk(self, begin: int, target: memoryview, index: int) -> None:
-        """The part of ``target`` that lies in one chunk."""
+        """The part of ``target`` that is in one chunk."""
         first, last = index * self._chunk, min((index + 1) * self._chunk, self.size)
         a, b = max(first, begin), min(last, begin + len(target))
         part = target[a - begin : b - begin]
@@ -62,7 +62,7 @@ class VerifiedFile:
             self.read(runs.offsets[0], target)
 
     def read_runs(self, runs: Runs, target: memoryview) -> None:
-        """Fills ``target`` with stretches that lie apart; verifies nothing."""
+        """Fills ``target`` with separate stretches; verifies nothing."""
         at = 0
         for offset in runs.offsets:
             self._fill(offset, target[at : at + runs.length])

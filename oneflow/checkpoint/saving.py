@@ -89,7 +89,7 @@ def save(
     """Saves what ``capture`` returns.
 
     Args:
-      capture: called when the target is known to be free; is told whether the first process must have all values, because not
+      capture: called when the target is known to be free, with whether the first process must have all values, because not
         all processes see the directory.
       overwrite: replaces a checkpoint at that path.
       asynchronous: writes it on a thread, and returns at once.
@@ -154,11 +154,11 @@ def finish_earlier(team: Team) -> None:
         return
     error, process.saves.error = process.saves.error, None
 
-    def tell() -> None:
+    def report() -> None:
         if error is not None:
             raise error
 
-    together(team, "the save before", tell)
+    together(team, "the save before", report)
 
 
 # --- what is saved

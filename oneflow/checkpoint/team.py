@@ -73,7 +73,7 @@ class RunTeam:
 class DirectoryTeam:
     """All processes of the run, which meet by files in a directory that all of them see: for threads in the background.
 
-    What other threads gather meanwhile has an order of its own, which this must not disturb. Where a process is lost, the watch
+    Other threads gather meanwhile, in an order of their own, which this must not disturb. If a process is lost, the watch
     of the run ends the others.
     """
 

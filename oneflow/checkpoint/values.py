@@ -1,4 +1,4 @@
-"""What a checkpoint is made of: variables, as blocks that the processes of a run have."""
+"""The contents of a checkpoint: variables, as blocks that the processes of a run have."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def element_of(name: str, array: np.ndarray) -> Dtype:
 
 
 def bytes_of(array: np.ndarray) -> memoryview:
-    """The elements as they lie in a file; no copy where the array is contiguous."""
+    """The elements in the order of a file; no copy where the array is contiguous."""
     swapped = array.dtype.byteorder == ">" or (array.dtype.byteorder == "=" and sys.byteorder == "big")
     flat = np.ascontiguousarray(array).reshape(-1)
     return (flat.byteswap() if swapped else flat).view(np.uint8).data if flat.size else memoryview(b"")

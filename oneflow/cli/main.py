@@ -18,7 +18,7 @@ FOUND, ERROR, INTERRUPTED = 1, 2, 130
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What a word stands for: a module with ``main(arguments) -> status``."""
+    """A subcommand: a module with ``main(arguments) -> status``."""
 
     module: str
     does: str

@@ -19,7 +19,7 @@ def load_job(target: str, arguments: Sequence[str] = ()) -> JobFunction:
     """The job that ``script.py:job`` names; of ``script.py`` alone its only job.
 
     The script runs as ``python script.py arguments`` would run it, ``if __name__ == "__main__"`` included, and is stopped where
-    it calls a job for the first time: nothing is trained, and what stands behind that call never runs. What stands before it,
+    it calls a job for the first time: nothing is trained, and code after that call never runs. Code before it,
     reading data for example, does.
 
     Args:
@@ -27,7 +27,7 @@ def load_job(target: str, arguments: Sequence[str] = ()) -> JobFunction:
       arguments: the script's own command line.
     Raises:
       ArgumentError: there is no such file, or the script declares no such job before its first call of one.
-      Whatever the script raises.
+      Any exception that the script raises.
     """
     path, _, name = target.partition(":") if not os.path.exists(target) else (target, "", "")
     if not os.path.isfile(path):

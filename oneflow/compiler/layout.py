@@ -74,6 +74,7 @@ class Layout:
 
     @property
     def is_split(self) -> bool:
+        """Whether some axis is split over more than one device."""
         return any(axis is not None and n > 1 for axis, n in zip(self.splits, self.placement.hierarchy, strict=True))
 
     def __str__(self) -> str:
@@ -121,6 +122,7 @@ class Storage:
 
     @property
     def stored_shape(self) -> tuple[int, ...]:
+        """The shape of the array on the devices: padded, flat, or with an axis for the replicas."""
         if self.replicas:
             return (self.replicas, *self.shape)
         if self.is_flat:
@@ -129,6 +131,7 @@ class Storage:
 
     @property
     def spec(self) -> Spec:
+        """The mesh axes over which each axis of the stored array is split."""
         if self.is_flat:
             return ()
         if self.replicas:

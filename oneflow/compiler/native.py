@@ -1,4 +1,4 @@
-"""Which of an op's lowerings a step uses: XLA's, or that of the native part.
+"""Chooses the lowering of an op in a step: XLA's, or that of the native part.
 
 ``without`` says throughout why no op takes its native lowering; "" where some may.
 """

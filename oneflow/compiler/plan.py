@@ -24,7 +24,7 @@ from .lowering import replicated_variables, vmapped_nodes
 
 RANDOM_STATE = "random state"  # uint32[3]: two words of seed and the number of calls so far
 LEARNING_RATES = "learning rates"  # float32, one for each optimizer; those that are not constant are not read
-_OWN = (RANDOM_STATE, LEARNING_RATES)  # what is no variable
+_OWN = (RANDOM_STATE, LEARNING_RATES)  # state that is not a variable
 
 
 class PassRecord(NamedTuple):
@@ -36,7 +36,7 @@ class PassRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """What the program of a job takes, computes and returns.
+    """The inputs, computations and results of a job's program.
 
     Attributes:
       order: the nodes that the job needs, in topological order.
@@ -138,7 +138,7 @@ class Plan:
         """Whether a call must return a token that is ready when it is over.
 
         State may have been donated to the next call by then, and JAX returns unchanged inputs before the call has run, so that
-        neither tells.
+        neither says so.
         """
         return not any(b.node.op not in (OP_INPUT, OP_VARIABLE) for b in self.fetches)
 

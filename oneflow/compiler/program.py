@@ -116,7 +116,7 @@ def _make_step(plan: Plan, storages: Mapping[str, Storage], meshes: Meshes | Non
 
 
 def draws_of(random_state: Any, run: Any = None) -> Any:
-    """What the keys of random ops are derived from: the session's key, the number of calls, the run (see ``node_key``)."""
+    """The base of the keys of random ops: the session's key, the number of calls, the run (see ``node_key``)."""
     if random_state is None:
         return None
     return jax.random.wrap_key_data(random_state[:2], impl="threefry2x32"), random_state[2], run

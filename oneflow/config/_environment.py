@@ -63,7 +63,7 @@ enable_eager_environment = Environment.define(
 )  # fmt: skip
 
 SECRET_LENGTHS = range(16, 4097)
-LAUNCHED = "ONEFLOW_LAUNCHED"  # what oneflow/launch.py tells each process: index count host:port index_on_node count_on_node
+LAUNCHED = "ONEFLOW_LAUNCHED"  # set by oneflow/launch.py for each process: index count host:port index_on_node count_on_node
 _ADDRESS_KEYS = {"addr": str, "ctrl_port_agent": int, "data_port_agent": int}
 
 
@@ -138,6 +138,7 @@ def reset_environment() -> None:
 
 
 def needs_environment(what: str) -> None:
+    """Raises ModeError before the environment was initialised."""
     if not Environment.frozen:
         refuse(ModeError, f"{what} needs an initialized environment", hint="call flow.env.init() first")
 

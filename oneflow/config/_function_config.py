@@ -130,6 +130,7 @@ class FunctionDesc:
 
     @property
     def job_config_proto(self) -> FunctionDesc:
+        """This object, under OneFlow's name."""
         return self
 
     def __getattr__(self, name: str) -> Any:

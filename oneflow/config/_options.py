@@ -47,10 +47,12 @@ class Option:
 
     @property
     def type_names(self) -> str:
+        """The types of its value, for messages."""
         return " or ".join("a flow dtype" if t is dtype else t.__name__ for t in self.types)
 
     @property
     def signature(self) -> inspect.Signature:
+        """The signature of the function that sets it."""
         parameter = inspect.Parameter(
             self.argument, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=self.implied,
             annotation=self.types[0] if len(self.types) == 1 else REQUIRED,

@@ -36,15 +36,17 @@ class Settings:
 
     @property
     def values(self) -> dict[str, Any]:
-        """What was set, by name."""
+        """The values that were set, by name."""
         return dict(self._values)
 
     @property
     def options(self) -> list[Option]:
+        """All options, in the order of their declaration."""
         return list(self._options.values())
 
     @property
     def frozen(self) -> bool:
+        """Whether the settings can no longer be changed."""
         return self._frozen
 
     def put(self, name: str, value: Any) -> None:

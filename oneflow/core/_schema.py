@@ -8,7 +8,7 @@ from typing import Any
 from .._base.extras import need
 
 # "float? mean = 1" and the like: label and type, name, number. Labels: "?" optional, "*" repeated, "*p" repeated and packed,
-# "|" member of the message's oneof. A type that is no scalar is a message or an enum of the same file; "{}T" is map<string, T>.
+# "|" member of the message's oneof. Other types than scalars are messages or enums of the same file; "{}T" is map<string, T>.
 Fields = Sequence[tuple[str, str, int]]
 
 

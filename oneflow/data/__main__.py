@@ -81,7 +81,7 @@ def _add_images(kinds: Any) -> argparse.ArgumentParser:
     parser = kinds.add_parser("images", help="a folder of images, with a file of labels or a subfolder for each class")
     parser.add_argument("source", help="the folder")
     parser.add_argument("--labels", metavar="FILE", help="lines of a path below the folder and a label")
-    parser.add_argument("--allow-outside", action="store_true", help="images may lie outside the folder, by names or by links")
+    parser.add_argument("--allow-outside", action="store_true", help="images may be outside the folder, by names or by links")
     parser.add_argument("--image-feature", default="encoded", metavar="NAME", help="name in the records (encoded)")
     parser.add_argument("--label-feature", default="class/label", metavar="NAME", help="name in the records (class/label)")
     parser.set_defaults(run=_pack_images)

@@ -96,6 +96,7 @@ class CsvFile:
             begin = upto
 
     def records(self, begin: int, end: int) -> Iterator[bytes]:
+        """The rows from ``begin`` to ``end``, as serialised OFRecords."""
         for block in range(begin, end, 4096):
             rows = self._rows(self._first + block, self._first + min(block + 4096, end))
             for i, row in enumerate(rows, block):

@@ -43,6 +43,7 @@ class TfRecords:
         return len(self._spans)
 
     def records(self, begin: int, end: int) -> Iterator[bytes]:
+        """The examples from ``begin`` to ``end``, as serialised OFRecords."""
         example, file, current = _example(), None, -1
         try:
             for number, offset, length, record in self._spans[begin:end].tolist():
@@ -135,7 +136,7 @@ def _from_example(example: Any, data: bytes, where: Where) -> bytes:
     try:
         message = example.FromString(data)
     except Exception as error:  # noqa: BLE001 - the protobuf library's own, which differ by implementation
-        raise fault(RecordError, "a TFRecord is no tf.train.Example", where, found=str(error)) from error
+        raise fault(RecordError, "a TFRecord is not a tf.train.Example", where, found=str(error)) from error
     kinds = {"bytes_list": "bytes", "float_list": "float", "int64_list": "int64"}
     values = {}
     for name, feature in message.features.feature.items():

@@ -19,7 +19,7 @@ from .parts import MAX_RECORD_BYTES
 
 _LEAST_KEYPOINTS = 10  # visible ones; images of people with fewer are not used
 _LARGEST_SIDE = 1 << 20  # pixels; OpenCV does not decode larger images
-_FAR = 1 << 31  # pixels; no coordinate lies further away
+_FAR = 1 << 31  # pixels; no coordinate is further away
 _MOST_REPLAYED = 10**9  # the most images in earlier epochs, whose order restoring a position repeats
 
 
@@ -92,7 +92,7 @@ class _Entry:
         if not isinstance(values, list) or not set(map(type, values)) <= {int, float}:
             self.refuse(name, rule)
         if values and not (-_FAR <= min(values) and max(values) <= _FAR):
-            self.refuse(name, "has a coordinate that lies outside any image")
+            self.refuse(name, "has a coordinate outside any image")
         return values
 
 

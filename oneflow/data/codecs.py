@@ -262,7 +262,7 @@ def _decode_images(
     records: Records, conf: BlobConf, codec: ImageCodec, mirror: np.ndarray | None, pool: Executor | None, max_pixels: int
 ) -> np.ndarray:
     if codec.mirrors and mirror is None:
-        refuse(ArgumentError, 'ImagePreprocessor("mirror") needs mirror=, which tells which images to flip')
+        refuse(ArgumentError, 'ImagePreprocessor("mirror") needs mirror=, which says which images to flip')
     encoded = decode_bytes(records, conf.name)
     batch = np.empty((len(records), *conf.shape), conf.dtype.numpy_dtype)
 

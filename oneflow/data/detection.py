@@ -71,7 +71,7 @@ def polygons_to_mask(
     starts = np.flatnonzero(np.r_[True, (order[1:] == 0) | (np.diff(polygon) != 0) | (np.diff(instance) != 0)])
     rounded = np.rint(points)
     if not np.isfinite(rounded).all() or (abs(rounded) > 1 << 20).any():
-        raise DataError("a polygon's point is not a number, or lies far outside any image")
+        raise DataError("a polygon's point is not a number, or is far outside any image")
     whole = np.split(rounded.astype(np.int32), starts[1:])
     count = int(instance.max()) + 1
     if count > len(points):

@@ -177,6 +177,7 @@ class TokenBatches:
         self._next = 0
 
     def next(self) -> tuple[np.ndarray]:
+        """The next batch of samples. Raises DataError where no whole batch is left."""
         begin = self._next * self._size
         if begin + self._size > len(self._stream):
             refuse(DataError, f"the token stream has {len(self._stream)} samples, and all whole batches of {self._size} are used")
@@ -187,10 +188,12 @@ class TokenBatches:
         return (batch.astype(self._dtype),)
 
     def mark(self) -> Callable[[], dict[str, Any]]:
+        """A function that returns the present position, for ``restore``."""
         at = self._next
         return lambda: {"batches": at}
 
     def restore(self, state: Any) -> None:
+        """Goes on from a position that ``mark`` noted. Raises DataError for anything else."""
         try:
             batches = whole(state["batches"])
         except (TypeError, KeyError, ValueError) as error:
@@ -199,4 +202,5 @@ class TokenBatches:
             self._next = batches
 
     def close(self) -> None:
+        """Closes the file of its tokens."""
         self._stream.close()

@@ -313,7 +313,7 @@ class Normalizer:
     ) -> None:
         """Cuts a window of ``out``'s size from uint8 HWC, mirrors it, and writes it normalized, float32.
 
-        The window lies at int((H - h) * crop_pos_y) and int((W - w) * crop_pos_x). Raises ImageError where it does not fit.
+        The window begins at int((H - h) * crop_pos_y) and int((W - w) * crop_pos_x). Raises ImageError where it does not fit.
         """
         height, width = out.shape[1:] if self.layout == "NCHW" else out.shape[:2]
         if image.ndim != 3 or image.shape[2] != self.channels or image.dtype != np.uint8:

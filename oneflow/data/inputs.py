@@ -1,6 +1,6 @@
 """Inputs that can be packed into OFRecords: a folder of images, arrays, a CSV file, TFRecords.
 
-An input has ``len()``, ``records(begin, end)`` (serialised OFRecords), and ``identity``: JSON that tells it from other inputs.
+An input has ``len()``, ``records(begin, end)`` (serialised OFRecords), and ``identity``: JSON by which it is recognized.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ImageFolder:
       label_file: lines of a path below ``folder`` and a label, separated by white space, a comma or a tab; a first line of
         headings is skipped. None: each subfolder is a class, in the order of their names.
       image_feature, label_feature: names in the records.
-      allow_outside: images may lie outside the folder: by names in the label file, or by symbolic links.
+      allow_outside: images may be outside the folder: by names in the label file, or by symbolic links.
     A label that is not an integer is the name of a class. Classes are numbered from 0 in the order of their names, and records
     hold the name, too, as feature "class/text".
     """
@@ -117,6 +117,7 @@ class ImageFolder:
         return len(self.entries)
 
     def records(self, begin: int, end: int) -> Iterator[bytes]:
+        """The images from ``begin`` to ``end``, as serialised OFRecords."""
         image, label = self.names
         for path, number, text in self.entries[begin:end]:
             data = self._read(self.folder / path)
@@ -191,6 +192,7 @@ class Arrays:
         return self.size
 
     def records(self, begin: int, end: int) -> Iterator[bytes]:
+        """The rows from ``begin`` to ``end``, as serialised OFRecords."""
         for i in range(begin, end):
             yield make_record({name: self._value(kind, self.arrays[name][i]) for name, kind in self.kinds.items()})
 

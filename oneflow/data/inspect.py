@@ -40,6 +40,7 @@ class Feature:
 
     @property
     def records(self) -> int:
+        """The number of records that have it."""
         return sum(self.kinds.values())
 
 

@@ -42,7 +42,7 @@ class ArrayLoader:
         of plain Python, which must be picklable (a function at the top of a module), in a program that guards what it runs
         by ``if __name__ == "__main__":``.
       prefetch_factor: batches that each worker prepares in advance, >= 1.
-      shard: ``(index, count)``: gives the ``index``-th of ``count`` equal pieces of each batch, for processes that feed a
+      shard: ``(index, count)``: yields the ``index``-th of ``count`` equal pieces of each batch, for processes that feed a
         part each (``config.feed_own_part(True)``).
     Raises:
       ArgumentError: an argument outside its range.
@@ -109,7 +109,7 @@ class ArrayLoader:
     # --- the position
 
     def set_epoch(self, epoch: int) -> None:
-        """Has the next ``for`` loop begin pass number ``epoch``, counted from 0."""
+        """Makes the next ``for`` loop begin epoch ``epoch``, counted from 0."""
         self._epoch = check.checked(self, "epoch", check.integer(epoch, low=0))
         self._batch, self._resumes = 0, True
 
@@ -118,7 +118,7 @@ class ArrayLoader:
         return {"epoch": self._epoch, "batch": self._batch, **self._identity()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Has the next ``for`` loop go on behind the batch at which ``state_dict()`` was taken.
+        """Makes the next ``for`` loop continue after the batch at which ``state_dict()`` was taken.
 
         Raises:
           ArgumentError: the state is that of a loader with other rows, batches or order.
@@ -126,8 +126,8 @@ class ArrayLoader:
         own = self._identity()
         other = {name: state.get(name) for name in own}
         if other != own:
-            told = ", ".join(f"{name}: {other[name]!r}, here {own[name]!r}" for name in own if other[name] != own[name])
-            refuse(ArgumentError, f"the position is that of another ArrayLoader ({told})",
+            rows = ", ".join(f"{name}: {other[name]!r}, here {own[name]!r}" for name in own if other[name] != own[name])
+            refuse(ArgumentError, f"the position is that of another ArrayLoader ({rows})",
                    hint="make the loader with the arguments it had, or begin without the saved position")  # fmt: skip
         self._epoch, self._batch, self._resumes = int(state["epoch"]), int(state["batch"]), True
 

@@ -32,6 +32,7 @@ class OneRecFile(PartFile):
     """One OneRec file, open for reading at any position; see PartFile. The digests of frames are verified."""
 
     def chunk(self, offset: int, record: int, chunk_bytes: int = CHUNK) -> tuple[Records, int]:
+        """The records from ``offset`` on that about ``chunk_bytes`` hold, and the position after them."""
         length = min(max(chunk_bytes, HEAD), max(self.size - offset, 0))
         data = self.read(offset, length, record)
         first = self._frame(data, 0, length, offset, record)
@@ -70,6 +71,7 @@ class OneRecFile(PartFile):
         return Records(data, begin[:count], lengths[:count], [self.path], origin), offset + at
 
     def one(self, offset: int, record: int) -> Records:
+        """The record at ``offset``."""
         return self.chunk(offset, record, HEAD)[0]
 
     def _frame(self, data: np.ndarray, at: int, length: int, offset: int, record: int) -> int:
@@ -114,6 +116,7 @@ class OneRecSource(RecordSource):
         self._by_batch, self._verify = shuffle_mode == "batch", verify
 
     def take(self, count: int) -> Records:
+        """The next ``count`` records."""
         if self._buffer_size and self._by_batch:
             taken = self._shuffled(1, count)
             self._taken += count

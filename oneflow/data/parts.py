@@ -129,6 +129,7 @@ class PartFile:
             )  # fmt: skip
 
     def close(self) -> None:
+        """Closes the file."""
         self._file.close()
 
     def __enter__(self) -> PartFile:

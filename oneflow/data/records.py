@@ -16,6 +16,7 @@ from . import wire
 from ._fault import Where, fault
 
 _FILE, _RECORD, _OFFSET = range(3)
+_MISSING: Any = None  # an argument that was left out, so that Records() is refused in our words
 _SECOND_PATIENCE = 64  # different keys at one place of the irregular records, before they are read one by one
 
 
@@ -159,7 +160,14 @@ class Records:
 
     __slots__ = ("_block", "_first", "_count", "_files", "_origin")
 
-    def __init__(self, data: np.ndarray, starts: np.ndarray, lengths: np.ndarray, files: Sequence[str], origin: np.ndarray):
+    def __init__(
+        self,
+        data: np.ndarray = _MISSING,
+        starts: np.ndarray = _MISSING,
+        lengths: np.ndarray = _MISSING,
+        files: Sequence[str] = _MISSING,
+        origin: np.ndarray = _MISSING,
+    ):
         if not _are_records(data, starts, lengths, files, origin):
             rule = "Records takes arrays in the layout of its documentation"
             refuse(ArgumentError, rule, hint="flow.data.Records.of(records) makes them from OFRecords")
@@ -248,14 +256,17 @@ class Records:
 
     @property
     def lengths(self) -> np.ndarray:
+        """Bytes of each record, int64 (N,)."""
         return self._block.lengths[self._first : self._first + self._count]
 
     @property
     def starts(self) -> np.ndarray:
+        """Where each record begins in the data, int64 (N,)."""
         return self._block.starts[self._first : self._first + self._count]
 
     @property
     def origin(self) -> np.ndarray:
+        """Where each record came from, int64 (N, 3): number in ``files``, number of the record in that file, its offset."""
         return self._origin[self._first : self._first + self._count]
 
     def where(self, i: int) -> Where:

@@ -44,7 +44,7 @@ def photograph(seed: int, width: int = 500, height: int = 375) -> np.ndarray:
 
 
 def photographs(directory: PathLike, count: int = 64, parts: int = 1, seed: int = 0, *, scale: float = 1.0) -> list[str]:
-    """Synthetic JPEG photographs of about 500 x 375 pixels: "encoded", and "class/label" (int32, below 10), told by the colours.
+    """Synthetic JPEG photographs of about 500 x 375 pixels: "encoded", and "class/label" (int32, below 10), seen in the colours.
 
     Args:
       scale: of the images' sides.
@@ -56,7 +56,7 @@ def photographs(directory: PathLike, count: int = 64, parts: int = 1, seed: int 
         if key not in made:
             width, height = (int(scale * v) for v in (rng.integers(400, 600), rng.integers(300, 450)))
             image = photograph(seed * 1000 + key[0], max(width, 16), max(height, 16))
-            tint = np.random.default_rng(label).uniform(0.35, 1.0, 3)  # by which a model can tell the classes apart
+            tint = np.random.default_rng(label).uniform(0.35, 1.0, 3)  # by which a model can distinguish the classes
             made[key] = images.encode((image * tint).astype(np.uint8), ".jpg", 92)
         records.append(make_record({"encoded": ("bytes", [made[key]]), "class/label": ("int32", [label])}))
     return write_parts(directory, records, parts)

@@ -62,6 +62,7 @@ class Scan:
     late: dict[bytes, list[tuple[Rows, Column]]] = field(default_factory=dict)  # of the irregular records
 
     def add(self, key: bytes, rows: Rows, column: Column) -> None:
+        """Notes a column of some rows under its key."""
         self.pieces.setdefault(key, []).append((rows, column))
 
     def keys(self, begin: int, end: int) -> list[bytes]:
@@ -251,7 +252,7 @@ def _equal(words: np.ndarray, key: np.ndarray, key_size: np.ndarray, name: bytes
     for at in (*range(0, size - 8, 8), size - 8):
         if same.all():
             same = words[key + at] == int.from_bytes(name[at : at + 8], "little", signed=True)
-        else:  # shorter keys may lie at the end of the data
+        else:  # shorter keys may be at the end of the data
             which = np.flatnonzero(same)
             same[which] = words[key[which] + at] == int.from_bytes(name[at : at + 8], "little", signed=True)
     return same

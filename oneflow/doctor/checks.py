@@ -1,4 +1,4 @@
-"""What is found on a machine. Each check looks at one thing, raises nothing, and says what to do about a trouble."""
+"""Checks of a machine. Each looks at one thing, raises nothing, and says what to do about a problem."""
 
 from __future__ import annotations
 

@@ -250,7 +250,7 @@ def _reshape(walk: _Propagation, node: Node, given: Sequence[Shape]) -> Mapping[
 
 
 def _regrouped(factors: list[tuple[Size, int]], target: Sequence[int]) -> list[list[tuple[Size, int]]] | None:
-    """Which of the factors, in order, each size of the target is a product of. None where an open one would be cut.
+    """The factors, in order, whose product is each size of the target. None where an open one would be cut.
 
     >>> _regrouped([(batch, 8), (32, 32), (64, 64)], (256, 64))   # [[(batch, 8), (32, 32)], [(64, 64)]]
     """

@@ -189,7 +189,7 @@ def _without_form(order: Sequence[Node], reason: Reason) -> Iterator[Problem]:
 
 
 def refuse_all(job: str, format: str, problems: Sequence[Problem]) -> NoReturn:
-    """Raises ExportError with everything that is in the way, a line each."""
+    """Raises ExportError with all obstacles, one per line."""
     width = max(len(what) for what, _, _ in problems)
     rows = [f"job {job!r} cannot be exported as {format}:"]
     for what, why, source in dict.fromkeys(problems):
@@ -277,7 +277,7 @@ def _weights(what: str, job: JobFunction, variables: Mapping[str, Variable], giv
 
 
 def _fitting(what: str, variable: Variable, value: Any) -> np.ndarray:
-    read_as = getattr(value, "read_as", None)  # of checkpoints, some of which tell neither shape nor dtype
+    read_as = getattr(value, "read_as", None)  # of checkpoints, some of which have neither shape nor dtype
     if isinstance(value, np.ndarray):
         array = value
     elif read_as is not None:

@@ -51,6 +51,7 @@ class Variable:
     owner: str | None = None
 
     def describe(self) -> str:
+        """Its dtype and shape, as ``float32[3, 4]``."""
         return f"{self.dtype.name}[{', '.join(map(str, self.shape))}]"
 
     def agrees(self, other: Variable) -> bool:
@@ -64,7 +65,7 @@ class Variable:
                 f"variable {self.name!r} is declared twice, and the declarations disagree\n"
                 f"  here       {self.describe()}   {self.source}   {self.source.text}\n"
                 f"  and there  {other.describe()}   {other.source}   {other.source.text}\n"
-                f"  try        give one of them another name, make shape and dtype equal, or start anew with "
+                f"  try        give one of them another name, make shape and dtype equal, or start again with "
                 f"flow.clear_default_session()"
             )
 
@@ -197,7 +198,7 @@ class Graph:
             ) from None
         node = Node(self, op, full_name, inputs, attrs, self.scope, source, repetition=repetition)
         node.outputs = tuple(
-            Blob(
+            Blob._of(
                 node, i, shape, dt, suffix=suffix or f"out_{i}", batch_axis=batch_axis,
                 is_dynamic=is_dynamic, is_tensor_list=is_tensor_list,
             )
@@ -220,6 +221,7 @@ class Graph:
     # --- what a job is made of
 
     def add_input(self, label: str, shape: tuple[int, ...], dt: dtype, kind: str, batch_axis: int | None, source: Source) -> Blob:
+        """Adds an input of the job."""
         outer = self.scope
         if kind == "Numpy":  # one logical tensor, in the mirrored view too
             self.scope = outer.replaced(view="consistent")
@@ -263,6 +265,7 @@ _current: ContextVar[Graph | None] = ContextVar("oneflow_current_graph", default
 
 
 def current_or_none() -> Graph | None:
+    """The graph of the job whose body is running, or None."""
     return _current.get()
 
 

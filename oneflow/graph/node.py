@@ -17,6 +17,9 @@ from .op import OpDef
 INVALID_AXIS = -22
 
 
+Dtype = dtype  # inside Blob the name is that of an attribute
+
+
 class Owner(Protocol):
     """The graph of a node, as far as its nodes and Blobs look at it."""
 
@@ -38,24 +41,29 @@ class Scope:
 
     @property
     def device_parallel_desc_symbol(self) -> Scope:  # OneFlow's spelling of "the placement's facts"
+        """This scope, under OneFlow's name for the facts of a placement."""
         return self
 
     @property
     def device_tag(self) -> str:
+        """``"cpu"`` or ``"gpu"``."""
         return self.placement.tag
 
     @property
     def parallel_num(self) -> int:
+        """The number of devices."""
         return self.placement.parallel_num
 
     @property
     def machine_id2device_id_list(self) -> dict[int, list[int]]:
+        """The devices of each machine, by the machine's number."""
         table: dict[int, list[int]] = {}
         for machine, device in self.placement.devices:
             table.setdefault(machine, []).append(device)
         return table
 
     def replaced(self, **changes: Any) -> Scope:
+        """A copy with other values of the named fields."""
         return replace(self, **changes)
 
 
@@ -148,25 +156,40 @@ class Blob:
         "_suffix",
     )
 
+    node: Node
+    index: int
+    shape: tuple[int, ...]
+    dtype: Dtype
+    batch_axis: int
+    distribute: Distribute
+    is_dynamic: bool
+    is_tensor_list: bool
+    valid_length: ValidLength | None
+    _suffix: str
+
     # ops/operators.py fills this in, so that the graph needs to know no op
     operator: ClassVar[Callable[[str, Any, Any], Blob]]
 
-    def __init__(
-        self,
+    def __init__(self, *args: Any, **kwargs: Any):
+        refuse(ArgumentError, "a flow.Blob cannot be made by hand: the ops of a job make them",
+               hint="flow.constant(value, dtype, shape), or feed an array as an input of the job")  # fmt: skip
+
+    @classmethod
+    def _of(
+        cls,
         node: Node,
         index: int,
         shape: tuple[int, ...],
-        dtype: dtype,
+        dtype: Dtype,
         *,
         suffix: str = "out",
         batch_axis: int | None = None,
         is_dynamic: bool = False,
         is_tensor_list: bool = False,
         length: ValidLength | None = None,
-    ):
-        if not isinstance(node, Node):
-            refuse(ArgumentError, "a flow.Blob cannot be made by hand: the ops of a job make them",
-                   hint="flow.constant(value, dtype, shape), or feed an array as an input of the job")  # fmt: skip
+    ) -> Blob:
+        """The output ``index`` of a node; the graph calls it."""
+        self: Blob = object.__new__(cls)
         self.node = node
         self.index = index
         self.shape = shape
@@ -177,6 +200,7 @@ class Blob:
         self.is_tensor_list = is_tensor_list
         self.valid_length = length
         self._suffix = suffix
+        return self
 
     def copy(self, **changes: Any) -> Blob:
         """Another handle that keeps every field but those in ``changes``."""
@@ -191,39 +215,48 @@ class Blob:
 
     @property
     def op_name(self) -> str:
+        """The full name of the op that computes it."""
         return self.node.name
 
     @property
     def blob_name(self) -> str:
+        """Its name among the outputs of its op."""
         return self._suffix
 
     @property
     def logical_blob_name(self) -> str:
+        """``op_name/blob_name``, unique within the job."""
         return f"{self.op_name}/{self.blob_name}"
 
     @property
     def unique_name(self) -> str:
+        """``logical_blob_name``, followed by ``:S<axis>`` or ``:B`` where a layout was asked for."""
         d = self.distribute
         return self.logical_blob_name + {"split": f":S{d.axis}", "broadcast": ":B"}.get(d.kind, "")
 
     @property
     def lbi(self) -> LogicalBlobId:
+        """The two parts of ``logical_blob_name``, as OneFlow's LogicalBlobId."""
         return LogicalBlobId(self.op_name, self.blob_name)
 
     @property
     def job_name(self) -> str:
+        """The name of the job that it belongs to."""
         return self.node.graph.name
 
     @property
     def split_axis(self) -> int:
+        """The axis that ``distribute`` splits; otherwise the batch axis."""
         return self.batch_axis if self.distribute.axis is None else self.distribute.axis
 
     @property
     def parallel_conf(self) -> Placement:
+        """The devices on which its op runs."""
         return self.node.scope.placement
 
     @property
     def parallel_size(self) -> int:
+        """The number of devices on which its op runs."""
         return self.node.scope.placement.parallel_num
 
     @property
@@ -233,6 +266,7 @@ class Blob:
 
     @property
     def ndim(self) -> int:
+        """The number of axes."""
         return len(self.shape)
 
     @property
@@ -258,6 +292,7 @@ class Blob:
         return self.batch_axis != INVALID_AXIS
 
     def set_distribute(self, distribute: Distribute) -> None:
+        """Sets the layout in which ops read it. From OneFlow 0.1."""
         self._check_distribute(distribute)
         self.distribute = distribute
 
@@ -471,7 +506,9 @@ class LogicalBlobId:
     _blob_name: str
 
     def op_name(self) -> str:
+        """The name of the op."""
         return self._op_name
 
     def blob_name(self) -> str:
+        """The name among the op's outputs."""
         return self._blob_name

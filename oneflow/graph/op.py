@@ -85,7 +85,7 @@ class OpDef:
       repeats: how it begins or ends a part of a job that runs several times per call.
       keeps_values: its output holds the elements of its first input, in order, possibly with another shape or dtype.
       labels: (i, j) for a loss whose input i holds class labels, for the classes along the last axis of input j.
-      gathers_rows: ``gathers_rows(attrs)`` tells whether it reads only the rows of its first input that its second one names.
+      gathers_rows: ``gathers_rows(attrs)`` says whether it reads only the rows of its first input that its second one names.
       lays_out: it brings its first input to the layout of its attribute ``distribute``, and its gradient to that of
         ``gradient_distribute``.
     """

@@ -38,7 +38,7 @@ from .results import array_spec, converter
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Declaration:
-    """What the decorator and the function's signature say about a job."""
+    """The declaration of a job: the decorator's arguments and the function's signature."""
 
     name: str
     train: bool
@@ -56,7 +56,7 @@ class Declaration:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BuiltJob:
-    """What a body became. Nothing of it changes; what is compiled for it is in ``variants``.
+    """The result of running a body. It never changes; compiled programs are in ``variants``.
 
     Attributes:
       feeds: the checks of what a call is given.

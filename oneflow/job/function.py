@@ -90,7 +90,7 @@ class JobFunction:
         return self._built is not None
 
     def take_unseen_error(self) -> BaseException | None:
-        """The error of a wrong body where nobody has been told of it yet; from now on somebody has."""
+        """The error of a wrong body if it has not been reported yet; from now on it counts as reported."""
         built = self._built
         if not isinstance(built, _Failure) or self._error_is_told:
             return None
@@ -141,7 +141,7 @@ class JobFunction:
             self._built.variants.invalidate()
 
     def close(self, why: str) -> None:
-        """The job cannot be called any more; ``why`` is what a call is told. With the dispatch lock held."""
+        """The job cannot be called any more; ``why`` is in the error of later calls. With the dispatch lock held."""
         self._closed = why
         self._call = self._submit = None
         if isinstance(self._built, BuiltJob):
@@ -268,7 +268,7 @@ class JobFunction:
         return call
 
     def _keep(self, call: Call, submits: bool) -> None:
-        """Has later calls take the same way without looking for it."""
+        """Makes later calls take the same path without a lookup."""
         if submits:
             self._submit = call
         else:
@@ -278,13 +278,13 @@ class JobFunction:
 
     @property
     def graph(self) -> Graph:
-        """What the body described. Builds the job where that has not happened."""
+        """The graph that the body described. Builds the job if that has not happened."""
         self._session.check_open()
         return self.build()
 
     @property
     def executables(self) -> list[tuple[Any, Executable]]:
-        """What has been compiled so far: the shapes of the feeds (None where one program serves all calls) and the program."""
+        """The programs compiled so far, each with the shapes of its feeds (None where one program serves all calls)."""
         return self._built.variants.items if isinstance(self._built, BuiltJob) else []
 
     def summary(self) -> JobSummary:
@@ -298,7 +298,7 @@ class JobFunction:
         return summarize(plan, [*(f"{name}: {changed}" for name, changed in passes if changed), *self.build_report()])
 
     def plan(self) -> PlacementReport:
-        """Where each op and variable lies, in which layout, its bytes on each device, and what is sent; print it.
+        """Where each op runs and each variable is stored, in which layout, its bytes on each device, and what is sent; print it.
 
         The job is compiled where that has not happened (and, on several devices, once more to look inside); no variable
         needs a value and nothing is run, so that this also works for models too large for the machine at hand. Inputs of
@@ -312,7 +312,7 @@ class JobFunction:
         return report(built.variants.planned(tuple(map(_struct_of_feed, built.plan.feeds))))
 
     def build_report(self) -> list[str]:
-        """How long building took and what the executables need, a line each."""
+        """The build time and the memory of each executable, one per line."""
         built = self._built
         if not isinstance(built, BuiltJob):
             return ["not built yet"]
@@ -349,7 +349,7 @@ class JobFunction:
 
 
 def _misfit(built: BuiltJob, feeds: tuple[Any, ...], error: CompileError) -> FeedShapeError:
-    """What a call is told whose arrays are each allowed, but do not fit together or to what was written for the largest."""
+    """The error for arrays that are allowed one by one, but do not fit together, or break code written for the largest."""
     labels = {spec.blob.node: spec.label for spec in built.graph.inputs}
     found = [
         f"  given      {labels.get(blob.node, blob.op_name)}: {tuple(a.shape)}   at most {blob.shape}"

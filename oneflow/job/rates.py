@@ -61,7 +61,7 @@ class LearningRates:
         return self._session.read([name])[name].reshape(-1)[0]
 
     def set(self, value: Any) -> None:
-        """Has later calls use other rates.
+        """Makes later calls use other rates.
 
         Args:
           value: a number >= 0 for all optimizers, or a sequence with a number, or None to leave it alone, for each.

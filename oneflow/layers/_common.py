@@ -1,4 +1,4 @@
-"""What all layers share: names, variables, activations."""
+"""Code that all layers share: names, variables, activations."""
 
 from __future__ import annotations
 

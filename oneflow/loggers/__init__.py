@@ -1,5 +1,8 @@
 """``flow.loggers``: where the numbers of a training go."""
 
+import sys as _sys
+
+from .._base.public import install as _install_public_modules
 from .base import FileLogger as FileLogger
 from .base import Logger as Logger
 from .csv import CSVLogger as CSVLogger
@@ -10,6 +13,4 @@ from .tensorboard import TensorBoardLogger as TensorBoardLogger
 
 __all__ = ["CSVLogger", "FileLogger", "Logger", "MLFlowLogger", "TensorBoardLogger", "TrackioLogger", "WandbLogger"]
 
-
-def __dir__() -> list[str]:
-    return sorted(["__doc__", "__file__", "__name__", "__path__", *__all__])
+_install_public_modules([_sys.modules[__name__]])

@@ -1,4 +1,4 @@
-"""What a trainer asks of a logger."""
+"""The interface of loggers."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Logger:
         """The run has ended; ``status`` is "success", "interrupted" or "failed"."""
 
     def state_dict(self) -> Mapping[str, Any]:
-        """What ``prepare`` and ``begin`` need to go on in a later process."""
+        """The state that ``prepare`` and ``begin`` need to continue in a later process."""
         return {}
 
     def _cannot(self, method: str) -> None:

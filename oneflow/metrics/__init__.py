@@ -1,5 +1,8 @@
 """``flow.metrics``: numbers over all rows of a data set, exact whatever the batches are."""
 
+import sys as _sys
+
+from .._base.public import install as _install_public_modules
 from .base import Function as Function
 from .base import Mean as Mean
 from .base import Metric as Metric
@@ -20,6 +23,4 @@ __all__ = [
     "Perplexity", "Precision", "R2Score", "Recall", "TopKAccuracy",
 ]  # fmt: skip
 
-
-def __dir__() -> list[str]:
-    return sorted(["__doc__", "__file__", "__name__", "__path__", *__all__])
+_install_public_modules([_sys.modules[__name__]])

@@ -1,4 +1,4 @@
-"""What a metric is, and metrics of one array."""
+"""The interface of metrics, and metrics of one array."""
 
 from __future__ import annotations
 
@@ -78,11 +78,11 @@ class Metric:
         raise NotImplementedError(f"{type(self).__name__} does not define compute")
 
     def reset(self) -> None:
-        """Begins anew."""
+        """Forgets everything counted so far."""
         self.state = {}
 
     def state_dict(self) -> Mapping[str, Any]:
-        """What was counted so far."""
+        """The numbers counted so far."""
         return dict(self.state)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -150,7 +150,7 @@ class Perplexity(Mean):
 
 
 class Function(Metric):
-    """What a function makes of all rows together, or the mean of what it makes of each.
+    """A function of all rows together, or the mean of a function of each batch.
 
     Args:
       function: takes arrays as ``inputs`` names them. Where ``per_row``, it gives a value for each row of a batch, and their

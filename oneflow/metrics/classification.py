@@ -33,7 +33,7 @@ class _Classes(Metric):
         self._ignore_index = None if ignore_index is None else check.checked(self, "ignore_index", check.integer(ignore_index))
 
     def _scores(self, preds: np.ndarray, target: np.ndarray) -> np.ndarray | None:
-        """Scores with the classes on the last axis; None where the predictions are no such scores."""
+        """Scores with the classes on the last axis; None if the predictions are not such scores."""
         if preds.ndim == target.ndim + 1 and preds.shape[:-1] == target.shape:
             return preds
         if preds.ndim == target.ndim + 1 and (preds.shape[0], *preds.shape[2:]) == target.shape:
@@ -159,7 +159,7 @@ class ConfusionMatrix(_Classes):
       threshold: of scores of the second of two classes; 0 for logits.
       ignore_index: a class whose elements do not count.
     Raises:
-      ArgumentError: ``num_classes`` is not an int >= 2; a class lies outside [0, num_classes).
+      ArgumentError: ``num_classes`` is not an int >= 2; a class is outside [0, num_classes).
     Example:
       >>> metric = flow.metrics.ConfusionMatrix(2)
       >>> metric.update([[0.1, 0.9], [0.8, 0.2], [0.9, 0.1]], [1, 1, 0])
@@ -185,9 +185,7 @@ class ConfusionMatrix(_Classes):
         n = self.num_classes
         for what, classes in (("target", true), ("prediction", predicted)):
             if classes.size and not (0 <= classes.min() and classes.max() < n):
-                refuse(
-                    ArgumentError, f"{type(self).__name__}: a {what} lies outside [0, {n}): {classes.min()} .. {classes.max()}"
-                )
+                refuse(ArgumentError, f"{type(self).__name__}: a {what} is outside [0, {n}): {classes.min()} .. {classes.max()}")
         self._add("matrix", np.bincount(true * n + predicted, each, n * n).reshape(n, n))
 
     def matrix(self) -> np.ndarray:

@@ -85,8 +85,8 @@ class Model(Module, ABC):
         steps, problem = check.integer(max_steps, low=0)
         if problem:
             refuse(ArgumentError, f"max_steps {problem}")
-        told = callbacks if isinstance(callbacks, list) else [] if callbacks is None else [callbacks]
-        if not all(isinstance(c, Callback) for c in told):
+        given = callbacks if isinstance(callbacks, list) else [] if callbacks is None else [callbacks]
+        if not all(isinstance(c, Callback) for c in given):
             refuse(ArgumentError, f"callbacks must be flow.model.Callback objects, got {shown(callbacks)}")
         files = checkpoint_config if checkpoint_config is not None else CheckpointConfig()
         if checkpoint_config is not None and not files.check_valid() and files.load_dirpath is not None:
@@ -100,7 +100,7 @@ class Model(Module, ABC):
         from ._fitting import Fitting  # the trainer is imported when it is used
 
         training, validation = training_config if trains else None, validation_config if validates else None
-        Fitting(self, training, validation, files, told, steps).run()
+        Fitting(self, training, validation, files, given, steps).run()
 
     @staticmethod
     def _check(config: Any, kind: type) -> None:

@@ -1,11 +1,11 @@
 """``flow.onnx``: jobs to ONNX models, and ONNX models into jobs."""
 
+import sys as _sys
+
+from .._base.public import install as _install_public_modules
 from ._api import export
 from ._load import OnnxModel, load
 
 __all__ = ["OnnxModel", "export", "load"]
 
-
-def __dir__() -> list[str]:
-    """The public names."""
-    return sorted(__all__)
+_install_public_modules([_sys.modules[__name__]])

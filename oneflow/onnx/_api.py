@@ -77,7 +77,7 @@ def _from_shapes(what: str, job: Any, shapes: Mapping[str, Sequence[int]]) -> di
             )
         if len(shape) != len(spec.shape) or any(new not in (-1, old) for new, old in zip(shape, spec.shape, strict=False)):
             refuse(ArgumentError, f"{what}: shape_override gives {label!r} the shape {tuple(shape)}, and it was declared as "
-                   f"{spec.shape}", hint="-1 leaves a size to the caller; declare the job anew for other sizes")  # fmt: skip
+                   f"{spec.shape}", hint="-1 leaves a size to the caller; declare another job for other sizes")  # fmt: skip
         plain = "".join(c if c.isalnum() else "_" for c in label)
         axes[label] = {
             axis: "batch" if axis == spec.blob.batch_axis else f"{plain}_axis_{axis}"

@@ -105,7 +105,7 @@ class OnnxModel:
 
         Args:
           inputs: Blobs of the shapes and dtypes that ``inputs`` lists, in that order.
-          trainable: whether a train job trains the model's variables; or a function of a variable's name that tells.
+          trainable: whether a train job trains the model's variables; or a function from a variable's name to a bool.
           name: a namespace for its variables and ops; needed where two copies shall have weights of their own.
         Returns: the Blob of its output; a tuple of them where it has several.
         Raises: ArgumentError, ShapeError, DtypeError; ExportError (a node that has no counterpart here).
@@ -288,7 +288,7 @@ def load(path: str | os.PathLike[str]) -> OnnxModel:
     them. Control flow, sequences, strings and random nodes are not supported.
 
     Args:
-      path: an .onnx file; external data lie beside it.
+      path: an .onnx file; external data are beside it.
     Returns: an ``OnnxModel``; ``model(x)`` in a body adds its ops.
     Raises: ExportError (no such file, not ONNX, or op types that are not supported, all of them), MissingExtraError.
 

@@ -1,6 +1,6 @@
 """Convolutions by oneDNN inside XLA's programs, for CPUs: the native lowering of ``conv1d`` .. ``conv3d`` and their like.
 
-Three calls: forward, gradient to the data, gradient to the weights, on data of (N, ..., C). The compiler arranges what lies
+Three calls: forward, gradient to the data, gradient to the weights, on data of (N, ..., C). The compiler arranges the nodes
 between them in that order (``compiler/channels_last.py``), so that arrays are transposed at a program's borders only. (To ask
 XLA for such a layout of operands that are (N, C, ...) by name was tried: it transposes at every call.)
 """
@@ -163,7 +163,7 @@ def _unfold(a: Array, axis: int, size: int) -> Array:
 
 @lru_cache(maxsize=1024)
 def _sharded(kind: int, g: Geometry, x: Shape, w: Shape) -> Callable[[Array, Array], Array]:
-    """A call of which each device computes the samples that it has. Whatever else was split is gathered first."""
+    """A call of which each device computes the samples that it has. Inputs that are split along other axes are gathered first."""
     from jax.experimental.custom_partitioning import custom_partitioning
 
     def run(a: Array, b: Array) -> Array:

@@ -45,6 +45,7 @@ def _at_least_zero(x: Array) -> Array:
 
 
 def want_reduction(what: str, reduction: Any) -> str:
+    """The reduction. Raises ArgumentError for an unknown one."""
     return want.choice(what, "reduction", reduction, REDUCTIONS)
 
 

@@ -161,7 +161,7 @@ def _to_mask(polygons: Sequence[Array], index: Sequence[Array], sizes: Array) ->
 
 
 def object_segmentation_polygon_to_mask(poly: Blob, poly_index: Blob, image_size: Blob, name: str | None = None) -> Blob:
-    """Which pixels each instance covers; the polygons of one instance are filled together.
+    """Masks of the pixels that each instance covers; the polygons of one instance are filled together.
 
     Args:
       poly: tensor buffers (N,), each (points, 2): x, y.

@@ -72,7 +72,7 @@ def want_seed(what: str, seed: Any, name: str | None, *, needs_name: bool = True
 
 
 def dropout(x: Blob, rate: float, noise_shape: Any = None, seed: int | None = None, name: str | None = None) -> Blob:
-    """Sets elements to 0 with probability ``rate``, and divides the others by 1 - rate; each call draws anew.
+    """Sets elements to 0 with probability ``rate``, and divides the others by 1 - rate; each call draws a new mask.
 
     In a predict job, or with rate 0, x itself is the result.
 

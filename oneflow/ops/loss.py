@@ -50,7 +50,7 @@ def _picked(mask: Array, x: Array) -> Array:
 
 
 def _known(labels: Array, x: Array) -> Array:
-    """A mask of the labels that lie within the last axis of x."""
+    """A mask of the labels that are classes of x, whose last axis they index."""
     labels = _wide(labels)
     known = lax.bitwise_and(lax.ge(labels, like(0, labels)), lax.lt(labels, like(x.shape[-1], labels)))
     return lax.reshape(known, x.shape[:-1])

@@ -128,7 +128,7 @@ class _Windows:
         """
         total: Any = np.ones((1,) * len(self.out), np.int64)
         for axis, (size, pads, k, stride) in enumerate(zip(self.shape, self.pads, self.kernel, self.strides, strict=True)):
-            if tuple(pads) == (0, 0):  # every window lies inside
+            if tuple(pads) == (0, 0):  # every window is inside
                 total = total * k
                 continue
             of = np if isinstance(size, int) else jnp
@@ -163,7 +163,7 @@ def _max_pool(x: Array, *, ksize: Any, strides: Any, padding: Padding, channels_
     else:
         y = reduce(lax.max, windows.parts(x, -math.inf))
     empty = windows.elements() == 0
-    if not isinstance(empty, np.ndarray) or empty.any():  # only with ceil_mode: windows that lie in the padding
+    if not isinstance(empty, np.ndarray) or empty.any():  # only with ceil_mode: windows in the padding
         y = lax.select(broadcast_to(empty, y.shape), full(float(jnp.finfo(x.dtype).min), y), y)
     return y
 

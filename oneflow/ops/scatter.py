@@ -219,7 +219,7 @@ def unsorted_batch_segment_sum(data: Blob, segment_ids: Blob, num_segments: int,
     return emit(_unsorted_batch_segment_sum, data, segment_ids, name=name, count=_positive(what, "num_segments", num_segments))
 
 
-# --- unique values. The results have the size of the input; a count tells how many rows are meaningful
+# --- unique values. The results have the size of the input; a count says how many rows are meaningful
 
 
 def _groups(x: Array) -> tuple[Array, Array, Array]:

@@ -44,7 +44,7 @@ class _Run:
 
     @staticmethod
     def of_open(size: Any, start: int | None, stop: int | None, step: int | None) -> _Run:
-        """The same for a size that an exported model leaves to its caller; bounds are taken to lie inside."""
+        """The same for a size that an exported model leaves to its caller; bounds are assumed to be inside."""
         step = 1 if step is None else step
         first, last = (None if v is None else v if v >= 0 else size + v for v in (start, stop))
         if step > 0:
@@ -149,7 +149,7 @@ def slice_v2(x: Blob, slice_tup_list: Sequence[tuple[int, int, int]], name: str 
     Args:
       x: Blob of any dtype.
       slice_tup_list: list or tuple of (start, stop, step), at most one for each axis of size d; entries may be None,
-        steps negative. start lies in [-d, d), stop in [-d - 1, d]: unlike in NumPy, other bounds are errors.
+        steps negative. start is in [-d, d), stop in [-d - 1, d]: unlike in NumPy, other bounds are errors.
       name: name of the op; made unique when omitted.
     Returns: Blob of the same rank and dtype.
     Raises: ArgumentError, AxisError, ShapeError (nothing selected).

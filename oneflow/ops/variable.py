@@ -145,7 +145,7 @@ def _want_initializer(what: str, graph: Graph, initializer: Any, dtype: dtype) -
     if initializer is None:
         fail(ArgumentError, what, "it has no initializer", (),
              "pass initializer=flow.random_normal_initializer(), or set FunctionConfig.default_initializer_conf")  # fmt: skip
-    if not hasattr(initializer, "draw"):
+    if not callable(getattr(type(initializer), "draw", None)):  # of its class: an object's own __getattr__ may raise
         rule = f"initializer must be one of flow's, such as flow.zeros_initializer(), got {shown(initializer)}"
         fail(ArgumentError, what, rule)
     if isinstance(initializer, initializers.Constant) and dtype.is_integer:

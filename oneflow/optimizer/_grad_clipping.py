@@ -55,6 +55,7 @@ class by_global_norm(ClipGradientConf):
         object.__setattr__(self, "clip_norm", _check.number("by_global_norm", "clip_norm", self.clip_norm, above=0.0))
 
     def measure(self, grads: Sequence[Any]) -> Any:
+        """The sum of squares of these gradients: a scalar."""
         squares = [_sum_of_squares(g) for g in grads]
         wide = jnp.float64 if any(s.dtype == jnp.float64 for s in squares) else jnp.float32
         total = squares[0].astype(wide)
@@ -63,11 +64,13 @@ class by_global_norm(ClipGradientConf):
         return total
 
     def scaled(self, grads: Sequence[Any], measured: Any) -> list[Any]:
+        """The gradients, scaled down where the global norm exceeds ``clip_norm``."""
         factor = self.clip_norm / jnp.maximum(jnp.sqrt(measured), self.clip_norm)
         return [g * factor.astype(g.dtype) for g in grads]
 
     @property
     def clip_conf(self) -> dict[str, Any]:
+        """The rule in the dict form."""
         return {"clip_by_global_norm": {"clip_norm": self.clip_norm}}
 
 

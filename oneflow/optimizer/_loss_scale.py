@@ -44,9 +44,11 @@ class static_loss_scale(LossScalePolicy):
 
     @property
     def factor(self) -> float:
+        """The factor that the loss is multiplied by."""
         return self.loss_scale_factor
 
     def SetLossScaleFieldsInTrainConf(self, train_conf: MutableMapping[str, Any]) -> None:
+        """Writes the policy into a dict like ``Optimizer.train_conf``."""
         _check.mutable_mapping("SetLossScaleFieldsInTrainConf", "train_conf", train_conf)
         train_conf["loss_scale_factor"] = self.loss_scale_factor
 
@@ -83,9 +85,11 @@ class dynamic_loss_scale(LossScalePolicy):
 
     @property
     def initial(self) -> float:
+        """The factor that the loss is multiplied by at first."""
         return self.initial_loss_scale
 
     def SetLossScaleFieldsInTrainConf(self, train_conf: MutableMapping[str, Any]) -> None:
+        """Writes the policy into a dict like ``Optimizer.train_conf``."""
         _check.mutable_mapping("SetLossScaleFieldsInTrainConf", "train_conf", train_conf)
         train_conf["dynamic_loss_scale_policy"] = {
             "initial_loss_scale": self.initial_loss_scale,

@@ -53,6 +53,7 @@ class constant(WarmupConf):
     factor_bounds: ClassVar[Mapping[str, float]] = {"above": 0.0, "below": 1.0}
 
     def rate(self, base: float, step: Any) -> Any:
+        """``base`` times the multiplier, at every step of the warm-up."""
         return base * self.multiplier
 
 
@@ -77,4 +78,5 @@ class linear(WarmupConf):
     factor_bounds: ClassVar[Mapping[str, float]] = {"low": 0.0, "below": 1.0}
 
     def rate(self, base: float, step: Any) -> Any:
+        """The rate at ``step``, which changes linearly to ``base``."""
         return base * (self.start_multiplier + (1.0 - self.start_multiplier) * step / self.steps)

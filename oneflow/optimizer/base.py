@@ -224,12 +224,15 @@ class Optimizer:
 
     @property
     def constant_rate(self) -> float | None:
+        """The learning rate if it is the same at every step, else None."""
         return self._schedule.constant if self.learning_rate_blob is None else None
 
     def learning_rate(self, step: Any) -> Any:
+        """The learning rate at ``step``, the number of earlier calls: a float32 scalar."""
         return self._schedule.learning_rate(step)
 
     def weight_decay_of(self, variable_name: str) -> float:
+        """The variable's rate of decoupled weight decay; 0.0 for none."""
         if self.weight_decay is None:
             return 0.0
         if self.weight_decay_includes is not None:
@@ -239,6 +242,7 @@ class Optimizer:
         return self.weight_decay if decays else 0.0
 
     def slots(self, variable: Variable) -> list[Slot]:
+        """The optimizer's state for the variable. Raises DtypeError for an integer variable."""
         if not variable.dtype.is_floating_point:
             refuse(
                 DtypeError,
@@ -252,6 +256,7 @@ class Optimizer:
     def update(
         self, x: Any, g: Any, slots: dict[str, Any], *, lr: Any, step: Any, weight_decay: float
     ) -> tuple[Any, dict[str, Any]]:
+        """The variable's new value, and the new state by suffix."""
         return self._traced(x, g, slots, lr, step, weight_decay)
 
     @cached_property

@@ -74,6 +74,7 @@ class CombinedOptimizer(Optimizer):
         return made
 
     def Variables(self) -> list[str]:
+        """The names of the variables that the optimizers of this one update."""
         return [name for member in self.optimizers for name in member.Variables()]
 
     @property

@@ -125,6 +125,7 @@ class _Moments(Optimizer):
         super().__post_init__()
 
     def moments(self, g: Any, slots: dict[str, Any]) -> tuple[Any, Any]:
+        """The new first and second moments of the gradient ``g``."""
         m = self.beta1 * slots["m"] + (1.0 - self.beta1) * g
         v = self.beta2 * slots["v"] + (1.0 - self.beta2) * lax.square(g)
         return m, v
@@ -370,6 +371,7 @@ class LAMB(_Moments):
     conf_key = "lamb_conf"
 
     def slots(self, variable: Variable) -> list[Slot]:
+        """Both moments, and the powers of both betas, by which ``formula`` corrects their bias."""
         powers = [Slot("beta1_t", (1,), variable.dtype, self.beta1), Slot("beta2_t", (1,), variable.dtype, self.beta2)]
         return [*super().slots(variable), *powers]
 

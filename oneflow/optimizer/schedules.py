@@ -169,6 +169,7 @@ class PiecewiseConstantScheduler(LrScheduler):
         self._check_warmup()
 
     def base_rate(self) -> float:
+        """The first value: the rate at which a warm-up ends."""
         return self.values[0]
 
     @property
@@ -177,6 +178,7 @@ class PiecewiseConstantScheduler(LrScheduler):
         return self.values[0] if is_constant else None
 
     def decayed(self, step: Any, xp: Any) -> Any:
+        """The rate at ``step`` without warm-up."""
         return _select(self.boundaries, self.values, step, xp)
 
     def _conf_fields(self) -> dict[str, Any]:
@@ -221,6 +223,7 @@ class PiecewiseScalingScheduler(LrScheduler):
         self._check_warmup()
 
     def decayed(self, step: Any, xp: Any) -> Any:
+        """The rate at ``step`` without warm-up."""
         scale: Any = self.scale
         return _select(self.boundaries, [self.base_lr, *(self.base_lr * s for s in scale)], step, xp)
 
@@ -258,6 +261,7 @@ class CosineScheduler(LrScheduler):
         self._number("alpha", low=0.0)
 
     def decayed(self, step: Any, xp: Any) -> Any:
+        """The rate at ``step`` without warm-up."""
         c = xp.minimum(step, self.steps).astype(xp.float64)
         return self.base_lr * ((1.0 - self.alpha) * 0.5 * (1.0 + xp.cos(math.pi * c / self.steps)) + self.alpha)
 
@@ -296,6 +300,7 @@ class LinearCosineScheduler(LrScheduler):
             self._number(name)
 
     def decayed(self, step: Any, xp: Any) -> Any:
+        """The rate at ``step`` without warm-up."""
         c = xp.minimum(step, self.steps).astype(xp.float64)
         line = self.alpha + (self.steps - c) / self.steps
         wave = 0.5 * (1.0 + xp.cos(2.0 * math.pi * self.num_periods * c / self.steps))
@@ -314,7 +319,7 @@ class PolynomialScheduler(LrScheduler):
       steps: int > 0.
       end_learning_rate: >= 0.
       power: >= 0.
-      cycle: whether to begin anew after ``steps``.
+      cycle: whether to start again after ``steps``.
       warmup: one of ``flow.optimizer.warmup``.
     Raises:
       ArgumentError: an argument of another type or outside its range.
@@ -337,6 +342,7 @@ class PolynomialScheduler(LrScheduler):
         object.__setattr__(self, "cycle", _check.flag(type(self).__name__, "cycle", self.cycle))
 
     def decayed(self, step: Any, xp: Any) -> Any:
+        """The rate at ``step`` without warm-up."""
         if self.cycle:
             c = xp.maximum(step, 1).astype(xp.float64)
             d = self.steps * xp.ceil(c / self.steps)
@@ -393,6 +399,7 @@ class ExponentialScheduler(_Falling):
     conf_key = "exponential_conf"
 
     def decayed(self, step: Any, xp: Any) -> Any:
+        """The rate at ``step`` without warm-up."""
         return self.base_lr * xp.power(self.decay_rate, self._periods(step, xp))
 
 
@@ -413,6 +420,7 @@ class InverseTimeScheduler(_Falling):
     conf_key = "inverse_time_conf"
 
     def decayed(self, step: Any, xp: Any) -> Any:
+        """The rate at ``step`` without warm-up."""
         return self.base_lr / (1.0 + self.decay_rate * self._periods(step, xp))
 
 
@@ -434,6 +442,7 @@ class NaturalExpScheduler(_Falling):
     lowest_rate = None
 
     def decayed(self, step: Any, xp: Any) -> Any:
+        """The rate at ``step`` without warm-up."""
         return self.base_lr * xp.exp(-self.decay_rate * self._periods(step, xp))
 
 
@@ -463,16 +472,20 @@ class CustomScheduler(LrScheduler):
         _check.bad("CustomScheduler", f"the rate is the value of Blob {self.lbn!r} in each call; there is no formula")
 
     def base_rate(self) -> float:
+        """Raises an error: only the job knows the rate."""
         return self._refuse()
 
     def decayed(self, step: Any, xp: Any) -> Any:
+        """Raises an error: only the job knows the rate."""
         return self._refuse()
 
     @property
     def learning_rate_decay_conf(self) -> None:
+        """None: a function has no dict form."""
         return None
 
     def SetLrFieldsInTrainConf(self, train_conf: MutableMapping[str, Any]) -> None:
+        """Writes the name of the Blob into a dict like ``Optimizer.train_conf``."""
         _check.mutable_mapping("SetLrFieldsInTrainConf", "train_conf", train_conf)
         train_conf["primary_lr_lbn"] = self.lbn
 

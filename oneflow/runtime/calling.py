@@ -1,4 +1,4 @@
-"""One call of a built job: feed, dispatch, deliver. What can be decided before the call is decided when the caller is made."""
+"""One call of a built job: feed, dispatch, deliver. Decisions that need no arguments are made before, with the caller."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def launcher(variants: Variants | None, pipeline: HostPipeline | None) -> Launch
 def _with_pipeline(variants: Variants | None, pipeline: HostPipeline) -> Launch:
     def launch(inputs: Arrays, delivery: Delivery | None) -> Any:
         if delivery is not None and not process.delivery.has_room():
-            raise NoRoomError  # found out later it would be for nothing that the batch was made
+            raise NoRoomError  # checked now: later, the batch would have been made in vain
         with pipeline.lock:
             feeds, merge = pipeline.take(inputs)
             if variants is not None:

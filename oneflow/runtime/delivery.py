@@ -154,7 +154,7 @@ class DeliveryThread:
         return not (self.undelivered() or self._late)
 
     def before_call(self, job_name: str) -> None:
-        """What a call does first where ``attention`` is set: raises what waits to be raised, and asks the hook."""
+        """The first thing that a call does if ``attention`` is set: raises errors that wait, and calls the hook."""
         self.raise_error()
         if self._hook is not None:
             self._hook(job_name)
@@ -165,7 +165,7 @@ class DeliveryThread:
         return self._hook is not None
 
     def set_hook(self, hook: Callable[[str], None] | None) -> None:
-        """A function that is told the job's name before each call from now on, in the caller's thread."""
+        """Sets a function that is called with the job's name before each call, in the caller's thread."""
         self._hook = hook
         self._look()
 
@@ -198,7 +198,7 @@ class DeliveryThread:
         ) from error
 
     def keep(self, error: Exception) -> None:
-        """Has the next call, ``sync`` or exit raise an error of work in the background, as it is."""
+        """Keeps an error of work in the background, which the next call, ``sync`` or exit raises unchanged."""
         with self._errors:
             self._kept.append(error)
         self._look()
@@ -210,7 +210,7 @@ class DeliveryThread:
         self._look()
 
     def unraised(self) -> str:
-        """What the program's end tells of errors that were never raised; empty where there are none."""
+        """The message at the program's end about errors that were never raised; empty if there are none."""
         if self.error is not None:
             return f"a callback of job {self.error_job!r} failed"
         return str(self._kept[0]) if self._kept else ""

@@ -23,7 +23,7 @@ _MOST_SHOWN = 4
 def prepare() -> None:
     """Makes as many CPU devices as the settings ask for. A session does it when it starts; does nothing the second time.
 
-    JAX fixes their number when it is first used, so where it has been used, it is made to begin anew.
+    JAX fixes their number when it is first used, so where it has been used, it is restarted.
 
     Raises:
       DeviceError: JAX has begun with fewer, and other code than ours holds arrays on them.
@@ -130,7 +130,7 @@ def _way_out(tag: str, count: int) -> str:
 
 
 def check_placements(graph: Graph, *, strict: bool) -> None:
-    """Refuses placements on devices that are not there; notices, once a process, that the CPU stands in for GPUs.
+    """Refuses placements on devices that are not there; notices, once per process, that the CPU stands in for GPUs.
 
     Raises:
       DeviceError: a placement names a device or machine beyond those of the session; or ``strict`` and too few GPUs.

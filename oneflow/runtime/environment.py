@@ -21,7 +21,7 @@ def init() -> bool:
 
 
 def start() -> None:
-    """What a session calls when it starts; does nothing the second time."""
+    """Sets up the environment when a session starts; does nothing the second time."""
     Environment.freeze()
     processes.start()
 

@@ -40,7 +40,7 @@ Merge = Callable[[Results], Results]
 
 @dataclass(slots=True)
 class Statistics:
-    """What building a job cost and what its executable needs; seconds and bytes."""
+    """The cost of building a job and the memory of its executable, in seconds and bytes."""
 
     trace_seconds: float = 0.0
     lower_seconds: float = 0.0
@@ -85,6 +85,7 @@ class Executable:
 
     @property
     def graph(self) -> Graph:
+        """The graph of the job."""
         return self.plan.graph
 
     @property
@@ -168,7 +169,7 @@ class Executable:
 
     @property
     def function(self) -> Any:
-        """What runs the step; None before it was compiled."""
+        """The function that runs the step; None before it is compiled."""
         return self._function
 
     @property
@@ -230,7 +231,7 @@ class Executable:
     def _note_memory(self, compiled: Any) -> None:
         try:
             memory = compiled.memory_analysis()
-        except Exception:  # not every backend can tell
+        except Exception:  # not every backend reports it
             return
         for name, found in (("temporary_bytes", "temp_size_in_bytes"), ("code_bytes", "generated_code_size_in_bytes")):
             size = getattr(memory, found, None)
@@ -383,7 +384,7 @@ class Executable:
             f"a step of job {graph.name!r} failed on the device: {str(error).splitlines()[0][:500]}\n"
             f"  the job    {graph.source}   {graph.source.text if graph.source else ''}\n"
             f"  its state  as it was before this call\n"
-            f"  try        smaller shapes; job.summary() tells the working memory that the compiled job needs"
+            f"  try        smaller shapes; job.summary() shows the working memory that the compiled job needs"
         )
 
     def _nan_text(self, error: Exception, found: BaseException) -> str:
@@ -451,7 +452,7 @@ class Executable:
 
 
 def _settings() -> Any:
-    return jax.config  # whose settings are not typed
+    return jax.config  # its settings are not typed
 
 
 def debugging() -> tuple[bool, bool]:

@@ -1,4 +1,4 @@
-"""The exit status of this process, where a callback failed that nobody was told of, and in forked children.
+"""The exit status of this process, where a callback failed and the error was not reported, and in forked children.
 
 CPython has destroyed SystemExit when exit hooks run, and its status is only on the C stack then. What goes through ``sys.exit``,
 ``exit`` or ``quit`` is noted (``_Exit``); ``raise SystemExit(3)``, or a ``sys.exit`` that was imported by name before this
@@ -20,7 +20,7 @@ PREEMPTED = 75  # of a program that saved and left because its machine is taken 
 
 
 class _Exit(SystemExit):
-    """What ``sys.exit`` raises. When it is destroyed with no Python code around it, nobody has caught it: the process ends."""
+    """The exception that ``sys.exit`` raises. If no Python code runs when it is destroyed, nobody caught it: the process ends."""
 
     def __del__(self) -> None:
         try:
@@ -31,14 +31,14 @@ class _Exit(SystemExit):
 
 
 class ExitStatus:
-    """What the program itself asked for, and what it ends with instead."""
+    """The exit status that the program asked for, and the one that it ends with instead."""
 
     def __init__(self) -> None:
         self.chosen: Any = None  # what the program gave sys.exit, once it is leaving
         self._failed = False
 
     def watch(self) -> None:
-        """Notes what the program gives ``sys.exit``: nothing else tells an exit hook with which status the process ends."""
+        """Notes the argument of ``sys.exit``: an exit hook has no other way to know the status with which the process ends."""
         sys.exit = _exit
         for name in ("exit", "quit"):  # the interactive interpreter's
             quitter = getattr(builtins, name, None)
@@ -55,14 +55,14 @@ class ExitStatus:
             sys.stdout = _FailingAtTheEnd(sys.stdout, why)
 
     def expected(self) -> int:
-        """The status that the interpreter is about to end with, as far as can be told."""
+        """The status that the interpreter is about to end with, as far as is known."""
         if self.chosen is not None:
             return self.chosen & 0xFF if isinstance(self.chosen, int) else 1
         return 1 if getattr(sys, "last_type", None) is not None else 0
 
     @staticmethod
     def skip_destructors() -> None:
-        """Has the C library leave at once, with the status it is given: C++ destructors would wait for lost threads."""
+        """Makes the C library leave at once, with the status it is given: C++ destructors would wait for lost threads."""
         libc = ctypes.CDLL(None)
         on_exit = getattr(libc, "on_exit", None)  # of glibc
         if on_exit is not None:

@@ -222,7 +222,7 @@ class Feeds:
         return self._converted(spec, array)
 
     def _array(self, spec: Input, arg: Any) -> np.ndarray:
-        """What was fed as an ndarray: arrays of other libraries share their memory where that is possible."""
+        """The fed value as an ndarray: arrays of other libraries share their memory where that is possible."""
         try:
             array = as_array(arg)
         except Exception as error:
@@ -251,7 +251,7 @@ class Feeds:
         if narrower or (target.kind in "iu" and not np.array_equal(converted, array)):
             self._fail(
                 FeedDtypeError,
-                f"input {spec.label!r} must be {target}; some of the {array.dtype} values lie outside its range",
+                f"input {spec.label!r} must be {target}; some of the {array.dtype} values are outside its range",
                 "",
                 spec,
             )

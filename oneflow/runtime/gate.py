@@ -11,9 +11,9 @@ Results = tuple[Any, Any, Any]  # of a step: fetched, watched, token; its new st
 
 
 class NoRoomError(Exception):
-    """So many calls are undelivered, or in flight, that this one has to wait. Never leaves the library.
+    """Too many calls are undelivered or in flight, so this one has to wait. Never leaves the library.
 
-    ``arrays``: what to wait for where calls in flight are too many; None where undelivered ones are.
+    ``arrays``: those to wait for if too many calls are in flight; None if too many are undelivered.
     """
 
     def __init__(self, arrays: list[Any] | None = None):
@@ -22,7 +22,7 @@ class NoRoomError(Exception):
 
 
 class StaleExecutableError(Exception):
-    """What the job was compiled for is there no more: it has to be compiled again. Never leaves the library."""
+    """The devices or variables that the job was compiled for are gone: it must be compiled again. Never leaves the library."""
 
 
 class Gate:
@@ -55,7 +55,7 @@ class Gate:
         self.note(by)
 
     def leave(self, results: Results) -> None:
-        """Lets go of the arrays of a call that has ended."""
+        """Releases the arrays of a call that has ended."""
         for i, entry in enumerate(self.in_flight):
             if entry is results:
                 del self.in_flight[i]
@@ -63,5 +63,5 @@ class Gate:
 
 
 def _arrays(results: Results) -> list[Any]:
-    """What tells that a step is over."""
+    """The arrays that are ready when the step is over."""
     return flat((results[0], results[2]))

@@ -28,7 +28,7 @@ _log = logging.getLogger("oneflow")
 
 
 class Values(dict[Node, list[Any]]):
-    """What the nodes of one batch gave. ``skipped`` of its images were; it is ``device``'s, in the mirrored view."""
+    """The outputs of the nodes for one batch, its number of ``skipped`` images, and its ``device`` in the mirrored view."""
 
     skipped = 0
     device = 0
@@ -51,7 +51,7 @@ def located(node: Node, error: Exception, first: int = 0, batch: Mapping[Node, S
     """The error of a host op, with the op and the user's line; of the same class where it is one of the library's.
 
     ``first`` is the batch's sample that the op's first one was: an error with an attribute ``sample`` counts from there.
-    ``batch`` holds what the readers gave, and so tells which file the sample came from.
+    ``batch`` holds the readers' outputs, by which an error names the file that the sample came from.
     """
     kind = type(error) if isinstance(error, OneFlowError) else ExecutionError
     sample = getattr(error, "sample", None)
@@ -105,7 +105,7 @@ class Section:
         """
         Args:
           wanted: the Blobs whose values somebody else needs.
-          session_seed: gives the seed of the session.
+          session_seed: returns the seed of the session.
           vmapped: the nodes of which each device has values of its own.
         """
         self._session_seed = session_seed
@@ -164,7 +164,7 @@ class Section:
         pool.submit(begin)
 
     def seed(self, node: Node, copy: int) -> int:
-        """What a node draws from."""
+        """The random generator of a node."""
         return node_seed(node, self._session_seed(), copy if node in self._vmapped else 0)
 
     def draws(self, node: Node, call: int, count: int, copy: int) -> Any:
@@ -334,7 +334,7 @@ def _misfit(blob: Blob, value: np.ndarray) -> None:
 
 
 def _piece(node: Node, value: Any, copy: int) -> Any:
-    """What one device has of a value that was whole."""
+    """The part of a whole value that one device has."""
     size = len(value) // node.scope.placement.parallel_num
     return value[copy * size : (copy + 1) * size] if node.attrs["pieces"] else value
 
@@ -349,7 +349,7 @@ def joined(blob: Blob, copies: Sequence[Any]) -> Any:
 
 
 def check_labels(blob: Blob, loss: Node, value: np.ndarray, batch: Values) -> None:
-    """Raises FeatureError for a label that is no class of the loss, naming the record that it came from."""
+    """Raises FeatureError for a label that is not a class of the loss, naming the record that it came from."""
     assert loss.op.labels is not None
     classes = loss.inputs[loss.op.labels[1]].shape[-1]
     if not value.size or (value.min() >= 0 and value.max() < classes):
@@ -381,9 +381,11 @@ class HostArray:
         self._after = after
 
     def is_ready(self) -> bool:
+        """True: the value is on the host already."""
         return all(a.is_ready() for a in self._after)
 
     def block_until_ready(self) -> HostArray:
+        """Returns at once: the value is on the host already."""
         for array in self._after:
             array.block_until_ready()
         return self

@@ -87,7 +87,7 @@ class HostPipeline:
         self._vmapped = vmapped
 
     def take(self, inputs: Sequence[Any]) -> tuple[tuple[Any, ...], Callable[[Results], Results]]:
-        """What the step is fed with, and a function that adds to its outputs what the host has made.
+        """The feeds of the step, and a function that adds the host's results to the step's outputs.
 
         Called with the lock held; raises the batch's error.
         """
@@ -123,7 +123,7 @@ class HostPipeline:
         return feeds, merge
 
     def _values(self, found: Mapping[tuple[Node, int], Any], copy: int) -> Values:
-        """What the nodes of a call begin with: inputs, and what was prepared; each device gets its own."""
+        """The first values of a call's nodes: inputs and prepared values; each device gets its own."""
         values = Values()
         values.device = copy
         for (node, index), value in found.items():
@@ -132,7 +132,7 @@ class HostPipeline:
         return values
 
     def advance(self) -> None:
-        """What ``take`` gave was used."""
+        """Marks the batch of the last ``take`` as used."""
         self._calls += 1
         if self._ahead is not None:
             self.skipped += self._ahead.advance()

@@ -1,4 +1,4 @@
-"""The pieces of variables that lie on the devices of this process: copied at one moment, and put together from blocks."""
+"""The pieces of variables on the devices of this process: copied at one moment, and put together from blocks."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class Pool:
             thread.start()
 
     def submit(self, work: Callable[[], None]) -> None:
-        """Has ``work`` run. What running work submits is run, too, after ``stop``."""
+        """Queues ``work``. Work that running work submits after ``stop`` is still run."""
         with self._lock:
             self._running += 1
         self._work.put(work)

@@ -24,11 +24,11 @@ _log = logging.getLogger("oneflow")
 _MIB = 1 << 20
 _NAP = 0.05
 
-Places = Mapping[str, Callable[[], Any]]  # where each reader stood, told when asked
+Places = Mapping[str, Callable[[], Any]]  # functions that return where each reader stood
 
 
 class Batch:
-    """What the host stage makes of one call.
+    """The results of the host stage for one call.
 
     Attributes:
       call: its number, from 0. ``after`` is where the readers stand behind it.
@@ -55,7 +55,7 @@ class Prefetcher:
     """The part of a job's host stage that needs nothing from its callers: batch after batch, some of them in advance.
 
     One thread takes from the readers, in order; the pool's threads do the rest. A caller gets the batches in that order:
-    ``head()`` waits for the next one, ``advance()`` is told that it was used. ``state()`` is the position of the callers, not
+    ``head()`` waits for the next one, ``advance()`` marks it as used. ``state()`` is the position of the callers, not
     that of the thread.
     """
 

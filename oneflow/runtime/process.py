@@ -1,4 +1,4 @@
-"""What belongs to this operating-system process and not to one session: one object, with one hook for forks."""
+"""The state of this operating-system process that belongs to no session: one object, with one hook for forks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an asynchronous call returns: a future."""
+"""The result of an asynchronous call: a future."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _UNSET: Any = object()
 
 
 class Deliverer(Protocol):
-    """What a result asks of the delivery thread."""
+    """The interface of the delivery thread for results."""
 
     def late(self, result: Result) -> None: ...
 
@@ -52,11 +52,11 @@ class ArraySpec(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Delivery:
-    """What all results of one job have in common.
+    """The settings that all results of one job share.
 
     Attributes:
       convert: makes the value of a call from its fetched device arrays.
-      finished: ``finished(results)`` is told when the device has finished a call.
+      finished: ``finished(results)`` is called when the device has finished a call.
       gives_handles: callers get the results, and may register callbacks.
       scope: what handlers and callbacks run in; None for nothing.
       seconds: what the last call took that was waited for; infinite before the first.
@@ -75,7 +75,7 @@ class Delivery:
 
 
 class _Waiters:
-    """What ``concurrent.futures.wait`` and ``as_completed`` look for in a future."""
+    """The attributes of a future that ``concurrent.futures.wait`` and ``as_completed`` need."""
 
     __slots__ = ("condition", "waiters")
 
@@ -150,7 +150,7 @@ class Result(concurrent.futures.Future[Any]):
     get = result
 
     def _forget(self) -> None:
-        """Lets go of the device's arrays, of which the value is made. What tells that the call is over stays."""
+        """Releases the device's arrays behind the value. Those that show that the call is over stay."""
         if self.passed:
             self._results = ((), (), ())
 
@@ -171,7 +171,7 @@ class Result(concurrent.futures.Future[Any]):
         return not self._delivery.watches and all(a.is_ready() for a in flat(_awaited(self._results)))
 
     def async_get(self, callback: Callable[[Any], None]) -> None:
-        """Has ``callback(value)`` run once on the delivery thread, after the callbacks of earlier calls.
+        """Registers ``callback(value)``, to run once on the delivery thread, after the callbacks of earlier calls.
 
         Raises:
           ResultError: this result has a callback already.
@@ -189,7 +189,7 @@ class Result(concurrent.futures.Future[Any]):
     __call__ = async_get
 
     def add_done_callback(self, fn: Callable[[Any], Any]) -> None:
-        """Has ``fn(result)`` run on the delivery thread when the call has finished."""
+        """Registers ``fn(result)``, to run on the delivery thread when the call has finished."""
         if not callable(fn):
             refuse(ArgumentError, f"a listener to a call of job {self.job_name!r} must be callable, got {shown(fn)}")
         if self._listeners is None:
@@ -349,7 +349,7 @@ class Result(concurrent.futures.Future[Any]):
         self.passed = True
         if self._value is not _UNSET:
             self._forget()
-        if self._shared is not None:  # read after ``passed`` is set: who came before is told, who comes later sees it
+        if self._shared is not None:  # read after ``passed`` is set: earlier waiters are woken, later ones see it
             with self._shared.condition:
                 for waiter in self._shared.waiters:
                     (waiter.add_result if self._error is None else waiter.add_exception)(self)
@@ -391,5 +391,5 @@ _MAKING = threading.Lock()
 
 
 def _awaited(results: Any) -> Any:
-    """The arrays that tell when a call is over: what it fetched, or else its token."""
+    """The arrays that are ready when a call is over: its fetched values, or else its token."""
     return results[0] or results[2]

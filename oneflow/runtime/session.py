@@ -35,7 +35,7 @@ _CLOSED = "this session was closed by flow.clear_default_session()"
 
 
 class Job(Protocol):
-    """What a session knows of a job."""
+    """A job, as a session uses it."""
 
     name: str
     train: bool
@@ -50,7 +50,7 @@ class Job(Protocol):
         ...
 
     def take_unseen_error(self) -> BaseException | None:
-        """The error of a broken job where nobody has been told of it yet; from now on somebody has."""
+        """The error of a broken job if it has not been reported yet; from now on it counts as reported."""
         ...
 
     @property
@@ -63,7 +63,7 @@ class Job(Protocol):
         ...
 
     def close(self, why: str) -> None:
-        """It cannot be called any more; ``why`` is what a call is told."""
+        """It cannot be called any more; ``why`` is in the error of later calls."""
         ...
 
 
@@ -99,7 +99,7 @@ class Session:
         """Makes room for a job's variables, where ``storages`` says, or finds it.
 
         Where a job was redefined and one of its variables has another shape or dtype now, all variables that only this job
-        uses begin anew together, optimizer state and step included: a mixture of old and new would be of no use.
+        uses start again together, optimizer state and step included: a mixture of old and new would be of no use.
 
         Raises:
           VariableConflictError: a job that can still be called declares a variable otherwise; nothing is changed then.
@@ -110,35 +110,35 @@ class Session:
         cells, before = self.store.cells, self._names_of.get(job.name, frozenset())
         with self.store.lock:
             misfits = [v for v in variables if v.name in cells and v.name not in used and not self._agrees(v)]
-            anew = sorted((before | {v.name for v in misfits}) - used) if misfits else []
-            forgotten = {name: cells[name] for name in anew if name in cells}
-            self.store.forget(anew)
+            reset = sorted((before | {v.name for v in misfits}) - used) if misfits else []
+            forgotten = {name: cells[name] for name in reset if name in cells}
+            self.store.forget(reset)
             try:
                 moved = self.store.declare(variables, storages, job.train)
             except Exception:
                 cells.update(forgotten)
                 raise
-            if anew and job.name in self._random:
+            if reset and job.name in self._random:
                 self._random[job.name].value = self._random_value(0)
             for other in others:
                 if not {*moved}.isdisjoint(other.variable_names):
                     other.invalidate()
             self._names_of[job.name] = frozenset(v.name for v in variables)
-        if anew:
-            self._tell_of_reset(job, misfits, anew)
+        if reset:
+            self._report_reset(job, misfits, reset)
 
     def _agrees(self, variable: Variable) -> bool:
         there = self.store.cells[variable.name].variable
         return there is None or variable.agrees(there)
 
-    def _tell_of_reset(self, job: Job, misfits: list[Variable], anew: list[str]) -> None:
+    def _report_reset(self, job: Job, misfits: list[Variable], reset: list[str]) -> None:
         first = misfits[0]
         for old in self._declared:
             if old is not job and old.name == job.name:
-                old.close(f"job {job.name!r} was redefined, and its variables began anew; call the new one")
-        rest = [name for name in anew if name != first.name]
+                old.close(f"job {job.name!r} was redefined, and its variables started again; call the new one")
+        rest = [name for name in reset if name != first.name]
         _log.warning(
-            "oneflow: job %r was redefined with %s for variable %r (%s:%s): it begins anew%s",
+            "oneflow: job %r was redefined with %s for variable %r (%s:%s): it starts again%s",
             job.name, first.describe(), first.name, first.source.file, first.source.line,
             f", with all that only this job uses: {', '.join(rest)}" if rest else "",
         )  # fmt: skip
@@ -165,7 +165,7 @@ class Session:
                         pass
 
     def warn_of_broken_jobs(self) -> None:
-        """Warns of jobs that cannot be built, where nobody was told of it: their own calls raise the error.
+        """Warns of jobs that cannot be built, unless that was reported: their own calls raise the error.
 
         Last of all, as a warning may be made an error: the work for other jobs is done then.
         """
@@ -184,7 +184,7 @@ class Session:
         return {name: cell.variable for name, cell in cells if cell.variable is not None}
 
     def storage_of(self, name: str) -> Storage:
-        """Where a variable lies."""
+        """Where and how a variable is stored."""
         storage = self.store.cells[name].storage
         assert storage is not None
         return storage
@@ -320,6 +320,7 @@ class Session:
         check_state(state.get("readers", {}))
 
     def reseed(self, seed: int) -> None:
+        """Starts the random numbers again, from ``seed``."""
         self.set_random_state({"seed": seed})
 
     # --- the end
@@ -401,7 +402,7 @@ def session(seed: int | None = None) -> Iterator[Session]:
 
     Example:
       >>> def final_loss(rate):
-      ...     with flow.session(seed=1):   # the variables begin anew
+      ...     with flow.session(seed=1):   # the variables start again
       ...         @flow.global_function("train")
       ...         def train(x: tp.Numpy.Placeholder((8, 4))) -> tp.Numpy:
       ...             loss = flow.math.square(flow.layers.dense(x, 1, name="line") - 1.0)
@@ -424,7 +425,7 @@ def session(seed: int | None = None) -> Iterator[Session]:
 
 
 def clear_default_session() -> None:
-    """Waits for what was submitted, forgets all jobs and variables, and begins anew.
+    """Waits for what was submitted, forgets all jobs and variables, and starts a new session.
 
     Raises:
       ModeError: inside a job function.
@@ -458,7 +459,7 @@ def skipped_images() -> int:
 def manual_seed(seed: int) -> None:
     """Makes initial values, dropout and ``flow.random`` reproducible, in this session and those that follow.
 
-    Variables that have their first value already keep it; random ops begin their sequence anew. Inside a
+    Variables that have their first value already keep it; random ops restart their sequence. Inside a
     ``with flow.session()`` block only the session of that block is meant.
 
     Args:

@@ -21,7 +21,7 @@ from .pieces import Blocks, Extent, Piece
 class Cell:
     """One variable (or one piece of the library's own state) and its current value, a device array or None before first use.
 
-    ``storage`` says how the variable lies on its devices; None for the library's own state.
+    ``storage`` says how the variable is stored on its devices; None for the library's own state.
     """
 
     __slots__ = ("variable", "value", "storage")
@@ -61,10 +61,10 @@ class Store:
     def declare(self, variables: Sequence[Variable], storages: Mapping[str, Storage], trains: bool) -> list[str]:
         """Makes cells for new variables. Called with the lock held.
 
-        Where a variable lies is said by the first job that declares it; before it has a value, by one that ``trains`` it. An
-        optimizer's slots lie where their variable does.
+        The first job that declares a variable places it; before it has a value, a job that ``trains`` it may move it. An
+        optimizer's slots are stored where their variable is.
 
-        Returns: the names of those that lie elsewhere from now on.
+        Returns: the names of those that are stored elsewhere from now on.
         Raises VariableConflictError before anything is changed.
         """
         for variable in variables:
@@ -124,7 +124,7 @@ class Store:
             self.pending.clear()
 
     def materialize(self, cells: Iterable[Cell]) -> None:
-        """Gives first values to cells that have none."""
+        """Initializes the cells that have no value."""
         for cell in cells:
             if cell.value is None:
                 variable = cell.variable
@@ -149,7 +149,7 @@ class Store:
             return devices.put(value)
 
     def _placed(self, storage: Storage | None, value: np.ndarray | Blocks) -> Any:
-        """A device array that lies as ``storage`` says."""
+        """A device array, stored as ``storage`` says."""
         if not isinstance(value, np.ndarray):
             assert storage is not None
             return pieces.from_blocks(value, storage, self.meshes.sharding(storage.layout.placement, storage.spec))
@@ -183,7 +183,7 @@ class Store:
             return {name: self._logical(cell) for name, cell in cells.items()}
 
     def pieces(self, names: Iterable[str], whole: bool) -> dict[str, list[Piece]]:
-        """What this process has of variables and no other is to save; where ``whole``, the first process has all.
+        """The parts of variables that this process saves and no other does; if ``whole``, the first process saves everything.
 
         Called with the lock held. The next step donates these arrays.
         """
@@ -202,7 +202,7 @@ class Store:
         return pieces.by_process(storage, self.meshes.sharding(storage.layout.placement, storage.spec))
 
     def place(self, values: Mapping[str, np.ndarray | Blocks]) -> list[Placed]:
-        """Brings new values of variables to where these lie; nothing changes yet."""
+        """Moves new values to the devices of their variables; nothing changes yet."""
         found = []
         for name, value in values.items():
             cell, own = self.cells[name], np.array(value, order="C") if isinstance(value, np.ndarray) else value
@@ -220,7 +220,7 @@ class Store:
             self.cells[new.name].value = array
 
     def clear(self) -> None:
-        """Lets go of every value: the session is closed. Called with the lock held."""
+        """Releases every value: the session is closed. Called with the lock held."""
         self.pending.clear()
         for cell in self.cells.values():
             cell.value = None

@@ -31,10 +31,11 @@ class Part:
 
     @property
     def dtype(self) -> np.dtype:
+        """The dtype of the array."""
         return self.array.dtype
 
     def to_global(self, sharding: Any) -> Any:
-        """The whole as a device array that lies as ``sharding`` says. All processes must call it."""
+        """The whole as a device array with that ``sharding``. All processes must call it."""
         own = self.array.shape[self.axis]
         if self._fits(sharding, own):
             begin = own * processes.index()
@@ -56,7 +57,7 @@ class Part:
 
 
 def to_global(array: np.ndarray, sharding: Any) -> Any:
-    """A device array that lies as ``sharding`` says, of an ``array`` that is whole and the same in every process."""
+    """A device array with that ``sharding``, of an ``array`` that is whole and the same in every process."""
     with jax.enable_x64(True):
         if sharding.is_fully_addressable:
             return jax.device_put(array, sharding)
@@ -80,7 +81,7 @@ def to_host(array: Any) -> np.ndarray:
 
 
 def readable(array: Any) -> Any:
-    """The array, or a copy that lies whole in this process. All processes must call it."""
+    """The array, or a copy that is whole in this process. All processes must call it."""
     if processes.count() == 1 or not isinstance(array, jax.Array) or _is_replicated_everywhere(array):
         return array
     return _relayed(array, _one_of_each())

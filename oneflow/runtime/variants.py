@@ -20,7 +20,7 @@ MAX_VARIANTS = 32  # kept, the least recently used is dropped
 class Variants:
     """Looks executables up without a lock, and compiles them under one of their own job.
 
-    ``invalidate`` (something they were compiled for has moved) forgets them; the next call compiles anew.
+    ``invalidate`` (something they were compiled for has moved) forgets them; the next call compiles again.
     """
 
     def __init__(self, plan: Plan, store: Store, random_cell: Callable[[], Cell], rates: Cell):

@@ -23,7 +23,7 @@ class Bound:
     """The arguments of one call.
 
     Attributes:
-      rows: of the batch that are data; what lies behind them is padding. 1 for a job without inputs.
+      rows: of the batch that are data; the rest is padding. 1 for a job without inputs.
       weights: of the rows, where the data or the padding bring any: float32 (batch size,).
       padded: whether rows were added to fill the batch.
     """
@@ -35,7 +35,7 @@ class Bound:
 
 
 class Arguments:
-    """What a job takes, and how batches become that.
+    """The arguments of a job, and how batches become these.
 
     Tuples and lists are taken by position, dictionaries and tables by the names of the job's parameters. A batch of too few
     rows is padded with its last row where ``pads``, or where the job takes weights of rows; else it is not fed.
@@ -114,7 +114,7 @@ class Arguments:
         return weights
 
     def _by_parameter(self, batch: Any) -> list[Any]:
-        """What each parameter is given; None for weights that the batch does not bring."""
+        """The argument for each parameter; None for weights that the batch does not have."""
         names = self.names
         if not names:
             return []
@@ -218,7 +218,7 @@ class Arguments:
 
 
 class _Filler:
-    """What the arrays of one batch say about its rows."""
+    """The number of rows of one batch, from its arrays."""
 
     def __init__(self) -> None:
         self.rows: int | None = None

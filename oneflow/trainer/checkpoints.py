@@ -47,7 +47,7 @@ def found(path: str) -> str | None:
 
 
 def load(path: str) -> dict[str, Any] | None:
-    """Gives all variables their values, and returns the trainer's state as it was saved; None where there is none."""
+    """Restores all variables, and returns the trainer's state as it was saved; None where there is none."""
     finish()
     state = Checkpoint(path).extra().get(_STATE)
     if state is not None and (not isinstance(state, dict) or state.get("version") != _VERSION):

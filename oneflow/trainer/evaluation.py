@@ -46,7 +46,7 @@ class Stage:
 
 
 class Pass:
-    """What goes over a data set, batch by batch, with one predict job."""
+    """A pass over a data set, batch by batch, with one predict job."""
 
     def __init__(self, job: JobFunction, data: Any, *, limit: int | float | None, what: str, extra: bool = False):
         self.job = job
@@ -107,7 +107,7 @@ class Evaluation(Pass):
         self.tally = Tally(job, self.arguments, prefix, metrics)
 
     def evaluate(self, stage: Stage, hooks: Hooks, stop: Callable[[], bool], count: Callable[[int], None]) -> dict[str, Any]:
-        """The results, by name. ``count`` is told the number of batches so far."""
+        """The results, by name. ``count`` is called with the number of batches so far."""
         self.tally.reset()
         stage.wait_for(lambda: hooks("on_test_begin", {}))
 

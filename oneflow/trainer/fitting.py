@@ -147,7 +147,7 @@ class Fit:
         return state
 
     def _go_on_from_step_counter(self) -> None:
-        """Of a checkpoint that no trainer made, the train job's own counter tells how far it was."""
+        """Of a checkpoint that no trainer made, the train job's own counter says how far it was."""
         counter = get_all_variables().get(f"System-Train-TrainStep-{self.jobs[0].name}")
         self.step = int(counter.numpy().reshape(-1)[0]) if counter is not None else 0
         if self.count:
@@ -187,7 +187,7 @@ class Fit:
             self._end_epoch(is_whole)
 
     def _seed_generators(self) -> None:
-        """Has data sets that draw from global generators draw the same in a run that goes on."""
+        """Makes data sets that use global generators draw the same numbers in a resumed run."""
         if self.trainer.seed is None:
             return
         words = np.random.SeedSequence((self.trainer.seed, self.epoch)).generate_state(1)

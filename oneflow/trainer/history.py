@@ -1,4 +1,4 @@
-"""What a training has logged."""
+"""The numbers that a training has logged."""
 
 from __future__ import annotations
 

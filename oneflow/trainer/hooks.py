@@ -1,4 +1,4 @@
-"""Calling the hooks of callbacks: on the delivery thread, in order, with an error told by the name of its callback."""
+"""Calling the hooks of callbacks: on the delivery thread, in order, with errors that name the callback."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Hooks:
 
 
 def guarded(method: Callable[..., Any], *arguments: Any) -> Any:
-    """Calls a method of a callback, logger or metric, whose error shall be told with its name."""
+    """Calls a method of a callback, logger or metric, whose error is reported with its name."""
     try:
         return method(*arguments)
     except Exception as error:
@@ -52,7 +52,7 @@ def guarded(method: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def failure(error: BaseException, when: str, way_on: str) -> BaseException:
-    """What ``fit`` raises for an error on the delivery thread."""
+    """The exception that ``fit`` raises for an error on the delivery thread."""
     if not isinstance(error, HookError) or error.__cause__ is None:
         return error
     cause = error.__cause__
@@ -62,7 +62,7 @@ def failure(error: BaseException, when: str, way_on: str) -> BaseException:
 
 
 def run_in_order(function: Callable[[], None]) -> None:
-    """Has ``function`` run on the delivery thread after the callbacks of all calls so far, and waits for it.
+    """Runs ``function`` on the delivery thread after the callbacks of all calls so far, and waits for it.
 
     It must not raise.
     """

@@ -105,12 +105,12 @@ class Means:
         return {name: total / self._weights[name] if self._weights[name] else float("nan") for name, total in self._sums.items()}
 
     def clear(self) -> None:
-        """Begins anew."""
+        """Forgets everything added so far."""
         self._sums.clear()
         self._weights.clear()
 
     def state_dict(self) -> dict[str, Any]:
-        """What was added so far; JSON-able."""
+        """The rows added so far; JSON-able."""
         return {"sums": dict(self._sums), "weights": dict(self._weights)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -17,7 +17,7 @@ class SimpleProfiler:
         self._begin = time.perf_counter()
 
     def begin(self) -> None:
-        """Begins anew."""
+        """Forgets all times."""
         self.seconds.clear()
         self.counts.clear()
         self._begin = time.perf_counter()

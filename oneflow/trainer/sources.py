@@ -1,4 +1,4 @@
-"""What data may be given as, and how a run that goes on finds its place in them."""
+"""The kinds of data that a trainer takes, and how a resumed run finds its place in them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Source:
         return None
 
     def restore(self, state: Any, start: int) -> None:
-        """Has the next pass go on where ``state()`` was taken, behind ``start`` batches of it."""
+        """Makes the next pass continue where ``state()`` was taken, after ``start`` of its batches."""
 
 
 class NoData(Source):

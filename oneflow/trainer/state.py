@@ -59,7 +59,7 @@ def _array(value: Any, what: str) -> dict[str, Any]:
 
 
 def decoded(value: Any) -> Any:
-    """What ``encoded`` was given. Raises CheckpointError for what it cannot have made."""
+    """The argument of ``encoded``, from its result. Raises CheckpointError for anything else."""
     try:
         return _decoded(value)
     except (KeyError, TypeError, ValueError) as error:

@@ -18,7 +18,7 @@ Fed = dict[str, np.ndarray]
 
 
 class Tally:
-    """What the batches of one job add up to.
+    """Sums over the batches of one job.
 
     Args:
       prefix: of the names of results.
@@ -44,7 +44,7 @@ class Tally:
         self.reset()
 
     def reset(self) -> None:
-        """Begins anew."""
+        """Forgets everything counted so far."""
         self._means.clear()
         for metric in self.metrics.values():
             metric.reset()
@@ -79,7 +79,7 @@ class Tally:
         return found
 
     def state_dict(self) -> dict[str, Any]:
-        """What was counted so far."""
+        """The numbers counted so far."""
         return {"means": self._means.state_dict(), "metrics": {n: dict(m.state_dict()) for n, m in self.metrics.items()}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

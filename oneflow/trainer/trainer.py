@@ -40,7 +40,7 @@ class Trainer(Settings):
     Args:
       max_epochs: how many passes over the data; None or -1: until ``max_steps``.
       max_steps: how many steps in all; None or -1: until ``max_epochs``.
-      callbacks: ``flow.callbacks.Callback`` objects, told in this order; those that save checkpoints come last.
+      callbacks: ``flow.callbacks.Callback`` objects, called in this order; those that save checkpoints come last.
       logger: one or several of ``flow.loggers``; True: a CSVLogger; None or False: none.
       metrics: of ``flow.metrics``, as a list or by the names they shall have in logs. Each is computed of every job that has
         its inputs.
@@ -52,7 +52,7 @@ class Trainer(Settings):
       profiler: ``"simple"`` prints at the end where the time of the calling thread went.
       enable_progress_bar: adds a ``TQDMProgressBar`` where ``callbacks`` has none.
       seed: as ``flow.manual_seed``, and for the order of arrays; the global generators of Python, NumPy and PyTorch are
-        seeded with it anew for each epoch, so that data sets which use them repeat theirs when a run goes on.
+        seeded with it again for each epoch, so that data sets which use them repeat theirs when a run goes on.
     Raises:
       ArgumentError: an argument of another kind or outside its range.
 
@@ -91,7 +91,7 @@ class Trainer(Settings):
 
     @property
     def history(self) -> History:
-        """What the last ``fit`` has logged."""
+        """The history that the last ``fit`` logged."""
         return self._fit.history if self._fit is not None else History()
 
     @property
@@ -150,7 +150,7 @@ class Trainer(Settings):
           val_job: a predict job; its short batches are padded, and padding does not count.
           val_data: as ``data``; not shuffled.
           ckpt_path: a checkpoint to go on from: a path, or ``"last"`` for the newest that ``ModelCheckpoint(save_last=True)``
-            has saved, if any. Of a checkpoint that no trainer made, the train job's step counter tells the step.
+            has saved, if any. Of a checkpoint that no trainer made, the train job's step counter is the step.
         Returns: the history, of the earlier part of a training that goes on, too.
         Raises:
           ArgumentError: jobs or data of another kind; neither ``max_epochs`` nor ``max_steps`` was given.
@@ -196,7 +196,7 @@ class Trainer(Settings):
         return self._evaluate("testing", "test_", job, data, ckpt_path, self.limit_test_batches)
 
     def predict(self, job: JobFunction, data: Any = None, ckpt_path: str | os.PathLike[str] | None = None) -> Any:
-        """What a predict job returns for all rows of data.
+        """The results of a predict job for all rows of data.
 
         Args:
           job: a predict job.
@@ -279,7 +279,7 @@ class Trainer(Settings):
                 refuse(ArgumentError, 'ckpt_path="best" needs a ModelCheckpoint that has saved')
             return saving.best_model_path
         path = checkpoints.found(os.fspath(given))
-        return os.fspath(given) if path is None else path  # what is wrong with it is told when it is read
+        return os.fspath(given) if path is None else path  # errors are reported when it is read
 
     def _last_checkpoint(self) -> str | None:
         saving = [c for c in self.callbacks if isinstance(c, ModelCheckpoint) and c.save_last]
@@ -297,7 +297,7 @@ class Trainer(Settings):
 
     @contextlib.contextmanager
     def _running(self, state: str, stage: Stage, hooks: Hooks) -> Iterator[None]:
-        """What goes around a run, whatever its end."""
+        """The context of a run: set up before it, and cleaned up however it ends."""
         if self.profiler is not None:
             self.profiler.begin()
         self.state, self.interrupt = state, Interrupt()
@@ -330,7 +330,7 @@ class Trainer(Settings):
         """Ends a run after an error; callbacks and loggers get the chance to close what they have open."""
         step = f"at step {self.global_step - 1}" if self.state == "training" else f"while {self.state}"
         raised = failure(error, step, self._way_on())
-        stage.error = stage.error or error  # what is still to arrive is not told to anybody
+        stage.error = stage.error or error  # results still to arrive are dropped
         closing = Stage()
 
         def close() -> None:

@@ -88,14 +88,17 @@ class Registered:
 
     @cached_property
     def inputs(self) -> tuple[Argument, ...]:
+        """The inputs, in order."""
         return _arguments(self._parts[1])
 
     @cached_property
     def outputs(self) -> tuple[Argument, ...]:
+        """The outputs, in order."""
         return _arguments(self._parts[2])
 
     @cached_property
     def attributes(self) -> Mapping[str, Attribute]:
+        """The attributes, by name."""
         return _attributes(self._parts[3])
 
 

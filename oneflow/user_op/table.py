@@ -80,7 +80,7 @@ for _type, _path, _in, _out, _attributes, _names in [
     _forward = call(_path, _in, *_names.split())
     _braces = f" {{{_attributes}}}" if _attributes else ""
     row(f"{_type} ({_in}) -> ({_out}){_braces}", _forward)
-    if _type in ("relu", "ccrelu", "hardtanh"):  # the output stands for the input: what lies inside the bounds is equal
+    if _type in ("relu", "ccrelu", "hardtanh"):  # the output stands for the input: inside the bounds they are equal
         row(f"{_type}_grad (y, dy) -> (dx){_braces}", gradient(_forward, {_in: "y"}, [_in]))
     elif _type == "sigmoid":
         row("sigmoid_grad (y, dy) -> (dx)", call("math.sigmoid_grad", "y", "dy"))

@@ -18,7 +18,7 @@ GOOD = ("read", "refused")
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one case.
+    """The outcome of one case.
 
     ``kind`` is "read", "refused" (an error of the library's own), "raw" (another exception), "time" or "killed"; ``detail`` the
     error; ``peak`` bytes of memory.

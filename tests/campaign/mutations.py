@@ -109,7 +109,7 @@ def _places(value: Any) -> list[tuple[Any, Any]]:
 
 
 class Damage:
-    """What is done to one data set: a function of its generator. With ``none`` nothing is damaged."""
+    """The damage to one data set: a function of its generator. With ``none`` nothing is damaged."""
 
     def __init__(self, rng: np.random.Generator, none: bool = False):
         self._rng = rng

@@ -153,7 +153,7 @@ def test_missing_variables_give_one_warning_at_the_users_line(
     assert len(caught) == 1 and caught[0].filename == __file__
     assert str(caught[0].message) == (
         f"checkpoint '{tmp_path}/m' lacks 3 of the program's 4 variables: 1 parameter(s): head; optimizer state and counters, "
-        "so that training begins anew: w-momentum, System-Train-TrainStep-job; they keep the values they have"
+        "so that training starts again: w-momentum, System-Train-TrainStep-job; they keep the values they have"
     )
     assert same(new.values, {**sample(0), "w": sample()["w"], "head": np.full(2, 5, np.int8)})
 
@@ -406,7 +406,7 @@ def test_get_one_value(session: FakeSession, tmp_path: Path) -> None:
     (tmp_path / "m/only-meta").mkdir()
     (tmp_path / "m/only-meta/meta").write_text("shape { dim: 1 } data_type: kFloat")
     values = get(tmp_path / "m")
-    assert isinstance(values, dict) and set(values) == set(sample())  # as OneFlow: what has no `out` is no value
+    assert isinstance(values, dict) and set(values) == set(sample())  # as OneFlow: without `out` it is not a value
 
 
 def test_inside_a_job(session: FakeSession, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Digests: whatever happens to a checkpoint's files, loading tells which variable is damaged."""
+"""Digests: whatever happens to a checkpoint's files, loading says which variable is damaged."""
 
 from __future__ import annotations
 

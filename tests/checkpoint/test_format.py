@@ -150,7 +150,7 @@ def test_missing_out(saved: Path) -> None:
     assert not Checkpoint(saved).has_out("w")
 
 
-# --- links and things that are no files
+# --- links and things that are not files
 
 
 @pytest.mark.parametrize("what", ["w", "w/out", "w/meta"])

@@ -1,4 +1,4 @@
-"""What killed saves leave, replacing a checkpoint, and a disk that does not confirm a save."""
+"""Remains of killed saves, replacing a checkpoint, and a disk that does not confirm a save."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the compiler knows of ops stands with their definitions: it asks for no op by its name."""
+"""The compiler's facts about ops are in their definitions: it looks for no op by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the library tells while it works, and how to make it say more or less."""
+"""The messages of the library, and how to make it say more or less."""
 
 from __future__ import annotations
 

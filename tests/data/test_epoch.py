@@ -13,7 +13,7 @@ from oneflow.data import EpochArray, epoch
 
 @pytest.fixture
 def ends(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What has been waited for."""
+    """The waits so far."""
     seen: list[str] = []
     monkeypatch.setattr(epoch, "on_epoch_end", lambda: seen.append("end"))
     return seen

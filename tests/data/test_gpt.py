@@ -76,7 +76,7 @@ def test_a_shuffled_stream_holds_every_sample_of_its_epochs(prefix):
 
 
 def test_the_last_epoch_is_kept_apart_where_little_of_it_is_used(prefix):
-    stream = SampleStream(IndexedTokens(prefix), range(5), 4, 8, seed=3)  # 6 samples an epoch; 2 of the second
+    stream = SampleStream(IndexedTokens(prefix), range(5), 4, 8, seed=3)  # 6 samples per epoch; 2 of the second
     first = np.concatenate([stream.sample(i) for i in range(6)])
     assert len(set(first.tolist())) >= 24  # one whole epoch comes first
 

@@ -200,7 +200,7 @@ def test_tfrecords(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="ends inside a record"):
         inputs.TfRecords([tmp_path / "bad"])
     (tmp_path / "bad").write_bytes(tfrecord([b"\xff\xff"]))
-    with pytest.raises(RecordError, match=r"no tf.train.Example"):
+    with pytest.raises(RecordError, match=r"not a tf\.train\.Example"):
         pack.pack(inputs.TfRecords([tmp_path / "bad"]), tmp_path / "no")
 
 

@@ -1,4 +1,4 @@
-"""What started a process: the table of launchers, with the variables that real ones set (other variables are left out)."""
+"""The launcher of a process: the table of launchers, with the variables that real ones set (other variables are left out)."""
 
 from __future__ import annotations
 

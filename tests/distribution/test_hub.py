@@ -34,7 +34,7 @@ def _member(port: int, rank: int, count: int, patience: float = 5.0, key: bytes 
 
 
 class _Heard:
-    """What a member hears."""
+    """The messages that a member receives."""
 
     def __init__(self, of: member.Member):
         self.messages: list[dict[str, Any]] = []
@@ -90,7 +90,7 @@ def test_a_member_that_is_one_too_many() -> None:
             _member(port, 0, 2)
         with pytest.raises(ProcessError, match="another process is number 2 already"):
             _member(port, 2, 2)
-        with pytest.raises(ProcessError, match="told that the run has 3 processes, the first one knows of 2"):
+        with pytest.raises(ProcessError, match="says that the run has 3 processes, the first one knows of 2"):
             _member(port, 1, 3)
         pool.submit(_member, port, 1, 2).result().leave()
         first.result().leave()

@@ -1,4 +1,4 @@
-"""The mirrored view: lists, one tensor a device."""
+"""The mirrored view: lists, one tensor per device."""
 
 from __future__ import annotations
 

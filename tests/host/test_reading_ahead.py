@@ -190,7 +190,7 @@ def test_the_thread_ends_with_its_session_and_its_job(tmp_path: Path) -> None:
     job = make()
     np.testing.assert_array_equal(job(), range(5))
     assert reader_threads() == ["oneflow-read-job"]
-    again = make()  # redefined: the new one begins anew, the old one goes on
+    again = make()  # redefined: the new one starts again, the old one goes on
     np.testing.assert_array_equal(again(), range(5))
     np.testing.assert_array_equal(job(), range(5, 10))
     (first, _) = [t for t in threading.enumerate() if t.name.startswith("oneflow-read-")]

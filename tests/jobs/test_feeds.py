@@ -1,4 +1,4 @@
-"""What calls take beside NumPy's arrays."""
+"""Arguments of calls that are not NumPy arrays."""
 
 from __future__ import annotations
 

@@ -169,7 +169,7 @@ def test_overflow_under_dynamic_loss_scale_skips_the_update():
 
 
 def test_float16_with_a_dynamic_loss_scale_finds_its_scale(monkeypatch):
-    """What a GPU does: the first scale overflows float16's range, so the first steps change nothing; then it trains."""
+    """As on a GPU: the first scale overflows float16's range, so the first steps change nothing; then it trains."""
     monkeypatch.setattr("oneflow.compiler.precision.narrow_dtype", lambda graph: flow.float16)
     config = flow.FunctionConfig()
     config.enable_auto_mixed_precision(True)

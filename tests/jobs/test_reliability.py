@@ -1,4 +1,4 @@
-"""What a session promises when something around it goes wrong: closed pipes, forks, threads, interrupts, broken neighbours."""
+"""The promises of a session when something around it goes wrong: closed pipes, forks, threads, interrupts, broken neighbours."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def shapes_of(
 
 
 def train(body: Callable[[Any], Any], x: np.ndarray, steps: int = 1, rate: float = 1.0) -> list[np.ndarray]:
-    """What a train job gives that minimises the sum over rows of body(x)."""
+    """The results of a train job that minimises the sum over rows of body(x)."""
 
     @flow.global_function(type="train")
     def job(x: tp.Numpy.Placeholder(x.shape)) -> tp.Numpy:
@@ -83,7 +83,7 @@ def test_names_of_variables_and_ops() -> None:
         h = flow.layers.conv2d(x, 4, (3, 2), name="conv", activation=flow.nn.relu)
         seen["conv"] = [node.name for node in h.node.graph.nodes]
         h = flow.layers.conv2d(h, 2, name="second", weight_name="shared-weight", bias_name="shared-bias")
-        return flow.layers.dense(flow.reshape(h, (4, -1)), 5, name="dense", activation=3)  # a number is no activation
+        return flow.layers.dense(flow.reshape(h, (4, -1)), 5, name="dense", activation=3)  # a number is not an activation
 
     found = shapes_of(body)
     assert found == {

@@ -150,7 +150,7 @@ def test_uniform_and_normal_numbers() -> None:
     flow.manual_seed(1)
     found = drawn(lambda x: flow.random.uniform((20000,), -1.0, 3.0), calls=2)
     assert -1 <= found.min() < -0.99 and 2.99 < found.max() < 3 and abs(found.mean() - 1) < 0.05
-    assert not np.array_equal(found[:20000], found[20000:]), "each call draws anew"
+    assert not np.array_equal(found[:20000], found[20000:]), "each call draws new values"
     found = drawn(lambda x: flow.random.normal((20000,), 2.0, 0.5))
     assert abs(found.mean() - 2) < 0.02 and abs(found.std() - 0.5) < 0.02
     assert drawn(lambda x: flow.random.normal((3,), dtype=flow.float64)).dtype == np.float64

@@ -183,7 +183,7 @@ def test_names():
         (lambda: m.TopKAccuracy(k=5).update(np.zeros((2, 3)), [0, 1]), ShapeError, "do not fit"),
         (lambda: m.TopKAccuracy(k=0), ArgumentError, "k must be"),
         (lambda: m.ConfusionMatrix(1), ArgumentError, "num_classes must be"),
-        (lambda: m.ConfusionMatrix(3).update([3], [0]), ArgumentError, "a prediction lies outside"),
+        (lambda: m.ConfusionMatrix(3).update([3], [0]), ArgumentError, "a prediction is outside"),
         (lambda: m.Precision(3, average="binary"), ArgumentError, "average must be"),
         (lambda: m.MeanSquaredError().update(np.zeros((2, 3)), np.zeros((2, 2))), ShapeError, "differ"),
         (lambda: m.Function(3), ArgumentError, "needs a function"),

@@ -83,7 +83,7 @@ def from_torch(state: Mapping[str, Any], strict: bool = True, rename: Any = None
 
 
 def load(module: Any) -> None:
-    """Gives the session's variables the module's values; names and shapes are the same on both sides."""
+    """Sets the session's variables to the module's values; names and shapes are the same on both sides."""
     values = from_torch(module.state_dict())
     assert {n: v.shape for n, v in variables().items()} == {n: v.shape for n, v in values.items()}
     flow.load_variables(values, ignore_mismatch=False)

@@ -205,7 +205,7 @@ PARAMS = [
 
 
 def scramble() -> None:
-    """Gives statistics, factors, biases and observed extremes values as after some training."""
+    """Sets statistics, factors, biases and observed extremes to values as after some training."""
     random = np.random.default_rng(1)
     values = {}
     for name, handle in flow.get_all_variables().items():
@@ -219,7 +219,7 @@ def scramble() -> None:
 
 
 def arrays_of(result: Any) -> list[np.ndarray]:
-    """What a call returned, in order."""
+    """The results of a call, in order."""
     if isinstance(result, dict):
         return [a for value in result.values() for a in arrays_of(value)]
     if isinstance(result, (list, tuple)):
@@ -228,7 +228,7 @@ def arrays_of(result: Any) -> list[np.ndarray]:
 
 
 def answers(job: Any, inputs: list[np.ndarray], leaves: Callable[[Any], list[np.ndarray]] = arrays_of) -> list[np.ndarray]:
-    """What the job returns for any multiple of its batch, a batch at a time: samples do not depend on each other."""
+    """The job's results for any multiple of its batch, batch by batch: samples do not depend on each other."""
     count = len(inputs[0])
     made = [leaves(job(*(a[i : i + BATCH] for a in inputs))) for i in range(0, count, BATCH)]
     return [np.concatenate(pieces) for pieces in zip(*made, strict=True)]

@@ -64,7 +64,7 @@ def arrays_of(row: Any, dtype: str) -> list[np.ndarray]:
 
 
 def expected_of(row: Any, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """What a row shall give: by its reference in float64, or else by the ops' own definitions."""
+    """The expected result of a row: by its reference in float64, or else by the ops' own definitions."""
     exact = [a.astype(np.float64) if a.dtype.kind == "f" else a for a in arrays]
     if row.ref is None:
         with jax.enable_x64(True):

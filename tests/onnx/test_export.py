@@ -1,4 +1,4 @@
-"""What an ONNX model holds besides its ops: names, metadata, open axes, weights; and what is refused."""
+"""The parts of an ONNX model besides its ops: names, metadata, open axes, weights; and refused exports."""
 
 from __future__ import annotations
 

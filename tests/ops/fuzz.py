@@ -109,12 +109,12 @@ READING = [p for p, e in SUBJECTS.items() if p.startswith("flow.data.") and exam
 
 
 def inputs(path: str) -> tuple[Fed, ...]:
-    """What the example is fed."""
+    """The inputs of the example."""
     return tuple(Fed(given.shape, given.dtype) for given in examples.body_of(SUBJECTS[path])[0])
 
 
 def parameters(path: str) -> list[str]:
-    """What can be replaced."""
+    """The parts that can be replaced."""
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     return [p.name for p in inspect.signature(SUBJECTS[path].target).parameters.values() if p.kind in kinds]
 

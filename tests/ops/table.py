@@ -185,7 +185,7 @@ def _pulled(node: Node, inputs: Any, outputs: Any, arriving: Any, wanted: list[i
 
 
 def run(row: Any, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """What the row's Blobs hold."""
+    """The values of the row's Blobs."""
     graph, results = trace_arrays(row, arrays)
     values = forward(graph, arrays)
     return [np.asarray(values[b.node.name, b.index]) for b in results]

@@ -23,7 +23,7 @@ def positive(x: Any) -> Any:
 
 
 def padded(rows: np.ndarray, size: int) -> np.ndarray:
-    """What ``cast_to_static_shape`` gives."""
+    """The result of ``cast_to_static_shape``."""
     return np.concatenate([rows, np.zeros((size - len(rows), *rows.shape[1:]), rows.dtype)])
 
 

@@ -1,4 +1,4 @@
-"""What the tables cannot say: names, batch axes, sizes that vary, variables, help()."""
+"""Details that the tables cannot express: names, batch axes, sizes that vary, variables, help()."""
 
 from __future__ import annotations
 

@@ -223,7 +223,7 @@ DECORATED = (lambda x: x, lambda: None, -1, None, BLOB, HOSTILE[1], HOSTILE[2], 
 
 
 def used(made: Any, decorated: Any) -> None:
-    """What somebody does with the result: a decorator decorates, a scope is entered."""
+    """Uses the result: a decorator decorates, a scope is entered."""
     if isinstance(made, types.FunctionType) and made.__module__.startswith("oneflow"):
         made(decorated)
     elif hasattr(type(made), "__enter__") and hasattr(type(made), "__exit__"):

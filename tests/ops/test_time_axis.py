@@ -17,7 +17,7 @@ X = floats(4, 3).astype(np.float32)
 
 
 def _value_and_gradient(build: Callable[[Any], Any]) -> tuple[np.ndarray, np.ndarray]:
-    """What ``build`` makes of X, and the gradient to X of half the sum of its squares."""
+    """``build`` of X, and the gradient to X of half the sum of its squares."""
     gradients: list[np.ndarray] = []
 
     @flow.global_function(type="train")

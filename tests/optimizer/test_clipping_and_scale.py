@@ -68,7 +68,7 @@ def test_clipping_keeps_each_gradients_dtype() -> None:
     assert [g.dtype for g in got] == [np.float16, np.float32, np.float64]
     for g in got:
         np.testing.assert_allclose(g, 3 / math.sqrt(54), rtol=1e-3)
-    large = clip(by_global_norm(1.0), [np.full(100, 1000.0, np.float16)])  # its square is no float16
+    large = clip(by_global_norm(1.0), [np.full(100, 1000.0, np.float16)])  # its square is not a float16
     np.testing.assert_allclose(large[0], 0.1, rtol=1e-3)
 
 

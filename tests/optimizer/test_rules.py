@@ -41,7 +41,7 @@ def gradients(shape: tuple[int, ...], steps: int) -> list[np.ndarray]:
 def run(
     optimizer: Any, x: np.ndarray, grads: list[np.ndarray], rates: list[float], wd: float = 0.0, first_step: int = 0
 ) -> tuple[np.ndarray, State]:
-    """What the compiler does with an optimizer, for one variable."""
+    """The compiler's use of an optimizer, for one variable."""
     dtype = flow.float64 if x.dtype == np.float64 else flow.float16 if x.dtype == np.float16 else flow.float32
     slots = {s.suffix: np.full(s.shape, s.value, s.dtype.numpy_dtype) for s in optimizer.slots(variable("w", x.shape, dtype))}
 

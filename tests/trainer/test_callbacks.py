@@ -25,7 +25,7 @@ def fit(callbacks, epochs=3, job=None, data=None, **options):
 
 
 class Fake:
-    """What ``Monitor`` asks of a trainer."""
+    """The part of a trainer that ``Monitor`` uses."""
 
     should_stop = False
     global_step = 0
@@ -83,7 +83,7 @@ def test_the_mode_is_told_by_the_name():
     for name, mode in (("val_loss", "min"), ("val_accuracy", "max"), ("top_5_accuracy", "max"), ("val_f1_score", "max"),
                        ("mean_squared_error", "min"), ("a/loss", "min"), ("val_auc", "max")):  # fmt: skip
         assert flow.callbacks.EarlyStopping(name).mode == mode, name
-    with pytest.raises(ArgumentError, match="does not tell whether small or large values are good"):
+    with pytest.raises(ArgumentError, match="does not say whether small or large values are good"):
         flow.callbacks.EarlyStopping("val_score")
     assert flow.callbacks.EarlyStopping("val_score", mode="max").mode == "max"
 
@@ -346,7 +346,7 @@ def test_the_progress_bar_can_be_left_out(capsys):
     assert "Epoch 1/1: 100%" in capsys.readouterr().err
 
 
-# --- what is no hook
+# --- names that are not hooks
 
 
 def test_hooks_of_other_libraries_and_misspelt_ones_are_told():

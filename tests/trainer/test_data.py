@@ -1,4 +1,4 @@
-"""What data a trainer takes: all of it gives the same batches as NumPy arrays."""
+"""The kinds of data that a trainer takes: each yields the same batches as NumPy arrays."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def needs(module):
 
 
 def seen_by(data, **options):
-    """What the steps of an epoch are fed with: the job returns it."""
+    """The feeds of an epoch's steps: the job returns them."""
 
     @flow.global_function(type="train")
     def train(x: tp.Numpy.Placeholder((10, 4)), labels: tp.Numpy.Placeholder((10,), dtype=flow.int32)):

@@ -26,7 +26,7 @@ STEPS = 60
 
 
 class Lines:
-    """What a training prints until it ends or is killed: losses by step, other lines."""
+    """The output of a training until it ends or is killed: losses by step, other lines."""
 
     def __init__(self, directory, kind, more, kill_at=None):
         command = [sys.executable, str(KILLED), str(directory), kind, *more]

@@ -73,5 +73,5 @@ def mlp(model: Path, x: Array, hidden: str, output: str) -> Array:
 
 
 def accuracy_line(logits: Array, labels: Array) -> str:
-    """What the programs print."""
+    """The output of the programs."""
     return f"accuracy: {np.sum(logits.argmax(1) == labels) * 100 / len(labels):.1f}%"

@@ -77,7 +77,7 @@ class Reader:
         return None if value is None or isinstance(value, Blob) else value.array
 
     def number(self, value: Any) -> float | int | None:
-        """A single number that does not depend on the job's inputs and is no weight."""
+        """A single number that does not depend on the job's inputs and is not a weight."""
         array = self.array(value)
         return array.item() if array is not None and array.size == 1 and not value.weight else None
 

@@ -175,7 +175,7 @@ _BINARY: dict[str, Callable[[Any, Any], Blob]] = {
 
 def _pair(ctx: Reader, x: Any, y: Any) -> tuple[Any, Any]:
     a, b = _either(ctx, x), _either(ctx, y)
-    for one, other in ((a, b), (b, a)):  # a number alone would not tell the result's shape
+    for one, other in ((a, b), (b, a)):  # a number alone would not determine the result's shape
         if not isinstance(one, Blob) and ctx.array(x if one is a else y).ndim > getattr(other, "ndim", 0):  # type: ignore[union-attr]
             return ctx.blob(x), ctx.blob(y)
     return (ctx.blob(x), ctx.blob(y)) if not isinstance(a, Blob) and not isinstance(b, Blob) else (a, b)

@@ -31,7 +31,7 @@ def _flatten(ctx: Emitter) -> Result:
 @rule("transpose")
 def _transpose(ctx: Emitter) -> Result:
     perm, stored = ctx.attrs["perm"], ctx.layout(0)
-    if stored is not None:  # it lies in another order anyway: the new one is a matter of names
+    if stored is not None:  # it is stored in another order anyway: the new one is a matter of names
         new = tuple(perm.index(axis) for axis in stored)
         return (
             ctx.moved(ctx.emit("Identity", ctx.input(0, stored)), new)
@@ -171,7 +171,7 @@ def _reverse(ctx: Emitter) -> Result:
 
 @rule("slice_update")
 def _slice_update(ctx: Emitter) -> Result:
-    """Axis by axis: what lies before the region, the region with its own axes replaced, what lies behind."""
+    """Axis by axis: the axes before the region, the region with its own axes replaced, the axes after it."""
     shape, slices = ctx.shape(0), ctx.attrs["slices"]
     regions: list[tuple[int, range | None, int]] = []
     for axis, triple in enumerate(slices):

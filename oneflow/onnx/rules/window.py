@@ -122,7 +122,7 @@ def _pool(ctx: Emitter, kind: str, **more: Any) -> Result:
     opened = any(map(is_open, sizes))
     padding = _padding(a["padding"], sizes, kernel, strides, [1] * len(kernel), a["ceil_mode"] and not opened)
     if any(p >= k for p, k in zip(padding.get("pads", ()), kernel * 2, strict=False)):
-        raise Inexpressible("windows that lie in the padding")
+        raise Inexpressible("windows in the padding")
     if a["ceil_mode"] and opened:
         more["ceil_mode"] = 1
     y = ctx.emit(kind, ctx.input(0, perm), kernel_shape=kernel, strides=strides, **padding, **more)

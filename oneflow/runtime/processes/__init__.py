@@ -25,7 +25,7 @@ _MOST_LINES = 100_000
 
 
 class Processes:
-    """What this process knows of the run that it belongs to; of a run of one process, nothing."""
+    """The run that this process belongs to, as far as it knows; nothing, for a run of one process."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -96,7 +96,7 @@ class Processes:
         self.gather(name, None)
 
     def on_rank_zero(self, tag: str, work: Callable[[], _Value]) -> _Value | None:
-        """Has the first process do what is to be done once, while the others wait. Returns its value there, None in the others.
+        """Calls a function in the first process, while the others wait. Returns its value there, None in the others.
 
         Raises, in all processes, what ``work`` raises.
         """
@@ -171,7 +171,7 @@ class Processes:
     # --- output
 
     def quiet(self) -> contextlib.AbstractContextManager[None]:
-        """Inside, what C++ code writes to standard output goes to standard error: Gloo tells there who has met."""
+        """Inside, what C++ code writes to standard output goes to standard error: Gloo reports there which processes have met."""
         return contextlib.nullcontext() if self._run is None else jax_runtime.redirected(1, 2)
 
     def first_meeting(self, devices: Any) -> bool:

@@ -82,7 +82,7 @@ def free_port(host: str) -> int:
 
 
 def own_addresses() -> list[str]:
-    """IPv4 addresses by which other machines may reach this one, as far as the system tells."""
+    """IPv4 addresses by which other machines may reach this one, as far as the system says."""
     found = []
     for _, name in socket.if_nameindex():
         with contextlib.suppress(OSError, ImportError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

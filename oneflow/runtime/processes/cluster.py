@@ -1,4 +1,4 @@
-"""What started this process, as its environment tells: one table of launchers, and what each sets.
+"""The launcher that started this process, found in its environment: one table of launchers and their variables.
 
 JAX detects some of them by itself, in private parts of its code and only while it starts, but neither Open MPI 5 nor torchrun.
 """
@@ -41,9 +41,9 @@ def _as_they_are(variables: Variables) -> Variables:
 class Launcher:
     """A row of the table: the names of its variables, of which the first that is set counts.
 
-    ``address`` finds the first process, where the environment tells. ``job`` names what tells apart runs on one machine; where
-    no port is told, it is made of them. ``example`` shows how all processes are given a variable. ``prepare`` makes variables of
-    what is told in another way, or none where this launcher did not start the process.
+    ``address`` finds the first process, where the environment has it. ``job`` distinguishes runs on one machine; if
+    no port is given, it is derived from it. ``example`` shows how to set a variable in all processes. ``prepare`` makes variables
+    for information that is given in another way, or none where this launcher did not start the process.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Launcher:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What one launcher's variables say about this process; None where they do not."""
+    """A launcher's claim about this process, from its variables; None if they are not set."""
 
     launcher: Launcher
     rank: int | None
@@ -72,13 +72,14 @@ class Claim:
 
     @property
     def host(self) -> str | None:
+        """The address of the first process without its port; None where it is not known."""
         return self.address[0] if self.address else None
 
     @property
     def port(self) -> int | None:
-        """The port that is told, or one that other runs on these machines hardly have."""
-        told = self.address[1] if self.address else None
-        return told or (_PORTS[zlib.crc32(self.job.encode()) % len(_PORTS)] if self.job else None)
+        """The given port, or one that other runs on these machines hardly have."""
+        given = self.address[1] if self.address else None
+        return given or (_PORTS[zlib.crc32(self.job.encode()) % len(_PORTS)] if self.job else None)
 
 
 # --- where the first process is
@@ -93,7 +94,7 @@ def _master(variables: Variables) -> Address | None:
 
 
 def _mpirun(variables: Variables) -> Address | None:
-    """Open MPI 4 tells where mpirun is: 1531576320.0;tcp://10.96.0.1,10.148.0.1:34911"""
+    """Open MPI 4 says where mpirun is: 1531576320.0;tcp://10.96.0.1,10.148.0.1:34911"""
     found = re.search(r"tcp://([^,:]+)|tcp6://\[([^,\]]+)", variables.get("OMPI_MCA_orte_hnp_uri", ""))
     return (found[1] or found[2], None) if found else None
 
@@ -123,7 +124,7 @@ def _first_tpu_worker(variables: Variables) -> Address | None:
     return (first.partition(":")[0], _TPU_PORT) if first else None
 
 
-# --- what plain variables do not tell
+# --- launchers that need more than plain variables
 
 
 def _tpu_pod(variables: Variables) -> Variables:
@@ -136,7 +137,7 @@ def _tpu_pod(variables: Variables) -> Variables:
 
 
 def _ray_train(variables: Variables) -> Variables:
-    """A worker of Ray Train has a context that tells; other workers of Ray are not told of each other."""
+    """A worker of Ray Train has a context that says so; other workers of Ray do not know of each other."""
     train = sys.modules.get("ray.train") if "RAY_RAYLET_PID" in variables or "RAY_JOB_ID" in variables else None
     try:
         context = train.get_context()  # type: ignore[union-attr]
@@ -157,7 +158,7 @@ def _slurm_step(variables: Variables) -> Variables:
 
 
 def _tasks_of_node(variables: Variables) -> str:
-    """How many tasks this node has, of a list such as 4(x2),3; empty where that is not told."""
+    """How many tasks this node has, of a list such as 4(x2),3; empty if it is not in the list."""
     tasks: list[str] = []
     for number, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", variables.get("SLURM_STEP_TASKS_PER_NODE", "")):
         tasks += [number] * min(int(times or 1), 1 << 16)
@@ -196,7 +197,7 @@ _BY_HAND = Launcher("the environment", RANK, COUNT, example="export {}=...")
 
 
 def find(variables: Variables | None = None) -> Claim | None:
-    """What the environment says about this process; None where it says that it is alone, or nothing.
+    """The claim of the environment about this process; None if it is alone, or nothing is said.
 
     Raises:
       ProcessError: it says that there are several processes, but not how many or which one this is; or it contradicts itself.

@@ -1,7 +1,7 @@
-"""The hub, a thread of the first process: lets the processes of the run in, then relays what each says to all of them.
+"""The hub, a thread of the first process: lets the processes of the run in, then relays each one's messages to all of them.
 
 JAX's own coordination service cannot do this: it aborts a process, without naming another, where a peer is missing, late or gone.
-Whoever connects is a stranger until it has proven that it knows the secret of the run.
+A peer that connects is not trusted until it has proven that it knows the secret of the run.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Connection:
 
 
 class Hub(threading.Thread):
-    """Waits for all ``count`` processes, stops listening, tells them what ``welcome`` says, and relays until all have left."""
+    """Waits for all ``count`` processes, stops listening, sends them ``welcome``, and relays until all have left."""
 
     def __init__(self, server: socket.socket, count: int, key: bytes, welcome: Callable[[], str], patience: float):
         super().__init__(name="oneflow-hub", daemon=True)
@@ -162,7 +162,7 @@ class Hub(threading.Thread):
     def _join(self, connection: _Connection, message: Message) -> None:
         rank, count = message["from"], message["count"]
         if count != self._count:
-            why = f"it was told that the run has {count} processes, the first one knows of {self._count}"
+            why = f"its environment says that the run has {count} processes, the first one knows of {self._count}"
         elif rank >= count or rank in self._members:
             why = f"another process is number {rank} already"
         else:
@@ -202,7 +202,7 @@ class Hub(threading.Thread):
             self._drop(connection, error)
 
     def _take(self, connection: _Connection, line: bytes) -> None:
-        """What a member says goes to all, this one included; it can only speak for itself."""
+        """Relays a member's message to all, itself included; a member can only speak for itself."""
         message = messages.decode(line, self._count, messages.FROM_MEMBERS)
         if message["kind"] == "join" or message["from"] != connection.rank:
             raise ProtocolError("it speaks for another process")
@@ -220,7 +220,7 @@ class Hub(threading.Thread):
             connection.channel.shut_down()  # its end is seen by the next read
 
     def _watch(self, connection: _Connection) -> None:
-        """Asks to be told when the peer takes more, where something waits for it."""
+        """Asks for a notice when the peer can take more, if something waits to be sent."""
         wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.channel.has_backlog else 0)
         if self._selector.get_key(connection.channel).events != wanted:
             self._selector.modify(connection.channel, wanted, connection)

@@ -61,7 +61,7 @@ def initialize(place: Place, coordinator: str, bind_to: str | None, interface: s
 
 
 def _bind_gloo(host: str) -> None:
-    """Has Gloo listen at ``host``. By itself it takes what the machine's name stands for, which may be another interface.
+    """Makes Gloo listen at ``host``. By default it takes the address of the machine's name, which may be another interface.
 
     JAX has a public way to replace the CPU's backend and none to say where Gloo listens, so the parts are private ones (JAX
     0.10); a version without them keeps its own choice.

@@ -11,7 +11,7 @@ from .wire import ProtocolError
 Message = dict[str, Any]
 
 MAX_TEXT = 10_000  # characters of a reason, a call's name or a tag
-MAX_RECENT = 256  # calls that one heartbeat tells
+MAX_RECENT = 256  # calls in one heartbeat
 _MAX_NUMBER = 1 << 53
 ENDS = ("finished", "failed", "lost")  # "lost": it gives up because another one is lost
 

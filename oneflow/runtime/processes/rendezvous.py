@@ -1,4 +1,4 @@
-"""Which process of a run this one is, where the first one listens, and by which secret they know each other."""
+"""Finds this process's rank in a run, where the first process listens, and the secret that they share."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Place:
     local_rank: int = 0
     local_count: int | None = 1  # None where it is not known
     names: list[str] = field(default_factory=list)  # of all processes, for messages
-    run: str = ""  # what tells this run from others with the same secret
+    run: str = ""  # distinguishes this run from others with the same secret
     key: bytes = b""
     data_port: int | None = None  # of JAX's coordinator as the others know it, where that is not the one it listens at
     bound: tuple[str, int] | None = None  # where the first process listens, in that process
@@ -83,7 +83,7 @@ def find() -> Place | None:
 
 
 def preview() -> tuple[int, int, int]:
-    """Rank, number of processes, and rank on the machine, as far as the environment tells before the run begins."""
+    """Rank, number of processes, and rank on the machine, as far as the environment says before the run begins."""
     told = _launched()
     if told is not None:
         return told[0], told[1], told[3]
@@ -97,7 +97,7 @@ def preview() -> tuple[int, int, int]:
 
 
 def _launched() -> tuple[int, int, str, int, int] | None:
-    """Rank, number of processes, address of the first, rank and number on the machine, as ``python -m oneflow.launch`` tells."""
+    """Rank, number of processes, address of the first, rank and number on the machine, as ``python -m oneflow.launch`` says."""
     text = os.environ.get(LAUNCHED)
     if not text:
         return None
@@ -230,7 +230,7 @@ def _refuse_host(place: Place, what: str, chosen: str | None = None) -> NoReturn
         f"the first process of the run cannot listen at {chosen or place.host}: that {what}\n"
         f"  this       {', '.join([socket.gethostname(), *own])}\n"
         f"  try        an address of this machine, the one with process 0. Where others reach it by another (NAT, containers), "
-        f"tell it also which own one leads there: {BIND_ADDRESS}={one}, flow.env.bind_address({one!r}), "
+        f"name also its own address that leads there: {BIND_ADDRESS}={one}, flow.env.bind_address({one!r}), "
         f"or --bind {one} of the launcher"
     )
 

@@ -1,4 +1,4 @@
-"""This process's part in a run of several: it tells the others what it does, and ends when one of them is lost.
+"""This process's part in a run of several: it reports to the others what it does, and ends when one of them is lost.
 
 Every process runs the whole script. The watch knows what JAX cannot: in which call each process is. A process that waits in a
 collective while another has ended, stands still, or is in another call would wait for ever.
@@ -192,7 +192,7 @@ class Run:
         return [found[rank][1] for rank in range(self.place.count)]
 
     def _beat(self, unless_within: float = 0.0) -> None:
-        """Tells the others what this process does, unless they were told so shortly before: the watch tells them soon."""
+        """Reports to the others what this process does, unless that was done shortly before: the watch reports soon."""
         with self._sending:
             now = time.monotonic()
             if now - self._last_beat < unless_within:

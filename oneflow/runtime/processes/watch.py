@@ -1,4 +1,4 @@
-"""What is known of the other processes of a run, and when one of them counts as lost. Plain data: no thread, no socket."""
+"""The known state of the other processes of a run, and when one of them counts as lost. No thread, no socket."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LONGEST_CALL = 500  # characters of a call's name
 
 @dataclass(slots=True)
 class Peer:
-    """What is known of one process. Times are those of this process's clock."""
+    """The known state of one process. Times are those of this process's clock."""
 
     heard: float
     moved: float  # when it last made visible progress
@@ -49,6 +49,7 @@ class Calls:
         self._untold: OrderedDict[int, str] = OrderedDict()
 
     def begin(self, name: str, now: float) -> None:
+        """Notes that a call of the job has begun."""
         self.begun += 1
         self._in_flight.append((name, now))
         for kept in (self._names, self._untold):
@@ -57,6 +58,7 @@ class Calls:
                 kept.popitem(last=False)
 
     def end(self, now: float) -> None:
+        """Notes that the oldest call has returned, and its time."""
         if not self._in_flight:
             return
         self.returned += 1
@@ -78,9 +80,11 @@ class Calls:
 
     @property
     def is_inside(self) -> bool:
+        """Whether a call has begun and not returned."""
         return self.begun > self.returned
 
     def name(self, number: int) -> str | None:
+        """The job of the call of that number; None where it is no longer kept."""
         return self._names.get(number)
 
     def take_untold(self) -> list[tuple[int, str]]:
@@ -109,6 +113,7 @@ class Watch:
 
     @property
     def others(self) -> list[Peer]:
+        """All processes but this one."""
         return [peer for rank, peer in enumerate(self.peers) if rank != self._rank]
 
     # --- what they say
@@ -206,7 +211,7 @@ class Watch:
         return "\n".join(lines)
 
     def waits_for(self) -> str:
-        """What this process waits for; empty where it computes on its own."""
+        """The operation that this process waits for; empty while it computes on its own."""
         if self.gather_tag:
             return f"waits for it in {self.gather_tag}"
         if self.calls.is_inside:
@@ -220,7 +225,7 @@ class Watch:
         return all(p.end == "finished" and (p.left or now - p.heard > self._patience) for p in self.others)
 
     def stands_still(self, since: float, now: float) -> str:
-        """Which process neither comes to its end nor makes progress; an empty string where all do."""
+        """The process that neither ends nor makes progress, in words; an empty string if there is none."""
         for rank, peer in enumerate(self.peers):
             if rank != self._rank and not peer.end and not peer.busy and now - max(since, peer.moved) > self._patience:
                 return f"{self._name_of(rank)} has stood still for {now - peer.moved:.0f} s, and this one has come to its end"
@@ -228,5 +233,5 @@ class Watch:
 
 
 def _printable(text: str) -> str:
-    """What every terminal and file takes: names of files may hold bytes that are no text."""
+    """The text with escapes that every terminal and file takes: file names may hold bytes that are not text."""
     return text.encode("utf-8", "backslashreplace").decode()

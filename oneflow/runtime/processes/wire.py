@@ -1,6 +1,6 @@
 """The connection between two processes of a run: a proof that both know its secret, then JSON messages, one per line.
 
-Knows bytes and sockets only. What messages there are is in ``messages.py``.
+Knows bytes and sockets only. The messages are in ``messages.py``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ProtocolError(Exception):
 
 
 def session_key(secret: str, run: str) -> bytes:
-    """The key of one run. ``run`` tells apart runs that share a secret: a job's number, the count of restarts."""
+    """The key of one run. ``run`` distinguishes runs that share a secret: a job's number, the count of restarts."""
     return hmac.digest(secret.encode(), PROTOCOL + run.encode(), "sha256")
 
 
@@ -67,7 +67,7 @@ class MemberHandshake:
         self._theirs = b""
 
     def response(self, challenge: bytes) -> bytes:
-        """What to send the hub. Raises ProtocolError where it is not a hub that speaks."""
+        """The reply to send to the hub. Raises ProtocolError if the peer is not a hub."""
         if len(challenge) != CHALLENGE_SIZE or not challenge.startswith(PROTOCOL):
             raise ProtocolError("it does not speak the protocol of a run")
         self._theirs = challenge[len(PROTOCOL) :]
@@ -94,7 +94,7 @@ def encode(message: dict[str, Any]) -> bytes:
 
 
 def decode(line: bytes) -> Any:
-    """What a line holds. Raises ProtocolError where it is not JSON, or nested too deeply."""
+    """The message in a line. Raises ProtocolError if it is not JSON, or nested too deeply."""
     if _depth(line) > MAX_DEPTH:
         raise ProtocolError("a message is nested too deeply")
     try:
@@ -152,10 +152,12 @@ class Channel:
         self._backlog = bytearray()
 
     def fileno(self) -> int:
+        """The number of its socket, for selectors."""
         return self._socket.fileno()
 
     @property
     def has_backlog(self) -> bool:
+        """Whether something still waits to be sent."""
         return bool(self._backlog)
 
     def send(self, data: bytes) -> None:
@@ -183,7 +185,7 @@ class Channel:
             del self._backlog[:sent]
 
     def receive(self, size: int = _CHUNK) -> bytes:
-        """What has arrived, at most ``size`` bytes; empty at the end. Raises BlockingIOError where nothing has, or OSError."""
+        """At most ``size`` bytes that have arrived; empty at the end. Raises BlockingIOError if there are none, or OSError."""
         return self._socket.recv(size)
 
     def shut_down(self) -> None:
@@ -194,5 +196,5 @@ class Channel:
             pass  # the peer was faster
 
     def close(self) -> None:
-        """Gives the descriptor back."""
+        """Closes the socket."""
         self._socket.close()

@@ -9,6 +9,7 @@ from typing import Any, Literal, overload
 
 import numpy as np
 
+from .._base import check
 from .._base.refuse import closest, shown
 from ..errors import ArgumentError, CheckpointError, CheckpointNotFoundError, ModeError
 from ..graph.graph import Variable, current_or_none
@@ -86,7 +87,7 @@ def load_variables(
     session = _session("flow.load_variables")
     if isinstance(value_dict, (str, os.PathLike)):
         value_dict = _all_of(value_dict)
-    if rename is not None:
+    if rename is not None and isinstance(value_dict, Mapping):
         new = safetensors.renamed(value_dict, rename)
         value_dict = Values(new, value_dict.random_state, value_dict.path) if isinstance(value_dict, Values) else new
     if not isinstance(value_dict, Mapping):
@@ -167,7 +168,9 @@ def save(
       CheckpointError: a value or name that the layout has no place for, or the disk refused.
     Example: >>> flow.checkpoint.save("./lenet_models")
     """
-    if format == "safetensors":
+    _check_flag("overwrite", overwrite)
+    _check_flag("asynchronous", asynchronous)
+    if isinstance(format, str) and format == "safetensors":
         if metadata is not None or asynchronous is not False:
             rule = 'format="safetensors" has no place for metadata, and is not saved in the background'
             complain(ArgumentError, rule, 'leave both out, or save with format="oneflow"')
@@ -279,6 +282,8 @@ class CheckPoint:
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False, asynchronous: bool = False) -> PendingSave | None:
         """As ``flow.checkpoint.save(path, overwrite=..., asynchronous=...)``."""
+        _check_flag("overwrite", overwrite)
+        _check_flag("asynchronous", asynchronous)
         return save_with(as_path(path), None, {}, overwrite=overwrite, asynchronous=asynchronous)
 
     def load(self, path: str | os.PathLike[str], strict: bool = False) -> None:
@@ -321,6 +326,12 @@ class CheckPoint:
         if variables and unknown:
             warn_of_unknown(unknown, variables, "CheckPoint.load")
         session.warn_of_broken_jobs()
+
+
+def _check_flag(argument: str, value: Any) -> None:
+    _, problem = check.flag(value)
+    if problem:
+        complain(ArgumentError, f"{argument} {problem}")
 
 
 def _session(what: str) -> Session:

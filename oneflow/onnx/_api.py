@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from .._base import check
 from .._base.refuse import refuse, shown
 from ..errors import ArgumentError
 from ..export._job import DynamicAxes
@@ -47,16 +48,21 @@ def export(
     Example: >>> flow.onnx.export(job, "./models", "model.onnx")
     """
     what = "flow.onnx.export"
-    version = 1 if extra_opset in (None, 0) else extra_opset
-    if not isinstance(version, int) or version < 1:
-        refuse(ArgumentError, f"{what}: extra_opset must be an int > 0, got {shown(extra_opset)}")
+    version, problem = (1, "") if extra_opset is None else check.integer(extra_opset, low=0)
+    if problem:
+        refuse(ArgumentError, f"{what}: extra_opset {problem}")
+    flags = {"continue_on_error": continue_on_error, "external_data": False if external_data is None else external_data}
+    for argument, value in flags.items():
+        _, problem = check.flag(value)
+        if problem:
+            refuse(ArgumentError, f"{what}: {argument} {problem}")
     if shape_override is not None:
         if dynamic_axes is not None:
             refuse(ArgumentError, f"{what}: shape_override and dynamic_axes say the same in two ways", hint="give one of them")
         dynamic_axes = _from_shapes(what, job_func, shape_override)
     write(
         what, job_func, onnx_filename, dynamic_axes=dynamic_axes, opset=opset, external_data=external_data or None,
-        weights=model_save_dir, custom_ops=version if continue_on_error else 0,
+        weights=model_save_dir, custom_ops=(version or 1) if continue_on_error else 0,
     )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from .. import __version__
+from .._base import check
 from .._base.dtype import from_numpy
 from .._base.extras import need
 from .._base.refuse import refuse, shown, warn
@@ -43,6 +44,10 @@ def write(
     onnx = need("onnx", what)
     version = _opset(what, onnx, opset)
     file = as_path(what, path)
+    if external_data is not None:
+        _, problem = check.flag(external_data)
+        if problem:
+            refuse(ArgumentError, f"{what}: external_data {problem}")
     known = rules()
 
     def reason(node: Node) -> str | None:
@@ -61,13 +66,14 @@ def write(
 
 
 def _opset(what: str, onnx: Any, given: int | None) -> int:
-    if given in (None, 0):
+    found = check.whole(given)
+    if given is None or found == 0:
         return DEFAULT_OPSET
     newest = min(OPSETS[-1], onnx.defs.onnx_opset_version())
-    if not isinstance(given, int) or not OPSETS[0] <= given <= newest:
+    if found is None or not OPSETS[0] <= found <= newest:
         refuse(ArgumentError, f"{what}: opset must be in {OPSETS[0]} to {newest}, got {shown(given)}",
                hint=f"leave it out for {DEFAULT_OPSET}, which every present runtime reads")  # fmt: skip
-    return given
+    return found
 
 
 def _emit_all(exported: ExportedJob, emitter: Emitter, custom_ops: int) -> None:

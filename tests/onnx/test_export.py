@@ -186,7 +186,7 @@ def test_wrong_arguments(tmp_path: Path) -> None:
         ({"shape_override": 3}, "must be a dict of input -> shape"),
         ({"shape_override": {"x": 3}}, "gives 'x' the shape 3, which is not a list or tuple"),
         ({"shape_override": {}, "dynamic_axes": {}}, "say the same in two ways"),
-        ({"extra_opset": -1}, "extra_opset must be an int > 0"),
+        ({"extra_opset": -1}, "extra_opset must be an int >= 0"),
     ):
         with pytest.raises(ArgumentError, match=text):
             flow.onnx.export(job, None, path, **arguments)

@@ -14,7 +14,7 @@ from ..errors import ArgumentError, ModeError
 from ..graph.graph import OP_VARIABLE, Graph
 from ..runtime.session import Session
 from ..runtime.store import Cell, Store
-from ..runtime.transfer import to_host
+from ..runtime.transfer import to_global, to_host
 
 
 class LearningRates:
@@ -33,7 +33,9 @@ class LearningRates:
             self._put([o.constant_rate or 0.0 for o in optimizers])
 
     def _put(self, rates: Sequence[float]) -> None:
-        self.cell.value = Store.put(np.array(rates, np.float32))
+        before, value = self.cell.value, np.array(rates, np.float32)
+        is_placed = before is not None and before.committed
+        self.cell.value = to_global(value, before.sharding) if is_placed else Store.put(value)
 
     def get(self) -> tuple[float, ...]:
         """The rates of the next call. Raises ModeError where the job computes one."""

@@ -34,6 +34,7 @@ from ..runtime.session import Job, Session, as_default
 from ..runtime.variants import Variants
 from .rates import LearningRates
 from .results import array_spec, converter
+from .step_checks import label_check, with_loss_check
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -126,12 +127,13 @@ def build(declared: Declaration, job: Job, session: Session) -> BuiltJob:
         session.add_pipeline(declared.name, pipeline)
     rates = LearningRates(graph, session)
     returns = declared.returns
+    convert = with_loss_check(graph, leaves, convert)
     nothing = graph.returns is None and not returns.callback
     asynchronous = nothing or returns.callback or not returns.annotated
     return BuiltJob(
         graph,
         made,
-        Feeds(declared.name, graph.inputs, structure, own_part),
+        Feeds(declared.name, graph.inputs, structure, own_part, label_check(graph)),
         Delivery(
             declared.name,
             process.delivery,

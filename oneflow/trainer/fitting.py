@@ -23,6 +23,7 @@ from ..callbacks.base import Callback
 from ..checkpoint.api import get_all_variables
 from ..errors import ArgumentError, CheckpointWarning
 from ..job import JobFunction
+from ..job.step_checks import LOSS
 from ..runtime.process import process
 from ..runtime.session import manual_seed
 from . import checkpoints
@@ -106,6 +107,19 @@ class Fit:
 
     def run(self, checkpoint: str | None) -> None:
         """Trains until the end, or until somebody stops it."""
+        if len(self.jobs) > 1:  # no number is called "loss"
+            self._train(checkpoint)
+            return
+        warned = self.jobs[0].graph.warned
+        is_ours = LOSS not in warned
+        warned.add(LOSS)  # here every step is looked at
+        try:
+            self._train(checkpoint)
+        finally:
+            if is_ours and not self._is_loss_bad:
+                warned.discard(LOSS)
+
+    def _train(self, checkpoint: str | None) -> None:
         trainer = self.trainer
         state = self._begin(checkpoint)
         self._wait_for(partial(self._begin_loggers, state["loggers"] if state is not None else None))
@@ -283,7 +297,11 @@ class Fit:
     def _told(self, step: int, logs: dict[str, float], value: Any) -> None:
         if not self._is_loss_bad and not math.isfinite(logs.get("loss", 0.0)):
             self._is_loss_bad = True
-            _log.warning("oneflow: the loss is %s at step %d, for the first time", logs["loss"], step)
+            loss = self.jobs[0].graph.objective.losses[0]
+            _log.warning(
+                "oneflow: the loss is %s at step %d, for the first time\n  the loss   %s   %s",
+                logs["loss"], step, loss.source, loss.source.text,
+            )  # fmt: skip
         ends, outputs = self._each_step
         if outputs:
             self.hooks("on_train_batch_outputs", step, value)

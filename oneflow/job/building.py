@@ -34,7 +34,7 @@ from ..runtime.session import Job, Session, as_default
 from ..runtime.variants import Variants
 from .rates import LearningRates
 from .results import array_spec, converter
-from .step_checks import label_check, with_loss_check
+from .step_checks import label_check, loss_check
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -127,7 +127,6 @@ def build(declared: Declaration, job: Job, session: Session) -> BuiltJob:
         session.add_pipeline(declared.name, pipeline)
     rates = LearningRates(graph, session)
     returns = declared.returns
-    convert = with_loss_check(graph, leaves, convert)
     nothing = graph.returns is None and not returns.callback
     asynchronous = nothing or returns.callback or not returns.annotated
     return BuiltJob(
@@ -174,7 +173,7 @@ def _trace(declared: Declaration) -> tuple[Graph, list[Blob], Callable[[Any], An
                 refuse(ReturnError, rule, source=declared.source)
         _legacy_objective(graph, declared)
         finish(graph)
-    return graph, leaves, converter(leaves, rebuild, kinds), array_spec(leaves, rebuild, kinds), structure
+    return graph, leaves, converter(leaves, rebuild, kinds, loss_check(graph, leaves)), array_spec(leaves, rebuild, kinds), structure
 
 
 def _own_part(declared: Declaration, made: Plan) -> bool:

@@ -15,18 +15,16 @@ from typing import Any
 
 import numpy as np
 
+from .._signature.local import LocalTensor
 from ..compiler.analysis import ancestors
 from ..compiler.host_plan import labels_of
 from ..graph.graph import Graph
 from ..graph.node import Blob, Node
-from ..runtime.transfer import to_host
 
 _PAUSE = 0.02  # seconds between two looks
 _RECENT = 32  # losses that are kept to tell which one was the first
 _MOST_ELEMENTS = 1 << 12  # of a loss that is looked at
 _log = logging.getLogger("oneflow")
-
-Convert = Callable[[Any], Any]
 
 LOSS = "the loss"  # in ``Graph.warned``: a loss that is not finite has been reported, or somebody else looks at it
 
@@ -75,29 +73,30 @@ def _look_at_labels(graph: Graph, node: Node, fed: np.ndarray, step: int) -> Non
 # --- the loss
 
 
-def with_loss_check(graph: Graph, leaves: Sequence[Blob], convert: Convert) -> Convert:
-    """``convert`` of a job's results, which looks at the loss among them.
+def loss_check(graph: Graph, leaves: Sequence[Blob]) -> tuple[int, Callable[[Any], None]] | None:
+    """The place of the loss among the results of a job, and a function that looks at its value of each call.
+
+    None where the job returns no loss.
 
     Args:
-      leaves: the Blobs that the job returns, in the order of the arrays that are converted.
+      leaves: the Blobs that the job returns.
     """
     place = next((i for i, blob in enumerate(leaves) if _shows_loss(graph, blob)), None)
     if place is None:
-        return convert
+        return None
     due, step, recent = 0.0, -1, deque[Any](maxlen=_RECENT)
     note = recent.append
 
-    def looking(arrays: Any) -> Any:
+    def look(value: Any) -> None:
         nonlocal due, step
         step += 1
-        note(arrays[place])
+        note(value)
         if (now := monotonic()) >= due:
             due = now + _PAUSE
             if LOSS not in graph.warned:
                 _look_at_loss(graph, tuple(recent), step)
-        return convert(arrays)
 
-    return looking
+    return place, look
 
 
 def _shows_loss(graph: Graph, blob: Blob) -> bool:
@@ -125,5 +124,7 @@ def _look_at_loss(graph: Graph, recent: Sequence[Any], step: int) -> None:
     )  # fmt: skip
 
 
-def _is_finite(array: Any) -> bool:
-    return bool(np.isfinite(np.asarray(to_host(array), np.float64)).all())
+def _is_finite(value: Any) -> bool:
+    """Whether all numbers are finite in a result: an array, or one per device."""
+    arrays = value.numpy_list() if isinstance(value, LocalTensor) else value if isinstance(value, (list, tuple)) else [value]
+    return all(np.isfinite(np.asarray(array, np.float64)).all() for array in arrays)

@@ -28,7 +28,7 @@ from ..runtime.process import process
 from ..runtime.session import manual_seed
 from . import checkpoints
 from .arguments import Arguments, Bound
-from .evaluation import Evaluation, Stage, limited
+from .evaluation import Evaluation, Stage, limited, located
 from .history import History
 from .hooks import Hooks, guarded
 from .settings import Settings
@@ -226,7 +226,7 @@ class Fit:
             try:
                 is_submitted = submit(batch)
             except Exception as error:
-                error.add_note(f"in batch {self.batch} of epoch {self.epoch} of the training data")
+                located(error, f"batch {self.batch} of epoch {self.epoch} of the training data")
                 raise
             self.batch += 1
             if not is_submitted:
@@ -335,7 +335,12 @@ class Fit:
             if not self._validate(step):
                 return
             self._wait_for(partial(self._add_row, step, {**self._means(), **self.validation_logs}))
-        self._wait_for(lambda: self.hooks("on_checkpoint", step, self.latest))
+        if not self._ends_here():
+            self._wait_for(lambda: self.hooks("on_checkpoint", step, self.latest))
+
+    def _ends_here(self) -> bool:
+        """Whether it is known that the epoch, or the training, ends with this step: then its end is what is saved."""
+        return not self._is_stopped() and (self.batch == self.count or self._is_over())
 
     def _is_validation_due(self, step: int) -> bool:
         every = self._validates_every

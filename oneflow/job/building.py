@@ -173,7 +173,8 @@ def _trace(declared: Declaration) -> tuple[Graph, list[Blob], Callable[[Any], An
                 refuse(ReturnError, rule, source=declared.source)
         _legacy_objective(graph, declared)
         finish(graph)
-    return graph, leaves, converter(leaves, rebuild, kinds, loss_check(graph, leaves)), array_spec(leaves, rebuild, kinds), structure
+    convert = converter(leaves, rebuild, kinds, loss_check(graph, leaves))
+    return graph, leaves, convert, array_spec(leaves, rebuild, kinds), structure
 
 
 def _own_part(declared: Declaration, made: Plan) -> bool:

@@ -16,7 +16,6 @@ from ..graph.node import Blob
 from ..runtime.result import ArraySpec
 from ..runtime.transfer import to_host
 
-
 Look = tuple[int, Callable[[Any], None]]  # the place of a result, and what is called with its values
 
 

@@ -152,8 +152,8 @@ class Executable:
         arrays = [each for each in lists if all(isinstance(a, np.ndarray) for a in each) and _varies(each[0])]
         if arrays and all(np.array_equal(first, a) for first, *others in arrays for a in others):
             _log.warning(
-                "oneflow: all devices are fed the same arrays in the first call of %s: in the mirrored view each takes its own piece "
-                "of the batch: np.split(batch, %d)",
+                "oneflow: all devices are fed the same arrays in the first call of %s: in the mirrored view each takes its own "
+                "piece of the batch: np.split(batch, %d)",
                 self._label, len(arrays[0]),
             )  # fmt: skip
 

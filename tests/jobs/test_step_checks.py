@@ -31,7 +31,9 @@ def messages(caplog):
     return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
 
 
-@pytest.mark.parametrize(("labels", "told"), [((0, 1, 5, 7), "2 of 4 labels (0 to 7)"), ((-1, 1, 2, 3), "1 of 4 labels (-1 to 3)")])
+@pytest.mark.parametrize(
+    ("labels", "told"), [((0, 1, 5, 7), "2 of 4 labels (0 to 7)"), ((-1, 1, 2, 3), "1 of 4 labels (-1 to 3)")]
+)
 def test_labels_that_are_not_classes(caplog, labels, told):
     train = declared()
     train(*fed())

@@ -136,7 +136,9 @@ def test_each_step_is_saved_once(tmp_path, monkeypatch, sized, epochs, limit, st
     saving = flow.callbacks.ModelCheckpoint(tmp_path, save_top_k=-1, every_n_steps=3)
     trainer = quiet(max_epochs=epochs, max_steps=limit, callbacks=saving)
     saved, save = [], trainer.save_checkpoint
-    monkeypatch.setattr(trainer, "save_checkpoint", lambda path, **options: (saved.append(trainer.global_step), save(path, **options)))
+    monkeypatch.setattr(
+        trainer, "save_checkpoint", lambda path, **options: (saved.append(trainer.global_step), save(path, **options))
+    )
     trainer.fit(jobs.train_job(), batches if sized else every(batches))
     assert saved == steps
     whole = trainer.history.rows

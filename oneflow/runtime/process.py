@@ -163,7 +163,7 @@ class Process:
             self._stop_threads(False)
 
     def _stop_threads(self, interrupted: bool, readers_ended: bool = True) -> None:
-        """Sees to it that no thread is in C++ code of JAX or OpenCV while the interpreter goes away: that would abort the process.
+        """Sees to it that no thread is in C++ code while the interpreter goes away: that would abort the process.
 
         Ours end; those of the user that call jobs wait for the lock, which is never given back.
         """
@@ -178,7 +178,8 @@ class Process:
             is_held = self.lock.acquire(timeout=max(deadline - time.monotonic(), 0.0001))
             while (self.calls or self.uninterrupted.compiling) and time.monotonic() < deadline:
                 time.sleep(0.0005)
-            is_harmless = readers_ended and harmless and not self.uninterrupted.compiling and not self.calls and self.saves.is_idle()
+            harmless = harmless and readers_ended and self.saves.is_idle()
+            is_harmless = harmless and not self.uninterrupted.compiling and not self.calls
             if is_held and is_harmless:
                 return
         with contextlib.suppress(Exception):

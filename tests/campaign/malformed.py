@@ -116,7 +116,7 @@ class _Hostile:
         fuzz, attribute = self._fuzz, self._fuzz.SUBJECTS[path][1]
         owner = blob if owner is fuzz.BLOB else owner
         target = getattr(owner, attribute) if attribute else owner
-        args, kwargs = self._random.choice(list(fuzz.calls(path, fuzz.parameters_of(target))))
+        args, kwargs = self._random.choice(list(fuzz.calls(path, fuzz.parameters_of(target), self._random)))
         args = [fuzz._resolved(a, blob) for a in args]
         kwargs = {k: fuzz._resolved(v, blob) for k, v in kwargs.items()}
         decorated = fuzz._resolved(self._random.choice(fuzz.DECORATED), blob)

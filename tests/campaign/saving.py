@@ -24,7 +24,7 @@ from .children import Child
 from .report import Budget, Report
 
 STEPS = 240  # of one training; then another begins in an empty folder
-SECONDS = 90.0  # for one life
+SECONDS = 300.0  # for one life, also on a busy machine
 
 
 @dataclass(frozen=True)

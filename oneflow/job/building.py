@@ -34,6 +34,7 @@ from ..runtime.session import Job, Session, as_default
 from ..runtime.variants import Variants
 from .rates import LearningRates
 from .results import array_spec, converter
+from .step_checks import label_check, loss_check
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -131,7 +132,7 @@ def build(declared: Declaration, job: Job, session: Session) -> BuiltJob:
     return BuiltJob(
         graph,
         made,
-        Feeds(declared.name, graph.inputs, structure, own_part),
+        Feeds(declared.name, graph.inputs, structure, own_part, label_check(graph)),
         Delivery(
             declared.name,
             process.delivery,
@@ -172,7 +173,8 @@ def _trace(declared: Declaration) -> tuple[Graph, list[Blob], Callable[[Any], An
                 refuse(ReturnError, rule, source=declared.source)
         _legacy_objective(graph, declared)
         finish(graph)
-    return graph, leaves, converter(leaves, rebuild, kinds), array_spec(leaves, rebuild, kinds), structure
+    convert = converter(leaves, rebuild, kinds, loss_check(graph, leaves))
+    return graph, leaves, convert, array_spec(leaves, rebuild, kinds), structure
 
 
 def _own_part(declared: Declaration, made: Plan) -> bool:

@@ -34,6 +34,7 @@ from ..runtime.process import process
 from ..runtime.result import Result
 from ..runtime.session import default_session
 from .building import BuiltJob, Declaration, build
+from .dead_layers import warn_of_dead_layers
 from .rates import LearningRates
 
 
@@ -258,6 +259,7 @@ class JobFunction:
             return call
         try:
             executable = built.variants.get(arrays)
+            warn_of_dead_layers(built.graph, self._session)
         except CompileError as error:
             if built.variants.is_single:
                 raise

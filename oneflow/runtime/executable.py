@@ -125,14 +125,37 @@ class Executable:
             [zlib.crc32(a.tobytes()) for a in jax.tree.leaves(feed) if is_whole(blob, a)]
             for blob, feed in zip(self.plan.feeds, feeds, strict=True)
         ]
-        for index, theirs in enumerate(processes.gather(f"comparing what {self._label} is fed", found)):
+        parts = [zlib.crc32(feed.array.tobytes()) for feed in feeds if isinstance(feed, Part) and _varies(feed.array)]
+        everyone = processes.gather(f"comparing what {self._label} is fed", (found, parts))
+        if not processes.is_first():
+            return
+        for index, (theirs, its_parts) in enumerate(everyone):
             for blob, mine, its in zip(self.plan.feeds, found, theirs, strict=True):
-                if mine != its and processes.is_first():
+                if mine != its:
                     _log.warning(
                         "oneflow: process %d feeds other values for %r of %s than process 0; every process must feed the same "
                         "batch: seed what draws or shuffles it, or let each feed its own part (config.feed_own_part)",
                         index, blob.node.name, self._label,
                     )  # fmt: skip
+            if index and parts and parts == its_parts:
+                _log.warning(
+                    "oneflow: process %d feeds the same values as process 0 for its own part of the batches of %s: give each "
+                    'process other data: flow.data.ArrayLoader(..., shard=(rank, count)), or a DistributedSampler',
+                    index, self._label,
+                )  # fmt: skip
+        self._compare_lists(feeds)
+
+    def _compare_lists(self, feeds: Sequence[Any]) -> None:
+        """Warns where all devices of the mirrored view are fed the same arrays."""
+        fed = [f for blob, f in zip(self.plan.feeds, feeds, strict=True) if blob.node.op is OP_INPUT and blob.is_mirrored]
+        lists = [tuple(feed) for feed in fed if isinstance(feed, (tuple, np.ndarray)) and len(feed) > 1]
+        arrays = [each for each in lists if all(isinstance(a, np.ndarray) for a in each) and _varies(each[0])]
+        if arrays and all(np.array_equal(first, a) for first, *others in arrays for a in others):
+            _log.warning(
+                "oneflow: all devices are fed the same arrays in the first call of %s: in the mirrored view each takes its own "
+                "piece of the batch: np.split(batch, %d)",
+                self._label, len(arrays[0]),
+            )  # fmt: skip
 
     def _lines(self, feeds: Sequence[Any]) -> list[str]:
         """The job as lines, for comparison with other processes."""
@@ -458,6 +481,11 @@ class Executable:
     def hlo(self) -> str:
         """The compiled program as text, for the curious."""
         return "\n\n".join(compiled.as_text() for _, compiled in self.compiled)
+
+
+def _varies(array: np.ndarray) -> bool:
+    """Whether not all elements are equal: constants may be the same everywhere on purpose."""
+    return bool(array.size) and bool((array != array.flat[0]).any())
 
 
 def _settings() -> Any:

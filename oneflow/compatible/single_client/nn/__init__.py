@@ -1,0 +1,7 @@
+"""``nn`` of 0.6."""
+
+from __future__ import annotations
+
+from ..._imports import sharing as _sharing
+
+__getattr__, __dir__, _public_names = _sharing(__name__, ())

@@ -117,14 +117,11 @@ class _Empty(Loader):
         vars(module).update(zip(("__getattr__", "__dir__", "_public_names"), sharing(module.__name__), strict=True))
 
 
-def sharing(
-    alias: str, own: Sequence[str] = ()
-) -> tuple[Callable[[str], Any], Callable[[], list[str]], Callable[[], list[str]]]:
+def sharing(alias: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], Callable[[], list[str]]]:
     """What a module of the alias has beside its own names: all those that ``oneflow`` has at that path.
 
     Args:
       alias: the module's name, below ``oneflow.compatible.single_client``.
-      own: its own names.
     Returns: its ``__getattr__``, ``__dir__`` and ``_public_names``.
     """
     below = alias.removeprefix(_ALIAS).removeprefix(".")
@@ -150,7 +147,10 @@ def sharing(
 
     def names() -> list[str]:
         module = twin()
-        return sorted({*(public_names(module) if module is not None else ()), *own})
+        there = vars(sys.modules[alias])
+        own = {n for n in there if not n.startswith("_") and n != "annotations" and f"{alias}.{n}" not in sys.modules}
+        shared = set(public_names(module)) if module is not None else set()
+        return sorted(own | shared)
 
     def listed() -> list[str]:
         there = vars(sys.modules[alias])

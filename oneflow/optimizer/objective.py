@@ -45,7 +45,7 @@ def checked_losses(what: str, graph: Graph, loss: Any, earlier: list[Blob] | Non
     """The losses as a list, of one shape and dtype, in a train job."""
     if not graph.train and graph.generation.trains_predict_jobs:
         rule = f"job {graph.name!r} is declared as a predict job and calls minimize; it trains, as in {graph.generation.release}"
-        warn(rule, JobWarning)
+        warn(JobWarning, rule)
         graph.train = True
     if not graph.train:
         fail(TrainError, what, "it is a predict job, which does not train", (),

@@ -5,6 +5,7 @@ docs/compatibility.md has a row for each.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -32,6 +33,7 @@ from ...ops import variable as _variable
 from ...ops._arrays import label
 from ...ops._emit import fail, want
 from ...ops._names import DefaultName
+from ...ops.binary import add, multiply
 from ...ops.constant import range as _range
 from ...ops.elementwise import cast
 
@@ -119,8 +121,16 @@ def reflection_pad2d(x: Blob, padding: int | tuple[int, ...] | list[int], name: 
 def range(
     start: float, limit: float | None = None, delta: float = 1, dtype: _dtype | None = None, name: str = "range"
 ) -> Blob:
-    """``oneflow.range``; ``dtype=None`` means int64."""
-    return _range(start, limit, delta, dtypes.int64 if dtype is None else dtype, name)  # type: ignore[arg-type]
+    """``oneflow.range``; ``dtype=None`` means int64, and bounds may be floats where the dtype is float32 or float64."""
+    if dtype not in (dtypes.float32, dtypes.float64):
+        return _range(start, limit, delta, dtypes.int64 if dtype is None else dtype, name)  # type: ignore[arg-type]
+    what = label("range", name)
+    bounds = [want.number(what, "start, limit and delta", n, finite=True) for n in (start, 0 if limit is None else limit, delta)]
+    first, end, step = (0.0, bounds[0], bounds[2]) if limit is None else bounds
+    if step == 0 or (end - first) / step <= 0:
+        fail(ArgumentError, what, f"from {first} to {end} in steps of {step} there are no numbers")
+    counted = _range(0, math.ceil((end - first) / step), 1, dtype, name)
+    return add(multiply(counted, step), first)
 
 
 def upsample_2d(
@@ -148,10 +158,13 @@ def get_variable(
 
 
 def hierarchical_parallel_cast(
-    input: Blob, nd_sbp: Any = None, grad_mode: str | None = None, grad_nd_sbp: Any = None, name: str | None = None, **older: Any
-) -> Blob:
+    input: Blob, nd_sbp: Any = None, grad_mode: str | None = None, grad_nd_sbp: Any = None, name: str | None = None, *,
+    parallel_distribution: Any = None, grad_parallel_distribution: Any = None,
+) -> Blob:  # fmt: skip
     """``oneflow.hierarchical_parallel_cast`` with the names of 0.5; those of 0.4 are taken, too."""
-    return _distribution.hierarchical_parallel_cast(input, nd_sbp, grad_mode, grad_nd_sbp, name, **older)
+    return _distribution.hierarchical_parallel_cast(
+        input, parallel_distribution, grad_mode, grad_parallel_distribution, name, nd_sbp=nd_sbp, grad_nd_sbp=grad_nd_sbp
+    )
 
 
 def min_max_observer(

@@ -8,35 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from both import floats, value
 
 import oneflow as flow
 import oneflow.typing as tp
 from oneflow.compatible import single_client as sc
 from oneflow.errors import ArgumentError, ImageError
-
-RNG = np.random.default_rng(3)
-
-
-def value(body: Callable[..., Any], *arrays: np.ndarray, package: Any = flow) -> Any:
-    """What a job of these inputs returns."""
-    annotations = {f"x{i}": tp.Numpy.Placeholder(a.shape, dtype=_dtype(a)) for i, a in enumerate(arrays)}
-
-    flow.clear_default_session()
-    names = ", ".join(annotations)
-    scope: dict[str, Any] = {"body": body}
-    exec(f"def job({names}):\n    return body({names})", scope)  # noqa: S102 - a job of as many parameters
-    scope["job"].__annotations__ = annotations
-    result = package.global_function()(scope["job"])(*arrays).get()
-    return [r.numpy() for r in result] if isinstance(result, (list, tuple)) else result.numpy()
-
-
-def _dtype(array: np.ndarray) -> Any:
-    return {np.dtype(np.bool_): sc.bool}.get(array.dtype) or getattr(flow, array.dtype.name)
-
-
-def floats(*shape: int) -> np.ndarray:
-    return RNG.standard_normal(shape).astype(np.float32)
-
 
 X, W = floats(2, 4, 5, 5), floats(6, 4, 3, 3)
 

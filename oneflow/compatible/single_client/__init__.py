@@ -42,6 +42,10 @@ from ._ops import matmul as matmul
 from ._ops import range as range
 from ._ops import reflection_pad2d as reflection_pad2d
 from ._size import Size as Size
+from ._user_ops import consistent_user_op_builder as consistent_user_op_builder
+from ._user_ops import consistent_user_op_module_builder as consistent_user_op_module_builder
+from ._user_ops import user_op_builder as user_op_builder
+from ._user_ops import user_op_module_builder as user_op_module_builder
 
 
 def dtypes() -> list[object]:

@@ -5,7 +5,6 @@ docs/compatibility.md has a row for each.
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -33,7 +32,7 @@ from ...ops import variable as _variable
 from ...ops._arrays import label
 from ...ops._emit import fail, want
 from ...ops._names import DefaultName
-from ...ops.binary import add, multiply
+from ...ops.constant import arange
 from ...ops.constant import range as _range
 from ...ops.elementwise import cast
 
@@ -124,13 +123,7 @@ def range(
     """``oneflow.range``; ``dtype=None`` means int64, and bounds may be floats where the dtype is float32 or float64."""
     if dtype not in (dtypes.float32, dtypes.float64):
         return _range(start, limit, delta, dtypes.int64 if dtype is None else dtype, name)  # type: ignore[arg-type]
-    what = label("range", name)
-    bounds = [want.number(what, "start, limit and delta", n, finite=True) for n in (start, 0 if limit is None else limit, delta)]
-    first, end, step = (0.0, bounds[0], bounds[2]) if limit is None else bounds
-    if step == 0 or (end - first) / step <= 0:
-        fail(ArgumentError, what, f"from {first} to {end} in steps of {step} there are no numbers")
-    counted = _range(0, math.ceil((end - first) / step), 1, dtype, name)
-    return add(multiply(counted, step), first)
+    return arange(0, start, delta, dtype, name) if limit is None else arange(start, limit, delta, dtype, name)
 
 
 def upsample_2d(

@@ -29,6 +29,7 @@ EAGER = {
     "from_numpy": "it made an eager tensor; jobs are called with arrays",
     "Generator": "it was an eager random generator; flow.manual_seed seeds the session",
     "default_generator": "it was an eager random generator; flow.manual_seed seeds the session",
+    "env.all_device_placement": "it placed eager tensors; use flow.scope.placement inside a job",
     "nn.Parameter": f"it was an eager parameter; {_LAZY}: use flow.get_variable",
     "nn.Sequential": f"it was an eager module; {_LAZY}: call the layers in turn",
     "nn.ModuleList": f"it was an eager module; {_LAZY}: use a list",

@@ -23,7 +23,7 @@ from .._base.public import missing, public_names
 _ROOT = __name__.partition(".")[0]
 _ALIAS = f"{__package__}.single_client"
 _FILES = str(Path(__file__).resolve().parent / "single_client")
-_PACKAGES = ("advanced", "contrib", "contrib.tensorrt", "deprecated", "experimental", "ops", "support")
+_PACKAGES = ("advanced", "contrib", "contrib.tensorrt", "deprecated", "env", "experimental", "ops", "support")
 _EAGER = (
     "autograd", "autograd.autograd", "autograd.autograd_mode", "eager", "experimental.optim", "nn.init", "nn.module", "nn.optimizer",
     "nn.parameter", "vm",

@@ -248,3 +248,28 @@ def test_results_of_the_mirrored_view_are_joined() -> None:
     assert local.parallel_num() == 1 and (local.numpy() == whole + 1).all()
     assert run(flow, None)[0].parallel_num() == 2
     flow.clear_default_session()
+
+
+def test_ctc_greedy_decoder() -> None:
+    classes = np.array([[0, 0, 1, 2, 1, 1], [2, 1, 1, 1, 0, 0]]).T  # (T, N); class 2 is the blank
+    x = np.log(np.full((6, 2, 3), 0.2)) + np.log(3) * np.eye(3)[classes]
+    lengths = np.array([6, 4])
+    for merge, expected in ((True, [[0, 1, 1, 0, 0, 0], [1, 0, 0, 0, 0, 0]]), (False, [[0, 0, 1, 1, 1, 0], [1, 1, 1, 0, 0, 0]])):
+        decoded, score = value(lambda x, n: list(sc.nn.ctc_greedy_decoder(x, n, merge)), x.astype("f"), lengths)  # noqa: B023
+        assert decoded.dtype == np.int64 and decoded.tolist() == expected
+        np.testing.assert_allclose(score, [[-6 * np.log(0.6)], [-4 * np.log(0.6)]], rtol=1e-5)
+
+
+def test_native_names() -> None:
+    import oneflow._oneflow_internal as internal
+
+    made = []
+
+    def body(x: flow.Blob) -> flow.Blob:
+        made.append((isinstance(x, internal.EagerConsistentBlob), internal.GetCurrentScope() is flow.current_scope()))
+        return x
+
+    value(body, X)
+    assert made == [(False, True)] and internal.Size is sc.Size
+    for kind in ("InvalidValue", "Index", "Type", "Timeout", "Runtime", "MemoryZoneOutOfMemory"):
+        assert issubclass(getattr(internal.exception, f"{kind}Exception"), flow.errors.OneFlowError)

@@ -21,6 +21,7 @@ from ..._base.dtype import uint16 as uint16
 from ..._base.dtype import uint32 as uint32
 from ..._base.dtype import uint64 as uint64
 from ..._base.dtype import uint128 as uint128
+from ..._base.size import Size as Size
 from .._imports import install_packages as _install_packages
 from .._imports import sharing as _sharing
 from . import data as data
@@ -41,7 +42,6 @@ from ._ops import hierarchical_parallel_cast as hierarchical_parallel_cast
 from ._ops import matmul as matmul
 from ._ops import range as range
 from ._ops import reflection_pad2d as reflection_pad2d
-from ._size import Size as Size
 from ._user_ops import consistent_user_op_builder as consistent_user_op_builder
 from ._user_ops import consistent_user_op_module_builder as consistent_user_op_module_builder
 from ._user_ops import user_op_builder as user_op_builder

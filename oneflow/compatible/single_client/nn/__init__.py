@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ....ops.ctc import ctc_greedy_decoder as ctc_greedy_decoder
 from ..._imports import sharing as _sharing
 from .._ops import conv1d as conv1d
 from .._ops import conv2d as conv2d

@@ -1,4 +1,4 @@
-"""``flow.Size``."""
+"""``Size``: shapes of 0.4 to 0.6."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterable
 from typing import Any, SupportsIndex, overload
 
-from ..._base import check
-from ..._base.refuse import refuse, shown
-from ...errors import ArgumentError
+from ..errors import ArgumentError
+from . import check
+from .refuse import refuse, shown
 
 
 class Size(tuple[int, ...]):

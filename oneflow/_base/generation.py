@@ -17,14 +17,16 @@ class Generation:
       release: its name, for messages.
       joins_pieces: results and watched values of the mirrored view are one array, joined on axis 0, also as ``tp.ListNumpy``.
       trains_predict_jobs: a predict job that calls ``minimize`` becomes a train job.
+      newer_autocast_lists: automatic mixed precision takes the lists of 0.6.
       newer_update_rules: ``FunctionConfig.train`` names the update rules and schedules of 0.6.
     """
 
     release: str
     joins_pieces: bool = False
     trains_predict_jobs: bool = False
+    newer_autocast_lists: bool = False
     newer_update_rules: bool = False
 
 
 V0_3 = Generation("0.3.4")
-V0_6 = Generation("0.6", joins_pieces=True, trains_predict_jobs=True, newer_update_rules=True)
+V0_6 = Generation("0.6", joins_pieces=True, trains_predict_jobs=True, newer_autocast_lists=True, newer_update_rules=True)

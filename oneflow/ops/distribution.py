@@ -57,7 +57,7 @@ def parallel_cast(
     return y
 
 
-@op("hierarchical_parallel_cast", lays_out=True)
+@op("hierarchical_parallel_cast", lays_out=True, newer_autocast="between")
 def _hierarchical_parallel_cast(
     x: Array, *, distribute: tuple[Distribute, ...], gradient_distribute: tuple[Distribute, ...] | None
 ) -> Array:

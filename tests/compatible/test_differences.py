@@ -273,3 +273,40 @@ def test_native_names() -> None:
     assert made == [(False, True)] and internal.Size is sc.Size
     for kind in ("InvalidValue", "Index", "Type", "Timeout", "Runtime", "MemoryZoneOutOfMemory"):
         assert issubclass(getattr(internal.exception, f"{kind}Exception"), flow.errors.OneFlowError)
+
+
+def test_lists_of_mixed_precision() -> None:
+    def narrow(package: Any) -> np.ndarray:
+        flow.clear_default_session()
+        config = flow.FunctionConfig()
+        config.enable_auto_mixed_precision(True)
+
+        @package.global_function("predict", config)
+        def job(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:  # type: ignore[valid-type]
+            return flow.layers.prelu(x, alpha_initializer=flow.constant_initializer(0.3), name="prelu")
+
+        return job(np.full((2, 3), -1.0, np.float32))
+
+    assert (narrow(flow) == np.float32(-0.3)).all()
+    assert (narrow(sc) != np.float32(-0.3)).all() and np.allclose(narrow(sc), -0.3, rtol=1e-2)
+
+
+@pytest.mark.parametrize("package", [flow, sc], ids=["0.3.4", "0.6"])
+def test_sums_of_16_bits_are_rounded_once(package: Any) -> None:
+    x = np.random.default_rng(1).uniform(0, 1, (13, 10)).astype(np.float16)
+    expected = x.astype(np.float32).sum().astype(np.float16)
+    assert value(lambda x: package.math.reduce_sum(x), x)[0] == expected
+    assert value(lambda x: package.math.reduce_mean(x), x)[0] == x.astype(np.float32).mean().astype(np.float16)
+    gradients: list[np.ndarray] = []
+    flow.clear_default_session()
+
+    @package.global_function("train")
+    def job(x: tp.Numpy.Placeholder((13, 10), dtype=flow.float16)) -> tp.Numpy:  # type: ignore[valid-type]
+        w = package.get_variable("w", (1,), flow.float16, flow.ones_initializer())
+        flow.watch_diff(w, lambda g: gradients.append(g.numpy()))
+        package.optimizer.SGD(0.1).minimize(x * w)
+        return w
+
+    job(x)
+    flow.sync_default_session()
+    assert gradients[0] == expected

@@ -59,7 +59,8 @@ def loss_count(loss: Blob, shape: Sequence[int]) -> int:
 class Numbers:
     """Scalars of the whole job that updates need besides gradients.
 
-    ``rates`` holds one learning rate per optimizer, None if its schedule computes it; ``values`` holds the Blobs that rules read.
+    ``rates`` holds one learning rate per optimizer, None if its schedule computes it; ``values`` holds the Blobs that rules read;
+    ``regularized_last`` names the variables whose gradients are clipped before their regularizers are added.
     """
 
     step: Any
@@ -67,6 +68,7 @@ class Numbers:
     count: int
     rates: tuple[Any, ...]
     values: Values
+    regularized_last: frozenset[str] = frozenset()
 
 
 def numbers(plan: Plan, values: Values, state: Mapping[str, Any], count: int) -> Numbers:
@@ -80,7 +82,9 @@ def numbers(plan: Plan, values: Values, state: Mapping[str, Any], count: int) ->
         blob = optimizer.learning_rate_blob
         constant = optimizer.constant_rate is not None
         rates.append(state[LEARNING_RATES][i] if constant else None if blob is None else _scalar(values, last(blob)))
-    return Numbers(step, seed_scale(graph, state), count, tuple(rates), values)
+    last_of = [o for o in optimizers if o.clips_first and o.grad_clipping is not None]
+    late = frozenset(v.name for v in plan.trained if v.regularizer is not None and any(updates(o, v.name) for o in last_of))
+    return Numbers(step, seed_scale(graph, state), count, tuple(rates), values, late)
 
 
 def prepare(variables: Sequence[Variable], raw: Mapping[str, Any], state: Mapping[str, Any], known: Numbers) -> State:
@@ -94,7 +98,7 @@ def prepare(variables: Sequence[Variable], raw: Mapping[str, Any], state: Mappin
             g = g * jnp.asarray(1.0 / known.count, g.dtype)
         if not (isinstance(known.scale, float) and known.scale == 1.0):
             g = g * (jnp.asarray(1.0, jnp.float32) / known.scale).astype(g.dtype)
-        if variable.regularizer is not None:
+        if variable.regularizer is not None and variable.name not in known.regularized_last:
             g = g + variable.regularizer.gradient(value).astype(g.dtype)
         found[variable.name] = g
     return found
@@ -145,6 +149,9 @@ def finish(
             continue
         if optimizer.grad_clipping is not None:
             mine = dict(zip(mine, optimizer.grad_clipping.scaled(list(mine.values()), measured[i]), strict=True))
+            for name in known.regularized_last & mine.keys():
+                penalty = graph.variables[name].regularizer.gradient(state[name])
+                mine[name] = mine[name] + penalty.astype(mine[name].dtype)
         rate = known.rates[i] if known.rates[i] is not None else optimizer.learning_rate(known.step)
         new.update(_update(plan, optimizer, mine, state, rate, known))
     if counts and head.train_step_blob is None:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from .. import _signature as tp
+from .._base.generation import V0_3, Generation
 from .._base.jax import jax
 from .._base.log import announced
 from .._base.refuse import refuse, shown
@@ -53,7 +54,9 @@ class StoppedAtFirstCallError(BaseException):
 class JobFunction:
     """A declared job. Calling it feeds arrays and runs the compiled program; ``repr`` and ``summary()`` describe it."""
 
-    def __init__(self, function: Callable[..., Any], *, train: bool, config: FunctionConfig, declared: Source):
+    def __init__(
+        self, function: Callable[..., Any], *, train: bool, config: FunctionConfig, declared: Source, generation: Generation = V0_3
+    ):
         functools.update_wrapper(self, function)
         self.name = function.__name__
         self.train = train
@@ -63,7 +66,7 @@ class JobFunction:
         self._declared = declared
         self._declaration = Declaration(
             self.name, train, function, config, tuple(tp.parse_parameters(function)),
-            tp.parse_return(inspect.signature(function).return_annotation, function), self.source,
+            tp.parse_return(inspect.signature(function).return_annotation, function), self.source, generation,
         )  # fmt: skip
         self._session = default_session()
         self._built: BuiltJob | _Failure | None = None
@@ -81,7 +84,7 @@ class JobFunction:
             initializer_from_conf(conf)
         settings = self._declaration.train_settings
         if self.train and {"primary_lr", "model_update_conf"} <= settings.keys():
-            optimizer_from_config(settings)
+            optimizer_from_config(settings, self._declaration.generation)
 
     # --- building
 
@@ -122,6 +125,7 @@ class JobFunction:
                 try:
                     with announced(lambda: f"building job {self.name!r}", lambda: f"built job {self.name!r}"):
                         self._built = made = build(self._declaration, self, self._session)
+                    self.train = made.graph.train  # of a predict job that trains: see Generation.trains_predict_jobs
                     if made.pipeline is not None:
                         weakref.finalize(self, made.pipeline.close).atexit = False
                 except KeyboardInterrupt:  # the body may be as good as any
@@ -391,6 +395,13 @@ def global_function(
       ... def twice(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
       ...     return x + x
     """
+    return declare(type, function_config, V0_3)
+
+
+def declare(
+    type: Any, function_config: Any, generation: Generation
+) -> Callable[[Callable[..., Any]], JobFunction]:
+    """``global_function`` for a job of a generation."""
     declared = caller()
     if isinstance(type, FunctionConfig):
         if function_config is not None:
@@ -412,7 +423,7 @@ def global_function(
 
     def decorate(function: Callable[..., Any]) -> JobFunction:
         _want_function(function)
-        return JobFunction(function, train=train, config=config, declared=declared)
+        return JobFunction(function, train=train, config=config, declared=declared, generation=generation)
 
     return decorate
 

@@ -220,7 +220,8 @@ class ExportedFunction:
             _, problem = check.integer(value, low=1)
             if problem:
                 refuse(ArgumentError, f"model {self.name!r}: the size {name!r} {problem}")
-        given = [jax.ShapeDtypeStruct(tuple(sizes.get(size, size) for size in spec.shape), spec.dtype) for spec in self.inputs]
+        shapes = [tuple(sizes[size] if isinstance(size, str) else size for size in spec.shape) for spec in self.inputs]
+        given = [jax.ShapeDtypeStruct(shape, spec.dtype) for shape, spec in zip(shapes, self.inputs, strict=True)]
         first = [] if self._weights is None else [self._placed_weights()]
         call, wide = self._exported.call, self._wide
         failure: Exception | None = None

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..errors import ExportError
 from ..export import ExportedFunction, load
-from ._protocol import InferRequest, Tensor, datatype_of
+from ._protocol import InferRequest, Tensor, datatype_of, sized
 from ._settings import ModelSettings
 
 _MOST_PROGRAMS = 256
@@ -64,7 +64,7 @@ class Model:
                 sizes = dict(zip(self._rest, key, strict=True)) | ({self.batch: rows} if self.batch else {})
                 program = exported.compile(sizes)
                 # the first run allocates, and shows that the model works
-                for result in program(*(np.zeros([sizes.get(s, s) for s in t.shape], t.dtype) for t in self.inputs)):
+                for result in program(*(np.zeros(sized(t.shape, sizes), t.dtype) for t in self.inputs)):
                     result.block_until_ready()
                 made[key, rows] = program
         return made

@@ -74,6 +74,11 @@ def datatype_of(dtype: np.dtype[Any]) -> str:
     return found
 
 
+def sized(shape: Sequence[int | str], sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """A shape with values for its open sizes."""
+    return tuple(sizes[size] if isinstance(size, str) else size for size in shape)
+
+
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """An output that a request asks for, by its position among the model's outputs."""

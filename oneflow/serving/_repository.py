@@ -9,7 +9,7 @@ import asyncio
 import logging
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Any
 from ..errors import OneFlowError
 from ._batcher import Batcher
 from ._metrics import Metrics
-from ._model import Model, read_model
+from ._model import read_model
 from ._protocol import RequestError
 from ._settings import CONFIG, ModelSettings, read
 
@@ -77,20 +77,13 @@ class Repository:
             ready = [v.batcher for _, v in sorted(entry.versions.items()) if v.batcher is not None]
             if ready:
                 return ready[-1]
-            self._refuse(name, entry, entry.versions.values())
+            raise _not_loaded(name, entry.versions.values())
         found = entry.versions.get(int(version)) if version.isdecimal() and len(version) <= _LONGEST_VERSION else None
         if found is None:
             raise RequestError(404, f"model {name!r} has no version {version[:32]!r}")
         if found.batcher is None:
-            self._refuse(name, entry, [found])
-        assert found.batcher is not None
+            raise _not_loaded(name, [found])
         return found.batcher
-
-    @staticmethod
-    def _refuse(name: str, entry: _Entry, versions: Any) -> None:
-        if any(v.loading for v in versions):
-            raise RequestError(503, f"model {name!r} is being loaded", {"retry-after": "1"})
-        raise RequestError(404, f"model {name!r} is not loaded")
 
     def versions(self, name: str) -> list[str]:
         """The versions of a model that are served, the oldest first."""
@@ -249,6 +242,12 @@ class Repository:
 
     async def _in_loader(self, function: Any, *args: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._loader, function, *args)
+
+
+def _not_loaded(name: str, versions: Iterable[_Version]) -> RequestError:
+    if any(v.loading for v in versions):
+        return RequestError(503, f"model {name!r} is being loaded", {"retry-after": "1"})
+    return RequestError(404, f"model {name!r} is not loaded")
 
 
 # --- the disk

@@ -279,7 +279,7 @@ def _listening(host: str, port: int) -> socket.socket:
 def _uvicorn(app: App, settings: Any) -> Any:
     uvicorn = need("uvicorn", "oneflow.serving")
 
-    class QuietServer(uvicorn.Server):  # type: ignore[misc, name-defined]
+    class QuietServer(uvicorn.Server):  # type: ignore[name-defined]
         """Leaves signals to whom they belong."""
 
         @contextlib.contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -172,7 +173,7 @@ def _seconds(value: Any) -> Any:
     return found if isinstance(found, _Problem) else found / 1e3
 
 
-_CHECKS: dict[str, Any] = {
+_CHECKS: dict[str, Callable[[Any], tuple[str, Any]]] = {
     "max_batch_size": lambda v: ("max_batch_size", _or_problem(check.integer(v, low=1, high=_MOST_ROWS))),
     "batch_sizes": lambda v: ("batch_sizes", _batch_sizes(v)),
     "max_delay_ms": lambda v: ("max_delay", _seconds(v)),
@@ -200,7 +201,7 @@ def model_settings(what: str, **given: Any) -> ModelSettings:
 
 def server_settings(what: str, **given: Any) -> ServerSettings:
     """A server's limits, checked."""
-    checks = {
+    checks: dict[str, Callable[[Any], tuple[Any, str]]] = {
         "host": check.name,
         "port": lambda v: check.integer(v, low=0, high=65535),
         "max_body": lambda v: check.integer(v, low=1),

@@ -50,6 +50,7 @@ class Batcher:
         self._most_in_flight = in_flight
         self._in_flight = 0
         self._queues: dict[Key, _Queue] = {}
+        self._waits = True
         self._leases = 0
         self._unused = asyncio.Event()
         self._unused.set()
@@ -68,8 +69,15 @@ class Batcher:
             if not self._leases:
                 self._unused.set()
 
+    def hurry(self) -> None:
+        """From now on no request waits for others."""
+        self._waits = False
+        for queue in self._queues.values():
+            self._start_batches(queue)
+
     async def close(self) -> None:
         """Ends the threads when the last lease is over. The caller has seen to it that there will be no new ones."""
+        self.hurry()
         await self._unused.wait()
         self._threads.shutdown(wait=False)
 
@@ -101,14 +109,23 @@ class Batcher:
                 return await waiting.future
         except TimeoutError:
             raise RequestError(504, f"the request was not answered within its {timeout:g} s") from None
+        finally:
+            if waiting.future.cancelled():
+                self._forget(queue, waiting)
+
+    @staticmethod
+    def _forget(queue: _Queue, waiting: _Waiting) -> None:
+        """A request whose time was over while it waited is not computed."""
+        with contextlib.suppress(ValueError):  # it was taken before
+            queue.waiting.remove(waiting)
+            queue.rows -= waiting.rows
 
     def _start_batches(self, queue: _Queue, due: bool = False) -> None:
         """Starts what may start; sets a timer for what may start later. ``due``: the first one has waited long enough."""
         while self._in_flight < self._most_in_flight:
-            self._drop_abandoned(queue)
             if not queue.waiting:
                 return
-            full = queue.rows >= self.model.batch_sizes[-1]
+            full = queue.rows >= self.model.batch_sizes[-1] or not self.model.settings.batching or not self._waits
             left = queue.waiting[0].since + self.model.settings.max_delay - time.perf_counter()
             if left > 0 and not full and not due:
                 if queue.timer is None:
@@ -124,12 +141,6 @@ class Batcher:
         queue.timer = None
         self._start_batches(queue, due=True)
 
-    @staticmethod
-    def _drop_abandoned(queue: _Queue) -> None:
-        """Requests whose time was over while they waited are not computed."""
-        while queue.waiting and queue.waiting[0].future.done():
-            queue.rows -= queue.waiting.popleft().rows
-
     def _take(self, queue: _Queue) -> list[_Waiting]:
         """The next batch: as many requests as fit, in the order of their arrival."""
         batch: list[_Waiting] = []
@@ -137,9 +148,10 @@ class Batcher:
         while queue.waiting and queue.waiting[0].rows <= room:
             first = queue.waiting.popleft()
             queue.rows -= first.rows
-            if not first.future.done():
-                batch.append(first)
-                room -= first.rows
+            batch.append(first)
+            room -= first.rows
+            if not self.model.settings.batching:
+                break
         return batch
 
     def _start(self, batch: list[_Waiting]) -> None:

@@ -41,7 +41,7 @@ class Model:
         self.version = version
         self.settings = settings
         self.platform = platform
-        self.batch = _batch_axis(exported) if settings.batching else None
+        self.batch = _batch_axis(exported)
         self.batch_sizes = settings.compiled_batches if self.batch else (1,)
         accepted = _accepted(exported, settings, self.batch)
         self._rest = tuple(size for size in accepted if size != self.batch)

@@ -173,6 +173,13 @@ class Repository:
                 if reason:
                     logger.error("model %r: %s", name, reason)
 
+    def hurry(self) -> None:
+        """From now on no request waits for others: the server is to end soon."""
+        for entry in self._entries.values():
+            for version in entry.versions.values():
+                if version.batcher is not None:
+                    version.batcher.hurry()
+
     async def close(self) -> None:
         """Ends all threads, when the requests that were accepted are answered."""
         for entry in self._entries.values():

@@ -204,6 +204,7 @@ class Server:
                 await self._until_stopped(repository, serving)
         finally:
             app.draining = True
+            repository.hurry()
             if app.ready:
                 await asyncio.sleep(settings.drain_delay)
             server.should_exit = True

@@ -27,7 +27,7 @@ class ModelSettings:
       batch_sizes: the sizes that are compiled; None for powers of two up to ``max_batch_size``.
       max_delay: how long a request waits for others, in seconds.
       max_queue: the most requests that wait.
-      batching: False never joins requests.
+      batching: False runs each request by itself, padded to the next of the sizes.
       sizes: the values of open sizes other than the batch.
       versions: "all", how many of the newest, or the chosen ones.
       job: ``script.py:name``, for checkpoints; ``arguments`` are the script's.

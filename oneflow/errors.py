@@ -147,6 +147,10 @@ class ExportError(OneFlowError, ValueError, NotImplementedError):
     """A job cannot be written in the format asked for, or a file of such a format cannot be read."""
 
 
+class ServingError(OneFlowError, RuntimeError):
+    """A server cannot start: a model cannot be loaded, or the port is taken."""
+
+
 class MissingExtraError(OneFlowError, ImportError):
     """A package that this feature needs is not installed; the text names the extra that brings it."""
 

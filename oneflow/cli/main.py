@@ -24,6 +24,7 @@ COMMANDS = {
     "data": Command("oneflow.data.__main__", "make, show and verify record files"),
     "doctor": Command("oneflow.doctor.__main__", "what was found on this machine, how fast it is, what to do"),
     "launch": Command("oneflow.launch", "start a script in several processes"),
+    "serve": Command("oneflow.serving.__main__", "serve models over HTTP"),
     "summary": Command("oneflow.cli.summary", "the ops and variables of a job in a script"),
 }
 

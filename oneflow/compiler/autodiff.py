@@ -17,7 +17,7 @@ from ..errors import CompileError, OneFlowError
 from ..graph.graph import OP_VARIABLE
 from ..graph.node import Blob, Node
 from .analysis import flows_to
-from .lowering import Lowering, Values
+from .lowering import Lowering, Observer, Values
 
 Pullback = Callable[[tuple[Any, ...]], tuple[Any, ...]]
 
@@ -131,6 +131,8 @@ class Step:
             return
         filled = tuple(jnp.zeros(o.shape, o.dtype) if c is None else c for o, c in zip(self.outputs, cotangents, strict=True))
         gradients = pullback(filled)
+        if backward.observer is not None:
+            backward.observer.backward(self.node, self.wanted, filled, gradients)
         for i, gradient in zip(self.wanted, gradients, strict=True):
             if gradient is not None:
                 if self.node.inputs[i].node.op is OP_VARIABLE and gradient.size >= _LARGE:
@@ -160,9 +162,10 @@ def _after(gradient: Any, others: Sequence[Any]) -> Any:
 
 
 class Backward:
-    """Accumulates cotangents while the pullbacks run in reverse order."""
+    """Accumulates cotangents while the pullbacks run in reverse order. ``observer`` is shown each pullback."""
 
-    def __init__(self) -> None:
+    def __init__(self, observer: Observer | None = None) -> None:
+        self.observer = observer
         self._cotangents: dict[Node, list[Any]] = {}
 
     def add(self, blob: Blob, cotangent: Any) -> None:
@@ -210,8 +213,8 @@ def run_nodes(
         else:
             outputs = evaluate(node, values, draws)
         values[node] = outputs
-        if values.lowering.look is not None:
-            values.lowering.look(node, outputs)
+        if values.lowering.observer is not None:
+            values.lowering.observer.forward(node, outputs)
     return propagates
 
 
@@ -265,7 +268,7 @@ class Remat:
         for blob, array in zip(self.imports, arrays, strict=True):
             values.set_blob(blob, array)
         propagates = [p for node in self.nodes for p in run_nodes([node], values, draws, self.path)]
-        own = Backward()
+        own = Backward(self.lowering.observer)
         for blob, cotangent in zip(self.exports, cotangents, strict=True):
             if cotangent is not None:
                 own.add(blob, cotangent)

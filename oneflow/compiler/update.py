@@ -18,7 +18,7 @@ from ..graph.node import Blob
 from .analysis import LOSS_SCALE_PREFIX, STEP_PREFIX, updates
 from .indexed_slices import keep_untouched_rows
 from .layout import is_flat
-from .lowering import Values
+from .lowering import Observer, Values
 from .plan import LEARNING_RATES, Plan
 
 State = dict[str, Any]
@@ -155,6 +155,18 @@ def finish(
         if counts:
             new.update(_adjusted_scale(graph, head.loss_scale, skip, state))
     return new
+
+
+def show_updates(
+    observer: Observer, plan: Plan, raw: Mapping[str, Any], gradients: Mapping[str, Any], before: State, after: State
+) -> None:
+    """Shows an observer how each trained variable was updated."""
+    for variable in plan.trained:
+        name = variable.name
+        mine = [o for o in plan.graph.objective.optimizers if updates(o, name)]
+        names = [name, *(f"{name}-{slot.suffix}" for o in mine[:1] for slot in o.slots(variable))]
+        now = {n: after[n] for n in names if n in after}
+        observer.update(name, raw[name], gradients[name], {n: before[n] for n in names}, now)
 
 
 def _flat(array: Any) -> Any:

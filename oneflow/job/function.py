@@ -27,9 +27,11 @@ from ..errors import ArgumentError, CompileError, FeedError, FeedShapeError, Mod
 from ..graph.graph import Graph, current, current_or_none
 from ..graph.node import Blob
 from ..optimizer.dict_config import optimizer_from_config
+from ..runtime import processes
 from ..runtime.calling import Call
 from ..runtime.executable import Executable
 from ..runtime.gate import StaleExecutableError
+from ..runtime.nonfinite import NonFinite
 from ..runtime.process import process
 from ..runtime.result import Result
 from ..runtime.session import default_session
@@ -310,6 +312,39 @@ class JobFunction:
         self._session.start()
         built = self._build()
         return report(built.variants.planned(tuple(map(_struct_of_feed, built.plan.feeds))))
+
+    def find_nonfinite(self, /, *args: Any, **kwargs: Any) -> NonFinite | None:
+        """Runs the next step op by op and finds the op that makes its first NaN or infinity; nothing changes.
+
+        Variables, optimizer state, random numbers and readers stay where they are, so that the next call is the step that was
+        looked at. An infinity that the program itself asks for, as the value of a constant or a mask, does not count.
+        ``flow.config.find_nonfinite(True)`` does the same at each call whose results are not finite.
+
+        Args: as for a call.
+        Returns: None where all values are finite; else a report to print: the op, forward or backward, or the variable that is
+          updated, with the user's line, the ranges of what it read and made, the variables and the number of the step.
+        Raises:
+          FeedError: as for a call.
+          ModeError: in a run of several processes, and where devices are fed arrays of different shapes.
+        Example: >>> print(job.find_nonfinite(images, labels))
+        """
+        if process.stops_at_first_call:
+            raise StoppedAtFirstCallError
+        if processes.count() > 1:
+            refuse(ModeError, "find_nonfinite works in runs of one process; this one has several")
+        self._check_open()
+        with process.in_call(), contextlib.ExitStack() as held:
+            self._session.start()
+            built = self._build()
+            feeds = built.feeds(self._positional(args, kwargs) if kwargs else args)
+            if built.plan.is_empty:
+                return None
+            process.delivery.raise_error()
+            process.start()
+            if built.pipeline is not None:
+                held.enter_context(built.pipeline.lock)
+                feeds, _ = built.pipeline.take(feeds)
+            return built.variants.uncompiled().find_nonfinite(feeds)
 
     def build_report(self) -> list[str]:
         """The build time and the memory of each executable, one per line."""

@@ -17,6 +17,7 @@ from .._base import check
 from .._base.refuse import refuse, warn
 from ..compiler.layout import Storage
 from ..config import Resource
+from ..config._settings import nonfinite
 from ..errors import ArgumentError, JobWarning, ModeError
 from ..graph.graph import Graph, Variable, current_or_none
 from . import devices, environment, processes
@@ -94,6 +95,10 @@ class Session:
         """Adds a job; one of the same name replaces it for new calls."""
         self.jobs[job.name] = job
         self._declared.add(job)
+
+    def jobs_declared(self) -> list[Job]:
+        """All jobs that can still be called, those that were replaced by others of their name included."""
+        return list(self._declared)
 
     def declare_variables(self, job: Job, variables: Iterable[Variable], storages: Mapping[str, Storage]) -> None:
         """Makes room for a job's variables, where ``storages`` says, or finds it.
@@ -368,6 +373,15 @@ class Session:
             raise ModeError(f"{self._why}; declare the job again")
 
 
+def _compile_again() -> None:
+    """Makes the next call of every job compile it for the present settings."""
+    for session in list(process.sessions):
+        with session.store.lock:
+            for job in list(session.jobs_declared()):
+                job.invalidate()
+
+
+nonfinite.listeners.append(_compile_again)
 process.default_session = Session()
 _own: ContextVar[Session | None] = ContextVar("oneflow_session", default=None)  # of a ``with flow.session()`` block
 
@@ -438,6 +452,7 @@ def clear_default_session() -> None:
         _own.set(Session())
         return
     Resource.reset()
+    nonfinite.set(False)
     process.default_session = Session()
 
 

@@ -14,7 +14,7 @@ from ...errors import ViewError
 from ...graph.graph import OP_VARIABLE, Watch
 from ...graph.node import Blob
 from ..layout import Meshes, Storage
-from ..lowering import Lowering
+from ..lowering import Lowering, Observer
 from ..plan import LEARNING_RATES, RANDOM_STATE, Plan
 from ..update import counters, is_dynamic_scale, measures_anything
 from .execution import StagedProgram, Transfer
@@ -335,16 +335,16 @@ def staged(
     meshes: Meshes,
     arguments: tuple[Any, Any, Any],
     compile: Compile,
-    look: Any = None,
+    observer: Observer | None = None,
 ) -> StagedProgram:
     """Compiles a job that runs on several places or has repeated parts.
 
     Args:
       arguments: (state, reads, feeds) as ShapeDtypeStructs, those of state and reads with shardings.
       compile: compiles a ``jax.stages.Traced``.
-      look: called with every node and its traced outputs.
+      observer: is shown every node and its traced outputs.
     """
     places = Places(plan, dict(storages), meshes)
-    lowering = Lowering(meshes, frozenset() if plan.devices else plan.vmapped, plan.without_native, plan.precision, look)
+    lowering = Lowering(meshes, frozenset() if plan.devices else plan.vmapped, plan.without_native, plan.precision, observer)
     recorder = Recorder(plan.graph.name, meshes, compile)
     return Scheduler(places, segments_of(plan, places), lowering, recorder).record(*arguments)

@@ -19,6 +19,9 @@ from ..graph.node import Blob, Node
 from .analysis import flows_to
 from .lowering import Lowering, Observer, Values
 
+# Names of scopes in the compiled program, by which profiles tell apart what an op computes in the two passes and what updates do.
+BACKWARD_SCOPE, UPDATE_SCOPE = "oneflow.backward", "oneflow.update"
+
 Pullback = Callable[[tuple[Any, ...]], tuple[Any, ...]]
 
 
@@ -130,6 +133,10 @@ class Step:
         if cotangents is None:
             return
         filled = tuple(jnp.zeros(o.shape, o.dtype) if c is None else c for o, c in zip(self.outputs, cotangents, strict=True))
+        with jax.named_scope(BACKWARD_SCOPE), jax.named_scope(self.node.name):
+            self._propagate(pullback, filled, backward)
+
+    def _propagate(self, pullback: Pullback, filled: tuple[Any, ...], backward: Backward) -> None:
         gradients = pullback(filled)
         if backward.observer is not None:
             backward.observer.backward(self.node, self.wanted, filled, gradients)
@@ -256,7 +263,9 @@ class Remat:
 
     def __call__(self, arrays: list[Any], draws: Any, backward: Backward) -> None:
         cotangents = tuple(backward.get(b) for b in self.exports)
-        if any(c is not None for c in cotangents):
+        if all(c is None for c in cotangents):
+            return
+        with jax.named_scope(BACKWARD_SCOPE):
             for blob, gradient in zip(self.imports, self._gradients(arrays, draws, cotangents), strict=True):
                 if gradient is not None:
                     backward.add(blob, gradient)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -25,6 +26,12 @@ def feed_layout(blob: Blob, placement: Placement, is_vmapped: bool) -> Layout:
         return Layout(placement, (0,) * len(placement.hierarchy))
     split = Layout(placement, (blob.batch_axis,) + (None,) * (len(placement.hierarchy) - 1))
     return split if blob.batch_axis >= 0 and split.is_even(blob.shape) else Layout.whole(placement)
+
+
+def program_name(plan: Plan) -> str:
+    """The name of a job's program. It depends on the names of ops and variables, which a cached program carries with it."""
+    names = "\n".join([*(node.name for node in plan.order), *(v.name for v in plan.trained)])
+    return f"job_{plan.graph.name}_{zlib.crc32(names.encode()):08x}"
 
 
 def place_of(plan: Plan) -> Placement:
@@ -115,7 +122,7 @@ def make_step(plan: Plan, storages: Mapping[str, Storage], meshes: Meshes | None
         token = (jnp.zeros((1,), jnp.uint8),) if plan.token_is_needed() else ()
         return new_state, fetched, watched, token
 
-    step.__name__ = step.__qualname__ = f"job_{graph.name}"
+    step.__name__ = step.__qualname__ = program_name(plan)
     return step
 
 

@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from .._base.jax import jnp, lax
+from .._base.jax import jax, jnp, lax
 from ..graph.graph import Graph, Variable
 from ..graph.node import Blob
 from .analysis import LOSS_SCALE_PREFIX, STEP_PREFIX, updates
+from .autodiff import UPDATE_SCOPE
 from .indexed_slices import keep_untouched_rows
 from .layout import is_flat
 from .lowering import Observer, Values
@@ -87,17 +88,21 @@ def prepare(variables: Sequence[Variable], raw: Mapping[str, Any], state: Mappin
     """Gradients of the mean loss and the regularizers, by variable. None in ``raw`` stands for zero."""
     found: State = {}
     for variable in variables:
-        value, g = state[variable.name], raw[variable.name]
-        if g is None:
-            g = jnp.zeros_like(value)
-        if known.count != 1:
-            g = g * jnp.asarray(1.0 / known.count, g.dtype)
-        if not (isinstance(known.scale, float) and known.scale == 1.0):
-            g = g * (jnp.asarray(1.0, jnp.float32) / known.scale).astype(g.dtype)
-        if variable.regularizer is not None:
-            g = g + variable.regularizer.gradient(value).astype(g.dtype)
-        found[variable.name] = g
+        with jax.named_scope(UPDATE_SCOPE), jax.named_scope(variable.name):
+            found[variable.name] = _prepared(variable, state[variable.name], raw[variable.name], known)
     return found
+
+
+def _prepared(variable: Variable, value: Any, g: Any, known: Numbers) -> Any:
+    if g is None:
+        g = jnp.zeros_like(value)
+    if known.count != 1:
+        g = g * jnp.asarray(1.0 / known.count, g.dtype)
+    if not (isinstance(known.scale, float) and known.scale == 1.0):
+        g = g * (jnp.asarray(1.0, jnp.float32) / known.scale).astype(g.dtype)
+    if variable.regularizer is not None:
+        g = g + variable.regularizer.gradient(value).astype(g.dtype)
+    return g
 
 
 def measure(graph: Graph, gradients: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -178,19 +183,24 @@ def _update(
 ) -> State:
     new: State = {}
     for name, g in gradients.items():
-        variable = plan.graph.variables[name]
-        suffixes = [slot.suffix for slot in optimizer.slots(variable)]
-        slots = {suffix: state[f"{name}-{suffix}"] for suffix in suffixes}
-        decay = optimizer.weight_decay_of(name)
-        gather = plan.gathers.get(name)
-        x = state[name]
-        if gather is None and variable.placement is not None and is_flat(variable.placement, x.shape):
-            x, g, slots = _flat(x), _flat(g), {suffix: _flat(slot) for suffix, slot in slots.items()}
-        x, updated = optimizer.update(x, g, slots, lr=rate, step=known.step, weight_decay=decay)
-        mine = {name: x, **{f"{name}-{suffix}": updated[suffix] for suffix in suffixes}}
-        mine = {key: lax.reshape(value, state[key].shape) for key, value in mine.items()}
-        new.update(mine if gather is None else keep_untouched_rows(gather, variable, mine, state, known.values))
+        with jax.named_scope(UPDATE_SCOPE), jax.named_scope(name):
+            new.update(_update_one(plan, optimizer, name, g, state, rate, known))
     return new
+
+
+def _update_one(plan: Plan, optimizer: Any, name: str, g: Any, state: Mapping[str, Any], rate: Any, known: Numbers) -> State:
+    variable = plan.graph.variables[name]
+    suffixes = [slot.suffix for slot in optimizer.slots(variable)]
+    slots = {suffix: state[f"{name}-{suffix}"] for suffix in suffixes}
+    decay = optimizer.weight_decay_of(name)
+    gather = plan.gathers.get(name)
+    x = state[name]
+    if gather is None and variable.placement is not None and is_flat(variable.placement, x.shape):
+        x, g, slots = _flat(x), _flat(g), {suffix: _flat(slot) for suffix, slot in slots.items()}
+    x, updated = optimizer.update(x, g, slots, lr=rate, step=known.step, weight_decay=decay)
+    mine = {name: x, **{f"{name}-{suffix}": updated[suffix] for suffix in suffixes}}
+    mine = {key: lax.reshape(value, state[key].shape) for key, value in mine.items()}
+    return mine if gather is None else keep_untouched_rows(gather, variable, mine, state, known.values)
 
 
 def _adjusted_scale(graph: Graph, policy: Any, skip: Any, state: Mapping[str, Any]) -> State:

@@ -328,6 +328,23 @@ class Session:
         """Starts the random numbers again, from ``seed``."""
         self.set_random_state({"seed": seed})
 
+    @contextlib.contextmanager
+    def unchanged(self, job_name: str, variables: Iterable[str]) -> Iterator[None]:
+        """At the end, the job's variables, random numbers and readers are what they were, whatever it has computed inside."""
+        values = self.read(variables)
+        pipeline, cell = self._pipelines.get(job_name), self._random.get(job_name)
+        position = None if pipeline is None else pipeline.state()
+        calls = 0 if cell is None else int(to_host(cell.value)[2])
+        try:
+            yield
+        finally:
+            self.exchange(values)
+            with self._between_calls():
+                if (cell := self._random.get(job_name)) is not None:
+                    cell.value = self._random_value(calls)
+                if pipeline is not None and position is not None:
+                    pipeline.restore(position)
+
     # --- the end
 
     def close(self, why: str = _CLOSED) -> None:

@@ -57,3 +57,19 @@ def test_the_first_value_that_is_not_finite_is_found(declare):
         train(bad)
     np.testing.assert_array_equal(flow.get_all_variables()["w"].numpy(), before)
     assert np.isfinite(train(x)).all()
+
+
+@pytest.mark.parametrize("declare", [stages, mirrored])
+def test_profiles_add_up(declare):
+    begin(2)
+    train = declare()
+    x = np.ones((8, 4), np.float32)
+    before = train(x)
+    profile = train.profile(x, steps=3)
+    parts = sum(row.milliseconds for row in profile.rows) + sum(profile.outside.values())
+    assert parts == pytest.approx(profile.step_ms, rel=0.05)
+    rows = {row.name: row for row in profile.rows}
+    assert rows["logarithm"].forward_ms + rows["logarithm"].backward_ms > 0
+    assert rows["Matmul_0"].update_ms > 0
+    assert all(row.instructions for row in profile.rows)
+    assert np.isfinite(before).all() and np.isfinite(train(x)).all()

@@ -16,6 +16,7 @@ from ...graph.node import Blob
 from ..layout import Meshes, Storage
 from ..lowering import Lowering, Observer
 from ..plan import LEARNING_RATES, RANDOM_STATE, Plan
+from ..program import program_name
 from ..update import counters, is_dynamic_scale, measures_anything
 from .execution import StagedProgram, Transfer
 from .functions import ADD_EACH, ADVANCE, SUM, ZEROS, Group, SegmentFunctions, UpdateFunctions, groups_of
@@ -346,5 +347,5 @@ def staged(
     """
     places = Places(plan, dict(storages), meshes)
     lowering = Lowering(meshes, frozenset() if plan.devices else plan.vmapped, plan.without_native, plan.precision, observer)
-    recorder = Recorder(plan.graph.name, meshes, compile)
+    recorder = Recorder(program_name(plan), meshes, compile)
     return Scheduler(places, segments_of(plan, places), lowering, recorder).record(*arguments)

@@ -228,7 +228,7 @@ class _Finder(Observer):
         if phase == "variable":
             variables, source = (name,), self.plan.graph.variables[name].source
         found = tuple((label, Range.of(value)) for label, value in rows)
-        op = node.op.name if phase in ("forward", "backward") else ""
+        op = f"{node.op.name}" if phase in ("forward", "backward") else ""
         return functools.partial(
             NonFinite, self.plan.graph.name, phase, op, name or node.name, source, found, variables, self.step
         )

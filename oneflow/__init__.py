@@ -103,6 +103,7 @@ from .job import current_global_function_desc as current_global_function_desc
 from .job import function as function
 from .job import global_function as global_function
 from .job import job_summary as job_summary
+from .job import plot_model as plot_model
 from .model import Model as Model
 from .ops import operators as _operators  # noqa: F401 - arithmetic on Blobs
 from .ops.array import assign as assign

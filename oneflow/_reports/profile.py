@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 
+from .._base import page
 from .._base.refuse import refuse, shown
 from ..compiler.native import describe
 from ..compiler.plan import Plan
@@ -140,13 +141,8 @@ class JobProfile:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        def row(cells: Sequence[str], tag: str = "td") -> str:
-            align = [f'<{tag} style="text-align:{"left" if i in _LEFT else "right"}">' for i in range(len(cells))]
-            return "<tr>" + "".join(f"{a}{escape(c)}</{tag}>" for a, c in zip(align, cells, strict=True)) + "</tr>"
-
-        body = "".join(map(row, self._lines()))
-        footer = "".join(f"<tr><td>{escape(a)}</td><td>{b}</td><td>{c}</td></tr>" for a, b, c in self._footer())
-        return f"<p>{escape(self.title)}</p><table>{row(_HEADER, 'th')}{body}</table><table>{footer}</table>"
+        right = set(range(len(_HEADER))) - _LEFT
+        return f"<p>{escape(self.title)}</p>{page.table(_HEADER, self._lines(), right)}{page.table((), self._footer(), {1, 2})}"
 
 
 def _ms(value: float) -> str:

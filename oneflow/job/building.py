@@ -101,7 +101,7 @@ class BuiltJob:
         """The job cannot be called any more. Called with the dispatch lock held."""
         self.variants.invalidate()
         if self.pipeline is not None:
-            self.pipeline.close(wait=False)
+            self.pipeline.close()
 
 
 def build(declared: Declaration, job: Job, session: Session) -> BuiltJob:

@@ -126,7 +126,7 @@ class JobFunction:
                     with announced(lambda: f"building job {self.name!r}", lambda: f"built job {self.name!r}"):
                         self._built = made = build(self._declaration, self, self._session)
                     if made.pipeline is not None:
-                        weakref.finalize(self, made.pipeline.close, wait=False).atexit = False
+                        weakref.finalize(self, made.pipeline.close).atexit = False
                 except KeyboardInterrupt:  # the body may be as good as any
                     raise
                 except BaseException as error:  # SystemExit, too: it is this job's

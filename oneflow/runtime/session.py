@@ -268,7 +268,7 @@ class Session:
         self._pipelines[job_name] = pipeline
         self._all_pipelines.add(pipeline)
         if self.closed:  # meanwhile, by another thread
-            pipeline.close(wait=False)
+            pipeline.close()
         position = self._positions.pop(job_name, None)
         if position is not None:
             pipeline.restore(position)
@@ -354,7 +354,7 @@ class Session:
         self._why = why
         process.delivery.drain()
         for pipeline in list(self._all_pipelines):
-            pipeline.close(wait=False)  # a call that waits for data raises, and lets its lock go
+            pipeline.close()  # a call that waits for data raises, and lets its lock go
         with self._between_calls():
             self.closed = self.store.is_closed = True
             for job in list(self._declared):
@@ -368,14 +368,22 @@ class Session:
             self._pipelines.clear()
         process.sessions.discard(self)
 
-    def stop_threads(self, deadline: float | None = None) -> None:
-        """Ends the threads that read ahead, and the pool's; waits at most until ``deadline``, where one is given."""
-        for pipeline in list(self._all_pipelines):
-            pipeline.stop(wait=deadline is None)
+    def stop_threads(self, deadline: float | None = None) -> bool:
+        """Ends the threads that read ahead, and then the pool's, to which they give work.
+
+        Args:
+          deadline: until when to wait for them (``time.monotonic``); None: as long as it takes.
+        Returns: whether all have ended.
+        """
+        pipelines = list(self._all_pipelines)
+        for pipeline in pipelines:
+            pipeline.stop(0.0)  # all of them hear of it before one is waited for
+        ended = [pipeline.stop(deadline) for pipeline in pipelines]
         pool, self._pool = self._pool, None
         if pool is not None:
             pool.stop(drop=True)
-            pool.join(deadline)
+            ended.append(pool.join(deadline))
+        return all(ended)
 
     def after_fork(self) -> None:
         """In a forked child nothing can be called: JAX does not survive a fork. Each call says so."""

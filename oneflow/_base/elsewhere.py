@@ -46,7 +46,7 @@ _BY_OURS = {
     "flow.constant_like": "full_like", "flow.get_variable": "parameter variable", "flow.range": "arange",
     "flow.manual_seed": "seed set_random_seed PRNGKey",
     "flow.random.normal": "randn",
-    "flow.random.uniform": "rand", "flow.random.categorical": "multinomial", "flow.watch": "print debug",
+    "flow.random.uniform": "rand", "flow.random.categorical": "multinomial", "flow.watch": "debug",
     "flow.get_all_variables": "state_dict", "flow.load_variables": "load_state_dict",
     "flow.experimental.scope.config": "remat checkpointing",
     # layers

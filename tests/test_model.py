@@ -258,6 +258,17 @@ def test_what_is_missing_is_left_out(caplog):
     assert not nowhere.check_valid()
 
 
+def test_a_fit_that_has_nothing_to_do_leaves_the_session():
+    @flow.global_function()
+    def job(x: flow.typing.Numpy.Placeholder((2,))):
+        return x * flow.get_variable("w", (1,), initializer=flow.ones_initializer())
+
+    flow.Model().fit(configured(flow.model.TrainingConfig, Points()))
+    Line().fit(validation_config=flow.model.ValidationConfig())
+    assert list(flow.get_all_variables()) == ["w"]
+    np.testing.assert_array_equal(job(np.ones(2, np.float32)).get().numpy(), np.ones(2))
+
+
 @pytest.mark.parametrize(
     ("call", "text"),
     [

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 from .._base.jax import jax
 from .._base.refuse import refuse, shown
 from ..callbacks.checkpoint import ModelCheckpoint
+from ..callbacks.preemption import Preemption
 from ..errors import ArgumentError, CheckpointNotFoundError, ModeError
 from ..graph.graph import current_or_none
 from ..job import JobFunction
@@ -157,6 +158,7 @@ class Trainer(Settings):
           CheckpointNotFoundError: there is no checkpoint at ``ckpt_path``.
           CallbackError: a callback, a logger or a metric has raised; the error names it.
           KeyboardInterrupt: after Ctrl-C.
+          SystemExit: ``Preemption`` is among the callbacks, and a signal came.
         """
         self._check_idle("fit")
         jobs = _train_jobs(train_job)
@@ -174,7 +176,11 @@ class Trainer(Settings):
             refuse(ArgumentError, f"job {jobs[0].name!r} reads its data by itself, and nothing says how long an epoch is",
                    hint="flow.Trainer(max_steps=...), or limit_train_batches=")  # fmt: skip
         self._fit = fit
-        with self._running("training", fit.stage, fit.hooks):
+        preemption = next((c for c in self.callbacks if isinstance(c, Preemption)), None)
+        with (
+            preemption.in_force() if preemption is not None else contextlib.nullcontext(),
+            self._running("training", fit.stage, fit.hooks),
+        ):
             fit.run(checkpoint)
         if self.interrupted:
             self._tell_of_interrupt()

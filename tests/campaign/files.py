@@ -1,4 +1,5 @@
-"""Mutated data files of every format that the library reads: only its own errors may come, within 2 GB and 10 seconds each.
+"""Mutated data files of every format that the library reads: only its own errors may come, within 2 GB and 10 seconds
+of processor time each.
 
     python -m tests.campaign.files --count 1000 --seed 7           # a table of counts; the exit status is 1 where one fails
     python -m tests.campaign.files --formats coco --only 17 --seed 7   # one case again, with what it did

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from strangers import stranger
 
 from oneflow.errors import ProcessError
 from oneflow.runtime.processes import addresses, hub, member, messages, wire

@@ -227,8 +227,8 @@ def test_idle_strangers_hold_nobody_up(caplog: pytest.LogCaptureFixture) -> None
         assert made.turned_away >= 600
     assert time.monotonic() - began < 5  # the hub's patience with each of them
     assert len(caplog.records) == 1
-    for stranger in idle:
-        stranger.close()
+    for connection in idle:
+        connection.close()
 
 
 def test_a_greeting_has_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -309,8 +309,8 @@ def test_a_process_without_descriptors_lets_its_members_in() -> None:
     out, _ = program.communicate("go\n", timeout=60)
     joined, turned_away = map(int, out.split())
     assert joined == 2 and turned_away >= 10
-    for stranger in strangers:
-        stranger.close()
+    for connection in strangers:
+        connection.close()
 
 
 # --- addresses

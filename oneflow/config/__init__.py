@@ -38,7 +38,11 @@ gpu_device_num = _setting(
     "gpu_device_num", int, None, "GPUs per machine, 1 by default; where there are fewer, virtual CPU devices replace them all.",
     minimum=0,
 )  # fmt: skip
-cpu_device_num = _setting("cpu_device_num", int, None, "CPU devices per machine, 1 by default; virtual ones.", minimum=0)
+cpu_device_num = _setting(
+    "cpu_device_num", int, None,
+    "CPU devices per machine, virtual ones; by default as many as jobs that are declared before the first call name, at least 1.",
+    minimum=0,
+)  # fmt: skip
 machine_num = _setting("machine_num", int, 0, "no effect: a run has one machine", minimum=0)
 strict_devices = _setting(
     "strict_devices", bool, False,

@@ -103,6 +103,7 @@ class BuiltJob:
     def close(self) -> None:
         """The job cannot be called any more. Called with the dispatch lock held."""
         self.variants.invalidate()
+        self.rates.close()
         if self.pipeline is not None:
             self.pipeline.close()
 
@@ -118,7 +119,7 @@ def build(declared: Declaration, job: Job, session: Session) -> BuiltJob:
                hint="look at it, or call it, outside of jobs")  # fmt: skip
     start = perf_counter()
     graph, leaves, convert, array, structure = _trace(declared)
-    devices.check_placements(graph, strict=Resource.strict_devices)
+    devices.check_placements(graph, strict=Resource.strict_devices, may_grow=not session.store.meshes.are_used)
     fetches = [*leaves, *(blob.valid_length.count for blob in leaves if blob.valid_length is not None)]
     made = plan(graph, fetches, native_ops=Resource.enable_native_cpu)
     own_part = _own_part(declared, made)
@@ -145,7 +146,7 @@ def build(declared: Declaration, job: Job, session: Session) -> BuiltJob:
             None if session is process.default_session else functools.partial(as_default, session),
             array=array,
         ),
-        Variants(made, session.store, functools.partial(session.random_cell, declared.name), rates.cell),
+        Variants(made, session.store, functools.partial(session.random_cell, declared.name), lambda: rates.cell),
         rates,
         pipeline,
         asynchronous=asynchronous,

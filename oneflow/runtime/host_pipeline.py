@@ -24,6 +24,18 @@ Place = Callable[[Blob, Any], Any]
 
 def placing(plan: Plan, meshes: DeviceMeshes) -> Place:
     """A function that puts a feed on the devices, as the step wants it; it may keep the memory it is given."""
+    found: Place | None = None
+
+    def put(blob: Blob, value: Any) -> Any:  # the devices are looked up when the first value is there, not at building
+        nonlocal found
+        if found is None:
+            found = _placing(plan, meshes)
+        return found(blob, value)
+
+    return put
+
+
+def _placing(plan: Plan, meshes: DeviceMeshes) -> Place:
     placement = place_of(plan)
     if len({meshes.place(node.scope.placement) for node in plan.order}) > 1 or plan.repeats:
         return lambda blob, value: value  # each stage takes its own

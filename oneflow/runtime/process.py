@@ -42,6 +42,7 @@ class Process:
       sessions: those that are open; ``default_session`` is the one that jobs are declared in.
       calls: one entry for each call whose thread may be in JAX's C++ code, outside the lock.
       stops_at_first_call: a script is run only to find the jobs that it declares.
+      named_cpu_devices: the most that a job of the session named, where the user has set no number.
       seed: what ``flow.manual_seed`` set; None before.
       unconfirmed_saves: checkpoints in place that the disk has not confirmed, by path: device and inode. Saving there again
         replaces them.
@@ -51,6 +52,7 @@ class Process:
         self.sessions: WeakSet[Any] = WeakSet()
         self.default_session: Any = None
         self.seed: int | None = None
+        self.named_cpu_devices = 1
         self.stops_at_first_call = False
         self.has_said_that_cpus_stand_in = False
         self.unconfirmed_saves: dict[str, tuple[int, int]] = {}

@@ -364,6 +364,8 @@ class Session:
         with self.store.lock:
             self.jobs.clear()
             self.store.clear()
+            for cell in self._random.values():  # jobs that the program still holds keep the cells
+                cell.value = None
             self._random.clear()
             self._pipelines.clear()
         process.sessions.discard(self)
@@ -478,6 +480,7 @@ def clear_default_session() -> None:
         return
     Resource.reset()
     nonfinite.set(False)
+    process.named_cpu_devices = 1
     process.default_session = Session()
 
 

@@ -10,6 +10,7 @@ import pytest
 
 import oneflow as flow
 from oneflow.errors import ArgumentError, CheckpointExistsError, CheckpointNotFoundError, FeedShapeError
+from oneflow.trainer import trainer as trainer_module
 
 X = np.array([[-1.0], [0.0], [1.0], [2.0]], np.float32)
 
@@ -201,6 +202,26 @@ def test_errors_of_callbacks_and_of_data():
         Line().fit(configured(flow.model.TrainingConfig, Shrinks()), max_steps=5)
     with pytest.raises(ArgumentError, match="must return optimizers"):
         type("Bad", (Line,), {"configure_optimizers": lambda self: 3})().fit(training)
+
+
+@pytest.mark.parametrize(
+    ("interval", "told"),
+    [(1, "config_load('{0}-{1}')"), (1000, "config_save saves every 1000 steps"), (None, "config_save(dirpath)")],
+)
+def test_after_ctrl_c_it_says_how_to_go_on(tmp_path, monkeypatch, interval, told):
+    notes = Notes()
+
+    class Interrupted(trainer_module.Interrupt):
+        came = property(lambda self: len(notes.losses) > 2, lambda self, value: None)
+
+    monkeypatch.setattr(trainer_module, "Interrupt", Interrupted)
+    files = None if interval is None else saving(tmp_path / "model", interval)
+    training = configured(flow.model.TrainingConfig, Batches())
+    with pytest.raises(KeyboardInterrupt) as caught:
+        Line().fit(training, None, files, notes, max_steps=100_000)
+    last = notes.losses[-1][0]
+    assert told.format(tmp_path / "model", last) in str(caught.value)
+    assert f"after step {last}" in str(caught.value) and "ModelCheckpoint" not in str(caught.value)
 
 
 class Inside(flow.model.DataModule):

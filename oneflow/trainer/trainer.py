@@ -363,16 +363,17 @@ class Trainer(Settings):
         return f"; its last checkpoint is {last!r}, and fit(..., ckpt_path={last!r}) goes on from it"
 
     def _tell_of_interrupt(self) -> NoReturn:
-        saving = next((c for c in self.callbacks if isinstance(c, ModelCheckpoint) and c.save_last), None)
-        told = f"interrupted after step {self.global_step - 1}"
-        if saving is not None:
-            told += f'; saved to {saving.last_path!r}: fit(..., ckpt_path="last") goes on from there'
-        elif saved := next((c.last_model_path for c in self.callbacks if isinstance(c, ModelCheckpoint)), ""):
-            told += f"; fit(..., ckpt_path={saved!r}) goes on from the last checkpoint"
-        else:
-            told += "; nothing was saved: ModelCheckpoint(save_last=True) among the callbacks saves it next time"
+        told = f"interrupted after step {self.global_step - 1}; {self._way_on_after_interrupt()}"
         print(told)
         raise KeyboardInterrupt(told)
+
+    def _way_on_after_interrupt(self) -> str:
+        saving = next((c for c in self.callbacks if isinstance(c, ModelCheckpoint) and c.save_last), None)
+        if saving is not None:
+            return f'saved to {saving.last_path!r}: fit(..., ckpt_path="last") goes on from there'
+        if saved := next((c.last_model_path for c in self.callbacks if isinstance(c, ModelCheckpoint)), ""):
+            return f"fit(..., ckpt_path={saved!r}) goes on from the last checkpoint"
+        return "nothing was saved: ModelCheckpoint(save_last=True) among the callbacks saves it next time"
 
     def _raise_interrupt(self) -> None:
         if self.interrupt.came:

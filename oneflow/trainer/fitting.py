@@ -30,6 +30,7 @@ from .arguments import Arguments, Bound
 from .evaluation import Evaluation, Stage, limited
 from .history import History
 from .hooks import Hooks, guarded
+from .input_watch import InputWatch
 from .settings import Settings
 from .sources import source_of
 from .state import decoded, encoded
@@ -63,6 +64,7 @@ class Fit:
         self.shown_epoch = 0  # that of the last step
         self.validated = -1  # the step that the last validation followed
         self.is_at_rest = False
+        self.input_watch = InputWatch(jobs)
         self._is_dropping = False  # a short batch was met
         self._is_loss_bad = False  # it was not finite once
         self._parts: list[tuple[Any, dict[str, float]]] = []  # of the jobs of one step
@@ -164,6 +166,7 @@ class Fit:
     def _wait_for(self, function: Any) -> None:
         """Runs a function on the delivery thread behind everything before it, while training rests."""
         self.is_at_rest = True
+        self.input_watch.pause()
         try:
             self.stage.wait_for(function)
         finally:

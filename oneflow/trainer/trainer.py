@@ -174,7 +174,7 @@ class Trainer(Settings):
             refuse(ArgumentError, f"job {jobs[0].name!r} reads its data by itself, and nothing says how long an epoch is",
                    hint="flow.Trainer(max_steps=...), or limit_train_batches=")  # fmt: skip
         self._fit = fit
-        with self._running("training", fit.stage, fit.hooks):
+        with self._running("training", fit.stage, fit.hooks), fit.input_watch:
             fit.run(checkpoint)
         if self.interrupted:
             self._tell_of_interrupt()

@@ -241,6 +241,7 @@ _on_demand = {
     "loggers": ".loggers",
     "metrics": ".metrics",
     "onnx": ".onnx",
+    "summary": ".summary",
     "trainer": ".trainer",
 }
 if _TYPE_CHECKING:
@@ -250,6 +251,7 @@ if _TYPE_CHECKING:
     from . import loggers as loggers
     from . import metrics as metrics
     from . import onnx as onnx
+    from . import summary as summary
     from . import trainer as trainer
     from .trainer import Trainer as Trainer
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -88,21 +88,7 @@ class TensorBoardLogger(FileLogger):
 
     def log_graph(self, job: Any) -> None:
         """Writes the ops of a job, with their shapes; parts that a ``name_scope`` or a layer names fold together."""
-        graph_pb2 = need("tensorboardX.proto.graph_pb2", "TensorBoardLogger.log_graph")
-        node_pb2 = need("tensorboardX.proto.node_def_pb2", "TensorBoardLogger.log_graph")
-        attr_pb2 = need("tensorboardX.proto.attr_value_pb2", "TensorBoardLogger.log_graph")
-        shape_pb2 = need("tensorboardX.proto.tensor_shape_pb2", "TensorBoardLogger.log_graph")
-        event_pb2 = need("tensorboardX.proto.event_pb2", "TensorBoardLogger.log_graph")
-        nodes = []
-        for node in job.graph.nodes:
-            shapes = [
-                shape_pb2.TensorShapeProto(dim=[shape_pb2.TensorShapeProto.Dim(size=n) for n in b.shape]) for b in node.outputs
-            ]
-            attributes = {"_output_shapes": attr_pb2.AttrValue(list=attr_pb2.AttrValue.ListValue(shape=shapes))}
-            inputs = [_tag(b.node.name) + (f":{b.index}" if b.index else "") for b in node.inputs]
-            nodes.append(node_pb2.NodeDef(name=_tag(node.name), op=node.op.name, input=inputs, attr=attributes))
-        event = event_pb2.Event(graph_def=graph_pb2.GraphDef(node=nodes).SerializeToString(), wall_time=time.time())
-        self._writer.file_writer.add_event(event)
+        self._writer.file_writer.add_event(graph_event([job.graph], "TensorBoardLogger.log_graph"))
 
     def save(self) -> None:
         """Writes the events that wait."""
@@ -114,6 +100,27 @@ class TensorBoardLogger(FileLogger):
         if self._writer is not None:
             self._writer.close()
             self._writer = None
+
+
+def graph_event(graphs: Sequence[Any], what: str) -> Any:
+    """The event of a graph. Of several graphs, the names of the ops begin with those of their jobs.
+
+    ``what`` is what needs tensorboardX, in errors.
+    """
+    graph_pb2, node_pb2, attr_pb2, shape_pb2, event_pb2 = (
+        need(f"tensorboardX.proto.{name}_pb2", what) for name in ("graph", "node_def", "attr_value", "tensor_shape", "event")
+    )
+    nodes = []
+    for graph in graphs:
+        prefix = f"{graph.name}/" if len(graphs) > 1 else ""
+        for node in graph.nodes:
+            shapes = [
+                shape_pb2.TensorShapeProto(dim=[shape_pb2.TensorShapeProto.Dim(size=n) for n in b.shape]) for b in node.outputs
+            ]
+            attributes = {"_output_shapes": attr_pb2.AttrValue(list=attr_pb2.AttrValue.ListValue(shape=shapes))}
+            inputs = [prefix + _tag(b.node.name) + (f":{b.index}" if b.index else "") for b in node.inputs]
+            nodes.append(node_pb2.NodeDef(name=prefix + _tag(node.name), op=node.op.name, input=inputs, attr=attributes))
+    return event_pb2.Event(graph_def=graph_pb2.GraphDef(node=nodes).SerializeToString(), wall_time=time.time())
 
 
 def _tag(name: str) -> str:

@@ -9,6 +9,7 @@ from time import perf_counter
 from typing import Any
 
 from .. import _signature as tp
+from .._base.generation import V0_3, Generation
 from .._base.dist import Placement, parse_placement
 from .._base.refuse import refuse
 from .._base.source import Source
@@ -34,6 +35,7 @@ from ..runtime.session import Job, Session, as_default
 from ..runtime.variants import Variants
 from .rates import LearningRates
 from .results import array_spec, converter
+from .step_checks import label_check, loss_check
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,6 +49,7 @@ class Declaration:
     parameters: tuple[tp.Parameter, ...]
     returns: tp.ReturnSpec
     source: Source
+    generation: Generation = V0_3
 
     @property
     def train_settings(self) -> dict[str, Any]:
@@ -102,7 +105,7 @@ class BuiltJob:
         self.variants.invalidate()
         self.rates.close()
         if self.pipeline is not None:
-            self.pipeline.close(wait=False)
+            self.pipeline.close()
 
 
 def build(declared: Declaration, job: Job, session: Session) -> BuiltJob:
@@ -132,7 +135,7 @@ def build(declared: Declaration, job: Job, session: Session) -> BuiltJob:
     return BuiltJob(
         graph,
         made,
-        Feeds(declared.name, graph.inputs, structure, own_part),
+        Feeds(declared.name, graph.inputs, structure, own_part, label_check(graph)),
         Delivery(
             declared.name,
             process.delivery,
@@ -155,8 +158,9 @@ def build(declared: Declaration, job: Job, session: Session) -> BuiltJob:
 def _trace(declared: Declaration) -> tuple[Graph, list[Blob], Callable[[Any], Any], ArraySpec | None, list[Any]]:
     """The graph of the body, what it returns as Blobs and as a call's value, that one's shape, and the arguments' structure."""
     graph = Graph(
-        declared.name, train=declared.train, scope=_outer_scope(declared), config=declared.config, source=declared.source
-    )
+        declared.name, train=declared.train, scope=_outer_scope(declared), config=declared.config, source=declared.source,
+        generation=declared.generation,
+    )  # fmt: skip
     if declared.config.get("enable_quantization_aware_training"):
         graph.adapt_inputs = AwareTraining(declared.config)
     with tracing(graph):
@@ -167,13 +171,19 @@ def _trace(declared: Declaration) -> tuple[Graph, list[Blob], Callable[[Any], An
             structure.append(tp.map_structure(lambda _, blob: _number(graph, blob), blobs))
         graph.returns = declared.function(*arguments)
         leaves, rebuild, kinds = tp.match_return(declared.returns, graph.returns, declared.name)
+        if declared.generation.joins_pieces:
+            kinds = [_JOINED.get(kind, kind) for kind in kinds]
         for leaf in leaves:
             if leaf.node.graph is not graph:
                 rule = f"job {declared.name!r} returned {leaf!r}, which belongs to another job"
                 refuse(ReturnError, rule, source=declared.source)
         _legacy_objective(graph, declared)
         finish(graph)
-    return graph, leaves, converter(leaves, rebuild, kinds), array_spec(leaves, rebuild, kinds), structure
+    convert = converter(leaves, rebuild, kinds, loss_check(graph, leaves))
+    return graph, leaves, convert, array_spec(leaves, rebuild, kinds), structure
+
+
+_JOINED = {"local": "joined local", "ListNumpy": "joined ListNumpy"}  # kinds of results, for ``results.py``
 
 
 def _own_part(declared: Declaration, made: Plan) -> bool:
@@ -205,7 +215,7 @@ def _outer_scope(declared: Declaration) -> Scope:
 def _legacy_objective(graph: Graph, declared: Declaration) -> None:
     settings = declared.train_settings
     if graph.train and graph.objective.losses and not graph.objective.optimizers and settings:
-        graph.objective.optimizers = (optimizer_from_config(settings),)
+        graph.objective.optimizers = (optimizer_from_config(settings, declared.generation),)
         graph.objective.source = graph.objective.source or declared.source
 
 

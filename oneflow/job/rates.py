@@ -14,7 +14,7 @@ from ..errors import ArgumentError, ModeError
 from ..graph.graph import OP_VARIABLE, Graph
 from ..runtime.session import Session
 from ..runtime.store import Cell, Store
-from ..runtime.transfer import to_host
+from ..runtime.transfer import to_global, to_host
 
 
 class LearningRates:
@@ -35,7 +35,9 @@ class LearningRates:
         return self._cell
 
     def _put(self, rates: Sequence[float]) -> None:
-        self._cell.value = Store.put(np.array(rates, np.float32))
+        before, value = self._cell.value, np.array(rates, np.float32)
+        is_placed = before is not None and before.committed
+        self._cell.value = to_global(value, before.sharding) if is_placed else Store.put(value)
 
     def close(self) -> None:
         """Lets go of the array on the device: the session has ended."""

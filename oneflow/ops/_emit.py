@@ -76,7 +76,7 @@ def _infer(op: OpDef, avals: tuple[tuple[tuple[int, ...], Any], ...], attrs: tup
             outputs = jax.eval_shape(lambda key, *xs: op.define(*xs, key=key, **keywords), _key_aval(), *arrays)
         else:
             outputs = jax.eval_shape(partial(op.define, **keywords), *arrays)
-    return [(tuple(o.shape), dtypes.from_numpy(o.dtype)) for o in (outputs if op.multiple_results else (outputs,))]
+    return [(tuple(o.shape), dtypes.of_values(o.dtype)) for o in (outputs if op.multiple_results else (outputs,))]
 
 
 def infer(op: OpDef, inputs: Sequence[Blob], attrs: dict[str, Any]) -> list[tuple[tuple[int, ...], dtype]]:

@@ -39,7 +39,7 @@ def _elu(x: Array, *, alpha: float) -> Array:
     return lax.select(above, x, below)
 
 
-@op("prelu")
+@op("prelu", newer_autocast="always")
 def _prelu(x: Array, alpha: Array) -> Array:
     slope = lax.broadcast_in_dim(broadcast_to(alpha, x.shape[1:]), x.shape, tuple(range(1, x.ndim)))
     return lax.select(lax.gt(x, full(0, x)), x, lax.mul(x, slope))

@@ -143,10 +143,14 @@ class Process:
                 exit_status.fail("interrupted while callbacks were still to come; leaving with an error status")
         else:
             self._finish_saves()
+        delivery.stop()
+        readers_ended = True
         for session in list(self.sessions):
-            with contextlib.suppress(KeyboardInterrupt):
-                session.stop_threads(time.monotonic() + _POOL_SECONDS)
-        self._stop_threads(interrupted)
+            try:
+                readers_ended &= session.stop_threads(time.monotonic() + _POOL_SECONDS)
+            except KeyboardInterrupt:
+                readers_ended = False
+        self._stop_threads(interrupted, readers_ended)
         if (unraised := delivery.unraised() or str(self.saves.error or "")) and not interrupted:
             exit_status.fail(f"{unraised}; leaving with an error status")
 
@@ -162,15 +166,15 @@ class Process:
         if not self._is_started and not self._forked:
             self._stop_threads(False)
 
-    def _stop_threads(self, interrupted: bool) -> None:
-        """Sees to it that no thread is in JAX's C++ code while the interpreter goes away: that would abort the process.
+    def _stop_threads(self, interrupted: bool, readers_ended: bool = True) -> None:
+        """Sees to it that no thread is in C++ code while the interpreter goes away: that would abort the process.
 
         Ours end; those of the user that call jobs wait for the lock, which is never given back.
         """
         delivery = self.delivery
         delivery.stop()
         deadline = time.monotonic() + _STOP_SECONDS
-        harmless = delivery.thread is None or (delivery.is_busy and not delivery.computing)  # Python code, of a callback
+        harmless = delivery.thread is None or (delivery.is_busy and not delivery.computing)  # in a callback
         with contextlib.suppress(KeyboardInterrupt):
             if delivery.thread is not None and not harmless:
                 delivery.thread.join(max(deadline - time.monotonic(), 0.0001))
@@ -178,7 +182,8 @@ class Process:
             is_held = self.lock.acquire(timeout=max(deadline - time.monotonic(), 0.0001))
             while (self.calls or self.uninterrupted.compiling) and time.monotonic() < deadline:
                 time.sleep(0.0005)
-            is_harmless = harmless and not self.uninterrupted.compiling and not self.calls and self.saves.is_idle()
+            harmless = harmless and readers_ended and self.saves.is_idle()
+            is_harmless = harmless and not self.uninterrupted.compiling and not self.calls
             if is_held and is_harmless:
                 return
         with contextlib.suppress(Exception):

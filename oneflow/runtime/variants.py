@@ -71,6 +71,11 @@ class Variants:
                     found = self._compiled(feeds)
             return found
 
+    def uncompiled(self) -> Executable:
+        """The executable that was used last; where there is none, one that is not compiled, to look at."""
+        with self._lock:
+            return self.items[-1][1] if self._made else self._planned or self._new(self._plan)
+
     def planned(self, structs: Sequence[Any]) -> Executable:
         """The executable that was used last; where there is none, one compiled for these shapes, without values of variables."""
         with self._lock:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from typing import Any
 
 from .._base.extras import need
 from .._base.refuse import refuse, shown
 from ..errors import ArgumentError
-from ..loggers.tensorboard import graph_event
+from ..loggers.tensorboard import graph_def
 from ..runtime.session import default_session
+from ._writer import proto
 
 
 class Graph:
@@ -52,7 +54,8 @@ class Graph:
         with open(self.structure_graph_filename, "w", encoding="utf-8") as file:
             json.dump({"jobs": [{"name": name, "nodes": _nodes(graph)} for name, graph in graphs.items()]}, file, indent=1)
         events = events_writer(os.path.join(os.path.dirname(self.structure_graph_filename), "events"))
-        events.write_event(graph_event(list(graphs.values()), "flow.summary.Graph"))
+        event = proto("event").Event(graph_def=graph_def(list(graphs.values()), "flow.summary.Graph"), wall_time=time.time())
+        events.write_event(event)
         events.close()
 
 

@@ -366,7 +366,8 @@ def test_what_cannot_be_written_is_raised_later(tmp_path: Path, monkeypatch: pyt
 
 def refused(build: Any, error: type[Exception], match: str) -> None:
     def body(
-        x: tp.Numpy.Placeholder((2, 3)), step: tp.Numpy.Placeholder((1,), dtype=flow.int64), u: tp.Numpy.Placeholder((4, 5, 5, 2), dtype=flow.uint8)
+        x: tp.Numpy.Placeholder((2, 3)), step: tp.Numpy.Placeholder((1,), dtype=flow.int64),
+        u: tp.Numpy.Placeholder((4, 5, 5, 2), dtype=flow.uint8),
     ) -> tp.Numpy:  # fmt: skip
         build(x, step, u)
         return x

@@ -41,6 +41,7 @@ class MirroredBlob(metaclass=_OfView):
 LazyConsistentBlob = ConsistentBlob
 LazyMirroredBlob = MirroredBlob
 
+
 class _Eager(type):
     """``isinstance(blob, EagerConsistentBlob)``: never, because no Blob is eager."""
 

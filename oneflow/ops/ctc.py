@@ -184,7 +184,9 @@ def ctc_greedy_decoder(
     if not lengths.dtype.is_integer:
         fail(DtypeError, what, f"input_lengths must be integers, got {lengths.dtype.name}", (log_probs, lengths))
     if lengths.shape != (log_probs.shape[1],):
-        fail(ShapeError, what, f"input_lengths must have shape ({log_probs.shape[1]},), got {lengths.shape}", (log_probs, lengths))
+        fail(
+            ShapeError, what, f"input_lengths must have shape ({log_probs.shape[1]},), got {lengths.shape}", (log_probs, lengths)
+        )
     flag = want.flag(what, "merge_repeated", merge_repeated)
     decoded, score = emit_many(_ctc_greedy_decoder, log_probs, lengths, name=name, merge_repeated=flag)
     return decoded, score

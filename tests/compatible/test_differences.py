@@ -33,9 +33,7 @@ def test_conv2d_has_a_bias_before_the_format() -> None:
     expected = torch.nn.functional.conv2d(*map(torch.from_numpy, (X, W, b))).numpy()
     found = value(lambda x, w, b: sc.nn.conv2d(x, w, 1, "VALID", b), X, W, b)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
-    last = value(
-        lambda x, w, b: sc.nn.conv2d(x, w, 1, "VALID", b, "NHWC"), X.transpose(0, 2, 3, 1), W.transpose(0, 2, 3, 1), b
-    )
+    last = value(lambda x, w, b: sc.nn.conv2d(x, w, 1, "VALID", b, "NHWC"), X.transpose(0, 2, 3, 1), W.transpose(0, 2, 3, 1), b)
     np.testing.assert_allclose(last.transpose(0, 3, 1, 2), expected, rtol=1e-4, atol=1e-5)
     older = value(lambda x, w: flow.nn.conv2d(x, w, 1, "VALID", "NCHW"), X, W)
     np.testing.assert_allclose(older, expected - b.reshape(1, 6, 1, 1), rtol=1e-4, atol=1e-5)

@@ -53,7 +53,12 @@ def matmul(
 
 
 def gather(
-    params: Blob, indices: Blob, validate_indices: Any = None, axis: int | None = None, batch_dims: int = 0, name: str | None = None
+    params: Blob,
+    indices: Blob,
+    validate_indices: Any = None,
+    axis: int | None = None,
+    batch_dims: int = 0,
+    name: str | None = None,
 ) -> Blob:
     """``oneflow.gather``; an axis before ``batch_dims`` is a ValueError."""
     if isinstance(axis, int) and isinstance(batch_dims, int) and 0 <= axis < batch_dims:
@@ -117,9 +122,7 @@ def reflection_pad2d(x: Blob, padding: int | tuple[int, ...] | list[int], name: 
     return _padding.reflected(x, padding, name)
 
 
-def range(
-    start: float, limit: float | None = None, delta: float = 1, dtype: _dtype | None = None, name: str = "range"
-) -> Blob:
+def range(start: float, limit: float | None = None, delta: float = 1, dtype: _dtype | None = None, name: str = "range") -> Blob:
     """``oneflow.range``; ``dtype=None`` means int64, and bounds may be floats where the dtype is float32 or float64."""
     if dtype not in (dtypes.float32, dtypes.float64):
         return _range(start, limit, delta, dtypes.int64 if dtype is None else dtype, name)  # type: ignore[arg-type]
@@ -184,7 +187,9 @@ def batch_align(
     images: Blob, shape: Sequence[int], dtype: _dtype, alignment: int, dynamic_out: bool = True, name: str | None = None
 ) -> Blob:
     """``oneflow.image.batch_align``; with ``dynamic_out=False`` the result has the full declared shape at each call."""
-    return _image.aligned(images, shape, dtype, alignment, name, dynamic=want.flag("image_batch_align", "dynamic_out", dynamic_out))
+    return _image.aligned(
+        images, shape, dtype, alignment, name, dynamic=want.flag("image_batch_align", "dynamic_out", dynamic_out)
+    )
 
 
 def OFRecordRawDecoder(

@@ -313,7 +313,8 @@ def page() -> str:
     head += [*table, f"| **exported by 0.3.4** | {counts(exported)} |", f"| **everything** | {counts(lines)} |"]
     head += [
         "",
-        "The section *single_client of 0.6* has the names whose signature or meaning `oneflow.compatible.single_client` has for itself.",
+        "The section *single_client of 0.6* has the names whose signature or meaning `oneflow.compatible.single_client` has for",
+        "itself.",
         f"Of the {len(exported)} names of 0.3.4, {len(beside)} are there, too; {len(shared)} of them are the same objects.",
     ]
     excused = exceptions()

@@ -9,8 +9,8 @@ from time import perf_counter
 from typing import Any
 
 from .. import _signature as tp
-from .._base.generation import V0_3, Generation
 from .._base.dist import Placement, parse_placement
+from .._base.generation import V0_3, Generation
 from .._base.refuse import refuse
 from .._base.source import Source
 from ..compiler.analysis import finish

@@ -172,8 +172,8 @@ def ctc_greedy_decoder(
       input_lengths: (N,), integers <= T: the number of valid frames.
       merge_repeated: a class that is also that of the frame before is left out.
       name: name of the op.
-    Returns: the decoded classes, int64 (N, T), zeros at the end; and minus the sum of the frames' largest log-probabilities, (N, 1).
-      No gradient flows.
+    Returns: the decoded classes, int64 (N, T), zeros at the end; and minus the sum of the frames' largest log-probabilities,
+      (N, 1). No gradient flows.
     Raises: ArgumentError, ShapeError, DtypeError.
     Example: >>> decoded, score = ctc_greedy_decoder(log_probs, input_lengths)
     """

@@ -1,4 +1,4 @@
-"""Training under both spellings in one process: update rules, clipping, schedules, checkpoints. Formulas in NumPy are the reference."""
+"""Training under both spellings in one process: update rules, clipping, schedules, checkpoints; NumPy is the reference."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ START = np.array([[1.0, 2.0, -1.0], [0.5, -2.0, 3.0]])
 B1, B2, EPS, LR, WD = 0.9, 0.99, 0.1, 0.05, 0.2  # a large epsilon: where it stands is seen
 
 
-def start(shape: Any = (2, 3)) -> Any:
+def start() -> Any:
     return flow.constant_initializer(1.0)
 
 

@@ -193,8 +193,8 @@ def batch_align(
 
 
 def OFRecordRawDecoder(
-    input_blob: Blob, blob_name: str, shape: Sequence[int], dtype: _dtype, dim1_varying_length: bool = False, truncate: bool = False,
-    auto_zero_padding: bool = False, name: str | None = None,
+    input_blob: Blob, blob_name: str, shape: Sequence[int], dtype: _dtype, dim1_varying_length: bool = False,
+    truncate: bool = False, auto_zero_padding: bool = False, name: str | None = None,
 ) -> Blob:  # fmt: skip
     """``oneflow.data.OFRecordRawDecoder``; with ``truncate`` longer lists are cut, and zeros follow shorter ones."""
     if auto_zero_padding is True:
@@ -212,7 +212,7 @@ def RawCodec(truncate: bool = False, auto_zero_padding: bool = False) -> codecs.
 
 
 __all__ = [
-    "OFRecordRawDecoder", "RawCodec", "batch_align", "conv1d", "conv2d", "conv3d", "dropout", "fake_quantization", "gather", "get_variable",
-    "hierarchical_parallel_cast", "matmul", "min_max_observer", "range", "reduce_all", "reduce_any", "reflection_pad2d",
-    "upsample_2d",
+    "OFRecordRawDecoder", "RawCodec", "batch_align", "conv1d", "conv2d", "conv3d", "dropout", "fake_quantization", "gather",
+    "get_variable", "hierarchical_parallel_cast", "matmul", "min_max_observer", "range", "reduce_all", "reduce_any",
+    "reflection_pad2d", "upsample_2d",
 ]  # fmt: skip

@@ -10,7 +10,6 @@ from __future__ import annotations
 NOT_BUILT = {
     "summary": "TensorBoard summaries are not built yet; return the values from a job and write them with another library",
     "saved_model": "export to SavedModel is not built yet; flow.checkpoint.save writes the variables",
-    "serving": "serving of saved models is not built yet; a predict job in a Python process answers calls",
 }
 
 _LAZY = "here a job is described, compiled once and called"
@@ -47,7 +46,7 @@ _BY_OURS = {
     "flow.constant_like": "full_like", "flow.get_variable": "parameter variable", "flow.range": "arange",
     "flow.manual_seed": "seed set_random_seed PRNGKey",
     "flow.random.normal": "randn",
-    "flow.random.uniform": "rand", "flow.random.categorical": "multinomial", "flow.watch": "print debug",
+    "flow.random.uniform": "rand", "flow.random.categorical": "multinomial", "flow.watch": "debug",
     "flow.get_all_variables": "state_dict", "flow.load_variables": "load_state_dict",
     "flow.experimental.scope.config": "remat checkpointing",
     # layers

@@ -15,6 +15,9 @@ _EXTRAS = {
     "onnx": ("onnx", "onnx"),
     "flatbuffers": ("flatbuffers", "export"),
     "safetensors": ("safetensors", "export"),
+    "uvicorn": ("uvicorn", "serve"),
+    "httptools": ("httptools", "serve"),
+    "prometheus_client": ("prometheus-client", "serve"),
 }
 # packages that no extra brings: who uses such a service has it installed
 _PACKAGES = ("wandb", "mlflow", "trackio", "pandas", "matplotlib", "torch")

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from .._base import check
 from .._base.dtype import from_numpy
 from .._base.extras import need
 from .._base.jax import jax
@@ -98,7 +99,7 @@ def _refuse_sizes(what: str, model: ExportedJob, error: Exception) -> NoReturn:
 
 def _platforms(what: str, given: Any) -> list[str]:
     chosen = [given] if isinstance(given, str) else list(given) if isinstance(given, (list, tuple)) else []
-    if not chosen or any(p not in PLATFORMS for p in chosen):
+    if not chosen or any(not isinstance(p, str) or p not in PLATFORMS for p in chosen):
         refuse(ArgumentError, f"{what}: platforms must be out of {', '.join(map(repr, PLATFORMS))}, got {shown(given)}")
     return chosen
 
@@ -188,10 +189,7 @@ class ExportedFunction:
         """
         arrays = [self._checked(spec, value) for spec, value in zip(self.inputs, self._positional(args, kwargs), strict=True)]
         self._check_open_sizes(arrays)
-        if self._weights is not None and not isinstance(next(iter(self._weights.values()), None), jax.Array):
-            with jax.enable_x64(self._wide):
-                self._weights = jax.device_put(self._weights)
-        given = arrays if self._weights is None else [self._weights, *arrays]
+        given = arrays if self._weights is None else [self._placed_weights(), *arrays]
         try:
             with jax.enable_x64(self._wide):
                 return jax.tree.map(np.asarray, self._call(*given))
@@ -203,6 +201,50 @@ class ExportedFunction:
                    found=[("because", str(problem).splitlines()[0])])  # fmt: skip
         except FeedShapeError as refusal:
             raise refusal from problem
+
+    def compile(self, sizes: Mapping[str, int]) -> Callable[..., list[Any]]:
+        """Compiles the model ahead of time.
+
+        Args:
+          sizes: the value of each open size.
+        Returns: a function of the inputs, arrays of exactly these sizes and dtypes, by position. It returns the results as JAX's
+          arrays in the order of ``results``, does not wait for them, and never compiles.
+        Raises: ArgumentError (other sizes than the open ones), ExportError (the model does not work for these sizes, or not on
+          this platform).
+        """
+        opened = {size for spec in self.inputs for size in spec.shape if isinstance(size, str)}
+        if not isinstance(sizes, Mapping) or set(sizes) != opened:
+            refuse(ArgumentError, f"model {self.name!r}: sizes must be a dict with a value for each of "
+                   f"{', '.join(sorted(opened)) or 'no open sizes'}; got {shown(sizes)}")  # fmt: skip
+        for name, value in sizes.items():
+            _, problem = check.integer(value, low=1)
+            if problem:
+                refuse(ArgumentError, f"model {self.name!r}: the size {name!r} {problem}")
+        shapes = [tuple(sizes[size] if isinstance(size, str) else size for size in spec.shape) for spec in self.inputs]
+        given = [jax.ShapeDtypeStruct(shape, spec.dtype) for shape, spec in zip(shapes, self.inputs, strict=True)]
+        first = [] if self._weights is None else [self._placed_weights()]
+        call, wide = self._exported.call, self._wide
+        failure: Exception | None = None
+        try:
+            with jax.enable_x64(wide):
+                program = jax.jit(lambda *args: jax.tree.leaves(call(*args))).lower(*first, *given).compile()
+        except Exception as error:
+            failure = error
+        if failure is not None:
+            _refuse_compilation(self.name, sizes, failure)
+
+        def run(*arrays: Any) -> list[Any]:
+            with jax.enable_x64(wide):
+                return list(program(*first, *arrays))
+
+        return run
+
+    def _placed_weights(self) -> Any:
+        """The weights on the device, where they are moved once."""
+        if not isinstance(next(iter(self._weights.values()), None), jax.Array):
+            with jax.enable_x64(self._wide):
+                self._weights = jax.device_put(self._weights)
+        return self._weights
 
     def _positional(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         names = [spec.name for spec in self.inputs]
@@ -239,6 +281,15 @@ class ExportedFunction:
     def __repr__(self) -> str:
         shown = ", ".join(f"{s.name}: {s.dtype}{_listed(s.shape)}" for s in self.inputs)
         return f"<exported {self.name}({shown}) for {', '.join(self.platforms)}>"
+
+
+def _refuse_compilation(name: str, sizes: Mapping[str, int], error: Exception) -> NoReturn:
+    at = f" for {', '.join(f'{n} = {v}' for n, v in sizes.items())}" if sizes else ""
+    try:
+        refuse(ExportError, f"the model {name!r} cannot be compiled{at}",
+               found=[("because", (str(error) or type(error).__name__).splitlines()[0])])  # fmt: skip
+    except ExportError as refusal:
+        raise refusal from error
 
 
 def _listed(shape: Sequence[int | str]) -> str:

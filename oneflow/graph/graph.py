@@ -133,6 +133,7 @@ class Graph:
         self.objective = Objective()
         self.returns: Any = None
         self.modules: dict[str, Any] = {}
+        self.warned: set[Any] = set()  # the kinds of warnings that its user has had
         # replaces the inputs of an op that is about to be added; set by quantization-aware training
         self.adapt_inputs: Callable[[OpDef, tuple[Blob, ...]], tuple[Blob, ...]] | None = None
         self.in_views: dict[Any, Blob] = {}  # Blobs that were converted to the other view

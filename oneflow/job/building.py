@@ -35,6 +35,7 @@ from ..runtime.session import Job, Session, as_default
 from ..runtime.variants import Variants
 from .rates import LearningRates
 from .results import array_spec, converter
+from .step_checks import label_check, loss_check
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -102,8 +103,9 @@ class BuiltJob:
     def close(self) -> None:
         """The job cannot be called any more. Called with the dispatch lock held."""
         self.variants.invalidate()
+        self.rates.close()
         if self.pipeline is not None:
-            self.pipeline.close(wait=False)
+            self.pipeline.close()
 
 
 def build(declared: Declaration, job: Job, session: Session) -> BuiltJob:
@@ -117,7 +119,7 @@ def build(declared: Declaration, job: Job, session: Session) -> BuiltJob:
                hint="look at it, or call it, outside of jobs")  # fmt: skip
     start = perf_counter()
     graph, leaves, convert, array, structure = _trace(declared)
-    devices.check_placements(graph, strict=Resource.strict_devices)
+    devices.check_placements(graph, strict=Resource.strict_devices, may_grow=not session.store.meshes.are_used)
     fetches = [*leaves, *(blob.valid_length.count for blob in leaves if blob.valid_length is not None)]
     made = plan(graph, fetches, native_ops=Resource.enable_native_cpu)
     own_part = _own_part(declared, made)
@@ -133,7 +135,7 @@ def build(declared: Declaration, job: Job, session: Session) -> BuiltJob:
     return BuiltJob(
         graph,
         made,
-        Feeds(declared.name, graph.inputs, structure, own_part),
+        Feeds(declared.name, graph.inputs, structure, own_part, label_check(graph)),
         Delivery(
             declared.name,
             process.delivery,
@@ -144,7 +146,7 @@ def build(declared: Declaration, job: Job, session: Session) -> BuiltJob:
             None if session is process.default_session else functools.partial(as_default, session),
             array=array,
         ),
-        Variants(made, session.store, functools.partial(session.random_cell, declared.name), rates.cell),
+        Variants(made, session.store, functools.partial(session.random_cell, declared.name), lambda: rates.cell),
         rates,
         pipeline,
         asynchronous=asynchronous,
@@ -177,7 +179,8 @@ def _trace(declared: Declaration) -> tuple[Graph, list[Blob], Callable[[Any], An
                 refuse(ReturnError, rule, source=declared.source)
         _legacy_objective(graph, declared)
         finish(graph)
-    return graph, leaves, converter(leaves, rebuild, kinds), array_spec(leaves, rebuild, kinds), structure
+    convert = converter(leaves, rebuild, kinds, loss_check(graph, leaves))
+    return graph, leaves, convert, array_spec(leaves, rebuild, kinds), structure
 
 
 _JOINED = {"local": "joined local", "ListNumpy": "joined ListNumpy"}  # kinds of results, for ``results.py``

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import inspect
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -20,6 +20,7 @@ from .._base.log import announced
 from .._base.refuse import refuse, shown
 from .._base.source import Source, caller, of_function
 from .._reports.placement import PlacementReport, report
+from .._reports.profile import JobProfile
 from .._reports.summary import JobSummary, summarize
 from .._signature.parameters import spell
 from .._variables.initializers import from_conf as initializer_from_conf
@@ -28,13 +29,17 @@ from ..errors import ArgumentError, CompileError, FeedError, FeedShapeError, Mod
 from ..graph.graph import Graph, current, current_or_none
 from ..graph.node import Blob
 from ..optimizer.dict_config import optimizer_from_config
+from ..runtime import processes
 from ..runtime.calling import Call
 from ..runtime.executable import Executable
 from ..runtime.gate import StaleExecutableError
+from ..runtime.nonfinite import NonFinite
 from ..runtime.process import process
 from ..runtime.result import Result
 from ..runtime.session import default_session
 from .building import BuiltJob, Declaration, build
+from .dead_layers import warn_of_dead_layers
+from .profiling import profile
 from .rates import LearningRates
 
 
@@ -132,7 +137,7 @@ class JobFunction:
                         self._built = made = build(self._declaration, self, self._session)
                     self.train = made.graph.train  # of a predict job that trains: see Generation.trains_predict_jobs
                     if made.pipeline is not None:
-                        weakref.finalize(self, made.pipeline.close, wait=False).atexit = False
+                        weakref.finalize(self, made.pipeline.close).atexit = False
                 except KeyboardInterrupt:  # the body may be as good as any
                     raise
                 except BaseException as error:  # SystemExit, too: it is this job's
@@ -268,6 +273,7 @@ class JobFunction:
             return call
         try:
             executable = built.variants.get(arrays)
+            warn_of_dead_layers(built.graph, self._session)
         except CompileError as error:
             if built.variants.is_single:
                 raise
@@ -320,6 +326,67 @@ class JobFunction:
         self._session.start()
         built = self._build()
         return report(built.variants.planned(tuple(map(_struct_of_feed, built.plan.feeds))))
+
+    def find_nonfinite(self, /, *args: Any, **kwargs: Any) -> NonFinite | None:
+        """Runs the next step op by op and finds the op that makes its first NaN or infinity; nothing changes.
+
+        Variables, optimizer state, random numbers and readers stay where they are, so that the next call is the step that was
+        looked at. An infinity that the program itself asks for, as the value of a constant or a mask, does not count.
+        ``flow.config.find_nonfinite(True)`` does the same at each call whose results are not finite.
+
+        Args: as for a call.
+        Returns: None where all values are finite; else a report to print: the op, forward or backward, or the variable that is
+          updated, with the user's line, the ranges of what it read and made, the variables and the number of the step.
+        Raises:
+          FeedError: as for a call.
+          ModeError: in a run of several processes, and where devices are fed arrays of different shapes.
+        Example: >>> print(job.find_nonfinite(images, labels))
+        """
+        with self._looking_inside("find_nonfinite", args, kwargs) as built, contextlib.ExitStack() as held:
+            if built.plan.is_empty:
+                return None
+            feeds = built.feeds(self._positional(args, kwargs) if kwargs else args)
+            if built.pipeline is not None:
+                held.enter_context(built.pipeline.lock)
+                feeds, _ = built.pipeline.take(feeds)
+            return built.variants.uncompiled().find_nonfinite(feeds)
+
+    def profile(self, /, *args: Any, steps: int = 20, **kwargs: Any) -> JobProfile:
+        """Runs steps under XLA's profiler, and returns a table of where their time goes, by op and by your line; print it.
+
+        Steps run one after another, each waited for, after two that are not measured. Nothing changes: variables, optimizer
+        state, random numbers and readers are put back. ``watch`` handlers and callbacks are not called.
+
+        Args: as for a call, and
+          steps: how many are measured; >= 1.
+        Returns: rows with milliseconds per step in the forward and the backward pass and in the update, shares, FLOP/s and
+          bytes/s, and the time in which none of the job's ops ran: feeding, waiting for data, dispatch and gaps, delivering. They
+          add up to the time of a step. ``save(path)`` writes the trace for Perfetto or xprof.
+        Raises:
+          ArgumentError: ``steps``; FeedError: as for a call.
+          ModeError: another profile is running, or the run has several processes.
+        Example: >>> print(job.profile(images, labels))
+        """
+        with self._looking_inside("profile", args, kwargs) as built, self._session.unchanged(self.name, self.variable_names):
+            return profile(built, self._positional(args, kwargs) if kwargs else args, steps)
+
+    @contextlib.contextmanager
+    def _looking_inside(self, what: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[BuiltJob]:
+        """Around work that runs steps outside of calls: the job is built, and nothing is waiting to be raised."""
+        if current_or_none() is not None:
+            refuse(ModeError, f"{what} of job {self.name!r} was called inside the body of a job", hint="call it from outside")
+        if process.stops_at_first_call:
+            raise StoppedAtFirstCallError
+        if processes.count() > 1:
+            refuse(ModeError, f"{what} works in runs of one process; this one has {processes.count()}")
+        self._check_open()
+        with process.in_call():
+            self._session.start()
+            built = self._build()
+            built.feeds(self._positional(args, kwargs) if kwargs else args)
+            process.delivery.raise_error()
+            process.start()
+            yield built
 
     def build_report(self) -> list[str]:
         """The build time and the memory of each executable, one per line."""

@@ -16,12 +16,18 @@ from ..graph.node import Blob
 from ..runtime.result import ArraySpec
 from ..runtime.transfer import to_host
 
+Look = tuple[int, Callable[[Any], None]]  # the place of a result, and what is called with its values
 
-def converter(leaves: list[Blob], rebuild: Callable[[list[Any]], Any], kinds: list[str]) -> Callable[[Any], Any]:
-    """From fetched device arrays to what the call gives. Behind the leaves come the counts of those that have a valid length."""
+
+def converter(
+    leaves: list[Blob], rebuild: Callable[[list[Any]], Any], kinds: list[str], look: Look | None = None
+) -> Callable[[Any], Any]:
+    """From fetched device arrays to the value of a call. Behind the leaves come the counts of those that have a valid length."""
     if not leaves:
         return lambda arrays: rebuild([])
     each = [_leaf_converter(kind, blob) for kind, blob in zip(kinds, leaves, strict=True)]
+    if look is not None:
+        each[look[0]] = _looking(each[look[0]], look[1])
     probe = object()
     if any(blob.valid_length is not None for blob in leaves):
         cut = _cutter(leaves, kinds)
@@ -44,6 +50,15 @@ def array_spec(leaves: list[Blob], rebuild: Callable[[list[Any]], Any], kinds: l
         return None
     shape = (joined * blob.shape[0], *blob.shape[1:]) if joined > 1 else tuple(blob.shape)
     return ArraySpec(shape, blob.dtype.numpy_dtype)
+
+
+def _looking(convert: Callable[[Any], Any], look: Callable[[Any], None]) -> Callable[[Any], Any]:
+    def convert_and_look(array: Any) -> Any:
+        value = convert(array)
+        look(value)
+        return value
+
+    return convert_and_look
 
 
 def _on_host(value: Any) -> Any:

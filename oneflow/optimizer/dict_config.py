@@ -57,7 +57,7 @@ def optimizer_from_config(train: Mapping[str, Any], generation: Generation = V0_
         refuse(TrainError, "the job's FunctionConfig names no learning rate", hint="config.train.primary_lr(0.1)")
     if conf is None:
         refuse(TrainError, "the job's FunctionConfig names no update rule", hint=_EXAMPLE)
-    base = _check.number("FunctionConfig", "train.primary_lr", primary, low=0.0)
+    base = _check.number("FunctionConfig", "train.primary_lr", primary)
     if train.get("secondary_lr") is not None:
         _check.number("FunctionConfig", "train.secondary_lr", train["secondary_lr"], low=0.0)
     conf = _entries(_WHERE, conf, [*_RULES, *_OTHER_KEYS])

@@ -44,7 +44,7 @@ WITHOUT: Mapping[str, str] = {
     "cumprod": "ONNX has cumulative sums alone",
     "random_normal": _RANDOM,
     "random_uniform": _RANDOM,
-    "categorical_ordinal_encode": "it enters keys into a table, one by one",
+    "categorical_ordinal_encode": "it enters new keys into a table",
     "ctc_greedy_decoder": "only loops could write it in ONNX",
     "ctc_loss": "ONNX has no such loss, and only loops could write it",
     "lgamma": "ONNX has no logarithm of the gamma function",

@@ -1,0 +1,184 @@
+"""Dynamic batching: the requests of one model wait in a queue, are joined, and run while the next batch is joined.
+
+All state belongs to the event loop's thread; other threads only run batches.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from ._metrics import Metrics
+from ._model import Key, Model
+from ._protocol import InferRequest, RequestError
+
+logger = logging.getLogger("oneflow.serving")
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    request: InferRequest
+    rows: int
+    since: float
+    future: asyncio.Future[list[np.ndarray]]
+
+
+@dataclass(slots=True, eq=False)
+class _Queue:
+    """The waiting requests of one key."""
+
+    key: Key
+    waiting: deque[_Waiting]
+    rows: int = 0
+    timer: asyncio.TimerHandle | None = None
+
+
+class Batcher:
+    """The queue of one version of a model, and its threads."""
+
+    def __init__(self, model: Model, metrics: Metrics, in_flight: int):
+        self.model = model
+        self._metrics = metrics
+        self._most_in_flight = in_flight
+        self._in_flight = 0
+        self._queues: dict[Key, _Queue] = {}
+        self._waits = True
+        self._leases = 0
+        self._unused = asyncio.Event()
+        self._unused.set()
+        self._loop = asyncio.get_running_loop()
+        self._threads = ThreadPoolExecutor(in_flight, thread_name_prefix=f"oneflow-serving-{model.name}")
+
+    @contextlib.contextmanager
+    def lease(self) -> Iterator[Batcher]:
+        """While it lasts, the model stays loaded."""
+        self._leases += 1
+        self._unused.clear()
+        try:
+            yield self
+        finally:
+            self._leases -= 1
+            if not self._leases:
+                self._unused.set()
+
+    def hurry(self) -> None:
+        """From now on no request waits for others."""
+        self._waits = False
+        for queue in self._queues.values():
+            self._start_batches(queue)
+
+    async def close(self) -> None:
+        """Ends the threads when the last lease is over. The caller has seen to it that there will be no new ones."""
+        self.hurry()
+        await self._unused.wait()
+        self._threads.shutdown(wait=False)
+
+    @property
+    def queued(self) -> int:
+        """How many requests wait."""
+        return sum(len(queue.waiting) for queue in self._queues.values())
+
+    async def submit(self, request: InferRequest, timeout: float) -> list[np.ndarray]:
+        """The results for a request.
+
+        Args:
+          timeout: in seconds, waiting and computing together.
+        Raises: RequestError: the queue is full (429), time is over (504), the model failed (500).
+        """
+        if self.queued >= self.model.settings.max_queue:
+            raise RequestError(429, f"model {self.model.name!r} has {self.queued} waiting requests, as many as it may have",
+                               {"retry-after": "1"})  # fmt: skip
+        key = self.model.key(request)
+        queue = self._queues.get(key)
+        if queue is None:
+            queue = self._queues[key] = _Queue(key, deque())
+        waiting = _Waiting(request, self.model.rows(request), time.perf_counter(), self._loop.create_future())
+        queue.waiting.append(waiting)
+        queue.rows += waiting.rows
+        self._start_batches(queue)
+        try:
+            async with asyncio.timeout(timeout):
+                return await waiting.future
+        except TimeoutError:
+            raise RequestError(504, f"the request was not answered within its {timeout:g} s") from None
+        finally:
+            if waiting.future.cancelled():
+                self._forget(queue, waiting)
+
+    @staticmethod
+    def _forget(queue: _Queue, waiting: _Waiting) -> None:
+        """A request whose time was over while it waited is not computed."""
+        with contextlib.suppress(ValueError):  # it was taken before
+            queue.waiting.remove(waiting)
+            queue.rows -= waiting.rows
+
+    def _start_batches(self, queue: _Queue, due: bool = False) -> None:
+        """Starts what may start; sets a timer for what may start later. ``due``: the first one has waited long enough."""
+        while self._in_flight < self._most_in_flight:
+            if not queue.waiting:
+                return
+            full = queue.rows >= self.model.batch_sizes[-1] or not self.model.settings.batching or not self._waits
+            left = queue.waiting[0].since + self.model.settings.max_delay - time.perf_counter()
+            if left > 0 and not full and not due:
+                if queue.timer is None:
+                    queue.timer = self._loop.call_later(left, self._time_is_over, queue)
+                return
+            if queue.timer is not None:
+                queue.timer.cancel()
+                queue.timer = None
+            due = False
+            self._start(self._take(queue))
+
+    def _time_is_over(self, queue: _Queue) -> None:
+        queue.timer = None
+        self._start_batches(queue, due=True)
+
+    def _take(self, queue: _Queue) -> list[_Waiting]:
+        """The next batch: as many requests as fit, in the order of their arrival."""
+        batch: list[_Waiting] = []
+        room = self.model.batch_sizes[-1]
+        while queue.waiting and queue.waiting[0].rows <= room:
+            first = queue.waiting.popleft()
+            queue.rows -= first.rows
+            batch.append(first)
+            room -= first.rows
+            if not self.model.settings.batching:
+                break
+        return batch
+
+    def _start(self, batch: list[_Waiting]) -> None:
+        self._in_flight += 1
+        now = time.perf_counter()
+        for waiting in batch:
+            self._metrics.waited(self.model.name, now - waiting.since)
+        running = self._loop.run_in_executor(self._threads, self.model.run, [w.request for w in batch])
+        running.add_done_callback(lambda done: self._finish(batch, now, done))
+
+    def _finish(self, batch: list[_Waiting], started: float, done: asyncio.Future[tuple[list[list[np.ndarray]], int]]) -> None:
+        self._in_flight -= 1
+        error = done.exception()
+        if error is not None:
+            logger.error("model %r failed: %s", self.model.name, error)
+            for waiting in batch:
+                if not waiting.future.done():
+                    waiting.future.set_exception(
+                        RequestError(500, f"model {self.model.name!r} failed; the server's log says why")
+                    )
+        else:
+            results, padded = done.result()
+            for waiting, result in zip(batch, results, strict=True):
+                if not waiting.future.done():
+                    waiting.future.set_result(result)
+            rows = sum(waiting.rows for waiting in batch)
+            self._metrics.ran(self.model.name, len(batch), rows, padded, time.perf_counter() - started)
+        # the oldest first, so that no key waits for ever behind a busy one
+        for queue in sorted(self._queues.values(), key=lambda q: q.waiting[0].since if q.waiting else 0.0):
+            self._start_batches(queue)

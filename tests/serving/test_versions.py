@@ -1,0 +1,191 @@
+"""Versions are loaded, replaced and unloaded while requests go on."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from clients import Http, metric, values, write_affine
+from safetensors.numpy import save_file
+
+import oneflow as flow
+from oneflow.errors import ServingError
+from oneflow.serving._convert import main as convert
+
+ONE = np.ones((1, 3), np.float32)
+
+
+def test_versions_side_by_side_and_the_newest_by_default(tmp_path: Path, start: Any) -> None:
+    models = tmp_path / "models" / "affine"
+    for version, weight in ((1, 10.0), (2, 20.0), (10, 100.0)):
+        write_affine(models / str(version) / "model.stablehlo", weight)
+    (models / "03").mkdir()
+    (models / "notes").mkdir()
+    server, http = start(max_delay_ms=0)
+    for version, value in (("", 100), ("1", 10), ("2", 20), ("10", 100)):
+        status, answer = http.infer(ONE, version=version)
+        assert status == 200 and (values(answer) == value).all() and answer["model_version"] == (version or "10")
+    assert http("GET", "/v2/models/affine")[1]["versions"] == ["1", "2", "10"]
+    (models / "config.json").write_text('{"versions": 1}')
+    assert http("POST", "/v2/repository/models/affine/load")[0] == 200
+    assert http("GET", "/v2/models/affine")[1]["versions"] == ["10"] and http.infer(ONE, version="2")[0] == 404
+
+
+def test_load_unload_and_index(tmp_path: Path, start: Any) -> None:
+    models = tmp_path / "models"
+    write_affine(models / "affine.stablehlo", 1.0)
+    server, http = start(max_delay_ms=0)
+    write_affine(models / "later" / "1" / "model.stablehlo", 5.0)
+    assert http.infer(ONE, "later")[0] == 404
+    index = http("POST", "/v2/repository/index")[1]
+    assert [(m["name"], m["state"]) for m in index] == [("affine", "READY"), ("later", "UNAVAILABLE")]
+    assert http("POST", "/v2/repository/models/later/load", {})[0] == 200
+    assert (values(http.infer(ONE, "later")[1]) == 5).all()
+    assert http("POST", "/v2/repository/models/later/unload", {"parameters": {"unload_dependents": False}})[0] == 200
+    status, answer = http.infer(ONE, "later")
+    assert status == 404 and "not loaded" in answer["error"]
+    assert [m["name"] for m in http("POST", "/v2/repository/index", {"ready": True})[1]] == ["affine"]
+    assert http("POST", "/v2/repository/models/later/load")[0] == 200 and http.infer(ONE, "later")[0] == 200
+
+
+def test_a_failed_reload_leaves_what_serves(tmp_path: Path, start: Any) -> None:
+    path = write_affine(tmp_path / "models" / "affine" / "1" / "model.stablehlo", 4.0)
+    server, http = start(max_delay_ms=0)
+    path.write_bytes(b"rubbish")
+    status, answer = http("POST", "/v2/repository/models/affine/load")
+    assert status == 400 and "is not a file that flow.export.stablehlo wrote" in answer["error"]
+    assert (values(http.infer(ONE)[1]) == 4).all()
+    (entry,) = http("POST", "/v2/repository/index")[1]
+    assert entry["state"] == "READY" and "flow.export.stablehlo" in entry["reason"]
+    assert metric(http, "oneflow_loads_total", result="failed") == 1
+    write_affine(path, 6.0)
+    assert http("POST", "/v2/repository/models/affine/load")[0] == 200 and (values(http.infer(ONE)[1]) == 6).all()
+    assert http("POST", "/v2/repository/index")[1][0]["reason"] == ""
+
+
+def test_versions_are_replaced_without_a_failed_or_a_torn_request(tmp_path: Path, start: Any) -> None:
+    models = tmp_path / "models"
+    sources = [write_affine(tmp_path / "made" / f"{i}.stablehlo", 1.0, float(i)).read_bytes() for i in range(3)]
+
+    def publish(i: int) -> None:
+        (tmp_path / "staged").write_bytes(sources[i])
+        os.replace(tmp_path / "staged", models / "affine.stablehlo")
+
+    models.mkdir()
+    publish(0)
+    server, http = start(batch_sizes=[8])
+    over = threading.Event()
+    problems: list[Any] = []
+    seen: set[float] = set()
+
+    def client(number: int) -> None:
+        asked = 0
+        with Http(server.url) as own:
+            while not over.is_set():
+                x = np.full((1 + asked % 3, 3), 10.0 * number, np.float32)
+                asked += 1
+                status, answer = own.infer(x)
+                if status != 200:
+                    problems.append((status, answer))
+                    continue
+                bias = values(answer) - x
+                if bias.shape != x.shape or len(np.unique(bias)) != 1 or (values(answer, "z") != 2 * values(answer)).any():
+                    problems.append(answer)
+                seen.add(float(bias[0, 0]))
+
+    threads = [threading.Thread(target=client, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for reload in range(1, 10):
+        publish(reload % 3)
+        assert http("POST", "/v2/repository/models/affine/load")[0] == 200
+        assert (values(http.infer(ONE)[1]) == 1 + reload % 3).all()  # at once
+    over.set()
+    for thread in threads:
+        thread.join()
+    assert not problems and seen == {0.0, 1.0, 2.0}
+    assert metric(http, "oneflow_loads_total", result="loaded") == 10
+    while len([t for t in threading.enumerate() if t.name.startswith("oneflow-serving-affine")]) > 2:
+        pass  # threads of old versions end
+
+
+def test_the_directory_is_looked_at_again(tmp_path: Path, start: Any) -> None:
+    models = tmp_path / "models"
+    write_affine(models / "a.stablehlo", 1.0)
+    write_affine(models / "b.stablehlo", 2.0)
+    server, http = start(max_delay_ms=0, poll=0.05)
+    (models / "b.stablehlo").unlink()
+    write_affine(models / "c.stablehlo", 3.0)
+    while http.infer(ONE, "c")[0] != 200 or http.infer(ONE, "b")[0] != 404:
+        pass
+    assert (values(http.infer(ONE, "a")[1]) == 1).all()
+    assert metric(http, "oneflow_loads_total", model="a") == 1  # it had not changed
+
+
+def test_what_is_no_model_is_refused_at_the_start(tmp_path: Path, start: Any) -> None:
+    folder = tmp_path / "models" / "digits" / "1"
+    folder.mkdir(parents=True)
+    for name, reason in (("", "has no model"), ("saved_model.pb", "is a saved model, which the server cannot read yet"),
+                         ("snapshot_done", 'which does not say how the model computes')):  # fmt: skip
+        if name:
+            (folder / name).write_bytes(b"")
+        with pytest.raises(ServingError, match=reason):
+            start()
+        if name:
+            (folder / name).unlink()
+
+
+SCRIPT = """
+import numpy as np
+import oneflow as flow
+import oneflow.typing as tp
+
+@flow.global_function()
+def predict(x: tp.Numpy.Placeholder((4, 3))) -> tp.Dict[str, tp.Numpy]:
+    w = flow.get_variable("w", (3,), initializer=flow.ones_initializer())
+    return {"y": x * w}
+
+@flow.global_function()
+def random(x: tp.Numpy.Placeholder((4, 3))) -> tp.Numpy:
+    return x + flow.random.normal((4, 3))
+
+if __name__ == "__main__":
+    predict(np.ones((4, 3), np.float32))
+    raise RuntimeError("it went on")
+"""
+
+
+def test_a_checkpoint_with_a_job(tmp_path: Path, start: Any) -> None:
+    folder = tmp_path / "models" / "trained"
+    folder.mkdir(parents=True)
+    (folder / "train.py").write_text(SCRIPT)
+    (folder / "config.json").write_text(json.dumps({"job": "train.py:predict"}))
+
+    @flow.global_function()
+    def job() -> flow.typing.Numpy:
+        return flow.get_variable("w", (3,), initializer=flow.constant_initializer(7.0))
+
+    job()
+    flow.checkpoint.save(folder / "1")
+    server, http = start(max_delay_ms=0)
+    assert (values(http.infer(2 * ONE, "trained", "1")[1]) == 14).all()
+    (folder / "config.json").write_text('{"job": 3}')
+    status, answer = http("POST", "/v2/repository/models/trained/load")
+    assert status == 400 and "job must be a non-empty str" in answer["error"]
+    assert http.infer(ONE, "trained")[0] == 200
+
+
+def test_the_process_that_exports_a_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    save_file({"w": np.full(3, 7, np.float32)}, tmp_path / "w.safetensors")
+    arguments = [str(tmp_path / "w.safetensors"), str(tmp_path / "model.stablehlo")]
+    assert convert([f"{tmp_path / 'train.py'}:predict", *arguments]) == 0
+    assert (flow.export.load(arguments[1])(ONE)["y"] == 7).all()
+    flow.clear_default_session()
+    assert convert([f"{tmp_path / 'train.py'}:random", *arguments]) == 2
+    assert "draws random numbers" in capsys.readouterr().err

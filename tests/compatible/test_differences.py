@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,8 @@ from both import floats, value
 import oneflow as flow
 import oneflow.typing as tp
 from oneflow.compatible import single_client as sc
-from oneflow.errors import ArgumentError, ImageError
+from oneflow.core.record import record_pb2 as pb
+from oneflow.errors import ArgumentError, FeatureError, ImageError
 
 X, W = floats(2, 4, 5, 5), floats(6, 4, 3, 3)
 
@@ -174,6 +177,51 @@ def test_batch_align_to_a_fixed_shape() -> None:
     assert value(body(sc), image, package=sc).shape == (1, 4, 4, 3)
     with pytest.raises(ImageError, match="do not fit into 8 x 8"):
         value(body(sc, dynamic_out=False), np.zeros((1, 10, 3, 3), np.uint8))
+
+
+def test_lists_of_other_lengths(tmp_path: Path) -> None:
+    lists = [[1, 2, 3, 4, 5], [6], [7, 8, 9]]
+    feature = lambda v: pb.Feature(int32_list=pb.Int32List(value=v))  # noqa: E731
+    flow.data.write_parts(tmp_path, [pb.OFRecord(feature={"x": feature(v)}) for v in lists])
+
+    def read(decode: Callable[[flow.Blob], flow.Blob]) -> list[list[int]]:
+        flow.clear_default_session()
+
+        @flow.global_function()
+        def job() -> tp.Numpy:
+            return decode(flow.data.ofrecord_reader(str(tmp_path), batch_size=3))
+
+        return job().tolist()
+
+    cut = [[1, 2, 3], [6, 0, 0], [7, 8, 9]]
+    assert read(lambda r: sc.data.OFRecordRawDecoder(r, "x", (3,), flow.int32, False, True)) == cut
+    with pytest.warns(DeprecationWarning, match="use truncate"):
+        assert read(lambda r: sc.data.ofrecord_raw_decoder(r, "x", (3,), flow.int32, auto_zero_padding=True)) == cut
+    padded = [[1, 2, 3, 4, 5], [6, 0, 0, 0, 0], [7, 8, 9, 0, 0]]
+    assert read(lambda r: flow.data.OFRecordRawDecoder(r, "x", (5,), flow.int32, False, True)) == padded
+    with pytest.raises(FeatureError, match="another size"):
+        read(lambda r: flow.data.OFRecordRawDecoder(r, "x", (3,), flow.int32, auto_zero_padding=True))
+
+    def loaded(codec: Any, size: int) -> list[list[int]]:
+        flow.clear_default_session()
+
+        @flow.global_function()
+        def job() -> tp.Numpy:
+            conf = flow.data.BlobConf("x", (size,), flow.int32, codec)
+            return flow.data.decode_ofrecord(str(tmp_path), [conf], batch_size=3)[0]
+
+        return job().tolist()
+
+    assert loaded(sc.data.RawCodec(True), 3) == cut and loaded(sc.data.RawCodec(auto_zero_padding=True), 3) == cut
+    assert loaded(flow.data.RawCodec(True), 5) == padded
+
+
+def test_where_coco_reader_has_its_name() -> None:
+    newer, older = ([p for p in inspect.signature(f).parameters][:9] for f in (sc.data.coco_reader, flow.data.coco_reader))
+    assert newer[6:] == ["stride_partition", "remove_images_without_annotations", "name"] and older[6:8] == [
+        "stride_partition",
+        "name",
+    ]
 
 
 def test_placeholders_without_batch_axis() -> None:

@@ -18,6 +18,7 @@ from ...errors import ArgumentError, ShapeError
 from ...graph.graph import Initializer
 from ...graph.node import Blob
 from ...layers import other as _layers
+from ...ops import coco as _coco
 from ...ops import conv as _conv
 from ...ops import decoding as _decoding
 from ...ops import distribution as _distribution
@@ -206,13 +207,25 @@ def OFRecordRawDecoder(
     })  # fmt: skip
 
 
+def coco_reader(
+    annotation_file: str, image_dir: str, batch_size: int, shuffle: bool = True, random_seed: int | None = None,
+    group_by_aspect_ratio: bool = True, stride_partition: bool = True, remove_images_without_annotations: bool = True,
+    name: str | None = None,
+) -> tuple[Blob, ...]:  # fmt: skip
+    """``oneflow.data.coco_reader`` with ``remove_images_without_annotations`` before ``name``."""
+    return _coco.coco_reader(
+        annotation_file, image_dir, batch_size, shuffle, random_seed, group_by_aspect_ratio, stride_partition, name,
+        remove_images_without_annotations=remove_images_without_annotations,
+    )  # fmt: skip
+
+
 def RawCodec(truncate: bool = False, auto_zero_padding: bool = False) -> codecs.RawCodec:
     """``oneflow.data.RawCodec``; with ``truncate`` longer lists are cut, and zeros follow shorter ones."""
     return codecs.RawCodec(truncate=truncate or auto_zero_padding)
 
 
 __all__ = [
-    "OFRecordRawDecoder", "RawCodec", "batch_align", "conv1d", "conv2d", "conv3d", "dropout", "fake_quantization", "gather",
-    "get_variable", "hierarchical_parallel_cast", "matmul", "min_max_observer", "range", "reduce_all", "reduce_any",
+    "OFRecordRawDecoder", "RawCodec", "batch_align", "coco_reader", "conv1d", "conv2d", "conv3d", "dropout", "fake_quantization",
+    "gather", "get_variable", "hierarchical_parallel_cast", "matmul", "min_max_observer", "range", "reduce_all", "reduce_any",
     "reflection_pad2d", "upsample_2d",
 ]  # fmt: skip

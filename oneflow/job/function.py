@@ -60,7 +60,13 @@ class JobFunction:
     """A declared job. Calling it feeds arrays and runs the compiled program; ``repr`` and ``summary()`` describe it."""
 
     def __init__(
-        self, function: Callable[..., Any], *, train: bool, config: FunctionConfig, declared: Source, generation: Generation = V0_3
+        self,
+        function: Callable[..., Any],
+        *,
+        train: bool,
+        config: FunctionConfig,
+        declared: Source,
+        generation: Generation = V0_3,
     ):
         functools.update_wrapper(self, function)
         self.name = function.__name__
@@ -505,9 +511,7 @@ def global_function(
     return declare(type, function_config, V0_3)
 
 
-def declare(
-    type: Any, function_config: Any, generation: Generation
-) -> Callable[[Callable[..., Any]], JobFunction]:
+def declare(type: Any, function_config: Any, generation: Generation) -> Callable[[Callable[..., Any]], JobFunction]:
     """``global_function`` for a job of a generation."""
     declared = caller()
     if isinstance(type, FunctionConfig):

@@ -128,10 +128,13 @@ class Server:
         self._thread = threading.Thread(target=self._run_on_thread, name="oneflow-serving", daemon=True)
         self._thread.start()
         self._ready.wait()
-        if self._failure is not None:
-            self._thread.join()
-            raise self._failure
-        return self
+        failure = self._failure
+        if failure is None:
+            return self
+        self._thread.join()
+        if isinstance(failure, ServingError):
+            refuse(ServingError, str(failure))  # with the caller's line, which the thread does not know
+        raise failure
 
     def stop(self) -> None:
         """Stops the server when the requests that it has accepted are answered."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 import json
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -183,3 +185,35 @@ def test_bad_arguments(tmp_path: Path) -> None:
         assert reason in str(caught.value)
     with pytest.raises(ArgumentError, match="there is no directory"):
         flow.serving.Server(tmp_path / "nothing")
+
+
+class Evil:
+    """Raises whatever it is asked."""
+
+    def _raise(self, *args: Any, **kwargs: Any) -> Any:
+        raise RuntimeError("evil")
+
+    __repr__ = __str__ = __array__ = __len__ = __iter__ = __float__ = __int__ = __index__ = __bool__ = __eq__ = _raise
+    __hash__ = __fspath__ = __getitem__ = __contains__ = _raise  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("name", [name for name in inspect.signature(flow.serving.Server).parameters])
+def test_hostile_arguments_are_refused_with_the_users_line(tmp_path: Path, name: str) -> None:
+    for value in (
+        Evil(),
+        [Evil()],
+        {"a": Evil()},
+        10**5000,
+        -(10**5000),
+        float("nan"),
+        b"\xff",
+        np.zeros((2, 2)),
+        "\0",
+        lambda: 0,
+    ):
+        with contextlib.suppress(ArgumentError):
+            try:
+                flow.serving.Server(**{"directory": tmp_path, name: value})
+            except ArgumentError as error:
+                assert "your line" in str(error) and Path(__file__).name in str(error)
+                raise

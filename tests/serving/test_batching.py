@@ -16,6 +16,7 @@ from clients import Http, metric, values, write_affine
 import oneflow as flow
 import oneflow.typing as tp
 from oneflow.errors import ArgumentError, ServingError
+from oneflow.serving._model import rows_to_take
 
 FOR_EVER = 60_000.0  # milliseconds that requests wait for others, in tests in which they are joined earlier
 
@@ -125,6 +126,14 @@ def test_sizes_other_than_the_batch_are_compiled_and_not_mixed(tmp_path: Path, s
             assert first[length - 2].result()[1]["outputs"][0]["data"] == [length**3]
     status, answer = ask(http, 4)
     assert status == 400 and "'length' must be 2 or 3, got 4" in answer["error"]
+
+
+def test_how_many_rows_are_taken() -> None:
+    in_proportion = rows_to_take({size: 0.1 + size for size in (1, 2, 4, 8, 16, 32)})
+    assert [in_proportion[rows] for rows in (1, 2, 3, 4, 7, 15, 16, 20, 31, 32)] == [1, 2, 2, 4, 7, 15, 16, 16, 31, 32]
+    whatever_the_size = rows_to_take({size: 1.0 for size in (1, 2, 4, 8, 16, 32)})
+    assert all(taken == rows for rows, taken in whatever_the_size.items()) and len(whatever_the_size) == 32
+    assert rows_to_take({4: 1.0}) == {1: 1, 2: 2, 3: 3, 4: 4}
 
 
 def test_a_model_without_a_batch_axis(tmp_path: Path, start: Any) -> None:

@@ -78,8 +78,14 @@ def test_imports_go_down(path: Path) -> None:
 
 
 def test_the_top_floor_is_imported_when_it_is_used() -> None:
+<<<<<<< HEAD
     rooms = ("callbacks", "export", "interop", "loggers", "metrics", "onnx", "summary", "trainer")
     packages = ("tensorboardX", "tqdm", "pandas", "torch", "onnx", "flatbuffers", "safetensors")
+=======
+    rooms = ("callbacks", "export", "interop", "loggers", "metrics", "onnx", "serving", "trainer")
+    packages = ("tensorboardX", "tqdm", "pandas", "torch", "onnx", "flatbuffers", "safetensors", "uvicorn", "httptools",
+                "prometheus_client")  # fmt: skip
+>>>>>>> server
     program = (
         "import sys, oneflow as flow\n"
         f"loaded = [m for m in sys.modules if m.split('.')[0] in {packages}]\n"
@@ -87,7 +93,7 @@ def test_the_top_floor_is_imported_when_it_is_used() -> None:
         "assert not loaded and 'oneflow.data.loader' not in sys.modules, loaded\n"
         f"assert {{'Trainer', *{rooms}}} <= set(dir(flow))\n"
         "flow.Trainer, flow.callbacks.Callback, flow.loggers.CSVLogger, flow.metrics.Accuracy, flow.data.ArrayLoader\n"
-        "flow.export.stablehlo, flow.onnx.load, flow.interop.from_torch\n"
+        "flow.export.stablehlo, flow.onnx.load, flow.interop.from_torch, flow.serving.Server\n"
         f"assert not [m for m in sys.modules if m.split('.')[0] in ('jax', *{packages})]\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)

@@ -130,6 +130,8 @@ class Server:
         self._ready.wait()
         if self._failure is not None:
             self._thread.join()
+            if isinstance(self._failure, ServingError):  # made on the server's thread, where the user's line is not known
+                refuse(ServingError, str(self._failure))
             raise self._failure
         return self
 

@@ -28,10 +28,10 @@ STATEMENTS = [
     "from oneflow.compatible.single_client.experimental import typing_check; typing_check.enable_typing_check(False)",
     "from oneflow.compatible.single_client.experimental import namescope, scope, load_mnist, unique_op, square_sum_op",
     "import oneflow.compatible.single_client.advanced.distribute_ops as d; d.distribute_split",
-    "import oneflow.compatible.single_client.optimizer.grad_clipping as g; import oneflow.optimizer.grad_clipping as h; assert g is h",
+    "import oneflow.compatible.single_client.optimizer.grad_clipping as g, oneflow.optimizer.grad_clipping as h; assert g is h",
     "from oneflow.compatible.single_client.deprecated import initializer_util, init_cluster_env, nn; nn.Module",
     "from oneflow.compatible.single_client.contrib.tensorrt import tensorrt_api; tensorrt_api.write_int8_calibration",
-    "import oneflow.compatible.single_client as flow; flow.detection, flow.linalg, flow.quantization, flow.system, flow.vm, flow.sbp",
+    "import oneflow.compatible.single_client as flow; flow.detection, flow.linalg, flow.quantization, flow.system, flow.vm",
     "import oneflow.compatible.single_client.typing as tp; import oneflow; assert tp is oneflow.typing",
     "from oneflow.compatible.single_client import typing as tp; import oneflow; assert tp is oneflow.typing",
     "from oneflow.compatible.single_client.typing import Numpy; import oneflow; assert Numpy is oneflow.typing.Numpy",
@@ -74,9 +74,9 @@ def test_aliases_are_never_copies() -> None:
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("Tensor", "the eager tensor"), ("no_grad", 'a job of type "predict" has none'), ("nn.Parameter", "use flow.get_variable"),
-        ("nn.init.xavier_uniform_", "the eager, PyTorch-like package"), ("autograd.grad", "eager"), ("nn.relo", "did you mean flow.nn.relu"),
-        ("experimental.optim.Adam", "eager"),
+        ("Tensor", "the eager tensor"), ("no_grad", 'a job of type "predict" has none'),
+        ("nn.Parameter", "use flow.get_variable"), ("nn.init.xavier_uniform_", "the eager, PyTorch-like package"),
+        ("autograd.grad", "eager"), ("nn.relo", "did you mean flow.nn.relu"), ("experimental.optim.Adam", "eager"),
     ],
 )  # fmt: skip
 def test_names_of_the_eager_package_say_what_to_use(name: str, why: str) -> None:

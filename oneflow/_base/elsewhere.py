@@ -8,7 +8,6 @@ from __future__ import annotations
 
 # Modules that OneFlow has and this release does not.
 NOT_BUILT = {
-    "summary": "TensorBoard summaries are not built yet; return the values from a job and write them with another library",
     "saved_model": "export to SavedModel is not built yet; flow.checkpoint.save writes the variables",
 }
 
@@ -20,7 +19,7 @@ EAGER = {
     "tensor": f"it made an eager tensor; {_LAZY}: feed an array, or use flow.constant",
     "Parameter": f"it was an eager parameter; {_LAZY}: use flow.get_variable",
     "no_grad": 'it switched off eager gradients; here a job of type "predict" has none',
-    "grad_enable": "it switched on eager gradients; here a job of type \"train\" has them",
+    "grad_enable": 'it switched on eager gradients; here a job of type "train" has them',
     "inference_mode": 'it was an eager mode; here a job of type "predict" has no gradients',
     "builtin_op": "it made an eager op object; use flow.user_op_builder inside a job",
     "stateful_op": "it made an eager op object; use flow.user_op_builder inside a job",

@@ -44,7 +44,7 @@ class Size(tuple[int, ...]):
         found = super().__getitem__(key)
         return Size(found) if isinstance(key, slice) else found
 
-    def __add__(self, other: Any) -> Size:  # type: ignore[override]
+    def __add__(self, other: Any) -> Size:
         return Size((*self, *other))
 
     def __repr__(self) -> str:

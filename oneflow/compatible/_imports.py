@@ -25,8 +25,8 @@ _ALIAS = f"{__package__}.single_client"
 _FILES = str(Path(__file__).resolve().parent / "single_client")
 _PACKAGES = ("advanced", "contrib", "contrib.tensorrt", "deprecated", "env", "experimental", "ops", "support")
 _EAGER = (
-    "autograd", "autograd.autograd", "autograd.autograd_mode", "eager", "experimental.optim", "nn.init", "nn.module", "nn.optimizer",
-    "nn.parameter", "vm",
+    "autograd", "autograd.autograd", "autograd.autograd_mode", "eager", "experimental.optim", "nn.init", "nn.module",
+    "nn.optimizer", "nn.parameter", "vm",
 )  # fmt: skip
 _WITHOUT_TWIN = (*_EAGER, "contrib", "contrib.tensorrt", "ops", "support")  # oneflow.ops is this library's own
 _MOVED = {  # path below the alias -> path below ``oneflow``

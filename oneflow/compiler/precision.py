@@ -35,7 +35,10 @@ def assigned(graph: Graph, order: Sequence[Node]) -> dict[Node, dtype]:
 
 
 def narrow_nodes(order: Sequence[Node], *, newer: bool = False) -> set[Node]:
-    """Nodes whose ops always compute in 16 bits, and those between two such nodes whose ops allow it; ``newer``: by 0.6's lists."""
+    """Nodes whose ops always compute in 16 bits, and those between two such nodes whose ops allow it.
+
+    ``newer``: by the lists of 0.6.
+    """
     listed = {n: n.op.newer_autocast or n.op.autocast if newer else n.op.autocast for n in order}
     passing = {n for n, when in listed.items() if when == "between"}
     white = {n for n, when in listed.items() if when == "always"}

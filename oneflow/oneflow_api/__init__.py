@@ -41,6 +41,7 @@ class MirroredBlob(metaclass=_OfView):
 LazyConsistentBlob = ConsistentBlob
 LazyMirroredBlob = MirroredBlob
 
+
 class _Eager(type):
     """``isinstance(blob, EagerConsistentBlob)``: never, because no Blob is eager."""
 
@@ -64,6 +65,7 @@ for _alias in ("oneflow_api", f"{_package}._oneflow_internal"):
 setattr(_sys.modules[_package], "_oneflow_internal", _sys.modules[__name__])  # noqa: B010 - not a name the package has
 
 __all__ = [
-    "BlobDesc", "ConsistentBlob", "EagerConsistentBlob", "EagerMirroredBlob", "GetCurrentScope", "INVALID_BATCH_AXIS", "INVALID_SPLIT_AXIS", "LazyConsistentBlob", "LazyMirroredBlob",
-    "MirroredBlob", "Size", "distribute", "dtype", "exception", "flags",
+    "BlobDesc", "ConsistentBlob", "EagerConsistentBlob", "EagerMirroredBlob", "GetCurrentScope", "INVALID_BATCH_AXIS",
+    "INVALID_SPLIT_AXIS", "LazyConsistentBlob", "LazyMirroredBlob", "MirroredBlob", "Size", "distribute", "dtype", "exception",
+    "flags",
 ]  # fmt: skip

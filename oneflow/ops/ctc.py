@@ -172,8 +172,8 @@ def ctc_greedy_decoder(
       input_lengths: (N,), integers <= T: the number of valid frames.
       merge_repeated: a class that is also that of the frame before is left out.
       name: name of the op.
-    Returns: the decoded classes, int64 (N, T), zeros at the end; and minus the sum of the frames' largest log-probabilities, (N, 1).
-      No gradient flows.
+    Returns: the decoded classes, int64 (N, T), zeros at the end; and minus the sum of the frames' largest log-probabilities,
+      (N, 1). No gradient flows.
     Raises: ArgumentError, ShapeError, DtypeError.
     Example: >>> decoded, score = ctc_greedy_decoder(log_probs, input_lengths)
     """
@@ -184,7 +184,9 @@ def ctc_greedy_decoder(
     if not lengths.dtype.is_integer:
         fail(DtypeError, what, f"input_lengths must be integers, got {lengths.dtype.name}", (log_probs, lengths))
     if lengths.shape != (log_probs.shape[1],):
-        fail(ShapeError, what, f"input_lengths must have shape ({log_probs.shape[1]},), got {lengths.shape}", (log_probs, lengths))
+        fail(
+            ShapeError, what, f"input_lengths must have shape ({log_probs.shape[1]},), got {lengths.shape}", (log_probs, lengths)
+        )
     flag = want.flag(what, "merge_repeated", merge_repeated)
     decoded, score = emit_many(_ctc_greedy_decoder, log_probs, lengths, name=name, merge_repeated=flag)
     return decoded, score

@@ -104,7 +104,9 @@ def hierarchical_parallel_cast(
 def one_layout(what: str, older: Any, newer: Any, prefix: str = "") -> Any:
     """A layout under its name in 0.4, or under that in 0.5."""
     if older is not None and newer is not None:
-        fail(ArgumentError, what, f"{prefix}parallel_distribution and {prefix}nd_sbp are the same argument", (), "pass one of them")
+        fail(
+            ArgumentError, what, f"{prefix}parallel_distribution and {prefix}nd_sbp are the same argument", (), "pass one of them"
+        )
     return older if newer is None else newer
 
 

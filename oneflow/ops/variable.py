@@ -55,8 +55,8 @@ def get_variable(
       model_name: an annotation such as "weight" or "bias".
       random_seed: makes the first value reproducible, and independent of ``flow.manual_seed``.
       distribute: its layout on several devices.
-      parallel_distribution, nd_sbp: the same with an entry ("B" or "S(axis)") for each axis of the placement's hierarchy; replaces
-        ``distribute``. An empty list means "B" for all.
+      parallel_distribution, nd_sbp: the same, with an entry ("B" or "S(axis)") for each axis of the placement's hierarchy;
+        replaces ``distribute``. An empty list means "B" for all.
       reuse: False makes a second call with the same name an error.
     Raises:
       ArgumentError: name, shape, dtype or initializer is missing or of the wrong type.
@@ -86,9 +86,10 @@ def get_variable(
     parallel_distribution = one_layout(what, parallel_distribution, nd_sbp)
     if parallel_distribution is not None:
         layout = layout_entries(what, "parallel_distribution", parallel_distribution, len(sizes))
+    may_train = graph.train or graph.generation.trains_predict_jobs  # ``minimize`` may still come
     variable = Variable(
         name=full_name, shape=sizes, dtype=dtype, initializer=_want_initializer(what, graph, initializer, dtype),
-        source=caller(), trainable=(graph.train or graph.generation.trains_predict_jobs) and trainable is not False, regularizer=regularizer, model_name=model_name,
+        source=caller(), trainable=may_train and trainable is not False, regularizer=regularizer, model_name=model_name,
         random_seed=whole(random_seed), distribute=layout,
     )  # fmt: skip
     if not want.flag(what, "reuse", reuse):

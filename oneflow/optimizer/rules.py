@@ -112,7 +112,7 @@ class _Moments(Optimizer):
     beta2: float
     epsilon: float
     do_bias_correction: bool
-    suffixes = ("m", "v")
+    suffixes: tuple[str, ...] = ("m", "v")
     row_sparse = True
     conf_key: ClassVar[str] = "adam_conf"
 

@@ -1,7 +1,7 @@
 """The optimizers of 0.6, as ``oneflow.compatible.single_client.optimizer`` has them: what differs from ``rules.py``.
 
-All clip gradients first and add the gradients of regularizers then. x is a variable, g its gradient, lr the rate, wd the decoupled
-weight decay, t the step.
+All clip gradients first and add the gradients of regularizers then. x is a variable, g its gradient, lr the rate, wd the
+decoupled weight decay, t the step.
 """
 
 from __future__ import annotations

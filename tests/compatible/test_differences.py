@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,14 +15,15 @@ from both import floats, value
 import oneflow as flow
 import oneflow.typing as tp
 from oneflow.compatible import single_client as sc
-from oneflow.errors import ArgumentError, ImageError
+from oneflow.core.record import record_pb2 as pb
+from oneflow.errors import ArgumentError, FeatureError, ImageError
 
 X, W = floats(2, 4, 5, 5), floats(6, 4, 3, 3)
 
 
 def test_what_is_the_same_is_shared() -> None:
-    shared = ["math.relu", "nn.relu", "float32", "Blob", "typing", "scope.placement", "get_all_variables", "clear_default_session",
-              "checkpoint.save", "optimizer.CosineScheduler", "experimental.scope.config", "layers.dense", "config.gpu_device_num"]  # fmt: skip
+    shared = """math.relu nn.relu float32 Blob typing scope.placement get_all_variables clear_default_session checkpoint.save
+        optimizer.CosineScheduler experimental.scope.config layers.dense config.gpu_device_num""".split()
     for path in shared:
         ours, theirs = flow, sc
         for part in path.split("."):
@@ -33,9 +36,7 @@ def test_conv2d_has_a_bias_before_the_format() -> None:
     expected = torch.nn.functional.conv2d(*map(torch.from_numpy, (X, W, b))).numpy()
     found = value(lambda x, w, b: sc.nn.conv2d(x, w, 1, "VALID", b), X, W, b)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
-    last = value(
-        lambda x, w, b: sc.nn.conv2d(x, w, 1, "VALID", b, "NHWC"), X.transpose(0, 2, 3, 1), W.transpose(0, 2, 3, 1), b
-    )
+    last = value(lambda x, w, b: sc.nn.conv2d(x, w, 1, "VALID", b, "NHWC"), X.transpose(0, 2, 3, 1), W.transpose(0, 2, 3, 1), b)
     np.testing.assert_allclose(last.transpose(0, 3, 1, 2), expected, rtol=1e-4, atol=1e-5)
     older = value(lambda x, w: flow.nn.conv2d(x, w, 1, "VALID", "NCHW"), X, W)
     np.testing.assert_allclose(older, expected - b.reshape(1, 6, 1, 1), rtol=1e-4, atol=1e-5)
@@ -63,9 +64,8 @@ def test_upsample_2d_has_align_corners_in_third_place() -> None:
 
 def test_alpha_of_matmul_is_fifth() -> None:
     a, b = floats(2, 3, 4), floats(4, 5)
-    for name in ("matmul", "linalg.matmul"):
-        function = sc.linalg.matmul if "." in name else sc.matmul
-        np.testing.assert_allclose(value(lambda a, b: function(a, b, False, False, 0.5), a, b), 0.5 * (a @ b), rtol=1e-5)
+    assert sc.linalg.matmul is sc.matmul
+    np.testing.assert_allclose(value(lambda a, b: sc.matmul(a, b, False, False, 0.5), a, b), 0.5 * (a @ b), rtol=1e-5)
     np.testing.assert_allclose(value(lambda a, b: flow.matmul(a, b, False, False, "name", 0.5), a, b), 0.5 * (a @ b), rtol=1e-5)
 
 
@@ -177,6 +177,51 @@ def test_batch_align_to_a_fixed_shape() -> None:
     assert value(body(sc), image, package=sc).shape == (1, 4, 4, 3)
     with pytest.raises(ImageError, match="do not fit into 8 x 8"):
         value(body(sc, dynamic_out=False), np.zeros((1, 10, 3, 3), np.uint8))
+
+
+def test_lists_of_other_lengths(tmp_path: Path) -> None:
+    lists = [[1, 2, 3, 4, 5], [6], [7, 8, 9]]
+    feature = lambda v: pb.Feature(int32_list=pb.Int32List(value=v))  # noqa: E731
+    flow.data.write_parts(tmp_path, [pb.OFRecord(feature={"x": feature(v)}) for v in lists])
+
+    def read(decode: Callable[[flow.Blob], flow.Blob]) -> list[list[int]]:
+        flow.clear_default_session()
+
+        @flow.global_function()
+        def job() -> tp.Numpy:
+            return decode(flow.data.ofrecord_reader(str(tmp_path), batch_size=3))
+
+        return job().tolist()
+
+    cut = [[1, 2, 3], [6, 0, 0], [7, 8, 9]]
+    assert read(lambda r: sc.data.OFRecordRawDecoder(r, "x", (3,), flow.int32, False, True)) == cut
+    with pytest.warns(DeprecationWarning, match="use truncate"):
+        assert read(lambda r: sc.data.ofrecord_raw_decoder(r, "x", (3,), flow.int32, auto_zero_padding=True)) == cut
+    padded = [[1, 2, 3, 4, 5], [6, 0, 0, 0, 0], [7, 8, 9, 0, 0]]
+    assert read(lambda r: flow.data.OFRecordRawDecoder(r, "x", (5,), flow.int32, False, True)) == padded
+    with pytest.raises(FeatureError, match="another size"):
+        read(lambda r: flow.data.OFRecordRawDecoder(r, "x", (3,), flow.int32, auto_zero_padding=True))
+
+    def loaded(codec: Any, size: int) -> list[list[int]]:
+        flow.clear_default_session()
+
+        @flow.global_function()
+        def job() -> tp.Numpy:
+            conf = flow.data.BlobConf("x", (size,), flow.int32, codec)
+            return flow.data.decode_ofrecord(str(tmp_path), [conf], batch_size=3)[0]
+
+        return job().tolist()
+
+    assert loaded(sc.data.RawCodec(True), 3) == cut and loaded(sc.data.RawCodec(auto_zero_padding=True), 3) == cut
+    assert loaded(flow.data.RawCodec(True), 5) == padded
+
+
+def test_where_coco_reader_has_its_name() -> None:
+    newer, older = ([p for p in inspect.signature(f).parameters][:9] for f in (sc.data.coco_reader, flow.data.coco_reader))
+    assert newer[6:] == ["stride_partition", "remove_images_without_annotations", "name"] and older[6:8] == [
+        "stride_partition",
+        "name",
+    ]
 
 
 def test_placeholders_without_batch_axis() -> None:

@@ -1,4 +1,4 @@
-"""Training under both spellings in one process: update rules, clipping, schedules, checkpoints. Formulas in NumPy are the reference."""
+"""Training under both spellings in one process: update rules, clipping, schedules, checkpoints; NumPy is the reference."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ START = np.array([[1.0, 2.0, -1.0], [0.5, -2.0, 3.0]])
 B1, B2, EPS, LR, WD = 0.9, 0.99, 0.1, 0.05, 0.2  # a large epsilon: where it stands is seen
 
 
-def start(shape: Any = (2, 3)) -> Any:
+def start() -> Any:
     return flow.constant_initializer(1.0)
 
 
@@ -95,9 +95,7 @@ def test_the_dict_form_corrects_by_default_since_0_5() -> None:
     np.testing.assert_allclose(trained(flow, {"adam_conf": NUMBERS}), adam(outside=False, corrects=False), rtol=2e-6)
     np.testing.assert_allclose(trained(sc, {"adam_conf": NUMBERS}), adam(outside=True), rtol=2e-6)
     given = {**NUMBERS, "do_bias_correction": False, "amsgrad": True}
-    np.testing.assert_allclose(
-        trained(sc, {"adam_conf": given}), adam(outside=True, corrects=False, amsgrad=True), rtol=2e-6
-    )
+    np.testing.assert_allclose(trained(sc, {"adam_conf": given}), adam(outside=True, corrects=False, amsgrad=True), rtol=2e-6)
     decay = {"weight_decay_conf": {"weight_decay_rate": WD}}
     np.testing.assert_allclose(trained(sc, {"lazy_adam_conf": NUMBERS, **decay}), adam(outside=True, wd=WD), rtol=2e-6)
     with pytest.raises(ConfigError, match="amsgrad"):
@@ -166,7 +164,10 @@ def test_clipping_and_regularizers(newer: bool) -> None:
     package = sc if newer else flow
     clip = flow.optimizer.grad_clipping.by_global_norm(0.3)
     found = trained(
-        package, lambda: package.optimizer.SGD(LR, momentum=0, grad_clipping=clip), regularizer=flow.regularizers.l2(0.4), scale=9.0
+        package,
+        lambda: package.optimizer.SGD(LR, momentum=0, grad_clipping=clip),
+        regularizer=flow.regularizers.l2(0.4),
+        scale=9.0,
     )
     x = np.ones((2, 3))
     for data in DATA:

@@ -56,15 +56,21 @@ def test_smooth_l1_loss(package: Any, names: tuple[str, str, str]) -> None:
 @BOTH
 def test_broadcast_matmul(package: Any) -> None:
     a, b = floats(2, 3, 4), floats(5, 4)
-    found = value(lambda a, b: built(package, "broadcast_matmul", {"a": a, "b": b}, ["out"], transpose_b=True, alpha=0.5), a, b)[0]
+    found = value(lambda a, b: built(package, "broadcast_matmul", {"a": a, "b": b}, ["out"], transpose_b=True, alpha=0.5), a, b)[
+        0
+    ]
     np.testing.assert_allclose(found, 0.5 * (a @ b.T), rtol=1e-5)
 
 
 @BOTH
-@pytest.mark.parametrize(("name", "attributes", "factor"), [("scalar", {}, 1), ("scalar", {"scale": 3.0}, 3), ("scale_by_tensor", {"scale": 3.0}, 3)])
+@pytest.mark.parametrize(
+    ("name", "attributes", "factor"), [("scalar", {}, 1), ("scalar", {"scale": 3.0}, 3), ("scale_by_tensor", {"scale": 3.0}, 3)]
+)
 def test_fused_cast_scale(package: Any, name: str, attributes: dict[str, Any], factor: int) -> None:
     x = X.astype(np.float16)
-    found = value(lambda x, s: built(package, "fused_cast_scale", {"x": x, name: s}, ["y"], **attributes), x, np.array([2], "f"))[0]
+    found = value(lambda x, s: built(package, "fused_cast_scale", {"x": x, name: s}, ["y"], **attributes), x, np.array([2], "f"))[
+        0
+    ]
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, x.astype("f") * 2 * factor, rtol=1e-6)
 

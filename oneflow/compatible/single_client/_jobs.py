@@ -15,8 +15,8 @@ def global_function(
 ) -> Callable[[Callable[..., Any]], JobFunction]:
     """Declares a job with the meaning of 0.6.
 
-    The devices' results in the mirrored view are joined on axis 0, a predict job that calls ``minimize`` trains (with a warning), and
-    ``function_config.train`` names the update rules of 0.6.
+    The devices' results in the mirrored view are joined on axis 0, a predict job that calls ``minimize`` trains (with a
+    warning), and ``function_config.train`` names the update rules of 0.6.
 
     Args and errors: those of ``oneflow.global_function``.
     """

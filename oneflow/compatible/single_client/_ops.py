@@ -18,6 +18,7 @@ from ...errors import ArgumentError, ShapeError
 from ...graph.graph import Initializer
 from ...graph.node import Blob
 from ...layers import other as _layers
+from ...ops import coco as _coco
 from ...ops import conv as _conv
 from ...ops import decoding as _decoding
 from ...ops import distribution as _distribution
@@ -53,7 +54,12 @@ def matmul(
 
 
 def gather(
-    params: Blob, indices: Blob, validate_indices: Any = None, axis: int | None = None, batch_dims: int = 0, name: str | None = None
+    params: Blob,
+    indices: Blob,
+    validate_indices: Any = None,
+    axis: int | None = None,
+    batch_dims: int = 0,
+    name: str | None = None,
 ) -> Blob:
     """``oneflow.gather``; an axis before ``batch_dims`` is a ValueError."""
     if isinstance(axis, int) and isinstance(batch_dims, int) and 0 <= axis < batch_dims:
@@ -117,9 +123,7 @@ def reflection_pad2d(x: Blob, padding: int | tuple[int, ...] | list[int], name: 
     return _padding.reflected(x, padding, name)
 
 
-def range(
-    start: float, limit: float | None = None, delta: float = 1, dtype: _dtype | None = None, name: str = "range"
-) -> Blob:
+def range(start: float, limit: float | None = None, delta: float = 1, dtype: _dtype | None = None, name: str = "range") -> Blob:
     """``oneflow.range``; ``dtype=None`` means int64, and bounds may be floats where the dtype is float32 or float64."""
     if dtype not in (dtypes.float32, dtypes.float64):
         return _range(start, limit, delta, dtypes.int64 if dtype is None else dtype, name)  # type: ignore[arg-type]
@@ -184,12 +188,14 @@ def batch_align(
     images: Blob, shape: Sequence[int], dtype: _dtype, alignment: int, dynamic_out: bool = True, name: str | None = None
 ) -> Blob:
     """``oneflow.image.batch_align``; with ``dynamic_out=False`` the result has the full declared shape at each call."""
-    return _image.aligned(images, shape, dtype, alignment, name, dynamic=want.flag("image_batch_align", "dynamic_out", dynamic_out))
+    return _image.aligned(
+        images, shape, dtype, alignment, name, dynamic=want.flag("image_batch_align", "dynamic_out", dynamic_out)
+    )
 
 
 def OFRecordRawDecoder(
-    input_blob: Blob, blob_name: str, shape: Sequence[int], dtype: _dtype, dim1_varying_length: bool = False, truncate: bool = False,
-    auto_zero_padding: bool = False, name: str | None = None,
+    input_blob: Blob, blob_name: str, shape: Sequence[int], dtype: _dtype, dim1_varying_length: bool = False,
+    truncate: bool = False, auto_zero_padding: bool = False, name: str | None = None,
 ) -> Blob:  # fmt: skip
     """``oneflow.data.OFRecordRawDecoder``; with ``truncate`` longer lists are cut, and zeros follow shorter ones."""
     if auto_zero_padding is True:
@@ -201,13 +207,25 @@ def OFRecordRawDecoder(
     })  # fmt: skip
 
 
+def coco_reader(
+    annotation_file: str, image_dir: str, batch_size: int, shuffle: bool = True, random_seed: int | None = None,
+    group_by_aspect_ratio: bool = True, stride_partition: bool = True, remove_images_without_annotations: bool = True,
+    name: str | None = None,
+) -> tuple[Blob, ...]:  # fmt: skip
+    """``oneflow.data.coco_reader`` with ``remove_images_without_annotations`` before ``name``."""
+    return _coco.coco_reader(
+        annotation_file, image_dir, batch_size, shuffle, random_seed, group_by_aspect_ratio, stride_partition, name,
+        remove_images_without_annotations=remove_images_without_annotations,
+    )  # fmt: skip
+
+
 def RawCodec(truncate: bool = False, auto_zero_padding: bool = False) -> codecs.RawCodec:
     """``oneflow.data.RawCodec``; with ``truncate`` longer lists are cut, and zeros follow shorter ones."""
     return codecs.RawCodec(truncate=truncate or auto_zero_padding)
 
 
 __all__ = [
-    "OFRecordRawDecoder", "RawCodec", "batch_align", "conv1d", "conv2d", "conv3d", "dropout", "fake_quantization", "gather", "get_variable",
-    "hierarchical_parallel_cast", "matmul", "min_max_observer", "range", "reduce_all", "reduce_any", "reflection_pad2d",
-    "upsample_2d",
+    "OFRecordRawDecoder", "RawCodec", "batch_align", "coco_reader", "conv1d", "conv2d", "conv3d", "dropout", "fake_quantization",
+    "gather", "get_variable", "hierarchical_parallel_cast", "matmul", "min_max_observer", "range", "reduce_all", "reduce_any",
+    "reflection_pad2d", "upsample_2d",
 ]  # fmt: skip

@@ -244,6 +244,7 @@ _on_demand = {
     "metrics": ".metrics",
     "onnx": ".onnx",
     "serving": ".serving",
+    "summary": ".summary",
     "trainer": ".trainer",
 }
 if _TYPE_CHECKING:
@@ -254,6 +255,7 @@ if _TYPE_CHECKING:
     from . import metrics as metrics
     from . import onnx as onnx
     from . import serving as serving
+    from . import summary as summary
     from . import trainer as trainer
     from .trainer import Trainer as Trainer
 

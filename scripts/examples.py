@@ -127,6 +127,7 @@ SETUP: dict[str, list[str]] = {
     **dict.fromkeys(("flow.export.onnx", "flow.export.stablehlo"), _OPEN),
     "flow.onnx.export": [*_OPEN, 'flow.checkpoint.save("./models")'],
     **dict.fromkeys(("flow.export.load", "flow.export.ExportedFunction"), _LOADED),
+    "flow.serving.Server": [*_OPEN, "import os", 'os.mkdir("models")', 'flow.export.stablehlo(job, "models/job.stablehlo")'],
     **dict.fromkeys(
         ("flow.onnx.load", "flow.onnx.OnnxModel"),
         [

@@ -27,7 +27,7 @@ RANKS = [
     {"job"},
     # the top floor: imported when it is used
     {"interop", "loggers", "metrics"},
-    {"callbacks"},
+    {"callbacks", "summary"},
     {"trainer"},
 ]
 PARTS = {"typing": "_signature"}  # files that are one room with another
@@ -78,16 +78,22 @@ def test_imports_go_down(path: Path) -> None:
 
 
 def test_the_top_floor_is_imported_when_it_is_used() -> None:
-    rooms = ("callbacks", "export", "interop", "loggers", "metrics", "onnx", "trainer")
+<<<<<<< HEAD
+    rooms = ("callbacks", "export", "interop", "loggers", "metrics", "onnx", "summary", "trainer")
     packages = ("tensorboardX", "tqdm", "pandas", "torch", "onnx", "flatbuffers", "safetensors")
+=======
+    rooms = ("callbacks", "export", "interop", "loggers", "metrics", "onnx", "serving", "trainer")
+    packages = ("tensorboardX", "tqdm", "pandas", "torch", "onnx", "flatbuffers", "safetensors", "uvicorn", "httptools",
+                "prometheus_client")  # fmt: skip
+>>>>>>> server
     program = (
         "import sys, oneflow as flow\n"
         f"loaded = [m for m in sys.modules if m.split('.')[0] in {packages}]\n"
         f"loaded += [m for m in sys.modules if m.startswith('oneflow.') and m.split('.')[1] in {rooms}]\n"
         "assert not loaded and 'oneflow.data.loader' not in sys.modules, loaded\n"
-        "assert {'Trainer', 'callbacks', 'export', 'interop', 'loggers', 'metrics', 'onnx', 'trainer'} <= set(dir(flow))\n"
+        f"assert {{'Trainer', *{rooms}}} <= set(dir(flow))\n"
         "flow.Trainer, flow.callbacks.Callback, flow.loggers.CSVLogger, flow.metrics.Accuracy, flow.data.ArrayLoader\n"
-        "flow.export.stablehlo, flow.onnx.load, flow.interop.from_torch\n"
+        "flow.export.stablehlo, flow.onnx.load, flow.interop.from_torch, flow.serving.Server\n"
         f"assert not [m for m in sys.modules if m.split('.')[0] in ('jax', *{packages})]\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)

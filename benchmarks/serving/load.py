@@ -10,6 +10,7 @@ import asyncio
 import json
 import sys
 import time
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -69,12 +70,13 @@ async def measure(url: str, model: str, clients: int, seconds: float) -> dict[st
     assert parts.hostname is not None
     rows = SERVED[model].rows(clients)
     latencies: list[tuple[float, float]] = []
-    last: dict[str, bytes] = {}
+    last: dict[str, bytes] = {}  # of the first client, whose row is always the same
     loop = asyncio.get_running_loop()
     running = []
     for i in range(clients):
-        data = request(parts.netloc, model, rows[i : i + 1])
-        running.append((await loop.create_connection(lambda d=data: Client(d, latencies, last), parts.hostname, parts.port))[1])
+        data, seen = request(parts.netloc, model, rows[i : i + 1]), last if i == 0 else {}
+        make = partial(Client, data, latencies, seen)
+        running.append((await loop.create_connection(make, parts.hostname, parts.port))[1])
     begin = time.perf_counter() + WARM_UP * seconds
     await asyncio.sleep((1 + WARM_UP) * seconds)
     end = time.perf_counter()
@@ -83,8 +85,13 @@ async def measure(url: str, model: str, clients: int, seconds: float) -> dict[st
     await asyncio.sleep(0.2)
     kept = np.array([latency for at, latency in latencies if begin <= at <= end])
     result = np.frombuffer(last["answer"][-4 * int(np.prod(SERVED[model].result)) :], np.float32)
-    return {"rate": len(kept) / (end - begin), "p50": float(np.percentile(kept, 50)), "p99": float(np.percentile(kept, 99)),
-            "mean": float(np.abs(result).mean())}  # fmt: skip
+    return {
+        "requests": len(latencies),
+        "rate": len(kept) / (end - begin),
+        "p50": float(np.percentile(kept, 50)),
+        "p99": float(np.percentile(kept, 99)),
+        "mean": float(np.abs(result).mean()),
+    }
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 # Modules that OneFlow has and this release does not.
 NOT_BUILT = {
-    "summary": "TensorBoard summaries are not built yet; return the values from a job and write them with another library",
     "saved_model": "export to SavedModel is not built yet; flow.checkpoint.save writes the variables",
 }
 

@@ -94,6 +94,8 @@ class TQDMProgressBar(Callback):
     def on_epoch_end(self, epoch: int, logs: Logs) -> None:
         """Ends the line with the epoch's means."""
         if self._bar is not None:
+            if self._bar.total is not None and self.trainer.batch_in_epoch == 0:
+                self._bar.total = self._done  # without a short batch, which was left out
             self._end(self._bar, self._done, logs)
         self._bar = None
 

@@ -84,11 +84,15 @@ class Input:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Watch:
-    """A value, or its gradient if ``diff``, that each call hands to ``deliver``."""
+    """A value, or its gradient if ``diff``, that each call hands to ``deliver``.
+
+    Where ``deferred``, it may be handed over before the device has computed it, and a call does not wait for ``deliver``.
+    """
 
     blob: Blob
     deliver: Callable[[Any], None]
     diff: bool
+    deferred: bool = False
 
 
 @dataclass(slots=True, eq=False)

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import Any
+from typing import Any, cast
 
 from .. import _signature as tp
 from .._base.dist import Placement, parse_placement
@@ -32,6 +32,7 @@ from ..runtime.host_pipeline import HostPipeline
 from ..runtime.process import process
 from ..runtime.result import ArraySpec, Delivery
 from ..runtime.session import Job, Session, as_default
+from ..runtime.throughput import Meter, MeteredPipeline
 from ..runtime.variants import Variants
 from .rates import LearningRates
 from .results import array_spec, converter
@@ -81,19 +82,23 @@ class BuiltJob:
     returns_nothing: bool
     seconds: float
 
-    def caller(self, executable: Executable | None = None, *, submits: bool = False) -> Call:
+    def caller(self, executable: Executable | None = None, *, submits: bool = False, meter: Meter | None = None) -> Call:
         """A function that makes one call; where ``executable`` is given, with that one and without the host's part.
 
-        With ``submits`` every call returns its Result at once, whatever the return annotation says.
+        With ``submits`` every call returns its Result at once, whatever the return annotation says. ``meter`` measures the calls.
         """
-        launch: Launch = launcher(self.variants_of_step, self.pipeline) if executable is None else executable.launcher()
+        delivery, pipeline = self.delivery, self.pipeline
+        if meter is not None:
+            delivery = replace(delivery, finished=meter.finished(delivery.finished))
+            pipeline = None if pipeline is None else cast(HostPipeline, MeteredPipeline(pipeline, meter))
+        launch: Launch = launcher(self.variants_of_step, pipeline) if executable is None else executable.launcher()
+        if meter is not None:
+            launch = meter.metered(launch)
         window = 1 if processes.count() > 1 else MAX_WINDOW
         if submits:
-            delivery = replace(self.delivery, gives_handles=True)
+            delivery = replace(delivery, gives_handles=True)
             return caller(self.feeds, launch, delivery, window, asynchronous=True, returns_nothing=False)
-        return caller(
-            self.feeds, launch, self.delivery, window, asynchronous=self.asynchronous, returns_nothing=self.returns_nothing
-        )
+        return caller(self.feeds, launch, delivery, window, asynchronous=self.asynchronous, returns_nothing=self.returns_nothing)
 
     @property
     def variants_of_step(self) -> Variants | None:

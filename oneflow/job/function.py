@@ -37,6 +37,7 @@ from ..runtime.nonfinite import NonFinite
 from ..runtime.process import process
 from ..runtime.result import Result
 from ..runtime.session import default_session
+from ..runtime.throughput import Meter, Throughput
 from .building import BuiltJob, Declaration, build
 from .dead_layers import warn_of_dead_layers
 from .profiling import profile
@@ -84,6 +85,7 @@ class JobFunction:
         self._closed = ""  # why it cannot be called any more
         self._call: Call | None = None  # of a job that one executable serves, once it is there
         self._submit: Call | None = None  # the same for ``submit``
+        self._meter: Meter | None = None  # that measures its calls
         self._check_settings()
         self._session.declare(self)
 
@@ -267,8 +269,9 @@ class JobFunction:
 
     def _prepared(self, built: BuiltJob, arrays: tuple[Any, ...], submits: bool) -> Call:
         """A function that makes a call, after everything that it needs has been compiled."""
+        meter = self._meter if self.is_measured else None
         if built.pipeline is not None:
-            call = built.caller(submits=submits)
+            call = built.caller(submits=submits, meter=meter)
             self._keep(call, submits)
             return call
         try:
@@ -278,7 +281,7 @@ class JobFunction:
             if built.variants.is_single:
                 raise
             raise _misfit(built, arrays, error) from error
-        call = built.caller(executable, submits=submits)
+        call = built.caller(executable, submits=submits, meter=meter)
         if built.variants.is_single:
             self._keep(call, submits)
         return call
@@ -369,6 +372,45 @@ class JobFunction:
         """
         with self._looking_inside("profile", args, kwargs) as built, self._session.unchanged(self.name, self.variable_names):
             return profile(built, self._positional(args, kwargs) if kwargs else args, steps)
+
+    @contextlib.contextmanager
+    def throughput(self) -> Iterator[Callable[[], Throughput]]:
+        """Measures the calls that are made in a ``with`` block: steps per second, and what the device waits for.
+
+        The ``with`` statement gives a function that returns what has been measured so far, or, after the block, in all. Inside of
+        the block a call takes some microseconds longer.
+
+        Returns: a context manager.
+        Raises:
+          ModeError: the calls of this job are being measured already.
+        Example:
+          >>> with job.throughput() as measured:
+          ...     results = [job.submit(images, labels) for _ in range(20)]
+          ...     flow.sync_default_session()
+          >>> print(measured())
+        """
+        meter = self.measure()
+        try:
+            yield meter.result
+        finally:
+            meter.stop()
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether its calls are being measured."""
+        return self._meter is not None and not self._meter.is_over
+
+    def measure(self, enough: Callable[[Throughput], bool] | None = None) -> Meter:
+        """Begins to measure calls; ``enough(throughput)``, asked after each step, ends it. Else the meter's ``stop`` does.
+
+        Raises ModeError where calls are being measured already.
+        Example: >>> meter = job.measure()   # ... calls ...; print(meter.stop())
+        """
+        if self.is_measured:
+            refuse(ModeError, f"the calls of job {self.name!r} are being measured already")
+        self._meter = meter = Meter(self.name, enough)
+        self._call = self._submit = None  # calls are prepared anew, with the meter
+        return meter
 
     @contextlib.contextmanager
     def _looking_inside(self, what: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[BuiltJob]:

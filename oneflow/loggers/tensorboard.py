@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -115,19 +115,7 @@ class TensorBoardLogger(FileLogger):
 
     def log_graph(self, job: Any) -> None:
         """Writes the ops of a job, with their shapes; parts that a ``name_scope`` or a layer names fold together."""
-        graph_pb2 = need("tensorboardX.proto.graph_pb2", "TensorBoardLogger.log_graph")
-        node_pb2 = need("tensorboardX.proto.node_def_pb2", "TensorBoardLogger.log_graph")
-        attr_pb2 = need("tensorboardX.proto.attr_value_pb2", "TensorBoardLogger.log_graph")
-        shape_pb2 = need("tensorboardX.proto.tensor_shape_pb2", "TensorBoardLogger.log_graph")
-        nodes = []
-        for node in job.graph.nodes:
-            shapes = [
-                shape_pb2.TensorShapeProto(dim=[shape_pb2.TensorShapeProto.Dim(size=n) for n in b.shape]) for b in node.outputs
-            ]
-            attributes = {"_output_shapes": attr_pb2.AttrValue(list=attr_pb2.AttrValue.ListValue(shape=shapes))}
-            inputs = [_tag(b.node.name) + (f":{b.index}" if b.index else "") for b in node.inputs]
-            nodes.append(node_pb2.NodeDef(name=_tag(node.name), op=node.op.name, input=inputs, attr=attributes))
-        self._add(graph_def=graph_pb2.GraphDef(node=nodes).SerializeToString())
+        self._add(graph_def=graph_def([job.graph], "TensorBoardLogger.log_graph"))
 
     def save(self) -> None:
         """Writes the events that wait."""
@@ -149,6 +137,28 @@ _BINS = [*(-_POSITIVE[::-1]).tolist(), 0.0, *_POSITIVE.tolist()]
 def _numbers(metrics: Mapping[str, Any]) -> tuple[str, ...]:
     """The names of single numbers."""
     return tuple([name for name, value in metrics.items() if isinstance(value, (int, float))])
+
+
+def graph_def(graphs: Sequence[Any], what: str) -> bytes:
+    """The GraphDef message of graphs. Of several graphs, the names of the ops begin with those of their jobs.
+
+    ``what`` is what needs tensorboardX, in errors.
+    """
+    graph_pb2, node_pb2, attr_pb2, shape_pb2 = (
+        need(f"tensorboardX.proto.{name}_pb2", what) for name in ("graph", "node_def", "attr_value", "tensor_shape")
+    )
+    nodes = []
+    for graph in graphs:
+        prefix = f"{graph.name}/" if len(graphs) > 1 else ""
+        for node in graph.nodes:
+            shapes = [
+                shape_pb2.TensorShapeProto(dim=[shape_pb2.TensorShapeProto.Dim(size=n) for n in b.shape]) for b in node.outputs
+            ]
+            attributes = {"_output_shapes": attr_pb2.AttrValue(list=attr_pb2.AttrValue.ListValue(shape=shapes))}
+            inputs = [prefix + _tag(b.node.name) + (f":{b.index}" if b.index else "") for b in node.inputs]
+            nodes.append(node_pb2.NodeDef(name=prefix + _tag(node.name), op=node.op.name, input=inputs, attr=attributes))
+    made: bytes = graph_pb2.GraphDef(node=nodes).SerializeToString()
+    return made
 
 
 def _tag(name: str) -> str:

@@ -44,6 +44,7 @@ class Process:
       stops_at_first_call: a script is run only to find the jobs that it declares.
       named_cpu_devices: the most that a job of the session named, where the user has set no number.
       seed: what ``flow.manual_seed`` set; None before.
+      summary_writer: of ``flow.summary``; None before one was made.
       unconfirmed_saves: checkpoints in place that the disk has not confirmed, by path: device and inode. Saving there again
         replaces them.
     """
@@ -53,6 +54,7 @@ class Process:
         self.default_session: Any = None
         self.seed: int | None = None
         self.named_cpu_devices = 1
+        self.summary_writer: Any = None
         self.stops_at_first_call = False
         self.has_said_that_cpus_stand_in = False
         self.unconfirmed_saves: dict[str, tuple[int, int]] = {}

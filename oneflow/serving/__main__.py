@@ -34,7 +34,7 @@ def parser() -> argparse.ArgumentParser:
     batches.add_argument("--max-delay-ms", type=float, metavar="MS", help="how long a request waits for others (1)")
     batches.add_argument("--max-queue", type=int, metavar="N", help="the most requests of a version that wait (1024)")
     batches.add_argument("--no-batching", action="store_true", help="run each request by itself")
-    batches.add_argument("--batches-in-flight", type=int, metavar="N", help="batches of a version that run at one time (2)")
+    batches.add_argument("--batches-in-flight", type=int, metavar="N", help="batches of a version at one time (2; 1 on CPUs)")
     limits = made.add_argument_group("limits")
     limits.add_argument("--max-body-mib", type=float, metavar="MIB", help="the largest request (64)")
     limits.add_argument("--max-bodies-mib", type=float, metavar="MIB", help="all requests at one time (1024)")

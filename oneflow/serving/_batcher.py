@@ -142,10 +142,10 @@ class Batcher:
         self._start_batches(queue, due=True)
 
     def _take(self, queue: _Queue) -> list[_Waiting]:
-        """The next batch: as many requests as fit, in the order of their arrival."""
+        """The next batch: the first request, and as many of the others as fit, in the order of their arrival."""
         batch: list[_Waiting] = []
-        room = self.model.batch_sizes[-1]
-        while queue.waiting and queue.waiting[0].rows <= room:
+        room = self.model.to_take(queue.rows)
+        while queue.waiting and (queue.waiting[0].rows <= room or not batch):
             first = queue.waiting.popleft()
             queue.rows -= first.rows
             batch.append(first)

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from ._protocol import InferRequest, Tensor, datatype_of, sized
 from ._settings import ModelSettings
 
 _MOST_PROGRAMS = 256
+_TIMED_RUNS = 3
+_CLEARLY = 0.85
 _CONVERSION_SECONDS = 600.0
 _SAVED_MODELS = ("saved_model.pb", "saved_model.prototxt", "saved_model.json")
 
@@ -49,25 +52,29 @@ class Model:
         self.outputs = [Tensor(s.name, s.dtype, s.shape, accepted) for s in exported.results]
         for tensor in (*self.inputs, *self.outputs):
             _want_datatype(tensor)
-        self._programs = self._compile(exported, accepted)
+        self._programs, seconds = self._compile(exported, accepted)
+        self._taken = rows_to_take(seconds) if self.batch else {1: 1}
 
     def _compile(
         self, exported: ExportedFunction, accepted: Mapping[str, Sequence[int]]
-    ) -> dict[tuple[Key, int], Callable[..., list[Any]]]:
+    ) -> tuple[dict[tuple[Key, int], Callable[..., list[Any]]], dict[int, float]]:
+        """The programs, and how long each batch size takes in seconds, at the first of the other sizes."""
         keys = list(itertools.product(*(accepted[size] for size in self._rest)))
         if len(keys) * len(self.batch_sizes) > _MOST_PROGRAMS:
             raise ExportError(f"model {self.name!r} would be compiled for {len(keys) * len(self.batch_sizes)} combinations of "
                               f"sizes, more than {_MOST_PROGRAMS}; list fewer in its config.json")  # fmt: skip
         made = {}
+        seconds: dict[int, float] = {}
         for key in keys:
             for rows in self.batch_sizes:
                 sizes = dict(zip(self._rest, key, strict=True)) | ({self.batch: rows} if self.batch else {})
                 program = exported.compile(sizes)
-                # the first run allocates, and shows that the model works
-                for result in program(*(np.zeros(sized(t.shape, sizes), t.dtype) for t in self.inputs)):
-                    result.block_until_ready()
+                arrays = [np.zeros(sized(t.shape, sizes), t.dtype) for t in self.inputs]
+                _run(program, arrays)  # the first run allocates, and shows that the model works
+                if key == keys[0]:
+                    seconds[rows] = min(_run(program, arrays) for _ in range(_TIMED_RUNS))
                 made[key, rows] = program
-        return made
+        return made, seconds
 
     @property
     def programs(self) -> int:
@@ -78,6 +85,10 @@ class Model:
     def max_batch_size(self) -> int:
         """The most rows of a request; 0 where the model has no batch axis."""
         return self.batch_sizes[-1] if self.batch else 0
+
+    def to_take(self, rows: int) -> int:
+        """How many of so many waiting rows the next batch should have."""
+        return self._taken[min(rows, self.batch_sizes[-1])]
 
     def key(self, request: InferRequest) -> Key:
         """Requests with the same key may be joined."""
@@ -123,6 +134,37 @@ class Model:
             made["dynamic_batching"] = {"preferred_batch_size": list(self.batch_sizes),
                                         "max_queue_delay_microseconds": round(self.settings.max_delay * 1e6)}  # fmt: skip
         return made
+
+
+def _run(program: Callable[..., list[Any]], arrays: Sequence[np.ndarray]) -> float:
+    """Runs a program, and returns the seconds that it took."""
+    began = time.perf_counter()
+    for result in program(*arrays):
+        result.block_until_ready()
+    return time.perf_counter() - began
+
+
+def rows_to_take(seconds: Mapping[int, float]) -> dict[int, int]:
+    """For each number of waiting rows, how many the next batch should have.
+
+    All of them, padded to the next size, unless the largest size that they fill and then the others take clearly less time:
+    20 rows as 16 and 4 rather than as 32.
+
+    Args:
+      seconds: how long a batch takes, by its size.
+
+    >>> rows_to_take({16: 2.0, 4: 1.0, 32: 4.0})[20]   # 16
+    """
+    sizes = sorted(seconds)
+    cost: dict[int, float] = {0: 0.0}
+    taken: dict[int, int] = {}
+    for rows in range(1, sizes[-1] + 1):
+        padded = next(size for size in sizes if size >= rows)
+        filled = max((size for size in sizes if size <= rows), default=0)
+        cost[rows], taken[rows] = seconds[padded], rows
+        if 0 < filled < rows and seconds[filled] + cost[rows - filled] < _CLEARLY * seconds[padded]:
+            cost[rows], taken[rows] = seconds[filled] + cost[rows - filled], filled
+    return taken
 
 
 def _joined(arrays: Sequence[np.ndarray], total: int, padded: int) -> np.ndarray:

@@ -17,6 +17,7 @@ from typing import Any
 
 from .._base import check
 from .._base.extras import need
+from .._base.jax import jax
 from .._base.refuse import refuse
 from ..errors import ArgumentError, ServingError
 from ._app import App
@@ -45,7 +46,7 @@ class Server:
       max_delay_ms: how long a request waits for others, in milliseconds (1).
       max_queue: the most requests of a version that wait (1024).
       batching: False runs each request by itself.
-      batches_in_flight: how many batches of a version run at the same time (2).
+      batches_in_flight: how many batches of a version run at the same time (2; 1 on CPUs, whose cores a batch uses itself).
       max_body: the largest body of a request, in bytes (64 MiB); ``max_bodies`` of all requests at one time (1 GiB).
       timeout: how long a request may take, in seconds (30); ``body_timeout`` how long its body may take to arrive (30).
       drain: how long requests may go on when the server stops, in seconds (30); ``drain_delay`` how long new requests are taken
@@ -128,10 +129,13 @@ class Server:
         self._thread = threading.Thread(target=self._run_on_thread, name="oneflow-serving", daemon=True)
         self._thread.start()
         self._ready.wait()
-        if self._failure is not None:
-            self._thread.join()
-            raise self._failure
-        return self
+        failure = self._failure
+        if failure is None:
+            return self
+        self._thread.join()
+        if isinstance(failure, ServingError):
+            refuse(ServingError, str(failure))  # with the caller's line, which the thread does not know
+        raise failure
 
     def stop(self) -> None:
         """Stops the server when the requests that it has accepted are answered."""
@@ -181,7 +185,8 @@ class Server:
         if signals:
             _on_signals(self._loop, self._stopping, self._refresh)
         metrics = Metrics()
-        repository = Repository(self._root, self._defaults, metrics, settings.batches_in_flight)
+        in_flight = settings.batches_in_flight or (1 if jax.default_backend() == "cpu" else 2)
+        repository = Repository(self._root, self._defaults, metrics, in_flight)
         app = App(repository, settings, metrics, importlib.import_module("oneflow").__version__)
         listener = _listening(settings.host, settings.port)
         self._port = listener.getsockname()[1]

@@ -69,7 +69,7 @@ class ServerSettings:
     poll: float = 0.0
     token: str | None = None
     allowed_hosts: tuple[str, ...] = ()
-    batches_in_flight: int = 2
+    batches_in_flight: int | None = None
     ssl_certfile: str | None = None
     ssl_keyfile: str | None = None
     ssl_keyfile_password: str | None = None

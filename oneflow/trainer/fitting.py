@@ -29,6 +29,7 @@ from . import checkpoints
 from .evaluation import Evaluation, Stage, limited, located
 from .history import History
 from .hooks import Hooks, guarded
+from .input_watch import InputWatch
 from .settings import Settings
 from .sources import source_of
 from .state import decoded, encoded
@@ -58,6 +59,7 @@ class Fit:
         self.shown_epoch = 0  # that of the last step
         self.validated = -1  # the step that the last validation followed
         self.is_at_rest = False
+        self.input_watch = InputWatch(jobs)
         self._is_dropping = False  # a short batch was met
         self._waiters = [c.waits_after for c in trainer.callbacks if type(c).waits_after is not Callback.waits_after]
 
@@ -170,6 +172,7 @@ class Fit:
     def _wait_for(self, function: Any) -> None:
         """Runs a function on the delivery thread behind everything before it, while training rests."""
         self.is_at_rest = True
+        self.input_watch.pause()
         try:
             self.stage.wait_for(function)
         finally:

@@ -180,6 +180,7 @@ class Trainer(Settings):
         with (
             preemption.in_force() if preemption is not None else contextlib.nullcontext(),
             self._running("training", fit.stage, fit.hooks),
+            fit.input_watch,
         ):
             fit.run(checkpoint)
         if self.interrupted:

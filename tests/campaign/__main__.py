@@ -29,7 +29,7 @@ def _of(module: str) -> Callable[[Budget], Report]:
 
 PARTS = [
     Part("kills", _of("saving"), 500, 4, "kills"),
-    Part("disk", _of("disk"), 800, 2, "errors"),
+    Part("disk", _of("disk"), 2_000, 2, "errors"),
     Part("calls", _of("malformed"), 10_000, 2, "calls"),
     Part("files", _of("damaged"), 5_000, 2, "files"),
     Part("threads", _of("threads"), 10**9, 2, "calls", longest=600.0),

@@ -90,6 +90,7 @@ PLAUSIBLE: dict[str, Any] = {
 LEFT_OUT = {
     "flow.checkpoint.Preemption": "is made by flow.checkpoint.save_on_preemption",
     "flow.export.ExportedFunction": "is made by flow.export.load", "flow.onnx.OnnxModel": "is made by flow.onnx.load",
+    "flow.serving.Server": "listens at a port; tests/serving/test_batching.py gives it such arguments",
     **dict.fromkeys([f"flow.loggers.{n}Logger" for n in ("Wandb", "MLFlow", "Trackio")], "needs a package of its own"),
     "flow.env.init": "starts the processes of a run",
     "flow.unittest.TestCase": "a class of Python's, whose methods are Python's",

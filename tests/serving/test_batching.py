@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,6 +16,7 @@ from clients import Http, metric, values, write_affine
 import oneflow as flow
 import oneflow.typing as tp
 from oneflow.errors import ArgumentError, ServingError
+from oneflow.serving._model import rows_to_take
 
 FOR_EVER = 60_000.0  # milliseconds that requests wait for others, in tests in which they are joined earlier
 
@@ -126,6 +128,14 @@ def test_sizes_other_than_the_batch_are_compiled_and_not_mixed(tmp_path: Path, s
     assert status == 400 and "'length' must be 2 or 3, got 4" in answer["error"]
 
 
+def test_how_many_rows_are_taken() -> None:
+    in_proportion = rows_to_take({size: 0.1 + size for size in (1, 2, 4, 8, 16, 32)})
+    assert [in_proportion[rows] for rows in (1, 2, 3, 4, 7, 15, 16, 20, 31, 32)] == [1, 2, 2, 4, 7, 15, 16, 16, 31, 32]
+    whatever_the_size = rows_to_take({size: 1.0 for size in (1, 2, 4, 8, 16, 32)})
+    assert all(taken == rows for rows, taken in whatever_the_size.items()) and len(whatever_the_size) == 32
+    assert rows_to_take({4: 1.0}) == {1: 1, 2: 2, 3: 3, 4: 4}
+
+
 def test_a_model_without_a_batch_axis(tmp_path: Path, start: Any) -> None:
     @flow.global_function()
     def whole(x: tp.Numpy.Placeholder((2, 3))) -> tp.Dict[str, tp.Numpy]:
@@ -183,3 +193,23 @@ def test_bad_arguments(tmp_path: Path) -> None:
         assert reason in str(caught.value)
     with pytest.raises(ArgumentError, match="there is no directory"):
         flow.serving.Server(tmp_path / "nothing")
+
+
+class Evil:
+    """Raises whatever it is asked."""
+
+    def _raise(self, *args: Any, **kwargs: Any) -> Any:
+        raise RuntimeError("evil")
+
+    __repr__ = __str__ = __array__ = __len__ = __iter__ = __float__ = __int__ = __index__ = __bool__ = __eq__ = _raise
+    __hash__ = __fspath__ = __getitem__ = __contains__ = _raise  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("name", [name for name in inspect.signature(flow.serving.Server).parameters])
+def test_hostile_arguments_are_refused_with_the_users_line(tmp_path: Path, name: str) -> None:
+    huge, array = 10**5000, np.zeros((2, 2))
+    for value in (Evil(), [Evil()], {"a": Evil()}, huge, -huge, float("nan"), b"\xff", array, "\0", lambda: 0):
+        try:
+            flow.serving.Server(**{"directory": tmp_path, name: value})
+        except ArgumentError as error:
+            assert "your line" in str(error) and Path(__file__).name in str(error)

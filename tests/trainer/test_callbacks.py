@@ -351,6 +351,12 @@ def test_the_progress_bar_leaves_a_line_for_each_epoch():
     assert "Predicting: 100%" in drawn.getvalue()
 
 
+def test_the_progress_bar_ends_at_100_percent_where_a_short_batch_is_left_out():
+    drawn = io.StringIO()
+    flow.Trainer(max_epochs=1, callbacks=flow.callbacks.TQDMProgressBar(file=drawn)).fit(jobs.train_job(), jobs.data(65))
+    assert "Epoch 1/1: 100%" in drawn.getvalue() and "6/6" in drawn.getvalue()
+
+
 class Terminal(io.StringIO):
     def isatty(self):
         return True

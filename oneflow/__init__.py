@@ -103,6 +103,7 @@ from .job import current_global_function_desc as current_global_function_desc
 from .job import function as function
 from .job import global_function as global_function
 from .job import job_summary as job_summary
+from .job import plot_model as plot_model
 from .model import Model as Model
 from .ops import operators as _operators  # noqa: F401 - arithmetic on Blobs
 from .ops.array import assign as assign
@@ -177,6 +178,7 @@ from .ops.padding import replication_pad2d as replication_pad2d
 from .ops.padding import same_padding as same_padding
 from .ops.padding import zero_pad2d as zero_pad2d
 from .ops.partial_fc import distributed_partial_fc_sample as distributed_partial_fc_sample
+from .ops.printing import print as print
 from .ops.profiling import sleep_identity as sleep_identity
 from .ops.reduce import count_not_finite as count_not_finite
 from .ops.reduce import elem_cnt as elem_cnt
@@ -242,6 +244,7 @@ _on_demand = {
     "metrics": ".metrics",
     "onnx": ".onnx",
     "serving": ".serving",
+    "summary": ".summary",
     "trainer": ".trainer",
 }
 if _TYPE_CHECKING:
@@ -252,6 +255,7 @@ if _TYPE_CHECKING:
     from . import metrics as metrics
     from . import onnx as onnx
     from . import serving as serving
+    from . import summary as summary
     from . import trainer as trainer
     from .trainer import Trainer as Trainer
 

@@ -95,6 +95,14 @@ class ExecutionError(OneFlowError, RuntimeError):
     """A step failed on the device, for want of memory for example; the original is ``__cause__``."""
 
 
+class NonFiniteError(ExecutionError, FloatingPointError):
+    """A step made a NaN or an infinity while ``flow.config.find_nonfinite(True)`` was set; ``report`` says where."""
+
+    def __init__(self, message: str, report: object = None):
+        super().__init__(message)
+        self.report = report
+
+
 class CustomOpError(OneFlowError, ValueError, RuntimeError):
     """The Python code of a custom op raised, or gave arrays of another shape or dtype than it promised."""
 

@@ -23,7 +23,8 @@ PAGE = ROOT / "docs" / "coverage.md"
 NAMES = ROOT / "tests" / "reference" / "names.txt"
 EXCEPTIONS = ROOT / "tests" / "reference" / "exceptions.txt"
 MISSING = object()
-LATER = ("flow.summary.", "flow.saved_model.", "flow.serving.")  # rooms that are planned, not built
+ROOTS = {"flow": "oneflow", "sc": "oneflow.compatible.single_client"}
+LATER = ("flow.saved_model.", "flow.serving.")  # rooms that are planned, not built
 OBJECTS = {  # what the sections are about that list members of objects
     "Blob": "oneflow.graph.node:Blob",
     "variable": "oneflow.checkpoint.api:VariableHandle",
@@ -69,8 +70,9 @@ def exceptions() -> dict[str, str]:
 
 def resolve(path: str) -> Any:
     """The object at a dotted path below ``flow``, or MISSING."""
-    found: Any = importlib.import_module("oneflow")
-    for part in path.split(".")[1:]:
+    root, *parts = path.split(".")
+    found: Any = importlib.import_module(ROOTS.get(root, "oneflow"))
+    for part in parts:
         try:
             found = inspect.getattr_static(found, part) if inspect.isclass(found) else getattr(found, part)
         except AttributeError:
@@ -130,6 +132,8 @@ def differing(entry: Entry, found: Any) -> str:
     for p in wanted:
         mine = named[p.name].default
         mine = list(mine) if isinstance(mine, tuple) and isinstance(p.default, list) else mine
+        if p.default is p.empty:
+            continue  # it may be left out here: another name of the same argument replaces it
         if repr(p.default) != repr(mine) and p.default != mine and not (p.default == 0 and not mine and mine is not None):
             return f"has {p.name}={mine!r} instead of {p.default!r}"
     return ""
@@ -304,7 +308,15 @@ def page() -> str:
         "|---|---|---|---|---|---|---|---|",
     ]
     table = [f"| {section} | {counts(some)} |" for section, some in rows]
+    beside = [line for line in exported if resolve("sc" + line.entry.path.removeprefix("flow")) is not MISSING]
+    shared = [e for e in beside if resolve("sc" + e.entry.path.removeprefix("flow")) is resolve(e.entry.path)]
     head += [*table, f"| **exported by 0.3.4** | {counts(exported)} |", f"| **everything** | {counts(lines)} |"]
+    head += [
+        "",
+        "The section *single_client of 0.6* has the names whose signature or meaning `oneflow.compatible.single_client` has for",
+        "itself.",
+        f"Of the {len(exported)} names of 0.3.4, {len(beside)} are there, too; {len(shared)} of them are the same objects.",
+    ]
     excused = exceptions()
     missing = [f"- `{line.entry.path}`" for line in lines if line.state == "missing"]
     later = [f"- `{line.entry.path}`" for line in lines if line.state == "later" and not line.entry.owner]

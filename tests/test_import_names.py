@@ -19,8 +19,19 @@ from oneflow.python.ops.transpose_util import get_inversed_perm, get_perm_when_t
 STATEMENTS = [
     "import oneflow.typing as tp",
     "import oneflow.config.collective_boxing",
-    "import oneflow.compatible.single_client as flow; import oneflow; assert flow is oneflow",
+    "import oneflow.compatible.single_client as flow; import oneflow; assert flow.sync_default_session is "
+    "oneflow.sync_default_session and flow.float32 is oneflow.float32 and flow.nn.relu is oneflow.nn.relu",
     "from oneflow.compatible import single_client as flow; flow.global_function",
+    "import oneflow as flow; flow.compatible.single_client.framework.id_util.UniqueStr('a_')",
+    "import oneflow.compatible.single_client.nn.init, oneflow.compatible.single_client.autograd.autograd_mode",
+    "import oneflow.compatible.single_client.vm, oneflow.compatible.single_client.eager",
+    "from oneflow.compatible.single_client.experimental import typing_check; typing_check.enable_typing_check(False)",
+    "from oneflow.compatible.single_client.experimental import namescope, scope, load_mnist, unique_op, square_sum_op",
+    "import oneflow.compatible.single_client.advanced.distribute_ops as d; d.distribute_split",
+    "import oneflow.compatible.single_client.optimizer.grad_clipping as g, oneflow.optimizer.grad_clipping as h; assert g is h",
+    "from oneflow.compatible.single_client.deprecated import initializer_util, init_cluster_env, nn; nn.Module",
+    "from oneflow.compatible.single_client.contrib.tensorrt import tensorrt_api; tensorrt_api.write_int8_calibration",
+    "import oneflow.compatible.single_client as flow; flow.detection, flow.linalg, flow.quantization, flow.system, flow.vm",
     "import oneflow.compatible.single_client.typing as tp; import oneflow; assert tp is oneflow.typing",
     "from oneflow.compatible.single_client import typing as tp; import oneflow; assert tp is oneflow.typing",
     "from oneflow.compatible.single_client.typing import Numpy; import oneflow; assert Numpy is oneflow.typing.Numpy",
@@ -58,6 +69,21 @@ def test_aliases_are_never_copies() -> None:
         alias = importlib.import_module(f"oneflow.compatible.single_client.{name}")
         assert alias is real and real.__spec__ is not None and real.__spec__.name == f"oneflow.{name}"
         assert real.__name__ == f"oneflow.{name}"
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("Tensor", "the eager tensor"), ("no_grad", 'a job of type "predict" has none'),
+        ("nn.Parameter", "use flow.get_variable"), ("nn.init.xavier_uniform_", "the eager, PyTorch-like package"),
+        ("autograd.grad", "eager"), ("nn.relo", "did you mean flow.nn.relu"), ("experimental.optim.Adam", "eager"),
+    ],
+)  # fmt: skip
+def test_names_of_the_eager_package_say_what_to_use(name: str, why: str) -> None:
+    module, _, last = f"oneflow.compatible.single_client.{name}".rpartition(".")
+    with pytest.raises(AttributeError, match=why) as caught:
+        getattr(importlib.import_module(module), last)
+    assert str(caught.value).startswith(f"module '{module}' has no attribute '{last}'")
 
 
 def test_a_missing_module_below_the_alias() -> None:

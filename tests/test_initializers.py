@@ -44,6 +44,7 @@ def follows(values: np.ndarray, distribution: Any) -> bool:
             stats.uniform(-5 / 3 * math.sqrt(3 / 200), 10 / 3 * math.sqrt(3 / 200)),
         ),
         (flow.kaiming_initializer(SHAPE, negative_slope=0.5), stats.norm(0, math.sqrt(2 / 1.25 / 300))),
+        (flow.kaiming_initializer(SHAPE, mode="fan_avg"), stats.norm(0, math.sqrt(2 / 250))),
         (flow.kaiming_initializer(SHAPE, nonlinearity=None), stats.norm(0, math.sqrt(1 / 300))),
     ],
 )

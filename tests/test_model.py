@@ -10,6 +10,7 @@ import pytest
 
 import oneflow as flow
 from oneflow.errors import ArgumentError, CheckpointExistsError, CheckpointNotFoundError, FeedShapeError
+from oneflow.trainer import trainer as trainer_module
 
 X = np.array([[-1.0], [0.0], [1.0], [2.0]], np.float32)
 
@@ -203,6 +204,26 @@ def test_errors_of_callbacks_and_of_data():
         type("Bad", (Line,), {"configure_optimizers": lambda self: 3})().fit(training)
 
 
+@pytest.mark.parametrize(
+    ("interval", "told"),
+    [(1, "config_load('{0}-{1}')"), (1000, "config_save saves every 1000 steps"), (None, "config_save(dirpath)")],
+)
+def test_after_ctrl_c_it_says_how_to_go_on(tmp_path, monkeypatch, interval, told):
+    notes = Notes()
+
+    class Interrupted(trainer_module.Interrupt):
+        came = property(lambda self: len(notes.losses) > 2, lambda self, value: None)
+
+    monkeypatch.setattr(trainer_module, "Interrupt", Interrupted)
+    files = None if interval is None else saving(tmp_path / "model", interval)
+    training = configured(flow.model.TrainingConfig, Batches())
+    with pytest.raises(KeyboardInterrupt) as caught:
+        Line().fit(training, None, files, notes, max_steps=100_000)
+    last = notes.losses[-1][0]
+    assert told.format(tmp_path / "model", last) in str(caught.value)
+    assert f"after step {last}" in str(caught.value) and "ModelCheckpoint" not in str(caught.value)
+
+
 class Inside(flow.model.DataModule):
     def forward(self, step_idx=0, optimizer_idx=0):
         x = flow.constant(2.0, flow.float32, (4, 1))
@@ -235,6 +256,17 @@ def test_what_is_missing_is_left_out(caplog):
     nowhere = flow.model.CheckpointConfig()
     nowhere.config_load("/no/such/directory")
     assert not nowhere.check_valid()
+
+
+def test_a_fit_that_has_nothing_to_do_leaves_the_session():
+    @flow.global_function()
+    def job(x: flow.typing.Numpy.Placeholder((2,))):
+        return x * flow.get_variable("w", (1,), initializer=flow.ones_initializer())
+
+    flow.Model().fit(configured(flow.model.TrainingConfig, Points()))
+    Line().fit(validation_config=flow.model.ValidationConfig())
+    assert list(flow.get_all_variables()) == ["w"]
+    np.testing.assert_array_equal(job(np.ones(2, np.float32)).get().numpy(), np.ones(2))
 
 
 @pytest.mark.parametrize(

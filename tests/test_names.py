@@ -46,7 +46,7 @@ def test_aliases(one, other):
     assert found(one) is found(other)
 
 
-@pytest.mark.parametrize("path", ["keras.activations", "keras.maths", "deprecated.nn", "quantization", "profiler", "distributed"])
+@pytest.mark.parametrize("path", ["keras.activations", "keras.maths", "deprecated.nn", "profiler", "distributed"])
 def test_modules(path):
     assert importlib.import_module(f"oneflow.{path}") is importlib.import_module(f"oneflow.compatible.single_client.{path}")
 

@@ -10,7 +10,7 @@ from ..data import BATCH, Losses
 from .loops import training_loop
 
 
-def declare(asynchronous: bool) -> Any:
+def declare(asynchronous: bool, hidden: int = 512) -> Any:
     """The train job, with first values."""
     returns = tp.Callback[tp.Numpy] if asynchronous else tp.Numpy
 
@@ -21,8 +21,8 @@ def declare(asynchronous: bool) -> Any:
     ) -> returns:
         initializer = flow.truncated_normal(0.1)
         reshape = flow.reshape(images, [images.shape[0], -1])
-        hidden = flow.layers.dense(reshape, 512, activation=flow.nn.relu, kernel_initializer=initializer, name="hidden")
-        logits = flow.layers.dense(hidden, 10, kernel_initializer=initializer, name="output")
+        h = flow.layers.dense(reshape, hidden, activation=flow.nn.relu, kernel_initializer=initializer, name="hidden")
+        logits = flow.layers.dense(h, 10, kernel_initializer=initializer, name="output")
         loss = flow.nn.sparse_softmax_cross_entropy_with_logits(labels, logits, name="softmax_loss")
         flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.1]), momentum=0).minimize(loss)
         return loss
@@ -31,5 +31,5 @@ def declare(asynchronous: bool) -> Any:
     return train_job
 
 
-def make(asynchronous: bool = False, passes: int | None = None) -> tuple[Callable[[int], None], Losses]:
-    return training_loop(declare(asynchronous), asynchronous=asynchronous, passes=passes)
+def make(asynchronous: bool = False, passes: int | None = None, hidden: int = 512) -> tuple[Callable[[int], None], Losses]:
+    return training_loop(declare(asynchronous, hidden), asynchronous=asynchronous, passes=passes)

@@ -14,7 +14,7 @@ import oneflow as flow
 from ..data import source
 from . import lenet, mlp
 
-MODELS = {"mlp": mlp, "lenet": lenet}
+MODELS: dict[str, Any] = {"mlp": mlp, "lenet": lenet}
 
 
 class Latest:
@@ -28,9 +28,9 @@ class Latest:
         return float(self._trainer.callback_metrics["loss"])
 
 
-def make(model: str, reports: bool = True, log_every_n_steps: int = 50) -> tuple[Callable[[int], None], Latest]:
-    """``reports``: with a progress bar, CSV and TensorBoard; else the bare trainer."""
-    job, batch = MODELS[model].declare(asynchronous=False), source(None)
+def make(model: str, reports: bool = True, log_every_n_steps: int = 50, **sizes: int) -> tuple[Callable[[int], None], Latest]:
+    """``reports``: with a progress bar, CSV and TensorBoard; else the bare trainer. ``sizes``: of the model."""
+    job, batch = MODELS[model].declare(asynchronous=False, **sizes), source(None)
     turns: SimpleQueue[int] = SimpleQueue()
     done: SimpleQueue[BaseException | None] = SimpleQueue()
     folder = tempfile.mkdtemp()

@@ -125,8 +125,12 @@ def name(value: Any, *, optional: bool = False) -> tuple[str | None, str]:
 
 
 def checked(owner: object, argument: str, found: tuple[Any, str]) -> Any:
-    """The value that a check has found; raises ArgumentError for its problem. ``owner`` is the object that is constructed."""
+    """The value that a check has found; raises ArgumentError for its problem.
+
+    Args:
+      owner: the object that is constructed, or the name of the function that is called.
+    """
     value, problem = found
     if problem:
-        refuse(ArgumentError, f"{type(owner).__name__}: {argument} {problem}")
+        refuse(ArgumentError, f"{owner if isinstance(owner, str) else type(owner).__name__}: {argument} {problem}")
     return value

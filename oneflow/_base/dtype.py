@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from typing import Any
 
 import numpy as np
@@ -35,17 +36,27 @@ class dtype:
         return self._numpy
 
     @property
-    def is_floating_point(self) -> bool:
+    def is_floating_point(self) -> builtins.bool:
         """Whether it is a floating-point type."""
         return self.name in ("float16", "bfloat16", "float32", "float64")
 
     @property
-    def is_integer(self) -> bool:
-        """Whether it is an integer type; ``char`` is one."""
-        return self.name in ("char", "int8", "uint8", "int32", "int64")
+    def is_integer(self) -> builtins.bool:
+        """Whether it is an integer type; ``char`` is one, ``bool`` is not."""
+        return self.name == "char" or self.name.startswith(("int", "uint"))
 
     @property
-    def bytes(self) -> int:
+    def is_complex(self) -> builtins.bool:
+        """Whether it is a complex type."""
+        return self.name.startswith("complex")
+
+    @property
+    def is_signed(self) -> builtins.bool:
+        """Whether it has negative numbers."""
+        return self.is_floating_point or self.is_complex or self.name in ("char", "int8", "int16", "int32", "int64", "int128")
+
+    @property
+    def bytes(self) -> builtins.int:
         """The size of one element in bytes."""
         return self.numpy_dtype.itemsize
 
@@ -56,7 +67,7 @@ class dtype:
             raise AttributeError(f"{self} has no NumPy equivalent")  # np.dtype() reports it
         return self.numpy_dtype
 
-    def __eq__(self, other: object) -> bool:
+    def __eq__(self, other: object) -> builtins.bool:
         if isinstance(other, dtype):
             return self is other or (self._numpy is not None and self._numpy == other._numpy)
         if isinstance(other, np.dtype) or (isinstance(other, type) and issubclass(other, np.generic)):
@@ -92,12 +103,28 @@ float = float32
 double = float64
 
 _ALL = [char, float16, float32, float64, int8, int32, int64, uint8, record, tensor_buffer, bfloat16]
-_BY_NAME = {d.name: d for d in _ALL}
+# of 0.6: names of oneflow.compatible.single_client, not of oneflow
+bool = dtype("bool", 12, np.dtype(np.bool_))
+uint16 = dtype("uint16", 13, np.dtype(np.uint16))
+uint32 = dtype("uint32", 14, np.dtype(np.uint32))
+uint64 = dtype("uint64", 15, np.dtype(np.uint64))
+uint128 = dtype("uint128", 16, None)
+int16 = dtype("int16", 17, np.dtype(np.int16))
+int128 = dtype("int128", 18, None)
+complex32 = dtype("complex32", 19, None)
+complex64 = dtype("complex64", 20, np.dtype(np.complex64))
+complex128 = dtype("complex128", 21, np.dtype(np.complex128))
+NEWER = (bool, uint16, uint32, uint64, uint128, int16, int128, complex32, complex64, complex128)
+
+_BY_NAME = {d.name: d for d in (*_ALL, *NEWER)}
+_NEWER_BY_NUMPY = {np.dtype(np.bool_): bool}
 _BY_NUMPY = {d.numpy_dtype: d for d in (float16, float32, float64, int8, int32, int64, uint8)}
 
 PROTO_NAMES = {
     "char": "kChar", "float32": "kFloat", "float64": "kDouble", "int8": "kInt8", "int32": "kInt32", "int64": "kInt64",
     "uint8": "kUInt8", "record": "kOFRecord", "float16": "kFloat16", "tensor_buffer": "kTensorBuffer", "bfloat16": "kBFloat16",
+    "bool": "kBool", "uint16": "kUInt16", "uint32": "kUInt32", "uint64": "kUInt64", "uint128": "kUInt128", "int16": "kInt16",
+    "int128": "kInt128", "complex32": "kComplex32", "complex64": "kComplex64", "complex128": "kComplex128",
 }  # fmt: skip
 
 
@@ -121,6 +148,11 @@ def from_numpy(numpy_dtype: Any) -> dtype:
             return bfloat16
         raise ArgumentError(f"no OneFlow dtype for NumPy's {key}; known are {', '.join(map(str, _BY_NUMPY))}")
     return found
+
+
+def of_values(numpy_dtype: np.dtype) -> dtype:
+    """The dtype of the values of an op, which may be one of 0.6's."""
+    return _NEWER_BY_NUMPY.get(numpy_dtype) or from_numpy(numpy_dtype)
 
 
 def as_dtype(value: Any, argument: str = "dtype") -> dtype:

@@ -8,8 +8,29 @@ from __future__ import annotations
 
 # Modules that OneFlow has and this release does not.
 NOT_BUILT = {
-    "summary": "TensorBoard summaries are not built yet; return the values from a job and write them with another library",
     "saved_model": "export to SavedModel is not built yet; flow.checkpoint.save writes the variables",
+}
+
+_LAZY = "here a job is described, compiled once and called"
+# Names of the eager package of 0.5 and 0.6, by their paths below oneflow.compatible.single_client; "*" is for all others.
+EAGER = {
+    "*": f"it belongs to the eager, PyTorch-like package of 0.5 and 0.6; {_LAZY}",
+    "Tensor": f"it was the eager tensor; {_LAZY}, and its values are Blobs (oneflow.Blob)",
+    "tensor": f"it made an eager tensor; {_LAZY}: feed an array, or use flow.constant",
+    "Parameter": f"it was an eager parameter; {_LAZY}: use flow.get_variable",
+    "no_grad": 'it switched off eager gradients; here a job of type "predict" has none',
+    "grad_enable": 'it switched on eager gradients; here a job of type "train" has them',
+    "inference_mode": 'it was an eager mode; here a job of type "predict" has no gradients',
+    "builtin_op": "it made an eager op object; use flow.user_op_builder inside a job",
+    "stateful_op": "it made an eager op object; use flow.user_op_builder inside a job",
+    "to_global": "it moved eager tensors; use flow.parallel_cast inside a job",
+    "from_numpy": "it made an eager tensor; jobs are called with arrays",
+    "Generator": "it was an eager random generator; flow.manual_seed seeds the session",
+    "default_generator": "it was an eager random generator; flow.manual_seed seeds the session",
+    "env.all_device_placement": "it placed eager tensors; use flow.scope.placement inside a job",
+    "nn.Parameter": f"it was an eager parameter; {_LAZY}: use flow.get_variable",
+    "nn.Sequential": f"it was an eager module; {_LAZY}: call the layers in turn",
+    "nn.ModuleList": f"it was an eager module; {_LAZY}: use a list",
 }
 
 _BY_OURS = {
@@ -24,7 +45,7 @@ _BY_OURS = {
     "flow.constant_like": "full_like", "flow.get_variable": "parameter variable", "flow.range": "arange",
     "flow.manual_seed": "seed set_random_seed PRNGKey",
     "flow.random.normal": "randn",
-    "flow.random.uniform": "rand", "flow.random.categorical": "multinomial", "flow.watch": "print debug",
+    "flow.random.uniform": "rand", "flow.random.categorical": "multinomial", "flow.watch": "debug",
     "flow.get_all_variables": "state_dict", "flow.load_variables": "load_state_dict",
     "flow.experimental.scope.config": "remat checkpointing",
     # layers

@@ -72,7 +72,8 @@ def suggestions(module: str, name: str) -> list[str]:
     """Expressions that begin with ``flow``, which the author of ``module.name`` may have meant."""
     root = module.partition(".")[0]
     prefix = "flow" + module.removeprefix(root) + "."
-    spaces = [m for n, m in list(sys.modules.items()) if n.partition(".")[0] == root and "_public_names" in vars(m)]
+    everything = [(n, m) for n, m in list(sys.modules.items()) if not n.startswith(f"{root}.compatible.")]
+    spaces = [m for n, m in everything if n.partition(".")[0] == root and "_public_names" in vars(m)]
     spaces.sort(
         key=lambda m: (m.__name__ != module, m.__name__.count("."), m.__name__)
     )  # its own module first, then shorter paths

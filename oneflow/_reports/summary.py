@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from html import escape
 
 import numpy as np
 
+from .._base import page
 from ..compiler.native import describe
 from ..compiler.plan import Plan
 from ..graph.graph import OP_INPUT, OP_VARIABLE
+
+_HEADER = ("name", "op", "output", "parameters", "your line", "computed by")
+_RIGHT = 3  # the column that is aligned to the right
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,18 +28,22 @@ class JobSummary:
     footer: tuple[str, ...]
 
     def __str__(self) -> str:
-        header = ("name", "op", "output", "parameters", "your line", "computed by")
+        header = _HEADER
         table = [header, *self.rows]
         widths = [max(len(row[i]) for row in table) for i in range(len(header))]
-        right = 3
         lines = [
-            "  ".join(c.rjust(w) if i == right else c.ljust(w) for i, (c, w) in enumerate(zip(r, widths, strict=True))).rstrip()
+            "  ".join(c.rjust(w) if i == _RIGHT else c.ljust(w) for i, (c, w) in enumerate(zip(r, widths, strict=True))).rstrip()
             for r in table
         ]
         rule = "─" * max(map(len, lines))
         return "\n".join([self.title, rule, lines[0], rule, *lines[1:], rule, *self.footer])
 
     __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return (
+            f"<p>{escape(self.title)}</p>{page.table(_HEADER, self.rows, {_RIGHT})}<p>{'<br>'.join(map(escape, self.footer))}</p>"
+        )
 
 
 def summarize(plan: Plan, report: list[str]) -> JobSummary:

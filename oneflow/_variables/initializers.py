@@ -358,7 +358,7 @@ def kaiming_initializer(
     Args:
       shape: the weight's, a tuple of at least two sizes, outputs first.
       distribution: "random_normal" (not truncated) or "random_uniform".
-      mode: "fan_in" or "fan_out".
+      mode: "fan_in", "fan_out" or "fan_avg", the mean of both.
       nonlinearity: of the layer: None or "sigmoid" (gain 1), "tanh" (5/3), "relu" (sqrt 2), "leaky_relu"
         (sqrt(2 / (1 + negative_slope**2))).
       negative_slope: of the leaky relu.
@@ -371,7 +371,7 @@ def kaiming_initializer(
     if not sizes or len(shape) < 2:
         _refuse(function, f"shape must be a tuple of at least two sizes > 0, got {shown(shape)}")
     _choice(function, "distribution", distribution, ("random_normal", "random_uniform"))
-    _choice(function, "mode", mode, ("fan_in", "fan_out"))
+    _choice(function, "mode", mode, _MODES)
     _choice(function, "data_format", data_format, ("NCHW", "NHWC"))
     if nonlinearity is not None:
         _choice(function, "nonlinearity", nonlinearity, ("sigmoid", "tanh", "relu", "leaky_relu"))

@@ -10,11 +10,12 @@ from .early_stopping import EarlyStopping as EarlyStopping
 from .early_stopping import TerminateOnNaN as TerminateOnNaN
 from .learning_rate import LearningRateMonitor as LearningRateMonitor
 from .learning_rate import ReduceLROnPlateau as ReduceLROnPlateau
+from .preemption import Preemption as Preemption
 from .progress import TQDMProgressBar as TQDMProgressBar
 
 __all__ = [
-    "Callback", "EarlyStopping", "LambdaCallback", "LearningRateMonitor", "ModelCheckpoint", "ReduceLROnPlateau",
-    "TQDMProgressBar", "TerminateOnNaN",
+    "Callback", "EarlyStopping", "LambdaCallback", "LearningRateMonitor", "ModelCheckpoint", "Preemption",
+    "ReduceLROnPlateau", "TQDMProgressBar", "TerminateOnNaN",
 ]  # fmt: skip
 
 _install_public_modules([_sys.modules[__name__]])

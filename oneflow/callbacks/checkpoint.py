@@ -68,6 +68,7 @@ class ModelCheckpoint(Monitor):
         self.best_k_models: dict[str, float | None] = {}
         self._score: float | None = None
         self._is_due = False
+        self._saved_at = -1  # the last step that was saved
 
     def _interval(self, argument: str, value: Any) -> int | None:
         return None if value is None else int(check.checked(self, argument, check.integer(value, low=1)))
@@ -110,9 +111,12 @@ class ModelCheckpoint(Monitor):
         if not self._is_due and not self.waits_after(step):
             return
         self._is_due = False
+        before = self._saved_at, self._score
         if self.every_n_steps is not None and self.monitor in logs:
             self._score = logs[self.monitor]
-        self._save(logs)
+        self._saved_at = step
+        if before != (step, self._score):  # else the end of an epoch whose length nobody knew: its last step was saved
+            self._save(logs)
 
     def on_interrupt(self, step: int, logs: Logs) -> None:
         """Saves ``last`` after Ctrl-C, where it is kept."""
@@ -196,6 +200,7 @@ class ModelCheckpoint(Monitor):
         return {
             **super().state_dict(), "best_k_models": dict(self.best_k_models), "best_model_path": self.best_model_path,
             "best_model_score": self.best_model_score, "last_model_path": self.last_model_path, "score": self._score,
+            "saved_at": self._saved_at,
         }  # fmt: skip
 
     def load_state_dict(self, state: Any) -> None:
@@ -204,3 +209,4 @@ class ModelCheckpoint(Monitor):
         self.best_k_models = {path: score for path, score in state["best_k_models"].items() if os.path.isdir(path)}
         self.best_model_path, self.best_model_score = state["best_model_path"], state["best_model_score"]
         self.last_model_path, self._score = state["last_model_path"], state["score"]
+        self._saved_at = int(state.get("saved_at", -1))

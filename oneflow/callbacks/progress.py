@@ -35,7 +35,7 @@ class TQDMProgressBar(Callback):
         self._inner: Any = None  # of a validation in the midst of an epoch
         self._next = 0.0
         self._pause = 0.1
-        self._done = 0
+        self._done = self._ahead = 0  # steps of the epoch; how many more these are than those of the training
         self._latest: Logs = {}
 
     def _open(self, total: int | None, initial: int, title: str, leave: bool) -> Any:
@@ -82,17 +82,20 @@ class TQDMProgressBar(Callback):
         trainer = self.trainer
         of = f"/{trainer.max_epochs}" if trainer.max_epochs is not None and trainer.max_epochs >= 0 else ""
         self._done = trainer.batch_in_epoch
+        self._ahead = self._done - trainer.global_step
         self._bar = self._open(trainer.num_training_batches, self._done, f"Epoch {epoch + 1}{of}", self._leave)
 
     def on_train_batch_end(self, step: int, logs: Logs) -> None:
-        """Counts a step."""
-        self._done += 1
+        """Counts the steps up to this one; those between two drawings need not be told."""
+        self._done = self._ahead + step + 1
         self._latest = logs
         self._advance(self._bar, self._done, logs)
 
     def on_epoch_end(self, epoch: int, logs: Logs) -> None:
         """Ends the line with the epoch's means."""
         if self._bar is not None:
+            if self._bar.total is not None and self.trainer.batch_in_epoch == 0:
+                self._bar.total = self._done  # without a short batch, which was left out
             self._end(self._bar, self._done, logs)
         self._bar = None
 

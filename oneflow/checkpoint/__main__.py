@@ -8,8 +8,9 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
 
+from .._base.command import FOUND, Parser, in_a_shell, status_of
 from ..errors import CheckpointError, OneFlowError
 from . import inspection
 from .format import Checkpoint
@@ -23,40 +24,19 @@ _EPILOG = """examples:
 
 exit statuses: 0 good; 1 verify found damage, or diff a difference; 2 an error; 130 interrupted"""
 
-_FOUND, _ERROR, _INTERRUPTED = 1, 2, 130
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command. Returns 0; 1 where damage or a difference was found; 2 for an error; 130 for Ctrl-C."""
     options = _parser().parse_args(arguments)
-    try:
-        status: int = options.run(options)
-        sys.stdout.flush()
-        return status
-    except BrokenPipeError:  # the reader of the output has ended; without this, Python would write the rest at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except OneFlowError as error:
-        print(f"error: {_in_one_line(error)}", file=sys.stderr)
-    except OSError as error:
-        print(f"error: {error}", file=sys.stderr)
-    except KeyboardInterrupt:
-        return _INTERRUPTED
-    return _ERROR
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        print(f"error: {message}; `python -m oneflow.checkpoint --help` says more", file=sys.stderr)
-        raise SystemExit(_ERROR)
+    return status_of(lambda: int(options.run(options)), expected=(OneFlowError, OSError), text=_in_one_line)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = Parser(
         prog="python -m oneflow.checkpoint", description="Checkpoints: list, show, verify, compare.", epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    verbs = parser.add_subparsers(required=True, metavar="VERB", parser_class=_Parser)
+    verbs = parser.add_subparsers(required=True, metavar="VERB", parser_class=Parser)
     either = "a checkpoint, or a directory of checkpoints"
     for run, name, does, paths in (
         (_list, "list", "one line for each checkpoint", either),
@@ -125,9 +105,9 @@ def _verify(options: Any) -> int:
     for path in _each(options.paths):
         verdict = inspection.verify(path)
         for error in verdict.errors:
-            print(_without_line(error))
+            print(in_a_shell(error))
         if verdict.errors:
-            status = _FOUND
+            status = FOUND
         found = (
             f"{len(verdict.errors)} damaged" if verdict.errors else "whole" if verdict.has_digests else "sizes fit; no digests"
         )
@@ -141,19 +121,14 @@ def _diff(options: Any) -> int:
         print(f"{found.name}: {found.what}")
         count += 1
     print(f"{count} differences" if count else "no differences")
-    return _FOUND if count else 0
+    return FOUND if count else 0
 
 
 def _each(paths: Sequence[str]) -> list[str]:
     return [found for path in paths for found in inspection.checkpoints_in(path)]
 
 
-def _without_line(error: OneFlowError) -> str:
-    """The error without the user's line: a call from a shell has none."""
-    return "\n".join(line for line in str(error).splitlines() if not line.startswith("  your line"))
-
-
-def _in_one_line(error: OneFlowError) -> str:
+def _in_one_line(error: Exception) -> str:
     return str(error).partition("\n")[0]
 
 

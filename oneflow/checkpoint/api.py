@@ -168,8 +168,9 @@ def save(
       CheckpointError: a value or name that the layout has no place for, or the disk refused.
     Example: >>> flow.checkpoint.save("./lenet_models")
     """
-    _check_flag("overwrite", overwrite)
-    _check_flag("asynchronous", asynchronous)
+    what = "flow.checkpoint.save"
+    check.checked(what, "overwrite", check.flag(overwrite))
+    check.checked(what, "asynchronous", check.flag(asynchronous))
     if isinstance(format, str) and format == "safetensors":
         if metadata is not None or asynchronous is not False:
             rule = 'format="safetensors" has no place for metadata, and is not saved in the background'
@@ -282,8 +283,8 @@ class CheckPoint:
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False, asynchronous: bool = False) -> PendingSave | None:
         """As ``flow.checkpoint.save(path, overwrite=..., asynchronous=...)``."""
-        _check_flag("overwrite", overwrite)
-        _check_flag("asynchronous", asynchronous)
+        check.checked("CheckPoint.save", "overwrite", check.flag(overwrite))
+        check.checked("CheckPoint.save", "asynchronous", check.flag(asynchronous))
         return save_with(as_path(path), None, {}, overwrite=overwrite, asynchronous=asynchronous)
 
     def load(self, path: str | os.PathLike[str], strict: bool = False) -> None:
@@ -326,12 +327,6 @@ class CheckPoint:
         if variables and unknown:
             warn_of_unknown(unknown, variables, "CheckPoint.load")
         session.warn_of_broken_jobs()
-
-
-def _check_flag(argument: str, value: Any) -> None:
-    _, problem = check.flag(value)
-    if problem:
-        complain(ArgumentError, f"{argument} {problem}")
 
 
 def _session(what: str) -> Session:

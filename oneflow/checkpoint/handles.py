@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .._base import dist
+from .._base import dist, page
 from .._base.dtype import dtype as Dtype
 from .._base.refuse import shown
 from ..compiler.layout import Storage
@@ -139,3 +139,24 @@ class VariableHandle:
 
     def __repr__(self) -> str:
         return f"<variable {self.name!r} {self._variable.describe()}, declared at {self._variable.source}>"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            ("variable", self.name),
+            ("dtype and shape", self._variable.describe()),
+            ("elements", f"{self.size:,}"),
+            ("trained", "yes" if self._variable.trainable else "no"),
+            ("declared at", str(self._variable.source)),
+        ]
+        if not self._session.closed:
+            rows.append(("on", str(self.parallel_conf)))
+            value = self.numpy().astype(np.float64)
+            if value.size:
+                numbers = (f"{what} {number:.4g}" for what, number in _statistics(value))
+                rows.append(("value", ", ".join(numbers)))
+        return page.table((), rows)
+
+
+def _statistics(value: np.ndarray) -> list[tuple[str, float]]:
+    with np.errstate(all="ignore"):
+        return [("mean", value.mean()), ("standard deviation", value.std()), ("min", value.min()), ("max", value.max())]

@@ -84,7 +84,8 @@ class Hidden:
     def _let_go(self) -> None:
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
-            os.close(descriptor)
+            with suppress(OSError):  # nothing was written to the lock, so nothing can be lost
+                os.close(descriptor)
 
 
 def is_hidden(name: str) -> bool:

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from .._base.dtype import PROTO_NAMES, bfloat16, dtype, dtypes, record, tensor_buffer
+from .._base.dtype import NEWER, PROTO_NAMES, bfloat16, dtype, dtypes, record, tensor_buffer
 
-_BY_NAME = {PROTO_NAMES[d.name]: d for d in dtypes()}
-_BY_NUMBER = {str(d.oneflow_proto_dtype): d for d in _BY_NAME.values() if d is not bfloat16}  # 0.3.4 has no bfloat16
+_BY_NAME = {PROTO_NAMES[d.name]: d for d in (*dtypes(), *NEWER)}
+_BY_NUMBER = {str(d.oneflow_proto_dtype): d for d in dtypes() if d is not bfloat16}  # 0.3.4 has no bfloat16
 _TOKEN = re.compile(r"(?P<skip>\s+|#[^\n]*)|(?P<word>[A-Za-z_][\w.]*|[-+]?\d+|\"[^\"\n]*\"|'[^'\n]*')|(?P<mark>[{}<>\[\]:,;])")
 _DEEPEST = 16
 _LARGEST_RANK = 64

@@ -65,12 +65,20 @@ class Preemption:
         """
         if process.delivery.is_current():
             return  # in a callback, of a step that is not over
-        if processes.count() > 1:
-            if not self._is_agreed():
-                return
-        elif not self._requested:
-            return
-        self._leave()
+        if self.is_due():
+            self.leave()
+
+    def is_due(self, at_once: bool = False) -> bool:
+        """Whether a signal has come; in a run of several processes all call this equally often, and it is true in all alike.
+
+        Args:
+          at_once: several processes ask each other now, not just about once a second.
+        """
+        if processes.count() == 1:
+            return self._requested
+        if at_once:
+            self._calls_left = 1
+        return self._is_agreed()
 
     def disable(self) -> None:
         """Puts the signal handlers back that were there before. Called on the main thread."""
@@ -110,7 +118,8 @@ class Preemption:
             return True
         return False
 
-    def _leave(self) -> None:
+    def leave(self) -> None:
+        """Saves, and ends the program."""
         with self._leaving:  # of several threads one saves; the others end, too
             if not self._saved:
                 self._write(self._job)
@@ -166,7 +175,7 @@ def save_on_preemption(
       ...     name = manager.restore_or_init()   # and the loop over steps
     """
     write = _writer(target)
-    numbers = _signals(signals)
+    numbers = signal_numbers(signals)
     status, problem = check.integer(exit_status, low=1, high=255)
     if problem:
         complain(ArgumentError, f"exit_status {problem}")
@@ -177,12 +186,12 @@ def save_on_preemption(
     return Preemption(write, numbers, status, bool(automatic))
 
 
-def _signals(given: Iterable[int] | None) -> list[int]:
+def signal_numbers(given: Iterable[int] | None) -> list[int]:
+    """Those of SIGTERM and SIGUSR1 for None. Raises ArgumentError for what cannot be caught."""
     usual: list[int] = [signal.SIGTERM, *([signal.SIGUSR1] if hasattr(signal, "SIGUSR1") else [])]
-    numbers: list[int] = usual if given is None else list(given) if isinstance(given, Iterable) else []
     try:
-        found = [signal.Signals(number) for number in numbers]
-    except ValueError:
+        found = [signal.Signals(number) for number in (usual if given is None else given)]
+    except Exception:  # of the user's objects, too
         found = []
     uncatchable = {getattr(signal, name, None) for name in ("SIGKILL", "SIGSTOP")}
     if not found or uncatchable & {*found}:

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib
-import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NoReturn
 
+from .._base.command import ERROR, status_of
 from .._base.refuse import closest
-from ..errors import OneFlowError
-
-FOUND, ERROR, INTERRUPTED = 1, 2, 130
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,24 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = COMMANDS.get(given[0])
     if command is None:
         return _unknown(given[0])
-    try:
-        run: Callable[[Sequence[str]], int] = importlib.import_module(command.module).main
-        status = run(given[1:])
-        sys.stdout.flush()
-        return status
-    except BrokenPipeError:  # who reads the output has seen enough; Python would write the rest at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except OneFlowError as error:
-        print(f"error: {in_a_shell(error)}", file=sys.stderr)
-        return ERROR
-    except KeyboardInterrupt:
-        return INTERRUPTED
-
-
-def in_a_shell(error: OneFlowError) -> str:
-    """The text of an error without the line of a program that called: a shell has none."""
-    return "\n".join(line for line in str(error).splitlines() if not line.startswith("  your line"))
+    run: Callable[[Sequence[str]], int] = importlib.import_module(command.module).main
+    return status_of(lambda: run(given[1:]))
 
 
 def _help() -> str:
@@ -88,11 +67,3 @@ def _unknown(word: str) -> int:
     hint = f"; did you mean `oneflow {near[0]}`?" if near else ""
     print(f"error: oneflow has no command {word!r}{hint} `oneflow --help` lists them", file=sys.stderr)
     return ERROR
-
-
-class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line, with status 2."""
-
-    def error(self, message: str) -> NoReturn:
-        print(f"error: {message}; `{self.prog} --help` says more", file=sys.stderr)
-        raise SystemExit(ERROR)

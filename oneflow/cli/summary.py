@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .main import Parser
+from .._base.command import Parser
 from .scripts import load_job
 
 

@@ -1,12 +1,17 @@
-"""``oneflow.compatible.single_client``: where v0.5 and v0.6 keep job functions. Here it is the package ``oneflow`` itself.
+"""``oneflow.compatible.single_client``: where v0.5 and v0.6 keep job functions, with the meaning that they have there.
 
-Every path below it (``oneflow.compatible.single_client.typing``) gives the module that ``oneflow`` has under that path,
-never a second copy: functions, types and the session are the same under both spellings.
+It shares session, Blobs, dtypes, variables and every function that is the same in both releases with ``oneflow``, so that one
+process can mix the spellings. Where 0.6 differs, it has a function of its own.
 """
 
-import sys as _sys
+from __future__ import annotations
+
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from . import _imports
 
+if _TYPE_CHECKING:
+    from . import single_client as single_client
+
 _imports.install()
-single_client = _sys.modules[__name__.partition(".")[0]]
+_on_demand = {"single_client": ".single_client"}  # it needs ``oneflow``, which is being imported

@@ -1,25 +1,53 @@
-"""Imports below ``oneflow.compatible.single_client``, and of modules that this release does not have."""
+"""Imports below ``oneflow.compatible.single_client``, and of modules that this release does not have.
+
+A path below the alias is, in this order: a file of ``single_client/``; a package that differs from ``oneflow``'s by paths below
+it alone (``_PACKAGES``); a module of the eager package, which says so of each of its names (``_EAGER``); or the module that
+``oneflow`` has under that path, or under another one (``_MOVED``).
+"""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
 from types import ModuleType
+from typing import Any
 
-from .._base.elsewhere import NOT_BUILT
+from .._base.elsewhere import EAGER, NOT_BUILT
+from .._base.public import missing, public_names
 
 _ROOT = __name__.partition(".")[0]
 _ALIAS = f"{__package__}.single_client"
-_MOVED = {"ops.transpose_util": "python.ops.transpose_util"}  # oneflow.ops is this library's own
-_MOVED_PACKAGES = {"framework": "python.framework"}
+_FILES = str(Path(__file__).resolve().parent / "single_client")
+_PACKAGES = ("advanced", "contrib", "contrib.tensorrt", "deprecated", "env", "experimental", "ops", "support")
+_EAGER = (
+    "autograd", "autograd.autograd", "autograd.autograd_mode", "eager", "experimental.optim", "nn.init", "nn.module",
+    "nn.optimizer", "nn.parameter", "vm",
+)  # fmt: skip
+_WITHOUT_TWIN = (*_EAGER, "contrib", "contrib.tensorrt", "ops", "support")  # oneflow.ops is this library's own
+_MOVED = {  # path below the alias -> path below ``oneflow``
+    "advanced.distribute_ops": "advanced",
+    "contrib.tensorrt.tensorrt_api": "tensorrt",
+    "deprecated.init_cluster_env": "runtime.environment",
+    "deprecated.initializer_util": "_variables.initializers",
+    "experimental.indexed_slices_ops": "ops.scatter",
+    "experimental.interface_op_read_and_write": "experimental._interface_values",
+    "experimental.load_mnist": "data.mnist",
+    "experimental.square_sum_op": "ops.reduce",
+    "experimental.ssp_variable_proxy_op": "ops.ssp",
+    "experimental.typing_check": "experimental._typing_check",
+    "experimental.unique_op": "ops.scatter",
+    "framework": "python.framework",
+    "ops.transpose_util": "python.ops.transpose_util",
+}
 
 
 class _Finder(MetaPathFinder):
-    """Finds the modules below the alias by importing those below ``oneflow``; says why those of ``NOT_BUILT`` are not there."""
+    """Finds the modules below the alias; says why those of ``NOT_BUILT`` are not there."""
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         package, _, name = fullname.partition(".")
@@ -28,17 +56,42 @@ class _Finder(MetaPathFinder):
             raise ImportError(f"there is no module {fullname}: {NOT_BUILT[name]}", name=fullname)
         if not fullname.startswith(f"{_ALIAS}."):
             return None
+        if path is not None and any(entry.startswith(_FILES) for entry in path):
+            own = PathFinder.find_spec(fullname, path)
+            if own is not None:
+                return own
         below = fullname.removeprefix(f"{_ALIAS}.")
-        package, _, rest = below.partition(".")
-        moved = _MOVED_PACKAGES.get(package, package) + (f".{rest}" if rest else "")
-        real = f"{_ROOT}.{_MOVED.get(below, moved)}"
-        if real not in sys.modules and importlib.util.find_spec(real) is None:
+        if below in _EAGER or below in _PACKAGES:
+            return ModuleSpec(fullname, _Empty(), is_package=True)
+        real = _real(below)
+        if real not in sys.modules and not _exists(real):
             # Not None: the next finder would load a second copy of a file from the parent's directory.
             raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
-        return ModuleSpec(fullname, _Loader(real))
+        return ModuleSpec(fullname, _Shared(real))
 
 
-class _Loader(Loader):
+def _real(below: str) -> str:
+    """The name of ``oneflow``'s module for a path below the alias."""
+    known = next((p for p in (below, *_parents(below)) if p in _MOVED), None)
+    return f"{_ROOT}.{below if known is None else _MOVED[known] + below.removeprefix(known)}"
+
+
+def _exists(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:  # a package above it
+        return False
+
+
+def _parents(path: str) -> Iterator[str]:
+    while "." in path:
+        path = path.rpartition(".")[0]
+        yield path
+
+
+class _Shared(Loader):
+    """The module that ``oneflow`` has: never a second copy."""
+
     def __init__(self, real: str):
         self._real = real
         self._spec: ModuleSpec | None = None
@@ -52,8 +105,68 @@ class _Loader(Loader):
         module.__spec__ = self._spec  # the import system has put the alias's there
 
 
+class _Empty(Loader):
+    """A package without names of its own: they are those of ``oneflow``'s module, if it has one."""
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        below = module.__name__.removeprefix(f"{_ALIAS}.")
+        module.__doc__ = f"``{below}``, as 0.6 divides it."
+        vars(module).update(zip(("__getattr__", "__dir__", "_public_names"), sharing(module.__name__), strict=True))
+
+
+def sharing(alias: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], Callable[[], list[str]]]:
+    """What a module of the alias has beside its own names: all those that ``oneflow`` has at that path.
+
+    Args:
+      alias: the module's name, below ``oneflow.compatible.single_client``.
+    Returns: its ``__getattr__``, ``__dir__`` and ``_public_names``.
+    """
+    below = alias.removeprefix(_ALIAS).removeprefix(".")
+    real = f"{_ROOT}.{below}" if below else _ROOT
+
+    def twin() -> ModuleType | None:
+        return None if below in _WITHOUT_TWIN else importlib.import_module(real)
+
+    def found(name: str) -> Any:
+        path = f"{below}.{name}".removeprefix(".")
+        if path in EAGER:
+            raise AttributeError(f"module {alias!r} has no attribute {name!r}: {EAGER[path]}", name=name)
+        module = twin()
+        if module is not None:
+            try:
+                return getattr(module, name)
+            except AttributeError as error:
+                text = str(error).replace(f"module {real!r}", f"module {alias!r}", 1)
+                raise AttributeError(text, name=name) from None
+        if below in _EAGER and not name.startswith("_"):
+            raise AttributeError(f"module {alias!r} has no attribute {name!r}: {EAGER['*']}", name=name)
+        missing(alias, name)
+
+    def names() -> list[str]:
+        module = twin()
+        there = vars(sys.modules[alias])
+        own = {n for n in there if not n.startswith("_") and n != "annotations" and f"{alias}.{n}" not in sys.modules}
+        shared = set(public_names(module)) if module is not None else set()
+        return sorted(own | shared)
+
+    def listed() -> list[str]:
+        there = vars(sys.modules[alias])
+        return sorted([*names(), *(n for n in ("__doc__", "__file__", "__name__", "__path__") if n in there)])
+
+    return found, listed, names
+
+
+def install_packages() -> None:
+    """Makes the packages that have no file attributes of the alias."""
+    for below in (*_PACKAGES, *_EAGER, "framework", "ops.transpose_util"):
+        if "." not in below or below in _MOVED:
+            importlib.import_module(f"{_ALIAS}.{below}")
+
+
 def install() -> None:
-    """Puts the package under its other name, and the finder where imports ask it first."""
-    sys.modules[_ALIAS] = sys.modules[_ROOT]
+    """Puts the finder where imports ask it first."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())

@@ -88,6 +88,8 @@ def finish(graph: Graph) -> None:
       GradientError: a loss does not depend on any trainable variable.
     """
     if not graph.train:
+        for variable in graph.variables.values():  # until now it might have become a train job
+            variable.trainable = False
         return
     objective = graph.objective
     if not objective.losses or not objective.optimizers:

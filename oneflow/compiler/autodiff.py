@@ -17,7 +17,10 @@ from ..errors import CompileError, OneFlowError
 from ..graph.graph import OP_VARIABLE
 from ..graph.node import Blob, Node
 from .analysis import flows_to
-from .lowering import Lowering, Values
+from .lowering import Lowering, Observer, Values
+
+# Names of scopes in the compiled program, by which profiles tell apart what an op computes in the two passes and what updates do.
+BACKWARD_SCOPE, UPDATE_SCOPE = "oneflow.backward", "oneflow.update"
 
 Pullback = Callable[[tuple[Any, ...]], tuple[Any, ...]]
 
@@ -130,7 +133,13 @@ class Step:
         if cotangents is None:
             return
         filled = tuple(jnp.zeros(o.shape, o.dtype) if c is None else c for o, c in zip(self.outputs, cotangents, strict=True))
+        with jax.named_scope(BACKWARD_SCOPE), jax.named_scope(self.node.name):
+            self._propagate(pullback, filled, backward)
+
+    def _propagate(self, pullback: Pullback, filled: tuple[Any, ...], backward: Backward) -> None:
         gradients = pullback(filled)
+        if backward.observer is not None:
+            backward.observer.backward(self.node, self.wanted, filled, gradients)
         for i, gradient in zip(self.wanted, gradients, strict=True):
             if gradient is not None:
                 if self.node.inputs[i].node.op is OP_VARIABLE and gradient.size >= _LARGE:
@@ -160,9 +169,10 @@ def _after(gradient: Any, others: Sequence[Any]) -> Any:
 
 
 class Backward:
-    """Accumulates cotangents while the pullbacks run in reverse order."""
+    """Accumulates cotangents while the pullbacks run in reverse order. ``observer`` is shown each pullback."""
 
-    def __init__(self) -> None:
+    def __init__(self, observer: Observer | None = None) -> None:
+        self.observer = observer
         self._cotangents: dict[Node, list[Any]] = {}
 
     def add(self, blob: Blob, cotangent: Any) -> None:
@@ -210,8 +220,8 @@ def run_nodes(
         else:
             outputs = evaluate(node, values, draws)
         values[node] = outputs
-        if values.lowering.look is not None:
-            values.lowering.look(node, outputs)
+        if values.lowering.observer is not None:
+            values.lowering.observer.forward(node, outputs)
     return propagates
 
 
@@ -253,7 +263,9 @@ class Remat:
 
     def __call__(self, arrays: list[Any], draws: Any, backward: Backward) -> None:
         cotangents = tuple(backward.get(b) for b in self.exports)
-        if any(c is not None for c in cotangents):
+        if all(c is None for c in cotangents):
+            return
+        with jax.named_scope(BACKWARD_SCOPE):
             for blob, gradient in zip(self.imports, self._gradients(arrays, draws, cotangents), strict=True):
                 if gradient is not None:
                     backward.add(blob, gradient)
@@ -265,7 +277,7 @@ class Remat:
         for blob, array in zip(self.imports, arrays, strict=True):
             values.set_blob(blob, array)
         propagates = [p for node in self.nodes for p in run_nodes([node], values, draws, self.path)]
-        own = Backward()
+        own = Backward(self.lowering.observer)
         for blob, cotangent in zip(self.exports, cotangents, strict=True):
             if cotangent is not None:
                 own.add(blob, cotangent)

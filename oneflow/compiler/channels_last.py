@@ -16,9 +16,9 @@ import numpy as np
 from .._base import native as _native
 from .._base.dist import split
 from .._base.dtype import dtype
-from .._base.jax import jnp
+from .._base.jax import jax, jnp
 from ..graph.node import Blob, Node
-from .autodiff import Backward, Propagate
+from .autodiff import BACKWARD_SCOPE, Backward, Propagate
 from .lowering import Values
 from .native import is_native
 
@@ -33,13 +33,15 @@ class LayoutTranspose:
 
     def run(self, values: Values, path: Collection[Node]) -> list[Propagate]:
         """Runs the forward pass and returns the backward pass."""
-        values.set_blob(self.target, self._turned(values.get_blob(self.source), self.inward))
+        with jax.named_scope(self.source.op_name):
+            values.set_blob(self.target, self._turned(values.get_blob(self.source), self.inward))
         return [self._propagate] if self.source.node in path else []
 
     def _propagate(self, backward: Backward) -> None:
         cotangent = backward.get(self.target)
         if cotangent is not None:
-            backward.add(self.source, self._turned(cotangent, not self.inward))
+            with jax.named_scope(BACKWARD_SCOPE), jax.named_scope(self.source.op_name):
+                backward.add(self.source, self._turned(cotangent, not self.inward))
 
     def _turned(self, array: Any, inward: bool) -> Any:
         same = self.source.ndim != self.target.ndim or self.source.shape == self.target.shape and self.source.ndim < 3

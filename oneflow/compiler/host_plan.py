@@ -91,12 +91,12 @@ def host_plan_of(graph: Graph, order: Sequence[Node], fetches: Sequence[Blob], u
         at_call=tuple(node for node in nodes if node in fed),
         inputs=tuple(i for i, spec in enumerate(graph.inputs) if spec.blob.node in host or spec.blob.is_tensor_list),
         boundary=distinct([b for b in (*step_reads, *used_by_step) if b.node in inside]),
-        labels=tuple((b, node) for node, b in _labels(order) if b.node in inside),
+        labels=tuple((b, node) for node, b in labels_of(order) if b.node in inside),
         delivered=distinct([b for b in fetches if b.node in inside] + lists),
     )
 
 
-def _labels(order: Sequence[Node]) -> Iterator[tuple[Node, Blob]]:
+def labels_of(order: Sequence[Node]) -> Iterator[tuple[Node, Blob]]:
     """Losses, each with the Blob that its class labels come from, up to changes of shape and integer dtype."""
     for node in order:
         if node.op.labels is not None:

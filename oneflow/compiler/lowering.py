@@ -55,6 +55,24 @@ def replicated_variables(graph: Graph) -> frozenset[str]:
     return frozenset(name for name, blob in graph.assigns.items() if blob.node in vmapped)
 
 
+class Observer:
+    """Is shown what a step computes, while it is traced or run op by op. Does nothing by default."""
+
+    def forward(self, node: Node, outputs: tuple[Any, ...]) -> None:
+        """Called with every node and its outputs."""
+
+    def backward(self, node: Node, wanted: tuple[int, ...], cotangents: tuple[Any, ...], gradients: tuple[Any, ...]) -> None:
+        """Called with every node on the gradient path: the cotangents of its outputs, the gradients of its inputs ``wanted``."""
+
+    def update(self, name: str, raw: Any, prepared: Any, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+        """Called with every trained variable.
+
+        Args:
+          raw: its gradient by the backward pass, None for zero; ``prepared`` is divided, unscaled and regularized.
+          before: its value, and its optimizer's state, by name; ``after`` the new ones.
+        """
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Lowering:
     """Lowers the nodes of a job.
@@ -64,14 +82,14 @@ class Lowering:
       vmapped: the nodes whose values have a leading axis of devices.
       without_native: the reason why no op takes its native lowering; "" if some may.
       precision: the dtypes of nodes that compute in a narrower dtype.
-      look: called with every node and its traced outputs.
+      observer: is shown every node and its outputs.
     """
 
     meshes: Meshes | None = None
     vmapped: Collection[Node] = frozenset()
     without_native: str = "not asked for"
     precision: Mapping[Node, dtype] = field(default_factory=dict)
-    look: Callable[[Node, tuple[Any, ...]], None] | None = None
+    observer: Observer | None = None
 
     def read(self, array: Any, blob: Blob, reader: Node) -> Any:
         """An input as its reader gets it: in the layout that was requested with ``with_distribute``.
@@ -217,4 +235,4 @@ class Values(dict[Node, tuple[Any, ...]]):
         return tuple([read(self[b.node][b.index], b, node) for b in node.inputs])
 
 
-__all__ = ["Lowering", "Values", "vmapped_nodes", "node_key", "replicated_variables"]
+__all__ = ["Lowering", "Observer", "Values", "vmapped_nodes", "node_key", "replicated_variables"]

@@ -31,13 +31,17 @@ def narrow_dtype(graph: Graph) -> dtype | None:
 def assigned(graph: Graph, order: Sequence[Node]) -> dict[Node, dtype]:
     """The dtypes of those nodes of ``order`` (in topological order) that compute in 16 bits."""
     narrow = narrow_dtype(graph)
-    return {} if narrow is None else dict.fromkeys(narrow_nodes(order), narrow)
+    return {} if narrow is None else dict.fromkeys(narrow_nodes(order, newer=graph.generation.newer_autocast_lists), narrow)
 
 
-def narrow_nodes(order: Sequence[Node]) -> set[Node]:
-    """Nodes whose ops always compute in 16 bits, and those between two such nodes whose ops allow it."""
-    passing = {n for n in order if n.op.autocast == "between"}
-    white = {n for n in order if n.op.autocast == "always"}
+def narrow_nodes(order: Sequence[Node], *, newer: bool = False) -> set[Node]:
+    """Nodes whose ops always compute in 16 bits, and those between two such nodes whose ops allow it.
+
+    ``newer``: by the lists of 0.6.
+    """
+    listed = {n: n.op.newer_autocast or n.op.autocast if newer else n.op.autocast for n in order}
+    passing = {n for n, when in listed.items() if when == "between"}
+    white = {n for n, when in listed.items() if when == "always"}
     after: set[Node] = set()
     for node in order:
         if node in passing and any(b.node in white or b.node in after for b in node.inputs):

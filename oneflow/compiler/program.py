@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -12,9 +13,9 @@ from ..graph.node import Blob
 from .arrangement import Arrangement
 from .autodiff import Backward
 from .layout import Layout, Meshes, Storage, mesh_axes
-from .lowering import Lowering, Values
+from .lowering import Lowering, Observer, Values
 from .plan import LEARNING_RATES, RANDOM_STATE, Plan
-from .update import finish, loss_count, measure, numbers, prepare, seed_scale
+from .update import finish, loss_count, measure, numbers, prepare, seed_scale, show_updates
 
 Step = Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], Any]
 
@@ -25,6 +26,12 @@ def feed_layout(blob: Blob, placement: Placement, is_vmapped: bool) -> Layout:
         return Layout(placement, (0,) * len(placement.hierarchy))
     split = Layout(placement, (blob.batch_axis,) + (None,) * (len(placement.hierarchy) - 1))
     return split if blob.batch_axis >= 0 and split.is_even(blob.shape) else Layout.whole(placement)
+
+
+def program_name(plan: Plan) -> str:
+    """The name of a job's program. It depends on the names of ops and variables, which a cached program carries with it."""
+    names = "\n".join([*(node.name for node in plan.order), *(v.name for v in plan.trained)])
+    return f"job_{plan.graph.name}_{zlib.crc32(names.encode()):08x}"
 
 
 def place_of(plan: Plan) -> Placement:
@@ -44,9 +51,9 @@ def feed_shardings(plan: Plan, meshes: Meshes) -> tuple[Any, ...]:
     return tuple(map(of_feed, plan.feeds))
 
 
-def single(plan: Plan, storages: Mapping[str, Storage], meshes: Meshes | None, look: Any = None) -> Any:
+def single(plan: Plan, storages: Mapping[str, Storage], meshes: Meshes | None, observer: Observer | None = None) -> Any:
     """The jitted step of a job on one place, with donated state. ``meshes`` is None for JAX's default device."""
-    step = _make_step(plan, storages, meshes, look)
+    step = make_step(plan, storages, meshes, observer)
     donated = (0,) if plan.written and not plan.transactional else ()
     if meshes is None:
         return jax.jit(step, donate_argnums=donated)
@@ -72,12 +79,13 @@ def single(plan: Plan, storages: Mapping[str, Storage], meshes: Meshes | None, l
     )
 
 
-def _make_step(plan: Plan, storages: Mapping[str, Storage], meshes: Meshes | None, look: Any) -> Step:
+def make_step(plan: Plan, storages: Mapping[str, Storage], meshes: Meshes | None, observer: Observer | None = None) -> Step:
+    """The step of a job as one function of arrays: to be traced, or to be run op by op."""
     graph = plan.graph
     variable_nodes = [node for node in plan.order if node.op is OP_VARIABLE]
     watched_nodes = {w.blob.node for w in plan.watches if w.diff}
     arrangement = plan.arrangement or Arrangement(tuple(plan.compute), plan.path, plan.precision, watched_nodes)
-    lowering = Lowering(meshes, plan.vmapped, plan.without_native, arrangement.precision, look)
+    lowering = Lowering(meshes, plan.vmapped, plan.without_native, arrangement.precision, observer)
 
     def step(state_arrays: Sequence[Any], read_arrays: Sequence[Any], feeds: Sequence[Any]) -> Any:
         stored = {**dict(zip(plan.written, state_arrays, strict=True)), **dict(zip(plan.read, read_arrays, strict=True))}
@@ -90,16 +98,19 @@ def _make_step(plan: Plan, storages: Mapping[str, Storage], meshes: Meshes | Non
             values[node] = (variables[node.attrs["variable"]],)
         propagates = arrangement.run(values, draws)
         new = {name: values.get_blob(blob) for name, blob in plan.assigns.items()}
-        backward = Backward()
+        backward = Backward(observer)
         if graph.train:
             seed_losses(graph, [(b, values.get_blob(b)) for b in plan.losses], variables, backward)
             backward.run(propagates)
             raw = {v.name: backward.get(v.blob) for v in plan.trained if v.blob is not None}
             first = plan.losses[0]
             shape = values.get_blob(first).shape[first.node in plan.vmapped :]
-            known = numbers(plan, values, variables, loss_count(first, shape))
+            known = numbers(plan, values, variables, loss_count(first, shape) * plan.runs_of_loss)
             gradients = prepare(plan.trained, raw, variables, known)
-            new.update(finish(plan, gradients, variables, known, measure(graph, gradients), counts=True))
+            updated = finish(plan, gradients, variables, known, measure(graph, gradients), counts=True)
+            if observer is not None:
+                show_updates(observer, plan, raw, gradients, variables, updated)
+            new.update(updated)
         if RANDOM_STATE in variables:
             new[RANDOM_STATE] = advanced(variables[RANDOM_STATE])
         new_state = tuple(
@@ -111,7 +122,7 @@ def _make_step(plan: Plan, storages: Mapping[str, Storage], meshes: Meshes | Non
         token = (jnp.zeros((1,), jnp.uint8),) if plan.token_is_needed() else ()
         return new_state, fetched, watched, token
 
-    step.__name__ = step.__qualname__ = f"job_{graph.name}"
+    step.__name__ = step.__qualname__ = program_name(plan)
     return step
 
 

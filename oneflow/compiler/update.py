@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from .._base.jax import jnp, lax
+from .._base.jax import jax, jnp, lax
 from ..graph.graph import Graph, Variable
 from ..graph.node import Blob
 from .analysis import LOSS_SCALE_PREFIX, STEP_PREFIX, updates
+from .autodiff import UPDATE_SCOPE
 from .indexed_slices import keep_untouched_rows
 from .layout import is_flat
-from .lowering import Values
+from .lowering import Observer, Values
 from .plan import LEARNING_RATES, Plan
 
 State = dict[str, Any]
@@ -59,7 +60,8 @@ def loss_count(loss: Blob, shape: Sequence[int]) -> int:
 class Numbers:
     """Scalars of the whole job that updates need besides gradients.
 
-    ``rates`` holds one learning rate per optimizer, None if its schedule computes it; ``values`` holds the Blobs that rules read.
+    ``rates`` holds one learning rate per optimizer, None if its schedule computes it; ``values`` holds the Blobs that rules read;
+    ``regularized_last`` names the variables whose gradients are clipped before their regularizers are added.
     """
 
     step: Any
@@ -67,6 +69,7 @@ class Numbers:
     count: int
     rates: tuple[Any, ...]
     values: Values
+    regularized_last: frozenset[str] = frozenset()
 
 
 def numbers(plan: Plan, values: Values, state: Mapping[str, Any], count: int) -> Numbers:
@@ -80,24 +83,30 @@ def numbers(plan: Plan, values: Values, state: Mapping[str, Any], count: int) ->
         blob = optimizer.learning_rate_blob
         constant = optimizer.constant_rate is not None
         rates.append(state[LEARNING_RATES][i] if constant else None if blob is None else _scalar(values, last(blob)))
-    return Numbers(step, seed_scale(graph, state), count, tuple(rates), values)
+    last_of = [o for o in optimizers if o.clips_first and o.grad_clipping is not None]
+    late = frozenset(v.name for v in plan.trained if v.regularizer is not None and any(updates(o, v.name) for o in last_of))
+    return Numbers(step, seed_scale(graph, state), count, tuple(rates), values, late)
 
 
 def prepare(variables: Sequence[Variable], raw: Mapping[str, Any], state: Mapping[str, Any], known: Numbers) -> State:
     """Gradients of the mean loss and the regularizers, by variable. None in ``raw`` stands for zero."""
     found: State = {}
     for variable in variables:
-        value, g = state[variable.name], raw[variable.name]
-        if g is None:
-            g = jnp.zeros_like(value)
-        if known.count != 1:
-            g = g * jnp.asarray(1.0 / known.count, g.dtype)
-        if not (isinstance(known.scale, float) and known.scale == 1.0):
-            g = g * (jnp.asarray(1.0, jnp.float32) / known.scale).astype(g.dtype)
-        if variable.regularizer is not None:
-            g = g + variable.regularizer.gradient(value).astype(g.dtype)
-        found[variable.name] = g
+        with jax.named_scope(UPDATE_SCOPE), jax.named_scope(variable.name):
+            found[variable.name] = _prepared(variable, state[variable.name], raw[variable.name], known)
     return found
+
+
+def _prepared(variable: Variable, value: Any, g: Any, known: Numbers) -> Any:
+    if g is None:
+        g = jnp.zeros_like(value)
+    if known.count != 1:
+        g = g * jnp.asarray(1.0 / known.count, g.dtype)
+    if not (isinstance(known.scale, float) and known.scale == 1.0):
+        g = g * (jnp.asarray(1.0, jnp.float32) / known.scale).astype(g.dtype)
+    if variable.regularizer is not None and variable.name not in known.regularized_last:
+        g = g + variable.regularizer.gradient(value).astype(g.dtype)
+    return g
 
 
 def measure(graph: Graph, gradients: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -145,6 +154,9 @@ def finish(
             continue
         if optimizer.grad_clipping is not None:
             mine = dict(zip(mine, optimizer.grad_clipping.scaled(list(mine.values()), measured[i]), strict=True))
+            for name in known.regularized_last & mine.keys():
+                penalty = graph.variables[name].regularizer.gradient(state[name])
+                mine[name] = mine[name] + penalty.astype(mine[name].dtype)
         rate = known.rates[i] if known.rates[i] is not None else optimizer.learning_rate(known.step)
         new.update(_update(plan, optimizer, mine, state, rate, known))
     if counts and head.train_step_blob is None:
@@ -157,6 +169,18 @@ def finish(
     return new
 
 
+def show_updates(
+    observer: Observer, plan: Plan, raw: Mapping[str, Any], gradients: Mapping[str, Any], before: State, after: State
+) -> None:
+    """Shows an observer how each trained variable was updated."""
+    for variable in plan.trained:
+        name = variable.name
+        mine = [o for o in plan.graph.objective.optimizers if updates(o, name)]
+        names = [name, *(f"{name}-{slot.suffix}" for o in mine[:1] for slot in o.slots(variable))]
+        now = {n: after[n] for n in names if n in after}
+        observer.update(name, raw[name], gradients[name], {n: before[n] for n in names}, now)
+
+
 def _flat(array: Any) -> Any:
     return lax.reshape(array, (array.size,))
 
@@ -166,19 +190,24 @@ def _update(
 ) -> State:
     new: State = {}
     for name, g in gradients.items():
-        variable = plan.graph.variables[name]
-        suffixes = [slot.suffix for slot in optimizer.slots(variable)]
-        slots = {suffix: state[f"{name}-{suffix}"] for suffix in suffixes}
-        decay = optimizer.weight_decay_of(name)
-        gather = plan.gathers.get(name)
-        x = state[name]
-        if gather is None and variable.placement is not None and is_flat(variable.placement, x.shape):
-            x, g, slots = _flat(x), _flat(g), {suffix: _flat(slot) for suffix, slot in slots.items()}
-        x, updated = optimizer.update(x, g, slots, lr=rate, step=known.step, weight_decay=decay)
-        mine = {name: x, **{f"{name}-{suffix}": updated[suffix] for suffix in suffixes}}
-        mine = {key: lax.reshape(value, state[key].shape) for key, value in mine.items()}
-        new.update(mine if gather is None else keep_untouched_rows(gather, variable, mine, state, known.values))
+        with jax.named_scope(UPDATE_SCOPE), jax.named_scope(name):
+            new.update(_update_one(plan, optimizer, name, g, state, rate, known))
     return new
+
+
+def _update_one(plan: Plan, optimizer: Any, name: str, g: Any, state: Mapping[str, Any], rate: Any, known: Numbers) -> State:
+    variable = plan.graph.variables[name]
+    suffixes = [slot.suffix for slot in optimizer.slots(variable)]
+    slots = {suffix: state[f"{name}-{suffix}"] for suffix in suffixes}
+    decay = optimizer.weight_decay_of(name)
+    gather = plan.gathers.get(name)
+    x = state[name]
+    if gather is None and variable.placement is not None and is_flat(variable.placement, x.shape):
+        x, g, slots = _flat(x), _flat(g), {suffix: _flat(slot) for suffix, slot in slots.items()}
+    x, updated = optimizer.update(x, g, slots, lr=rate, step=known.step, weight_decay=decay)
+    mine = {name: x, **{f"{name}-{suffix}": updated[suffix] for suffix in suffixes}}
+    mine = {key: lax.reshape(value, state[key].shape) for key, value in mine.items()}
+    return mine if gather is None else keep_untouched_rows(gather, variable, mine, state, known.values)
 
 
 def _adjusted_scale(graph: Graph, policy: Any, skip: Any, state: Mapping[str, Any]) -> State:

@@ -6,6 +6,8 @@ Every name below without an underscore is one setting; the definitions are the t
 
 from typing import NoReturn as _NoReturn
 
+import numpy as _np
+
 from .._base.log import LEVELS as _LEVELS
 from .._base.log import level as _level
 from .._base.refuse import closest as _closest
@@ -13,11 +15,14 @@ from .._base.refuse import refuse as _refuse
 from .._base.refuse import shown as _shown
 from ..errors import ArgumentError as _ArgumentError
 from ..errors import ConfigError as _ConfigError
+from ..errors import ModeError as _ModeError
+from ..graph.graph import current_or_none as _current_or_none
 from . import collective_boxing as collective_boxing
 from ._function_config import FunctionConfig, FunctionDesc, function_config
 from ._functions import InitEagerGlobalSession, eager_execution_enabled, enable_eager_execution, inter_job_reuse_mem_strategy
 from ._settings import Resource
 from ._settings import SettingsSetter as _SettingsSetter
+from ._settings import nonfinite as _nonfinite
 from ._settings import setting as _setting
 
 _THREADS = "no effect: XLA and the dispatcher have their own threads"
@@ -33,7 +38,11 @@ gpu_device_num = _setting(
     "gpu_device_num", int, None, "GPUs per machine, 1 by default; where there are fewer, virtual CPU devices replace them all.",
     minimum=0,
 )  # fmt: skip
-cpu_device_num = _setting("cpu_device_num", int, None, "CPU devices per machine, 1 by default; virtual ones.", minimum=0)
+cpu_device_num = _setting(
+    "cpu_device_num", int, None,
+    "CPU devices per machine, virtual ones; by default as many as jobs that are declared before the first call name, at least 1.",
+    minimum=0,
+)  # fmt: skip
 machine_num = _setting("machine_num", int, 0, "no effect: a run has one machine", minimum=0)
 strict_devices = _setting(
     "strict_devices", bool, False,
@@ -124,6 +133,30 @@ def log_level(val: str) -> None:
     _level.set(val.lower())
 
 
+def find_nonfinite(val: bool = True) -> None:
+    """Makes each call look for NaNs and infinities in what it returns and in the new values of variables.
+
+    Where there are some, the step is run once more, op by op, and the call raises a NonFiniteError that names the op that made
+    the first one, in the forward or the backward pass or in the update, with its line, the ranges of its inputs, its variables
+    and the number of the step. The job's variables, random state and readers are as before that step. It holds at once, for all
+    jobs of the process, until it is switched off or ``flow.clear_default_session()``. Calls then wait for their step, and need
+    memory for a second copy of the variables; jobs are compiled once more when it changes. An infinity that the program itself
+    asks for, as the value of a constant or a mask, is not an error.
+
+    Args:
+      val: whether to look.
+    Raises:
+      ArgumentError: not a bool.
+      ModeError: inside a job function.
+    Example: >>> flow.config.find_nonfinite(True)
+    """
+    if not isinstance(val, (bool, _np.bool_)):
+        _refuse(_ArgumentError, f"flow.config.find_nonfinite takes a bool, got {_shown(val)}")
+    if _current_or_none() is not None:
+        _refuse(_ModeError, "flow.config.find_nonfinite can only be called outside job functions")
+    _nonfinite.set(bool(val))
+
+
 def legacy_model_io_enabled() -> bool:
     """The value of ``enable_legacy_model_io``."""
     return Resource.enable_legacy_model_io
@@ -136,14 +169,14 @@ def _setting_names() -> list[str]:
 def __getattr__(name: str) -> _NoReturn:
     if name.startswith("_"):
         raise AttributeError(name)
-    near = _closest(name, [*_setting_names(), "legacy_model_io_enabled", "collective_boxing"])
+    near = _closest(name, [*_setting_names(), "legacy_model_io_enabled", "log_level", "find_nonfinite", "collective_boxing"])
     found = [("close", ", ".join(near))] if near else []
     hint = f"flow.config.{near[0]}(...)" if near else ""
     _refuse(_ConfigError, f"flow.config has no setting {name!r}", found=found, hint=hint)
 
 
 def __dir__() -> list[str]:
-    return sorted([*_setting_names(), "legacy_model_io_enabled", "log_level", "collective_boxing"])
+    return sorted([*_setting_names(), "legacy_model_io_enabled", "log_level", "find_nonfinite", "collective_boxing"])
 
 
 __all__ = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from .._base.refuse import refuse
@@ -102,5 +102,21 @@ class SettingsSetter(Setter):
         return None
 
 
+class Switch:
+    """A setting that holds at once. ``listeners`` are called when it changes."""
+
+    def __init__(self) -> None:
+        self.is_on = False
+        self.listeners: list[Callable[[], None]] = []
+
+    def set(self, value: bool) -> None:
+        """Sets it."""
+        if value != self.is_on:
+            self.is_on = value
+            for listener in self.listeners:
+                listener()
+
+
+nonfinite = Switch()
 Resource = Settings("flow.config", "the session is running")
 setting = Resource.define

@@ -47,6 +47,9 @@ if _typing.TYPE_CHECKING:
     from ..ops.reading import ofrecord_reader as ofrecord_reader
     from ..runtime.session import skipped_images as skipped_images
     from .loader import ArrayLoader as ArrayLoader
+    from .transforms import Normalize as Normalize
+    from .transforms import RandomCrop as RandomCrop
+    from .transforms import RandomHorizontalFlip as RandomHorizontalFlip
 
 _OPS = {
     "ops.reading": (
@@ -61,6 +64,7 @@ _OPS = {
     "ops.onerec": ("OneRecDecoder", "onerec_decoder", "onerec_reader"),
     "ops.gpt": ("MegatronGPTMMapDataLoader", "megatron_gpt_mmap_data_loader"),
     "data.loader": ("ArrayLoader",),
+    "data.transforms": ("Normalize", "RandomCrop", "RandomHorizontalFlip"),
     "runtime.session": ("skipped_images",),
 }  # fmt: skip
 _on_demand = {name: f"..{module}:{name}" for module, names in _OPS.items() for name in names}

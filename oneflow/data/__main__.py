@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from .._base.command import Parser, in_a_shell, status_of
 from ..errors import ArgumentError, DataError, OneFlowError
 from . import inspect, samples
 from .inputs import Arrays, CsvFile, ImageFolder, TfRecords
@@ -27,33 +28,13 @@ _EPILOG = """examples:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command. Returns 0; 1 where ``verify`` found damage; 2 for an error."""
-    parser = _parser()
-    options = parser.parse_args(arguments)
-    try:
-        status: int = options.run(options)
-        sys.stdout.flush()
-        return status
-    except BrokenPipeError:  # the reader of the output has ended; without this, Python would write the rest at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except OneFlowError as error:
-        print(f"error: {_without_line(error)}", file=sys.stderr)
-        return 2
-    except OSError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("interrupted; the parts that exist are complete, and the same command continues with the others", file=sys.stderr)
-        return 130
-
-
-def _without_line(error: OneFlowError) -> str:
-    """The error without the user's line: a call from a shell has none."""
-    return "\n".join(line for line in str(error).splitlines() if not line.startswith("  your line"))
+    options = _parser().parse_args(arguments)
+    after = "interrupted; the parts that exist are complete, and the same command continues with the others"
+    return status_of(lambda: int(options.run(options)), expected=(OneFlowError, OSError), interrupted=after)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m oneflow.data", description="OFRecord part files: make, show, verify.", epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
@@ -221,7 +202,7 @@ def _verify(options: Any) -> int:
     with tqdm(total=total, unit="B", unit_scale=True, desc="verifying", disable=options.quiet, leave=False) as bar:
         errors = inspect.verify(paths, image_features=options.image_features, workers=options.workers, progress=bar.update)
     for error in errors:
-        print(_without_line(error) + "\n")
+        print(in_a_shell(error) + "\n")
     print(f"{len(paths)} parts: {f'{len(errors)} errors' if errors else 'no errors'}")
     return 1 if errors else 0
 

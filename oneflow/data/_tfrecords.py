@@ -16,7 +16,7 @@ from .._base.files import Path as PathLike
 from .._base.files import open_regular
 from .._base.refuse import refuse
 from ..errors import DataError, RecordError
-from . import _crc32c
+from . import crc32c
 from ._fault import Where, fault
 from ._packing import make_record, refuse_file, stamp
 from .parts import MAX_RECORD_BYTES
@@ -55,7 +55,7 @@ class TfRecords:
                 file.seek(offset + 12)
                 data, check = file.read(length), file.read(4)
                 where = Where(self.paths[number], record, offset)
-                if len(check) < 4 or struct.unpack("<I", check)[0] != _crc32c.masked(_crc32c.crc32c(data)):
+                if len(check) < 4 or struct.unpack("<I", check)[0] != crc32c.masked(crc32c.crc32c(data)):
                     raise fault(RecordError, "a TFRecord's checksum does not match its data: the file is damaged", where)
                 yield _from_example(example, data, where)
         finally:
@@ -84,7 +84,7 @@ def _tfrecord_spans(number: int, path: str) -> np.ndarray:
             if len(head) < 12:
                 raise fault(RecordError, "a TFRecord file ends inside a record", where, found=f"{len(head)} bytes are left")
             length, check = struct.unpack("<QI", head)
-            if check != _crc32c.masked(_crc32c.crc32c(head[:8])):
+            if check != crc32c.masked(crc32c.crc32c(head[:8])):
                 rule, hint = "a TFRecord's length does not match its checksum", "is it compressed, or not a TFRecord file?"
                 raise fault(RecordError, rule, where, hint=hint)
             if offset + 16 + length > size:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import numpy as np
@@ -39,10 +39,12 @@ class RawCodec(_Described):
 
     Args:
       auto_zero_padding: shorter lists are accepted, and padded with zeros.
+      truncate: longer lists are cut, too.
     Example: >>> flow.data.BlobConf("dense", (13,), flow.float32, flow.data.RawCodec())
     """
 
     auto_zero_padding: bool = False
+    truncate: bool = field(default=False, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -230,9 +232,10 @@ def decode_blob(
     if isinstance(conf.codec, RawCodec):
         wanted = conf.dtype.numpy_dtype
         raw = np.dtype(np.float32) if wanted.itemsize == 2 else wanted
-        batch = decode_raw(records, conf.name, conf.shape, raw, auto_zero_padding=conf.codec.auto_zero_padding).astype(
-            wanted, copy=False
-        )
+        codec = conf.codec
+        batch = decode_raw(
+            records, conf.name, conf.shape, raw, auto_zero_padding=codec.auto_zero_padding, truncate=codec.truncate
+        ).astype(wanted, copy=False)
     elif isinstance(conf.codec, BytesListCodec):
         batch = _decode_strings(records, conf)
     else:

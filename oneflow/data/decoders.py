@@ -29,6 +29,7 @@ def decode_raw(
     *,
     dim1_varying_length: bool = False,
     auto_zero_padding: bool = False,
+    truncate: bool = False,
 ) -> np.ndarray:
     """Decodes a feature that is a list of numbers, or raw bytes.
 
@@ -41,6 +42,7 @@ def decode_raw(
       shape: of one sample; () for one number.
       dtype: NumPy's float32, float64, int8 (also for ``flow.char``), int32, int64 or uint8; values are cast to it.
       dim1_varying_length, auto_zero_padding: whether shorter lists are accepted.
+      truncate: shorter lists are accepted, and longer ones cut.
     Returns: (N,) + shape.
     Raises: FeatureError, RecordError.
     Example: >>> flow.data.decode_raw(batch, "dense_fields", (13,), np.float32)
@@ -54,7 +56,7 @@ def decode_raw(
         return shared[first : first + count].reshape(count, *shape).copy()
     found = records.find(feature)
     kinds = np.unique(found.kind).tolist() if count else []
-    shorter = dim1_varying_length or auto_zero_padding
+    shorter = dim1_varying_length or auto_zero_padding or truncate
     made = np.zeros((count, size), wanted)
     for kind in kinds:
         rows = np.flatnonzero(found.kind == kind)
@@ -63,8 +65,11 @@ def decode_raw(
                 value = _single(records, feature, found, i)[:size]
                 made[i, : len(value)] = value.view(np.int8)
             continue
-        _check_lengths(records, feature, found, size, kind, rows)
+        if not truncate:
+            _check_lengths(records, feature, found, size, kind, rows)
         flat, counts = numbers(records, feature, found, kind, rows)
+        if truncate:
+            flat, counts = _cut(flat, counts, size)
         _check_counts(records, feature, counts, size, shorter, kind, rows)
         outside = _outside(flat, wanted)
         if outside is not None:
@@ -77,6 +82,12 @@ def decode_raw(
         place = np.repeat(rows * size - (np.cumsum(counts) - counts), counts) + np.arange(len(flat))
         made.reshape(-1)[place] = flat.astype(wanted, copy=False)
     return made.reshape(count, *shape)
+
+
+def _cut(flat: np.ndarray, counts: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Lists of at most ``size`` numbers."""
+    places = np.arange(len(flat)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return flat[places < size], np.minimum(counts, size)
 
 
 def _outside(flat: np.ndarray, wanted: np.dtype) -> np.ndarray | None:

@@ -332,7 +332,9 @@ class Normalizer:
             cv2.LUT(plane, self.planes[c], dst=out[c])
 
 
-def batch_align(images: Sequence[np.ndarray], shape: Sequence[int], dtype: Any, alignment: int) -> np.ndarray:
+def batch_align(
+    images: Sequence[np.ndarray], shape: Sequence[int], dtype: Any, alignment: int, *, fixed: bool = False
+) -> np.ndarray:
     """Puts images of any sizes into one array: each at the top left, zeros around it.
 
     Args:
@@ -340,6 +342,7 @@ def batch_align(images: Sequence[np.ndarray], shape: Sequence[int], dtype: Any, 
       shape: (H, W, C), a bound: H * W of the result does not exceed H * W of it.
       dtype: uint8 or float32.
       alignment: H and W of the result are multiples of it; 0, or a power of two.
+      fixed: the result has ``shape``, whatever the images' sizes are.
     Returns: (N, H, W, C), H and W the largest of the batch, rounded up.
     Raises: ImageError.
     """
@@ -348,6 +351,10 @@ def batch_align(images: Sequence[np.ndarray], shape: Sequence[int], dtype: Any, 
     height, width = (_aligned(max(image.shape[axis] for image in images), alignment) for axis in (0, 1))
     if height * width > shape[0] * shape[1]:
         raise ImageError(f"a batch of images needs {height} x {width} pixels, more than its bound {shape[0]} x {shape[1]}")
+    if fixed:
+        if height > shape[0] or width > shape[1]:
+            raise ImageError(f"a batch of images needs {height} x {width} pixels, which do not fit into {shape[0]} x {shape[1]}")
+        height, width = shape[:2]
     batch = np.zeros((len(images), height, width, shape[2]), dtype)
     for place, image in zip(batch, images, strict=True):
         if image.ndim != 3 or image.shape[2] != shape[2]:

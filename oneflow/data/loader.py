@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from typing import Any
 
@@ -15,6 +15,8 @@ from .._base import check
 from .._base.refuse import refuse, shown
 from ..errors import ArgumentError, ShapeError
 from .arrays import as_array, is_array, is_frame
+from .epoch import EpochArray
+from .transforms import Composed
 
 Transform = Callable[[Any, np.random.Generator], Any]
 
@@ -28,7 +30,8 @@ class ArrayLoader:
 
     Args:
       arrays: one array, a tuple or list, or a dictionary of arrays of equally many rows; also a pandas DataFrame (a
-        dictionary of its columns) and a ``datasets.Dataset``. Tensors are not copied.
+        dictionary of its columns) and a ``datasets.Dataset``. Tensors are not copied. Batches, as ``load_mnist`` returns
+        them, are joined to rows.
       batch_size: rows of a batch, >= 1; of all shards together.
       shuffle: draws a new order for each pass.
       seed: int >= 0.
@@ -36,7 +39,8 @@ class ArrayLoader:
         repeats its last row and adds an array of weights, float32 (batch_size,), 1 for rows and 0 for padding: under the
         key ``"sample_weight"``, or as the last of a tuple.
       transform: ``transform(batch, rng)`` returns the batch to give in place of ``batch``. It may change the arrays in
-        place. ``rng`` is a ``numpy.random.Generator`` of this batch's own.
+        place. ``rng`` is a ``numpy.random.Generator`` of this batch's own. Or a list of such functions; ``RandomCrop``,
+        ``RandomHorizontalFlip`` and ``Normalize`` are some.
       num_workers: threads or processes that prepare batches in advance; 0 prepares each when it is asked for.
       worker_type: ``"thread"`` for a transform that NumPy does, which runs beside other threads; ``"process"`` for one
         of plain Python, which must be picklable (a function at the top of a module), in a program that guards what it runs
@@ -64,7 +68,7 @@ class ArrayLoader:
         shuffle: bool = False,
         seed: int = 0,
         last: str = "keep",
-        transform: Transform | None = None,
+        transform: Transform | Sequence[Transform] | None = None,
         num_workers: int = 0,
         worker_type: str = "thread",
         prefetch_factor: int = 2,
@@ -74,9 +78,10 @@ class ArrayLoader:
         self.shuffle = check.checked(self, "shuffle", check.flag(shuffle))
         self.seed = check.checked(self, "seed", check.integer(seed, low=0))
         self.last = check.checked(self, "last", check.choice(last, ("keep", "drop", "pad")))
-        if transform is not None and not callable(transform):
-            refuse(ArgumentError, f"transform must be a function of a batch and a generator, got {shown(transform)}")
-        self.transform = transform
+        several: list[Any] = list(transform) if isinstance(transform, (tuple, list)) else [] if transform is None else [transform]
+        if not all(map(callable, several)):
+            refuse(ArgumentError, f"transform must be a function of a batch and a generator, or several, got {shown(transform)}")
+        self.transform: Transform | None = Composed(several) if len(several) > 1 else several[0] if several else None
         self.num_workers = check.checked(self, "num_workers", check.integer(num_workers, low=0))
         self.worker_type = check.checked(self, "worker_type", check.choice(worker_type, ("thread", "process")))
         self.prefetch_factor = check.checked(self, "prefetch_factor", check.integer(prefetch_factor, low=1))
@@ -231,6 +236,7 @@ class _Rows:
         self._is_single = self._keys is None and not isinstance(given, (tuple, list))
         names = self._keys or range(len(columns))
         self._columns = [as_array(c, f"arrays[{n!r}] of an ArrayLoader") for n, c in zip(names, columns, strict=True)]
+        self._columns = [_joined(column) if isinstance(column, EpochArray) else column for column in self._columns]
         self._check(names)
         self._count = len(self._columns[0])
 
@@ -261,6 +267,12 @@ class _Rows:
         if self._keys is not None:
             return dict(zip(self._keys, parts, strict=True))
         return parts[0] if self._is_single else tuple(parts)
+
+
+def _joined(batches: np.ndarray) -> np.ndarray:
+    """The rows of an array of batches."""
+    plain = batches.view(np.ndarray)
+    return plain.reshape(-1, *plain.shape[2:]) if plain.ndim > 1 else plain
 
 
 def _transformed(transform: Transform | None, batch: Any, seed: tuple[int, ...], number: int, epoch: int) -> Any:

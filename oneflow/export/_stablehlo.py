@@ -99,7 +99,7 @@ def _refuse_sizes(what: str, model: ExportedJob, error: Exception) -> NoReturn:
 
 def _platforms(what: str, given: Any) -> list[str]:
     chosen = [given] if isinstance(given, str) else list(given) if isinstance(given, (list, tuple)) else []
-    if not chosen or any(p not in PLATFORMS for p in chosen):
+    if not chosen or any(not isinstance(p, str) or p not in PLATFORMS for p in chosen):
         refuse(ArgumentError, f"{what}: platforms must be out of {', '.join(map(repr, PLATFORMS))}, got {shown(given)}")
     return chosen
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from .._base.dist import Distribute, Placement
 from .._base.dtype import dtype
+from .._base.generation import V0_3, Generation
 from .._base.source import Source, caller, is_library
 from ..errors import BlobScopeError, DuplicateNameError, ModeError, RepetitionError, VariableConflictError
 from .node import Blob, Node, Scope
@@ -83,11 +84,15 @@ class Input:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Watch:
-    """A value, or its gradient if ``diff``, that each call hands to ``deliver``."""
+    """A value, or its gradient if ``diff``, that each call hands to ``deliver``.
+
+    Where ``deferred``, it may be handed over before the device has computed it, and a call does not wait for ``deliver``.
+    """
 
     blob: Blob
     deliver: Callable[[Any], None]
     diff: bool
+    deferred: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -114,8 +119,12 @@ OP_TO_CONSISTENT = OpDef("to_consistent", lambda x, **k: x)
 class Graph:
     """The nodes of one job, in the order in which they were added, with its inputs, variables, results and objective."""
 
-    def __init__(self, name: str, *, train: bool, scope: Scope, config: Any = None, source: Source | None = None):
+    def __init__(
+        self, name: str, *, train: bool, scope: Scope, config: Any = None, source: Source | None = None,
+        generation: Generation = V0_3,
+    ):  # fmt: skip
         self.name = name
+        self.generation = generation
         self.source = source  # where the job's function is written
         self.train = train
         self.scope = scope
@@ -128,6 +137,7 @@ class Graph:
         self.objective = Objective()
         self.returns: Any = None
         self.modules: dict[str, Any] = {}
+        self.warned: set[Any] = set()  # the kinds of warnings that its user has had
         # replaces the inputs of an op that is about to be added; set by quantization-aware training
         self.adapt_inputs: Callable[[OpDef, tuple[Blob, ...]], tuple[Blob, ...]] | None = None
         self.in_views: dict[Any, Blob] = {}  # Blobs that were converted to the other view

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NoReturn, Protocol
 from .._base import dist
 from .._base.dist import Distribute, Placement
 from .._base.dtype import dtype
+from .._base.generation import Generation
 from .._base.refuse import refuse, shown
 from .._base.source import Source, caller
 from ..errors import ArgumentError, AxisError, BlobUseError
@@ -24,6 +25,7 @@ class Owner(Protocol):
     """The graph of a node, as far as its nodes and Blobs look at it."""
 
     name: str
+    generation: Generation
     variables: dict[str, Any]
     assigns: dict[str, Any]
 

@@ -81,6 +81,7 @@ class OpDef:
       callback: it runs Python code of the user in the middle of a step (see ``graph/callback.py``).
       autocast: whether it computes in 16 bits in a job with automatic mixed precision: "always", "between" (only between ops
         that do) or "never".
+      newer_autocast: the same in jobs of 0.6, where that release's lists differ.
       autocast_first_only: only the first input and output are cast; statistics, scale and offset stay float32.
       repeats: how it begins or ends a part of a job that runs several times per call.
       keeps_values: its output holds the elements of its first input, in order, possibly with another shape or dtype.
@@ -103,6 +104,7 @@ class OpDef:
     host: HostRule | None = None
     callback: bool = False
     autocast: Autocast = "never"
+    newer_autocast: Autocast | None = None
     autocast_first_only: bool = False
     repeats: Repetition | None = None
     keeps_values: bool = False

@@ -5,3 +5,4 @@ from .function import current_global_function_desc as current_global_function_de
 from .function import function as function
 from .function import global_function as global_function
 from .function import job_summary as job_summary
+from .plotting import plot_model as plot_model

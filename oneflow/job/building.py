@@ -6,10 +6,11 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import Any
+from typing import Any, cast
 
 from .. import _signature as tp
 from .._base.dist import Placement, parse_placement
+from .._base.generation import V0_3, Generation
 from .._base.refuse import refuse
 from .._base.source import Source
 from ..compiler.analysis import finish
@@ -31,9 +32,11 @@ from ..runtime.host_pipeline import HostPipeline
 from ..runtime.process import process
 from ..runtime.result import ArraySpec, Delivery
 from ..runtime.session import Job, Session, as_default
+from ..runtime.throughput import Meter, MeteredPipeline
 from ..runtime.variants import Variants
 from .rates import LearningRates
 from .results import array_spec, converter
+from .step_checks import label_check, loss_check
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,6 +50,7 @@ class Declaration:
     parameters: tuple[tp.Parameter, ...]
     returns: tp.ReturnSpec
     source: Source
+    generation: Generation = V0_3
 
     @property
     def train_settings(self) -> dict[str, Any]:
@@ -78,19 +82,23 @@ class BuiltJob:
     returns_nothing: bool
     seconds: float
 
-    def caller(self, executable: Executable | None = None, *, submits: bool = False) -> Call:
+    def caller(self, executable: Executable | None = None, *, submits: bool = False, meter: Meter | None = None) -> Call:
         """A function that makes one call; where ``executable`` is given, with that one and without the host's part.
 
-        With ``submits`` every call returns its Result at once, whatever the return annotation says.
+        With ``submits`` every call returns its Result at once, whatever the return annotation says. ``meter`` measures the calls.
         """
-        launch: Launch = launcher(self.variants_of_step, self.pipeline) if executable is None else executable.launcher()
+        delivery, pipeline = self.delivery, self.pipeline
+        if meter is not None:
+            delivery = replace(delivery, finished=meter.finished(delivery.finished))
+            pipeline = None if pipeline is None else cast(HostPipeline, MeteredPipeline(pipeline, meter))
+        launch: Launch = launcher(self.variants_of_step, pipeline) if executable is None else executable.launcher()
+        if meter is not None:
+            launch = meter.metered(launch)
         window = 1 if processes.count() > 1 else MAX_WINDOW
         if submits:
-            delivery = replace(self.delivery, gives_handles=True)
+            delivery = replace(delivery, gives_handles=True)
             return caller(self.feeds, launch, delivery, window, asynchronous=True, returns_nothing=False)
-        return caller(
-            self.feeds, launch, self.delivery, window, asynchronous=self.asynchronous, returns_nothing=self.returns_nothing
-        )
+        return caller(self.feeds, launch, delivery, window, asynchronous=self.asynchronous, returns_nothing=self.returns_nothing)
 
     @property
     def variants_of_step(self) -> Variants | None:
@@ -100,8 +108,9 @@ class BuiltJob:
     def close(self) -> None:
         """The job cannot be called any more. Called with the dispatch lock held."""
         self.variants.invalidate()
+        self.rates.close()
         if self.pipeline is not None:
-            self.pipeline.close(wait=False)
+            self.pipeline.close()
 
 
 def build(declared: Declaration, job: Job, session: Session) -> BuiltJob:
@@ -115,7 +124,7 @@ def build(declared: Declaration, job: Job, session: Session) -> BuiltJob:
                hint="look at it, or call it, outside of jobs")  # fmt: skip
     start = perf_counter()
     graph, leaves, convert, array, structure = _trace(declared)
-    devices.check_placements(graph, strict=Resource.strict_devices)
+    devices.check_placements(graph, strict=Resource.strict_devices, may_grow=not session.store.meshes.are_used)
     fetches = [*leaves, *(blob.valid_length.count for blob in leaves if blob.valid_length is not None)]
     made = plan(graph, fetches, native_ops=Resource.enable_native_cpu)
     own_part = _own_part(declared, made)
@@ -131,7 +140,7 @@ def build(declared: Declaration, job: Job, session: Session) -> BuiltJob:
     return BuiltJob(
         graph,
         made,
-        Feeds(declared.name, graph.inputs, structure, own_part),
+        Feeds(declared.name, graph.inputs, structure, own_part, label_check(graph)),
         Delivery(
             declared.name,
             process.delivery,
@@ -142,7 +151,7 @@ def build(declared: Declaration, job: Job, session: Session) -> BuiltJob:
             None if session is process.default_session else functools.partial(as_default, session),
             array=array,
         ),
-        Variants(made, session.store, functools.partial(session.random_cell, declared.name), rates.cell),
+        Variants(made, session.store, functools.partial(session.random_cell, declared.name), lambda: rates.cell),
         rates,
         pipeline,
         asynchronous=asynchronous,
@@ -154,8 +163,9 @@ def build(declared: Declaration, job: Job, session: Session) -> BuiltJob:
 def _trace(declared: Declaration) -> tuple[Graph, list[Blob], Callable[[Any], Any], ArraySpec | None, list[Any]]:
     """The graph of the body, what it returns as Blobs and as a call's value, that one's shape, and the arguments' structure."""
     graph = Graph(
-        declared.name, train=declared.train, scope=_outer_scope(declared), config=declared.config, source=declared.source
-    )
+        declared.name, train=declared.train, scope=_outer_scope(declared), config=declared.config, source=declared.source,
+        generation=declared.generation,
+    )  # fmt: skip
     if declared.config.get("enable_quantization_aware_training"):
         graph.adapt_inputs = AwareTraining(declared.config)
     with tracing(graph):
@@ -166,13 +176,19 @@ def _trace(declared: Declaration) -> tuple[Graph, list[Blob], Callable[[Any], An
             structure.append(tp.map_structure(lambda _, blob: _number(graph, blob), blobs))
         graph.returns = declared.function(*arguments)
         leaves, rebuild, kinds = tp.match_return(declared.returns, graph.returns, declared.name)
+        if declared.generation.joins_pieces:
+            kinds = [_JOINED.get(kind, kind) for kind in kinds]
         for leaf in leaves:
             if leaf.node.graph is not graph:
                 rule = f"job {declared.name!r} returned {leaf!r}, which belongs to another job"
                 refuse(ReturnError, rule, source=declared.source)
         _legacy_objective(graph, declared)
         finish(graph)
-    return graph, leaves, converter(leaves, rebuild, kinds), array_spec(leaves, rebuild, kinds), structure
+    convert = converter(leaves, rebuild, kinds, loss_check(graph, leaves))
+    return graph, leaves, convert, array_spec(leaves, rebuild, kinds), structure
+
+
+_JOINED = {"local": "joined local", "ListNumpy": "joined ListNumpy"}  # kinds of results, for ``results.py``
 
 
 def _own_part(declared: Declaration, made: Plan) -> bool:
@@ -204,7 +220,7 @@ def _outer_scope(declared: Declaration) -> Scope:
 def _legacy_objective(graph: Graph, declared: Declaration) -> None:
     settings = declared.train_settings
     if graph.train and graph.objective.losses and not graph.objective.optimizers and settings:
-        graph.objective.optimizers = (optimizer_from_config(settings),)
+        graph.objective.optimizers = (optimizer_from_config(settings, declared.generation),)
         graph.objective.source = graph.objective.source or declared.source
 
 

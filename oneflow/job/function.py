@@ -6,7 +6,7 @@ import contextlib
 import functools
 import inspect
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -14,11 +14,13 @@ from typing import Any
 import numpy as np
 
 from .. import _signature as tp
+from .._base.generation import V0_3, Generation
 from .._base.jax import jax
 from .._base.log import announced
 from .._base.refuse import refuse, shown
 from .._base.source import Source, caller, of_function
 from .._reports.placement import PlacementReport, report
+from .._reports.profile import JobProfile
 from .._reports.summary import JobSummary, summarize
 from .._signature.parameters import spell
 from .._variables.initializers import from_conf as initializer_from_conf
@@ -27,13 +29,18 @@ from ..errors import ArgumentError, CompileError, FeedError, FeedShapeError, Mod
 from ..graph.graph import Graph, current, current_or_none
 from ..graph.node import Blob
 from ..optimizer.dict_config import optimizer_from_config
+from ..runtime import processes
 from ..runtime.calling import Call
 from ..runtime.executable import Executable
 from ..runtime.gate import StaleExecutableError
+from ..runtime.nonfinite import NonFinite
 from ..runtime.process import process
 from ..runtime.result import Result
 from ..runtime.session import default_session
+from ..runtime.throughput import Meter, Throughput
 from .building import BuiltJob, Declaration, build
+from .dead_layers import warn_of_dead_layers
+from .profiling import profile
 from .rates import LearningRates
 
 
@@ -52,7 +59,15 @@ class StoppedAtFirstCallError(BaseException):
 class JobFunction:
     """A declared job. Calling it feeds arrays and runs the compiled program; ``repr`` and ``summary()`` describe it."""
 
-    def __init__(self, function: Callable[..., Any], *, train: bool, config: FunctionConfig, declared: Source):
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        train: bool,
+        config: FunctionConfig,
+        declared: Source,
+        generation: Generation = V0_3,
+    ):
         functools.update_wrapper(self, function)
         self.name = function.__name__
         self.train = train
@@ -62,7 +77,7 @@ class JobFunction:
         self._declared = declared
         self._declaration = Declaration(
             self.name, train, function, config, tuple(tp.parse_parameters(function)),
-            tp.parse_return(inspect.signature(function).return_annotation, function), self.source,
+            tp.parse_return(inspect.signature(function).return_annotation, function), self.source, generation,
         )  # fmt: skip
         self._session = default_session()
         self._built: BuiltJob | _Failure | None = None
@@ -70,6 +85,7 @@ class JobFunction:
         self._closed = ""  # why it cannot be called any more
         self._call: Call | None = None  # of a job that one executable serves, once it is there
         self._submit: Call | None = None  # the same for ``submit``
+        self._meter: Meter | None = None  # that measures its calls
         self._check_settings()
         self._session.declare(self)
 
@@ -80,7 +96,7 @@ class JobFunction:
             initializer_from_conf(conf)
         settings = self._declaration.train_settings
         if self.train and {"primary_lr", "model_update_conf"} <= settings.keys():
-            optimizer_from_config(settings)
+            optimizer_from_config(settings, self._declaration.generation)
 
     # --- building
 
@@ -121,8 +137,9 @@ class JobFunction:
                 try:
                     with announced(lambda: f"building job {self.name!r}", lambda: f"built job {self.name!r}"):
                         self._built = made = build(self._declaration, self, self._session)
+                    self.train = made.graph.train  # of a predict job that trains: see Generation.trains_predict_jobs
                     if made.pipeline is not None:
-                        weakref.finalize(self, made.pipeline.close, wait=False).atexit = False
+                        weakref.finalize(self, made.pipeline.close).atexit = False
                 except KeyboardInterrupt:  # the body may be as good as any
                     raise
                 except BaseException as error:  # SystemExit, too: it is this job's
@@ -252,17 +269,19 @@ class JobFunction:
 
     def _prepared(self, built: BuiltJob, arrays: tuple[Any, ...], submits: bool) -> Call:
         """A function that makes a call, after everything that it needs has been compiled."""
+        meter = self._meter if self.is_measured else None
         if built.pipeline is not None:
-            call = built.caller(submits=submits)
+            call = built.caller(submits=submits, meter=meter)
             self._keep(call, submits)
             return call
         try:
             executable = built.variants.get(arrays)
+            warn_of_dead_layers(built.graph, self._session)
         except CompileError as error:
             if built.variants.is_single:
                 raise
             raise _misfit(built, arrays, error) from error
-        call = built.caller(executable, submits=submits)
+        call = built.caller(executable, submits=submits, meter=meter)
         if built.variants.is_single:
             self._keep(call, submits)
         return call
@@ -310,6 +329,106 @@ class JobFunction:
         self._session.start()
         built = self._build()
         return report(built.variants.planned(tuple(map(_struct_of_feed, built.plan.feeds))))
+
+    def find_nonfinite(self, /, *args: Any, **kwargs: Any) -> NonFinite | None:
+        """Runs the next step op by op and finds the op that makes its first NaN or infinity; nothing changes.
+
+        Variables, optimizer state, random numbers and readers stay where they are, so that the next call is the step that was
+        looked at. An infinity that the program itself asks for, as the value of a constant or a mask, does not count.
+        ``flow.config.find_nonfinite(True)`` does the same at each call whose results are not finite.
+
+        Args: as for a call.
+        Returns: None where all values are finite; else a report to print: the op, forward or backward, or the variable that is
+          updated, with the user's line, the ranges of what it read and made, the variables and the number of the step.
+        Raises:
+          FeedError: as for a call.
+          ModeError: in a run of several processes, and where devices are fed arrays of different shapes.
+        Example: >>> print(job.find_nonfinite(images, labels))
+        """
+        with self._looking_inside("find_nonfinite", args, kwargs) as built, contextlib.ExitStack() as held:
+            if built.plan.is_empty:
+                return None
+            feeds = built.feeds(self._positional(args, kwargs) if kwargs else args)
+            if built.pipeline is not None:
+                held.enter_context(built.pipeline.lock)
+                feeds, _ = built.pipeline.take(feeds)
+            return built.variants.uncompiled().find_nonfinite(feeds)
+
+    def profile(self, /, *args: Any, steps: int = 20, **kwargs: Any) -> JobProfile:
+        """Runs steps under XLA's profiler, and returns a table of where their time goes, by op and by your line; print it.
+
+        Steps run one after another, each waited for, after two that are not measured. Nothing changes: variables, optimizer
+        state, random numbers and readers are put back. ``watch`` handlers and callbacks are not called.
+
+        Args: as for a call, and
+          steps: how many are measured; >= 1.
+        Returns: rows with milliseconds per step in the forward and the backward pass and in the update, shares, FLOP/s and
+          bytes/s, and the time in which none of the job's ops ran: feeding, waiting for data, dispatch and gaps, delivering. They
+          add up to the time of a step. ``save(path)`` writes the trace for Perfetto or xprof.
+        Raises:
+          ArgumentError: ``steps``; FeedError: as for a call.
+          ModeError: another profile is running, or the run has several processes.
+        Example: >>> print(job.profile(images, labels))
+        """
+        with self._looking_inside("profile", args, kwargs) as built, self._session.unchanged(self.name, self.variable_names):
+            return profile(built, self._positional(args, kwargs) if kwargs else args, steps)
+
+    @contextlib.contextmanager
+    def throughput(self) -> Iterator[Callable[[], Throughput]]:
+        """Measures the calls that are made in a ``with`` block: steps per second, and what the device waits for.
+
+        The ``with`` statement gives a function that returns what has been measured so far, or, after the block, in all. Inside of
+        the block a call takes some microseconds longer.
+
+        Returns: a context manager.
+        Raises:
+          ModeError: the calls of this job are being measured already.
+        Example:
+          >>> with job.throughput() as measured:
+          ...     results = [job.submit(images, labels) for _ in range(20)]
+          ...     flow.sync_default_session()
+          >>> print(measured())
+        """
+        meter = self.measure()
+        try:
+            yield meter.result
+        finally:
+            meter.stop()
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether its calls are being measured."""
+        return self._meter is not None and not self._meter.is_over
+
+    def measure(self, enough: Callable[[Throughput], bool] | None = None) -> Meter:
+        """Begins to measure calls; ``enough(throughput)``, asked after each step, ends it. Else the meter's ``stop`` does.
+
+        Raises ModeError where calls are being measured already.
+        Example: >>> meter = job.measure()   # ... calls ...; print(meter.stop())
+        """
+        if self.is_measured:
+            refuse(ModeError, f"the calls of job {self.name!r} are being measured already")
+        self._meter = meter = Meter(self.name, enough)
+        self._call = self._submit = None  # calls are prepared anew, with the meter
+        return meter
+
+    @contextlib.contextmanager
+    def _looking_inside(self, what: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[BuiltJob]:
+        """Around work that runs steps outside of calls: the job is built, and nothing is waiting to be raised."""
+        if current_or_none() is not None:
+            refuse(ModeError, f"{what} of job {self.name!r} was called inside the body of a job", hint="call it from outside")
+        if process.stops_at_first_call:
+            raise StoppedAtFirstCallError
+        if processes.count() > 1:
+            refuse(ModeError, f"{what} works in runs of one process; this one has {processes.count()}")
+        self._check_open()
+        with process.in_call():
+            self._session.start()
+            built = self._build()
+            built.feeds(self._positional(args, kwargs) if kwargs else args)
+            process.delivery.raise_error()
+            process.start()
+            yield built
 
     def build_report(self) -> list[str]:
         """The build time and the memory of each executable, one per line."""
@@ -389,6 +508,11 @@ def global_function(
       ... def twice(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
       ...     return x + x
     """
+    return declare(type, function_config, V0_3)
+
+
+def declare(type: Any, function_config: Any, generation: Generation) -> Callable[[Callable[..., Any]], JobFunction]:
+    """``global_function`` for a job of a generation."""
     declared = caller()
     if isinstance(type, FunctionConfig):
         if function_config is not None:
@@ -410,7 +534,7 @@ def global_function(
 
     def decorate(function: Callable[..., Any]) -> JobFunction:
         _want_function(function)
-        return JobFunction(function, train=train, config=config, declared=declared)
+        return JobFunction(function, train=train, config=config, declared=declared, generation=generation)
 
     return decorate
 

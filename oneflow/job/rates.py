@@ -14,30 +14,38 @@ from ..errors import ArgumentError, ModeError
 from ..graph.graph import OP_VARIABLE, Graph
 from ..runtime.session import Session
 from ..runtime.store import Cell, Store
-from ..runtime.transfer import to_host
+from ..runtime.transfer import to_global, to_host
 
 
 class LearningRates:
-    """One rate per optimizer of a job.
-
-    Attributes:
-      cell: the constant rates, float32 on the device: an input of the step. Entries of other optimizers are 0 and not read.
-    """
+    """One rate per optimizer of a job."""
 
     def __init__(self, graph: Graph, session: Session):
         self._graph, self._session = graph, session
         optimizers = graph.objective.optimizers if graph.train else ()
         self._constant = [o.constant_rate is not None for o in optimizers]
-        self.cell = Cell(None)
-        if any(self._constant):
-            self._put([o.constant_rate or 0.0 for o in optimizers])
+        self._declared = np.array([o.constant_rate or 0.0 for o in optimizers], np.float32).tolist()
+        self._cell = Cell(None)
+
+    @property
+    def cell(self) -> Cell:
+        """The constant rates, float32 on the device: an input of the step. Entries of other optimizers are 0 and not read."""
+        if self._cell.value is None and any(self._constant):  # not before the session knows how many devices it has
+            self._put(self._declared)
+        return self._cell
 
     def _put(self, rates: Sequence[float]) -> None:
-        self.cell.value = Store.put(np.array(rates, np.float32))
+        before, value = self._cell.value, np.array(rates, np.float32)
+        is_placed = before is not None and before.committed
+        self._cell.value = to_global(value, before.sharding) if is_placed else Store.put(value)
+
+    def close(self) -> None:
+        """Lets go of the array on the device: the session has ended."""
+        self._cell.value = None
 
     def get(self) -> tuple[float, ...]:
         """The rates of the next call. Raises ModeError where the job computes one."""
-        now = to_host(self.cell.value).tolist() if self.cell.value is not None else []
+        now = self._declared if self._cell.value is None else to_host(self._cell.value).tolist()
         return tuple(now[i] if constant else self._scheduled(i) for i, constant in enumerate(self._constant))
 
     def _scheduled(self, i: int) -> float:
@@ -74,7 +82,7 @@ class LearningRates:
         if len(given) != count:
             refuse(ArgumentError, f"job {self._graph.name!r} has {count} optimizer(s), got {len(given)} learning rates")
         with self._session.store.lock:
-            rates = to_host(self.cell.value).tolist() if self.cell.value is not None else [0.0] * count
+            rates = list(self._declared) if self._cell.value is None else to_host(self._cell.value).tolist()
             for i, each in enumerate(given):
                 if each is None and isinstance(value, (list, tuple)):
                     continue

@@ -16,12 +16,18 @@ from ..graph.node import Blob
 from ..runtime.result import ArraySpec
 from ..runtime.transfer import to_host
 
+Look = tuple[int, Callable[[Any], None]]  # the place of a result, and what is called with its values
 
-def converter(leaves: list[Blob], rebuild: Callable[[list[Any]], Any], kinds: list[str]) -> Callable[[Any], Any]:
-    """From fetched device arrays to what the call gives. Behind the leaves come the counts of those that have a valid length."""
+
+def converter(
+    leaves: list[Blob], rebuild: Callable[[list[Any]], Any], kinds: list[str], look: Look | None = None
+) -> Callable[[Any], Any]:
+    """From fetched device arrays to the value of a call. Behind the leaves come the counts of those that have a valid length."""
     if not leaves:
         return lambda arrays: rebuild([])
     each = [_leaf_converter(kind, blob) for kind, blob in zip(kinds, leaves, strict=True)]
+    if look is not None:
+        each[look[0]] = _looking(each[look[0]], look[1])
     probe = object()
     if any(blob.valid_length is not None for blob in leaves):
         cut = _cutter(leaves, kinds)
@@ -35,7 +41,7 @@ def converter(leaves: list[Blob], rebuild: Callable[[list[Any]], Any], kinds: li
 def array_spec(leaves: list[Blob], rebuild: Callable[[list[Any]], Any], kinds: list[str]) -> ArraySpec | None:
     """Shape and dtype of what a call returns; None unless that is one array of a fixed shape."""
     probe = object()
-    if len(leaves) != 1 or rebuild([probe]) is not probe or kinds[0] not in ("Numpy", "local"):
+    if len(leaves) != 1 or rebuild([probe]) is not probe or kinds[0] not in ("Numpy", "local", "joined local"):
         return None
     blob = leaves[0]
     is_cut = blob.valid_length is not None and kinds[0] != "Numpy"
@@ -44,6 +50,15 @@ def array_spec(leaves: list[Blob], rebuild: Callable[[list[Any]], Any], kinds: l
         return None
     shape = (joined * blob.shape[0], *blob.shape[1:]) if joined > 1 else tuple(blob.shape)
     return ArraySpec(shape, blob.dtype.numpy_dtype)
+
+
+def _looking(convert: Callable[[Any], Any], look: Callable[[Any], None]) -> Callable[[Any], Any]:
+    def convert_and_look(array: Any) -> Any:
+        value = convert(array)
+        look(value)
+        return value
+
+    return convert_and_look
 
 
 def _on_host(value: Any) -> Any:
@@ -69,7 +84,11 @@ def _leaf_converter(kind: str, blob: Blob) -> Callable[[Any], Any]:
         if blob.is_dynamic:
             refuse(ReturnError, f"Blob {blob.op_name!r} varies in size and cannot be returned as tp.Numpy",
                    hint="annotate it with tp.ListNumpy", source=blob.source)  # fmt: skip
-        return to_host if not blob.is_mirrored else lambda value: np.concatenate(pieces(_on_host(value), blob))
+        return to_host if not blob.is_mirrored else lambda value: _joined(value, blob)
+    if kind == "joined ListNumpy":
+        return lambda value: [_joined(value, blob)]
+    if kind == "joined local" and not blob.is_tensor_list:
+        return lambda value: LocalTensor([_joined(value, blob)])
     if kind == "ListNumpy":
         return lambda value: pieces(_on_host(value), blob)
     if kind == "ListListNumpy" or blob.is_tensor_list:
@@ -77,6 +96,12 @@ def _leaf_converter(kind: str, blob: Blob) -> Callable[[Any], Any]:
             return lambda value: _lists(value, blob)
         return lambda value: LocalTensorList(_lists(value, blob))
     return lambda value: LocalTensor(pieces(_on_host(value), blob), blob.is_dynamic)
+
+
+def _joined(value: Any, blob: Blob) -> np.ndarray:
+    """The devices' pieces as one array."""
+    found = pieces(_on_host(value), blob)
+    return found[0] if len(found) == 1 else np.concatenate(found)
 
 
 def _lists(value: Any, blob: Blob) -> list[list[np.ndarray]]:

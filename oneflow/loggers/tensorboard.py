@@ -1,10 +1,12 @@
-"""Event files for TensorBoard, written by tensorboardX."""
+"""Event files for TensorBoard. Messages are tensorboardX's; its writer, which has each pass a queue and a pipe, is not used."""
 
 from __future__ import annotations
 
 import os
+import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -13,8 +15,9 @@ from .._base import check
 from .._base.extras import need
 from .._base.refuse import refuse
 from ..data.arrays import as_array
-from ..errors import ShapeError
+from ..errors import ModeError, ShapeError
 from .base import FileLogger
+from .event_file import EventFile
 
 
 class TensorBoardLogger(FileLogger):
@@ -44,76 +47,118 @@ class TensorBoardLogger(FileLogger):
         flush_seconds: float = 5.0,
     ):
         super().__init__(save_dir, name, version)
-        self._tensorboard = need("tensorboardX", "TensorBoardLogger")
-        self._summary: Any = need("tensorboardX.proto.summary_pb2", "TensorBoardLogger").Summary
+        need("tensorboardX", "TensorBoardLogger")
+        self._summaries: Any = need("tensorboardX.summary", "TensorBoardLogger")
+        self._event: Any = need("tensorboardX.proto.event_pb2", "TensorBoardLogger")
         self.is_graph_wanted: bool = check.checked(self, "log_graph", check.flag(log_graph))
         self._flush_seconds = check.checked(self, "flush_seconds", check.number(flush_seconds, low=0))
-        self._writer: Any = None
+        self._file: EventFile | None = None
+        self._rows: list[tuple[float, int, Mapping[str, Any]]] = []  # of numbers that wait
+        self._next = 0.0
 
     def begin(self, resumed: Mapping[str, Any] | None, step: int) -> None:
         """Begins an event file; of a run that goes on TensorBoard does not show events of steps that are done again."""
         super().begin(resumed, step)
-        purge = {"purge_step": step} if resumed is not None else {}
-        self._writer = self._tensorboard.SummaryWriter(
-            self.log_dir, flush_secs=self._flush_seconds, max_queue=1000,
-            filename_suffix=f".{time.time_ns()}",  # of two files of one second the later one would replace the other
-            **purge,
-        )  # fmt: skip
+        # of two files of one second the later one would replace the other without the nanoseconds
+        name = f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{time.time_ns()}"
+        self._file, self._rows = EventFile(os.path.join(self.log_dir, name)), []
+        if resumed is not None:
+            self._add(step=step, session_log=self._event.SessionLog(status=self._event.SessionLog.START))
+        self._file.flush()
+
+    def _add(self, **fields: Any) -> None:
+        """Writes an event behind the numbers that wait."""
+        file = self._write_rows()
+        file.add(self._event.Event(wall_time=time.time(), **fields).SerializeToString())
 
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
         """Writes numbers as one event; of values that are not single numbers nothing is written."""
-        value = self._summary.Value
-        values = [value(tag=name, simple_value=v) for name, v in metrics.items() if isinstance(v, (int, float))]
-        self._writer.file_writer.add_summary(self._summary(value=values), step)
+        now = time.time()
+        self._rows.append((now, step, dict(metrics)))
+        if now >= self._next:
+            self._next = now + self._flush_seconds
+            self.save()
+        elif len(self._rows) >= _MOST_ROWS:
+            self._write_rows()
+
+    def _write_rows(self) -> EventFile:
+        if self._file is None:
+            refuse(ModeError, "TensorBoardLogger has no file before its trainer has begun a run, or after it has ended")
+        rows, self._rows = self._rows, []
+        for names, group in groupby(rows, key=lambda row: _numbers(row[2])):
+            if names:
+                times, steps, metrics = zip(*group, strict=True)
+                values = np.array([[each[name] for name in names] for each in metrics], np.float64)
+                with np.errstate(over="ignore"):
+                    self._file.add_numbers(names, times, steps, values.astype(np.float32))
+        return self._file
 
     def log_hyperparams(self, params: Mapping[str, Any], metrics: Mapping[str, float] | None = None) -> None:
         """Writes a row of the page HPARAMS."""
         plain = {k: v if isinstance(v, (bool, int, float, str)) else repr(v) for k, v in params.items()}
-        hparams = self._tensorboard.summary.hparams(plain, dict(metrics or {}))
-        for summary in hparams:
-            self._writer.file_writer.add_summary(summary)
-        for name, number in (metrics or {}).items():
-            self._writer.add_scalar(name, number, 0)
+        for summary in self._summaries.hparams(plain, dict(metrics or {})):
+            self._add(summary=summary)
+        if metrics:
+            self.log_metrics(dict(metrics), 0)
 
     def log_image(self, key: str, images: Any, step: int) -> None:
         """Writes one image, or a batch of them side by side."""
         pixels = as_array(images, "images")
         if pixels.dtype != np.uint8:
             pixels = (np.clip(pixels, 0.0, 1.0) * 255 + 0.5).astype(np.uint8)
-        self._writer.add_image(key, _channels_last(pixels), step, dataformats="HWC")
+        self._add(step=step, summary=self._summaries.image(key, _channels_last(pixels), dataformats="HWC"))
 
     def log_histogram(self, key: str, values: Any, step: int) -> None:
         """Writes how the elements of an array are distributed."""
-        self._writer.add_histogram(key, as_array(values, "values").astype(np.float64).reshape(-1), step)
+        flat = as_array(values, "values").astype(np.float64).reshape(-1)
+        self._add(step=step, summary=self._summaries.histogram(key, flat, _BINS))
 
     def log_graph(self, job: Any) -> None:
         """Writes the ops of a job, with their shapes; parts that a ``name_scope`` or a layer names fold together."""
-        graph_pb2 = need("tensorboardX.proto.graph_pb2", "TensorBoardLogger.log_graph")
-        node_pb2 = need("tensorboardX.proto.node_def_pb2", "TensorBoardLogger.log_graph")
-        attr_pb2 = need("tensorboardX.proto.attr_value_pb2", "TensorBoardLogger.log_graph")
-        shape_pb2 = need("tensorboardX.proto.tensor_shape_pb2", "TensorBoardLogger.log_graph")
-        event_pb2 = need("tensorboardX.proto.event_pb2", "TensorBoardLogger.log_graph")
-        nodes = []
-        for node in job.graph.nodes:
+        self._add(graph_def=graph_def([job.graph], "TensorBoardLogger.log_graph"))
+
+    def save(self) -> None:
+        """Writes the events that wait."""
+        if self._file is not None:
+            self._write_rows().flush()
+
+    def finalize(self, status: str) -> None:
+        """Ends the event file."""
+        if self._file is not None:
+            self._write_rows().close()
+            self._file = None
+
+
+_MOST_ROWS = 256  # that wait: they are encoded together
+_POSITIVE = np.geomspace(1e-12, 1e20, 774)  # each a tenth larger than the one before, as TensorFlow has them
+_BINS = [*(-_POSITIVE[::-1]).tolist(), 0.0, *_POSITIVE.tolist()]
+
+
+def _numbers(metrics: Mapping[str, Any]) -> tuple[str, ...]:
+    """The names of single numbers."""
+    return tuple([name for name, value in metrics.items() if isinstance(value, (int, float))])
+
+
+def graph_def(graphs: Sequence[Any], what: str) -> bytes:
+    """The GraphDef message of graphs. Of several graphs, the names of the ops begin with those of their jobs.
+
+    ``what`` is what needs tensorboardX, in errors.
+    """
+    graph_pb2, node_pb2, attr_pb2, shape_pb2 = (
+        need(f"tensorboardX.proto.{name}_pb2", what) for name in ("graph", "node_def", "attr_value", "tensor_shape")
+    )
+    nodes = []
+    for graph in graphs:
+        prefix = f"{graph.name}/" if len(graphs) > 1 else ""
+        for node in graph.nodes:
             shapes = [
                 shape_pb2.TensorShapeProto(dim=[shape_pb2.TensorShapeProto.Dim(size=n) for n in b.shape]) for b in node.outputs
             ]
             attributes = {"_output_shapes": attr_pb2.AttrValue(list=attr_pb2.AttrValue.ListValue(shape=shapes))}
-            inputs = [_tag(b.node.name) + (f":{b.index}" if b.index else "") for b in node.inputs]
-            nodes.append(node_pb2.NodeDef(name=_tag(node.name), op=node.op.name, input=inputs, attr=attributes))
-        event = event_pb2.Event(graph_def=graph_pb2.GraphDef(node=nodes).SerializeToString(), wall_time=time.time())
-        self._writer.file_writer.add_event(event)
-
-    def save(self) -> None:
-        """Writes the events that wait."""
-        if self._writer is not None:
-            self._writer.flush()
-
-    def finalize(self, status: str) -> None:
-        """Ends the event file."""
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+            inputs = [prefix + _tag(b.node.name) + (f":{b.index}" if b.index else "") for b in node.inputs]
+            nodes.append(node_pb2.NodeDef(name=prefix + _tag(node.name), op=node.op.name, input=inputs, attr=attributes))
+    made: bytes = graph_pb2.GraphDef(node=nodes).SerializeToString()
+    return made
 
 
 def _tag(name: str) -> str:

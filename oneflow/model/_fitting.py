@@ -52,7 +52,7 @@ class Fitting:
             self._val_job = self._job("eval", "", validation, data, 0, model.validation_step)
             limit = _length(validation.data)
         self._shell = _Shell(callbacks, files, steps, self._train_data)
-        self._trainer = Trainer(
+        self._trainer = _ModelTrainer(
             max_steps=steps,
             callbacks=self._shell,
             val_check_interval=self._interval or 1.0,
@@ -203,6 +203,7 @@ class _Shell(TrainerCallback):
         self._callbacks, self._files, self._steps, self._data = callbacks, files, steps, data
         self._next_save = 0  # the first step that may be saved: the one that was loaded has been
         self.step: int | None = None  # without training
+        self.last_path = ""  # of the last checkpoint
 
     @property
     def validates_after(self) -> int:
@@ -236,7 +237,23 @@ class _Shell(TrainerCallback):
         """Saves, where that is due."""
         if self.waits_after(step) and step >= self._next_save:
             self._next_save = step + 1
-            self.trainer.save_checkpoint(f"{self._files.save_dirpath}-{step}")
+            self.trainer.save_checkpoint(path := f"{self._files.save_dirpath}-{step}")
+            self.last_path = path
+
+    def way_on(self) -> str:
+        """How to continue a training that Ctrl-C has ended."""
+        if self.last_path:
+            return f"CheckpointConfig.config_load({self.last_path!r}) goes on from the last checkpoint"
+        if self._files.save_dirpath is not None:
+            return f"nothing was saved yet: config_save saves every {self._files.save_interval} steps"
+        return "nothing was saved: CheckpointConfig.config_save(dirpath) saves checkpoints next time"
+
+
+class _ModelTrainer(Trainer):
+    """A trainer whose user has a ``CheckpointConfig`` instead of callbacks."""
+
+    def _way_on_after_interrupt(self) -> str:
+        return next(c.way_on() for c in self.callbacks if isinstance(c, _Shell))
 
 
 def _tell(method: Callable[..., Any], outputs: Any, step: int, *more: int) -> None:

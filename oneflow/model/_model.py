@@ -67,7 +67,8 @@ class Model(Module, ABC):
         """Trains, validates and saves in a new session, by a ``flow.Trainer``: after each step validation, then saving.
 
         Steps are submitted ahead of their results, so that data are made while the device computes. Callbacks run on the
-        delivery thread, in the order of steps. A configuration that lacks something is logged and left out.
+        delivery thread, in the order of steps. A configuration that lacks something is logged and left out; where neither
+        training nor validation is left, the call returns and the session stays.
 
         Args:
           training_config: data and settings of training; one job for each optimizer.
@@ -93,10 +94,10 @@ class Model(Module, ABC):
             refuse(CheckpointNotFoundError, f"there is no directory {files.load_dirpath!r} to load", hint="config_load(path)")
         trains = self._usable("training", training_config, ("training_step", "configure_optimizers"))
         validates = self._usable("validation", validation_config, ("validation_step",))
-        clear_default_session()
         if not trains and not validates:
             _log.warning("%s.fit: there is nothing to do", type(self).__name__)
             return
+        clear_default_session()
         from ._fitting import Fitting  # the trainer is imported when it is used
 
         training, validation = training_config if trains else None, validation_config if validates else None

@@ -9,9 +9,11 @@ import sys as _sys
 
 from .. import distribute as distribute
 from .._base.dtype import dtype as dtype
+from .._base.size import Size as Size
 from ..graph.node import INVALID_AXIS as INVALID_BATCH_AXIS
 from ..graph.node import INVALID_AXIS as INVALID_SPLIT_AXIS
 from ..graph.node import Blob as BlobDesc
+from ..graph.scopes import current_scope as GetCurrentScope
 from . import exception, flags
 
 
@@ -39,6 +41,22 @@ class MirroredBlob(metaclass=_OfView):
 LazyConsistentBlob = ConsistentBlob
 LazyMirroredBlob = MirroredBlob
 
+
+class _Eager(type):
+    """``isinstance(blob, EagerConsistentBlob)``: never, because no Blob is eager."""
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return False
+
+
+class EagerConsistentBlob(metaclass=_Eager):
+    """No Blob: those of this library have no value while a job is described."""
+
+
+class EagerMirroredBlob(metaclass=_Eager):
+    """No Blob: those of this library have no value while a job is described."""
+
+
 _package = __name__.rpartition(".")[0]
 for _alias in ("oneflow_api", f"{_package}._oneflow_internal"):
     _sys.modules.setdefault(_alias, _sys.modules[__name__])
@@ -47,6 +65,7 @@ for _alias in ("oneflow_api", f"{_package}._oneflow_internal"):
 setattr(_sys.modules[_package], "_oneflow_internal", _sys.modules[__name__])  # noqa: B010 - not a name the package has
 
 __all__ = [
-    "BlobDesc", "ConsistentBlob", "INVALID_BATCH_AXIS", "INVALID_SPLIT_AXIS", "LazyConsistentBlob", "LazyMirroredBlob",
-    "MirroredBlob", "distribute", "dtype", "exception", "flags",
+    "BlobDesc", "ConsistentBlob", "EagerConsistentBlob", "EagerMirroredBlob", "GetCurrentScope", "INVALID_BATCH_AXIS",
+    "INVALID_SPLIT_AXIS", "LazyConsistentBlob", "LazyMirroredBlob", "MirroredBlob", "Size", "distribute", "dtype", "exception",
+    "flags",
 ]  # fmt: skip

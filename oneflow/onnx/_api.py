@@ -48,20 +48,15 @@ def export(
     Example: >>> flow.onnx.export(job, "./models", "model.onnx")
     """
     what = "flow.onnx.export"
-    version, problem = (1, "") if extra_opset is None else check.integer(extra_opset, low=0)
-    if problem:
-        refuse(ArgumentError, f"{what}: extra_opset {problem}")
-    flags = {"continue_on_error": continue_on_error, "external_data": False if external_data is None else external_data}
-    for argument, value in flags.items():
-        _, problem = check.flag(value)
-        if problem:
-            refuse(ArgumentError, f"{what}: {argument} {problem}")
+    version = 1 if extra_opset is None else check.checked(what, "extra_opset", check.integer(extra_opset, low=0))
+    check.checked(what, "continue_on_error", check.flag(continue_on_error))
     if shape_override is not None:
         if dynamic_axes is not None:
             refuse(ArgumentError, f"{what}: shape_override and dynamic_axes say the same in two ways", hint="give one of them")
         dynamic_axes = _from_shapes(what, job_func, shape_override)
+    in_a_file = None if external_data is False else external_data  # None: where the model is too large for one file
     write(
-        what, job_func, onnx_filename, dynamic_axes=dynamic_axes, opset=opset, external_data=external_data or None,
+        what, job_func, onnx_filename, dynamic_axes=dynamic_axes, opset=opset, external_data=in_a_file,
         weights=model_save_dir, custom_ops=(version or 1) if continue_on_error else 0,
     )  # fmt: skip
 

@@ -45,9 +45,7 @@ def write(
     version = _opset(what, onnx, opset)
     file = as_path(what, path)
     if external_data is not None:
-        _, problem = check.flag(external_data)
-        if problem:
-            refuse(ArgumentError, f"{what}: external_data {problem}")
+        check.checked(what, "external_data", check.flag(external_data))
     known = rules()
 
     def reason(node: Node) -> str | None:

@@ -127,6 +127,8 @@ def broadcast_to(x: Array, shape: tuple[int, ...]) -> Array:
     offset = len(shape) - x.ndim
     if offset < 0 or any(size not in (1, shape[i + offset]) for i, size in enumerate(x.shape)):
         raise ValueError(f"shape {x.shape} does not become {shape} by repeating axes of size 1")
+    if is_half(x):  # the gradient is a sum, which is rounded once then
+        return lax.convert_element_type(broadcast_to(lax.convert_element_type(x, np.float32), shape), x.dtype)
     kept = [i for i, size in enumerate(x.shape) if size == shape[i + offset]]  # size-1 axes are dropped, then re-made
     squeezed = lax.reshape(x, tuple(x.shape[i] for i in kept)) if len(kept) < x.ndim else x
     return lax.broadcast_in_dim(squeezed, shape, tuple(i + offset for i in kept))
@@ -166,7 +168,8 @@ def sum_to(g: Array, shape: tuple[int, ...]) -> Array:
         return g
     offset = g.ndim - len(shape)
     axes = [i for i, size in enumerate(g.shape) if i < offset or shape[i - offset] != size]
-    return lax.reshape(lax.reduce_sum(g, axes), shape)
+    wide = lax.convert_element_type(g, np.float32) if is_half(g) else g  # summed without rounding in between
+    return lax.reshape(lax.convert_element_type(lax.reduce_sum(wide, axes), g.dtype), shape)
 
 
 def select(mask: Array, x: Array, y: Array) -> Array:

@@ -6,6 +6,10 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from .._base.source import caller
+from .._signature.local import pieces
+from ..errors import ShapeError
+from ..graph.graph import Watch, current
 from ..graph.node import Blob, ValidLength
 from . import _dynamic_ops as dynamic
 from ._arrays import groups_of_axes
@@ -85,10 +89,28 @@ def _concat(t: Treatment) -> Blobs:
     if any(e is not None and e.axis != axis for e in lengths):
         t.refuse(DIFFER)
     counts = [e.count for e in lengths if e is not None]
+    most = t.attrs.get("most")
     y, count = t.make(
-        *t.inputs, *counts, op=dynamic.valid_concat, axis=axis, has_length=tuple(e is not None for e in lengths),
+        *t.inputs, *counts, op=dynamic.valid_concat, axis=axis, has_length=tuple(e is not None for e in lengths), most=most,
     )  # fmt: skip
+    if most is not None:
+        _check_size(t, count, most)
     return (t.sized(y, axis, as_static(count)),)
+
+
+def _check_size(t: Treatment, count: Blob, most: int) -> None:
+    """A step cannot stop; its count is looked at when its results are delivered, and the call raises."""
+    graph, what, line = current(t.what), f"{t.what} in job {current(t.what).name!r}", caller()
+
+    def check(value: Any) -> None:
+        for size in (int(n.reshape(-1)[0]) for n in pieces(value, count)):
+            if size > most:
+                raise ShapeError(
+                    f"{what}: the result has size {size} on axis {t.attrs['axis']}, more than max_dim_size={most}\n"
+                    f"  your line  {line}   {line.text}"
+                )
+
+    graph.watches.append(Watch(count, check, False))
 
 
 @rule("stack")

@@ -137,10 +137,11 @@ def valid_reshape(x: Array, count: Array, *, shape: tuple[int, ...], axis: int, 
 
 
 @op("valid_concat", multiple_results=True)
-def valid_concat(*arrays: Array, has_length: tuple[bool, ...], axis: int) -> tuple[Array, Array]:
+def valid_concat(*arrays: Array, has_length: tuple[bool, ...], axis: int, most: int | None) -> tuple[Array, Array]:
     """Concatenates the valid parts of arrays along an axis; returns the sum of the valid lengths, too.
 
-    ``arrays`` holds the arrays, then the valid lengths of those with ``has_length``.
+    ``arrays`` holds the arrays, then the valid lengths of those with ``has_length``. The result is cut to the size ``most``,
+    the sum is not.
     """
     parts, counts = arrays[: len(has_length)], list(arrays[len(has_length) :])
     size = sum(p.shape[axis] for p in parts)
@@ -149,7 +150,7 @@ def valid_concat(*arrays: Array, has_length: tuple[bool, ...], axis: int) -> tup
     for part, has_one in zip(parts, has_length, strict=True):  # each part overwrites the padding of the one before
         y = lax.dynamic_update_slice(y, part, [begin if i == axis else np.int32(0) for i in range(y.ndim)])
         begin = lax.add(begin, lax.reshape(counts.pop(0), ()) if has_one else np.int32(part.shape[axis]))
-    return y, _as_size(begin)
+    return (y if most is None else lax.slice_in_dim(y, 0, most, axis=axis)), _as_size(begin)
 
 
 def _selected(n: Any, triple: Triple, xp: Any) -> tuple[Any, Any]:

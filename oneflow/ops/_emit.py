@@ -76,7 +76,7 @@ def _infer(op: OpDef, avals: tuple[tuple[tuple[int, ...], Any], ...], attrs: tup
             outputs = jax.eval_shape(lambda key, *xs: op.define(*xs, key=key, **keywords), _key_aval(), *arrays)
         else:
             outputs = jax.eval_shape(partial(op.define, **keywords), *arrays)
-    return [(tuple(o.shape), dtypes.from_numpy(o.dtype)) for o in (outputs if op.multiple_results else (outputs,))]
+    return [(tuple(o.shape), dtypes.of_values(o.dtype)) for o in (outputs if op.multiple_results else (outputs,))]
 
 
 def infer(op: OpDef, inputs: Sequence[Blob], attrs: dict[str, Any]) -> list[tuple[tuple[int, ...], dtype]]:
@@ -90,7 +90,17 @@ def infer(op: OpDef, inputs: Sequence[Blob], attrs: dict[str, Any]) -> list[tupl
         return _infer.__wrapped__(op, avals, tuple(attrs.items()))
 
 
-def _emit(op: OpDef, inputs: tuple[Blob, ...], name: str | None, prefix: str | None, attrs: dict[str, Any]) -> tuple[Blob, ...]:
+Outputs = Sequence[tuple[tuple[int, ...], dtype]]
+
+
+def _emit(
+    op: OpDef,
+    inputs: tuple[Blob, ...],
+    name: str | None,
+    prefix: str | None,
+    attrs: dict[str, Any],
+    bounds: Outputs | None = None,
+) -> tuple[Blob, ...]:
     what = f"{op.name} {shown(name)}" if name is not None else op.name
     graph = current(what)
     if name is not None and not isinstance(name, str):
@@ -111,16 +121,22 @@ def _emit(op: OpDef, inputs: tuple[Blob, ...], name: str | None, prefix: str | N
     if any(x.has_dynamic_size for x in inputs):
         assert treat_dynamic_size is not None
         return treat_dynamic_size(what, op, inputs, name, prefix, attrs)
-    return add_node(what, op, inputs, name, prefix, attrs)
+    return add_node(what, op, inputs, name, prefix, attrs, bounds)
 
 
 def add_node(
-    what: str, op: OpDef, inputs: tuple[Blob, ...], name: str | None, prefix: str | None, attrs: dict[str, Any]
+    what: str,
+    op: OpDef,
+    inputs: tuple[Blob, ...],
+    name: str | None,
+    prefix: str | None,
+    attrs: dict[str, Any],
+    bounds: Outputs | None = None,
 ) -> tuple[Blob, ...]:
-    """Adds the node itself. ``what`` is its name in errors."""
+    """Adds the node itself. ``what`` is its name in errors; ``bounds`` see ``emit_bounded``."""
     problem: Exception | None = None
     try:
-        outputs = infer(op, inputs, attrs)
+        outputs = infer(op, inputs, attrs) if bounds is None else list(bounds)
     except OneFlowError:
         raise
     except Exception as error:
@@ -149,6 +165,14 @@ def emit(op: OpDef, *inputs: Blob, name: str | None = None, prefix: str | None =
     hashable (tuples, not lists): the abstract evaluation is cached by them.
     """
     return _emit(op, inputs, name, prefix, attrs)[0]
+
+
+def emit_bounded(op: OpDef, *inputs: Blob, bounds: Outputs, name: str | None = None, **attrs: Any) -> tuple[Blob, ...]:
+    """``emit_many`` for inputs whose sizes vary: the largest shapes that the outputs can have, and their dtypes, are given.
+
+    The largest sizes of the inputs need not fit together; the op itself checks the true ones, when a call's are known.
+    """
+    return _emit(op, inputs, name, None, attrs, bounds)
 
 
 def emit_many(op: OpDef, *inputs: Blob, name: str | None = None, prefix: str | None = None, **attrs: Any) -> tuple[Blob, ...]:

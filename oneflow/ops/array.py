@@ -12,7 +12,7 @@ from ..errors import ArgumentError, AxisError, DtypeError, ModeError, ShapeError
 from ..graph.graph import OP_VARIABLE, current
 from ..graph.node import Blob
 from ._arrays import Array, axis_after_removing, broadcast_to, common_shape, groups_of_axes, label, sum_to
-from ._emit import emit, fail, op, want
+from ._emit import emit, emit_bounded, fail, op, want
 
 # --- reshape
 
@@ -273,8 +273,11 @@ def squeeze(input: Blob, axis: Sequence[int] | None = None, name: str | None = N
 
 
 @op("concat", autocast="between")
-def _concat(*arrays: Array, axis: int) -> Array:
-    return lax.concatenate(arrays, axis)
+def _concat(*arrays: Array, axis: int, most: int | None = None) -> Array:
+    y = lax.concatenate(arrays, axis)
+    if most is not None and y.shape[axis] > most:
+        raise ValueError(f"the result has size {y.shape[axis]} on axis {axis}, more than max_dim_size={most}")
+    return y
 
 
 def concat(
@@ -289,7 +292,8 @@ def concat(
     Args:
       inputs: list or tuple of Blobs of one dtype and rank; sizes are equal except on ``axis``.
       axis: in [-rank, rank).
-      max_dim_size: a bound of the result's size on ``axis``, at least the sum of the inputs' sizes there.
+      max_dim_size: the largest size that the result can have on ``axis``. It may be less than the sum of the inputs' sizes
+        where one of these varies; a call whose true sizes exceed it raises.
       name: name of the op; made unique when omitted.
       values: the older name of ``inputs``.
     Returns: Blob of that dtype and rank; a single input is returned itself.
@@ -303,9 +307,16 @@ def concat(
     size = sum(b.shape[at] for b in blobs)
     if inputs is not None and values is not None:
         fail(ArgumentError, what, "values is the older name of inputs: pass one of them", blobs)
-    if max_dim_size is not None and want.integer(what, "max_dim_size", max_dim_size, 1, blobs) < size:
-        fail(ShapeError, what, f"the result has size {size} on axis {at}, more than max_dim_size={max_dim_size}", blobs)
-    return blobs[0] if len(blobs) == 1 else emit(_concat, *blobs, name=name, axis=at)
+    most = size if max_dim_size is None else want.integer(what, "max_dim_size", max_dim_size, 1, blobs)
+    fixed = sum(b.shape[at] for b in blobs if not b.is_dynamic)
+    if most < size and (most < fixed or fixed == size):
+        fail(ShapeError, what, f"the result has size {fixed} on axis {at}, more than max_dim_size={max_dim_size}", blobs)
+    if len(blobs) == 1 and most >= size:
+        return blobs[0]
+    if most >= size:
+        return emit(_concat, *blobs, name=name, axis=at)
+    bound = (*blobs[0].shape[:at], most, *blobs[0].shape[at + 1 :])
+    return emit_bounded(_concat, *blobs, bounds=[(bound, blobs[0].dtype)], name=name, axis=at, most=most)[0]
 
 
 def _same_but(what: str, blobs: Sequence[Blob], axis: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from ..errors import ArgumentError
 from ..graph.graph import current
 from ..graph.node import Blob
 from ._arrays import Array, as_float, dtype_for, in_range, label
-from ._emit import emit, fail, is_number, op, want
+from ._emit import LARGEST, emit, fail, is_number, op, want
 
 
 @op("constant")
@@ -126,7 +127,7 @@ def _filled(value: int, function: str, shape: Sequence[int], dtype: dtype | None
 
 
 @op("range")
-def _range(*, start: int, delta: int, count: int, to: np.dtype) -> Array:
+def _range(*, start: float, delta: float, count: int, to: np.dtype) -> Array:
     steps = lax.iota(to, count)
     return lax.add(lax.mul(steps, np.asarray(delta, to)), np.asarray(start, to))
 
@@ -156,4 +157,24 @@ def range(start: int, limit: int | None = None, delta: int = 1, dtype: dtype | N
     count = -(-(end - first) // step)
     graph = current(what)
     taken = isinstance(name, str) and name == "range" and graph.node(f"{graph.scope.namespace}{name}") is not None
+    return emit(_range, name=None if taken else name, start=first, delta=step, count=count, to=kind.numpy_dtype)
+
+
+def arange(start: float, limit: float, delta: float, dtype: dtype, name: str | None = None) -> Blob:
+    """The numbers start, start + delta, ... before limit, in a dtype whose values they are; the op ``arange`` of 0.6.
+
+    Raises: ArgumentError: there are none.
+    """
+    what = label("range", name)
+    kind = dtype_for(what, dtype)
+    first, end, step = (want.number(what, "start, limit and delta", n, finite=True) for n in (start, limit, delta))
+    if step == 0 or (end - first) / step <= 0:
+        fail(ArgumentError, what, f"from {first} to {end} in steps of {step} there are no numbers")
+    graph = current(what)
+    taken = name == "range" and graph.node(f"{graph.scope.namespace}{name}") is not None
+    count = math.ceil((end - first) / step)
+    if count > LARGEST:
+        fail(ArgumentError, what, f"from {first} to {end} in steps of {step} there are {count:.1e} numbers")
+    if kind.is_integer:
+        first, step = int(first), int(step)
     return emit(_range, name=None if taken else name, start=first, delta=step, count=count, to=kind.numpy_dtype)

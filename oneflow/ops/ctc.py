@@ -11,7 +11,7 @@ from .._base.jax import jax, jnp, lax
 from ..errors import DtypeError, ShapeError
 from ..graph.node import Blob
 from ._arrays import Array, broadcast_to, full, label, like, select
-from ._emit import emit, fail, op, want
+from ._emit import emit, emit_many, fail, op, want
 from .criterion import reduced, want_reduction
 from .loss import widen
 
@@ -143,3 +143,50 @@ def ctc_loss(
         _ctc_loss, log_probs, targets, input_lengths, target_lengths, name=name,
         blank=blank, reduction=want_reduction(what, reduction), zero_infinity=want.flag(what, "zero_infinity", zero_infinity),
     )  # fmt: skip
+
+
+@op("ctc_greedy_decoder", multiple_results=True, nondifferentiable=True)
+def _ctc_greedy_decoder(log_probs: Array, input_lengths: Array, *, merge_repeated: bool) -> tuple[Array, Array]:
+    steps, batch, classes = log_probs.shape
+    lengths = lax.broadcast_in_dim(lax.convert_element_type(input_lengths, np.int64), (steps, batch), (1,))
+    inside = lax.lt(lax.broadcasted_iota(np.int64, (steps, batch), 0), lengths)
+    best = lax.argmax(log_probs, 2, np.int64)
+    kept = lax.bitwise_and(inside, lax.ne(best, lax.full_like(best, classes - 1)))
+    if merge_repeated:
+        before = lax.pad(best, np.int64(-1), [(1, -1, 0), (0, 0, 0)])
+        kept = lax.bitwise_and(kept, lax.ne(best, before))
+    order = jnp.argsort(lax.bitwise_not(kept), axis=0, stable=True)  # those that are kept come first, in order
+    decoded = jnp.take_along_axis(lax.select(kept, best, lax.full_like(best, 0)), order, 0)
+    tops = select(inside, lax.reduce_max(log_probs, (2,)), full(0, log_probs[..., 0]))
+    score = lax.convert_element_type(lax.neg(lax.reduce_sum(widen(tops), (0,))), log_probs.dtype)
+    return lax.transpose(decoded, (1, 0)), lax.reshape(score, (batch, 1))
+
+
+def ctc_greedy_decoder(
+    log_probs: Blob, input_lengths: Blob, merge_repeated: bool = True, name: str | None = None
+) -> tuple[Blob, Blob]:
+    """The most probable class of each frame, without blanks. The blank is the last class.
+
+    Args:
+      log_probs: (T, N, C), log-probabilities of the classes in each frame; floating.
+      input_lengths: (N,), integers <= T: the number of valid frames.
+      merge_repeated: a class that is also that of the frame before is left out.
+      name: name of the op.
+    Returns: the decoded classes, int64 (N, T), zeros at the end; and minus the sum of the frames' largest log-probabilities,
+      (N, 1). No gradient flows.
+    Raises: ArgumentError, ShapeError, DtypeError.
+    Example: >>> decoded, score = ctc_greedy_decoder(log_probs, input_lengths)
+    """
+    what = label("ctc_greedy_decoder", name)
+    want.floating(what, want.blob(what, "log_probs", log_probs))
+    want.rank(what, log_probs, 3, 3)
+    lengths = want.blob(what, "input_lengths", input_lengths)
+    if not lengths.dtype.is_integer:
+        fail(DtypeError, what, f"input_lengths must be integers, got {lengths.dtype.name}", (log_probs, lengths))
+    if lengths.shape != (log_probs.shape[1],):
+        fail(
+            ShapeError, what, f"input_lengths must have shape ({log_probs.shape[1]},), got {lengths.shape}", (log_probs, lengths)
+        )
+    flag = want.flag(what, "merge_repeated", merge_repeated)
+    decoded, score = emit_many(_ctc_greedy_decoder, log_probs, lengths, name=name, merge_repeated=flag)
+    return decoded, score

@@ -53,8 +53,8 @@ def _want_records(what: str, value: Any) -> Blob:
 
 
 @host_op("ofrecord_raw_decoder", per_sample=True)
-def _raw(records: Records, *, feature: str, shape: tuple[int, ...], dtype: np.dtype, shorter: bool) -> Array:
-    return decoders.decode_raw(records, feature, shape, dtype, dim1_varying_length=shorter)
+def _raw(records: Records, *, feature: str, shape: tuple[int, ...], dtype: np.dtype, shorter: bool, longer: bool) -> Array:
+    return decoders.decode_raw(records, feature, shape, dtype, dim1_varying_length=shorter, truncate=longer)
 
 
 def OFRecordRawDecoder(
@@ -80,16 +80,23 @@ def OFRecordRawDecoder(
     Raises: DtypeError, ArgumentError; FeatureError at the call whose records lack it.
     Example: >>> labels = flow.data.OFRecordRawDecoder(records, "class/label", shape=(), dtype=flow.int32)
     """
+    return raw_decoder(input_blob, blob_name, shape, dtype, name, {
+        "dim1_varying_length": dim1_varying_length, "auto_zero_padding": auto_zero_padding,
+    })  # fmt: skip
+
+
+def raw_decoder(
+    input_blob: Blob, blob_name: str, shape: Sequence[int], dtype: dtype, name: str | None, flags: dict[str, Any]
+) -> Blob:
+    """``OFRecordRawDecoder``; the flags are its own, or ``truncate``: longer lists are cut, and shorter ones accepted."""
     what = label("ofrecord_raw_decoder", name)
     records = _want_records(what, input_blob)
     kind, sizes = want_dtype(what, "dtype", dtype, NUMERIC), want_shape(what, "shape", shape)
-    shorter = [
-        want_bool(what, "dim1_varying_length", dim1_varying_length),
-        want_bool(what, "auto_zero_padding", auto_zero_padding),
-    ]
+    given = {flag: want_bool(what, flag, value) for flag, value in flags.items()}
     return emit_host(
         _raw, records, outputs=[((*records.shape, *sizes), kind)], name=name, prefix="OFRecordRawDecoder",
-        feature=want_str(what, "blob_name", blob_name), shape=sizes, dtype=kind.numpy_dtype, shorter=any(shorter),
+        feature=want_str(what, "blob_name", blob_name), shape=sizes, dtype=kind.numpy_dtype, 
+        shorter=any(given.values()), longer=given.get("truncate", False),
     )[0]  # fmt: skip
 
 

@@ -57,7 +57,7 @@ def parallel_cast(
     return y
 
 
-@op("hierarchical_parallel_cast", lays_out=True)
+@op("hierarchical_parallel_cast", lays_out=True, newer_autocast="between")
 def _hierarchical_parallel_cast(
     x: Array, *, distribute: tuple[Distribute, ...], gradient_distribute: tuple[Distribute, ...] | None
 ) -> Array:
@@ -66,18 +66,21 @@ def _hierarchical_parallel_cast(
 
 def hierarchical_parallel_cast(
     input: Blob,
-    parallel_distribution: Sequence[Any],
+    parallel_distribution: Sequence[Any] | None = None,
     grad_mode: str | None = None,
     grad_parallel_distribution: Sequence[Any] | None = None,
     name: str | None = None,
+    *,
+    nd_sbp: Sequence[Any] | None = None,
+    grad_nd_sbp: Sequence[Any] | None = None,
 ) -> Blob:
     """The same values, laid out on devices that are arranged in rows and columns.
 
     Args:
       input: Blob of any dtype; it moves to the placement of the scope.
-      parallel_distribution: one entry for each axis of the placement's hierarchy: "B" or "S(axis)".
+      parallel_distribution, nd_sbp: one entry for each axis of the placement's hierarchy: "B" or "S(axis)".
       grad_mode: "restore" or "identity" (as None: the compiler chooses the gradient's layout), or "manual".
-      grad_parallel_distribution: with "manual", the gradient's layout.
+      grad_parallel_distribution, grad_nd_sbp: with "manual", the gradient's layout.
       name: name of the op; made unique when omitted.
     Returns: Blob of the same shape and dtype.
     Raises: ArgumentError, AxisError.
@@ -87,6 +90,8 @@ def hierarchical_parallel_cast(
     want.blob(what, "input", input)
     if grad_mode is not None:
         want.choice(what, "grad_mode", grad_mode, ("restore", "identity", "manual"))
+    parallel_distribution = one_layout(what, parallel_distribution, nd_sbp)
+    grad_parallel_distribution = one_layout(what, grad_parallel_distribution, grad_nd_sbp, "grad_")
     if (grad_mode == "manual") != (grad_parallel_distribution is not None):
         fail(ArgumentError, what, 'grad_parallel_distribution belongs to grad_mode="manual", and to it alone', (input,))
     forward = layout_entries(what, "parallel_distribution", parallel_distribution, input.ndim)
@@ -96,11 +101,22 @@ def hierarchical_parallel_cast(
     return emit(_hierarchical_parallel_cast, input, name=name, distribute=forward, gradient_distribute=backward)
 
 
+def one_layout(what: str, older: Any, newer: Any, prefix: str = "") -> Any:
+    """A layout under its name in 0.4, or under that in 0.5."""
+    if older is not None and newer is not None:
+        fail(
+            ArgumentError, what, f"{prefix}parallel_distribution and {prefix}nd_sbp are the same argument", (), "pass one of them"
+        )
+    return older if newer is None else newer
+
+
 def layout_entries(what: str, argument: str, entries: Any, rank: int) -> tuple[Distribute, ...]:
     """A layout with one entry for each axis of the hierarchy of the current placement: "B", "S(k)" or a Distribute."""
     placement = current(what).scope.placement
     if isinstance(entries, str):
         entries = entries.split(",")
+    if isinstance(entries, (list, tuple)) and not entries:  # programs for one device
+        entries = ["B"] * len(placement.hierarchy)
     if not isinstance(entries, (list, tuple)) or len(entries) != len(placement.hierarchy):
         hint = f"placement {placement} is arranged as {placement.hierarchy}"
         fail(ArgumentError, what, f"{argument} needs {len(placement.hierarchy)} entries, one per axis of the placement's "

@@ -416,8 +416,8 @@ def _want_a_number_each(what: str, argument: str, value: Any, batch: Blob) -> Bl
 
 
 @host_op("image_batch_align")
-def _batch_align(batch: Sequence[Array], *, shape: tuple[int, ...], dtype: np.dtype, alignment: int) -> Array:
-    return images.batch_align([images.check(image) for image in batch], shape, dtype, alignment)
+def _batch_align(batch: Sequence[Array], *, shape: tuple[int, ...], dtype: np.dtype, alignment: int, fixed: bool) -> Array:
+    return images.batch_align([images.check(image) for image in batch], shape, dtype, alignment, fixed=fixed)
 
 
 def batch_align(images: Blob, shape: Sequence[int], dtype: dtype, alignment: int, name: str | None = None) -> Blob:
@@ -433,6 +433,11 @@ def batch_align(images: Blob, shape: Sequence[int], dtype: dtype, alignment: int
     Raises: ArgumentError, DtypeError; ImageError at the call whose images exceed the bound.
     Example: >>> x = flow.image.batch_align(images, shape=(800, 1344, 3), dtype=flow.float, alignment=32)
     """
+    return aligned(images, shape, dtype, alignment, name, dynamic=True)
+
+
+def aligned(images: Blob, shape: Sequence[int], dtype: dtype, alignment: int, name: str | None, *, dynamic: bool) -> Blob:
+    """``batch_align``, of the images' size or, where not ``dynamic``, of the full shape."""
     what = label("image_batch_align", name)
     blob = want_images(what, "images", images)
     sizes, kind = want_sizes(what, "shape", shape, 3), want_dtype(what, "dtype", dtype, PIXELS)
@@ -440,8 +445,8 @@ def batch_align(images: Blob, shape: Sequence[int], dtype: dtype, alignment: int
     if multiple & (multiple - 1):
         fail(ArgumentError, what, f"alignment must be 0 or a power of two, got {alignment}")
     return emit_host(
-        _batch_align, blob, outputs=[((*blob.shape, *sizes), kind)], name=name, prefix="ImageBatchAlign", is_dynamic=True,
-        shape=sizes, dtype=kind.numpy_dtype, alignment=multiple,
+        _batch_align, blob, outputs=[((*blob.shape, *sizes), kind)], name=name, prefix="ImageBatchAlign", is_dynamic=dynamic,
+        shape=sizes, dtype=kind.numpy_dtype, alignment=multiple, fixed=not dynamic,
     )[0]  # fmt: skip
 
 

@@ -67,7 +67,7 @@ def _sparse_softmax_grad(inputs: Any, outputs: Any, cotangents: Any) -> tuple[No
     return None, lax.convert_element_type(dx, logits.dtype)
 
 
-@op("sparse_softmax_cross_entropy", grad=_sparse_softmax_grad, nondifferentiable=(0,), labels=(0, 1))
+@op("sparse_softmax_cross_entropy", grad=_sparse_softmax_grad, nondifferentiable=(0,), labels=(0, 1), newer_autocast="between")
 def _sparse_softmax_cross_entropy(labels: Array, logits: Array) -> Array:
     x, labels = widen(logits), _wide(labels)
     index = lax.reshape(lax.clamp(like(0, labels), labels, like(max(x.shape[-1] - 1, 0), labels)), (*x.shape[:-1], 1))

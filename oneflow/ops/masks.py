@@ -31,7 +31,7 @@ def _where(condition: Array, x: Array, y: Array) -> Array:
 
 def _mask(what: str, argument: str, value: Any, others: Sequence[Any] = ()) -> Blob:
     want.blob(what, argument, value)
-    if not value.dtype.is_integer:
+    if not value.dtype.is_integer and value.dtype is not dtypes.bool:
         fail(DtypeError, what, f"{argument} must be an integer Blob, got {value.dtype.name}", (value, *others),
              "compare first, e.g. condition > 0")  # fmt: skip
     return value

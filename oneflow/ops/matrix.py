@@ -12,7 +12,7 @@ from .._base.jax import jnp, lax
 from .._base.refuse import shown
 from ..errors import ArgumentError, ShapeError
 from ..graph.node import INVALID_AXIS, Blob
-from ._arrays import Array, broadcast_to, common_shape, label, like, number_for, select
+from ._arrays import Array, broadcast_to, common_shape, is_half, label, like, number_for, select
 from ._emit import emit, fail, op, want
 from ._native_matmul import NATIVE
 
@@ -174,7 +174,9 @@ def diag(input: Blob, diagonal: int = 0, name: str | None = None) -> Blob:
 
 @op("einsum", autocast="always")
 def _einsum(*arrays: Array, equation: str) -> Array:
-    y = jnp.einsum(equation, *arrays)
+    half = len(arrays) == 1 and is_half(arrays[0])  # sums, which are rounded once
+    y = jnp.einsum(equation, *(lax.convert_element_type(a, np.float32) if half else a for a in arrays))
+    y = lax.convert_element_type(y, arrays[0].dtype) if half else y
     return lax.reshape(y, (1,)) if y.ndim == 0 else y
 
 

@@ -39,7 +39,7 @@ def _elu(x: Array, *, alpha: float) -> Array:
     return lax.select(above, x, below)
 
 
-@op("prelu")
+@op("prelu", newer_autocast="always")
 def _prelu(x: Array, alpha: Array) -> Array:
     slope = lax.broadcast_in_dim(broadcast_to(alpha, x.shape[1:]), x.shape, tuple(range(1, x.ndim)))
     return lax.select(lax.gt(x, full(0, x)), x, lax.mul(x, slope))
@@ -70,15 +70,17 @@ def _hardsigmoid(x: Array) -> Array:
 
 
 def _hardswish_grad(inputs: Any, outputs: Any, cotangents: Any) -> tuple[Array]:
-    (x,), (dy,) = inputs, cotangents
+    x, dy = widen(inputs[0]), widen(cotangents[0])
     slope = lax.add(lax.mul(x, like(1 / 3, x)), like(0.5, x))
     outside = lax.convert_element_type(lax.ge(x, full(3, x)), x.dtype)
-    return (lax.mul(dy, lax.select(_inside(x), slope, outside)),)
+    dx = lax.mul(dy, lax.select(_inside(x), slope, outside))
+    return (lax.convert_element_type(dx, inputs[0].dtype),)
 
 
 @op("hardswish", batch_inputs=(0,), channels_last=as_is, grad=_hardswish_grad)
 def _hardswish(x: Array) -> Array:
-    return lax.mul(x, _ramp(x))
+    wide = widen(x)  # in 16 bits the ramp's rounding, times x, is too much
+    return lax.convert_element_type(lax.mul(wide, _ramp(wide)), x.dtype)
 
 
 @op("mish", batch_inputs=(0,), channels_last=as_is)

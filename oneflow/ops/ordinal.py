@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -12,70 +14,86 @@ from ..graph.graph import OP_VARIABLE, current
 from ..graph.node import Blob
 from ._arrays import Array, label
 from ._emit import emit_many, fail, op, want
+from ._ordinal_index import OrdinalIndex
 
 
-def _homes(keys: Array, capacity: int) -> Array:
-    """The keys, as unsigned 64-bit numbers, modulo the capacity; without 64-bit arithmetic, which is off in most jobs."""
-    wide = keys if keys.dtype.itemsize == 8 else lax.convert_element_type(keys, np.int32)
-    rest = lax.rem(wide, lax.full_like(wide, capacity))
-    negative = lax.lt(wide, lax.full_like(wide, 0))
-    rest = lax.select(negative, rest + (1 << 64) % capacity, rest)
-    rest = lax.select(lax.lt(rest, lax.full_like(rest, 0)), rest + capacity, rest)
-    return lax.convert_element_type(rest, np.int32)
+class _HostCall:
+    """A call of Python from a step: the tables, sizes and keys of one device or of several, with an index for each."""
+
+    def __init__(self, capacity: int):
+        self._capacity = capacity
+        self._indexes: dict[int, OrdinalIndex] = {}
+
+    def __call__(self, table: Any, size: Any, keys: Any) -> tuple[np.ndarray, ...]:
+        """(..., 2 * capacity), (..., 1), (..., n) -> numbers, positions and rows of new keys (..., n), their count (..., 1)."""
+        table, size, keys = np.asarray(table), np.asarray(size), np.asarray(keys)
+        lead, n = keys.shape[:-1], keys.shape[-1]
+        devices = math.prod(lead)
+        numbers, rows = np.empty((devices, n), np.int32), np.full((devices, n), table.shape[-1], np.int32)
+        first, count = np.zeros((devices, n), np.int32), np.empty((devices, 1), np.int32)
+        tables = table.reshape(devices, -1, 2), size.reshape(devices), keys.reshape(devices, n)
+        for i, (pairs, used, some) in enumerate(zip(*tables, strict=True)):
+            index = self._indexes.setdefault(i, OrdinalIndex(self._capacity))
+            numbers[i], new, places = index.encode(pairs, int(used), some)
+            first[i, : new.size], rows[i, : new.size], count[i] = new, places, new.size
+        return tuple(a.reshape(*lead, -1) for a in (numbers, first, rows, count))
+
+
+@lru_cache(maxsize=1)
+def _call_on_host() -> Any:
+    """The JAX primitive that calls a ``_HostCall``.
+
+    ``jax.pure_callback`` copies the arguments to the device first, and waits for a thread of the pool that the step itself
+    occupies: on one core, for ever.
+    """
+    from jax.extend.core import Primitive
+    from jax.interpreters import batching, mlir
+
+    primitive = Primitive("categorical_ordinal_encode")
+    primitive.multiple_results = True
+
+    def shapes(table: Any, size: Any, keys: Any, *, call: _HostCall) -> list[Any]:
+        each = keys.update(dtype=np.dtype(np.int32))
+        return [each, each, each, size.update(dtype=np.dtype(np.int32))]
+
+    def lower(context: Any, *operands: Any, call: _HostCall) -> Any:
+        results, _, _ = mlir.emit_python_callback(
+            context, call, None, list(operands), context.avals_in, context.avals_out, has_side_effect=False
+        )
+        return results
+
+    def batch(arrays: Any, axes: Any, *, call: _HostCall) -> Any:
+        devices = next(a.shape[axis] for a, axis in zip(arrays, axes, strict=True) if axis is not None)
+        stacked = [
+            jnp.broadcast_to(a, (devices, *a.shape)) if axis is None else jnp.moveaxis(a, axis, 0)
+            for a, axis in zip(arrays, axes, strict=True)
+        ]
+        return primitive.bind(*stacked, call=call), [0] * 4
+
+    primitive.def_impl(lambda *arrays, call: list(map(jnp.asarray, call(*arrays))))
+    primitive.def_abstract_eval(shapes)
+    mlir.register_lowering(primitive, lower)
+    batching.primitive_batchers[primitive] = batch
+    return primitive
 
 
 @op("categorical_ordinal_encode", multiple_results=True, nondifferentiable=True)
 def _encode(table: Array, size: Array, keys: Array) -> tuple[Array, Array, Array]:
     """The keys' numbers, and the table and its size with the new keys entered.
 
-    The table holds pairs (key, number) at the key's hash (the key itself) modulo the capacity, or behind it where that
-    slot is in use; key 0 marks a free slot. Known keys are looked up all at once, new ones entered one by one.
+    The table holds pairs (key, number), in the order of the numbers; key 0 marks a free place. Keys are looked up on the
+    host, in an index of the table (``_ordinal_index.py``); the table itself stays on the device, where new pairs are written.
     """
-    table, size, keys = jnp.asarray(table), jnp.asarray(size), jnp.asarray(keys)  # indexed by traced numbers below
-    capacity = table.shape[0] // 2
     if keys.size == 0:
-        return table, size, keys
-    flat = lax.reshape(keys, (keys.size,))
-    zero, one = np.int32(0), np.int32(1)
-    homes = _homes(flat, capacity)
-
-    def place(home: Array, distance: Array) -> Array:
-        return lax.rem(home + distance, lax.full_like(home, capacity))
-
-    def look(state: Any) -> Any:
-        distance, numbers, searching = state
-        at = place(homes, distance)
-        found, number = table[2 * at], table[2 * at + 1]
-        hit = lax.bitwise_and(searching, lax.eq(found, flat))
-        free = lax.eq(found, lax.full_like(found, 0))
-        return distance + one, lax.select(hit, number, numbers), searching & ~hit & ~free
-
-    start = (zero, lax.full_like(flat, 0), lax.ne(flat, lax.full_like(flat, 0)))
-    _, numbers, _ = lax.while_loop(lambda s: (s[0] < capacity) & jnp.any(s[2]), look, start)
-
-    new = lax.eq(numbers, lax.full_like(numbers, 0)) & lax.ne(flat, lax.full_like(flat, 0))
-    order = jnp.argsort(~new, stable=True).astype(np.int32)
-    count = jnp.sum(new, dtype=np.int32)
-
-    def enter(state: Any) -> Any:
-        i, table, size, numbers = state
-        key, home = flat[order[i]], homes[order[i]]
-
-        def taken(distance: Array) -> Array:
-            found = table[2 * place(home, distance)]
-            return (distance < capacity) & (found != 0) & (found != key)
-
-        distance = lax.while_loop(taken, lambda d: d + one, zero)
-        at = 2 * place(home, distance)
-        fits = distance < capacity
-        fresh = fits & (table[at] == 0)
-        size = size + fresh.astype(size.dtype)
-        number = lax.select(fresh, size[0].astype(table.dtype), table[at + 1])
-        table = table.at[at].set(lax.select(fits, key, table[at])).at[at + 1].set(number)
-        return i + one, table, size, numbers.at[order[i]].set(lax.select(fits, number, lax.full_like(number, 0)))
-
-    _, table, size, numbers = lax.while_loop(lambda s: s[0] < count, enter, (zero, table, size, numbers))
-    return lax.reshape(numbers, keys.shape), table, size
+        return keys, table, size
+    capacity = table.shape[0] // 2
+    flat = lax.reshape(jnp.asarray(keys), (keys.size,))
+    call = _HostCall(min(capacity, int(np.iinfo(flat.dtype).max)))
+    numbers, first, rows, count = _call_on_host().bind(table, size, flat, call=call)
+    fresh = size + lax.iota(size.dtype, keys.size) + jnp.asarray(1, size.dtype)
+    pairs = lax.reshape(jnp.asarray(table), (capacity, 2)).at[rows].set(jnp.stack([flat[first], fresh], axis=1), mode="drop")
+    new_size = size + lax.convert_element_type(count, size.dtype)
+    return lax.reshape(lax.convert_element_type(numbers, keys.dtype), keys.shape), lax.reshape(pairs, table.shape), new_size
 
 
 def categorical_ordinal_encode(

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from .._base.jax import lax
-from .._base.refuse import shown
-from ..errors import ArgumentError, ShapeError
+from .._base.refuse import shown, warn
+from ..errors import ArgumentError, JobWarning, ShapeError
 from ..graph.node import Blob
 from ._arrays import Array, broadcast_to, label, like, number_for
 from ._emit import emit, fail, op, want
@@ -146,12 +146,24 @@ def reflection_pad2d(x: Blob, padding: int | tuple[int, ...] | list[int], name: 
 
     Args:
       x: Blob (N, C, H, W).
-      padding: int >= 0 for all sides, or (left, right, top, bottom); smaller than the axis.
+      padding: int >= 0 for all sides, or one for each axis, (N, C, H, W), for both of its sides; those of N and C have no
+        effect, and the others are smaller than the axis.
       name: name of the op; made unique when omitted.
-    Returns: Blob (N, C, H + top + bottom, W + left + right) of x's dtype.
+    Returns: Blob (N, C, H + 2 * padding, W + 2 * padding) of x's dtype.
     Raises: ShapeError, ArgumentError.
     Example: >>> y = flow.reflection_pad2d(x, 1)   # (2, 3, 4, 5) -> (2, 3, 6, 7)
     """
+    what = label("reflection_pad2d", name)
+    want.blob(what, "x", x)
+    sides = want.ints(what, "padding", padding, 4)
+    if any(sides[:2]) and len(set(sides)) > 1:
+        warn(JobWarning, f"{what}: padding={sides} is (N, C, H, W), and the axes N and C are not padded; "
+             "oneflow.compatible.single_client.reflection_pad2d takes (left, right, top, bottom)")  # fmt: skip
+    return reflected(x, (sides[3], sides[3], sides[2], sides[2]), name)
+
+
+def reflected(x: Blob, padding: int | tuple[int, ...] | list[int], name: str | None = None) -> Blob:
+    """``reflection_pad2d`` with a padding of (left, right, top, bottom), as in 0.6."""
     what = label("reflection_pad2d", name)
     rows, columns = _image_pairs(what, x, padding)
     if max(rows) >= x.shape[2] or max(columns) >= x.shape[3]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from .._base.dtype import int8
 from .._base.jax import lax
 from ..errors import DtypeError, ShapeError
 from ..graph.node import Blob
 from ._arrays import Array, axis_after_removing, label
-from ._emit import emit, fail, op, want
+from ._emit import emit, emit_bounded, fail, op, want
 
 
 @op("argmax", nondifferentiable=True)
@@ -122,7 +123,9 @@ def top_k(input: Blob, axis: int = -1, k: int = 1, sorted: bool = True, name: st
 
 @op("in_top_k", nondifferentiable=True)
 def _in_top_k(targets: Array, predictions: Array, *, k: int) -> Array:
-    rows, classes = predictions.shape
+    rows, _ = predictions.shape
+    if targets.shape[0] != rows:
+        raise ValueError(f"{targets.shape[0]} targets for {rows} rows of predictions")
     column = lax.broadcast_in_dim(targets, predictions.shape, (0,))
     mine = lax.eq(column, lax.broadcasted_iota(targets.dtype, predictions.shape, 1))
     zero = lax.full_like(predictions, 0)
@@ -153,8 +156,10 @@ def in_top_k(targets: Blob, predictions: Blob, k: int | None, name: str | None =
     want.floating(what, predictions)
     if not targets.dtype.is_integer:
         fail(DtypeError, what, f"targets must be int32 or int64, got {targets.dtype.name}", (targets, predictions))
-    if targets.shape[0] != predictions.shape[0]:
-        rows = predictions.shape[0]
-        fail(ShapeError, what, f"{targets.shape[0]} targets for {rows} rows of predictions", (targets, predictions))
     count = want.integer(what, "k", k, inputs=(targets, predictions))
-    return emit(_in_top_k, targets, predictions, name=name, k=count)
+    rows, blobs = (targets.shape[0], predictions.shape[0]), (targets, predictions)
+    if rows[0] == rows[1]:
+        return emit(_in_top_k, *blobs, name=name, k=count)
+    if not targets.is_dynamic and not predictions.is_dynamic or any(b.has_dynamic_size for b in blobs):
+        fail(ShapeError, what, f"{rows[0]} targets for {rows[1]} rows of predictions", blobs)
+    return emit_bounded(_in_top_k, *blobs, bounds=[((min(rows),), int8)], name=name, k=count)[0]

@@ -21,7 +21,7 @@ from ..graph.node import Blob
 from ..graph.scopes import graph_scope
 from ._arrays import dtype_for, in_range
 from ._emit import MOST_ELEMENTS, fail, want
-from .distribution import layout_entries
+from .distribution import layout_entries, one_layout
 from .ssp import ssp_variable_proxy
 
 
@@ -38,6 +38,7 @@ def get_variable(
     reuse: bool = True,
     *,
     parallel_distribution: Sequence[Any] | None = None,
+    nd_sbp: Sequence[Any] | None = None,
 ) -> Blob:
     """Declares a variable of this job and returns its value at the start of a call.
 
@@ -54,8 +55,8 @@ def get_variable(
       model_name: an annotation such as "weight" or "bias".
       random_seed: makes the first value reproducible, and independent of ``flow.manual_seed``.
       distribute: its layout on several devices.
-      parallel_distribution: the same with an entry ("B" or "S(axis)") for each axis of the placement's hierarchy; replaces
-        ``distribute``.
+      parallel_distribution, nd_sbp: the same, with an entry ("B" or "S(axis)") for each axis of the placement's hierarchy;
+        replaces ``distribute``. An empty list means "B" for all.
       reuse: False makes a second call with the same name an error.
     Raises:
       ArgumentError: name, shape, dtype or initializer is missing or of the wrong type.
@@ -82,11 +83,13 @@ def get_variable(
         trainable = want.flag(what, "trainable", trainable)
     want.label(what, "model_name", model_name)
     layout: Any = distribute
+    parallel_distribution = one_layout(what, parallel_distribution, nd_sbp)
     if parallel_distribution is not None:
         layout = layout_entries(what, "parallel_distribution", parallel_distribution, len(sizes))
+    may_train = graph.train or graph.generation.trains_predict_jobs  # ``minimize`` may still come
     variable = Variable(
         name=full_name, shape=sizes, dtype=dtype, initializer=_want_initializer(what, graph, initializer, dtype),
-        source=caller(), trainable=graph.train and trainable is not False, regularizer=regularizer, model_name=model_name,
+        source=caller(), trainable=may_train and trainable is not False, regularizer=regularizer, model_name=model_name,
         random_seed=whole(random_seed), distribute=layout,
     )  # fmt: skip
     if not want.flag(what, "reuse", reuse):
@@ -100,7 +103,7 @@ def get_variable(
     assert blob is not None
     if distribute.kind == "split" and parallel_distribution is None:
         blob.distribute = distribute
-    if variable.trainable and graph.config is not None and graph.config.get("enable_ssp"):
+    if graph.train and variable.trainable and graph.config is not None and graph.config.get("enable_ssp"):
         return _stale(what, graph, blob)
     return blob
 

@@ -90,6 +90,15 @@ def _whole(value: Any, blob: Blob) -> np.ndarray:
     return found[0] if len(found) == 1 else np.concatenate(found)
 
 
+def _parts(value: Any, blob: Blob) -> list[np.ndarray]:
+    """One array per device, or all in one where the job joins them."""
+    return [_whole(value, blob)] if blob.node.graph.generation.joins_pieces else pieces(value, blob)
+
+
+def _local(value: Any, blob: Blob) -> LocalTensor:
+    return LocalTensor(_parts(value, blob), blob.is_dynamic and not blob.node.graph.generation.joins_pieces)
+
+
 def _deliver(what: str, handler: Callable[[Any], None], blob: Blob) -> Callable[[Any], None]:
     try:
         parameters = [
@@ -98,7 +107,7 @@ def _deliver(what: str, handler: Callable[[Any], None], blob: Blob) -> Callable[
         ]  # fmt: skip
         annotation: Any = parameters[0].annotation if parameters else None
     except (TypeError, ValueError):  # builtins without a signature, such as list.append
-        return lambda value: handler(LocalTensor(pieces(value, blob), blob.is_dynamic))
+        return lambda value: handler(_local(value, blob))
     if len(parameters) != 1:
         fail(
             ArgumentError, what, f"the handler must take exactly one argument, {shown(handler)} takes {len(parameters)}", (blob,)
@@ -112,13 +121,13 @@ def _deliver(what: str, handler: Callable[[Any], None], blob: Blob) -> Callable[
             fail(ArgumentError, what, "the Blob's size varies: annotate the handler's argument with tp.ListNumpy", (blob,))
         return lambda value: handler(_whole(value, blob))
     if annotation is tp.ListNumpy:
-        return lambda value: handler(pieces(value, blob))
+        return lambda value: handler(_parts(value, blob))
     if annotation is tp.ListListNumpy:
         return lambda value: handler([[np.array(v) for v in (value if isinstance(value, tuple) else (value,))]])
     if annotation is inspect.Parameter.empty or annotation is Any or annotation is np.ndarray:
         if annotation is np.ndarray:
             return lambda value: handler(_whole(value, blob))
-        return lambda value: handler(LocalTensor(pieces(value, blob), blob.is_dynamic))
+        return lambda value: handler(_local(value, blob))
     fail(
         ArgumentError,
         what,

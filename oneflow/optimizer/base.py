@@ -51,6 +51,7 @@ class UpdateRule(Protocol):
       loss_scale: None; or an object with ``factor``; or one with ``initial``, ``increment_period`` and ``multiplier``.
       row_sparse: whether single rows can be updated, where ``indexed_slices_optimizer_conf`` asks for that.
       grad_clipping: None, or a rule that scales gradients after it has measured all of them.
+      clips_first: whether gradients are clipped before regularizers are added, as in 0.6; otherwise after that.
     """
 
     variables: frozenset[str] | None
@@ -59,6 +60,7 @@ class UpdateRule(Protocol):
     loss_scale: LossScalePolicy | None
     row_sparse: bool
     grad_clipping: ClipGradientConf | None
+    clips_first: bool
 
     @property
     def constant_rate(self) -> float | None:
@@ -101,6 +103,7 @@ class Optimizer:
     loss_scale: LossScalePolicy | None = None
     suffixes: tuple[str, ...] = ()
     row_sparse = False
+    clips_first = False
 
     def __post_init__(self) -> None:
         owner = type(self).__name__

@@ -7,38 +7,43 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, NoReturn
 
+from .._base.generation import V0_3, Generation
 from .._base.refuse import closest, refuse, shown
 from .._base.source import caller
 from ..errors import ConfigError, TrainError
-from . import _check, _grad_clipping, _warmup, rules, schedules
+from . import _check, _grad_clipping, _warmup, rules, rules_v06, schedules, schedules_v06
 from .base import Optimizer
 from .schedules import LrScheduler, conf_name
 
 _WHERE = "train.model_update_conf"
 _EXAMPLE = 'config.train.model_update_conf({"naive_conf": {}})'
 
-# rule key -> class, {key of the dict form: argument of the class}, keys without a default
-_RULES: dict[str, tuple[Any, dict[str, str], tuple[str, ...]]] = {
-    "naive_conf": (rules.SGD, {}, ()),
-    "momentum_conf": (rules.SGD, {"beta": "momentum"}, ()),
-    "rmsprop_conf": (rules.RMSProp, {k: k for k in ("decay_rate", "epsilon", "centered")}, ()),
-    "lars_conf": (rules.LARS, {k: k for k in ("momentum_beta", "epsilon", "lars_coefficient")}, ()),
-    "adam_conf": (rules.Adam, {k: k for k in ("beta1", "beta2", "epsilon", "do_bias_correction")}, ()),
-    "lazy_adam_conf": (rules.LazyAdam, {k: k for k in ("beta1", "beta2", "epsilon")}, ()),
-    "lamb_conf": (rules.LAMB, {k: k for k in ("beta1", "beta2", "epsilon")}, ("beta1", "beta2", "epsilon")),
+# rule key -> name of a class, {key of the dict form: argument of the class}, keys without a default
+_RULES: dict[str, tuple[str, dict[str, str], tuple[str, ...]]] = {
+    "naive_conf": ("SGD", {}, ()),
+    "momentum_conf": ("SGD", {"beta": "momentum"}, ()),
+    "rmsprop_conf": ("RMSProp", {k: k for k in ("decay_rate", "epsilon", "centered")}, ()),
+    "lars_conf": ("LARS", {k: k for k in ("momentum_beta", "epsilon", "lars_coefficient")}, ()),
+    "adam_conf": ("Adam", {k: k for k in ("beta1", "beta2", "epsilon", "do_bias_correction")}, ()),
+    "lazy_adam_conf": ("LazyAdam", {k: k for k in ("beta1", "beta2", "epsilon")}, ()),
+    "lamb_conf": ("LAMB", {k: k for k in ("beta1", "beta2", "epsilon")}, ("beta1", "beta2", "epsilon")),
 }
-_WITH_DECAY: dict[Any, Any] = {rules.SGD: rules.SGDW, rules.Adam: rules.AdamW}
+# keys that only 0.6 has: {key: its default}; they are attributes of the optimizer, not arguments of its class
+_NEWER_KEYS = {key: {"do_bias_correction": True, "amsgrad": False} for key in ("adam_conf", "lazy_adam_conf")}
+_WITH_DECAY = {"SGD": "SGDW", "Adam": "AdamW"}
 _OTHER_KEYS = ("learning_rate_decay", "warmup_conf", "clip_conf", "weight_decay_conf")
 _SCHEDULES = {schedule.conf_key: schedule for schedule in schedules.SCHEDULES}
+_NEWER_SCHEDULES = _SCHEDULES | {schedule.conf_key: schedule for schedule in schedules_v06.SCHEDULES}
 _WARMUPS: dict[str, type[_warmup.WarmupConf]] = {w.conf_key: w for w in (_warmup.constant, _warmup.linear)}
 
 
-def optimizer_from_config(train: Mapping[str, Any]) -> Optimizer:
+def optimizer_from_config(train: Mapping[str, Any], generation: Generation = V0_3) -> Optimizer:
     """The optimizer that the settings ``FunctionConfig.train.*`` describe.
 
     Args:
       train: ``primary_lr``, ``model_update_conf`` and ``loss_scale_factor`` as the user set them. ``secondary_lr`` is
         checked, but no update rule reads it. Other keys are ignored.
+      generation: the job's.
     Raises:
       TrainError: there is no learning rate or no update rule.
       ConfigError: an unknown key within ``model_update_conf``.
@@ -52,7 +57,7 @@ def optimizer_from_config(train: Mapping[str, Any]) -> Optimizer:
         refuse(TrainError, "the job's FunctionConfig names no learning rate", hint="config.train.primary_lr(0.1)")
     if conf is None:
         refuse(TrainError, "the job's FunctionConfig names no update rule", hint=_EXAMPLE)
-    base = _check.number("FunctionConfig", "train.primary_lr", primary, low=0.0)
+    base = _check.number("FunctionConfig", "train.primary_lr", primary)
     if train.get("secondary_lr") is not None:
         _check.number("FunctionConfig", "train.secondary_lr", train["secondary_lr"], low=0.0)
     conf = _entries(_WHERE, conf, [*_RULES, *_OTHER_KEYS])
@@ -62,36 +67,42 @@ def optimizer_from_config(train: Mapping[str, Any]) -> Optimizer:
         refuse(TrainError, f"{_WHERE} has no update rule", found=found, hint=_EXAMPLE)
     if len(chosen) > 1:
         _check.bad(_WHERE, f"there must be exactly one update rule, got {' and '.join(chosen)}", f"keep {chosen[0]!r} alone")
-    return _optimizer(chosen[0], conf, _schedule(base, conf), train.get("loss_scale_factor"))
+    known = _NEWER_SCHEDULES if generation.newer_update_rules else _SCHEDULES
+    return _optimizer(chosen[0], conf, _schedule(base, conf, known), train.get("loss_scale_factor"), generation)
 
 
-def _optimizer(key: str, conf: dict[str, Any], schedule: LrScheduler, loss_scale_factor: Any) -> Optimizer:
-    cls, arguments, required = _RULES[key]
+def _optimizer(
+    key: str, conf: dict[str, Any], schedule: LrScheduler, loss_scale_factor: Any, generation: Generation
+) -> Optimizer:
+    name, arguments, required = _RULES[key]
+    family: Any = rules_v06 if generation.newer_update_rules else rules
+    newer = _NEWER_KEYS.get(key, {}) if generation.newer_update_rules else {}
     where = f"{_WHERE}: {key}"
-    values = _entries(where, conf[key], list(arguments), required)
-    given = {arguments[k]: v for k, v in values.items()}
+    values = _entries(where, conf[key], list({**arguments, **newer}), required)
+    decay = _weight_decay(conf["weight_decay_conf"]) if "weight_decay_conf" in conf else {}
+    cls = getattr(family, _WITH_DECAY.get(name, name) if decay else name)
+    given = {arguments[k]: v for k, v in values.items() if k in arguments and k not in newer}
     if key == "naive_conf":
         given["momentum"] = 0
     clipping = _clipping(conf["clip_conf"]) if "clip_conf" in conf else None
     shared = {"grad_clipping": clipping, "loss_scale_factor": loss_scale_factor}
-    decay = _weight_decay(conf["weight_decay_conf"]) if "weight_decay_conf" in conf else {}
-    if not decay:
-        return cls(schedule, **shared, **given)
-    if cls is rules.RMSProp:
+    if name == "RMSProp" and decay:
         line = caller()
         text = "weight_decay_conf has no effect together with rmsprop_conf: RMSProp has no weight decay"
         warnings.warn_explicit(text, UserWarning, line.file, line.line)
-        return cls(schedule, **shared, **given)
-    if cls is rules.LazyAdam:  # the class has no such arguments, but its rule has
-        optimizer = cls(schedule, **shared, **given)
-        for name, value in decay.items():
-            setattr(optimizer, name, value)
+        decay = {}
+    lazy = name == "LazyAdam"  # the class has no arguments of decay, but its rule has
+    optimizer: Optimizer = cls(schedule, **shared, **given, **({} if lazy else decay))
+    for attribute, default in newer.items():
+        setattr(optimizer, attribute, _check.flag(where, attribute, values.get(attribute, default)))
+    if lazy and decay:
+        for attribute, value in decay.items():
+            setattr(optimizer, attribute, value)
         optimizer._check_weight_decay()
-        return optimizer
-    return _WITH_DECAY.get(cls, cls)(schedule, **shared, **given, **decay)
+    return optimizer
 
 
-def _schedule(base: float, conf: dict[str, Any]) -> LrScheduler:
+def _schedule(base: float, conf: dict[str, Any], known: Mapping[str, type[LrScheduler]]) -> LrScheduler:
     warm = None
     if "warmup_conf" in conf:
         key, values = _one_of(f"{_WHERE}: warmup_conf", conf["warmup_conf"], list(_WARMUPS))
@@ -100,7 +111,7 @@ def _schedule(base: float, conf: dict[str, Any]) -> LrScheduler:
         warm = cls(values["warmup_batches"], values[cls.factor_name])  # type: ignore[call-arg]
     if "learning_rate_decay" not in conf:
         return schedules.PiecewiseConstantScheduler([], [base], warmup=warm)
-    key, values = _one_of(f"{_WHERE}: learning_rate_decay", conf["learning_rate_decay"], list(_SCHEDULES))
+    key, values = _one_of(f"{_WHERE}: learning_rate_decay", conf["learning_rate_decay"], list(known))
     where = f"{_WHERE}: {key}"
     if key == "piecewise_constant_conf":
         values = _entries(where, values, ["boundaries", "values"], ("values",))
@@ -114,7 +125,7 @@ def _schedule(base: float, conf: dict[str, Any]) -> LrScheduler:
             return schedules.PiecewiseScalingScheduler(base, boundaries, factors.values[1:], warmup=warm)
         rates = [base * factor for factor in factors.values]
         return _PiecewiseFrom(base, schedules.PiecewiseConstantScheduler(boundaries, rates, warmup=warm))
-    made = _SCHEDULES[key]
+    made = known[key]
     arguments = {conf_name(f.name): f for f in fields(made) if f.name not in ("base_lr", "warmup")}  # type: ignore[arg-type]
     required = tuple(name for name, f in arguments.items() if f.default is MISSING)
     values = _entries(where, values, list(arguments), required)

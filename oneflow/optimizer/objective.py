@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from .._base import dtype as dtypes
-from .._base.refuse import closest, shown
+from .._base.refuse import closest, shown, warn
 from .._base.source import caller
-from ..errors import ArgumentError, TrainError
+from ..errors import ArgumentError, JobWarning, TrainError
 from ..graph.graph import Graph, current
 from ..graph.node import Blob
 from ..ops._dynamic_rules import mean_of_valid
@@ -43,6 +43,10 @@ def add_loss(loss: Blob) -> None:
 
 def checked_losses(what: str, graph: Graph, loss: Any, earlier: list[Blob] | None = None) -> list[Blob]:
     """The losses as a list, of one shape and dtype, in a train job."""
+    if not graph.train and graph.generation.trains_predict_jobs:
+        rule = f"job {graph.name!r} is declared as a predict job and calls minimize; it trains, as in {graph.generation.release}"
+        warn(JobWarning, rule)
+        graph.train = True
     if not graph.train:
         fail(TrainError, what, "it is a predict job, which does not train", (),
              'declare it with @flow.global_function(type="train"), or leave this line out')  # fmt: skip

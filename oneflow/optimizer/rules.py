@@ -112,7 +112,7 @@ class _Moments(Optimizer):
     beta2: float
     epsilon: float
     do_bias_correction: bool
-    suffixes = ("m", "v")
+    suffixes: tuple[str, ...] = ("m", "v")
     row_sparse = True
     conf_key: ClassVar[str] = "adam_conf"
 
@@ -280,8 +280,26 @@ class RMSProp(Optimizer):
         return {"rmsprop_conf": {"decay_rate": self.decay_rate, "epsilon": self.epsilon, "centered": self.centered}}
 
 
+class _Lars(Optimizer):
+    """What ``LARS`` has in all releases."""
+
+    momentum_beta: float
+    epsilon: float
+    lars_coefficient: float
+    suffixes = ("momentum",)
+
+    def __post_init__(self) -> None:
+        for name in ("momentum_beta", "epsilon", "lars_coefficient"):
+            setattr(self, name, _check.number("LARS", name, getattr(self, name), low=0.0))
+        super().__post_init__()
+
+    def _rule_conf(self) -> dict[str, Any]:
+        names = ("momentum_beta", "epsilon", "lars_coefficient")
+        return {"lars_conf": {name: getattr(self, name) for name in names}}
+
+
 @dataclass(repr=False)
-class LARS(Optimizer):
+class LARS(_Lars):
     """Momentum, with a separate rate for each variable.
 
     q = lr * lars_coefficient * |x| / (epsilon + |g| + wd * |x|), without the term of wd at step 0;
@@ -313,13 +331,6 @@ class LARS(Optimizer):
     weight_decay_includes: Patterns | None = None
     weight_decay_excludes: Patterns | None = None
 
-    suffixes = ("momentum",)
-
-    def __post_init__(self) -> None:
-        for name in ("momentum_beta", "epsilon", "lars_coefficient"):
-            setattr(self, name, _check.number("LARS", name, getattr(self, name), low=0.0))
-        super().__post_init__()
-
     def formula(self, x: Any, g: Any, slots: dict[str, Any], lr: Any, step: Any, wd: float) -> Result:
         x_norm = _norm(x)
         scale = self.epsilon + _norm(g)
@@ -329,13 +340,34 @@ class LARS(Optimizer):
         m = self.momentum_beta * slots["momentum"] - lr * self.lars_coefficient * x_norm / scale * g
         return x + m, {"momentum": m}
 
-    def _rule_conf(self) -> dict[str, Any]:
-        names = ("momentum_beta", "epsilon", "lars_coefficient")
-        return {"lars_conf": {name: getattr(self, name) for name in names}}
+
+class _Lamb(_Moments):
+    """What ``LAMB`` has in all releases."""
+
+    row_sparse = False  # its rate comes from norms over the whole variable
+    do_bias_correction = False  # by p1 and p2 instead of by the rate
+    conf_key = "lamb_conf"
+
+    def slots(self, variable: Variable) -> list[Slot]:
+        """Both moments, and the powers of both betas, by which ``formula`` corrects their bias."""
+        powers = [Slot("beta1_t", (1,), variable.dtype, self.beta1), Slot("beta2_t", (1,), variable.dtype, self.beta2)]
+        return [*super().slots(variable), *powers]
+
+    def direction(self, m: Any, v: Any) -> Any:
+        """The step's direction: Adam's, from the corrected moments."""
+        raise NotImplementedError
+
+    def formula(self, x: Any, g: Any, slots: dict[str, Any], lr: Any, step: Any, wd: float) -> Result:
+        p1, p2 = slots["beta1_t"] * self.beta1, slots["beta2_t"] * self.beta2
+        m, v = self.moments(g, slots)
+        u = self.direction(m / (1.0 - p1.reshape(())), v / (1.0 - p2.reshape(())))
+        x_norm, u_norm = _norm(x), _norm(u)
+        r = jnp.where((x_norm > 0) & (u_norm > 0), x_norm / u_norm, jnp.ones_like(x_norm))
+        return x - lr * r * (u + wd * x if wd else u), {"m": m, "v": v, "beta1_t": p1, "beta2_t": p2}
 
 
 @dataclass(repr=False)
-class LAMB(_Moments):
+class LAMB(_Lamb):
     """Adam's direction, with a separate rate for each variable; epsilon is inside the root.
 
     p1 <- p1 * beta1; p2 <- p2 * beta2; m <- beta1 * m + (1 - beta1) * g; v <- beta2 * v + (1 - beta2) * g^2;
@@ -351,8 +383,6 @@ class LAMB(_Moments):
     Example: >>> flow.optimizer.LAMB(flow.optimizer.PiecewiseConstantScheduler([], [0.1]), beta2=0.99).minimize(loss)
     """
 
-    row_sparse = False  # its rate comes from norms over the whole variable
-
     lr_scheduler: LrScheduler | float
     beta1: float = 0.9
     beta2: float = 0.999
@@ -367,21 +397,8 @@ class LAMB(_Moments):
     weight_decay_includes: Patterns | None = None
     weight_decay_excludes: Patterns | None = None
 
-    do_bias_correction = False  # by p1 and p2 instead of by the rate
-    conf_key = "lamb_conf"
-
-    def slots(self, variable: Variable) -> list[Slot]:
-        """Both moments, and the powers of both betas, by which ``formula`` corrects their bias."""
-        powers = [Slot("beta1_t", (1,), variable.dtype, self.beta1), Slot("beta2_t", (1,), variable.dtype, self.beta2)]
-        return [*super().slots(variable), *powers]
-
-    def formula(self, x: Any, g: Any, slots: dict[str, Any], lr: Any, step: Any, wd: float) -> Result:
-        p1, p2 = slots["beta1_t"] * self.beta1, slots["beta2_t"] * self.beta2
-        m, v = self.moments(g, slots)
-        u = m / (1.0 - p1.reshape(())) / jnp.sqrt(v / (1.0 - p2.reshape(())) + self.epsilon)
-        x_norm, u_norm = _norm(x), _norm(u)
-        r = jnp.where((x_norm > 0) & (u_norm > 0), x_norm / u_norm, jnp.ones_like(x_norm))
-        return x - lr * r * (u + wd * x if wd else u), {"m": m, "v": v, "beta1_t": p1, "beta2_t": p2}
+    def direction(self, m: Any, v: Any) -> Any:
+        return m / jnp.sqrt(v + self.epsilon)
 
 
 def _norm(x: Any) -> Any:

@@ -98,7 +98,7 @@ class LrScheduler:
 
     def _decay_fields(self) -> None:
         """Checks the arguments that every decay has."""
-        self._number("base_lr", low=0.0)
+        self._number("base_lr")
         object.__setattr__(self, "steps", _check.integer(type(self).__name__, "steps", self.steps, low=1))  # type: ignore[attr-defined]
         self._check_warmup()
 
@@ -132,7 +132,7 @@ def _select(boundaries: Sequence[int], values: Sequence[float], step: Any, xp: A
 
 def _numbers(owner: str, name: str, given: Any) -> tuple[float, ...]:
     values = _check.sequence(owner, name, given, "numbers")
-    return tuple(_check.number(owner, f"{name}[{i}]", value, low=0.0) for i, value in enumerate(values))
+    return tuple(_check.number(owner, f"{name}[{i}]", value) for i, value in enumerate(values))
 
 
 @dataclass(frozen=True, repr=False)
@@ -143,7 +143,7 @@ class PiecewiseConstantScheduler(LrScheduler):
 
     Args:
       boundaries: steps, ascending; a boundary itself still belongs to the earlier piece.
-      values: learning rates >= 0, one more than boundaries.
+      values: learning rates, one more than boundaries; with negative ones the loss is maximized.
       warmup: one of ``flow.optimizer.warmup``.
     Raises:
       ArgumentError: wrong lengths, order or types.
@@ -190,9 +190,9 @@ class PiecewiseScalingScheduler(LrScheduler):
     """``base_lr * scale[i - 1]`` after the i-th boundary, ``base_lr`` up to the first one.
 
     Args:
-      base_lr: learning rate >= 0.
+      base_lr: learning rate; with a negative one the loss is maximized.
       boundaries: steps, ascending; a boundary itself still belongs to the earlier piece.
-      scale: factors >= 0 of ``base_lr`` (not of the piece before), one per boundary; a single number serves every boundary.
+      scale: factors of ``base_lr`` (not of the piece before), one per boundary; a single number serves every boundary.
       warmup: one of ``flow.optimizer.warmup``.
     Raises:
       ArgumentError: wrong lengths, order or types.
@@ -209,12 +209,12 @@ class PiecewiseScalingScheduler(LrScheduler):
 
     def __post_init__(self) -> None:
         owner = type(self).__name__
-        self._number("base_lr", low=0.0)
+        self._number("base_lr")
         boundaries = _check.boundaries(owner, self.boundaries)
         if isinstance(self.scale, (list, tuple, np.ndarray)):
             scale = _numbers(owner, "scale", self.scale)
         else:
-            scale = (_check.number(owner, "scale", self.scale, low=0.0),) * len(boundaries)
+            scale = (_check.number(owner, "scale", self.scale),) * len(boundaries)
         if len(scale) != len(boundaries):
             rule = f"there must be one scale per boundary, got {len(scale)} scales and {len(boundaries)} boundaries"
             _check.bad(owner, rule, "PiecewiseScalingScheduler(0.1, [100, 200], [0.1, 0.01]), with 1 up to the first boundary")
@@ -240,7 +240,7 @@ class CosineScheduler(LrScheduler):
     Source: Loshchilov, Hutter 2017, "SGDR: Stochastic Gradient Descent with Warm Restarts".
 
     Args:
-      base_lr: learning rate >= 0.
+      base_lr: learning rate; with a negative one the loss is maximized.
       steps: int > 0.
       alpha: the fraction of ``base_lr`` that remains, >= 0.
       warmup: one of ``flow.optimizer.warmup``.
@@ -275,7 +275,7 @@ class LinearCosineScheduler(LrScheduler):
     Source: Bello, Zoph, Vasudevan, Le 2017, "Neural Optimizer Search with Reinforcement Learning".
 
     Args:
-      base_lr: learning rate >= 0.
+      base_lr: learning rate; with a negative one the loss is maximized.
       steps: int > 0.
       num_periods: number of periods of the cosine within ``steps``.
       alpha, beta: numbers.
@@ -315,9 +315,9 @@ class PolynomialScheduler(LrScheduler):
     and d = steps * ceil(c / steps), so that the rate rises again after each ``steps``.
 
     Args:
-      base_lr: learning rate >= 0.
+      base_lr: learning rate; with a negative one the loss is maximized.
       steps: int > 0.
-      end_learning_rate: >= 0.
+      end_learning_rate: the rate from step ``steps`` on.
       power: >= 0.
       cycle: whether to start again after ``steps``.
       warmup: one of ``flow.optimizer.warmup``.
@@ -337,7 +337,7 @@ class PolynomialScheduler(LrScheduler):
 
     def __post_init__(self) -> None:
         self._decay_fields()
-        self._number("end_learning_rate", low=0.0)
+        self._number("end_learning_rate")
         self._number("power", low=0.0)
         object.__setattr__(self, "cycle", _check.flag(type(self).__name__, "cycle", self.cycle))
 
@@ -386,7 +386,7 @@ class ExponentialScheduler(_Falling):
     """base_lr * decay_rate ** p, with p = step / steps, rounded down where ``staircase``.
 
     Args:
-      base_lr: learning rate >= 0.
+      base_lr: learning rate; with a negative one the loss is maximized.
       steps: int > 0, in which the rate falls once by ``decay_rate``.
       decay_rate: >= 0.
       staircase: whether the rate falls only every ``steps`` steps.
@@ -407,7 +407,7 @@ class InverseTimeScheduler(_Falling):
     """base_lr / (1 + decay_rate * p), with p = step / steps, rounded down where ``staircase``.
 
     Args:
-      base_lr: learning rate >= 0.
+      base_lr: learning rate; with a negative one the loss is maximized.
       steps: int > 0.
       decay_rate: >= 0.
       staircase: whether the rate falls only every ``steps`` steps.
@@ -428,7 +428,7 @@ class NaturalExpScheduler(_Falling):
     """base_lr * exp(-decay_rate * p), with p = step / steps, rounded down where ``staircase``.
 
     Args:
-      base_lr: learning rate >= 0.
+      base_lr: learning rate; with a negative one the loss is maximized.
       steps: int > 0.
       decay_rate: a number; a negative one lets the rate grow.
       staircase: whether the rate falls only every ``steps`` steps.

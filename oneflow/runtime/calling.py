@@ -69,7 +69,8 @@ def caller(feeds: Feeds, launch: Launch, delivery: Delivery, window: int, *, asy
     """
     if asynchronous:
         return _asynchronous(feeds, launch, delivery, window, returns_nothing)
-    return _watched(feeds, launch, delivery, window) if delivery.watches else _synchronous(feeds, launch, delivery)
+    waits = any(not watch.deferred for watch in delivery.watches)
+    return _watched(feeds, launch, delivery, window) if waits else _synchronous(feeds, launch, delivery)
 
 
 def _asynchronous(feeds: Feeds, launch: Launch, delivery: Delivery, window: int, returns_nothing: bool) -> Call:
@@ -113,7 +114,7 @@ def _watched(feeds: Feeds, launch: Launch, delivery: Delivery, window: int) -> C
 
 def _synchronous(feeds: Feeds, launch: Launch, delivery: Delivery) -> Call:
     deliveries, finished, convert = process.delivery, process.finished, delivery.convert
-    check = feeds.checker()
+    check, watches = feeds.checker(), delivery.watches
     enter, leave = process.calls.append, process.calls.pop
 
     def call(args: Sequence[Any]) -> Any:
@@ -136,6 +137,11 @@ def _synchronous(feeds: Feeds, launch: Launch, delivery: Delivery) -> Call:
             value = convert(results[0])
         finally:
             leave()
+        if watches:
+            if deliveries.undelivered():
+                deliveries.drain()  # handlers are called in the order of calls
+            for watch, array in zip(watches, results[1], strict=True):
+                watch.deliver(array)
         finished(results)
         delivery.seconds = perf_counter() - start
         return value

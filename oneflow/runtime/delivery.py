@@ -42,7 +42,7 @@ class DeliveryThread:
         self._kept: deque[Exception] = deque()
         self._hook: Callable[[str], None] | None = None
         self._errors = threading.Lock()
-        self.computing = False  # the thread waits for the device, in C++ code of JAX
+        self.computing = False  # the thread is in C++ code of JAX: it waits for the device, or fetches a value
         self.thread: threading.Thread | None = None
         self._pending: deque[Result] = deque()
         self._late: deque[tuple[int, Result]] = deque()  # numbered
@@ -77,6 +77,13 @@ class DeliveryThread:
     def is_busy(self) -> bool:
         """Whether a call is being delivered."""
         return self._busy
+
+    def begin_computing(self) -> bool:
+        """Asked by the thread before it enters C++ code; False: it is to end. Whoever calls ``stop`` then sees ``computing``."""
+        self.computing = True
+        if self._stopping:
+            self.computing = False
+        return self.computing
 
     def is_current(self) -> bool:
         """Whether the caller runs on the delivery thread: in a callback, a handler or a listener."""
@@ -275,7 +282,7 @@ class DeliveryThread:
         if not pending and not self._late:
             return False
         self._busy = True
-        while pending:
+        while pending and not self._stopping:
             self._last_begun = pending[0].sequence  # first: at each moment it is in the queue, or known as begun
             result = pending.popleft()
             try:
@@ -300,7 +307,8 @@ class DeliveryThread:
                 self._progress.notify_all()
 
     def _deliver(self, result: Result) -> None:
-        self.computing = True
+        if not self.begin_computing():
+            return
         result.wait()
         self.computing = False
         processes.returned()

@@ -41,7 +41,8 @@ def prepare() -> None:
 
 
 def _asked_for() -> int:
-    return max(Resource.gpu_device_num or 1, Resource.cpu_device_num or 1)
+    cpus = process.named_cpu_devices if Resource.cpu_device_num is None else Resource.cpu_device_num or 1
+    return max(Resource.gpu_device_num or 1, cpus)
 
 
 def _virtual_devices() -> int:
@@ -129,16 +130,36 @@ def _way_out(tag: str, count: int) -> str:
     return f"flow.config.{tag}_device_num({count}) before the first call"
 
 
-def check_placements(graph: Graph, *, strict: bool) -> None:
+def check_placements(graph: Graph, *, strict: bool, may_grow: bool = False) -> None:
     """Refuses placements on devices that are not there; notices, once per process, that the CPU stands in for GPUs.
 
+    Args:
+      strict: the CPU must not stand in.
+      may_grow: where the user has set no number of CPU devices, make as many as the job names: programs for OneFlow, which had
+        one per core, name them without asking.
     Raises:
       DeviceError: a placement names a device or machine beyond those of the session; or ``strict`` and too few GPUs.
     """
+    if may_grow:
+        _grow(graph)
     for node in graph.nodes:
         _check_range(graph, node)
         if node.scope.placement.tag == "gpu" and not gpus_are_real():
             _stand_in(graph, node, strict)
+
+
+def _grow(graph: Graph) -> None:
+    if Resource.cpu_device_num is not None or processes.count() > 1:
+        return
+    on_devices = [n.scope.placement for n in graph.nodes if n.scope.placement.tag == "cpu" and not n.op.on_host]
+    named = max((device + 1 for placement in on_devices for machine, device in placement.devices if machine == 0), default=1)
+    if named > _asked_for():
+        before, process.named_cpu_devices = process.named_cpu_devices, named
+        try:
+            prepare()
+        except DeviceError:
+            process.named_cpu_devices = before
+            raise
 
 
 def _check_range(graph: Graph, node: Node) -> None:

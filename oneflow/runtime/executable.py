@@ -16,14 +16,16 @@ import numpy as np
 from .._base import memory as _memory
 from .._base.jax import jax
 from ..compiler.layout import Layout, Storage, layout_of
+from ..compiler.lowering import Observer
 from ..compiler.plan import LEARNING_RATES, RANDOM_STATE, Plan, on_one_device, with_own_values
-from ..compiler.program import feed_shardings, single
+from ..compiler.program import feed_shardings, place_of, single
 from ..compiler.stages import staged
-from ..errors import CompileError, CustomOpError, ExecutionError, ProcessError
+from ..config._settings import nonfinite as find_nonfinite
+from ..errors import CompileError, CustomOpError, ExecutionError, ModeError, NonFiniteError, ProcessError
 from ..graph import callback
 from ..graph.graph import OP_INPUT, Graph
 from ..graph.node import Blob, Node
-from . import compilation_cache, processes
+from . import compilation_cache, nonfinite, processes
 from .delivery import MAX_WINDOW
 from .gate import Gate, NoRoomError, Results, StaleExecutableError
 from .mesh import DeviceMeshes
@@ -78,6 +80,8 @@ class Executable:
             self._meshes = None  # JAX's default device: no layouts to say
             self.plan = on_one_device(plan)
         self._together = processes.count() > 1
+        if self._together and self.debugging[2]:
+            raise ModeError("flow.config.find_nonfinite works in runs of one process; this one has several")
         collective = any(len(d) > 1 and d[0].platform == "cpu" for d in distinct.values())
         self._gate: Gate | None = process.collectives if collective and not self._together else None
         self.window = 1 if self._together else MAX_WINDOW  # calls that may be undelivered
@@ -125,14 +129,37 @@ class Executable:
             [zlib.crc32(a.tobytes()) for a in jax.tree.leaves(feed) if is_whole(blob, a)]
             for blob, feed in zip(self.plan.feeds, feeds, strict=True)
         ]
-        for index, theirs in enumerate(processes.gather(f"comparing what {self._label} is fed", found)):
+        parts = [zlib.crc32(feed.array.tobytes()) for feed in feeds if isinstance(feed, Part) and _varies(feed.array)]
+        everyone = processes.gather(f"comparing what {self._label} is fed", (found, parts))
+        if not processes.is_first():
+            return
+        for index, (theirs, its_parts) in enumerate(everyone):
             for blob, mine, its in zip(self.plan.feeds, found, theirs, strict=True):
-                if mine != its and processes.is_first():
+                if mine != its:
                     _log.warning(
                         "oneflow: process %d feeds other values for %r of %s than process 0; every process must feed the same "
                         "batch: seed what draws or shuffles it, or let each feed its own part (config.feed_own_part)",
                         index, blob.node.name, self._label,
                     )  # fmt: skip
+            if index and parts and parts == its_parts:
+                _log.warning(
+                    "oneflow: process %d feeds the same values as process 0 for its own part of the batches of %s: give each "
+                    'process other data: flow.data.ArrayLoader(..., shard=(rank, count)), or a DistributedSampler',
+                    index, self._label,
+                )  # fmt: skip
+        self._compare_lists(feeds)
+
+    def _compare_lists(self, feeds: Sequence[Any]) -> None:
+        """Warns where all devices of the mirrored view are fed the same arrays."""
+        fed = [f for blob, f in zip(self.plan.feeds, feeds, strict=True) if blob.node.op is OP_INPUT and blob.is_mirrored]
+        lists = [tuple(feed) for feed in fed if isinstance(feed, (tuple, np.ndarray)) and len(feed) > 1]
+        arrays = [each for each in lists if all(isinstance(a, np.ndarray) for a in each) and _varies(each[0])]
+        if arrays and all(np.array_equal(first, a) for first, *others in arrays for a in others):
+            _log.warning(
+                "oneflow: all devices are fed the same arrays in the first call of %s: in the mirrored view each takes its own "
+                "piece of the batch: np.split(batch, %d)",
+                self._label, len(arrays[0]),
+            )  # fmt: skip
 
     def _lines(self, feeds: Sequence[Any]) -> list[str]:
         """The job as lines, for comparison with other processes."""
@@ -183,21 +210,24 @@ class Executable:
             return {}
         found: dict[tuple[Node, int], Layout] = {}
 
-        def look(node: Node, outputs: tuple[Any, ...]) -> None:
-            if node.scope.placement.parallel_num > 1 and node not in self.plan.vmapped:
-                for i, array in enumerate(outputs):
+        plan = self.plan
 
-                    def note(sharding: Any, key: tuple[Node, int] = (node, i)) -> None:
-                        found[key] = layout_of(sharding, key[0].scope.placement)
+        class Layouts(Observer):
+            def forward(self, node: Node, outputs: tuple[Any, ...]) -> None:
+                if node.scope.placement.parallel_num > 1 and node not in plan.vmapped:
+                    for i, array in enumerate(outputs):
 
-                    jax.debug.inspect_array_sharding(array, callback=note)
+                        def note(sharding: Any, key: tuple[Node, int] = (node, i)) -> None:
+                            found[key] = layout_of(sharding, key[0].scope.placement)
+
+                        jax.debug.inspect_array_sharding(array, callback=note)
 
         arguments = self._arguments(self._feeds_given)
         with jax.enable_x64(True):
             if self.is_staged:
-                staged(self.plan, self._storages, self._meshes, arguments, lambda traced: traced.lower().compile(), look)
+                staged(self.plan, self._storages, self._meshes, arguments, lambda traced: traced.lower().compile(), Layouts())
             else:
-                single(self.plan, self._storages, self._meshes, look).trace(*arguments).lower().compile()
+                single(self.plan, self._storages, self._meshes, Layouts()).trace(*arguments).lower().compile()
         return found
 
     def _arguments(self, feeds: Any) -> tuple[Any, Any, Any]:
@@ -274,7 +304,7 @@ class Executable:
         lock, store, function = self._store.lock, self._store, self._function
         pending, bind, written, read = store.pending, self._bind, self._written, self._read
         submit, has_room, x64 = process.delivery.submit, process.delivery.has_room, self._x64
-        (nans, infs), settings = self.debugging, _settings()
+        (nans, infs, _), settings = self.debugging, _settings()
 
         def launch(feeds: Any, delivery: Delivery | None) -> Any:
             if not self._warm:
@@ -319,9 +349,9 @@ class Executable:
 
     def _as_its_caller(self) -> AbstractContextManager[Any]:
         """On a thread of the library: the settings of the calling thread that the executable was compiled for."""
-        if debugging() == self.debugging:
+        if debugging()[:2] == self.debugging[:2]:
             return nullcontext()
-        nans, infs = self.debugging
+        nans, infs, _ = self.debugging
         settings = ExitStack()
         settings.enter_context(jax.debug_nans(nans))
         settings.enter_context(jax.debug_infs(infs))
@@ -349,6 +379,7 @@ class Executable:
         with self._store.lock, self._as_its_caller():
             self._admit(delivery)
             self._store.commit()
+            self._place_rates()
             is_kept = self.plan.transactional  # else the step destroys the old state
             kept = [cell.value if is_kept else to_host(cell.value) for cell in self._written]
             callback.take()
@@ -359,6 +390,8 @@ class Executable:
                 problem = callback.take()
                 if problem is not None:
                     raise problem
+                if self.debugging[2]:
+                    self._look_for_nonfinite(results, kept, feeds)
                 if delivery is None:
                     processes.returned()
             except Exception as error:
@@ -367,7 +400,7 @@ class Executable:
                     sharding = self._struct(cell).sharding
                     put = value if is_kept else Store.put(value) if sharding is None else to_global(value, sharding)
                     cell.value = put
-                raise (error if isinstance(error, (CustomOpError, ProcessError)) else self._failed(error)) from (
+                raise (error if isinstance(error, (CustomOpError, NonFiniteError, ProcessError)) else self._failed(error)) from (
                     error.__cause__ or error
                 )
             self._warm = not self.plan.transactional
@@ -375,6 +408,38 @@ class Executable:
                 del kept
                 _memory.give_back()
             return self._submit(results, delivery, merge)
+
+    def _place_rates(self) -> None:
+        """Puts learning rates where the step reads them, so that no call has to."""
+        if self._meshes is None or self.is_staged or self._together:
+            return
+        for cell in self._read:
+            if cell.variable is None:
+                cell.value = jax.device_put(cell.value, self._meshes.sharding(place_of(self.plan), ()))
+
+    def find_nonfinite(self, feeds: Sequence[Any]) -> nonfinite.NonFinite | None:
+        """Runs the next step op by op, changes nothing, and reports the first value that is not finite; None for none."""
+        with self._store.lock:
+            self._store.commit()
+            self._store.materialize([*self._written, *self._read])
+            state, reads = ([to_host(a) for a in self._values(cells)] for cells in (self._written, self._read))
+        return nonfinite.find(self.plan, self._storages, state, reads, self._flat(feeds))[0]
+
+    def _look_for_nonfinite(self, results: Results, before: Sequence[Any], feeds: Sequence[Any]) -> None:
+        if nonfinite.is_finite((self._values(self._written), results)):
+            return
+        found, is_finite = nonfinite.find(self.plan, self._storages, before, self._values(self._read), feeds)
+        if found is not None and found.reaches_results:
+            raise NonFiniteError(f"{found}\n  its state  as it was before this call", found)
+        if is_finite:
+            graph = self.graph
+            raise NonFiniteError(
+                f"a step of job {graph.name!r} computed NaNs or infinities, which it does not when it is run op by op: numbers "
+                f"near the limits of a dtype are rounded otherwise in the compiled step\n"
+                f"  the job    {graph.source}   {graph.source.text if graph.source else ''}\n"
+                f"  its state  as it was before this call\n"
+                f"  try        scale the loss or the inputs down, or compute in float32 or float64"
+            )
 
     def _failed(self, error: Exception) -> ExecutionError:
         graph = self.graph
@@ -451,14 +516,20 @@ class Executable:
         return "\n\n".join(compiled.as_text() for _, compiled in self.compiled)
 
 
+def _varies(array: np.ndarray) -> bool:
+    """Whether not all elements are equal: constants may be the same everywhere on purpose."""
+    return bool(array.size) and bool((array != array.flat[0]).any())
+
+
 def _settings() -> Any:
     return jax.config  # its settings are not typed
 
 
-def debugging() -> tuple[bool, bool]:
-    """Whether JAX looks for NaNs and for infinities in all results. It may run a step again then, which needs the old state."""
+def debugging() -> tuple[bool, bool, bool]:
+    """Whether JAX looks for NaNs and for infinities in all results, and whether we do. A step may be run again, which needs the
+    old state."""
     settings = _settings()
-    return settings.jax_debug_nans, settings.jax_debug_infs
+    return settings.jax_debug_nans, settings.jax_debug_infs, find_nonfinite.is_on
 
 
 def _nan(error: BaseException | None) -> BaseException | None:

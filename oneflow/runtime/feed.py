@@ -68,12 +68,21 @@ def as_array(value: Any) -> np.ndarray | None:
 class Feeds:
     """The inputs of one job, and the checks of what its calls are given for them."""
 
-    def __init__(self, job_name: str, inputs: Sequence[Input], structure: Sequence[Any], own_part: bool = False):
-        """``structure`` has one entry a parameter: an input's number, or nested lists, tuples and dicts of numbers.
-
-        With ``own_part`` each process of the run feeds its share of the batches.
+    def __init__(
+        self,
+        job_name: str,
+        inputs: Sequence[Input],
+        structure: Sequence[Any],
+        own_part: bool = False,
+        look: Callable[[Sequence[Any]], None] | None = None,
+    ):
         """
-        self._job = job_name
+        Args:
+          structure: one entry per parameter: an input's number, or nested lists, tuples and dicts of numbers.
+          own_part: each process of the run feeds its share of the batches.
+          look: called with the arrays of each call that ``checker()`` has checked.
+        """
+        self._job, self._look = job_name, look
         self._shares = own_part and processes.count() > 1
         self._inputs = [self._share(spec) for spec in inputs] if self._shares else list(inputs)
         self._structure = list(structure)
@@ -85,7 +94,19 @@ class Feeds:
         self.owned: Callable[[tuple[Any, ...]], tuple[Any, ...]] = _small_copies if small else _copies
 
     def checker(self) -> Check:
-        """``__call__`` for a job whose inputs are all arrays of one shape, without what need not be asked at each call."""
+        """``__call__``, without what need not be asked at each call where all inputs are arrays of one shape."""
+        check, look = self._bare_checker(), self._look
+        if look is None:
+            return check
+
+        def looked_at(args: Sequence[Any]) -> tuple[Any, ...]:
+            arrays = check(args)
+            look(arrays)
+            return arrays
+
+        return looked_at
+
+    def _bare_checker(self) -> Check:
         if self._static is None or not self._flat or self._shares:
             return self
         count, static, explain, ndarray = len(self._static), self._static, self._explain, np.ndarray

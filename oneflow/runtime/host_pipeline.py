@@ -24,6 +24,18 @@ Place = Callable[[Blob, Any], Any]
 
 def placing(plan: Plan, meshes: DeviceMeshes) -> Place:
     """A function that puts a feed on the devices, as the step wants it; it may keep the memory it is given."""
+    found: Place | None = None
+
+    def put(blob: Blob, value: Any) -> Any:  # the devices are looked up when the first value is there, not at building
+        nonlocal found
+        if found is None:
+            found = _placing(plan, meshes)
+        return found(blob, value)
+
+    return put
+
+
+def _placing(plan: Plan, meshes: DeviceMeshes) -> Place:
     placement = place_of(plan)
     if len({meshes.place(node.scope.placement) for node in plan.order}) > 1 or plan.repeats:
         return lambda blob, value: value  # each stage takes its own
@@ -152,13 +164,17 @@ class HostPipeline:
         """After another seed was set: random ops begin their sequences, readers stay where they are."""
         self.restore({**self.state(), "calls": 0})
 
-    def stop(self, wait: bool = True) -> None:
-        """Ends its thread and drops what was prepared; a later call begins again where the callers stand."""
-        if self._ahead is not None:
-            self._ahead.stop(wait)
+    def stop(self, deadline: float | None = None) -> bool:
+        """Ends its thread and drops what was prepared; a later call begins again where the callers stand.
 
-    def close(self, wait: bool = True) -> None:
-        """Ends its thread; a call that waits for data raises. ``wait`` until the thread is gone."""
+        Args:
+          deadline: until when to wait for the thread (``time.monotonic``); None: as long as it takes.
+        Returns: whether the thread has ended.
+        """
+        return self._ahead is None or self._ahead.stop(deadline)
+
+    def close(self) -> None:
+        """Ends its thread, without waiting for that; a call that waits for data raises."""
         self._closed = True
         if self._ahead is not None:
-            self._ahead.close(wait)
+            self._ahead.close()

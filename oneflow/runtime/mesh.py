@@ -21,6 +21,11 @@ class DeviceMeshes:
         self._meshes: dict[Placement, Any] = {}
         self._shardings: dict[tuple[Placement, Spec], Any] = {}
 
+    @property
+    def are_used(self) -> bool:
+        """Whether devices have been looked up, so that their number must not change any more."""
+        return bool(self._meshes)
+
     def devices(self, placement: Placement) -> tuple[Any, ...]:
         """The JAX devices of a placement, in device order."""
         return tuple(self._mesh(placement).devices.flat)

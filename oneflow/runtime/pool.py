@@ -70,7 +70,8 @@ class Pool:
         for _ in self._threads:
             self._work.put(None)
 
-    def join(self, deadline: float | None = None) -> None:
-        """Waits for the threads to end, at most until ``deadline`` (``time.monotonic``)."""
+    def join(self, deadline: float | None = None) -> bool:
+        """Waits for the threads to end, at most until ``deadline`` (``time.monotonic``). Returns whether they have."""
         for thread in self._threads:
             thread.join(None if deadline is None else max(deadline - time.monotonic(), 0))
+        return not any(thread.is_alive() for thread in self._threads)

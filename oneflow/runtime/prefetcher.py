@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -150,25 +151,35 @@ class Prefetcher:
                 self._graph.name, ", ".join(sorted(own)), ", ".join(sorted(saved)),
             )  # fmt: skip
 
-    def close(self, wait: bool = True) -> None:
-        """``stop``, for good."""
+    def close(self) -> None:
+        """Ends the thread, for good, without waiting for that; callers that wait raise."""
         self._closed = True
-        self.stop(wait)
+        self.stop(0.0)
 
-    def stop(self, wait: bool = True) -> None:
-        """Ends the thread and drops what was prepared; a later ``head()`` begins again where the callers stand."""
+    def stop(self, deadline: float | None = None) -> bool:
+        """Ends the thread and drops what was prepared; a later ``head()`` begins again where the callers stand.
+
+        Args:
+          deadline: until when to wait for the thread (``time.monotonic``); None: as long as it takes.
+        Returns: whether the thread has ended.
+        """
         with self._changed:
             self._stopping = self._thread is not None
             self._changed.notify_all()
             thread = self._thread
-        if thread is None or thread is threading.current_thread() or not wait:
-            return
-        thread.join()
+        if thread is None:
+            return True
+        if thread is threading.current_thread():
+            return False
+        thread.join(None if deadline is None else max(deadline - time.monotonic(), 0))
+        if thread.is_alive():
+            return False
         with self._changed:
             self._thread = None
             self._queue.clear()
             self._stopping = False
             self._changed.notify_all()
+        return True
 
     # --- the thread's side
 

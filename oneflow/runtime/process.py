@@ -42,7 +42,9 @@ class Process:
       sessions: those that are open; ``default_session`` is the one that jobs are declared in.
       calls: one entry for each call whose thread may be in JAX's C++ code, outside the lock.
       stops_at_first_call: a script is run only to find the jobs that it declares.
+      named_cpu_devices: the most that a job of the session named, where the user has set no number.
       seed: what ``flow.manual_seed`` set; None before.
+      summary_writer: of ``flow.summary``; None before one was made.
       unconfirmed_saves: checkpoints in place that the disk has not confirmed, by path: device and inode. Saving there again
         replaces them.
     """
@@ -51,6 +53,8 @@ class Process:
         self.sessions: WeakSet[Any] = WeakSet()
         self.default_session: Any = None
         self.seed: int | None = None
+        self.named_cpu_devices = 1
+        self.summary_writer: Any = None
         self.stops_at_first_call = False
         self.has_said_that_cpus_stand_in = False
         self.unconfirmed_saves: dict[str, tuple[int, int]] = {}
@@ -139,10 +143,14 @@ class Process:
                 exit_status.fail("interrupted while callbacks were still to come; leaving with an error status")
         else:
             self._finish_saves()
+        delivery.stop()
+        readers_ended = True
         for session in list(self.sessions):
-            with contextlib.suppress(KeyboardInterrupt):
-                session.stop_threads(time.monotonic() + _POOL_SECONDS)
-        self._stop_threads(interrupted)
+            try:
+                readers_ended &= session.stop_threads(time.monotonic() + _POOL_SECONDS)
+            except KeyboardInterrupt:
+                readers_ended = False
+        self._stop_threads(interrupted, readers_ended)
         if (unraised := delivery.unraised() or str(self.saves.error or "")) and not interrupted:
             exit_status.fail(f"{unraised}; leaving with an error status")
 
@@ -158,15 +166,15 @@ class Process:
         if not self._is_started and not self._forked:
             self._stop_threads(False)
 
-    def _stop_threads(self, interrupted: bool) -> None:
-        """Sees to it that no thread is in JAX's C++ code while the interpreter goes away: that would abort the process.
+    def _stop_threads(self, interrupted: bool, readers_ended: bool = True) -> None:
+        """Sees to it that no thread is in C++ code while the interpreter goes away: that would abort the process.
 
         Ours end; those of the user that call jobs wait for the lock, which is never given back.
         """
         delivery = self.delivery
         delivery.stop()
         deadline = time.monotonic() + _STOP_SECONDS
-        harmless = delivery.thread is None or (delivery.is_busy and not delivery.computing)  # Python code, of a callback
+        harmless = delivery.thread is None or (delivery.is_busy and not delivery.computing)  # in a callback
         with contextlib.suppress(KeyboardInterrupt):
             if delivery.thread is not None and not harmless:
                 delivery.thread.join(max(deadline - time.monotonic(), 0.0001))
@@ -174,7 +182,8 @@ class Process:
             is_held = self.lock.acquire(timeout=max(deadline - time.monotonic(), 0.0001))
             while (self.calls or self.uninterrupted.compiling) and time.monotonic() < deadline:
                 time.sleep(0.0005)
-            is_harmless = harmless and not self.uninterrupted.compiling and not self.calls and self.saves.is_idle()
+            harmless = harmless and readers_ended and self.saves.is_idle()
+            is_harmless = harmless and not self.uninterrupted.compiling and not self.calls
             if is_held and is_harmless:
                 return
         with contextlib.suppress(Exception):

@@ -28,6 +28,10 @@ _UNSET: Any = object()
 class Deliverer(Protocol):
     """The interface of the delivery thread for results."""
 
+    computing: bool
+
+    def begin_computing(self) -> bool: ...
+
     def late(self, result: Result) -> None: ...
 
     def moved_on(self, thread: int) -> None: ...
@@ -372,7 +376,10 @@ class Result(concurrent.futures.Future[Any]):
                 try:
                     results = self._results
                     if self._value is _UNSET:
+                        if not self._delivery.deliverer.begin_computing():
+                            return
                         self._value = self._delivery.convert(results[0])
+                        self._delivery.deliverer.computing = False
                         self._forget()
                     callback(self._value)
                 except BaseException as error:

@@ -17,6 +17,7 @@ from .._base import check
 from .._base.refuse import refuse, warn
 from ..compiler.layout import Storage
 from ..config import Resource
+from ..config._settings import nonfinite
 from ..errors import ArgumentError, JobWarning, ModeError
 from ..graph.graph import Graph, Variable, current_or_none
 from . import devices, environment, processes
@@ -94,6 +95,10 @@ class Session:
         """Adds a job; one of the same name replaces it for new calls."""
         self.jobs[job.name] = job
         self._declared.add(job)
+
+    def jobs_declared(self) -> list[Job]:
+        """All jobs that can still be called, those that were replaced by others of their name included."""
+        return list(self._declared)
 
     def declare_variables(self, job: Job, variables: Iterable[Variable], storages: Mapping[str, Storage]) -> None:
         """Makes room for a job's variables, where ``storages`` says, or finds it.
@@ -263,7 +268,7 @@ class Session:
         self._pipelines[job_name] = pipeline
         self._all_pipelines.add(pipeline)
         if self.closed:  # meanwhile, by another thread
-            pipeline.close(wait=False)
+            pipeline.close()
         position = self._positions.pop(job_name, None)
         if position is not None:
             pipeline.restore(position)
@@ -323,6 +328,23 @@ class Session:
         """Starts the random numbers again, from ``seed``."""
         self.set_random_state({"seed": seed})
 
+    @contextlib.contextmanager
+    def unchanged(self, job_name: str, variables: Iterable[str]) -> Iterator[None]:
+        """At the end, the job's variables, random numbers and readers are what they were, whatever it has computed inside."""
+        values = self.read(variables)
+        pipeline, cell = self._pipelines.get(job_name), self._random.get(job_name)
+        position = None if pipeline is None else pipeline.state()
+        calls = 0 if cell is None else int(to_host(cell.value)[2])
+        try:
+            yield
+        finally:
+            self.exchange(values)
+            with self._between_calls():
+                if (cell := self._random.get(job_name)) is not None:
+                    cell.value = self._random_value(calls)
+                if pipeline is not None and position is not None:
+                    pipeline.restore(position)
+
     # --- the end
 
     def close(self, why: str = _CLOSED) -> None:
@@ -332,7 +354,7 @@ class Session:
         self._why = why
         process.delivery.drain()
         for pipeline in list(self._all_pipelines):
-            pipeline.close(wait=False)  # a call that waits for data raises, and lets its lock go
+            pipeline.close()  # a call that waits for data raises, and lets its lock go
         with self._between_calls():
             self.closed = self.store.is_closed = True
             for job in list(self._declared):
@@ -342,18 +364,28 @@ class Session:
         with self.store.lock:
             self.jobs.clear()
             self.store.clear()
+            for cell in self._random.values():  # jobs that the program still holds keep the cells
+                cell.value = None
             self._random.clear()
             self._pipelines.clear()
         process.sessions.discard(self)
 
-    def stop_threads(self, deadline: float | None = None) -> None:
-        """Ends the threads that read ahead, and the pool's; waits at most until ``deadline``, where one is given."""
-        for pipeline in list(self._all_pipelines):
-            pipeline.stop(wait=deadline is None)
+    def stop_threads(self, deadline: float | None = None) -> bool:
+        """Ends the threads that read ahead, and then the pool's, to which they give work.
+
+        Args:
+          deadline: until when to wait for them (``time.monotonic``); None: as long as it takes.
+        Returns: whether all have ended.
+        """
+        pipelines = list(self._all_pipelines)
+        for pipeline in pipelines:
+            pipeline.stop(0.0)  # all of them hear of it before one is waited for
+        ended = [pipeline.stop(deadline) for pipeline in pipelines]
         pool, self._pool = self._pool, None
         if pool is not None:
             pool.stop(drop=True)
-            pool.join(deadline)
+            ended.append(pool.join(deadline))
+        return all(ended)
 
     def after_fork(self) -> None:
         """In a forked child nothing can be called: JAX does not survive a fork. Each call says so."""
@@ -368,6 +400,15 @@ class Session:
             raise ModeError(f"{self._why}; declare the job again")
 
 
+def _compile_again() -> None:
+    """Makes the next call of every job compile it for the present settings."""
+    for session in list(process.sessions):
+        with session.store.lock:
+            for job in list(session.jobs_declared()):
+                job.invalidate()
+
+
+nonfinite.listeners.append(_compile_again)
 process.default_session = Session()
 _own: ContextVar[Session | None] = ContextVar("oneflow_session", default=None)  # of a ``with flow.session()`` block
 
@@ -438,6 +479,8 @@ def clear_default_session() -> None:
         _own.set(Session())
         return
     Resource.reset()
+    nonfinite.set(False)
+    process.named_cpu_devices = 1
     process.default_session = Session()
 
 

@@ -23,7 +23,7 @@ class Variants:
     ``invalidate`` (something they were compiled for has moved) forgets them; the next call compiles again.
     """
 
-    def __init__(self, plan: Plan, store: Store, random_cell: Callable[[], Cell], rates: Cell):
+    def __init__(self, plan: Plan, store: Store, random_cell: Callable[[], Cell], rates: Callable[[], Cell]):
         self._plan = plan
         self._store = store
         self._random_cell, self._rates = random_cell, rates
@@ -71,6 +71,11 @@ class Variants:
                     found = self._compiled(feeds)
             return found
 
+    def uncompiled(self) -> Executable:
+        """The executable that was used last; where there is none, one that is not compiled, to look at."""
+        with self._lock:
+            return self.items[-1][1] if self._made else self._planned or self._new(self._plan)
+
     def planned(self, structs: Sequence[Any]) -> Executable:
         """The executable that was used last; where there is none, one compiled for these shapes, without values of variables."""
         with self._lock:
@@ -94,7 +99,7 @@ class Variants:
         return tuple([tuple([a.shape for a in f]) if isinstance(f, tuple) else f.shape for f in feeds]), debugging()
 
     def _new(self, plan: Plan) -> Executable:
-        return Executable(plan, self._store, self._random_cell(), self._rates)
+        return Executable(plan, self._store, self._random_cell(), self._rates())
 
     def _compiled(self, feeds: Sequence[Any]) -> Executable | None:
         """A new executable among those that are kept; None where variables have moved meanwhile."""

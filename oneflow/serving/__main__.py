@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..cli.main import Parser, in_a_shell
+from .._base.command import Parser, in_a_shell
 from ..errors import ArgumentError, OneFlowError
 from . import Server
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from ..cli.main import in_a_shell
+from .._base.command import in_a_shell
 from ..cli.scripts import load_job
 from ..errors import OneFlowError
 from ..export import stablehlo

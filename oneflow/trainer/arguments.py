@@ -75,6 +75,11 @@ class Arguments:
         """The shape as this process feeds it."""
         return (self._size(definition), *definition.shape[1:]) if definition.batch_axis == 0 else definition.shape
 
+    @property
+    def takes_arrays(self) -> bool:
+        """Whether a tuple of arrays is what a call takes, without weights that the trainer would have to add."""
+        return self._is_flat and self._weighted is None and bool(self.names)
+
     # --- batches
 
     def bind(self, batch: Any) -> Bound | None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .._base.refuse import refuse
-from ..errors import ArgumentError
+from ..errors import ArgumentError, CallbackError, CheckpointError
 from ..graph.node import Blob
 from ..job import JobFunction
 from ..metrics.base import Metric
@@ -73,7 +73,7 @@ class Pass:
                 assert bound is not None  # short ones are padded
                 result = self.job.submit(*bound.arguments)
             except Exception as error:
-                error.add_note(f"in batch {number} of the {self._what}")
+                located(error, f"batch {number} of the {self._what}")
                 raise
             result.async_get(partial(self._arrived, stage, arrived, number, bound, keeps(bound)))
             number += 1
@@ -170,6 +170,12 @@ def _like(returned: Any, arrays: Iterator[np.ndarray]) -> Any:
             return type(returned)(*items)
         return tuple(items) if isinstance(returned, tuple) else items
     return None
+
+
+def located(error: Exception, where: str) -> None:
+    """Adds to an error of a call which batch it was; errors that only wait for the next call are not the batch's."""
+    if not isinstance(error, (CallbackError, CheckpointError, OSError)):
+        error.add_note(f"in {where}")
 
 
 def limited(limit: int | float | None, length: int | None, what: str) -> int | None:

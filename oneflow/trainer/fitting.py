@@ -9,7 +9,6 @@ so that a checkpoint made there goes on bit for bit.
 from __future__ import annotations
 
 import logging
-import math
 import random
 import sys
 from collections.abc import Iterator, Mapping
@@ -23,17 +22,18 @@ from ..callbacks.base import Callback
 from ..checkpoint.api import get_all_variables
 from ..errors import ArgumentError, CheckpointWarning
 from ..job import JobFunction
+from ..job.step_checks import LOSS
 from ..runtime.process import process
 from ..runtime.session import manual_seed
 from . import checkpoints
-from .arguments import Arguments, Bound
-from .evaluation import Evaluation, Stage, limited
+from .evaluation import Evaluation, Stage, limited, located
 from .history import History
 from .hooks import Hooks, guarded
+from .input_watch import InputWatch
 from .settings import Settings
 from .sources import source_of
 from .state import decoded, encoded
-from .tally import Fed, Tally
+from .steps import Steps
 
 _log = logging.getLogger("oneflow")
 
@@ -45,16 +45,12 @@ class Fit:
         self.trainer, self.jobs = trainer, jobs
         self.stage = Stage()
         self.hooks = Hooks(trainer.callbacks)
-        self.history = History()
+        self.steps = Steps(trainer, jobs, self.stage, self.hooks)
         self.validation_logs: dict[str, Any] = {}  # of the last validation
-        self._step_logs: dict[str, Any] = {}  # of the last step, or of the epoch that it ended
-        self._arguments = [Arguments(job, pads=False) for job in jobs]
-        names = [f"{job.name}_" if len(jobs) > 1 else "" for job in jobs]
-        pairs = zip(jobs, self._arguments, names, strict=True)
-        self._tallies = [Tally(job, arguments, name, trainer.metrics) for job, arguments, name in pairs]
+        arguments = self.steps.arguments
         seed = 0 if trainer.seed is None else trainer.seed
-        first = max(range(len(jobs)), key=lambda i: len(self._arguments[i].names))  # what the data are read for
-        self.source = source_of(data, jobs[first], self._arguments[first], shuffle=True, seed=seed, what="training data")
+        first = max(range(len(jobs)), key=lambda i: len(arguments[i].names))  # what the data are read for
+        self.source = source_of(data, jobs[first], arguments[first], shuffle=True, seed=seed, what="training data")
         self.count = limited(trainer.limit_train_batches, self.source.length, "training data")
         self.evaluation = self._evaluation(val_job, val_data)
         self._check_metrics()
@@ -63,11 +59,9 @@ class Fit:
         self.shown_epoch = 0  # that of the last step
         self.validated = -1  # the step that the last validation followed
         self.is_at_rest = False
+        self.input_watch = InputWatch(jobs)
         self._is_dropping = False  # a short batch was met
-        self._is_loss_bad = False  # it was not finite once
-        self._parts: list[tuple[Any, dict[str, float]]] = []  # of the jobs of one step
         self._waiters = [c.waits_after for c in trainer.callbacks if type(c).waits_after is not Callback.waits_after]
-        self._each_step = self.hooks.defined("on_train_batch_end"), self.hooks.defined("on_train_batch_outputs")
 
     def _evaluation(self, job: JobFunction | None, data: Any) -> Evaluation | None:
         if job is None:
@@ -81,7 +75,7 @@ class Fit:
         """Refuses metrics that neither job has the inputs of."""
         if self.evaluation is None:
             return  # they may be of a job that is tested later
-        tallies = [*self._tallies, self.evaluation.tally]
+        tallies = [*self.steps.tallies, self.evaluation.tally]
         idle = [name for name in self.trainer.metrics if not any(name in tally.metrics for tally in tallies)]
         if idle:
             metric = self.trainer.metrics[idle[0]]
@@ -106,8 +100,22 @@ class Fit:
 
     def run(self, checkpoint: str | None) -> None:
         """Trains until the end, or until somebody stops it."""
+        if len(self.jobs) > 1:  # no number is called "loss"
+            self._train(checkpoint)
+            return
+        warned = self.jobs[0].graph.warned
+        is_ours = LOSS not in warned
+        warned.add(LOSS)  # here every step is looked at
+        try:
+            self._train(checkpoint)
+        finally:
+            if is_ours and not self.steps.is_loss_bad:
+                warned.discard(LOSS)
+
+    def _train(self, checkpoint: str | None) -> None:
         trainer = self.trainer
         state = self._begin(checkpoint)
+        self.steps.begin(self.step)
         self._wait_for(partial(self._begin_loggers, state["loggers"] if state is not None else None))
         self._wait_for(lambda: self.hooks("on_train_begin", self.latest))
         if self.step and self.validated != self.step - 1 and self._is_validation_due(self.step - 1):
@@ -164,6 +172,7 @@ class Fit:
     def _wait_for(self, function: Any) -> None:
         """Runs a function on the delivery thread behind everything before it, while training rests."""
         self.is_at_rest = True
+        self.input_watch.pause()
         try:
             self.stage.wait_for(function)
         finally:
@@ -173,12 +182,11 @@ class Fit:
 
     def _run_epoch(self) -> None:
         self._seed_generators()
-        self.shown_epoch = self.epoch
+        self.shown_epoch = self.steps.epoch = self.epoch
         self._wait_for(lambda: self.hooks("on_epoch_begin", self.epoch, {}))
         started, before = self.step, self.batch
         is_whole = self._submit_steps(self.source.batches(self.epoch, self.batch))
-        process.delivery.drain()
-        self.stage.check()
+        self._settle()
         process.delivery.raise_error()
         if is_whole and self.step == started and not before:
             job, taken = self.jobs[0], f"; {self.batch} were shorter than its batch size" if self.batch else ""
@@ -200,7 +208,7 @@ class Fit:
         """Submits steps until the pass is over, or the training. Returns whether the pass is over."""
         stage, count = self.stage, self.count
         take = self.trainer.measured("next(batch)", iterator.__next__)
-        submit = self.trainer.measured("submitting the step", self._submit if len(self.jobs) == 1 else self._submit_each)
+        submit = self.trainer.measured("submitting the step", self.steps.submitter())
         pauses = self._validates_every is not None or bool(self._waiters)
         while count is None or self.batch < count:
             if self._is_over() or self._is_stopped():
@@ -212,7 +220,7 @@ class Fit:
             try:
                 is_submitted = submit(batch)
             except Exception as error:
-                error.add_note(f"in batch {self.batch} of epoch {self.epoch} of the training data")
+                located(error, f"batch {self.batch} of epoch {self.epoch} of the training data")
                 raise
             self.batch += 1
             if not is_submitted:
@@ -227,82 +235,29 @@ class Fit:
             next(iterator, None)  # lets a loader that keeps its position see its end
         return True
 
-    def _submit(self, batch: Any) -> bool:
-        """Submits a step; False where the batch is too short for it."""
-        bound = self._arguments[0].bind(batch)
-        if bound is None:
-            return False
-        result = self.jobs[0].submit(*bound.arguments)
-        result.async_get(partial(self._arrived, self.step, bound, self._tallies[0].keeps(bound)))
-        return True
-
-    def _submit_each(self, batch: Any) -> bool:
-        """Submits a step of each of several jobs, which take turns on a batch."""
-        bounds = [bound for arguments in self._arguments if (bound := arguments.bind(batch)) is not None]
-        if len(bounds) < len(self.jobs):
-            return False
-        for i, (job, bound) in enumerate(zip(self.jobs, bounds, strict=True)):
-            result = job.submit(*bound.arguments)
-            result.async_get(partial(self._arrived_of, i, self.step, bound, self._tallies[i].keeps(bound)))
-        return True
-
     def _tell_of_short_batch(self) -> None:
         if not self._is_dropping:
             self._is_dropping = True
             _log.warning(
                 "oneflow: a short batch of the training data is left out: job %r takes %s rows\n"
                 '  try        give the job a parameter sample_weight, or leave such batches out: ArrayLoader(..., last="drop")',
-                self.jobs[0].name, self._arguments[0].batch_size,
+                self.jobs[0].name, self.steps.arguments[0].batch_size,
             )  # fmt: skip
 
-    # --- on the delivery thread
-
-    def _arrived(self, step: int, bound: Bound, fed: Fed, value: Any) -> None:
-        """The results of a step are there. Called for each step: it does as little as it can."""
-        stage = self.stage
-        if stage.error is not None:
-            return
-        try:
-            logs = self._tallies[0].add(value, bound, fed)
-            self._told(step, logs, value)
-        except BaseException as error:
-            stage.error = error
-
-    def _arrived_of(self, place: int, step: int, bound: Bound, fed: Fed, value: Any) -> None:
-        """The results of one of several jobs are there."""
-        if self.stage.error is not None:
-            return
-        try:
-            self._parts.append((value, self._tallies[place].add(value, bound, fed)))
-            if place == len(self.jobs) - 1:
-                parts, self._parts = self._parts, []
-                self._told(step, {name: number for _, logs in parts for name, number in logs.items()}, [v for v, _ in parts])
-        except BaseException as error:
-            self.stage.error = error
-
-    def _told(self, step: int, logs: dict[str, float], value: Any) -> None:
-        if not self._is_loss_bad and not math.isfinite(logs.get("loss", 0.0)):
-            self._is_loss_bad = True
-            _log.warning("oneflow: the loss is %s at step %d, for the first time", logs["loss"], step)
-        ends, outputs = self._each_step
-        if outputs:
-            self.hooks("on_train_batch_outputs", step, value)
-        if ends:
-            self.hooks("on_train_batch_end", step, logs)
-        if (step + 1) % self.trainer.log_every_n_steps == 0:
-            self.hooks("on_log", step, logs)
-            self.history.steps.append({"epoch": self.shown_epoch, "step": step, **logs})
-            self._log({**logs, "epoch": self.shown_epoch}, step)
-        self._step_logs = logs
+    @property
+    def history(self) -> History:
+        """The numbers that were logged."""
+        return self.steps.history
 
     @property
     def latest(self) -> dict[str, Any]:
         """The latest numbers of all kinds."""
-        return {**self.validation_logs, **self._step_logs}
+        return {**self.validation_logs, **self.steps.logs}
 
-    def _log(self, numbers: Mapping[str, Any], step: int) -> None:
-        for logger in self.trainer.loggers:
-            guarded(logger.log_metrics, numbers, step)
+    def _settle(self) -> None:
+        """Waits for the results of all steps so far, and for everything that is done with them."""
+        process.delivery.drain()
+        self.stage.wait_for(self.steps.settle)
 
     # --- pauses
 
@@ -311,13 +266,17 @@ class Fit:
         validates = self._is_validation_due(step)
         if not validates and not any(waits(step) for waits in self._waiters):
             return
-        process.delivery.drain()
-        self.stage.check()
+        self._settle()
         if validates:
             if not self._validate(step):
                 return
             self._wait_for(partial(self._add_row, step, {**self._means(), **self.validation_logs}))
-        self._wait_for(lambda: self.hooks("on_checkpoint", step, self.latest))
+        if not self._ends_here():
+            self._wait_for(lambda: self.hooks("on_checkpoint", step, self.latest))
+
+    def _ends_here(self) -> bool:
+        """Whether it is known that the epoch, or the training, ends with this step: then its end is what is saved."""
+        return not self._is_stopped() and (self.batch == self.count or self._is_over())
 
     def _is_validation_due(self, step: int) -> bool:
         every = self._validates_every
@@ -326,7 +285,7 @@ class Fit:
         return (step + 1 if isinstance(self.trainer.val_check_interval, int) else self.batch) % every == 0
 
     def _means(self) -> dict[str, Any]:
-        return {name: number for tally in self._tallies for name, number in tally.result().items()}
+        return {name: number for tally in self.steps.tallies for name, number in tally.result().items()}
 
     def _validate(self, step: int) -> bool:
         """Validates; False where Ctrl-C came meanwhile, and nothing is made of the part that was done."""
@@ -343,7 +302,7 @@ class Fit:
         return True
 
     def _after_validation(self, step: int, logs: dict[str, Any]) -> None:
-        self._log({**logs, "epoch": self.shown_epoch}, step)
+        self.steps.log({**logs, "epoch": self.shown_epoch}, step)
         self.hooks("on_validation_end", step, logs)
 
     def _end_epoch(self, is_whole: bool) -> None:
@@ -357,13 +316,13 @@ class Fit:
             self.epoch, self.batch = epoch + 1, 0
 
         def end() -> None:
-            self._log({**{f"{name}_epoch": number for name, number in means.items()}, "epoch": epoch}, step)
+            self.steps.log({**{f"{name}_epoch": number for name, number in means.items()}, "epoch": epoch}, step)
             self.hooks("on_epoch_end", epoch, logs)
             self._add_row(step, logs)
             if is_whole:
-                for tally in self._tallies:
+                for tally in self.steps.tallies:
                     tally.reset()
-            self._step_logs = {**self._step_logs, **logs}
+            self.steps.logs = {**self.steps.logs, **logs}
             self.hooks("on_checkpoint", step, self.latest)
 
         self._wait_for(end)
@@ -385,7 +344,7 @@ class Fit:
         state = {
             "epoch": self.epoch, "batch": self.batch, "step": self.step, "validated": self.validated, "seed": trainer.seed,
             "validation": self.validation_logs, "rows": self.history.rows,
-            "rates": [_rates(job) for job in self.jobs], "tallies": [tally.state_dict() for tally in self._tallies],
+            "rates": [_rates(job) for job in self.jobs], "tallies": [tally.state_dict() for tally in self.steps.tallies],
         }  # fmt: skip
         made = encoded(state, "the trainer")
         made["data"] = encoded(self.source.state(), "the training data")
@@ -398,8 +357,8 @@ class Fit:
         self.epoch, self.batch, self.step = state["epoch"], state["batch"], state["step"]
         self.validated = state["validated"]
         self.validation_logs = dict(state["validation"])
-        self.history = History(state["rows"])
-        for tally, saved in zip(self._tallies, state["tallies"], strict=False):
+        self.steps.history = History(state["rows"])
+        for tally, saved in zip(self.steps.tallies, state["tallies"], strict=False):
             tally.load_state_dict(saved)
         for job, saved in zip(self.jobs, state.get("rates", ()), strict=False):
             declared, now = saved

@@ -15,6 +15,7 @@ from ..job import JobFunction
 from .arguments import Arguments, Bound
 
 _sum = np.add.reduce
+_LARGE = 1 << 14  # elements; copying several such arrays into one costs more than it saves
 
 
 class Output:
@@ -44,6 +45,9 @@ class Outputs:
     Args:
       prefix: of all names.
       apart: names that are not averaged, because metrics are computed of them.
+
+    Attributes:
+      bytes: of all results of a call, per device.
     """
 
     def __init__(self, job: JobFunction, arguments: Arguments, prefix: str = "", apart: frozenset[str] = frozenset()):
@@ -53,6 +57,7 @@ class Outputs:
             Output(prefix + name, _taker(path), _elements_per_row(blob, arguments))
             for name, path, blob in _leaves(job.graph.returns)
         ]
+        self.bytes = sum(int(np.prod(blob.shape)) * blob.dtype.bytes for _, _, blob in _leaves(job.graph.returns))
         self._averaged = [output for output in self.all if output.name not in apart or output.name == prefix + "loss"]
 
     def logs(self, value: Any, bound: Bound) -> dict[str, float]:
@@ -65,8 +70,17 @@ class Outputs:
             if bound.padded or bound.weights is not None:
                 logs[output.name] = self._weighted(output, array, bound)
             else:
-                logs[output.name] = float(_sum(array, axis=None, dtype=np.float64)) / (array.size or np.nan)
+                logs[output.name] = _means([array])[0]
         return logs
+
+    def many(self, values: Sequence[Any]) -> dict[str, list[float]]:
+        """The mean of each result over all of its elements, for each of several whole batches."""
+        numbers = {}
+        for output in self._averaged:
+            arrays = [output.take(value) for value in values]
+            if arrays[0] is not None:
+                numbers[output.name] = _means(arrays)
+        return numbers
 
     def _weighted(self, output: Output, array: np.ndarray, bound: Bound) -> float:
         weights = bound.weights
@@ -86,6 +100,14 @@ class Outputs:
         return float(output.rows(array, bound).mean(dtype=np.float64))
 
 
+def _means(arrays: Sequence[Any]) -> list[float]:
+    """The mean of each array; the same number whether they are given together or one by one."""
+    if len(arrays) > 1 and (arrays[0].size > _LARGE or any(a.shape != arrays[0].shape for a in arrays)):
+        return [mean for array in arrays for mean in _means([array])]
+    wide = np.array(arrays, np.float64).reshape(len(arrays), -1)
+    return (_sum(wide, axis=1) / (wide.shape[1] or np.nan)).tolist()
+
+
 class Means:
     """Means of named numbers, weighted by rows."""
 
@@ -99,6 +121,15 @@ class Means:
         for name, number in logs.items():
             sums[name] = sums.get(name, 0.0) + number * weight
             weights[name] = weights.get(name, 0.0) + weight
+
+    def add_all(self, numbers: Mapping[str, Sequence[float]], weight: float) -> None:
+        """As ``add`` for each of several batches of one weight."""
+        for name, each in numbers.items():
+            total, weights = self._sums.get(name, 0.0), self._weights.get(name, 0.0)
+            for number in each:
+                total += number * weight
+                weights += weight
+            self._sums[name], self._weights[name] = total, weights
 
     def result(self) -> dict[str, float]:
         """The mean of each."""

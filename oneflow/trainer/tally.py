@@ -61,6 +61,12 @@ class Tally:
             self._update_metrics(value, bound, fed)
         return logs
 
+    def add_all(self, values: Sequence[Any], rows: int) -> dict[str, list[float]]:
+        """Counts the results of several whole batches without weights, where there are no metrics, and returns their means."""
+        numbers = self.outputs.many(values)
+        self._means.add_all(numbers, float(rows))
+        return numbers
+
     def _update_metrics(self, value: Any, bound: Bound, fed: Fed) -> None:
         arrays: dict[str, Any] = {name: output.rows(_taken(output, value), bound) for name, output in self._named.items()}
         for name, array in fed.items():

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 from .._base.jax import jax
 from .._base.refuse import refuse, shown
 from ..callbacks.checkpoint import ModelCheckpoint
+from ..callbacks.preemption import Preemption
 from ..errors import ArgumentError, CheckpointNotFoundError, ModeError
 from ..graph.graph import current_or_none
 from ..job import JobFunction
@@ -157,6 +158,7 @@ class Trainer(Settings):
           CheckpointNotFoundError: there is no checkpoint at ``ckpt_path``.
           CallbackError: a callback, a logger or a metric has raised; the error names it.
           KeyboardInterrupt: after Ctrl-C.
+          SystemExit: ``Preemption`` is among the callbacks, and a signal came.
         """
         self._check_idle("fit")
         jobs = _train_jobs(train_job)
@@ -174,7 +176,12 @@ class Trainer(Settings):
             refuse(ArgumentError, f"job {jobs[0].name!r} reads its data by itself, and nothing says how long an epoch is",
                    hint="flow.Trainer(max_steps=...), or limit_train_batches=")  # fmt: skip
         self._fit = fit
-        with self._running("training", fit.stage, fit.hooks):
+        preemption = next((c for c in self.callbacks if isinstance(c, Preemption)), None)
+        with (
+            preemption.in_force() if preemption is not None else contextlib.nullcontext(),
+            self._running("training", fit.stage, fit.hooks),
+            fit.input_watch,
+        ):
             fit.run(checkpoint)
         if self.interrupted:
             self._tell_of_interrupt()
@@ -357,16 +364,17 @@ class Trainer(Settings):
         return f"; its last checkpoint is {last!r}, and fit(..., ckpt_path={last!r}) goes on from it"
 
     def _tell_of_interrupt(self) -> NoReturn:
-        saving = next((c for c in self.callbacks if isinstance(c, ModelCheckpoint) and c.save_last), None)
-        told = f"interrupted after step {self.global_step - 1}"
-        if saving is not None:
-            told += f'; saved to {saving.last_path!r}: fit(..., ckpt_path="last") goes on from there'
-        elif saved := next((c.last_model_path for c in self.callbacks if isinstance(c, ModelCheckpoint)), ""):
-            told += f"; fit(..., ckpt_path={saved!r}) goes on from the last checkpoint"
-        else:
-            told += "; nothing was saved: ModelCheckpoint(save_last=True) among the callbacks saves it next time"
+        told = f"interrupted after step {self.global_step - 1}; {self._way_on_after_interrupt()}"
         print(told)
         raise KeyboardInterrupt(told)
+
+    def _way_on_after_interrupt(self) -> str:
+        saving = next((c for c in self.callbacks if isinstance(c, ModelCheckpoint) and c.save_last), None)
+        if saving is not None:
+            return f'saved to {saving.last_path!r}: fit(..., ckpt_path="last") goes on from there'
+        if saved := next((c.last_model_path for c in self.callbacks if isinstance(c, ModelCheckpoint)), ""):
+            return f"fit(..., ckpt_path={saved!r}) goes on from the last checkpoint"
+        return "nothing was saved: ModelCheckpoint(save_last=True) among the callbacks saves it next time"
 
     def _raise_interrupt(self) -> None:
         if self.interrupt.came:

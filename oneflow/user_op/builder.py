@@ -18,7 +18,8 @@ from ..ops.custom import ATTRIBUTE_TYPES, CustomOp
 from ..ops.elementwise import identity_n
 from ..ops.module import Module
 from . import table as _table  # noqa: F401 - fills the registry
-from .registry import REGISTRY, Argument, Registered
+from . import table_newer as _newer  # noqa: F401 - fills the registry
+from .registry import NEWER, REGISTRY, Argument, Registered
 
 
 def user_op_names() -> list[str]:
@@ -26,7 +27,7 @@ def user_op_names() -> list[str]:
 
     Example: >>> "conv2d" in flow.user_op_names()
     """
-    return sorted({*(n for n, r in REGISTRY.items() if r.build is not None), *custom.REGISTERED})
+    return sorted({*(n for n, r in REGISTRY.items() if r.build is not None), *NEWER, *custom.REGISTERED})
 
 
 class UserOp:
@@ -81,13 +82,15 @@ class UserOpConfBuilder:
     Args:
       op_name: the op's name in the job; the surrounding namespaces come in front.
       consistent: add it in the consistent view, whatever the current view is.
+      newer: where a type has several forms, that of 0.6 comes first, not that of 0.3.4.
     """
 
-    def __init__(self, op_name: str, consistent: bool = False):
+    def __init__(self, op_name: str, consistent: bool = False, *, newer: bool = False):
         if not isinstance(op_name, str) or not op_name:
             refuse(ArgumentError, f"a user op needs a name, a non-empty str, got {shown(op_name)}")
         self._name = op_name
         self._consistent = consistent
+        self._newer = newer
         self._type_name: str | None = None
         self._inputs: dict[str, list[Blob]] = {}
         self._outputs: dict[str, int] = {}
@@ -102,11 +105,20 @@ class UserOpConfBuilder:
     def _type(self) -> Registered:
         if self._type_name is None:
             fail(ArgumentError, self._what, "it has no type yet", (), '.Op("relu") comes first')
-        return _registered(self._what, self._type_name)
+        forms = _forms(self._what, self._type_name, self._newer)
+        return next((form for form in forms if self._fits(form)), forms[0])
+
+    def _fits(self, form: Registered) -> bool:
+        """Whether a form of the type has all names that were used so far."""
+        return (
+            self._inputs.keys() <= {a.name for a in form.inputs}
+            and self._outputs.keys() <= {a.name for a in form.outputs}
+            and self._attributes.keys() <= form.attributes.keys()
+        )
 
     def Op(self, op_type_name: str) -> Self:
         """Chooses the op: a type of OneFlow's registry, or a registered custom op."""
-        _registered(self._what, op_type_name)
+        _forms(self._what, op_type_name, self._newer)
         self._type_name = op_type_name
         return self
 
@@ -129,8 +141,11 @@ class UserOpConfBuilder:
 
     def Attr(self, attr_name: str, attr_value: Any, attr_type_name: str | None = None) -> Self:
         """Sets an attribute. The type is the registry's: 1 is not a float. The third argument is not used."""
+        want_str(self._what, "attr_name", attr_name)
         kinds = self._type().attributes
-        if want_str(self._what, "attr_name", attr_name) not in kinds:
+        forms = _forms(self._what, self._type_name, self._newer)
+        kinds = next((f.attributes for f in forms if attr_name in f.attributes and self._fits(f)), kinds)
+        if attr_name not in kinds:
             known = f"it has {', '.join(kinds)}" if kinds else "it has none"
             fail(ArgumentError, self._what, f"there is no attribute {shown(attr_name)}; {known}")
         self._attributes[attr_name] = kinds[attr_name].check(self._what, attr_value)
@@ -215,13 +230,21 @@ def _by_name(kind: Registered, made: Any) -> dict[str, tuple[Blob, ...]]:
     return {o.name: (b,) for o, b in zip(kind.outputs, blobs, strict=False)}
 
 
+def _forms(what: str, type_name: Any, newer: bool) -> tuple[Registered, ...]:
+    """The forms of a type, the builder's own release first."""
+    if isinstance(type_name, str) and type_name in NEWER and type_name not in custom.REGISTERED:
+        older = (REGISTRY[type_name],) if type_name in REGISTRY else ()
+        return (*NEWER[type_name], *older) if newer else (*older, *NEWER[type_name])
+    return (_registered(what, type_name),)
+
+
 def _registered(what: str, type_name: Any) -> Registered:
     if not isinstance(type_name, str):
         fail(ArgumentError, what, f"an op type is named by a str, got {shown(type_name)}")
     own = custom.REGISTERED.get(type_name)
     found = REGISTRY.get(type_name) if own is None else _of_custom(own)
     if found is None:
-        near = closest(str(type_name), [*REGISTRY, *custom.REGISTERED])
+        near = closest(str(type_name), [*REGISTRY, *NEWER, *custom.REGISTERED])
         fail(ArgumentError, what, f"there is no op type {type_name!r}" + (f"; close are {', '.join(near)}" if near else ""), (),
              "flow.user_op_names() lists them; flow.experimental.register_op adds one")  # fmt: skip
     if found.build is None:
@@ -271,10 +294,10 @@ class UserOpModule(Module):
 class UserOpModuleBuilder(UserOpConfBuilder):
     """A builder of ops of one type; each use of it begins with ``OpName(name)``."""
 
-    def __init__(self, op_type_name: str, consistent: bool = False):
+    def __init__(self, op_type_name: str, consistent: bool = False, *, newer: bool = False):
         if not isinstance(op_type_name, str):
             refuse(ArgumentError, f"an op type is named by a str, got {shown(op_type_name)}")
-        super().__init__(f"{op_type_name} module", consistent)
+        super().__init__(f"{op_type_name} module", consistent, newer=newer)
         super().Op(op_type_name)
         self.user_op_module = UserOpModule(self)
 
@@ -299,7 +322,7 @@ class UserOpModuleBuilder(UserOpConfBuilder):
 
     def OpName(self, op_name: str) -> UserOpConfBuilder:
         """A builder for one op of this description, under that name."""
-        made = UserOpConfBuilder(op_name, self._consistent)
+        made = UserOpConfBuilder(op_name, self._consistent, newer=self._newer)
         made._type_name = self._type_name
         made._outputs, made._attributes = dict(self._outputs), dict(self._attributes)
         return made

@@ -23,6 +23,7 @@ Inputs = Mapping[str, Any]  # a Blob, a list of them where an input is repeated,
 Attributes = Mapping[str, Any]
 Build = Callable[[Inputs, Attributes, str], Any]
 REGISTRY: dict[str, Registered] = {}
+NEWER: dict[str, tuple[Registered, ...]] = {}  # forms of 0.4 to 0.6, of these types and of further ones
 
 _ROW = re.compile(r"(\w+) \((.*?)\) -> \((.*?)\)(?: \{(.*)\})?$", re.DOTALL)
 _NAME = re.compile(r"(\w+)(\?|\(>=(\d)\))?")
@@ -126,6 +127,12 @@ def row(text: str, build: Build | None, why_not: str = "") -> None:
     made = Registered(text.partition(" ")[0], text, build, why_not)
     if REGISTRY.setdefault(made.type_name, made) is not made:
         raise ValueError(f"{made.type_name} is in the table twice")
+
+
+def newer(text: str, build: Build) -> None:
+    """Adds a form of 0.4 to 0.6, of a type in the table or of another one."""
+    made = Registered(text.partition(" ")[0], text, build)
+    NEWER[made.type_name] = (*NEWER.get(made.type_name, ()), made)
 
 
 # --- the functions of rows

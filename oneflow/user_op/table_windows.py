@@ -8,7 +8,7 @@ from .._base.jax import jnp
 from ..graph.graph import current
 from ..graph.node import Blob
 from ..ops import array, conv, pool
-from ..ops.padding import reflection_pad2d, same_padding
+from ..ops.padding import reflected, same_padding
 from ..ops.upsample import upsample_2d
 from .gradient import gradient, pulled_back
 from .registry import Attributes, Inputs, call, emit_arrays, row
@@ -162,7 +162,7 @@ row(f"same_padding_grad (x_like, dy) -> (dx) {_SAME}", gradient(_same, {"x": "x_
 
 
 def _reflected(i: Inputs, a: Attributes, n: str) -> Any:
-    return reflection_pad2d(i["x"], list(a["padding"]), name=n)
+    return reflected(i["x"], list(a["padding"]), name=n)
 
 
 row("reflection_pad2d (x) -> (y) {padding: list[int64]}", _reflected)

@@ -11,12 +11,13 @@ from typing import Any
 import oneflow.typing as tp
 
 from . import jobs
-from .children import Child, running
+from .children import PATIENCE, Child, running
 from .report import Budget, Report
 
 FLAT = 5_000_000  # bytes that memory may grow by after the warm-up
 _BATCHES = 64
 _PIECE = 1000
+_LEAST = 4 * _PIECE  # steps, also where the time is up before
 
 
 def _resident() -> int:
@@ -40,7 +41,7 @@ def _train(kind: str, count: int, seconds: float, path: str) -> None:
         losses.update(value.tobytes())
 
     step = 0
-    while step < count and (time.monotonic() - begun < seconds or step == 0):
+    while step < count and (time.monotonic() - begun < seconds or step < _LEAST):
         for _ in range(_PIECE):
             if kind == "sync":
                 take(train(batches[step % _BATCHES]), step)
@@ -71,10 +72,10 @@ def run(budget: Budget) -> Report:
     """The asynchronous run first, for a third of the time; the others then make as many steps."""
     report, found, count = Report(), {}, -(-budget.count // _PIECE) * _PIECE
     for kind in ("async", "sync", "resumed"):
-        limit = budget.left / 3 if kind == "async" else 3600.0
+        limit = budget.left / 3 if kind == "async" else float("inf")
         with running(_train, kind, count, limit, f"{tempfile.mkdtemp(prefix='steps-')}/half") as child:
             begun = time.monotonic()
-            status = child.wait(4 * max(budget.left, 0.0) + 300)
+            status = child.wait(4 * max(budget.left, 0.0) + PATIENCE)
             if status != 0:
                 report.fail(f"{kind}: ended with {status}: {child.errors}")
                 return report

@@ -6,8 +6,10 @@ import contextlib
 import multiprocessing
 import multiprocessing.util
 import os
+import random
 import resource
 import signal
+import socket
 import sys
 import tempfile
 import time
@@ -17,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+PATIENCE = 600.0  # seconds for a child that should have ended; only one that hangs takes so long, also on a busy machine
 MEMORY = 24 << 30  # bytes of address space; XLA reserves much that it does not use
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["tests.campaign.preload"])
@@ -34,6 +37,14 @@ def isolate() -> None:
     tempfile.tempdir = home
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started by nohup or a shell's &
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def free_port() -> int:
+    """A port below those that the system hands out by itself, so that nobody takes it before a run listens there."""
+    while True:
+        port = random.SystemRandom().randrange(20_000, 32_000)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 class Child:

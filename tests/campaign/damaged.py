@@ -1,11 +1,11 @@
-"""Damaged files of every format (``files.py``), under 2 GB of memory and 10 seconds each."""
+"""Damaged files of every format (``files.py``), under 2 GB of memory and 10 seconds of processor time each."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 
-from .children import ROOT
+from .children import PATIENCE, ROOT
 from .report import Budget, Report
 
 _FORMATS = 8
@@ -17,7 +17,7 @@ def run(budget: Budget) -> Report:
     seconds = max(budget.left, 5.0)
     command = [sys.executable, "-m", "tests.campaign.files", "--count", str(-(-budget.count // _FORMATS))]
     command += ["--seed", str(budget.seed), "--seconds", f"{seconds:.0f}"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=seconds + 300)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=seconds + PATIENCE)
     rows = [line.split() for line in done.stdout.splitlines()]
     header = next((i for i, row in enumerate(rows) if row[:2] == ["format", "cases"]), None)
     if header is None:

@@ -9,6 +9,7 @@ import contextlib
 import errno
 import io
 import os
+import random
 import resource
 import shutil
 import signal
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from . import jobs
-from .children import running
+from .children import PATIENCE, running
 from .report import Budget, Report
 from .saving import FORMS, patch_calls, reference
 
@@ -116,7 +117,7 @@ def _injected(form: int, seed: int, seconds: float) -> None:
     end = time.monotonic() + seconds
     trial, faults = _Trial(form, tempfile.mkdtemp(prefix="errors-")), _Faults()
     nth = 0
-    while time.monotonic() < end:
+    while not nth or time.monotonic() < end:
         nth += 1
         faults.arm(nth, ERRORS[(nth + seed) % len(ERRORS)])
         trial.fail(f"{FORMS[form].name}, error {nth}", faults)
@@ -133,7 +134,7 @@ def _limited(form: int, seed: int, seconds: float) -> None:
     trial = _Trial(form, tempfile.mkdtemp(prefix="limit-"))
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     for size in (0, 1, 100, 1000, 3000):
-        if time.monotonic() > end:
+        if size and time.monotonic() > end:
             return
         told = io.StringIO()  # standard output is a file, too
         with contextlib.redirect_stdout(told):
@@ -152,7 +153,7 @@ def _full(form: int, folder: str, seconds: float) -> None:
     trial = _Trial(form, folder)
     free = os.statvfs(folder).f_bavail * os.statvfs(folder).f_frsize
     for spare in (0, 4096, 8192, 16384, 32768, 65536):
-        if time.monotonic() > end:
+        if spare and time.monotonic() > end:
             return
         filler = Path(folder) / ".filler"
         with contextlib.suppress(OSError), open(filler, "wb") as file:
@@ -176,39 +177,44 @@ def _small_file_system() -> Any:
 
 
 def run(budget: Budget) -> Report:
-    """Every form that saves in one process, with each of the three kinds of errors."""
+    """Every form that saves in one process, with each of the three kinds of errors, in an order that the seed decides."""
     report, notes = Report(), {"told": 0, "saved": 0}
     forms = [i for i, form in enumerate(FORMS) if form.processes == 1]
     with running(reference, False) as child:
-        if child.wait(200) != 0:
+        if child.wait(PATIENCE) != 0:
             raise RuntimeError(child.errors)
         expected = {int(row[0]): row[1] for row in (line.split() for line in child.output.splitlines())}
     full = "a full tmpfs of 1 MiB"
-    calls = []
-    for at, form in enumerate(forms):
-        with _small_file_system() as folder:
-            kinds: list[tuple[Any, Any]] = [(_injected, budget.seed), (_limited, budget.seed)]
-            if folder is not None:
-                kinds.append((_full, folder))
-            else:
+    calls = {}
+    rng, plan, seed = random.Random(budget.seed), [], budget.seed
+    while budget.allows(report.runs):
+        if not plan:
+            plan = [(function, form) for function in (_injected, _limited, _full) for form in forms]
+            rng.shuffle(plan)
+            seed += 1  # another kind of error at each call
+        share = max(budget.left, 0.0) / len(plan)
+        function, form = plan.pop()
+        with _small_file_system() if function is _full else contextlib.nullcontext(seed) as argument:
+            if argument is None:
                 full = "no full file system: this process may not mount one"
-            for number, (function, argument) in enumerate(kinds):
-                share = max(budget.left, 0.0) / ((len(forms) - at) * len(kinds) - number)
-                with running(function, form, argument, share) as child:
-                    status = child.wait(share + 60)
-                    rows = [line.split(maxsplit=2) for line in child.output.splitlines() if line]
-                    if status != 0:
-                        report.fail(f"{FORMS[form].name}, {function.__name__}: ended with {status}: {child.errors}")
-                for row in rows:
-                    if row[0] == "tried":
-                        report.runs += 1
-                        notes[row[1]] = notes.get(row[1], 0) + 1
-                        report.took(float(row[2]))
-                    elif row[0] == "wrong":
-                        report.fail(" ".join(row[1:]))
-                    elif row[0] == "calls":
-                        calls.append(f"{FORMS[form].name} {row[1]}")
-                    elif row[0] == "loss" and expected.get(int(row[1]), row[2]) != row[2]:
-                        report.fail(f"{FORMS[form].name}: the loss of step {row[1]} is another than without errors")
-    report.notes = f"{notes['told']} told, {notes['saved']} saved nevertheless; all calls of: {', '.join(calls)}; {full}"
+                continue
+            with running(function, form, argument, share) as child:
+                status = child.wait(share + PATIENCE)
+                rows = [line.split(maxsplit=2) for line in child.output.splitlines() if line]
+                if status != 0:
+                    report.fail(f"{FORMS[form].name}, {function.__name__}: ended with {status}: {child.errors}")
+        for row in rows:
+            if row[0] == "tried":
+                report.runs += 1
+                notes[row[1]] = notes.get(row[1], 0) + 1
+                report.took(float(row[2]))
+            elif row[0] == "wrong":
+                report.fail(" ".join(row[1:]))
+            elif row[0] == "calls":
+                calls[form] = f"{FORMS[form].name} {row[1]}"
+            elif row[0] == "loss" and expected.get(int(row[1]), row[2]) != row[2]:
+                report.fail(f"{FORMS[form].name}: the loss of step {row[1]} is another than without errors")
+        if status != 0:
+            break
+    report.notes = f"{notes['told']} told, {notes['saved']} saved nevertheless; all calls of: {', '.join(calls.values())}; {full}"
     return report

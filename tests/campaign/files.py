@@ -1,4 +1,5 @@
-"""Mutated data files of every format that the library reads: only its own errors may come, within 2 GB and 10 seconds each.
+"""Mutated data files of every format that the library reads: only its own errors may come, within 2 GB and 10 seconds
+of processor time each.
 
     python -m tests.campaign.files --count 1000 --seed 7           # a table of counts; the exit status is 1 where one fails
     python -m tests.campaign.files --formats coco --only 17 --seed 7   # one case again, with what it did
@@ -33,7 +34,7 @@ import numpy as np
 from PIL import Image
 
 import oneflow.data as data
-from oneflow.data import _crc32c, detection, images, inputs, inspect, pack
+from oneflow.data import crc32c, detection, images, inputs, inspect, pack
 from oneflow.data.coco import CocoAnnotations, CocoSource
 from oneflow.data.decoders import decode_bytes, decode_image, decode_raw
 from oneflow.data.gpt import IndexedTokens, SampleStream, TokenBatches
@@ -323,7 +324,7 @@ def _write_table(folder: Path, damage: Damage) -> None:
     example = b"\x0a" + bytes([len(features) + 2]) + b"\x0a" + bytes([len(features)]) + features
 
     def check(content: bytes) -> bytes:
-        return struct.pack("<I", _crc32c.masked(_crc32c.crc32c(content)))
+        return struct.pack("<I", crc32c.masked(crc32c.crc32c(content)))
 
     framed = b""
     for _ in range(3):

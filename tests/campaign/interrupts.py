@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from . import jobs
-from .children import running
+from .children import PATIENCE, running
 from .report import Budget, Report
 
 PER_CHILD = 60
@@ -46,21 +46,21 @@ class _Rounds:
         self._step = 2  # of the states, the one that the session is in
 
     def _interrupted(self, work: Callable[[], object], longest: float) -> bool:
-        """Whether the signal reached it; it does as well shortly after it, but before this returns."""
-        delay, reached = longest * self._random.random(), False
-        timer = threading.Timer(delay, lambda: os.kill(os.getpid(), signal.SIGINT))
-        try:
-            timer.start()
+        """Whether the signal came before the work was done; if not, it comes before this returns."""
+        begun = done = False
+        while not begun:  # a signal that comes before the work has begun interrupts nothing
+            timer = threading.Timer(longest * self._random.random(), lambda: os.kill(os.getpid(), signal.SIGINT))
             try:
+                timer.start()
+                begun = True
                 work()
+                done = True
+                timer.join()
+                time.sleep(0.002)
             except KeyboardInterrupt:
-                reached = True
+                pass
             timer.join()
-            time.sleep(0.002)
-        except KeyboardInterrupt:
-            pass
-        timer.join()
-        return reached
+        return not done
 
     def next(self, kind: str) -> tuple[bool, str]:
         """Whether it was interrupted, and what is wrong."""
@@ -197,7 +197,7 @@ def run(budget: Budget) -> Report:
     report, counts, late, number = Report(), Counter[str](), 0, 0
     while budget.allows(report.runs):
         with running(_session, budget.seed * 1000 + number, PER_CHILD, budget.left) as child:
-            status = child.wait(max(budget.left, 0.0) + 120)
+            status = child.wait(max(budget.left, 0.0) + PATIENCE)
             number += 1
             if status != 0:
                 report.fail(f"session {number - 1} ended with {status}: {child.errors}")

@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from .children import PATIENCE, free_port
 from .report import Budget, Report
 
 PROGRAM = """
@@ -27,7 +28,7 @@ import oneflow as flow, oneflow.typing as tp
 
 how, victim, rank = sys.argv[1], int(sys.argv[2]), int(os.environ["ONEFLOW_PROCESS_ID"])
 is_victim, count = rank == victim, [0]
-flow.env.start_timeout(6 if how in ("missing", "taken port") else 60)
+flow.env.start_timeout(6 if how in ("missing", "taken port") else 300)
 flow.env.stall_timeout(5 if how == "hangs outside a step" else 40)
 flow.env.step_timeout(8 if how == "hangs inside a step" else 300)
 flow.env.end_on_step_timeout(True)
@@ -109,7 +110,7 @@ FAULTS = [
     Fault("hangs outside a step", "has stood still|gave up", 8.0),  # stall_timeout is 5
     Fault("hangs inside a step", "all processes have been in call|gave up", 12.0, 0),  # step_timeout is 8; only rank 0 runs it
     Fault("is stopped", "has not been heard of|has stood still|gave up", 30.0),
-    Fault("missing", "did not come within", 12.0),  # start_timeout is 6
+    Fault("missing", "did not come within|does not answer|has just ended", 12.0),  # start_timeout is 6
     Fault("taken port", "in use|not a process of this run|does not answer", 12.0),
     Fault("late", "", 0.0),
     Fault("strangers", "", 0.0),
@@ -123,11 +124,11 @@ class _Run:
         self.fault, self.count, self.victim = fault, count, victim
         self.folder = Path(tempfile.mkdtemp(prefix="lost-"))
         (self.folder / "program.py").write_text(PROGRAM)
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
         self._delay = delay
         self.aborted = 0  # survivors that Gloo ended before they could say anything
+        self.is_early = False  # a busy machine made a timeout strike before the fault
 
     def start(self, rank: int) -> None:
         environment = {
@@ -177,6 +178,10 @@ class _Run:
             if rank not in told and re.search(self.fault.text, self.text(rank, "err")):
                 told[rank] = time.time()
         if (began := self.began()) is None:
+            all_told = all(rank in told or GLOO in self.text(rank, "err") for rank in survivors)
+            self.is_early = all_told and self.fault.how.startswith("hangs")
+            if self.is_early:
+                return {}, ""
             return {}, f"did not come to its fault: {self.text(0, 'err')[-1500:]}"
         aborted = [rank for rank in survivors if rank not in told and GLOO in self.text(rank, "err")]
         self.aborted, survivors = len(aborted), [rank for rank in survivors if rank not in aborted]
@@ -233,7 +238,7 @@ def _strangers(port: int, seed: int) -> Iterator[list[int]]:
             connection.close()
 
 
-def _one(fault: Fault, count: int, seed: int) -> tuple[dict[int, float], str, int]:
+def _one(fault: Fault, count: int, seed: int) -> tuple[dict[int, float], str, _Run]:
     rng = random.Random(seed)
     victim = fault.rank if fault.rank is not None else rng.randrange(count)
     if fault.how == "missing":
@@ -243,15 +248,15 @@ def _one(fault: Fault, count: int, seed: int) -> tuple[dict[int, float], str, in
         if fault.how == "strangers":
             with _strangers(run.port, seed):
                 run.start_all()
-                return {}, run.finish(120), 0
+                return {}, run.finish(PATIENCE), run
         if fault.how == "taken port":
             with socket.create_server(("127.0.0.1", run.port)):
                 run.victim = -1
                 run.start_all()
-                return *run.watch(120), run.aborted
+                return *run.watch(PATIENCE), run
         run.start_all()
-        found = ({}, run.finish(120)) if not fault.text else run.watch(150)
-        return *found, run.aborted
+        found = ({}, run.finish(PATIENCE)) if not fault.text else run.watch(PATIENCE)
+        return *found, run
     finally:
         run.close()
 
@@ -262,10 +267,10 @@ def run(budget: Budget) -> Report:
     plan: list[tuple[Fault, int]] = []
     worst: dict[str, float] = {}
     late: list[str] = []
-    aborted = 0
+    aborted = early = 0
 
     def work() -> None:
-        nonlocal aborted
+        nonlocal aborted, early
         while True:
             with lock:
                 if not budget.allows(report.runs):
@@ -276,9 +281,9 @@ def run(budget: Budget) -> Report:
                 fault, count = plan.pop()
                 report.runs += 1
                 seed = budget.seed * 1000 + report.runs
-            seconds, wrong, gloo = _one(fault, count, seed)
+            seconds, wrong, made = _one(fault, count, seed)
             with lock:
-                aborted += gloo
+                aborted, early = aborted + made.aborted, early + made.is_early
                 if wrong:
                     report.fail(f"one of {count} {fault.how}: {wrong}")
                 if seconds:
@@ -294,6 +299,8 @@ def run(budget: Budget) -> Report:
     times = ", ".join(f"{how} {seconds:.1f}" for how, seconds in sorted(worst.items(), key=lambda item: item[1]))
     report.notes = f"longest seconds until a survivor had its error: {times}"
     report.notes += f"; beyond the goal: {', '.join(late)}" if late else ""
+    if early:
+        report.notes += f"; runs whose short timeout struck before the fault: {early}"
     if aborted:
         report.notes += f"; survivors that Gloo aborted without one: {aborted}"
     return report

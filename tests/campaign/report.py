@@ -47,13 +47,17 @@ class Report:
 
 @dataclass(frozen=True)
 class Part:
-    """One row of the table. ``count`` is how many runs the long form makes, ``share`` its part of the time of a short one."""
+    """One row of the table.
+
+    ``count`` is how many runs the long form makes, within ``longest`` seconds; ``share`` the part's share of a short one's time.
+    """
 
     name: str
     run: Callable[[Budget], Report]
     count: int
     share: float
     unit: str
+    longest: float = 3600.0
 
 
 def table(rows: list[tuple[str, Report, str]]) -> str:

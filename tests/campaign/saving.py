@@ -6,7 +6,6 @@ import os
 import random
 import shutil
 import signal
-import socket
 import sys
 import tempfile
 import threading
@@ -20,11 +19,10 @@ from typing import Any
 import numpy as np
 
 from . import jobs
-from .children import Child
+from .children import PATIENCE, Child, free_port
 from .report import Budget, Report
 
 STEPS = 240  # of one training; then another begins in an empty folder
-SECONDS = 90.0  # for one life
 
 
 @dataclass(frozen=True)
@@ -204,7 +202,7 @@ def _expected(budget: Budget, form: int) -> Expected:
     count = FORMS[form].processes
     children = _start(count, reference, count > 1)
     try:
-        status = children[0].wait(300)
+        status = children[0].wait(PATIENCE)
         if status != 0:
             raise RuntimeError(f"the reference of {FORMS[form].name!r} ended with {status}: {children[0].errors}")
         rows = [line.split() for line in children[0].output.splitlines()]
@@ -217,9 +215,8 @@ def _start(count: int, function: Callable[..., object], *args: Any) -> list[Chil
     """Processes of one run, in the order of their ranks."""
     if count == 1:
         return [Child(function, *args)]
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    shared = {"ONEFLOW_COORDINATOR_ADDRESS": f"127.0.0.1:{port}", "ONEFLOW_NUM_PROCESSES": str(count), "ONEFLOW_SECRET": "s" * 32}
+    address = f"127.0.0.1:{free_port()}"
+    shared = {"ONEFLOW_COORDINATOR_ADDRESS": address, "ONEFLOW_NUM_PROCESSES": str(count), "ONEFLOW_SECRET": "s" * 32}
     return [Child(function, *args, environment={**shared, "ONEFLOW_PROCESS_ID": str(rank)}) for rank in range(count)]
 
 
@@ -252,7 +249,7 @@ class _Chain:
                 died = self._wait_for_end(children)
                 self.placed += 1
             else:
-                died = children[0].wait_for("saved", SECONDS)
+                died = children[0].wait_for("saved", PATIENCE)
                 time.sleep(rng.uniform(0, 0.25))
                 children[victim].kill()
                 self.timed += 1
@@ -265,7 +262,7 @@ class _Chain:
             _end(children)
 
     def _wait_for_end(self, children: list[Child]) -> bool:
-        end = time.monotonic() + SECONDS
+        end = time.monotonic() + PATIENCE
         while any(c.process.is_alive() for c in children) and time.monotonic() < end:
             time.sleep(0.01)
         return not any(c.process.is_alive() for c in children)

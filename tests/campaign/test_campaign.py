@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from . import __main__ as campaign
 from . import jobs, report, saving
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -81,3 +82,9 @@ sys.exit(campaign.main(["--seed", "4", "--minutes", "0.1"]))
     assert done.returncode == (1 if fault else 0), done.stderr
     assert ("again: python -m tests.campaign --only one --seed 4 --minutes 0.1" in done.stdout) == bool(fault)
     assert ("RuntimeError: broken" in done.stdout) == bool(fault) and "one" in done.stdout.splitlines()[-1]
+
+
+def test_a_part_that_did_nothing_has_failed() -> None:
+    for runs, failures in ((0, ["there were no runs"]), (1, [])):
+        part = report.Part("one", lambda budget, runs=runs: report.Report(runs=runs), 5, 1.0, "runs")
+        assert campaign._report(part, report.Budget(0, 5, 1.0)).failures == failures

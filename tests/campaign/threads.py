@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from . import jobs
-from .children import running
+from .children import PATIENCE, running
 from .report import Budget, Report
 
 THREADS = 8
@@ -35,13 +35,16 @@ def _storm(seed: int, count: int, seconds: float) -> None:
     def double(x: tp.Numpy.Placeholder((4,))) -> tp.Callback[tp.Numpy]:
         return x * 2
 
-    folder, end, lock = tempfile.mkdtemp(prefix="threads-"), time.monotonic() + seconds, threading.Lock()
+    folder, lock = tempfile.mkdtemp(prefix="threads-"), threading.Lock()
     made, got, raised, told, saves = Counter[str](), Counter[str](), [0], [0], [0]
     values: list[float] = []
     longest = 0.0
 
     class MineError(Exception):
         pass
+
+    jobs.state()
+    end = time.monotonic() + seconds
 
     def counted(value: Any) -> None:
         got["count"] += 1
@@ -57,7 +60,8 @@ def _storm(seed: int, count: int, seconds: float) -> None:
                 raised[0] += 1
                 raise MineError
             if kind < 0.03:
-                made["train"] += 1
+                with lock:
+                    made["train"] += 1
                 train(jobs.batch(n))
             elif kind < 0.04:
                 saves[0] += 1
@@ -95,7 +99,6 @@ def _storm(seed: int, count: int, seconds: float) -> None:
                 made[name] += name != "sync"
                 longest = max(longest, time.monotonic() - begun)
 
-    jobs.state()
     threads = [threading.Thread(target=work, args=(i,)) for i in range(THREADS)]
     for thread in threads:
         thread.start()
@@ -131,7 +134,7 @@ def run(budget: Budget) -> Report:
     while budget.allows(report.runs) and (sessions == 0 or budget.left > 5):
         seconds = min(60.0, max(budget.left - 4, 3.0))
         with running(_storm, budget.seed * 1000 + sessions, budget.count - report.runs, seconds) as child:
-            status = child.wait(seconds + 90)
+            status = child.wait(seconds + PATIENCE)
             sessions += 1
             if status != 0:
                 report.fail(f"the session ended with {status}: {child.errors}")

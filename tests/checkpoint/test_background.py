@@ -28,8 +28,10 @@ ROWS = np.random.default_rng(0).standard_normal((64, 8, 32)).astype(np.float32)
 def train_job(width: int = 64):
     @flow.global_function(type="train")
     def train(x: tp.Numpy.Placeholder((8, 32))) -> tp.Callback[tp.Numpy]:
-        h = flow.nn.dropout(flow.layers.dense(x, width, activation=flow.math.tanh, name="a"), rate=0.3)
-        loss = flow.math.reduce_mean(flow.math.square(flow.layers.dense(h, 4, name="b")))
+        initializer = flow.xavier_uniform_initializer()  # zeros would stay zeros
+        h = flow.layers.dense(x, width, activation=flow.math.tanh, kernel_initializer=initializer, name="a")
+        y = flow.layers.dense(flow.nn.dropout(h, rate=0.3), 4, kernel_initializer=initializer, name="b")
+        loss = flow.math.reduce_mean(flow.math.square(y))
         flow.optimizer.Adam(flow.optimizer.PiecewiseConstantScheduler([], [0.01])).minimize(loss)
         return loss
 

@@ -236,3 +236,28 @@ def _failing_for(parent: str):
         flush(path)
 
     return failing
+
+
+def test_a_lock_that_cannot_be_closed_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    close = os.close
+
+    def complaining(descriptor: int) -> None:
+        close(descriptor)
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(hidden, "os", _Closing(complaining))
+        save(tmp_path / "m", 1, overwrite=False)
+    assert number_in(tmp_path / "m") == 1 and os.listdir(tmp_path) == ["m"]
+    save(tmp_path / "m", 2, overwrite=True)
+    assert number_in(tmp_path / "m") == 2
+
+
+class _Closing:
+    """The module os, with another ``close``."""
+
+    def __init__(self, close):
+        self.close = close
+
+    def __getattr__(self, name: str):
+        return getattr(os, name)

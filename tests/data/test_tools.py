@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from oneflow.core.record import record_pb2 as pb
-from oneflow.data import _crc32c, inputs, inspect, pack, samples
+from oneflow.data import crc32c, inputs, inspect, pack, samples
 from oneflow.data.__main__ import main
 from oneflow.data.coco import CocoAnnotations, CocoSource
 from oneflow.data.decoders import decode_bytes, decode_image, decode_raw
@@ -157,20 +157,28 @@ def test_csv(tmp_path: Path, capsys) -> None:
 
 
 def test_checksum() -> None:
-    assert _crc32c.crc32c(b"123456789") == 0xE3069283  # the check value that its standard gives
-    assert _crc32c.crc32c(bytes(32)) == 0x8A9136AA and _crc32c.crc32c(b"\xff" * 32) == 0x62A8AB43  # RFC 3720
+    assert crc32c.crc32c(b"123456789") == 0xE3069283  # the check value that its standard gives
+    assert crc32c.crc32c(bytes(32)) == 0x8A9136AA and crc32c.crc32c(b"\xff" * 32) == 0x62A8AB43  # RFC 3720
     data = np.random.default_rng(0).integers(0, 256, 2000, dtype=np.uint8)
     crc = 0xFFFFFFFF  # bit by bit
     for byte in data.tolist():
         crc ^= byte
         for _ in range(8):
             crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
-    assert _crc32c.crc32c(data) == crc ^ 0xFFFFFFFF
+    assert crc32c.crc32c(data) == crc ^ 0xFFFFFFFF
+
+
+def test_checksums_of_rows_are_those_of_each():
+    for size in (0, 1, 5, 56, 255, 256, 257, 700):
+        rows = np.random.default_rng(size).integers(0, 256, (4, size)).astype(np.uint8)
+        each = [crc32c.crc32c(row) for row in rows]
+        assert crc32c.crc32c_of_rows(rows).tolist() == each
+        assert crc32c.masked(crc32c.crc32c_of_rows(rows)).tolist() == [crc32c.masked(crc) for crc in each]
 
 
 def tfrecord(examples: list[bytes]) -> bytes:
     def check(data: bytes) -> bytes:
-        return struct.pack("<I", _crc32c.masked(_crc32c.crc32c(data)))
+        return struct.pack("<I", crc32c.masked(crc32c.crc32c(data)))
 
     return b"".join((head := struct.pack("<Q", len(e))) + check(head) + e + check(e) for e in examples)
 
@@ -411,7 +419,7 @@ def test_special_files_and_huge_ones(tmp_path: Path) -> None:
                 make(path)
     head = struct.pack("<Q", (39 << 30) - 16)
     with open(sparse, "r+b") as file:
-        file.write(head + struct.pack("<I", _crc32c.masked(_crc32c.crc32c(head))))
+        file.write(head + struct.pack("<I", crc32c.masked(crc32c.crc32c(head))))
     with pytest.raises(RecordError, match="longer than the limit of 268435456 bytes"):
         inputs.TfRecords([sparse])
     out = tmp_path / "out"

@@ -76,6 +76,7 @@ def _placed(*where: str, tag: str = "gpu"):
 
 @pytest.mark.parametrize("tag", ["gpu", "cpu"])
 def test_placement_beyond_the_devices(tag: str) -> None:
+    flow.config.cpu_device_num(1)  # where nothing is said, a session has as many CPU devices as its jobs name
     for where in ("0:1", "0:0-3"):
         with pytest.raises(DeviceError, match=rf"(?s)relu 'far' on {tag} .*test_devices.py.*{tag}_device_num\(") as caught:
             _placed(where, tag=tag).summary()
@@ -89,6 +90,55 @@ def test_a_session_that_asks_for_devices_says_how_many_there_are() -> None:
     flow.config.gpu_device_num(1)
     with pytest.raises(DeviceError, match="counted from 0"):
         _placed("0:7").summary()
+
+
+def test_cpu_devices_that_jobs_name_need_not_be_asked_for(program: Any) -> None:
+    done = program(
+        """
+        import numpy as np
+        import oneflow as flow, oneflow.typing as tp
+        from oneflow.errors import DeviceError
+
+        def declare(where, name):
+            def body(x: tp.Numpy.Placeholder((8, 4))) -> tp.Numpy:
+                with flow.scope.placement("cpu", where):
+                    return flow.layers.dense(x, 2, name=name, kernel_initializer=flow.ones_initializer())
+            body.__name__ = name
+            return flow.global_function()(body)
+
+        @flow.global_function("train")
+        def train(x: tp.Numpy.Placeholder((8, 4))) -> tp.Numpy:
+            loss = flow.math.reduce_mean(flow.nn.dropout(flow.layers.dense(x, 2, name="small"), rate=0.5))
+            flow.optimizer.Adam(0.1).minimize(loss)
+            return loss
+
+        x, rate = np.ones((8, 4), np.float32), train.learning_rate
+        four, two = declare("0:0-3", "four"), declare("0:2-2", "two")
+        train(x)  # the first call: the session has four devices from here on
+        assert (four(x) == 4).all() and (two(x) == 4).all() and train.learning_rate == rate == np.float32(0.1)
+        print([flow.get_all_variables()[n + "-weight"].devices for n in ("four", "two", "small")])
+        late = declare("0:0-6", "late")
+        try:
+            late(x)
+        except DeviceError as error:
+            print(error)
+        train(x)
+        flow.clear_default_session()
+        late = declare("0:0-6", "late")  # while the program still holds the jobs of the session before
+        assert (late(x) == 4).all()
+        print(flow.get_all_variables()["late-weight"].devices[-1])
+        flow.clear_default_session()
+        flow.config.cpu_device_num(2)
+        try:
+            declare("0:0-3", "more")(x)
+        except DeviceError as error:
+            print(error)
+        """
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("[['0:0', '0:1', '0:2', '0:3'], ['0:2'], ['0:0']]\n")
+    assert "on cpu 0:0-6, and the session has 4 on each machine" in done.stdout and "\n0:6\n" in done.stdout
+    assert "on cpu 0:0-3, and the session has 2 on each machine" in done.stdout
 
 
 def test_many_calls_with_collectives_are_submitted(program: Any) -> None:

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from strangers import stranger
 
 from oneflow.errors import ProcessError
 from oneflow.runtime.processes import addresses, hub, member, messages, wire
@@ -110,34 +111,19 @@ def test_a_process_may_leave_and_come_again_before_all_are_there() -> None:
 
 def test_members_that_do_not_come_and_hubs_that_do_not_answer() -> None:
     port, _ = _open(3, patience=0.5)
-    with _connect(port) as stranger:
-        stranger.sendall(b"GET / HTTP/1.0\r\n\r\n" + bytes(50))
+    with _connect(port) as someone:
+        someone.sendall(b"GET / HTTP/1.0\r\n\r\n" + bytes(50))
         with pytest.raises(member.MissingError) as caught:
             _member(port, 0, 3)
     assert (caught.value.ranks, caught.value.strangers) == ([1, 2], 1)
     with pytest.raises(ProcessError, match=r"does not answer at 127.0.0.1:\d+: .*tried for 0.5 s.*(?s:.*)same script"):
         _member(addresses.free_port("127.0.0.1"), 1, 2, patience=0.5)
     for says in (b"", b"HTTP/1.1 400 Bad Request\r\n\r\n" + bytes(50), wire.PROTOCOL + bytes(32) + b"+" + bytes(32), b"x"):
-        with _stranger_that_says(says) as other, pytest.raises(ProcessError, match="not a process of this run"):
+        with (
+            stranger(lambda connection, says=says: connection.sendall(says)) as other,
+            pytest.raises(ProcessError, match="not a process of this run"),
+        ):
             _member(other, 1, 2, patience=0.5)
-
-
-@contextlib.contextmanager
-def _stranger_that_says(text: bytes) -> Iterator[int]:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def serve() -> None:
-            while True:
-                try:
-                    accepted = server.accept()[0]
-                except OSError:
-                    return
-                with accepted, contextlib.suppress(OSError):
-                    accepted.sendall(text)
-
-        threading.Thread(target=serve, daemon=True).start()
-        yield server.getsockname()[1]
-        server.shutdown(socket.SHUT_RDWR)
 
 
 def test_another_secret_is_told() -> None:
@@ -241,8 +227,8 @@ def test_idle_strangers_hold_nobody_up(caplog: pytest.LogCaptureFixture) -> None
         assert made.turned_away >= 600
     assert time.monotonic() - began < 5  # the hub's patience with each of them
     assert len(caplog.records) == 1
-    for stranger in idle:
-        stranger.close()
+    for connection in idle:
+        connection.close()
 
 
 def test_a_greeting_has_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -323,8 +309,8 @@ def test_a_process_without_descriptors_lets_its_members_in() -> None:
     out, _ = program.communicate("go\n", timeout=60)
     joined, turned_away = map(int, out.split())
     assert joined == 2 and turned_away >= 10
-    for stranger in strangers:
-        stranger.close()
+    for connection in strangers:
+        connection.close()
 
 
 # --- addresses

@@ -385,6 +385,28 @@ def same(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
     return x + 0
 
 same(np.full(4, rank, np.float32))
+
+@flow.global_function(function_config=config)
+def alike(x: tp.Numpy.Placeholder((8, 3))) -> tp.Numpy:
+    return x + 0
+
+alike(whole[:4])
+
+mirrored = flow.FunctionConfig()
+mirrored.default_logical_view(flow.scope.mirrored_view())
+mirrored.default_placement_scope(flow.scope.placement("gpu", ["0:0-1", "1:0-1"]))
+
+@flow.global_function(function_config=mirrored)
+def lists(x: tp.ListNumpy.Placeholder((2, 3))) -> tp.ListNumpy:
+    return x + 0
+
+lists([whole[:2]] * 4)
+
+@flow.global_function(function_config=mirrored)
+def pieces(x: tp.ListNumpy.Placeholder((2, 3))) -> tp.ListNumpy:
+    return x + 0
+
+pieces(np.split(whole, 4))
 """
 
 
@@ -392,3 +414,7 @@ def test_each_process_feeds_its_part(program: Any) -> None:
     done = program(PARTS, *TWO)
     assert (done.returncode, done.stdout) == (0, "job 'staged': input 'x' must have shape (4, 3), got (8, 3)\n"), done.stderr
     assert "process 1 feeds other values for 'Input_0' of job 'same' than process 0" in done.stderr
+    assert done.stderr.count("process 1 feeds the same values as process 0") == 1
+    assert "its own part of the batches of job 'alike': give each process other data" in done.stderr
+    assert done.stderr.count("all devices are fed the same arrays") == 1
+    assert "in the first call of job 'lists'" in done.stderr

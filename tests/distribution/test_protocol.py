@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from strangers import stranger
 
 from oneflow.errors import ProcessError
 from oneflow.runtime.processes import addresses, member, messages, wire
@@ -231,25 +232,17 @@ def test_messages_of_who_knows_the_secret_are_checked_before_use() -> None:
 def test_a_process_that_meets_something_else_than_the_hub() -> None:
     """It neither crashes nor waits beyond its patience, whatever is said to it, also by somebody who knows the secret."""
     generator = random.Random(5)
-    with socket.create_server(("127.0.0.1", 0)) as server:
 
-        def serve() -> None:
-            while True:
-                try:
-                    accepted = server.accept()[0]
-                except OSError:
-                    return
-                with accepted, contextlib.suppress(OSError):
-                    handshake = wire.HubHandshake(KEY)
-                    challenge = handshake.challenge
-                    accepted.sendall(challenge if generator.random() < 0.7 else _mutated(generator, challenge))
-                    _, verdict = handshake.verdict(accepted.recv(wire.RESPONSE_SIZE))
-                    accepted.sendall(verdict if generator.random() < 0.7 else _mutated(generator, verdict))
-                    text = _hostile(generator)
-                    accepted.sendall(text if b'"go"' not in text else b"null\n")
+    def talk(connection: socket.socket) -> None:
+        handshake = wire.HubHandshake(KEY)
+        challenge = handshake.challenge
+        connection.sendall(challenge if generator.random() < 0.7 else _mutated(generator, challenge))
+        _, verdict = handshake.verdict(connection.recv(wire.RESPONSE_SIZE))
+        connection.sendall(verdict if generator.random() < 0.7 else _mutated(generator, verdict))
+        text = _hostile(generator)
+        connection.sendall(text if b'"go"' not in text else b"null\n")
 
-        threading.Thread(target=serve, daemon=True).start()
+    with stranger(talk) as port:
         for _ in range(15):
             with pytest.raises((ProcessError, member.MissingError)):
-                member.Member("127.0.0.1", server.getsockname()[1], 1, 2, KEY, 0.5)
-        server.shutdown(socket.SHUT_RDWR)
+                member.Member("127.0.0.1", port, 1, 2, KEY, 0.5)

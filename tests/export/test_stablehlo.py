@@ -224,6 +224,7 @@ def test_wrong_arguments(tmp_path: Path) -> None:
     for arguments, error, text in (
         ({"platforms": "fpga"}, ArgumentError, "platforms must be out of"),
         ({"platforms": 3}, ArgumentError, "platforms must be out of"),
+        ({"platforms": ["cpu", X]}, ArgumentError, "platforms must be out of"),
         ({"dynamic_axes": {"z": {0: "n"}}}, ArgumentError, "names 'z', which is not an input"),
         ({"dynamic_axes": {"x": {5: "n"}}}, ArgumentError, "names axis 5"),
         ({"dynamic_axes": {"x": {0: "n m"}}}, ArgumentError, "needs an identifier"),

@@ -325,6 +325,42 @@ def test_programs_end(tmp_path: Path, end: str, status: int) -> None:
     assert "Fatal" not in done.stderr and "terminate" not in done.stderr
 
 
+SLOWLY = """
+import atexit, time
+import cv2, numpy as np
+from oneflow.runtime import prefetcher
+
+class Late:
+    def __del__(self, sleep=time.sleep):
+        sleep(0.5)
+
+cv2.late = Late()  # the interpreter takes its time to go away
+atexit.register(time.sleep, 0.45)  # runs after the library's own hook
+read, decode, large = prefetcher.Prefetcher._read, cv2.imdecode, np.zeros((1500, 1500, 3), np.uint8)
+
+def slowly_read(self, *args):
+    read(self, *args)
+    time.sleep(0.3)
+
+def slowly_decode(*args):
+    for _ in range(4):
+        cv2.GaussianBlur(large, (31, 31), 3)
+    return decode(*args)
+
+prefetcher.Prefetcher._read, cv2.imdecode = slowly_read, slowly_decode
+"""
+
+
+def test_an_interrupt_while_batches_are_read_and_decoded(tmp_path: Path) -> None:
+    """No thread begins to decode when the others have been ended: OpenCV in a thread aborts a program that ends."""
+    folder = made_data.image_parts(tmp_path / "data")
+    program = tmp_path / "program.py"
+    text = SLOWLY + PROGRAM.replace("range(3)", "range(1)").replace("batch_size=8", "batch_size=2")
+    program.write_text(text + "os.kill(os.getpid(), signal.SIGINT); time.sleep(9)")
+    done = subprocess.run([sys.executable, program, folder], capture_output=True, text=True, timeout=120)
+    assert done.returncode in (-2, 130), done.stderr
+
+
 TOGETHER = """
 import sys
 import oneflow as flow

@@ -10,7 +10,7 @@ from hypothesis.extra.numpy import arrays
 
 import oneflow as flow
 import oneflow.typing as tp
-from oneflow.errors import FeedShapeError, ResultError, ReturnError
+from oneflow.errors import FeedShapeError, ResultError, ReturnError, ShapeError
 from oneflow.runtime import variants
 
 F32 = np.float32
@@ -305,3 +305,97 @@ def test_both_kinds_of_varying_sizes_together(rows, columns, seed):
     np.testing.assert_array_equal(joined[0], np.concatenate([chosen, x.reshape(-1), chosen[1:]]))
     assert count.tolist() == [len(chosen)]
     assert sorted(unique[0][0]) == sorted(set(x.astype(np.int32).reshape(-1).tolist())) and unique[2][0].sum() == x.size
+
+
+# --- bounds that do not fit together
+
+
+def mirrored() -> flow.FunctionConfig:
+    config = flow.FunctionConfig()
+    config.default_logical_view(flow.scope.mirrored_view())
+    return config
+
+
+def test_concat_is_bounded_by_the_true_sizes():
+    gradients = []
+
+    @flow.global_function(type="train", function_config=mirrored())
+    def job(a: tp.ListNumpy.Placeholder((15, 3)), b: tp.ListNumpy.Placeholder((20, 3))) -> tp.ListNumpy:
+        shift = flow.get_variable("shift", (1,), initializer=flow.zeros_initializer())
+        a = a + flow.cast_to_current_logical_view(shift)
+        joined = flow.concat([a, b], axis=0, max_dim_size=20)
+        assert joined.shape == (20, 3) and joined.is_dynamic
+        flow.watch_diff(a, lambda g: gradients.append(g.numpy(0)))
+        flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [1.0]), momentum=0).minimize(joined * joined)
+        return joined
+
+    rng = np.random.default_rng(0)
+    for sizes in ((8, 12), (0, 20), (3, 1)):
+        flow.load_variables({"shift": np.zeros(1, F32)})
+        a, b = (rng.standard_normal((n, 3)).astype(F32) for n in sizes)
+        np.testing.assert_array_equal(job([a], [b])[0], np.concatenate([a, b]))
+        np.testing.assert_allclose(gradients.pop(), 2 * a)
+        shift = flow.get_all_variables()["shift"].numpy()
+        np.testing.assert_allclose(shift, [-2 * a.sum() / sum(sizes)], rtol=1e-5, atol=1e-6)
+    with pytest.raises(FeedShapeError, match=r"size 21 on axis 0, more than max_dim_size=20"):
+        job([np.ones((9, 3), F32)], [np.ones((12, 3), F32)])
+    assert job([a], [b])[0].shape == (4, 3)
+
+
+def test_concat_of_one_bounded_input_and_of_a_variable():
+    @flow.global_function()
+    def job(a: tp.ListNumpy.Placeholder((8, 2))) -> tuple[tp.ListNumpy, tp.ListNumpy]:
+        rows = flow.get_variable("rows", (3, 2), initializer=flow.ones_initializer())
+        return flow.concat([a], max_dim_size=4), flow.concat([rows, a, rows], max_dim_size=10)
+
+    a = np.arange(8, dtype=F32).reshape(4, 2)
+    ones = np.ones((3, 2), F32)
+    (alone,), (joined,) = job([a])
+    np.testing.assert_array_equal(alone, a)
+    np.testing.assert_array_equal(joined, np.concatenate([ones, a, ones]))
+    with pytest.raises(FeedShapeError, match="max_dim_size=4"):
+        job([np.ones((5, 2), F32)])
+
+    @flow.global_function()
+    def fixed(a: tp.ListNumpy.Placeholder((8, 2))) -> tp.ListNumpy:
+        rows = flow.get_variable("rows", (3, 2), initializer=flow.ones_initializer())
+        return flow.concat([rows, a, rows], max_dim_size=5)  # less than the variables alone
+
+    with pytest.raises(ShapeError, match="size 6 on axis 0, more than max_dim_size=5"):
+        fixed([a])
+
+
+def test_concat_of_sizes_that_depend_on_data_is_bounded_by_the_true_sizes():
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((10,)), y: tp.Numpy.Placeholder((10,))) -> tuple[tp.ListNumpy, tp.Numpy]:
+        rows = flow.get_variable("rows", (2,), initializer=flow.ones_initializer())
+        joined = flow.concat([positive(x), rows, positive(y)], max_dim_size=14)
+        assert joined.shape == (14,) and joined.is_dynamic
+        return joined, flow.math.reduce_sum(joined)
+
+    x, y = np.linspace(-1, 1, 10, dtype=F32), np.linspace(-1, 3, 10, dtype=F32)
+    expected = np.concatenate([x[x > 0], np.ones(2, F32), y[y > 0]])
+    for _ in range(2):
+        (joined,), total = job(x, y)
+        np.testing.assert_array_equal(joined, expected)
+        np.testing.assert_allclose(total, [expected.sum()], rtol=1e-6)
+        with pytest.raises(flow.errors.CallbackError, match=r"the result has size 15 on axis 0, more than max_dim_size=14"):
+            job(np.linspace(-1, 1.5, 10, dtype=F32), y)
+
+
+def test_in_top_k_checks_the_true_sizes():
+    @flow.global_function(function_config=mirrored())
+    def job(
+        targets: tp.ListNumpy.Placeholder((20,), dtype=flow.int32), predictions: tp.ListNumpy.Placeholder((15, 10))
+    ) -> tp.ListNumpy:
+        hits = flow.math.in_top_k(targets, predictions, k=2)
+        assert hits.is_dynamic
+        return hits
+
+    rng = np.random.default_rng(0)
+    for n in (10, 15):
+        targets, predictions = rng.integers(0, 5, n, dtype=np.int32), rng.random((n, 5)).astype(F32)
+        higher = (predictions > predictions[np.arange(n), targets][:, None]).sum(1)
+        np.testing.assert_array_equal(job([targets], [predictions])[0], higher < 2)
+    with pytest.raises(FeedShapeError, match="10 targets for 9 rows of predictions"):
+        job([targets[:10]], [predictions[:9]])

@@ -10,6 +10,7 @@ from table import NUMBERS, Gradient, Refusal, Row, floats, ints
 
 import oneflow as flow
 from oneflow.errors import ArgumentError, AxisError, BlobUseError, DtypeError, ModeError, ShapeError
+from oneflow.ops import padding
 from oneflow.ops.reduce import square_sum
 from oneflow.ops.slicing import logical_slice, logical_slice_assign
 
@@ -287,7 +288,9 @@ ROWS += [
     Row("constant_pad2d", lambda x: flow.constant_pad2d(x, (1, 2, 3, 0), 2.5),
         lambda x: np.pad(x, [(0, 0), (0, 0), (3, 0), (1, 2)], constant_values=2.5), [IMAGE]),
     Row("zero_pad2d", lambda x: flow.zero_pad2d(x, 1), lambda x: np.pad(x, [(0, 0), (0, 0), (1, 1), (1, 1)]), [IMAGE]),
-    Row("reflection_pad2d", lambda x: flow.reflection_pad2d(x, [1, 2, 3, 0]),
+    Row("reflection_pad2d", lambda x: flow.reflection_pad2d(x, [0, 0, 3, 1]),
+        lambda x: np.pad(x, [(0, 0), (0, 0), (3, 3), (1, 1)], mode="reflect"), [IMAGE]),
+    Row("reflection_pad2d of 0.6", lambda x: padding.reflected(x, [1, 2, 3, 0]),
         lambda x: np.pad(x, [(0, 0), (0, 0), (3, 0), (1, 2)], mode="reflect"), [IMAGE],
         torch=lambda t, x: t.nn.functional.pad(x, (1, 2, 3, 0), mode="reflect")),
     Row("replication_pad2d", lambda x: flow.replication_pad2d(x, (1, 2, 3, 0)),
@@ -315,7 +318,7 @@ GRADIENTS = [
     Gradient("slice_update", lambda x, u: flow.slice_update(x, u, [(0, 1, 1)]), [X, Y[:1]],
         [[[0] * 3, [1] * 3], np.ones((1, 3))]),
     Gradient("pad is cropped", lambda x: flow.pad(x, [(1, 1), (2, 0)]), [X], [np.ones((2, 3))]),
-    Gradient("reflection_pad2d folds back", lambda x: flow.reflection_pad2d(x, (0, 0, 0, 1)), [np.ones((1, 1, 3, 1))],
+    Gradient("reflection_pad2d folds back", lambda x: padding.reflected(x, (0, 0, 0, 1)), [np.ones((1, 1, 3, 1))],
              [np.array([1, 2, 1]).reshape(1, 1, 3, 1)]),
 ]  # fmt: skip
 

@@ -224,7 +224,27 @@ ROWS = [
         ],
         torch=lambda t, x, y, i, n: t.nn.functional.ctc_loss(t.log_softmax(x, -1), y.long(), i.long(), n.long()).reshape(1),
     ),
+    Row(
+        "ctc_greedy_decoder",
+        lambda x, i: ctc.ctc_greedy_decoder(x, i),
+        lambda x, i: _decoded(x, i),
+        [floats(8, 3, 4), np.array([8, 5, 0], np.int64)],
+        out=("int64", "same"),
+        grad=False,
+        wide=True,
+    ),
 ]
+
+
+def _decoded(x: np.ndarray, lengths: np.ndarray, merge: bool = True) -> tuple[np.ndarray, np.ndarray]:
+    decoded, score = np.zeros((x.shape[1], x.shape[0]), np.int64), np.zeros((x.shape[1], 1), x.dtype)
+    for n, length in enumerate(lengths):
+        best = x[:length, n].argmax(-1)
+        score[n] = -x[:length, n].max(-1).sum() if length else 0
+        found = [b for t, b in enumerate(best) if b != x.shape[2] - 1 and not (merge and t and b == best[t - 1])]
+        decoded[n, : len(found)] = found
+    return decoded, score
+
 
 GRADIENTS = [
     Gradient(

@@ -10,7 +10,7 @@ import pytest
 from table import Row, run, trace
 
 import oneflow as flow
-from oneflow.errors import ArgumentError
+from oneflow.errors import ArgumentError, JobWarning
 
 X = np.array([[-2.0, 0.5, 3.0], [1.0, -1.5, 2.0]], np.float32)
 ONE = np.array([3.0], np.float32)
@@ -90,8 +90,11 @@ def test_group_norm_scales_channels():
 
 def test_reflection_pad2d_with_a_list():
     image = np.arange(12, dtype=np.float32).reshape(1, 1, 3, 4)
-    found = value(lambda x: flow.reflection_pad2d(x, [1, 2, 0, 1]), image)
-    np.testing.assert_array_equal(found, np.pad(image, [(0, 0), (0, 0), (0, 1), (1, 2)], mode="reflect"))
+    found = value(lambda x: flow.reflection_pad2d(x, [0, 0, 1, 2]), image)
+    np.testing.assert_array_equal(found, np.pad(image, [(0, 0), (0, 0), (1, 1), (2, 2)], mode="reflect"))
+    with pytest.warns(JobWarning, match="single_client.reflection_pad2d takes"):
+        found = value(lambda x: flow.reflection_pad2d(x, [1, 2, 0, 1]), image)
+    np.testing.assert_array_equal(found, np.pad(image, [(0, 0), (0, 0), (0, 0), (1, 1)], mode="reflect"))
 
 
 def test_whole_numbers():

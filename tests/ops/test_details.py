@@ -7,9 +7,11 @@ import inspect
 import jax
 import numpy as np
 import pytest
+from scipy import special
 from table import floats, forward, ints, trace
 
 import oneflow as flow
+import oneflow.typing as tp
 from oneflow._base.dist import parse_placement
 from oneflow.errors import ArgumentError, DtypeError, DuplicateNameError, ShapeError
 from oneflow.graph.graph import Graph, tracing
@@ -176,3 +178,44 @@ def test_made_functions_have_signatures_and_help(function) -> None:
     assert list(inspect.signature(function).parameters) == ["x", "name"]
     assert "Args:" in inspect.getdoc(function) and ">>> y = flow." in inspect.getdoc(function)
     assert function.__name__ == function.__qualname__ != "function"
+
+
+def train_once(body, x: np.ndarray, dtype: flow.dtype) -> tuple[np.ndarray, np.ndarray]:
+    """body(x), and its gradient."""
+
+    @flow.global_function(type="train")
+    def job(x: tp.Numpy.Placeholder(x.shape, dtype=dtype)) -> tp.Numpy:
+        shift = flow.get_variable("shift", x.shape, initializer=flow.zeros_initializer())
+        y = body(x + flow.cast(shift, dtype))
+        loss = flow.math.reduce_sum(flow.cast(y, flow.float32))
+        flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [-1.0]), momentum=0).minimize(loss)  # x + dx
+        return y
+
+    return job(x), flow.get_all_variables()["shift"].numpy()
+
+
+def test_hardswish_in_float16_is_rounded_once() -> None:
+    x = np.linspace(-8, 8, 4001).astype(np.float16)
+    wide = x.astype(np.float64)
+    y, dx = train_once(flow.nn.hardswish, x, flow.float16)
+    np.testing.assert_allclose(y, wide * np.clip(wide / 6 + 0.5, 0, 1), rtol=5e-4, atol=1e-6)
+    inside = np.abs(wide) < 3
+    np.testing.assert_allclose(dx, np.where(inside, wide / 3 + 0.5, wide >= 3), rtol=5e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [flow.float32, flow.float64, flow.float16])
+def test_lgamma_keeps_its_precision_near_its_zeros(dtype: flow.dtype) -> None:
+    numpy_dtype = dtype.numpy_dtype
+    near = np.concatenate([one + np.array([0, 1, -1, 2, 50, -50, 1e4, -1e4]) * np.finfo(numpy_dtype).eps for one in (1, 2)])
+    x = np.concatenate([near, np.linspace(0.05, 6, 200), [-0.5, -1.5, 20.0]]).astype(numpy_dtype)
+    y, dx = train_once(flow.math.lgamma, x, dtype)
+    assert y[0] == 0 and y[8] == 0
+    wide = x.astype(np.longdouble)
+    z = np.where(wide < 1.5, wide - 1, wide - 2)
+    few = np.where(wide < 1.5, z * (-np.euler_gamma + z * np.pi**2 / 12), z * (1 - np.euler_gamma + z * (np.pi**2 / 12 - 0.5)))
+    expected = np.where(np.abs(z) < 1e-6, few, special.gammaln(x.astype(np.float64)))
+    eps = float(np.finfo(numpy_dtype).eps)
+    np.testing.assert_allclose(y.astype(np.float64), expected.astype(np.float64), rtol=max(40 * eps, 1e-11), atol=0)
+    np.testing.assert_allclose(
+        dx, special.digamma(x.astype(np.float64)), rtol=max(50 * eps, 1e-5), atol=2e-3 if eps > 1e-4 else 2e-6
+    )

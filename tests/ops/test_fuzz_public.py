@@ -204,9 +204,11 @@ def _resolved(value: Any, blob: flow.Blob) -> Any:
     return {k: blob if v is BLOB else v for k, v in value.items()} if type(value) is dict else value
 
 
-def calls(path: str, parameters: list[inspect.Parameter]) -> Iterator[tuple[list[Any], dict[str, Any]]]:
-    """Arguments that are tried: one after the other spoilt, then all together."""
-    rng = random.Random(zlib.crc32(path.encode()))
+def calls(
+    path: str, parameters: list[inspect.Parameter], rng: random.Random | None = None
+) -> Iterator[tuple[list[Any], dict[str, Any]]]:
+    """Arguments that are tried: one after the other spoilt, then all together. Always the same ones without an ``rng``."""
+    rng = random.Random(zlib.crc32(path.encode())) if rng is None else rng
     named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     required = {p.name: PLAUSIBLE.get(p.name, BLOB) for p in named if p.default is p.empty}
     many = any(p.kind is p.VAR_POSITIONAL for p in parameters)

@@ -200,7 +200,7 @@ def test_what_is_missing_or_wrong_beside_it() -> None:
         optimizer_from_config({"model_update_conf": naive()})
     with pytest.raises(TrainError, match="model_update_conf"):
         optimizer_from_config({"primary_lr": 0.1})
-    with pytest.raises(ArgumentError, match="train.primary_lr must be a number >= 0"):
+    with pytest.raises(ArgumentError, match="train.primary_lr must be a number, got str"):
         optimizer_from_config({"primary_lr": "0.1", "model_update_conf": naive()})
     with pytest.raises(ArgumentError, match="train.secondary_lr"):
         made(naive(), secondary_lr=-1)

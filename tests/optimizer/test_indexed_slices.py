@@ -92,3 +92,22 @@ def test_several_gathers_stay_dense():
 def test_bad_settings(conf):
     with pytest.raises(ArgumentError, match="include_op_names|its keys"):
         flow.FunctionConfig().indexed_slices_optimizer_conf(conf)
+
+
+def test_adamw_decays_the_rows_of_the_batch_only():
+    """Against torch's AdamW over those rows alone, of which it sees one gradient per step."""
+    torch = pytest.importorskip("torch")
+    rate, decay, batches = 0.1, 0.5, [[0, 3, 3, 0], [3, 3, 3, 3], [3, 0, 0, 3]]
+    train = embedding(lambda r: flow.optimizer.AdamW(r, do_bias_correction=False, weight_decay=decay))
+    x, m, v = TABLE.astype(np.float64), np.zeros(TABLE.shape), np.zeros(TABLE.shape)
+    for batch in batches:
+        train(np.array(batch, np.int32))
+        leaf = torch.tensor(x, requires_grad=True)
+        (leaf[batch] ** 2).mean().backward()
+        g, rows = leaf.grad.numpy(), sorted(set(batch))
+        m[rows] = 0.9 * m[rows] + 0.1 * g[rows]
+        v[rows] = 0.999 * v[rows] + 0.001 * g[rows] ** 2
+        x[rows] -= rate * (m[rows] / (np.sqrt(v[rows]) + 1e-8) + decay * x[rows])
+        table, slot = values("table", "table-m")
+        np.testing.assert_allclose(table, x, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(slot, m, rtol=1e-4, atol=1e-6)

@@ -123,6 +123,31 @@ def test_the_newest_are_kept(tmp_path):
     assert names(tmp_path / "steps") == ["epoch=1-step=12", "epoch=2-step=16"]
 
 
+def every(batches):
+    """The batches from an iterable without a length."""
+    return lambda: iter(batches)
+
+
+@pytest.mark.parametrize("sized", [True, False])
+@pytest.mark.parametrize(("epochs", "limit", "steps"), [(2, None, [3, 6, 9, 12]), (None, 9, [3, 6, 9])])
+def test_each_step_is_saved_once(tmp_path, monkeypatch, sized, epochs, limit, steps):
+    x, y = jobs.data()
+    batches = [(x[i : i + jobs.BATCH], y[i : i + jobs.BATCH]) for i in range(0, 60, jobs.BATCH)]
+    saving = flow.callbacks.ModelCheckpoint(tmp_path, save_top_k=-1, every_n_steps=3)
+    trainer = quiet(max_epochs=epochs, max_steps=limit, callbacks=saving)
+    saved, save = [], trainer.save_checkpoint
+    monkeypatch.setattr(
+        trainer, "save_checkpoint", lambda path, **options: (saved.append(trainer.global_step), save(path, **options))
+    )
+    trainer.fit(jobs.train_job(), batches if sized else every(batches))
+    assert saved == steps
+    whole = trainer.history.rows
+    flow.clear_default_session()
+    again = quiet(max_epochs=2, callbacks=flow.callbacks.ModelCheckpoint(tmp_path, save_top_k=-1, every_n_steps=3))
+    again.fit(jobs.train_job(), batches if sized else every(batches), ckpt_path=str(tmp_path / "epoch=0-step=6"))
+    assert again.global_step == 12 and again.history.rows[0] == whole[0]
+
+
 def scored(callback, values, directory):
     """Has a ModelCheckpoint meet values without a training; saving writes an empty directory."""
     saved = []
@@ -324,6 +349,12 @@ def test_the_progress_bar_leaves_a_line_for_each_epoch():
     assert "Testing: 100%" in drawn.getvalue() and "test_loss=" in drawn.getvalue()
     trainer.predict(jobs.eval_job(), jobs.data(30, 1))
     assert "Predicting: 100%" in drawn.getvalue()
+
+
+def test_the_progress_bar_ends_at_100_percent_where_a_short_batch_is_left_out():
+    drawn = io.StringIO()
+    flow.Trainer(max_epochs=1, callbacks=flow.callbacks.TQDMProgressBar(file=drawn)).fit(jobs.train_job(), jobs.data(65))
+    assert "Epoch 1/1: 100%" in drawn.getvalue() and "6/6" in drawn.getvalue()
 
 
 class Terminal(io.StringIO):

@@ -219,7 +219,31 @@ def test_a_loss_that_is_not_finite_is_told_once_with_its_step(caplog):
     with caplog.at_level(logging.WARNING, "oneflow"):
         quiet(max_epochs=2).fit(jobs.train_job(), batches_)
     told = [r.getMessage() for r in caplog.records if "the loss is" in r.getMessage()]
-    assert told == ["oneflow: the loss is nan at step 2, for the first time"]
+    assert [text.splitlines()[0] for text in told] == ["oneflow: the loss is nan at step 2, for the first time"]
+
+
+@pytest.mark.parametrize("every", [1, 3, 50])
+@pytest.mark.parametrize("hook", ["on_train_batch_end", "on_train_batch_outputs", "on_log", None])
+def test_steps_that_are_counted_together_make_the_numbers_of_those_that_are_not(every, hook):
+    told, rows = [], []
+    callback = [] if hook is None else [flow.callbacks.LambdaCallback(**{hook: lambda step, logs: told.append(step)})]
+
+    class Rows(flow.loggers.Logger):
+        def log_metrics(self, metrics, step):
+            rows.append((step, dict(metrics)))
+
+    trainer = quiet(max_epochs=20, seed=1, callbacks=callback, logger=Rows(), log_every_n_steps=every)
+    history = trainer.fit(jobs.train_job(), jobs.data())
+    steps = list(range(every - 1, 120, every))
+    assert told == {None: [], "on_log": steps}.get(hook, list(range(120)))
+    assert [row["step"] for row in history.steps] == steps
+    assert [(step, row["loss"]) for step, row in rows if "loss" in row] == [(row["step"], row["loss"]) for row in history.steps]
+    assert [row["epoch"] for row in history.steps] == [step // 6 for step in steps]
+    flow.clear_default_session()
+    each = Notes()
+    exact = quiet(max_epochs=20, seed=1, callbacks=each).fit(jobs.train_job(), jobs.data())
+    assert exact.rows == history.rows
+    assert [row["loss"] for row in history.steps] == [each.losses[step] for step in steps]
 
 
 def test_weights_of_rows_let_a_training_use_all_of_them():

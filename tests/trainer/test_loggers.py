@@ -119,6 +119,34 @@ def test_tensorboard(tmp_path):
     assert all(i.split(":")[0] in nodes for node in graph.node for i in node.input)
 
 
+def test_all_kinds_of_rows_reach_tensorboard_in_order(tmp_path):
+    pytest.importorskip("tensorboardX")
+    logger = flow.loggers.TensorBoardLogger(tmp_path, flush_seconds=1000)
+    logger.prepare(str(tmp_path), None)
+    logger.begin(None, 0)
+    steps = [0, 1, 127, 128, 129, 16_383, 16_384, 2**31, 2**40, *range(300)]
+    for step in steps:
+        row = {"loss": step / 3, "epoch": step % 7, "confusion": np.eye(2)}
+        if step % 5 == 0:
+            row["größe/" + "x" * 300] = 1e300 if step % 2 else -0.5
+        logger.log_metrics(row, step)
+        row["loss"] = -1.0  # the caller's dictionary is the caller's
+    logger.log_metrics({"loss": float("nan")}, 5)
+    logger.log_metrics({"confusion": np.eye(2)}, 6)
+    logger.save()
+    found = scalars(tmp_path, "loss")  # before the file is closed
+    assert found[:-1] == [(step, np.float32(step / 3)) for step in steps]
+    assert found[-1][0] == 5 and np.isnan(found[-1][1])
+    assert scalars(tmp_path, "epoch") == [(step, step % 7) for step in steps]
+    long = scalars(tmp_path, "größe/" + "x" * 300)
+    assert long == [(step, float("inf") if step % 2 else -0.5) for step in steps if step % 5 == 0]
+    times = [e.wall_time for e in events(tmp_path)]
+    assert times[1:] == sorted(times[1:]) and not scalars(tmp_path, "confusion")
+    logger.finalize("success")
+    with pytest.raises(ModeError, match="no file before"):
+        logger.log_image("late", np.zeros((2, 2)), 0)
+
+
 def test_tensorboard_images_histograms_and_hyperparameters(tmp_path):
     pytest.importorskip("tensorboardX")
     logger = flow.loggers.TensorBoardLogger(tmp_path)

@@ -46,8 +46,8 @@ class _Made:
 class Recorder:
     """Records instructions, and compiles each function when it is first called."""
 
-    def __init__(self, job: str, meshes: Meshes, compile: Compile):
-        self._job = job
+    def __init__(self, program: str, meshes: Meshes, compile: Compile):
+        self._program = program
         self._meshes = meshes
         self._compile = compile
         self._instructions: list[Instruction] = []
@@ -87,7 +87,7 @@ class Recorder:
         key = key, structure
         made = self._made.get(key)
         if made is None:
-            its_name = f"job_{self._job}_{function.name}_{len(self._made)}"
+            its_name = f"{self._program}_{function.name}_{len(self._made)}"
             made = self._made[key] = _compiled(function, its_name, arguments, self._compile)
         self._segments[key] = None if segment is None else segment.index
         first = self._size

@@ -14,8 +14,9 @@ from ...errors import ViewError
 from ...graph.graph import OP_VARIABLE, Watch
 from ...graph.node import Blob
 from ..layout import Meshes, Storage
-from ..lowering import Lowering
+from ..lowering import Lowering, Observer
 from ..plan import LEARNING_RATES, RANDOM_STATE, Plan
+from ..program import program_name
 from ..update import counters, is_dynamic_scale, measures_anything
 from .execution import StagedProgram, Transfer
 from .functions import ADD_EACH, ADVANCE, SUM, ZEROS, Group, SegmentFunctions, UpdateFunctions, groups_of
@@ -335,16 +336,16 @@ def staged(
     meshes: Meshes,
     arguments: tuple[Any, Any, Any],
     compile: Compile,
-    look: Any = None,
+    observer: Observer | None = None,
 ) -> StagedProgram:
     """Compiles a job that runs on several places or has repeated parts.
 
     Args:
       arguments: (state, reads, feeds) as ShapeDtypeStructs, those of state and reads with shardings.
       compile: compiles a ``jax.stages.Traced``.
-      look: called with every node and its traced outputs.
+      observer: is shown every node and its traced outputs.
     """
     places = Places(plan, dict(storages), meshes)
-    lowering = Lowering(meshes, frozenset() if plan.devices else plan.vmapped, plan.without_native, plan.precision, look)
-    recorder = Recorder(plan.graph.name, meshes, compile)
+    lowering = Lowering(meshes, frozenset() if plan.devices else plan.vmapped, plan.without_native, plan.precision, observer)
+    recorder = Recorder(program_name(plan), meshes, compile)
     return Scheduler(places, segments_of(plan, places), lowering, recorder).record(*arguments)

@@ -17,7 +17,7 @@ from ...ops.constant import constant
 from ...ops.elementwise import cast
 from ...ops.indexing import dim_gather, gather, gather_nd
 from ...ops.masks import where
-from ...ops.padding import pad, reflection_pad2d, replication_pad2d
+from ...ops.padding import pad, reflected, replication_pad2d
 from ...ops.scatter import scatter_nd, tensor_scatter_nd_add, tensor_scatter_nd_update
 from ...ops.slicing import reverse, slice_v2
 from . import Reader, reads
@@ -159,7 +159,7 @@ def _pad(ctx: Reader, x: Any, pads: Any = None, value: Any = None, axes: Any = N
     if blob.ndim != 4 or any(pairs[0]) or any(pairs[1]) or mode not in ("reflect", "edge"):
         ctx.refuse(f"padding by {mode!r} is known for the height and width of (N, C, H, W) only")
     (top, bottom), (left, right) = pairs[2:]
-    return (reflection_pad2d if mode == "reflect" else replication_pad2d)(blob, [left, right, top, bottom])
+    return (reflected if mode == "reflect" else replication_pad2d)(blob, [left, right, top, bottom])
 
 
 @reads("DepthToSpace")

@@ -1,1 +1,3 @@
 """``oneflow.python.ops``."""
+
+from . import transpose_util as transpose_util

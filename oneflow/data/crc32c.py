@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import TypeVar
 
 import numpy as np
 
@@ -40,6 +41,18 @@ def crc32c(data: bytes | np.ndarray) -> int:
     return crc ^ 0xFFFFFFFF
 
 
-def masked(crc: int) -> int:
-    """A checksum in the form that the files store."""
+def crc32c_of_rows(rows: np.ndarray) -> np.ndarray:
+    """The checksum of each row of a uint8 array, as uint64."""
+    places, length = _tables()[0], rows.shape[1]
+    if length > _BLOCK:
+        return np.array([crc32c(row) for row in rows], np.uint64)
+    own = places[np.arange(_BLOCK - length, _BLOCK), rows]  # without the value that the CRC begins with
+    return (np.bitwise_xor.reduce(own, axis=1) ^ np.uint32(crc32c(bytes(length)))).astype(np.uint64)
+
+
+_Crc = TypeVar("_Crc", int, np.ndarray)
+
+
+def masked(crc: _Crc) -> _Crc:
+    """A checksum in the form that the files store; for an array, uint64, each of them."""
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF

@@ -78,14 +78,9 @@ def test_imports_go_down(path: Path) -> None:
 
 
 def test_the_top_floor_is_imported_when_it_is_used() -> None:
-<<<<<<< HEAD
-    rooms = ("callbacks", "export", "interop", "loggers", "metrics", "onnx", "summary", "trainer")
-    packages = ("tensorboardX", "tqdm", "pandas", "torch", "onnx", "flatbuffers", "safetensors")
-=======
-    rooms = ("callbacks", "export", "interop", "loggers", "metrics", "onnx", "serving", "trainer")
+    rooms = ("callbacks", "export", "interop", "loggers", "metrics", "onnx", "serving", "summary", "trainer")
     packages = ("tensorboardX", "tqdm", "pandas", "torch", "onnx", "flatbuffers", "safetensors", "uvicorn", "httptools",
                 "prometheus_client")  # fmt: skip
->>>>>>> server
     program = (
         "import sys, oneflow as flow\n"
         f"loaded = [m for m in sys.modules if m.split('.')[0] in {packages}]\n"

@@ -63,9 +63,7 @@ def measure(effort: Effort, data: Path) -> list[Section]:
         subprocess.run([sys.executable, "-m", "benchmarks.serving.export", folder], cwd=ROOT, check=True, capture_output=True)
         running = {
             OURS: stack.enter_context(served("oneflow.serving", folder, "--port", "0")),
-            SINGLE: stack.enter_context(
-                served("oneflow.serving", folder, "--port", "0", "--no-batching", "--batches-in-flight", "2")
-            ),
+            SINGLE: stack.enter_context(served("oneflow.serving", folder, "--port", "0", *single)),
         }
         missing = [name for name in ("torch", "fastapi") if importlib.util.find_spec(name) is None]
         if not missing:

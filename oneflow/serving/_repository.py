@@ -276,7 +276,10 @@ def _versions_of(path: Path, defaults: ModelSettings) -> tuple[ModelSettings, di
         if missing:
             raise OneFlowError(f"{path / CONFIG} lists version {missing[0]}, which is not there")
         found = {n: found[n] for n in chosen}
-    return settings, {n: (p, _fingerprint(p)) for n, p in found.items()}
+    beside: Fingerprint = ()
+    if settings.job is not None:  # what its script is made of
+        beside = tuple(sorted(status for p in path.iterdir() if p.is_file() for status in _fingerprint(p)))
+    return settings, {n: (p, _fingerprint(p) + beside) for n, p in found.items()}
 
 
 def _is_version(path: Path) -> bool:

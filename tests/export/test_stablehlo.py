@@ -49,6 +49,24 @@ def small() -> Any:
 X, Y = np.arange(12, dtype=np.float32).reshape(4, 3), np.full((4, 4), 2**40)
 
 
+@pytest.mark.parametrize("external_data", [False, True])
+def test_a_model_compiled_ahead_of_time_never_compiles(tmp_path: Path, external_data: bool) -> None:
+    job = small()
+    flow.export.stablehlo(job, tmp_path / "m.stablehlo", "cpu", external_data=external_data)
+    model = flow.export.load(tmp_path / "m.stablehlo")
+    run = model.compile({"batch": 4})
+    compiled: list[str] = []
+    jax.monitoring.register_event_duration_secs_listener(lambda event, seconds, **_: compiled.append(event))
+    dense, y = map(np.asarray, run(X, Y))
+    assert not [event for event in compiled if "backend_compile" in event]
+    close(dense, model(X, Y)["both"][0], 1e-6)
+    np.testing.assert_array_equal(y, Y + 1)
+    for sizes, reason in (({}, "a value for each of"), ({"batch": 0}, "must be an int > 0"), ({"batch": 1, "n": 2}, "batch"),
+                          ("batch", "must be a dict")):  # fmt: skip
+        with pytest.raises(ArgumentError, match=reason):
+            model.compile(sizes)
+
+
 def test_results_have_the_nesting_of_the_job_and_64_bits(tmp_path: Path) -> None:
     job = small()
     flow.export.stablehlo(job, tmp_path / "m", "cpu")

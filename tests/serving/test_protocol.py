@@ -223,7 +223,7 @@ anything = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(st.data())
 def test_no_request_reaches_a_traceback(server: flow.serving.Server, data: st.DataObject) -> None:
     entry = dict(INPUT)

@@ -16,6 +16,8 @@ from safetensors.numpy import save_file
 import oneflow as flow
 from oneflow.errors import ServingError
 from oneflow.serving._convert import main as convert
+from oneflow.serving._repository import _versions_of as versions_of
+from oneflow.serving._settings import ModelSettings
 
 ONE = np.ones((1, 3), np.float32)
 
@@ -178,6 +180,19 @@ def test_a_checkpoint_with_a_job(tmp_path: Path, start: Any) -> None:
     status, answer = http("POST", "/v2/repository/models/trained/load")
     assert status == 400 and "job must be a non-empty str" in answer["error"]
     assert http.infer(ONE, "trained")[0] == 200
+
+
+def test_a_changed_script_is_a_changed_version(tmp_path: Path) -> None:
+    folder = tmp_path / "trained"
+    (folder / "1").mkdir(parents=True)
+    (folder / "1" / "snapshot_done").touch()
+    (folder / "train.py").write_text(SCRIPT)
+    (folder / "config.json").write_text(json.dumps({"job": "train.py:predict"}))
+    _, before = versions_of(folder, ModelSettings())
+    assert versions_of(folder, ModelSettings())[1] == before
+    (folder / "train.py").write_text(SCRIPT + "\n")
+    _, after = versions_of(folder, ModelSettings())
+    assert before.keys() == after.keys() == {1} and before != after
 
 
 def test_the_process_that_exports_a_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,6 +24,8 @@ STATEMENTS = [
     "from oneflow.compatible import single_client as flow; flow.global_function",
     "import oneflow as flow; flow.compatible.single_client.framework.id_util.UniqueStr('a_')",
     "import oneflow.compatible.single_client.nn.init, oneflow.compatible.single_client.autograd.autograd_mode",
+    "from oneflow.compatible.single_client.summary import summary_graph, summary_hparams, summary_projector",
+    "import oneflow.compatible.single_client as flow, oneflow; assert flow.summary.scalar is oneflow.summary.scalar",
     "import oneflow.compatible.single_client.vm, oneflow.compatible.single_client.eager",
     "from oneflow.compatible.single_client.experimental import typing_check; typing_check.enable_typing_check(False)",
     "from oneflow.compatible.single_client.experimental import namescope, scope, load_mnist, unique_op, square_sum_op",

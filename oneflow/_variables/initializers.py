@@ -175,7 +175,9 @@ def _choice(function: str, argument: str, value: Any, choices: Sequence[str]) ->
 
 
 def _kind(function: str, value: Any) -> str:
-    """ "float" or "int"."""
+    """ "float" or "int"; a bool is 0 or 1."""
+    if value is dtypes.bool:
+        return "int"
     if isinstance(value, dtypes.dtype) and value.name in _FLOATING | _INTEGERS:
         return "float" if value.name in _FLOATING else "int"
     refuse(_NotAnElementType, f"{function}: dtype must be a floating or integer dtype such as flow.float32, got {shown(value)}")

@@ -23,7 +23,7 @@ from .._base.public import missing, public_names
 _ROOT = __name__.partition(".")[0]
 _ALIAS = f"{__package__}.single_client"
 _FILES = str(Path(__file__).resolve().parent / "single_client")
-_PACKAGES = ("advanced", "contrib", "contrib.tensorrt", "deprecated", "env", "experimental", "ops", "support")
+_PACKAGES = ("advanced", "contrib", "contrib.tensorrt", "deprecated", "env", "experimental", "ops", "summary", "support")
 _EAGER = (
     "autograd", "autograd.autograd", "autograd.autograd_mode", "eager", "experimental.optim", "nn.init", "nn.module",
     "nn.optimizer", "nn.parameter", "vm",
@@ -43,6 +43,9 @@ _MOVED = {  # path below the alias -> path below ``oneflow``
     "experimental.unique_op": "ops.scatter",
     "framework": "python.framework",
     "ops.transpose_util": "python.ops.transpose_util",
+    "summary.summary_graph": "summary",
+    "summary.summary_hparams": "summary",
+    "summary.summary_projector": "summary",
 }
 
 

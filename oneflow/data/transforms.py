@@ -148,7 +148,8 @@ class Normalize(ImageTransform):
             refuse(ArgumentError, f"Normalize: std must be numbers > 0, as many as mean, got {shown(std)}")
 
     def _numbers(self, argument: str, given: Any) -> np.ndarray:
-        each = list(given) if isinstance(given, (tuple, list, np.ndarray)) and np.ndim(given) == 1 else [given]
+        is_several = isinstance(given, (tuple, list)) or (isinstance(given, np.ndarray) and given.ndim == 1)
+        each = list(given) if is_several else [given]
         numbers = [check.checked(self, argument, check.number(n, finite=True)) for n in each]
         if not numbers:
             refuse(ArgumentError, f"Normalize: {argument} must be a number or one for each channel, got {shown(given)}")

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from .._base.jax import jax, jnp
+from .._base.log import announced
 from .._base.source import Source
 from ..compiler.analysis import STEP_PREFIX
 from ..compiler.layout import Storage
@@ -257,7 +258,9 @@ def find(plan: Plan, storages: Mapping[str, Storage], state: Any, reads: Any, fe
         raise ModeError(f"job {plan.graph.name!r} cannot be run op by op: its devices are fed tensors of different shapes\n"
                         f"  try        tensors of one shape on all devices")  # fmt: skip
     plan = replace(plan, arrangement=None)
-    with jax.enable_x64(True):  # copies: arrays of several devices do not meet in one op
+    doing = f"a step of job {plan.graph.name!r} op by op"
+    with announced(lambda: f"running {doing}", lambda: f"ran {doing}"), jax.enable_x64(True):
+        # copies: arrays of several devices do not meet in one op
         state, reads, feeds = ([jnp.asarray(to_host(a)) for a in arrays] for arrays in (state, reads, feeds))
         stored = dict(zip((*plan.written, *plan.read), (*state, *reads), strict=True))
         counter = stored.get(STEP_PREFIX + plan.graph.name)

@@ -7,8 +7,9 @@ import os
 import time
 from typing import Any
 
+from .._base import check
 from .._base.extras import need
-from .._base.refuse import refuse, shown
+from .._base.refuse import refuse
 from ..errors import ArgumentError
 from ..loggers.tensorboard import graph_def
 from ..runtime.session import default_session
@@ -82,6 +83,7 @@ def _nodes(graph: Any) -> list[dict[str, Any]]:
 
 def checked_directory(what: str, logdir: Any) -> str:
     """An absolute path."""
-    if not isinstance(logdir, (str, os.PathLike)) or not os.fspath(logdir):
-        refuse(ArgumentError, f"flow.summary.{what}: logdir must be a path, got {shown(logdir)}")
-    return os.path.abspath(os.fspath(logdir))
+    path, problem = check.path(logdir)
+    if problem:
+        refuse(ArgumentError, f"flow.summary.{what}: logdir {problem}")
+    return os.path.abspath(path)

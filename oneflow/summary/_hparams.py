@@ -84,7 +84,7 @@ class ValueSet:
             refuse(ArgumentError, f"ValueSet: values must be a list of at least one value, got {shown(values)}")
         listed = list(values)
         self._dtype = type(listed[0]) if dtype is None else dtype
-        if self._dtype not in _KINDS:
+        if not any(self._dtype is kind for kind in _KINDS):
             refuse(ArgumentError, f"ValueSet: dtype must be one of int, float, bool, str, got {shown(self._dtype)}")
         for value in listed:
             if type(value) is not self._dtype:
@@ -149,7 +149,7 @@ class Metric:
 
     def __init__(self, name: str, dtype: type | None = None):
         self._name = _named("Metric", name)
-        if dtype not in (None, int, float):
+        if not any(dtype is kind for kind in (None, int, float)):
             refuse(ArgumentError, f"Metric: dtype must be int or float, got {shown(dtype)}")
         self._dtype = dtype or float
 

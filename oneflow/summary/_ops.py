@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from .._base import check
 from .._base.dtype import dtype, float32, float64, int8, int32, int64, uint8
 from .._base.extras import need
 from .._base.refuse import shown
@@ -52,9 +53,10 @@ def create_summary_writer(logdir: str, name: str | None = None) -> None:
     what = label("flow.summary.create_summary_writer", name)
     current(what)
     need("tensorboardX.proto.summary_pb2", "flow.summary")
-    if not isinstance(logdir, (str, os.PathLike)) or not os.fspath(logdir):
-        fail(ArgumentError, what, f"logdir must be a path, got {shown(logdir)}")
-    directory = os.path.join(os.path.abspath(os.fspath(logdir)), "event")
+    path, problem = check.path(logdir)
+    if problem:
+        fail(ArgumentError, what, f"logdir {problem}")
+    directory = os.path.join(os.path.abspath(path), "event")
     _on_each_call(what, [_marker(name)], lambda values: open_writer(directory))
 
 
@@ -115,7 +117,7 @@ def image(value: Blob, step: Step = None, tag: Tag = None, name: str | None = No
       value: uint8 Blob (N, H, W, C) of 1 (gray), 3 (RGB) or 4 (RGBA) channels. Several images get their number behind the tag.
       step, tag, name: those of ``scalar``.
     Raises: what ``scalar`` raises.
-    Example: >>> flow.summary.image(flow.cast(images, flow.uint8), step=1, tag="inputs")
+    Example: >>> flow.summary.image(flow.cast(flow.transpose(images, [0, 2, 3, 1]), flow.uint8), step=1, tag="inputs")
     """
     what = label("flow.summary.image", name)
     _checked(what, value, (uint8,))

@@ -180,7 +180,7 @@ class Projector:
           sample: with attributes ``name``, ``sample_type`` and ``x``, the latter as for ``set_tensor``.
           name, x, sample_type: those of ``embedding_projector``.
         """
-        if sample_type not in SAMPLE_TYPES:
+        if not isinstance(sample_type, str) or sample_type not in SAMPLE_TYPES:
             refuse(ArgumentError, f"Projector: sample_type must be one of {', '.join(SAMPLE_TYPES)}, got {shown(sample_type)}")
         if name is not None and not isinstance(name, str):
             refuse(ArgumentError, f"Projector: sample_name must be a str, got {shown(name)}")

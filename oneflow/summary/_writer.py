@@ -16,6 +16,7 @@ from ..errors import ModeError, OneFlowError
 from ..runtime.process import process
 
 FLUSH_SECONDS = 5.0
+_COLLECT_SECONDS = 0.02  # events are written some at a time: a thread that wakes for each takes the core from the step
 MOST_WAITING_BYTES = 256 << 20
 
 MakeEvent = Callable[[], tuple[Any, int]]  # returns a Summary message and its step
@@ -44,6 +45,7 @@ class EventWriter:
         self._waiting: deque[tuple[MakeEvent, float, int]] = deque()
         self._bytes = 0
         self._is_busy = self._is_closed = False
+        self._hurry = threading.Event()  # somebody waits
         self._thread = threading.Thread(target=self._run, name="oneflow-summary", daemon=True)
         self._thread.start()
         atexit.register(self._at_exit)
@@ -63,23 +65,28 @@ class EventWriter:
         now = time.time()
         with self._changed:
             while self._bytes > MOST_WAITING_BYTES and not self._is_closed:
+                self._hurry.set()
                 self._changed.wait()
             if not self._is_closed:
                 self._waiting.append((make, now, size))
                 self._bytes += size
-                self._changed.notify_all()
+                if not self._is_busy:
+                    self._is_busy = True
+                    self._changed.notify_all()
                 return
         self._write(make, now)  # at the program's end
         self._file.flush()
 
     def flush(self) -> None:
         """Waits until everything queued so far is on disk."""
+        self._hurry.set()
         with self._changed:
             self._changed.wait_for(lambda: self._is_closed or not (self._waiting or self._is_busy))
         self._file.flush()
 
     def close(self) -> None:
         """Writes what waits, and ends the thread."""
+        self._hurry.set()
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -95,22 +102,28 @@ class EventWriter:
         next_flush = time.monotonic() + FLUSH_SECONDS
         while True:
             with self._changed:
-                self._is_busy = False
+                self._is_busy = bool(self._waiting)
                 self._changed.notify_all()
                 self._changed.wait_for(lambda: self._waiting or self._is_closed, max(next_flush - time.monotonic(), 0.0))
-                item = self._waiting.popleft() if self._waiting else None
-                if item is None and self._is_closed:
+                if self._is_closed and not self._waiting:
                     return
-                self._is_busy = item is not None
-            if item is not None:
-                make, now, size = item
-                self._write(make, now)
-                del make, item  # the arrays it held
-                with self._changed:
-                    self._bytes -= size
+            if self._waiting:
+                self._hurry.wait(_COLLECT_SECONDS)
+                self._hurry.clear()
+                self._write_waiting()
             if time.monotonic() >= next_flush:
                 self._file.flush()
                 next_flush = time.monotonic() + FLUSH_SECONDS
+
+    def _write_waiting(self) -> None:
+        for _ in range(len(self._waiting)):
+            make, now, size = self._waiting.popleft()
+            self._write(make, now)
+            del make  # and the arrays it held
+            with self._changed:
+                self._bytes -= size
+                if size and self._bytes + size > MOST_WAITING_BYTES:
+                    self._changed.notify_all()
 
     def _write(self, make: MakeEvent, now: float) -> None:
         try:

@@ -247,6 +247,12 @@ def test_bool_through_a_job() -> None:
     assert [f.dtype.name for f in found] == ["bool", "float32", "int32", "bool", "bool"]
 
 
+def test_a_variable_of_bool() -> None:
+    start = flow.ones_initializer(sc.bool)
+    found = value(lambda x: sc.get_variable("mask", (3,), sc.bool, start, trainable=False), X)
+    assert found.dtype == np.bool_ and found.all()
+
+
 def test_size() -> None:
     size = sc.Size([2, 3, 4])
     assert size == (2, 3, 4) and size.numel() == 24 and size.count(3) == 1 and size.index(4) == 2

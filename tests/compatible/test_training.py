@@ -250,3 +250,32 @@ def test_a_checkpoint_of_0_3_4_is_loaded_by_an_adam_of_0_6(tmp_path: Path) -> No
     np.testing.assert_array_equal(found["w-m"], m)
     flow.checkpoint.save(str(tmp_path / "newer"))
     assert (tmp_path / "newer" / "w-max_v").is_dir()
+
+
+@pytest.mark.xdist_group("several devices")
+def test_clipping_before_regularizers_on_several_places() -> None:
+    def run(places: tuple[str, str], newer: bool) -> dict[str, np.ndarray]:
+        flow.clear_default_session()
+        flow.config.gpu_device_num(2)
+        package = sc if newer else flow
+
+        @package.global_function("train")
+        def job(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:  # type: ignore[valid-type]
+            h = x
+            for i, place in enumerate(places):
+                with flow.scope.placement("gpu", place):
+                    w = flow.get_variable(f"w{i}", (2, 3), initializer=start(), regularizer=flow.regularizers.l2(0.4))
+                    h = h * w
+            clip = flow.optimizer.grad_clipping.by_global_norm(0.3)
+            package.optimizer.SGD(LR, momentum=0, grad_clipping=clip).minimize(h)
+            return h
+
+        for x in DATA:
+            job((9 * x).astype(np.float32))
+        return {name: value for name, value in default_session().read().items() if name.startswith("w")}
+
+    one, two, older = run(("0:0", "0:0"), True), run(("0:0", "0:1"), True), run(("0:0", "0:1"), False)
+    for name, value in one.items():
+        np.testing.assert_allclose(two[name], value, rtol=1e-5)
+        assert np.abs(older[name] - value).max() > 1e-3
+    flow.clear_default_session()

@@ -110,6 +110,7 @@ def test_batches_of_load_mnist_are_rows_for_a_loader():
         (lambda: flow.data.RandomCrop(3, padding=-1), "padding must be"),
         (lambda: flow.data.RandomCrop(9)(images("NCHW"), np.random.default_rng(0)), "images of 5 x 7 hold no piece of 9 x 9"),
         (lambda: flow.data.Normalize(0, 0), "std must be numbers > 0"),
+        (lambda: flow.data.Normalize([0, [1, 2]], 1), "mean must be a number, got list"),
         (lambda: flow.data.Normalize([0, 1], [1, 2, 3]), "std must be numbers > 0, as many as mean"),
         (lambda: flow.data.Normalize([0, 1, 2], 1)(images("NCHW"), np.random.default_rng(0)), "given 3 channels"),
         (lambda: flow.data.RandomCrop(3, key="x")({"y": images("NCHW")}, np.random.default_rng(0)), "no entry 'x'"),

@@ -674,7 +674,7 @@ def test_gradients_flow_through_built_ops():
         (lambda b, x: b.Op("reshape").Attr("shape", 6), ArgumentError, "a list or tuple of Shape"),
         (lambda b, x: b.Op("cast").Attr("dtype", np.float32), ArgumentError, "a flow dtype"),
         (lambda b, x: b.Op("relu").Input("in", x), ArgumentError, "takes a list or tuple of Blobs"),
-        (lambda b, x: b.Op("relu").Input("x", [x]).Build(), ArgumentError, "there is no input 'x'; it has in"),
+        (lambda b, x: b.Op("relu").Input("z", [x]).Build(), ArgumentError, "there is no input 'z'; it has in"),
         (lambda b, x: b.Op("relu").Output("out").Build(), ArgumentError, "input 'in' is missing"),
         (lambda b, x: b.Op("relu").Input("in", [x, x]).Build(), ArgumentError, "takes one Blob, got 2"),
         (lambda b, x: b.Op("add_n").Input("in", [x]).Build(), ArgumentError, "takes 2 Blobs or more, got 1"),

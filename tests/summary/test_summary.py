@@ -403,6 +403,9 @@ def test_wrong_arguments_are_refused_when_the_job_is_built() -> None:
         for builtin in (ValueError, TypeError):
             with pytest.raises(builtin):
                 wrong()
+    for wrong in (lambda: summary.ValueSet([1], dtype=np.zeros(2)), lambda: summary.Metric("a", np.zeros(2))):
+        with pytest.raises(ArgumentError, match="dtype must be"):
+            wrong()
 
 
 def test_without_tensorboardx(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,14 +41,18 @@ def _with_pipeline(variants: Variants | None, pipeline: HostPipeline) -> Launch:
     def launch(inputs: Arrays, delivery: Delivery | None) -> Any:
         if delivery is not None and not process.delivery.has_room():
             raise NoRoomError  # checked now: later, the batch would have been made in vain
-        with pipeline.lock:
-            feeds, merge = pipeline.take(inputs)
-            if variants is not None:
-                made = variants.get(feeds).launch(feeds, delivery, merge)
-            else:
-                made = _without_step(merge(((), (), ())), delivery)
-            pipeline.advance()  # not reached where nothing was launched: the batch is kept for the next try
-            return made
+        while True:
+            with pipeline.lock:
+                feeds, merge = pipeline.take(inputs)
+                executable = variants.find(feeds) if variants is not None else None
+                if executable is not None or variants is None:
+                    if executable is not None:
+                        made = executable.launch(feeds, delivery, merge)
+                    else:
+                        made = _without_step(merge(((), (), ())), delivery)
+                    pipeline.advance()  # not reached where nothing was launched: the batch is kept for the next try
+                    return made
+            variants.get(feeds)  # compiles without the lock, which saving, loading and seeding take of all jobs
 
     return launch
 

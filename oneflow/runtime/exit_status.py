@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 from ..errors import CallbackError
 
 PREEMPTED = 75  # of a program that saved and left because its machine is taken away; EX_TEMPFAIL of sysexits.h: try again later
+_FAILED = 120  # of a program that ends well by itself, and whose callback failed unnoticed; Python's own, see _FailingAtTheEnd
 
 
 class _Exit(SystemExit):
@@ -53,11 +54,13 @@ class ExitStatus:
             self._failed = True
             sys.stdout = _FailingAtTheEnd(sys.stdout, why)
 
-    def expected(self) -> int:
-        """The status that the interpreter is about to end with, as far as is known."""
+    def expected(self, *, failed: bool = False) -> int:
+        """The status that the interpreter is about to end with, as far as is known; ``failed``: a callback has, unnoticed."""
         if self.chosen is not None:
-            return self.chosen & 0xFF if isinstance(self.chosen, int) else 1
-        return 1 if getattr(sys, "last_type", None) is not None else 0
+            status = self.chosen & 0xFF if isinstance(self.chosen, int) else 1
+        else:
+            status = 1 if getattr(sys, "last_type", None) is not None else 0
+        return status or (_FAILED if failed else 0)
 
     @staticmethod
     def skip_destructors() -> None:

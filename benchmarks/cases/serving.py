@@ -59,6 +59,7 @@ def cpu_seconds(pid: int) -> float:
 
 def measure(effort: Effort, data: Path) -> list[Section]:
     rounds, seconds = (7, 3.0) if effort.name == "full" else (3, 1.0)
+    single = ("--no-batching", "--batches-in-flight", "2")
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         subprocess.run([sys.executable, "-m", "benchmarks.serving.export", folder], cwd=ROOT, check=True, capture_output=True)
         running = {

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import oneflow as flow
-from oneflow._base.elsewhere import ELSEWHERE, NOT_BUILT
+from oneflow._base.elsewhere import ELSEWHERE, NAMES_NOT_BUILT, NOT_BUILT
 from oneflow._base.public import suggestions
 
 LIST = Path(__file__).parent / "reference" / "public.txt"
@@ -122,6 +122,11 @@ def test_what_is_not_built_yet_is_named(name: str) -> None:
     for statement in (f"import oneflow.{name}", f"from oneflow import {name}", f"import oneflow.compatible.single_client.{name}"):
         with pytest.raises(ImportError, match="not built yet"):
             exec(statement, {})  # noqa: S102
+
+
+@pytest.mark.parametrize("path", NAMES_NOT_BUILT)
+def test_names_that_are_not_built_yet_are_named(path: str) -> None:
+    assert "is not built yet" in error_of(path.replace("oneflow", "flow", 1))
 
 
 def test_packages_of_the_same_names_are_left_alone() -> None:

@@ -11,6 +11,12 @@ NOT_BUILT = {
     "saved_model": "export to SavedModel is not built yet; flow.checkpoint.save writes the variables",
 }
 
+# The same for single names of modules that are there.
+NAMES_NOT_BUILT = dict.fromkeys(
+    [f"oneflow.serving.{name}" for name in ("InferenceSession", "ModelVersionPolicy", "SessionOption")],
+    "serving of saved models is not built yet; flow.serving.Server serves what flow.export.stablehlo writes",
+)
+
 _LAZY = "here a job is described, compiled once and called"
 # Names of the eager package of 0.5 and 0.6, by their paths below oneflow.compatible.single_client; "*" is for all others.
 EAGER = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import os
@@ -62,7 +63,8 @@ def notice(text: str) -> None:
     if logging.getLogger().handlers:
         logger.log(NOTICE, "%s", text)
     elif sys.stderr is not None:
-        print(text, file=sys.stderr, flush=True)
+        with contextlib.suppress(OSError, ValueError):  # a closed stream, or a pipe that nobody reads
+            print(text, file=sys.stderr, flush=True)
 
 
 @contextmanager
@@ -95,10 +97,11 @@ def _tell(doing: Callable[[], str], over: threading.Event, shown: list[bool], st
     if terminal is None or not terminal.isatty() or logging.getLogger().handlers:
         notice(f"oneflow: {doing()} ...")
         return
-    for frame in itertools.cycle(_FRAMES):
-        terminal.write(f"\r{frame} oneflow: {doing()} ... {time.monotonic() - started:.0f} s ")
+    with contextlib.suppress(OSError, ValueError):
+        for frame in itertools.cycle(_FRAMES):
+            terminal.write(f"\r{frame} oneflow: {doing()} ... {time.monotonic() - started:.0f} s ")
+            terminal.flush()
+            if over.wait(_FRAME_SECONDS):
+                break
+        terminal.write("\r\033[K")
         terminal.flush()
-        if over.wait(_FRAME_SECONDS):
-            break
-    terminal.write("\r\033[K")
-    terminal.flush()

@@ -129,6 +129,11 @@ class FileValue:
             complain(MissingMetaError, rule, hint, file=self.file_path)
         return self.read_as(self._shape, self._dtype, "its meta says")
 
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        if copy is False:
+            raise ValueError(f"the value of {self.name!r} is in a file: an array of it is always a copy")
+        return np.asarray(self.numpy(), dtype)
+
     def read_as(self, shape: tuple[int, ...], element: Dtype, because: str = "the program declares") -> np.ndarray:
         """The elements as an array of this shape and dtype. Raises CheckpointError unless they fill it exactly."""
         with self._open() as out:

@@ -74,7 +74,6 @@ class JobFunction:
         self.config = config
         self.config.job_type = "train" if train else "predict"
         self.source = of_function(function)
-        self._declared = declared
         self._declaration = Declaration(
             self.name, train, function, config, tuple(tp.parse_parameters(function)),
             tp.parse_return(inspect.signature(function).return_annotation, function), self.source, generation,

@@ -49,8 +49,7 @@ class ExitStatus:
         """Says why, and makes the process end with an error status: its own where it has one, else 120."""
         with contextlib.suppress(Exception):
             print(f"oneflow: {why}", file=sys.stderr)
-        has_own = self.chosen not in (None, 0) or getattr(sys, "last_type", None) is not None
-        if not self._failed and not has_own:
+        if not self._failed and self.expected() == 0:
             self._failed = True
             sys.stdout = _FailingAtTheEnd(sys.stdout, why)
 

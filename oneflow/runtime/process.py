@@ -59,7 +59,7 @@ class Process:
         self.has_said_that_cpus_stand_in = False
         self.unconfirmed_saves: dict[str, tuple[int, int]] = {}
         self._forked = False
-        self._clients: list[Any] = []  # of JAX, while this process is being forked
+        self._kept_in_child: list[Any] = []  # of JAX, while this process is being forked
         self._begin()
         self._is_started = False
         self._ends_threads = False
@@ -112,18 +112,19 @@ class Process:
 
     def _before_fork(self) -> None:
         if not self._forked:
-            self._clients = _jax_clients()
+            clients = _jax_clients()
+            self._kept_in_child = [*clients, *(array for client in clients for array in client.live_arrays())]
 
     def _after_fork(self) -> None:
-        if self._forked or not (self._clients or self._is_started):
+        if self._forked or not (self._kept_in_child or self._is_started):
             return  # without JAX the child is a process like any other
         self._forked = True
         self._begin()  # locks may be held by threads that are not there any more
         processes.reset_after_fork()
         for session in list(self.sessions):
             session.after_fork()
-        for client in self._clients:  # its destructor waits for threads that are not there either
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(client))
+        for kept in self._kept_in_child:  # their destructors wait for threads that are not there either
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
         exit_status.skip_destructors()
 
     # --- the end

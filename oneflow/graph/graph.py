@@ -66,8 +66,8 @@ class Variable:
                 f"variable {self.name!r} is declared twice, and the declarations disagree\n"
                 f"  here       {self.describe()}   {self.source}   {self.source.text}\n"
                 f"  and there  {other.describe()}   {other.source}   {other.source.text}\n"
-                f"  try        give one of them another name, make shape and dtype equal, or start again with "
-                f"flow.clear_default_session()"
+                f"  try        give one of them another name, make shape and dtype equal, declare the job over there anew, too, "
+                f"or start again with flow.clear_default_session()"
             )
 
 

@@ -25,7 +25,7 @@ from .._reports.summary import JobSummary, summarize
 from .._signature.parameters import spell
 from .._variables.initializers import from_conf as initializer_from_conf
 from ..config import FunctionConfig
-from ..errors import ArgumentError, CompileError, FeedError, FeedShapeError, ModeError
+from ..errors import ArgumentError, CompileError, FeedError, FeedShapeError, ModeError, VariableConflictError
 from ..graph.graph import Graph, current, current_or_none
 from ..graph.node import Blob
 from ..optimizer.dict_config import optimizer_from_config
@@ -132,7 +132,7 @@ class JobFunction:
         if isinstance(built, BuiltJob):
             return built
         with self._session.build_lock:
-            if self._built is None:
+            if self._built is None or self._built_too_early:
                 try:
                     with announced(lambda: f"building job {self.name!r}", lambda: f"built job {self.name!r}"):
                         self._built = made = build(self._declaration, self, self._session)
@@ -149,6 +149,11 @@ class JobFunction:
             self._error_is_told = True
             raise built.error.with_traceback(built.traceback)
         return built
+
+    @property
+    def _built_too_early(self) -> bool:
+        """Whether another job's variables were in the way, which may have been redefined since."""
+        return isinstance(self._built, _Failure) and isinstance(self._built.error, VariableConflictError)
 
     def invalidate(self) -> None:
         """Something that the job was compiled for has moved: the next call compiles it again. With the dispatch lock held."""

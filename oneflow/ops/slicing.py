@@ -40,7 +40,7 @@ class _Run:
         ascending = chosen if chosen.step > 0 else chosen[::-1]
         count = len(chosen)
         start, stop = (ascending.start, ascending[-1] + 1) if count else (0, 0)
-        return _Run(start, stop, ascending.step, count, chosen.step < 0)
+        return _Run(start, stop, ascending.step if count > 1 else 1, count, chosen.step < 0)  # a step may be any large int
 
     @staticmethod
     def of_open(size: Any, start: int | None, stop: int | None, step: int | None) -> _Run:

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import secrets
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any, Protocol
 from weakref import WeakSet
@@ -103,8 +103,9 @@ class Session:
     def declare_variables(self, job: Job, variables: Iterable[Variable], storages: Mapping[str, Storage]) -> None:
         """Makes room for a job's variables, where ``storages`` says, or finds it.
 
-        Where a job was redefined and one of its variables has another shape or dtype now, all variables that only this job
-        uses start again together, optimizer state and step included: a mixture of old and new would be of no use.
+        Where a job was redefined and one of its variables has another shape or dtype now, all variables start again together
+        that only this job uses, or jobs that were redefined, too: with optimizer state and steps, for a mixture of old and
+        new would be of no use. Replaced jobs that used them cannot be called any more.
 
         Raises:
           VariableConflictError: a job that can still be called declares a variable otherwise; nothing is changed then.
@@ -115,7 +116,7 @@ class Session:
         cells, before = self.store.cells, self._names_of.get(job.name, frozenset())
         with self.store.lock:
             misfits = [v for v in variables if v.name in cells and v.name not in used and not self._agrees(v)]
-            reset = sorted((before | {v.name for v in misfits}) - used) if misfits else []
+            reset = self._abandoned(before | {v.name for v in misfits}, used) if misfits else []
             forgotten = {name: cells[name] for name in reset if name in cells}
             self.store.forget(reset)
             try:
@@ -125,6 +126,10 @@ class Session:
                 raise
             if reset and job.name in self._random:
                 self._random[job.name].value = self._random_value(0)
+            for old in list(self._declared) if reset else ():
+                replaced = old is not job and self.jobs.get(old.name) is not old
+                if replaced and (old.name == job.name or not forgotten.keys().isdisjoint(old.variable_names)):
+                    old.close(f"job {old.name!r} was redefined, and its variables started again; call the new one")
             for other in others:
                 if not {*moved}.isdisjoint(other.variable_names):
                     other.invalidate()
@@ -136,16 +141,21 @@ class Session:
         there = self.store.cells[variable.name].variable
         return there is None or variable.agrees(there)
 
+    def _abandoned(self, names: Iterable[str], used: Collection[str]) -> list[str]:
+        """The variables among ``names`` that no job uses, with all unused ones that jobs had together with them."""
+        found = {*names}.difference(used)
+        groups = [group.difference(used) for group in self._names_of.values()]
+        while joined := [group for group in groups if not group <= found and not group.isdisjoint(found)]:
+            found.update(*joined)
+        return sorted(found)
+
     def _report_reset(self, job: Job, misfits: list[Variable], reset: list[str]) -> None:
         first = misfits[0]
-        for old in self._declared:
-            if old is not job and old.name == job.name:
-                old.close(f"job {job.name!r} was redefined, and its variables started again; call the new one")
         rest = [name for name in reset if name != first.name]
         _log.warning(
-            "oneflow: job %r was redefined with %s for variable %r (%s:%s): it starts again%s",
+            "oneflow: job %r declares %s for variable %r (%s:%s), which a job that was redefined had otherwise: it starts again%s",
             job.name, first.describe(), first.name, first.source.file, first.source.line,
-            f", with all that only this job uses: {', '.join(rest)}" if rest else "",
+            f", with all that went with it: {', '.join(rest)}" if rest else "",
         )  # fmt: skip
 
     def start(self) -> None:

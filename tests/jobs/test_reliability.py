@@ -106,6 +106,20 @@ print("works")
     assert "told KeyError" in done.stdout and "works" in done.stdout
 
 
+def test_a_job_that_takes_long_to_build_is_built_where_standard_error_is_closed():
+    done = run(
+        """
+sys.stderr.close()
+@flow.global_function()
+def slow(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
+    time.sleep(2.3)
+    return x + 1
+print(slow(x))
+"""
+    )
+    assert "[2. 2. 2. 2.]" in done.stdout
+
+
 def test_an_error_whose_text_cannot_be_shown_does_not_stop_deliveries(capfd):
     class Odd(Exception):
         def __str__(self):
@@ -457,10 +471,60 @@ def test_redefining_a_job_with_other_sizes_begins_all_its_own_variables_anew(cap
     assert values["second-weight"].shape == (6, 5) and values["System-Train-TrainStep-train"][0] == 0
     assert not values["first-weight-m"].any()
     np.testing.assert_array_equal(values["shared"], trained)  # another job uses it
-    assert "job 'train' was redefined" in caplog.text and "first-weight" in caplog.text
+    assert "job 'train' declares float32[6, 5]" in caplog.text and "first-weight" in caplog.text
     with pytest.raises(flow.errors.ModeError, match="redefined"):
         old(x)
     assert new(x).shape == (2, 6) and first.shape == (2, 4)
+
+
+def test_jobs_that_share_a_variable_are_redefined_one_after_the_other():
+    """No mixture of old and new is left: neither slots and steps of an old job, nor an old job that trains what nobody sees."""
+
+    def declare(size):
+        @flow.global_function("train")
+        def train(x: tp.Numpy.Placeholder((size,))) -> tp.Numpy:
+            loss = x * flow.get_variable("shared", (size,), initializer=flow.ones_initializer())
+            flow.optimizer.SGD(0.1, momentum=0.9).minimize(loss)
+            return loss
+
+        @flow.global_function()
+        def evaluate(x: tp.Numpy.Placeholder((size,))) -> tp.Numpy:
+            return x * flow.get_variable("shared", (size,), initializer=flow.ones_initializer())
+
+        return train, evaluate
+
+    def ones(size):
+        return np.ones(size, F32)
+
+    old = declare(4)
+    for job in old:
+        job(ones(4))
+    new = declare(5)
+    new[1](ones(5))
+    values = {name: value.numpy() for name, value in flow.get_all_variables().items()}
+    assert values["shared"].shape == values["shared-momentum"].shape == (5,)
+    assert not values["shared-momentum"].any() and values["System-Train-TrainStep-train"] == 0
+    for job in old:
+        with pytest.raises(flow.errors.ModeError, match="redefined"):
+            job(ones(4))
+    np.testing.assert_array_equal(new[0](ones(5)), ones(5))
+    assert flow.get_all_variables()["System-Train-TrainStep-train"].numpy() == 1
+
+
+def test_a_conflict_that_is_gone_is_forgotten():
+    def declare(name, size):
+        def body(x: tp.Numpy.Placeholder((size,))) -> tp.Numpy:
+            return x * flow.get_variable("shared", (size,), initializer=flow.ones_initializer())
+
+        body.__name__ = name
+        return flow.global_function()(body)
+
+    declare("first", 4)(np.ones(4, F32))
+    second = declare("second", 5)
+    with pytest.raises(flow.errors.VariableConflictError, match="declare the job over there anew"):
+        second(np.ones(5, F32))
+    declare("first", 5)(np.ones(5, F32))
+    np.testing.assert_array_equal(second(np.ones(5, F32)), np.ones(5))
 
 
 # --- futures and arrays
@@ -776,6 +840,23 @@ job(x)(lambda value: print("parent works"))
 """)
     assert done.stdout.count("told: this process was forked") == 3, done.stdout + done.stderr
     assert "child left with 7" in done.stdout and "parent works" in done.stdout and done.returncode == 0
+
+
+def test_a_forked_child_of_a_training_leaves_with_its_own_status():
+    done = run("""
+@flow.global_function("train")
+def train(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
+    loss = x * flow.get_variable("w", (4,), initializer=flow.ones_initializer())
+    flow.optimizer.SGD(0.1).minimize(loss)
+    return loss
+train(x)
+pid = os.fork()
+if pid == 0:
+    sys.exit(7)
+print("child left with", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+train(x)
+""")
+    assert "child left with 7" in done.stdout and done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ NAMESPACES = """flow flow.math flow.nn flow.layers flow.losses flow.random flow.
  flow.experimental.scope flow.deprecated flow.summary flow.profiler flow.tensorrt flow.export flow.onnx flow.saved_model
  flow.serving flow.model flow.errors flow.trainer flow.callbacks flow.loggers flow.metrics flow.interop""".split()
 
-# What names stand for where no comment says it.
+# The shapes of names that no comment explains.
 SHAPES = {
     "labels": (8,), "logits": (8, 10), "predictions": (8,), "ids": (8,), "table": (100, 4), "rows": (8, 4), "row": (1, 4),
     "positions": (3, 1), "counter": (1,), "scores": (2, 8, 8), "padding": (2, 8, 8), "images": (8, 3, 6, 6), "loss": (1,),
@@ -104,7 +104,7 @@ MADE = {  # the same by name, in the namespaces of data
 }
 DATA = ("flow.image.", "flow.detection.", "flow.data.")
 
-# What has to be there before an example that is a program of its own, or uses a session, can run.
+# The surroundings of examples that are programs of their own, or use a session.
 _JOB = [
     "@flow.global_function()",
     "def job(x: tp.Numpy.Placeholder((8, 4))) -> tp.Numpy:",

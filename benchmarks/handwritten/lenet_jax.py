@@ -1,6 +1,6 @@
 """LeNet as in the tutorials: two 5 x 5 convolutions with 2 x 2 max pooling, two dense layers, dropout, SGD.
 
-What makes it fast on CPU (numbers: docs/benchmarks.md):
+Choices that make it fast on CPUs (numbers: docs/benchmarks.md):
 - Channels last: XLA's CPU convolutions work on that layout, and pooling reads whole vectors.
 - Pooling without ``reduce_window``: the maximum of four strided slices; its gradient goes to the first maximum, whose
   number is kept as a byte.

@@ -5,7 +5,7 @@
 
 A row of a table has a pattern for Hugging Face's name, our name, and what happens to the array: BERT's matrices are (out, in)
 there and (in, out) in bert.py, and GPT-2 has the queries, keys and values of all heads one after the other, where gpt.py
-has those of each head side by side. What no row matches (masks, heads of other tasks) is left out, and not read.
+has those of each head side by side. Entries that match no row (masks, heads of other tasks) are left out, and not read.
 """
 
 import re

@@ -285,7 +285,7 @@ def _transposed_geometry(x: Shape, w: Shape, attrs: Mapping[str, Any]) -> tuple[
     """The convolution that a transposed one is the gradient of: its Geometry, its input's shape and its weights'."""
     x_spec, w_spec, strides, dilations = attrs["x_spec"], attrs["w_spec"], attrs["strides"], attrs["dilations"]
     y, w = tuple(x[i] for i in _order(x_spec, "NC")), tuple(w[i] for i in _order(w_spec, "IO"))
-    pad_low, sizes = attrs["before"], attrs["sizes"]
+    pad_low, sizes = attrs["pad_low"], attrs["sizes"]
     axes = zip(y[2:], w[2:], strides, dilations, pad_low, sizes, strict=True)
     pad_high = tuple(max(0, (n - 1) * s + (k - 1) * d + 1 - size - low) for n, k, s, d, low, size in axes)
     return Geometry(strides, dilations, pad_low, pad_high, 1, w_spec[-1] == "O"), (y[0], w[1], *sizes), w

@@ -70,8 +70,8 @@ def convolve(
     for blob, argument in ((x, "input"), (w, "filters")):
         if blob.ndim != n + 2:
             fail(ShapeError, what, f"{argument} must have rank {n + 2}, got rank {blob.ndim}", (x, w))
-    steps = want_positive(what, "strides", strides, n)
-    spread = want_positive(what, "dilations", 1 if dilations is None else dilations, n)
+    stride = want_positive(what, "strides", strides, n)
+    dilation = want_positive(what, "dilations", 1 if dilations is None else dilations, n)
     pads = want_padding(what, padding, n, channels_first)
     channels, fan = x.shape[1 if channels_first else -1], w.shape[1 if weight_first else -1]
     groups = want_groups(what, groups, channels, w.shape[0])
@@ -79,9 +79,9 @@ def convolve(
         rule = f"filters.shape[{1 if weight_first else n + 1}] must be input channels / groups = {channels} / {groups}, got {fan}"
         hint = f"filters are laid out as {spec(n, 'O', 'I', weight_first)} when data_format is {shown(data_format)}"
         fail(ShapeError, what, rule, (x, w), hint)
-    must_fit(what, x, channels_first, pads, spatial(w.shape, weight_first), steps, spread)
+    must_fit(what, x, channels_first, pads, spatial(w.shape, weight_first), stride, dilation)
     return emit(
-        _CONV[n], x, w, name=name, strides=steps, padding=pads, dilations=spread, groups=groups,
+        _CONV[n], x, w, name=name, strides=stride, padding=pads, dilations=dilation, groups=groups,
         x_spec=spec(n, "N", "C", channels_first), w_spec=spec(n, "O", "I", weight_first),
     )  # fmt: skip
 
@@ -195,19 +195,19 @@ def _conv_transpose(
     *,
     strides: tuple[int, ...],
     dilations: tuple[int, ...],
-    before: tuple[int, ...],
+    pad_low: tuple[int, ...],
     sizes: tuple[int, ...],
     x_spec: str,
     w_spec: str,
 ) -> Array:
-    """The gradient of a convolution that pads ``before`` and maps ``sizes`` to x's: x spread by the strides, kernel turned."""
+    """The gradient of a convolution that pads ``pad_low`` and maps ``sizes`` to x's: x dilated by the strides, kernel turned."""
     turned = lax.rev(w, [w_spec.index(axis) for axis in "HW"])
     pads = []
     for i, axis in enumerate("HW"):
         extent = (w.shape[w_spec.index(axis)] - 1) * dilations[i] + 1
-        spread = (x.shape[x_spec.index(axis)] - 1) * strides[i] + 1
-        low = extent - 1 - before[i]
-        pads.append((low, sizes[i] + extent - 1 - spread - low))
+        dilated = (x.shape[x_spec.index(axis)] - 1) * strides[i] + 1
+        low = extent - 1 - pad_low[i]
+        pads.append((low, sizes[i] + extent - 1 - dilated - low))
     return lax.conv_general_dilated(
         x, turned, (1, 1), pads, lhs_dilation=strides, rhs_dilation=dilations, dimension_numbers=(x_spec, w_spec, x_spec)
     )
@@ -232,8 +232,8 @@ def _want_transpose(
     if w.shape[0] != channels:
         hint = f"filters are laid out as {'(in, out, kh, kw)' if channels_first else '(in, kh, kw, out)'}"
         fail(ShapeError, what, f"filter.shape[0] must be the input's channels, {channels}, got {w.shape[0]}", (x, w), hint)
-    steps = want_positive(what, "strides", strides, 2)
-    return x, w, steps, want_positive(what, "dilations", 1 if dilations is None else dilations, 2), channels_first
+    stride = want_positive(what, "strides", strides, 2)
+    return x, w, stride, want_positive(what, "dilations", 1 if dilations is None else dilations, 2), channels_first
 
 
 def conv2d_transpose(
@@ -264,7 +264,7 @@ def conv2d_transpose(
     Example: >>> y = flow.nn.conv2d_transpose(x, w, (8, 3, 28, 28), strides=2, padding="SAME")   # x: (8, 16, 14, 14)
     """
     what = label("conv2d_transpose", name)
-    x, w, steps, spread, first = _want_transpose(what, value, filter, input, filters, strides, dilations, data_format)
+    x, w, stride, dilation, first = _want_transpose(what, value, filter, input, filters, strides, dilations, data_format)
     if output_shape is None:
         fail(ArgumentError, what, "output_shape is required", (x, w), f"pass the four sizes in the order of {data_format}")
     shape = want.ints(what, "output_shape", output_shape)
@@ -279,15 +279,17 @@ def conv2d_transpose(
     if name_of_padding not in ("VALID", "SAME"):
         fail(ArgumentError, what, f'padding must be "VALID" or "SAME", got {shown(padding)}')
     sizes, old, kernel = spatial(shape, first), spatial(x.shape, first), spatial(w.shape, first)
-    before = []
-    for size, o, k, s, d in zip(sizes, old, kernel, steps, spread, strict=True):
+    pad_low = []
+    for size, o, k, s, d in zip(sizes, old, kernel, stride, dilation, strict=True):
         extent = (k - 1) * d + 1
         same = name_of_padding == "SAME"
         if (size + s - (1 if same else extent)) // s != o:
-            made = f"a {name_of_padding} convolution of {sizes} with strides {steps} and window {kernel} does not result in {old}"
+            made = (
+                f"a {name_of_padding} convolution of {sizes} with strides {stride} and window {kernel} does not result in {old}"
+            )
             fail(ShapeError, what, f"output_shape {tuple(shape)} does not fit: {made}", (x, w))
-        before.append(max(0, (o - 1) * s + extent - size) // 2 if same else 0)
-    return _transposed(x, w, steps, spread, before, sizes, first, name)
+        pad_low.append(max(0, (o - 1) * s + extent - size) // 2 if same else 0)
+    return _transposed(x, w, stride, dilation, pad_low, sizes, first, name)
 
 
 def torch_conv2d_transpose(
@@ -312,7 +314,7 @@ def torch_conv2d_transpose(
     Example: >>> y = flow.nn.torch_conv2d_transpose(x, w, strides=2, padding_needed=(2, 2), output_padding=(1, 1))
     """
     what = label("torch_conv2d_transpose", name)
-    x, w, steps, spread, first = _want_transpose(what, value, filter, input, filters, strides, dilations, data_format)
+    x, w, stride, dilation, first = _want_transpose(what, value, filter, input, filters, strides, dilations, data_format)
     if padding_needed is None:
         fail(ArgumentError, what, "padding_needed is required", (x, w), "pass padding_needed=(0, 0), or twice PyTorch's padding")
     crop = want.ints(what, "padding_needed", padding_needed, 2)
@@ -325,11 +327,11 @@ def torch_conv2d_transpose(
         )
     sizes = tuple(
         (o - 1) * s - c + (k - 1) * d + 1 + e
-        for o, s, c, k, d, e in zip(spatial(x.shape, first), steps, crop, spatial(w.shape, first), spread, extra, strict=True)
+        for o, s, c, k, d, e in zip(spatial(x.shape, first), stride, crop, spatial(w.shape, first), dilation, extra, strict=True)
     )
     if min(sizes) <= 0:
         fail(ShapeError, what, f"the result would have sizes {sizes}", (x, w), "crop less with padding_needed")
-    return _transposed(x, w, steps, spread, [c // 2 for c in crop], sizes, first, name)
+    return _transposed(x, w, stride, dilation, [c // 2 for c in crop], sizes, first, name)
 
 
 def _transposed(
@@ -337,13 +339,13 @@ def _transposed(
     w: Blob,
     strides: Sequence[int],
     dilations: Sequence[int],
-    before: Sequence[int],
+    pad_low: Sequence[int],
     sizes: Sequence[int],
     first: bool,
     name: Any,
 ) -> Blob:
     return emit(
-        _conv_transpose, x, w, name=name, strides=tuple(strides), dilations=tuple(dilations), before=tuple(before),
+        _conv_transpose, x, w, name=name, strides=tuple(strides), dilations=tuple(dilations), pad_low=tuple(pad_low),
         sizes=tuple(sizes), x_spec=spec(2, "N", "C", first), w_spec=spec(2, "I", "O", first),
     )  # fmt: skip
 

@@ -79,7 +79,7 @@ class DeliveryThread:
         return self._busy
 
     def begin_computing(self) -> bool:
-        """Asked by the thread before it enters C++ code; False: it is to end. Whoever calls ``stop`` then sees ``computing``."""
+        """Asked by the thread before it enters C++ code; False: it is to end. ``stop`` then sees ``computing``."""
         self.computing = True
         if self._stopping:
             self.computing = False

@@ -1,8 +1,9 @@
 """The exit status of this process, where a callback failed and the error was not reported, and in forked children.
 
-CPython has destroyed SystemExit when exit hooks run, and its status is only on the C stack then. What goes through ``sys.exit``,
+CPython has destroyed SystemExit when exit hooks run, and its status is only on the C stack then. The argument of ``sys.exit``,
 ``exit`` or ``quit`` is noted (``_Exit``); ``raise SystemExit(3)``, or a ``sys.exit`` that was imported by name before this
-package, is not seen, and the status is 120 instead.
+package, or an exception that was caught and raised again, as ``asyncio.run`` does, is not seen, and the status is 120 instead,
+or 0 where no callback failed and a daemon thread is in a step, so that the process has to leave at once.
 """
 
 from __future__ import annotations

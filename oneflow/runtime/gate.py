@@ -31,7 +31,7 @@ class Gate:
     Used with the process's dispatch lock held. The invariant: outside the lock, every dispatched call whose work has not
     ended is in ``in_flight``, and ``in_flight`` has at most ``limit`` entries. A call leaves when somebody sees that its
     arrays are ready: its caller, the delivery thread, or the next call that needs room. So no exception, interrupt or
-    forgotten result can keep a place occupied. Who finds no room waits for the devices alone, outside the lock.
+    forgotten result can keep a place occupied. A caller that finds no room waits for the devices alone, outside the lock.
     """
 
     def __init__(self, limit: int):

@@ -153,7 +153,7 @@ class Session:
         first = misfits[0]
         rest = [name for name in reset if name != first.name]
         _log.warning(
-            "oneflow: job %r declares %s for variable %r (%s:%s), which a job that was redefined had otherwise: it starts again%s",
+            "oneflow: job %r declares %s for variable %r (%s:%s), which had another form in a redefined job: it starts again%s",
             job.name, first.describe(), first.name, first.source.file, first.source.line,
             f", with all that went with it: {', '.join(rest)}" if rest else "",
         )  # fmt: skip

@@ -62,11 +62,11 @@ def _conv_transpose(ctx: Emitter) -> Result:
     kernel = [ctx.blob(1).shape[w_spec.index(axis)] for axis in "HW"]
     old = [ctx.shape(0)[x_spec.index(axis)] for axis in "HW"]
     whole = [(o - 1) * s + (k - 1) * d + 1 for o, s, k, d in zip(old, a["strides"], kernel, a["dilations"], strict=True)]
-    ends = [w - b - size for w, b, size in zip(whole, a["before"], a["sizes"], strict=True)]
+    ends = [w - b - size for w, b, size in zip(whole, a["pad_low"], a["sizes"], strict=True)]
     extra = [max(0, -end) for end in ends]
     y = ctx.emit(
         "ConvTranspose", ctx.input(0, perm), ctx.input(1, tuple(w_spec.index(axis) for axis in "IOHW")), kernel_shape=kernel,
-        strides=list(a["strides"]), dilations=list(a["dilations"]), pads=[*a["before"], *(max(0, end) for end in ends)],
+        strides=list(a["strides"]), dilations=list(a["dilations"]), pads=[*a["pad_low"], *(max(0, end) for end in ends)],
         output_padding=extra if any(extra) and all(e < s for e, s in zip(extra, a["strides"], strict=True)) else None,
     )  # fmt: skip
     if any(extra) and any(e >= s for e, s in zip(extra, a["strides"], strict=True)):

@@ -120,7 +120,7 @@ SETUP: dict[str, list[str]] = {
             "flow.experimental.get_interface_blob_value", "flow.experimental.set_interface_blob_value",
             "flow.train.SimpleCheckPointManager", "flow.sync_default_session", "flow.clear_default_session",
             "flow.experimental.get_job_set", "flow.checkpoint.CheckpointManager", "flow.checkpoint.PendingSave",
-            "flow.checkpoint.save_on_preemption",
+            "flow.checkpoint.save_on_preemption", "flow.plot_model",
         ),
         _JOB,
     ),

@@ -299,12 +299,14 @@ class Executable:
 
     def launcher(self) -> Callable[[Any, Delivery | None], Any]:
         """``launch``, with all that need not be asked at each call found out once."""
-        if self.is_staged or self._together or self.plan.devices or self._gate is not None:
+        if self.is_staged or self._together or self.plan.devices:
             return self.launch
         lock, store, function = self._store.lock, self._store, self._function
         pending, bind, written, read = store.pending, self._bind, self._written, self._read
         submit, has_room, x64 = process.delivery.submit, process.delivery.has_room, self._x64
         (nans, infs, _), settings = self.debugging, _settings()
+        check_room = self._gate.check_room if self._gate is not None else None
+        is_noted = bool(written) or check_room is not None
 
         def launch(feeds: Any, delivery: Delivery | None) -> Any:
             if not self._warm:
@@ -314,10 +316,12 @@ class Executable:
                     raise StaleExecutableError
                 if delivery is not None and not has_room():
                     raise NoRoomError
+                if check_room is not None:
+                    check_room()
                 if pending:
                     store.commit()
                 reads = tuple([cell.value for cell in read])
-                if written:
+                if is_noted:
                     state = tuple([cell.value for cell in written])
                     store.bind_pending = bind
                     # from here to the end of the line no Python code runs after the step: no interrupt can lose its outputs

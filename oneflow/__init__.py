@@ -60,6 +60,7 @@ from ._base.dtype import record as record
 from ._base.dtype import tensor_buffer as tensor_buffer
 from ._base.dtype import uint8 as uint8
 from ._base.public import install as _install_public_modules
+from ._base.version import __version__ as __version__
 from ._variables.initializers import constant_initializer as constant_initializer
 from ._variables.initializers import empty_initializer as empty_initializer
 from ._variables.initializers import glorot_normal_initializer as glorot_normal_initializer
@@ -227,8 +228,6 @@ from .user_op import user_op_builder as user_op_builder
 from .user_op import user_op_module_builder as user_op_module_builder
 from .user_op import user_op_names as user_op_names
 from .util import is_deprecated as is_deprecated
-
-__version__ = "0.1.0"
 
 _epoch.on_epoch_end = sync_default_session  # the end of an iteration over MNIST's arrays is a synchronisation point
 _restore_antialias()

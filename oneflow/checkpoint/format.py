@@ -15,7 +15,7 @@ import numpy as np
 from .._base.dtype import dtype as Dtype
 from ..errors import CheckpointError, CheckpointNotFoundError
 from ..runtime.aligned import aligned_empty
-from ..runtime.pieces import Extent
+from ..runtime.pieces import BlockRange
 from . import hidden, meta
 from .blocks import runs_of
 from .description import Description
@@ -144,7 +144,7 @@ class FileValue:
         return _native(array)
 
     def read_blocks(
-        self, shape: tuple[int, ...], element: Dtype, blocks: Sequence[Extent], share: Share | None
+        self, shape: tuple[int, ...], element: Dtype, blocks: Sequence[BlockRange], share: Share | None
     ) -> list[np.ndarray]:
         """Blocks of the value, each given by the index where it begins and its shape; nothing else is held in memory.
 

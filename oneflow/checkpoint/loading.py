@@ -15,7 +15,7 @@ from .._base.refuse import closest, shown, warn
 from ..errors import ArgumentError, CheckpointError, CheckpointWarning, DtypeError, OneFlowError, ShapeError
 from ..graph.graph import Variable
 from ..runtime import processes
-from ..runtime.pieces import Blocks, Extent, Index
+from ..runtime.pieces import BlockRange, Blocks, Index
 from ..runtime.session import Session
 from .blocks import runs_of
 from .format import Checkpoint, FileValue, Share
@@ -33,7 +33,7 @@ Given = Callable[[], Any]
 class FileBlocks:
     """The blocks of a stored value that the devices of this process need."""
 
-    def __init__(self, value: FileValue, variable: Variable, blocks: Sequence[Extent], share: Share | None):
+    def __init__(self, value: FileValue, variable: Variable, blocks: Sequence[BlockRange], share: Share | None):
         self.shape, self.dtype = variable.shape, variable.dtype.numpy_dtype
         self._read = partial(value.read_blocks, variable.shape, variable.dtype)
         self._blocks = dict(zip(blocks, self._read(blocks, share), strict=True))
@@ -112,7 +112,7 @@ def _identities(roots: Iterable[str]) -> list[Any]:
     return [socket.gethostname(), [[place.st_dev, place.st_ino] for place in places]]
 
 
-def _share(variable: Variable, needed: Mapping[int, Sequence[Extent]], machines: list[Any], rank: int) -> Share | None:
+def _share(variable: Variable, needed: Mapping[int, Sequence[BlockRange]], machines: list[Any], rank: int) -> Share | None:
     """The share of a scattered variable that this process verifies; None where each block is one stretch."""
     every = (runs_of(variable.shape, *block, variable.dtype.bytes) for blocks in needed.values() for block in blocks)
     if all(runs.is_contiguous for runs in every):

@@ -60,7 +60,8 @@ class Declaration:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BuiltJob:
-    """The result of running a body. It never changes; compiled programs are in ``variants``.
+    """The result of running a body. It never changes, apart from the time that ``delivery`` measures; compiled
+    programs are in ``variants``.
 
     Attributes:
       feeds: the checks of what a call is given.

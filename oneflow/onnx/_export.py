@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from .. import __version__
 from .._base import check
 from .._base.dtype import from_numpy
 from .._base.extras import need
 from .._base.refuse import refuse, shown, warn
+from .._base.version import __version__
 from ..errors import ArgumentError, JobWarning
 from ..export._axes import is_open
 from ..export._files import as_path, replacing

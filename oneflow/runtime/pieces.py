@@ -16,7 +16,7 @@ from . import processes
 _ROOM = 0.9  # of what a device's memory has had free at every moment
 
 Index = tuple[int, ...]
-Extent = tuple[Index, Index]  # of a block: where it begins, and its shape
+BlockRange = tuple[Index, Index]  # of a block: where it begins, and its shape
 
 
 class Blocks(Protocol):
@@ -72,19 +72,19 @@ def to_save(value: Any, storage: Storage | None) -> list[Piece]:
     return pieces
 
 
-def _inside(shape: Index, begin: Index, extent: Index) -> Extent:
+def _inside(shape: Index, begin: Index, extent: Index) -> BlockRange:
     """Of a block of the padded value: what is not padding."""
     start = tuple(min(b, size) for b, size in zip(begin, shape, strict=True))
     return start, tuple(min(n, size - b) for b, n, size in zip(start, extent, shape, strict=True))
 
 
-def by_process(storage: Storage, sharding: Any) -> dict[int, list[Extent]]:
+def by_process(storage: Storage, sharding: Any) -> dict[int, list[BlockRange]]:
     """Which blocks of a variable each process needs that has devices of it; the same in all processes."""
-    found: dict[int, list[Extent]] = {}
+    found: dict[int, list[BlockRange]] = {}
     shape = storage.shape
     for device, index in sharding.devices_indices_map(storage.stored_shape).items():
         if storage.is_flat or storage.replicas:
-            block: Extent = ((0,) * len(shape), shape)
+            block: BlockRange = ((0,) * len(shape), shape)
         else:
             begin, extent = _begin_and_extent(index, storage.stored_shape)
             block = _inside(shape, begin, extent)
@@ -94,7 +94,7 @@ def by_process(storage: Storage, sharding: Any) -> dict[int, list[Extent]]:
     return found
 
 
-def _begin_and_extent(index: Sequence[slice], shape: Index) -> Extent:
+def _begin_and_extent(index: Sequence[slice], shape: Index) -> BlockRange:
     limits = [i.indices(size)[:2] for i, size in zip(index, shape, strict=True)]
     return tuple(a for a, _ in limits), tuple(b - a for a, b in limits)
 

@@ -22,7 +22,7 @@ from ..errors import ArgumentError, JobWarning, ModeError
 from ..graph.graph import Graph, Variable, current_or_none
 from . import devices, environment, processes
 from .host_pipeline import HostPipeline
-from .pieces import Blocks, Capture, Extent
+from .pieces import BlockRange, Blocks, Capture
 from .pool import Pool, thread_count
 from .prefetcher import check_state
 from .process import process
@@ -224,7 +224,7 @@ class Session:
             words = {name: cell.value for name, cell in self._random.items()}
             return Capture(pieces, words, self.seed, self._reader_positions())
 
-    def blocks_by_process(self, name: str) -> dict[int, list[Extent]]:
+    def blocks_by_process(self, name: str) -> dict[int, list[BlockRange]]:
         """Which blocks of a variable each process needs that has devices of it; the same in all processes."""
         with self.store.lock:
             return self.store.blocks_by_process(name)

@@ -15,7 +15,7 @@ from ..errors import ArgumentError
 from ..graph.graph import Variable
 from . import devices, pieces, processes, transfer
 from .mesh import DeviceMeshes
-from .pieces import Blocks, Extent, Piece
+from .pieces import BlockRange, Blocks, Piece
 
 
 class Cell:
@@ -195,7 +195,7 @@ class Store:
         values = {name: self._logical(cell) for name, cell in cells.items()}
         return {name: [Piece((0,) * v.ndim, v.shape, v)] if processes.is_first() else [] for name, v in values.items()}
 
-    def blocks_by_process(self, name: str) -> dict[int, list[Extent]]:
+    def blocks_by_process(self, name: str) -> dict[int, list[BlockRange]]:
         """Which blocks of a variable each process needs that has devices of it; the same in all processes."""
         storage = self.cells[name].storage
         assert storage is not None

@@ -139,6 +139,9 @@ def _synchronous(feeds: Feeds, launch: Launch, delivery: Delivery) -> Call:
             for array in results[2]:
                 array.block_until_ready()
             value = convert(results[0])
+            if not watches:
+                finished(results)
+                results = array = None  # freeing arrays is C++ code, too
         finally:
             leave()
         if watches:
@@ -146,7 +149,7 @@ def _synchronous(feeds: Feeds, launch: Launch, delivery: Delivery) -> Call:
                 deliveries.drain()  # handlers are called in the order of calls
             for watch, array in zip(watches, results[1], strict=True):
                 watch.deliver(array)
-        finished(results)
+            finished(results)
         delivery.seconds = perf_counter() - start
         return value
 

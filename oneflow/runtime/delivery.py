@@ -42,7 +42,9 @@ class DeliveryThread:
         self._kept: deque[Exception] = deque()
         self._hook: Callable[[str], None] | None = None
         self._errors = threading.Lock()
-        self.computing = False  # the thread is in C++ code of JAX: it waits for the device, or fetches a value
+        self.in_user_code = False  # the thread runs a callback, a handler or a listener, which may take as long as it likes
+        self._forever = threading.Lock()
+        self._forever.acquire()
         self.thread: threading.Thread | None = None
         self._pending: deque[Result] = deque()
         self._late: deque[tuple[int, Result]] = deque()  # numbered
@@ -73,17 +75,18 @@ class DeliveryThread:
         self._stopping = True
         self._wakes.put(None)
 
-    @property
-    def is_busy(self) -> bool:
-        """Whether a call is being delivered."""
-        return self._busy
+    def enter_user_code(self) -> bool:
+        """Asked by the thread before it runs a callback; False: the thread is to end."""
+        self.in_user_code = True
+        if self._stopping:  # a caller of ``stop`` sees the flag, or the thread sees the stop
+            self.in_user_code = False
+        return self.in_user_code
 
-    def begin_computing(self) -> bool:
-        """Asked by the thread before it enters C++ code; False: it is to end. ``stop`` then sees ``computing``."""
-        self.computing = True
+    def leave_user_code(self) -> None:
+        """Where the thread was stopped meanwhile, nobody waits for it: it stays here while the interpreter goes away."""
+        self.in_user_code = False
         if self._stopping:
-            self.computing = False
-        return self.computing
+            self._forever.acquire()
 
     def is_current(self) -> bool:
         """Whether the caller runs on the delivery thread: in a callback, a handler or a listener."""
@@ -307,10 +310,7 @@ class DeliveryThread:
                 self._progress.notify_all()
 
     def _deliver(self, result: Result) -> None:
-        if not self.begin_computing():
-            return
         result.wait()
-        self.computing = False
         processes.returned()
         result.finish()
         if self._late:

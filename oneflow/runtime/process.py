@@ -174,10 +174,11 @@ class Process:
         delivery = self.delivery
         delivery.stop()
         deadline = time.monotonic() + _STOP_SECONDS
-        harmless = delivery.thread is None or (delivery.is_busy and not delivery.computing)  # in a callback
+        harmless = delivery.thread is None or delivery.in_user_code
         with contextlib.suppress(KeyboardInterrupt):
             if delivery.thread is not None and not harmless:
-                delivery.thread.join(max(deadline - time.monotonic(), 0.0001))
+                delivery.thread.join(_STOP_SECONDS if interrupted else _POOL_SECONDS)
+                deadline = time.monotonic() + _STOP_SECONDS
                 harmless = not delivery.thread.is_alive()
             is_held = self.lock.acquire(timeout=max(deadline - time.monotonic(), 0.0001))
             while (self.calls or self.uninterrupted.compiling) and time.monotonic() < deadline:

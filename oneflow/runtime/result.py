@@ -28,9 +28,9 @@ _UNSET: Any = object()
 class Deliverer(Protocol):
     """The interface of the delivery thread for results."""
 
-    computing: bool
+    def enter_user_code(self) -> bool: ...
 
-    def begin_computing(self) -> bool: ...
+    def leave_user_code(self) -> None: ...
 
     def late(self, result: Result) -> None: ...
 
@@ -346,7 +346,7 @@ class Result(concurrent.futures.Future[Any]):
             try:
                 with nullcontext() if self._delivery.scope is None else self._delivery.scope():
                     for watch, array in zip(self._delivery.watches, self._results[1], strict=True):
-                        watch.deliver(array)
+                        self._hand_over(watch, array)
             except BaseException as error:
                 self._error = error
                 self._report(error)
@@ -358,6 +358,14 @@ class Result(concurrent.futures.Future[Any]):
                 for waiter in self._shared.waiters:
                     (waiter.add_result if self._error is None else waiter.add_exception)(self)
                 self._shared.condition.notify_all()
+
+    def _hand_over(self, watch: Watch, array: Any) -> None:
+        deliverer = self._delivery.deliverer
+        if deliverer.enter_user_code():
+            try:
+                watch.deliver(array)
+            finally:
+                deliverer.leave_user_code()
 
     def run_callbacks(self) -> None:
         """Runs what was registered, each once."""
@@ -376,19 +384,24 @@ class Result(concurrent.futures.Future[Any]):
                 try:
                     results = self._results
                     if self._value is _UNSET:
-                        if not self._delivery.deliverer.begin_computing():
-                            return
                         self._value = self._delivery.convert(results[0])
-                        self._delivery.deliverer.computing = False
                         self._forget()
-                    callback(self._value)
                 except BaseException as error:
                     self._report(error)
+                else:
+                    self._run(callback, self._value)
         while self._listeners:
+            self._run(self._listeners.pop(0), self)
+
+    def _run(self, callback: Callable[[Any], Any], value: Any) -> None:
+        deliverer = self._delivery.deliverer
+        if deliverer.enter_user_code():
             try:
-                self._listeners.pop(0)(self)
+                callback(value)
             except BaseException as error:
                 self._report(error)
+            finally:
+                deliverer.leave_user_code()
 
     def _report(self, error: BaseException) -> None:
         self._delivery.deliverer.report(error, self.job_name)

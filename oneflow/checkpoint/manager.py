@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Mapping
 from datetime import datetime
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from .._base import check
@@ -190,7 +191,8 @@ class CheckpointManager:
         own = f"{datetime.now():%Y%m%d_%H%M%S_%f}" if step is None else f"{step.__index__():0{_STEP_DIGITS}d}"
         name = f"{self._prefix}{on_leader(own_team(), 'the name of a save', lambda: own)}"
         path, asynchronous = self.path(name), self._asynchronous
-        pending = save_with(path, None, extra, overwrite=overwrite, asynchronous=asynchronous, then=self._delete_old)
+        then = partial(self._delete_old, name)
+        pending = save_with(path, None, extra, overwrite=overwrite, asynchronous=asynchronous, then=then)
         self._pending = pending or self._pending
         return name
 
@@ -200,11 +202,11 @@ class CheckpointManager:
         if pending is not None:
             pending.wait()
 
-    def _delete_old(self) -> None:
-        """In the first process, after a save, on the thread that saved."""
+    def _delete_old(self, saved: str) -> None:
+        """In the first process, after a save, on the thread that saved. What was saved stays, whatever its number."""
         if self._max_to_keep is not None:
             names = self.all()
-            kept = {*names[-self._max_to_keep :], self._best(names) if self._monitor is not None else None}
+            kept = {saved, *names[-self._max_to_keep :], self._best(names) if self._monitor is not None else None}
             for name in names:
                 if name not in kept:
                     self._known.pop(name, None)

@@ -92,6 +92,15 @@ def test_overwrite(tmp_path: Path, train, asynchronous: bool) -> None:
     assert w() == expected
 
 
+def test_what_was_saved_stays_whatever_else_is_there(tmp_path: Path, train, asynchronous: bool) -> None:
+    manager = CheckpointManager(tmp_path, max_to_keep=1, asynchronous=asynchronous)
+    train()
+    for step in (10, 20, 5):
+        name = manager.save(step=step)
+        manager.wait()
+        assert name in manager.all()
+
+
 def test_names_are_in_the_order_of_their_numbers(tmp_path: Path, train) -> None:
     manager = CheckpointManager(tmp_path, prefix="s")
     for name in ("s9", "s10", "s9-b"):

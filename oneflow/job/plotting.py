@@ -36,9 +36,10 @@ def plot_model(job: JobFunction, path: str | os.PathLike[str], depth: int | None
     """
     if not isinstance(job, JobFunction):
         refuse(ArgumentError, f"flow.plot_model needs a job function, got {shown(job)}")
-    if not isinstance(path, (str, os.PathLike)) or not isinstance(os.fspath(path), str):
+    text, problem = check.path(path)
+    if problem:
         refuse(ArgumentError, f"flow.plot_model needs a path, got {shown(path)}")
-    target = Path(path)
+    target = Path(text)
     if target.suffix not in _ENDINGS:
         refuse(ArgumentError, f"flow.plot_model writes {', '.join(_ENDINGS)}, got {shown(str(path))}")
     if depth is not None:

@@ -235,6 +235,7 @@ _restore_antialias()
 
 # the rooms of the top floor are imported when they are first used: who does not enter pays nothing
 _on_demand = {
+    "Target": "._targets.target:Target",
     "Trainer": ".trainer:Trainer",
     "callbacks": ".callbacks",
     "export": ".export",
@@ -242,6 +243,7 @@ _on_demand = {
     "loggers": ".loggers",
     "metrics": ".metrics",
     "onnx": ".onnx",
+    "plan_sweep": ".plan:plan_sweep",
     "serving": ".serving",
     "summary": ".summary",
     "trainer": ".trainer",
@@ -256,6 +258,8 @@ if _TYPE_CHECKING:
     from . import serving as serving
     from . import summary as summary
     from . import trainer as trainer
+    from ._targets.target import Target as Target
+    from .plan import plan_sweep as plan_sweep
     from .trainer import Trainer as Trainer
 
 _install_public_modules([

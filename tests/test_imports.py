@@ -23,6 +23,7 @@ RANKS = [
     {"layers", "optimizer"},
     {"compiler"},
     {"runtime"},
+    {"_targets"},
     {"checkpoint", "_reports"},
     {"job"},
     # the top floor: imported when it is used

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..errors import MissingExtraError
 
@@ -18,6 +18,8 @@ _EXTRAS = {
     "uvicorn": ("uvicorn", "serve"),
     "httptools": ("httptools", "serve"),
     "prometheus_client": ("prometheus-client", "serve"),
+    "jax_plugins.xla_cuda12": ("NVIDIA's compiler (jax-cuda12-plugin and jax-cuda12-pjrt)", "plan-gpu"),
+    "libtpu": ("libtpu", "plan-tpu"),
 }
 # packages that no extra brings: who uses such a service has it installed
 _PACKAGES = ("wandb", "mlflow", "trackio", "pandas", "matplotlib", "torch")
@@ -28,12 +30,16 @@ def need(module: str, what: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        root = next(name for name in (*_EXTRAS, *_PACKAGES) if module == name or module.startswith(f"{name}."))
-        package, extra = _EXTRAS.get(root, (root, ""))
-        command = f"pip install 'oneflow-jax[{extra}]'" if extra else f"pip install {package}"
-        raise MissingExtraError(
-            f"{what} needs {package}, which cannot be imported ({error})\n  try        {command}", name=root
-        ) from error
+        missing(module, what, error)
+
+
+def missing(module: str, what: str, error: ImportError | None = None) -> NoReturn:
+    """Raises MissingExtraError: ``what`` needs a module whose package is not installed, or cannot be imported."""
+    root = next(name for name in (*_EXTRAS, *_PACKAGES) if module == name or module.startswith(f"{name}."))
+    package, extra = _EXTRAS.get(root, (root, ""))
+    command = f"pip install 'oneflow-jax[{extra}]'" if extra else f"pip install {package}"
+    why = "is not installed" if error is None else f"cannot be imported ({error})"
+    raise MissingExtraError(f"{what} needs {package}, which {why}\n  try        {command}", name=root) from error
 
 
 class _Lazy:

@@ -88,19 +88,21 @@ class PlacementReport:
     working_bytes: int
 
     def __str__(self) -> str:
-        ops = [(r.name, r.op, r.output, r.placement, r.layout, _size(r.bytes_per_device)) for r in self.ops]
-        variables = [(r.name, r.output, r.placement, r.layout, _size(r.bytes_per_device)) for r in self.variables]
-        collectives = [(r.kind, str(r.devices), _size(r.bytes), str(r.count), r.op) for r in self.collectives]
-        transfers = [(r.name + (" (gradient)" if r.backward else ""), r.source, r.target, _size(r.bytes)) for r in self.transfers]
+        ops = [(r.name, r.op, r.output, r.placement, r.layout, size_text(r.bytes_per_device)) for r in self.ops]
+        variables = [(r.name, r.output, r.placement, r.layout, size_text(r.bytes_per_device)) for r in self.variables]
+        collectives = [(r.kind, str(r.devices), size_text(r.bytes), str(r.count), r.op) for r in self.collectives]
+        transfers = [
+            (r.name + (" (gradient)" if r.backward else ""), r.source, r.target, size_text(r.bytes)) for r in self.transfers
+        ]
         parts = [
             self.title,
-            _table("ops", ("name", "op", "output", "placement", "layout", "bytes per device"), ops),
-            _table("variables", ("name", "shape", "placement", "layout", "bytes per device"), variables),
-            _table("collectives per call", ("kind", "devices", "bytes", "times", "for"), collectives),
-            _table("transfers per call", ("value", "from", "to", "bytes"), transfers),
-            "state per device: " + (", ".join(f"{d} {_size(b)}" for d, b in self.state_bytes.items()) or "none"),
-            f"working memory: {_size(self.working_bytes)} per device",
-            f"sent per call: {_size(self.sent_bytes)}",
+            text_table("ops", ("name", "op", "output", "placement", "layout", "bytes per device"), ops),
+            text_table("variables", ("name", "shape", "placement", "layout", "bytes per device"), variables),
+            text_table("collectives per call", ("kind", "devices", "bytes", "times", "for"), collectives),
+            text_table("transfers per call", ("value", "from", "to", "bytes"), transfers),
+            "state per device: " + (", ".join(f"{d} {size_text(b)}" for d, b in self.state_bytes.items()) or "none"),
+            f"working memory: {size_text(self.working_bytes)} per device",
+            f"sent per call: {size_text(self.sent_bytes)}",
         ]
         return "\n".join(part for part in parts if part)
 
@@ -119,14 +121,14 @@ class PlacementReport:
             rows = [r for r in self.ops if r.stage == stage]
             where = rows[0].placement
             inside = [f"{r.name}  {r.output} {r.layout}" for r in rows]
-            inside += [f"~ {r.count} x {r.kind} of {_size(r.bytes)}" for r in self.collectives if r.stage == stage]
+            inside += [f"~ {r.count} x {r.kind} of {size_text(r.bytes)}" for r in self.collectives if r.stage == stage]
             width = max(len(text) for text in [where, *inside]) + 2
             lines += [f"┌─ {where} " + "─" * (width - len(where) - 2) + "┐"]
             lines += [f"│ {text.ljust(width - 1)}│" for text in inside]
             lines += ["└" + "─" * (width + 1) + "┘"]
             for r in self.transfers:
                 if not r.backward and r.source == where and stage != stages[-1]:
-                    lines.append(f"   │ {r.name}  {_size(r.bytes)} → {r.target}")
+                    lines.append(f"   │ {r.name}  {size_text(r.bytes)} → {r.target}")
             if stage != stages[-1]:
                 lines.append("   ▼")
         return "\n".join(lines)
@@ -173,7 +175,7 @@ def report(executable: Executable) -> PlacementReport:
     kind = "train" if graph.train else "predict"
     return PlacementReport(
         f"{kind} job {graph.name!r} on {'; '.join(sorted(places))}", tuple(ops), tuple(variables), rows,
-        tuple(_transfers(staged)) if staged is not None else (), dict(sorted(state.items())),
+        tuple(transfers(staged)) if staged is not None else (), dict(sorted(state.items())),
         executable.statistics.largest_temporary_bytes or 0,
     )  # fmt: skip
 
@@ -182,7 +184,8 @@ def _elements(shape: Sequence[int], layout: Layout) -> int:
     return prod(-(-size // layout.pieces(axis)) for axis, size in enumerate(shape))
 
 
-def _transfers(staged: StagedProgram) -> Iterable[TransferRow]:
+def transfers(staged: StagedProgram) -> Iterable[TransferRow]:
+    """The values that go from one place to another in each call."""
     for blob, source, target, backward in staged.transfers:
         size = prod(blob.shape) * blob.dtype.bytes * (blob.parallel_size if blob.node in staged.plan.vmapped else 1)
         yield TransferRow(blob.op_name, str(source), str(target), size, backward)
@@ -219,14 +222,16 @@ def _group_size(line: str) -> int:
     return len({n for n in re.findall(r"\d+", pairs[1])}) if pairs else 1
 
 
-def _size(n: int) -> str:
+def size_text(n: float) -> str:
+    """A number of bytes as people read it."""
     for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if n >= size:
             return f"{n / size:.2f} {unit}"
-    return f"{n} B"
+    return f"{n:.0f} B"
 
 
-def _table(title: str, header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+def text_table(title: str, header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    """A table with a title; one line where it has no rows."""
     if not rows:
         return f"{title}: none"
     widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
@@ -235,4 +240,7 @@ def _table(title: str, header: tuple[str, ...], rows: Sequence[tuple[str, ...]])
     return "\n".join([f"{title}", rule, lines[0], rule, *lines[1:], rule])
 
 
-__all__ = ["CollectiveRow", "OpRow", "PlacementReport", "TransferRow", "VariableRow", "collectives", "report"]
+__all__ = [
+    "CollectiveRow", "OpRow", "PlacementReport", "TransferRow", "VariableRow", "collectives", "report", "size_text", "text_table",
+    "transfers",
+]  # fmt: skip

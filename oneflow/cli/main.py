@@ -24,6 +24,7 @@ COMMANDS = {
     "data": Command("oneflow.data.__main__", "make, show and verify record files"),
     "doctor": Command("oneflow.doctor.__main__", "what was found on this machine, how fast it is, what to do"),
     "launch": Command("oneflow.launch", "start a script in several processes"),
+    "plan": Command("oneflow.plan", "whether a job of a script fits hardware that is not here, and how fast it is there"),
     "serve": Command("oneflow.serving.__main__", "serve models over HTTP"),
     "summary": Command("oneflow.cli.summary", "the ops and variables of a job in a script"),
 }
@@ -31,6 +32,7 @@ COMMANDS = {
 _EPILOG = """examples:
   oneflow doctor
   oneflow summary train.py:train_job
+  oneflow plan train.py:train_job --target h100:8
   oneflow launch --nproc 2 train.py --steps 100
 
 exit statuses: 0 good; 1 something was found (damage, trouble); 2 an error; 130 interrupted;

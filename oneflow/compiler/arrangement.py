@@ -58,6 +58,7 @@ def arranged(
     path: Collection[Node],
     precision: Mapping[Node, dtype],
     without_native: str,
+    platform: str,
 ) -> Arrangement:
     """Arranges nodes for one device.
 
@@ -68,6 +69,7 @@ def arranged(
       path: the nodes on the gradient path.
       precision: the dtypes of nodes that compute in a narrower dtype.
       without_native: the reason why no op takes its native lowering; "" if some may.
+      platform: of the device; only on the CPU are batches sliced.
     """
     native = None if without_native else channels_last.arrange(nodes, keep, roots, path, precision)
     if native is not None:
@@ -75,7 +77,7 @@ def arranged(
         transposes = sum(isinstance(step, LayoutTranspose) for step in steps)
         changed = f"{len(copies)} nodes channels last, {transposes} transposes"
         return Arrangement(tuple(steps), longer, _with_copies(precision, copies), keep, changed)
-    scheduled, copies = batch_slices.schedule(nodes, keep, roots, path)
+    scheduled, copies = batch_slices.schedule(nodes, keep, roots, path, platform)
     regions = [step for step in scheduled if isinstance(step, Region)]
     sliced = sum(len(region.nodes) for region in regions)
     changed = f"{sliced} nodes in {len(regions)} regions that run on slices of the batch" if regions else ""

@@ -142,7 +142,8 @@ class Step:
             backward.observer.backward(self.node, self.wanted, filled, gradients)
         for i, gradient in zip(self.wanted, gradients, strict=True):
             if gradient is not None:
-                if self.node.inputs[i].node.op is OP_VARIABLE and gradient.size >= _LARGE:
+                is_variable = self.node.inputs[i].node.op is OP_VARIABLE
+                if is_variable and gradient.size >= _LARGE and backward.platform == "cpu":
                     gradient = _after(gradient, [g for g in gradients if g is not None and g is not gradient])
                 backward.add(self.node.inputs[i], gradient)
 
@@ -156,8 +157,6 @@ def _after(gradient: Any, others: Sequence[Any]) -> Any:
     XLA's CPU backend updates a donated variable in place only if data dependencies show that nothing reads it later, and
     copies it otherwise. The dependency added here is a zero that no simplification recognizes as such.
     """
-    if jax.default_backend() != "cpu":
-        return gradient
     for other in others:
         if other.size and other.dtype == np.float32 and gradient.dtype == np.float32:
             first = lax.reshape(lax.slice(other, (0,) * other.ndim, (1,) * other.ndim), ())
@@ -171,8 +170,9 @@ def _after(gradient: Any, others: Sequence[Any]) -> Any:
 class Backward:
     """Accumulates cotangents while the pullbacks run in reverse order. ``observer`` is shown each pullback."""
 
-    def __init__(self, observer: Observer | None = None) -> None:
+    def __init__(self, observer: Observer | None = None, platform: str = "cpu") -> None:
         self.observer = observer
+        self.platform = platform
         self._cotangents: dict[Node, list[Any]] = {}
 
     def add(self, blob: Blob, cotangent: Any) -> None:
@@ -277,7 +277,7 @@ class Remat:
         for blob, array in zip(self.imports, arrays, strict=True):
             values.set_blob(blob, array)
         propagates = [p for node in self.nodes for p in run_nodes([node], values, draws, self.path)]
-        own = Backward(self.lowering.observer)
+        own = Backward(self.lowering.observer, self.lowering.platform)
         for blob, cotangent in zip(self.exports, cotangents, strict=True):
             if cotangent is not None:
                 own.add(blob, cotangent)

@@ -125,14 +125,14 @@ def sliced_positions(node: Node) -> tuple[int, ...]:
 
 
 def schedule(
-    order: Sequence[Node], keep: set[Node], used_outside: Iterable[Blob], path: Collection[Node]
+    order: Sequence[Node], keep: set[Node], used_outside: Iterable[Blob], path: Collection[Node], platform: str
 ) -> tuple[list[Node | Region], dict[Node, Node]]:
     """Reorders nodes and joins those that benefit from slicing into regions.
 
     Args: see ``arrangement.arranged``.
     Returns: nodes and regions in execution order, and a mapping from nodes to the copies that regions run.
     """
-    if jax.default_backend() != "cpu" or not any(node.op.heavy for node in order):
+    if platform != "cpu" or not any(node.op.heavy for node in order):
         return list(order), {}
     readers: dict[Node, set[Node]] = {}
     for node in order:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from math import prod
 from typing import Any, Protocol
@@ -27,6 +27,10 @@ class Meshes(Protocol):
 
     def devices(self, placement: Placement) -> tuple[Any, ...]:
         """The JAX devices, in device order."""
+        ...
+
+    def devices_of(self, sharding: Any) -> Set[Any]:
+        """The devices of a sharding."""
         ...
 
     def place(self, placement: Placement) -> tuple[Any, ...]:

@@ -83,6 +83,7 @@ class Lowering:
       without_native: the reason why no op takes its native lowering; "" if some may.
       precision: the dtypes of nodes that compute in a narrower dtype.
       observer: is shown every node and its outputs.
+      platform: of the devices: "cpu", "gpu" or "tpu".
     """
 
     meshes: Meshes | None = None
@@ -90,6 +91,7 @@ class Lowering:
     without_native: str = "not asked for"
     precision: Mapping[Node, dtype] = field(default_factory=dict)
     observer: Observer | None = None
+    platform: str = "cpu"
 
     def read(self, array: Any, blob: Blob, reader: Node) -> Any:
         """An input as its reader gets it: in the layout that was requested with ``with_distribute``.

@@ -47,6 +47,7 @@ class Plan:
       trained: the variables that the job updates.
       read_by_rules: the Blobs that update rules read: learning rates, the step, the indices of row-sparse updates.
       gathers: the ops that gather from variables whose updates are row-sparse, by the variables' names.
+      platform: of the devices that it is compiled for: "cpu", "gpu" or "tpu".
       without_native: the reason why no op takes its native lowering; "" if some may.
       host: the part that runs on the host before the step.
       expansion: the copies of nodes in repeated parts.
@@ -75,6 +76,7 @@ class Plan:
     trained: tuple[Variable, ...] = ()
     read_by_rules: tuple[Blob, ...] = ()
     gathers: Mapping[str, Node] = field(default_factory=dict)
+    platform: str = "cpu"
     without_native: str = ""
     host: HostPlan = HostPlan()
     expansion: Expansion = Expansion()
@@ -156,10 +158,16 @@ class Pass:
         return replace(made, passes=(*plan.passes, PassRecord(self.name, self.changed(made))))
 
 
-def plan(graph: Graph, fetches: Sequence[Blob], *, native_ops: bool = True) -> Plan:
-    """Plans a graph without tracing anything. ``native_ops``: whether ops may take their native lowerings."""
+def plan(graph: Graph, fetches: Sequence[Blob], *, native_ops: bool = True, platform: str | None = None) -> Plan:
+    """Plans a graph without tracing anything.
+
+    Args:
+      native_ops: whether ops may take their native lowerings.
+      platform: of the devices, that of JAX's default backend if None.
+    """
+    platform = platform or jax.default_backend()
     without = "" if native_ops else native.SWITCHED_OFF
-    without = without or ("" if jax.default_backend() == "cpu" else native.NO_CPU)
+    without = without or ("" if platform == "cpu" else native.NO_CPU)
     found = Plan(
         graph,
         order=tuple(graph.nodes),
@@ -168,6 +176,7 @@ def plan(graph: Graph, fetches: Sequence[Blob], *, native_ops: bool = True) -> P
         losses=tuple(graph.objective.losses) if graph.train else (),
         assigns=dict(graph.assigns),
         trained=graph.objective.trained,
+        platform=platform,
         without_native=without,
     )
     for each in PASSES:
@@ -217,7 +226,7 @@ def _repeated_parts(plan: Plan) -> Plan:
 
 
 def _mixed_precision(plan: Plan) -> Plan:
-    return replace(plan, precision=precision.assigned(plan.graph, plan.order))
+    return replace(plan, precision=precision.assigned(plan.graph, plan.order, plan.platform))
 
 
 def _gradient_path(plan: Plan) -> Plan:
@@ -311,5 +320,5 @@ def with_own_values(plan: Plan, storages: Mapping[str, Storage]) -> Plan:
 def on_one_device(plan: Plan) -> Plan:
     """Arranges the nodes for JAX's default device."""
     watched = {w.blob.node for w in plan.watches if w.diff}
-    made = arranged(plan.compute, watched, plan.roots, plan.path, plan.precision, plan.without_native)
+    made = arranged(plan.compute, watched, plan.roots, plan.path, plan.precision, plan.without_native, plan.platform)
     return replace(plan, arrangement=made, passes=(*plan.passes, PassRecord("one device", made.changed)))

@@ -12,12 +12,11 @@ from typing import Any
 
 from .._base import dtype as dtypes
 from .._base.dtype import dtype
-from .._base.jax import jax
 from ..graph.graph import Graph
 from ..graph.node import Blob, Node
 
 
-def narrow_dtype(graph: Graph) -> dtype | None:
+def narrow_dtype(graph: Graph, platform: str) -> dtype | None:
     """The 16-bit dtype of a job; None if it does not enable mixed precision.
 
     bfloat16, which has the range of float32, or float16 on a GPU if a loss scale keeps small gradients within its range.
@@ -25,12 +24,12 @@ def narrow_dtype(graph: Graph) -> dtype | None:
     if graph.config is None or not graph.config.get("enable_auto_mixed_precision"):
         return None
     scaled = any(o.loss_scale is not None for o in graph.objective.optimizers)
-    return dtypes.float16 if scaled and jax.default_backend() == "gpu" else dtypes.bfloat16
+    return dtypes.float16 if scaled and platform == "gpu" else dtypes.bfloat16
 
 
-def assigned(graph: Graph, order: Sequence[Node]) -> dict[Node, dtype]:
+def assigned(graph: Graph, order: Sequence[Node], platform: str) -> dict[Node, dtype]:
     """The dtypes of those nodes of ``order`` (in topological order) that compute in 16 bits."""
-    narrow = narrow_dtype(graph)
+    narrow = narrow_dtype(graph, platform)
     return {} if narrow is None else dict.fromkeys(narrow_nodes(order, newer=graph.generation.newer_autocast_lists), narrow)
 
 

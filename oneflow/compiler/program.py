@@ -85,7 +85,7 @@ def make_step(plan: Plan, storages: Mapping[str, Storage], meshes: Meshes | None
     variable_nodes = [node for node in plan.order if node.op is OP_VARIABLE]
     watched_nodes = {w.blob.node for w in plan.watches if w.diff}
     arrangement = plan.arrangement or Arrangement(tuple(plan.compute), plan.path, plan.precision, watched_nodes)
-    lowering = Lowering(meshes, plan.vmapped, plan.without_native, arrangement.precision, observer)
+    lowering = Lowering(meshes, plan.vmapped, plan.without_native, arrangement.precision, observer, plan.platform)
 
     def step(state_arrays: Sequence[Any], read_arrays: Sequence[Any], feeds: Sequence[Any]) -> Any:
         stored = {**dict(zip(plan.written, state_arrays, strict=True)), **dict(zip(plan.read, read_arrays, strict=True))}
@@ -98,7 +98,7 @@ def make_step(plan: Plan, storages: Mapping[str, Storage], meshes: Meshes | None
             values[node] = (variables[node.attrs["variable"]],)
         propagates = arrangement.run(values, draws)
         new = {name: values.get_blob(blob) for name, blob in plan.assigns.items()}
-        backward = Backward(observer)
+        backward = Backward(observer, plan.platform)
         if graph.train:
             seed_losses(graph, [(b, values.get_blob(b)) for b in plan.losses], variables, backward)
             backward.run(propagates)

@@ -124,7 +124,7 @@ def build(declared: Declaration, job: Job, session: Session) -> BuiltJob:
         refuse(ModeError, f"job {declared.name!r} cannot be built while the body of job {running.name!r} is running",
                hint="look at it, or call it, outside of jobs")  # fmt: skip
     start = perf_counter()
-    graph, leaves, convert, array, structure = _trace(declared)
+    graph, leaves, convert, array, structure = _trace(declared, _default_placement)
     devices.check_placements(graph, strict=Resource.strict_devices, may_grow=not session.store.meshes.are_used)
     fetches = [*leaves, *(blob.valid_length.count for blob in leaves if blob.valid_length is not None)]
     made = plan(graph, fetches, native_ops=Resource.enable_native_cpu)
@@ -161,11 +161,19 @@ def build(declared: Declaration, job: Job, session: Session) -> BuiltJob:
     )
 
 
-def _trace(declared: Declaration) -> tuple[Graph, list[Blob], Callable[[Any], Any], ArraySpec | None, list[Any]]:
+def trace(declared: Declaration, placement: Placement) -> tuple[Graph, list[Blob]]:
+    """Runs the body for a plan: its graph, and what the step returns. ``placement`` is that of a job that names none."""
+    graph, leaves, *_ = _trace(declared, lambda: placement)
+    return graph, [*leaves, *(blob.valid_length.count for blob in leaves if blob.valid_length is not None)]
+
+
+def _trace(
+    declared: Declaration, default_placement: Callable[[], Placement]
+) -> tuple[Graph, list[Blob], Callable[[Any], Any], ArraySpec | None, list[Any]]:
     """The graph of the body, what it returns as Blobs and as a call's value, that one's shape, and the arguments' structure."""
     graph = Graph(
-        declared.name, train=declared.train, scope=_outer_scope(declared), config=declared.config, source=declared.source,
-        generation=declared.generation,
+        declared.name, train=declared.train, scope=_outer_scope(declared, default_placement), config=declared.config,
+        source=declared.source, generation=declared.generation,
     )  # fmt: skip
     if declared.config.get("enable_quantization_aware_training"):
         graph.adapt_inputs = AwareTraining(declared.config)
@@ -200,7 +208,7 @@ def _own_part(declared: Declaration, made: Plan) -> bool:
     return own_part
 
 
-def _outer_scope(declared: Declaration) -> Scope:
+def _outer_scope(declared: Declaration, default_placement: Callable[[], Placement]) -> Scope:
     placement = declared.config.get("default_placement_scope", None)
     view = declared.config.get("default_logical_view", None)
     lists = any(d.kind != "Numpy" for p in declared.parameters for _, d in p.leaves())
@@ -215,7 +223,7 @@ def _outer_scope(declared: Declaration) -> Scope:
                 hint="config.default_logical_view(flow.scope.mirrored_view()), or leave the view out",
                 source=declared.source,
             )
-    return Scope(placement=_default_placement() if placement is None else placement.placement, view=name)
+    return Scope(placement=default_placement() if placement is None else placement.placement, view=name)
 
 
 def _legacy_objective(graph: Graph, declared: Declaration) -> None:

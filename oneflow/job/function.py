@@ -9,13 +9,12 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
 from .. import _signature as tp
 from .._base.generation import V0_3, Generation
-from .._base.jax import jax
 from .._base.log import announced
 from .._base.refuse import refuse, shown
 from .._base.source import Source, caller, of_function
@@ -27,7 +26,6 @@ from .._variables.initializers import from_conf as initializer_from_conf
 from ..config import FunctionConfig
 from ..errors import ArgumentError, CompileError, FeedError, FeedShapeError, ModeError, VariableConflictError
 from ..graph.graph import Graph, current, current_or_none
-from ..graph.node import Blob
 from ..optimizer.dict_config import optimizer_from_config
 from ..runtime import processes
 from ..runtime.calling import Call
@@ -42,6 +40,10 @@ from .building import BuiltJob, Declaration, build
 from .dead_layers import warn_of_dead_layers
 from .profiling import profile
 from .rates import LearningRates
+
+if TYPE_CHECKING:
+    from .._reports.target_plan import TargetPlan
+    from .._targets.target import Target
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -320,19 +322,41 @@ class JobFunction:
         passes = (self.executables[-1][1].plan if self.executables else plan).passes
         return summarize(plan, [*(f"{name}: {changed}" for name, changed in passes if changed), *self.build_report()])
 
-    def plan(self) -> PlacementReport:
+    @overload
+    def plan(self) -> PlacementReport: ...
+
+    @overload
+    def plan(self, target: str | Target) -> TargetPlan: ...
+
+    def plan(self, target: str | Target | None = None) -> PlacementReport | TargetPlan:
         """Where each op runs and each variable is stored, in which layout, its bytes on each device, and what is sent; print it.
 
         The job is compiled where that has not happened (and, on several devices, once more to look inside); no variable
         needs a value and nothing is run, so that this also works for models too large for the machine at hand. Inputs of
         varying size count with their largest.
 
-        Raises: what building the job raises.
+        With a target, the job is compiled by the compiler for devices that need not be here: "gpu" placements mean the target's
+        devices, and a job that names none runs on all of them. The body runs once more; the session has no part in it. Compiled
+        programs are kept on disk. See docs/planning.md.
+
+        Args:
+          target: ``"h100:8"``, ``"a100:2x8"`` (machines x devices), ``"b200:8"``, ``"tpu-v5e:4x4"``, ``"tpu-v5p:2x2x2"``, or a
+            ``flow.Target``; None for the session's own devices.
+        Returns: a report to print; with a target, a plan that says whether the job fits, how long a call takes, and why.
+        Raises:
+          What building the job raises.
+          ArgumentError: an unknown target; DeviceError: a placement on devices that the target does not have.
+          MissingExtraError: the target's compiler is not installed.
+          CompileError: the job cannot be compiled for the target.
         Example: >>> print(job.plan())
         """
+        from . import planning  # with the compilers' part, which few programs need
+
+        if target is not None:
+            return planning.plan_for(self._declaration, target)
         self._session.start()
         built = self._build()
-        return report(built.variants.planned(tuple(map(_struct_of_feed, built.plan.feeds))))
+        return report(built.variants.planned(tuple(map(planning.struct_of_feed, built.plan.feeds))))
 
     def find_nonfinite(self, /, *args: Any, **kwargs: Any) -> NonFinite | None:
         """Runs the next step op by op and finds the op that makes its first NaN or infinity; nothing changes.
@@ -484,12 +508,6 @@ def _misfit(built: BuiltJob, feeds: tuple[Any, ...], error: CompileError) -> Fee
     return FeedShapeError(
         "\n".join([f"job {built.graph.name!r} cannot run on arrays of these shapes", *found, f"  because    {first}", *rest])
     )
-
-
-def _struct_of_feed(blob: Blob) -> Any:
-    """Shape and dtype of what is fed for a Blob."""
-    shape = (blob.parallel_size, *blob.shape) if blob.is_mirrored else blob.shape
-    return jax.ShapeDtypeStruct(shape, blob.dtype.numpy_dtype)
 
 
 def global_function(

@@ -19,7 +19,7 @@ from ..compiler.layout import Layout, Storage, layout_of
 from ..compiler.lowering import Observer
 from ..compiler.plan import LEARNING_RATES, RANDOM_STATE, Plan, on_one_device, with_own_values
 from ..compiler.program import feed_shardings, place_of, single
-from ..compiler.stages import staged
+from ..compiler.stages import Compile, staged
 from ..config._settings import nonfinite as find_nonfinite
 from ..errors import CompileError, CustomOpError, ExecutionError, ModeError, NonFiniteError, ProcessError
 from ..graph import callback
@@ -55,7 +55,9 @@ class Statistics:
 class Executable:
     """One job, compiled for one set of feed shapes."""
 
-    def __init__(self, plan: Plan, store: Store, random_cell: Cell, rates: Cell):
+    def __init__(self, plan: Plan, store: Store, random_cell: Cell, rates: Cell, compile: Compile | None = None):
+        """``compile`` compiles for devices that are not here; None for those of the session."""
+        self._compile_elsewhere = compile
         self.statistics = Statistics()
         self.compiled: list[tuple[str, Any]] = []  # name and ``jax.stages.Compiled``
         self._store = store
@@ -191,7 +193,7 @@ class Executable:
         with jax.enable_x64(True) if self._x64 else nullcontext():
             traced = function.trace(*arguments)
             self.statistics.trace_seconds = time.perf_counter() - start
-            self.compiled = [("step", self._compiled(traced))]
+            self.compiled = [("step", self._compiled(traced, self._input_shardings(arguments)))]
         self._function = function
 
     @property
@@ -225,15 +227,22 @@ class Executable:
         arguments = self._arguments(self._feeds_given)
         with jax.enable_x64(True):
             if self.is_staged:
-                staged(self.plan, self._storages, self._meshes, arguments, lambda traced: traced.lower().compile(), Layouts())
+                staged(self.plan, self._storages, self._meshes, arguments, lambda traced, _: traced.lower().compile(), Layouts())
             else:
                 single(self.plan, self._storages, self._meshes, Layouts()).trace(*arguments).lower().compile()
+        return found
+
+    def arguments(self) -> list[Any]:
+        """Shapes, dtypes and layouts of the step's arguments, in order."""
+        found: list[Any] = jax.tree.leaves(self._arguments(self._feeds_given))
         return found
 
     def _arguments(self, feeds: Any) -> tuple[Any, Any, Any]:
         return tuple(map(self._struct, self._written)), tuple(map(self._struct, self._read)), feeds
 
-    def _compiled(self, traced: Any) -> Any:
+    def _compiled(self, traced: Any, shardings: Sequence[Any] = ()) -> Any:
+        if self._compile_elsewhere is not None:
+            return self._compile_elsewhere(traced, shardings)
         start = time.perf_counter()
         lowered = traced.lower()
         self.statistics.lower_seconds += time.perf_counter() - start
@@ -254,6 +263,12 @@ class Executable:
             return jax.ShapeDtypeStruct(storage.stored_shape, dt)
         sharding = self._meshes.sharding(storage.layout.placement, storage.spec)
         return jax.ShapeDtypeStruct(storage.stored_shape, dt, sharding=sharding)
+
+    def _input_shardings(self, arguments: tuple[Any, Any, Any]) -> list[Any]:
+        """The shardings of the step's inputs, in order, on one place; none on JAX's default device."""
+        if self._meshes is None:
+            return []
+        return [*(a.sharding for a in (*arguments[0], *arguments[1])), *feed_shardings(self.plan, self._meshes)]
 
     def _outer_sharding(self) -> Any:
         return None if self._meshes is None else self._meshes.sharding(self.graph.scope.placement, ())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,11 @@ class DeviceMeshes:
     def devices(self, placement: Placement) -> tuple[Any, ...]:
         """The JAX devices of a placement, in device order."""
         return tuple(self._mesh(placement).devices.flat)
+
+    def devices_of(self, sharding: Any) -> Set[Any]:
+        """The JAX devices of a sharding."""
+        found: Set[Any] = sharding.device_set
+        return found
 
     def place(self, placement: Placement) -> tuple[Any, ...]:
         """The key of placements that one function can compute on: their devices, in device order, and the arrangement."""

@@ -137,7 +137,9 @@ def test_channels_last_moves_what_names_an_axis():
     blob = copy.outputs[0]
     assert blob.shape == (20, 8, 9, 4) and blob.distribute == split(3) and blob.batch_axis == 0 and blob.valid_length.axis == 1
     (region,) = [
-        r for r in batch_slices.schedule(planned.compute, set(), planned.roots, ())[0] if isinstance(r, batch_slices.Region)
+        r
+        for r in batch_slices.schedule(planned.compute, set(), planned.roots, (), "cpu")[0]
+        if isinstance(r, batch_slices.Region)
     ]
     for node in region.nodes:
         original = next(n for n in planned.compute if n.name == node.name)

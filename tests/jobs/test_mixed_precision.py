@@ -170,7 +170,7 @@ def test_overflow_under_dynamic_loss_scale_skips_the_update():
 
 def test_float16_with_a_dynamic_loss_scale_finds_its_scale(monkeypatch):
     """As on a GPU: the first scale overflows float16's range, so the first steps change nothing; then it trains."""
-    monkeypatch.setattr("oneflow.compiler.precision.narrow_dtype", lambda graph: flow.float16)
+    monkeypatch.setattr("oneflow.compiler.precision.narrow_dtype", lambda graph, platform: flow.float16)
     config = flow.FunctionConfig()
     config.enable_auto_mixed_precision(True)
     policy = flow.optimizer.loss_scale.dynamic_loss_scale(initial_loss_scale=2.0**30, increment_period=1000)
@@ -194,14 +194,11 @@ def test_float16_with_a_dynamic_loss_scale_finds_its_scale(monkeypatch):
     assert all(np.isfinite(value).all() for value in state.values())
 
 
-def test_which_type_is_chosen(monkeypatch):
+def test_which_type_is_chosen():
     from oneflow.compiler import precision
 
     graph = train_job(True).graph
     scaled = train_job(True, flow.optimizer.loss_scale.static_loss_scale(8.0), name="scaled").graph
-    monkeypatch.setattr(precision, "jax", type("Fake", (), {"default_backend": staticmethod(lambda: "gpu")}))
-    assert precision.narrow_dtype(graph) is flow.bfloat16 and precision.narrow_dtype(scaled) is flow.float16
-    monkeypatch.setattr(precision, "jax", type("Fake", (), {"default_backend": staticmethod(lambda: "cpu")}))
-    assert precision.narrow_dtype(scaled) is flow.bfloat16
-    monkeypatch.undo()
-    assert precision.narrow_dtype(train_job(False, name="off").graph) is None
+    assert precision.narrow_dtype(graph, "gpu") is flow.bfloat16 and precision.narrow_dtype(scaled, "gpu") is flow.float16
+    assert precision.narrow_dtype(scaled, "cpu") is flow.bfloat16 and precision.narrow_dtype(scaled, "tpu") is flow.bfloat16
+    assert precision.narrow_dtype(train_job(False, name="off").graph, "cpu") is None

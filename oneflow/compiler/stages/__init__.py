@@ -5,6 +5,7 @@ decides the order of calls and moves, ``recorder`` records them as instructions,
 """
 
 from .execution import Call, Free, Instruction, Move, StagedProgram, Transfer
+from .recorder import Compile
 from .schedule import staged
 
-__all__ = ["Call", "Free", "Instruction", "Move", "StagedProgram", "Transfer", "staged"]
+__all__ = ["Call", "Compile", "Free", "Instruction", "Move", "StagedProgram", "Transfer", "staged"]

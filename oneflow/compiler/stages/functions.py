@@ -115,7 +115,7 @@ class SegmentFunctions:
         """(imports, draws, loss scale) -> (exports, (token, structs of losses, gradients of imports, of watched Blobs))."""
         plan, watched = self._plan, {b.node for b in segment.diffs}
         if segment.placement.parallel_num == 1:
-            way = arranged(segment.nodes, watched, segment.exports, plan.path, plan.precision, plan.without_native)
+            way = arranged(segment.nodes, watched, segment.exports, plan.path, plan.precision, plan.without_native, plan.platform)
         else:
             way = Arrangement(segment.nodes, plan.path, plan.precision, watched)
 
@@ -151,7 +151,7 @@ class SegmentFunctions:
         self, segment: Segment, losses: Sequence[Any], propagates: Sequence[Propagate], cotangents: Any, scale: Any
     ) -> tuple[list[Any], list[Any]]:
         graph = self._plan.graph
-        backward = Backward()
+        backward = Backward(platform=self._plan.platform)
         for blob, terms in zip(segment.exports, cotangents, strict=True):
             for term in terms:
                 backward.add(blob, term)

@@ -15,7 +15,8 @@ from .execution import Call, Compiled, Free, Instruction, Move, StagedProgram, T
 from .functions import Function
 from .segments import Segment
 
-Compile = Callable[[Any], Any]
+# compiles a ``jax.stages.Traced``, given the shardings of its inputs, in order (None where any will do)
+Compile = Callable[[Any, Sequence[Any]], Any]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -115,9 +116,9 @@ class Recorder:
             if (buffer.index, sharding) in self._moved:
                 continue
             moved = buffer
-            if not _has_sharding(buffer.struct, sharding):
+            if not self._has_sharding(buffer.struct, sharding):
                 struct = jax.ShapeDtypeStruct(buffer.struct.shape, buffer.struct.dtype, sharding=sharding)
-                moved = self._buffer(struct, buffer.memory if _overlap(buffer.struct, sharding) else None)
+                moved = self._buffer(struct, buffer.memory if self._overlap(buffer.struct, sharding) else None)
                 inputs.append(buffer.index)
                 targets.append(sharding)
                 sent += [transfer] if transfer is not None else []
@@ -126,6 +127,16 @@ class Recorder:
             move = Move(name, self._meshes.move, tuple(inputs), tuple(targets), first, self._size, tuple(sent))
             self._instructions.append(move)
         return [self._moved[b.index, s] for b, s in zip(buffers, shardings, strict=True)]
+
+    def _has_sharding(self, struct: Any, sharding: Any) -> bool:
+        own = struct.sharding
+        if own is None or self._meshes.devices_of(own) != self._meshes.devices_of(sharding):
+            return False
+        return bool(own.is_equivalent_to(sharding, len(struct.shape)))
+
+    def _overlap(self, struct: Any, sharding: Any) -> bool:
+        """Whether a move may share memory with its source, as they have devices in common."""
+        return struct.sharding is None or bool(self._meshes.devices_of(struct.sharding) & self._meshes.devices_of(sharding))
 
     def finished(self, plan: Plan, segments: tuple[Segment, ...], outputs: Any) -> StagedProgram:
         """The recorded program, which returns ``outputs`` (a pytree of Buffers)."""
@@ -173,16 +184,7 @@ def _compiled(function: Function, name: str, arguments: tuple[Any, ...], compile
         keywords["donate_argnums"] = tuple(range(len(jax.tree.leaves(arguments[0]))))
     shardings = tuple(jax.tree.leaves(function.shardings))
     traced = jax.jit(flat, out_shardings=(shardings, None), **keywords).trace(*(b.struct for b in leaves))
-    made = compile(traced)
+    made = compile(traced, [b.struct.sharding for b in leaves])
     given = zip(jax.tree.leaves(traced.out_info), jax.tree.leaves(made.output_shardings), strict=True)
     fresh = iter([jax.ShapeDtypeStruct(info.shape, info.dtype, sharding=sharding) for info, sharding in given])
     return _Made(name, made, told[0], tuple(next(fresh) if source is None else source for source in told[1]))
-
-
-def _has_sharding(struct: Any, sharding: Any) -> bool:
-    return struct.sharding is not None and struct.sharding.is_equivalent_to(sharding, len(struct.shape))
-
-
-def _overlap(struct: Any, sharding: Any) -> bool:
-    """Whether a move may share memory with its source, as they have devices in common."""
-    return struct.sharding is None or bool(struct.sharding.device_set & sharding.device_set)

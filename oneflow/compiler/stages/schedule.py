@@ -346,6 +346,7 @@ def staged(
       observer: is shown every node and its traced outputs.
     """
     places = Places(plan, dict(storages), meshes)
-    lowering = Lowering(meshes, frozenset() if plan.devices else plan.vmapped, plan.without_native, plan.precision, observer)
+    vmapped = frozenset() if plan.devices else plan.vmapped
+    lowering = Lowering(meshes, vmapped, plan.without_native, plan.precision, observer, plan.platform)
     recorder = Recorder(program_name(plan), meshes, compile)
     return Scheduler(places, segments_of(plan, places), lowering, recorder).record(*arguments)

@@ -1,0 +1,246 @@
+"""Compiles the functions of a job for a target: exported here, compiled in a process of their own, kept on disk."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .._base.dist import Placement
+from .._base.extras import missing
+from .._base.jax import jax
+from ..errors import CompileError
+from ..graph.graph import Graph
+from . import cache, topology
+from .meshes import TargetMeshes
+from .target import Target
+from .worker import read, write
+
+_PLATFORMS = {"gpu": "cuda", "tpu": "tpu"}
+_MODULES = {"gpu": ("jax_plugins.xla_cuda12",), "tpu": ("libtpu",)}
+# what a real slice of TPUs is told by its hosts; and no user's flags, which are not part of what is cached
+_ENVIRONMENT = {
+    "JAX_PLATFORMS": "cpu",
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+    "TF_CPP_MIN_LOG_LEVEL": "2",
+}
+_NOT_INHERITED = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "PYTHONSTARTUP")
+_SHOWN = 2000  # characters of a compiler's last words
+
+
+@dataclass(frozen=True, slots=True)
+class TargetProgram:
+    """A function compiled for a target.
+
+    Attributes:
+      text: the optimised program.
+      memory: bytes per device: "argument", "output", "alias" (of arguments that outputs take the place of), "temp",
+        "generated_code"; cost: the compiler's own estimates, where it has any.
+      placement: where it runs.
+      output_shardings: of its outputs, in order; outputs: their bytes per device; inputs: those of its inputs.
+      donated: the positions of donated inputs.
+    """
+
+    text: str
+    memory: Mapping[str, int]
+    cost: Mapping[str, float]
+    placement: Placement
+    output_shardings: tuple[Any, ...]
+    outputs: tuple[int, ...]
+    inputs: tuple[int, ...]
+    donated: tuple[int, ...]
+
+    def as_text(self) -> str:
+        """The optimised program, as ``jax.stages.Compiled`` has it."""
+        return self.text
+
+
+@dataclass
+class Compiler:
+    """Compiles for one target. ``compile`` has the form that ``runtime.executable.Executable`` asks for."""
+
+    target: Target
+    meshes: TargetMeshes
+    graph: Graph
+    from_cache: int = 0
+    _worker: subprocess.Popen[bytes] | None = None
+    _errors: Any = None
+    _known: dict[str, Any] = field(default_factory=dict)
+
+    def compile(self, traced: Any, shardings: Sequence[Any]) -> TargetProgram:
+        """Compiles a ``jax.stages.Traced`` that was traced with shardings over this target's meshes."""
+        infos = jax.tree.leaves(traced.out_info)
+        known = [s for s in (*shardings, *(info.sharding for info in infos)) if s is not None]
+        mesh = known[0].mesh
+        placement = self.meshes.placement_of(mesh)
+        self._refuse_callbacks(traced)
+        exported = self._exported(traced)
+        given = jax.tree.leaves(traced.args_info)
+        inputs = [self.meshes.sharding(placement, ()) if s is None else s for s in shardings]
+        request = {
+            "topology": topology.describe(self.target, placement.devices),
+            "options": topology.options(self.target),
+            "axes": list(mesh.axis_names),
+            "sizes": list(placement.hierarchy),
+            "inputs": [_axes(s) for s in inputs],
+            "outputs": [None if info.sharding is None else _axes(info.sharding) for info in infos],
+            "donated": [i for i, info in enumerate(given) if info.donated],
+        }
+        program = bytes(exported.serialize())
+        key = cache.key_of(self.target.platform, request, program)
+        found = self._known.get(key) or cache.load(key)
+        if found is None:
+            found = self._ask(request, program)
+            cache.save(key, found)
+        else:
+            self.from_cache += 1
+        self._known[key] = found
+        out = tuple(self._sharding(mesh, spec) for spec in found["outputs"])
+        return TargetProgram(
+            found["text"], found["memory"], found["cost"], placement, out,
+            tuple(_bytes(info, sharding.shard_shape(info.shape)) for info, sharding in zip(infos, out, strict=True)),
+            tuple(_bytes(a, s.shard_shape(a.shape)) for a, s in zip(exported.in_avals, inputs, strict=True)),
+            tuple(request["donated"]),
+        )  # fmt: skip
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Around compilations: the process that compiles ends with it."""
+        try:
+            yield
+        finally:
+            self._stop()
+
+    def _exported(self, traced: Any) -> Any:
+        """The program without the layouts of its inputs and outputs, which are those of the function around it."""
+        with jax.enable_x64(True):
+            export = importlib.import_module("jax.export").export
+            checks = [importlib.import_module("jax.export").DisabledSafetyCheck.custom_call(name) for name in _custom_calls()]
+            step = importlib.import_module("jax.extend.core").jaxpr_as_fun(traced.jaxpr)
+            step.__name__ = step.__qualname__ = traced.fun_name
+            structs = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in traced.jaxpr.in_avals]
+            return export(jax.jit(step), platforms=(_PLATFORMS[self.target.platform],), disabled_checks=checks)(*structs)
+
+    def _sharding(self, mesh: Any, spec: Any) -> Any:
+        if spec is None:
+            raise CompileError(
+                f"the compiler for {self.target} chose a layout of a value that job {self.graph.name!r} cannot pass on"
+            )
+        parts = [tuple(axes) if axes else None for axes in spec]
+        return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*parts))
+
+    def _refuse_callbacks(self, traced: Any) -> None:
+        """Python code in the middle of a step cannot be compiled for a device that is not here."""
+        name = _callback_in(traced.jaxpr)
+        if name is None:
+            return
+        nodes = {node.name: node for node in self.graph.nodes}
+        node = next((nodes[word] for word in reversed(name.split("/")) if word in nodes), None)
+        where = "" if node is None else f"{node.op.name} {node.name!r} "
+        line = "" if node is None else f"\n  your line  {node.source}   {node.source.text}"
+        raise CompileError(
+            f"job {self.graph.name!r} cannot be planned for {self.target}: {where}calls Python code in the middle of a step{line}\n"
+            "  try        an op of jax.numpy (flow.custom_op) in its place, or leave it out of the job that is planned"
+        )
+
+    # --- the process
+
+    def _ask(self, request: Any, program: bytes) -> Any:
+        for _ in range(2):
+            worker = self._started()
+            assert worker.stdin is not None and worker.stdout is not None
+            try:
+                write(worker.stdin, request, program)  # type: ignore[arg-type]
+                reply = read(worker.stdout)  # type: ignore[arg-type]
+            except BrokenPipeError:
+                reply = None
+            if reply is not None:
+                break
+            words = self._last_words()
+            self._stop()
+            if "libtpu_lockfile" not in words:
+                raise CompileError(f"the compiler for {self.target} ended while it compiled job {self.graph.name!r}:\n{words}")
+        else:
+            raise CompileError(f"libtpu is in use by another process: {words}\n  try        again when that one has ended")
+        found = reply[0]
+        if "error" in found:
+            raise CompileError(f"job {self.graph.name!r} cannot be compiled for {self.target}: {found['error'][:_SHOWN]}")
+        return found
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        if self._worker is None:
+            check_installed(self.target.platform)
+            environment = {k: v for k, v in os.environ.items() if k not in _NOT_INHERITED} | _ENVIRONMENT
+            environment["PYTHONPATH"] = os.pathsep.join(p for p in sys.path if p)  # where this process finds JAX
+            self._errors = tempfile.TemporaryFile()
+            self._worker = subprocess.Popen(
+                [sys.executable, "-P", str(Path(__file__).with_name("worker.py"))],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, env=environment,
+            )  # fmt: skip
+        return self._worker
+
+    def _stop(self) -> None:
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            with worker:
+                worker.kill()
+        if self._errors is not None:
+            self._errors.close()
+            self._errors = None
+
+    def _last_words(self) -> str:
+        self._errors.seek(0)
+        text = self._errors.read().decode(errors="replace")
+        return text[-_SHOWN:]
+
+
+def check_installed(platform: str) -> None:
+    """Raises MissingExtraError where the compiler's packages are not there."""
+    for module in _MODULES[platform]:
+        try:
+            there = importlib.util.find_spec(module) is not None
+        except ImportError:
+            there = False
+        if not there:
+            missing(module, f"planning for a {platform.upper()}")
+
+
+def _custom_calls() -> Sequence[str]:
+    """Kernels that JAX lowers to and does not promise to keep: the program is compiled at once, by the same version."""
+    return ("cu_threefry2x32_ffi", "Sharding", "TopK", "ApproxTopK")
+
+
+def _callback_in(jaxpr: Any, name: str = "") -> str | None:
+    """The scopes of the first equation that calls Python; None where there is none."""
+    for equation in getattr(jaxpr, "jaxpr", jaxpr).eqns:
+        scope = f"{name}/{equation.source_info.name_stack}"
+        if equation.primitive.name in ("pure_callback", "io_callback"):
+            return scope
+        for value in equation.params.values():
+            for inner in value if isinstance(value, (list, tuple)) else (value,):
+                if hasattr(inner, "eqns") or hasattr(inner, "jaxpr"):
+                    found = _callback_in(inner, scope)
+                    if found is not None:
+                        return found
+    return None
+
+
+def _axes(sharding: Any) -> list[list[str]]:
+    """The mesh axes that split each axis of an array."""
+    return [[] if names is None else [names] if isinstance(names, str) else list(names) for names in sharding.spec]
+
+
+def _bytes(aval: Any, shape: Sequence[int]) -> int:
+    return prod(shape) * np.dtype(aval.dtype).itemsize

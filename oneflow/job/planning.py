@@ -1,0 +1,98 @@
+"""A job planned for a target: traced anew, placed on the target's devices, and compiled by its compiler."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .._base.dist import Placement, parse_placement
+from .._base.jax import jax
+from .._base.refuse import refuse
+from .._reports.target_plan import TargetPlan
+from .._reports.target_rows import target_plan
+from .._targets.compiling import Compiler, check_installed
+from .._targets.meshes import TargetMeshes
+from .._targets.target import Target, as_target
+from ..compiler.plan import plan
+from ..compiler.storing import storages
+from ..config import Resource
+from ..errors import DeviceError, ModeError
+from ..graph.graph import OP_INPUT, Graph, current_or_none
+from ..graph.node import Blob, Node
+from ..runtime.executable import Executable
+from ..runtime.process import process
+from ..runtime.store import Cell, Store
+from .building import Declaration, trace
+
+
+def plan_for(declared: Declaration, target: str | Target) -> TargetPlan:
+    """The plan of a job for a target. The session, its devices, variables and seed have no part in it."""
+    target = as_target(target)
+    running = current_or_none()
+    if running is not None:
+        refuse(ModeError, f"job {declared.name!r} cannot be planned while the body of job {running.name!r} is running",
+               hint="plan it outside of jobs")  # fmt: skip
+    check_installed(target.platform)
+    graph, fetches = trace(declared, _default_placement(target))
+    _check_placements(graph, target)
+    made = plan(graph, fetches, native_ops=False, platform=target.platform)
+    if made.is_empty:
+        refuse(ModeError, f"job {graph.name!r} has no step: all of it runs on the host", source=declared.source)
+    _check_tags(graph, made.compute, target)
+    store = Store(0, process.lock)
+    store.meshes = meshes = TargetMeshes(target.platform)
+    store.declare(list(graph.variables.values()), storages(graph, made.replicated), graph.train)
+    optimizers = graph.objective.optimizers if graph.train else ()
+    random_state, rates = Cell(None, _struct((3,), "uint32")), Cell(None, _struct((len(optimizers),), "float32"))
+    compiler = Compiler(target, meshes, graph)
+    executable = Executable(made, store, random_state, rates, compiler.compile)
+    with compiler.running():
+        executable.compile_only(tuple(map(struct_of_feed, made.feeds)))
+    return target_plan(executable, meshes, target, compiler.from_cache)
+
+
+def struct_of_feed(blob: Blob) -> Any:
+    """Shape and dtype of what is fed for a Blob."""
+    shape = (blob.parallel_size, *blob.shape) if blob.is_mirrored else blob.shape
+    return _struct(shape, blob.dtype.numpy_dtype)
+
+
+def _struct(shape: tuple[int, ...], dtype: Any) -> Any:
+    return jax.ShapeDtypeStruct(shape, dtype)
+
+
+def _default_placement(target: Target) -> Placement:
+    """Of a job that names no placement: all devices, or as many of each machine as ``flow.config.gpu_device_num`` says."""
+    count = target.devices_per_machine if Resource.gpu_device_num is None else Resource.gpu_device_num
+    if count > target.devices_per_machine:
+        refuse(DeviceError, f"flow.config.gpu_device_num({count}) asks for more devices than a machine of {target} has",
+               hint=f"a target with {count} devices per machine, or the setting left out")  # fmt: skip
+    return parse_placement("gpu", [f"{machine}:0-{count - 1}" for machine in range(target.machines)])
+
+
+def _check_placements(graph: Graph, target: Target) -> None:
+    for node in graph.nodes:
+        placement = node.scope.placement
+        machine, device = placement.devices[-1][0], max(d for _, d in placement.devices)
+        if placement.tag == "gpu" and (machine >= target.machines or device >= target.devices_per_machine):
+            there = f"{target.devices_per_machine} devices, counted from 0"
+            machines = "one machine" if target.machines == 1 else f"{target.machines} machines"
+            _refuse(graph, node, f"and {target} has {machines} with {there}", "a larger target")
+
+
+def _check_tags(graph: Graph, nodes: list[Node], target: Target) -> None:
+    read = {b.node for node in nodes for b in node.inputs if b.node.op is not OP_INPUT and not b.node.op.on_host}
+    for node in (*nodes, *read):
+        if node.scope.placement.tag == "cpu":
+            _refuse(
+                graph,
+                node,
+                f"and a plan for {target} has the ops of its devices only",
+                'place it on "gpu": there it means the target',
+            )
+
+
+def _refuse(graph: Graph, node: Node, rule: str, hint: str) -> None:
+    raise DeviceError(
+        f"job {graph.name!r} places {node.op.name} {node.name!r} on {node.scope.placement}, {rule}\n"
+        f"  your line  {node.source}   {node.source.text}\n  try        {hint}"
+    )

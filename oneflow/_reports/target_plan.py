@@ -310,8 +310,8 @@ class TargetPlan:
         """
         if not isinstance(path, (str, os.PathLike)):
             refuse(ArgumentError, f"save_html takes a path, got {shown(path)}")
-        page = f'<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>plan</title></head><body>{self._repr_html_()}</body></html>'
-        Path(path).write_text(page, encoding="utf-8")
+        head = '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>plan</title></head>'
+        Path(path).write_text(f"{head}<body>{self._repr_html_()}</body></html>", encoding="utf-8")
 
 
 def seconds_text(seconds: float) -> str:
@@ -331,10 +331,10 @@ def _joined(devices: Sequence[str]) -> str:
     texts = []
     for machine, indices in by_machine.items():
         runs: list[list[int]] = []
-        for index in indices:
-            if runs and index == runs[-1][1] + 1:
-                runs[-1][1] = index
+        for i in indices:
+            if runs and i == runs[-1][1] + 1:
+                runs[-1][1] = i
             else:
-                runs.append([index, index])
+                runs.append([i, i])
         texts += [f"{machine}:{first}" if first == last else f"{machine}:{first}-{last}" for first, last in runs]
     return ",".join(texts)

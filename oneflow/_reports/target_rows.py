@@ -226,8 +226,8 @@ def _collectives(functions: list[_Function], lines: _Lines) -> list[PlannedColle
     for f in functions:
         for sent in f.estimate.collectives:
             for origin, share in _askers(f, sent):
-                key = (sent.kind, _axis(sent.members, f.program.placement), len(sent.members), int(sent.bytes * share), origin.phase,
-                       origin.name, f.stage)  # fmt: skip
+                axis, size = _axis(sent.members, f.program.placement), int(sent.bytes * share)
+                key = (sent.kind, axis, len(sent.members), size, origin.phase, origin.name, f.stage)
                 row = found.setdefault(key, [0, 0.0, 0.0])
                 row[0] += sent.times * f.times
                 row[1] = sent.sent * share

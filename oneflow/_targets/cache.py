@@ -30,7 +30,7 @@ def key_of(platform: str, request: Any, program: bytes) -> str:
     for package in _PACKAGES[platform]:
         with contextlib.suppress(metadata.PackageNotFoundError):
             versions[package] = metadata.version(package)
-    text = json.dumps([versions, request], sort_keys=True).encode()
+    text = json.dumps([platform, versions, request], sort_keys=True).encode()
     return hashlib.sha256(text + b"\0" + program).hexdigest()
 
 

@@ -37,6 +37,7 @@ _ENVIRONMENT = {
     "TF_CPP_MIN_LOG_LEVEL": "2",
 }
 _NOT_INHERITED = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "PYTHONSTARTUP")
+WORKER = Path(__file__).with_name("worker.py")
 _SHOWN = 2000  # characters of a compiler's last words
 
 
@@ -125,7 +126,7 @@ class Compiler:
 
     def _exported(self, traced: Any) -> Any:
         """The program without the layouts of its inputs and outputs, which are those of the function around it."""
-        with jax.enable_x64(True):
+        with jax.enable_x64(True), _without_frames():
             export = importlib.import_module("jax.export").export
             checks = [importlib.import_module("jax.export").DisabledSafetyCheck.custom_call(name) for name in _custom_calls()]
             step = importlib.import_module("jax.extend.core").jaxpr_as_fun(traced.jaxpr)
@@ -151,7 +152,7 @@ class Compiler:
         where = "" if node is None else f"{node.op.name} {node.name!r} "
         line = "" if node is None else f"\n  your line  {node.source}   {node.source.text}"
         raise CompileError(
-            f"job {self.graph.name!r} cannot be planned for {self.target}: {where}calls Python code in the middle of a step{line}\n"
+            f"job {self.graph.name!r} cannot be planned for {self.target}: {where}calls Python code during a step{line}\n"
             "  try        an op of jax.numpy (flow.custom_op) in its place, or leave it out of the job that is planned"
         )
 
@@ -186,7 +187,7 @@ class Compiler:
             environment["PYTHONPATH"] = os.pathsep.join(p for p in sys.path if p)  # where this process finds JAX
             self._errors = tempfile.TemporaryFile()
             self._worker = subprocess.Popen(
-                [sys.executable, "-P", str(Path(__file__).with_name("worker.py"))],
+                [sys.executable, "-P", str(WORKER)],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, env=environment,
             )  # fmt: skip
         return self._worker
@@ -204,6 +205,18 @@ class Compiler:
         self._errors.seek(0)
         text = self._errors.read().decode(errors="replace")
         return text[-_SHOWN:]
+
+
+@contextmanager
+def _without_frames() -> Iterator[None]:
+    """Programs lowered inside do not say from which lines they were called, so that the same program is the same bytes."""
+    config: Any = jax.config
+    before = config.jax_traceback_in_locations_limit
+    config.update("jax_traceback_in_locations_limit", 0)
+    try:
+        yield
+    finally:
+        config.update("jax_traceback_in_locations_limit", before)
 
 
 def check_installed(platform: str) -> None:

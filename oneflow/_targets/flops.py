@@ -12,7 +12,8 @@ from .hlo import Array, Instruction, Module, contracted
 _NO_ARITHMETIC = frozenset(
     {
         "bitcast", "broadcast", "concatenate", "constant", "copy", "dynamic-slice", "dynamic-update-slice", "gather", "iota",
-        "pad", "parameter", "reshape", "reverse", "slice", "transpose", "tuple", "get-tuple-element", "convert", "bitcast-convert",
+        "pad", "parameter", "reshape", "reverse", "slice", "transpose", "tuple", "get-tuple-element", "convert",
+        "bitcast-convert",
     }
 )  # fmt: skip
 _KERNELS = {"__cudnn$convForward": "forward", "__cudnn$convBiasActivationForward": "forward",
@@ -65,9 +66,8 @@ def _kernel(instruction: Instruction, operands: Sequence[Array], out: Array) -> 
         return Arithmetic(((_kind(operands[:2], instruction.rest), _convolution(instruction.rest, image, kernel, result)),))
     if target.startswith(("__cublas$", "__triton_gemm")) and len(operands) >= 2:
         text = instruction.rest.replace("\\", "")
-        axes = [
-            int(n) for n in re.findall(r"\d+", (re.search(r'"lhs_contracting_dimensions":\[([^\]]*)\]', text) or ["", ""])[1])
-        ]
+        listed = re.search(r'"lhs_contracting_dimensions":\[([^\]]*)\]', text)
+        axes = [int(n) for n in re.findall(r"\d+", listed[1])] if listed else []
         return Arithmetic(((_kind(operands[:2], text), 2.0 * out.elements * contracted(operands[0].shape, axes)),))
     if target.startswith("__cudnn$fmha") and len(operands) >= 3:
         return Arithmetic(unknown=target)
@@ -76,7 +76,7 @@ def _kernel(instruction: Instruction, operands: Sequence[Array], out: Array) -> 
 
 
 def _kind(operands: Sequence[Array], text: str) -> str:
-    """The arithmetic of a product: float32 operands are rounded to TF32 (bfloat16 on a TPU) unless more precision was asked for."""
+    """The arithmetic of a product: float32 is rounded to TF32 (bfloat16 on a TPU) unless more precision was asked for."""
     kind = min((a.dtype for a in operands[:2]), key=lambda d: {"f64": 0, "f32": 1}.get(d, 2))
     precise = re.search(r'operand_precision(?:"?:\[|=\{)"?(highest|high)', text, re.IGNORECASE)
     if kind == "f32":
@@ -125,7 +125,7 @@ def _pairs(image: int, kernel: int, out: int, stride: int, padding: int, image_d
     for k in range(kernel):
         first = k * kernel_dilation - padding  # the position that output 0 reads
         if image_dilation == 1:
-            low = max(0, -(-(-first) // stride)) if first < 0 else 0
+            low = -(first // stride) if first < 0 else 0  # the first output that reads the image
             high = (span - 1 - first) // stride
             found += max(0, min(out - 1, high) - low + 1)
         else:

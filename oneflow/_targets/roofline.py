@@ -247,7 +247,7 @@ def estimate(text: str, target: Target, placement: Placement) -> tuple[Module, E
 def by_origin(
     made: Estimate, origin: Callable[[str], Origin], askers: Callable[[Sent], Iterable[tuple[Origin, float]]]
 ) -> Mapping[Origin, Cost]:
-    """The costs of a program by the op that ``origin`` names for an instruction, and ``askers`` for the shares of a collective."""
+    """A program's costs by op: ``origin`` names that of an instruction, ``askers`` those of a collective with their shares."""
     found: dict[Origin, Cost] = {}
     for name, (cost, times) in made.by_instruction.items():
         found.setdefault(origin(name), Cost()).add(cost, times)

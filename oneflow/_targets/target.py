@@ -47,8 +47,8 @@ def _gpu(
 ) -> Accelerator:
     vector, tf32, half = peaks
     flops = {"vector": vector, "float32": vector, "tfloat32": tf32, "bfloat16": half, "float16": half, "float64": vector / 2}
-    return Accelerator("gpu", memory, bandwidth, flops, *links, host, description={**description, "memory_bandwidth": int(bandwidth),
-                       "device_memory_size": memory})  # fmt: skip
+    description |= {"memory_bandwidth": int(bandwidth), "device_memory_size": memory}
+    return Accelerator("gpu", memory, bandwidth, flops, *links, host, description=description)
 
 
 def _tpu(memory: int, bandwidth: float, half: float, vector: float, links: tuple[float, float], clock: float) -> Accelerator:
@@ -108,8 +108,8 @@ class Target:
         kind, _, shape = name.partition(":")
         if kind not in ACCELERATORS:
             near = closest(kind, ACCELERATORS, count=1)
-            refuse(ArgumentError, f"there is no target {shown(kind)}", found=[("known", ", ".join(ACCELERATORS))],
-                   hint=f"did you mean {near[0]!r}?" if near else 'a known kind with figures of your own: flow.Target("h100:8", ...)')  # fmt: skip
+            hint = f"did you mean {near[0]!r}?" if near else "flow.Target(known kind, ...) with figures of your own"
+            refuse(ArgumentError, f"there is no target {shown(kind)}", found=[("known", ", ".join(ACCELERATORS))], hint=hint)
         self.kind = kind
         self.shape, self.machines, self.devices_per_machine = _shape(name, ACCELERATORS[kind].platform, shape)
         own = {"bandwidth": bandwidth, "link_bandwidth": link_bandwidth, "network_bandwidth": network_bandwidth, "memory": memory}
@@ -149,7 +149,7 @@ def as_target(target: Any) -> Target:
 
 
 def _shape(name: str, platform: str, text: str) -> tuple[tuple[int, ...], int, int]:
-    """The shape of a target, its machines, and the devices of each. A slice of TPUs is one machine: its chips share one network."""
+    """The shape of a target, its machines, and the devices of each. A slice of TPUs is one machine: its chips share a network."""
     if platform == "tpu":
         if text and not _TOPOLOGY.match(text):
             refuse(ArgumentError, f"target {shown(name)}: a slice of TPUs is written as its shape",

@@ -11,6 +11,8 @@ import struct
 import sys
 from typing import Any, BinaryIO
 
+_MEMORY = ("argument", "output", "alias", "temp", "generated_code")
+
 
 def write(stream: BinaryIO, header: Any, payload: bytes = b"") -> None:
     """Writes one message."""
@@ -76,7 +78,7 @@ def compiled(request: Any, program: bytes, topologies: dict[str, Any]) -> dict[s
     cost = made.cost_analysis() or {}
     return {
         "text": made.as_text(),
-        "memory": {name: getattr(memory, f"{name}_size_in_bytes") for name in ("argument", "output", "alias", "temp", "generated_code")},
+        "memory": {name: getattr(memory, f"{name}_size_in_bytes") for name in _MEMORY},
         "cost": {name: cost[name] for name in ("flops", "bytes accessed", "optimal_seconds") if name in cost},
         "outputs": [_spec(s) for s in made.output_shardings],
     }  # fmt: skip

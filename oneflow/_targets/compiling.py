@@ -2,43 +2,25 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import subprocess
-import sys
-import tempfile
+import importlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import prod
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from .._base.dist import Placement
-from .._base.extras import missing
 from .._base.jax import jax
 from ..errors import CompileError
 from ..graph.graph import Graph
 from . import cache, topology
 from .meshes import TargetMeshes
+from .process import WorkerProcess
 from .target import Target
-from .worker import read, write
 
 _PLATFORMS = {"gpu": "cuda", "tpu": "tpu"}
-_MODULES = {"gpu": ("jax_plugins.xla_cuda12",), "tpu": ("libtpu",)}
-# what a real slice of TPUs is told by its hosts; and no user's flags, which are not part of what is cached
-_ENVIRONMENT = {
-    "JAX_PLATFORMS": "cpu",
-    "TPU_SKIP_MDS_QUERY": "1",
-    "TPU_WORKER_HOSTNAMES": "localhost",
-    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
-    "TF_CPP_MIN_LOG_LEVEL": "2",
-}
-_NOT_INHERITED = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "PYTHONSTARTUP")
-WORKER = Path(__file__).with_name("worker.py")
-_SHOWN = 2000  # characters of a compiler's last words
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +57,8 @@ class Compiler:
     target: Target
     meshes: TargetMeshes
     graph: Graph
+    worker: WorkerProcess
     from_cache: int = 0
-    _worker: subprocess.Popen[bytes] | None = None
-    _errors: Any = None
     _known: dict[str, Any] = field(default_factory=dict)
 
     def compile(self, traced: Any, shardings: Sequence[Any]) -> TargetProgram:
@@ -103,7 +84,7 @@ class Compiler:
         key = cache.key_of(self.target.platform, request, program)
         found = self._known.get(key) or cache.load(key)
         if found is None:
-            found = self._ask(request, program)
+            found = self.worker.ask(request, program, self.graph.name)
             cache.save(key, found)
         else:
             self.from_cache += 1
@@ -115,14 +96,6 @@ class Compiler:
             tuple(_bytes(a, s.shard_shape(a.shape)) for a, s in zip(exported.in_avals, inputs, strict=True)),
             tuple(request["donated"]),
         )  # fmt: skip
-
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """Around compilations: the process that compiles ends with it."""
-        try:
-            yield
-        finally:
-            self._stop()
 
     def _exported(self, traced: Any) -> Any:
         """The program without the layouts of its inputs and outputs, which are those of the function around it."""
@@ -156,56 +129,6 @@ class Compiler:
             "  try        an op of jax.numpy (flow.custom_op) in its place, or leave it out of the job that is planned"
         )
 
-    # --- the process
-
-    def _ask(self, request: Any, program: bytes) -> Any:
-        for _ in range(2):
-            worker = self._started()
-            assert worker.stdin is not None and worker.stdout is not None
-            try:
-                write(worker.stdin, request, program)  # type: ignore[arg-type]
-                reply = read(worker.stdout)  # type: ignore[arg-type]
-            except BrokenPipeError:
-                reply = None
-            if reply is not None:
-                break
-            words = self._last_words()
-            self._stop()
-            if "libtpu_lockfile" not in words:
-                raise CompileError(f"the compiler for {self.target} ended while it compiled job {self.graph.name!r}:\n{words}")
-        else:
-            raise CompileError(f"libtpu is in use by another process: {words}\n  try        again when that one has ended")
-        found = reply[0]
-        if "error" in found:
-            raise CompileError(f"job {self.graph.name!r} cannot be compiled for {self.target}: {found['error'][:_SHOWN]}")
-        return found
-
-    def _started(self) -> subprocess.Popen[bytes]:
-        if self._worker is None:
-            check_installed(self.target.platform)
-            environment = {k: v for k, v in os.environ.items() if k not in _NOT_INHERITED} | _ENVIRONMENT
-            environment["PYTHONPATH"] = os.pathsep.join(p for p in sys.path if p)  # where this process finds JAX
-            self._errors = tempfile.TemporaryFile()
-            self._worker = subprocess.Popen(
-                [sys.executable, "-P", str(WORKER)],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, env=environment,
-            )  # fmt: skip
-        return self._worker
-
-    def _stop(self) -> None:
-        worker, self._worker = self._worker, None
-        if worker is not None:
-            with worker:
-                worker.kill()
-        if self._errors is not None:
-            self._errors.close()
-            self._errors = None
-
-    def _last_words(self) -> str:
-        self._errors.seek(0)
-        text = self._errors.read().decode(errors="replace")
-        return text[-_SHOWN:]
-
 
 @contextmanager
 def _without_frames() -> Iterator[None]:
@@ -217,17 +140,6 @@ def _without_frames() -> Iterator[None]:
         yield
     finally:
         config.update("jax_traceback_in_locations_limit", before)
-
-
-def check_installed(platform: str) -> None:
-    """Raises MissingExtraError where the compiler's packages are not there."""
-    for module in _MODULES[platform]:
-        try:
-            there = importlib.util.find_spec(module) is not None
-        except ImportError:
-            there = False
-        if not there:
-            missing(module, f"planning for a {platform.upper()}")
 
 
 def _custom_calls() -> Sequence[str]:

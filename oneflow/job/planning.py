@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from contextlib import nullcontext
 from typing import Any
 
 from .._base.dist import Placement, parse_placement
@@ -9,8 +11,9 @@ from .._base.jax import jax
 from .._base.refuse import refuse
 from .._reports.target_plan import TargetPlan
 from .._reports.target_rows import target_plan
-from .._targets.compiling import Compiler, check_installed
+from .._targets.compiling import Compiler
 from .._targets.meshes import TargetMeshes
+from .._targets.process import WorkerProcess, check_installed
 from .._targets.target import Target, as_target
 from ..compiler.plan import plan
 from ..compiler.storing import storages
@@ -19,13 +22,15 @@ from ..errors import DeviceError, ModeError
 from ..graph.graph import OP_INPUT, Graph, current_or_none
 from ..graph.node import Blob, Node
 from ..runtime.executable import Executable
-from ..runtime.process import process
 from ..runtime.store import Cell, Store
 from .building import Declaration, trace
 
 
-def plan_for(declared: Declaration, target: str | Target) -> TargetPlan:
-    """The plan of a job for a target. The session, its devices, variables and seed have no part in it."""
+def plan_for(declared: Declaration, target: str | Target, worker: WorkerProcess | None = None) -> TargetPlan:
+    """The plan of a job for a target. The session, its devices, variables and seed have no part in it.
+
+    ``worker`` is a process with the target's compiler that goes on afterwards; without one, a process is started where needed.
+    """
     target = as_target(target)
     running = current_or_none()
     if running is not None:
@@ -38,14 +43,14 @@ def plan_for(declared: Declaration, target: str | Target) -> TargetPlan:
     if made.is_empty:
         refuse(ModeError, f"job {graph.name!r} has no step: all of it runs on the host", source=declared.source)
     _check_tags(graph, made.compute, target)
-    store = Store(0, process.lock)
+    store = Store(0, threading.RLock())
     store.meshes = meshes = TargetMeshes(target.platform)
     store.declare(list(graph.variables.values()), storages(graph, made.replicated), graph.train)
     optimizers = graph.objective.optimizers if graph.train else ()
     random_state, rates = Cell(None, _struct((3,), "uint32")), Cell(None, _struct((len(optimizers),), "float32"))
-    compiler = Compiler(target, meshes, graph)
-    executable = Executable(made, store, random_state, rates, compiler.compile)
-    with compiler.running():
+    with nullcontext(worker) if worker is not None else WorkerProcess(target) as compiling:
+        compiler = Compiler(target, meshes, graph, compiling)
+        executable = Executable(made, store, random_state, rates, compiler.compile)
         executable.compile_only(tuple(map(struct_of_feed, made.feeds)))
     return target_plan(executable, meshes, target, compiler.from_cache)
 

@@ -11,7 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from oneflow._targets import compiling
+from oneflow._targets import process
 
 DATA = Path(__file__).parent / "data"
 
@@ -21,11 +21,10 @@ def stored(monkeypatch):
     """Answers for ``jobs.small`` on "h100:2" and "tpu-v5e:1x2" in the place of the compilers; the list of what was asked."""
     asked = []
 
-    def answer(self, request, program):
+    def answer(self, request, program, job):
         asked.append(request)
-        return json.loads(gzip.decompress((DATA / f"{str(self.target).replace(':', '_')}.json.gz").read_bytes()))
+        return json.loads(gzip.decompress((DATA / f"{str(self._target).replace(':', '_')}.json.gz").read_bytes()))
 
-    monkeypatch.setattr(compiling.Compiler, "_ask", answer)
-    for module in ("oneflow.job.planning", "oneflow._targets.compiling"):
-        monkeypatch.setattr(f"{module}.check_installed", lambda platform: None)
+    monkeypatch.setattr(process.WorkerProcess, "ask", answer)
+    monkeypatch.setattr("oneflow.job.planning.check_installed", lambda platform: None)
     return asked

@@ -14,10 +14,10 @@ def small(batch: int = 16, name: str = "small") -> Any:
     def body(x: tp.Numpy.Placeholder((batch, 64))) -> tp.Numpy:
         start = flow.random_normal_initializer()
         split = flow.distribute.split(0)
-        h = flow.layers.dense(
-            x, 128, activation=flow.nn.relu, kernel_initializer=start, name="first", model_distribute=split
+        h = flow.layers.dense(x, 128, activation=flow.nn.relu, kernel_initializer=start, name="first", model_distribute=split)
+        loss = flow.math.reduce_mean(
+            flow.math.square(flow.layers.dense(h, 32, kernel_initializer=start, name="second")), axis=[1]
         )
-        loss = flow.math.reduce_mean(flow.math.square(flow.layers.dense(h, 32, kernel_initializer=start, name="second")), axis=[1])
         flow.optimizer.Adam(flow.optimizer.PiecewiseConstantScheduler([], [0.1])).minimize(loss)
         return loss
 

@@ -12,23 +12,23 @@ from pathlib import Path
 
 from jobs import small
 
-from oneflow._targets import compiling
+from oneflow._targets import process
 
 DATA = Path(__file__).parent / "data"
 
 
 def main() -> None:
     os.environ["ONEFLOW_CACHE_DIR"] = ""
-    ask = compiling.Compiler._ask
+    ask = process.WorkerProcess.ask
     for target in ("h100:2", "tpu-v5e:1x2"):
 
-        def keep(self, request, program, target=target):
-            found = ask(self, request, program)
+        def keep(self, request, program, job, target=target):
+            found = ask(self, request, program, job)
             path = DATA / f"{target.replace(':', '_')}.json.gz"
             path.write_bytes(gzip.compress(json.dumps(found).encode(), 9, mtime=0))
             return found
 
-        compiling.Compiler._ask = keep
+        process.WorkerProcess.ask = keep
         print(small().plan(target=target))
 
 

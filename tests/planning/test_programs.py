@@ -50,7 +50,7 @@ def test_a_convolution_counts_as_xla_counts_it(stride):
 
 def test_kernels_of_cudnn_and_cublas_are_counted_by_their_shapes():
     line = (
-        'HloModule m\n\nENTRY %main (a: f32[2,4,4,3], b: f32[5,3,3,3]) -> f32[2,4,4,5] {{\n'
+        "HloModule m\n\nENTRY %main (a: f32[2,4,4,3], b: f32[5,3,3,3]) -> f32[2,4,4,5] {{\n"
         "  %a = f32[2,4,4,3]{{3,2,1,0}} parameter(0)\n  %b = f32[5,3,3,3]{{3,2,1,0}} parameter(1)\n"
         "  ROOT %c = {out} custom-call({ops}), window={{size=3x3 pad=1_1x1_1}}, dim_labels=b01f_o01i->b01f, "
         'custom_call_target="{target}"\n}}\n'
@@ -61,7 +61,8 @@ def test_kernels_of_cudnn_and_cublas_are_counted_by_their_shapes():
     unknown = Module.parse(line.format(out="f32[2,4,4,5]", ops="%a, %b", target="my_gemm_kernel"))
     assert arithmetic(unknown, unknown.computations["main"][-1]).unknown == "my_gemm_kernel"
     gemm = (
-        "ENTRY %main (a: bf16[8,16], b: bf16[16,4]) -> bf16[8,4] {\n  %a = bf16[8,16] parameter(0)\n  %b = bf16[16,4] parameter(1)\n"
+        "ENTRY %main (a: bf16[8,16], b: bf16[16,4]) -> bf16[8,4] {\n  %a = bf16[8,16] parameter(0)\n"
+        "  %b = bf16[16,4] parameter(1)\n"
         '  ROOT %c = (bf16[8,4], s8[32]) custom-call(%a, %b), custom_call_target="__cublas$gemm", '
         'backend_config={"gemm_backend_config":{"dot_dimension_numbers":{"lhs_contracting_dimensions":["1"]}}}\n}\n'
     )
@@ -142,4 +143,8 @@ def test_the_values_at_the_peak_are_those_that_are_alive_together():
 """
     phases = {"kept": "forward", "late": "backward", "wide": "forward"}
     found = at_peak(Module.parse(text), lambda name: phases.get(name, "other"))
-    assert [(v.instruction.name, v.bytes, v.kept) for v in found] == [("wide", 4000, False), ("kept", 400, True), ("sum", 40, False)]
+    assert [(v.instruction.name, v.bytes, v.kept) for v in found] == [
+        ("wide", 4000, False),
+        ("kept", 400, True),
+        ("sum", 40, False),
+    ]

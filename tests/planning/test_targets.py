@@ -23,8 +23,9 @@ def test_what_a_name_means(name, platform, machines, devices):
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("h10:8", "did you mean 'h100'?"), ("h100:0", "has 0 devices"), ("h100:8x", "machines x devices"), ("tpu-v5e:16", "its shape"),
-     ("h100:4x4x4", "machines x devices"), ("tpu-v5e:99999x99999", "can be planned"), ("", "there is no target"), (8, "named by a string")],
+    [("h10:8", "did you mean 'h100'?"), ("h100:0", "has 0 devices"), ("h100:8x", "machines x devices"),
+     ("tpu-v5e:16", "its shape"), ("h100:4x4x4", "machines x devices"), ("tpu-v5e:99999x99999", "can be planned"),
+     ("", "there is no target"), (8, "named by a string")],
 )  # fmt: skip
 def test_a_name_that_means_nothing_is_refused(name, words):
     with pytest.raises(flow.errors.ArgumentError, match="(?s)" + words):
@@ -33,8 +34,8 @@ def test_a_name_that_means_nothing_is_refused(name, words):
 
 @pytest.mark.parametrize(
     "figures",
-    [{"memory": 0}, {"memory": "80"}, {"bandwidth": float("nan")}, {"flops": {"int3": 1e12}}, {"flops": 1e12}, {"link_bandwidth": True},
-     {"flops": {"bfloat16": -1}}, {"compiler_options": {"a": None}}, {"compiler_options": "a"}],
+    [{"memory": 0}, {"memory": "80"}, {"bandwidth": float("nan")}, {"flops": {"int3": 1e12}}, {"flops": 1e12},
+     {"link_bandwidth": True}, {"flops": {"bfloat16": -1}}, {"compiler_options": {"a": None}}, {"compiler_options": "a"}],
 )  # fmt: skip
 def test_figures_that_are_none_are_refused(figures):
     with pytest.raises(flow.errors.ArgumentError, match=r"flow\.Target: "):

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from html import escape
-from typing import TYPE_CHECKING
+from typing import Any
 
 from .._base import page
 from .placement import size_text
-
-if TYPE_CHECKING:
-    from .target_plan import DeviceRow, TargetPlan
 
 _WIDTH, _ROW, _LEFT, _MOST = 760, 22, 70, 64
 _MEMORY = (("parameters", "#4878a8"), ("optimizer_state", "#8fb4d8"), ("other_state", "#b8b8b8"), ("inputs", "#a0c878"),
@@ -17,8 +14,8 @@ _MEMORY = (("parameters", "#4878a8"), ("optimizer_state", "#8fb4d8"), ("other_st
 _PASSES = (("backward", "#d0694f"), ("update", "#6aa84f"), ("", "#4878a8"))
 
 
-def picture(plan: TargetPlan) -> str:
-    """The page's body."""
+def picture(plan: Any) -> str:
+    """The page's body; ``plan`` is a TargetPlan, which imports this file."""
     rows = [
         (
             r.name,
@@ -59,7 +56,7 @@ def _label(y: int, text: str) -> str:
     return f'<text x="0" y="{y + 13}">{escape(text)}</text>'
 
 
-def _timeline(plan: TargetPlan) -> str:
+def _timeline(plan: Any) -> str:
     devices, inside = [row.device for row in plan.devices[:_MOST]], []
     scale = _WIDTH / plan.seconds if plan.seconds else 0.0
     for i, device in enumerate(devices):
@@ -73,7 +70,7 @@ def _timeline(plan: TargetPlan) -> str:
     return _frame(len(devices) * _ROW, inside) + _more(plan)
 
 
-def _memory(plan: TargetPlan) -> str:
+def _memory(plan: Any) -> str:
     inside = []
     shown = plan.devices[:_MOST]
     most = max([row.memory for row in shown] + [row.total for row in shown])
@@ -90,12 +87,12 @@ def _memory(plan: TargetPlan) -> str:
     return _frame(len(shown) * _ROW, inside) + _more(plan)
 
 
-def _of(row: DeviceRow, what: str) -> int:
+def _of(row: Any, what: str) -> int:
     size: int = getattr(row, what)
     return size
 
 
-def _more(plan: TargetPlan) -> str:
+def _more(plan: Any) -> str:
     hidden = len(plan.devices) - _MOST
     return f"<p>and {hidden} devices more</p>" if hidden > 0 else ""
 

@@ -20,6 +20,7 @@ from .meshes import TargetMeshes
 from .process import WorkerProcess
 from .target import Target
 
+_CALLS_PYTHON = ("pure_callback", "io_callback", "categorical_ordinal_encode")  # primitives
 _PLATFORMS = {"gpu": "cuda", "tpu": "tpu"}
 
 
@@ -68,7 +69,11 @@ class Compiler:
         mesh = known[0].mesh
         placement = self.meshes.placement_of(mesh)
         self._refuse_callbacks(traced)
-        exported = self._exported(traced)
+        try:
+            exported = self._exported(traced)
+        except (NotImplementedError, ValueError) as error:  # JAX's: an op that has no lowering there
+            what = f"job {self.graph.name!r} cannot be compiled for {self.target}"
+            raise CompileError(f"{what}: {str(error).splitlines()[0]}") from error
         given = jax.tree.leaves(traced.args_info)
         inputs = [self.meshes.sharding(placement, ()) if s is None else s for s in shardings]
         request = {
@@ -151,7 +156,7 @@ def _callback_in(jaxpr: Any, name: str = "") -> str | None:
     """The scopes of the first equation that calls Python; None where there is none."""
     for equation in getattr(jaxpr, "jaxpr", jaxpr).eqns:
         scope = f"{name}/{equation.source_info.name_stack}"
-        if equation.primitive.name in ("pure_callback", "io_callback"):
+        if equation.primitive.name in _CALLS_PYTHON:
             return scope
         for value in equation.params.values():
             for inner in value if isinstance(value, (list, tuple)) else (value,):

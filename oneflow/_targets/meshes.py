@@ -26,8 +26,7 @@ class TargetDevice:
 class TargetMeshes(DeviceMeshes):
     """The meshes of one planned job.
 
-    Equal abstract meshes are one object to JAX, so that the names of axes tell places apart: the axis ``d0`` of the place with
-    number 3 is ``d0_p3``.
+    Equal abstract meshes are one object to JAX, so that the names of axes tell places apart: they end with the place's number.
     """
 
     def __init__(self, platform: str) -> None:

@@ -115,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command. Returns 0, or 1 where the job does not fit."""
     parser = Parser(
         prog="oneflow plan", description="Compiles a job for hardware that is not here: whether it fits, how long a call takes, "
-        "and why. The script runs as far as its first call of a job: nothing is trained.",
+        "and why. The script runs as far as its first call of a job: nothing is trained. Its own arguments come after --.",
         epilog="example: oneflow plan train.py:train_job --target h100:8 -- --batch 32",
     )  # fmt: skip
     parser.add_argument("job", help="script.py:job, or script.py where it has one job")
@@ -124,10 +124,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--html", help="write the picture to this file")
     parser.add_argument("--all", action="store_true", help="print all rows of the tables")
-    parser.add_argument("arguments", nargs="*", help="the script's own arguments, after --")
-    options = parser.parse_args(arguments)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    end = given.index("--") if "--" in given else len(given)
+    options = parser.parse_args(given[:end])
     targets = [as_target(text) for text in options.target]
-    job = load_job(options.job, options.arguments)
+    job = load_job(options.job, given[end + 1 :])
     plans = [job.plan(target) for target in targets]
     for made in plans:
         print(made.table() if options.all else made)

@@ -20,6 +20,7 @@ import numpy as np
 import sys
 sys.path.insert(0, {here!r})
 from jobs import small
+assert sys.argv[1:] == ["--batch", "16"], sys.argv
 job = small()
 job(np.zeros((16, 64), np.float32))
 raise RuntimeError("it was trained")
@@ -154,7 +155,10 @@ def test_the_command(stored, tmp_path, capsys):
     script = tmp_path / "train.py"
     script.write_text(SCRIPT.format(here=str(Path(__file__).parent)))
     page = tmp_path / "p.html"
-    assert main([f"{script}:small", "--target", "h100:2", "--target", "tpu-v5e:1x2", "--html", str(page)]) == 0
+    assert (
+        main([f"{script}:small", "--target", "h100:2", "--target", "tpu-v5e:1x2", "--html", str(page), "--", "--batch", "16"])
+        == 0
+    )
     text = capsys.readouterr().out
     assert "planned for h100:2" in text and "ratio" in text and page.exists()
     flow.clear_default_session()

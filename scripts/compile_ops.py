@@ -113,7 +113,8 @@ def main() -> None:
 
 
 def _cell(text: str) -> str:
-    return re.sub(r"\s+", " ", text).replace("|", "\\|")[:200]
+    short = re.sub(r"^CompileError: job 'row' cannot be planned for [\w:.-]+: ", "", re.sub(r"\s+", " ", text))
+    return short.replace("|", "\\|")[:200]
 
 
 if __name__ == "__main__":

@@ -92,5 +92,6 @@ def test_the_installed_package_is_tested() -> None:
 def test_the_wheel_is_complete() -> None:
     files = {str(f) for f in installed().files or ()}
     sources = {p.relative_to(ROOT).as_posix() for p in (ROOT / "oneflow").rglob("*.py")}
-    assert sources | {"oneflow/data/mnist.npz", "oneflow/py.typed"} <= files
+    template = {p.relative_to(ROOT).as_posix() for p in (ROOT / "oneflow/cli/template").iterdir() if p.is_file()}
+    assert sources | template | {"oneflow/data/mnist.npz", "oneflow/py.typed"} <= files
     assert not [f for f in files if f.startswith(("tests/", "examples/", "docs/"))]

@@ -38,7 +38,9 @@ OTHERS = {
 }  # fmt: skip
 # what a page says that the library does not have
 MISSING = {"coverage.md": None, "compatibility.md": {"flow.half", "flow.int", "flow.long", "flow.bool"},
-           "guide.md": {"flow.optimizer.X(...).minimize(loss)"}}  # fmt: skip
+           "guide.md": {"flow.optimizer.X(...).minimize(loss)"}, "from-oneflow.md": {"oneflow.Tensor"},
+           "from-pytorch.md": {"lr_scheduler.CosineAnnealingLR", "DistributedDataParallel"},
+           "from-keras.md": {"keras.optimizers.schedules.CosineDecay", "model.save_weights", "load_weights"}}  # fmt: skip
 FILE = re.compile(r"(?<![\w/.-])(?:[\w-]+/)*[\w-]+\.(?:py|md|cc|h)\b(?!\()")
 NAME = re.compile(r"^[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*$")
 PATH = re.compile(r"^(?:flow|oneflow)(?:\.[A-Za-z_]\w*)+$")

@@ -94,7 +94,7 @@ def layouts() -> Drawing:
 
 def speed() -> Drawing:
     """Milliseconds per step beside the peers."""
-    made = Drawing(720, 356, "Milliseconds per training step")
+    made = Drawing(720, 374, "Milliseconds per training step")
     y = 34
     for section, title in (("MLP 784-512-10, batch 100", "MLP 784-512-10"), ("LeNet, batch 100", "LeNet")):
         rows = table(section)

@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         made.error(f"--out must end in {' or '.join(_SUFFIXES)}, it is {options.out!r}")
     if options.opset is not None and suffix != ".onnx":
         made.error("--opset is for ONNX; leave it out, or write FILE.onnx")
-    job = load_job(options.target, options.arguments)
+    job = load_job(options.job, options.arguments)
     if job.train:
         raise ArgumentError(
             f"job {job.name!r} is a train job, and a file holds what a model computes, not how it learns\n"

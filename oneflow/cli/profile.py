@@ -24,7 +24,7 @@ def parser() -> Parser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prints the table. Returns 0."""
     options = parsed(parser(), arguments)
-    job, args, kwargs = load_first_call(options.target, options.arguments)
+    job, args, kwargs = load_first_call(options.job, options.arguments)
     profile = job.profile(*args, steps=options.steps, **kwargs)
     print(profile)
     if options.save:

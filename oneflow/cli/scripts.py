@@ -19,7 +19,7 @@ from ..runtime.session import default_session
 
 def add_target(parser: ArgumentParser) -> None:
     """Adds the arguments ``script.py:job`` and, after ``--``, those of the script."""
-    parser.add_argument("target", metavar="SCRIPT:JOB", help="script.py:job, or script.py where it declares one job")
+    parser.add_argument("job", metavar="SCRIPT:JOB", help="script.py:job, or script.py where it declares one job")
     parser.add_argument("arguments", nargs="*", default=(), metavar="ARG", help="the script's own arguments, after --")
 
 

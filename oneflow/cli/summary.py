@@ -22,5 +22,5 @@ def parser() -> Parser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prints the table. Returns 0."""
     options = parsed(parser(), arguments)
-    print(load_job(options.target, options.arguments).summary())
+    print(load_job(options.job, options.arguments).summary())
     return 0

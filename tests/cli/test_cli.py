@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -233,3 +234,17 @@ def test_completion_scripts(shell, capsys):
     pytest.importorskip("argcomplete", reason="the extra [completion] is not installed")
     assert main(["completion", shell]) == 0
     assert ("complete" in (text := capsys.readouterr().out)) and "oneflow" in text
+
+
+def test_a_plan_for_other_hardware_is_the_planners(script, monkeypatch, capsys):
+    given = []
+    planner = SimpleNamespace(main=lambda arguments: given.append(arguments) or 1)
+    monkeypatch.setattr("oneflow.cli.plan._planner", lambda: planner)
+    assert main(["plan", "a.py:job", "--target", "h100:8", "--", "-x"]) == 1
+    assert given == [["a.py:job", "--target", "h100:8", "--", "-x"]]
+    assert main(["plan", f"{script}:predict"]) == 0 and len(given) == 1  # of this machine
+    assert "only-weight" in capsys.readouterr().out
+    monkeypatch.setattr("oneflow.cli.plan._planner", lambda: None)
+    with pytest.raises(SystemExit):
+        main(["plan", "a.py:job", "--target", "h100:8"])
+    assert "unrecognized arguments: --target" in capsys.readouterr().err

@@ -1,9 +1,8 @@
-"""Builds what is published, and checks it: python scripts/build_wheels.py [--out dist] [--only oneflow-jax]. Needs the extra [release].
+"""Builds what is published, and checks it: python scripts/build_wheels.py [--out dist] [--only NAME]. Needs the extra [release].
 
-A wheel and an sdist of oneflow-jax and of oneflow-jax-native (`native/`). Each is built twice, in copies of the repository's tracked
-files, and both must have the same bytes. auditwheel reads which libraries of the system the native part needs. Then the wheels are
-installed into a fresh virtual environment, whose PATH has no compiler, and used there; the sdist must build the same wheel. docs/releases.md has the
-rest of a release.
+A wheel and an sdist of oneflow-jax and of oneflow-jax-native (`native/`). Each is built twice, in copies of the tracked files, and
+both must have the same bytes. The libraries of the system that the native part needs are compared with a list. Then the wheels
+are installed into a fresh virtual environment, whose PATH has no compiler, and used there. docs/releases.md has the rest.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ def tracked(target: Path) -> Path:
 
 
 def build(name: str, out: Path) -> list[Path]:
-    """An sdist, and a wheel from it; times in both are those of the last commit."""
+    """An sdist, and a wheel built from it; times in both are those of the last commit."""
     epoch = run("git", "log", "-1", "--format=%ct").strip()
     with tempfile.TemporaryDirectory() as copy:
         source = tracked(Path(copy)) / DISTRIBUTIONS[name]

@@ -16,7 +16,10 @@ import oneflow
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = Path(oneflow.__file__).resolve().parent
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+]
 
 
 def python_of(page: Path) -> str:

@@ -20,7 +20,10 @@ from oneflow.ops._emit import OPS
 from oneflow.ops._host import HOST_OPS
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+]
 ROOMS = ("oneflow", "benchmarks", "examples", "scripts", "tests")
 CODE = [path for room in ROOMS for path in sorted((ROOT / room).rglob("*.py"))]
 NATIVE = sorted((ROOT / "native").rglob("*.cc")) + sorted((ROOT / "native").rglob("*.h"))

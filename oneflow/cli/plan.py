@@ -23,7 +23,7 @@ def parser() -> Parser:
         epilog="example: oneflow plan train.py:train_job -- --batch 32",
     )  # fmt: skip
     if _planner() is not None:
-        made.add_argument("--target", action="append", metavar="TARGET", help="plan for hardware that is not here, such as h100:8; "
+        made.add_argument("--target", action="append", metavar="TARGET", help="plan for other hardware, such as h100:8; "
                           "`oneflow plan --target h100:8 --help` lists the options for that")  # fmt: skip
     add_target(made)
     return made

@@ -1,7 +1,7 @@
 """Builds what is published, and checks it: python scripts/build_wheels.py [--out dist] [--only NAME]. Needs the extra [release].
 
-A wheel and an sdist of oneflow-jax and of oneflow-jax-native (`native/`). Each is built twice, in copies of the tracked files, and
-both must have the same bytes. The libraries of the system that the native part needs are compared with a list. Then the wheels
+A wheel and an sdist of oneflow-jax and of oneflow-jax-native (`native/`). Each is built twice, in copies of the tracked files;
+both have to be the same bytes. The libraries of the system that the native part needs are compared with a list. Then the wheels
 are installed into a fresh virtual environment, whose PATH has no compiler, and used there. docs/releases.md has the rest.
 """
 

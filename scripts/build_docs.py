@@ -19,7 +19,6 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 ROOT = Path(__file__).resolve().parent.parent
-STAGED, SITE = ROOT / "build" / "docs", ROOT / "build" / "site"
 WHOLE = {name: name.lower() for name in ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")} | {"README.md": "index.md"}
 _LINK = re.compile(r"(\]\()([^)\s]+)(\))")
 
@@ -27,27 +26,33 @@ _LINK = re.compile(r"(\]\()([^)\s]+)(\))")
 # --- pages
 
 
-def stage() -> None:
-    """Writes the Markdown that the site is built from."""
-    shutil.rmtree(STAGED, ignore_errors=True)
-    STAGED.mkdir(parents=True)
+def stage(out: Path) -> None:
+    """Writes the Markdown that the site is built from, and the configuration for it."""
+    staged = out / "docs"
+    shutil.rmtree(staged, ignore_errors=True)
+    staged.mkdir(parents=True)
     for page in sorted((ROOT / "docs").rglob("*")):
-        target = STAGED / page.relative_to(ROOT / "docs")
+        target = staged / page.relative_to(ROOT / "docs")
         target.parent.mkdir(parents=True, exist_ok=True)
         if page.suffix == ".md":
             text = page.read_text(encoding="utf-8")
             target.write_text(api_page(text) if target.parent.name == "api" else on_the_site(text, page), encoding="utf-8")
         elif page.is_file():
             shutil.copyfile(page, target)
-    for name, staged in WHOLE.items():
+    for name, page_name in WHOLE.items():
         if (ROOT / name).exists() and name != "README.md":
-            (STAGED / staged).write_text(on_the_site((ROOT / name).read_text(encoding="utf-8"), ROOT / name), encoding="utf-8")
-    (STAGED / "examples.md").write_text(gallery(), encoding="utf-8")
+            (staged / page_name).write_text(on_the_site((ROOT / name).read_text(encoding="utf-8"), ROOT / name), encoding="utf-8")
+    (staged / "examples.md").write_text(gallery(), encoding="utf-8")
     for program in programs():
-        page = STAGED / source_page(program)
+        page = staged / source_page(program)
         page.parent.mkdir(parents=True, exist_ok=True)
         code = program.read_text(encoding="utf-8")
         page.write_text(f"# {program.relative_to(ROOT)}\n\n`````python\n{code}`````\n", encoding="utf-8")
+    settings = (ROOT / "zensical.toml").read_text(encoding="utf-8")
+    for name, value in (("docs_dir", "docs"), ("site_dir", "site")):
+        settings = re.sub(rf"^{name} = .*$", f'{name} = "{value}"', settings, flags=re.MULTILINE)
+    settings = settings.replace('paths = ["."]', f'paths = ["{ROOT}"]').replace('"scripts/', f'"{ROOT}/scripts/')
+    (out / "zensical.toml").write_text(settings, encoding="utf-8")
 
 
 def programs() -> list[Path]:
@@ -143,34 +148,23 @@ def broken_links(site: Path) -> list[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--serve", action="store_true", help="serve the site at http://localhost:8000 and rebuild it on changes")
-    parser.add_argument("--stage", action="store_true", help="only write build/docs")
+    parser.add_argument("--serve", action="store_true", help="serve the site at http://localhost:8000")
+    parser.add_argument("--out", type=Path, default=ROOT / "build", help="where docs and site are written (%(default)s)")
     options = parser.parse_args()
-    start = time.perf_counter()
-    stage()
-    if options.stage:
-        return 0
-    command = [
-        sys.executable,
-        "-m",
-        "zensical",
-        "serve" if options.serve else "build",
-        "--config-file",
-        str(ROOT / "zensical.toml"),
-    ]
+    start, out = time.perf_counter(), options.out.resolve()
+    stage(out)
+    command = [sys.executable, "-m", "zensical", "serve" if options.serve else "build", "-f", str(out / "zensical.toml")]
     if options.serve:
-        return subprocess.call(command, cwd=ROOT)
-    shutil.rmtree(SITE, ignore_errors=True)
-    done = subprocess.run(
-        [*command, "--clean", "--strict"], cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
+        return subprocess.call(command, cwd=out)
+    shutil.rmtree(out / "site", ignore_errors=True)
+    done = subprocess.run([*command, "--clean", "--strict"], cwd=out, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     print(done.stdout, end="")
     if done.returncode:
         return done.returncode
-    wrong = broken_links(SITE)
+    wrong = broken_links(out / "site")
     print("\n".join(f"broken link: {link}" for link in wrong), end="\n" if wrong else "")
-    count = len(list(SITE.rglob("*.html")))
-    print(f"{count} pages in {time.perf_counter() - start:.1f} s: {SITE.relative_to(ROOT)}/index.html; {len(wrong)} broken links")
+    count = len(list((out / "site").rglob("*.html")))
+    print(f"{count} pages in {time.perf_counter() - start:.1f} s: {out / 'site' / 'index.html'}; {len(wrong)} broken links")
     return 1 if wrong or "warning" in done.stdout.lower() else 0
 
 

@@ -201,7 +201,7 @@ def test_a_new_project_passes_its_tests_and_is_a_script_for_the_other_commands(t
     assert main(["new", str(project)]) == 0
     assert main(["new", str(project)]) == 2 and "not an empty directory" in capsys.readouterr().err
     assert {p.name for p in project.iterdir()} == {"train.py", "config.toml", "tests", "README.md", ".gitignore"}
-    done = run("pytest", "-q", "-p", "no:cacheprovider", "tests", cwd=project)
+    done = run("pytest", "-q", "-p", "no:cacheprovider", "tests", cwd=project, PYTEST_ADDOPTS="")
     assert done.returncode == 0 and "3 passed" in done.stdout, done.stdout + done.stderr
     done = run("oneflow", "summary", "train.py:evaluate", cwd=project)
     assert done.returncode == 0 and "hidden-matmul" in done.stdout, done.stderr

@@ -1,6 +1,6 @@
 """Builds what is published, and checks it: python scripts/build_wheels.py [--out dist] [--only NAME]. Needs the extra [release].
 
-A wheel and an sdist of oneflow-jax and of oneflow-jax-native (`native/`). Each is built twice, in copies of the tracked files;
+A wheel and an sdist of oneflow-jax and of oneflow-jax-native (`native/`). Each is built twice, from the files of the last commit;
 both have to be the same bytes. The libraries of the system that the native part needs are compared with a list. Then the wheels
 are installed into a fresh virtual environment, whose PATH has no compiler, and used there. docs/releases.md has the rest.
 """
@@ -43,21 +43,20 @@ def run(*command: str, cwd: Path = ROOT, **environment: str) -> str:
     return done.stdout
 
 
-def tracked(target: Path) -> Path:
-    """A copy of the files that git tracks, as they are now, without anything that was built."""
-    for name in run("git", "ls-files", "-z").split("\0"):
-        if name and (ROOT / name).is_file():
-            path = target / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, path)
+def committed(commit: str, target: Path) -> Path:
+    """The files of a commit, without anything that was built or is not committed."""
+    archive = target / "files.tar"
+    run("git", "archive", "--format=tar", f"--output={archive}", commit)
+    shutil.unpack_archive(archive, target, filter="data")
+    archive.unlink()
     return target
 
 
-def build(name: str, out: Path) -> list[Path]:
-    """An sdist, and a wheel built from it; times in both are those of the last commit."""
-    epoch = run("git", "log", "-1", "--format=%ct").strip()
+def build(name: str, commit: str, out: Path) -> list[Path]:
+    """An sdist, and a wheel built from it; times in both are that of the commit."""
+    epoch = run("git", "log", "-1", "--format=%ct", commit).strip()
     with tempfile.TemporaryDirectory() as copy:
-        source = tracked(Path(copy)) / DISTRIBUTIONS[name]
+        source = committed(commit, Path(copy)) / DISTRIBUTIONS[name]
         run(sys.executable, "-m", "build", "--outdir", str(out), str(source), SOURCE_DATE_EPOCH=epoch)
     return sorted(out.iterdir())
 
@@ -66,10 +65,10 @@ def digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def build_twice(name: str, out: Path) -> list[Path]:
+def build_twice(name: str, commit: str, out: Path) -> list[Path]:
     """Builds a distribution twice. Returns the files, which had the same bytes both times."""
     with tempfile.TemporaryDirectory() as first, tempfile.TemporaryDirectory() as second:
-        one, other = build(name, Path(first)), build(name, Path(second))
+        one, other = build(name, commit, Path(first)), build(name, commit, Path(second))
         differ = [a.name for a, b in zip(one, other, strict=True) if a.name != b.name or digest(a) != digest(b)]
         if differ:
             raise SystemExit(f"{name}: two builds differ in {', '.join(differ)}")
@@ -115,9 +114,11 @@ def main() -> int:
     parser.add_argument("--only", choices=sorted(DISTRIBUTIONS), help="one of the two")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    made = []
+    made, commit = [], run("git", "rev-parse", "HEAD").strip()
+    if run("git", "status", "--porcelain"):
+        print(f"what is not committed is left out: building {commit[:12]}")
     for name in [options.only] if options.only else DISTRIBUTIONS:
-        files = build_twice(name, options.out)
+        files = build_twice(name, commit, options.out)
         print("\n".join(f"{digest(path)}  {path.name}" for path in files), flush=True)
         made += [path for path in files if path.suffix == ".whl"]
     for wheel in made:

@@ -85,5 +85,5 @@ def test_each_extra_is_looked_for_by_what_it_installs():
     for extra, modules in checks._EXTRAS.items():
         wanted = {re.split(r"[^\w-]", text)[0].lower() for text in project["optional-dependencies"][extra]}
         for module in modules:
-            found = {name.lower() for name in installed.get(module.partition(".")[0], ())}
+            found = {name.lower().replace("_", "-") for name in installed.get(module.partition(".")[0], ())}
             assert not found or found & wanted, f"[{extra}] does not install {module}"

@@ -109,7 +109,7 @@ def test_jobs_are_called_as_ever_afterwards(script):
 
 def run(*words: str, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess:
     return subprocess.run(
-        [sys.executable, "-m", *words], capture_output=True, text=True, timeout=170, cwd=cwd, env=os.environ | environment
+        [sys.executable, "-m", *words], capture_output=True, text=True, timeout=500, cwd=cwd, env=os.environ | environment
     )
 
 
@@ -196,6 +196,7 @@ def test_errors_of_the_command_line_are_one_line(script, capsys):
         assert capsys.readouterr().err.count("\n") == 1
 
 
+@pytest.mark.timeout(600)
 def test_a_new_project_passes_its_tests_and_is_a_script_for_the_other_commands(tmp_path, capsys):
     project = tmp_path / "digits"
     assert main(["new", str(project)]) == 0

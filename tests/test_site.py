@@ -43,4 +43,5 @@ def test_links_to_files_of_the_repository_become_links_to_pages() -> None:
 def test_every_page_is_in_the_navigation() -> None:
     navigation = (ROOT / "zensical.toml").read_text(encoding="utf-8")
     pages = {page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")}
-    assert not [page for page in sorted(pages) if f'"{page}"' not in navigation]
+    unlisted = [page for page in sorted(pages) if f'"{page}"' not in navigation]
+    assert not unlisted, "list these pages in the navigation of zensical.toml"

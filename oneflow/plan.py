@@ -13,7 +13,7 @@ from ._base.refuse import refuse, shown
 from ._reports.placement import size_text, text_table
 from ._reports.target_plan import TargetPlan, seconds_text
 from ._targets.target import Target, as_target
-from .cli.scripts import load_job
+from .cli.scripts import add_target, load_job, parsed
 from .errors import ArgumentError, MissingExtraError, OneFlowError
 from .job import JobFunction
 
@@ -118,17 +118,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "and why. The script runs as far as its first call of a job: nothing is trained. Its own arguments come after --.",
         epilog="example: oneflow plan train.py:train_job --target h100:8 -- --batch 32",
     )  # fmt: skip
-    parser.add_argument("job", help="script.py:job, or script.py where it has one job")
     parser.add_argument(
         "--target", required=True, action="append", help="h100:8, a100:2x8, b200:8, tpu-v5e:4x4, ...; twice: compared"
     )
     parser.add_argument("--html", help="write the picture to this file")
     parser.add_argument("--all", action="store_true", help="print all rows of the tables")
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    end = given.index("--") if "--" in given else len(given)
-    options = parser.parse_args(given[:end])
+    add_target(parser)
+    options = parsed(parser, arguments)
     targets = [as_target(text) for text in options.target]
-    job = load_job(options.job, given[end + 1 :])
+    job = load_job(options.job, options.arguments)
     plans = [job.plan(target) for target in targets]
     for made in plans:
         print(made.table() if options.all else made)

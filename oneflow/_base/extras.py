@@ -20,6 +20,7 @@ _EXTRAS = {
     "prometheus_client": ("prometheus-client", "serve"),
     "jax_plugins.xla_cuda12": ("NVIDIA's compiler (jax-cuda12-plugin and jax-cuda12-pjrt)", "plan-gpu"),
     "libtpu": ("libtpu", "plan-tpu"),
+    "argcomplete": ("argcomplete", "completion"),
 }
 # packages that no extra brings: who uses such a service has it installed
 _PACKAGES = ("wandb", "mlflow", "trackio", "pandas", "matplotlib", "torch")

@@ -165,14 +165,17 @@ class GraphBuilder:
         if self._finished:
             refuse(ArgumentError, f"graph {self._name!r} is finished already")
         graph = self.job.graph
-        found = {}
+        found = []
         for signature, kind, name, entry in self._entries():
             blob = graph.blob(_lbn(entry))
             if blob is None:
                 refuse(SavedModelError, f"signature {signature!r}: {kind} {name!r} is bound to {_lbn(entry)!r}, and job "
                        f"{graph.name!r} has no such Blob", hint="collect blob.logical_blob_name inside the body")  # fmt: skip
-            found[id(entry)] = entry, blob, kind
-        for entry, blob, kind in found.values():
+            if kind == "output" and blob.has_dynamic_size:
+                rule = f"signature {signature!r}: output {name!r} is Blob {blob.op_name!r}, whose size depends on data"
+                refuse(SavedModelError, rule, source=blob.source)
+            found.append((entry, blob, kind))
+        for entry, blob, kind in found:
             if kind == "input":
                 blob_conf(entry.blob_conf, blob)
         self._finished = True
@@ -276,8 +279,8 @@ class ModelBuilder:
         Either the whole directory is there afterwards, or nothing.
 
         Args:
-          save_model_before_graph_complete: write the ops as the bodies described them. With False the ops that a call runs: without
-            those that nothing needs, and with the casts of mixed precision.
+          save_model_before_graph_complete: write the ops as the bodies described them. With False the ops that a call runs:
+            without those that nothing needs, and with the casts of mixed precision.
         Raises:
           ArgumentError: the version is there already, or a name or Blob is used by two inputs or two outputs of the model.
           SavedModelError: no name, version or graph; a Blob that its job does not have; the disk refuses.

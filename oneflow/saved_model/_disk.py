@@ -44,8 +44,7 @@ class NoVersionError(SavedModelError, IndexError):
 
 def save(model: Any, graphs: Sequence[GraphBuilder], target: str, *, as_traced: bool) -> None:
     """Writes one version: into a directory beside the target, which is then renamed."""
-    from google.protobuf import text_format
-
+    text_format: Any = need("google.protobuf.text_format", "a saved model")
     if processes.count() > 1:
         refuse(SavedModelError, "a saved model is written by one process, and this run has several",
                hint="save a checkpoint, and load it in a run of one process")  # fmt: skip
@@ -84,7 +83,7 @@ def _as_oneflow_reads(model: Any) -> Any:
 
 def _write_compiled(folder: Path, model: Any) -> None:
     """Compiled forms of all signatures. A graph that cannot be loaded is saved all the same, with a warning."""
-    index = {}
+    index: dict[str, Any] = {}
     try:
         need("flatbuffers", "the compiled form of a saved model")
         forms = True
@@ -245,8 +244,7 @@ def version_path(path: Any, version: int | None) -> tuple[int, Path]:
 def _meta(path: Path, basename: str) -> Any:
     from ..core.serving import saved_model_pb2
 
-    need("google.protobuf", "a saved model")
-    text_format = importlib.import_module("google.protobuf.text_format")
+    text_format: Any = need("google.protobuf.text_format", "a saved model")
     model: Any = saved_model_pb2.SavedModel()
     for file, parse in _candidates(path, basename):
         problem: Exception | None = None

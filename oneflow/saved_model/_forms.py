@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..graph.node import Node
+from ..user_op.registry import FIRST, LAST
+from ._values import flow_dtype
 
 PREFIX = "oneflow_jax."
-_TO_THE_END = 2**63 - 1  # as OneFlow writes a slice without an end
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +130,7 @@ def _power(node: Node) -> list[UserOp] | None:
 
 @_rule("cast")
 def _cast(node: Node) -> list[UserOp]:
-    return _one(node, "cast", "in", "out", dtype=node.attrs["to"])
+    return _one(node, "cast", "in", "out", dtype=flow_dtype(node.attrs["to"]))
 
 
 # --- reductions, sorting
@@ -216,12 +217,21 @@ _plain("reshape_like", "reshape_like", "in like", "out")
 
 
 @_rule("slice")
-def _slice(node: Node) -> list[UserOp] | None:
+def _slice(node: Node) -> list[UserOp]:
     region = list(node.attrs["slices"])
     region += [(None, None, None)] * (node.inputs[0].ndim - len(region))
-    if any(step is not None and step < 0 for _, _, step in region):
-        return None  # the registry has no number for an end before the first element
-    start, stop, step = zip(*((s or 0, _TO_THE_END if e is None else e, k or 1) for s, e, k in region), strict=True)
+    bounds = []
+    for size, (begin, end, step) in zip(node.inputs[0].shape, region, strict=True):
+        forward = step is None or step > 0
+        # bounds outside of the axis are those that are left out
+        begin = None if begin is not None and (begin < -size if forward else begin >= size) else begin
+        end = None if end is not None and (end >= size if forward else end < -size) else end
+        bounds.append((
+            (0 if forward else LAST) if begin is None else begin,
+            (LAST if forward else FIRST) if end is None else end,
+            1 if step is None else step,
+        ))  # fmt: skip
+    start, stop, step = zip(*bounds, strict=True)
     return _one(node, "slice", "x", "y", start=start, stop=stop, step=step)
 
 
@@ -266,9 +276,10 @@ def _one_hot(node: Node) -> list[UserOp] | None:
     a = node.attrs
     if a["axis"] != node.inputs[0].ndim:
         return None
-    kind, of = ("floating", float) if a["to"].is_floating_point else ("integer", int)
+    to = flow_dtype(a["to"])
+    kind, of = ("floating", float) if to.is_floating_point else ("integer", int)
     values = {f"{kind}_on_value": of(a["on"]), f"{kind}_off_value": of(a["off"])}
-    return _one(node, "one_hot", "indices", "out", depth=a["depth"], dtype=a["to"], **values)
+    return _one(node, "one_hot", "indices", "out", depth=a["depth"], dtype=to, **values)
 
 
 @_rule("constant")
@@ -278,7 +289,7 @@ def _constant(node: Node) -> list[UserOp] | None:
         return None
     floating = isinstance(a["value"], float)
     value = {"floating_value": float(a["value"])} if floating else {"integer_value": int(a["value"])}
-    return _one(node, "constant", "", "out", is_floating_value=floating, dtype=a["to"], shape=a["shape"], **value)
+    return _one(node, "constant", "", "out", is_floating_value=floating, dtype=flow_dtype(a["to"]), shape=a["shape"], **value)
 
 
 # --- products
@@ -350,7 +361,7 @@ def _batch_normalization(node: Node) -> list[UserOp] | None:
 
 @_rule("conv1d", "conv2d", "conv3d")
 def _conv(node: Node) -> list[UserOp] | None:
-    a, (x, weight) = node.attrs, node.inputs
+    a, weight = node.attrs, node.inputs[1]
     dims = len(a["strides"])
     first = a["x_spec"][1] == "C"
     data_format = "channels_first" if first else "channels_last"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn

@@ -56,7 +56,7 @@ class _Op:
         self.kind: str | None = conf.WhichOneof("op_type")
         self.reads: list[str] = []
         self.makes: list[str] = []
-        body = getattr(conf, self.kind) if self.kind else None
+        body: Any = getattr(conf, self.kind) if self.kind else None
         match self.kind:
             case "variable_conf" | "input_conf":
                 self.makes = [f"{conf.name}/{body.out or 'out'}"]
@@ -139,7 +139,7 @@ def replay(what: str, name: str, op_list: Sequence[Any], signature: Any, *, tag:
 
 
 def _bound(what: str, signature: Any, makers: Mapping[str, int]) -> tuple[dict[str, tuple[str, Any]], list[tuple[str, str]]]:
-    """The inputs of a signature by what they are bound to, and its outputs; in the order that it was built, else that of the ops."""
+    """The inputs of a signature by what they are bound to, and its outputs: in the order that it was built, else that of ops."""
 
     def ordered(entries: Any, order: Sequence[str]) -> list[str]:
         if sorted(order) == sorted(entries):

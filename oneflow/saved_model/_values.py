@@ -20,6 +20,9 @@ _BY_PROTO_NAME = {proto: dtypes._BY_NAME[name] for name, proto in PROTO_NAMES.it
 _BY_NUMBER = {d.oneflow_proto_dtype: d for d in dtypes._BY_NAME.values()}
 
 
+UNWRITTEN = "!"  # in front of what describes a value that could not be written
+
+
 class UnwritableError(Exception):
     """A value has no written form; the text says why."""
 
@@ -29,6 +32,11 @@ def dtype_of(number: int) -> dtype:
     if number not in _BY_NUMBER:
         raise ValueError(f"there is no dtype of number {number}")
     return _BY_NUMBER[number]
+
+
+def flow_dtype(element: Any) -> dtype:
+    """The dtype of a NumPy dtype or its name; a dtype of this library is returned as it is."""
+    return element if isinstance(element, dtype) else dtypes.of_values(np.dtype(element))
 
 
 # --- attributes of the registry
@@ -82,6 +90,8 @@ def encode(value: Any) -> str:
 
 def decode(text: str) -> Any:
     """What ``encode`` has written. Raises ValueError."""
+    if text.startswith(UNWRITTEN):
+        raise ValueError(f"its value was not saved, because it has no written form: {text.removeprefix(UNWRITTEN)}")
     try:
         return _decoded(json.loads(text))
     except (KeyError, TypeError, RecursionError) as error:
@@ -106,6 +116,8 @@ def _encoded(value: Any) -> Any:
             return {"distribute": [value.kind, value.axis]}
         case dtype():
             return {"dtype": PROTO_NAMES[value.name]}
+        case np.dtype():
+            return {"element": value.name}
         case Mapping():
             return {"dict": [[_encoded(k), _encoded(v)] for k, v in value.items()]}
     if value is Ellipsis:
@@ -136,6 +148,8 @@ def _decoded(value: Any) -> Any:
             return Distribute(name, axis)
         case "dtype":
             return _BY_PROTO_NAME[inside]
+        case "element":
+            return flow_dtype({"bfloat16": dtypes.bfloat16.numpy_dtype}.get(inside, inside)).numpy_dtype
         case "dict":
             return {_decoded(k): _decoded(v) for k, v in inside}
         case "ellipsis":

@@ -9,9 +9,11 @@ from typing import Any
 from .._base import dtype as dtypes
 from .._base.dist import Distribute
 from .._base.dtype import dtype
+from .._base.refuse import warn
 from .._variables import initializers
 from ..compiler.plan import plan
 from ..core.operator import op_conf_pb2
+from ..errors import JobWarning
 from ..export._job import leaves
 from ..graph.graph import OP_INPUT, OP_VARIABLE, Graph, Variable
 from ..graph.node import Blob, Node
@@ -47,6 +49,10 @@ def op_list(graph: Graph, kept: Sequence[Blob], *, as_traced: bool) -> list[Any]
     taken = {conf.name for conf in confs}
     number = 0
     for blob in returned:
+        if blob.has_dynamic_size:
+            rule = f"result {blob.op_name!r} of job {graph.name!r} is not part of the saved model: its size depends on data"
+            warn(JobWarning, rule)
+            continue
         while f"Return_{number}" in taken:
             number += 1
         conf = op_conf_pb2.OperatorConf(name=f"Return_{number}", device_tag=blob.node.scope.placement.tag)
@@ -94,7 +100,7 @@ def _encoded(value: Any) -> str:
     try:
         return _values.encode(value)
     except _values.UnwritableError:  # of an op that runs on the host: it is listed, and cannot be loaded
-        return f"!{value!r:.200}"
+        return f"{_values.UNWRITTEN}{repr(value)[:200]}"
 
 
 def _narrowed(node: Node, narrow: dtype | None) -> Iterable[UserOp]:
@@ -134,16 +140,14 @@ def _user_op(name: str, tag: str, op: UserOp) -> Any:
             field[argument].s.extend(blobs)
             order.append(argument)
     if op.type_name.startswith(PREFIX):
-        for attribute, text in op.attributes.items():
-            user.attr[attribute].at_string = text
+        for name, text in op.attributes.items():
+            user.attr[name].at_string = text
         return conf
     form = form_for(f"user op {name!r}", op.type_name, op.inputs, op.outputs, op.attributes, newer=True)
     for attribute in form.attributes.values():
-        if attribute.name in op.attributes or attribute.has_default:
-            value = op.attributes.get(attribute.name, attribute.default)
-            if value is not None:
-                _values.write(user.attr[attribute.name], attribute.type_name, value)
-    assert all(a in form.attributes for a in op.attributes), (op, form.attributes)
+        value = op.attributes.get(attribute.name, attribute.default)
+        if value is not None:
+            _values.write(user.attr[attribute.name], attribute.type_name, value)
     return conf
 
 

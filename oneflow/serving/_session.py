@@ -7,7 +7,7 @@ import enum
 import logging
 import threading
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -258,9 +258,8 @@ class InferenceSession:
         if devices.gpus_are_real():
             other = [conf.name for conf in op_list if conf.device_tag and conf.device_tag != self._tag]
             if other:
-                print(
-                    f"WARNING: the device_tag of op {other[0]} and {len(other) - 1} others is not equal to the session's, {self._tag}"
-                )
+                more = f" (and of {len(other) - 1} others)" if len(other) > 1 else ""
+                print(f"WARNING: the device_tag of op {other[0]}{more} is not equal to the session's, {self._tag}")
         self._jobs[name] = _Job(graph, origin, op_list)
 
     # --- running

@@ -132,7 +132,7 @@ def test_the_directory_is_looked_at_again(tmp_path: Path, start: Any) -> None:
 def test_what_is_no_model_is_refused_at_the_start(tmp_path: Path, start: Any) -> None:
     folder = tmp_path / "models" / "digits" / "1"
     folder.mkdir(parents=True)
-    for name, reason in (("", "has no model"), ("saved_model.pb", "is a saved model, which the server cannot read yet"),
+    for name, reason in (("", "has no model"), ("saved_model.pb", "is not a saved model"),
                          ("snapshot_done", 'which does not say how the model computes')):  # fmt: skip
         if name:
             (folder / name).write_bytes(b"")

@@ -66,7 +66,7 @@ class SignatureBuilder:
           input_name: what a caller gives it by.
           lbn: ``blob.logical_blob_name`` of any Blob of the graph, usually a placeholder.
         Returns: this builder.
-        Raises: ArgumentError: not a str, an ``lbn`` without "/", or a name that the signature has already.
+        Raises: ArgumentError: not a str, an ``lbn`` without "/", a name that the signature has already, or a finished graph.
         """
         self._bind("input", input_name, lbn, self._proto.inputs, self._proto.input_order)
         return self
@@ -78,6 +78,8 @@ class SignatureBuilder:
 
     def _bind(self, kind: str, name: Any, lbn: Any, entries: Any, order: Any) -> None:
         what = f"signature {self._name!r}"
+        if self._owner is not None and self._owner.finished:
+            refuse(ArgumentError, f"{what} belongs to graph {self._owner.name!r}, which is finished")
         _text(what, f"{kind}_name", name)
         op_name, slash, blob_name = _text(what, "lbn", lbn).rpartition("/")
         if not (slash and op_name and blob_name):
@@ -147,8 +149,10 @@ class GraphBuilder:
         """Adds a signature; the first one is the default.
 
         Returns: its builder.
-        Raises: ArgumentError: not a str, or a name that the graph has already.
+        Raises: ArgumentError: not a str, a name that the graph has already, or a finished graph.
         """
+        if self._finished:
+            refuse(ArgumentError, f"graph {self._name!r} is finished", hint="add signatures before Finish()")
         made = SignatureBuilder(signature_name, self)
         if not self._proto.default_signature_name:
             self._proto.default_signature_name = signature_name

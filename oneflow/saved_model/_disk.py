@@ -94,7 +94,7 @@ def _write_compiled(folder: Path, model: Any) -> None:
             what = f"graph {name!r}" + ("" if signature is None else f", signature {signature!r}")
             try:
                 made = replay(what, name, graph.op_list, None if signature is None else graph.signatures[signature], tag="cpu")
-                exported, _ = export(what, made, platforms=_PLATFORMS if forms else None)
+                exported = export(what, made, platforms=_PLATFORMS if forms else None)
             except SavedModelError as error:
                 warn(JobWarning, f"{error}\n  the saved model is complete, but flow.serving cannot run this part of it")
                 continue

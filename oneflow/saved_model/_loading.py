@@ -56,11 +56,10 @@ class SavedGraph:
         if compiled is not None and batch_size is None:
             self.exported = compiled.exported
             self.inputs, self.outputs = _described(compiled, op_list, signature)
-            self.open_reason = ""
         else:
             made = replay(what, name, op_list, signature, tag=tag, batch_size=batch_size)
             self.inputs, self.outputs = made.inputs, made.outputs
-            self.exported, self.open_reason = export(what, made, platforms=None)
+            self.exported = export(what, made, platforms=None)
 
     def of_batch(self, size: int) -> SavedGraph:
         """The same graph for another size of axis 0 of all inputs."""
@@ -87,6 +86,11 @@ class SavedGraph:
     def _needed(self) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
         avals = self.exported.in_avals
         return {n: (tuple(avals[i].shape), np.dtype(avals[i].dtype)) for n, i in first_argument(self.exported).items()}
+
+    @property
+    def is_open(self) -> bool:
+        """Whether one function serves every batch size."""
+        return any(not isinstance(size, int) for aval in self.exported.in_avals for size in aval.shape)
 
     @property
     def has_variables(self) -> bool:
@@ -129,23 +133,20 @@ class _OnDevices(ExportedFunction):
             ]
 
 
-def export(what: str, made: Replayed, platforms: Sequence[str] | None) -> tuple[Any, str]:
-    """The graph by ``jax.export``, with an open batch if possible; and why it is not, if that is so.
+def export(what: str, made: Replayed, platforms: Sequence[str] | None) -> Any:
+    """The graph by ``jax.export``, with an open batch if possible.
 
     Args:
       platforms: where it is to run; None for this process's platform.
     Raises: SavedModelError: an op that runs on the host, draws random numbers or keeps state.
     """
     chosen = list(platforms) if platforms is not None else [_platform()]
-    try:
-        return _exported(what, made.graph, chosen, is_open=True), ""
-    except ExportError as error:
-        reason = str(error).splitlines()[0]
     problem: Exception | None = None
-    try:
-        return _exported(what, made.graph, chosen, is_open=False), reason
-    except ExportError as error:
-        problem = error
+    for is_open in (True, False):
+        try:
+            return _exported(what, made.graph, chosen, is_open=is_open)
+        except ExportError as error:
+            problem = error
     _refuse(what, "it cannot be run", problem)
 
 
@@ -227,7 +228,7 @@ class Runner:
         """The outputs, in order. Raises FeedError, FeedShapeError, FeedDtypeError, SavedModelError."""
         arrays = [inputs[t.name] for t in self.graph.inputs]
         function = self.function
-        if self.graph.open_reason:
+        if not self.graph.is_open:
             function = self._of_size(arrays)
         problem: Exception | None = None
         try:

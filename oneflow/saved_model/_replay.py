@@ -258,7 +258,7 @@ def _variable(op: _Op, name: str, blobs: Mapping[str, Blob], graph: Graph) -> Se
 
 def _constant_like(op: _Op, name: str, blobs: Mapping[str, Blob], graph: Graph) -> Sequence[Blob]:
     conf = op.conf.constant_like_conf
-    value = getattr(conf, conf.WhichOneof("kind") or "float_operand")
+    value = getattr(conf, conf.WhichOneof("op_type") or "float_operand")
     element = _values.dtype_of(conf.data_type) if conf.HasField("data_type") else None
     return [constant.constant_like(blobs[conf.like], value, element, name)]
 

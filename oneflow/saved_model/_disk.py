@@ -257,10 +257,28 @@ def _meta(path: Path, basename: str) -> Any:
         except Exception as error:  # DecodeError, ParseError, OSError, UnicodeDecodeError, RecursionError
             problem = error
         if problem is None:
+            lacking = [*model.FindInitializationErrors(), *_not_text(model)]
+            if lacking:
+                refuse(SavedModelError, f"{str(file)!r} is not a saved model: {lacking[0]} is missing or damaged")
             return model
         reason = (str(problem) or type(problem).__name__).splitlines()[0]
         _refuse(f"{str(file)!r} is not a saved model: {reason}", problem)
     refuse(SavedModelError, f"{str(path)!r} is not a saved model: it has neither {basename}.pb nor {basename}.prototxt")
+
+
+def _not_text(message: Any) -> Iterator[str]:
+    """The fields whose strings are not UTF-8, which the protobuf library returns as bytes."""
+    for field, value in message.ListFields():
+        if field.message_type is not None and field.message_type.GetOptions().map_entry:
+            keys = list(value)
+            values: Any = [b""] if any(isinstance(key, bytes) for key in keys) else [value[key] for key in keys]
+        else:
+            values = value if field.is_repeated else [value]
+        for item in values:
+            if isinstance(item, bytes):
+                yield field.name
+            elif hasattr(item, "ListFields"):
+                yield from _not_text(item)
 
 
 def _candidates(path: Path, basename: str) -> Iterator[tuple[Path, Any]]:

@@ -29,9 +29,7 @@ class SignatureBuilder:
     Args:
       name: of the signature.
       graph_builder: the graph that it belongs to; None for one of its own.
-    Attributes:
-      proto: the ``JobSignatureDef`` that is being filled.
-    Example: >>> graph.AddSignature("classify").Input("image", x.logical_blob_name).Output("prob", y.logical_blob_name)
+    Example: >>> graph.AddSignature("classify").Input("image", lbn["x"]).Output("prob", lbn["y"])
     """
 
     def __init__(self, name: str, graph_builder: GraphBuilder | None = None):
@@ -108,9 +106,7 @@ class GraphBuilder:
     Args:
       name: of the graph.
       model_builder: the model that it belongs to; None for one of its own.
-    Attributes:
-      proto: the ``GraphDef`` that is being filled.
-    Example: >>> flow.saved_model.ModelBuilder("models").AddFunction(job).AddSignature("classify")
+    Example: >>> flow.saved_model.ModelBuilder("models").AddFunction(infer).AddSignature("classify")
     """
 
     def __init__(self, name: str, model_builder: ModelBuilder | None = None):
@@ -168,7 +164,7 @@ class GraphBuilder:
         """
         if self._finished:
             refuse(ArgumentError, f"graph {self._name!r} is finished already")
-        graph = self.job.graph
+        graph = self._known_job().graph
         found = []
         for signature, kind, name, entry in self._entries():
             blob = graph.blob(_lbn(entry))
@@ -185,18 +181,16 @@ class GraphBuilder:
         self._finished = True
         return self
 
-    @property
-    def job(self) -> JobFunction:
+    def _known_job(self) -> JobFunction:
         """The job. Raises SavedModelError where there is none."""
         if self._job is None:
-            refuse(
-                SavedModelError, f"graph {self._name!r} has no job", hint="ModelBuilder(path).AddFunction(job) makes its builder"
-            )
+            made_by = "ModelBuilder(path).AddFunction(job) makes its builder"
+            refuse(SavedModelError, f"graph {self._name!r} has no job", hint=made_by)
         return self._job
 
-    def blobs(self) -> list[Blob]:
+    def _blobs(self) -> list[Blob]:
         """The Blobs that its signatures name."""
-        graph = self.job.graph
+        graph = self._known_job().graph
         found = [graph.blob(_lbn(entry)) for _, _, _, entry in self._entries()]
         return [blob for blob in found if blob is not None]
 
@@ -223,12 +217,10 @@ class ModelBuilder:
 
     Args:
       save_path: the model's directory; each version is a directory in it, ``<save_path>/<version>``.
-    Attributes:
-      proto: the ``SavedModel`` that is being filled.
     Raises: ArgumentError: not a non-empty str.
     Example:
       >>> model = flow.saved_model.ModelBuilder("models").ModelName("net").Version(1)
-      >>> model.AddFunction(job).AddSignature("classify").Input("image", lbn["x"]).Output("prob", lbn["y"])
+      >>> model.AddFunction(infer).AddSignature("classify").Input("image", lbn["x"]).Output("prob", lbn["y"])
       >>> model.Save()
     """
 
@@ -308,8 +300,8 @@ class ModelBuilder:
             refuse(ArgumentError, f"version {self._proto.version} of saved model {self._path!r} exists already",
                    hint="another version, or another save_path")  # fmt: skip
         for builder in self._graphs:
-            builder.job._session.start()
-            builder.job.graph  # noqa: B018 - builds it
+            builder._known_job()._session.start()
+            builder._known_job().graph  # noqa: B018 - builds it
         self._check_conflicts()
         for builder in self._graphs:
             if not builder.finished:

@@ -50,7 +50,7 @@ def save(model: Any, graphs: Sequence[GraphBuilder], target: str, *, as_traced: 
                hint="save a checkpoint, and load it in a run of one process")  # fmt: skip
     for builder in graphs:
         del builder.proto.op_list[:]
-        builder.proto.op_list.extend(op_list(builder.job.graph, builder.blobs(), as_traced=as_traced))
+        builder.proto.op_list.extend(op_list(builder._known_job().graph, builder._blobs(), as_traced=as_traced))
     parent, version = os.path.split(target)
     staged = os.path.join(parent, f".{version}.{os.getpid()}.saving")
     problem: OSError | None = None

@@ -21,11 +21,10 @@ from oneflow.core.serving import saved_model_pb2
 from oneflow.errors import JobWarning, SavedModelError
 
 text_format = pytest.importorskip("google.protobuf.text_format", reason="needs the extra [data]")
-ModelBuilder, GraphBuilder, SignatureBuilder = (getattr(flow.saved_model, n + "Builder") for n in ("Model", "Graph", "Signature"))
 
 
 def builder(path: Path) -> Any:
-    return ModelBuilder(str(path)).ModelName("net").Version(1)
+    return flow.saved_model.ModelBuilder(str(path)).ModelName("net").Version(1)
 
 
 NUMBERS = {
@@ -117,7 +116,7 @@ def test_defaults_and_owners(tmp_path: Path) -> None:
 
 
 def test_builders_of_their_own() -> None:
-    graph, signature = GraphBuilder("g"), SignatureBuilder("s")
+    graph, signature = flow.saved_model.GraphBuilder("g"), flow.saved_model.SignatureBuilder("s")
     signature.Input("x", "op/out").Output("y", "other/out_0")
     assert signature.proto.inputs["x"].lbi.op_name == "op" and signature.proto.outputs["y"].lbi.blob_name == "out_0"
     assert graph.AddSignature("a").name == "a" and list(graph.proto.signatures) == ["a"]
@@ -131,16 +130,16 @@ def test_mistakes(tmp_path: Path) -> None:
     job, lbn = affine()
     for wrong in (3, None, b"x", "", tmp_path):
         with pytest.raises(ValueError, match="save_path"):
-            ModelBuilder(wrong)
-    model = ModelBuilder(str(tmp_path / "net"))
+            flow.saved_model.ModelBuilder(wrong)
+    model = flow.saved_model.ModelBuilder(str(tmp_path / "net"))
     for function, argument in (
-        (model.ModelName, 3), (model.Version, "1"), (model.Version, -1), (model.AddFunction, len), (GraphBuilder, 3),
-        (SignatureBuilder, None),
+        (model.ModelName, 3), (model.Version, "1"), (model.Version, -1), (model.AddFunction, len), (flow.saved_model.GraphBuilder, 3),
+        (flow.saved_model.SignatureBuilder, None),
     ):  # fmt: skip
         with pytest.raises(ValueError):
             function(argument)
     with pytest.raises(ValueError, match="model_builder"):
-        GraphBuilder("x", job)
+        flow.saved_model.GraphBuilder("x", job)
     graph = model.AddFunction(job)
     with pytest.raises(ValueError, match="a graph named 'affine' already"):
         model.AddFunction(job)
@@ -220,7 +219,7 @@ def test_as_it_runs(tmp_path: Path) -> None:
     x = np.random.default_rng(0).standard_normal((4, 64)).astype(np.float32)
     wanted = infer(x)
     for version, as_traced in ((1, True), (2, False)):
-        model = ModelBuilder(str(tmp_path / "net")).ModelName("net").Version(version)
+        model = flow.saved_model.ModelBuilder(str(tmp_path / "net")).ModelName("net").Version(version)
         model.AddFunction(infer).AddSignature("s").Input("x", lbn["x"]).Output("y", lbn["y"])
         model.Save(as_traced)
         names = [conf.name for conf in model.proto.graphs["infer"].op_list]
@@ -230,6 +229,16 @@ def test_as_it_runs(tmp_path: Path) -> None:
     weights = flow.get_all_variables()["w"].numpy()
     np.testing.assert_allclose(wide, x @ weights, rtol=1e-4, atol=1e-4)
     assert np.abs(wide - wanted).max() > 1e-4  # 16 bits show
+
+
+def test_spellings() -> None:
+    import oneflow.compatible.single_client as sc
+    from oneflow.compatible.single_client.serving.inference_session import InferenceSession, ModelVersionPolicy, SessionOption
+    from oneflow.compatible.single_client.serving.saved_model_builder import ModelBuilder
+
+    assert sc.saved_model is flow.saved_model and sc.serving.InferenceSession is InferenceSession is flow.serving.InferenceSession
+    assert ModelBuilder is flow.saved_model.ModelBuilder and SessionOption is flow.serving.SessionOption
+    assert ModelVersionPolicy.LATEST is sc.serving.ModelVersionPolicy.LATEST
 
 
 # the program of OneFlow's documentation, but for the network

@@ -12,6 +12,7 @@ from ..errors import ArgumentError, SavedModelError
 from ..graph.graph import current_or_none
 from ..graph.node import Blob
 from ..job import JobFunction
+from ._disk import save
 from ._writing import blob_conf
 
 _DEFAULT_DIRECTORY = "variables"
@@ -282,8 +283,6 @@ class ModelBuilder:
           SavedModelError: no name, version or graph; a Blob that its job does not have; the disk refuses.
           MissingExtraError: the protobuf library is not installed.
         """
-        from ._disk import save
-
         flag, problem = check.flag(save_model_before_graph_complete)
         if problem:
             refuse(ArgumentError, f"Save: save_model_before_graph_complete {problem}")
@@ -306,7 +305,7 @@ class ModelBuilder:
         for builder in self._graphs:
             if not builder.finished:
                 builder.Finish()
-        save(self._proto, self._graphs, target, as_traced=flag)
+        save(self._proto, [(b._known_job().graph, b._blobs()) for b in self._graphs], target, as_traced=flag)
 
     def _check_conflicts(self) -> None:
         """A name or a Blob is one input at most of a model, and one output at most."""

@@ -13,7 +13,7 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from .. import checkpoint
 from .._base import check
@@ -21,13 +21,12 @@ from .._base.extras import need
 from .._base.refuse import refuse, shown, warn
 from ..checkpoint.format import Checkpoint
 from ..errors import ArgumentError, JobWarning, MissingExtraError, OneFlowError, SavedModelError
+from ..graph.graph import Graph
+from ..graph.node import Blob
 from ..runtime import processes
 from ._loading import Compiled, SavedGraph, export
 from ._replay import replay
 from ._writing import op_list
-
-if TYPE_CHECKING:
-    from ._builder import GraphBuilder
 
 META = "saved_model"
 _COMPILED = "compiled"
@@ -42,15 +41,23 @@ class NoVersionError(SavedModelError, IndexError):
 # --- writing
 
 
-def save(model: Any, graphs: Sequence[GraphBuilder], target: str, *, as_traced: bool) -> None:
-    """Writes one version: into a directory beside the target, which is then renamed."""
+def save(model: Any, jobs: Sequence[tuple[Graph, Sequence[Blob]]], target: str, *, as_traced: bool) -> None:
+    """Writes one version: into a directory beside the target, which is then renamed.
+
+    Args:
+      model: the ``SavedModel``, complete but for the ops.
+      jobs: for each graph the job's, and the Blobs that signatures name.
+      target: the directory of the version.
+      as_traced: see ``op_list``.
+    """
     text_format: Any = need("google.protobuf.text_format", "a saved model")
     if processes.count() > 1:
         refuse(SavedModelError, "a saved model is written by one process, and this run has several",
                hint="save a checkpoint, and load it in a run of one process")  # fmt: skip
-    for builder in graphs:
-        del builder.proto.op_list[:]
-        builder.proto.op_list.extend(op_list(builder._known_job().graph, builder._blobs(), as_traced=as_traced))
+    for graph, blobs in jobs:
+        proto = model.graphs[graph.name]
+        del proto.op_list[:]
+        proto.op_list.extend(op_list(graph, blobs, as_traced=as_traced))
     parent, version = os.path.split(target)
     staged = os.path.join(parent, f".{version}.{os.getpid()}.saving")
     problem: OSError | None = None

@@ -133,8 +133,8 @@ def test_mistakes(tmp_path: Path) -> None:
             flow.saved_model.ModelBuilder(wrong)
     model = flow.saved_model.ModelBuilder(str(tmp_path / "net"))
     for function, argument in (
-        (model.ModelName, 3), (model.Version, "1"), (model.Version, -1), (model.AddFunction, len), (flow.saved_model.GraphBuilder, 3),
-        (flow.saved_model.SignatureBuilder, None),
+        (model.ModelName, 3), (model.Version, "1"), (model.Version, -1), (model.AddFunction, len),
+        (flow.saved_model.GraphBuilder, 3), (flow.saved_model.SignatureBuilder, None),
     ):  # fmt: skip
         with pytest.raises(ValueError):
             function(argument)

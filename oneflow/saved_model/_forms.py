@@ -111,7 +111,7 @@ def _hardtanh(node: Node) -> list[UserOp]:
 
 
 def _operand(number: Any) -> dict[str, Any] | None:
-    if type(number) is int and -(2**63) <= number < 2**63:
+    if type(number) is int and -(2**63) < number < 2**63:
         return {"has_int_operand": True, "has_float_operand": False, "int_operand": number}
     return {"has_int_operand": False, "has_float_operand": True, "float_operand": number} if type(number) is float else None
 
@@ -120,6 +120,15 @@ def _operand(number: Any) -> dict[str, Any] | None:
 def _scalar(node: Node) -> list[UserOp] | None:
     operand = _operand(node.attrs["number"])
     return None if operand is None else _one(node, node.op.name, "in", "out", **operand)
+
+
+@_rule("scalar_sub")
+def _scalar_sub(node: Node) -> list[UserOp] | None:
+    """x - n as x + (-n), as OneFlow writes it."""
+    operand = None if node.attrs["swapped"] or not node.inputs[0].dtype.is_signed else _operand(node.attrs["number"])
+    if operand is None:
+        return None
+    return _one(node, "scalar_add", "in", "out", **{k: v if k.startswith("has") else -v for k, v in operand.items()})
 
 
 @_rule("power_of_number")

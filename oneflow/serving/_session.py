@@ -18,7 +18,7 @@ import numpy as np
 from .._base import check
 from .._base.refuse import refuse, shown
 from ..checkpoint.format import Checkpoint
-from ..errors import ArgumentError, FeedError, OneFlowError, SavedModelError
+from ..errors import ArgumentError, FeedError, ModeError, OneFlowError, SavedModelError
 from ..graph.graph import current_or_none
 from ..runtime import devices
 from ..saved_model._disk import META, SavedVersion, version_path
@@ -28,7 +28,17 @@ from ..saved_model._replay import Tensor
 _logger = logging.getLogger("oneflow.serving")
 
 
-class ModelVersionPolicy(enum.Enum):
+class _Checked(enum.EnumMeta):
+    """Enums whose lookup by value raises an error of the library."""
+
+    def __call__(cls, value: Any, *args: Any, **kwargs: Any) -> Any:
+        members: list[enum.Enum] = list(cls.__members__.values())
+        if args or kwargs or not (isinstance(value, cls) or (type(value) is int and value in {m.value for m in members})):
+            refuse(ArgumentError, f"there is no {cls.__name__} {shown(value)}", hint=", ".join(map(str, members)))
+        return super().__call__(value)
+
+
+class ModelVersionPolicy(enum.Enum, metaclass=_Checked):
     """Which version of a saved model to load: ``LATEST`` is the largest number.
 
     Example: >>> session.load_saved_model("models", flow.serving.ModelVersionPolicy.LATEST)
@@ -91,7 +101,7 @@ class InferenceSession:
 
     Args:
       option: a ``SessionOption``; None for the default settings.
-    Raises: ArgumentError (a wrong option), NotImplementedError (another device_tag than "gpu" or "cpu"), DeviceError.
+    Raises: ArgumentError (a wrong option), ModeError (another device_tag than "gpu" or "cpu"), DeviceError.
     Example:
       >>> session = flow.serving.InferenceSession()
       >>> session.load_saved_model("models")
@@ -103,8 +113,9 @@ class InferenceSession:
         option = SessionOption() if option is None else option
         if not isinstance(option, SessionOption):
             refuse(ArgumentError, f"InferenceSession: option must be a SessionOption or None, got {shown(option)}")
-        if option.device_tag not in ("gpu", "cpu"):
-            raise NotImplementedError(f'InferenceSession: device_tag must be "gpu" or "cpu", got {shown(option.device_tag)}')
+        tag = option.device_tag
+        if not isinstance(tag, str) or tag not in ("gpu", "cpu"):
+            refuse(ModeError, f'InferenceSession: device_tag must be "gpu" or "cpu", got {shown(tag)}')
         count, problem = check.integer(option.device_num, low=1)
         if problem:
             refuse(ArgumentError, f"InferenceSession: device_num {problem}")
@@ -113,7 +124,7 @@ class InferenceSession:
             every, problem = check.number(every, low=0.01)
             if problem:
                 refuse(ArgumentError, f"InferenceSession: reload_seconds {problem}")
-        self._tag, self._count, self._reload_seconds = option.device_tag, count, every
+        self._tag, self._count, self._reload_seconds = tag, count, every
         self._state = _State.OPEN
         self._jobs: dict[str, _Job] = {}
         self._signatures: dict[str, Any] = {}

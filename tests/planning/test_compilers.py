@@ -100,9 +100,6 @@ PROGRAMS = {
     "wide and deep": ["train_wide_and_deep.py", "--steps=4", "--batch=32", "--hidden=16"],
     "dcgan": ["train_dcgan.py", "--steps=3", "--batch=16", "--width=4"],
     "lenet": ["../train_lenet.py:train_job"],
-    **{
-        f"tutorial {page.parent.name} {page.stem}": [str(page)] for page in sorted((ROOT / "tests" / "tutorials").glob("t*/*.py"))
-    },
 }
 
 

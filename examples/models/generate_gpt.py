@@ -55,7 +55,7 @@ class CachedGPT(gpt.GPT):
 
 
 def make_jobs(config: gpt.GPTConfig, prompt_length: int, batch: int = 1):
-    """A job that reads prompts and one that reads a further token; both return the logits behind the last, (batch, vocabulary)."""
+    """A job that reads prompts, and one that reads a further token; both return the last logits, (batch, vocabulary)."""
 
     @flow.global_function()
     def read_prompt(tokens: tp.Numpy.Placeholder((batch, prompt_length), dtype=flow.int32)) -> tp.Numpy:

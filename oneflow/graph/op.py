@@ -48,8 +48,8 @@ class HostRule:
       random: ``random(seed, call, count, **attrs)`` returns an array with a row of random numbers for each sample of a call;
         ``run`` gets the rows of its samples as the keyword ``draws``. ``seed`` is the attribute of that name, or is derived
         from the session's seed and the node's name; the attribute itself is passed to neither function.
-      counter: ``counter(attrs)`` names the variable that counts the batches of a reader, or None. Where a value is loaded into it,
-        the reader goes on behind that many batches: it is given the state ``{"batches": n}``.
+      counter: ``counter(attrs)`` names the variable that counts the batches of a reader, or None. Where a value is loaded into
+        it, the reader goes on behind that many batches: it is given the state ``{"batches": n}``.
       only: the op runs on the host alone. Other ops run there only if a host op needs their output.
     """
 

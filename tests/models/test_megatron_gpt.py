@@ -59,17 +59,15 @@ def test_many_devices_train_as_one_does(dataset: str) -> None:
         np.testing.assert_allclose(many[1][variable], value, rtol=1e-4, atol=tolerance, err_msg=variable)
 
 
-def test_a_snapshot_in_half_precision_goes_on_on_one_device(dataset: str, tmp_path: Path) -> None:
-    """Data and the dynamic loss scale, too: the last losses are those of the run that was not interrupted."""
-    small = "--fp16 --num-layers 1"
-    whole, variables = trained(dataset, f"{small} --tensor 2 --save {tmp_path} --save-interval 2", steps=4)
-    assert whole[-1] < whole[0]
-    assert all(value.dtype == np.float32 for name, value in variables.items() if name.startswith("model"))
-    path = tmp_path / "iter2_snapshot"
+@pytest.mark.timeout(400)
+def test_a_snapshot_of_two_devices_goes_on_on_one(dataset: str, tmp_path: Path) -> None:
+    """The last loss, and so the data, are those of the run that was not interrupted."""
+    whole, _ = trained(dataset, f"--num-layers 1 --tensor 2 --save {tmp_path} --save-interval 1", steps=2)
+    path = tmp_path / "iter1_snapshot"
     assert np.fromfile(path / "model-layernorm_f-gamma" / "out", np.float32).shape == (32,)
     with pytest.warns(flow.errors.CheckpointWarning, match="-spi0-"):  # the reader's position has its layout in its name
-        losses, _ = trained(dataset, f"{small} --load {path} --iteration 2", steps=4)
-    np.testing.assert_allclose(losses, whole[2:], rtol=1e-3)
+        losses, _ = trained(dataset, f"--num-layers 1 --load {path} --iteration 1", steps=2)
+    np.testing.assert_allclose(losses, whole[1:], rtol=1e-5)
 
 
 @pytest.mark.timeout(400)

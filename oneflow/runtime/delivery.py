@@ -118,7 +118,7 @@ class DeliveryThread:
     def submit(self, delivery: Delivery, results: Any) -> Result:
         """Queues a dispatched call for delivery. Called with the dispatch lock held, so that the order is that of calls."""
         number = next(self._sequence)
-        result = Result(delivery, results, number)
+        result: Result[Any] = Result(delivery, results, number)
         if delivery.gives_handles:
             result.thread = thread = threading.get_ident()
             self._newest[thread] = number

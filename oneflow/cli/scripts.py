@@ -6,6 +6,7 @@ import os
 import runpy
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from .._base.refuse import closest
 from ..errors import ArgumentError
@@ -15,7 +16,7 @@ from ..runtime.process import process
 from ..runtime.session import default_session
 
 
-def load_job(target: str, arguments: Sequence[str] = ()) -> JobFunction:
+def load_job(target: str, arguments: Sequence[str] = ()) -> JobFunction[..., Any]:
     """The job that ``script.py:job`` names; of ``script.py`` alone its only job.
 
     The script runs as ``python script.py arguments`` would run it, ``if __name__ == "__main__"`` included, and is stopped where

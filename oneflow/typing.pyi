@@ -69,7 +69,7 @@ class _ListNumpyBlob(Blob, _Gives[list[_Array]]):
 class ListNumpy(_ListNumpyBlob, Protocol):  # type: ignore[misc]  # pyright: ignore[reportGeneralTypeIssues]
     """A list of arrays, one per device, in a call; a Blob in the body. Their shapes may vary from call to call."""
 
-    def __iter__(self) -> Iterator[_ArrayLike]: ...
+    def __iter__(self) -> Iterator[_ArrayLike]: ...  # type: ignore[override]
 
 class _ListListNumpyBlob(Blob, _Gives[list[list[_Array]]]):
     @staticmethod
@@ -82,9 +82,9 @@ class _ListListNumpyBlob(Blob, _Gives[list[list[_Array]]]):
 class ListListNumpy(_ListListNumpyBlob, Protocol):  # type: ignore[misc]  # pyright: ignore[reportGeneralTypeIssues]
     """A list of lists of arrays in a call, one tensor list per device; a Blob in the body."""
 
-    def __iter__(self) -> Iterator[Iterable[_ArrayLike]]: ...
+    def __iter__(self) -> Iterator[Iterable[_ArrayLike]]: ...  # type: ignore[override]
 
-class _Asynchronous(Generic[_T]):
+class _Asynchronous(Generic[_T_co]):
     """Marks the result of a job whose calls return at once."""
 
 # the body returns what T says; a call returns a Result of it

@@ -68,6 +68,7 @@ def test_readme_commands_are_one_line_each() -> None:
 def test_the_page_of_settings_is_up_to_date() -> None:
     script = runpy.run_path(str(ROOT / "scripts" / "write_settings.py"))
     assert script["PAGE"].read_text(encoding="utf-8") == script["page"](), "run: python scripts/write_settings.py"
+    assert script["STUB"].read_text(encoding="utf-8") == script["stub"](), "run: python scripts/write_settings.py"
 
 
 def test_the_list_of_ops_that_take_sizes_of_data_is_up_to_date() -> None:

@@ -136,4 +136,6 @@ history = trainer.fit(later, (array,), one, (array, array), ckpt_path="last")
 assert_type(history.rows[0]["loss"], Any)
 flow.checkpoint.save("saved")
 flow.load_variables(flow.checkpoint.get("saved"))
-print(flow.get_all_variables()["weight"].numpy().mean(), later.learning_rate, repr(later.summary()), later.profile(array, steps=3))
+print(
+    flow.get_all_variables()["weight"].numpy().mean(), later.learning_rate, repr(later.summary()), later.profile(array, steps=3)
+)

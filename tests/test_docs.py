@@ -92,6 +92,6 @@ def test_the_installed_package_is_tested() -> None:
 
 def test_the_wheel_is_complete() -> None:
     files = {str(f) for f in installed().files or ()}
-    sources = {p.relative_to(ROOT).as_posix() for p in (ROOT / "oneflow").rglob("*.py")}
+    sources = {p.relative_to(ROOT).as_posix() for p in (ROOT / "oneflow").rglob("*.py*") if p.suffix != ".pyc"}
     assert sources | {"oneflow/data/mnist.npz", "oneflow/py.typed"} <= files
     assert not [f for f in files if f.startswith(("tests/", "examples/", "docs/"))]

@@ -72,7 +72,7 @@ def of_text(value: str) -> None:
 
 later(array)(without_value)  # wrong
 later(array)(of_text)  # wrong
-later(array).means  # wrong
+later(array).means()  # wrong
 later(array).result().means()  # wrong
 
 flow.FunctionConfig().default_data_type("float")  # wrong

@@ -1,7 +1,7 @@
 """What calls give, as type checkers see it. Checked, not run."""
 
 from concurrent.futures import Future
-from typing import Annotated, Any, Dict, List, Tuple, assert_type
+from typing import Annotated, Any, assert_type
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +32,7 @@ assert_type(one(np.float64(1), array), Array)
 
 
 @flow.global_function("predict")
-def pair(both: Tuple[X, X]) -> Tuple[tp.Numpy, tp.Numpy]:
+def pair(both: tp.Tuple[X, X]) -> tp.Tuple[tp.Numpy, tp.Numpy]:
     x, y = both
     return y, x + y
 
@@ -43,7 +43,7 @@ assert_type(second, Array)
 
 
 @flow.global_function("predict")
-def named(x: X) -> Dict[str, tp.Numpy]:
+def named(x: X) -> tp.Dict[str, tp.Numpy]:
     return {"x": x, "twice": x + x}
 
 
@@ -52,7 +52,7 @@ assert_type(named.submit(array).result()["x"], Array)
 
 
 @flow.global_function("predict")
-def several(x: X) -> List[tp.Numpy]:
+def several(x: X) -> tp.List[tp.Numpy]:
     return [x, x + x]
 
 
@@ -101,7 +101,7 @@ future: Future[Any] = later.submit(array)
 
 
 @flow.global_function("predict")
-def later_pair(x: X) -> tp.Callback[Tuple[tp.Numpy, tp.Numpy]]:
+def later_pair(x: X) -> tp.Callback[tp.Tuple[tp.Numpy, tp.Numpy]]:
     return x, x
 
 

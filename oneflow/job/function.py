@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import logging
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,16 +17,16 @@ import numpy as np
 from .. import _signature as tp
 from .._base.generation import V0_3, Generation
 from .._base.jax import jax
-from .._base.log import announced
+from .._base.log import announced, logger
 from .._base.refuse import refuse, shown
-from .._base.source import Source, of_function
+from .._base.source import Source, of_function, without_library
 from .._reports.placement import PlacementReport, report
 from .._reports.profile import JobProfile
 from .._reports.summary import JobSummary, summarize
 from .._signature.parameters import spell
 from .._variables.initializers import from_conf as initializer_from_conf
 from ..config import FunctionConfig
-from ..errors import ArgumentError, CompileError, FeedError, FeedShapeError, ModeError, VariableConflictError
+from ..errors import ArgumentError, CompileError, FeedError, FeedShapeError, ModeError, OneFlowError, VariableConflictError
 from ..graph.graph import Graph, current, current_or_none
 from ..graph.node import Blob
 from ..optimizer.dict_config import optimizer_from_config
@@ -56,6 +57,10 @@ class StoppedAtFirstCallError(BaseException):
     """A script is only looked at as far as its jobs (``process.stops_at_first_call``): it was about to call one."""
 
 
+_HELP = (
+    "Call it with arrays. submit() does not wait; summary(), plan(), profile(), throughput() and find_nonfinite() look inside; "
+    "learning_rate is that of the next step."
+)
 P = ParamSpec("P")
 V = TypeVar("V")
 R_co = TypeVar("R_co", covariant=True)
@@ -91,7 +96,12 @@ class JobFunction(Generic[P, R_co]):
         self._submit: Call | None = None  # the same for ``submit``
         self._meter: Meter | None = None  # that measures its calls
         self._check_settings()
+        if not self.__doc__:
+            self.__doc__ = f"A {'train' if train else 'predict'} job. {_HELP}"
         self._session.declare(self)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__()} - {"close", "invalidate", "take_unseen_error"})
 
     def _check_settings(self) -> None:
         """Settings that are nested dicts are checked now, so that a mistake is not met calls later."""
@@ -177,12 +187,19 @@ class JobFunction(Generic[P, R_co]):
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R_co:
         call = self._call
-        if call is None or kwargs:
-            return self._call_checked(args, kwargs)
+        if call is not None and not kwargs:
+            try:
+                return call(args)
+            except StaleExecutableError:
+                pass
+            except OneFlowError as error:
+                error.__traceback__ = _shown_frames(error)
+                raise
         try:
-            return call(args)
-        except StaleExecutableError:
             return self._call_checked(args, kwargs)
+        except OneFlowError as error:
+            error.__traceback__ = _shown_frames(error)
+            raise
 
     @overload
     def submit(self: JobFunction[P, Result[V]], /, *args: P.args, **kwargs: P.kwargs) -> Result[V]: ...
@@ -198,12 +215,19 @@ class JobFunction(Generic[P, R_co]):
         Example: >>> job.submit(images, labels).async_get(print)
         """
         submit = self._submit
-        if submit is None or kwargs:
-            return self._call_checked(args, kwargs, submits=True)
+        if submit is not None and not kwargs:
+            try:
+                return submit(args)
+            except StaleExecutableError:
+                pass
+            except OneFlowError as error:
+                error.__traceback__ = _shown_frames(error)
+                raise
         try:
-            return submit(args)
-        except StaleExecutableError:
             return self._call_checked(args, kwargs, submits=True)
+        except OneFlowError as error:
+            error.__traceback__ = _shown_frames(error)
+            raise
 
     def _call_checked(self, args: Sequence[Any], kwargs: Mapping[str, Any], *, submits: bool = False) -> Any:
         """The first call, calls of inputs whose shapes vary, and calls at the wrong place."""
@@ -478,6 +502,11 @@ class JobFunction(Generic[P, R_co]):
             f", {len(built.graph.nodes)} ops, {len(variables)} variables of {elements:,} elements, {size / 1e6:.1f} MB of state"
         )
         return text + (", compiled>" if built.variants.items else ", not compiled yet>")
+
+
+def _shown_frames(error: OneFlowError) -> TracebackType | None:
+    """The frames of the user's program alone: the library's own say nothing about a wrong program. All, when debugging."""
+    return error.__traceback__ if logger.isEnabledFor(logging.DEBUG) else without_library(error.__traceback__)
 
 
 def _misfit(built: BuiltJob, feeds: tuple[Any, ...], error: CompileError) -> FeedShapeError:

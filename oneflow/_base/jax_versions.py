@@ -5,10 +5,13 @@ No other module of the library imports a private module of JAX, or asks for its 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import re
 import sys
+import warnings
+from collections.abc import Iterator
 from typing import Any
 
 OLDEST, NEWEST = (0, 10), (0, 12)  # docs/versions.md
@@ -55,6 +58,21 @@ def _compiler_cores() -> int:
             return int(asked)
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
+
+
+# --- warnings
+
+
+@contextlib.contextmanager
+def reading_a_profile() -> Iterator[None]:
+    """Inside, ``jax.profiler.ProfileData`` can be read with warnings as errors, too.
+
+    From jaxlib 0.11 on, the first look at an event's statistics makes a type of C++ code that has no ``__module__``. Python
+    warns of it, and where the warning is an error, the C++ code ends the process.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"builtin type \w+ has no __module__ attribute", DeprecationWarning)
+        yield
 
 
 # --- private parts of JAX, present from 0.10 to 0.12

@@ -67,8 +67,8 @@ def _compiler_cores() -> int:
 def reading_a_profile() -> Iterator[None]:
     """Inside, ``jax.profiler.ProfileData`` can be read with warnings as errors, too.
 
-    From jaxlib 0.11 on, the first look at an event's statistics makes a type of C++ code that has no ``__module__``. Python
-    warns of it, and where the warning is an error, the C++ code ends the process.
+    The first look at an event's statistics makes a type of C++ code that has no ``__module__``. Python 3.12 and 3.13 warn of it
+    (3.11 does not), and where the warning is an error, the C++ code ends the process.
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"builtin type \w+ has no __module__ attribute", DeprecationWarning)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import runpy
+import sys
 import tomllib
 from pathlib import Path
 
@@ -65,3 +67,39 @@ def test_a_job_beyond_the_compilers_limit_is_refused_and_the_session_goes_on(mon
     with pytest.raises(flow.errors.CompileError, match=r"(?s)matmul.*'large'.*1,000 elements.*product = flow\.matmul\(x"):
         large(np.ones((10, 1), np.float32))
     np.testing.assert_array_equal(small(np.ones((9, 1), np.float32)), np.ones((9, 100)))
+
+
+# --- scripts/run_tests_on.py
+
+
+@pytest.fixture(scope="module")
+def script():
+    return runpy.run_path(str(ROOT / "scripts" / "run_tests_on.py"))
+
+
+def test_the_script_finds_interpreters(script):
+    this = f"{sys.version_info.major}.{sys.version_info.minor}"
+    assert script["interpreter"](sys.executable) == sys.executable
+    assert script["interpreter"]("3.99") is None and script["interpreter"]("/nothing/here/python") is None
+    found = script["interpreter"](this)  # none, where this one is neither on the path nor pyenv's
+    assert found is None or this.split(".")[1] in found
+    assert script["requirement"]("jax", "0.12") == "jax==0.12.*" and script["requirement"]("jax", "0.12.0.1") == "jax==0.12.0.1"
+
+
+def test_the_script_counts_outcomes_and_crashes(script, tmp_path):
+    several = tmp_path / "test_several.py"
+    several.write_text(
+        "import pytest\n\ndef test_a(): pass\n\ndef test_b(): assert 1 == 2, 'unequal'\n\ndef test_c(): pytest.skip('no')\n"
+    )
+    counts, output = script["run"](sys.executable, several, tmp_path / "report.xml", [])
+    assert (counts["passed"], counts["failed"], counts["skipped"], counts["crashed"]) == (1, 1, 1, 0) and "unequal" in output
+    crash = tmp_path / "test_crash.py"
+    crash.write_text("import os, signal\n\ndef test_a(): os.kill(os.getpid(), signal.SIGFPE)\n")
+    counts, output = script["run"](sys.executable, crash, tmp_path / "report.xml", [])
+    assert (counts["passed"], counts["failed"], counts["crashed"]) == (0, 1, 1) and "Floating point exception" in output
+
+
+def test_the_scripts_files_exist(script):
+    assert [file for file in script["SAMPLE"] if not (ROOT / file).is_file()] == []
+    found = script["files"](["tests/_base", "tests/_base/test_jax_versions.py"])
+    assert found.count(ROOT / "tests" / "_base" / "test_jax_versions.py") == 1

@@ -34,7 +34,7 @@ OTHER_FILES = {
 OTHERS = {
     "jax", "jnp", "np", "torch", "_LOCAL_RANK", "_LOCAL_SIZE", "NCCL_SOCKET_IFNAME", "M_MMAP_THRESHOLD", "M_TRIM_THRESHOLD",
     "M_ARENA_MAX", "leakyrelu", "protoc", "JobSet", "nohup", "y_grad", "grad_y", "d_y", "Class", "cb", "GatherNd",
-    "input_layouts",
+    "input_layouts", "pthread_exit",
 }  # fmt: skip
 # what a page says that the library does not have
 MISSING = {"coverage.md": None, "compatibility.md": {"flow.half", "flow.int", "flow.long", "flow.bool"},

@@ -122,7 +122,7 @@ def part_of(file: Path) -> str:
 def main() -> int:
     """Runs the command; returns its exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--python", required=True, metavar="VERSION", help="3.13, or a path to an interpreter")
+    parser.add_argument("--python", required=True, metavar="VERSION", help="3.13, or a path; of 3.13,3.12 the first there is")
     parser.add_argument("--jax", required=True, metavar="VERSION", help="0.12 (the newest of it) or 0.12.0.1")
     parser.add_argument("--numpy", required=True, metavar="VERSION", help="2.5 or 2.5.5")
     parser.add_argument("--without-torch", action="store_true", help="leave out the comparisons with PyTorch")
@@ -133,9 +133,9 @@ def main() -> int:
     parser.add_argument("tests", nargs="*", help="folders or files; all of them by default")
     options, arguments = parser.parse_known_args()
     options.without_torch |= options.sample
-    python = interpreter(options.python)
+    python = next(filter(None, map(interpreter, options.python.split(","))), None)
     if python is None:
-        absent = f"there is no Python {options.python}, neither on the path nor among pyenv's versions"
+        absent = f"there is no Python {options.python.replace(',', ' or ')}, neither on the path nor among pyenv's versions"
         if not options.if_present:
             raise SystemExit(absent)
         print(f"not run: {absent}")

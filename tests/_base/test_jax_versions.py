@@ -96,7 +96,7 @@ def test_the_script_counts_outcomes_and_crashes(script, tmp_path):
     crash = tmp_path / "test_crash.py"
     crash.write_text("import os, signal\n\ndef test_a(): os.kill(os.getpid(), signal.SIGFPE)\n")
     counts, output = script["run"](sys.executable, crash, tmp_path / "report.xml", [])
-    assert (counts["passed"], counts["failed"], counts["crashed"]) == (0, 1, 1) and "Floating point exception" in output
+    assert (counts["passed"], counts["failed"], counts["crashed"]) == (0, 1, 1) and "Fatal Python error: Floating" in output
 
 
 def test_the_scripts_files_exist(script):

@@ -69,12 +69,16 @@ def test_imports_go_down(path: Path) -> None:
         target = PARTS.get(rest.split(".")[0], rest.split(".")[0])
         if room == "graph" and rest.startswith("_base.jax"):
             wrong.add(f"line {node.lineno}: graph/ is plain data and knows no JAX")
+        if name.startswith("jax._src") and path.name != "jax_versions.py":
+            wrong.add(f"line {node.lineno}: {name} is private to JAX; the one place for such parts is _base/jax_versions.py")
         if top in ("jax", "jaxlib") and node in tree.body:
             wrong.add(f"line {node.lineno}: imports {name} with the module; take jax from oneflow/_base/jax.py, which is lazy")
         elif top == "oneflow" and target and target != room:
             upwards = RANK.get(target, TOP) >= max(rank, 1) and rank < TOP
             if upwards or target in FORBIDDEN.get(room, ()):
                 wrong.add(f"line {node.lineno}: {room} (rank {rank}) imports {target} (rank {RANK.get(target, TOP)})")
+    if "jax._src" in path.read_text(encoding="utf-8") and path.name != "jax_versions.py":
+        wrong.add("mentions jax._src; the one place for private parts of JAX is _base/jax_versions.py")
     assert not wrong, "\n".join([str(path), *sorted(wrong)])
 
 

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from .._base import jax_versions
 from ..compiler.autodiff import BACKWARD_SCOPE, UPDATE_SCOPE
 
 FORWARD, BACKWARD, UPDATE, OTHER = "forward", "backward", "update", "other"
@@ -134,9 +135,14 @@ def read_events(path: str, programs: Mapping[str, Program]) -> list[Event]:
     """The events of instructions of these programs, by module, in a file that ``jax.profiler`` has written."""
     from jax.profiler import ProfileData
 
+    with jax_versions.reading_a_profile():
+        return _events(ProfileData.from_file(path), programs)
+
+
+def _events(profile: Any, programs: Mapping[str, Program]) -> list[Event]:
     found = []
     known = {name for program in programs.values() for name in program._instructions}
-    for plane in ProfileData.from_file(path).planes:
+    for plane in profile.planes:
         is_device = plane.name.startswith("/device:")
         for line in plane.lines:
             if is_device and not line.name.startswith(("Stream", "XLA Ops")):

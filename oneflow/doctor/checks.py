@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .._base import native
+from .._base import jax_versions, native
 from .._base.jax import jax
 from .._base.memory import keep_freed
 from ..runtime import compilation_cache
@@ -59,6 +59,9 @@ def _versions(topic: str) -> Iterator[Finding]:
         elif name == "oneflow-jax":
             yield Finding(topic, name, "not installed as a distribution: run from a checkout", NOTE)
     jax_version, jaxlib = _version("jax"), _version("jaxlib")
+    if jax_version and not jax_versions.is_supported(jax_version):
+        todo = f'pip install "{jax_versions.REQUIREMENT}"'
+        yield Finding(topic, "version of jax", f"{jax_version}, which is not supported", TROUBLE, todo)
     if jax_version and jaxlib and jax_version.split(".")[:2] != jaxlib.split(".")[:2]:
         yield Finding(topic, "jax and jaxlib", f"{jax_version} and {jaxlib}", TROUBLE, f"pip install jaxlib=={jax_version}")
     yield Finding(topic, "system", f"{platform.system()} {platform.release()}, {platform.machine()}")

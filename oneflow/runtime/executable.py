@@ -25,7 +25,7 @@ from ..errors import CompileError, CustomOpError, ExecutionError, ModeError, Non
 from ..graph import callback
 from ..graph.graph import OP_INPUT, Graph
 from ..graph.node import Blob, Node
-from . import compilation_cache, nonfinite, processes
+from . import compilation_cache, nonfinite, processes, size_limit
 from .delivery import MAX_WINDOW
 from .gate import Gate, NoRoomError, Results, StaleExecutableError
 from .mesh import DeviceMeshes
@@ -85,6 +85,7 @@ class Executable:
         if self._together and self.debugging[2]:
             raise ModeError("flow.config.find_nonfinite works in runs of one process; this one has several")
         collective = any(len(d) > 1 and d[0].platform == "cpu" for d in distinct.values())
+        self._on_cpu = any(d[0].platform == "cpu" for d in distinct.values())
         self._gate: Gate | None = process.collectives if collective and not self._together else None
         self.window = 1 if self._together else MAX_WINDOW  # calls that may be undelivered
         self._label = f"job {plan.graph.name!r}"
@@ -176,6 +177,8 @@ class Executable:
         """Compiles for feeds of these shapes (arrays or ShapeDtypeStructs); no variable needs a value."""
         if self._function is not None:
             return
+        if self._on_cpu:
+            size_limit.check(self.plan)
         self._feeds_given = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), self._flat(feeds))
         arguments = self._arguments(self._feeds_given)
         if self.is_staged:

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 from weakref import WeakSet
 
+from .._base import jax_versions
 from ..errors import ForkError
 from . import lost_threads, processes
 from .background import Background
@@ -113,7 +114,7 @@ class Process:
 
     def _before_fork(self) -> None:
         if not self._forked:
-            self._kept_in_child = _jax_objects()
+            self._kept_in_child = jax_versions.objects_with_threads()
 
     def _after_fork(self) -> None:
         if self._forked or not (self._kept_in_child or self._is_started):
@@ -200,16 +201,6 @@ class Process:
 def _has_daemon_threads_of_others() -> bool:
     """Whether there are threads that go on while the interpreter goes away, and may be in C++ code then, freeing arrays."""
     return any(thread.daemon and not thread.name.startswith("oneflow-") for thread in threading.enumerate())
-
-
-def _jax_objects() -> list[Any]:
-    """The objects of JAX that have threads, or wait for some; none, and none is made, where JAX has not been used yet."""
-    bridge = sys.modules.get("jax._src.xla_bridge")  # the public functions would start JAX
-    if bridge is None or not bridge.backends_are_initialized():
-        return []
-    clients = {id(d.client): d.client for backend in bridge.backends().values() for d in backend.devices()}.values()
-    tracing_pool = getattr(sys.modules.get("jax._src.interpreters.mlir"), "global_thread_pool", None)
-    return [*clients, *(array for client in clients for array in client.live_arrays()), tracing_pool]
 
 
 process = Process()

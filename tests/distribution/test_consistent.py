@@ -304,3 +304,23 @@ def test_split_along_an_axis_that_is_not_there(where):
 
     with pytest.raises(AxisError, match="axis"):
         job(np.ones((4, 6), np.float32))
+
+
+def test_the_compilers_limit_of_elements_counts_per_device(monkeypatch):
+    monkeypatch.setattr("oneflow._base.jax_versions.most_elements_on_cpu", lambda: 1000)
+    begin(2)
+
+    @flow.global_function()
+    def split(x: tp.Numpy.Placeholder((1200,))) -> tp.Numpy:
+        with flow.scope.placement("gpu", "0:0-1"):
+            return x * x
+
+    @flow.global_function()
+    def whole(x: tp.Numpy.Placeholder((1200,))) -> tp.Numpy:
+        with flow.scope.placement("gpu", "0:0"):
+            return x * x
+
+    x = np.arange(1200, dtype=np.float32)
+    np.testing.assert_array_equal(split(x), x * x)
+    with pytest.raises(flow.errors.CompileError, match="1,200 elements"):
+        whole(x)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import sys
 from collections.abc import Iterator
 from typing import Any
 
+from ..._base import jax_versions
 from ..._base.jax import jax
 from ...config._environment import Environment
 from ...errors import ProcessError
@@ -57,29 +57,7 @@ def initialize(place: Place, coordinator: str, bind_to: str | None, interface: s
             f"  try        call flow.env.init() before anything else uses JAX"
         ) from error
     if interface:
-        _bind_gloo(interface)
-
-
-def _bind_gloo(host: str) -> None:
-    """Makes Gloo listen at ``host``. By default it takes the address of the machine's name, which may be another interface.
-
-    JAX has a public way to replace the CPU's backend and none to say where Gloo listens, so the parts are private ones (JAX
-    0.10); a version without them keeps its own choice.
-    """
-    try:
-        from jax._src import distributed, xla_bridge
-        from jax._src.lib import _jax
-        from jax.extend.backend import register_backend_factory
-
-        make_client, make_collectives = xla_bridge.make_cpu_client, _jax.make_gloo_tcp_collectives
-        state = distributed.global_state
-    except (ImportError, AttributeError):
-        return
-
-    def make_cpu_backend() -> Any:
-        return make_client(collectives=make_collectives(distributed_client=state.client, hostname=host))
-
-    register_backend_factory("cpu", make_cpu_backend, priority=0, fail_quietly=False)
+        jax_versions.bind_gloo(interface)
 
 
 def _own_gpus(place: Place) -> list[int] | None:
@@ -93,20 +71,6 @@ def _own_gpus(place: Place) -> list[int] | None:
     if place.local_count == 1 or not found or chosen:
         return None
     return [place.local_rank * each + i for i in range(each)]
-
-
-def forget() -> None:
-    """Keeps JAX from waiting, at exit, for processes that will not come, and from aborting this one then.
-
-    ``jax.distributed.shutdown`` would wait for them, and so would the destructors; there is no public way to leave without
-    (private: ``global_state``, JAX 0.10).
-    """
-    from jax._src.distributed import global_state
-
-    for part in (global_state.client, global_state.service):
-        if part is not None:
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(part))
-    global_state.client = global_state.service = global_state.preemption_sync_manager = None
 
 
 @contextlib.contextmanager

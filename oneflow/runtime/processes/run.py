@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
+from ..._base import jax_versions
 from ..._base.source import is_library
 from ...config._environment import Environment
 from ...errors import ProcessError
@@ -309,7 +310,7 @@ class Run:
             if "lost" in ends and "failed" not in ends and "gone" not in ends:
                 self._ended = True  # others miss this one, whose program has ended, with a status of its own
                 self._wait_for_readers()
-                jax_runtime.forget()
+                jax_versions.leave_distributed_run()
                 return
         if self.lost:
             self._leave()
@@ -317,7 +318,7 @@ class Run:
             self._ended = True
             self._say_end("failed", f"{type(failure).__name__}: {str(failure).splitlines()[0] if str(failure) else ''}")
             self._wait_for_readers()
-            jax_runtime.forget()
+            jax_versions.leave_distributed_run()
 
     def _finish_together(self) -> None:
         """Says that the program has ended. The first process, which JAX needs in the others, leaves last."""
@@ -339,7 +340,7 @@ class Run:
     def abandon(self) -> None:
         """In a forked child: gives up its copies of the connections, which are its parent's."""
         self._ended = True
-        jax_runtime.forget()
+        jax_versions.leave_distributed_run()
         self._member.close()
         if self.place.server is not None:
             self.place.server.close()

@@ -1,0 +1,128 @@
+"""What depends on the version of JAX: the versions that are supported, the private parts in use, and what a version breaks.
+
+No other module of the library imports a private module of JAX, or asks for its version (``tests/test_imports.py``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import re
+import sys
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+OLDEST, NEWEST = (0, 10), (0, 12)  # docs/versions.md
+REQUIREMENT = f"jax>={OLDEST[0]}.{OLDEST[1]},<{NEWEST[0]}.{NEWEST[1] + 1}"  # as in pyproject.toml
+
+
+def release(version: str) -> tuple[int, ...]:
+    """The leading numbers of a version: ``(0, 12, 0)`` of ``"0.12.0rc1"``."""
+    found = re.match(r"\d+(\.\d+)*", version)
+    return tuple(map(int, found.group().split("."))) if found else ()
+
+
+def is_supported(version: str) -> bool:
+    """Whether the library is tested with this version of JAX."""
+    return OLDEST <= release(version)[:2] <= NEWEST
+
+
+# --- defects of XLA
+
+
+def most_elements_on_cpu() -> int | None:
+    """The number of elements of an array from which XLA's CPU compiler cannot be used; None where there is no such number.
+
+    From jaxlib 0.11 on, the compiler splits an elementwise loop into tiles of 8 elements or more, distributes them over its
+    threads, and computes the number per thread in 32 bits. Where that overflows to 0 it divides by it, and the process ends
+    with SIGFPE (in ``xla::gpu::experimental::GetSchedule``). In JAX alone::
+
+        jax.jit(lambda a: a * a + a).lower(jax.ShapeDtypeStruct((2**39,), "float32")).compile()
+
+    jaxlib 0.12.0.1 does so for 2**35 elements with one core, and for 2**36 with 2, 4, 8, 16, 64 or 200; half as many are the
+    first that overflow. No flag of XLA chooses another code generator for such loops.
+    """
+    import jaxlib
+
+    if release(jaxlib.__version__) < (0, 11):
+        return None
+    return 8 * (1 << 31) * min(_compiler_cores(), 2)
+
+
+def _compiler_cores() -> int:
+    """The number of cores that XLA's CPU backend counts on."""
+    for name in ("PJRT_NPROC", "NPROC"):
+        if (asked := os.environ.get(name, "")).isdigit() and int(asked) > 0:
+            return int(asked)
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
+
+
+# --- warnings
+
+
+@contextlib.contextmanager
+def reading_a_profile() -> Iterator[None]:
+    """Inside, ``jax.profiler.ProfileData`` can be read with warnings as errors, too.
+
+    The first look at an event's statistics makes a type of C++ code that has no ``__module__``. Python 3.12 and 3.13 warn of it
+    (3.11 does not), and where the warning is an error, the C++ code ends the process.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"builtin type \w+ has no __module__ attribute", DeprecationWarning)
+        yield
+
+
+# --- private parts of JAX, present from 0.10 to 0.12
+
+
+def objects_with_threads() -> list[Any]:
+    """The objects of JAX that have threads, or wait for some. Empty where JAX has not been used yet: nothing is started.
+
+    Private: ``jax._src.xla_bridge``, because the public functions would start a backend; and the pool of threads of
+    ``jax._src.interpreters.mlir``, which has no public name.
+    """
+    bridge = sys.modules.get("jax._src.xla_bridge")
+    if bridge is None or not bridge.backends_are_initialized():
+        return []
+    clients = {id(d.client): d.client for backend in bridge.backends().values() for d in backend.devices()}.values()
+    tracing_pool = getattr(sys.modules.get("jax._src.interpreters.mlir"), "global_thread_pool", None)
+    return [*clients, *(array for client in clients for array in client.live_arrays()), tracing_pool]
+
+
+def bind_gloo(host: str) -> None:
+    """Makes Gloo listen at ``host``. By default it takes the address of the machine's name, which may be another interface.
+
+    Private: the functions that make the CPU's client and Gloo's collectives. JAX has a public way to replace the CPU's
+    backend, but none to say where Gloo listens. A version without these functions keeps its own choice.
+    """
+    try:
+        from jax._src import distributed, xla_bridge
+        from jax._src.lib import _jax
+        from jax.extend.backend import register_backend_factory
+
+        make_client, make_collectives = xla_bridge.make_cpu_client, _jax.make_gloo_tcp_collectives
+        state = distributed.global_state
+    except (ImportError, AttributeError):
+        return
+
+    def make_cpu_backend() -> Any:
+        return make_client(collectives=make_collectives(distributed_client=state.client, hostname=host))
+
+    register_backend_factory("cpu", make_cpu_backend, priority=0, fail_quietly=False)
+
+
+def leave_distributed_run() -> None:
+    """Keeps JAX from waiting, at exit, for processes that will not come, and from aborting this one then.
+
+    Private: ``jax._src.distributed.global_state``. ``jax.distributed.shutdown`` would wait for the others, and so would the
+    destructors; there is no public way to leave without.
+    """
+    from jax._src.distributed import global_state
+
+    for part in (global_state.client, global_state.service):
+        if part is not None:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(part))
+    global_state.client = global_state.service = global_state.preemption_sync_manager = None

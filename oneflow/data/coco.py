@@ -145,7 +145,9 @@ class CocoAnnotations:
 
     def _load(self) -> dict[str, list[Any]]:
         try:
-            content = json.loads(read_regular(self.file, _MOST_BYTES), parse_constant=str)  # NaN becomes a str: no field accepts it
+            content = json.loads(
+                read_regular(self.file, _MOST_BYTES), parse_constant=str
+            )  # NaN becomes a str: no field accepts it
         except FileNotFoundError:
             self._refuse("there is no such file")
         except OSError as error:

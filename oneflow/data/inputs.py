@@ -12,8 +12,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from .._base.files import Path as PathLike
 from .._base.files import TO_NOWHERE, leads_outside, open_regular, read_regular, why_outside
+from .._base.files import Path as PathLike
 from .._base.refuse import refuse
 from ..errors import DataError
 from . import images

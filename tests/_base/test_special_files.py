@@ -133,7 +133,7 @@ def test_external_data_of_an_onnx_model(folder: Path) -> None:
     (folder / "sparse").touch()
     os.truncate(folder / "sparse", 1 << 40)
     wrong: list[tuple[dict[str, Any], str]] = [
-        ({"location": "pipe"}, "FIFO"), ({"location": "../outside"}, "not in the folder"), ({"location": "/dev/zero"}, "not in the"),
+        ({"location": "pipe"}, "FIFO"), ({"location": "../outside"}, "not in the"), ({"location": "/dev/zero"}, "not in the"),
         ({"location": "link"}, "leads outside"), ({"location": "sparse"}, "the tensor has 16"), ({"location": "none"}, "No such"),
         ({"location": "data", "offset": 8}, ""), ({"location": "data", "length": 1 << 40}, "the tensor has 16"),
     ]  # fmt: skip

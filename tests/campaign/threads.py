@@ -269,7 +269,7 @@ def run(budget: Budget) -> Report:
                 report.runs = int(calls)
                 report.took(float(longest))
                 report.notes = (
-                    f"{THREADS} threads, 3 jobs, {seconds:.0f} s in one process; callbacks raised {raised} times and saved {saves} times; "
-                    f"the session was cleared {cleared} times, which refused {refused} calls"
+                    f"{THREADS} threads, 3 jobs, {seconds:.0f} s in one process; callbacks raised {raised} times, saved {saves} "
+                    f"times; the session was cleared {cleared} times, which refused {refused} calls"
                 )
     return report

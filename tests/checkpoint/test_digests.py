@@ -281,3 +281,13 @@ def test_a_link_to_nowhere_is_called_that(saved: Path, tmp_path: Path, file: str
     (saved / file).symlink_to(tmp_path / "there")
     with pytest.raises(CheckpointError, match="leads outside the checkpoint"):
         read(saved)
+
+
+@pytest.mark.parametrize("wrong", [0.5, None, "1234abcd", {"a": "1234abcd"}, [1], [None], ["1"], ["zzzzzzzz"]])
+def test_digests_that_make_no_sense_in_a_file_whose_own_digest_fits(saved: Path, wrong: object) -> None:
+    content = json.loads((saved / EXTRA).read_bytes())
+    del content["crc32"]
+    content["digests"]["files"]["w/out"] = wrong
+    (saved / EXTRA).write_bytes(digests.seal(content))
+    with pytest.raises(CheckpointError, match="is damaged"):
+        read(saved)

@@ -87,6 +87,9 @@ class OpDef:
       keeps_values: its output holds the elements of its first input, in order, possibly with another shape or dtype.
       labels: (i, j) for a loss whose input i holds class labels, for the classes along the last axis of input j.
       gathers_rows: ``gathers_rows(attrs)`` says whether it reads only the rows of its first input that its second one names.
+      zeros: its outputs are zeros where "all" or "any" of its inputs are. "any" means a product, whose gradient to one input is
+        zero where another one is.
+      flat_at_zero: its derivative at 0 is 0.
       lays_out: it brings its first input to the layout of its attribute ``distribute``, and its gradient to that of
         ``gradient_distribute``.
     """
@@ -110,6 +113,8 @@ class OpDef:
     keeps_values: bool = False
     labels: tuple[int, int] | None = None
     gathers_rows: Callable[[Mapping[str, Any]], bool] | None = None
+    zeros: Literal["all", "any"] | None = None
+    flat_at_zero: bool = False
     lays_out: bool = False
 
     @property

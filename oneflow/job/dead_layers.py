@@ -11,19 +11,11 @@ from ..graph.node import Node
 from ..runtime import processes
 from ..runtime.session import Session
 
-_PRODUCTS = frozenset({"matmul", "conv1d", "conv2d", "conv3d", "multiply"})
-# ops that map zeros to zeros
-_KEEP_ZEROS = frozenset({
-    "relu", "leaky_relu", "elu", "gelu", "tanh", "tanh_v2", "hardtanh", "bias_add", "add", "add_n", "subtract", "scalar_mul",
-    "negative", "identity", "cast", "dropout", "reshape", "flatten", "squeeze", "expand_dims", "transpose", "max_pool_1d",
-    "max_pool_2d", "max_pool_3d", "avg_pool_1d", "avg_pool_2d", "avg_pool_3d",
-})  # fmt: skip
-
 
 def dead_variables(graph: Graph, is_zero: Callable[[Variable], bool]) -> list[Variable]:
     """The trained variables that are zero and stay so, because no gradient ever reaches them.
 
-    Ops that this module does not know count as never zero, and as passing gradients on.
+    Ops that do not state ``OpDef.zeros`` count as never zero, and as passing gradients on.
 
     Args:
       graph: of a train job, finished.
@@ -48,10 +40,8 @@ def _zero_nodes(graph: Graph, zero: Collection[str]) -> set[Node]:
         are_zero = [blob.node in found for blob in node.inputs]
         if node.op is OP_VARIABLE:
             is_zero = node.attrs["variable"] in zero
-        elif node.op.name in _PRODUCTS:
-            is_zero = any(are_zero)
         else:
-            is_zero = node.op.name in _KEEP_ZEROS and all(are_zero)
+            is_zero = (node.op.zeros == "any" and any(are_zero)) or (node.op.zeros == "all" and all(are_zero))
         if is_zero:
             found.add(node)
     return found
@@ -66,11 +56,11 @@ def _reached(graph: Graph, zeros: Collection[Node]) -> set[Node]:
         if node in reached:
             continue
         reached.add(node)
-        name, sources = node.op.name, [blob.node for blob in node.inputs]
-        if name == "relu" and sources[0] in zeros:
-            continue  # its gradient at 0 is 0
+        sources = [blob.node for blob in node.inputs]
+        if node.op.flat_at_zero and sources[0] in zeros:
+            continue
         for i, source in enumerate(sources):
-            if name not in _PRODUCTS or not any(s in zeros for j, s in enumerate(sources) if j != i):
+            if node.op.zeros != "any" or not any(s in zeros for j, s in enumerate(sources) if j != i):
                 stack.append(source)
     return reached
 
@@ -99,5 +89,5 @@ def warn_of_dead_layers(graph: Graph, session: Session) -> None:
 
 def _dead_kernels(graph: Graph, is_zero: Callable[[Variable], bool]) -> list[Variable]:
     """Those of the dead variables that are factors of products: biases alone may start at zeros."""
-    factors = {b.node for node in graph.nodes if node.op.name in _PRODUCTS for b in node.inputs}
+    factors = {b.node for node in graph.nodes if node.op.zeros == "any" for b in node.inputs}
     return [v for v in dead_variables(graph, is_zero) if v.blob is not None and v.blob.node in factors]

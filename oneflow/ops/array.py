@@ -17,7 +17,7 @@ from ._emit import emit, emit_bounded, fail, op, want
 # --- reshape
 
 
-@op("reshape", autocast="between", keeps_values=True)
+@op("reshape", autocast="between", keeps_values=True, zeros="all")
 def _reshape(x: Array, *, shape: tuple[int, ...]) -> Array:
     return lax.reshape(x, shape)
 
@@ -141,7 +141,7 @@ def reshape_like(x: Blob, like: Blob, name: str | None = None) -> Blob:
     return emit(_reshape_like, x, like, name=name)
 
 
-@op("flatten", autocast="between", keeps_values=True)
+@op("flatten", autocast="between", keeps_values=True, zeros="all")
 def _flatten(x: Array, *, first: int, last: int) -> Array:
     return lax.reshape(x, (*x.shape[:first], math.prod(x.shape[first : last + 1]), *x.shape[last + 1 :]))
 
@@ -172,7 +172,7 @@ def flatten(input: Blob, start_dim: int = 0, end_dim: int = -1, name: str | None
 # --- the order and number of axes
 
 
-@op("transpose", autocast="between")
+@op("transpose", autocast="between", zeros="all")
 def _transpose(x: Array, *, perm: tuple[int, ...]) -> Array:
     return lax.transpose(x, perm)
 
@@ -212,7 +212,7 @@ def transpose(
     return y
 
 
-@op("expand_dims", autocast="between", keeps_values=True)
+@op("expand_dims", autocast="between", keeps_values=True, zeros="all")
 def _expand_dims(x: Array, *, axis: int) -> Array:
     return lax.reshape(x, (*x.shape[:axis], 1, *x.shape[axis:]))
 
@@ -236,7 +236,7 @@ def expand_dims(input: Blob, axis: int, name: str | None = None) -> Blob:
     return y
 
 
-@op("squeeze", autocast="between", keeps_values=True)
+@op("squeeze", autocast="between", keeps_values=True, zeros="all")
 def _squeeze(x: Array, *, axes: tuple[int, ...]) -> Array:
     return lax.reshape(x, tuple(size for i, size in enumerate(x.shape) if i not in axes) or (1,))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 
@@ -101,6 +101,8 @@ def _pair(
     grad: Any = None,
     scalar_name: str | None = None,
     autocast: Autocast = "never",
+    zeros: Literal["all", "any"] | None = None,
+    scalar_zeros: Literal["all"] | None = None,
 ) -> _Pair:
     def define(x: Array, y: Array) -> Array:
         return compute(*broadcast(x, y))
@@ -121,16 +123,22 @@ def _pair(
         return (grad(*pair, outputs[0], cotangents[0])[1 if swapped else 0],)
 
     return (
-        op(name, grad=grad and both_grads, batch_inputs=(0, 1), channels_last=as_is, autocast=autocast)(define),
-        op(scalar_name or f"scalar_{name}", grad=grad and scalar_grad, batch_inputs=(0,), channels_last=as_is, autocast=autocast)(
-            define_scalar
-        ),
+        op(name, grad=grad and both_grads, batch_inputs=(0, 1), channels_last=as_is, autocast=autocast, zeros=zeros)(define),
+        op(
+            scalar_name or f"scalar_{name}",
+            grad=grad and scalar_grad,
+            batch_inputs=(0,),
+            channels_last=as_is,
+            autocast=autocast,
+            zeros=scalar_zeros,
+        )(define_scalar),  # fmt: skip
     )
 
 
-_add = _pair("add", lambda x, y: lax.add(x, y), autocast="between")
-_subtract = _pair("subtract", lambda x, y: lax.sub(x, y), scalar_name="scalar_sub", autocast="between")
-_multiply = _pair("multiply", lambda x, y: lax.mul(x, y), scalar_name="scalar_mul", autocast="between")
+_add = _pair("add", lambda x, y: lax.add(x, y), autocast="between", zeros="all")
+_subtract = _pair("subtract", lambda x, y: lax.sub(x, y), scalar_name="scalar_sub", autocast="between", zeros="all")
+_multiply = _pair("multiply", lambda x, y: lax.mul(x, y), scalar_name="scalar_mul", autocast="between", zeros="any",
+                  scalar_zeros="all")  # fmt: skip
 _divide = _pair("divide", lambda x, y: lax.div(x, y), scalar_name="scalar_div", autocast="between")
 _mod = _pair("mod", _floor_mod)
 _floordiv = _pair("floordiv", _floor_divide, _no_grad)
@@ -333,7 +341,7 @@ def _divide_number(x: Any, y: Blob, name: str | None) -> Blob:
     return emit(_number_by_blob, y, name=name, prefix="ScalarDiv", number=number_for(what, x, y))
 
 
-@op("add_n", autocast="between")
+@op("add_n", autocast="between", zeros="all")
 def _add_n(*arrays: Array) -> Array:
     total = arrays[0]
     for a in arrays[1:]:

@@ -44,7 +44,8 @@ def _channels_last(attrs: Mapping[str, Any], rank: int) -> Mapping[str, Any] | N
     return {**attrs, "x_spec": x_spec[0] + x_spec[2:] + "C"} if x_spec[1] == "C" else None
 
 
-_FACTS: dict[str, Any] = {"batch_inputs": (0,), "channels_last": _channels_last, "heavy": True, "native": NATIVE}
+_FACTS: dict[str, Any] = {"batch_inputs": (0,), "channels_last": _channels_last, "heavy": True, "native": NATIVE,
+                          "zeros": "any"}  # fmt: skip
 _CONV = {n: op(f"conv{n}d", autocast="always" if n == 2 else "never", **_FACTS)(_conv) for n in FORMATS}
 
 
@@ -362,7 +363,7 @@ def _bias_add_grad(inputs: Any, outputs: Any, cotangents: Any, *, axis: int) -> 
 
 
 @op(
-    "bias_add", grad=_bias_add_grad, batch_inputs=(0,), autocast="between",
+    "bias_add", grad=_bias_add_grad, batch_inputs=(0,), autocast="between", zeros="all",
     channels_last=lambda attrs, rank: {"axis": rank - 1} if attrs["axis"] == 1 else None,
 )  # fmt: skip
 def _bias_add(x: Array, bias: Array, *, axis: int) -> Array:

@@ -40,7 +40,7 @@ def scaled_where(mask: Array, x: Array, rate: float) -> Array:
     return lax.select(mask, lax.mul(x, like(1.0 / (1.0 - rate), x)), full(0, x))
 
 
-@op("dropout", random=True, autocast="between")
+@op("dropout", random=True, autocast="between", zeros="all")
 def _dropout(x: Array, *, rate: float, seed: int | None, key: Any) -> Array:
     return scaled_where(random_mask(key, x.shape, 1.0 - rate), x, rate)
 

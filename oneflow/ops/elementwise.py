@@ -14,7 +14,6 @@ from .._base.jax import lax
 from .._base.refuse import shown
 from ..errors import ArgumentError
 from ..graph.node import Blob
-from ..graph.op import Autocast
 from ._arrays import Array, dtype_for, full, gradient_of, is_half, label, like, number_for, select, where_else_zero
 from ._emit import as_is, emit, emit_many, fail, is_number, op, want
 
@@ -36,14 +35,15 @@ def unary(
     module: str = "flow.math",
     grad: Callable[[Array, Array, Array], Array] | None = None,
     integers: bool = False,
-    autocast: Autocast = "never",
+    **facts: Any,
 ) -> Unary:
     """Makes an op of one array, and its public function with a docstring.
 
-    ``grad(x, y, dy)`` is the gradient where calculus does not define it; ``integers``: integer Blobs are accepted, too.
+    ``grad(x, y, dy)`` is the gradient where calculus does not define it; ``integers``: integer Blobs are accepted, too;
+    ``facts`` are further fields of ``OpDef``.
     """
     wrapped = None if grad is None else lambda inputs, outputs, cotangents: (grad(inputs[0], outputs[0], cotangents[0]),)
-    made = op(op_name, grad=wrapped, batch_inputs=(0,), channels_last=as_is, autocast=autocast)(define)
+    made = op(op_name, grad=wrapped, batch_inputs=(0,), channels_last=as_is, **facts)(define)
 
     def function(x: Blob, name: str | None = None) -> Blob:
         if not isinstance(x, Blob) or not (integers or x.dtype.is_floating_point):
@@ -135,7 +135,7 @@ erfc = unary("erfc", "1 - erf(x), without cancellation for large x.", lambda x: 
 exp = unary("exp", "e to the power x.", lambda x: lax.exp(x), example="0.0 -> 1.0")
 expm1 = unary("expm1", "exp(x) - 1, without cancellation near 0.", lambda x: lax.expm1(x))
 floor = unary("floor", "The largest whole number <= x; its gradient is 0.", lambda x: lax.floor(x), example="1.8 -> 1.0")
-gelu = unary("gelu", "0.5 * x * (1 + erf(x / sqrt(2))), exactly.", _gelu, autocast="between")
+gelu = unary("gelu", "0.5 * x * (1 + erf(x / sqrt(2))), exactly.", _gelu, autocast="between", zeros="all")
 lgamma = unary(
     "lgamma", "The logarithm of |Gamma(x)|.", _lgamma, grad=lambda x, y, dy: lax.mul(dy, lax.digamma(x)), example="2.0 -> 0.0"
 )
@@ -145,12 +145,12 @@ log_sigmoid = unary(
     "log_sigmoid", "log(1 / (1 + exp(-x))), without overflow.", lambda x: lax.neg(_softplus(lax.neg(x))),
     grad=lambda x, y, dy: lax.mul(dy, lax.logistic(lax.neg(x))),
 )  # fmt: skip
-negative = unary("negative", "-x.", lambda x: lax.neg(x), integers=True)
+negative = unary("negative", "-x.", lambda x: lax.neg(x), integers=True, zeros="all")
 reciprocal = unary("reciprocal", "1 / x.", lambda x: lax.integer_pow(x, -1), example="2.0 -> 0.5")
 reciprocal_no_nan = unary("reciprocal_no_nan", "1 / x, and 0 where x is 0, where its gradient is 0 too.", _reciprocal_no_nan)
 relu = unary(
     "relu", "max(x, 0); its gradient at 0 is 0.", lambda x: lax.max(x, like(0, x)), grad=_relu_grad, integers=True,
-    autocast="between",
+    autocast="between", zeros="all", flat_at_zero=True,
 )  # fmt: skip
 rint = unary("rint", "The nearest whole number, halves to even; its gradient is 0.", _to_even, example="2.5 -> 2.0")
 round = unary("round", "The nearest whole number, halves to even; its gradient is 0.", _to_even, example="2.5 -> 2.0")
@@ -164,9 +164,9 @@ softplus = unary("softplus", "log(1 + exp(x)), without overflow.", _softplus, gr
 sqrt = unary("sqrt", "The square root.", lambda x: lax.sqrt(x), example="4.0 -> 2.0", autocast="between")
 square = unary("square", "x * x.", lambda x: lax.square(x), integers=True, example="3.0 -> 9.0")
 tan = unary("tan", "The tangent of x in radians.", lambda x: lax.tan(x))
-tanh = unary("tanh", "The hyperbolic tangent.", lambda x: lax.tanh(x), autocast="between")
-tanh_v2 = unary("tanh_v2", "The hyperbolic tangent; the same as tanh.", lambda x: lax.tanh(x), autocast="between")
-identity = unary("identity", "x itself, as a new op.", lambda x: x, module="flow", integers=True, autocast="between")
+tanh = unary("tanh", "The hyperbolic tangent.", lambda x: lax.tanh(x), autocast="between", zeros="all")
+tanh_v2 = unary("tanh_v2", "The hyperbolic tangent; the same as tanh.", lambda x: lax.tanh(x), autocast="between", zeros="all")
+identity = unary("identity", "x itself, as a new op.", lambda x: x, module="flow", integers=True, autocast="between", zeros="all")
 amp_white_identity = unary(
     "amp_white_identity", "x itself; automatic mixed precision runs it in 16 bits.",
     lambda x: x, module="flow", integers=True, autocast="always",
@@ -323,7 +323,7 @@ def _cast_grad(inputs: Any, outputs: Any, cotangents: Any, *, to: np.dtype) -> t
     return (lax.convert_element_type(cotangents[0], inputs[0].dtype),)
 
 
-@op("cast", grad=_cast_grad, batch_inputs=(0,), channels_last=as_is, keeps_values=True)
+@op("cast", grad=_cast_grad, batch_inputs=(0,), channels_last=as_is, keeps_values=True, zeros="all")
 def _cast(x: Array, *, to: np.dtype) -> Array:
     return lax.convert_element_type(x, to)
 

@@ -17,7 +17,7 @@ from ._emit import emit, fail, op, want
 from ._native_matmul import NATIVE
 
 
-@op("matmul", native=NATIVE, autocast="always")
+@op("matmul", native=NATIVE, autocast="always", zeros="any")
 def _matmul(a: Array, b: Array, *, transpose_a: bool, transpose_b: bool, alpha: int | float) -> Array:
     if b.ndim > 2 and a.shape[:-2] != b.shape[:-2]:
         common = common_shape(a.shape[:-2], b.shape[:-2])

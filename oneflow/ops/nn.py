@@ -27,12 +27,12 @@ def _hardtanh(x: Array, *, low: float, high: float) -> Array:
     return lax.clamp(like(low, x), x, like(high, x))
 
 
-@op("leaky_relu", batch_inputs=(0,), channels_last=as_is)
+@op("leaky_relu", batch_inputs=(0,), channels_last=as_is, zeros="all")
 def _leaky_relu(x: Array, *, alpha: float) -> Array:
     return lax.select(lax.gt(x, full(0, x)), x, lax.mul(x, like(alpha, x)))
 
 
-@op("elu", batch_inputs=(0,), channels_last=as_is)
+@op("elu", batch_inputs=(0,), channels_last=as_is, zeros="all")
 def _elu(x: Array, *, alpha: float) -> Array:
     above = lax.gt(x, full(0, x))
     below = lax.mul(lax.expm1(select(above, full(0, x), x)), like(alpha, x))

@@ -203,7 +203,7 @@ def _channels_last(attrs: Mapping[str, Any], rank: int) -> Mapping[str, Any] | N
     return {**attrs, "channels_first": False} if attrs["channels_first"] else None
 
 
-_FACTS: dict[str, Any] = {"batch_inputs": (0,), "channels_last": _channels_last, "autocast": "between"}
+_FACTS: dict[str, Any] = {"batch_inputs": (0,), "channels_last": _channels_last, "autocast": "between", "zeros": "all"}
 _MAX = {n: op(f"max_pool_{n}d", grad=_max_pool_grad, **_FACTS)(_max_pool) for n in FORMATS}
 _AVERAGE = {n: op(f"avg_pool_{n}d", grad=_avg_pool_grad, **_FACTS)(_avg_pool) for n in FORMATS}
 

@@ -2,15 +2,13 @@
 
 CPython has destroyed SystemExit when exit hooks run, and its status is only on the C stack then. The argument of ``sys.exit``,
 ``exit`` or ``quit`` is noted (``_Exit``); ``raise SystemExit(3)``, or a ``sys.exit`` that was imported by name before this
-package, or an exception that was caught and raised again, as ``asyncio.run`` does, is not seen, and the status is 120 instead,
-or 0 where no callback failed and a daemon thread is in a step, so that the process has to leave at once.
+package, or an exception that was caught and raised again, as ``asyncio.run`` does, is not seen, and the status is 120 instead.
 """
 
 from __future__ import annotations
 
 import builtins
 import contextlib
-import ctypes
 import sys
 import threading
 from typing import Any, NoReturn
@@ -62,14 +60,6 @@ class ExitStatus:
         else:
             status = 1 if getattr(sys, "last_type", None) is not None else 0
         return status or (_FAILED if failed else 0)
-
-    @staticmethod
-    def skip_destructors() -> None:
-        """Makes the C library leave at once, with the status it is given: C++ destructors would wait for lost threads."""
-        libc = ctypes.CDLL(None)
-        on_exit = getattr(libc, "on_exit", None)  # of glibc
-        if on_exit is not None:
-            on_exit(ctypes.cast(libc._exit, ctypes.c_void_p), None)
 
 
 def _exit(status: Any = None, /) -> NoReturn:

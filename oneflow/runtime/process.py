@@ -16,7 +16,7 @@ from typing import Any
 from weakref import WeakSet
 
 from ..errors import ForkError
-from . import processes
+from . import lost_threads, processes
 from .background import Background
 from .delivery import DeliveryThread
 from .exit_status import exit_status
@@ -124,7 +124,7 @@ class Process:
             session.after_fork()
         for kept in self._kept_in_child:  # their destructors wait for threads that are not there either
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
-        exit_status.skip_destructors()
+        lost_threads.skip_destructors()
 
     # --- the end
 
@@ -167,7 +167,7 @@ class Process:
             self._stop_threads(False)
 
     def _stop_threads(self, interrupted: bool, readers_ended: bool = True) -> None:
-        """Sees to it that no thread is in C++ code while the interpreter goes away: that would abort the process.
+        """Sees to it that no thread in C++ code aborts the process while the interpreter goes away.
 
         Ours end; those of the user that call jobs wait for the lock, which is never given back.
         """
@@ -183,16 +183,22 @@ class Process:
             is_held = self.lock.acquire(timeout=max(deadline - time.monotonic(), 0.0001))
             while (self.calls or self.uninterrupted.compiling) and time.monotonic() < deadline:
                 time.sleep(0.0005)
-            harmless = harmless and readers_ended and self.saves.is_idle()
-            is_harmless = harmless and not self.uninterrupted.compiling and not self.calls
-            if is_held and is_harmless:
+            harmless = harmless and readers_ended and self.saves.is_idle() and not self.uninterrupted.compiling and not self.calls
+            if is_held and harmless and not _has_daemon_threads_of_others():
                 return
+        if lost_threads.let_threads_hang():
+            return
         with contextlib.suppress(Exception):
             sys.stdout.flush()
             sys.stderr.flush()
             logging.shutdown()
         failed = delivery.unraised() or self.saves.error
         os._exit(130 if interrupted else exit_status.expected(failed=bool(failed)))
+
+
+def _has_daemon_threads_of_others() -> bool:
+    """Whether there are threads that go on while the interpreter goes away, and may be in C++ code then, freeing arrays."""
+    return any(thread.daemon and not thread.name.startswith("oneflow-") for thread in threading.enumerate())
 
 
 def _jax_objects() -> list[Any]:

@@ -39,6 +39,7 @@ def parser() -> argparse.ArgumentParser:
     limits = made.add_argument_group("limits")
     limits.add_argument("--max-body-mib", type=float, metavar="MIB", help="the largest request (64)")
     limits.add_argument("--max-bodies-mib", type=float, metavar="MIB", help="all requests at one time (1024)")
+    limits.add_argument("--max-connections", type=int, metavar="N", help="the most that are open (512)")
     limits.add_argument("--timeout", type=float, metavar="S", help="how long a request may take (30)")
     limits.add_argument("--body-timeout", type=float, metavar="S", help="how long a body may take to arrive (30)")
     limits.add_argument("--drain", type=float, metavar="S", help="how long requests may go on after SIGTERM (30)")
@@ -77,7 +78,8 @@ def _arguments(options: argparse.Namespace) -> dict[str, Any]:
         "host": options.host, "port": options.port, "token": _token(options.token_file), "max_batch_size": options.max_batch_size,
         "batch_sizes": options.batch_sizes, "max_delay_ms": options.max_delay_ms, "max_queue": options.max_queue,
         "batching": False if options.no_batching else None, "batches_in_flight": options.batches_in_flight,
-        "max_body": _bytes(options.max_body_mib), "max_bodies": _bytes(options.max_bodies_mib), "timeout": options.timeout,
+        "max_body": _bytes(options.max_body_mib), "max_bodies": _bytes(options.max_bodies_mib),
+        "max_connections": options.max_connections, "timeout": options.timeout,
         "body_timeout": options.body_timeout, "drain": options.drain, "drain_delay": options.drain_delay, "poll": options.poll,
         "allowed_hosts": options.allowed_host, "ssl_certfile": options.ssl_certfile, "ssl_keyfile": options.ssl_keyfile,
         "ssl_keyfile_password": options.ssl_keyfile_password, "ssl_ca_certs": options.ssl_ca_certs,

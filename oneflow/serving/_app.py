@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
 import json
 import logging
@@ -22,6 +23,7 @@ from ._settings import ServerSettings
 
 logger = logging.getLogger("oneflow.serving")
 _LARGE_JSON = 256 << 10  # is parsed beside the event loop
+_LINGER_SECONDS = 5.0  # how long the rest of a body that is too large is still read
 _LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 _OPEN = {"/", "/v2/health/live", "/v2/health/ready"}  # need no token: a page without data, and probes
 _SECURITY = {
@@ -60,21 +62,32 @@ class Call:
         self.model = ""  # of an inference request, once it is known to exist
         self.reserved = 0
         self._receive = receive
+        self._more = True  # of the body is to come
 
     async def body(self, most: int) -> bytes:
         """All of the body. Raises RequestError where it has more than ``most`` bytes."""
-        parts, size, more = [], 0, True
-        while more:
-            message = await self._receive()
-            if message["type"] == "http.disconnect":
-                raise _Disconnected
-            part = message.get("body", b"")
+        parts, size = [], 0
+        while self._more:
+            part = await self._part()
             size += len(part)
             if size > most:
                 raise RequestError(413, f"the body has more than {most} bytes", {"connection": "close"})
             parts.append(part)
-            more = message.get("more_body", False)
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    async def discard(self, seconds: float) -> None:
+        """Reads what is left of the body, for at most ``seconds``, and keeps nothing of it."""
+        with contextlib.suppress(TimeoutError, _Disconnected):
+            async with asyncio.timeout(seconds):
+                while self._more:
+                    await self._part()
+
+    async def _part(self) -> bytes:
+        message = await self._receive()
+        if message["type"] == "http.disconnect":
+            raise _Disconnected
+        self._more = message.get("more_body", False)
+        return message.get("body", b"")
 
 
 class App:
@@ -107,6 +120,11 @@ class App:
         body = b"" if call.method == "HEAD" else answer.body
         encoded = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
         await send({"type": "http.response.start", "status": answer.status, "headers": encoded})
+        if answer.status == 413:
+            # A connection closed while the client still sends is reset, and most clients then never see the answer.
+            await send({"type": "http.response.body", "body": body, "more_body": True})
+            await call.discard(_LINGER_SECONDS)
+            body = b""
         await send({"type": "http.response.body", "body": body})
 
     async def _answer(self, call: Call) -> Answer:

@@ -1,4 +1,4 @@
-"""uvicorn's HTTP connection, with bounds for the head of a request: how long it may be, and how long it may take."""
+"""uvicorn's HTTP connection, with bounds: how many there are, and how long the head of a request may be and take."""
 
 from __future__ import annotations
 
@@ -9,22 +9,33 @@ from .._base.extras import need
 
 MOST_BYTES = 64 << 10
 SECONDS = 30.0
+_REFUSAL_SECONDS, _MOST_REFUSALS = 2.0, 64  # how long clients that are too many may take to read so, and how many of them
+_REASON = b'{"error":"the server has as many connections as it may have"}'
+_TOO_MANY = (
+    b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\nconnection: close\r\n"
+    b"content-length: %d\r\n\r\n%s" % (len(_REASON), _REASON)
+)
 
 
-def bounded_protocol() -> type[Any]:
-    """The class of connections. A function, because uvicorn belongs to an extra."""
+def bounded_protocol(most: int) -> type[Any]:
+    """The class of connections, of which at most ``most`` are open. A function, because uvicorn belongs to an extra."""
     base: Any = need("uvicorn.protocols.http.httptools_impl", "oneflow.serving").HttpToolsProtocol
 
     class BoundedProtocol(base):
-        """Closes connections whose request begins and does not go on."""
+        """Closes connections that are one too many, or whose request begins and does not go on."""
 
         _head_timer: asyncio.TimerHandle | None = None
         _in_head = True
+        _is_refused = False
         _head_bytes = 0
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
-            self._expect_head()
+            excess = len(self.connections) - most
+            self._is_refused = excess > 0
+            if excess > _MOST_REFUSALS:
+                transport.close()
+            self._expect_head(_REFUSAL_SECONDS if self._is_refused else SECONDS)
 
         def connection_lost(self, error: Exception | None) -> None:
             self._expect_nothing()
@@ -40,6 +51,11 @@ def bounded_protocol() -> type[Any]:
             super().on_headers_complete()
 
         def data_received(self, data: bytes) -> None:
+            if self._is_refused:  # closed by the client or the timer: closed at once, the answer might not reach the client
+                if self._head_bytes == 0:
+                    self.transport.write(_TOO_MANY)
+                self._head_bytes += len(data)
+                return
             super().data_received(data)
             if not self._in_head or self.transport.is_closing():
                 return
@@ -47,10 +63,10 @@ def bounded_protocol() -> type[Any]:
             if self._head_bytes > MOST_BYTES:
                 self.send_400_response(f"The request's headers have more than {MOST_BYTES} bytes.")
             elif self._head_timer is None:
-                self._expect_head()
+                self._expect_head(SECONDS)
 
-        def _expect_head(self) -> None:
-            self._head_timer = self.loop.call_later(SECONDS, self._head_is_late)
+        def _expect_head(self, seconds: float) -> None:
+            self._head_timer = self.loop.call_later(seconds, self._head_is_late)
 
         def _expect_nothing(self) -> None:
             if self._head_timer is not None:

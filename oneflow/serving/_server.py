@@ -48,6 +48,8 @@ class Server:
       batching: False runs each request by itself.
       batches_in_flight: how many batches of a version run at the same time (2; 1 on CPUs, whose cores a batch uses itself).
       max_body: the largest body of a request, in bytes (64 MiB); ``max_bodies`` of all requests at one time (1 GiB).
+      max_connections: the most that are open (512; more than the open files that a process may have do not help); a further
+        client gets 503.
       timeout: how long a request may take, in seconds (30); ``body_timeout`` how long its body may take to arrive (30).
       drain: how long requests may go on when the server stops, in seconds (30); ``drain_delay`` how long new requests are taken
         after readiness is withdrawn (0).
@@ -74,6 +76,7 @@ class Server:
         batches_in_flight: int | None = None,
         max_body: int | None = None,
         max_bodies: int | None = None,
+        max_connections: int | None = None,
         timeout: float | None = None,
         body_timeout: float | None = None,
         drain: float | None = None,
@@ -94,8 +97,8 @@ class Server:
         self._root = Path(text)
         self._settings = server_settings(
             what, host=host, port=port, token=token, batches_in_flight=batches_in_flight, max_body=max_body,
-            max_bodies=max_bodies, timeout=timeout, body_timeout=body_timeout, drain=drain, drain_delay=drain_delay, poll=poll,
-            allowed_hosts=allowed_hosts, ssl_certfile=ssl_certfile, ssl_keyfile=ssl_keyfile,
+            max_bodies=max_bodies, max_connections=max_connections, timeout=timeout, body_timeout=body_timeout, drain=drain,
+            drain_delay=drain_delay, poll=poll, allowed_hosts=allowed_hosts, ssl_certfile=ssl_certfile, ssl_keyfile=ssl_keyfile,
             ssl_keyfile_password=ssl_keyfile_password, ssl_ca_certs=ssl_ca_certs,
         )  # fmt: skip
         self._defaults = model_settings(
@@ -293,7 +296,8 @@ def _uvicorn(app: App, settings: Any) -> Any:
             yield
 
     config = uvicorn.Config(
-        app, http=bounded_protocol(), ws="none", lifespan="off", log_config=None, access_log=False, server_header=False,
+        app, http=bounded_protocol(settings.max_connections), ws="none", lifespan="off", log_config=None, access_log=False,
+        server_header=False,
         backlog=_BACKLOG, timeout_keep_alive=_KEEP_ALIVE_SECONDS, timeout_graceful_shutdown=max(1, round(settings.drain)),
         ssl_certfile=settings.ssl_certfile, ssl_keyfile=settings.ssl_keyfile,
         ssl_keyfile_password=settings.ssl_keyfile_password, ssl_ca_certs=settings.ssl_ca_certs,

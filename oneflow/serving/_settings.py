@@ -65,6 +65,7 @@ class ServerSettings:
     port: int = 8000
     max_body: int = 64 << 20
     max_bodies: int = 1 << 30
+    max_connections: int = 512
     timeout: float = 30.0
     body_timeout: float = 30.0
     drain: float = 30.0
@@ -213,6 +214,7 @@ def server_settings(what: str, **given: Any) -> ServerSettings:
         "port": lambda v: check.integer(v, low=0, high=65535),
         "max_body": lambda v: check.integer(v, low=1),
         "max_bodies": lambda v: check.integer(v, low=1),
+        "max_connections": lambda v: check.integer(v, low=1),
         "timeout": lambda v: check.number(v, above=0, finite=True),
         "body_timeout": lambda v: check.number(v, above=0, finite=True),
         "drain": lambda v: check.number(v, low=0, finite=True),

@@ -905,22 +905,30 @@ print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), job(x).get()[0])
 
 
 @pytest.mark.parametrize("seconds", [0.05, 0.3, 0.7], ids=["importing JAX", "compiling", "running"])
-def test_daemon_threads_that_call_jobs_do_not_abort_the_end(seconds: float):
-    for _ in range(3):
-        done = run(f"""
+@pytest.mark.parametrize(
+    "calls",
+    ["now(x); job(x)(lambda value: None)", "[later(x) for _ in range(8)][-1].get()", "job(x); import jax; jax.numpy.ones(8) + 1"],
+    ids=["jobs", "results that are freed", "JAX itself"],
+)
+def test_daemon_threads_that_are_in_cpp_code_do_not_abort_the_end(calls: str, seconds: float):
+    done = run(f"""
+import atexit
+atexit.register(print, "hooks ran")
 @flow.global_function()
 def now(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
     return x + 1
+@flow.global_function()
+def later(x: tp.Numpy.Placeholder((4,))):
+    return x + 1
 def forever():
     while True:
-        now(x)
-        job(x)(lambda value: None)
+        {calls}
 for _ in range(4):
     threading.Thread(target=forever, daemon=True).start()
 time.sleep({seconds})
-print("end")
+raise SystemExit(3)
 """)
-        assert done.returncode == 0 and "end" in done.stdout, (done.returncode, done.stderr)
+    assert done.returncode == 3 and "hooks ran" in done.stdout, (done.returncode, done.stderr)
 
 
 def test_an_exit_that_was_imported_before_the_package_is_not_seen():
@@ -974,7 +982,6 @@ feed = np.ones((2, 64), np.float32)
 paths, states = [], []
 def state():
     values = {{k: v.numpy() for k, v in flow.get_all_variables().items()}}
-    random = flow.checkpoint.api.default_session().random_state()["calls"]["train"] if False else None
     from oneflow.runtime.session import default_session
     return values, default_session().random_state()["calls"]["train"]
 for i in range(2):

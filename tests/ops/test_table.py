@@ -131,6 +131,24 @@ def test_gradient_by_convention(row: Gradient) -> None:
             np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
+ZEROS = {name for name, op in OPS.items() if op.zeros}
+
+
+@pytest.mark.parametrize("row", [p for p in ROWS if any(name in p.id for name in ZEROS)])
+def test_zeros_give_zeros_where_the_op_says_so(row: Row) -> None:
+    graph, _ = trace_arrays(row, row.inputs)
+    for op, node in [(node.op, node) for node in graph.nodes if node.op.zeros]:
+        key = {"key": jax.random.key(0)} if op.random else {}
+        sets = [range(len(node.inputs))] if op.zeros == "all" else [[i] for i in range(len(node.inputs))]
+        for zeros in sets:
+            arrays = [(np.zeros if i in zeros else np.ones)(b.shape, b.dtype.numpy_dtype) for i, b in enumerate(node.inputs)]
+            found = op.define(*arrays, **node.attrs, **key)
+            assert not np.any(found), "some of the output is not zero"
+        if op.flat_at_zero:
+            assert op.grad is not None
+            assert not np.any(op.grad((arrays[0],), (found,), (found + 1,), **node.attrs)[0])
+
+
 def _avals(jaxpr: Any) -> Any:
     for equation in jaxpr.eqns:
         yield from ((equation, v.aval) for v in (*equation.invars, *equation.outvars))

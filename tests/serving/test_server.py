@@ -155,6 +155,25 @@ def test_a_head_that_does_not_go_on(tmp_path: Path, start: Any, monkeypatch: pyt
             assert raw(server.url, begun) == b""
 
 
+def test_a_connection_too_many(tmp_path: Path, start: Any) -> None:
+    (tmp_path / "models").mkdir()
+    server, http = start(max_connections=3)
+    assert http("GET", "/v2/health/live")[0] == 200
+    with Http(server.url) as second, Http(server.url) as third:
+        assert second("GET", "/v2/health/live")[0] == third("GET", "/v2/health/live")[0] == 200
+        with Http(server.url) as fourth:
+            status, answer = fourth("GET", "/v2/health/live")
+        assert status == 503 and "as many connections as it may have" in answer["error"] and fourth.headers["retry-after"] == "1"
+        assert http("GET", "/v2/health/live")[0] == second("GET", "/v2/health/live")[0] == 200
+
+    def is_taken() -> bool:
+        with Http(server.url) as later:
+            return later("GET", "/v2/health/live")[0] == 200
+
+    while not is_taken():  # once the server has seen that the other two are gone
+        pass
+
+
 def test_many_large_bodies_at_one_time(tmp_path: Path, start: Any) -> None:
     write_affine(tmp_path / "models" / "affine.stablehlo", 2.0)
     server, http = start(max_bodies=1000, max_body=1000)

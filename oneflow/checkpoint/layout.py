@@ -76,7 +76,7 @@ def open_inside(root: str, path: str, what: str) -> FileIO:
     try:
         return open_regular(real, follow_symlinks=False)
     except OSError as error:
-        why = TO_NOWHERE if os.path.islink(path) and not os.path.exists(path) else error.strerror
+        why = TO_NOWHERE if os.path.islink(path) and not os.path.exists(path) else error.strerror or str(error)
         complain(CheckpointError, f"{what}: {short!r} cannot be opened: {why}", file=path)
 
 

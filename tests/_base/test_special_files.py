@@ -179,3 +179,9 @@ def test_coco_images_that_are_links_to_nowhere(tmp_path: Path) -> None:
     annotations = CocoAnnotations(tmp_path / "annotations.json", tmp_path / "images")
     with pytest.raises(flow.errors.DataError, match="symbolic link to nowhere"):
         annotations.load(0)
+
+
+def test_a_part_that_is_a_fifo(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "part-0")
+    with pytest.raises(flow.errors.PartNotFoundError, match="not a regular file"):
+        flow.data.part_paths(tmp_path, 1)

@@ -53,7 +53,7 @@ class _Stage:
         self.train, self.count_down, self.double = jobs.declare(), count_down, double
         self.lock = threading.Lock()
         self.made, self.got = Counter[str](), Counter[str]()
-        self.values: list[float] = []
+        self.values: list[tuple[int, float]] = []  # thread, and what its callback was given
         self.threads = 0  # that are in a call of these jobs
         self.has_ended = False
         jobs.state()
@@ -67,8 +67,11 @@ class _Stage:
         expectations = {
             "callbacks of count_down": (self.got["count"], self.made["count"]),
             "callbacks of double": (self.got["double"], self.made["double"]),
-            "the order of callbacks": (self.values, [-float(i) for i in range(self.made["count"])]),
+            "values of count_down": (sorted(-v for _, v in self.values), [float(i) for i in range(self.made["count"])]),
         }
+        for thread in range(THREADS):  # another thread may come between a call and ``result(callback)``
+            own = [v for number, v in self.values if number == thread]
+            expectations[f"the order of thread {thread}'s callbacks"] = own, sorted(own, reverse=True)
         _compare(expectations)
 
     def judge_variables(self) -> None:
@@ -140,7 +143,7 @@ class _Storm:
                 stage = self._stage
                 stage.threads += 1
             try:
-                self._call(stage, rng)
+                self._call(stage, number, rng)
             except BaseException as error:
                 _wrong(f"a thread raised {type(error).__name__}: {error}")
                 return
@@ -150,7 +153,7 @@ class _Storm:
             while stage.has_ended and self._stage is stage:  # until there are jobs again
                 time.sleep(0.001)
 
-    def _call(self, stage: _Stage, rng: random.Random) -> None:
+    def _call(self, stage: _Stage, number: int, rng: random.Random) -> None:
         name, begun, n = rng.choice(["train", "count", "double", "double", "sync"]), time.monotonic(), rng.randrange(1000)
         errors = self._flow.errors
         try:
@@ -158,13 +161,11 @@ class _Storm:
                 stage.train(jobs.batch(n))
                 stage.counted("train")
             elif name == "count":
-                result = stage.count_down(np.ones(1, np.float32))
+                stage.count_down(np.ones(1, np.float32))(self._count_back(stage, number))
                 stage.counted("count")
-                result(self._count_back(stage))
             elif name == "double":
-                result = stage.double(np.full(4, n, np.float32))
+                stage.double(np.full(4, n, np.float32))(self._doubled(stage, n, rng))
                 stage.counted("double")
-                result(self._doubled(stage, n, rng))
             elif rng.random() < 0.05:
                 self._flow.sync_default_session()
         except errors.CallbackError as error:
@@ -185,10 +186,10 @@ class _Storm:
 
     # --- callbacks, on the delivery thread
 
-    def _count_back(self, stage: _Stage) -> Callable[[Any], None]:
+    def _count_back(self, stage: _Stage, number: int) -> Callable[[Any], None]:
         def callback(value: Any) -> None:
             stage.got["count"] += 1
-            stage.values.append(float(value[0]))
+            stage.values.append((number, float(value[0])))
 
         return callback
 

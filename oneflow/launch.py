@@ -1,4 +1,4 @@
-"""``python -m oneflow.launch --nproc 4 script.py args``: starts n processes of one run, ends them together, starts them again."""
+"""``oneflow launch --nproc 4 script.py args``: starts n processes of one run, ends them together, starts them again."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
 
+from ._base.command import Parser
 from .config._environment import LAUNCHED
 from .errors import ArgumentError
 from .runtime.exit_status import PREEMPTED
@@ -26,11 +27,11 @@ _LAST_PORT = 65535
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    made = argparse.ArgumentParser(
-        prog="python -m oneflow.launch",
+    made = Parser(
+        prog="oneflow launch",
         description="Starts a script in several processes that work together. Each is one machine in placements: "
         '"0:0-1" are the first two devices of the first process.',
-        epilog="example: python -m oneflow.launch --nproc 2 train.py --steps 100",
+        epilog="example: oneflow launch --nproc 2 train.py --steps 100",
     )
     add = made.add_argument
     add("--nproc", "--nproc_per_node", "--nproc-per-node", type=_positive, default=1, metavar="N",

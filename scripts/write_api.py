@@ -10,13 +10,12 @@ from typing import Any
 
 SCRIPTS = Path(__file__).resolve().parent
 sys.path[:0] = [str(SCRIPTS), str(SCRIPTS.parent)]  # this checkout, whether or not it is installed
+from docstring_sections import entries, sections  # noqa: E402
+
 import examples  # noqa: E402
 import oneflow as flow  # noqa: E402
 
 PAGES = Path(__file__).resolve().parent.parent / "docs" / "api"
-_SECTION = re.compile(
-    r"^(Args(?:, Returns, Raises| and errors)?|Returns|Raises|Distribution|Variables|Source|Note|Example):(?: |$)"
-)
 
 
 def signature(path: str, value: Any) -> str:
@@ -32,32 +31,6 @@ def signature(path: str, value: Any) -> str:
     return path + re.sub(r"<[^<>]*>", "...", text)
 
 
-def sections(doc: str) -> list[tuple[str, list[str]]]:
-    """The docstring in parts: ("", the description), ("Args", its lines), ..."""
-    parts: list[tuple[str, list[str]]] = [("", [])]
-    for line in doc.splitlines():
-        found = _SECTION.match(line)
-        if found:
-            parts.append((found[1], [line[found.end() :]] if line[found.end() :].strip() else []))
-        else:
-            parts[-1][1].append(line)
-    return parts
-
-
-def _entries(lines: list[str]) -> list[str]:
-    """``name: text`` with its continuation lines, as a list; other text stays a paragraph."""
-    made: list[str] = []
-    for line in lines:
-        found = re.match(r"^  ([\w*, `]+): (.*)", line)
-        if found:
-            made.append(f"- `{found[1].strip('`')}`: {found[2].strip()}")
-        elif made and line.startswith("    "):
-            made[-1] += " " + line.strip()
-        elif line.strip():
-            made.append(line.strip())
-    return made
-
-
 def entry(path: str, value: Any, also: list[str]) -> list[str]:
     """The text about one function or class."""
     rows = [f"## `{path.rpartition('.')[2]}`", "", "```python", signature(path, value), "```", ""]
@@ -67,7 +40,7 @@ def entry(path: str, value: Any, also: list[str]) -> list[str]:
         if title == "Example":
             continue
         if title in ("Args", "Raises", "Returns") and any(re.match(r"^  [\w*, `]+: ", line) for line in lines):
-            rows += [f"**{title}**", "", *_entries(lines), ""]
+            rows += [f"**{title}**", "", *entries(lines), ""]
         elif title:
             rows += [f"**{title}** " + " ".join(line.strip() for line in lines).strip(), ""]
         else:

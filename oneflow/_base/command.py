@@ -51,5 +51,8 @@ def status_of(
 
 
 def in_a_shell(error: Exception) -> str:
-    """The text of an error without the line of a program that called: a shell has none."""
-    return "\n".join(line for line in str(error).splitlines() if not line.startswith("  your line"))
+    """The text of an error without the caller's line, which a shell does not have; what to try is on the same line."""
+    lines = [line for line in str(error).splitlines() if not line.startswith("  your line")]
+    if len(lines) == 2 and lines[1].startswith("  try "):
+        return f"{lines[0]}; try {lines[1].removeprefix('  try ').strip()}"
+    return "\n".join(lines)

@@ -18,6 +18,7 @@ _EXTRAS = {
     "uvicorn": ("uvicorn", "serve"),
     "httptools": ("httptools", "serve"),
     "prometheus_client": ("prometheus-client", "serve"),
+    "argcomplete": ("argcomplete", "completion"),
 }
 # packages that no extra brings: who uses such a service has it installed
 _PACKAGES = ("wandb", "mlflow", "trackio", "pandas", "matplotlib", "torch")

@@ -1,4 +1,4 @@
-"""``python -m oneflow.checkpoint``: lists, shows, verifies and compares checkpoints, without starting JAX."""
+"""``oneflow checkpoint``: lists, shows, verifies and compares checkpoints, without starting JAX."""
 
 from __future__ import annotations
 
@@ -17,26 +17,27 @@ from .format import Checkpoint
 from .layout import OUT
 
 _EPILOG = """examples:
-  python -m oneflow.checkpoint list ./run
-  python -m oneflow.checkpoint show ./run/snapshot_0000000100
-  python -m oneflow.checkpoint verify ./run
-  python -m oneflow.checkpoint diff ./run/snapshot_0000000100 ./run/snapshot_0000000200
+  oneflow checkpoint list ./run
+  oneflow checkpoint show ./run/snapshot_0000000100
+  oneflow checkpoint verify ./run
+  oneflow checkpoint diff ./run/snapshot_0000000100 ./run/snapshot_0000000200
 
 exit statuses: 0 good; 1 verify found damage, or diff a difference; 2 an error; 130 interrupted"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command. Returns 0; 1 where damage or a difference was found; 2 for an error; 130 for Ctrl-C."""
-    options = _parser().parse_args(arguments)
+    options = parser().parse_args(arguments)
     return status_of(lambda: int(options.run(options)), expected=(OneFlowError, OSError), text=_in_one_line)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = Parser(
-        prog="python -m oneflow.checkpoint", description="Checkpoints: list, show, verify, compare.", epilog=_EPILOG,
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = Parser(
+        prog="oneflow checkpoint", description="Checkpoints: list, show, verify, compare.", epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    verbs = parser.add_subparsers(required=True, metavar="VERB", parser_class=Parser)
+    verbs = made.add_subparsers(required=True, metavar="VERB", parser_class=Parser)
     either = "a checkpoint, or a directory of checkpoints"
     for run, name, does, paths in (
         (_list, "list", "one line for each checkpoint", either),
@@ -50,7 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     compare.add_argument("one", metavar="PATH", help="a checkpoint")
     compare.add_argument("other", metavar="PATH", help="another one")
     compare.set_defaults(run=_diff)
-    return parser
+    return made
 
 
 def _list(options: Any) -> int:

@@ -1,69 +1,101 @@
-"""One command, whose first word says what to do. Statuses: 0 good, 1 something was found, 2 an error, 130 interrupted."""
+"""The table of subcommands, and what runs one. docs/command-line.md documents them and the exit statuses."""
 
 from __future__ import annotations
 
+import argparse
 import importlib
+import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
-from .._base.command import ERROR, status_of
+from .._base.command import ERROR, Parser, status_of
+from .._base.extras import need
 from .._base.refuse import closest
+from .._base.version import __version__
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A subcommand: a module with ``main(arguments) -> status``."""
+    """A subcommand: a module with ``parser()`` and ``main(arguments) -> status``, imported when the command is used."""
 
     module: str
-    does: str
+    help: str
+
+    def load(self) -> Any:
+        return importlib.import_module(self.module)
 
 
 COMMANDS = {
     "checkpoint": Command("oneflow.checkpoint.__main__", "list, show, verify and compare checkpoints"),
+    "completion": Command("oneflow.cli.completion", "print the completion script for bash, zsh or fish"),
     "data": Command("oneflow.data.__main__", "make, show and verify record files"),
-    "doctor": Command("oneflow.doctor.__main__", "what was found on this machine, how fast it is, what to do"),
+    "doctor": Command("oneflow.doctor.__main__", "check the installation and the machine, and say how to fix what is wrong"),
+    "export": Command("oneflow.cli.export", "write a job as ONNX or StableHLO"),
     "launch": Command("oneflow.launch", "start a script in several processes"),
+    "new": Command("oneflow.cli.new", "create a project: train.py, config.toml, tests"),
+    "plan": Command("oneflow.cli.plan", "show where a job's ops run and where its memory goes"),
+    "profile": Command("oneflow.cli.profile", "run a few steps of a job, and show where their time goes"),
     "serve": Command("oneflow.serving.__main__", "serve models over HTTP"),
-    "summary": Command("oneflow.cli.summary", "the ops and variables of a job in a script"),
+    "summary": Command("oneflow.cli.summary", "show the ops and variables of a job"),
+    "train": Command("oneflow.cli.train", "run one of the examples that come with the library"),
 }
 
 _EPILOG = """examples:
   oneflow doctor
+  oneflow new digits && cd digits && python train.py
   oneflow summary train.py:train_job
   oneflow launch --nproc 2 train.py --steps 100
 
-exit statuses: 0 good; 1 something was found (damage, trouble); 2 an error; 130 interrupted;
-launch: that of the script"""
+exit statuses: 0 success; 1 something was found (damage, a difference, trouble) or a script raised an error;
+2 wrong usage or an error of the library; 130 interrupted; launch, train: the status of the script"""
+
+
+def parser() -> Parser:
+    """The command line as far as the name of the subcommand, whose own parser reads the rest."""
+    made = Parser(
+        prog="oneflow", description="Job functions on JAX/XLA.", epilog=_EPILOG,
+        formatter_class=partial(argparse.RawDescriptionHelpFormatter, max_help_position=16, width=110),
+    )  # fmt: skip
+    made.add_argument("--version", action="version", version=f"oneflow-jax {__version__}")
+    commands = made.add_subparsers(title="commands (each has --help)", metavar="COMMAND")
+    for name, command in COMMANDS.items():
+        commands.add_parser(name, help=command.help, add_help=False)
+    return made
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command. Returns the exit status."""
+    """Runs a subcommand. Returns the exit status."""
+    if "_ARGCOMPLETE" in os.environ:
+        return _complete()
     given = list(sys.argv[1:] if arguments is None else arguments)
-    if not given or given[0] in ("-h", "--help"):
-        print(_help())
-        return 0 if given else ERROR
-    if given[0] == "--version":
-        print(f"oneflow-jax {importlib.import_module('oneflow').__version__}")
-        return 0
+    if not given:
+        print(parser().format_help())
+        return ERROR
+    if given[0].startswith("-"):
+        parser().parse_args(given[:1])
     command = COMMANDS.get(given[0])
     if command is None:
         return _unknown(given[0])
-    run: Callable[[Sequence[str]], int] = importlib.import_module(command.module).main
-    return status_of(lambda: run(given[1:]))
+    return status_of(lambda: int(command.load().main(given[1:])))
 
 
-def _help() -> str:
-    width = max(map(len, COMMANDS))
-    listed = "\n".join(f"  {name:<{width}}  {command.does}" for name, command in sorted(COMMANDS.items()))
-    return (
-        "usage: oneflow COMMAND [-h] ...\n\nJob functions on JAX/XLA: look at them, run them, keep what they learn.\n\n"
-        f"commands (each has --help):\n{listed}\n\n{_EPILOG}"
-    )
+def _complete() -> int:
+    """Answers the shell's completion request, which argcomplete passes in the environment."""
+    argcomplete = need("argcomplete", "completion")
+    line, point = os.environ["COMP_LINE"], int(os.environ["COMP_POINT"])
+    _, _, _, words, _ = argcomplete.split_line(line, point)
+    command = COMMANDS.get(words[1]) if len(words) > 1 else None
+    if command is not None:
+        os.environ["_ARGCOMPLETE"] = "2"  # the number of words before the arguments of the parser
+    argcomplete.autocomplete(parser() if command is None else command.load().parser(), always_complete_options="long")
+    return ERROR  # argcomplete has ended the process
 
 
 def _unknown(word: str) -> int:
     near = closest(word, COMMANDS, count=1)
-    hint = f"; did you mean `oneflow {near[0]}`?" if near else ""
+    hint = f"; did you mean `oneflow {near[0]}`?" if near else ";"
     print(f"error: oneflow has no command {word!r}{hint} `oneflow --help` lists them", file=sys.stderr)
     return ERROR

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import runpy
 import sys
-from collections.abc import Sequence
+from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from .._base.refuse import closest
 from ..errors import ArgumentError
@@ -13,6 +15,21 @@ from ..job import JobFunction
 from ..job.function import StoppedAtFirstCallError
 from ..runtime.process import process
 from ..runtime.session import default_session
+
+
+def add_target(parser: ArgumentParser) -> None:
+    """Adds the arguments ``script.py:job`` and, after ``--``, those of the script."""
+    parser.add_argument("job", metavar="SCRIPT:JOB", help="script.py:job, or script.py where it declares one job")
+    parser.add_argument("arguments", nargs="*", default=(), metavar="ARG", help="the script's own arguments, after --")
+
+
+def parsed(parser: ArgumentParser, arguments: Sequence[str] | None) -> Namespace:
+    """The options of a command with a target; what follows ``--`` is for the script, whatever it looks like."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    end = given.index("--") if "--" in given else len(given)
+    options = parser.parse_args(given[:end])
+    options.arguments = [*options.arguments, *given[end + 1 :]]
+    return options
 
 
 def load_job(target: str, arguments: Sequence[str] = ()) -> JobFunction:
@@ -29,13 +46,40 @@ def load_job(target: str, arguments: Sequence[str] = ()) -> JobFunction:
       ArgumentError: there is no such file, or the script declares no such job before its first call of one.
       Any exception that the script raises.
     """
+    path, name = _split(target)
+    _run(path, arguments, stop=True)
+    return _declared(path, name)
+
+
+def load_first_call(target: str, arguments: Sequence[str] = ()) -> tuple[JobFunction, tuple[Any, ...], Mapping[str, Any]]:
+    """The job that ``script.py:job`` names, and the arguments of the script's first call of it.
+
+    The script runs as far as that call: calls of other jobs before it are made.
+
+    Args: as for ``load_job``.
+    Raises: as ``load_job``; ArgumentError where the script never calls the job.
+    """
+    path, name = _split(target)
+    stopped = _run(path, arguments, stop=name or True)
+    job = _declared(path, name)
+    if stopped is None:
+        raise ArgumentError(f"{path} ended without calling job {job.name!r}, so there is nothing to feed to it\n"
+                            "  try        a job that the script calls")  # fmt: skip
+    return job, stopped.args_of_call, stopped.kwargs_of_call
+
+
+def _split(target: str) -> tuple[str, str]:
     path, _, name = target.partition(":") if not os.path.exists(target) else (target, "", "")
     if not os.path.isfile(path):
         raise ArgumentError(f"there is no script {path!r}\n  try        script.py:job, with the path of the script")
-    _run(path, arguments)
+    return path, name
+
+
+def _declared(path: str, name: str) -> JobFunction:
     jobs = {n: job for n, job in default_session().jobs.items() if isinstance(job, JobFunction)}
     if not jobs:
-        raise ArgumentError(f"{path} declares no job before it calls one (or before its end)")
+        raise ArgumentError(f"{path} declares no job before it calls one (or before its end)\n"
+                            "  try        a script with a @flow.global_function")  # fmt: skip
     if not name and len(jobs) > 1:
         raise ArgumentError(f"{path} declares several jobs\n  try        {path}:NAME with one of {', '.join(sorted(jobs))}")
     if name and name not in jobs:
@@ -45,15 +89,19 @@ def load_job(target: str, arguments: Sequence[str] = ()) -> JobFunction:
     return jobs[name] if name else next(iter(jobs.values()))
 
 
-def _run(path: str, arguments: Sequence[str]) -> None:
+def _run(path: str, arguments: Sequence[str], stop: bool | str) -> StoppedAtFirstCallError | None:
+    """Runs the script. Returns the call at which it was stopped; None where it came to its end."""
     argv, search = sys.argv, list(sys.path)
     sys.argv = [path, *arguments]
     sys.path[0:0] = [os.path.dirname(os.path.abspath(path))]
-    process.stops_at_first_call = True
+    process.stops_at_first_call = stop
     try:
         runpy.run_path(path, run_name="__main__")
-    except (StoppedAtFirstCallError, SystemExit):
+    except StoppedAtFirstCallError as stopped:
+        return stopped
+    except SystemExit:
         pass
     finally:
         process.stops_at_first_call = False
         sys.argv, sys.path[:] = argv, search
+    return None

@@ -1,4 +1,4 @@
-"""``python -m oneflow.data``: makes, shows and verifies OFRecord part files, and makes test data."""
+"""``oneflow data``: makes, shows and verifies OFRecord part files, and makes test data."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from .inputs import Arrays, CsvFile, ImageFolder, TfRecords
 from .pack import Packed, pack
 
 _EPILOG = """examples:
-  python -m oneflow.data pack images photographs train --labels labels.txt --parts 16
-  python -m oneflow.data pack arrays mnist.npz train --feature image=x_train --feature label=y_train --png image
-  python -m oneflow.data pack csv clicks.csv train --feature label=clicked:int32 --feature dense=I1,I2,I3:float
-  python -m oneflow.data pack tfrecord a.tfrecord b.tfrecord train --parts 4
-  python -m oneflow.data show train --sheet first.png
-  python -m oneflow.data verify train --images encoded
+  oneflow data pack images photographs train --labels labels.txt --parts 16
+  oneflow data pack arrays mnist.npz train --feature image=x_train --feature label=y_train --png image
+  oneflow data pack csv clicks.csv train --feature label=clicked:int32 --feature dense=I1,I2,I3:float
+  oneflow data pack tfrecord a.tfrecord b.tfrecord train --parts 4
+  oneflow data show train --sheet first.png
+  oneflow data verify train --images encoded
 """
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command. Returns 0; 1 where ``verify`` found damage; 2 for an error."""
-    options = _parser().parse_args(arguments)
+    options = parser().parse_args(arguments)
     after = "interrupted; the parts that exist are complete, and the same command continues with the others"
     return status_of(lambda: int(options.run(options)), expected=(OneFlowError, OSError), interrupted=after)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = Parser(
-        prog="python -m oneflow.data", description="OFRecord part files: make, show, verify.", epilog=_EPILOG,
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = Parser(
+        prog="oneflow data", description="OFRecord part files: make, show, verify.", epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    verbs = parser.add_subparsers(required=True, metavar="VERB")
+    verbs = made.add_subparsers(required=True, metavar="VERB")
     kinds = verbs.add_parser("pack", help="turn data into part files").add_subparsers(required=True, metavar="KIND")
-    made = [_add_images(kinds), _add_arrays(kinds), _add_csv(kinds), _add_tfrecord(kinds)]
-    for one in made:
+    for one in (_add_images(kinds), _add_arrays(kinds), _add_csv(kinds), _add_tfrecord(kinds)):
         one.add_argument("target", help="directory of the parts")
         one.add_argument("--parts", type=int, default=1, metavar="N", help="number of part files (1)")
         one.add_argument("--prefix", default="part-", help="of their names (part-)")
@@ -52,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_show(verbs)
     _add_verify(verbs)
     _add_sample(verbs)
-    return parser
+    return made
 
 
 # --- pack

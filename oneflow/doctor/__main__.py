@@ -1,28 +1,34 @@
-"""``python -m oneflow.doctor [--json] [--no-speed]``: exit status 0 where all is well, 1 where there is trouble."""
+"""``oneflow doctor [--json] [--no-speed]``: exit status 0 where all is well, 1 where there is trouble."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from .._base.command import Parser
 from .checks import NOTE, TROUBLE, Finding, examine
 from .selftest import measure
 
 _MARKS = {NOTE: "note   ", TROUBLE: "TROUBLE"}
 
 
+def parser() -> Parser:
+    """The command line."""
+    made = Parser(
+        prog="oneflow doctor", description="Checks the installation and the machine, measures its speed, and says how to fix "
+        "each trouble. The exit status is 1 where there is trouble.",
+        epilog="example: oneflow doctor --json > doctor.json",
+    )  # fmt: skip
+    made.add_argument("--json", action="store_true", help="print the findings as JSON")
+    made.add_argument("--no-speed", action="store_true", help="skip the speed test, which takes about ten seconds")
+    return made
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prints the findings. Returns the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="oneflow doctor", description="What was found on this machine, how fast it is, and what to do about each trouble.",
-        epilog="example: python -m oneflow.doctor --json > doctor.json",
-    )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
-    parser.add_argument("--no-speed", action="store_true", help="leave the test of speed out (about ten seconds)")
-    options = parser.parse_args(arguments)
+    options = parser().parse_args(arguments)
     found = examine()
     if not options.no_speed:
         found += measure()

@@ -22,7 +22,8 @@ from ..runtime import compilation_cache
 GOOD, NOTE, TROUBLE = "ok", "note", "trouble"
 _EXTRAS = {
     "data": ("google.protobuf", "cv2"), "native": ("oneflow_native",), "tensorboard": ("tensorboardX",), "onnx": ("onnx",),
-    "export": ("flatbuffers", "safetensors"), "serve": ("fastapi", "uvicorn"),
+    "export": ("flatbuffers", "safetensors"), "serve": ("uvicorn", "httptools", "prometheus_client"),
+    "completion": ("argcomplete",),
 }  # fmt: skip
 _ENOUGH_DISK_BYTES = 1 << 30
 

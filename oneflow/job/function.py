@@ -53,7 +53,11 @@ class _Failure:
 
 
 class StoppedAtFirstCallError(BaseException):
-    """A script is only looked at as far as its jobs (``process.stops_at_first_call``): it was about to call one."""
+    """A script is run only as far as the first call of a job (``process.stops_at_first_call``), which this describes."""
+
+    def __init__(self, job: JobFunction, args: Sequence[Any], kwargs: Mapping[str, Any]):
+        super().__init__(job.name)
+        self.job, self.args_of_call, self.kwargs_of_call = job, tuple(args), dict(kwargs)
 
 
 class JobFunction:
@@ -201,8 +205,8 @@ class JobFunction:
         if current_or_none() is not None:
             refuse(ModeError, f"job {self.name!r} was called inside the body of job {current_or_none().name!r}",  # type: ignore[union-attr]
                    hint="call an ordinary Python function there; jobs are called from outside")  # fmt: skip
-        if process.stops_at_first_call:
-            raise StoppedAtFirstCallError
+        if process.stops_at_first_call in (True, self.name):
+            raise StoppedAtFirstCallError(self, args, kwargs)
         if kwargs:
             args, kwargs = self._positional(args, kwargs), {}
             prepared = self._submit if submits else self._call
@@ -421,8 +425,8 @@ class JobFunction:
         """Around work that runs steps outside of calls: the job is built, and nothing is waiting to be raised."""
         if current_or_none() is not None:
             refuse(ModeError, f"{what} of job {self.name!r} was called inside the body of a job", hint="call it from outside")
-        if process.stops_at_first_call:
-            raise StoppedAtFirstCallError
+        if process.stops_at_first_call in (True, self.name):
+            raise StoppedAtFirstCallError(self, args, kwargs)
         if processes.count() > 1:
             refuse(ModeError, f"{what} works in runs of one process; this one has {processes.count()}")
         self._check_open()

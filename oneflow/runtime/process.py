@@ -41,7 +41,8 @@ class Process:
       saves: checkpoints that are being written in the background.
       sessions: those that are open; ``default_session`` is the one that jobs are declared in.
       calls: one entry for each call whose thread may be in JAX's C++ code, outside the lock.
-      stops_at_first_call: a script is run only to find the jobs that it declares.
+      stops_at_first_call: True: a script is run only to find the jobs that it declares, and is stopped where it calls one; a
+        name: where it calls that job.
       named_cpu_devices: the most that a job of the session named, where the user has set no number.
       seed: what ``flow.manual_seed`` set; None before.
       summary_writer: of ``flow.summary``; None before one was made.
@@ -55,7 +56,7 @@ class Process:
         self.seed: int | None = None
         self.named_cpu_devices = 1
         self.summary_writer: Any = None
-        self.stops_at_first_call = False
+        self.stops_at_first_call: bool | str = False
         self.has_said_that_cpus_stand_in = False
         self.unconfirmed_saves: dict[str, tuple[int, int]] = {}
         self._forked = False

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 import oneflow as flow
 from oneflow.cli import main
 from oneflow.cli.main import COMMANDS
-from oneflow.cli.scripts import load_job
+from oneflow.cli.scripts import load_first_call, load_job
+from oneflow.cli.train import examples
 
 SCRIPT = """
 import argparse
@@ -49,18 +53,23 @@ def script(tmp_path: Path) -> str:
 
 
 def test_help_version_and_words_that_are_none(capsys):
-    assert main(["--help"]) == 0 and main([]) == 2
+    for word, told in (("--help", "exit statuses"), ("--version", flow.__version__)):
+        with pytest.raises(SystemExit) as left:
+            main([word])
+        assert left.value.code == 0 and told in capsys.readouterr().out
+    assert main([]) == 2
     text = capsys.readouterr().out
-    assert all(name in text for name in COMMANDS) and "exit statuses" in text
-    assert main(["--version"]) == 0 and flow.__version__ in capsys.readouterr().out
+    assert all(name in text for name in COMMANDS)
     assert main(["docter"]) == 2
     assert "did you mean `oneflow doctor`?" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
-def test_every_command_has_help_with_an_example(name):
-    done = subprocess.run([sys.executable, "-m", "oneflow", name, "--help"], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0 and "usage" in done.stdout and "example" in done.stdout, done.stderr
+def test_every_command_has_help_with_an_example(name, capsys):
+    with pytest.raises(SystemExit) as left:
+        main([name, "--help"])
+    text = capsys.readouterr().out
+    assert left.value.code == 0 and text.startswith(f"usage: oneflow {name}") and f"oneflow {name}" in text.split("example", 1)[1]
 
 
 def test_a_script_is_read_as_far_as_its_jobs(script, capsys):
@@ -95,6 +104,148 @@ def test_jobs_are_called_as_ever_afterwards(script):
     def job(x: flow.typing.Numpy.Placeholder((1,))) -> flow.typing.Numpy:
         return x + 1
 
-    import numpy as np
-
     assert job(np.ones(1, np.float32))[0] == 2
+
+
+def run(*words: str, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-m", *words], capture_output=True, text=True, timeout=500, cwd=cwd, env=os.environ | environment
+    )
+
+
+def test_help_imports_neither_jax_nor_the_subcommands():
+    heavy = ("jax", "uvicorn", "onnx", "oneflow.doctor", "oneflow.serving", "oneflow.launch", "oneflow.cli.scripts")
+    program = (
+        "import contextlib, sys\nfrom oneflow.cli import main\nwith contextlib.suppress(SystemExit):\n    main(['--help'])\n"
+        f"assert not [m for m in {heavy} if m in sys.modules]"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("module", ["launch", "data", "checkpoint", "doctor", "serving"])
+def test_the_older_spellings(module):
+    done = run(f"oneflow.{module}", "--help")
+    name = {"serving": "serve"}.get(module, module)
+    assert done.returncode == 0 and done.stdout.startswith(f"usage: oneflow {name}"), done.stderr
+
+
+def test_a_plan_and_a_profile(script, capsys, tmp_path):
+    assert main(["plan", f"{script}:predict"]) == 0
+    assert "only-weight" in capsys.readouterr().out
+    flow.clear_default_session()
+    assert (
+        main(["profile", f"{script}:train", "--steps", "2", "--save", str(tmp_path / "trace.json.gz"), "--", "--width", "5"]) == 0
+    )
+    assert "over 2 steps" in capsys.readouterr().out and (tmp_path / "trace.json.gz").stat().st_size > 0
+    flow.clear_default_session()
+    job, args, kwargs = load_first_call(f"{script}:train", ["--width", "5"])
+    assert job.name == "train" and not kwargs
+    np.testing.assert_array_equal(args[0], np.ones((4, 2), np.float32))
+
+
+def test_the_calls_of_other_jobs_before_the_profiled_one_are_made(tmp_path, capsys):
+    (tmp_path / "two.py").write_text(
+        SCRIPT.replace("    train(np.ones((4, 2), np.float32))\n    raise RuntimeError(\"it was trained\")\n",
+                       "    loss = train(np.ones((4, 2), np.float32))\n    predict(np.full((4, 2), 7, np.float32))\n")
+    )  # fmt: skip
+    job, args, _ = load_first_call(f"{tmp_path}/two.py:predict")
+    assert job.name == "predict" and args[0][0, 0] == 7
+    assert flow.get_all_variables()["System-Train-TrainStep-train"].numpy() == 1
+    (tmp_path / "none.py").write_text(SCRIPT.replace("    train(np.ones((4, 2), np.float32))\n", "    return\n"))
+    flow.clear_default_session()
+    assert main(["profile", f"{tmp_path}/none.py:predict"]) == 2
+    assert "ended without calling job 'predict'" in capsys.readouterr().err
+
+
+def test_a_job_is_exported_with_the_weights_of_a_checkpoint(script, tmp_path, capsys):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    job = load_job(f"{script}:predict")
+    x = np.random.default_rng(0).standard_normal((4, 2)).astype(np.float32)
+    expected = job(x)
+    flow.checkpoint.save(str(tmp_path / "saved"))
+    flow.clear_default_session()
+    path = str(tmp_path / "model.onnx")
+    assert main(["export", f"{script}:predict", "--weights", str(tmp_path / "saved"), "--out", path]) == 0
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    np.testing.assert_allclose(session.run(None, {"x": x})[0], expected, rtol=1e-5)
+    flow.clear_default_session()
+    assert main(["export", f"{script}:predict", "--untrained", "--out", str(tmp_path / "model.stablehlo")]) == 0
+    assert flow.export.load(str(tmp_path / "model.stablehlo"))(x).shape == (4, 3)
+    capsys.readouterr()
+
+
+def test_wrong_exports_are_refused(script, tmp_path, capsys):
+    assert main(["export", f"{script}:train", "--untrained", "--out", str(tmp_path / "a.onnx")]) == 2
+    assert "try a predict job of the same layers" in capsys.readouterr().err
+    for words, told in (
+        (["--untrained", "--out", "a.pt"], "--out must end in .onnx or .stablehlo"),
+        (["--untrained", "--out", "a.stablehlo", "--opset", "17"], "--opset is for ONNX"),
+        (["--out", "a.onnx"], "one of the arguments --weights --untrained is required"),
+    ):
+        with pytest.raises(SystemExit) as left:
+            main(["export", f"{script}:predict", *words])
+        error = capsys.readouterr().err
+        assert left.value.code == 2 and told in error and error.count("\n") == 1
+
+
+def test_errors_of_the_command_line_are_one_line(script, capsys):
+    for words in (["summary", "nothing.py:job"], ["plan", f"{script}:trian"], ["new", str(Path(script).parent)], ["nonsense"]):
+        flow.clear_default_session()
+        assert main(words) == 2
+        assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.timeout(600)
+def test_a_new_project_passes_its_tests_and_is_a_script_for_the_other_commands(tmp_path, capsys):
+    project = tmp_path / "digits"
+    assert main(["new", str(project)]) == 0
+    assert main(["new", str(project)]) == 2 and "not an empty directory" in capsys.readouterr().err
+    assert {p.name for p in project.iterdir()} == {"train.py", "config.toml", "tests", "README.md", ".gitignore"}
+    done = run("pytest", "-q", "-p", "no:cacheprovider", "tests", cwd=project, PYTEST_ADDOPTS="")
+    assert done.returncode == 0 and "3 passed" in done.stdout, done.stdout + done.stderr
+    done = run("oneflow", "summary", "train.py:evaluate", cwd=project)
+    assert done.returncode == 0 and "hidden-matmul" in done.stdout, done.stderr
+    assert "# digits" in (project / "README.md").read_text()
+
+
+def test_examples_by_their_names(capsys):
+    assert {"lenet", "gpt", "images"} <= examples().keys()
+    assert main(["train", "--path", "lenet"]) == 0
+    assert Path(capsys.readouterr().out.strip()).name == "train_lenet.py"
+    done = run("oneflow", "train", "lenet", "--help")  # the example's own
+    assert done.returncode == 0 and "--batches" in done.stdout
+    with pytest.raises(SystemExit) as left:
+        main(["train", "lenett"])
+    assert left.value.code == 2 and "'lenet'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "line, expected", [("oneflow do", "doctor"), ("oneflow data pack im", "images"), ("oneflow train le", "lenet")]
+)
+def test_the_shell_completes(line, expected, tmp_path):
+    pytest.importorskip("argcomplete", reason="the extra [completion] is not installed")
+    answer = tmp_path / "answer"
+    run("oneflow", _ARGCOMPLETE="1", _ARGCOMPLETE_STDOUT_FILENAME=str(answer), COMP_LINE=line, COMP_POINT=str(len(line)))
+    assert answer.read_text().strip() == expected
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts(shell, capsys):
+    pytest.importorskip("argcomplete", reason="the extra [completion] is not installed")
+    assert main(["completion", shell]) == 0
+    assert ("complete" in (text := capsys.readouterr().out)) and "oneflow" in text
+
+
+def test_a_plan_for_other_hardware_is_the_planners(script, monkeypatch, capsys):
+    given = []
+    planner = SimpleNamespace(main=lambda arguments: given.append(arguments) or 1)
+    monkeypatch.setattr("oneflow.cli.plan._planner", lambda: planner)
+    assert main(["plan", "a.py:job", "--target", "h100:8", "--", "-x"]) == 1
+    assert given == [["a.py:job", "--target", "h100:8", "--", "-x"]]
+    assert main(["plan", f"{script}:predict"]) == 0 and len(given) == 1  # of this machine
+    assert "only-weight" in capsys.readouterr().out
+    monkeypatch.setattr("oneflow.cli.plan._planner", lambda: None)
+    with pytest.raises(SystemExit):
+        main(["plan", "a.py:job", "--target", "h100:8"])
+    assert "unrecognized arguments: --target" in capsys.readouterr().err

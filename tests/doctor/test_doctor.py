@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
+import re
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 
-from oneflow.doctor import examine, selftest
+from oneflow.doctor import checks, examine, selftest
 from oneflow.doctor.__main__ import main
 
 
@@ -73,3 +77,13 @@ def test_cores_that_are_kept_away():
         assert by_name()["cores"].state == "note"
     finally:
         os.sched_setaffinity(0, before)
+
+
+def test_each_extra_is_looked_for_by_what_it_installs():
+    project = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    installed = importlib.metadata.packages_distributions()
+    for extra, modules in checks._EXTRAS.items():
+        wanted = {re.split(r"[^\w-]", text)[0].lower() for text in project["optional-dependencies"][extra]}
+        for module in modules:
+            found = {name.lower().replace("_", "-") for name in installed.get(module.partition(".")[0], ())}
+            assert not found or found & wanted, f"[{extra}] does not install {module}"

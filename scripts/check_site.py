@@ -1,0 +1,101 @@
+"""Looks at build/site with a browser: python scripts/check_site.py --browser /usr/bin/chromium. Needs `pip install playwright`.
+
+Follows every internal link from the first page, searches for ten terms, and takes pictures of pages in light and dark. The exit
+status is 1 where a page cannot be reached, a script fails, or a term is not found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import http.server
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+from urllib.parse import urldefrag
+
+SITE = Path(__file__).resolve().parent.parent / "build" / "site"
+# what a newcomer would type, and a word of the page that should come up
+TERMS = {
+    "install": "Start", "placement": "Many devices", "checkpoint": "Job functions", "pytorch": "PyTorch", "onnx": "Export",
+    "conv2d": "flow", "early stopping": "Training", "ofrecord": "Data", "profile": "Looking inside", "oneflow serve": "Serving",
+}  # fmt: skip
+PICTURES = ("index.html", "start.html", "from-pytorch.html", "devices.html", "api/flow.nn.html", "command-line.html")
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+def crawl(page: Any, start: str, problems: list[str]) -> int:
+    """Visits every page of the site that a link leads to. Returns how many."""
+    waiting, seen = [start], {start}
+    while waiting:
+        url = waiting.pop()
+        answer = page.goto(url, wait_until="domcontentloaded")
+        if answer is None or not answer.ok:
+            problems.append(f"{url}: {answer and answer.status}")
+            continue
+        for link in page.eval_on_selector_all("a[href]", "links => links.map(link => link.href)"):
+            target = urldefrag(link)[0]
+            if target.startswith(start.rsplit("/", 1)[0]) and target.endswith((".html", "/")) and target not in seen:
+                seen.add(target)
+                waiting.append(target)
+    return len(seen)
+
+
+def search(page: Any, start: str, problems: list[str]) -> None:
+    """Types each term into the search of the first page."""
+    for term, title in TERMS.items():
+        page.goto(start, wait_until="networkidle")
+        page.get_by_role("button", name="Search").first.click()
+        page.wait_for_timeout(500)  # the dialog opens by a transition
+        page.keyboard.type(term, delay=20)
+        try:
+            page.wait_for_function(
+                "title => [...document.querySelectorAll('*')].some(e => e.shadowRoot"  # the search dialog has a tree of its own
+                " && [...e.shadowRoot.querySelectorAll('a')].some(a => a.textContent.toLowerCase().includes(title)))",
+                arg=title.lower(), timeout=10_000,
+            )  # fmt: skip
+        except Exception as error:  # playwright's own classes are imported where they are used
+            problems.append(f"search for {term!r}: {str(error).splitlines()[0]}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--browser", default="/usr/bin/chromium", help="path of a Chromium (%(default)s)")
+    parser.add_argument(
+        "--pictures", type=Path, default=SITE.parent / "pictures", help="where pictures are written (%(default)s)"
+    )
+    options = parser.parse_args()
+    from playwright.sync_api import sync_playwright
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(SITE)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    start = f"http://127.0.0.1:{server.server_port}/index.html"
+    problems: list[str] = []
+    options.pictures.mkdir(parents=True, exist_ok=True)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=options.browser, args=["--no-sandbox"])
+        for scheme in ("light", "dark"):
+            page = browser.new_page(color_scheme=scheme, viewport={"width": 1280, "height": 900})
+            page.on("pageerror", lambda error: problems.append(f"script: {error}"))
+            page.on("requestfailed", lambda request: problems.append(f"request: {request.url}"))
+            for name in PICTURES:
+                page.goto(start.replace("index.html", name))
+                page.screenshot(path=options.pictures / f"{name.replace('/', '-').removesuffix('.html')}-{scheme}.png")
+        page = browser.new_page()
+        count = crawl(page, start, problems)
+        search(page, start, problems)
+        browser.close()
+    server.shutdown()
+    print("\n".join(problems), end="\n" if problems else "")
+    taken = 2 * len(PICTURES)
+    print(f"{count} pages, {len(TERMS)} searches, {taken} pictures in {options.pictures}; {len(problems)} problems")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -242,6 +242,7 @@ _on_demand = {
     "loggers": ".loggers",
     "metrics": ".metrics",
     "onnx": ".onnx",
+    "saved_model": ".saved_model",
     "serving": ".serving",
     "summary": ".summary",
     "trainer": ".trainer",
@@ -253,6 +254,7 @@ if _TYPE_CHECKING:
     from . import loggers as loggers
     from . import metrics as metrics
     from . import onnx as onnx
+    from . import saved_model as saved_model
     from . import serving as serving
     from . import summary as summary
     from . import trainer as trainer

@@ -155,6 +155,10 @@ class ExportError(OneFlowError, ValueError, NotImplementedError):
     """A job cannot be written in the format asked for, or a file of such a format cannot be read."""
 
 
+class SavedModelError(OneFlowError, ValueError):
+    """A saved model cannot be written, or what is on disk is not one that can be run."""
+
+
 class ServingError(OneFlowError, RuntimeError):
     """A server cannot start: a model cannot be loaded, or the port is taken."""
 

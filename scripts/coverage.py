@@ -24,7 +24,6 @@ NAMES = ROOT / "tests" / "reference" / "names.txt"
 EXCEPTIONS = ROOT / "tests" / "reference" / "exceptions.txt"
 MISSING = object()
 ROOTS = {"flow": "oneflow", "sc": "oneflow.compatible.single_client"}
-LATER = ("flow.saved_model.", "flow.serving.")  # rooms that are planned, not built
 OBJECTS = {  # what the sections are about that list members of objects
     "Blob": "oneflow.graph.node:Blob",
     "variable": "oneflow.checkpoint.api:VariableHandle",
@@ -141,8 +140,9 @@ def differing(entry: Entry, found: Any) -> str:
 
 def _parsed(signature: str) -> Iterator[inspect.Parameter]:
     flow = importlib.import_module("oneflow")
+    names = {"flow": flow, "ModelVersionPolicy": flow.serving.ModelVersionPolicy}
     signature = signature.replace("GetVariablesForCurrentJob", "None")
-    function: Any = eval(f"lambda {signature[1:-1]}: None", {"flow": flow})  # noqa: S307 - our own file
+    function: Any = eval(f"lambda {signature[1:-1]}: None", names)  # noqa: S307 - our own file
     yield from inspect.signature(function).parameters.values()
 
 
@@ -239,7 +239,7 @@ class Line:
     """One entry, judged."""
 
     entry: Entry
-    state: str  # implemented, no effect, exception, later, missing
+    state: str  # implemented, no effect, exception, missing
     tested: bool
     differs: str
 
@@ -255,7 +255,7 @@ def judged() -> list[Line]:
         if entry.path in excused:
             state = "exception"
         elif found is MISSING:
-            state = "later" if entry.path.startswith(LATER) else "missing"
+            state = "missing"
         else:
             state = "no effect" if has_no_effect(found) else "implemented"
         if entry.owner and name == "__init__":
@@ -271,7 +271,7 @@ def judged() -> list[Line]:
             )  # tests/test_coverage.py imports every module; the registry has a table of its own
         else:
             tested = id(found) in objects or (not callable(found) and name in attributes)
-        lines.append(Line(entry, state, tested and state not in ("missing", "later", "exception"), differing(entry, found)))
+        lines.append(Line(entry, state, tested and state not in ("missing", "exception"), differing(entry, found)))
     return lines
 
 
@@ -290,7 +290,7 @@ def page() -> str:
     def counts(some: list[Line]) -> str:
         by: Callable[[str], int] = lambda state: sum(line.state == state for line in some)  # noqa: E731
         done = by("implemented") + by("no effect")
-        cells = (len(some), done, sum(line.tested for line in some), by("no effect"), by("exception"), by("later"), by("missing"))
+        cells = (len(some), done, sum(line.tested for line in some), by("no effect"), by("exception"), by("missing"))
         return " | ".join(str(n) for n in cells)
 
     def listed(title: str, items: list[str]) -> list[str]:
@@ -304,8 +304,8 @@ def page() -> str:
         "that a program meets. *Implemented*: the name is there, those without effect by nature included. *Tested*: a test or an",
         "example uses it.",
         "",
-        "| | in the reference | implemented | tested | of these without effect | exceptions | later | missing |",
-        "|---|---|---|---|---|---|---|---|",
+        "| | in the reference | implemented | tested | of these without effect | exceptions | missing |",
+        "|---|---|---|---|---|---|---|",
     ]
     table = [f"| {section} | {counts(some)} |" for section, some in rows]
     beside = [line for line in exported if resolve("sc" + line.entry.path.removeprefix("flow")) is not MISSING]
@@ -319,12 +319,10 @@ def page() -> str:
     ]
     excused = exceptions()
     missing = [f"- `{line.entry.path}`" for line in lines if line.state == "missing"]
-    later = [f"- `{line.entry.path}`" for line in lines if line.state == "later" and not line.entry.owner]
     untested = [f"- `{line.entry.path}`" for line in lines if line.state in ("implemented", "no effect") and not line.tested]
     silent = [f"- `{line.entry.path}`" for line in lines if line.state == "no effect"]
     differs = [f"- `{line.entry.path}` {line.differs}" for line in lines if line.differs and line.state != "exception"]
     head += listed("Missing", missing)
-    head += listed("Later: summaries, saved models, serving", later)
     head += listed("Not tested", untested)
     head += listed("Other signature than in 0.3.4", differs)
     head += listed("Exceptions", [f"- `{name}`: {why}" for name, why in excused.items()])

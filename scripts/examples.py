@@ -112,6 +112,22 @@ _JOB = [
     "job(np.ones((8, 4), np.float32))",
 ]
 _OPEN = [line.replace('"w", (8, 4)', '"w", (4,)') for line in _JOB]  # for every batch
+_NAMED = [
+    "lbn = {}",
+    "@flow.global_function()",
+    "def infer(x: tp.Numpy.Placeholder((8, 4))) -> tp.Numpy:",
+    "    y = flow.nn.softmax(x)",
+    "    lbn.update(x=x.logical_blob_name, y=y.logical_blob_name)",
+    "    return y",
+    "infer(np.ones((8, 4), np.float32))",
+]
+_GRAPH = [
+    *_NAMED,
+    'model = flow.saved_model.ModelBuilder("models").ModelName("net").Version(1)',
+    "graph = model.AddFunction(infer)",
+]
+_SAVED = [*_GRAPH, 'graph.AddSignature("s").Input("image", lbn["x"]).Output("prob", lbn["y"])', "model.Save()",
+          "batch = np.ones((8, 4), np.float32)"]  # fmt: skip
 _LOADED = [*_OPEN, 'flow.export.stablehlo(job, "model.stablehlo")', "images = np.ones((8, 4), np.float32)"]
 SETUP: dict[str, list[str]] = {
     **dict.fromkeys(
@@ -127,6 +143,10 @@ SETUP: dict[str, list[str]] = {
     **dict.fromkeys(("flow.export.onnx", "flow.export.stablehlo"), _OPEN),
     "flow.onnx.export": [*_OPEN, 'flow.checkpoint.save("./models")'],
     **dict.fromkeys(("flow.export.load", "flow.export.ExportedFunction"), _LOADED),
+    "flow.saved_model.ModelBuilder": _NAMED,
+    **dict.fromkeys(("flow.saved_model.GraphBuilder", "flow.saved_model.SignatureBuilder"), _GRAPH),
+    "flow.serving.InferenceSession": _SAVED,
+    "flow.serving.ModelVersionPolicy": [*_SAVED, "session = flow.serving.InferenceSession()"],
     "flow.serving.Server": [*_OPEN, "import os", 'os.mkdir("models")', 'flow.export.stablehlo(job, "models/job.stablehlo")'],
     **dict.fromkeys(
         ("flow.onnx.load", "flow.onnx.OnnxModel"),

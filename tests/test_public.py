@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import oneflow as flow
-from oneflow._base.elsewhere import ELSEWHERE, NAMES_NOT_BUILT, NOT_BUILT
+from oneflow._base.elsewhere import ELSEWHERE
 from oneflow._base.public import suggestions
 
 LIST = Path(__file__).parent / "reference" / "public.txt"
@@ -113,25 +113,6 @@ def test_did_you_mean(wrong: str, right: str) -> None:
                                    "flow.profiler.Profile"])  # fmt: skip
 def test_nothing_is_meant(wrong: str) -> None:
     assert "did you mean" not in error_of(wrong)
-
-
-@pytest.mark.parametrize("name", NOT_BUILT)
-def test_what_is_not_built_yet_is_named(name: str) -> None:
-    assert "is not built yet" in error_of(f"flow.{name}") or "are not built yet" in error_of(f"flow.{name}")
-    assert not hasattr(flow, name)
-    for statement in (f"import oneflow.{name}", f"from oneflow import {name}", f"import oneflow.compatible.single_client.{name}"):
-        with pytest.raises(ImportError, match="not built yet"):
-            exec(statement, {})  # noqa: S102
-
-
-@pytest.mark.parametrize("path", NAMES_NOT_BUILT)
-def test_names_that_are_not_built_yet_are_named(path: str) -> None:
-    assert "is not built yet" in error_of(path.replace("oneflow", "flow", 1))
-
-
-def test_packages_of_the_same_names_are_left_alone() -> None:
-    for name in NOT_BUILT:
-        importlib.util.find_spec(name)  # finds the package or nothing
 
 
 def test_names_of_others_lead_to_ours() -> None:

@@ -6,17 +6,6 @@ ours: ``LayerNorm`` leads to ``flow.layers.layer_norm`` without it.
 
 from __future__ import annotations
 
-# Modules that OneFlow has and this release does not.
-NOT_BUILT = {
-    "saved_model": "export to SavedModel is not built yet; flow.checkpoint.save writes the variables",
-}
-
-# The same for single names of modules that are there.
-NAMES_NOT_BUILT = dict.fromkeys(
-    [f"oneflow.serving.{name}" for name in ("InferenceSession", "ModelVersionPolicy", "SessionOption")],
-    "serving of saved models is not built yet; flow.serving.Server serves what flow.export.stablehlo writes",
-)
-
 _LAZY = "here a job is described, compiled once and called"
 # Names of the eager package of 0.5 and 0.6, by their paths below oneflow.compatible.single_client; "*" is for all others.
 EAGER = {

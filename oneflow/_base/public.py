@@ -13,7 +13,7 @@ from functools import partial
 from types import ModuleType
 from typing import Any, NoReturn
 
-from .elsewhere import ELSEWHERE, NAMES_NOT_BUILT, NOT_BUILT
+from .elsewhere import ELSEWHERE
 from .refuse import closest, plain_spelling
 
 
@@ -61,10 +61,8 @@ def missing(module: str, name: str) -> NoReturn:
     """Raises the AttributeError for a name that a public module does not have."""
     if name.startswith("_"):
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
-    why = NOT_BUILT.get(name, "") if "." not in module else NAMES_NOT_BUILT.get(f"{module}.{name}", "")
-    if not why:
-        near = suggestions(module, name)
-        why = f"did you mean {', '.join(near)}?" if near else ""
+    near = suggestions(module, name)
+    why = f"did you mean {', '.join(near)}?" if near else ""
     raise AttributeError(f"module {module!r} has no attribute {name!r}" + (f"; {why}" if why else ""), name=name)
 
 

@@ -1,4 +1,4 @@
-"""Imports below ``oneflow.compatible.single_client``, and of modules that this release does not have.
+"""Imports below ``oneflow.compatible.single_client``.
 
 A path below the alias is, in this order: a file of ``single_client/``; a package that differs from ``oneflow``'s by paths below
 it alone (``_PACKAGES``); a module of the eager package, which says so of each of its names (``_EAGER``); or the module that
@@ -17,13 +17,24 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from .._base.elsewhere import EAGER, NOT_BUILT
+from .._base.elsewhere import EAGER
 from .._base.public import missing, public_names
 
 _ROOT = __name__.partition(".")[0]
 _ALIAS = f"{__package__}.single_client"
 _FILES = str(Path(__file__).resolve().parent / "single_client")
-_PACKAGES = ("advanced", "contrib", "contrib.tensorrt", "deprecated", "env", "experimental", "ops", "summary", "support")
+_PACKAGES = (
+    "advanced",
+    "contrib",
+    "contrib.tensorrt",
+    "deprecated",
+    "env",
+    "experimental",
+    "ops",
+    "serving",
+    "summary",
+    "support",
+)
 _EAGER = (
     "autograd", "autograd.autograd", "autograd.autograd_mode", "eager", "experimental.optim", "nn.init", "nn.module",
     "nn.optimizer", "nn.parameter", "vm",
@@ -42,6 +53,8 @@ _MOVED = {  # path below the alias -> path below ``oneflow``
     "experimental.typing_check": "experimental._typing_check",
     "experimental.unique_op": "ops.scatter",
     "framework": "python.framework",
+    "serving.inference_session": "serving",
+    "serving.saved_model_builder": "saved_model",
     "ops.transpose_util": "python.ops.transpose_util",
     "summary.summary_graph": "summary",
     "summary.summary_hparams": "summary",
@@ -50,13 +63,9 @@ _MOVED = {  # path below the alias -> path below ``oneflow``
 
 
 class _Finder(MetaPathFinder):
-    """Finds the modules below the alias; says why those of ``NOT_BUILT`` are not there."""
+    """Finds the modules below the alias."""
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        package, _, name = fullname.partition(".")
-        if package == _ROOT and name in NOT_BUILT:
-            # not a ModuleNotFoundError, whose text ``from oneflow import onnx`` would drop
-            raise ImportError(f"there is no module {fullname}: {NOT_BUILT[name]}", name=fullname)
         if not fullname.startswith(f"{_ALIAS}."):
             return None
         if path is not None and any(entry.startswith(_FILES) for entry in path):

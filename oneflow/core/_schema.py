@@ -2,61 +2,78 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .._base.extras import need
 
-# "float? mean = 1" and the like: label and type, name, number. Labels: "?" optional, "*" repeated, "*p" repeated and packed,
-# "|" member of the message's oneof. Other types than scalars are messages or enums of the same file; "{}T" is map<string, T>.
+# ("float", "mean", 1): label and type, name, number. Labels: "?" optional (the default), "!" required, "*" repeated, "*p"
+# repeated and packed, "|" member of the message's oneof; "{}T" is map<string, T>. Other types than scalars are messages or enums
+# of the package; "@" marks an enum of another file. "A.B" in the table is message B inside of A.
 Fields = Sequence[tuple[str, str, int]]
 
 
+_SPELLING = re.compile(r"(?P<label>\?|!|\*p|\*|\|)?(?P<map>\{\})?(?P<enum>@)?(?P<type>[\w.]+)")
+
+
 def messages(
-    path: str, table: Mapping[str, Fields], *, oneof: str = "kind", enums: Mapping[str, Sequence[str]] | None = None
+    path: str,
+    table: Mapping[str, Fields],
+    *,
+    oneof: str = "kind",
+    enums: Mapping[str, Sequence[str]] | None = None,
+    imports: Sequence[str] = (),
 ) -> Any:
-    """The classes of one .proto file (proto2, package oneflow), by name, and its descriptor under ``DESCRIPTOR``."""
+    """The classes of one .proto file (proto2, package oneflow), by name, and its descriptor under ``DESCRIPTOR``.
+
+    ``imports`` are the paths of files whose messages and enums it uses; their modules must have been made before.
+    """
     what = f"oneflow.core.{path.removesuffix('.proto').replace('/', '.')}_pb2"
     descriptor_pb2 = need("google.protobuf.descriptor_pb2", what)
     pool = need("google.protobuf.descriptor_pool", what).Default()
     factory = need("google.protobuf.message_factory", what)
     enums = enums or {}
     file = descriptor_pb2.FileDescriptorProto(name=f"oneflow/core/{path}", package="oneflow", syntax="proto2")
+    file.dependency.extend(f"oneflow/core/{other}" for other in imports)
     for name, values in enums.items():
         enum = file.enum_type.add(name=name)
         for number, value in enumerate(values):
             enum.value.add(name=value, number=number)
+    made: dict[str, Any] = {}
     for name, fields in table.items():
-        _message(file.message_type.add(name=name), fields, oneof, enums, descriptor_pb2.FieldDescriptorProto)
+        outer, _, inner = name.rpartition(".")
+        message = made[outer].nested_type.add(name=inner) if outer else file.message_type.add(name=name)
+        made[name] = message
+        _message(message, name, fields, oneof, enums, descriptor_pb2.FieldDescriptorProto)
     pool.AddSerializedFile(file.SerializeToString())
     descriptor = pool.FindFileByName(file.name)
-    made = {name: factory.GetMessageClass(descriptor.message_types_by_name[name]) for name in table}
-    return {"DESCRIPTOR": descriptor, **made}
+    classes = {name: factory.GetMessageClass(pool.FindMessageTypeByName(f"oneflow.{name}")) for name in made}
+    return {"DESCRIPTOR": descriptor, **classes}
 
 
-def _message(message: Any, fields: Fields, oneof: str, enums: Mapping[str, Sequence[str]], kinds: Any) -> None:
+def _message(message: Any, path: str, fields: Fields, oneof: str, enums: Mapping[str, Sequence[str]], kinds: Any) -> None:
+    labels = {"!": kinds.LABEL_REQUIRED, "*": kinds.LABEL_REPEATED, "*p": kinds.LABEL_REPEATED}
     for spelled, name, number in fields:
-        mark = spelled.lstrip("?*p|{}") if spelled[0] in "?*|{" else spelled
-        marks = spelled.removesuffix(mark)
-        field = message.field.add(name=name, number=number, label=kinds.LABEL_REPEATED if "*" in marks else kinds.LABEL_OPTIONAL)
-        if "{}" in marks:
+        match = _SPELLING.fullmatch(spelled)
+        assert match is not None, spelled
+        label, kind = match["label"], match["type"]
+        field = message.field.add(name=name, number=number, label=labels.get(label, kinds.LABEL_OPTIONAL))
+        if match["map"]:
             entry = message.nested_type.add(name="".join(word.capitalize() for word in name.split("_")) + "Entry")
             entry.options.map_entry = True
-            _message(entry, [("string", "key", 1), (mark, "value", 2)], oneof, enums, kinds)
-            field.label, field.type, field.type_name = (
-                kinds.LABEL_REPEATED,
-                kinds.TYPE_MESSAGE,
-                f".oneflow.{message.name}.{entry.name}",
-            )
+            _message(entry, f"{path}.{entry.name}", [("string", "key", 1), (kind, "value", 2)], oneof, enums, kinds)
+            field.label, field.type, field.type_name = kinds.LABEL_REPEATED, kinds.TYPE_MESSAGE, f".oneflow.{path}.{entry.name}"
             continue
-        scalar = getattr(kinds, f"TYPE_{mark.upper()}", None) if mark.islower() or mark in ("int32", "int64") else None
+        scalar = getattr(kinds, f"TYPE_{kind.upper()}", None) if kind.islower() else None
         if scalar is not None:
             field.type = scalar
         else:
-            field.type, field.type_name = (kinds.TYPE_ENUM if mark in enums else kinds.TYPE_MESSAGE), f".oneflow.{mark}"
-        if "p" in marks:
+            is_enum = bool(match["enum"]) or kind in enums
+            field.type, field.type_name = (kinds.TYPE_ENUM if is_enum else kinds.TYPE_MESSAGE), f".oneflow.{kind}"
+        if label == "*p":
             field.options.packed = True
-        if "|" in marks:
+        if label == "|":
             if not message.oneof_decl:
                 message.oneof_decl.add(name=oneof)
             field.oneof_index = 0

@@ -81,16 +81,29 @@ def exported_job(
                found=[("the job", f"{job.source}   {job.source.text}")],
                hint="declare a predict job of the same layers, which shares its variables by name")  # fmt: skip
     graph = job.graph
+    return exported_graph(graph, reason=reason, names=lambda: _open_axes(what, graph, dynamic_axes), format=format,
+                          weights=lambda variables: _weights(what, job, variables, weights))  # fmt: skip
+
+
+def exported_graph(
+    graph: Graph,
+    *,
+    reason: Reason,
+    names: Callable[[], Mapping[str, Mapping[int, str]]],
+    weights: Callable[[Mapping[str, Variable]], Mapping[str, np.ndarray]],
+    format: str,
+) -> ExportedJob:
+    """``exported_job`` of a graph. ``names`` returns the names of its open axes, ``weights`` the values of its variables."""
     results = list(_named(graph.returns))
     if not results:
-        refuse(ExportError, f"job {job.name!r} returns nothing, so there is nothing to export", source=job.source)
+        refuse(ExportError, f"job {graph.name!r} returns nothing, so there is nothing to export", source=graph.source)
     blobs = [blob for _, blob in results]
     made = plan(graph, blobs, native_ops=False)
     problems = [*_problems(graph, made, blobs), *_without_form(made.order, reason)]
     if problems:
-        refuse_all(job.name, format, problems)
+        refuse_all(graph.name, format, problems)
     order = [*(spec.blob.node for spec in graph.inputs), *(n for n in made.order if n.op is not OP_INPUT)]
-    names = _open_axes(what, graph, dynamic_axes)
+    opened = names()
     variables = {n.attrs["variable"]: graph.variables[n.attrs["variable"]] for n in made.order if n.op is OP_VARIABLE}
     fetched = dict(zip(map(_key, blobs), made.fetches, strict=True))  # repeated parts are joined there
     return ExportedJob(
@@ -100,9 +113,9 @@ def exported_job(
         tuple(zip(_distinct([name for name, _ in results]), made.fetches, strict=True)),
         mapped(graph.returns, lambda blob: fetched[_key(blob)]),
         variables,
-        _weights(what, job, variables, weights),
-        names,
-        open_sizes(order, graph.inputs, names),
+        weights(variables),
+        opened,
+        open_sizes(order, graph.inputs, opened),
         made.precision,
     )
 
@@ -124,6 +137,11 @@ def _named(value: Any, path: str = "") -> Iterator[tuple[str, Blob]]:
     elif isinstance(value, (list, tuple)):
         for i, item in enumerate(value):
             yield from _named(item, f"{path}.{i}" if path else "")
+
+
+def leaves(value: Any) -> Iterator[Blob]:
+    """The Blobs of a nesting, in order."""
+    return (blob for _, blob in _named(value))
 
 
 def mapped(value: Any, function: Callable[[Blob], Any]) -> Any:
@@ -204,9 +222,7 @@ def _open_axes(what: str, graph: Graph, given: DynamicAxes) -> dict[str, dict[in
     """The names of open axes by input label and axis; by default the batch axis of those inputs that share the first's size."""
     by_label = {spec.label: spec for spec in graph.inputs}
     if given is None:
-        batched = [spec for spec in graph.inputs if spec.blob.batch_axis >= 0]
-        sizes = [spec.shape[spec.blob.batch_axis] for spec in batched]
-        return {s.label: {s.blob.batch_axis: "batch"} for s, size in zip(batched, sizes, strict=True) if size == sizes[0]}
+        return default_axes(graph)
     if not isinstance(given, Mapping):
         refuse(ArgumentError, f"{what}: dynamic_axes must be a dict of input -> axes, got {shown(given)}",
                hint="dynamic_axes={'x': {0: 'batch'}}; {} fixes every size")  # fmt: skip
@@ -231,6 +247,13 @@ def _open_axes(what: str, graph: Graph, given: DynamicAxes) -> dict[str, dict[in
                        hint="axes of one name have the same size in every call")  # fmt: skip
             made.setdefault(label, {})[at] = name
     return made
+
+
+def default_axes(graph: Graph) -> dict[str, dict[int, str]]:
+    """The batch axis of all inputs that share the first one's batch size, named "batch"."""
+    batched = [spec for spec in graph.inputs if spec.blob.batch_axis >= 0]
+    sizes = [spec.shape[spec.blob.batch_axis] for spec in batched]
+    return {s.label: {s.blob.batch_axis: "batch"} for s, size in zip(batched, sizes, strict=True) if size == sizes[0]}
 
 
 def _axis_name(spec: Input, axis: Any) -> str:

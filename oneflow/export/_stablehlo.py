@@ -67,14 +67,8 @@ def stablehlo(
     what = "flow.export.stablehlo"
     need("flatbuffers", what)
     chosen, file = _platforms(what, platforms), as_path(what, path)
-    model = exported_job(what, job, reason=_reason, dynamic_axes=dynamic_axes, weights=weights, format="StableHLO")
-    function, specs = _function(model, inside=not external_data)
-    try:
-        with jax.enable_x64(_is_wide(model)):
-            exported = importlib.import_module("jax.export").export(jax.jit(function), platforms=chosen)(*specs)
-    except Exception as error:
-        _refuse_sizes(what, model, error)
-    exported = dataclasses.replace(exported, fun_name=_signature(model))
+    model = exported_job(what, job, reason=unexportable, dynamic_axes=dynamic_axes, weights=weights, format="StableHLO")
+    exported = dataclasses.replace(traced(what, model, chosen, inside=not external_data), fun_name=_signature(model))
     data = exported.serialize()
     if external_data:
         extra = {"job": model.name, "model": file.name}
@@ -83,7 +77,18 @@ def stablehlo(
         staged.write_bytes(data)
 
 
-def _reason(node: Node) -> str | None:
+def traced(what: str, model: ExportedJob, platforms: Sequence[str], *, inside: bool) -> Any:
+    """The job as ``jax.export`` has it: a function of the inputs, or of a dict of weights and the inputs unless ``inside``."""
+    function, specs = _function(model, inside=inside)
+    try:
+        with jax.enable_x64(_is_wide(model)):
+            return importlib.import_module("jax.export").export(jax.jit(function), platforms=platforms)(*specs)
+    except Exception as error:
+        _refuse_sizes(what, model, error)
+
+
+def unexportable(node: Node) -> str | None:
+    """Why StableHLO cannot express a node; None where it can."""
     return "it waits, in Python code" if node.op.name == "sleep_identity" else None
 
 
@@ -171,7 +176,7 @@ class ExportedFunction:
     Example: >>> logits = flow.export.load("model.stablehlo")(images)
     """
 
-    def __init__(self, file: Path, exported: Any, weights: Mapping[str, np.ndarray] | None):
+    def __init__(self, exported: Any, weights: Mapping[str, np.ndarray] | None):
         self._exported = exported
         self._weights: Any = None if weights is None else dict(weights)
         self._wide = any(a.dtype.itemsize == 8 for a in (*exported.in_avals, *exported.out_avals))
@@ -190,7 +195,8 @@ class ExportedFunction:
         """
         arrays = [self._checked(spec, value) for spec, value in zip(self.inputs, self._positional(args, kwargs), strict=True)]
         self._check_open_sizes(arrays)
-        given = arrays if self._weights is None else [self._placed_weights(), *arrays]
+        placed = self._placed(arrays)
+        given = placed if self._weights is None else [self._placed_weights(), *placed]
         try:
             with jax.enable_x64(self._wide):
                 return jax.tree.map(np.asarray, self._call(*given))
@@ -246,6 +252,10 @@ class ExportedFunction:
             with jax.enable_x64(self._wide):
                 self._weights = jax.device_put(self._weights)
         return self._weights
+
+    def _placed(self, arrays: Sequence[np.ndarray]) -> Sequence[Any]:
+        """The inputs where they are computed with; JAX moves them there."""
+        return arrays
 
     def _positional(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         names = [spec.name for spec in self.inputs]
@@ -310,12 +320,13 @@ def _names(exported: Any, with_weights: bool) -> tuple[str, list[str], list[str]
     inputs = labels.split(", ") if labels else []
     results = tail.removesuffix(")").split(", ")
     if not (found and bracket):
-        first = math.prod([0]) if not with_weights else len(_first_argument(exported))
+        first = math.prod([0]) if not with_weights else len(first_argument(exported))
         return text, [f"input_{i}" for i in range(count - first)], [f"output_{i}" for i in range(len(exported.out_avals))]
     return name, inputs, results
 
 
-def _first_argument(exported: Any) -> Any:
+def first_argument(exported: Any) -> Any:
+    """The first argument of an exported function: for a dict of weights, the position of each by name."""
     args, _ = jax.tree.unflatten(exported.in_tree, range(len(exported.in_avals)))
     return args[0] if args else None
 
@@ -340,12 +351,12 @@ def load(path: str | os.PathLike[str]) -> ExportedFunction:
         refuse(ExportError, f"{what}: {str(file)!r} cannot be read: there is no memory for its content")
     try:
         exported = importlib.import_module("jax.export").deserialize(data)
-        has_weights_beside = isinstance(_first_argument(exported), dict)
+        has_weights_beside = isinstance(first_argument(exported), dict)
     except Exception as error:
         _refuse_file(what, file, error)
     weights = _read_weights(what, file, exported) if has_weights_beside else None
     try:
-        return ExportedFunction(file, exported, weights)
+        return ExportedFunction(exported, weights)
     except Exception as error:  # names, shapes and dtypes that do not go together
         _refuse_file(what, file, error)
 
@@ -363,7 +374,7 @@ def _read_weights(what: str, file: Path, exported: Any) -> dict[str, np.ndarray]
     if not os.path.lexists(beside):
         refuse(ExportError, f"{what}: the weights of {str(file)!r} are missing", found=[("expected", str(beside))])
     stored = safetensors.File(beside)
-    wanted = _first_argument(exported)
+    wanted = first_argument(exported)
     missing = [name for name in wanted if name not in stored]
     if missing:
         refuse(ExportError, f"{what}: {str(beside)!r} lacks {', '.join(missing[:10])}")

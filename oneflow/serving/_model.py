@@ -17,6 +17,8 @@ import numpy as np
 
 from ..errors import ExportError
 from ..export import ExportedFunction, load
+from ..runtime import devices
+from ..saved_model._disk import META, SavedVersion
 from ._protocol import InferRequest, Tensor, datatype_of, sized
 from ._settings import ModelSettings
 
@@ -24,7 +26,6 @@ _MOST_PROGRAMS = 256
 _TIMED_RUNS = 3
 _CLEARLY = 0.85
 _CONVERSION_SECONDS = 600.0
-_SAVED_MODELS = ("saved_model.pb", "saved_model.prototxt", "saved_model.json")
 
 Key = tuple[int, ...]  # the open sizes of a request, the batch excepted
 
@@ -231,7 +232,7 @@ def read_model(name: str, version: str, path: Path, settings: ModelSettings) -> 
     """Reads and compiles a version.
 
     Args:
-      path: a StableHLO file, a directory with one, or a checkpoint's directory.
+      path: a StableHLO file, a directory with one, a version of a saved model, or a checkpoint's directory.
     Raises: an error of the library that says why the version cannot be served.
     """
     if path.is_file():
@@ -243,13 +244,20 @@ def read_model(name: str, version: str, path: Path, settings: ModelSettings) -> 
         return Model(name, version, load(exported[0]), settings, "oneflow_stablehlo")
     if settings.job is not None:
         return _of_checkpoint(name, version, path, settings)
-    if any((path / file).exists() for file in _SAVED_MODELS):
-        raise ExportError(f"{path} is a saved model, which the server cannot read yet\n"
-                          "  try        flow.export.stablehlo")  # fmt: skip
+    if any((path / f"{META}{suffix}").exists() for suffix in (".pb", ".prototxt")):
+        return Model(name, version, _of_saved_model(path), settings, "oneflow_saved_model")
     if (path / "snapshot_done").exists() or any(p.suffix == ".safetensors" for p in path.iterdir()):
         raise ExportError(f"{path} is a checkpoint, which does not say how the model computes\n"
                           '  try        "job": "script.py:name" in config.json')  # fmt: skip
     raise ExportError(f"{path} has no model\n  try        flow.export.stablehlo(job, {str(path / 'model.stablehlo')!r})")
+
+
+def _of_saved_model(path: Path) -> ExportedFunction:
+    """The default signature of the default graph, on the device that JAX chooses."""
+    saved = SavedVersion(path)
+    graph = saved.graph(None, None, tag="cpu")
+    weights = graph.weights(saved.weights(), saved.checkpoint) if graph.has_variables else {}
+    return graph.function(weights, devices.local_devices("gpu" if devices.gpus_are_real() else "cpu", 1))
 
 
 def _of_checkpoint(name: str, version: str, path: Path, settings: ModelSettings) -> Model:

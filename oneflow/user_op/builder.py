@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import nullcontext
 from typing import Any, NoReturn, Self
 
@@ -105,16 +105,10 @@ class UserOpConfBuilder:
     def _type(self) -> Registered:
         if self._type_name is None:
             fail(ArgumentError, self._what, "it has no type yet", (), '.Op("relu") comes first')
-        forms = _forms(self._what, self._type_name, self._newer)
-        return next((form for form in forms if self._fits(form)), forms[0])
+        return form_for(self._what, self._type_name, self._inputs, self._outputs, self._attributes, newer=self._newer)
 
     def _fits(self, form: Registered) -> bool:
-        """Whether a form of the type has all names that were used so far."""
-        return (
-            self._inputs.keys() <= {a.name for a in form.inputs}
-            and self._outputs.keys() <= {a.name for a in form.outputs}
-            and self._attributes.keys() <= form.attributes.keys()
-        )
+        return _fits(form, self._inputs, self._outputs, self._attributes)
 
     def Op(self, op_type_name: str) -> Self:
         """Chooses the op: a type of OneFlow's registry, or a registered custom op."""
@@ -228,6 +222,23 @@ def _by_name(kind: Registered, made: Any) -> dict[str, tuple[Blob, ...]]:
     if len(kind.outputs) == 1:
         return {kind.outputs[0].name: blobs}
     return {o.name: (b,) for o, b in zip(kind.outputs, blobs, strict=False)}
+
+
+def form_for(
+    what: str, type_name: Any, inputs: Collection[str], outputs: Collection[str], attributes: Collection[str], *, newer: bool
+) -> Registered:
+    """The form of a type that has all these names, or its first one."""
+    forms = _forms(what, type_name, newer)
+    return next((form for form in forms if _fits(form, inputs, outputs, attributes)), forms[0])
+
+
+def _fits(form: Registered, inputs: Collection[str], outputs: Collection[str], attributes: Collection[str]) -> bool:
+    """Whether a form of the type has all names that were used so far."""
+    return (
+        set(inputs) <= {a.name for a in form.inputs}
+        and set(outputs) <= {a.name for a in form.outputs}
+        and set(attributes) <= form.attributes.keys()
+    )
 
 
 def _forms(what: str, type_name: Any, newer: bool) -> tuple[Registered, ...]:

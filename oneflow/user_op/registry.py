@@ -22,6 +22,7 @@ from ..ops._emit import emit_many, fail
 Inputs = Mapping[str, Any]  # a Blob, a list of them where an input is repeated, None where it is not bound
 Attributes = Mapping[str, Any]
 Build = Callable[[Inputs, Attributes, str], Any]
+FIRST, LAST = -(2**63), 2**63 - 1  # bounds of a slice that leaves them out
 REGISTRY: dict[str, Registered] = {}
 NEWER: dict[str, tuple[Registered, ...]] = {}  # forms of 0.4 to 0.6, of these types and of further ones
 

@@ -21,7 +21,7 @@ from . import table_data as _data  # noqa: F401 - fills the registry
 from . import table_updates as _updates  # noqa: F401 - fills the registry
 from . import table_windows as _windows  # noqa: F401 - fills the registry
 from .gradient import gradient
-from .registry import Attributes, Inputs, arrays, as_array, call, emit_arrays, row
+from .registry import FIRST, LAST, Attributes, Inputs, arrays, as_array, call, emit_arrays, row
 
 _OWN_TESTS = "it serves OneFlow's own tests, and its result is documented nowhere"
 
@@ -200,8 +200,9 @@ row("TestReshape4KeepHeaderOnly (in) -> (out) {shape: Shape}", call("reshape", "
 row("TestReshapeLike4KeepHeaderOnly (in, like) -> (out)", call("reshape_like", "in", "like"))
 
 
-def _triples(a: Attributes) -> list[tuple[int, int, int]]:
-    return list(zip(a["start"], a["stop"], a["step"], strict=True))
+def _triples(a: Attributes) -> list[Any]:
+    bounds = [[None if b in (FIRST, LAST) else b for b in a[k]] for k in ("start", "stop")]
+    return list(zip(*bounds, a["step"], strict=True))
 
 
 _REGION = "{start: list[int64]; stop: list[int64]; step: list[int64]}"

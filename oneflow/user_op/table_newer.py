@@ -26,6 +26,9 @@ newer(f"scalar_pow_grad (x, dy) -> (dx) {_OPERAND}", gradient(lambda i, a, n: bi
 newer("smooth_l1_loss (input, target) -> (out) {beta: float}", call("smooth_l1_loss", "input", "target", "beta"))
 newer("broadcast_matmul (a, b) -> (out) {transpose_a: bool = False; transpose_b: bool = False; alpha: double = 1.0}",
       call("matmul", "a", "b", "transpose_a", "transpose_b", alpha="alpha"))  # fmt: skip
+for _product in ("matmul", "batch_matmul"):  # the older form takes an input to add, and no factor
+    newer(f"{_product} (a, b) -> (out) {{transpose_a: bool = False; transpose_b: bool = False; alpha: double = 1.0}}",
+          call("matmul", "a", "b", "transpose_a", "transpose_b", alpha="alpha"))  # fmt: skip
 for _tensor in ("scale_by_tensor", "scalar"):
     newer(f"fused_cast_scale (x, {_tensor}) -> (y) {{scale: double = 1.0}}",
           arrays(lambda x, s, scale: x.astype(s.dtype) * s.reshape(()) * as_array(scale, s), "x", _tensor,

@@ -14,6 +14,7 @@ from clients import Http, metric, values, write_affine
 from safetensors.numpy import save_file
 
 import oneflow as flow
+import oneflow.typing as tp
 from oneflow.errors import ServingError
 from oneflow.serving._convert import main as convert
 from oneflow.serving._repository import _versions_of as versions_of
@@ -129,10 +130,35 @@ def test_the_directory_is_looked_at_again(tmp_path: Path, start: Any) -> None:
     assert metric(http, "oneflow_loads_total", model="a") == 1  # it had not changed
 
 
+def test_saved_models(tmp_path: Path, start: Any) -> None:
+    """The layout of OneFlow's builder is that of the repository: model/version."""
+    pytest.importorskip("google.protobuf", reason="needs the extra [data]")
+    flow.clear_default_session()
+    lbn = {}
+
+    @flow.global_function("predict")
+    def scaled(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+        y = x * flow.get_variable("w", (3,), initializer=flow.constant_initializer(4.0))
+        lbn.update(x=x.logical_blob_name, y=y.logical_blob_name)
+        return y
+
+    scaled.graph  # noqa: B018 - runs the body
+    for version in (1, 2):
+        model = flow.saved_model.ModelBuilder(str(tmp_path / "models" / "affine")).ModelName("net").Version(version)
+        model.AddFunction(scaled).AddSignature("s").Input("x", lbn["x"]).Output("y", lbn["y"])
+        model.Save()
+    server, http = start(max_delay_ms=0)
+    status, answer = http.infer(ONE)
+    assert status == 200 and (values(answer) == 4).all() and answer["model_version"] == "2"
+    assert http("GET", "/v2/models/affine")[1]["platform"] == "oneflow_saved_model"
+    wide = np.ones((3, 3), np.float32)
+    assert (values(http.infer(wide)[1]) == 4).all()
+
+
 def test_what_is_no_model_is_refused_at_the_start(tmp_path: Path, start: Any) -> None:
     folder = tmp_path / "models" / "digits" / "1"
     folder.mkdir(parents=True)
-    for name, reason in (("", "has no model"), ("saved_model.pb", "is a saved model, which the server cannot read yet"),
+    for name, reason in (("", "has no model"), ("saved_model.pb", "is not a saved model"),
                          ("snapshot_done", 'which does not say how the model computes')):  # fmt: skip
         if name:
             (folder / name).write_bytes(b"")

@@ -4,6 +4,11 @@ from importlib import import_module as _import_module
 
 
 def __getattr__(name: str) -> object:
-    if name in ("initializer_conf_pb2", "regularizer_conf_pb2"):
+    if name in (
+        "initializer_conf_pb2",
+        "job_conf_pb2",
+        "regularizer_conf_pb2",
+        "sbp_parallel_pb2",
+    ):
         return _import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

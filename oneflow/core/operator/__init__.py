@@ -4,6 +4,9 @@ from importlib import import_module as _import_module
 
 
 def __getattr__(name: str) -> object:
-    if name in ("op_conf_pb2",):
+    if name in (
+        "interface_blob_conf_pb2",
+        "op_conf_pb2",
+    ):
         return _import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

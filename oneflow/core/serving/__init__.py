@@ -1,0 +1,9 @@
+"""Protobuf modules of OneFlow, imported when they are first used."""
+
+from importlib import import_module as _import_module
+
+
+def __getattr__(name: str) -> object:
+    if name in ("saved_model_pb2",):
+        return _import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -18,13 +18,14 @@ OURS, WITHOUT, OURS_ASYNC = "ours", "ours, without the native part", "ours, asyn
 PLAIN, BEST = "JAX by hand, plain", "JAX by hand, best known"
 EAGER, COMPILED, TENSORFLOW = "PyTorch eager", "PyTorch torch.compile", "TensorFlow"
 TITLES = {"mlp": "MLP", "lenet": "LeNet", "resnet50": "ResNet-50, 64 x 64", "mobilenet_v2": "MobileNet-v2, 64 x 64",
-          "bert_small": "BERT-small, 128 tokens"}  # fmt: skip
+          "bert_small": "BERT-small, 128 tokens", "gpt": "GPT of 4 layers of 256, 128 tokens"}  # fmt: skip
 # model, mode, batch, then what ours is held to: against the best peer, against PyTorch eager
 CASES: list[tuple[str, str, int, float | None, float | None]] = [
     ("lenet", "train", 100, 1.05, 1.35),
     ("resnet50", "train", 8, 1.05, None),
     ("mobilenet_v2", "train", 8, None, None),
     ("bert_small", "train", 8, 1.0, None),
+    ("gpt", "train", 8, None, None),
     ("mlp", "train", 100, 1.0, None),
     ("lenet", "predict", 100, 1.1, None),
     ("lenet", "predict", 1, 1.0, None),
@@ -42,7 +43,7 @@ def contenders(model: str, mode: str, batch: int, torch_compile: bool) -> list[C
         Contender(BEST, "benchmarks.models.in_jax", {**options, "best": True}),
         Contender(EAGER, "benchmarks.models.in_pytorch", options),
     ]
-    if model not in ("mlp", "bert_small"):
+    if model not in ("mlp", "bert_small", "gpt"):
         found.insert(1, Contender(WITHOUT, "benchmarks.models.in_oneflow", {**options, "native": False}))
         found.append(Contender(PLAIN, "benchmarks.models.in_jax", options))
     if mode == "train":
@@ -50,6 +51,8 @@ def contenders(model: str, mode: str, batch: int, torch_compile: bool) -> list[C
     if torch_compile:
         found.append(Contender(COMPILED, "benchmarks.models.in_pytorch", {**options, "compiled": True}))
     python = os.environ.get("BENCHMARK_TENSORFLOW", "")
+    if model == "gpt":  # in_tensorflow.py has no causal attention
+        return found
     return [*found, Contender(TENSORFLOW, "benchmarks.models.in_tensorflow", options, python=python)]
 
 
@@ -99,7 +102,7 @@ def section(title: str, result: Race, best_peer: float | None, eager: float | No
 def measure(effort: Effort, data: Path) -> list[Section]:
     sections = []
     for model, mode, batch, best_peer, eager in CASES:
-        seconds = effort.seconds * {"lenet": 2, "mlp": 2, "bert_small": 6}.get(model, 4)
+        seconds = effort.seconds * {"lenet": 2, "mlp": 2, "bert_small": 6, "gpt": 6}.get(model, 4)
         taking_part = contenders(model, mode, batch, effort.torch_compile)
         result = race(taking_part, rounds=max(7, effort.rounds // 2 + 1), seconds=seconds, data=None, before=agreed)
         what = "training" if mode == "train" else "inference"

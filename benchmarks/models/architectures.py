@@ -137,10 +137,24 @@ def bert_small(nn: Any, tokens: Any) -> Any:
     return nn.times_transposed(x, table)
 
 
+def gpt(nn: Any, tokens: Any) -> Any:
+    width, heads, length = 256, 4, LENGTH
+    table = nn.table("words", 8192, width)
+    x = nn.add_rows(nn.embedded(table, tokens), "positions", length, width)
+    for i in range(4):
+        y = nn.layer_norm(x, f"ln{i}a")
+        q, k, v = (nn.dense(y, f"{name}{i}", width) for name in "qkv")
+        x = nn.add(x, nn.dense(nn.attention(y, q, k, v, heads, length, causal=True), f"o{i}", width))
+        y = nn.layer_norm(x, f"ln{i}b")
+        x = nn.add(x, nn.dense(nn.gelu(nn.dense(y, f"f{i}", 4 * width)), f"g{i}", width))
+    return nn.times_transposed(nn.layer_norm(x, "ln"), table)
+
+
 MODELS = {
     "mlp": Model(mlp, 100, (1, 28, 28), 10, "sgd"),
     "lenet": Model(lenet, 100, (1, 28, 28), 10, "sgd"),
     "resnet50": Model(resnet50, 8, (3, 64, 64), 1000, "momentum"),
     "mobilenet_v2": Model(mobilenet_v2, 8, (3, 64, 64), 1000, "momentum"),
     "bert_small": Model(bert_small, 8, (LENGTH,), VOCABULARY, "adam", vocabulary=VOCABULARY),
+    "gpt": Model(gpt, 8, (LENGTH,), 8192, "adam", vocabulary=8192),
 }

@@ -93,11 +93,13 @@ class Layers:
     def add_rows(self, x: Any, name: str, rows: int, width: int) -> Any:
         return (x.reshape(-1, rows, width) + self._weight(name, (rows, width), "embedding")).reshape(-1, width)
 
-    def attention(self, x: Any, q: Any, k: Any, v: Any, heads: int, length: int) -> Any:
+    def attention(self, x: Any, q: Any, k: Any, v: Any, heads: int, length: int, causal: bool = False) -> Any:
         size = q.shape[1] // heads
         q, k, v = (a.reshape(-1, length, heads, size) for a in (q, k, v))
-        scores = jax.nn.softmax(jnp.einsum("blhd,bmhd->bhlm", q, k) * size**-0.5)
-        return jnp.einsum("bhlm,bmhd->blhd", scores, v).reshape(-1, heads * size)
+        scores = jnp.einsum("blhd,bmhd->bhlm", q, k) * size**-0.5
+        if causal:
+            scores = jnp.where(jnp.tri(length, dtype=bool), scores, -jnp.inf)
+        return jnp.einsum("bhlm,bmhd->blhd", jax.nn.softmax(scores), v).reshape(-1, heads * size)
 
     def times_transposed(self, x: Any, table: Any) -> Any:
         return x @ table.T

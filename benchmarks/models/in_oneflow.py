@@ -68,11 +68,13 @@ class Layers:
         table = self._weight(name, (rows, width), "embedding")
         return flow.reshape(flow.reshape(x, (-1, rows, width)) + flow.reshape(table, (1, rows, width)), (-1, width))
 
-    def attention(self, x: Any, q: Any, k: Any, v: Any, heads: int, length: int) -> Any:
+    def attention(self, x: Any, q: Any, k: Any, v: Any, heads: int, length: int, causal: bool = False) -> Any:
         size = q.shape[1] // heads
         q, k, v = (flow.transpose(flow.reshape(a, (-1, length, heads, size)), (0, 2, 1, 3)) for a in (q, k, v))
-        scores = flow.nn.softmax(flow.matmul(q, k, transpose_b=True) * size**-0.5)
-        return flow.reshape(flow.transpose(flow.matmul(scores, v), (0, 2, 1, 3)), (-1, heads * size))
+        scores = flow.matmul(q, k, transpose_b=True) * size**-0.5
+        if causal:
+            scores = flow.math.fused_scale_tril(scores, fill_value=float("-inf"))
+        return flow.reshape(flow.transpose(flow.matmul(flow.nn.softmax(scores), v), (0, 2, 1, 3)), (-1, heads * size))
 
     def times_transposed(self, x: Any, table: Any) -> Any:
         return flow.matmul(x, table, transpose_b=True)

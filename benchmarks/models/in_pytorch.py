@@ -73,10 +73,10 @@ class Layers:
     def add_rows(self, x: Any, name: str, rows: int, width: int) -> Any:
         return (x.reshape(-1, rows, width) + self._weight(name, (rows, width), "embedding")).reshape(-1, width)
 
-    def attention(self, x: Any, q: Any, k: Any, v: Any, heads: int, length: int) -> Any:
+    def attention(self, x: Any, q: Any, k: Any, v: Any, heads: int, length: int, causal: bool = False) -> Any:
         size = q.shape[1] // heads
         q, k, v = (a.reshape(-1, length, heads, size).transpose(1, 2) for a in (q, k, v))
-        return functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(-1, heads * size)
+        return functional.scaled_dot_product_attention(q, k, v, is_causal=causal).transpose(1, 2).reshape(-1, heads * size)
 
     def times_transposed(self, x: Any, table: Any) -> Any:
         return functional.linear(x, table)

@@ -148,12 +148,16 @@ class GPT:
             query, key, value = (
                 flow.slice(y, begin=[0, 0, 0, i * size], size=[batch, c.heads, length, size]) for i in range(3)
             )  # each head has its own three side by side, so that heads can be shared out
-            scores = flow.matmul(query, key, transpose_b=True, alpha=1 / math.sqrt(size), name="scores")
-            weights = flow.nn.fused_scale_tril_softmax_dropout(
-                scores, fill_value=float("-inf"), rate=self._rate(c.attention_dropout), name="weights"
-            )
-            y = flow.transpose(flow.matmul(weights, value, name="context"), perm=(0, 2, 1, 3))
+            y = flow.transpose(self._attended(query, key, value), perm=(0, 2, 1, 3))
             return self._rows(flow.reshape(y, (batch, length, hidden)), hidden, "c_proj")
+
+    def _attended(self, query: Blob, key: Blob, value: Blob) -> Blob:
+        """The values that the queries find; all are (batch, heads, length, size)."""
+        scores = flow.matmul(query, key, transpose_b=True, alpha=1 / math.sqrt(query.shape[-1]), name="scores")
+        weights = flow.nn.fused_scale_tril_softmax_dropout(
+            scores, fill_value=float("-inf"), rate=self._rate(self.config.attention_dropout), name="weights"
+        )
+        return flow.matmul(weights, value, name="context")
 
     def _mlp(self, x: Blob) -> Blob:
         hidden = x.shape[-1]
@@ -169,6 +173,10 @@ class GPT:
         x = x + self._attention(self._layer_norm(x, "layernorm_1"))
         return x + self._mlp(self._layer_norm(x, "layernorm_2"))
 
+    def _rows_of_positions(self, table: Blob, length: int) -> Blob:
+        """The position embeddings of a text of this length."""
+        return flow.slice(table, begin=[0, 0], size=[length, table.shape[1]])
+
     def logits(self, tokens: Blob) -> Blob:
         """(batch, length, vocabulary) of int tokens (batch, length)."""
         c = self.config
@@ -181,7 +189,7 @@ class GPT:
                 table = self._normal("wte", (c.vocab_size, c.hidden_size), axis=0)
                 places = self._normal("wpe", (c.seq_length, c.hidden_size), axis=None)
                 x = self.layout.whole(flow.gather(table, tokens, name="embedded"))
-                x = x + flow.slice(places, begin=[0, 0], size=[tokens.shape[1], c.hidden_size])
+                x = x + self._rows_of_positions(places, tokens.shape[1])
                 x = flow.nn.dropout(x, c.dropout, name="dropout") if self._rate(c.dropout) else x
             for i in range(c.layers):
                 option = flow.experimental.scope.config(checkpointing=True) if c.checkpointing else nullcontext()

@@ -80,8 +80,8 @@ def written(next_job, options, count):
     return bytes(text[options.length :]).decode("utf-8", "replace")
 
 
-def arguments():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def arguments(add_help=True):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, add_help=add_help)
     parser.add_argument("--text", type=Path, default=Path(__file__), help="what to learn (default: this program)")
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--length", type=int, default=64)

@@ -267,16 +267,16 @@ def _may_be_wide(node: Node, blob: Blob) -> bool:
 
 
 def _mirrored_view(plan: Plan) -> Plan:
-    replicated, on_host = replicated_variables(plan.graph), set(plan.host.nodes)
-    before = (n for n in plan.graph.nodes if n.op is OP_INPUT or n in on_host)
+    replicated = replicated_variables(plan.graph)
+    before = (*(spec.blob.node for spec in plan.graph.inputs), *plan.host.nodes)
     return replace(plan, replicated=replicated, vmapped=vmapped_nodes([*before, *plan.order], replicated))
 
 
 PASSES = (
     Pass("update rules", _rules, lambda p: _count(p.gathers, "row-sparse update")),
     Pass("needed nodes", _needed, lambda p: _count(set(p.graph.nodes) - set(p.order), "node", "left out")),
-    Pass("host stage", _host_stage, lambda p: _count(p.host.nodes, "node", "moved to the host")),
     Pass("repeated parts", _repeated_parts, lambda p: _count(p.expansion.copies, "node", "unrolled, one copy per run")),
+    Pass("host stage", _host_stage, lambda p: _count(p.host.nodes, "node", "moved to the host")),
     Pass("mixed precision", _mixed_precision, lambda p: _count(p.precision, "node", "in 16 bits")),
     Pass("gradient path", _gradient_path, lambda p: _count(p.path, "node", "with gradients")),
     Pass("interface", _interface, lambda p: f"{_count(p.written, 'variable')} replaced, {len(p.read)} only read"),

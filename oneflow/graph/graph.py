@@ -129,6 +129,8 @@ class Graph:
         self.train = train
         self.scope = scope
         self.config = config
+        # how often per call the sources of data run, and the pieces into which inputs are cut
+        self.accumulation_steps: int = config.get("train.num_gradient_accumulation_steps", 1) if train and config else 1
         self.nodes: list[Node] = []
         self.inputs: list[Input] = []
         self.variables: dict[str, Variable] = {}
@@ -206,6 +208,8 @@ class Graph:
                 + f"  your line  {source}   {source.text}\n"
                 "  try        flow.unpack or flow.repeat the others alike, or flow.pack / flow.acc first"
             ) from None
+        if self.accumulation_steps > 1 and not inputs and op.draws:
+            repetition = (self.accumulation_steps,)
         node = Node(self, op, full_name, inputs, attrs, self.scope, source, repetition=repetition)
         node.outputs = tuple(
             Blob._of(

@@ -48,6 +48,8 @@ class HostRule:
       random: ``random(seed, call, count, **attrs)`` returns an array with a row of random numbers for each sample of a call;
         ``run`` gets the rows of its samples as the keyword ``draws``. ``seed`` is the attribute of that name, or is derived
         from the session's seed and the node's name; the attribute itself is passed to neither function.
+      counter: ``counter(attrs)`` names the variable that counts the batches of a reader, or None. Where a value is loaded into
+        it, the reader goes on behind that many batches: it is given the state ``{"batches": n}``.
       only: the op runs on the host alone. Other ops run there only if a host op needs their output.
     """
 
@@ -55,6 +57,7 @@ class HostRule:
     reader: bool = False
     per_sample: bool = False
     random: Callable[..., Any] | None = None
+    counter: Callable[[Mapping[str, Any]], str | None] = lambda attrs: None
     only: bool = True
 
 
@@ -121,6 +124,11 @@ class OpDef:
     def on_host(self) -> bool:
         """Whether it runs on the host alone."""
         return self.host is not None and self.host.only
+
+    @property
+    def draws(self) -> bool:
+        """Whether its outputs are others each time it runs: batches of a reader, or random numbers."""
+        return self.random or (self.host is not None and (self.host.reader or self.host.random is not None))
 
     def is_nondifferentiable(self, position: int) -> bool:
         """Whether no gradient flows to the input at ``position``."""

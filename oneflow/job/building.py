@@ -232,7 +232,7 @@ def _placeholder(graph: Graph, label: str, definition: tp.InputDef) -> Blob:
 
 def _micro_batch(graph: Graph, blob: Blob) -> Blob:
     """An input as the body sees it: where gradients are accumulated, a piece of the batch."""
-    steps = graph.config.get("train.num_gradient_accumulation_steps", 1) if graph.train else 1
+    steps = graph.accumulation_steps
     return blob if steps <= 1 or blob.batch_axis != 0 else unpack(blob, steps)
 
 

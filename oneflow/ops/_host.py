@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,12 +30,13 @@ def host_op(
     reader: bool = False,
     per_sample: bool = False,
     random: Callable[..., Any] | None = None,
+    counter: Callable[[Mapping[str, Any]], str | None] = lambda attrs: None,
     multiple_results: bool = False,
 ) -> Callable[[Callable[..., Any]], OpDef]:
     """Makes an op of a function over NumPy values; ``graph.op.HostRule`` explains the arguments."""
 
     def make(run: Callable[..., Any]) -> OpDef:
-        rule = HostRule(run, reader=reader, per_sample=per_sample, random=random)
+        rule = HostRule(run, reader=reader, per_sample=per_sample, random=random, counter=counter)
         made = OpDef(name, run, nondifferentiable=True, multiple_results=multiple_results or reader, host=rule)
         if HOST_OPS.setdefault(name, made) is not made:
             raise ValueError(f"a host op named {shown(name)} exists already")

@@ -374,10 +374,12 @@ def want_bias(what: str, value: Blob, bias: Blob, data_format: str | None) -> in
     """The axis along which a bias is added."""
     want.rank(what, want.blob(what, "value", value), 2)
     want.same_dtype(what, (value, want.blob(what, "bias", bias)))
-    formats = [f for pair in FORMATS.values() for f in pair] + ["NC"]
-    if data_format is not None and (not isinstance(data_format, str) or data_format not in formats):
-        fail(ArgumentError, what, f"data_format must be None or one of {', '.join(formats)}, got {shown(data_format)}")
-    axis = 1 if data_format is None or data_format.startswith("NC") else value.ndim - 1
+    channels_first = data_format is None or (isinstance(data_format, str) and data_format.startswith("NC"))
+    channels_last = isinstance(data_format, str) and data_format.startswith("N") and data_format.endswith("C")
+    if not channels_first and not channels_last:
+        hint = f'data_format must be None, "NC..." or "N...C", got {shown(data_format)}'
+        fail(ArgumentError, what, hint, (value, bias), '"NCHW" for axis 1, "NHWC" or "NHC" for the last axis')
+    axis = 1 if channels_first else value.ndim - 1
     if bias.shape != (value.shape[axis],):
         fail(
             ShapeError,

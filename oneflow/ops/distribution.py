@@ -59,7 +59,7 @@ def parallel_cast(
 
 @op("hierarchical_parallel_cast", lays_out=True, newer_autocast="between")
 def _hierarchical_parallel_cast(
-    x: Array, *, distribute: tuple[Distribute, ...], gradient_distribute: tuple[Distribute, ...] | None
+    x: Array, *, distribute: tuple[Distribute, ...] | None, gradient_distribute: tuple[Distribute, ...] | None
 ) -> Array:
     return x
 
@@ -78,7 +78,8 @@ def hierarchical_parallel_cast(
 
     Args:
       input: Blob of any dtype; it moves to the placement of the scope.
-      parallel_distribution, nd_sbp: one entry for each axis of the placement's hierarchy: "B" or "S(axis)".
+      parallel_distribution, nd_sbp: one entry for each axis of the placement's hierarchy: "B", "S(axis)", or "P" for partial
+        sums. A layout with a "P" leaves it to the compiler where the sum is computed.
       grad_mode: "restore" or "identity" (as None: the compiler chooses the gradient's layout), or "manual".
       grad_parallel_distribution, grad_nd_sbp: with "manual", the gradient's layout.
       name: name of the op; made unique when omitted.
@@ -94,10 +95,10 @@ def hierarchical_parallel_cast(
     grad_parallel_distribution = one_layout(what, grad_parallel_distribution, grad_nd_sbp, "grad_")
     if (grad_mode == "manual") != (grad_parallel_distribution is not None):
         fail(ArgumentError, what, 'grad_parallel_distribution belongs to grad_mode="manual", and to it alone', (input,))
-    forward = layout_entries(what, "parallel_distribution", parallel_distribution, input.ndim)
+    forward = _cast_entries(what, "parallel_distribution", parallel_distribution, input.ndim)
     backward = None
     if grad_parallel_distribution is not None:
-        backward = layout_entries(what, "grad_parallel_distribution", grad_parallel_distribution, input.ndim)
+        backward = _cast_entries(what, "grad_parallel_distribution", grad_parallel_distribution, input.ndim)
     return emit(_hierarchical_parallel_cast, input, name=name, distribute=forward, gradient_distribute=backward)
 
 
@@ -112,6 +113,21 @@ def one_layout(what: str, older: Any, newer: Any, prefix: str = "") -> Any:
 
 def layout_entries(what: str, argument: str, entries: Any, rank: int) -> tuple[Distribute, ...]:
     """A layout with one entry for each axis of the hierarchy of the current placement: "B", "S(k)" or a Distribute."""
+    return tuple(_entry(what, argument, entry, rank) for entry in _one_per_axis(what, argument, entries))
+
+
+def _cast_entries(what: str, argument: str, entries: Any, rank: int) -> tuple[Distribute, ...] | None:
+    """``layout_entries`` where "P" is allowed, too; None for a layout with partial sums, which arrays here do not have.
+
+    A value here is always the logical tensor, so that the sum is never missing, and only its place is open.
+    """
+    given = _one_per_axis(what, argument, entries)
+    partial_sums = [isinstance(entry, str) and entry.strip() == "P" for entry in given]
+    found = [_entry(what, argument, e, rank, '"B", "S(axis)" and "P"') for e, p in zip(given, partial_sums, strict=True) if not p]
+    return None if any(partial_sums) else tuple(found)
+
+
+def _one_per_axis(what: str, argument: str, entries: Any) -> list[Any]:
     placement = current(what).scope.placement
     if isinstance(entries, str):
         entries = entries.split(",")
@@ -121,10 +137,10 @@ def layout_entries(what: str, argument: str, entries: Any, rank: int) -> tuple[D
         hint = f"placement {placement} is arranged as {placement.hierarchy}"
         fail(ArgumentError, what, f"{argument} needs {len(placement.hierarchy)} entries, one per axis of the placement's "
              f"hierarchy, got {shown(entries)}", (), hint)  # fmt: skip
-    return tuple(_entry(what, argument, entry, rank) for entry in entries)
+    return list(entries)
 
 
-def _entry(what: str, argument: str, entry: Any, rank: int) -> Distribute:
+def _entry(what: str, argument: str, entry: Any, rank: int, allowed: str = '"B" and "S(axis)"') -> Distribute:
     if isinstance(entry, Distribute) and entry.kind != "auto":
         found = entry
     else:
@@ -132,7 +148,7 @@ def _entry(what: str, argument: str, entry: Any, rank: int) -> Distribute:
         if text == "B":
             return dist.broadcast()
         if not (text.startswith("S(") and text.endswith(")") and text[2:-1].isdigit()):
-            fail(ArgumentError, what, f'{argument} has entries "B" and "S(axis)", got {shown(entry)}')
+            fail(ArgumentError, what, f"{argument} has entries {allowed}, got {shown(entry)}")
         found = dist.split(int(text[2:-1]))
     if found.axis is not None:
         want.axis(what, found.axis, rank, f"{argument}'s axis")

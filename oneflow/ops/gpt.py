@@ -15,6 +15,7 @@ from .._base.refuse import shown
 from .._variables.initializers import zeros_initializer
 from ..data.gpt import IndexedTokens, SampleStream, TokenBatches, part_of
 from ..errors import ArgumentError, DtypeError
+from ..graph.graph import current
 from ..graph.node import Blob
 from ._arrays import label
 from ._emit import fail
@@ -22,18 +23,19 @@ from ._host import emit_host, host_op, want_bool, want_int
 from ._readers import want_path
 from .array import assign
 from .binary import add
+from .distribution import layout_entries, one_layout
 from .variable import get_variable
 
 
-@host_op("megatron_gpt_mmap_data_loader", reader=True)
+@host_op("megatron_gpt_mmap_data_loader", reader=True, counter=lambda attrs: attrs["counter"])
 def _token_reader(
     session_seed: int, *, path: str, seq_length: int, num_samples: int, batch_size: int, to: np.dtype,
-    order_seed: int | None, sizes: tuple[float, ...], which: int, resumes: bool,
+    order_seed: int | None, sizes: tuple[float, ...], which: int, counter: str | None,
 ) -> TokenBatches:  # fmt: skip
     tokens = IndexedTokens(path)
     documents = part_of(len(tokens.lengths), sizes, which)
     stream = SampleStream(tokens, documents, seq_length, num_samples, order_seed)
-    return TokenBatches(stream, batch_size, to, resumes)
+    return TokenBatches(stream, batch_size, to, resumes=counter is not None)
 
 
 def megatron_gpt_mmap_data_loader(
@@ -65,8 +67,9 @@ def megatron_gpt_mmap_data_loader(
       random_seed: of these orders; None takes the time.
       split_sizes: proportions in which documents are split into parts, such as (949, 50, 1); None: one part.
       split_index: the part that is read; None: the first.
-      parallel_distribution, nd_sbp: no effect: batches are split along axis 0 over several devices.
-      start_from_saved_progress: continues where the program of the loaded checkpoint stopped, and counts calls in a variable.
+      parallel_distribution, nd_sbp: the layout, one entry for each axis of the placement's hierarchy; [] and None mean that
+        batches are split along axis 0. It has no effect but in the counter's name.
+      start_from_saved_progress: counts batches in a variable, and continues behind the count of the loaded checkpoint.
       name: name of the op; made unique when omitted.
     Returns: Blob (batch_size, seq_length + 1).
     Raises: ArgumentError, DtypeError; DataError at the call that needs missing or damaged data, or too many samples.
@@ -82,17 +85,24 @@ def megatron_gpt_mmap_data_loader(
         want_int(what, argument, value)
         for argument, value in (("seq_length", seq_length), ("num_samples", num_samples), ("batch_size", batch_size))
     )
+    layout = "S0"
+    given = one_layout(what, parallel_distribution, nd_sbp)
+    if given:
+        entries = layout_entries(what, "nd_sbp", given, 2)
+        layout = "_".join("B" if entry.axis is None else f"S{entry.axis}" for entry in entries)
+    parts = "_".join(map(str, sizes))
+    counter = f"{name or 'gpt_data_loader'}-iteration-sq{length}-sa{count}-bs{size}-sd{seed}-sp{parts}-spi{which}-{layout}"
     resumes = want_bool(what, "start_from_saved_progress", start_from_saved_progress)
+    graph = current(what)
     tokens = emit_host(
         _token_reader, outputs=[((size, length + 1), dtype)], name=name, prefix="MegatronGPTMMapDataLoader",
         path=path, seq_length=length, num_samples=count, batch_size=size, to=dtype.numpy_dtype,
-        order_seed=seed if want_bool(what, "shuffle", shuffle) else None, sizes=sizes, which=which, resumes=resumes,
+        order_seed=seed if want_bool(what, "shuffle", shuffle) else None, sizes=sizes, which=which,
+        counter=graph.scope.namespace + counter if resumes else None,
     )[0]  # fmt: skip
     if resumes:
-        parts = "_".join(map(str, sizes))
-        counter = f"{name or 'gpt_data_loader'}-iteration-sq{length}-sa{count}-bs{size}-sd{seed}-sp{parts}-spi{which}-S0"
-        calls = get_variable(counter, (1,), dtypes.int64, zeros_initializer(), trainable=False)
-        assign(calls, add(calls, 1))
+        batches = get_variable(counter, (1,), dtypes.int64, zeros_initializer(), trainable=False)
+        assign(batches, add(batches, graph.accumulation_steps))
     return tokens
 
 

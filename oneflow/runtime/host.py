@@ -38,12 +38,16 @@ _SAMPLES_A_PART = 8  # of images: more of them, decoded, would not stay in the c
 
 
 def node_seed(node: Node, session_seed: int, copy: int = 0) -> int:
-    """The seed the user gave the op, else one of the session's seed and the node's name; in the mirrored view one per device."""
+    """The seed the user gave the op, else one of the session's seed and the node's name; in the mirrored view one per device.
+
+    Where the node runs several times per call, each run has its own.
+    """
     seed = node.attrs.get("seed")
-    if seed is not None and not copy:
+    own = [copy, *node.run] if any(node.run) else [copy] if copy else []
+    if seed is not None and not own:
         return int(seed) % 2**63
     entropy = [session_seed, zlib.crc32(node.name.encode())] if seed is None else [int(seed) % 2**63]
-    words = np.random.SeedSequence([*entropy, copy] if copy else entropy).generate_state(2)
+    words = np.random.SeedSequence([*entropy, *own]).generate_state(2)
     return int(words[0]) << 31 | int(words[1]) >> 1
 
 

@@ -16,7 +16,7 @@ from .gate import Results, StaleExecutableError
 from .host import Section, Values, deliverable
 from .mesh import DeviceMeshes
 from .pool import Pool
-from .prefetcher import Prefetcher
+from .prefetcher import Prefetcher, place_of_reader
 from .transfer import to_global
 
 Place = Callable[[Blob, Any], Any]
@@ -95,6 +95,10 @@ class HostPipeline:
             section = Section(host_plan.ahead, kept, seed, vmapped)
             place = placing(plan, meshes)
             self._ahead = Prefetcher(graph, section, kept, placed, self._copies, host_plan.labels, place, pool)
+        readers = [n for n in host_plan.ahead if n.op.host is not None and n.op.host.reader]
+        named = [(n.op.host.counter(n.attrs), n) for n in readers if n.op.host is not None]
+        # by the variables that count their batches
+        self.counters: dict[str, Node] = {variable: node for variable, node in named if variable is not None}
         self._at_call = Section(at_call, host_plan.results, seed, vmapped) if at_call else None
         self._vmapped = vmapped
 
@@ -159,6 +163,17 @@ class HostPipeline:
             self._calls = int(state.get("calls", 0))
             if self._ahead is not None:
                 self._ahead.restore(state)
+
+    def go_on_behind(self, batches: Mapping[str, int]) -> None:
+        """Moves readers behind the numbers of batches that were loaded into the variables that count them."""
+        if not batches:
+            return
+        state = self.state()
+        for variable, count in batches.items():
+            node = self.counters[variable]
+            for copy in range(self._copies if node in self._vmapped else 1):
+                state["readers"][place_of_reader(node.name, copy)] = {"batches": count}
+        self.restore(state)
 
     def begin_anew(self) -> None:
         """After another seed was set: random ops begin their sequences, readers stay where they are."""

@@ -91,7 +91,7 @@ class Prefetcher:
         self._largest = 0
         self._thread: threading.Thread | None = None
         self._stopping = False
-        self._readers: dict[tuple[Node, int], Any] = {}
+        self._readers: dict[tuple[str, int], Any] = {}  # by name: the runs of a repeated part share one
         self._asked = 0  # callers that wait
         self._closed = False
         self._calls = 0  # where the callers stand
@@ -220,7 +220,7 @@ class Prefetcher:
             try:
                 for values in work.values:
                     self._read(values, work.values[0], places)
-                batch.after = places = {_place(*key): reader.mark() for key, reader in self._readers.items()}
+                batch.after = places = {place_of_reader(*key): reader.mark() for key, reader in self._readers.items()}
             except BaseException as error:
                 self._done(batch, work.values, error)
                 if not self._wait_until_asked_again(batch):  # the next call tries again, from where this one did
@@ -238,14 +238,14 @@ class Prefetcher:
                 values[node] = first[node]
                 continue
             try:
-                reader = self._readers.get((node, values.device))
+                reader = self._readers.get((node.name, values.device))
                 if reader is None:
                     attrs = {name: value for name, value in node.attrs.items() if name != "seed"}
                     reader = rule.run(self._section.seed(node, values.device), **attrs)
-                    place = places.get(_place(node, values.device))
+                    place = places.get(place_of_reader(node.name, values.device))
                     if place is not None:
                         reader.restore(place())
-                    self._readers[node, values.device] = reader
+                    self._readers[node.name, values.device] = reader
                 values[node] = list(reader.next())
             except Exception as error:
                 self._rewind()
@@ -304,9 +304,9 @@ class _Copies:
             self._then(self.values, self._error)
 
 
-def _place(node: Node, copy: int) -> str:
+def place_of_reader(reader: str, copy: int) -> str:
     """Under which name a checkpoint keeps a reader's position."""
-    return f"{node.name}@{copy}" if copy else node.name
+    return f"{reader}@{copy}" if copy else reader
 
 
 def check_state(states: Any) -> None:

@@ -243,6 +243,9 @@ class Session:
                 self.store.bind(placed)
                 if random_state is not None:
                     self._set_random_state(random_state)
+                for pipeline in list(self._pipelines.values()):
+                    counted = [name for name in pipeline.counters if name in values]
+                    pipeline.go_on_behind({name: int(n.item()) for name, n in self.store.read(counted).items()})
 
         process.uninterrupted.run(exchange, to_the_end=True)
 

@@ -107,6 +107,34 @@ def test_going_on_after_a_restart(prefix, tmp_path):
         np.testing.assert_array_equal(job()[0], np.concatenate(DOCUMENTS)[expected : expected + 5])
 
 
+def test_the_counter_is_the_position(prefix):
+    """A snapshot of another program has the counter alone."""
+    flow.clear_default_session()
+    config = flow.FunctionConfig()
+    config.train.num_gradient_accumulation_steps(2)
+
+    @flow.global_function("train", config)
+    def job() -> tp.Numpy:
+        tokens = flow.data.megatron_gpt_mmap_data_loader(
+            prefix, 2, 12, 2, shuffle=False, random_seed=1, split_sizes=(1, 0), start_from_saved_progress=True,
+            nd_sbp=[flow.distribute.broadcast()],
+        )  # fmt: skip
+        w = flow.get_variable("w", (3,), initializer=flow.ones_initializer())
+        loss = flow.math.reduce_mean(flow.cast(tokens, flow.float) * w)
+        flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.1]), momentum=0).minimize(loss)
+        return tokens
+
+    counter = "gpt_data_loader-iteration-sq2-sa12-bs2-sd1-sp1_0-spi0-B"
+    firsts = np.concatenate(DOCUMENTS)[:-1:2]  # of each sample
+    np.testing.assert_array_equal(job()[:, 0], firsts[:4])
+    assert flow.get_all_variables()[counter].numpy() == [2]  # two batches, one for each of the accumulated gradients
+    flow.load_variables({counter: np.array([4])})
+    np.testing.assert_array_equal(job()[:, 0], firsts[8:12])
+    flow.load_variables({counter: np.array([1])})
+    np.testing.assert_array_equal(job()[:, 0], firsts[2:6])
+    assert flow.get_all_variables()[counter].numpy() == [3]
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [
@@ -116,6 +144,9 @@ def test_going_on_after_a_restart(prefix, tmp_path):
         ({"batch_size": 0}, "batch_size"),
         ({"prefix": ""}, "data_file_prefix must be a path"),
         ({"random_seed": -1}, "random_seed"),
+        ({"nd_sbp": ["S(0)", "B"]}, "nd_sbp needs 1 entries"),
+        ({"nd_sbp": ["P"]}, "nd_sbp has entries"),
+        ({"nd_sbp": ["B"], "parallel_distribution": ["B"]}, "the same argument"),
     ],
 )
 def test_wrong_arguments(options, text):

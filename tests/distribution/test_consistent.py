@@ -145,6 +145,45 @@ def test_layouts_on_rows_and_columns():
     assert w.bytes_per_device == 6 * 8 * 4 // 2
 
 
+@pytest.mark.parametrize("layout", [["S(0)", "P"], ["P", "P"], "S(0), P", ["P", "B"]], ids=str)
+def test_partial_sums_are_whole_values(layout):
+    def run(devices: int, hierarchy: tuple[int, int] | None) -> tuple[np.ndarray, np.ndarray]:
+        begin(devices)
+
+        @flow.global_function("train")
+        def job(x: tp.Numpy.Placeholder((8, 6))) -> tp.Numpy:
+            with flow.scope.placement("gpu", f"0:0-{devices - 1}", hierarchy):
+                rows = ["B", "S(0)"] if hierarchy else []
+                w = flow.get_variable("w", (6, 4), initializer=flow.constant_initializer(0.1), nd_sbp=rows)
+                y = flow.matmul(x, w)
+                if hierarchy:
+                    y = flow.hierarchical_parallel_cast(y, layout)
+                    y = flow.hierarchical_parallel_cast(y, ["S(0)", "B"], "manual", ["S(0)", "P"])
+                loss = flow.math.square(y)
+            flow.optimizer.SGD(constant(0.1), momentum=0).minimize(loss)
+            return y
+
+        return job(np.linspace(-1, 1, 48, dtype=np.float32).reshape(8, 6)), flow.get_all_variables()["w"].numpy()
+
+    for found, expected in zip(run(4, (2, 2)), run(1, None), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("where", ["variable", "cast"])
+def test_layouts_that_are_refused(where):
+    begin(1)
+
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((4, 6))) -> tp.Numpy:
+        if where == "cast":
+            return flow.hierarchical_parallel_cast(x, ["Q"])
+        return x + flow.get_variable("w", (4, 6), initializer=flow.ones_initializer(), nd_sbp=["P"])
+
+    allowed = r'entries "B" and "S\(axis\)", got' if where == "variable" else r'entries "B", "S\(axis\)" and "P", got'
+    with pytest.raises(flow.errors.ArgumentError, match=allowed):
+        job(np.ones((4, 6), np.float32))
+
+
 def test_pieces_of_single_devices():
     begin(3)
 

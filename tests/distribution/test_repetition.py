@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,6 +12,7 @@ from placed_jobs import assert_same, begin, constant, train
 
 import oneflow as flow
 import oneflow.typing as tp
+from oneflow.core.record import record_pb2
 
 pytestmark = pytest.mark.xdist_group("several devices")
 
@@ -117,3 +120,65 @@ def test_wrong_counts_are_refused():
         build(lambda x: flow.acc(x, 2))
     with pytest.raises(flow.errors.RepetitionError, match="2 times per call"):
         build(lambda x: flow.math.add(flow.repeat(x, 2), flow.repeat(x, 3)))
+
+
+def accumulating(k: int) -> flow.FunctionConfig:
+    config = flow.FunctionConfig()
+    config.train.num_gradient_accumulation_steps(k)
+    return config
+
+
+def ofrecord(value: float) -> bytes:
+    record = record_pb2.OFRecord()
+    record.feature["x"].float_list.value.append(value)
+    return struct.pack("<q", record.ByteSize()) + record.SerializeToString()
+
+
+def test_accumulation_reads_a_batch_for_each_run(tmp_path):
+    (tmp_path / "part-0").write_bytes(b"".join(ofrecord(float(i)) for i in range(12)))
+
+    def values(k: int, rows: int) -> tuple[np.ndarray, np.ndarray]:
+        begin(1)
+
+        @flow.global_function("train", accumulating(k))
+        def job() -> tuple[tp.Numpy, tp.Numpy]:
+            records = flow.data.ofrecord_reader(str(tmp_path), batch_size=rows, random_shuffle=False)
+            x = flow.data.ofrecord_raw_decoder(records, "x", (1,), flow.float)
+            w = flow.get_variable("w", (1,), initializer=flow.ones_initializer())
+            loss = flow.math.reduce_mean(x * w)
+            flow.optimizer.SGD(constant(1.0), momentum=0).minimize(loss)
+            return x, loss
+
+        found = [job() for _ in range(2)]
+        assert "the host, before the step" in str(job.summary())
+        return np.stack([x for x, _ in found])[..., 0], np.stack([loss for _, loss in found])
+
+    whole, _ = values(1, 6)
+    pieces, losses = values(3, 2)
+    np.testing.assert_array_equal(whole, np.arange(12).reshape(2, 6))
+    np.testing.assert_array_equal(pieces, whole)
+    means = pieces.reshape(2, 3, 2).mean(2)
+    factor = [1, 1 - means[0].mean()]  # of w: the gradient is the mean over all micro-batches
+    np.testing.assert_allclose(losses, means * np.array(factor)[:, None], rtol=1e-6)
+
+
+def test_accumulation_cuts_what_host_ops_read_and_draws_anew():
+    begin(1)
+
+    def by_the_host(x: flow.Blob, dtype: flow.dtype) -> flow.Blob:
+        return flow.tensor_buffer_to_tensor(flow.tensor_to_tensor_buffer(x, instance_dims=1), dtype, [x.shape[1]])
+
+    @flow.global_function("train", accumulating(4))
+    def job(x: tp.Numpy.Placeholder((8, 3))) -> tuple[tp.Numpy, tp.Numpy, tp.Numpy]:
+        same = by_the_host(x, flow.float)
+        host_flips = by_the_host(flow.reshape(flow.random.coin_flip(64, name="a"), (1, 64)), flow.int8)
+        w = flow.get_variable("w", (3,), initializer=flow.ones_initializer())
+        flow.optimizer.SGD(constant(1.0), momentum=0).minimize(flow.math.reduce_mean(same * w))
+        return same, host_flips, flow.random.coin_flip(64, name="b")
+
+    x = np.arange(24, dtype=np.float32).reshape(8, 3)
+    first, second = job(x), job(x)
+    np.testing.assert_array_equal(first[0], x)
+    for flips in (1, 2):
+        runs = np.concatenate([first[flips].reshape(4, 64), second[flips].reshape(4, 64)])
+        assert len(np.unique(runs, axis=0)) == 8  # no run's are another's

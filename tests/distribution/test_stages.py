@@ -169,3 +169,28 @@ def test_transfers_are_those_of_the_instructions():
     forward, backward = ("gpu 0:0-0", "gpu 0:1-1", False), ("gpu 0:1-1", "gpu 0:0-0", True)
     assert [m[1:] for m in moved].count(forward) == 2
     assert [m[1:] for m in moved].count(backward) == 2
+
+
+def test_micro_batches_of_different_stages_can_be_computed_at_the_same_time():
+    """Every place works through its calls in order, each as soon as what it reads is there: how long is that, in calls?"""
+    lengths, calls = {}, {}
+    for micro_batches in (1, 4):
+        begin(2)
+        job = declare(micro_batches)
+        job(batch())
+        program = program_of(job)
+        places = {id(f.made): program.segments[f.segment].placement for f in program.functions if f.segment is not None}
+        ready: dict[int, int] = {}  # when each buffer is there
+        free: dict[Any, int] = {}  # when each place has done its calls so far
+        for instruction in program.instructions:
+            if isinstance(instruction, Free):
+                continue
+            at = max((ready.get(i, 0) for i in instruction.inputs), default=0)
+            place = places.get(id(instruction.function)) if isinstance(instruction, Call) else None
+            if place is not None and instruction.name.startswith(("forward", "backward")):
+                at = free[place] = max(at, free.get(place, 0)) + 1
+                calls[micro_batches] = calls.get(micro_batches, 0) + 1
+            ready.update(dict.fromkeys(range(instruction.first, instruction.end), at))
+        lengths[micro_batches] = max(free.values())
+    assert (calls[1], lengths[1]) == (3, 3)  # one after the other: forward, forward and backward of the last stage, backward
+    assert lengths[4] <= calls[4] - 3, "three of the second place's four calls fit beside the first's"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+
+import generate_gpt
 import gpt
 import numpy as np
 from compare import BACKWARD, FORWARD, array, close, gradients, load, recorded, scrambled, torch, torch_gradients
@@ -42,3 +45,17 @@ def test_training_is_that_of_pytorch() -> None:
             close("gradients", gradients("-m", 10.0), torch_gradients(module), BACKWARD, floor=1e-4)
         optimizer.step()
     assert losses[-1] < losses[0] - 0.1
+
+
+def test_cached_keys_and_values_write_what_whole_texts_do() -> None:
+    """As likely tokens as without a cache, for a prompt of any length up to the last place."""
+    config = dataclasses.replace(gpt.TINY, layers=1, seq_length=12, initializer_range=0.2)
+    prompt = TOKENS[:2, :5]
+    text = np.concatenate([prompt, np.stack(list(generate_gpt.generate(generate_gpt.make_jobs(config, 5, 2), prompt, 7)), 1)], 1)
+
+    @flow.global_function()
+    def whole(tokens: tp.Numpy.Placeholder(text.shape, dtype=flow.int32)) -> tp.Numpy:
+        return gpt.GPT(config, training=False).logits(tokens)
+
+    np.testing.assert_array_equal(whole(text).argmax(-1)[:, 4:-1], text[:, 5:])
+    assert len(np.unique(text[:, 5:])) > 3

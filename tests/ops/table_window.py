@@ -168,6 +168,7 @@ ROWS = [
     ),
     Row("bias_add", nn.bias_add, lambda x, b: x + b[:, None, None], [IMAGES, floats(3)]),
     Row("bias_add last", lambda x, b: nn.bias_add(x, b, "NHWC"), lambda x, b: x + b, [IMAGES, floats(6)]),
+    Row("bias_add of sequences", lambda x, b: nn.bias_add(x, b, "NHC"), lambda x, b: x + b, [floats(2, 3, 4), floats(4)]),
     _pool_row("max_pool2d", "max", DISTINCT, 2, 2, "VALID", torch=lambda t, x: t.nn.functional.max_pool2d(x, 2)),
     _pool_row("max_pool2d same", "max", DISTINCT, 2, 2, "SAME"),
     _pool_row("max_pool2d same_upper", "max", DISTINCT, (2, 4), (2, 4), "SAME_UPPER"),

@@ -114,9 +114,9 @@ class Recorder:
         for buffer, sharding, transfer in zip(buffers, shardings, transfers or [None] * len(buffers), strict=True):
             if (buffer.index, sharding) in self._moved:
                 continue
-            moved = buffer
+            struct = jax.ShapeDtypeStruct(buffer.struct.shape, buffer.struct.dtype, sharding=sharding)
+            moved = Buffer(buffer.index, struct, buffer.memory)  # with this mesh, where another one means the same
             if not _has_sharding(buffer.struct, sharding):
-                struct = jax.ShapeDtypeStruct(buffer.struct.shape, buffer.struct.dtype, sharding=sharding)
                 moved = self._buffer(struct, buffer.memory if _overlap(buffer.struct, sharding) else None)
                 inputs.append(buffer.index)
                 targets.append(sharding)

@@ -75,6 +75,7 @@ def test_readme_commands_are_one_line_each() -> None:
 def test_the_page_of_settings_is_up_to_date() -> None:
     script = runpy.run_path(str(ROOT / "scripts" / "write_settings.py"))
     assert script["PAGE"].read_text(encoding="utf-8") == script["page"](), "run: python scripts/write_settings.py"
+    assert script["STUB"].read_text(encoding="utf-8") == script["stub"](), "run: python scripts/write_settings.py"
 
 
 def test_the_list_of_ops_that_take_sizes_of_data_is_up_to_date() -> None:
@@ -98,7 +99,7 @@ def test_the_installed_package_is_tested() -> None:
 
 def test_the_wheel_is_complete() -> None:
     files = {str(f) for f in installed().files or ()}
-    sources = {p.relative_to(ROOT).as_posix() for p in (ROOT / "oneflow").rglob("*.py")}
+    sources = {p.relative_to(ROOT).as_posix() for p in (ROOT / "oneflow").rglob("*.py*") if p.suffix != ".pyc"}
     template = {p.relative_to(ROOT).as_posix() for p in (ROOT / "oneflow/cli/template").iterdir() if p.is_file()}
     assert sources | template | {"oneflow/data/mnist.npz", "oneflow/py.typed"} <= files
     assert not [f for f in files if f.startswith(("tests/", "examples/", "docs/"))]

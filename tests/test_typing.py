@@ -96,6 +96,42 @@ def test_annotated_parameters_in_nested_tuples() -> None:
     assert isinstance(other.structure, tuple) and other.structure[0].source.file == __file__
 
 
+def test_annotated_types_define_the_inputs_that_their_placeholders_say() -> None:
+    images = tp.Numpy.Placeholder((2, 3), dtype=flow.int32)
+
+    def job(
+        a: typing.Annotated[tp.Numpy, images],
+        b: typing.Tuple[typing.Annotated[tp.Numpy, "pixels", images], tp.ListNumpy.Placeholder((4,))],  # noqa: UP006
+        c: typing.Annotated[np.ndarray, FixedTensorDef((5,))],
+        d: typing.Annotated[images, "a remark"],
+    ): ...
+
+    a, b, c, d = (parameter.structure for parameter in parse_parameters(job))
+    assert a == b[0] == d == images.definition and b[1].kind == "ListNumpy" and c.shape == (5,)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "text"),
+    [
+        (
+            typing.Annotated[tp.Numpy, "images"],
+            r"invalid parameter annotation typing.Annotated\[oneflow.typing.Numpy, 'images'\]",
+        ),
+        (typing.Annotated[tp.Numpy, tp.Numpy.Placeholder((1,)), tp.Numpy.Placeholder((2,))], "it has 2 placeholders"),
+        (
+            typing.Annotated[tp.ListNumpy, tp.Numpy.Placeholder((1,))],
+            "the type is tp.ListNumpy, and the placeholder is one of tp.Numpy",
+        ),
+    ],
+)
+def test_annotated_types_that_are_refused(annotation: object, text: str) -> None:
+    def job(x): ...
+
+    job.__annotations__["x"] = annotation
+    with pytest.raises(AnnotationError, match=f"(?s)parameter 'x' of job 'job'.*{text}.*allowed.*Annotated"):
+        parse_parameters(job)
+
+
 def test_string_annotations_see_local_names_of_the_place_of_declaration() -> None:
     import oneflow.typing as local_tp
 

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 logger = logging.getLogger("oneflow")
 NOTICE = 25  # between info and warning: what a user wants to know who has set nothing up
@@ -22,7 +23,7 @@ _FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _FRAME_SECONDS = 0.1
 
 
-class _Handler(logging.StreamHandler):
+class _Handler(logging.StreamHandler[Any]):
     """Writes to the standard error of the moment, where the program has not set up logging by itself."""
 
     def emit(self, record: logging.LogRecord) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import reprlib
 import sys
+import threading
 import warnings
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -61,10 +62,12 @@ def refuse(
       rule: the rule that was broken. Write the user's values into it with ``shown``.
       found: rows of (label, text).
       hint: what to do instead.
-      source: the user's line; by default the calling one.
+      source: the user's line; by default the calling one, if there is one.
     """
     line = source or caller()
-    rows = [rule, *(f"  {label:<9}  {text}" for label, text in found), f"  your line  {line}   {line.text}".rstrip()]
+    rows = [rule, *(f"  {label:<9}  {text}" for label, text in found)]
+    if line.file != threading.__file__:  # the beginning of a thread of the library's own
+        rows.append(f"  your line  {line}   {line.text}".rstrip())
     if hint:
         rows.append(f"  try        {hint}")
     raise error("\n".join(rows))

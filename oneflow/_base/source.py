@@ -8,7 +8,7 @@ import linecache
 import os
 import sys
 from dataclasses import dataclass
-from types import FrameType
+from types import FrameType, TracebackType
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _NAME = __name__.partition(".")[0]
@@ -55,6 +55,16 @@ def caller() -> Source:
     while frame.f_back is not None and _is_library_frame(frame):
         frame = frame.f_back
     return Source(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+
+
+def without_library(traceback: TracebackType | None) -> TracebackType | None:
+    """A traceback without this package's frames."""
+    if traceback is None:
+        return None
+    inner = without_library(traceback.tb_next)
+    if _is_library_frame(traceback.tb_frame):
+        return inner
+    return TracebackType(inner, traceback.tb_frame, traceback.tb_lasti, traceback.tb_lineno)
 
 
 def of_function(function: object) -> Source:

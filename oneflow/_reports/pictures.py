@@ -120,7 +120,7 @@ def html(diagram: Diagram, table: str) -> str:
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(diagram.title)}</title>\n'
         f"<style>body{{font-family:{_FONT};margin:1rem;color:#222}} .picture{{overflow:auto}} table{{border-collapse:collapse;"
-        "font-size:13px}} td,th{padding:2px 10px 2px 0;border-bottom:1px solid #ddd}</style></head>\n"
+        "font-size:13px} td,th{padding:2px 10px 2px 0;white-space:nowrap;border-bottom:1px solid #ddd}</style></head>\n"
         f'<body><div class="picture">{svg(diagram)}</div>\n{table}\n</body></html>\n'
     )
 

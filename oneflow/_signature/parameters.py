@@ -29,7 +29,7 @@ def annotations_required() -> bool:
 
 _ALLOWED_PARAMETER = (
     "tp.Numpy.Placeholder(shape, dtype=...), tp.ListNumpy.Placeholder(...), tp.ListListNumpy.Placeholder(...), "
-    "or typing.Tuple[...] of these"
+    "Annotated[tp.Numpy, <one of these>], or typing.Tuple[...] of these"
 )
 
 
@@ -75,10 +75,10 @@ def _hint(given: Any, name: str) -> str:
 
 def _from_annotation(annotation: Any, function: Any, where: str, source: Source) -> Any:
     annotation = resolve(annotation, function, where, source)
-    if isinstance(annotation, type) and issubclass(annotation, PlaceholderBase):
+    if _is_definition(annotation):
         return annotation.definition
-    if isinstance(annotation, TensorDef):
-        return annotation.definition
+    if typing.get_origin(annotation) is typing.Annotated:
+        return _from_metadata(annotation, function, where, source)
     if typing.get_origin(annotation) is tuple:
         items = typing.get_args(annotation)
         if not items or Ellipsis in items:
@@ -87,9 +87,28 @@ def _from_annotation(annotation: Any, function: Any, where: str, source: Source)
     raise _NotAnInput("")
 
 
+def _from_metadata(annotation: Any, function: Any, where: str, source: Source) -> Any:
+    """``Annotated[tp.Numpy, tp.Numpy.Placeholder(...)]``: the spelling that type checkers understand."""
+    inner, *metadata = typing.get_args(annotation)
+    found = [item for item in metadata if _is_definition(item)]
+    if not found:  # a remark on something else that defines inputs
+        return _from_annotation(inner, function, where, source)
+    if len(found) > 1:
+        raise _NotAnInput(f": it has {len(found)} placeholders")
+    definition: InputDef = found[0].definition
+    inner = resolve(inner, function, where, source)
+    if isinstance(inner, type) and issubclass(inner, ArrayKind) and inner.kind != definition.kind:
+        raise _NotAnInput(f": the type is tp.{inner.kind}, and the placeholder is one of tp.{definition.kind}")
+    return definition
+
+
+def _is_definition(value: Any) -> bool:
+    return isinstance(value, TensorDef) or (isinstance(value, type) and issubclass(value, PlaceholderBase))
+
+
 def _from_default(default: Any) -> Any:
     def leaf(label: str, value: Any) -> InputDef:
-        if isinstance(value, TensorDef) or (isinstance(value, type) and issubclass(value, PlaceholderBase)):
+        if _is_definition(value):
             return value.definition
         raise _NotAnInput(f": {label} is {shown(value)}" if label else "")
 

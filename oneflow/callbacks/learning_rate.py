@@ -94,7 +94,7 @@ class ReduceLROnPlateau(Monitor):
                 for job in self.trainer.train_jobs:
                     self._lower(job, step)
 
-    def _lower(self, job: JobFunction, step: int) -> None:
+    def _lower(self, job: JobFunction[..., Any], step: int) -> None:
         """Lowers the rates of a job that are constant, and those that are variables."""
         optimizers = _optimizers(job)
         if any(optimizer.constant_rate is not None for optimizer in optimizers):
@@ -126,11 +126,11 @@ class ReduceLROnPlateau(Monitor):
 # --- the rates of a job
 
 
-def _optimizers(job: JobFunction) -> tuple[Any, ...]:
+def _optimizers(job: JobFunction[..., Any]) -> tuple[Any, ...]:
     return job.graph.objective.optimizers
 
 
-def _rates_of(job: JobFunction) -> tuple[float, ...]:
+def _rates_of(job: JobFunction[..., Any]) -> tuple[float, ...]:
     now = job.learning_rate
     return now if isinstance(now, tuple) else (now,)
 
@@ -141,7 +141,7 @@ def _variable_of(optimizer: Any) -> str | None:
     return blob.node.name if blob is not None and blob.node.op is OP_VARIABLE else None
 
 
-def _rates(jobs: list[JobFunction], step: int) -> Iterator[float]:
+def _rates(jobs: list[JobFunction[..., Any]], step: int) -> Iterator[float]:
     for job in jobs:
         for i, optimizer in enumerate(_optimizers(job)):
             name = _variable_of(optimizer)

@@ -213,7 +213,7 @@ def save_with(
     return pending
 
 
-def get(path: str | os.PathLike[str]) -> Values | FileValue:
+def get(path: str | os.PathLike[str]) -> Values | Any:
     """The values that a checkpoint holds, without a session; or the one value of a single variable's directory.
 
     Args:

@@ -32,7 +32,7 @@ def parsed(parser: ArgumentParser, arguments: Sequence[str] | None) -> Namespace
     return options
 
 
-def load_job(target: str, arguments: Sequence[str] = ()) -> JobFunction:
+def load_job(target: str, arguments: Sequence[str] = ()) -> JobFunction[..., Any]:
     """The job that ``script.py:job`` names; of ``script.py`` alone its only job.
 
     The script runs as ``python script.py arguments`` would run it, ``if __name__ == "__main__"`` included, and is stopped where
@@ -51,7 +51,9 @@ def load_job(target: str, arguments: Sequence[str] = ()) -> JobFunction:
     return _declared(path, name)
 
 
-def load_first_call(target: str, arguments: Sequence[str] = ()) -> tuple[JobFunction, tuple[Any, ...], Mapping[str, Any]]:
+def load_first_call(
+    target: str, arguments: Sequence[str] = ()
+) -> tuple[JobFunction[..., Any], tuple[Any, ...], Mapping[str, Any]]:
     """The job that ``script.py:job`` names, and the arguments of the script's first call of it.
 
     The script runs as far as that call: calls of other jobs before it are made.
@@ -75,7 +77,7 @@ def _split(target: str) -> tuple[str, str]:
     return path, name
 
 
-def _declared(path: str, name: str) -> JobFunction:
+def _declared(path: str, name: str) -> JobFunction[..., Any]:
     jobs = {n: job for n, job in default_session().jobs.items() if isinstance(job, JobFunction)}
     if not jobs:
         raise ArgumentError(f"{path} declares no job before it calls one (or before its end)\n"

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from .._base.refuse import closest, refuse, shown
 from ..errors import ArgumentError, ConfigError
 from ._function_options import FUNCTION_OPTIONS
 from ._options import Option, Setter, table
+
+if TYPE_CHECKING:
+    from ._function_settings import FunctionSettings
+else:
+    FunctionSettings = object
 
 _BY_SPELLING: dict[str, Option] = {name: option for option in FUNCTION_OPTIONS for name in (option.name, *option.aliases)}
 _GROUPS = {name.partition(".")[0] for name in _BY_SPELLING if "." in name}
@@ -146,7 +151,7 @@ class FunctionDesc:
         return f"<description of {self._config!r}>"
 
 
-class FunctionConfig:
+class FunctionConfig(FunctionSettings):
     """Settings of a job function: ``flow.global_function("train", config)``.
 
     Each setting is a call on an attribute. An unknown one is an AttributeError that names similar ones.
@@ -169,12 +174,14 @@ class FunctionConfig:
         object.__setattr__(self, "_values", {})
         object.__setattr__(self, "job_type", None)
 
-    def __getattr__(self, name: str) -> Any:
-        if name in _GROUPS:
-            return _Group(self, name)
-        if name in _MEMORY_LISTS:
-            return _MemoryList(self, name)
-        return FunctionSetter(self, name) if name in _BY_SPELLING else _unknown(name)
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name in _GROUPS:
+                return _Group(self, name)
+            if name in _MEMORY_LISTS:
+                return _MemoryList(self, name)
+            return FunctionSetter(self, name) if name in _BY_SPELLING else _unknown(name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name != "job_type":

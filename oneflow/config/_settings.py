@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from .._base.refuse import refuse
 from ..errors import ModeError
 from ..graph.graph import current_or_none
 from ._options import REQUIRED, Option, Setter, logger
+
+T = TypeVar("T")
 
 
 class Settings:
@@ -25,8 +27,8 @@ class Settings:
         self._frozen = False
 
     def define(
-        self, name: str, kind: type | tuple[type, ...], default: Any, effect: str, *, implied: Any = REQUIRED, **more: Any
-    ) -> SettingsSetter:
+        self, name: str, kind: type[T] | tuple[type[T], ...], default: Any, effect: str, *, implied: Any = REQUIRED, **more: Any
+    ) -> SettingsSetter[T]:
         """Adds a row to the table; returns the function that sets it."""
         option = Option(
             name, kind if isinstance(kind, tuple) else (kind,), default, effect, implied=implied, argument="val", **more
@@ -84,7 +86,7 @@ class Settings:
         return f"<{self._namespace}{' (in use)' if self._frozen else ''}: {shown or 'all defaults'}>"
 
 
-class SettingsSetter(Setter):
+class SettingsSetter(Setter, Generic[T]):
     """A function of ``flow.config`` or ``flow.env``."""
 
     def __init__(self, settings: Settings, option: Option):
@@ -94,8 +96,16 @@ class SettingsSetter(Setter):
     def _now(self) -> Any:
         return getattr(self._settings, self.option.name)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> bool | None:
-        value = self.option.argument_of(args, kwargs, self.spelling)
+    if TYPE_CHECKING:
+
+        def __call__(self, val: T = ...) -> bool | None: ...
+
+    else:
+
+        def __call__(self, *args: Any, **kwargs: Any) -> bool | None:
+            return self._set(self.option.argument_of(args, kwargs, self.spelling))
+
+    def _set(self, value: Any) -> bool | None:
         if not self._settings.accepts(self.spelling, value):
             return False
         self._settings._values[self.option.name] = self.option.check(value, self.spelling)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from typing import Any as _Any
+from typing import TypeVar as _TypeVar
 
 from ._options import REQUIRED as _REQUIRED
 from ._settings import SettingsSetter as _SettingsSetter
 from ._settings import setting as _setting
 
+_T = _TypeVar("_T")
 _WHY = "no effect: XLA schedules and fuses the collectives"
 
 
-def _row(name: str, kind: type, default: _Any, implied: _Any = _REQUIRED) -> _SettingsSetter:
+def _row(name: str, kind: type[_T], default: _Any, implied: _Any = _REQUIRED) -> _SettingsSetter[_T]:
     return _setting(f"collective_boxing.{name}", kind, default, _WHY, implied=implied)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -51,8 +51,8 @@ def _product(topic: str) -> Finding:
     a = np.random.default_rng(0).standard_normal((_SIZE, _SIZE)).astype(np.float32)
 
     @global_function("predict")
-    def product(x: tp.Numpy.Placeholder((_SIZE, _SIZE))) -> tp.Numpy:  # type: ignore[valid-type]
-        return matmul(x, x)  # type: ignore[return-value]
+    def product(x: Annotated[tp.Numpy, tp.Numpy.Placeholder((_SIZE, _SIZE))]) -> tp.Numpy:
+        return matmul(x, x)
 
     flop = 2.0 * _SIZE**3
     ours, numpys = flop / _best(lambda: product(a)) / 1e9, flop / _best(lambda: a @ a) / 1e9
@@ -66,14 +66,17 @@ def _step(topic: str) -> Finding:
     labels = np.zeros(100, np.int32)
 
     @global_function("train")
-    def lenet(x: tp.Numpy.Placeholder((100, 1, 28, 28)), y: tp.Numpy.Placeholder((100,), dtypes.int32)) -> tp.Numpy:  # type: ignore[valid-type]
+    def lenet(
+        x: Annotated[tp.Numpy, tp.Numpy.Placeholder((100, 1, 28, 28))],
+        y: Annotated[tp.Numpy, tp.Numpy.Placeholder((100,), dtypes.int32)],
+    ) -> tp.Numpy:
         for filters in (32, 64):
             x = layers.conv2d(x, filters, 5, padding="SAME", activation=nn.relu)
             x = nn.max_pool2d(x, 2, 2, "SAME", data_format="NCHW")
         logits = layers.dense(reshape(x, (100, -1)), 10)
         loss = nn.sparse_softmax_cross_entropy_with_logits(y, logits)
         optimizer.SGD(optimizer.PiecewiseConstantScheduler([], [0.01])).minimize(loss)
-        return loss  # type: ignore[return-value]
+        return loss
 
     start = time.perf_counter()
     lenet(images, labels)
@@ -87,8 +90,8 @@ def _call(topic: str) -> Finding:
     bare = jax.jit(lambda v: jnp.maximum(v, 0))
 
     @global_function("predict")
-    def tiny(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:  # type: ignore[valid-type]
-        return math.relu(x)  # type: ignore[return-value]
+    def tiny(x: Annotated[tp.Numpy, tp.Numpy.Placeholder((2, 3))]) -> tp.Numpy:
+        return math.relu(x)
 
     def many(run: Callable[[], Any]) -> Callable[[], None]:
         def loop() -> None:

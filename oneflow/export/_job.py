@@ -282,7 +282,7 @@ class _Reader(Mapping[str, np.ndarray]):
         return len(self._readers)
 
 
-def _weights(what: str, job: JobFunction, variables: Mapping[str, Variable], given: Any) -> Mapping[str, np.ndarray]:
+def _weights(what: str, job: JobFunction[..., Any], variables: Mapping[str, Variable], given: Any) -> Mapping[str, np.ndarray]:
     if given is None:
         session = job._session
         session.start()

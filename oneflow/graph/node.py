@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol
 
 from .._base import dist
 from .._base.dist import Distribute, Placement
@@ -425,35 +425,17 @@ class Blob:
             f"  try        {instead}"
         )
 
-    def __bool__(self) -> bool:
+    def __bool__(self) -> NoReturn:
         self._refuse(
             "the truth of a Blob is not known yet",
             "choose by value with flow.where(condition, x, y); to ask whether a Python variable is set, write `x is None`",
         )
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> NoReturn:
         self._refuse(
             "a Blob cannot be iterated over",
             f"loop over range({self.shape[0] if self.shape else 1}) and take slices with blob[i : i + 1]",
         )
-
-    def __len__(self) -> int:
-        self._refuse("len() of a Blob", "use blob.shape[0], which is known")
-
-    def __contains__(self, item: Any) -> bool:
-        self._refuse("`in` on a Blob", "compare with flow.math.equal and reduce with flow.math.reduce_any")
-
-    def __float__(self) -> float:
-        self._refuse("float() of a Blob", "keep it a Blob and return it from the job; the call gives its number")
-
-    def __int__(self) -> int:
-        self._refuse("int() of a Blob", "keep it a Blob and return it from the job; the call gives its number")
-
-    def __index__(self) -> int:
-        self._refuse("a Blob as an index", "use flow.gather(params, indices)")
-
-    def __hash__(self) -> int:
-        self._refuse("a Blob cannot be hashed (its == adds an op)", "use blob.logical_blob_name as the key")
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
         self._refuse("a NumPy function was applied to a Blob", "use the op of flow, flow.math or flow.nn of that name")
@@ -476,20 +458,44 @@ class Blob:
             f"NumPy's {function.__name__} was applied to a Blob", "use the op of flow, flow.math or flow.nn of that name"
         )
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        hint = {
-            "numpy": "return the Blob from the job; the call gives its array",
-            "get": "return the Blob from the job; the call gives its array",
-            "reshape": "use flow.reshape(blob, shape)",
-            "astype": "use flow.cast(blob, dtype)",
-            "sum": "use flow.math.reduce_sum(blob)",
-            "mean": "use flow.math.reduce_mean(blob)",
-            "max": "use flow.math.reduce_max(blob)",
-            "T": "use flow.transpose(blob, perm)",
-        }.get(name, "see dir(flow.Blob) for what it has")
-        raise AttributeError(f"a Blob has no attribute {name!r}: {hint} (Blob {object.__getattribute__(self, 'node').name!r})")
+    if TYPE_CHECKING:
+        __hash__: ClassVar[None]  # type: ignore[assignment]
+    else:  # type checkers and editors see no methods that only raise
+
+        def __len__(self) -> int:
+            self._refuse("len() of a Blob", "use blob.shape[0], which is known")
+
+        def __contains__(self, item: Any) -> bool:
+            self._refuse("`in` on a Blob", "compare with flow.math.equal and reduce with flow.math.reduce_any")
+
+        def __float__(self) -> float:
+            self._refuse("float() of a Blob", "keep it a Blob and return it from the job; the call gives its number")
+
+        def __int__(self) -> int:
+            self._refuse("int() of a Blob", "keep it a Blob and return it from the job; the call gives its number")
+
+        def __index__(self) -> int:
+            self._refuse("a Blob as an index", "use flow.gather(params, indices)")
+
+        def __hash__(self) -> int:
+            self._refuse("a Blob cannot be hashed (its == adds an op)", "use blob.logical_blob_name as the key")
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("__"):
+                raise AttributeError(name)
+            hint = {
+                "numpy": "return the Blob from the job; the call gives its array",
+                "get": "return the Blob from the job; the call gives its array",
+                "reshape": "use flow.reshape(blob, shape)",
+                "astype": "use flow.cast(blob, dtype)",
+                "sum": "use flow.math.reduce_sum(blob)",
+                "mean": "use flow.math.reduce_mean(blob)",
+                "max": "use flow.math.reduce_max(blob)",
+                "T": "use flow.transpose(blob, perm)",
+            }.get(name, "see dir(flow.Blob) for what it has")
+            raise AttributeError(
+                f"a Blob has no attribute {name!r}: {hint} (Blob {object.__getattribute__(self, 'node').name!r})"
+            )
 
 
 _UFUNCS = {

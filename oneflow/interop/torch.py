@@ -32,7 +32,7 @@ _IGNORED = "num_batches_tracked"
 
 def from_torch(
     state_dict: Mapping[str, Any],
-    job: JobFunction | Sequence[JobFunction],
+    job: JobFunction[..., Any] | Sequence[JobFunction[..., Any]],
     rename: Rename | None = None,
     strict: bool = True,
 ) -> dict[str, np.ndarray]:
@@ -92,7 +92,7 @@ def from_torch(
     return values
 
 
-def to_torch(job: JobFunction | Sequence[JobFunction], rename: Rename | None = None) -> dict[str, Any]:
+def to_torch(job: JobFunction[..., Any] | Sequence[JobFunction[..., Any]], rename: Rename | None = None) -> dict[str, Any]:
     """Converts the variables of a job to tensors for ``module.load_state_dict``: the inverse of ``from_torch``.
 
     Args:

@@ -5,27 +5,28 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import logging
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 import numpy as np
 
 from .. import _signature as tp
 from .._base.generation import V0_3, Generation
 from .._base.jax import jax
-from .._base.log import announced
+from .._base.log import announced, logger
 from .._base.refuse import refuse, shown
-from .._base.source import Source, caller, of_function
+from .._base.source import Source, of_function, without_library
 from .._reports.placement import PlacementReport, report
 from .._reports.profile import JobProfile
 from .._reports.summary import JobSummary, summarize
 from .._signature.parameters import spell
 from .._variables.initializers import from_conf as initializer_from_conf
 from ..config import FunctionConfig
-from ..errors import ArgumentError, CompileError, FeedError, FeedShapeError, ModeError, VariableConflictError
+from ..errors import ArgumentError, CompileError, FeedError, FeedShapeError, ModeError, OneFlowError, VariableConflictError
 from ..graph.graph import Graph, current, current_or_none
 from ..graph.node import Blob
 from ..optimizer.dict_config import optimizer_from_config
@@ -55,12 +56,21 @@ class _Failure:
 class StoppedAtFirstCallError(BaseException):
     """A script is run only as far as the first call of a job (``process.stops_at_first_call``), which this describes."""
 
-    def __init__(self, job: JobFunction, args: Sequence[Any], kwargs: Mapping[str, Any]):
+    def __init__(self, job: JobFunction[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]):
         super().__init__(job.name)
         self.job, self.args_of_call, self.kwargs_of_call = job, tuple(args), dict(kwargs)
 
 
-class JobFunction:
+_HELP = (
+    "Call it with arrays. submit() does not wait; summary(), plan(), profile(), throughput() and find_nonfinite() look inside; "
+    "learning_rate is that of the next step."
+)
+P = ParamSpec("P")
+V = TypeVar("V")
+R_co = TypeVar("R_co", covariant=True)
+
+
+class JobFunction(Generic[P, R_co]):
     """A declared job. Calling it feeds arrays and runs the compiled program; ``repr`` and ``summary()`` describe it."""
 
     def __init__(
@@ -90,7 +100,12 @@ class JobFunction:
         self._submit: Call | None = None  # the same for ``submit``
         self._meter: Meter | None = None  # that measures its calls
         self._check_settings()
+        if not self.__doc__:
+            self.__doc__ = f"A {'train' if train else 'predict'} job. {_HELP}"
         self._session.declare(self)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__()} - {"close", "invalidate", "take_unseen_error"})
 
     def _check_settings(self) -> None:
         """Settings that are nested dicts are checked now, so that a mistake is not met calls later."""
@@ -174,16 +189,27 @@ class JobFunction:
 
     # --- calling
 
-    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R_co:
         call = self._call
-        if call is None or kwargs:
-            return self._call_checked(args, kwargs)
+        if call is not None and not kwargs:
+            try:
+                return call(args)
+            except StaleExecutableError:
+                pass
+            except OneFlowError as error:
+                error.__traceback__ = _shown_frames(error)
+                raise
         try:
-            return call(args)
-        except StaleExecutableError:
             return self._call_checked(args, kwargs)
+        except OneFlowError as error:
+            error.__traceback__ = _shown_frames(error)
+            raise
 
-    def submit(self, /, *args: Any, **kwargs: Any) -> Result:
+    @overload
+    def submit(self: JobFunction[P, Result[V]], /, *args: P.args, **kwargs: P.kwargs) -> Result[V]: ...
+    @overload
+    def submit(self, /, *args: P.args, **kwargs: P.kwargs) -> Result[R_co]: ...
+    def submit(self, /, *args: Any, **kwargs: Any) -> Result[Any]:
         """Makes a call without waiting for it, whatever the job's return annotation is.
 
         Args: as for a call; the arrays may be changed as soon as this returns.
@@ -193,12 +219,19 @@ class JobFunction:
         Example: >>> job.submit(images, labels).async_get(print)
         """
         submit = self._submit
-        if submit is None or kwargs:
-            return self._call_checked(args, kwargs, submits=True)
+        if submit is not None and not kwargs:
+            try:
+                return submit(args)
+            except StaleExecutableError:
+                pass
+            except OneFlowError as error:
+                error.__traceback__ = _shown_frames(error)
+                raise
         try:
-            return submit(args)
-        except StaleExecutableError:
             return self._call_checked(args, kwargs, submits=True)
+        except OneFlowError as error:
+            error.__traceback__ = _shown_frames(error)
+            raise
 
     def _call_checked(self, args: Sequence[Any], kwargs: Mapping[str, Any], *, submits: bool = False) -> Any:
         """The first call, calls of inputs whose shapes vary, and calls at the wrong place."""
@@ -338,7 +371,7 @@ class JobFunction:
         built = self._build()
         return report(built.variants.planned(tuple(map(_struct_of_feed, built.plan.feeds))))
 
-    def find_nonfinite(self, /, *args: Any, **kwargs: Any) -> NonFinite | None:
+    def find_nonfinite(self, /, *args: P.args, **kwargs: P.kwargs) -> NonFinite | None:
         """Runs the next step op by op and finds the op that makes its first NaN or infinity; nothing changes.
 
         Variables, optimizer state, random numbers and readers stay where they are, so that the next call is the step that was
@@ -475,6 +508,11 @@ class JobFunction:
         return text + (", compiled>" if built.variants.items else ", not compiled yet>")
 
 
+def _shown_frames(error: OneFlowError) -> TracebackType | None:
+    """The frames of the user's program alone: the library's own say nothing about a wrong program. All, when debugging."""
+    return error.__traceback__ if logger.isEnabledFor(logging.DEBUG) else without_library(error.__traceback__)
+
+
 def _misfit(built: BuiltJob, feeds: tuple[Any, ...], error: CompileError) -> FeedShapeError:
     """The error for arrays that are allowed one by one, but do not fit together, or break code written for the largest."""
     labels = {spec.blob.node: spec.label for spec in built.graph.inputs}
@@ -496,74 +534,7 @@ def _struct_of_feed(blob: Blob) -> Any:
     return jax.ShapeDtypeStruct(shape, blob.dtype.numpy_dtype)
 
 
-def global_function(
-    type: str | FunctionConfig = "predict", function_config: FunctionConfig | None = None
-) -> Callable[[Callable[..., Any]], JobFunction]:
-    """Declares a job: ``@flow.global_function(type="train")`` above a function that describes a network.
-
-    Args:
-      type: "train" or "predict". The older form ``global_function(config)`` takes a FunctionConfig here, and is a train
-        job if and only if ``config.train.*`` was set.
-      function_config: settings of the job; copied, so that one object may serve several jobs.
-    Returns: a decorator; what it makes is called with NumPy arrays.
-    Raises:
-      ArgumentError: another type, or no parentheses after the decorator.
-      ModeError: inside a job function.
-      AnnotationError: a parameter or the result is annotated with something else than ``oneflow.typing`` offers.
-
-    Example:
-      >>> @flow.global_function(type="predict")
-      ... def twice(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
-      ...     return x + x
-    """
-    return declare(type, function_config, V0_3)
-
-
-def declare(type: Any, function_config: Any, generation: Generation) -> Callable[[Callable[..., Any]], JobFunction]:
-    """``global_function`` for a job of a generation."""
-    declared = caller()
-    if isinstance(type, FunctionConfig):
-        if function_config is not None:
-            refuse(ArgumentError, "flow.global_function was given two FunctionConfigs")
-        config, train = type.copy(), type.is_train_configured()
-    elif isinstance(type, str) and type in ("train", "predict"):
-        if function_config is not None and not isinstance(function_config, FunctionConfig):
-            refuse(ArgumentError, f"function_config must be a flow.FunctionConfig, got {shown(function_config)}")
-        train = type == "train"
-        if function_config is not None and not train:
-            function_config.discard_train()  # as OneFlow does: the object may serve a job without a type next
-        config = (function_config or FunctionConfig()).copy()
-    elif callable(type):
-        refuse(ArgumentError, "flow.global_function needs parentheses", hint='write @flow.global_function(type="predict")')
-    else:
-        refuse(ArgumentError, f'the type of a job must be "train" or "predict", got {shown(type)}')
-    if current_or_none() is not None:
-        refuse(ModeError, "a job cannot be declared inside the body of another job")
-
-    def decorate(function: Callable[..., Any]) -> JobFunction:
-        _want_function(function)
-        return JobFunction(function, train=train, config=config, declared=declared, generation=generation)
-
-    return decorate
-
-
-def _want_function(function: Any) -> None:
-    try:
-        inspect.signature(function)
-        named = isinstance(function.__name__, str) and not inspect.isclass(function)
-    except Exception:  # a builtin without a signature, an object that is not a function
-        named = False
-    if not named:
-        refuse(ArgumentError, f"flow.global_function decorates a function, got {shown(function)}",
-               hint="define the job with def, and put the decorator above it")  # fmt: skip
-
-
-def function(function_config: FunctionConfig | None = None) -> Callable[[Callable[..., Any]], JobFunction]:
-    """The oldest spelling: ``@flow.function(config)``; a train job if and only if ``config.train.*`` was set."""
-    return global_function(function_config if function_config is not None else FunctionConfig())
-
-
-def job_summary(job: JobFunction) -> JobSummary:
+def job_summary(job: JobFunction[..., Any]) -> JobSummary:
     """``job.summary()``: the ops of a job with their shapes, its variables, memory and build times.
 
     Raises ArgumentError for anything that is not a job; what building the job raises.

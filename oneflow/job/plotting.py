@@ -18,7 +18,7 @@ from .function import JobFunction
 _ENDINGS = (".svg", ".html", ".dot", ".mmd")
 
 
-def plot_model(job: JobFunction, path: str | os.PathLike[str], depth: int | None = None) -> None:
+def plot_model(job: JobFunction[..., Any], path: str | os.PathLike[str], depth: int | None = None) -> None:
     """Draws a job: ops folded into modules by their names, shapes on the arrows, devices as colours.
 
     A module is what shares the beginning of its name up to a hyphen, as in namespaces and layers. The job is built where

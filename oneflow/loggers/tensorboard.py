@@ -15,7 +15,7 @@ from .._base import check
 from .._base.extras import need
 from .._base.refuse import refuse
 from ..data.arrays import as_array
-from ..errors import ModeError, ShapeError
+from ..errors import ShapeError
 from .base import FileLogger
 from .event_file import EventFile
 
@@ -55,24 +55,43 @@ class TensorBoardLogger(FileLogger):
         self._file: EventFile | None = None
         self._rows: list[tuple[float, int, Mapping[str, Any]]] = []  # of numbers that wait
         self._next = 0.0
+        self._early: list[dict[str, Any]] = []  # events of before the first run
 
     def begin(self, resumed: Mapping[str, Any] | None, step: int) -> None:
         """Begins an event file; of a run that goes on TensorBoard does not show events of steps that are done again."""
         super().begin(resumed, step)
+        self._open()
+        if resumed is not None:
+            self._add(step=step, session_log=self._event.SessionLog(status=self._event.SessionLog.START))
+        early, self._early = self._early, []
+        for fields in early:
+            self._add(**fields)
+        self.save()
+
+    def _open(self) -> None:
         # of two files of one second the later one would replace the other without the nanoseconds
         name = f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{time.time_ns()}"
         self._file, self._rows = EventFile(os.path.join(self.log_dir, name)), []
-        if resumed is not None:
-            self._add(step=step, session_log=self._event.SessionLog(status=self._event.SessionLog.START))
-        self._file.flush()
 
     def _add(self, **fields: Any) -> None:
-        """Writes an event behind the numbers that wait."""
-        file = self._write_rows()
-        file.add(self._event.Event(wall_time=time.time(), **fields).SerializeToString())
+        """Writes an event behind the numbers that wait: between runs into a file of its own, before the first when it begins."""
+        fields.setdefault("wall_time", time.time())
+        if self._directory is None:
+            self._early.append(fields)
+            return
+        is_between = self._file is None
+        if is_between:
+            self._open()
+        self._write_rows().add(self._event.Event(**fields).SerializeToString())
+        if is_between:
+            self.finalize("")
 
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
         """Writes numbers as one event; of values that are not single numbers nothing is written."""
+        if self._file is None:
+            for name in _numbers(metrics):
+                self._add(step=step, summary=self._summaries.scalar(name, metrics[name]))
+            return
         now = time.time()
         self._rows.append((now, step, dict(metrics)))
         if now >= self._next:
@@ -82,8 +101,7 @@ class TensorBoardLogger(FileLogger):
             self._write_rows()
 
     def _write_rows(self) -> EventFile:
-        if self._file is None:
-            refuse(ModeError, "TensorBoardLogger has no file before its trainer has begun a run, or after it has ended")
+        assert self._file is not None
         rows, self._rows = self._rows, []
         for names, group in groupby(rows, key=lambda row: _numbers(row[2])):
             if names:

@@ -37,9 +37,9 @@ class Fitting:
     ):
         self._name = f"{type(model).__name__}_Model"
         self._steps, self._files = steps, files
-        self._train_jobs: list[JobFunction] = []
+        self._train_jobs: list[JobFunction[..., Any]] = []
         self._train_data = self._val_data = None
-        self._val_job: JobFunction | None = None
+        self._val_job: JobFunction[..., Any] | None = None
         self._interval = validation.step_interval if validation is not None else None
         limit = None
         if training is not None:
@@ -62,7 +62,7 @@ class Fitting:
 
     def _job(
         self, kind: str, suffix: str, config: TrainingConfig, batches: _Batches | None, i: int, body: Callable[[Any], Any]
-    ) -> JobFunction:
+    ) -> JobFunction[..., Any]:
         data = config.data
         assert data is not None
 
@@ -72,7 +72,7 @@ class Fitting:
         made: Any = function
         made.__name__ = f"{self._name}_{kind}_{'' if batches is None else 'numpy_'}job{suffix}"
         made.__signature__ = inspect.Signature([] if batches is None else [batches.parameter(i)])
-        job: JobFunction = global_function("train" if kind == "train" else "predict", config.exe_cfg)(made)
+        job: JobFunction[..., Any] = global_function("train" if kind == "train" else "predict", config.exe_cfg)(made)
         return job
 
     def run(self) -> None:

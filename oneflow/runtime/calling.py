@@ -105,7 +105,7 @@ def _watched(feeds: Feeds, launch: Launch, delivery: Delivery, window: int) -> C
             deliveries.before_call(delivery.job_name)
         while True:
             try:
-                result: Result = launch(arrays, delivery)
+                result: Result[Any] = launch(arrays, delivery)
             except NoRoomError as full:
                 _wait(full, window)
                 continue

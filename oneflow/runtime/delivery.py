@@ -46,8 +46,8 @@ class DeliveryThread:
         self._forever = threading.Lock()
         self._forever.acquire()
         self.thread: threading.Thread | None = None
-        self._pending: deque[Result] = deque()
-        self._late: deque[tuple[int, Result]] = deque()  # numbered
+        self._pending: deque[Result[Any]] = deque()
+        self._late: deque[tuple[int, Result[Any]]] = deque()  # numbered
         self._lates = itertools.count(1)
         self._late_begun = self._late_ended = 0  # numbers of those that were run last
         self._busy = False  # a call, or late callbacks, are being delivered
@@ -115,10 +115,10 @@ class DeliveryThread:
         # short steps: fewer thread switches per call; long steps: little lag
         self._window = min(self._window * 2, MAX_WINDOW) if each < 0.0005 else MIN_WINDOW if each > 0.002 else self._window
 
-    def submit(self, delivery: Delivery, results: Any) -> Result:
+    def submit(self, delivery: Delivery, results: Any) -> Result[Any]:
         """Queues a dispatched call for delivery. Called with the dispatch lock held, so that the order is that of calls."""
         number = next(self._sequence)
-        result = Result(delivery, results, number)
+        result: Result[Any] = Result(delivery, results, number)
         if delivery.gives_handles:
             result.thread = thread = threading.get_ident()
             self._newest[thread] = number
@@ -131,13 +131,13 @@ class DeliveryThread:
         """The thread does something else now than register a callback for its last call."""
         self._newest.pop(thread, None)
 
-    def late(self, result: Result) -> None:
+    def late(self, result: Result[Any]) -> None:
         """Queues callbacks that were registered after their call was delivered."""
         self._late.append((next(self._lates), result))
         if self._asleep:
             self._wakes.put(None)
 
-    def wait_for(self, result: Result) -> None:
+    def wait_for(self, result: Result[Any]) -> None:
         """Waits until the call's watch handlers have run; on the delivery thread, runs them."""
         if self.is_current():
             result.finish()
@@ -253,7 +253,7 @@ class DeliveryThread:
 
     def _run(self) -> None:
         naps = pauses = 0
-        newest: Result | None = None
+        newest: Result[Any] | None = None
         while not self._stopping:
             # a caller that is submitting calls is left alone for a moment: else each call has the two wait for Python's lock
             last = self._pending[-1] if self._pending else None
@@ -309,7 +309,7 @@ class DeliveryThread:
             with self._progress:
                 self._progress.notify_all()
 
-    def _deliver(self, result: Result) -> None:
+    def _deliver(self, result: Result[Any]) -> None:
         result.wait()
         processes.returned()
         result.finish()
@@ -320,7 +320,7 @@ class DeliveryThread:
                 self._await_callback(result)
             result.run_callbacks()
 
-    def _await_callback(self, result: Result) -> None:
+    def _await_callback(self, result: Result[Any]) -> None:
         """Waits a moment for a thread between a call and the registration of its callback, which is a line of Python.
 
         Without that, a thread that is held up there would have its callback run after those of other threads' later calls.

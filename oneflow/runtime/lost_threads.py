@@ -20,7 +20,7 @@ def skip_destructors() -> bool:
 def let_threads_hang() -> bool:
     """Lets the interpreter go away under threads that are in C++ code, until the process ends with its own status.
 
-    Called by the main thread. Until 3.14 CPython ends such a thread by ``pthread_exit`` when it comes back from C++ code, as
+    Called by the main thread. Until 3.14 CPython ends such a thread by pthread_exit when it comes back from C++ code, as
     JAX's destructors of arrays do. That unwinds its stack, and the process is aborted where C++ code on it must not throw, or
     catches everything. The thread waits for ever instead, which is what CPython 3.14 does, too.
 

@@ -12,7 +12,7 @@ from concurrent.futures._base import FINISHED, RUNNING
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from math import prod
-from typing import Any, NamedTuple, NoReturn, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol, TypeVar
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from ..graph.graph import Watch
 from .waiting import INTERRUPTIBLE_FROM_SECONDS, flat, wait_interruptibly
 
 _UNSET: Any = object()
+T = TypeVar("T")
 
 
 class Deliverer(Protocol):
@@ -32,11 +33,11 @@ class Deliverer(Protocol):
 
     def leave_user_code(self) -> None: ...
 
-    def late(self, result: Result) -> None: ...
+    def late(self, result: Result[Any]) -> None: ...
 
     def moved_on(self, thread: int) -> None: ...
 
-    def wait_for(self, result: Result) -> None: ...
+    def wait_for(self, result: Result[Any]) -> None: ...
 
     def report(self, error: BaseException, job_name: str) -> None: ...
 
@@ -88,7 +89,7 @@ class _Waiters:
         self.waiters: list[Any] = []
 
 
-class Result(concurrent.futures.Future[Any]):
+class Result(concurrent.futures.Future[T]):
     """One asynchronous call of a job: a ``concurrent.futures.Future``.
 
     ``result(timeout)`` (``get()``) waits and returns the value; ``async_get(cb)`` (for ``-> Callback[T]`` jobs: calling the
@@ -100,8 +101,8 @@ class Result(concurrent.futures.Future[Any]):
     # on the class as long as nothing else is known of a call: a small call is made of such nanoseconds
     _value: Any = _UNSET
     _error: BaseException | None = None
-    _callback: Callable[[Any], None] | None = None
-    _listeners: list[Callable[[Any], Any]] | None = None
+    _callback: Callable[[T], object] | None = None
+    _listeners: list[Callable[[Result[T]], object]] | None = None
     has_callbacks = False  # a callback or a listener has been registered
     _registered = False
     _shared: _Waiters | None = None
@@ -121,7 +122,7 @@ class Result(concurrent.futures.Future[Any]):
 
     # --- the caller's side
 
-    def result(self, timeout: float | None = None) -> Any:
+    def result(self, timeout: float | None = None) -> T:
         """Waits for the call and returns its value.
 
         Args:
@@ -174,7 +175,7 @@ class Result(concurrent.futures.Future[Any]):
             return True
         return not self._delivery.watches and all(a.is_ready() for a in flat(_awaited(self._results)))
 
-    def async_get(self, callback: Callable[[Any], None]) -> None:
+    def async_get(self, callback: Callable[[T], object]) -> None:
         """Registers ``callback(value)``, to run once on the delivery thread, after the callbacks of earlier calls.
 
         Raises:
@@ -225,7 +226,7 @@ class Result(concurrent.futures.Future[Any]):
             return error
         return None
 
-    def __await__(self) -> Generator[Any, None, Any]:
+    def __await__(self) -> Generator[Any, None, T]:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
 
@@ -233,7 +234,7 @@ class Result(concurrent.futures.Future[Any]):
             if not future.done():
                 future.set_result(None)
 
-        def passed(_: Result) -> None:
+        def passed(_: Result[Any]) -> None:
             with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
                 loop.call_soon_threadsafe(wake)
 

@@ -117,7 +117,7 @@ class GraphBuilder:
         if model_builder is not None and not isinstance(model_builder, ModelBuilder):
             refuse(ArgumentError, f"GraphBuilder: model_builder must be a ModelBuilder or None, got {shown(model_builder)}")
         self._owner = model_builder
-        self._job: JobFunction | None = None
+        self._job: JobFunction[..., Any] | None = None
         self._finished = False
         self._proto: Any
         if model_builder is None:
@@ -182,7 +182,7 @@ class GraphBuilder:
         self._finished = True
         return self
 
-    def _known_job(self) -> JobFunction:
+    def _known_job(self) -> JobFunction[..., Any]:
         """The job. Raises SavedModelError where there is none."""
         if self._job is None:
             made_by = "ModelBuilder(path).AddFunction(job) makes its builder"
@@ -253,7 +253,7 @@ class ModelBuilder:
         self._proto.version = number
         return self
 
-    def AddFunction(self, func: JobFunction) -> GraphBuilder:
+    def AddFunction(self, func: JobFunction[..., Any]) -> GraphBuilder:
         """Adds a job; the first one is the default graph.
 
         Args:

@@ -44,7 +44,7 @@ class Arguments:
       extra: whether a tuple may hold more than the job takes, as batches for predictions may hold labels.
     """
 
-    def __init__(self, job: JobFunction, *, pads: bool, extra: bool = False):
+    def __init__(self, job: JobFunction[..., Any], *, pads: bool, extra: bool = False):
         self.job = job
         self.names = [p.name for p in job.parameters]
         self._parameters = job.parameters

@@ -48,7 +48,7 @@ class Stage:
 class Pass:
     """A pass over a data set, batch by batch, with one predict job."""
 
-    def __init__(self, job: JobFunction, data: Any, *, limit: int | float | None, what: str, extra: bool = False):
+    def __init__(self, job: JobFunction[..., Any], data: Any, *, limit: int | float | None, what: str, extra: bool = False):
         self.job = job
         self.arguments = Arguments(job, pads=True, extra=extra)
         self.source: Source = source_of(data, job, self.arguments, shuffle=False, seed=0, what=what)
@@ -101,7 +101,14 @@ class Evaluation(Pass):
     """A validation or a test: means and metrics over all rows of its data."""
 
     def __init__(
-        self, job: JobFunction, data: Any, *, limit: int | float | None, what: str, prefix: str, metrics: Mapping[str, Metric]
+        self,
+        job: JobFunction[..., Any],
+        data: Any,
+        *,
+        limit: int | float | None,
+        what: str,
+        prefix: str,
+        metrics: Mapping[str, Metric],
     ):
         super().__init__(job, data, limit=limit, what=what)
         self.tally = Tally(job, self.arguments, prefix, metrics)
@@ -133,7 +140,7 @@ class Evaluation(Pass):
 class Prediction(Pass):
     """All results of a job over a data set."""
 
-    def __init__(self, job: JobFunction, data: Any, *, limit: int | float | None):
+    def __init__(self, job: JobFunction[..., Any], data: Any, *, limit: int | float | None):
         super().__init__(job, data, limit=limit, what="data to predict", extra=True)
         self._outputs = Outputs(job, self.arguments).all
         self._parts: list[list[np.ndarray]] = [[] for _ in self._outputs]

@@ -41,7 +41,14 @@ _log = logging.getLogger("oneflow")
 class Fit:
     """The jobs, the data and the position of one training."""
 
-    def __init__(self, trainer: Settings, jobs: list[JobFunction], data: Any, val_job: JobFunction | None, val_data: Any):
+    def __init__(
+        self,
+        trainer: Settings,
+        jobs: list[JobFunction[..., Any]],
+        data: Any,
+        val_job: JobFunction[..., Any] | None,
+        val_data: Any,
+    ):
         self.trainer, self.jobs = trainer, jobs
         self.stage = Stage()
         self.hooks = Hooks(trainer.callbacks)
@@ -63,7 +70,7 @@ class Fit:
         self._is_dropping = False  # a short batch was met
         self._waiters = [c.waits_after for c in trainer.callbacks if type(c).waits_after is not Callback.waits_after]
 
-    def _evaluation(self, job: JobFunction | None, data: Any) -> Evaluation | None:
+    def _evaluation(self, job: JobFunction[..., Any] | None, data: Any) -> Evaluation | None:
         if job is None:
             return None
         trainer = self.trainer
@@ -375,7 +382,7 @@ class Fit:
             warn(CheckpointWarning, f"the checkpoint has the state of callbacks that this trainer lacks: {', '.join(lost)}")
 
 
-def _rates(job: JobFunction) -> tuple[list[float | None], list[float | None]]:
+def _rates(job: JobFunction[..., Any]) -> tuple[list[float | None], list[float | None]]:
     """The constant learning rates of a job as declared, and as they are now; None for others."""
     declared = [optimizer.constant_rate for optimizer in job.graph.objective.optimizers]
     if not any(rate is not None for rate in declared):

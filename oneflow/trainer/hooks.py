@@ -10,13 +10,15 @@ from ..errors import CallbackError
 from ..runtime.process import process
 from ..runtime.result import Delivery
 
+_OF_STEPS = ("on_train_batch_end", "on_train_batch_outputs", "on_log")
+
 
 class HookError(Exception):
     """Internal: a hook, or a logger, has raised; the cause is its error."""
 
-    def __init__(self, who: str):
+    def __init__(self, who: str, when: str = ""):
         super().__init__(who)
-        self.who = who
+        self.who, self.when = who, when
 
 
 class Hooks:
@@ -39,7 +41,7 @@ class Hooks:
             try:
                 method(*arguments)
             except Exception as error:
-                raise HookError(who) from error
+                raise HookError(who, f"at step {arguments[0]}" if name in _OF_STEPS else "") from error
 
 
 def guarded(method: Callable[..., Any], *arguments: Any) -> Any:
@@ -56,7 +58,9 @@ def failure(error: BaseException, when: str, way_on: str) -> BaseException:
     if not isinstance(error, HookError) or error.__cause__ is None:
         return error
     cause = error.__cause__
-    made = CallbackError(f"{error.who} raised {type(cause).__name__} {when}: {cause}\n  the run was stopped{way_on}")
+    made = CallbackError(
+        f"{error.who} raised {type(cause).__name__} {error.when or when}: {cause}\n  the run was stopped{way_on}"
+    )
     made.__cause__ = cause
     return made
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import TracebackType
+from typing import Any
 
 from .._base.log import notice
 from ..job import JobFunction
@@ -15,7 +16,7 @@ _STEPS = 20
 class InputWatch:
     """Measures the first seconds of a training. After that, steps cost what they cost without it."""
 
-    def __init__(self, jobs: list[JobFunction]):
+    def __init__(self, jobs: list[JobFunction[..., Any]]):
         self._jobs = jobs
         self._meter: Meter | None = None
 

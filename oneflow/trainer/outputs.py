@@ -50,7 +50,7 @@ class Outputs:
       bytes: of all results of a call, per device.
     """
 
-    def __init__(self, job: JobFunction, arguments: Arguments, prefix: str = "", apart: frozenset[str] = frozenset()):
+    def __init__(self, job: JobFunction[..., Any], arguments: Arguments, prefix: str = "", apart: frozenset[str] = frozenset()):
         self._job = job
         self._warned = False
         self.all = [

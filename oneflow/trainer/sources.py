@@ -108,7 +108,7 @@ class Passes(Source):
             self._restored = state
 
 
-def source_of(data: Any, job: JobFunction, arguments: Arguments, *, shuffle: bool, seed: int, what: str) -> Source:
+def source_of(data: Any, job: JobFunction[..., Any], arguments: Arguments, *, shuffle: bool, seed: int, what: str) -> Source:
     """The batches that are meant.
 
     Args:

@@ -43,7 +43,7 @@ class Steps:
       is_loss_bad: whether the loss was not finite once.
     """
 
-    def __init__(self, trainer: Settings, jobs: Sequence[JobFunction], stage: Stage, hooks: Hooks):
+    def __init__(self, trainer: Settings, jobs: Sequence[JobFunction[..., Any]], stage: Stage, hooks: Hooks):
         self._trainer, self._jobs, self._stage, self._hooks = trainer, jobs, stage, hooks
         self.arguments = [Arguments(job, pads=False) for job in jobs]
         names = [f"{job.name}_" if len(jobs) > 1 else "" for job in jobs]

@@ -25,7 +25,7 @@ class Tally:
       metrics: by their names in ``logs``. Those whose inputs this job lacks are left out.
     """
 
-    def __init__(self, job: JobFunction, arguments: Arguments, prefix: str, metrics: Mapping[str, Metric]):
+    def __init__(self, job: JobFunction[..., Any], arguments: Arguments, prefix: str, metrics: Mapping[str, Metric]):
         outputs = Outputs(job, arguments).all
         named = {output.name: output for output in outputs}
         inputs = set(arguments.names)

@@ -25,7 +25,7 @@ from .hooks import Hooks, failure
 from .interrupt import Interrupt
 from .settings import Settings
 
-Jobs = JobFunction | Sequence[JobFunction]
+Jobs = JobFunction[..., Any] | Sequence[JobFunction[..., Any]]
 
 
 class Trainer(Settings):
@@ -116,7 +116,7 @@ class Trainer(Settings):
         return self._fit.count if self._fit is not None else None
 
     @property
-    def train_jobs(self) -> list[JobFunction]:
+    def train_jobs(self) -> list[JobFunction[..., Any]]:
         """The jobs that ``fit`` trains."""
         return self._fit.jobs if self._fit is not None else []
 
@@ -131,7 +131,7 @@ class Trainer(Settings):
         self,
         train_job: Jobs,
         data: Any = None,
-        val_job: JobFunction | None = None,
+        val_job: JobFunction[..., Any] | None = None,
         val_data: Any = None,
         ckpt_path: str | os.PathLike[str] | None = None,
     ) -> History:
@@ -187,7 +187,9 @@ class Trainer(Settings):
             self._tell_of_interrupt()
         return fit.history
 
-    def validate(self, job: JobFunction, data: Any = None, ckpt_path: str | os.PathLike[str] | None = None) -> dict[str, Any]:
+    def validate(
+        self, job: JobFunction[..., Any], data: Any = None, ckpt_path: str | os.PathLike[str] | None = None
+    ) -> dict[str, Any]:
         """Goes over data with a predict job.
 
         Args:
@@ -198,11 +200,13 @@ class Trainer(Settings):
         """
         return self._evaluate("validating", "val_", job, data, ckpt_path, self.limit_val_batches)
 
-    def test(self, job: JobFunction, data: Any = None, ckpt_path: str | os.PathLike[str] | None = None) -> dict[str, Any]:
+    def test(
+        self, job: JobFunction[..., Any], data: Any = None, ckpt_path: str | os.PathLike[str] | None = None
+    ) -> dict[str, Any]:
         """As ``validate``, with names that begin with ``test_``."""
         return self._evaluate("testing", "test_", job, data, ckpt_path, self.limit_test_batches)
 
-    def predict(self, job: JobFunction, data: Any = None, ckpt_path: str | os.PathLike[str] | None = None) -> Any:
+    def predict(self, job: JobFunction[..., Any], data: Any = None, ckpt_path: str | os.PathLike[str] | None = None) -> Any:
         """The results of a predict job for all rows of data.
 
         Args:
@@ -223,7 +227,7 @@ class Trainer(Settings):
         return found
 
     def _evaluate(
-        self, state: str, prefix: str, job: JobFunction, data: Any, ckpt_path: Any, limit: int | float | None
+        self, state: str, prefix: str, job: JobFunction[..., Any], data: Any, ckpt_path: Any, limit: int | float | None
     ) -> dict[str, Any]:
         self._check_idle("validate" if prefix == "val_" else "test")
         _check_job("job", job, train=False)
@@ -384,7 +388,7 @@ class Trainer(Settings):
 # --- arguments
 
 
-def _train_jobs(given: Any) -> list[JobFunction]:
+def _train_jobs(given: Any) -> list[JobFunction[..., Any]]:
     jobs = list(given) if isinstance(given, (list, tuple)) else [given]
     if not jobs:
         refuse(ArgumentError, "fit needs a train job, got an empty list")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pydoc
+import traceback
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -329,3 +332,46 @@ def test_declaring_wrongly():
         return x
 
     refused(nested, errors.ModeError, "inside the body")
+
+
+def test_tracebacks_of_wrong_programs_show_the_users_frames() -> None:
+    def square(x):
+        return flow.matmul(x, x)
+
+    @flow.global_function("predict")
+    def wrong(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+        return square(x)
+
+    @flow.global_function("predict")
+    def right(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+        return x
+
+    def functions(call):
+        with pytest.raises(flow.errors.OneFlowError) as caught:
+            call()
+        frames = traceback.extract_tb(caught.value.__traceback__)
+        return [frame.name for frame in frames if frame.filename != __file__ or frame.name not in ("functions", "<lambda>")]
+
+    for job in (wrong, wrong.submit):
+        for _ in range(2):
+            assert functions(lambda: job(np.zeros((2, 3), np.float32))) == ["wrong", "square"]  # noqa: B023
+    for _ in range(2):  # the second time, everything is compiled
+        assert functions(lambda: right(np.zeros((2, 2), np.float32))) == []
+        right(np.zeros((2, 3), np.float32))
+
+
+def test_help_and_dir_show_what_users_need() -> None:
+    @flow.global_function("predict")
+    def plain(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+        return x
+
+    @flow.global_function("predict")
+    def told(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+        """The same again."""
+        return x
+
+    text = pydoc.render_doc(plain, renderer=pydoc.plaintext)
+    assert "predict job plain(x: Numpy.Placeholder((2, 3), float32)) -> oneflow.typing.Numpy" in text and "submit()" in text
+    assert "The same again." in pydoc.render_doc(told, renderer=pydoc.plaintext)
+    assert {"submit", "summary", "profile", "find_nonfinite", "throughput"} <= set(dir(plain))
+    assert "invalidate" not in dir(plain)

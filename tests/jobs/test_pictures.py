@@ -118,6 +118,8 @@ def test_html_stands_alone(tmp_path):
     flow.plot_model(train_lenet(), str(tmp_path / "lenet.html"))
     text = (tmp_path / "lenet.html").read_text(encoding="utf-8")
     assert text.startswith("<!doctype html>") and "<svg" in text and "conv1-bias_add" in text and "</table>" in text
+    style = text.partition("<style>")[2].partition("</style>")[0]
+    assert re.fullmatch(r"(\s*[^{}]+\{[^{}]+\})+", style), style
     assert not re.search(r"(src|href)=|@import|url\((?!#)", text)
 
 

@@ -412,3 +412,17 @@ def test_hooks_of_other_libraries_and_misspelt_ones_are_told():
 def test_mistakes(make, text):
     with pytest.raises(ArgumentError, match=text):
         make()
+
+
+def test_the_error_of_a_hook_names_its_own_step_and_that_of_a_metric_no_line_of_the_library():
+    class Picky(flow.callbacks.Callback):
+        def on_train_batch_end(self, step, logs):
+            if step == 3:
+                raise ValueError("three")
+
+    with pytest.raises(CallbackError, match=r"^Picky.on_train_batch_end raised ValueError at step 3: three"):
+        fit(Picky())
+    metric = flow.metrics.Function(lambda logits, labels: 1.0)
+    with pytest.raises(CallbackError, match=r"the function gave shape \(\)") as caught:
+        fit([], metrics=metric)
+    assert "your line" not in str(caught.value) and "per_row=False" in str(caught.value)

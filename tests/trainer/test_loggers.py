@@ -143,8 +143,9 @@ def test_all_kinds_of_rows_reach_tensorboard_in_order(tmp_path):
     times = [e.wall_time for e in events(tmp_path)]
     assert times[1:] == sorted(times[1:]) and not scalars(tmp_path, "confusion")
     logger.finalize("success")
-    with pytest.raises(ModeError, match="no file before"):
-        logger.log_image("late", np.zeros((2, 2)), 0)
+    logger.log_image("late", np.zeros((2, 2)), 0)
+    logger.log_metrics({"late_too": 2.0}, 4)
+    assert scalars(tmp_path, "late_too") == [(4, 2.0)] and any(v.tag == "late" for e in events(tmp_path) for v in e.summary.value)
 
 
 def test_tensorboard_images_histograms_and_hyperparameters(tmp_path):
@@ -172,6 +173,19 @@ def test_tensorboard_images_histograms_and_hyperparameters(tmp_path):
     assert sizes == {"gray": (3, 5), "grays": (3, 10), "first": (5, 6), "batch": (5, 12), "last": (5, 6)}
     assert values["weights"].histo.num == 10 and values["weights"].histo.sum == 45
     assert any(tag.startswith("_hparams_") for tag in values)
+
+
+def test_tensorboard_takes_events_before_a_run_and_after_it(tmp_path):
+    pytest.importorskip("tensorboardX")
+    logger = flow.loggers.TensorBoardLogger(tmp_path)
+    logger.log_hyperparams({"rate": 0.1})
+    assert not events(tmp_path)
+    trainer = fit(logger)
+    logger.log_histogram("weights", np.arange(10.0), trainer.global_step)
+    logger.log_hyperparams({"rate": 0.1}, {"best": 0.25})
+    assert scalars(tmp_path, "best") == [(0, 0.25)]
+    tags = {v.tag for e in events(tmp_path) for v in e.summary.value}
+    assert {"loss", "weights", "_hparams_/session_start_info"} <= tags
 
 
 def test_a_run_that_goes_on_continues_its_events(tmp_path):

@@ -99,6 +99,10 @@ def path(value: Any) -> tuple[str, str]:
         text = None
     if not isinstance(text, str) or not text or "\0" in text:
         return "", f"must be a path, a non-empty str or os.PathLike, got {shown(value)}"
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError:
+        return "", f"must be a path that the file system can encode, got {shown(value)}"
     return text, ""
 
 

@@ -12,6 +12,7 @@ Path = str | os.PathLike[str]
 _FLAGS = os.O_RDONLY
 for _flag in ("O_NONBLOCK", "O_CLOEXEC", "O_NOCTTY", "O_BINARY"):
     _FLAGS |= getattr(os, _flag, 0)
+TO_NOWHERE = "it is a symbolic link to nowhere"
 _KINDS = {
     stat.S_IFDIR: "directory",
     stat.S_IFIFO: "FIFO",
@@ -37,6 +38,10 @@ def open_regular(path: Path, *, follow_symlinks: bool = True) -> FileIO:
     try:
         _check(os.stat(path, follow_symlinks=follow_symlinks).st_mode, path)
         file = FileIO(path, "rb", opener=lambda name, _: os.open(name, flags))  # closes it whenever an interrupt comes
+    except FileNotFoundError as error:
+        if os.path.islink(path):
+            raise FileNotFoundError(errno.ENOENT, TO_NOWHERE, os.fspath(path)) from error
+        raise
     except ValueError as error:  # a null character, or text that the file system cannot encode
         raise OSError(errno.EINVAL, f"its path cannot be that of a file: {error}", os.fspath(path)) from error
     try:
@@ -84,3 +89,14 @@ def is_below(path: Path, folder: Path) -> bool:
         return os.path.commonpath([os.path.realpath(path), inside]) == inside
     except ValueError:  # a null character; on Windows, another drive
         return False
+
+
+def why_outside(path: Path, folder: Path, what: str) -> str:
+    """What is wrong with a path that must lead to something below ``folder``; "" where nothing is.
+
+    Args:
+      what: the folder in words.
+    """
+    if is_below(path, folder):
+        return ""
+    return TO_NOWHERE if not os.path.exists(path) else f"it is a symbolic link that leads outside {what}"

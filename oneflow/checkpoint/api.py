@@ -84,7 +84,10 @@ def load_variables(
       CheckpointError: a value on disk is damaged or does not fit its variable.
     Example: >>> flow.load_variables({"dense1-bias": np.zeros(10, np.float32)})
     """
-    session = _session("flow.load_variables")
+    what = "flow.load_variables"
+    check.checked(what, "ignore_mismatch", check.flag(ignore_mismatch))
+    check.checked(what, "strict", check.flag(strict))
+    session = _session(what)
     if isinstance(value_dict, (str, os.PathLike)):
         value_dict = _all_of(value_dict)
     if rename is not None and isinstance(value_dict, Mapping):
@@ -301,6 +304,7 @@ class CheckPoint:
           CheckpointNotFoundError: there is no checkpoint at that path.
           CheckpointError: a value is damaged, or has another shape or dtype than the program's variable.
         """
+        check.checked("CheckPoint.load", "strict", check.flag(strict))
         finish_earlier(own_team())
         stored = Checkpoint(path)
         if stored.is_single:

@@ -118,6 +118,8 @@ class Digests:
         chunk, files = value.get("chunk"), value.get("files")
         if type(chunk) is not int or chunk not in _CHUNKS or not isinstance(files, dict):
             raise ValueError("its digests are not understood")
+        if not all(isinstance(found, list) for found in files.values()):
+            raise ValueError("its digests are not understood")
         return Digests({name: [_number(text) for text in found] for name, found in files.items()}, chunk)
 
     def as_json(self) -> dict[str, Any]:

@@ -67,6 +67,10 @@ class FileValue:
         if root is None:
             digests = Description.read(os.path.dirname(os.path.abspath(self._directory))).digests
         self._digests = digests
+        if digests is not None and self._expected(OUT) is None:
+            rule = f"{self._what}: it has no digests, although the checkpoint has some: it was put there after the save"
+            hint = f"remove the directory; or remove {EXTRA} to load everything unverified"
+            complain(CheckpointError, rule, hint, full_path=os.path.abspath(self._directory))
         self._shape = None if shape is None else tuple(shape)
         self._dtype = dtype
         data = self._meta_bytes()

@@ -16,6 +16,8 @@ import secrets
 import sys
 from contextlib import suppress
 
+from .._base.files import read_regular
+
 if sys.platform != "win32":
     import fcntl
 
@@ -23,6 +25,7 @@ STAGING = ".oneflow-saving-"
 _SUFFIX = ".d"
 CHECKPOINT = "checkpoint"
 _LOCK, _TARGET, _REPLACED = "lock", "target", "replaced"
+_LONGEST_NAME = 255  # bytes
 _TRIES = 100
 _AT_CWD, _EXCHANGE = -100, 2  # of renameat2
 
@@ -159,8 +162,8 @@ def _remove(path: str) -> None:
 def _put_back(parent: str, path: str) -> None:
     replaced = os.path.join(path, _REPLACED)
     if os.path.isdir(replaced):
-        with open(os.path.join(path, _TARGET), "rb") as file:
-            target = os.path.join(parent, os.path.basename(os.fsdecode(file.read())))
+        name = read_regular(os.path.join(path, _TARGET), _LONGEST_NAME)
+        target = os.path.join(parent, os.path.basename(os.fsdecode(name)))
         if not os.path.lexists(target):
             os.rename(replaced, target)
 

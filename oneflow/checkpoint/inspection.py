@@ -23,15 +23,15 @@ def checkpoints_in(path: str) -> list[str]:
     Raises:
       CheckpointNotFoundError: there are none.
     """
-    if not os.path.isdir(path) or _is_checkpoint(path):
+    if not os.path.isdir(path) or is_checkpoint(path):
         return [Checkpoint(path, unfinished=True).path]
-    names = sorted(n for n in os.listdir(path) if not hidden.is_hidden(n) and _is_checkpoint(os.path.join(path, n)))
+    names = sorted(n for n in os.listdir(path) if not hidden.is_hidden(n) and is_checkpoint(os.path.join(path, n)))
     if not names:
         complain(CheckpointNotFoundError, f"there is no checkpoint at {path!r}, nor in it", full_path=os.path.abspath(path))
     return [os.path.join(path, name) for name in names]
 
 
-def _is_checkpoint(path: str) -> bool:
+def is_checkpoint(path: str) -> bool:
     """Whether a directory looks like a checkpoint, be it a damaged one, or like one variable of a checkpoint."""
     if not os.path.isdir(path):
         return False

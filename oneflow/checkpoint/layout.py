@@ -16,7 +16,7 @@ from typing import NoReturn
 
 from .._base import check
 from .._base.dtype import dtype as Dtype
-from .._base.files import is_below, open_regular, read_all
+from .._base.files import TO_NOWHERE, open_regular, read_all, why_outside
 from .._base.refuse import refuse
 from ..errors import ArgumentError, CheckpointError, OneFlowError
 
@@ -70,16 +70,13 @@ def _encodes(name: str) -> bool:
 def open_inside(root: str, path: str, what: str) -> FileIO:
     """Opens a regular file inside ``root``. Links that lead outside, pipes and devices are refused, never waited for."""
     real, short = os.path.realpath(path), os.path.relpath(path, root)
-    if not is_below(path, root):
-        rule = f"{what}: {short!r} is a symbolic link that leads outside the checkpoint"
+    if why := why_outside(path, root, "the checkpoint"):
         hint, expected = "put a copy of the file in its place", f"a file below {os.path.realpath(root)}"
-        complain(CheckpointError, rule, hint, file=path, expected=expected, found=real)
+        complain(CheckpointError, f"{what}: {short!r} cannot be opened: {why}", hint, file=path, expected=expected, found=real)
     try:
         return open_regular(real, follow_symlinks=False)
     except OSError as error:
-        why = error.strerror
-        if os.path.islink(path) and not os.path.exists(path):
-            why = "it is a symbolic link to nowhere"
+        why = TO_NOWHERE if os.path.islink(path) and not os.path.exists(path) else error.strerror or str(error)
         complain(CheckpointError, f"{what}: {short!r} cannot be opened: {why}", file=path)
 
 

@@ -7,14 +7,14 @@ import os
 import re
 import time
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from .._base import check
 from .._base.refuse import shown
 from ..errors import ArgumentError, CheckpointError, CheckpointNotFoundError
-from . import atomic, hidden
+from . import atomic, hidden, inspection
 from .api import CheckPoint, save_with
 from .description import Description
 from .layout import DONE, EXTRA, as_path, complain
@@ -23,12 +23,15 @@ from .team import on_leader
 
 _MANAGER = "manager"  # the key of the JSON file
 _STEP_DIGITS = 10
+_LARGEST_STEP = (1 << 63) - 1
+_TIME = re.compile(r"(\d{8}_\d{6})(?:_(\d{6}))?")  # as names of OneFlow's managers have it, in local time
 
 
 class _Noted(NamedTuple):
     """The JSON file of a checkpoint."""
 
     step: int | None
+    time: float | None  # seconds since the epoch
     metrics: Mapping[str, Any]
     metadata: dict[str, Any]
 
@@ -46,6 +49,7 @@ class CheckpointManager:
     Raises:
       ArgumentError: a wrong argument.
       CheckpointExistsError: ``directory`` is a file.
+      CheckpointError: the directory cannot be made or, in most methods, read.
     Example:
       >>> manager = flow.checkpoint.CheckpointManager("./run", max_to_keep=3, monitor="loss")
       >>> manager.restore_or_init()
@@ -68,10 +72,10 @@ class CheckpointManager:
             complain(ArgumentError, f"monitor must be None or the name of a metric, got {shown(monitor)}")
         if not isinstance(mode, str) or mode not in ("min", "max"):
             complain(ArgumentError, f'mode must be "min" or "max", got {shown(mode)}')
-        if not isinstance(prefix, str) or os.path.basename(prefix) != prefix:
-            complain(ArgumentError, f'prefix must be a str without "/", got {shown(prefix)}')
+        if not isinstance(prefix, str) or (prefix and not _is_name(prefix + "0")):
+            complain(ArgumentError, f'prefix must be the beginning of a name, a str without "/", got {shown(prefix)}')
         self._max_to_keep, self._monitor, self._mode, self._prefix = max_to_keep, monitor, mode, prefix
-        self._asynchronous = asynchronous
+        self._asynchronous = check.checked(self, "asynchronous", check.flag(asynchronous))
         self._known: dict[str, tuple[tuple[int, int, int], _Noted]] = {}
         self._pending: PendingSave | None = None
         on_leader(own_team(), "making a directory for checkpoints", self._make)
@@ -87,18 +91,36 @@ class CheckpointManager:
 
     def path(self, name: str) -> str:
         """The path of a checkpoint."""
+        if not isinstance(name, str) or not _is_name(name):
+            complain(ArgumentError, f"name must be one that all() returns, got {shown(name)}")
         return os.path.join(self._directory, name)
 
     # --- which there are
 
     def all(self) -> list[str]:
-        """Names, not paths, of the finished checkpoints, the oldest first: in the order of their steps or times."""
-        names = (n for n in os.listdir(self._directory) if n.startswith(self._prefix) and not atomic.is_staging(n))
-        return sorted((n for n in names if os.path.isfile(os.path.join(self.path(n), DONE))), key=_in_order)
+        """Names, not paths, of the finished checkpoints, the oldest first.
+
+        Where each was saved with a step they are in the order of their steps, otherwise in that of the times when they were
+        saved. Step and time are those that the checkpoint holds; for one without, those in its name.
+        """
+        names = [name for name in self._listed() if os.path.isfile(os.path.join(self._directory, name, DONE))]
+        noted = {name: self._noted_or_named(name) for name in names}
+        if all(found.step is not None for found in noted.values()):
+            return sorted(names, key=lambda name: (noted[name].step, _natural(name)))
+        return sorted(names, key=lambda name: (noted[name].time or 0.0, _natural(name)))
+
+    def _listed(self) -> list[str]:
+        try:
+            found = os.listdir(self._directory)
+        except OSError as error:
+            kind = CheckpointNotFoundError if isinstance(error, FileNotFoundError) else CheckpointError
+            rule = f"the directory of a CheckpointManager, {self._directory!r}, cannot be read: {error.strerror}"
+            complain(kind, rule, full_path=os.path.abspath(self._directory))
+        return [name for name in found if name.startswith(self._prefix) and not atomic.is_staging(name)]
 
     def latest(self) -> str | None:
-        """The name of the newest; None where there is none."""
-        return max(self.all(), default=None, key=_in_order)
+        """The name of the newest, the last one of ``all()``; None where there is none."""
+        return next(reversed(self.all()), None)
 
     def best(self) -> str | None:
         """The name of the one with the best value of the monitored metric, of equals the newest; None where none has one.
@@ -119,7 +141,8 @@ class CheckpointManager:
             value = self._noted(name).metrics.get(self._monitor or "")
         except CheckpointError:  # damaged; loading it says so
             return None
-        return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+        number = check.real(value)
+        return None if number is None or math.isnan(number) else number
 
     def step(self, name: str | None = None) -> int | None:
         """The step that a checkpoint, by default the newest, was saved with; None where it is named by the time."""
@@ -137,29 +160,54 @@ class CheckpointManager:
         found = self.latest() if name is None else name
         if found is None:
             complain(CheckpointNotFoundError, f"there is no checkpoint in {self._directory!r} yet", "save one first")
-        if not isinstance(found, str) or os.path.basename(found) != found:
-            complain(ArgumentError, f"name must be one that all() returns, got {shown(found)}")
+        path = self.path(found)
+        hidden.restore(path)
+        if not inspection.is_checkpoint(path):
+            self._listed()  # the directory itself may be gone
+            complain(CheckpointNotFoundError, f"there is no checkpoint {found!r} in {self._directory!r}", "all() lists them")
         return found
 
     def _noted(self, name: str) -> _Noted:
         """Read once for each checkpoint: positions of readers can make the file long."""
+        path = os.path.join(self._directory, name)
         try:
-            status = os.stat(os.path.join(self.path(name), EXTRA))
+            status = os.stat(os.path.join(path, EXTRA))
         except OSError:
-            return _Noted(None, {}, {})
+            return _Noted(None, None, {}, {})
         identity = status.st_ino, status.st_mtime_ns, status.st_size
         known = self._known.get(name)
         if known is None or known[0] != identity:
-            extra = Description.read(self.path(name)).extra
+            extra = Description.read(path).extra
             own, metadata = extra.get(_MANAGER), extra.get("metadata")
-            step, metrics = (own.get("step"), own.get("metrics")) if isinstance(own, dict) else (None, None)
+            own = own if isinstance(own, dict) else {}
+            metrics = own.get("metrics")
             noted = _Noted(
-                step if isinstance(step, int) else None,
+                check.whole(own.get("step")),
+                check.real(own.get("time")),
                 metrics if isinstance(metrics, dict) else {},
                 metadata if isinstance(metadata, dict) else {},
             )
             known = self._known[name] = identity, noted
         return known[1]
+
+    def _noted_or_named(self, name: str) -> _Noted:
+        """What is noted with a checkpoint; where nothing is, or it is damaged, step or time from its name."""
+        try:
+            noted = self._noted(name)
+        except CheckpointError:  # loading it says so
+            noted = _Noted(None, None, {}, {})
+        if noted.time is not None:
+            return noted
+        time_in_name = _time_of(name)
+        if time_in_name is not None:
+            return noted._replace(time=time_in_name)
+        number = re.search(r"[0-9]+", name.removeprefix(self._prefix))
+        try:
+            written = os.stat(os.path.join(self._directory, name, DONE)).st_mtime
+        except OSError:  # deleted meanwhile
+            written = None
+        step = int(number[0]) if number and noted.step is None else noted.step
+        return noted._replace(step=step, time=written)
 
     # --- saving
 
@@ -173,7 +221,7 @@ class CheckpointManager:
         """Saves all variables, and deletes what is beyond ``max_to_keep``.
 
         Args:
-          step: the number that names it, >= 0; None names it by the time.
+          step: the number that names it, in [0, 2^63); None names it by the time (UTC).
           metrics: numbers (or arrays of one element) by name; the monitored one decides which checkpoint is the best.
           metadata: a dict of the user's that JSON can hold.
           overwrite: replaces a checkpoint of this step, in one step.
@@ -182,13 +230,15 @@ class CheckpointManager:
           CheckpointExistsError: there is one of this step, and ``overwrite`` is False.
           CheckpointError: the disk refused.
         """
-        if step is not None and (problem := check.integer(step, low=0)[1]):
+        if step is not None and (problem := check.integer(step, low=0, high=_LARGEST_STEP)[1]):
             complain(ArgumentError, f"step must be None, or {problem.removeprefix('must be ')}")
-        numbers = {str(name): _number(name, value) for name, value in (metrics or {}).items()}
-        extra: dict[str, Any] = {_MANAGER: {"step": None if step is None else int(step), "metrics": numbers, "time": time.time()}}
+        check.checked("CheckpointManager.save", "overwrite", check.flag(overwrite))
+        now = time.time()
+        noted = {"step": None if step is None else int(step), "metrics": _numbers(metrics), "time": now}
+        extra: dict[str, Any] = {_MANAGER: noted}
         if metadata is not None:
             extra["metadata"] = check_metadata(metadata)
-        own = f"{datetime.now():%Y%m%d_%H%M%S_%f}" if step is None else f"{step.__index__():0{_STEP_DIGITS}d}"
+        own = f"{datetime.fromtimestamp(now, UTC):%Y%m%d_%H%M%S_%f}" if step is None else f"{int(step):0{_STEP_DIGITS}d}"
         name = f"{self._prefix}{on_leader(own_team(), 'the name of a save', lambda: own)}"
         path, asynchronous = self.path(name), self._asynchronous
         then = partial(self._delete_old, name)
@@ -236,7 +286,11 @@ class CheckpointManager:
         return self.restore(latest)
 
     def __repr__(self) -> str:
-        return f"<CheckpointManager of {self._directory!r}: {len(self.all())} checkpoints>"
+        try:
+            state = f"{len(self.all())} checkpoints"
+        except CheckpointError:
+            state = "which cannot be read"
+        return f"<CheckpointManager of {self._directory!r}: {state}>"
 
 
 class SimpleCheckPointManager:
@@ -274,16 +328,49 @@ class SimpleCheckPointManager:
             self._manager.save()
 
 
-def _in_order(name: str) -> tuple[list[tuple[int, int, str]], str]:
+def _is_name(name: str) -> bool:
+    """Whether a name can be that of a checkpoint below the directory, or the beginning of one."""
+    if os.path.basename(name) != name or name in ("", ".", "..") or atomic.is_staging(name):
+        return False
+    return not check.path(name)[1]
+
+
+def _natural(name: str) -> tuple[list[tuple[int, int, str]], str]:
     """Names in the order of the numbers in them, so that step 9 comes before step 10 however they are written."""
-    parts = re.findall(r"\d+|\D+", name)
-    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts], name
+    parts = re.findall(r"[0-9]+|[^0-9]+", name)
+    return [(0, int(part), "") if part[0] in "0123456789" else (1, 0, part) for part in parts], name
 
 
-def _number(name: Any, value: Any) -> float | int | None:
+def _time_of(name: str) -> float | None:
+    """The time in a name, in seconds since the epoch."""
+    match = _TIME.search(name)
+    if match is None:
+        return None
+    try:
+        return datetime.strptime(f"{match[1]}_{match[2] or '0'}", "%Y%m%d_%H%M%S_%f").timestamp()
+    except (ValueError, OverflowError, OSError):  # digits that are not a time
+        return None
+
+
+def _numbers(metrics: Any) -> dict[str, float | int | None]:
+    """Metrics as JSON holds them. Raises ArgumentError."""
+    try:
+        given = {} if metrics is None else dict(metrics.items()) if isinstance(metrics, Mapping) else None
+    except Exception:  # of the user's object
+        given = None
+    if given is None or not all(isinstance(name, str) for name in given):
+        complain(ArgumentError, f"metrics must be None, or a dict of name -> number, got {shown(metrics)}", '{"loss": 0.5}')
+    return {name: _number(name, value) for name, value in given.items()}
+
+
+def _number(name: str, value: Any) -> float | int | None:
     try:
         single = value.item() if hasattr(value, "item") else value  # of an array of one element, as jobs return losses
-        number = single if isinstance(single, int) and not isinstance(single, bool) else float(single)
-    except (TypeError, ValueError):
-        complain(ArgumentError, f"metric {shown(name)} must be a number, or an array of one element, got {shown(value)}")
-    return number if math.isfinite(number) else None
+        if isinstance(single, (str, bytes, bytearray)):
+            raise TypeError
+        finite = math.isfinite(single)  # raises for what a float cannot hold
+        number = int(single) if isinstance(single, int) and not isinstance(single, bool) else float(single)
+    except Exception:  # of the user's objects, too
+        rule = f"metric {shown(name)} must be a number that a float can hold, or an array of one element, got {shown(value)}"
+        complain(ArgumentError, rule)
+    return number if finite else None

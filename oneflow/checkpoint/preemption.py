@@ -159,8 +159,8 @@ def save_on_preemption(
 
     Args:
       target: where to save: a path, whose checkpoint is replaced; a CheckpointManager, which names the checkpoint by the number
-        of steps that the train job has done (by the time, where its newest is named by the time); or a function without
-        arguments that saves what the program needs to go on.
+        of steps of the train job that is about to be called, or, if ``automatic`` is False, of the one that has done most (by
+        the time, if its newest is named by the time); or a function without arguments that saves what the program needs to go on.
       signals: numbers; None: SIGTERM and SIGUSR1.
       exit_status: of the program, in [1, 255].
       automatic: False leaves the calls alone: the program calls ``check()`` of what is returned where it may leave, for example
@@ -220,5 +220,6 @@ def _steps_done(manager: CheckpointManager, job: str) -> int | None:
 
     if on_leader(own_team(), "how checkpoints are named", is_named_by_time):
         return None
-    counter = get_all_variables().get(_STEP_COUNTER + job)
-    return None if counter is None else int(counter.numpy().reshape(-1)[0])
+    counters = {n: handle for n, handle in get_all_variables().items() if n.startswith(_STEP_COUNTER)}
+    counted = [counters[_STEP_COUNTER + job]] if _STEP_COUNTER + job in counters else counters.values()
+    return max((int(counter.numpy().reshape(-1)[0]) for counter in counted), default=None)

@@ -19,6 +19,7 @@ from .._base import check
 from .._base import dtype as dtypes
 from .._base.dtype import dtype as Dtype
 from .._base.extras import need
+from .._base.files import open_regular
 from .._base.refuse import refuse, shown
 from ..errors import ArgumentError, CheckpointError, CheckpointExistsError, CheckpointNotFoundError
 
@@ -139,9 +140,14 @@ class File(Mapping[str, StoredTensor]):
 
     def __init__(self, path: Path):
         self.path = _as_path(path)
-        if not os.path.isfile(self.path):
-            refuse(CheckpointNotFoundError, f"there is no file {self.path!r}",
-                   found=[("full path", os.path.abspath(self.path))])  # fmt: skip
+        try:
+            open_regular(self.path).close()  # the library waits for FIFOs
+        except OSError as error:
+            kind = CheckpointNotFoundError if isinstance(error, FileNotFoundError) else CheckpointError
+            rule = f"{self.path!r} cannot be read: {error.strerror}"
+            if not os.path.lexists(self.path):
+                rule = f"there is no file {self.path!r}"
+            refuse(kind, rule, found=[("full path", os.path.abspath(self.path))])
         with self._opened() as file:
             self.metadata: dict[str, str] = dict(file.metadata() or {})
             self._tensors = {name: self._tensor(name, file.get_slice(name)) for name in file.keys()}  # noqa: SIM118

@@ -245,5 +245,5 @@ def check_metadata(value: Any, name: str = "metadata") -> dict[str, Any]:
         if not isinstance(value, Mapping):
             raise TypeError(f"it is a {type(value).__name__}, not a dict")
         return json.loads(json.dumps(dict(value), allow_nan=False))
-    except (TypeError, ValueError, RecursionError) as error:
+    except Exception as error:  # of the user's objects, too
         complain(ArgumentError, f"{name} cannot be saved: {error}", "use dicts, lists, str, int, finite float, bool and None")

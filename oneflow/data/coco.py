@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from .._base.files import Path, is_below, leads_outside, open_regular, read_regular
+from .._base.files import TO_NOWHERE, Path, leads_outside, read_regular, why_outside
 from .._base.refuse import refuse
 from ..errors import ArgumentError, DataError
 from . import _mt19937
@@ -19,6 +19,7 @@ from .parts import MAX_RECORD_BYTES
 
 _LEAST_KEYPOINTS = 10  # visible ones; images of people with fewer are not used
 _LARGEST_SIDE = 1 << 20  # pixels; OpenCV does not decode larger images
+_MOST_BYTES = 4 << 30  # of an annotation file; parsed, it takes about ten times as much memory
 _FAR = 1 << 31  # pixels; no coordinate is further away
 _MOST_REPLAYED = 10**9  # the most images in earlier epochs, whose order restoring a position repeats
 
@@ -144,8 +145,9 @@ class CocoAnnotations:
 
     def _load(self) -> dict[str, list[Any]]:
         try:
-            with open_regular(self.file) as file:
-                content = json.loads(file.read(), parse_constant=str)  # NaN is then a str, which no field accepts
+            content = json.loads(
+                read_regular(self.file, _MOST_BYTES), parse_constant=str
+            )  # NaN becomes a str: no field accepts it
         except FileNotFoundError:
             self._refuse("there is no such file")
         except OSError as error:
@@ -238,9 +240,10 @@ class CocoAnnotations:
 
     def _file_of(self, image: CocoImage) -> bytes:
         try:
-            if self._may_leave or is_below(image.path, self._folder):
+            why = "" if self._may_leave else why_outside(image.path, self._folder, "the image folder")
+            if not why:
                 return read_regular(image.path, self._max_image_bytes)
-            why, hint = "it is a symbolic link that leads outside the image folder", _ALLOW
+            hint = "" if why == TO_NOWHERE else _ALLOW
         except FileNotFoundError as error:
             why, hint = error.strerror or str(error), "check image_dir"
         except OSError as error:

@@ -12,8 +12,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from .._base.files import TO_NOWHERE, leads_outside, open_regular, read_regular, why_outside
 from .._base.files import Path as PathLike
-from .._base.files import is_below, leads_outside, open_regular, read_regular
 from .._base.refuse import refuse
 from ..errors import DataError
 from . import images
@@ -128,11 +128,13 @@ class ImageFolder:
 
     def _read(self, path: Path) -> bytes:
         try:
-            if self._may_leave or is_below(path, self.folder):
+            why = "" if self._may_leave else why_outside(path, self.folder, "its folder")
+            if not why:
                 return read_regular(path, MAX_RECORD_BYTES)
         except OSError as error:
             refuse_file(path, error)
-        refuse(DataError, "an image is a symbolic link that leads outside its folder", found=[("file", str(path))], hint=_ALLOW)
+        hint = "" if why == TO_NOWHERE else _ALLOW
+        refuse(DataError, f"an image cannot be read: {why}", found=[("file", str(path))], hint=hint)
 
 
 def _is_label(text: str) -> bool:

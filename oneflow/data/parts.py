@@ -93,7 +93,8 @@ def _refuse_missing(folder: str, path: str, index: int, count: int, prefix: str)
         listing = f"no file named {prefix!r} and a number; it contains {', '.join(names) or 'nothing'}"
         hint = "check part_name_prefix and the directory"
     rows = [("file", path), ("directory", listing)]
-    refuse(PartNotFoundError, f"part {index} of {count} is missing: there is no file {path!r}", found=rows, hint=hint)
+    why = f"{path!r} is not a regular file, or a link to one" if os.path.lexists(path) else f"there is no file {path!r}"
+    refuse(PartNotFoundError, f"part {index} of {count} is missing: {why}", found=rows, hint=hint)
 
 
 def encode(record: Any) -> bytes:

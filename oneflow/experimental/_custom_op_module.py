@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any, NoReturn, Self
 
 from .._base import check
+from .._base.files import read_regular
 from .._base.refuse import refuse, shown
 from ..errors import ArgumentError, ModeError
 from ..ops.custom import register_host_op
@@ -18,6 +19,7 @@ from ..ops.custom import register_host_op
 _REGISTRATION = re.compile(r"REGISTER_(?:CPU_ONLY_|NO_GRAD_)?(?:CPU_ONLY_)?USER_OP\s*\(\s*\"(\w+)\"\s*\)")
 _NEXT = re.compile(r"\bREGISTER_\w+\s*\(")
 _PART = re.compile(r"\.\s*(Input|OptionalInput|Output|Attr)\s*(?:<\s*([\w:]+)\s*>)?\s*\(\s*\"(\w+)\"\s*(?:,\s*([^()]*?))?\s*\)")
+_LARGEST_SOURCE = 1 << 24  # bytes
 _TYPES: dict[str, type] = {
     "bool": bool, "int32_t": int, "int64_t": int, "int": int, "float": float, "double": float, "std::string": str, "Shape": tuple,
 }  # fmt: skip
@@ -93,8 +95,10 @@ class CustomOpModule:
 
     def _file(self, suffix: str) -> str:
         path = os.path.join(self._folder, self._name + suffix)
-        if not os.path.isfile(path):
+        if not os.path.lexists(path):
             refuse(ArgumentError, f"custom op module {self._name!r} has no file {path}")
+        if not os.path.isfile(path):
+            refuse(ArgumentError, f"custom op module {self._name!r}: {path} is not a regular file")
         return path
 
     def _load(self, suffix: str) -> ModuleType:
@@ -112,8 +116,13 @@ class CustomOpModule:
 
     def cpp_def(self) -> Self:
         """Reads inputs, outputs and attributes of the ops that the C++ file declares."""
-        with open(self._file("_cpp_def.cpp"), encoding="utf-8") as file:
-            self._declared = _declarations(file.read())
+        path = self._file("_cpp_def.cpp")
+        try:
+            text = read_regular(path, _LARGEST_SOURCE).decode()
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or str(error)
+            refuse(ArgumentError, f"custom op module {self._name!r}: {path} cannot be read: {why}")
+        self._declared = _declarations(text)
         return self
 
     def py_kernel(self) -> Self:

@@ -12,6 +12,8 @@ from .._base import check
 from .._base.refuse import refuse
 from ..errors import ArgumentError, ExportError
 
+LARGEST_FILE = (1 << 31) - 1  # bytes: the largest flatbuffer (StableHLO), and the largest protobuf message (ONNX)
+
 
 def as_path(what: str, path: Any) -> Path:
     """The path of a file. Raises ArgumentError for anything but a non-empty str or os.PathLike of str."""

@@ -16,6 +16,7 @@ import numpy as np
 from .._base import check
 from .._base.dtype import from_numpy
 from .._base.extras import need
+from .._base.files import read_regular
 from .._base.jax import jax
 from .._base.refuse import refuse, shown
 from ..checkpoint import safetensors
@@ -24,7 +25,7 @@ from ..errors import ArgumentError, ExportError, FeedDtypeError, FeedError, Feed
 from ..graph.graph import OP_VARIABLE
 from ..graph.node import Blob, Node
 from ._axes import is_open
-from ._files import as_path, replacing
+from ._files import LARGEST_FILE, as_path, replacing
 from ._job import DynamicAxes, ExportedJob, exported_job, mapped
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
@@ -343,22 +344,26 @@ def load(path: str | os.PathLike[str]) -> ExportedFunction:
     need("flatbuffers", what)
     file = as_path(what, path)
     try:
-        data = file.read_bytes()
+        data = bytearray(read_regular(file, LARGEST_FILE))
     except OSError as error:
-        refuse(ExportError, f"{what}: {str(path)!r} cannot be read: {error.strerror}")
+        refuse(ExportError, f"{what}: {str(file)!r} cannot be read: {error.strerror}")
+    except MemoryError:
+        refuse(ExportError, f"{what}: {str(file)!r} cannot be read: there is no memory for its content")
     try:
-        exported = importlib.import_module("jax.export").deserialize(bytearray(data))
+        exported = importlib.import_module("jax.export").deserialize(data)
+        has_weights_beside = isinstance(first_argument(exported), dict)
     except Exception as error:
-        _refuse_file(what, path, error)
-    weights = None
-    if isinstance(first_argument(exported), dict):
-        weights = _read_weights(what, file, exported)
-    return ExportedFunction(exported, weights)
-
-
-def _refuse_file(what: str, path: Any, error: Exception) -> NoReturn:
+        _refuse_file(what, file, error)
+    weights = _read_weights(what, file, exported) if has_weights_beside else None
     try:
-        refuse(ExportError, f"{what}: {str(path)!r} is not a file that flow.export.stablehlo wrote, or one of a newer JAX",
+        return ExportedFunction(exported, weights)
+    except Exception as error:  # names, shapes and dtypes that do not go together
+        _refuse_file(what, file, error)
+
+
+def _refuse_file(what: str, file: Path, error: Exception) -> NoReturn:
+    try:
+        refuse(ExportError, f"{what}: {str(file)!r} is not a file that flow.export.stablehlo wrote, or one of a newer JAX",
                found=[("because", (str(error) or type(error).__name__).splitlines()[0])])  # fmt: skip
     except ExportError as refusal:
         raise refusal from error
@@ -366,7 +371,7 @@ def _refuse_file(what: str, path: Any, error: Exception) -> NoReturn:
 
 def _read_weights(what: str, file: Path, exported: Any) -> dict[str, np.ndarray]:
     beside = _weights_beside(file)
-    if not beside.exists():
+    if not os.path.lexists(beside):
         refuse(ExportError, f"{what}: the weights of {str(file)!r} are missing", found=[("expected", str(beside))])
     stored = safetensors.File(beside)
     wanted = first_argument(exported)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import csv
+import io
 import os
 import time
 from collections.abc import Mapping
 from typing import Any
 
 from .._base import check
+from .._base.files import open_regular
+from .._base.refuse import refuse
+from ..errors import DataError
 from .base import FileLogger
 
 
@@ -50,7 +54,7 @@ class CSVLogger(FileLogger):
         """Begins the file, or takes out the rows of steps that will be done again."""
         super().begin(resumed, step)
         self._columns, self._waiting = [], []
-        if resumed is not None and os.path.exists(self.path):
+        if resumed is not None and os.path.lexists(self.path):
             rows, self._columns = self._read()
             self._write_anew([row for row in rows if row["step"].isdigit() and int(row["step"]) < step])
 
@@ -82,10 +86,20 @@ class CSVLogger(FileLogger):
         self.save()
 
     def _read(self) -> tuple[list[dict[str, str]], list[str]]:
-        with open(self.path, newline="", encoding="utf-8") as file:
-            reader = csv.DictReader(file)
-            rows = [row for row in reader if None not in row and None not in row.values()]  # a kill may cut the last one
-            return rows, list(reader.fieldnames or [])
+        """The rows and columns of the file. Raises DataError where it is not one that a logger wrote."""
+        try:
+            with io.TextIOWrapper(io.BufferedReader(open_regular(self.path)), encoding="utf-8", newline="") as file:
+                reader = csv.DictReader(file)
+                rows = [row for row in reader if None not in row and None not in row.values()]  # a kill may cut the last one
+                columns = list(reader.fieldnames or [])
+        except (OSError, ValueError, csv.Error) as error:
+            why = getattr(error, "strerror", None) or str(error)
+        else:
+            if not columns or "step" in columns:
+                return rows, columns
+            why = 'it has no column "step"'
+        refuse(DataError, f"CSVLogger cannot continue its file: {why}", found=[("file", self.path)],
+               hint="move it away, or choose another version")  # fmt: skip
 
     def _write_anew(self, rows: list[dict[str, Any]]) -> None:
         """Replaces the file, in one step."""

@@ -20,13 +20,14 @@ from .._base.dtype import dtype as Dtype
 from .._base.dtype import from_numpy
 from .._base.extras import need
 from .._base.refuse import refuse
-from ..errors import ArgumentError, DtypeError, ExportError, ShapeError
+from ..errors import ArgumentError, DtypeError, ExportError, OneFlowError, ShapeError
 from ..export._files import as_path
 from ..export._stablehlo import TensorSpec
 from ..graph.graph import current
 from ..graph.node import Blob
 from ..ops.constant import constant
 from ..ops.variable import get_variable
+from . import _model_file
 from .readers import Known, NotRead, Reader, readers
 
 Trainable = bool | Callable[[str], bool]
@@ -202,17 +203,29 @@ class _Reading:
     def run(self) -> list[Blob]:
         known = readers()
         for number, node in enumerate(self.model._proto.graph.node):
+            if unknown := [name for name in node.input if name not in self.values]:
+                self._refuse(node, NotRead(f"nothing before it computes its input {unknown[0]!r}"))
             given = [self.values[name] for name in node.input]
-            made = self._constant(number, node, given)
+            try:
+                made = self._constant(number, node, given)
+            except OneFlowError:
+                raise
+            except Exception as error:  # of the reference implementation
+                self._refuse(node, error)
             if made is None:
                 reader = Reader(self, node, self.model._opset)
                 try:
                     found = known[node.op_type](reader, *given)
-                except NotRead as error:
-                    self._refuse(node, str(error))
+                except OneFlowError:
+                    raise
+                except Exception as error:  # NotRead; or whatever comes of attributes that make no sense
+                    self._refuse(node, error)
                 made = list(found) if isinstance(found, (list, tuple)) else [found]
             for name, value in zip(node.output, made, strict=False):
                 self.values[name] = value
+        for spec in self.model.outputs:
+            if self.values.get(spec.name) is None:
+                refuse(ExportError, f"{self.model.path!r} cannot be read: no node computes its output {spec.name!r}")
         return [self.blob(self.values[spec.name]) for spec in self.model.outputs]
 
     def _constant(self, number: int, node: Any, given: Sequence[Value]) -> list[Value] | None:
@@ -237,9 +250,10 @@ class _Reading:
         return [Known(np.asarray(a), name, weight=weight and np.asarray(a).dtype.kind == "f")
                 for a, name in zip(made, node.output, strict=False)]  # fmt: skip
 
-    def _refuse(self, node: Any, why: str) -> NoReturn:
+    def _refuse(self, node: Any, error: Exception) -> NoReturn:
         name = node.name or (node.output[0] if node.output else "")
-        refuse(ExportError, f"{self.model.path!r} cannot be read: {node.op_type} {name!r}: {why}")
+        why = "" if isinstance(error, NotRead) else f"{type(error).__name__}: "
+        _refuse_because(f"{self.model.path!r} cannot be read: {node.op_type} {name!r}: {why}{_reason(error)}", error)
 
     # --- values as Blobs
 
@@ -302,19 +316,26 @@ def load(path: str | os.PathLike[str]) -> OnnxModel:
     onnx = need("onnx", what)
     need("onnx.numpy_helper", what), need("onnx.shape_inference", what), need("onnx.inliner", what)
     text = os.fspath(as_path(what, path))
-    if not os.path.isfile(text):
-        refuse(ExportError, f"{what}: there is no file {text!r}")
-    problem = None
+    problem: Exception | None = None
     try:
-        proto = onnx.load(text)
-        if not proto.graph.node and not proto.graph.output:
-            raise ValueError("it has no graph")
-        if proto.functions:
-            proto = onnx.inliner.inline_local_functions(proto)
+        return OnnxModel(text, onnx, _model_file.read(onnx, text))
+    except OneFlowError:
+        raise
     except Exception as error:
         problem = error
-    if problem is not None:
-        refuse(
-            ExportError, f"{what}: {text!r} is not an ONNX model: {str(problem).splitlines()[0] if str(problem) else problem!r}"
-        )
-    return OnnxModel(text, onnx, proto)
+    rule = f"{what}: {text!r} is not an ONNX model: {_reason(problem)}"
+    if isinstance(problem, OSError):
+        missing = isinstance(problem, FileNotFoundError) and not os.path.islink(text)
+        rule = f"{what}: there is no file {text!r}" if missing else f"{what}: {text!r} cannot be read: {problem.strerror}"
+    _refuse_because(rule, problem)
+
+
+def _reason(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]
+
+
+def _refuse_because(rule: str, error: Exception) -> NoReturn:
+    try:
+        refuse(ExportError, rule)
+    except ExportError as refusal:
+        raise refusal from error

@@ -7,14 +7,15 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from .._base.command import Parser, in_a_shell
+from .._base.files import read_regular
 from ..errors import ArgumentError, OneFlowError
 from . import Server
 
 _TOKEN = "ONEFLOW_SERVING_TOKEN"
+_LONGEST_TOKEN = 1 << 16  # bytes of its file
 _MIB = 1 << 20
 
 
@@ -95,9 +96,11 @@ def _token(file: str | None) -> str | None:
     if file is None:
         return os.environ.get(_TOKEN) or None
     try:
-        token = Path(file).read_text(encoding="utf-8").strip()
-    except (OSError, ValueError) as error:
-        raise ArgumentError(f"--token-file {file}: {error}") from error
+        token = read_regular(file, _LONGEST_TOKEN).decode().strip()
+    except OSError as error:
+        raise ArgumentError(f"--token-file {file!r}: {error.strerror}") from error
+    except ValueError as error:
+        raise ArgumentError(f"--token-file {file!r}: {error}") from error
     if not token:
         raise ArgumentError(f"--token-file {file}: the file is empty")
     return token

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from .._base import check
+from .._base.files import read_regular
 from .._base.refuse import closest, refuse, shown
 from ..errors import ArgumentError
 
 CONFIG = "config.json"
+_MOST_BYTES = 1 << 20  # of a config.json
 _MOST_ROWS = 65536
 _LONGEST_DELAY_MS = 60_000.0
 
@@ -91,10 +94,14 @@ def read(directory: Path, defaults: ModelSettings) -> ModelSettings:
     """The settings of the model in a directory. Raises ArgumentError for what ``config.json`` must not say."""
     path = directory / CONFIG
     try:
-        given = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return defaults
-    except (OSError, ValueError, RecursionError) as error:
+        given = json.loads(read_regular(path, _MOST_BYTES).decode())
+    except FileNotFoundError as error:
+        if not os.path.islink(path):
+            return defaults
+        raise ArgumentError(f"{path} cannot be read: {error.strerror}") from error
+    except OSError as error:
+        raise ArgumentError(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
         raise ArgumentError(f"{path} cannot be read: {error}") from error
     if not isinstance(given, dict):
         raise ArgumentError(f"{path} must hold a JSON object, got {shown(given)}")

@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from .._base.files import read_regular
 from .._base.refuse import refuse, shown
 from ..data.arrays import as_array
-from ..errors import ArgumentError, ModeError
+from ..errors import ArgumentError, DataError, ModeError
 from ._graph import checked_directory
 
 SAMPLE_TYPES = ("image", "audio", "text")
+_LARGEST_LIST = 1 << 26  # bytes
 _MOST_PIXELS = 8192  # TensorBoard's limit for a side of the image of all samples
 
 
@@ -229,10 +231,7 @@ class Projector:
     def _list(self, directory: str, pro: Any, sprite: tuple[int, int] | None) -> None:
         """Enters the vectors into TensorBoard's list, in place of an older entry of theirs."""
         path, place = os.path.join(self._logdir, "projector_config.pbtxt"), os.path.relpath(directory, self._logdir)
-        entries = []
-        if os.path.exists(path):
-            with open(path, encoding="utf-8") as file:
-                entries = re.findall(r"^embeddings \{\n.*?^\}\n", file.read(), re.MULTILINE | re.DOTALL)
+        entries = re.findall(r"^embeddings \{\n.*?^\}\n", _text_of(path), re.MULTILINE | re.DOTALL)
         tensor_path = f"{place}/tensors.tsv".replace(os.sep, "/")
         rows = [f'  tensor_name: "{_escaped(pro.tag)}:{pro.step}"', f'  tensor_path: "{_escaped(tensor_path)}"']
         if os.path.exists(os.path.join(directory, "metadata.tsv")):
@@ -244,6 +243,22 @@ class Projector:
         entries = [e for e in entries if f'"{_escaped(tensor_path)}"' not in e]
         with open(path, "w", encoding="utf-8") as file:
             file.write("".join([*entries, "\n".join(["embeddings {", *rows, "}\n"])]))
+
+
+def _text_of(path: str) -> str:
+    """The content of an earlier list; empty where there is none."""
+    try:
+        return read_regular(path, _LARGEST_LIST).decode()
+    except FileNotFoundError as error:
+        if not os.path.islink(path):
+            return ""
+        why = str(error.strerror)
+    except OSError as error:
+        why = error.strerror or str(error)
+    except ValueError as error:
+        why = f"it is not text: {error}"
+    refuse(DataError, f"Projector: TensorBoard's list of vectors cannot be read: {why}", found=[("file", path)],
+           hint="remove it, or choose another logdir")  # fmt: skip
 
 
 def _escaped(text: str) -> str:

@@ -8,7 +8,7 @@ import sys
 from .children import PATIENCE, ROOT
 from .report import Budget, Report
 
-_FORMATS = 8
+_FORMATS = 13
 
 
 def run(budget: Budget) -> Report:

@@ -42,7 +42,8 @@ from oneflow.data.inputs import make_record
 from oneflow.data.onerec import OneRecSource, decode_onerec, encode_example, write_onerec
 from oneflow.errors import OneFlowError
 
-from . import isolation
+from . import isolation, models
+from .isolation import each
 from .mutations import Damage
 
 
@@ -52,18 +53,6 @@ class Format:
 
     write: Callable[[Path, Damage], None]
     read: Callable[[Path], None]
-
-
-def _each(*steps: Callable[[], object]) -> None:
-    """All steps, whatever earlier ones raise of the library's own; then the first of these errors."""
-    first: OneFlowError | None = None
-    for step in steps:
-        try:
-            step()
-        except OneFlowError as error:
-            first = first or error
-    if first is not None:
-        raise first
 
 
 def _photo(height: int = 24, width: int = 32) -> np.ndarray:
@@ -106,7 +95,7 @@ def _read_part(folder: Path) -> None:
         return lambda: [decode(source.take(4)) for _ in range(3)]
 
     paths = [str(folder / "part-0")]
-    _each(
+    each(
         batch(lambda records: decode_raw(records, "floats", (3,), np.float32)),
         batch(lambda records: decode_raw(records, "doubles", (2,), np.float64), random_shuffle=True, buffer_size=5),
         batch(lambda records: decode_raw(records, "ids", (3,), np.int64)),
@@ -140,7 +129,7 @@ def _read_onerec(folder: Path) -> None:
         source = OneRecSource([str(folder / "x.onerec")], verify=options.pop("verify", True))
         return lambda: [decode_onerec(source.take(3), key, dtype, shape, **options) for _ in range(3)]
 
-    _each(
+    each(
         batch("x", np.int32, (2, 3)),
         batch("x", np.int32, (9, 9), is_dynamic=True, reshape=(-1, 3), batch_padding=(9, 0), verify=False),
         batch("y", np.float64, (1,)),
@@ -194,7 +183,7 @@ def _write_image(folder: Path, damage: Damage) -> None:
 
 def _read_image(folder: Path) -> None:
     content = (folder / "image").read_bytes()
-    _each(
+    each(
         lambda: images.decode(content),
         lambda: images.decode(content, "RGB", np.float32),
         lambda: images.decode(content, "GRAY", any_depth=True),
@@ -239,7 +228,7 @@ def _read_coco(folder: Path) -> None:
             assert image.shape == (24, 32, 3) and len(masks) <= len(sample.boxes)
         source.restore(json.loads(json.dumps(source.state())))
 
-    _each(lambda: read(True, True), lambda: read(False, False))
+    each(lambda: read(True, True), lambda: read(False, False))
 
 
 # --- arrays
@@ -279,7 +268,7 @@ def _write_npz(folder: Path, damage: Damage) -> None:
 
 def _read_npz(folder: Path) -> None:
     digest = hashlib.sha256((folder / "mnist.npz").read_bytes()).hexdigest()
-    _each(
+    each(
         lambda: data.read_mnist(out_dir=folder, hash_check=digest),
         lambda: list(inputs.Arrays(folder / "mnist.npz", {"image": "x_test", "label": "y_test"}).records(0, 3)),
     )
@@ -337,7 +326,7 @@ def _write_table(folder: Path, damage: Damage) -> None:
 
 
 def _read_table(folder: Path) -> None:
-    _each(
+    each(
         lambda: pack.pack(inputs.CsvFile(folder / "x.csv", missing=0), folder / "csv", workers=1),
         lambda: pack.pack(inputs.CsvFile(folder / "x.csv", header=False), folder / "plain", workers=1),
         lambda: pack.pack(inputs.ImageFolder(folder / "images", folder / "labels"), folder / "packed", workers=1),
@@ -379,7 +368,7 @@ def _read_position(folder: Path) -> None:
 
     states = states if isinstance(states, list) else [states]
     pairs = zip(_sources(folder), [*states, None, None], strict=False)
-    _each(*(lambda source=source, state=state: resumed(source, state) for source, state in pairs))
+    each(*(lambda source=source, state=state: resumed(source, state) for source, state in pairs))
 
 
 FORMATS: dict[str, Format] = {
@@ -391,6 +380,11 @@ FORMATS: dict[str, Format] = {
     "tokens": Format(_write_tokens, _read_tokens),
     "inputs": Format(_write_table, _read_table),
     "positions": Format(_write_position, _read_position),
+    "checkpoint": Format(models.write_checkpoint, models.read_checkpoint),
+    "safetensors": Format(models.write_safetensors, models.read_safetensors),
+    "onnx": Format(models.write_onnx, models.read_onnx),
+    "stablehlo": Format(models.write_stablehlo, models.read_stablehlo),
+    "settings": Format(models.write_settings, models.read_settings),
 }
 
 

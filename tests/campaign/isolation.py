@@ -11,6 +11,8 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from oneflow.errors import OneFlowError
+
 MEMORY = 2 << 30  # bytes of address space
 SECONDS = 10  # of processor time, which a busy machine does not use up
 WAIT = 120  # seconds by the clock, for a case that waits
@@ -34,6 +36,18 @@ class Outcome:
     @property
     def is_good(self) -> bool:
         return self.kind in GOOD and self.peak <= MEMORY
+
+
+def each(*steps: Callable[[], object]) -> None:
+    """All steps, whatever earlier ones raise of the library's own; then the first of these errors."""
+    first: OneFlowError | None = None
+    for step in steps:
+        try:
+            step()
+        except OneFlowError as error:
+            first = first or error
+    if first is not None:
+        raise first
 
 
 def run(case: str, body: Callable[[], object], own: type[BaseException]) -> Outcome:

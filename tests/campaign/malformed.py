@@ -28,7 +28,7 @@ from .saving import reference
 _CHANGES = (
     "flow.clear_default_session", "flow.manual_seed", "flow.load_variables", "flow.env.", "flow.unittest.", "flow.config.",
     "flow.experimental.enable_typing_check", "flow.experimental.set_interface_blob_value", "flow.checkpoint.save_on_preemption",
-    "flow.checkpoint.init", "CheckPoint.init", "CheckPoint.load", "SimpleCheckPointManager.", "CheckpointManager.",
+    "flow.checkpoint.init", "CheckPoint.init", "CheckPoint.load",
     "flow.doctor", "flow.enable_eager", "flow.train.CheckPoint",
 )  # fmt: skip
 _ROUND = 120  # calls between two looks at the session

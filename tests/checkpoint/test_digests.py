@@ -19,6 +19,7 @@ from oneflow.checkpoint import digests
 from oneflow.checkpoint.atomic import write
 from oneflow.checkpoint.digests import CHUNK
 from oneflow.checkpoint.format import Checkpoint, FileValue, Share
+from oneflow.checkpoint.inspection import verify
 from oneflow.checkpoint.layout import EXTRA
 from oneflow.errors import CheckpointError
 
@@ -255,3 +256,38 @@ def test_the_seal_covers_every_byte() -> None:
             changed[i] ^= 1 << bit
             assert not digests.is_seal_intact(bytes(changed))
     assert not digests.is_seal_intact(text + b"\n") and not digests.is_seal_intact(b"{}")
+
+
+def test_a_variable_that_was_not_saved_is_not_loaded(saved: Path) -> None:
+    shutil.copytree(saved / "w", saved / "x")
+    with pytest.raises(CheckpointError, match=r"variable 'x'.*put there after the save"):
+        read(saved)
+    with pytest.raises(CheckpointError, match=r"variable 'x'.*put there after the save"):
+        FileValue(saved / "x")
+    verdict = verify(str(saved))
+    assert len(verdict.errors) == 1 and "'x'" in str(verdict.errors[0])
+    (saved / EXTRA).unlink()  # then nothing has digests, as in a checkpoint of OneFlow
+    assert np.array_equal(read(saved)["x"], ARRAYS["w"]) and not verify(str(saved)).errors
+
+
+@pytest.mark.parametrize("file", ["w/out", "w/meta", EXTRA])
+def test_a_link_to_nowhere_is_called_that(saved: Path, tmp_path: Path, file: str) -> None:
+    (saved / file).unlink()
+    (saved / file).symlink_to(tmp_path / "gone")
+    with pytest.raises(CheckpointError, match="symbolic link to nowhere"):
+        read(saved)
+    (saved / file).unlink()
+    (tmp_path / "there").write_bytes(b"")
+    (saved / file).symlink_to(tmp_path / "there")
+    with pytest.raises(CheckpointError, match="leads outside the checkpoint"):
+        read(saved)
+
+
+@pytest.mark.parametrize("wrong", [0.5, None, "1234abcd", {"a": "1234abcd"}, [1], [None], ["1"], ["zzzzzzzz"]])
+def test_digests_that_make_no_sense_in_a_file_whose_own_digest_fits(saved: Path, wrong: object) -> None:
+    content = json.loads((saved / EXTRA).read_bytes())
+    del content["crc32"]
+    content["digests"]["files"]["w/out"] = wrong
+    (saved / EXTRA).write_bytes(digests.seal(content))
+    with pytest.raises(CheckpointError, match="is damaged"):
+        read(saved)

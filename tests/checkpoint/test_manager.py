@@ -11,6 +11,7 @@ import pytest
 import oneflow as flow
 import oneflow.typing as tp
 from oneflow.checkpoint import CheckpointManager
+from oneflow.checkpoint.description import Description, text_of
 from oneflow.errors import ArgumentError, CheckpointError, CheckpointExistsError, CheckpointNotFoundError
 
 
@@ -173,3 +174,137 @@ def test_wrong_arguments(tmp_path: Path, train) -> None:
     with pytest.raises(ArgumentError):
         manager.restore("../x")
     assert os.listdir(tmp_path) == []
+
+
+# --- which is the newest
+
+
+def noted(manager: CheckpointManager, name: str, **changes: object) -> None:
+    """Rewrites what the manager noted with a checkpoint, as if it had been saved so."""
+    path = Path(manager.path(name))
+    description = Description.read(str(path))
+    extra = {**description.extra, "manager": {**description.extra["manager"], **changes}}  # type: ignore[dict-item]
+    assert description.digests is not None
+    (path / "oneflow-jax.json").write_bytes(text_of(extra, description.digests))
+
+
+def test_the_newest_is_the_one_that_was_noted_last_whatever_the_names_are(tmp_path: Path, train) -> None:
+    manager = CheckpointManager(tmp_path)
+    by_time = manager.save()
+    by_step = manager.save(7)
+    assert by_time > by_step  # the largest number is in the name that is a time
+    assert manager.all() == [by_time, by_step] and manager.latest() == by_step
+    os.rename(tmp_path / by_time, tmp_path / "snapshot_99999999_of_monday")
+    assert CheckpointManager(tmp_path).all() == ["snapshot_99999999_of_monday", by_step]
+
+
+def test_steps_are_those_that_were_noted(tmp_path: Path, train) -> None:
+    manager = CheckpointManager(tmp_path)
+    for step in (3, 1, 2):
+        manager.save(step)
+    os.rename(manager.path("snapshot_0000000001"), tmp_path / "snapshot_77")
+    assert manager.all() == ["snapshot_77", "snapshot_0000000002", "snapshot_0000000003"]
+    assert manager.latest() == "snapshot_0000000003" and manager.step("snapshot_77") == 1
+
+
+def test_without_notes_the_time_in_the_name_counts(tmp_path: Path, train) -> None:
+    manager = CheckpointManager(tmp_path)
+    old = "snapshot_20200102_030405_678901"  # of OneFlow's manager
+    flow.checkpoint.save(tmp_path / old)
+    assert manager.latest() == old
+    new = manager.save(5)
+    noted(manager, new, time=0.0)
+    assert manager.all() == [new, old]
+    noted(manager, new, time=4e9)
+    assert manager.all() == [old, new]
+
+
+def test_names_do_not_go_back_when_daylight_saving_ends(tmp_path: Path, train, monkeypatch: pytest.MonkeyPatch) -> None:
+    import time
+
+    monkeypatch.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
+    time.tzset()
+    try:
+        manager, names = CheckpointManager(tmp_path), []
+        for second in (1_698_539_400, 1_698_541_200, 1_698_543_000):  # 2:30 in summer time, 2:00 and 2:30 in winter time
+            monkeypatch.setattr(time, "time", lambda second=second: float(second))
+            names.append(manager.save())
+        assert names == sorted(names) == manager.all() and names[0] == "snapshot_20231029_003000_000000"
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+# --- what is refused
+
+
+class Evil:
+    """Raises whatever it is asked."""
+
+    def _raise(self, *args: object) -> object:
+        raise RuntimeError("evil")
+
+    __float__ = __index__ = __len__ = __iter__ = __bool__ = __hash__ = item = _raise  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"metrics": [("loss", 1.0)]}, {"metrics": 0.5}, {"metrics": {"loss": 10**400}}, {"metrics": {"loss": "1.5"}},
+        {"metrics": {1: 0.5}}, {"metrics": {None: 0.5}}, {"metrics": {"loss": Evil()}}, {"metrics": {"loss": None}},
+        {"overwrite": "no"}, {"overwrite": np.zeros(2)}, {"step": 10**5000}, {"step": 2**63}, {"metadata": Evil()},
+        {"metadata": {"a": 10**5000}},
+    ],
+)  # fmt: skip
+def test_arguments_of_save_are_checked_before_anything_is_written(tmp_path: Path, train, wrong) -> None:
+    manager = CheckpointManager(tmp_path)
+    manager.save(1)
+    with pytest.raises(ArgumentError, match="your line .*test_manager"):
+        manager.save(**{"step": 1, **wrong})
+    assert os.listdir(tmp_path) == ["snapshot_0000000001"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"asynchronous": np.zeros(2)}, {"asynchronous": 1}, {"prefix": "a\0"}, {"prefix": "\ud800"}, {"directory": "a\ud800"},
+     {"directory": "a\0"}, {"max_to_keep": Evil()}],
+)  # fmt: skip
+def test_arguments_of_the_manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ArgumentError):
+        CheckpointManager(**{"directory": "run", **wrong})
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["..", ".", "", "a/b", "/", "\ud800", "a\0", 3, np.zeros(2), b"a", ".oneflow-saving-x.d"])
+def test_names_that_no_checkpoint_has(tmp_path: Path, train, name) -> None:
+    manager = CheckpointManager(tmp_path / "run")
+    manager.save(1)
+    for method in (manager.restore, manager.metadata, manager.metrics, manager.step, manager.path):
+        with pytest.raises(ArgumentError, match="must be one that all"):
+            method(name)
+
+
+def test_a_checkpoint_that_is_not_there(tmp_path: Path, train) -> None:
+    manager = CheckpointManager(tmp_path)
+    manager.save(1)
+    (tmp_path / "snapshot_other").mkdir()
+    for method in (manager.restore, manager.metadata, manager.metrics, manager.step):
+        for name in ("nope", "snapshot_other"):
+            with pytest.raises(CheckpointNotFoundError, match=f"there is no checkpoint '{name}'"):
+                method(name)
+    for wrong in ("no", np.zeros(2), 1):
+        with pytest.raises(ArgumentError, match="strict"):
+            manager.restore(strict=wrong)
+
+
+def test_a_directory_that_is_gone(tmp_path: Path, train) -> None:
+    manager = CheckpointManager(tmp_path / "run", max_to_keep=1, monitor="loss")
+    manager.save(1)
+    (tmp_path / "run").rename(tmp_path / "moved")
+    for method in (manager.all, manager.latest, manager.best, manager.step, manager.restore, manager.restore_or_init):
+        with pytest.raises(CheckpointNotFoundError, match="directory of a CheckpointManager.*No such file"):
+            method()
+    assert "cannot be read" in repr(manager)
+    manager.save(2)
+    assert manager.all() == ["snapshot_0000000002"]

@@ -212,6 +212,16 @@ def test_a_manager_named_by_time_stays_so(tmp_path: Path, job) -> None:
     assert len(manager.all()) == 2 and manager.all()[0] == first and manager.step() is None
 
 
+def test_the_step_is_known_without_automatic_checks(tmp_path: Path, job) -> None:
+    manager = flow.checkpoint.CheckpointManager(tmp_path)
+    with flow.checkpoint.save_on_preemption(manager, automatic=False) as preemption:
+        job(X), job.predict(X), job(X)
+        signal.raise_signal(signal.SIGTERM)
+        with pytest.raises(SystemExit):
+            preemption.check()
+    assert manager.all() == ["snapshot_0000000002"] and manager.step() == 2
+
+
 @pytest.mark.parametrize(
     "wrong",
     [{"target": 3}, {"target": ""}, {"signals": []}, {"signals": [signal.SIGKILL]}, {"signals": 15}, {"signals": ["x"]},

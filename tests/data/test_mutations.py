@@ -11,6 +11,7 @@ import pytest
 
 TESTS = Path(__file__).resolve().parent.parent
 FORMATS = ["ofrecord", "onerec", "images", "coco", "npz", "tokens", "inputs", "positions"]
+MODELS = ["checkpoint", "safetensors", "settings", "stablehlo", "onnx"]
 
 
 def campaign(*arguments: str, timeout: float) -> None:
@@ -21,13 +22,13 @@ def campaign(*arguments: str, timeout: float) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("formats", [FORMATS[:4], FORMATS[4:]], ids=" ".join)
+@pytest.mark.parametrize("formats", [FORMATS[:4], FORMATS[4:], MODELS], ids=" ".join)
 def test_some_damaged_files_of_every_format(formats: list[str]) -> None:
-    campaign("--count", "50", "--seconds", "12", "--seed", "0", "--formats", *formats, timeout=120)
+    campaign("--count", "50", "--seconds", "6" if formats is MODELS else "12", "--seed", "0", "--formats", *formats, timeout=120)
 
 
 @pytest.mark.thorough
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", [*FORMATS, *MODELS])
 def test_many_damaged_files(name: str) -> None:
     campaign("--count", "2000", "--seed", "5", "--formats", name, timeout=3500)

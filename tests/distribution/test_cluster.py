@@ -260,6 +260,24 @@ def test_an_address_that_the_first_machine_does_not_have(monkeypatch: pytest.Mon
         rendezvous.find()
 
 
+@pytest.mark.parametrize("bind", ["127.0.0.1", "0.0.0.0"])
+def test_other_processes_of_the_first_machine_use_the_address_that_it_listens_at(
+    monkeypatch: pytest.MonkeyPatch, bind: str
+) -> None:
+    monkeypatch.setenv("ONEFLOW_SECRET", "0123456789abcdef")
+    monkeypatch.setenv("ONEFLOW_BIND_ADDRESS", bind)
+    for launched, host in [("1 4 203.0.113.9:4000 1 2", "127.0.0.1"), ("2 4 203.0.113.9:4000 0 2", "203.0.113.9"),
+                           ("3 4 203.0.113.9:4000 1 2", "203.0.113.9")]:  # fmt: skip
+        monkeypatch.setenv(LAUNCHED, launched)
+        place = rendezvous.find()
+        assert place is not None and (place.host, place.own_host, place.own_port) == ("203.0.113.9", host, 4000)
+        assert place.listens_everywhere == (host == "127.0.0.1" and bind == "0.0.0.0")
+    monkeypatch.delenv("ONEFLOW_BIND_ADDRESS")
+    monkeypatch.setenv(LAUNCHED, "1 4 203.0.113.9:4000 1 2")
+    place = rendezvous.find()
+    assert place is not None and place.own_host == "203.0.113.9"
+
+
 def test_a_name_that_is_loopback_only_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Debian gives a machine's own name the address 127.0.1.1, where other machines do not find it."""
     monkeypatch.setenv("ONEFLOW_SECRET", "0123456789abcdef")

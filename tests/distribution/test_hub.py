@@ -344,3 +344,26 @@ def test_loopback_is_known_by_its_addresses() -> None:
     assert all(not addresses.is_loopback(own) for own in addresses.own_addresses())
     with pytest.raises(OSError):
         addresses.listen("203.0.113.9", 0)
+
+
+def test_a_full_queue_costs_a_member_less_than_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system drops its attempt, and would repeat it after a second; so it makes others earlier."""
+    waited: list[float] = []
+    outcomes = iter([ConnectionRefusedError, ConnectionRefusedError, TimeoutError, TimeoutError, KeyboardInterrupt])
+
+    def connect(address: object, timeout: float) -> socket.socket:
+        waited.append(timeout)
+        raise next(outcomes)  # refused at once, where nobody listens yet
+
+    monkeypatch.setattr(socket, "create_connection", connect)
+    monkeypatch.setattr(member.time, "sleep", waited.append)
+    with pytest.raises(KeyboardInterrupt):
+        _member(1, 0, 1, 60.0)
+    assert len(waited) == 9 and sum(waited[4:8]) < 1  # two attempts that time out, and what is between them and the third
+
+
+def test_the_opening_of_a_member_is_the_beginning_of_its_response() -> None:
+    theirs, own = wire.HubHandshake(KEY), wire.MemberHandshake(KEY)
+    response = own.response(theirs.challenge)
+    assert response.startswith(own.opening) and len(response) == wire.RESPONSE_SIZE
+    assert theirs.verdict(response)[0]

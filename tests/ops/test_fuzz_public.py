@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import random
+import tempfile
 import traceback
 import types
 import warnings
@@ -118,7 +119,8 @@ def _instances() -> dict[type, Callable[[], Any]]:
         flow.model.DataModule: flow.model.DataModule,
         flow.model.NumpyDataModule: flow.model.NumpyDataModule,
         flow.train.CheckPoint: flow.train.CheckPoint,
-        flow.train.SimpleCheckPointManager: lambda: flow.train.SimpleCheckPointManager("managed"),
+        flow.train.SimpleCheckPointManager: lambda: flow.train.SimpleCheckPointManager(tempfile.mkdtemp(dir=".")),
+        flow.checkpoint.CheckpointManager: lambda: flow.checkpoint.CheckpointManager(tempfile.mkdtemp(dir="."), 2, "loss"),
         flow.optimizer.SGD: lambda: flow.optimizer.SGD(schedule),
         flow.optimizer.CombinedOptimizer: lambda: flow.optimizer.CombinedOptimizer(
             [flow.optimizer.SGD(schedule, variables=["w"])]

@@ -16,8 +16,11 @@ from .messages import Message
 from .wire import ProtocolError
 
 _RETRY_SECONDS = 0.1
-_CONNECT_SECONDS = 1.0  # where the hub's queue is full, the system drops an attempt without a word
+# If strangers have filled the hub's queue, the system drops an attempt silently, and repeats it after a second. A new one is made
+# earlier; each waits longer than the one before, for networks that are slow.
+_CONNECT_SECONDS = (0.2, 0.4, 1.0)
 _GREETING_SECONDS = 5.0
+_LEAST_GREETING_SECONDS = 1.0
 _REFUSED_SECONDS = 3.0  # a proof that was refused is tried again for so long: an earlier run may be about to end
 _LATE_SECONDS = 10.0  # the hub's patience may have begun after this process's
 
@@ -57,9 +60,10 @@ class Member:
     def _join(self) -> tuple[socket.socket, str]:
         """The connection, and where JAX's coordinator is."""
         deadline, refused = time.monotonic() + self._patience, None
+        timeouts = 0
         while True:
             try:
-                return self._attempt(deadline)
+                return self._attempt(deadline, _CONNECT_SECONDS[min(timeouts, len(_CONNECT_SECONDS) - 1)])
             except _RefusedError:
                 refused = refused or time.monotonic()
                 deadline = min(deadline, refused + _REFUSED_SECONDS)
@@ -73,6 +77,7 @@ class Member:
                     f"  try        another port: flow.env.ctrl_port(n), or --master host:port of the launcher"
                 )
             except OSError as error:
+                timeouts = timeouts + 1 if isinstance(error, TimeoutError) else 0
                 why = (
                     f"the first process of the run does not answer at {self._where}: {error.strerror or error} "
                     f"(tried for {self._patience:g} s)\n"
@@ -82,12 +87,12 @@ class Member:
                 raise ProcessError(why)
             time.sleep(_RETRY_SECONDS)
 
-    def _attempt(self, deadline: float) -> tuple[socket.socket, str]:
+    def _attempt(self, deadline: float, patience: float) -> tuple[socket.socket, str]:
         left = max(deadline - time.monotonic(), _RETRY_SECONDS)
-        connection = socket.create_connection(self._address, timeout=min(left, _CONNECT_SECONDS))
+        connection = socket.create_connection(self._address, timeout=min(left, patience))
         try:
             now = time.monotonic()
-            self._prove(connection, min(now + _GREETING_SECONDS, max(deadline, now + _CONNECT_SECONDS)))
+            self._prove(connection, min(now + _GREETING_SECONDS, max(deadline, now + _LEAST_GREETING_SECONDS)))
             connection.sendall(messages.encode("join", **{"from": self._rank, "count": self._count}))
             return connection, self._wait_for_all(connection, time.monotonic() + self._patience + _LATE_SECONDS)
         except BaseException as error:
@@ -100,7 +105,9 @@ class Member:
     def _prove(self, connection: socket.socket, deadline: float) -> None:
         """Proves to the hub that this process knows the secret, and sees that the hub does."""
         handshake = wire.MemberHandshake(self._key)
-        connection.sendall(handshake.response(_read(connection, wire.CHALLENGE_SIZE, deadline)))
+        connection.sendall(handshake.opening)  # has the system repeat at once what it lost in a full queue
+        response = handshake.response(_read(connection, wire.CHALLENGE_SIZE, deadline))
+        connection.sendall(response.removeprefix(handshake.opening))
         if not handshake.accepted(_read(connection, wire.VERDICT_SIZE, deadline)):
             raise _RefusedError
 

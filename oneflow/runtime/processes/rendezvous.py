@@ -33,6 +33,7 @@ class Place:
     key: bytes = b""
     data_port: int | None = None  # of JAX's coordinator as the others know it, where that is not the one it listens at
     bound: tuple[str, int] | None = None  # where the first process listens, in that process
+    beside: str = ""  # the same without the port, in other processes of its machine, if that was chosen
     server: socket.socket | None = None  # the first one's; the others listen to show that an address is taken
 
     def name_of(self, rank: int) -> str:
@@ -41,8 +42,9 @@ class Place:
 
     @property
     def own_host(self) -> str:
-        """The first process by the address at which this one reaches it, which it may not have the name of itself."""
-        return _REACHED_AT.get(self.bound_host, self.bound_host) or self.host
+        """The first process's address for this one: on the first machine others may know it by one that leads nowhere there."""
+        own = self.bound_host or self.beside
+        return _REACHED_AT.get(own, own) or self.host
 
     @property
     def bound_host(self) -> str:
@@ -51,7 +53,7 @@ class Place:
 
     @property
     def listens_everywhere(self) -> bool:
-        return self.bound_host in _REACHED_AT
+        return (self.bound_host or self.beside) in _REACHED_AT
 
     @property
     def own_port(self) -> int:
@@ -75,6 +77,8 @@ def find() -> Place | None:
             place.server = _listen(place)
         if place.rank == 0 and place.server is not None:
             place.bound = place.server.getsockname()[:2]
+        if 0 < place.rank == place.local_rank and not place.names:  # on the first machine
+            place.beside = _bind_address() or ""
     except BaseException:
         if place.server is not None:
             place.server.close()

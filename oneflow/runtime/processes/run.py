@@ -101,9 +101,11 @@ class Run:
 
     def _start_jax(self) -> None:
         place, coordinator, bind_to, interface = self.place, self._member.coordinator, None, self._member.own_host
-        if self._bound:  # the first process may not reach itself by the address that the others use
+        if self._bound:
             bind_to = self._bound[0]
-            coordinator = addresses.join(place.own_host, addresses.split(bind_to)[1] or 0)
+        # the first machine may not reach itself by the address that the others use
+        if self._bound or place.beside:
+            coordinator = addresses.join(place.own_host, addresses.split(bind_to or coordinator)[1] or 0)
             if place.listens_everywhere:
                 interface = next(iter(addresses.own_addresses()), "")
         try:

@@ -66,6 +66,11 @@ class MemberHandshake:
         self._random = secrets.token_bytes(_RANDOM_BYTES)
         self._theirs = b""
 
+    @property
+    def opening(self) -> bytes:
+        """The beginning of the response, which does not depend on the challenge."""
+        return self._random
+
     def response(self, challenge: bytes) -> bytes:
         """The reply to send to the hub. Raises ProtocolError if the peer is not a hub."""
         if len(challenge) != CHALLENGE_SIZE or not challenge.startswith(PROTOCOL):

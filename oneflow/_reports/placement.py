@@ -138,7 +138,8 @@ def report(executable: Executable) -> PlacementReport:
     """Describes a compiled job."""
     plan = executable.plan
     graph = plan.graph
-    layouts = executable.layouts()
+    # all runs of a repeated part run one compiled function
+    layouts = {(node.name, i): layout for (node, i), layout in executable.layouts().items()}
     staged = executable.function if isinstance(executable.function, StagedProgram) else None
     stage_of: dict[Node, int] = {}
     if staged is not None:
@@ -149,7 +150,7 @@ def report(executable: Executable) -> PlacementReport:
         if node.op in (OP_INPUT, OP_VARIABLE):
             continue
         for i, blob in enumerate(node.outputs):
-            layout = layouts.get((node, i)) or Layout.whole(node.scope.placement)
+            layout = layouts.get((node.name, i)) or Layout.whole(node.scope.placement)
             vmapped = node in plan.vmapped
             elements = prod(blob.shape) if vmapped else _elements(blob.shape, layout)
             word = "one per device" if vmapped else str(layout)

@@ -50,7 +50,7 @@ class FileValue:
       CheckpointError: a file is missing, damaged, a link to elsewhere, or has another size than ``meta`` says.
     """
 
-    __slots__ = ("name", "_directory", "_root", "_shape", "_dtype", "_digests", "has_meta_info_")
+    __slots__ = ("name", "_directory", "_root", "_real_name", "_shape", "_dtype", "_digests", "has_meta_info_")
 
     def __init__(
         self,
@@ -67,6 +67,11 @@ class FileValue:
         if root is None:
             digests = Description.read(os.path.dirname(os.path.abspath(self._directory))).digests
         self._digests = digests
+        self._real_name = self.name
+        if os.path.islink(self._directory):  # to another variable, whose digests are its own
+            real = os.path.realpath(self._directory)
+            if os.path.dirname(real) == os.path.realpath(self._root):
+                self._real_name = os.path.basename(real)
         if digests is not None and self._expected(OUT) is None:
             rule = f"{self._what}: it has no digests, although the checkpoint has some: it was put there after the save"
             hint = f"remove the directory; or remove {EXTRA} to load everything unverified"
@@ -195,7 +200,7 @@ class FileValue:
         return open_inside(self._root, self.file_path, self._what)
 
     def _expected(self, file: str) -> Expected | None:
-        return None if self._digests is None else self._digests.of(f"{self.name}/{file}")
+        return None if self._digests is None else self._digests.of(f"{self._real_name}/{file}")
 
     def _meta_bytes(self) -> bytes | None:
         path = os.path.join(self._directory, META)

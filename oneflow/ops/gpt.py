@@ -87,7 +87,7 @@ def megatron_gpt_mmap_data_loader(
     )
     layout = "S0"
     given = one_layout(what, parallel_distribution, nd_sbp)
-    if given:
+    if given is not None and not (isinstance(given, (list, tuple, str)) and not given):
         entries = layout_entries(what, "nd_sbp", given, 2)
         layout = "_".join("B" if entry.axis is None else f"S{entry.axis}" for entry in entries)
     parts = "_".join(map(str, sizes))

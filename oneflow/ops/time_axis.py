@@ -57,7 +57,9 @@ def unpack(input: Blob, unpack_num: int, name: str | None = None) -> Blob:
     want.rank(what, input, 1)
     if input.shape[0] % count:
         fail(ShapeError, what, f"axis 0 of size {input.shape[0]} does not divide into {count} pieces", (input,))
-    return emit(_unpack, input, name=name, unpack_num=count)
+    piece = emit(_unpack, input, name=name, unpack_num=count)
+    piece.batch_axis = input.batch_axis  # several devices share each piece as they share the batch
+    return piece
 
 
 def pack(input: Blob, pack_num: int, name: str | None = None) -> Blob:
@@ -78,7 +80,9 @@ def pack(input: Blob, pack_num: int, name: str | None = None) -> Blob:
     if _runs(input) != count:
         fail(ArgumentError, what, f"pack_num={count}, but the input is computed {_times(_runs(input))}", (input,),
              "pack as many pieces as were unpacked")  # fmt: skip
-    return emit(_pack, input, name=name, pack_num=count)
+    whole = emit(_pack, input, name=name, pack_num=count)
+    whole.batch_axis = input.batch_axis
+    return whole
 
 
 def repeat(input: Blob, repeat_num: int, name: str | None = None) -> Blob:

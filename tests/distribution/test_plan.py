@@ -26,6 +26,22 @@ def declare(first: str, second: str):
     return step
 
 
+def test_devices_share_each_micro_batch() -> None:
+    flow.config.cpu_device_num(4)
+    config = flow.FunctionConfig()
+    config.train.num_gradient_accumulation_steps(4)
+
+    @flow.global_function("train", config)
+    def train(x: tp.Numpy.Placeholder((32, 16))) -> tp.Numpy:
+        with flow.scope.placement("cpu", "0:0-3"):
+            loss = flow.math.reduce_mean(flow.layers.dense(x, 64, kernel_initializer=flow.ones_initializer(), name="a"))
+        flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.1])).minimize(loss)
+        return loss
+
+    products = [row.layout for row in train.plan().ops if row.name.startswith("a-matmul")]
+    assert products == ["S(0)"] * 4
+
+
 def test_plan_of_a_data_parallel_job_finds_the_gradients_reduction():
     begin(4)
 

@@ -37,6 +37,7 @@ BASES = """flow.Blob flow.dtype flow.scope.View flow.scope.PlacementScope flow.d
  flow.checkpoint.Preemption""".split()
 UNFED = {f"flow.data.{n}" for n in "coco_reader onerec_reader OneRecDecoder".split()}  # read files that tests/host/ makes
 OTHER_FILES = {"flow.experimental.CustomOpModule"}  # tests/ops/test_custom_op_module.py writes them
+COMPILERS = {"flow.plan_sweep"}  # runs those of other hardware: tests/planning/
 
 
 def _execute(code: str) -> dict[str, Any]:
@@ -57,7 +58,7 @@ def test_everything_public_is_documented() -> None:
     assert not [path for path, value in examples.public().items() if not inspect.getdoc(value)]
 
 
-@pytest.mark.parametrize("path", sorted(IN_JOBS.keys() - OTHER_FILES))
+@pytest.mark.parametrize("path", sorted(IN_JOBS.keys() - OTHER_FILES - COMPILERS))
 def test_example_of_an_op(path: str) -> None:
     made = IN_JOBS[path]
     with examples.prepared(made):
@@ -76,7 +77,7 @@ def test_example_on_its_own(path: str, tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("path", sorted(IN_JOBS.keys() - OTHER_FILES - UNFED))
+@pytest.mark.parametrize("path", sorted(IN_JOBS.keys() - OTHER_FILES - UNFED - COMPILERS))
 def test_example_as_a_program(path: str) -> None:
     made = IN_JOBS[path]
     if path == "flow.scope.placement":

@@ -55,8 +55,10 @@ def __getattr__(name: str) -> Any:
     if name == "DESCRIPTOR" or name in _TABLE:
         from importlib import import_module
 
+        from ..._base.extras import need
         from .._schema import messages
 
+        need("google.protobuf.descriptor_pb2", __name__)
         for path in _IMPORTS:  # their files come first
             import_module(f"oneflow.core.{path.replace('/', '.')}_pb2").DESCRIPTOR  # noqa: B018
         imports = [f"{path}.proto" for path in _IMPORTS]

@@ -6,17 +6,16 @@ import importlib
 import logging
 import os
 import re
-import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from .jax import jax
+from .process_state import process_state
 
 _log = logging.getLogger("oneflow")
-_lock = threading.Lock()
 PROTOCOL = 3
 DTYPES = {"float32": 0, "bfloat16": 1}  # the dtypes that calls take, as numbers of a spec
 
@@ -84,22 +83,18 @@ def _ffi_version() -> tuple[int, int]:
     return int(found["MAJOR"]), int(found["MINOR"])
 
 
-_part: Part | None = None
-
-
 def part() -> Part:
     """The native part, looked for once per process. Logs what would be faster with it, or what is wrong with it."""
-    global _part
-    with _lock:
-        if _part is None:
-            _part = Part()
-            if _part.reason.endswith("not installed"):
+    with process_state.native_lock:
+        if process_state.native_part is None:
+            made = process_state.native_part = Part()
+            if made.reason.endswith("not installed"):
                 _log.info(
                     "oneflow: convolutions and matrix products run faster on this CPU with the native part: pip install ./native"
                 )
-            elif _part.reason:
-                _log.warning("oneflow: %s; convolutions and matrix products are computed by XLA", _part.reason)
-        return _part
+            elif made.reason:
+                _log.warning("oneflow: %s; convolutions and matrix products are computed by XLA", made.reason)
+        return cast(Part, process_state.native_part)
 
 
 def usable_cores() -> int:

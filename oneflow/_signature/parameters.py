@@ -8,23 +8,21 @@ import typing
 from collections.abc import Callable
 from typing import Any
 
+from .._base.process_state import process_state
 from .._base.refuse import refuse, shown
 from .._base.source import Source, is_library, of_function
 from ..errors import AnnotationError
 from .inputs import ArrayKind, InputDef, Parameter, PlaceholderBase, TensorDef, map_structure
 
-_annotations_required = False
-
 
 def require_annotations(required: bool) -> None:
     """Makes it an error, or no longer one, to declare a job without annotations of all parameters and of the result."""
-    global _annotations_required
-    _annotations_required = required
+    process_state.annotations_required = required
 
 
 def annotations_required() -> bool:
     """Whether functions without annotations are refused."""
-    return _annotations_required
+    return process_state.annotations_required
 
 
 _ALLOWED_PARAMETER = (

@@ -13,6 +13,7 @@ import numpy as np
 
 from .._base.check import real
 from .._base.dtype import dtype
+from .._base.process_state import process_state
 from .._base.refuse import refuse, shown
 from ..errors import ArgumentError, ModeError
 
@@ -20,7 +21,6 @@ logger = logging.getLogger("oneflow")
 
 REQUIRED: Final = inspect.Parameter.empty
 _HARMLESS: dict[type, tuple[type, ...]] = {bool: (np.bool_,), int: (np.integer,), float: (int, np.floating, np.integer)}
-_already_logged: set[str] = set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +86,8 @@ class Option:
             refuse(ModeError, f"{spelling}({shown(value)}): not supported yet: {self.pending}", hint="leave this setting out")
         if not self.effect.startswith("no effect"):
             return copy.deepcopy(value) if isinstance(value, dict) else value
-        if self.name not in _already_logged:
-            _already_logged.add(self.name)
+        if self.name not in process_state.logged_settings:
+            process_state.logged_settings.add(self.name)
             logger.debug("%s(%s) has %s", spelling, shown(value), self.effect)
         return value
 

@@ -6,13 +6,12 @@ import time
 from typing import Any
 
 from .._base.jax import jax
+from .._base.process_state import process_state
 from .._base.refuse import refuse, shown
 from ..errors import ArgumentError, ModeError
 from ..graph.node import Blob
 from ._arrays import Array, label
 from ._emit import emit, fail, op, want
-
-_open: list[Any] = []
 
 
 @op("nvtx_start", newer_autocast="between")
@@ -66,17 +65,19 @@ def range_push(range_name: str) -> None:
         refuse(ArgumentError, f"flow.profiler.range_push needs a str, got {shown(range_name)}")
     mark = jax.profiler.TraceAnnotation(range_name)
     mark.__enter__()
-    _open.append(mark)
+    ranges = process_state.profiler_ranges
+    ranges.stack = [*getattr(ranges, "stack", []), mark]
 
 
 def range_pop() -> None:
-    """Ends the range that ``range_push`` began last. Raises ModeError where none is open.
+    """Ends the range that ``range_push`` began last on the calling thread. Raises ModeError where none is open.
 
     Example: >>> flow.profiler.range_pop()
     """
-    if not _open:
+    ranges = process_state.profiler_ranges
+    if not getattr(ranges, "stack", []):
         refuse(ModeError, "flow.profiler.range_pop: no range is open", hint='flow.profiler.range_push("name") first')
-    _open.pop().__exit__(None, None, None)
+    ranges.stack.pop().__exit__(None, None, None)
 
 
 def _slept(inputs: Any, outputs: Any, cotangents: Any, **attrs: Any) -> tuple[Any]:

@@ -41,7 +41,8 @@ def _abort_on_this_thread_only() -> bool:
         stdout = ctypes.c_void_p.in_dll(libc, "stdout")
     except (OSError, AttributeError, ValueError):  # other libraries
         return False
-    libc.flockfile(stdout)
+    if libc.ftrylockfile(stdout) != 0:  # some thread is writing
+        return False
     set_terminate.argtypes = [ctypes.c_void_p]
     set_terminate.restype = libc.signal.restype = ctypes.c_void_p
     set_terminate(wait)

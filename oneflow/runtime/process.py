@@ -16,6 +16,7 @@ from typing import Any
 from weakref import WeakSet
 
 from .._base import jax_versions
+from .._base.process_state import process_state
 from ..errors import ForkError
 from . import lost_threads, processes
 from .background import Background
@@ -120,6 +121,7 @@ class Process:
         if self._forked or not (self._kept_in_child or self._is_started):
             return  # without JAX the child is a process like any other
         self._forked = True
+        process_state.after_fork()
         self._begin()  # locks may be held by threads that are not there any more
         processes.reset_after_fork()
         for session in list(self.sessions):

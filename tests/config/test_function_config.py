@@ -13,9 +13,10 @@ import pytest
 
 import oneflow as flow
 from oneflow._base.dtype import dtype
+from oneflow._base.process_state import process_state
 from oneflow.config import FunctionConfig
 from oneflow.config._function_options import FUNCTION_OPTIONS
-from oneflow.config._options import REQUIRED, Option, _already_logged, table
+from oneflow.config._options import REQUIRED, Option, table
 from oneflow.errors import ArgumentError, ConfigError, ModeError
 
 SAMPLES: dict[type, Any] = {
@@ -244,7 +245,7 @@ def test_memory_policies_are_remembered() -> None:
 
 
 def test_settings_without_effect_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    _already_logged.discard("enable_nccl")
+    process_state.logged_settings.discard("enable_nccl")
     with caplog.at_level(logging.DEBUG, logger="oneflow"):
         for _ in range(3):
             flow.FunctionConfig().enable_nccl(True)

@@ -1,0 +1,34 @@
+"""The state of this operating-system process below the runtime, whose own is in ``runtime/process.py``: one object."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+
+class ProcessState:
+    """What all sessions of a process share.
+
+    Attributes:
+      annotations_required: whether jobs without annotations are refused.
+      logged_settings: the settings without effect that users have been told of.
+      native_part: the native part, once it has been looked for, under ``native_lock``.
+      callback_errors: errors of Python code inside a step, until its call takes them, under ``callback_lock``.
+      profiler_ranges: the ranges that a thread has begun, under ``stack``.
+    """
+
+    def __init__(self) -> None:
+        self.annotations_required = False
+        self.logged_settings: set[str] = set()
+        self.native_part: Any = None
+        self.profiler_ranges = threading.local()
+        self.after_fork()
+
+    def after_fork(self) -> None:
+        """Locks may be held by threads that a forked child does not have."""
+        self.native_lock = threading.Lock()
+        self.callback_lock = threading.Lock()
+        self.callback_errors: list[Exception] = []
+
+
+process_state = ProcessState()

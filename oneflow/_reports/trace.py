@@ -9,16 +9,14 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from .._base import jax_versions
+from .._targets.hlo import COMPUTATION, INSTRUCTION, OPERAND
 from ..compiler.autodiff import BACKWARD_SCOPE, UPDATE_SCOPE
 
 FORWARD, BACKWARD, UPDATE, OTHER = "forward", "backward", "update", "other"
 _PHASES = {BACKWARD_SCOPE: BACKWARD, UPDATE_SCOPE: UPDATE}
 _CONTAINERS = frozenset({"while", "call", "conditional"})  # their time is that of the instructions inside
-_INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?(?P<name>[\w.\-~]+) = (?P<type>.+?) (?P<opcode>[\w\-]+)\((?P<rest>.*)$")
-_COMPUTATION = re.compile(r"^(?:ENTRY )?%?(?P<name>[\w.\-~]+) .*\{$")
 _OP_NAME = re.compile(r'op_name="([^"]*)"')
 _CALLS = re.compile(r"(?:calls|to_apply|body)=%?([\w.\-~]+)")
-_OPERAND = re.compile(r"%([\w.\-~]+)")
 _WRAPPED = re.compile(r"^\w+\((.*)\)$")
 
 
@@ -67,9 +65,9 @@ class Program:
     def _read(self, text: str, names: Collection[str], variables: Collection[str]) -> None:
         computation = ""
         for line in text.splitlines():
-            found = _INSTRUCTION.match(line)
+            found = INSTRUCTION.match(line)
             if found is None:
-                header = _COMPUTATION.match(line)
+                header = COMPUTATION.match(line)
                 computation = header["name"] if header else computation
                 continue
             rest = found["rest"]
@@ -79,7 +77,7 @@ class Program:
                 found["opcode"],
                 origin_of(scope[1], names, variables) if scope else None,
                 tuple(_CALLS.findall(rest)),
-                tuple(_OPERAND.findall(arguments)),
+                tuple(OPERAND.findall(arguments)),
                 computation,
             )
             self._members[computation].append(found["name"])

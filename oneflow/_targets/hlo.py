@@ -20,10 +20,10 @@ FREE = frozenset(
         "opt-barrier", "copy-done", "async-done", "async-update", "domain", "rng-get-and-update-state", "add-dependency",
     }
 )  # fmt: skip
-_INSTRUCTION = re.compile(r"^\s*(?P<root>ROOT )?%?(?P<name>[\w.\-~]+) = (?P<type>.+?) (?P<opcode>[\w\-]+)\((?P<rest>.*)$")
-_COMPUTATION = re.compile(r"^(?P<entry>ENTRY )?%?(?P<name>[\w.\-~]+) .*\{$")
+INSTRUCTION = re.compile(r"^\s*(?P<root>ROOT )?%?(?P<name>[\w.\-~]+) = (?P<type>.+?) (?P<opcode>[\w\-]+)\((?P<rest>.*)$")
+COMPUTATION = re.compile(r"^(?P<entry>ENTRY )?%?(?P<name>[\w.\-~]+) .*\{$")
 _ARRAY = re.compile(r"(\w+)\[([\d,<=]*)\](\{[^}]*\})?")
-_OPERAND = re.compile(r"%([\w.\-~]+)")
+OPERAND = re.compile(r"%([\w.\-~]+)")
 _CALLS = re.compile(r"(?:calls|to_apply|body|condition|true_computation|false_computation)=%?([\w.\-~]+)")
 _BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
 _COMMENT = re.compile(r"/\*.*?\*/")
@@ -82,7 +82,7 @@ class Instruction:
     def calls(self) -> tuple[str, ...]:
         """The computations that it runs."""
         found = _BRANCHES.search(self.rest)
-        return (*_CALLS.findall(self.rest), *(_OPERAND.findall(found[1]) if found else ()))
+        return (*_CALLS.findall(self.rest), *(OPERAND.findall(found[1]) if found else ()))
 
     @property
     def target(self) -> str:
@@ -112,16 +112,16 @@ class Module:
         module = Module()
         current: list[Instruction] = []
         for line in text.splitlines():
-            found = _INSTRUCTION.match(line)
+            found = INSTRUCTION.match(line)
             if found is None:
-                header = _COMPUTATION.match(line)
+                header = COMPUTATION.match(line)
                 if header is not None and not line.startswith("HloModule"):
                     current = module.computations[header["name"]] = []
                     module.entry = header["name"] if header["entry"] else module.entry
                 continue
             inside, rest = _split(_COMMENT.sub("", found["rest"]))
             instruction = Instruction(
-                found["name"], found["opcode"], _arrays(_COMMENT.sub("", found["type"])), tuple(_OPERAND.findall(inside)), rest,
+                found["name"], found["opcode"], _arrays(_COMMENT.sub("", found["type"])), tuple(OPERAND.findall(inside)), rest,
                 bool(found["root"]),
             )  # fmt: skip
             if instruction.opcode in ("parameter", "constant"):

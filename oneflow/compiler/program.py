@@ -14,6 +14,7 @@ from .arrangement import Arrangement
 from .autodiff import Backward
 from .layout import Layout, Meshes, Storage, mesh_axes
 from .lowering import Lowering, Observer, Values
+from .options import with_product_precision
 from .plan import LEARNING_RATES, RANDOM_STATE, Plan
 from .update import finish, loss_count, measure, numbers, prepare, seed_scale, show_updates
 
@@ -51,12 +52,22 @@ def feed_shardings(plan: Plan, meshes: Meshes) -> tuple[Any, ...]:
     return tuple(map(of_feed, plan.feeds))
 
 
-def single(plan: Plan, storages: Mapping[str, Storage], meshes: Meshes | None, observer: Observer | None = None) -> Any:
-    """The jitted step of a job on one place, with donated state. ``meshes`` is None for JAX's default device."""
-    step = make_step(plan, storages, meshes, observer)
+def single(
+    plan: Plan,
+    storages: Mapping[str, Storage],
+    meshes: Meshes | None,
+    observer: Observer | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Any:
+    """The jitted step of a job on one place, with donated state.
+
+    ``meshes`` is None for JAX's default device; ``options`` are those of the compiler.
+    """
+    step = with_product_precision(make_step(plan, storages, meshes, observer), plan)
     donated = (0,) if plan.written and not plan.transactional else ()
+    given = {"compiler_options": dict(options)} if options else {}
     if meshes is None:
-        return jax.jit(step, donate_argnums=donated)
+        return jax.jit(step, donate_argnums=donated, **given)
     placement = place_of(plan)
     whole = meshes.sharding(placement, ())
 
@@ -75,7 +86,7 @@ def single(plan: Plan, storages: Mapping[str, Storage], meshes: Meshes | None, o
     fetched, watched = tuple(map(of_value, plan.fetches)), tuple(of_value(w.blob) for w in plan.watches)
     token = (whole,) if plan.token_is_needed() else ()
     return jax.jit(
-        step, donate_argnums=donated, in_shardings=(written, read, feeds), out_shardings=(written, fetched, watched, token)
+        step, donate_argnums=donated, in_shardings=(written, read, feeds), out_shardings=(written, fetched, watched, token), **given
     )
 
 

@@ -75,7 +75,9 @@ def _plan_of(declared: Declaration, target: Target) -> tuple[Plan, tuple[str, ..
 def _planned(declared: Declaration, target: Target, default: Placement) -> Plan:
     """The plan of the step, with ``default`` where the job names no placement."""
     graph, fetches = trace(declared, default)
-    made = plan(graph, fetches, native_ops=False, platform=target.platform)
+    made = plan(
+        graph, fetches, native_ops=False, tensor_float_32=Resource.enable_tensor_float_32_compute, platform=target.platform
+    )
     if made.is_empty:
         refuse(ModeError, f"job {graph.name!r} has no step: all of it runs on the host", source=declared.source)
     _check_placements(made, target)

@@ -117,8 +117,9 @@ def make_step(plan: Plan, storages: Mapping[str, Storage], meshes: Meshes | None
             first = plan.losses[0]
             shape = values.get_blob(first).shape[first.node in plan.vmapped :]
             known = numbers(plan, values, variables, loss_count(first, shape) * plan.runs_of_loss)
-            gradients = prepare(plan.trained, raw, variables, known)
-            updated = finish(plan, gradients, variables, known, measure(graph, gradients), counts=True)
+            before = _apart(plan, variables)
+            gradients = prepare(plan.trained, raw, before, known)
+            updated = finish(plan, gradients, before, known, measure(graph, gradients), counts=True)
             if observer is not None:
                 show_updates(observer, plan, raw, gradients, variables, updated)
             new.update(updated)
@@ -135,6 +136,18 @@ def make_step(plan: Plan, storages: Mapping[str, Storage], meshes: Meshes | None
 
     step.__name__ = step.__qualname__ = program_name(plan)
     return step
+
+
+def _apart(plan: Plan, variables: Mapping[str, Any]) -> dict[str, Any]:
+    """The variables as the updates read them.
+
+    XLA for GPUs computes an update together with a transposed copy of the same variable for the backward pass, and then has to
+    copy the variable, since it cannot update in place what it reads in another order. Behind a barrier it does not.
+    """
+    if plan.platform != "gpu":
+        return dict(variables)
+    trained = {v.name for v in plan.trained}
+    return {name: jax.lax.optimization_barrier(x) if name in trained else x for name, x in variables.items()}
 
 
 def draws_of(random_state: Any, run: Any = None) -> Any:

@@ -251,9 +251,9 @@ def _number(graph: Graph, blob: Blob) -> int:
 
 
 def _default_placement() -> Placement:
-    """All devices of the session: the GPUs where there are any (or were asked for), else the CPU devices."""
+    """All devices of the session: the GPUs or TPUs where there are any (or were asked for), else the CPU devices."""
     devices.prepare()
     gpus, cpus = Resource.gpu_device_num, Resource.cpu_device_num
-    tag = "gpu" if gpus or (gpus is None and cpus is None and devices.has_gpu()) else "cpu"
+    tag = "gpu" if gpus or (gpus is None and cpus is None and devices.has_accelerator()) else "cpu"
     count = (gpus if tag == "gpu" else cpus) or 1
     return parse_placement(tag, [f"{machine}:0-{count - 1}" for machine in range(processes.count())])

@@ -4,7 +4,8 @@
     scripts/on_gpu --skip-tests --models resnet50 bert_small --precisions tf32 bfloat16
     scripts/on_gpu --device cpu --models mlp --rounds 2 --seconds 0.05 --batch 8 --skip-tests --out /tmp/trial.md
 
-It needs JAX with CUDA (pip install 'jax[cuda12]'), and for the comparison PyTorch with CUDA. ``--device cpu`` tries the script
+It needs the library with the dependencies of its tests (pip install '.[dev]'), JAX with CUDA (pip install 'jax[cuda12]'), and for
+the comparison PyTorch with CUDA. ``--device cpu`` tries the script
 itself out where there is no GPU; its numbers are the CPU's.
 
 The tests run one after the other in processes of their own, with products of float32 in full precision, since they compare with
@@ -83,7 +84,9 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--skip-tests", action="store_true", help="benchmarks only")
     parser.add_argument("--skip-benchmarks", action="store_true", help="tests only")
     parser.add_argument("--tests", nargs="+", default=list(TESTS), metavar="PATH", help=f"files or folders ({' '.join(TESTS)})")
-    parser.add_argument("--models", nargs="+", choices=accelerator.BATCHES, default=list(accelerator.BATCHES), help="all by default")
+    parser.add_argument(
+        "--models", nargs="+", choices=accelerator.BATCHES, default=list(accelerator.BATCHES), help="all by default"
+    )
     parser.add_argument("--precisions", nargs="+", choices=accelerator.PRECISIONS, default=list(accelerator.PRECISIONS))
     parser.add_argument("--batch", type=int, default=0, help="samples per step (256 for ResNet-50, ...)")
     parser.add_argument("--rounds", type=int, default=9, help="turns of each contender (9)")

@@ -27,7 +27,9 @@ def contenders(model: str, mode: str, batch: int, precision: str, device: str, t
         Contender(BEST, "benchmarks.models.in_jax", {**options, "best": True}),
         Contender(EAGER, "benchmarks.models.in_pytorch", options),
     ]
-    return [*found, Contender(COMPILED, "benchmarks.models.in_pytorch", {**options, "compiled": True})] if torch_compile else found
+    return (
+        [*found, Contender(COMPILED, "benchmarks.models.in_pytorch", {**options, "compiled": True})] if torch_compile else found
+    )
 
 
 def section(title: str, batch: int, result: Race) -> Section:
@@ -62,4 +64,3 @@ def measure(
                 result = race(taking_part, rounds=rounds, seconds=seconds, data=None, before=before)
                 sections.append(section(f"{TITLES[model]}, {what}, batch of {size}, {precision}", size, result))
     return sections
-

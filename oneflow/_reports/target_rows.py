@@ -108,7 +108,8 @@ def target_plan(
         timeline.seconds, busiest["exposed"], busiest["compute"], busiest["memory"], busiest["links"],
         max(own_estimates, default=None) if staged is None else (sum(own_estimates) or None),
         timeline.bubble if staged is not None else 0.0, flops / capacity if capacity else 0.0, (kind, peak),
-        tuple(sorted({name for f in functions for name in f.estimate.total.unknown})), from_cache, len(functions), timeline, notes,
+        tuple(sorted({name for f in functions for name in f.estimate.total.unknown})), from_cache, len(functions), timeline,
+        notes,
     )  # fmt: skip
 
 

@@ -65,9 +65,9 @@ def single(
     """
     step = with_product_precision(make_step(plan, storages, meshes, observer), plan)
     donated = (0,) if plan.written and not plan.transactional else ()
-    given = {"compiler_options": dict(options)} if options else {}
+    given = dict(options) if options else None
     if meshes is None:
-        return jax.jit(step, donate_argnums=donated, **given)
+        return jax.jit(step, donate_argnums=donated, compiler_options=given)
     placement = place_of(plan)
     whole = meshes.sharding(placement, ())
 
@@ -86,7 +86,11 @@ def single(
     fetched, watched = tuple(map(of_value, plan.fetches)), tuple(of_value(w.blob) for w in plan.watches)
     token = (whole,) if plan.token_is_needed() else ()
     return jax.jit(
-        step, donate_argnums=donated, in_shardings=(written, read, feeds), out_shardings=(written, fetched, watched, token), **given
+        step,
+        donate_argnums=donated,
+        in_shardings=(written, read, feeds),
+        out_shardings=(written, fetched, watched, token),
+        compiler_options=given,
     )
 
 

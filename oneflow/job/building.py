@@ -127,9 +127,7 @@ def build(declared: Declaration, job: Job, session: Session) -> BuiltJob:
     graph, leaves, convert, array, structure = _trace(declared, _default_placement)
     devices.check_placements(graph, strict=Resource.strict_devices, may_grow=not session.store.meshes.are_used)
     fetches = [*leaves, *(blob.valid_length.count for blob in leaves if blob.valid_length is not None)]
-    made = plan(
-        graph, fetches, native_ops=Resource.enable_native_cpu, tensor_float_32=Resource.enable_tensor_float_32_compute
-    )
+    made = plan(graph, fetches, native_ops=Resource.enable_native_cpu, tensor_float_32=Resource.enable_tensor_float_32_compute)
     own_part = _own_part(declared, made)
     session.declare_variables(job, graph.variables.values(), storages(graph, made.replicated))
     pipeline = None

@@ -48,9 +48,7 @@ def planned(platform, tensor_float_32):
 def test_products_and_convolutions_of_both_passes_have_full_precision_where_asked(platform, tensor_float_32):
     made = planned(platform, tensor_float_32)
     stored = storages(made.graph, made.replicated)
-    written = tuple(
-        jax.ShapeDtypeStruct(stored[n].stored_shape, made.graph.variables[n].dtype.numpy_dtype) for n in made.written
-    )
+    written = tuple(jax.ShapeDtypeStruct(stored[n].stored_shape, made.graph.variables[n].dtype.numpy_dtype) for n in made.written)
     read = tuple(jax.ShapeDtypeStruct((1,), "float32") for _ in made.read)
     with jax.enable_x64(True):
         step = program.single(made, stored, None)

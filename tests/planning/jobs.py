@@ -13,9 +13,7 @@ def small_body(x: Any) -> Any:
     start = flow.random_normal_initializer()
     split = flow.distribute.split(0)
     h = flow.layers.dense(x, 128, activation=flow.nn.relu, kernel_initializer=start, name="first", model_distribute=split)
-    loss = flow.math.reduce_mean(
-        flow.math.square(flow.layers.dense(h, 32, kernel_initializer=start, name="second")), axis=[1]
-    )
+    loss = flow.math.reduce_mean(flow.math.square(flow.layers.dense(h, 32, kernel_initializer=start, name="second")), axis=[1])
     flow.optimizer.Adam(flow.optimizer.PiecewiseConstantScheduler([], [0.1])).minimize(loss)
     return loss
 

@@ -220,11 +220,17 @@ from .user_op import user_op_names as user_op_names
 from .util import is_deprecated as is_deprecated
 
 # second names; type checkers do not take "import ... as" for them
-load, save = _get, _save_dict
+load = _get
+save = _save_dict
 name_scope = _namespace
-fixed_placement = device_prior_placement = eager_fixed_placement = _placement
-clamp = clip = clip_by_scalar = clip_by_value
-INVALID_BATCH_AXIS = INVALID_SPLIT_AXIS = _INVALID_AXIS
+fixed_placement = _placement
+device_prior_placement = _placement
+eager_fixed_placement = _placement
+clamp = clip_by_value
+clip = clip_by_value
+clip_by_scalar = clip_by_value
+INVALID_BATCH_AXIS = _INVALID_AXIS
+INVALID_SPLIT_AXIS = _INVALID_AXIS
 ExecutionConfig = FunctionConfig
 DeprecatedFixedTensorDef = FixedTensorDef
 DeprecatedMirroredTensorDef = MirroredTensorDef

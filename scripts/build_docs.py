@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import ast
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -42,7 +43,8 @@ def stage(out: Path, *, versioned: bool = False) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         if page.suffix == ".md":
             text = page.read_text(encoding="utf-8")
-            target.write_text(api_page(text) if target.parent.name == "api" else on_the_site(text, page), encoding="utf-8")
+            text = api_page(text) if target.parent.name == "api" else on_the_site(text, page)
+            target.write_text(in_columns(text) if page.name.startswith("from-") else text, encoding="utf-8")
         elif page.is_file():
             shutil.copyfile(page, target)
     for name, page_name in WHOLE.items():
@@ -80,12 +82,33 @@ def source_page(path: Path) -> Path:
 
 
 def gallery() -> str:
-    """The page that lists the example programs."""
-    rows = ["# Examples", "", "`oneflow train NAME` runs the training programs; `oneflow train --help` lists them.", ""]
+    """The page of the example programs: the README there, and a list of all files."""
+    readme = ROOT / "examples" / "README.md"
+    rows = [on_the_site(readme.read_text(encoding="utf-8"), readme, "."), "## All files", ""]
+    rows += ["`oneflow train NAME` runs the training programs; `oneflow train --help` lists them.", ""]
     for program in programs():
         docstring = ast.get_docstring(ast.parse(program.read_text(encoding="utf-8"))) or ""
         rows.append(f"- [{program.relative_to(ROOT / 'examples')}]({source_page(program)}): {docstring.partition(chr(10))[0]}")
     return "\n".join(rows) + "\n"
+
+
+_PAIR = re.compile(
+    r"^(?P<theirs>(?:PyTorch|Keras|JAX): [^`]*?(?:`[^`\n]+`[^`]*?)*\n\n```python\n.*?^```\n)\n"
+    r"(?P<ours>oneflow-jax: .*?^```python\n.*?^```\n)",
+    re.MULTILINE | re.DOTALL,
+)
+
+
+def in_columns(text: str) -> str:
+    """A page that compares: their code at the left and ours at the right, where both follow each other."""
+
+    def columns(found: re.Match[str]) -> str:
+        return "\n".join(
+            ['<div class="columns" markdown>', *(f"<div markdown>\n\n{part}\n</div>" for part in found.groups()), "</div>\n"]
+        )
+
+    changed = _PAIR.sub(columns, text)
+    return changed if changed == text else f"---\nhide:\n  - navigation\n  - toc\n---\n\n{changed}"
 
 
 def api_page(text: str) -> str:
@@ -99,8 +122,10 @@ def api_page(text: str) -> str:
     return f"# {title[1]}\n\n{introduction}\n\n" + "\n\n".join(f"::: {space}.{name}" for name in names) + "\n"
 
 
-def on_the_site(text: str, page: Path) -> str:
-    """A page's text with its links to files outside of docs/ changed."""
+def on_the_site(text: str, page: Path, directory: str | None = None) -> str:
+    """A page's text with its links to files outside of docs/ changed. The page stands in ``directory`` of the site."""
+    if directory is None:
+        directory = page.parent.relative_to(ROOT / "docs").as_posix() if page.is_relative_to(ROOT / "docs") else "."
 
     def changed(found: re.Match[str]) -> str:
         path, mark, anchor = found[2].partition("#")
@@ -117,9 +142,7 @@ def on_the_site(text: str, page: Path) -> str:
             target = "examples.md" if file.is_dir() else source_page(file).as_posix()
         else:
             return found[0]  # a broken link of the site: `check` names it
-        if page.parent != ROOT and page.parent != ROOT / "docs":  # targets are relative to the page
-            target = "../" * len(page.parent.relative_to(ROOT / "docs").parts) + target
-        return f"{found[1]}{target}{mark}{anchor}{found[3]}"
+        return f"{found[1]}{os.path.relpath(target, directory)}{mark}{anchor}{found[3]}"
 
     return _LINK.sub(changed, text)
 

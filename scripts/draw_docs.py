@@ -73,8 +73,8 @@ def timeline() -> Drawing:
             made.box(left + started * scale, top + 36, (delivered - started) * scale - 2, 30, _DEVICE, str(i))
         made.line(left, top + 74, 700, top + 74)
         made.text(700, top + 92, f"{len(run)} steps in {1000 * run[-1][3]:.0f} ms", "end")
-    made.text(16, 280, "Measured: orange is the preparation of a batch, blue is from its submission (or the end of the step before) to its result.",
-              size=12)  # fmt: skip
+    note = "Measured. Orange: a batch is prepared. Blue: from its submission, or the end of the step before, to its result."
+    made.text(16, 280, note, size=12)
     return made
 
 
@@ -156,7 +156,8 @@ def peers() -> Drawing:
     """How many times as long as ours each peer takes, from the tables of docs/performance.md."""
     sections = {
         "LeNet": "LeNet, training, batch of 100", "ResNet-50": "ResNet-50, 64 x 64, training, batch of 8",
-        "MobileNet-v2": "MobileNet-v2, 64 x 64, training, batch of 8", "BERT-small": "BERT-small, 128 tokens, training, batch of 8",
+        "MobileNet-v2": "MobileNet-v2, 64 x 64, training, batch of 8",
+        "BERT-small": "BERT-small, 128 tokens, training, batch of 8",
         "MLP": "MLP, training, batch of 100",
     }  # fmt: skip
     colours = {"ours": _OURS, "JAX by hand, best known": _HOST, "PyTorch eager": _OTHERS, "PyTorch torch.compile": "#cc79a7"}
@@ -182,17 +183,17 @@ def peers() -> Drawing:
 def plans() -> Drawing:
     """What layouts of one GPT need per device, from the table of plans in docs/devices.md."""
     text = (ROOT / "docs" / "devices.md").read_text(encoding="utf-8").partition("| | working | state |")[2]
-    found = re.findall(r"^\| ([\w ,]+?) \| ([\d.]+) \| ([\d.]+) \|$", text, re.MULTILINE)
+    found = re.findall(r"^\| ([\w ,-]+?) \| ([\d.]+) \| ([\d.]+) \|$", text, re.MULTILINE)
     rows = [(name, float(working), float(state)) for name, working, state in found]
     made = Drawing(720, 76 + 34 * len(rows), "Memory per device by layout")
     made.text(16, 28, "a GPT of 8 layers by job.plan(): MiB per device", size=15)
     most = max(working + state for _, working, state in rows)
     for i, (name, working, state) in enumerate(rows):
-        y, width = 44 + 34 * i, 380 * working / most
-        made.text(204, y + 17, name, "end")
-        made.box(212, y, width, 24, _DEVICE)
-        made.box(212 + width, y, 380 * state / most, 24, _HOST)
-        made.text(220 + 380 * (working + state) / most, y + 17, f"{working:g} + {state:g}", size=13)
+        y, width = 44 + 34 * i, 360 * working / most
+        made.text(234, y + 17, name, "end", size=13)
+        made.box(242, y, width, 24, _DEVICE)
+        made.box(242 + width, y, 360 * state / most, 24, _HOST)
+        made.text(250 + 360 * (working + state) / most, y + 17, f"{working:g} + {state:g}", size=13)
     y = 52 + 34 * len(rows)
     made.box(212, y, 14, 14, _DEVICE)
     made.text(232, y + 12, "working memory", size=13)
@@ -222,7 +223,7 @@ def curves() -> Drawing:
     best = min(range(len(validations)), key=validations.__getitem__)
     x, y = at(best, validations[best])
     made.box(x - 5, y - 5, 10, 10, _HOST)
-    made.text(x, y - 14, f'epoch {best + 1}: what ckpt_path="best" loads', "middle", size=13)
+    made.text(x, y + 24, f'epoch {best + 1}: what ckpt_path="best" loads', "middle", size=13)
     for epoch in (0, len(losses) // 2, len(losses) - 1):
         made.text(at(epoch, 0)[0], top + height + 22, str(epoch + 1), "middle", size=12)
     made.text(left + width / 2, top + height + 44, "epoch", "middle", size=13)
@@ -274,13 +275,49 @@ def lenet() -> None:
     flow.plot_model(lenet, IMAGES / "lenet.svg")
 
 
+def gallery() -> None:
+    """What the example programs look at, for the table in examples/README.md: two rows of images for each."""
+    import tempfile
+
+    import numpy as np
+    from PIL import Image
+
+    import oneflow as flow
+
+    sys.path.insert(0, str(ROOT / "examples"))
+    import train_images_from_folder
+    import train_segmentation
+
+    (images, _), _ = flow.data.load_mnist(100)
+    digits, rng = images.reshape(-1, 28, 28), np.random.default_rng(3)
+
+    def sheet(name: str, rows: Any) -> None:
+        """Rows of images with values up to 255, with white between them."""
+        padded = [
+            np.concatenate([np.pad(image, ((1, 1), (1, 1), (0, 0)), constant_values=255) for image in row], 1) for row in rows
+        ]
+        Image.fromarray(np.concatenate(padded, 0).astype(np.uint8)).save(IMAGES / f"gallery-{name}.png")
+
+    def grey(image: Any) -> Any:
+        return np.repeat(255 * image[..., None], 3, axis=2)
+
+    sheet("lenet", [[grey(digits[4 * row + i]) for i in range(4)] for row in range(2)])
+    with tempfile.TemporaryDirectory() as made:
+        train_images_from_folder.write_digits(Path(made), 40, rng)
+        coloured = [np.asarray(Image.open(path)) for path in sorted(Path(made).rglob("*.png"))[::5]]
+    sheet("folder", [coloured[:4], coloured[4:]])
+    cluttered, masks = next(train_segmentation.examples(digits, rng))
+    sheet("segmentation", [[grey(image[0]) for image in of[:3]] for of in (cluttered, masks)])
+
+
 def main() -> None:
     drawings = {draw.__name__: draw for draw in (timeline, layouts, speed, peers, plans, curves)}
-    wanted = sys.argv[1:] or [*drawings, "lenet"]
+    others = {"lenet": lenet, "gallery": gallery}
+    wanted = sys.argv[1:] or [*drawings, *others]
     IMAGES.mkdir(parents=True, exist_ok=True)
     for name in wanted:
-        if name == "lenet":
-            lenet()
+        if name in others:
+            others[name]()
         else:
             (IMAGES / f"{name}.svg").write_text(str(drawings[name]()), encoding="utf-8")
 

@@ -18,9 +18,7 @@ build_docs = runpy.run_path(str(SCRIPT))
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.skipif(
-    not all(map(importlib.util.find_spec, ("zensical", "jupytext"))), reason="the extra [docs] is not installed"
-)
+@pytest.mark.skipif(not all(map(importlib.util.find_spec, ("zensical", "jupytext"))), reason="the extra [docs] is not installed")
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     command = [sys.executable, str(SCRIPT), "--out", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
@@ -63,7 +61,16 @@ def test_versions_stand_side_by_side_and_the_newest_is_found(tmp_path: Path) -> 
     assert "url=0.10/index.html" in (versions / "index.html").read_text()
 
 
+def test_pages_that_compare_have_columns() -> None:
+    for name, pairs in (("from-pytorch.md", 3), ("from-keras.md", 2), ("from-jax.md", 2)):
+        text = (ROOT / "docs" / name).read_text(encoding="utf-8")
+        changed = build_docs["in_columns"](text)
+        assert changed.count('<div class="columns" markdown>') == pairs
+        assert changed.count("```python") == text.count("```python")
+    assert build_docs["in_columns"]("plain") == "plain"
+
+
 def test_notebooks_can_be_downloaded_from_their_pages() -> None:
     page = ROOT / "docs" / "notebooks" / "your_data.md"
     changed = build_docs["on_the_site"]("[a](../../notebooks/your_data.py) [b](../guide.md)", page)
-    assert changed == "[a](../notebooks/your_data.ipynb) [b](../guide.md)"
+    assert changed == "[a](your_data.ipynb) [b](../guide.md)"

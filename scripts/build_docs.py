@@ -44,7 +44,7 @@ def stage(out: Path, *, versioned: bool = False) -> None:
         if page.suffix == ".md":
             text = page.read_text(encoding="utf-8")
             text = api_page(text) if target.parent.name == "api" else on_the_site(text, page)
-            target.write_text(in_columns(text) if page.name.startswith("from-") else text, encoding="utf-8")
+            target.write_text(in_columns(text) if page.name.startswith(("from-", "tutorial-")) else text, encoding="utf-8")
         elif page.is_file():
             shutil.copyfile(page, target)
     for name, page_name in WHOLE.items():
@@ -93,8 +93,8 @@ def gallery() -> str:
 
 
 _PAIR = re.compile(
-    r"^(?P<theirs>(?:PyTorch|Keras|JAX): [^`]*?(?:`[^`\n]+`[^`]*?)*\n\n```python\n.*?^```\n)\n"
-    r"(?P<ours>oneflow-jax: .*?^```python\n.*?^```\n)",
+    r"^(?P<theirs>(?:PyTorch|Keras|JAX|Then): [^`]*?(?:`[^`\n]+`[^`]*?)*\n\n```python\n.*?^```\n)\n"
+    r"(?P<ours>(?:oneflow-jax|Today): .*?^```python\n.*?^```\n)",
     re.MULTILINE | re.DOTALL,
 )
 

@@ -61,8 +61,14 @@ def test_versions_stand_side_by_side_and_the_newest_is_found(tmp_path: Path) -> 
     assert "url=0.10/index.html" in (versions / "index.html").read_text()
 
 
+def test_every_page_says_what_the_reader_will_have() -> None:
+    for page in sorted((ROOT / "docs").glob("*.md")):
+        beginning = " ".join(page.read_text(encoding="utf-8").split("\n\n")[1:3])
+        assert "At the end of this page" in beginning, page.name
+
+
 def test_pages_that_compare_have_columns() -> None:
-    for name, pairs in (("from-pytorch.md", 3), ("from-keras.md", 2), ("from-jax.md", 2)):
+    for name, pairs in (("from-pytorch.md", 3), ("from-keras.md", 2), ("from-jax.md", 2), ("tutorial-results.md", 2)):
         text = (ROOT / "docs" / name).read_text(encoding="utf-8")
         changed = build_docs["in_columns"](text)
         assert changed.count('<div class="columns" markdown>') == pairs

@@ -84,8 +84,8 @@ def checks(result: Race, best_peer: float | None, eager: float | None) -> list[C
 
 def section(title: str, result: Race, best_peer: float | None, eager: float | None) -> Section:
     made = Section(
-        title, "Milliseconds a step. CPU time counts all threads; the first step includes import and compilation.",
-        ["", "median", "quartiles", "best", "p99", "a second", "CPU time", "first step, s", "peak memory, MB"],
+        title, "Milliseconds per step. CPU time counts all threads; the first step includes import and compilation.",
+        ["", "median", "quartiles", "best", "p99", "per second", "CPU time", "first step, s", "peak memory, MB"],
         checks=checks(result, best_peer, eager), failures=result.failures, quiet=result.quiet(), page="performance",
         raw={"seconds": result.seconds, "cpu": result.cpu},
     )  # fmt: skip

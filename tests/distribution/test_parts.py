@@ -83,7 +83,11 @@ def launched(count: int) -> tuple[str, ...]:
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     ("count", "devices", "how"),
-    [(2, 2, "synchronous"), pytest.param(2, 2, "asynchronous", marks=pytest.mark.thorough), (4, 1, "asynchronous")],
+    [
+        (2, 2, "synchronous"),
+        pytest.param(2, 2, "asynchronous", marks=pytest.mark.thorough),
+        pytest.param(4, 1, "asynchronous", marks=pytest.mark.thorough),
+    ],
 )
 def test_each_process_writes_its_parts_and_any_number_reads_them(
     program: Any, tmp_path: Path, count: int, devices: int, how: str

@@ -43,6 +43,7 @@ class DeliveryThread:
         self.error_job = ""
         self._kept: deque[Exception] = deque()
         self._hook: Callable[[str], None] | None = None
+        self._settle: Callable[[], None] | None = None
         self._errors = threading.Lock()
         self.in_user_code = False  # the thread runs a callback, a handler or a listener, which may take as long as it likes
         self._forever = threading.Lock()
@@ -192,6 +193,8 @@ class DeliveryThread:
     def before_call(self, job_name: str) -> None:
         """The first thing that a call does if ``attention`` is set: raises errors that wait, and calls the hook."""
         self.raise_error()
+        if self._settle is not None and not self.is_current():
+            self._settle()
         if self._hook is not None:
             self._hook(job_name)
 
@@ -203,6 +206,11 @@ class DeliveryThread:
     def set_hook(self, hook: Callable[[str], None] | None) -> None:
         """Sets a function that is called with the job's name before each call, in the caller's thread."""
         self._hook = hook
+        self._look()
+
+    def set_settle(self, settle: Callable[[], None] | None) -> None:
+        """Sets a function that is called before each call: it raises the error of a save of several processes, in all at once."""
+        self._settle = settle
         self._look()
 
     def raise_error(self) -> None:
@@ -253,7 +261,7 @@ class DeliveryThread:
 
     def _look(self) -> None:
         with self._errors:
-            self.attention = bool(self.error is not None or self._kept or self._hook is not None)
+            self.attention = any((self.error is not None, self._kept, self._hook is not None, self._settle is not None))
 
     def report(self, error: BaseException, job_name: str) -> None:
         """Prints a callback's traceback and keeps the error for the next call, ``sync`` or exit. Never raises."""

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from .._base.dist import Placement, parse_placement
-from .._base.refuse import refuse, shown
-from ..errors import ArgumentError
+from .._base.refuse import refuse, shown, warn
+from ..errors import ArgumentError, JobWarning
 from .graph import Graph, current, current_or_none
 from .node import Scope
 
@@ -44,6 +44,18 @@ class PlacementScope(_ScopeContext):
                    hint='flow.scope.placement("gpu", "0:0-3") makes one')  # fmt: skip
         super().__init__(f"flow.scope.placement({placement})", lambda scope: scope.replaced(placement=placement))
         self.placement = placement
+
+    def __enter__(self) -> Scope:
+        if current_or_none() is not None:
+            return super().__enter__()
+        # as in OneFlow, where programs declare jobs inside one
+        warn(JobWarning, f"{self._what} has no effect outside of a job; enter it in the job's body, or give it to "
+             "func_config.default_placement_scope")  # fmt: skip
+        return Scope(self.placement)
+
+    def __exit__(self, *exc: object) -> None:
+        if current_or_none() is not None:
+            super().__exit__(*exc)
 
 
 class View(_ScopeContext):

@@ -324,3 +324,14 @@ def test_the_compilers_limit_of_elements_counts_per_device(monkeypatch):
     np.testing.assert_array_equal(split(x), x * x)
     with pytest.raises(flow.errors.CompileError, match="1,200 elements"):
         whole(x)
+
+
+def test_a_placement_outside_of_a_job_is_inert():
+    with pytest.warns(flow.errors.JobWarning, match="no effect outside of a job"), flow.scope.placement("cpu", "0:1"):
+
+        @flow.global_function()
+        def job() -> tp.Numpy:
+            return flow.constant(1.0, flow.float, (1,))
+
+        assert job.graph.scope.placement.devices == ((0, 0),)
+    assert job().tolist() == [1.0]

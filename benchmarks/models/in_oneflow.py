@@ -80,7 +80,7 @@ class Layers:
         return flow.matmul(x, table, transpose_b=True)
 
 
-def make(model: str, mode: str, batch: int = 0, native: bool = True, asynchronous: bool = False) -> Any:
+def make(model: str, mode: str, batch: int = 0, native: bool = True, asynchronous: bool = False, mixed: bool = False) -> Any:
     about = MODELS[model]
     inputs, labels = about.data(batch or about.batch)
     kind = flow.int32 if about.vocabulary else flow.float32
@@ -91,9 +91,11 @@ def make(model: str, mode: str, batch: int = 0, native: bool = True, asynchronou
         return about.build(nn, x)
 
     returns = tp.Callback[tp.Numpy] if asynchronous else tp.Numpy
+    config = flow.FunctionConfig()
+    config.enable_auto_mixed_precision(mixed)
     if mode == "train":
 
-        @flow.global_function(type="train")
+        @flow.global_function(type="train", function_config=config)
         def job(x: tp.Numpy.Placeholder(inputs.shape, kind), y: tp.Numpy.Placeholder(labels.shape, flow.int32)) -> returns:
             loss = flow.nn.sparse_softmax_cross_entropy_with_logits(y, body(x))
             rate = flow.optimizer.PiecewiseConstantScheduler([], [1e-4 if about.rule == "adam" else RATE])
@@ -106,7 +108,7 @@ def make(model: str, mode: str, batch: int = 0, native: bool = True, asynchronou
         step = job
     else:
 
-        @flow.global_function(type="predict")
+        @flow.global_function(type="predict", function_config=config)
         def job(x: tp.Numpy.Placeholder(inputs.shape, kind)) -> returns:
             return body(x)
 

@@ -82,7 +82,7 @@ class Layers:
         return functional.linear(x, table)
 
 
-def make(model: str, mode: str, batch: int = 0, compiled: bool = False) -> Any:
+def make(model: str, mode: str, batch: int = 0, compiled: bool = False, mixed: bool = False) -> Any:
     about = MODELS[model]
     inputs, labels = about.data(batch or about.batch)
     weights: dict[str, torch.Tensor] = {}
@@ -94,7 +94,8 @@ def make(model: str, mode: str, batch: int = 0, compiled: bool = False) -> Any:
         weights[name.removesuffix("-mean") + "-variance"].fill_(1)
 
     def forward(x: Any) -> Any:
-        return about.build(Layers(weights, training), x)
+        with torch.autocast("cpu", torch.bfloat16, enabled=mixed):
+            return about.build(Layers(weights, training), x).float()
 
     forward = torch.compile(forward) if compiled else forward
     if not training:

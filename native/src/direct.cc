@@ -39,10 +39,18 @@ struct Layouts {
   dnnl::memory::desc input, weights, output;
 };
 
-Layouts callers_layouts(const ConvSpec& s) {
-  return {{s.input, s.dtype, data_strides(s.input)},
-          {weight_shape(s), s.dtype, weight_strides(s)},
-          {s.output, s.dtype, data_strides(s.output)}};
+// `dtypes`: of the operands in the order of the call.
+Layouts callers_layouts(const ConvSpec& s, const dt (&dtypes)[3]) {
+  constexpr int kPositions[3][3] = {{0, 1, 2}, {2, 1, 0}, {0, 2, 1}};  // of the input, weights and output
+  const int* at = kPositions[s.kind];
+  return {{s.input, dtypes[at[0]], data_strides(s.input)},
+          {weight_shape(s), dtypes[at[1]], weight_strides(s)},
+          {s.output, dtypes[at[2]], data_strides(s.output)}};
+}
+
+// The same for oneDNN to choose, in all but the dtypes.
+dnnl::memory::desc any_layout(const dnnl::memory::desc& desc) {
+  return {desc.get_dims(), desc.get_data_type(), dnnl::memory::format_tag::any};
 }
 
 // Whether it is one of those that exist only so that every shape has one.
@@ -58,12 +66,17 @@ dnnl::primitive_desc find(const ConvSpec& s, const Layouts& l) {
   dims dilation = s.dilations;  // oneDNN's dilation is the number of elements between two taps
   for (auto& size : dilation) size -= 1;
   const auto attr = user_scratchpad();
-  const dnnl::convolution_forward::primitive_desc forward(engine(), training, direct, l.input, l.weights, l.output, s.strides,
-                                                          dilation, s.pad_low, s.pad_high,
-                                                          s.kind == ConvSpec::kForward ? attr : dnnl::primitive_attr());
+  if (s.kind == ConvSpec::kForward) {
+    return dnnl::convolution_forward::primitive_desc(engine(), training, direct, l.input, l.weights, l.output, s.strides,
+                                                     dilation, s.pad_low, s.pad_high, attr);
+  }
+  const auto hinted = [&](dnnl::memory::desc desc) {  // the gradients' implementations ask what the forward one's dtypes were
+    const auto dtype = desc.get_data_type();
+    return dtype == s.dtypes.compute ? desc : dnnl::memory::desc(desc.get_dims(), s.dtypes.compute, dnnl::memory::format_tag::any);
+  };
+  const dnnl::convolution_forward::primitive_desc forward(engine(), training, direct, hinted(l.input), hinted(l.weights),
+                                                          hinted(l.output), s.strides, dilation, s.pad_low, s.pad_high);
   switch (s.kind) {
-    case ConvSpec::kForward:
-      return forward;
     case ConvSpec::kBackwardData:
       return dnnl::convolution_backward_data::primitive_desc(engine(), direct, l.input, l.weights, l.output, s.strides,
                                                              dilation, s.pad_low, s.pad_high, forward, attr);
@@ -75,15 +88,18 @@ dnnl::primitive_desc find(const ConvSpec& s, const Layouts& l) {
 
 }  // namespace
 
-DirectConv::DirectConv(const ConvSpec& s, int threads, bool describe_only) {
+DirectConv::DirectConv(const ConvSpec& spec, int threads, bool describe_only) {
   const thread_pool::ScopedMaxThreads scope(threads);
-  const Layouts outer = callers_layouts(s);
-  const auto any = dnnl::memory::format_tag::any;
-  const dnnl::memory::desc any_weights(weight_shape(s), s.dtype, any);
-  auto found = find(s, {outer.input, any_weights, outer.output});
-  if (is_slow(found)) {
-    found = find(s, {{s.input, s.dtype, any}, any_weights, {s.output, s.dtype, any}});
-  }
+  ConvSpec s = spec;
+  // oneDNN's gradient to weights from bfloat16 arrays is wrong where windows are larger than the image (2023.2).
+  if (s.kind == ConvSpec::kBackwardWeights && s.window_exceeds_image()) s.dtypes.compute = dt::f32;
+  const dt compute = s.dtypes.compute;
+  const Layouts outer = callers_layouts(s, s.dtypes.operands);
+  // The result is summed in float32 and may be stored so; the inputs are converted before.
+  Layouts inner = callers_layouts(s, {compute, compute, compute == dt::f32 ? dt::f32 : s.dtypes.operands[2]});
+  inner.weights = any_layout(inner.weights);
+  auto found = find(s, inner);
+  if (is_slow(found)) found = find(s, {any_layout(inner.input), inner.weights, any_layout(inner.output)});
   name_ = found.impl_info_str();
   if (describe_only) return;
 

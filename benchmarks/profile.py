@@ -78,9 +78,8 @@ def main() -> int:
     sums: dict[str, float] = {}
     for op, milliseconds in traced(run, steps).items():
         sums[names.get(op, op)] = sums.get(names.get(op, op), 0.0) + milliseconds
-    print(
-        f"{model}, {mode}{', mixed precision' if mixed else ''}, batch of {batch}: {wall / steps * 1e3:.2f} ms a step, {cpu / steps * 1e3:.2f} ms of CPU time"
-    )
+    what = f"{model}, {mode}{', mixed precision' if mixed else ''}, batch of {batch}"
+    print(f"{what}: {wall / steps * 1e3:.2f} ms a step, {cpu / steps * 1e3:.2f} ms of CPU time")
     for label, milliseconds in sorted(sums.items(), key=lambda item: -item[1])[:ROWS]:
         print(f"{milliseconds:9.2f} ms  {label}")
     return 0

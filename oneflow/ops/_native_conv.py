@@ -25,7 +25,7 @@ Shape = tuple[int, ...]
 
 FORWARD, BACKWARD_DATA, BACKWARD_WEIGHTS = range(3)
 _WEIGHTS_CHANNELS_LAST = 1  # a flag of the spec
-# In mixed precision, by kind: weights are cast to bfloat16 as they are reordered, and their gradients stay what they were summed in
+# In mixed precision, by kind: weights are cast to bfloat16 as they are reordered, and their gradients stay float32
 _NARROW = (("bfloat16", "float32", "bfloat16"), ("bfloat16", "float32", "bfloat16"), ("bfloat16", "bfloat16", "float32"))
 
 

@@ -69,7 +69,7 @@ def main() -> int:
         return 2
     model, mode, batch = arguments[0], arguments[1], int(arguments[2])
     steps = int(arguments[3]) if len(arguments) > 3 else 10
-    run, _ = in_oneflow.make(model, mode, batch, mixed=mixed)
+    run, _ = in_oneflow.make(model, mode, batch, precision="bfloat16" if mixed else "")
     run(5)
     wall, cpu = time.perf_counter(), time.process_time()
     run(steps)

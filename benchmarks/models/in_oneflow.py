@@ -80,8 +80,17 @@ class Layers:
         return flow.matmul(x, table, transpose_b=True)
 
 
-def make(model: str, mode: str, batch: int = 0, native: bool = True, asynchronous: bool = False, mixed: bool = False) -> Any:
+def make(
+    model: str, mode: str, batch: int = 0, native: bool = True, asynchronous: bool = False, precision: str = "", device: str = ""
+) -> Any:
+    """``precision`` is "float32", "tf32" or "bfloat16"; "" and no device leave the library's defaults."""
     about = MODELS[model]
+    if precision:
+        flow.config.enable_tensor_float_32_compute(precision != "float32")
+    if device == "cpu":
+        flow.config.cpu_device_num(1)
+    config = flow.FunctionConfig()
+    config.enable_auto_mixed_precision(precision == "bfloat16")
     inputs, labels = about.data(batch or about.batch)
     kind = flow.int32 if about.vocabulary else flow.float32
     flow.config.enable_native_cpu(native)
@@ -91,8 +100,6 @@ def make(model: str, mode: str, batch: int = 0, native: bool = True, asynchronou
         return about.build(nn, x)
 
     returns = tp.Callback[tp.Numpy] if asynchronous else tp.Numpy
-    config = flow.FunctionConfig()
-    config.enable_auto_mixed_precision(mixed)
     if mode == "train":
 
         @flow.global_function(type="train", function_config=config)

@@ -48,6 +48,7 @@ class Plan:
       read_by_rules: the Blobs that update rules read: learning rates, the step, the indices of row-sparse updates.
       gathers: the ops that gather from variables whose updates are row-sparse, by the variables' names.
       platform: of the devices that it is compiled for: "cpu", "gpu" or "tpu".
+      tensor_float_32: whether products of float32 may be rounded, as accelerators do by default (``compiler/options.py``).
       without_native: the reason why no op takes its native lowering; "" if some may.
       host: the part that runs on the host before the step.
       expansion: the copies of nodes in repeated parts.
@@ -77,6 +78,7 @@ class Plan:
     read_by_rules: tuple[Blob, ...] = ()
     gathers: Mapping[str, Node] = field(default_factory=dict)
     platform: str = "cpu"
+    tensor_float_32: bool = True
     without_native: str = ""
     host: HostPlan = HostPlan()
     expansion: Expansion = Expansion()
@@ -158,11 +160,19 @@ class Pass:
         return replace(made, passes=(*plan.passes, PassRecord(self.name, self.changed(made))))
 
 
-def plan(graph: Graph, fetches: Sequence[Blob], *, native_ops: bool = True, platform: str | None = None) -> Plan:
+def plan(
+    graph: Graph,
+    fetches: Sequence[Blob],
+    *,
+    native_ops: bool = True,
+    tensor_float_32: bool = True,
+    platform: str | None = None,
+) -> Plan:
     """Plans a graph without tracing anything.
 
     Args:
       native_ops: whether ops may take their native lowerings.
+      tensor_float_32: whether accelerators may round the factors of float32 products.
       platform: of the devices, that of JAX's default backend if None.
     """
     platform = platform or jax.default_backend()
@@ -177,6 +187,7 @@ def plan(graph: Graph, fetches: Sequence[Blob], *, native_ops: bool = True, plat
         assigns=dict(graph.assigns),
         trained=graph.objective.trained,
         platform=platform,
+        tensor_float_32=tensor_float_32,
         without_native=without,
     )
     for each in PASSES:

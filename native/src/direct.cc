@@ -86,6 +86,25 @@ dnnl::primitive_desc find(const ConvSpec& s, const Layouts& l) {
   }
 }
 
+// The implementation for the caller's layouts of data, or, where it is a slow one, for layouts that oneDNN chooses.
+dnnl::primitive_desc best(const ConvSpec& s) {
+  const dt compute = s.dtypes.compute;
+  // The result is summed in float32 and may be stored so; the inputs are converted before.
+  Layouts inner = callers_layouts(s, {compute, compute, compute == dt::f32 ? dt::f32 : s.dtypes.operands[2]});
+  inner.weights = any_layout(inner.weights);
+  const auto found = find(s, inner);
+  if (!is_slow(found)) return found;
+  return find(s, {any_layout(inner.input), inner.weights, any_layout(inner.output)});
+}
+
+// The gradient to strided data of narrow groups: 8.3 ms in bfloat16, 0.09 in float32, for 96 groups of one channel on 32 x 32.
+bool is_slow_in_bfloat16(const ConvSpec& s, const dnnl::primitive_desc& found) {
+  constexpr int64_t kNarrow = 16;
+  const bool is_narrow = s.groups > 1 && s.kernel[1] < kNarrow && s.kind == ConvSpec::kBackwardData;
+  return s.dtypes.compute == dt::bf16 && is_narrow &&
+         std::string(found.impl_info_str()).find("brgconv_strided") != std::string::npos;
+}
+
 }  // namespace
 
 DirectConv::DirectConv(const ConvSpec& spec, int threads, bool describe_only) {
@@ -93,13 +112,12 @@ DirectConv::DirectConv(const ConvSpec& spec, int threads, bool describe_only) {
   ConvSpec s = spec;
   // oneDNN's gradient to weights from bfloat16 arrays is wrong where windows are larger than the image (2023.2).
   if (s.kind == ConvSpec::kBackwardWeights && s.window_exceeds_image()) s.dtypes.compute = dt::f32;
-  const dt compute = s.dtypes.compute;
   const Layouts outer = callers_layouts(s, s.dtypes.operands);
-  // The result is summed in float32 and may be stored so; the inputs are converted before.
-  Layouts inner = callers_layouts(s, {compute, compute, compute == dt::f32 ? dt::f32 : s.dtypes.operands[2]});
-  inner.weights = any_layout(inner.weights);
-  auto found = find(s, inner);
-  if (is_slow(found)) found = find(s, {any_layout(inner.input), inner.weights, any_layout(inner.output)});
+  auto found = best(s);
+  if (is_slow_in_bfloat16(s, found)) {
+    s.dtypes.compute = dt::f32;
+    found = best(s);
+  }
   name_ = found.impl_info_str();
   if (describe_only) return;
 

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.profile MODEL train|predict BATCH [STEPS]``: where a step's time goes, op by op.
+"""``python -m benchmarks.profile MODEL train|predict BATCH [STEPS] [mixed]``: where a step's time goes, op by op.
 
 Times are of XLA's own trace, medians over steps, summed over layers. Two ops may run at the same time, and one op on all
 cores: the sums are not parts of the step's time, but say where it is spent. A trace disturbs what it watches, in some
@@ -62,12 +62,14 @@ def traced(run: Any, steps: int) -> dict[str, float]:
 
 
 def main() -> int:
-    if len(sys.argv) not in (4, 5):
+    mixed = sys.argv[-1] == "mixed"
+    arguments = sys.argv[1:-1] if mixed else sys.argv[1:]
+    if len(arguments) not in (3, 4):
         print(__doc__)
         return 2
-    model, mode, batch = sys.argv[1], sys.argv[2], int(sys.argv[3])
-    steps = int(sys.argv[4]) if len(sys.argv) > 4 else 10
-    run, _ = in_oneflow.make(model, mode, batch)
+    model, mode, batch = arguments[0], arguments[1], int(arguments[2])
+    steps = int(arguments[3]) if len(arguments) > 3 else 10
+    run, _ = in_oneflow.make(model, mode, batch, precision="bfloat16" if mixed else "")
     run(5)
     wall, cpu = time.perf_counter(), time.process_time()
     run(steps)
@@ -76,7 +78,8 @@ def main() -> int:
     sums: dict[str, float] = {}
     for op, milliseconds in traced(run, steps).items():
         sums[names.get(op, op)] = sums.get(names.get(op, op), 0.0) + milliseconds
-    print(f"{model}, {mode}, batch of {batch}: {wall / steps * 1e3:.2f} ms a step, {cpu / steps * 1e3:.2f} ms of CPU time")
+    what = f"{model}, {mode}{', mixed precision' if mixed else ''}, batch of {batch}"
+    print(f"{what}: {wall / steps * 1e3:.2f} ms a step, {cpu / steps * 1e3:.2f} ms of CPU time")
     for label, milliseconds in sorted(sums.items(), key=lambda item: -item[1])[:ROWS]:
         print(f"{milliseconds:9.2f} ms  {label}")
     return 0

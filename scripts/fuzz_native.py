@@ -20,6 +20,8 @@ import numpy as np
 
 NATIVE = Path(__file__).resolve().parent.parent / "native"
 FOLDER = "ONEFLOW_FUZZ_FOLDER"
+ONES = {"float32": np.ones(1, np.float32), "bfloat16": np.full(1, 0x3F80, np.uint16)}  # NumPy has no bfloat16
+INFINITE_BFLOAT16 = 0x7F80
 CALLERS, POOL = 4, 3  # threads that make calls, and those that they share
 
 
@@ -62,14 +64,16 @@ def calls(folder: Path, count: int, seed: int) -> int:
     random = np.random.default_rng(seed)
 
     def run(call: str, spec: list[int]) -> bool:
-        operands = [np.ones(size, np.float32) for size in _SIZES[call](spec)]
+        operands = [ONES[dtype].repeat(size) for size, dtype in zip(_SIZES[call](spec), _dtypes(call, spec), strict=True)]
         if library.describe(call, spec).startswith("!"):
             return False
         infinite = call == "conv" and sum(spec) % 8 == 0  # it may be computed twice then
         if infinite:
-            operands[1][0] = np.inf
+            operands[1][0] = np.inf if operands[1].itemsize == 4 else INFINITE_BFLOAT16
         library.execute(call, spec, *(array.ctypes.data for array in operands))
-        assert infinite or np.isfinite(operands[-1]).all()
+        made = operands[-1]
+        wide = made if made.itemsize == 4 else (made.astype(np.uint32) << 16).view(np.float32)
+        assert infinite or np.isfinite(wide).all()
         return True
 
     work = [(call, make(random)) for call, make in _MAKE.items() for _ in range(count)]
@@ -85,6 +89,14 @@ def calls(folder: Path, count: int, seed: int) -> int:
     return 0
 
 
+def _dtypes(call: str, spec: list[int]) -> list[str]:
+    """Of the operands: see ``SpecReader::next_dtypes`` in native/src/operation.h."""
+    code = spec[2 if call == "conv" else 0]
+    if call == "transpose":
+        return [("float32", "bfloat16")[code]] * 2
+    return ["float32" if code == 0 or code - 1 >> i & 1 else "bfloat16" for i in range(3)]
+
+
 def _conv(random: np.random.Generator) -> list[int]:
     n = int(random.integers(1, 4))
     some = lambda low, high: [int(v) for v in random.integers(low, high + 1, n)]  # noqa: E731
@@ -97,9 +109,13 @@ def _conv(random: np.random.Generator) -> list[int]:
     result = [(s + a + b - e) // t + 1 for s, a, b, e, t in zip(sizes, pad_low, pad_high, extents, strides, strict=True)]
     batch, kind = int(random.integers(1, 4)), int(random.integers(0, 3))
     flags = int(random.integers(0, 2)) + int(random.choice([0, 2, 4]))  # weights' layout, and which algorithm
-    head = [kind, flags, 0, n, groups]
+    head = [kind, flags, _dtypes_code(random), n, groups]
     shapes = [batch, groups * fan, *sizes, groups * out, fan, *kernel, batch, groups * out, *result]
     return [*head, *shapes, *strides, *dilations, *pad_low, *pad_high]
+
+
+def _dtypes_code(random: np.random.Generator) -> int:
+    return int(random.choice([0, random.integers(1, 9)]))
 
 
 def _conv_sizes(spec: list[int]) -> list[int]:
@@ -109,7 +125,8 @@ def _conv_sizes(spec: list[int]) -> list[int]:
 
 
 def _matmul(random: np.random.Generator) -> list[int]:
-    return [0, int(random.integers(1, 4)), *random.integers(1, 90, 3).tolist(), *random.integers(0, 2, 2).tolist()]
+    head = [_dtypes_code(random), int(random.integers(1, 4))]
+    return [*head, *random.integers(1, 90, 3).tolist(), *random.integers(0, 2, 2).tolist()]
 
 
 def _matmul_sizes(spec: list[int]) -> list[int]:
@@ -118,7 +135,7 @@ def _matmul_sizes(spec: list[int]) -> list[int]:
 
 
 def _transpose(random: np.random.Generator) -> list[int]:
-    return [0, int(random.integers(1, 4)), *random.integers(1, 90, 2).tolist()]
+    return [int(random.integers(0, 2)), int(random.integers(1, 4)), *random.integers(1, 90, 2).tolist()]
 
 
 _MAKE = {"conv": _conv, "matmul": _matmul, "transpose": _transpose}

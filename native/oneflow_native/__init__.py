@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 __version__ = "0.1.0"
-PROTOCOL = 3
+PROTOCOL = 5
 HERE = Path(__file__).resolve().parent / "lib"
 
 
@@ -18,6 +18,7 @@ class Library:
     Attributes:
       handlers: the XLA FFI handlers, by the names of their calls.
       ffi_version: (major, minor) of XLA's FFI that they were built for.
+      has_bfloat16: the machine multiplies bfloat16 numbers (AVX-512 BF16 or AMX).
     """
 
     CALLS = ("conv", "matmul", "transpose")
@@ -34,6 +35,7 @@ class Library:
         major, minor = ctypes.c_int(), ctypes.c_int()
         self._calls.oneflow_ffi_version(ctypes.byref(major), ctypes.byref(minor))
         self.ffi_version = (major.value, minor.value)
+        self.has_bfloat16 = bool(self._calls.oneflow_has_bfloat16())
         self.handlers: dict[str, Any] = {name: self._calls[f"oneflow_{name}"] for name in self.CALLS}
 
     @property

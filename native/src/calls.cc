@@ -116,6 +116,12 @@ __attribute__((visibility("default"))) void oneflow_ffi_version(int* major, int*
   *minor = XLA_FFI_API_MINOR;
 }
 
+// Whether the machine multiplies bfloat16 numbers (AVX-512 BF16, or AMX), and does not only emulate it.
+__attribute__((visibility("default"))) int oneflow_has_bfloat16() {
+  const int isa = static_cast<int>(dnnl::get_effective_cpu_isa()), needed = static_cast<int>(dnnl::cpu_isa::avx512_core_bf16);
+  return (isa & needed) == needed;
+}
+
 // The name of the implementation that a spec takes.
 __attribute__((visibility("default"))) void oneflow_describe(const char* name, const int64_t* spec, int size, char* text,
                                                              int room) {

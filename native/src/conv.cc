@@ -14,7 +14,7 @@ namespace {
 // convolution does. Measured with two threads, AVX-512 (docs/performance.md).
 bool is_for_im2col(const ConvSpec& s) {
   constexpr int64_t kFewRows = 160;
-  if (s.groups != 1 || s.flags & ConvSpec::kNeverIm2col || !(s.dtype == dt::f32 || s.is_pointwise())) return false;
+  if (s.groups != 1 || s.flags & ConvSpec::kNeverIm2col) return false;
   return s.flags & ConvSpec::kAlwaysIm2col || s.taps() == 1 || s.rows() <= kFewRows;
 }
 
@@ -35,7 +35,9 @@ class Conv final : public Operation {
     scratch_size_ = algorithm_->scratch_size();
     const dims* const shapes[3][3] = {
         {&s.input, &s.kernel, &s.output}, {&s.output, &s.kernel, &s.input}, {&s.input, &s.output, &s.kernel}};
-    for (const dims* shape : shapes[s.kind]) operand_bytes_.push_back(element_count(*shape) * bytes_of(s.dtype));
+    for (int i = 0; i < 3; i++) {
+      operand_bytes_.push_back(element_count(*shapes[s.kind][i]) * bytes_of(s.dtypes.operands[i]));
+    }
   }
 
   std::string name() const override { return algorithm_->name(); }
@@ -48,11 +50,20 @@ class Conv final : public Operation {
  private:
   // Padding holds no values, but im2col multiplies it as zeros, and zero times infinity is NaN.
   bool padding_may_show(void* const* operands) const {
-    const bool is_forward = spec_.kind == ConvSpec::kForward;
-    const auto* values = static_cast<const float*>(operands[is_forward ? 2 : 1]);  // few, beside the weights
+    const int position = spec_.kind == ConvSpec::kForward ? 2 : 1;  // few values, beside the weights
     const size_t count = element_count(spec_.output);
+    const bool is_float32 = spec_.dtypes.operands[position] == dt::f32;
+    return is_float32 ? not_finite(static_cast<const uint32_t*>(operands[position]), count, 0x7f800000u)
+                      : not_finite(static_cast<const uint16_t*>(operands[position]), count, uint16_t{0x7f80});
+  }
+
+  // `exponent`: the bits that are all set in an infinity, and in a NaN together with others.
+  template <class Bits>
+  bool not_finite(const Bits* values, size_t count, Bits exponent) const {
+    constexpr Bits kMagnitude = static_cast<Bits>(~Bits{0}) >> 1;
+    const Bits least = spec_.kind == ConvSpec::kForward ? exponent + 1 : exponent;  // of sums only NaN
     bool found = false;
-    for (size_t i = 0; i < count; i++) found |= is_forward ? values[i] != values[i] : values[i] - values[i] != 0;
+    for (size_t i = 0; i < count; i++) found |= (values[i] & kMagnitude) >= least;
     return found;
   }
 

@@ -12,7 +12,7 @@ struct ConvSpec {
   explicit ConvSpec(SpecReader reader) {
     kind = static_cast<Kind>(reader.next(kForward, kBackwardWeights));
     flags = reader.next(0, 7);
-    dtype = reader.next_dtype();
+    dtypes = reader.next_dtypes();
     n = static_cast<int>(reader.next(1, 3));
     groups = reader.next(1);
     input = reader.next_dims(n + 2, 1), kernel = reader.next_dims(n + 2, 1), output = reader.next_dims(n + 2, 1);
@@ -58,11 +58,19 @@ struct ConvSpec {
     return taps() == 1 && !is_padded();
   }
 
+  // Whether the windows of one axis reach beyond both ends of the image.
+  bool window_exceeds_image() const {
+    for (int i = 0; i < n; i++) {
+      if ((kernel[i + 2] - 1) * dilations[i] >= input[i + 2]) return true;
+    }
+    return false;
+  }
+
   double flops() const { return 2.0 * static_cast<double>(rows()) * kernel[0] * columns(); }
 
   Kind kind;
   int64_t flags;
-  dt dtype;
+  Dtypes dtypes;
   int n;  // spatial axes
   int64_t groups;
   dims input, kernel, output;  // (N, C, ...), (O, C / groups, ...), (N, O, ...), whatever their order in memory

@@ -12,7 +12,7 @@ namespace {
 // where B is transposed and A has some rows (measured with two threads, AVX-512: docs/performance.md).
 bool is_for_sgemm(const GemmShape& s) {
   constexpr int64_t kFewRows = 6;
-  return s.dtype == dt::f32 && s.batch == 1 && (!s.b_transposed || s.m <= kFewRows);
+  return s.dtypes.compute == dt::f32 && s.batch == 1 && (!s.b_transposed || s.m <= kFewRows);
 }
 
 }  // namespace
@@ -23,14 +23,17 @@ Gemm::Gemm(const GemmShape& shape, int threads, bool describe_only) : shape_(sha
     return;
   }
   const thread_pool::ScopedMaxThreads scope(threads);
-  const auto [dtype, batch, m, n, k, a_transposed, b_transposed] = shape;
-  a_ = dnnl::memory::desc({batch, m, k}, dtype, a_transposed ? dims{m * k, 1, m} : dims{m * k, k, 1});
-  b_ = dnnl::memory::desc({batch, k, n}, dtype, b_transposed ? dims{k * n, 1, k} : dims{k * n, n, 1});
-  c_ = dnnl::memory::desc({batch, m, n}, dtype, dims{m * n, n, 1});
+  const auto [dtypes, batch, m, n, k, a_transposed, b_transposed] = shape;
+  a_ = dnnl::memory::desc({batch, m, k}, dtypes.compute, a_transposed ? dims{m * k, 1, m} : dims{m * k, k, 1});
+  b_ = dnnl::memory::desc({batch, k, n}, dtypes.compute, b_transposed ? dims{k * n, 1, k} : dims{k * n, n, 1});
+  c_ = dnnl::memory::desc({batch, m, n}, dtypes.operands[2], dims{m * n, n, 1});
   const dnnl::matmul::primitive_desc made(engine(), a_, b_, c_, user_scratchpad());
   name_ = made.impl_info_str();
   scratchpad_ = made.scratchpad_desc().get_size();
-  if (!describe_only) primitive_ = dnnl::matmul(made);
+  if (describe_only) return;
+  primitive_ = dnnl::matmul(made);
+  a_conversion_ = Conversion(static_cast<size_t>(batch * m * k), dtypes.operands[0], dtypes.compute);
+  b_conversion_ = Conversion(static_cast<size_t>(batch * k * n), dtypes.operands[1], dtypes.compute);
 }
 
 void Gemm::run(const void* a, const void* b, void* c, Scratch& scratch) const {
@@ -38,8 +41,8 @@ void Gemm::run(const void* a, const void* b, void* c, Scratch& scratch) const {
   const auto memory = [](const dnnl::memory::desc& desc, const void* data) {
     return dnnl::memory(desc, engine(), const_cast<void*>(data));  // oneDNN does not write its inputs
   };
-  primitive_.execute(stream(), {{DNNL_ARG_SRC, memory(a_, a)},
-                                {DNNL_ARG_WEIGHTS, memory(b_, b)},
+  primitive_.execute(stream(), {{DNNL_ARG_SRC, memory(a_, a_conversion_.run(a, scratch))},
+                                {DNNL_ARG_WEIGHTS, memory(b_, b_conversion_.run(b, scratch))},
                                 {DNNL_ARG_DST, memory(c_, c)},
                                 {DNNL_ARG_SCRATCHPAD, take_scratchpad(scratch, scratchpad_)}});
 }

@@ -8,7 +8,7 @@
 namespace native {
 
 struct GemmShape {
-  dt dtype;
+  Dtypes dtypes;
   int64_t batch, m, n, k;
   bool a_transposed, b_transposed;  // A is stored as (k, m), B as (n, k)
 
@@ -22,7 +22,7 @@ class Gemm {
 
   std::string name() const { return name_; }
   bool is_slow() const { return name_.find("ref") != std::string::npos; }
-  size_t scratch_size() const { return aligned(scratchpad_); }
+  size_t scratch_size() const { return aligned(scratchpad_) + a_conversion_.scratch_size() + b_conversion_.scratch_size(); }
   void run(const void* a, const void* b, void* c, Scratch& scratch) const;
 
  private:
@@ -34,6 +34,7 @@ class Gemm {
   size_t scratchpad_ = 0;
   dnnl::matmul primitive_;
   dnnl::memory::desc a_, b_, c_;
+  Conversion a_conversion_, b_conversion_;
 };
 
 }  // namespace native

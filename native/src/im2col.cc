@@ -9,13 +9,16 @@ namespace {
 
 GemmShape gemm_shape(const ConvSpec& s) {
   const int64_t rows = s.rows(), columns = s.columns(), filters = s.kernel[0];
+  const auto [compute, dtypes] = s.dtypes;
   switch (s.kind) {
     case ConvSpec::kForward:  // matrix x weights transposed
-      return {s.dtype, 1, rows, filters, columns, false, true};
-    case ConvSpec::kBackwardData:  // output's gradient x weights
-      return {s.dtype, 1, rows, columns, filters, false, false};
+      return {s.dtypes, 1, rows, filters, columns, false, true};
+    case ConvSpec::kBackwardData: {  // output's gradient x weights
+      const dt made = s.is_pointwise() ? dtypes[2] : dt::f32;
+      return {{compute, {dtypes[0], dtypes[1], made}}, 1, rows, columns, filters, false, false};
+    }
     default:  // output's gradient transposed x matrix
-      return {s.dtype, 1, filters, columns, rows, true, false};
+      return {{compute, {dtypes[1], dtypes[0], dtypes[2]}}, 1, filters, columns, rows, true, false};
   }
 }
 
@@ -27,7 +30,16 @@ Im2colConv::Im2colConv(const ConvSpec& s, int threads, bool describe_only)
       is_pointwise_(s.is_pointwise()),
       channels_fastest_(s.weights_channels_last() || s.taps() == 1),
       gemm_(gemm_shape(s), threads, describe_only) {
-  if (!is_pointwise_) matrix_bytes_ = static_cast<size_t>(s.rows() * s.columns()) * sizeof(float);
+  if (!is_pointwise_) {
+    const bool is_sum = s.kind == ConvSpec::kBackwardData;
+    const dt matrix = is_sum ? dt::f32 : s.dtypes.operands[0];
+    matrix_bytes_ = static_cast<size_t>(s.rows() * s.columns()) * bytes_of(matrix);
+    if (is_sum && s.dtypes.operands[2] != dt::f32 && !describe_only) {
+      const thread_pool::ScopedMaxThreads scope(threads);
+      sums_bytes_ = element_count(s.input) * sizeof(float);
+      rounding_ = Conversion(element_count(s.input), dt::f32, s.dtypes.operands[2]);
+    }
+  }
   for (int i = 0; i < 3; i++) {
     const int axis = i - (3 - s.n);
     const bool exists = axis >= 0;
@@ -41,17 +53,21 @@ Im2colConv::Im2colConv(const ConvSpec& s, int threads, bool describe_only)
 }
 
 void Im2colConv::run(const void* first, const void* second, void* result, Scratch& scratch) const {
-  float* matrix = is_pointwise_ ? nullptr : reinterpret_cast<float*>(scratch.take(matrix_bytes_));
+  void* matrix = is_pointwise_ ? nullptr : scratch.take(matrix_bytes_);
   switch (spec_.kind) {
     case ConvSpec::kForward:
-      if (matrix) im2col(static_cast<const float*>(first), matrix);
+      if (matrix) im2col(first, matrix);
       return gemm_.run(matrix ? matrix : first, second, result, scratch);
-    case ConvSpec::kBackwardData:
+    case ConvSpec::kBackwardData: {
       gemm_.run(first, second, matrix ? matrix : result, scratch);
-      if (matrix) col2im(matrix, static_cast<float*>(result));
+      if (!matrix) return;
+      void* sums = sums_bytes_ ? scratch.take(sums_bytes_) : result;
+      col2im(static_cast<const float*>(matrix), static_cast<float*>(sums));
+      if (sums_bytes_) rounding_.run(sums, result, scratch);
       return;
+    }
     case ConvSpec::kBackwardWeights:
-      if (matrix) im2col(static_cast<const float*>(first), matrix);
+      if (matrix) im2col(first, matrix);
       return gemm_.run(second, matrix ? matrix : first, result, scratch);
   }
 }
@@ -73,22 +89,28 @@ void Im2colConv::for_each_tap(int64_t window, const Visit& visit) const {
   }
 }
 
-void Im2colConv::im2col(const float* input, float* matrix) const {
+void Im2colConv::im2col(const void* input, void* matrix) const {
+  if (spec_.dtypes.operands[0] == dt::f32) return im2col(static_cast<const float*>(input), static_cast<float*>(matrix));
+  im2col(static_cast<const uint16_t*>(input), static_cast<uint16_t*>(matrix));
+}
+
+template <class Element>
+void Im2colConv::im2col(const Element* input, Element* matrix) const {
   const int64_t channels = spec_.kernel[1], taps = spec_.taps(), columns = spec_.columns();
   const bool channels_fastest = channels_fastest_;
   const int64_t windows = output_[0] * output_[1] * output_[2], pixels = input_[0] * input_[1] * input_[2];
   thread_pool::parallel_for(spec_.rows(), threads_, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; row++) {
-      const float* image = input + row / windows * pixels * channels;
-      float* to = matrix + row * columns;
+      const Element* image = input + row / windows * pixels * channels;
+      Element* to = matrix + row * columns;
       for_each_tap(row % windows, [&](int64_t tap, int64_t pixel) {
-        const float* from = pixel >= 0 ? image + pixel * channels : nullptr;
+        const Element* from = pixel >= 0 ? image + pixel * channels : nullptr;
         if (!channels_fastest) {
-          for (int64_t c = 0; c < channels; c++) to[c * taps + tap] = from ? from[c] : 0.f;
+          for (int64_t c = 0; c < channels; c++) to[c * taps + tap] = from ? from[c] : Element(0);
         } else if (from) {
-          std::memcpy(to + tap * channels, from, channels * sizeof(float));
+          std::memcpy(to + tap * channels, from, channels * sizeof(Element));
         } else {
-          std::memset(to + tap * channels, 0, channels * sizeof(float));
+          std::memset(to + tap * channels, 0, channels * sizeof(Element));
         }
       });
     }

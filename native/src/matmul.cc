@@ -1,4 +1,4 @@
-// Matrix products. The spec: dtype, batch, m, n, k, whether A is transposed, whether B is (written by
+// Matrix products. The spec: dtypes, batch, m, n, k, whether A is transposed, whether B is (written by
 // oneflow/ops/_native_matmul.py).
 
 #include "gemm.h"
@@ -14,8 +14,9 @@ class Matmul final : public Operation {
       : gemm_(s, settings.threads_for(s.flops()), describe_only) {
     threads_ = settings.threads_for(s.flops());
     scratch_size_ = gemm_.scratch_size();
-    for (const int64_t elements : {s.m * s.k, s.k * s.n, s.m * s.n}) {
-      operand_bytes_.push_back(static_cast<size_t>(s.batch * elements) * bytes_of(s.dtype));
+    const int64_t elements[] = {s.m * s.k, s.k * s.n, s.m * s.n};
+    for (int i = 0; i < 3; i++) {
+      operand_bytes_.push_back(static_cast<size_t>(s.batch * elements[i]) * bytes_of(s.dtypes.operands[i]));
     }
   }
 
@@ -29,7 +30,7 @@ class Matmul final : public Operation {
 
 GemmShape read(SpecReader& reader) {
   GemmShape s;
-  s.dtype = reader.next_dtype();
+  s.dtypes = reader.next_dtypes();
   s.batch = reader.next(1), s.m = reader.next(1), s.n = reader.next(1), s.k = reader.next(1);
   s.a_transposed = reader.next_bool(), s.b_transposed = reader.next_bool();
   reader.finish();

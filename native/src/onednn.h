@@ -13,6 +13,12 @@ using dt = dnnl::memory::data_type;
 
 inline size_t bytes_of(dt type) { return type == dt::f32 ? 4 : 2; }
 
+// The dtype that a call multiplies in, and those of its operands in memory: two inputs, then the result. Sums are float32.
+struct Dtypes {
+  dt compute;
+  dt operands[3];
+};
+
 inline size_t element_count(const dims& shape) {
   size_t count = 1;
   for (const auto size : shape) count *= static_cast<size_t>(size);
@@ -64,6 +70,39 @@ class Reorder {
  private:
   size_t scratchpad_ = 0;
   dnnl::reorder primitive_;
+};
+
+// Copies an array into another dtype; nothing where that is its own.
+class Conversion {
+ public:
+  Conversion() = default;
+
+  Conversion(size_t count, dt from, dt to)
+      : from_({static_cast<int64_t>(count)}, from, dims{1}), to_({static_cast<int64_t>(count)}, to, dims{1}) {
+    if (from == to) return;
+    is_needed_ = true;
+    reorder_ = Reorder(from_, to_);
+  }
+
+  bool is_needed() const { return is_needed_; }
+  size_t scratch_size() const { return is_needed_ ? aligned(to_.get_size()) + reorder_.scratch_size() : 0; }
+
+  void run(const void* from, void* to, Scratch& scratch) const {
+    reorder_.run(dnnl::memory(from_, engine(), const_cast<void*>(from)), dnnl::memory(to_, engine(), to), scratch);
+  }
+
+  // The array itself, or a copy in working memory.
+  const void* run(const void* from, Scratch& scratch) const {
+    if (!is_needed_) return from;
+    void* to = scratch.take(to_.get_size());
+    run(from, to, scratch);
+    return to;
+  }
+
+ private:
+  bool is_needed_ = false;
+  dnnl::memory::desc from_, to_;
+  Reorder reorder_;
 };
 
 }  // namespace native

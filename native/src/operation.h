@@ -30,6 +30,15 @@ class SpecReader {
   }
 
   dt next_dtype() { return next(0, 1) == 0 ? dt::f32 : dt::bf16; }
+
+  // 0: everything is float32. From 1 on: computed in bfloat16, and bit i of the number less 1 says that operand i is float32.
+  Dtypes next_dtypes() {
+    const int64_t code = next(0, 8);
+    Dtypes dtypes{code == 0 ? dt::f32 : dt::bf16, {}};
+    for (int i = 0; i < 3; i++) dtypes.operands[i] = code == 0 || (code - 1) >> i & 1 ? dt::f32 : dt::bf16;
+    return dtypes;
+  }
+
   bool next_bool() { return next(0, 1) == 1; }
 
   void finish() const {

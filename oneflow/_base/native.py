@@ -16,7 +16,7 @@ from .jax import jax
 from .process_state import process_state
 
 _log = logging.getLogger("oneflow")
-PROTOCOL = 3
+PROTOCOL = 5
 DTYPES = {"float32": 0, "bfloat16": 1}  # the dtypes that calls take, as numbers of a spec
 
 
@@ -30,16 +30,23 @@ def dtype_code(dtype: Any) -> int:
     return DTYPES[np.dtype(dtype).name]
 
 
-def call(name: str, spec: Sequence[int], shape: Sequence[int], *arrays: Any) -> Any:
+def dtypes_code(operands: Sequence[Any]) -> int:
+    """The dtypes of two inputs and a result in a spec. Products are computed in bfloat16 unless all three are float32."""
+    wide = [dtype_code(d) == DTYPES["float32"] for d in operands]
+    return 0 if all(wide) else 1 + sum(1 << i for i, is_wide in enumerate(wide) if is_wide)
+
+
+def call(name: str, spec: Sequence[int], shape: Sequence[int], *arrays: Any, dtype: Any = None) -> Any:
     """A call of the native part in a traced program.
 
     Args:
       name: one of ``conv``, ``matmul``, ``transpose``.
       spec: what describes it: integers that ``native/src`` reads.
-      shape: the result's; its dtype is that of the arrays.
+      shape: the result's.
       arrays: the operands.
+      dtype: the result's, that of the first array if None.
     """
-    result = jax.ShapeDtypeStruct(tuple(shape), arrays[0].dtype)
+    result = jax.ShapeDtypeStruct(tuple(shape), arrays[0].dtype if dtype is None else dtype)
     return jax.ffi.ffi_call(target(name), result)(*arrays, spec=np.array(spec, np.int64))
 
 
@@ -95,6 +102,19 @@ def part() -> Part:
             elif made.reason:
                 _log.warning("oneflow: %s; convolutions and matrix products are computed by XLA", made.reason)
         return cast(Part, process_state.native_part)
+
+
+def has_bfloat16() -> bool:
+    """Whether the native part multiplies bfloat16 numbers on this machine. If not, an info message says so, once."""
+    library = part().library
+    if library is not None and library.has_bfloat16:
+        return True
+    with process_state.native_lock:
+        said, process_state.said_no_bfloat16 = process_state.said_no_bfloat16, True
+    if not said:
+        reason = part().reason or "this CPU has neither AVX-512 BF16 nor AMX"
+        _log.info("oneflow: mixed precision will not be faster than float32 here: %s", reason)
+    return False
 
 
 def usable_cores() -> int:

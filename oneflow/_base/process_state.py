@@ -13,6 +13,7 @@ class ProcessState:
       annotations_required: whether jobs without annotations are refused.
       logged_settings: the settings without effect that users have been told of.
       native_part: the native part, once it has been looked for, under ``native_lock``.
+      said_no_bfloat16: whether users have been told that mixed precision is not faster on this machine.
       callback_errors: errors of Python code inside a step, until its call takes them, under ``callback_lock``.
       profiler_ranges: the ranges that a thread has begun, under ``stack``.
     """
@@ -21,6 +22,7 @@ class ProcessState:
         self.annotations_required = False
         self.logged_settings: set[str] = set()
         self.native_part: Any = None
+        self.said_no_bfloat16 = False
         self.profiler_ranges = threading.local()
         self.after_fork()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from .._base.dist import Placement
@@ -17,8 +18,8 @@ from .._base.jax import jax, jnp, lax
 from ..graph.graph import OP_INPUT, OP_TO_CONSISTENT, OP_TO_MIRRORED, OP_VARIABLE, Graph
 from ..graph.node import Blob, Node
 from .layout import Layout, Meshes, mesh_axes
-from .native import choose
-from .precision import narrowed, narrowed_grad
+from .native import choose, choose_narrowing
+from .precision import narrowed, narrowed_grad, widened
 
 Axes = tuple[int | None, ...]
 Draws = tuple[Any, Any, Any] | None  # what the keys of random ops are derived from, see ``node_key``
@@ -126,20 +127,27 @@ class Lowering:
             return lambda x: self._to_consistent(node, x)
         attrs = node.attrs
 
+        narrow = self.precision.get(node)
+
         def define(*arrays: Any, **keywords: Any) -> Any:
             return choose(node, arrays, self.without_native)(*arrays, **keywords)
 
-        narrow = self.precision.get(node)
+        def compute(*arrays: Any, **keywords: Any) -> Any:
+            narrowing = choose_narrowing(node, arrays, self.without_native, narrow)
+            if narrowing is not None:
+                return widened(node, narrowing(*arrays, **keywords))
+            return narrowed(node, narrow, partial(define, **keywords))(*arrays)
+
         if node not in self.vmapped:
             if node.op.random:
                 attrs = {**attrs, "key": node_key(draws, node)}
-            return narrowed(node, narrow, lambda *arrays: define(*arrays, **attrs))
+            return partial(compute, **attrs)
         axes = self._axes(node)
         if node.op.random:
             keys = jax.random.split(node_key(draws, node), node.scope.placement.parallel_num)
-            one = lambda key, *arrays: define(*arrays, key=key, **attrs)  # noqa: E731
-            return narrowed(node, narrow, lambda *arrays: jax.vmap(one, in_axes=(0, *axes))(keys, *arrays))
-        return narrowed(node, narrow, jax.vmap(lambda *arrays: define(*arrays, **attrs), in_axes=axes))
+            one = lambda key, *arrays: compute(*arrays, key=key, **attrs)  # noqa: E731
+            return partial(jax.vmap(one, in_axes=(0, *axes)), keys)
+        return jax.vmap(partial(compute, **attrs), in_axes=axes)
 
     def gradient(self, node: Node, arrays: Any, outputs: Any, cotangents: Any) -> tuple[Any, ...]:
         """The gradient that an op defines itself: one cotangent (or None) per input."""

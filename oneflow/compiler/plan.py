@@ -237,7 +237,7 @@ def _repeated_parts(plan: Plan) -> Plan:
 
 
 def _mixed_precision(plan: Plan) -> Plan:
-    return replace(plan, precision=precision.assigned(plan.graph, plan.order, plan.platform))
+    return replace(plan, precision=precision.assigned(plan.graph, plan.order, plan.platform, plan.without_native))
 
 
 def _gradient_path(plan: Plan) -> Plan:

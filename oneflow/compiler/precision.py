@@ -2,7 +2,8 @@
 
 Values between ops, variables and gradients stay float32: a node that computes in 16 bits casts its inputs and casts its outputs
 back. XLA removes the casts between two such nodes, as a 16-bit number survives the conversion to float32 and back. Ops declare
-their part in ``OpDef.autocast``, after OneFlow's lists (``FunctionConfig.enable_auto_mixed_precision``).
+their part in ``OpDef.autocast``, after OneFlow's lists (``FunctionConfig.enable_auto_mixed_precision``). On a CPU it is the
+native part alone that computes in bfloat16, where it can (see ``_gains_on_cpu``).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from .._base import dtype as dtypes
 from .._base.dtype import dtype
 from ..graph.graph import Graph
 from ..graph.node import Blob, Node
+from . import native
 
 
 def narrow_dtype(graph: Graph, platform: str) -> dtype | None:
@@ -27,10 +29,37 @@ def narrow_dtype(graph: Graph, platform: str) -> dtype | None:
     return dtypes.float16 if scaled and platform == "gpu" else dtypes.bfloat16
 
 
-def assigned(graph: Graph, order: Sequence[Node], platform: str) -> dict[Node, dtype]:
-    """The dtypes of those nodes of ``order`` (in topological order) that compute in 16 bits."""
+def assigned(graph: Graph, order: Sequence[Node], platform: str, without_native: str) -> dict[Node, dtype]:
+    """The dtypes of those nodes of ``order`` (in topological order) that compute in 16 bits.
+
+    Args:
+      platform: of the devices: "cpu", "gpu" or "tpu".
+      without_native: the reason why no op takes its native lowering; "" if some may.
+    """
     narrow = narrow_dtype(graph, platform)
-    return {} if narrow is None else dict.fromkeys(narrow_nodes(order, newer=graph.generation.newer_autocast_lists), narrow)
+    if narrow is None:
+        return {}
+    newer = graph.generation.newer_autocast_lists
+    chosen = narrow_nodes(order, newer=newer)
+    if platform == "cpu" and native.multiplies_bfloat16(without_native):
+        chosen = {n for n in chosen if _gains_on_cpu(n, narrow, newer)}
+    return dict.fromkeys(chosen, narrow)
+
+
+def _gains_on_cpu(node: Node, narrow: dtype, newer: bool) -> bool:
+    """Whether a node is to compute in 16 bits on a CPU whose native part does.
+
+    XLA has no bfloat16 arithmetic there: it would round after every operation between two such nodes, which takes time and
+    accuracy. Their arrays stay what they are without that, as XLA fuses the casts into the loops that read and write them.
+    Likewise, what is native in float32 alone is faster so.
+    """
+    if _listed(node, newer) == "between":
+        return False
+    return native.is_native(node, narrow) or not native.is_native(node, None)
+
+
+def _listed(node: Node, newer: bool) -> str:
+    return node.op.newer_autocast or node.op.autocast if newer else node.op.autocast
 
 
 def narrow_nodes(order: Sequence[Node], *, newer: bool = False) -> set[Node]:
@@ -38,7 +67,7 @@ def narrow_nodes(order: Sequence[Node], *, newer: bool = False) -> set[Node]:
 
     ``newer``: by the lists of 0.6.
     """
-    listed = {n: n.op.newer_autocast or n.op.autocast if newer else n.op.autocast for n in order}
+    listed = {n: _listed(n, newer) for n in order}
     passing = {n for n, when in listed.items() if when == "between"}
     white = {n for n, when in listed.items() if when == "always"}
     after: set[Node] = set()
@@ -58,10 +87,14 @@ def narrowed(node: Node, to: dtype | None, function: Callable[..., Any]) -> Call
         return function
 
     def run(*arrays: Any) -> Any:
-        made = function(*_down(node, to, arrays, node.inputs))
-        return tuple(_up(made, node.outputs)) if node.op.multiple_results else _up((made,), node.outputs)[0]
+        return widened(node, function(*_down(node, to, arrays, node.inputs)))
 
     return run
+
+
+def widened(node: Node, made: Any) -> Any:
+    """What a node's function made, cast to the dtypes of the node's outputs."""
+    return tuple(_up(made, node.outputs)) if node.op.multiple_results else _up((made,), node.outputs)[0]
 
 
 def narrowed_grad(node: Node, to: dtype | None, grad: Callable[..., Any]) -> Callable[..., Any]:

@@ -22,12 +22,15 @@ class Native:
         ``arrays`` have shape and dtype.
       describe: ``describe(arrays, attrs)`` names the kernel that computes a call.
       sharded: it takes arrays that are sharded over several devices; ``lower`` is then given ``sharded=True``.
+      narrows: it computes float32 arrays in bfloat16 if ``lower`` is given ``narrow=True``; it may then keep arrays in float32
+        where that costs less (weights, and their gradients).
     """
 
     lower: Callable[..., Any]
     unsupported_reason: Callable[[Sequence[Any], Mapping[str, Any]], str | None]
     describe: Callable[[Sequence[Any], Mapping[str, Any]], str]
     sharded: bool = True
+    narrows: bool = True
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -25,6 +25,8 @@ Shape = tuple[int, ...]
 
 FORWARD, BACKWARD_DATA, BACKWARD_WEIGHTS = range(3)
 _WEIGHTS_CHANNELS_LAST = 1  # a flag of the spec
+# In mixed precision, by kind: weights are cast to bfloat16 as they are reordered, and their gradients stay float32
+_NARROW = (("bfloat16", "float32", "bfloat16"), ("bfloat16", "float32", "bfloat16"), ("bfloat16", "bfloat16", "float32"))
 
 
 @dataclass(frozen=True)
@@ -39,10 +41,17 @@ class Geometry:
     weights_channels_last: bool = False
 
     def spec(self, kind: int, dtype: Any, x: Shape, w: Shape) -> list[int]:
-        """The vector that describes a call to the native part. Shapes have their channels second, as in ``output_shape``."""
+        """The vector that describes a call to the native part.
+
+        Args:
+          kind: of the call.
+          dtype: of all operands, or one each of those that the kind reads and of the result.
+          x, w: shapes with their channels second, as in ``output_shape``.
+        """
+        dtypes = dtype if isinstance(dtype, tuple) else (dtype,) * 3
         flags = _WEIGHTS_CHANNELS_LAST if self.weights_channels_last else 0
         shapes = [*x, *w, *self.output_shape(x, w)]
-        head = [kind, flags, _native.dtype_code(dtype), len(x) - 2, self.groups]
+        head = [kind, flags, _native.dtypes_code(dtypes), len(x) - 2, self.groups]
         return [*head, *shapes, *self.strides, *self.dilations, *self.pad_low, *self.pad_high]
 
     def output_shape(self, x: Shape, w: Shape) -> Shape:
@@ -65,13 +74,14 @@ def unsupported_reason(g: Geometry, dtype: str, x: Shape, w: Shape) -> str | Non
     for k, d, low, high in zip(w[2:], g.dilations, g.pad_low, g.pad_high, strict=True):
         if max(low, high) > (k - 1) * d or min(low, high) < 0:
             return "more padding than the window covers"
-    if dtype == "bfloat16" and any(n < (k - 1) * d + 1 for n, k, d in zip(x[2:], w[2:], g.dilations, strict=True)):
-        return "an image smaller than the window: oneDNN's gradient to bfloat16 weights is wrong there"
     found = _native.part()
     if found.library is None:
         return found.reason
-    for kind in (FORWARD, BACKWARD_DATA, BACKWARD_WEIGHTS):
-        name = found.library.describe("conv", g.spec(kind, dtype, x, w))
+    wanted: list[tuple[int, Any]] = [(kind, dtype) for kind in (FORWARD, BACKWARD_DATA, BACKWARD_WEIGHTS)]
+    if dtype == "bfloat16":
+        wanted += enumerate(_NARROW)
+    for kind, dtypes in wanted:
+        name = found.library.describe("conv", g.spec(kind, dtypes, x, w))
         if name.startswith("!"):
             return f"oneDNN has no kernel: {name[2:]}"
         if "ref" in name or name.startswith("gemm:"):
@@ -87,7 +97,7 @@ def kernel_name(g: Geometry, dtype: str, x: Shape, w: Shape, kind: int = FORWARD
 # --- the three calls, on data of (N, ..., C) and weights in either order
 
 
-def call(kind: int, g: Geometry, x: Shape, w: Shape, sharded: bool = False) -> Callable[[Array, Array], Array]:
+def call(kind: int, g: Geometry, x: Shape, w: Shape, sharded: bool = False, dtype: Any = None) -> Callable[[Array, Array], Array]:
     """One of the three, as a function of what the kind reads: x and w, dy and w, or x and dy.
 
     Args:
@@ -96,27 +106,29 @@ def call(kind: int, g: Geometry, x: Shape, w: Shape, sharded: bool = False) -> C
       x: the input's shape.
       w: the weights' shape.
       sharded: the arrays may be sharded over several devices.
+      dtype: the result's, that of the first array if None.
     """
-    compute = _sharded(kind, g, x, w) if sharded else lambda a, b: _on_one_device(kind, g, a, b, x, w)
+    compute = _sharded(kind, g, x, w, dtype) if sharded else lambda a, b: _on_one_device(kind, g, a, b, x, w, dtype)
     vmappable = jax.custom_batching.custom_vmap(compute)
 
     def rule(size: int, batched: Sequence[bool], a: Array, b: Array) -> tuple[Array, bool]:
-        return _vmapped(kind, g, x, w, size, batched, a, b, sharded), True
+        return _vmapped(kind, g, x, w, size, batched, a, b, sharded, dtype), True
 
     vmappable.def_vmap(rule)
     return vmappable
 
 
-def _on_one_device(kind: int, g: Geometry, a: Array, b: Array, x: Shape, w: Shape) -> Array:
+def _on_one_device(kind: int, g: Geometry, a: Array, b: Array, x: Shape, w: Shape, dtype: Any) -> Array:
+    made_dtype = np.dtype(a.dtype if dtype is None else dtype)
     if (
         unsupported_reason(g, np.dtype(a.dtype).name, *g.channels_second(x, w)) is not None
     ):  # it may be, of a shard or of more groups
-        return _by_xla(kind, g, a, b, x, w)
+        return _by_xla(kind, g, a, b.astype(a.dtype), x, w).astype(made_dtype)
     xs, ws = g.channels_second(x, w)
     n, channels, *space = g.output_shape(xs, ws)
     # gradients to weights are made as vectors: an update rule over (O, I, 3, 3) would be a loop of three elements
     shape = ((n, *space, channels), x, (math.prod(w),))[kind]
-    made = _native.call("conv", g.spec(kind, a.dtype, xs, ws), shape, a, b)
+    made = _native.call("conv", g.spec(kind, (a.dtype, b.dtype, made_dtype), xs, ws), shape, a, b, dtype=made_dtype)
     return lax.reshape(made, w) if kind == BACKWARD_WEIGHTS else made
 
 
@@ -138,13 +150,14 @@ def _by_xla(kind: int, g: Geometry, a: Array, b: Array, x: Shape, w: Shape) -> A
 
 
 def _vmapped(
-    kind: int, g: Geometry, x: Shape, w: Shape, size: int, batched: Sequence[bool], a: Array, b: Array, sharded: bool
+    kind: int, g: Geometry, x: Shape, w: Shape, size: int, batched: Sequence[bool], a: Array, b: Array, sharded: bool, dtype: Any
 ) -> Array:
     """A call with a further axis 0 on some of its operands: more samples, or more groups."""
     if kind != BACKWARD_WEIGHTS and list(batched) == [True, False]:
-        return _unfold(call(kind, g, (size * x[0], *x[1:]), w, sharded)(_fold(a, 0), b), 0, size)
+        return _unfold(call(kind, g, (size * x[0], *x[1:]), w, sharded, dtype)(_fold(a, 0), b), 0, size)
     a, b = (v if is_batched else jnp.broadcast_to(v, (size, *v.shape)) for v, is_batched in zip((a, b), batched, strict=True))
-    grouped = call(kind, replace(g, groups=g.groups * size), (*x[:-1], size * x[-1]), (size * w[0], *w[1:]), sharded)
+    many = replace(g, groups=g.groups * size)
+    grouped = call(kind, many, (*x[:-1], size * x[-1]), (size * w[0], *w[1:]), sharded, dtype)
     channels = (-1, 0, -1) if kind != BACKWARD_WEIGHTS else (-1, -1, 0)  # the axes of a, b and the result that groups divide
     return _unfold(grouped(_fold(a, channels[0]), _fold(b, channels[1])), channels[2], size)
 
@@ -162,12 +175,12 @@ def _unfold(a: Array, axis: int, size: int) -> Array:
 
 
 @lru_cache(maxsize=1024)
-def _sharded(kind: int, g: Geometry, x: Shape, w: Shape) -> Callable[[Array, Array], Array]:
+def _sharded(kind: int, g: Geometry, x: Shape, w: Shape, dtype: Any) -> Callable[[Array, Array], Array]:
     """A call of which each device computes the samples that it has. Inputs that are split along other axes are gathered first."""
     from jax.experimental.custom_partitioning import custom_partitioning
 
     def run(a: Array, b: Array) -> Array:
-        return _on_one_device(kind, g, a, b, (a.shape[0], *x[1:]), w)
+        return _on_one_device(kind, g, a, b, (a.shape[0], *x[1:]), w, dtype)
 
     partitioned = custom_partitioning(run)
 
@@ -194,23 +207,32 @@ def _sharded(kind: int, g: Geometry, x: Shape, w: Shape) -> Callable[[Array, Arr
 
 
 @lru_cache(maxsize=1024)
-def differentiable(g: Geometry, sharded: bool = False) -> Callable[[Array, Array], Array]:
-    """A convolution of x and w."""
+def differentiable(g: Geometry, sharded: bool = False, narrow: bool = False) -> Callable[[Array, Array], Array]:
+    """A convolution of x and w. ``narrow``: in bfloat16, of float32 arrays, with gradients in float32."""
 
     @jax.custom_vjp
     def run(x: Array, w: Array) -> Array:
-        return call(FORWARD, g, x.shape, w.shape, sharded)(x, w)
+        return call(FORWARD, g, x.shape, w.shape, sharded)(_cast(x, narrow), w)
 
     def forward(x: Array, w: Array) -> tuple[Array, tuple[Array, Array]]:
-        return run(x, w), (x, w)
+        x = _cast(x, narrow)
+        return call(FORWARD, g, x.shape, w.shape, sharded)(x, w), (x, w)
 
     def backward(saved: tuple[Array, Array], dy: Array) -> tuple[Array, Array]:
         x, w = saved
         dx = call(BACKWARD_DATA, g, x.shape, w.shape, sharded)(dy, w)
-        return dx, call(BACKWARD_WEIGHTS, g, x.shape, w.shape, sharded)(x, dy)
+        return _cast_back(dx, narrow), call(BACKWARD_WEIGHTS, g, x.shape, w.shape, sharded, w.dtype)(x, dy)
 
     run.defvjp(forward, backward)
     return run
+
+
+def _cast(v: Array, narrow: bool) -> Array:
+    return v.astype(jnp.bfloat16) if narrow else v
+
+
+def _cast_back(gradient: Array, narrow: bool) -> Array:
+    return gradient.astype(np.float32) if narrow else gradient
 
 
 def _order(spec: str, first: str) -> tuple[int, ...]:
@@ -233,10 +255,10 @@ def _on_channels_last(run: Callable[[Array, Array], Array], x: Array, w: Array, 
     return jnp.moveaxis(run(jnp.moveaxis(x, 1, -1), w), -1, 1)
 
 
-def conv(x: Array, w: Array, sharded: bool = False, **attrs: Any) -> Array:
+def conv(x: Array, w: Array, sharded: bool = False, narrow: bool = False, **attrs: Any) -> Array:
     """``conv1d`` .. ``conv3d`` by oneDNN."""
     g, _, _ = _conv_geometry(x.shape, w.shape, attrs)
-    return _on_channels_last(differentiable(g, sharded), x, w, attrs["x_spec"])
+    return _on_channels_last(differentiable(g, sharded, narrow), x, w, attrs["x_spec"])
 
 
 def _conv_unsupported_reason(arrays: Sequence[Any], attrs: Mapping[str, Any]) -> str | None:
@@ -258,8 +280,10 @@ NATIVE = Native(conv, _conv_unsupported_reason, _conv_describe)
 
 
 @lru_cache(maxsize=1024)
-def _transposed_differentiable(g: Geometry, sizes: tuple[int, ...], sharded: bool) -> Callable[[Array, Array], Array]:
-    """``sizes``: the result's spatial ones."""
+def _transposed_differentiable(
+    g: Geometry, sizes: tuple[int, ...], sharded: bool, narrow: bool
+) -> Callable[[Array, Array], Array]:
+    """``sizes``: the result's spatial ones. ``narrow``: see ``differentiable``."""
 
     def shapes(x: Array, w: Array) -> tuple[Shape, Shape]:
         channels = w.shape[-1] if g.weights_channels_last else w.shape[1]
@@ -267,15 +291,16 @@ def _transposed_differentiable(g: Geometry, sizes: tuple[int, ...], sharded: boo
 
     @jax.custom_vjp
     def run(x: Array, w: Array) -> Array:
-        return call(BACKWARD_DATA, g, *shapes(x, w), sharded)(x, w)
+        return call(BACKWARD_DATA, g, *shapes(x, w), sharded)(_cast(x, narrow), w)
 
     def forward(x: Array, w: Array) -> tuple[Array, tuple[Array, Array]]:
-        return run(x, w), (x, w)
+        x = _cast(x, narrow)
+        return call(BACKWARD_DATA, g, *shapes(x, w), sharded)(x, w), (x, w)
 
     def backward(saved: tuple[Array, Array], dy: Array) -> tuple[Array, Array]:
         x, w = saved
         dx = call(FORWARD, g, *shapes(x, w), sharded)(dy, w)
-        return dx, call(BACKWARD_WEIGHTS, g, *shapes(x, w), sharded)(dy, x)
+        return _cast_back(dx, narrow), call(BACKWARD_WEIGHTS, g, *shapes(x, w), sharded, w.dtype)(dy, x)
 
     run.defvjp(forward, backward)
     return run
@@ -291,10 +316,10 @@ def _transposed_geometry(x: Shape, w: Shape, attrs: Mapping[str, Any]) -> tuple[
     return Geometry(strides, dilations, pad_low, pad_high, 1, w_spec[-1] == "O"), (y[0], w[1], *sizes), w
 
 
-def conv_transpose(x: Array, w: Array, sharded: bool = False, **attrs: Any) -> Array:
+def conv_transpose(x: Array, w: Array, sharded: bool = False, narrow: bool = False, **attrs: Any) -> Array:
     """``conv2d_transpose`` by oneDNN."""
     g, _, _ = _transposed_geometry(x.shape, w.shape, attrs)
-    return _on_channels_last(_transposed_differentiable(g, attrs["sizes"], sharded), x, w, attrs["x_spec"])
+    return _on_channels_last(_transposed_differentiable(g, attrs["sizes"], sharded, narrow), x, w, attrs["x_spec"])
 
 
 def _transposed_unsupported_reason(arrays: Sequence[Any], attrs: Mapping[str, Any]) -> str | None:

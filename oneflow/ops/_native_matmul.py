@@ -36,10 +36,10 @@ class Gemm:
     a_transposed: bool
     b_transposed: bool
 
-    def spec(self, dtype: Any) -> list[int]:
-        """The vector that describes a call to the native part."""
+    def spec(self, a: Any, b: Any = None, c: Any = None) -> list[int]:
+        """The vector that describes a call to the native part. ``a``, ``b`` and ``c``: dtypes, of A if None."""
         sizes = [self.batch, self.m, self.n, self.k, int(self.a_transposed), int(self.b_transposed)]
-        return [_native.dtype_code(dtype), *sizes]
+        return [_native.dtypes_code([a, b or a, c or a]), *sizes]
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -71,7 +71,7 @@ def unsupported_reason(gemm: Gemm, dtype: str) -> str | None:
     if found.library is None:
         return found.reason
     for each in (gemm, gemm.grad_a(), gemm.grad_b()):
-        name = found.library.describe("matmul", each.spec(dtype))
+        name = found.library.describe("matmul", each.spec(np.dtype(dtype)))
         if name.startswith("!"):
             return f"oneDNN has no kernel: {name[2:]}"
         if "ref" in name:
@@ -79,38 +79,48 @@ def unsupported_reason(gemm: Gemm, dtype: str) -> str | None:
     return None
 
 
-def _call(gemm: Gemm) -> Callable[[Array, Array], Array]:
-    """A product; vmapped it becomes one of more rows, or of more pairs."""
-    vmappable = jax.custom_batching.custom_vmap(lambda a, b: _native.call("matmul", gemm.spec(a.dtype), gemm.shape, a, b))
+def _call(gemm: Gemm, dtype: Any = None) -> Callable[[Array, Array], Array]:
+    """A product; vmapped it becomes one of more rows, or of more pairs. ``dtype``: the result's, that of A if None."""
+
+    @jax.custom_batching.custom_vmap
+    def vmappable(a: Array, b: Array) -> Array:
+        made = np.dtype(a.dtype if dtype is None else dtype)
+        return _native.call("matmul", gemm.spec(a.dtype, b.dtype, made), gemm.shape, a, b, dtype=made)
 
     def rule(size: int, batched: Sequence[bool], a: Array, b: Array) -> tuple[Array, bool]:
         if list(batched) == [True, False] and gemm.batch == 1 and not gemm.a_transposed:
-            rows = _call(replace(gemm, m=size * gemm.m))(a.reshape(-1, a.shape[-1]), b)
+            rows = _call(replace(gemm, m=size * gemm.m), dtype)(a.reshape(-1, a.shape[-1]), b)
             return rows.reshape(size, *gemm.shape), True
         a, b = (v if is_batched else jnp.broadcast_to(v, (size, *v.shape)) for v, is_batched in zip((a, b), batched, strict=True))
         pairs = replace(gemm, batch=size * gemm.batch)
         a, b = (v.reshape(pairs.batch, *v.shape[-2:]) if pairs.batch > 1 else v.reshape(v.shape[-2:]) for v in (a, b))
-        return _call(pairs)(a, b).reshape(size, *gemm.shape), True
+        return _call(pairs, dtype)(a, b).reshape(size, *gemm.shape), True
 
     vmappable.def_vmap(rule)
     return vmappable
 
 
 @lru_cache(maxsize=1024)
-def differentiable(gemm: Gemm) -> Callable[[Array, Array], Array]:
-    """A product of a and b."""
+def differentiable(gemm: Gemm, narrow: bool = False) -> Callable[[Array, Array], Array]:
+    """A product of a and b. ``narrow``: in bfloat16, of float32 arrays, with gradients in float32."""
+
+    def cast(v: Array) -> Array:
+        return v.astype(jnp.bfloat16) if narrow else v
 
     @jax.custom_vjp
     def run(a: Array, b: Array) -> Array:
-        return _call(gemm)(a, b)
+        return _call(gemm)(cast(a), cast(b))
 
     def forward(a: Array, b: Array) -> tuple[Array, tuple[Array, Array]]:
-        return run(a, b), (a, b)
+        a, b = cast(a), cast(b)
+        return _call(gemm)(a, b), (a, b)
 
     def backward(saved: tuple[Array, Array], dc: Array) -> tuple[Array, Array]:
         a, b = saved
-        to_a, to_b = _call(gemm.grad_a()), _call(gemm.grad_b())
-        return to_a(b, dc) if gemm.a_transposed else to_a(dc, b), to_b(dc, a) if gemm.b_transposed else to_b(a, dc)
+        # one matrix b is a weight, whose gradient is summed in float32 and stays so; others are read in bfloat16 next
+        to_a, to_b = _call(gemm.grad_a()), _call(gemm.grad_b(), np.float32 if narrow and gemm.batch == 1 else None)
+        da, db = to_a(b, dc) if gemm.a_transposed else to_a(dc, b), to_b(dc, a) if gemm.b_transposed else to_b(a, dc)
+        return (da.astype(np.float32), db.astype(np.float32)) if narrow else (da, db)
 
     run.defvjp(forward, backward)
     return run
@@ -131,13 +141,13 @@ def _gemm_of(a: Any, b: Any, attrs: Mapping[str, Any]) -> Gemm | str:
     return Gemm(math.prod(a.shape[:-2]), m, n, k, a_transposed, b_transposed)
 
 
-def matmul(a: Array, b: Array, *, alpha: int | float, **attrs: Any) -> Array:
+def matmul(a: Array, b: Array, *, alpha: int | float, narrow: bool = False, **attrs: Any) -> Array:
     """``matmul`` by oneDNN."""
     gemm = _gemm_of(a, b, attrs)
     assert isinstance(gemm, Gemm)
     shape = (*a.shape[:-2], gemm.m if b.ndim > 2 or a.ndim == 2 else a.shape[-2], gemm.n)
     a, b = (v.reshape(gemm.batch, *v.shape[-2:]) if gemm.batch > 1 else v.reshape(-1, v.shape[-1]) for v in (a, b))
-    y = differentiable(gemm)(a, b).reshape(shape)
+    y = differentiable(gemm, narrow)(a, b).reshape(shape)
     return y if alpha == 1 else y * like(alpha, y)
 
 

@@ -87,12 +87,15 @@ def test_off_by_default():
         np.testing.assert_allclose(gradient, exact_gradients[name], rtol=1e-3, atol=1e-5)
 
 
-def narrow(body, config=None):
+def narrow(body, config=None, native_ops=False):
+    """The nodes in 16 bits; without the native part by OneFlow's lists alone, whatever the machine can do."""
     config = config or flow.FunctionConfig()
     config.enable_auto_mixed_precision(True)
+    flow.config.enable_native_cpu(native_ops)
     job = flow.global_function("predict", config)(body)
     returned = job.graph.returns
-    chosen = {node.name for node in plan(job.graph, returned if isinstance(returned, tuple) else [returned]).precision}
+    returned = returned if isinstance(returned, tuple) else [returned]
+    chosen = {node.name for node in plan(job.graph, returned, native_ops=native_ops).precision}
     assert {row[0] for row in job.summary().rows if row[1].endswith(" in bfloat16")} == chosen
     return chosen
 

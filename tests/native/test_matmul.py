@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -62,10 +64,33 @@ def test_products_of_models(shape: tuple[int, int, int], a_transposed: bool, b_t
     check(native.Gemm(1, *shape, a_transposed, b_transposed), 0, tolerance=1e-4)
 
 
-def test_bfloat16_where_the_machine_has_it() -> None:
-    p = native.Gemm(2, 64, 48, 200, False, True)
-    if native.unsupported_reason(p, "bfloat16") is None:
-        check(p, 0, jnp.bfloat16, tolerance=2e-2)
+@settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.builds(native.Gemm, st.integers(1, 4), sizes, sizes, sizes, st.booleans(), st.booleans()), st.integers(0, 2**31)
+)  # fmt: skip
+def test_random_products_in_bfloat16_agree_with_float64(p: native.Gemm, seed: int) -> None:
+    if native.unsupported_reason(replace(p, m=1000, n=1000), "bfloat16") is not None:
+        return  # the machine has none
+    check(p, seed, jnp.bfloat16, tolerance=1e-2)
+    a, b, dc = operands(p, seed, jnp.bfloat16)
+    y, pull = jax.vjp(native.differentiable(p, narrow=True), a.astype(np.float32), b.astype(np.float32))
+    assert y.dtype == jnp.bfloat16
+    for i, (got, want) in enumerate(zip([y, *pull(jnp.asarray(dc))], expected(p, a, b, dc), strict=True)):
+        assert i == 0 or got.dtype == np.float32
+        tolerance = 1e-5 if i == 2 and p.batch == 1 else 1e-2  # gradients to weights are not rounded
+        np.testing.assert_allclose(
+            np.asarray(got, np.float64), want, rtol=tolerance, atol=tolerance * max(1.0, np.abs(want).max())
+        )
+
+
+def test_a_whole_operand_may_be_float32(native_part: Any) -> None:
+    p = native.Gemm(2, 33, 48, 65, False, True)
+    a, b, dc = operands(p, 0, jnp.bfloat16)
+    want = expected(p, a, b, dc)[0]
+    for dtypes in itertools.product((np.float32, jnp.bfloat16), repeat=3):
+        x, y, made = a.astype(dtypes[0]), b.astype(dtypes[1]), np.empty(p.shape, dtypes[2])
+        native_part.execute("matmul", p.spec(*dtypes), *(v.ctypes.data for v in (x, y, made)))
+        np.testing.assert_allclose(made.astype(np.float64), want, rtol=1e-2, atol=0.1)
 
 
 @pytest.mark.parametrize("axes", [(0, None), (None, 0), (0, 0)])

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 __version__ = "0.1.0"
-PROTOCOL = 3
+PROTOCOL = 4
 HERE = Path(__file__).resolve().parent / "lib"
 
 
@@ -20,7 +20,7 @@ class Library:
       ffi_version: (major, minor) of XLA's FFI that they were built for.
     """
 
-    CALLS = ("conv", "matmul", "transpose")
+    CALLS = ("conv", "matmul", "transpose", "int8_pack", "int8_product", "int8_product_with_residual")
 
     def __init__(self, threads: int) -> None:
         if not (HERE / "libofnative.so").exists():

@@ -299,11 +299,16 @@ class Pass:
         return readers[0] if len(readers) == 1 and key_of(blob) not in self.analysis.roots else None
 
     def _all_read_integers(self, blob: Blob) -> bool:
-        """Whether a value is read as integers of its own grid, by everything that reads it."""
+        """Whether a value is read as integers of its own grid, by everything that reads it.
+
+        A sum that no kernel computes may read numbers of the grid, too, where something else reads the integers.
+        """
         if key_of(blob) in self.analysis.roots:
             return False
-        for node, position in self.analysis.readers.get(key_of(blob), []):
-            if (node, position) in self.reads_integers:
+        readers = self.analysis.readers.get(key_of(blob), [])
+        are_needed = any(reader in self.reads_integers for reader in readers)
+        for node, position in readers:
+            if (node, position) in self.reads_integers or (are_needed and role(node) == "residual"):
                 continue
             passes = passes_integers(node) or (role(node) == "grid" and position == 0)
             if not passes or key_of(node.outputs[0]) in self.grids or not self._all_read_integers(node.outputs[0]):

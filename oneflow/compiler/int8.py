@@ -490,6 +490,36 @@ class Pass:
         self.order.append(node)
         return node.outputs[0] if like is None else node.outputs[like.index] if len(node.outputs) > like.index else node.outputs[0]
 
+    # --- the same in floating point
+
+    def simulate(self) -> None:
+        """Rebuilds the nodes in floating point, with ops that round what integers would hold; for export."""
+        ends = {key_of(unit.end): unit for unit in self.units.values() if unit.to_integers}
+        products = {unit.product: unit for unit in self.units.values()}
+        rounded: dict[tuple[Key, Grid], Blob] = {}
+
+        def round_to(blob: Blob, grid: Grid) -> Blob:
+            key = key_of(blob), grid
+            if key not in rounded:
+                rounded[key] = self._add(kernels.ROUND, blob.node, (blob,), like=blob, grid=grid)
+            return rounded[key]
+
+        for node in self.analysis.order:
+            inputs = list(map(self.float_of, node.inputs))
+            unit = products.get(node)
+            if unit is not None:
+                if key_of(unit.data) not in ends and role(node.inputs[0].node) != "grid":
+                    inputs[0] = round_to(inputs[0], unit.grid)
+                if role(node.inputs[1].node) != "grid":
+                    inputs[1] = self._add(kernels.ROUND_WEIGHTS, inputs[1].node, (inputs[1],), perm=unit.geometry.weight_perm)
+            same = all(a is b for a, b in zip(inputs, node.inputs, strict=True))
+            made = node if same else node.copy(self.float_of, inputs=tuple(inputs))
+            self.order.append(made)
+            for old, new in zip(node.outputs, made.outputs, strict=True):
+                end = ends.get(key_of(old))
+                is_rounded = end is not None and not any(role(n) == "grid" for n, _ in self.analysis.readers[key_of(old)])
+                self.floats[key_of(old)] = round_to(new, self.grids[key_of(old)]) if is_rounded else new
+
     def changed(self) -> str:
         """What was done, in words."""
         total = self.count["native"] + self.count["xla"]
@@ -535,6 +565,18 @@ def rewritten(
     ends = [work.float_of(b) for b in roots]
     needed = _reached(ends, known)
     return Rewritten(tuple(node for node in work.order if node in needed), work.float_of, preparation, prepared, work.changed())
+
+
+def simulated(
+    order: Sequence[Node], roots: Sequence[Blob], grids: Mapping[str, Grid]
+) -> tuple[tuple[Node, ...], tuple[Blob, ...]]:
+    """Nodes in floating point that compute what ``rewritten`` ones do, up to the order of rounding, and what stands for the roots."""
+    work = Pass(Analysis(order, roots, set()), grids, "")
+    work.find()
+    work.simulate()
+    ends = [work.float_of(b) for b in roots]
+    needed = _reached(ends, set())
+    return tuple(node for node in work.order if node in needed), tuple(ends)
 
 
 def _reached(roots: list[Blob], stop: set[Key]) -> set[Node]:

@@ -94,6 +94,11 @@ def _reshape(x: Any, *, shape: tuple[int, ...]) -> Any:
     return jnp.reshape(x, shape)
 
 
+def _round(x: Any, *, grid: Grid) -> Any:
+    """Values as integers hold them, in floating point: what int8 inference computes, for export."""
+    return _dequantize(_quantize(x, grid=grid, perm=None), grid=grid, perm=None)
+
+
 # --- weights
 
 
@@ -115,6 +120,13 @@ def _weights(w: Any, *scales: Any, perm: tuple[int, ...], bits: int, exponent: b
     q = lax.round(w / lax.expand_dims(safe, axes), rounding)
     q = lax.convert_element_type(jnp.clip(q, -high, high), np.int8)
     return q, safe, jnp.sum(lax.convert_element_type(q, np.float32), axes)
+
+
+def _round_weights(w: Any, *, perm: tuple[int, ...]) -> Any:
+    """Weights as ``_weights`` rounds them, in floating point and in their own order."""
+    q, scale, _ = _weights(w, perm=perm, bits=8, exponent=False)
+    rounded = lax.convert_element_type(q, w.dtype) * lax.expand_dims(scale, range(1, w.ndim))
+    return jnp.transpose(rounded, tuple(perm.index(i) for i in range(w.ndim)))
 
 
 def _vectors(
@@ -287,6 +299,8 @@ def _multiplied(x: Any, w: Any, product: IntegerProduct) -> Any:
 QUANTIZE = OpDef("int8_quantize", _quantize)
 DEQUANTIZE = OpDef("int8_dequantize", _dequantize)
 REORDER = OpDef("int8_reorder", _reorder)
+ROUND = OpDef("int8_round", _round)
+ROUND_WEIGHTS = OpDef("int8_round_weights", _round_weights)
 RESHAPE = OpDef("int8_reshape", _reshape)
 WEIGHTS = OpDef("int8_weights", _weights, multiple_results=True)
 VECTORS = OpDef("int8_vectors", _vectors, multiple_results=True)

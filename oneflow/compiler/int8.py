@@ -72,6 +72,7 @@ class Rewritten:
     Attributes:
       order: the step's nodes; ``read``: the Blob that stands for each one that is read from outside.
       preparation: the nodes that compute ``prepared``, the Blobs that depend on variables alone.
+      kernels: what computes a node in int8, in words.
       changed: what was done, in words.
     """
 
@@ -79,6 +80,7 @@ class Rewritten:
     read: Callable[[Blob], Blob]
     preparation: tuple[Node, ...]
     prepared: tuple[Blob, ...]
+    kernels: Mapping[Node, str]
     changed: str
 
 
@@ -91,13 +93,14 @@ class Analysis:
         self.readers: dict[Key, list[tuple[Node, int]]] = {}
         self.constant: set[Node] = set()
         for node in order:
+            ignored = 1 if role(node) == "statistics" and details(node) is True else 0
             for i, blob in enumerate(node.inputs):
-                self.readers.setdefault(key_of(blob), []).append((node, i))
+                if i >= ignored:
+                    self.readers.setdefault(key_of(blob), []).append((node, i))
             if node.op is OP_VARIABLE:
                 is_constant = node.attrs["variable"] not in written
             else:
                 fixed = not (node.op is OP_INPUT or node.op.draws or node.op.on_host or node.op.callback)
-                ignored = 1 if role(node) == "statistics" and details(node) is True else 0
                 is_constant = fixed and all(b.node in self.constant for b in node.inputs[ignored:])
             if is_constant:
                 self.constant.add(node)
@@ -215,6 +218,7 @@ class Pass:
         self.prepared: dict[Key, Blob] = {}
         self.count = {"native": 0, "xla": 0, "integers": 0}
         self.reasons: dict[str, int] = {}
+        self.kernels: dict[Node, str] = {}
 
     # --- finding units
 
@@ -465,6 +469,9 @@ class Pass:
             padded = (data[0], *(n + low + high for n, (low, high) in zip(data[1:-1], geometry.padding, strict=True)), data[-1])
         reason = self.without_native or kernels.unsupported_reason(padded, inner, epilogue, kernel)
         self.count["xla" if reason else "native"] += 1
+        kernel_name = "XLA" if reason else f"oneDNN {kernels.kernel_name(padded, inner, epilogue, kernel)}"
+        self.kernels.update({n: f"int8, with {node.name}" for n in unit.nodes})
+        self.kernels[node] = f"int8, {kernel_name}"
         if reason:
             self.reasons[reason] = self.reasons.get(reason, 0) + 1
         else:
@@ -564,7 +571,7 @@ def rewritten(
     preparation = _in_topological_order(list(prepared))
     ends = [work.float_of(b) for b in roots]
     needed = _reached(ends, known)
-    return Rewritten(tuple(node for node in work.order if node in needed), work.float_of, preparation, prepared, work.changed())
+    return Rewritten(tuple(node for node in work.order if node in needed), work.float_of, preparation, prepared, work.kernels, work.changed())
 
 
 def simulated(

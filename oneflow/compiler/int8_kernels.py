@@ -226,6 +226,11 @@ def unsupported_reason(x: tuple[int, ...], product: IntegerProduct, epilogue: Ep
     return f"oneDNN's kernel is a slow one ({name})" if "ref" in name else ""
 
 
+def kernel_name(x: tuple[int, ...], product: IntegerProduct, epilogue: Epilogue, kernel: tuple[int, ...]) -> str:
+    """The name of oneDNN's kernel for a product."""
+    return str(native.part().library.describe("int8_product", spec(x, product, epilogue, kernel)))
+
+
 def packed_size(x: tuple[int, ...], product: IntegerProduct, epilogue: Epilogue, kernel: tuple[int, ...]) -> int:
     """The bytes of weights in the layout that oneDNN's kernel wants."""
     return int(native.part().library.describe("int8_pack", spec(x, product, epilogue, kernel)))

@@ -55,7 +55,7 @@ class Plan:
       without_native: the reason why no op takes its native lowering; "" if some may.
       grids: of the values that int8 inference rounds, by logical Blob name; None where the job is not one of int8.
       preparation: the nodes that compute ``prepared``, Blobs that depend on variables alone, when a variable has changed.
-      int8: what int8 inference changed.
+      int8: what int8 inference changed; ``int8_kernels``: what computes a node there.
       host: the part that runs on the host before the step.
       expansion: the copies of nodes in repeated parts.
       precision: the dtypes of nodes that compute in a narrower dtype.
@@ -89,6 +89,7 @@ class Plan:
     preparation: tuple[Node, ...] = ()
     prepared: tuple[Blob, ...] = ()
     int8: str = ""
+    int8_kernels: Mapping[Node, str] = field(default_factory=dict)
     host: HostPlan = HostPlan()
     expansion: Expansion = Expansion()
     precision: Mapping[Node, dtype] = field(default_factory=dict)
@@ -261,6 +262,7 @@ def _int8(plan: Plan) -> Plan:
         preparation=found.preparation,
         prepared=found.prepared,
         int8=found.changed,
+        int8_kernels=found.kernels,
     )
 
 

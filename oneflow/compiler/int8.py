@@ -152,7 +152,6 @@ class Analysis:
                         found[key_of(source)] = source
         return list(found.values())
 
-
     def kept_grids(self) -> list[Node]:
         """The ops that round data to a grid of the whole tensor which depends on variables alone."""
         found = [node for node in self.order if role(node) == "grid" and node.inputs[0].node not in self.constant]
@@ -250,7 +249,8 @@ class Pass:
     def _extend(self, unit: Unit) -> None:
         """Claims the ops behind a product, as far as its kernel computes them."""
         without_residual: tuple[Any, ...] = ()
-        end, tail = unit.end, []  # reshapes are a part where an activation follows
+        end = unit.end
+        tail: list[Node] = []  # reshapes, which are a part where an activation follows
         while True:
             reader = self._only_reader(end if not tail else tail[-1].outputs[0])
             if reader is None or reader[0] in self.claimed or reader[0].scope.placement != unit.product.scope.placement:
@@ -448,7 +448,8 @@ class Pass:
     ) -> tuple[Blob, Blob, Blob, bool]:
         """Weights, scale and offset of a unit, which depend on variables alone, and whether the native part computes it."""
         node, w, geometry = unit.product, unit.product.inputs[1], unit.geometry
-        bits, exponent, scales = 8, False, ()
+        bits, exponent = 8, False
+        scales: tuple[Blob, ...] = ()
         if role(w.node) == "grid":
             grid = details(w.node)
             bits, exponent, scales = grid.bits, grid.exponent, (w.node.inputs[1],)
@@ -488,14 +489,17 @@ class Pass:
         template = like.outputs[0]
         found = kernels.inferred(op, inputs, attrs)
         outputs = [
-            template.copy(shape=tuple(o.shape), dtype=dtypes.of_values(o.dtype), valid_length=None, is_dynamic=False) for o in found
+            template.copy(shape=tuple(o.shape), dtype=dtypes.of_values(o.dtype), valid_length=None, is_dynamic=False)
+            for o in found
         ]
         return like.copy(op=op, inputs=inputs, attrs=attrs, outputs=outputs)
 
     def _add(self, op: OpDef, at: Node, inputs: tuple[Blob, ...], like: Blob | None = None, **attrs: Any) -> Blob:
         node = self._node(op, at, inputs, **attrs)
         self.order.append(node)
-        return node.outputs[0] if like is None else node.outputs[like.index] if len(node.outputs) > like.index else node.outputs[0]
+        return (
+            node.outputs[0] if like is None else node.outputs[like.index] if len(node.outputs) > like.index else node.outputs[0]
+        )
 
     # --- the same in floating point
 
@@ -571,13 +575,15 @@ def rewritten(
     preparation = _in_topological_order(list(prepared))
     ends = [work.float_of(b) for b in roots]
     needed = _reached(ends, known)
-    return Rewritten(tuple(node for node in work.order if node in needed), work.float_of, preparation, prepared, work.kernels, work.changed())
+    return Rewritten(
+        tuple(node for node in work.order if node in needed), work.float_of, preparation, prepared, work.kernels, work.changed()
+    )
 
 
 def simulated(
     order: Sequence[Node], roots: Sequence[Blob], grids: Mapping[str, Grid]
 ) -> tuple[tuple[Node, ...], tuple[Blob, ...]]:
-    """Nodes in floating point that compute what ``rewritten`` ones do, up to the order of rounding, and what stands for the roots."""
+    """Nodes in floating point that compute what ``rewritten`` ones do, and what stands for the roots."""
     work = Pass(Analysis(order, roots, set()), grids, "")
     work.find()
     work.simulate()

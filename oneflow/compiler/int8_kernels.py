@@ -182,7 +182,12 @@ def without_padding(product: IntegerProduct, zero: int) -> IntegerProduct:
     if not zero:
         return product
     return IntegerProduct(
-        product.data_perm, product.weight_perm, product.strides, product.dilations, ((0, 0),) * len(product.padding), product.groups
+        product.data_perm,
+        product.weight_perm,
+        product.strides,
+        product.dilations,
+        ((0, 0),) * len(product.padding),
+        product.groups,
     )
 
 

@@ -11,15 +11,15 @@ from typing import Any, NamedTuple
 
 from .._base.dtype import dtype
 from .._base.jax import jax
+from ..errors import ModeError
 from ..graph.graph import OP_INPUT, OP_TO_MIRRORED, OP_VARIABLE, Graph, Variable, Watch
 from ..graph.node import Blob, Node
+from . import int8 as int8_pass
 from . import native, precision
 from .analysis import ancestors, gradient_path
 from .arrangement import Arrangement, arranged
-from ..errors import ModeError
 from .expansion import Expansion, expand
 from .host_plan import HostPlan, host_plan_of
-from . import int8 as int8_pass
 from .indexed_slices import gathers_of
 from .int8_kernels import Grid
 from .layout import Storage

@@ -107,8 +107,8 @@ def exported_graph(
     blobs = [blob for _, blob in results]
     made = plan(graph, blobs, native_ops=False)
     if grids is not None:
-        order, fetches = int8.simulated(made.order, made.fetches, grids)
-        made = replace(made, order=order, fetches=fetches)
+        simulated, fetches = int8.simulated(made.order, made.fetches, grids)
+        made = replace(made, order=simulated, fetches=fetches)
     problems = [*_problems(graph, made, blobs), *_without_form(made.order, reason)]
     if problems:
         refuse_all(graph.name, format, problems)

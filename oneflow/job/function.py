@@ -122,7 +122,12 @@ class JobFunction(Generic[P, R_co]):
         """A job of another name with other fields of its declaration, in the same session."""
         made = replace(self._declaration, name=name, **changes)
         return JobFunction(
-            made.function, train=made.train, config=made.config, declared=made.source, generation=made.generation, declaration=made
+            made.function,
+            train=made.train,
+            config=made.config,
+            declared=made.source,
+            generation=made.generation,
+            declaration=made,
         )
 
     def __dir__(self) -> list[str]:

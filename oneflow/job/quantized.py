@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from .. import typing as tp
-from .._signature import parse_return
 from .._base.refuse import refuse, shown
+from .._signature import parse_return
 from ..compiler import int8
 from ..compiler.int8_kernels import Grid, grid_of_values
 from ..errors import ArgumentError, ModeError
@@ -53,10 +53,10 @@ class _Watched:
 
 
 def calibrate(job: Any, batches: Iterable[Any], name: str | None = None) -> JobFunction[..., Any]:
-    """The int8 form of a predict job: products and convolutions of 8-bit integers, with the ranges that its data has in ``batches``.
+    """The int8 form of a predict job: products and convolutions of 8-bit integers, with the ranges that data has in ``batches``.
 
-    Each batch is run once in floating point. Data is uint8 with one scale and zero point per tensor, from the smallest and largest
-    value that was seen; weights are int8 with a scale per output channel, quantized again when variables change. Bias, batch
+    Each batch is run once in floating point. Data is uint8 with one scale and zero point per tensor, from the smallest and the
+    largest value that was seen; weights are int8 with a scale per output channel, quantized again when variables change. Bias, batch
     normalization, residuals and ReLU or GELU are computed with the product. Values beyond the range saturate.
 
     Args:
@@ -64,7 +64,7 @@ def calibrate(job: Any, batches: Iterable[Any], name: str | None = None) -> JobF
       batches: what the job is called with: for each batch an array, a tuple of arrays, or a dict by parameter.
       name: of the new job, which takes and returns what ``job`` does; by default ``<job>_int8``.
     Returns: a job.
-    Raises: ArgumentError (not a predict job, no batches, a range that is not finite), ModeError (nothing that can be of integers),
+    Raises: ArgumentError (not a predict job, no batches, a range that is not finite), ModeError (nothing can be of integers),
       FeedError (a batch that does not fit).
     Example: >>> fast = flow.quantization.calibrate(predict, [images[:100], images[100:200]])
     """
@@ -89,8 +89,8 @@ def calibrate(job: Any, batches: Iterable[Any], name: str | None = None) -> JobF
 def convert(job: Any, name: str | None = None) -> JobFunction[..., Any]:
     """The int8 form of a predict job whose model was trained with fake quantization (``config.enable_qat``, or observers).
 
-    Its grids are those that training has left in the observers' variables. After more training convert again; weights alone follow
-    the variables by themselves. Values that training left in floating point, such as terms of residuals, stay so.
+    Its grids are those that training has left in the observers' variables. After more training convert again; only weights
+    follow their variables by themselves. Values that training left in floating point, such as terms of residuals, stay so.
 
     Args:
       job: a predict job with ``fake_quantization`` of data by moving averages.
@@ -122,8 +122,12 @@ def _made(job: JobFunction[..., Any], name: str, watched: _Watched, low: np.ndar
         least, most = float(low[position]), float(high[position + 1])
         position += 2
         if not (math.isfinite(least) and math.isfinite(most)):
-            refuse(ArgumentError, f"calibration of job {job.name!r}: values of {blob.op_name!r} range from {least} to {most}",
-                   found=[("made at", f"{blob.source}   {blob.source.text}")], hint="batches without NaNs and infinities")  # fmt: skip
+            refuse(
+                ArgumentError,
+                f"calibration of job {job.name!r}: values of {blob.op_name!r} range from {least} to {most}",
+                found=[("made at", f"{blob.source}   {blob.source.text}")],
+                hint="batches without NaNs and infinities",
+            )
         grids[blob.logical_blob_name] = Grid.of_range(least, most)
     for node in watched.grids:
         grid = int8.details(node)

@@ -125,8 +125,9 @@ def _pair(
         return (grad(*pair, outputs[0], cotangents[0])[1 if swapped else 0],)
 
     return (
-        op(name, grad=grad and both_grads, batch_inputs=(0, 1), channels_last=as_is, autocast=autocast, zeros=zeros,
-           int8=int8)(define),  # fmt: skip
+        op(name, grad=grad and both_grads, batch_inputs=(0, 1), channels_last=as_is, autocast=autocast, zeros=zeros, int8=int8)(
+            define
+        ),  # fmt: skip
         op(
             scalar_name or f"scalar_{name}",
             grad=grad and scalar_grad,

@@ -30,7 +30,9 @@ def windows(x: np.ndarray, p: IntegerProduct, kernel: tuple[int, ...], zero: int
     extents = [(k - 1) * d + 1 for k, d in zip(kernel[1:-1], p.dilations, strict=True)]
     view = np.lib.stride_tricks.sliding_window_view(x, extents, axis=tuple(range(1, x.ndim - 1)))
     n = len(extents)
-    view = view[(slice(None), *(slice(None, None, s) for s in p.strides), slice(None), *(slice(None, None, d) for d in p.dilations))]
+    view = view[
+        (slice(None), *(slice(None, None, s) for s in p.strides), slice(None), *(slice(None, None, d) for d in p.dilations))
+    ]
     shape = view.shape[: n + 1]
     groups = view.reshape(*shape, p.groups, x.shape[-1] // p.groups, -1)
     return np.moveaxis(groups, -2, -1).reshape(*shape, p.groups, -1)

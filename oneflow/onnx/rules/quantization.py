@@ -91,10 +91,11 @@ def _fake_quantization(ctx: Emitter) -> Result:
 @rule("int8_round")
 def _int8_round(ctx: Emitter) -> Result:
     grid = ctx.attrs["grid"]
-    x, scale = ctx.input(0), np.float32(grid.scale)
+    x, scale = ctx.input(0), np.asarray(grid.scale, np.float32)
     if (grid.low, grid.high) != (0, 255):
-        x = ctx.emit("Clip", x, *(ctx.constant(np.float32((end - grid.zero) * scale)) for end in (grid.low, grid.high)))
-    constants = [ctx.constant(scale), ctx.constant(np.uint8(grid.zero))]
+        ends = (np.asarray((end - grid.zero) * scale, np.float32) for end in (grid.low, grid.high))
+        x = ctx.emit("Clip", x, *map(ctx.constant, ends))
+    constants = [ctx.constant(scale), ctx.constant(np.asarray(grid.zero, np.uint8))]
     return ctx.emit("DequantizeLinear", ctx.emit("QuantizeLinear", x, *constants), *constants)
 
 

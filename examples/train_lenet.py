@@ -96,7 +96,7 @@ def fresh(directory: Path) -> Path:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=1)
-    parser.add_argument("--batches", type=int, help="use only so many batches of 100 images (default: all)")
+    parser.add_argument("--batches", "--steps", type=int, help="use only so many batches of 100 images (default: all)")
     parser.add_argument("--out", type=Path, default=Path("lenet_model"), help="where the model is saved (default: %(default)s)")
     parser.add_argument("--image", "--picture", dest="image", type=Path, default=Path(__file__).with_name("9.png"))
     arguments = parser.parse_args()

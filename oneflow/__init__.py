@@ -75,11 +75,10 @@ from ._variables.initializers import variance_scaling_initializer as variance_sc
 from ._variables.initializers import xavier_normal_initializer as xavier_normal_initializer
 from ._variables.initializers import xavier_uniform_initializer as xavier_uniform_initializer
 from ._variables.initializers import zeros_initializer as zeros_initializer
-from .checkpoint.api import get as load
+from .checkpoint.api import get as _get
 from .checkpoint.api import get_all_variables as get_all_variables
 from .checkpoint.api import load_variables as load_variables
-from .checkpoint.api import save_dict as save
-from .config import FunctionConfig as ExecutionConfig
+from .checkpoint.api import save_dict as _save_dict
 from .config import FunctionConfig as FunctionConfig
 from .config import InitEagerGlobalSession as InitEagerGlobalSession
 from .config import eager_execution_enabled as eager_execution_enabled
@@ -91,15 +90,12 @@ from .config._messages import JobConfigProto as JobConfigProto
 from .data import epoch as _epoch
 from .data._pillow import restore_antialias as _restore_antialias
 from .env import current_resource as current_resource
-from .graph.node import INVALID_AXIS as INVALID_BATCH_AXIS
-from .graph.node import INVALID_AXIS as INVALID_SPLIT_AXIS
+from .graph.node import INVALID_AXIS as _INVALID_AXIS
 from .graph.node import Blob as Blob
 from .graph.scopes import current_scope as current_scope
 from .graph.scopes import device as device
-from .graph.scopes import namespace as name_scope
-from .graph.scopes import placement as device_prior_placement
-from .graph.scopes import placement as eager_fixed_placement
-from .graph.scopes import placement as fixed_placement
+from .graph.scopes import namespace as _namespace
+from .graph.scopes import placement as _placement
 from .job import current_global_function_desc as current_global_function_desc
 from .job import function as function
 from .job import global_function as global_function
@@ -141,9 +137,6 @@ from .ops.distribution import hierarchical_parallel_cast as hierarchical_paralle
 from .ops.distribution import parallel_cast as parallel_cast
 from .ops.elementwise import amp_white_identity as amp_white_identity
 from .ops.elementwise import cast as cast
-from .ops.elementwise import clip_by_value as clamp
-from .ops.elementwise import clip_by_value as clip
-from .ops.elementwise import clip_by_value as clip_by_scalar
 from .ops.elementwise import clip_by_value as clip_by_value
 from .ops.elementwise import identity as identity
 from .ops.elementwise import identity_n as identity_n
@@ -216,11 +209,8 @@ from .runtime.session import clear_default_session as clear_default_session
 from .runtime.session import manual_seed as manual_seed
 from .runtime.session import session as session
 from .runtime.session import sync_default_session as sync_default_session
-from .typing import FixedTensorDef as DeprecatedFixedTensorDef
 from .typing import FixedTensorDef as FixedTensorDef
-from .typing import MirroredTensorDef as DeprecatedMirroredTensorDef
 from .typing import MirroredTensorDef as MirroredTensorDef
-from .typing import MirroredTensorListDef as DeprecatedTensorListDef
 from .typing import MirroredTensorListDef as MirroredTensorListDef
 from .user_op import consistent_user_op_builder as consistent_user_op_builder
 from .user_op import consistent_user_op_module_builder as consistent_user_op_module_builder
@@ -228,6 +218,23 @@ from .user_op import user_op_builder as user_op_builder
 from .user_op import user_op_module_builder as user_op_module_builder
 from .user_op import user_op_names as user_op_names
 from .util import is_deprecated as is_deprecated
+
+# second names; type checkers do not take "import ... as" for them
+load = _get
+save = _save_dict
+name_scope = _namespace
+fixed_placement = _placement
+device_prior_placement = _placement
+eager_fixed_placement = _placement
+clamp = clip_by_value
+clip = clip_by_value
+clip_by_scalar = clip_by_value
+INVALID_BATCH_AXIS = _INVALID_AXIS
+INVALID_SPLIT_AXIS = _INVALID_AXIS
+ExecutionConfig = FunctionConfig
+DeprecatedFixedTensorDef = FixedTensorDef
+DeprecatedMirroredTensorDef = MirroredTensorDef
+DeprecatedTensorListDef = MirroredTensorListDef
 
 _epoch.on_epoch_end = sync_default_session  # the end of an iteration over MNIST's arrays is a synchronisation point
 _restore_antialias()

@@ -1,4 +1,6 @@
-"""Builds the documentation as a site: python scripts/build_docs.py [--serve]. Needs the extra [docs]; writes build/site.
+"""Builds the documentation as a site: python scripts/build_docs.py [--serve | --publish DIRECTORY]. Needs the extra [docs].
+
+Writes build/site; `--publish` adds it to a directory of versions, whose pages have a menu to go from one to the other.
 
 Pages of docs/ are copied to build/docs with links to files of the repository changed into links to pages that show them; the API
 pages are made by mkdocstrings from the docstrings. docs/site.md says how the site is made, and why so. Every internal link of the
@@ -9,11 +11,14 @@ from __future__ import annotations
 
 import argparse
 import ast
+import json
+import os
 import re
 import shutil
 import subprocess
 import sys
 import time
+import tomllib
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -26,8 +31,10 @@ _LINK = re.compile(r"(\]\()([^)\s]+)(\))")
 # --- pages
 
 
-def stage(out: Path) -> None:
+def stage(out: Path, *, versioned: bool = False) -> None:
     """Writes the Markdown that the site is built from, and the configuration for it."""
+    import jupytext
+
     staged = out / "docs"
     shutil.rmtree(staged, ignore_errors=True)
     staged.mkdir(parents=True)
@@ -36,7 +43,8 @@ def stage(out: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         if page.suffix == ".md":
             text = page.read_text(encoding="utf-8")
-            target.write_text(api_page(text) if target.parent.name == "api" else on_the_site(text, page), encoding="utf-8")
+            text = api_page(text) if target.parent.name == "api" else on_the_site(text, page)
+            target.write_text(in_columns(text) if page.name.startswith(("from-", "tutorial-")) else text, encoding="utf-8")
         elif page.is_file():
             shutil.copyfile(page, target)
     for name, page_name in WHOLE.items():
@@ -48,7 +56,12 @@ def stage(out: Path) -> None:
         page.parent.mkdir(parents=True, exist_ok=True)
         code = program.read_text(encoding="utf-8")
         page.write_text(f"# {program.relative_to(ROOT)}\n\n`````python\n{code}`````\n", encoding="utf-8")
+    for notebook in notebooks():
+        target = staged / "notebooks" / f"{notebook.stem}.ipynb"
+        target.write_text(jupytext.writes(jupytext.read(notebook), fmt="ipynb"), encoding="utf-8")
     settings = (ROOT / "zensical.toml").read_text(encoding="utf-8")
+    if versioned:
+        settings += '\n[project.extra.version]\nprovider = "mike"\n'  # the theme's menu, which reads ../versions.json
     for name, value in (("docs_dir", "docs"), ("site_dir", "site")):
         settings = re.sub(rf"^{name} = .*$", f'{name} = "{value}"', settings, flags=re.MULTILINE)
     settings = settings.replace('paths = ["."]', f'paths = ["{ROOT}"]').replace('"scripts/', f'"{ROOT}/scripts/')
@@ -59,18 +72,43 @@ def programs() -> list[Path]:
     return sorted((ROOT / "examples").rglob("*.py"))
 
 
+def notebooks() -> list[Path]:
+    return sorted((ROOT / "notebooks").glob("*.py"))
+
+
 def source_page(path: Path) -> Path:
     """The page that shows a file of the repository."""
     return Path("source") / path.relative_to(ROOT).with_suffix(".md")
 
 
 def gallery() -> str:
-    """The page that lists the example programs."""
-    rows = ["# Examples", "", "`oneflow train NAME` runs the training programs; `oneflow train --help` lists them.", ""]
+    """The page of the example programs: the README there, and a list of all files."""
+    readme = ROOT / "examples" / "README.md"
+    rows = [on_the_site(readme.read_text(encoding="utf-8"), readme, "."), "## All files", ""]
+    rows += ["`oneflow train NAME` runs the training programs; `oneflow train --help` lists them.", ""]
     for program in programs():
         docstring = ast.get_docstring(ast.parse(program.read_text(encoding="utf-8"))) or ""
         rows.append(f"- [{program.relative_to(ROOT / 'examples')}]({source_page(program)}): {docstring.partition(chr(10))[0]}")
     return "\n".join(rows) + "\n"
+
+
+_PAIR = re.compile(
+    r"^(?P<theirs>(?:PyTorch|Keras|JAX|Then): [^`]*?(?:`[^`\n]+`[^`]*?)*\n\n```python\n.*?^```\n)\n"
+    r"(?P<ours>(?:oneflow-jax|Today): .*?^```python\n.*?^```\n)",
+    re.MULTILINE | re.DOTALL,
+)
+
+
+def in_columns(text: str) -> str:
+    """A page that compares: their code at the left and ours at the right, where both follow each other."""
+
+    def columns(found: re.Match[str]) -> str:
+        return "\n".join(
+            ['<div class="columns" markdown>', *(f"<div markdown>\n\n{part}\n</div>" for part in found.groups()), "</div>\n"]
+        )
+
+    changed = _PAIR.sub(columns, text)
+    return changed if changed == text else f"---\nhide:\n  - navigation\n  - toc\n---\n\n{changed}"
 
 
 def api_page(text: str) -> str:
@@ -84,8 +122,10 @@ def api_page(text: str) -> str:
     return f"# {title[1]}\n\n{introduction}\n\n" + "\n\n".join(f"::: {space}.{name}" for name in names) + "\n"
 
 
-def on_the_site(text: str, page: Path) -> str:
-    """A page's text with its links to files outside of docs/ changed."""
+def on_the_site(text: str, page: Path, directory: str | None = None) -> str:
+    """A page's text with its links to files outside of docs/ changed. The page stands in ``directory`` of the site."""
+    if directory is None:
+        directory = page.parent.relative_to(ROOT / "docs").as_posix() if page.is_relative_to(ROOT / "docs") else "."
 
     def changed(found: re.Match[str]) -> str:
         path, mark, anchor = found[2].partition("#")
@@ -96,11 +136,13 @@ def on_the_site(text: str, page: Path) -> str:
             target = file.relative_to(ROOT / "docs").as_posix()
         elif file.name in WHOLE and file.parent == ROOT:
             target = WHOLE[file.name]
+        elif file in notebooks():
+            target = f"notebooks/{file.stem}.ipynb"
         elif file.is_relative_to(ROOT / "examples"):
             target = "examples.md" if file.is_dir() else source_page(file).as_posix()
         else:
             return found[0]  # a broken link of the site: `check` names it
-        return f"{found[1]}{target}{mark}{anchor}{found[3]}"
+        return f"{found[1]}{os.path.relpath(target, directory)}{mark}{anchor}{found[3]}"
 
     return _LINK.sub(changed, text)
 
@@ -146,13 +188,52 @@ def broken_links(site: Path) -> list[str]:
     return wrong
 
 
+# --- versions
+
+
+def release(version: str) -> tuple[int, ...]:
+    """0.10.1 is newer than 0.9; a version that is no number, as "dev", is older than all."""
+    return tuple(map(int, version.split("."))) if re.fullmatch(r"\d+(\.\d+)*", version) else (-1,)
+
+
+def publish(site: Path, directory: Path, version: str) -> list[str]:
+    """Puts a built site into a directory of versions, in the place of an earlier one of the same version.
+
+    Writes ``versions.json``, which the menu of each version reads, and an ``index.html`` that leads to the newest release.
+    Returns: the versions that are there now, the newest first.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    new = directory / f".{version}"
+    shutil.rmtree(new, ignore_errors=True)
+    shutil.copytree(site, new)
+    shutil.rmtree(directory / version, ignore_errors=True)
+    new.rename(directory / version)
+    there = sorted((entry.parent.name for entry in directory.glob("[!.]*/index.html")), key=release, reverse=True)
+    listed = [{"version": name, "title": name, "aliases": ["latest"] if name == there[0] else []} for name in there]
+    (directory / "versions.json").write_text(json.dumps(listed, indent=2) + "\n", encoding="utf-8")
+    (directory / "index.html").write_text(
+        f'<!doctype html><meta charset="utf-8"><title>oneflow-jax</title>'
+        f'<meta http-equiv="refresh" content="0; url={there[0]}/index.html"><a href="{there[0]}/index.html">oneflow-jax</a>\n',
+        encoding="utf-8",
+    )
+    return there
+
+
+def project_version() -> str:
+    """The version in pyproject.toml, without its patch: fixes replace the pages that they fix."""
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    return ".".join(version.split(".")[:2])
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--serve", action="store_true", help="serve the site at http://localhost:8000")
+    parser.add_argument("--publish", type=Path, metavar="DIRECTORY", help="add the site to this directory of versions")
+    parser.add_argument("--version", default=project_version(), help="the version that is published (%(default)s)")
     parser.add_argument("--out", type=Path, default=ROOT / "build", help="where docs and site are written (%(default)s)")
     options = parser.parse_args()
     start, out = time.perf_counter(), options.out.resolve()
-    stage(out)
+    stage(out, versioned=options.publish is not None)
     command = [sys.executable, "-m", "zensical", "serve" if options.serve else "build", "-f", str(out / "zensical.toml")]
     if options.serve:
         return subprocess.call(command, cwd=out)
@@ -165,7 +246,12 @@ def main() -> int:
     print("\n".join(f"broken link: {link}" for link in wrong), end="\n" if wrong else "")
     count = len(list((out / "site").rglob("*.html")))
     print(f"{count} pages in {time.perf_counter() - start:.1f} s: {out / 'site' / 'index.html'}; {len(wrong)} broken links")
-    return 1 if wrong or "warning" in done.stdout.lower() else 0
+    if wrong or "warning" in done.stdout.lower():
+        return 1
+    if options.publish:
+        there = publish(out / "site", options.publish, options.version)
+        print(f"published {options.version} in {options.publish}; versions there: {', '.join(there)}")
+    return 0
 
 
 if __name__ == "__main__":

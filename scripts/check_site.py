@@ -21,7 +21,10 @@ TERMS = {
     "install": "Start", "placement": "Many devices", "checkpoint": "Job functions", "pytorch": "PyTorch", "onnx": "Export",
     "conv2d": "flow", "early stopping": "Training", "ofrecord": "Data", "profile": "Looking inside", "oneflow serve": "Serving",
 }  # fmt: skip
-PICTURES = ("index.html", "start.html", "from-pytorch.html", "devices.html", "api/flow.nn.html", "command-line.html")
+PICTURES = (
+    "index.html", "start.html", "from-pytorch.html", "devices.html", "api/flow.nn.html", "command-line.html", "examples.html",
+    "performance.html", "tutorial-results.html", "notebooks/mnist_in_five_minutes.html", "notebooks/many_devices_and_plans.html",
+)  # fmt: skip
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):

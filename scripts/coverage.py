@@ -299,6 +299,8 @@ def page() -> str:
     head = [
         "# Coverage",
         "",
+        "At the end of this page you know how many of OneFlow's public names are here, and which are missing.",
+        "",
         "Written by `python scripts/coverage.py --write`. The reference is `tests/reference/names.txt`: every public name of",
         "OneFlow 0.3.4, what 0.4.0 added to the lazy API, older names, settings, ops of the registry, and members of the objects",
         "that a program meets. *Implemented*: the name is there, those without effect by nature included. *Tested*: a test or an",

@@ -34,6 +34,8 @@ def page() -> str:
     return "\n".join([
         "# Settings",
         "",
+        "At the end of this page you know which settings there are, and which of them have an effect.",
+        "",
         "Written by `scripts/write_settings.py` from the tables in `oneflow/config/`.",
         "",
         "## `flow.config`",

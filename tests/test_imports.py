@@ -111,7 +111,7 @@ COMPILER = [  # from the bottom; the table is in docs/architecture.md, "The room
     {"autodiff"},
     {"expansion", "host_plan", "indexed_slices", "arrangement", "channels_last", "batch_slices"},
     {"plan"},
-    {"update", "replicas"},
+    {"update", "replicas", "options"},
     {"program"},
     {"stages"},
 ]

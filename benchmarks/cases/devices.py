@@ -43,7 +43,7 @@ def measure(effort: Effort, data: Path) -> list[Section]:
 
 def _section(title: str, result: Race, wanted: list[tuple[str, str, float | None]]) -> Section:
     made = Section(
-        title, "Milliseconds a call.", ["", "median", "quartiles", "best"], failures=result.failures, quiet=result.quiet(),
+        title, "Milliseconds per call.", ["", "median", "quartiles", "best"], failures=result.failures, quiet=result.quiet(),
         raw={"seconds": result.seconds},
     )  # fmt: skip
     made.rows = [[label, *milliseconds(result.spread(label))] for label in result.seconds]

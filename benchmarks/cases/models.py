@@ -56,12 +56,12 @@ def contenders(model: str, mode: str, batch: int, torch_compile: bool) -> list[C
     return [*found, Contender(TENSORFLOW, "benchmarks.models.in_tensorflow", options, python=python)]
 
 
-def agreed(running: dict[str, Process]) -> None:
+def agreed(running: dict[str, Process], limits: tuple[float, float] = AGREE) -> None:
     """Ends everything where somebody computes something else than the first one."""
     seen = {label: process.ask("firsts", steps=2)["firsts"] for label, process in running.items()}
     reference = next(iter(seen.values()), [])
     for label, values in seen.items():
-        if any(abs(a - b) > limit * max(abs(b), 1e-3) for a, b, limit in zip(values, reference, AGREE, strict=False)):
+        if any(abs(a - b) > limit * max(abs(b), 1e-3) for a, b, limit in zip(values, reference, limits, strict=False)):
             raise SystemExit(f"{label} computes something else than {next(iter(seen))}: {values} against {reference}")
 
 
@@ -84,8 +84,8 @@ def checks(result: Race, best_peer: float | None, eager: float | None) -> list[C
 
 def section(title: str, result: Race, best_peer: float | None, eager: float | None) -> Section:
     made = Section(
-        title, "Milliseconds a step. CPU time counts all threads; the first step includes import and compilation.",
-        ["", "median", "quartiles", "best", "p99", "a second", "CPU time", "first step, s", "peak memory, MB"],
+        title, "Milliseconds per step. CPU time counts all threads; the first step includes import and compilation.",
+        ["", "median", "quartiles", "best", "p99", "per second", "CPU time", "first step, s", "peak memory, MB"],
         checks=checks(result, best_peer, eager), failures=result.failures, quiet=result.quiet(), page="performance",
         raw={"seconds": result.seconds, "cpu": result.cpu},
     )  # fmt: skip

@@ -33,7 +33,7 @@ def measure(effort: Effort, data: Path) -> list[Section]:
         # the bar is drawn ten times per second, files are written once per second: turns are longer than that
         result = race(contenders, rounds=effort.rounds, seconds=effort.seconds * 16, data=data)
         made = Section(
-            f"What a trainer costs, {title}", "Milliseconds a step. Numbers are logged at each 50th step, but for the last row.",
+            f"What a trainer costs, {title}", "Milliseconds per step. Numbers are logged every 50 steps, except in the last row.",
             ["", "median", "quartiles", "best", "CPU time"],
             failures=result.failures, quiet=result.quiet(), raw={"seconds": result.seconds, "cpu": result.cpu},
         )  # fmt: skip

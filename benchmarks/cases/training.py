@@ -45,7 +45,7 @@ def checks(model: str, result: Race) -> list[Check]:
 
 def section(model: str, result: Race) -> Section:
     made = Section(
-        f"{MODELS[model]}, batch 100", "Milliseconds a step. CPU time counts all threads.",
+        f"{MODELS[model]}, batch 100", "Milliseconds per step. CPU time counts all threads.",
         ["", "median", "quartiles", "best", "CPU time", "peak memory, MB", "last loss"],
         checks=checks(model, result),
         failures=result.failures, quiet=result.quiet(),

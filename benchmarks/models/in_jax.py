@@ -105,8 +105,27 @@ class Layers:
         return x @ table.T
 
 
-def make(model: str, mode: str, batch: int = 0, best: bool = False) -> Any:
+def rounded(logits: Any) -> Any:
+    """The same in bfloat16, from float32 weights to float32 logits."""
+
+    def narrow(a: Any) -> Any:
+        return a.astype(jnp.bfloat16) if a.dtype == np.float32 else a
+
+    def run(values: dict[str, Any], x: Any) -> Any:
+        if not values:  # the first trace, which makes the weights
+            return logits(values, x)
+        return logits({n: narrow(v) for n, v in values.items()}, narrow(x)).astype(jnp.float32)
+
+    return run
+
+
+def make(model: str, mode: str, batch: int = 0, best: bool = False, precision: str = "", device: str = "") -> Any:
+    """``precision`` and ``device`` as for ours; in bfloat16 weights stay float32, and a step rounds them."""
     about = MODELS[model]
+    if precision == "float32":
+        jax.config.update("jax_default_matmul_precision", "highest")
+    if device:
+        jax.config.update("jax_default_device", jax.devices(device)[0])
     inputs, labels = about.data(batch or about.batch)
     weights: dict[str, Any] = {}
     training = mode == "train"
@@ -114,6 +133,8 @@ def make(model: str, mode: str, batch: int = 0, best: bool = False) -> Any:
     def logits(values: dict[str, Any], x: Any) -> Any:
         return about.build(Layers(values, training, best), x)
 
+    if precision == "bfloat16":
+        logits = rounded(logits)
     jax.eval_shape(lambda x: logits(weights, x), inputs)
     weights = {name: jnp.asarray(value) for name, value in weights.items()}
     if not training:

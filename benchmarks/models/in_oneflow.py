@@ -80,8 +80,17 @@ class Layers:
         return flow.matmul(x, table, transpose_b=True)
 
 
-def make(model: str, mode: str, batch: int = 0, native: bool = True, asynchronous: bool = False) -> Any:
+def make(
+    model: str, mode: str, batch: int = 0, native: bool = True, asynchronous: bool = False, precision: str = "", device: str = ""
+) -> Any:
+    """``precision`` is "float32", "tf32" or "bfloat16"; "" and no device leave the library's defaults."""
     about = MODELS[model]
+    if precision:
+        flow.config.enable_tensor_float_32_compute(precision != "float32")
+    if device == "cpu":
+        flow.config.cpu_device_num(1)
+    config = flow.FunctionConfig()
+    config.enable_auto_mixed_precision(precision == "bfloat16")
     inputs, labels = about.data(batch or about.batch)
     kind = flow.int32 if about.vocabulary else flow.float32
     flow.config.enable_native_cpu(native)
@@ -93,7 +102,7 @@ def make(model: str, mode: str, batch: int = 0, native: bool = True, asynchronou
     returns = tp.Callback[tp.Numpy] if asynchronous else tp.Numpy
     if mode == "train":
 
-        @flow.global_function(type="train")
+        @flow.global_function(type="train", function_config=config)
         def job(x: tp.Numpy.Placeholder(inputs.shape, kind), y: tp.Numpy.Placeholder(labels.shape, flow.int32)) -> returns:
             loss = flow.nn.sparse_softmax_cross_entropy_with_logits(y, body(x))
             rate = flow.optimizer.PiecewiseConstantScheduler([], [1e-4 if about.rule == "adam" else RATE])
@@ -106,7 +115,7 @@ def make(model: str, mode: str, batch: int = 0, native: bool = True, asynchronou
         step = job
     else:
 
-        @flow.global_function(type="predict")
+        @flow.global_function(type="predict", function_config=config)
         def job(x: tp.Numpy.Placeholder(inputs.shape, kind)) -> returns:
             return body(x)
 

@@ -82,8 +82,12 @@ class Layers:
         return functional.linear(x, table)
 
 
-def make(model: str, mode: str, batch: int = 0, compiled: bool = False) -> Any:
+def make(model: str, mode: str, batch: int = 0, compiled: bool = False, precision: str = "", device: str = "") -> Any:
+    """``precision`` as for ours; ``device`` is "cuda", "cpu", or "" for the CPU."""
     about = MODELS[model]
+    device = {"gpu": "cuda"}.get(device, device) or "cpu"
+    if precision:
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision != "float32"
     inputs, labels = about.data(batch or about.batch)
     weights: dict[str, torch.Tensor] = {}
     training = mode == "train"
@@ -93,15 +97,22 @@ def make(model: str, mode: str, batch: int = 0, compiled: bool = False) -> Any:
         weights[name].zero_()
         weights[name.removesuffix("-mean") + "-variance"].fill_(1)
 
+    for name, value in weights.items():
+        weights[name] = value.detach().to(device).requires_grad_(value.requires_grad)
+
+    def put(a: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(a).to(device)
+
     def forward(x: Any) -> Any:
-        return about.build(Layers(weights, training), x)
+        with torch.autocast(device, torch.bfloat16, enabled=precision == "bfloat16"):
+            return about.build(Layers(weights, training), x).float()
 
     forward = torch.compile(forward) if compiled else forward
     if not training:
 
         def predict(x: np.ndarray, _: np.ndarray) -> np.ndarray:
             with torch.inference_mode():
-                return forward(torch.from_numpy(x)).numpy()
+                return forward(put(x)).cpu().numpy()
 
         return loop(predict, inputs, labels)
     trained = [w for w in weights.values() if w.requires_grad]
@@ -113,10 +124,10 @@ def make(model: str, mode: str, batch: int = 0, compiled: bool = False) -> Any:
     optimizer = rules[about.rule]()
 
     def step(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        each = functional.cross_entropy(forward(torch.from_numpy(x)), torch.from_numpy(y).long(), reduction="none")
+        each = functional.cross_entropy(forward(put(x)), put(y).long(), reduction="none")
         optimizer.zero_grad(set_to_none=True)
         each.mean().backward()
         optimizer.step()
-        return each.detach().numpy()
+        return each.detach().cpu().numpy()
 
     return loop(step, inputs, labels)

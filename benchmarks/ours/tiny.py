@@ -1,4 +1,4 @@
-"""A job of one tiny op, called and awaited, or submitted with a callback."""
+"""A job of one tiny op, called and awaited, or submitted, with a callback or without."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ import oneflow as flow
 import oneflow.typing as tp
 
 
-def make(asynchronous: bool = False) -> tuple[Callable[[int], None], None]:
+def make(asynchronous: bool = False, callback: bool = True) -> tuple[Callable[[int], None], None]:
     returns = tp.Callback[tp.Numpy] if asynchronous else tp.Numpy
 
     @flow.global_function(type="predict")
@@ -34,4 +34,9 @@ def make(asynchronous: bool = False) -> tuple[Callable[[int], None], None]:
         if delivered != steps:
             raise RuntimeError(f"{steps} calls, but {delivered} callbacks")
 
-    return (asynchronous_run if asynchronous else synchronous_run), None
+    def dispatched_run(steps: int) -> None:
+        for _ in range(steps):
+            tiny_job(x)
+        flow.sync_default_session()
+
+    return ((asynchronous_run if callback else dispatched_run) if asynchronous else synchronous_run), None

@@ -8,6 +8,7 @@ import argparse
 import math
 from dataclasses import dataclass
 
+import command_line
 import gpt
 import numpy as np
 import train_gpt
@@ -100,10 +101,7 @@ def main():
         raise SystemExit(f"prompt and text must fit into --length={options.length}, and neither may be empty")
     flow.manual_seed(options.seed)
     jobs = make_jobs(train_gpt.config_of(options), prompt.shape[1])
-    if options.load:
-        own = flow.get_all_variables()
-        trained = flow.checkpoint.get(options.load)
-        flow.load_variables({name: value for name, value in trained.items() if name in own})  # not the optimizer's state
+    command_line.load(options, only=flow.get_all_variables())  # not the optimizer's state
     written = [int(token[0]) for token in generate(jobs, prompt, options.count, options.temperature, options.seed)]
     print(options.prompt + bytes(written).decode("utf-8", "replace"))
 

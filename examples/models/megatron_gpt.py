@@ -46,7 +46,7 @@ def parser():
     train = p.add_argument_group("training")
     train.add_argument("--global-batch-size", type=int, default=8)
     train.add_argument("--num-accumulation-steps", type=int, default=1)
-    train.add_argument("--train-iters", type=int, default=20)
+    train.add_argument("--train-iters", "--steps", type=int, default=20)
     train.add_argument("--iteration", type=int, default=0, help="iterations of the snapshot to start from")
     train.add_argument("--lr", type=float, default=3e-3)
     train.add_argument("--lr-warmup-iters", type=int, default=5)

@@ -3,10 +3,10 @@
 python examples/models/train_bert.py --size small --batch 8 --length 128 --steps 20
 """
 
-import argparse
 import time
 
 import bert
+import command_line
 import numpy as np
 
 import oneflow as flow
@@ -126,20 +126,13 @@ def as_int32(*arrays):
 
 
 def arguments():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line.make_parser(__doc__, batch=8, steps=50, learning_rate=1e-3, warmup=5)
     parser.add_argument("--task", choices=("pretrain", "squad"), default="pretrain")
     parser.add_argument("--size", choices=sorted(CONFIGS), default="tiny")
-    parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--length", type=int, default=32, help="words in a text (default: %(default)s)")
     parser.add_argument("--masked", type=int, default=5, help="hidden words in a text (default: %(default)s)")
-    parser.add_argument("--steps", type=int, default=50)
-    parser.add_argument("--warmup", type=int, default=5, help="steps of linear warm-up (default: %(default)s)")
-    parser.add_argument("--learning-rate", type=float, default=1e-3)
     parser.add_argument("--optimizer", choices=("adam", "adamw", "lamb"), default="adamw")
     parser.add_argument("--accumulate", type=int, default=1, help="cut each batch into so many parts, one update for all")
-    parser.add_argument("--amp", action="store_true", help="mixed precision")
-    parser.add_argument("--load", help="directory of variables to start from; others keep their first values")
-    parser.add_argument("--save", help="directory for the trained variables")
     return parser
 
 
@@ -159,12 +152,8 @@ def main():
         job, source = make_pretraining(options), pretraining_batches(options)
     else:
         (job, answer), source = make_squad(options), squad_batches(options)
-    if options.load:
-        values = flow.checkpoint.get(options.load)
-        if options.task == "squad":  # what pretraining saved has other heads
-            known = flow.get_all_variables()
-            values = {name: value for name, value in values.items() if name in known}
-        flow.load_variables(values)
+    # what pretraining saved has other heads
+    command_line.load(options, only=flow.get_all_variables() if options.task == "squad" else None)
     for step in range(options.steps):
         job(*next(source))(report(step))
     flow.sync_default_session()
@@ -172,9 +161,7 @@ def main():
         *text, starts, ends = next(source)
         found = answer(*text)
         print(f"right answers in a new batch: {100 * ((found[0] == starts) & (found[1] == ends)).mean():.0f}%")
-    if options.save:
-        flow.checkpoint.save(options.save)
-        print(f"saved {options.save}")
+    command_line.save(options)
 
 
 if __name__ == "__main__":

@@ -3,9 +3,9 @@
 python examples/models/train_cnn.py --model resnet50 --batch 8 --size 64 --steps 20
 """
 
-import argparse
 import time
 
+import command_line
 import numpy as np
 from inception_v3 import inception_v3
 from mobilenet_v2 import mobilenet_v2
@@ -91,29 +91,21 @@ def arranged(images, data_format):
 
 
 def arguments():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line.make_parser(__doc__, batch=8, steps=20, learning_rate=0.01, warmup=5)
     parser.add_argument("--model", choices=sorted(MODELS), default="resnet50")
     parser.add_argument("--data", choices=("random", "mnist"), default="random")
-    parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--size", type=int, default=64, help="height and width of the images (default: %(default)s)")
     parser.add_argument("--classes", type=int, default=10)
-    parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--learning-rate", type=float, default=0.01)
-    parser.add_argument("--warmup", type=int, default=5, help="steps of linear warm-up (default: %(default)s)")
     parser.add_argument("--weight-decay", type=float, default=1e-4)
     parser.add_argument("--label-smoothing", type=float, default=0.1)
     parser.add_argument("--data-format", choices=("NCHW", "NHWC"), default="NCHW")
-    parser.add_argument("--amp", action="store_true", help="mixed precision")
-    parser.add_argument("--load", help="directory of variables to start from; others keep their first values")
-    parser.add_argument("--save", help="directory for the trained variables")
     return parser
 
 
 def main():
     options = arguments().parse_args()
     train_job, eval_job = make_jobs(options)
-    if options.load:
-        flow.load_variables(flow.checkpoint.get(options.load))
+    command_line.load(options)
     source = batches(options)
     start = time.perf_counter()
 
@@ -129,9 +121,7 @@ def main():
     images, labels = next(source)
     accuracy = (eval_job(images).argmax(1) == labels).mean()
     print(f"accuracy on a new batch: {100 * accuracy:.0f}%")
-    if options.save:
-        flow.checkpoint.save(options.save)
-        print(f"saved {options.save}")
+    command_line.save(options)
 
 
 if __name__ == "__main__":

@@ -3,8 +3,7 @@
 python examples/models/train_dcgan.py --steps 300 --image digits.png
 """
 
-import argparse
-
+import command_line
 import dcgan
 import numpy as np
 from PIL import Image
@@ -40,14 +39,9 @@ def make_jobs(options):
 
 
 def arguments():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--steps", type=int, default=300)
+    parser = command_line.make_parser(__doc__, batch=64, steps=300, learning_rate=2e-4)
     parser.add_argument("--width", type=int, default=32, help="a factor of all channels (default: %(default)s)")
-    parser.add_argument("--learning-rate", type=float, default=2e-4)
     parser.add_argument("--image", "--picture", dest="image", help="where to draw digits that the generator made")
-    parser.add_argument("--load", help="directory of variables to start from; others keep their first values")
-    parser.add_argument("--save", help="directory for the trained variables")
     return parser
 
 
@@ -60,8 +54,7 @@ def main():
     def codes():
         return rng.standard_normal((options.batch, dcgan.CODE), np.float32)
 
-    if options.load:
-        flow.load_variables(flow.checkpoint.get(options.load))
+    command_line.load(options)
     for step in range(options.steps):
         second = train_discriminator(codes(), digits[rng.integers(0, len(digits), options.batch)])
         first = train_generator(codes())
@@ -72,9 +65,7 @@ def main():
         made = draw(codes())[: side * side].reshape(side, side, 28, 28).transpose(0, 2, 1, 3).reshape(side * 28, side * 28)
         Image.fromarray(((made + 1) * 127.5).astype(np.uint8)).save(options.image)
         print(f"drew {options.image}")
-    if options.save:
-        flow.checkpoint.save(options.save)
-        print(f"saved {options.save}")
+    command_line.save(options)
 
 
 if __name__ == "__main__":

@@ -3,11 +3,11 @@
 python examples/models/train_gpt.py --text examples/models/gpt.py --steps 200
 """
 
-import argparse
 import dataclasses
 import time
 from pathlib import Path
 
+import command_line
 import gpt
 import numpy as np
 
@@ -81,34 +81,26 @@ def written(next_job, options, count):
 
 
 def arguments(add_help=True):
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, add_help=add_help)
+    parser = command_line.make_parser(__doc__, batch=8, steps=100, learning_rate=3e-3, warmup=10, add_help=add_help)
     parser.add_argument("--text", type=Path, default=Path(__file__), help="what to learn (default: this program)")
-    parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--length", type=int, default=64)
     parser.add_argument("--hidden", type=int, default=64)
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--heads", type=int, default=4)
     parser.add_argument("--dropout", type=float, default=0.0)
-    parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0, help="of first values and dropout")
-    parser.add_argument("--warmup", type=int, default=10, help="steps of linear warm-up (default: %(default)s)")
-    parser.add_argument("--learning-rate", type=float, default=3e-3)
     parser.add_argument("--write", type=int, default=60, help="bytes to write after training (default: %(default)s)")
     parser.add_argument("--checkpointing", action="store_true", help="compute layers again in the backward pass")
     parser.add_argument("--stages", type=int, default=1, help="groups of layers, on devices of their own")
     parser.add_argument("--data", type=int, default=1, help="devices of a stage that share the batch")
     parser.add_argument("--tensor", type=int, default=1, help="devices of a stage that share each matrix")
-    parser.add_argument("--amp", action="store_true", help="mixed precision")
-    parser.add_argument("--load", help="directory of variables to start from; others keep their first values")
-    parser.add_argument("--save", help="directory for the trained variables")
     return parser
 
 
 def main():
     options = arguments().parse_args()
     train_job, next_job = make_jobs(options)
-    if options.load:
-        flow.load_variables(flow.checkpoint.get(options.load))
+    command_line.load(options)
     source = batches(options)
     start = time.perf_counter()
 
@@ -123,9 +115,7 @@ def main():
     flow.sync_default_session()
     if options.write:
         print(f"goes on with {written(next_job, options, options.write)!r}")
-    if options.save:
-        flow.checkpoint.save(options.save)
-        print(f"saved {options.save}")
+    command_line.save(options)
 
 
 if __name__ == "__main__":

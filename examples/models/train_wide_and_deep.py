@@ -3,8 +3,7 @@
 python examples/models/train_wide_and_deep.py --batch 512 --steps 200
 """
 
-import argparse
-
+import command_line
 import numpy as np
 from wide_and_deep import Features, wide_and_deep
 
@@ -62,25 +61,19 @@ def area_under_curve(scores, labels):
 
 
 def arguments():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--batch", type=int, default=512)
-    parser.add_argument("--steps", type=int, default=200)
+    parser = command_line.make_parser(__doc__, batch=512, steps=200, learning_rate=3e-3)
     parser.add_argument("--values", type=int, default=200, help="how many values each feature takes (default: %(default)s)")
     parser.add_argument("--embedding", type=int, default=16)
     parser.add_argument("--hidden", type=int, default=128, help="units of each of three layers (default: %(default)s)")
     parser.add_argument("--dropout", type=float, default=0.1)
-    parser.add_argument("--learning-rate", type=float, default=3e-3)
     parser.add_argument("--lazy", action="store_true", help="LazyAdam instead of Adam")
-    parser.add_argument("--load", help="directory of variables to start from; others keep their first values")
-    parser.add_argument("--save", help="directory for the trained variables")
     return parser
 
 
 def main():
     options = arguments().parse_args()
     train_job, eval_job = make_jobs(options)
-    if options.load:
-        flow.load_variables(flow.checkpoint.get(options.load))
+    command_line.load(options)
     source = batches(options)
 
     def report(step):
@@ -95,9 +88,7 @@ def main():
     flow.sync_default_session()
     *samples, labels = next(source)
     print(f"area under the curve on a new batch: {area_under_curve(eval_job(*samples), labels):.3f}")
-    if options.save:
-        flow.checkpoint.save(options.save)
-        print(f"saved {options.save}")
+    command_line.save(options)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """A GPT over characters: trains on a text file, and writes on from its first line.
 
-python examples/programs/character_gpt.py [--text FILE] [--epochs N] [--width N] [--characters N]
+python examples/programs/character_gpt.py [--text FILE] [--epochs N] [--steps N] [--width N] [--characters N]
 """
 
 import argparse
@@ -58,6 +58,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--text", type=Path, default=Path(__file__).parents[2] / "docs" / "guide.md")
     parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--steps", type=int, help="stop after so many steps")
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--characters", type=int, default=200)
     arguments = parser.parse_args()
@@ -80,7 +81,7 @@ def main() -> None:
 
     starts = np.arange(0, len(tokens) - LENGTH - 1, LENGTH // 2)
     rows = np.stack([tokens[s : s + LENGTH + 1] for s in starts])
-    flow.Trainer(max_epochs=arguments.epochs, seed=1).fit(train, (rows[:, :-1], rows[:, 1:]))
+    flow.Trainer(max_epochs=arguments.epochs, max_steps=arguments.steps, seed=1).fit(train, (rows[:, :-1], rows[:, 1:]))
 
     written = list(tokens[: text.index("\n") + 1])
     for _ in range(arguments.characters):

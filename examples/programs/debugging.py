@@ -1,8 +1,9 @@
 """A debugging session: values are printed from inside a job, a NaN is traced to its line, and a step to where its time goes.
 
-python examples/programs/debugging.py
+python examples/programs/debugging.py [--steps N]
 """
 
+import argparse
 from typing import Annotated
 
 import numpy as np
@@ -23,6 +24,10 @@ def train(x: X) -> tp.Numpy:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=20, help="steps that are measured (default: %(default)s)")
+    arguments = parser.parse_args()
+
     x = np.ones((8, 4), np.float32)
     print("loss:", train(x))
 
@@ -38,7 +43,7 @@ def main() -> None:
     print(f"{slowest.name} takes {slowest.share:.0%} of a step")
 
     with train.throughput() as measured:
-        results = [train.submit(x) for _ in range(20)]
+        results = [train.submit(x) for _ in range(arguments.steps)]
         losses = [result.result().item() for result in results]
     print(f"{measured().steps} steps, the last loss {losses[-1]:.3f}")
 

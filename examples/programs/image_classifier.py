@@ -41,7 +41,7 @@ def evaluate(images: Images, labels: Labels) -> tp.Dict[str, tp.Numpy]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--batches", type=int, help="use only so many batches (default: all)")
+    parser.add_argument("--batches", "--steps", type=int, help="use only so many batches (default: all)")
     arguments = parser.parse_args()
 
     (images, labels), (test_images, test_labels) = flow.data.load_mnist(BATCH, BATCH)  # arrays of batches

@@ -1,6 +1,6 @@
 """A run that may be killed at any time: started again, it goes on from its last checkpoint, and ends with the same losses.
 
-python examples/programs/resumed_run.py [--epochs N] [--out DIRECTORY]
+python examples/programs/resumed_run.py [--epochs N] [--steps N] [--out DIRECTORY]
 """
 
 import argparse
@@ -36,6 +36,7 @@ class Epochs(flow.callbacks.Callback):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--steps", type=int, help="stop after so many steps")
     parser.add_argument("--out", type=Path, default=Path("resumed_run"))
     arguments = parser.parse_args()
 
@@ -44,6 +45,7 @@ def main() -> None:
     saving = flow.callbacks.ModelCheckpoint(arguments.out, save_last=True, every_n_steps=7)
     trainer = flow.Trainer(
         max_epochs=arguments.epochs,
+        max_steps=arguments.steps,
         seed=1,
         callbacks=[Epochs(), flow.callbacks.Preemption(), saving],
         logger=flow.loggers.CSVLogger(arguments.out),

@@ -1,6 +1,6 @@
 """A sweep over learning rates and widths: each run in a session of its own, in which variables, seed and jobs begin anew.
 
-python examples/programs/sweep.py [--epochs N]
+python examples/programs/sweep.py [--epochs N] [--steps N]
 """
 
 import argparse
@@ -24,7 +24,7 @@ def make_rows(count: int, seed: int) -> Rows:
     return x, np.sin(x[:, :1] * x[:, 1:2])
 
 
-def final_loss(rate: float, width: int, epochs: int) -> float:
+def final_loss(rate: float, width: int, epochs: int, steps: int | None) -> float:
     """The validation loss of one run."""
 
     def squared_error(x: flow.Blob, y: flow.Blob) -> flow.Blob:
@@ -43,7 +43,7 @@ def final_loss(rate: float, width: int, epochs: int) -> float:
         def evaluate(x: X, y: Y) -> tp.Numpy:
             return squared_error(x, y)
 
-        trainer = flow.Trainer(max_epochs=epochs, seed=1, enable_progress_bar=False)
+        trainer = flow.Trainer(max_epochs=epochs, max_steps=steps, seed=1, enable_progress_bar=False)
         history = trainer.fit(train, make_rows(2000, seed=0), evaluate, make_rows(500, seed=1))
         return float(history["val_loss"][-1])
 
@@ -51,10 +51,12 @@ def final_loss(rate: float, width: int, epochs: int) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--steps", type=int, help="stop after so many steps")
     arguments = parser.parse_args()
 
     losses = {
-        (rate, width): final_loss(rate, width, arguments.epochs) for rate, width in itertools.product((1e-3, 1e-2), (8, 32))
+        (rate, width): final_loss(rate, width, arguments.epochs, arguments.steps)
+        for rate, width in itertools.product((1e-3, 1e-2), (8, 32))
     }
     for (rate, width), loss in sorted(losses.items(), key=lambda item: item[1]):
         print(f"rate {rate:<6} width {width:<3} loss {loss:.4f}")

@@ -1,6 +1,6 @@
 """A table: which rows are positive, from numbers and a category, with early stopping on a held-out part and the AUC at the end.
 
-python examples/programs/table.py [--epochs N]
+python examples/programs/table.py [--epochs N] [--steps N]
 """
 
 import argparse
@@ -50,11 +50,12 @@ def make_rows(count: int, seed: int) -> Columns:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--steps", type=int, help="stop after so many steps")
     arguments = parser.parse_args()
 
     auc = flow.metrics.AUC("score", "target")
     stopping = flow.callbacks.EarlyStopping("val_loss", patience=3)
-    trainer = flow.Trainer(max_epochs=arguments.epochs, seed=1, metrics=auc, callbacks=stopping)
+    trainer = flow.Trainer(max_epochs=arguments.epochs, max_steps=arguments.steps, seed=1, metrics=auc, callbacks=stopping)
     history = trainer.fit(train, make_rows(5000, seed=0), evaluate, make_rows(1000, seed=1))
     print(f"after {len(history.rows)} epochs: AUC {history['val_auc'][-1]:.3f}")
 

@@ -6,8 +6,10 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from math import prod
 
+from .._base import page
 from ..compiler.layout import Layout
 from ..compiler.stages import StagedProgram
 from ..graph.graph import OP_INPUT, OP_VARIABLE
@@ -87,24 +89,38 @@ class PlacementReport:
     state_bytes: Mapping[str, int]
     working_bytes: int
 
-    def __str__(self) -> str:
+    def _tables(self) -> list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]]:
+        """The title, header and rows of each table."""
         ops = [(r.name, r.op, r.output, r.placement, r.layout, size_text(r.bytes_per_device)) for r in self.ops]
         variables = [(r.name, r.output, r.placement, r.layout, size_text(r.bytes_per_device)) for r in self.variables]
         collectives = [(r.kind, str(r.devices), size_text(r.bytes), str(r.count), r.op) for r in self.collectives]
         transfers = [
             (r.name + (" (gradient)" if r.backward else ""), r.source, r.target, size_text(r.bytes)) for r in self.transfers
         ]
-        parts = [
-            self.title,
-            text_table("ops", ("name", "op", "output", "placement", "layout", "bytes per device"), ops),
-            text_table("variables", ("name", "shape", "placement", "layout", "bytes per device"), variables),
-            text_table("collectives per call", ("kind", "devices", "bytes", "times", "for"), collectives),
-            text_table("transfers per call", ("value", "from", "to", "bytes"), transfers),
+        return [
+            ("ops", ("name", "op", "output", "placement", "layout", "bytes per device"), [*ops]),
+            ("variables", ("name", "shape", "placement", "layout", "bytes per device"), [*variables]),
+            ("collectives per call", ("kind", "devices", "bytes", "times", "for"), [*collectives]),
+            ("transfers per call", ("value", "from", "to", "bytes"), [*transfers]),
+        ]
+
+    def _totals(self) -> list[str]:
+        return [
             "state per device: " + (", ".join(f"{d} {size_text(b)}" for d, b in self.state_bytes.items()) or "none"),
             f"working memory: {size_text(self.working_bytes)} per device",
             f"sent per call: {size_text(self.sent_bytes)}",
         ]
+
+    def __str__(self) -> str:
+        parts = [self.title, *(text_table(*table) for table in self._tables()), *self._totals()]
         return "\n".join(part for part in parts if part)
+
+    def _repr_html_(self) -> str:
+        parts = [f"<p>{escape(self.title)}</p>"]
+        for title, header, rows in self._tables():
+            last_is_bytes = {len(header) - 1} if header[-1].startswith("bytes") else ()
+            parts.append(f"<p>{title}{'' if rows else ': none'}</p>" + (page.table(header, rows, last_is_bytes) if rows else ""))
+        return "".join(parts) + f"<p>{'<br>'.join(map(escape, self._totals()))}</p>"
 
     __repr__ = __str__
 
@@ -124,7 +140,7 @@ class PlacementReport:
             inside += [f"~ {r.count} x {r.kind} of {size_text(r.bytes)}" for r in self.collectives if r.stage == stage]
             width = max(len(text) for text in [where, *inside]) + 2
             lines += [f"┌─ {where} " + "─" * (width - len(where) - 2) + "┐"]
-            lines += [f"│ {text.ljust(width - 1)}│" for text in inside]
+            lines += [f"│ {text.ljust(width)}│" for text in inside]
             lines += ["└" + "─" * (width + 1) + "┘"]
             for r in self.transfers:
                 if not r.backward and r.source == where and stage != stages[-1]:

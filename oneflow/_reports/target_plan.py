@@ -123,6 +123,7 @@ class TargetPlan:
       peak: the arithmetic that the peak is of, and FLOP/s per device.
       not_counted: kernels whose operations are not known.
       from_cache, programs: how many compiled functions came from the cache on disk, and how many there are.
+      notes: sentences on how the job was understood, such as what its placements were taken for.
     """
 
     title: str
@@ -149,6 +150,7 @@ class TargetPlan:
     from_cache: int
     programs: int
     timeline: Timeline = field(repr=False)
+    notes: tuple[str, ...] = ()
 
     @property
     def fullest(self) -> DeviceRow:
@@ -180,13 +182,13 @@ class TargetPlan:
         return {b: sum(r.seconds for r in self.parts if r.bound == b) / whole for b in ("compute", "memory", "links")}
 
     def __str__(self) -> str:
-        return "\n".join([self.title, self.verdict, *self._time(), *self._tables(_SHOWN_ROWS)])
+        return "\n".join([self.title, *self.notes, self.verdict, *self._time(), *self._tables(_SHOWN_ROWS)])
 
     __repr__ = __str__
 
     def table(self) -> str:
         """Everything, with all rows. ``print(plan)`` shows the largest."""
-        return "\n".join([self.title, self.verdict, *self._time(), *self._tables(None)])
+        return "\n".join([self.title, *self.notes, self.verdict, *self._time(), *self._tables(None)])
 
     def _time(self) -> list[str]:
         chip, kind = self.target.accelerator, self.peak[0]

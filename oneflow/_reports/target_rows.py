@@ -71,7 +71,9 @@ class _Lines:
         return ("", "") if node is None else (node.op.name, str(node.source))
 
 
-def target_plan(executable: Executable, meshes: TargetMeshes, target: Target, from_cache: int) -> TargetPlan:
+def target_plan(
+    executable: Executable, meshes: TargetMeshes, target: Target, from_cache: int, notes: tuple[str, ...] = ()
+) -> TargetPlan:
     """The report."""
     plan, graph = executable.plan, executable.plan.graph
     functions = _functions(executable, target)
@@ -107,6 +109,7 @@ def target_plan(executable: Executable, meshes: TargetMeshes, target: Target, fr
         max(own_estimates, default=None) if staged is None else (sum(own_estimates) or None),
         timeline.bubble if staged is not None else 0.0, flops / capacity if capacity else 0.0, (kind, peak),
         tuple(sorted({name for f in functions for name in f.estimate.total.unknown})), from_cache, len(functions), timeline,
+        notes,
     )  # fmt: skip
 
 

@@ -78,7 +78,7 @@ class Compiler:
         inputs = [self.meshes.sharding(placement, ()) if s is None else s for s in shardings]
         request = {
             "topology": topology.describe(self.target, placement.devices),
-            "options": topology.options(self.target),
+            "options": topology.options(self.target, len(placement.devices)),
             "axes": list(mesh.axis_names),
             "sizes": list(placement.hierarchy),
             "inputs": [_axes(s) for s in inputs],

@@ -8,6 +8,7 @@ from functools import lru_cache
 from itertools import product
 from typing import Any
 
+from ..compiler.options import compiler_options
 from .target import Target
 
 _GPU = """gpu_device_info {{
@@ -45,9 +46,10 @@ def describe(target: Target, devices: Sequence[tuple[int, int]]) -> dict[str, An
     return {"platform": "cuda", "topology": f"1x{machines}x{len(devices) // machines}", "target_config": config}
 
 
-def options(target: Target) -> dict[str, Any]:
-    """The compiler's options."""
-    return {**(_GPU_OPTIONS if target.platform == "gpu" else {}), **target.compiler_options}
+def options(target: Target, device_count: int) -> dict[str, Any]:
+    """The compiler's options for a program on some of the devices: those of a session there, and the target's own."""
+    shared = compiler_options(target.platform, device_count, environment={})
+    return {**(_GPU_OPTIONS if target.platform == "gpu" else {}), **shared, **target.compiler_options}
 
 
 @lru_cache(maxsize=256)

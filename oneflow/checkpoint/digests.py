@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,7 +45,7 @@ class ChunkHasher:
     """Digests of chunks of files, computed on other threads while the files are written."""
 
     def __init__(self) -> None:
-        self._pool: ThreadPoolExecutor | None = None
+        self._pool: threads.Pool | None = None
         self._found: list[tuple[str, int, int | Future[int]]] = []
 
     def add(self, file: str, first: int, data: Any) -> None:
@@ -55,7 +55,7 @@ class ChunkHasher:
             self._found += [(file, index, digest) for index, digest in enumerate(of_bytes(view), first)]
             return
         if self._pool is None:
-            self._pool = threads.pool()
+            self._pool = threads.Pool()
         for index, begin in enumerate(range(0, len(view), CHUNK), first):
             self._found.append((file, index, self._pool.submit(zlib.crc32, view[begin : begin + CHUNK])))
 
@@ -66,7 +66,7 @@ class ChunkHasher:
     def close(self) -> None:
         """Ends the threads."""
         if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
+            self._pool.close()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any
@@ -17,6 +16,7 @@ from ..errors import ArgumentError, ModeError
 from ..runtime import environment, processes
 from ..runtime.exit_status import PREEMPTED
 from ..runtime.process import process
+from ..runtime.processes.poll import Poll
 from ..runtime.session import default_session
 from .api import get_all_variables, save
 from .layout import as_path, complain
@@ -25,8 +25,6 @@ from .saving import own_team
 from .team import on_leader
 
 _STEP_COUNTER = "System-Train-TrainStep-"
-_BETWEEN_AGREEMENTS = 1.0  # seconds, of a run of several processes
-_MOST_CALLS = 1000
 
 Target = str | os.PathLike[str] | CheckpointManager | Callable[[], Any]
 
@@ -45,7 +43,7 @@ class Preemption:
         self._leaving = threading.Lock()
         self._process = os.getpid()
         self._job = ""  # the train job that was called last
-        self._between, self._calls_left, self._agreed_at = 1, 1, time.monotonic()
+        self._poll = Poll()
         self._before = {number: signal.signal(number, self._note) for number in signals}
         if automatic:
             process.delivery.set_hook(self._before_call)
@@ -77,7 +75,7 @@ class Preemption:
         if processes.count() == 1:
             return self._requested
         if at_once:
-            self._calls_left = 1
+            self._poll.ask_at_once()
         return self._is_agreed()
 
     def disable(self) -> None:
@@ -104,19 +102,12 @@ class Preemption:
 
     def _is_agreed(self) -> bool:
         """Whether a signal has come to any process: asked about once a second, before the same call in all of them."""
-        self._calls_left -= 1
-        if self._calls_left > 0:
-            return False
         environment.start()
-        elapsed = max(time.monotonic() - self._agreed_at, 1e-6)
-        wished = max(1, min(int(self._between * _BETWEEN_AGREEMENTS / elapsed), 2 * self._between, _MOST_CALLS))
-        found = processes.gather("whether the run is preempted", [self._requested, wished])
-        self._between = self._calls_left = min(calls for _, calls in found)
-        self._agreed_at = time.monotonic()
-        if any(requested for requested, _ in found):
-            self._calls_left = 1  # should saving fail
-            return True
-        return False
+        found = self._poll.ask("whether the run is preempted", self._requested)
+        if found is None or not any(found):
+            return False
+        self._poll.ask_at_once()  # should saving fail
+        return True
 
     def leave(self) -> None:
         """Saves, and ends the program."""
@@ -125,6 +116,7 @@ class Preemption:
                 self._write(self._job)
                 process.saves.wait()
                 process.delivery.raise_kept()
+                process.saves.raise_error()
                 self._saved = True
                 print("oneflow: preempted: the checkpoint is saved, the program ends", file=sys.stderr)
         main = threading.main_thread()

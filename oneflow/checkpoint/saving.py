@@ -16,6 +16,7 @@ from ..graph.graph import Variable
 from ..runtime import environment, processes
 from ..runtime.pieces import Piece
 from ..runtime.process import process
+from ..runtime.processes.poll import Poll
 from ..runtime.session import Session
 from .atomic import Save
 from .format import FileValue
@@ -135,6 +136,8 @@ def _start(
 
     process.start()
     process.saves.start(pending, work, "oneflow-save")
+    if team.count > 1:
+        process.delivery.set_settle(partial(_settle, Poll()))
     return pending
 
 
@@ -146,12 +149,20 @@ def own_team() -> Team:
     return RunTeam()
 
 
+def _settle(poll: Poll) -> None:
+    """Before a call: when the save in the background has ended in all processes, its error is raised in all, if it has one."""
+    ended = poll.ask("whether the save in the background has ended", process.saves.is_idle())
+    if ended is not None and all(ended):
+        finish_earlier(own_team())
+
+
 def finish_earlier(team: Team) -> None:
     """Waits for a save in the background. Raises its error; in a run of several processes, in all of them."""
     process.saves.wait()
     if team.count == 1:
         process.delivery.raise_kept()
         return
+    process.delivery.set_settle(None)
     error, process.saves.error = process.saves.error, None
 
     def report() -> None:

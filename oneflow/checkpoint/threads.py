@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import queue
+import threading
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any, TypeVar
 
 _MOST = 8
 
@@ -13,10 +16,56 @@ _Item = TypeVar("_Item")
 _Found = TypeVar("_Found")
 
 
-def pool() -> ThreadPoolExecutor:
-    """As many threads as there are cores, within reason."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return ThreadPoolExecutor(min(_MOST, cores), "oneflow-checkpoint")
+class Pool:
+    """As many threads as there are cores, within reason, started as work comes.
+
+    A ThreadPoolExecutor takes no more work once the main thread has ended. A save must go on then: in the background, on
+    another thread of the program, or in a function that runs at exit.
+    """
+
+    def __init__(self) -> None:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        self._most = min(_MOST, cores)
+        self._threads: list[threading.Thread] = []
+        self._tasks: queue.SimpleQueue[tuple[Future[Any], Callable[..., Any], tuple[Any, ...]] | None] = queue.SimpleQueue()
+
+    def submit(self, function: Callable[..., _Found], *args: Any) -> Future[_Found]:
+        """Runs ``function(*args)`` on a thread; on this one where the system starts none."""
+        task: Future[_Found] = Future()
+        if len(self._threads) < self._most:
+            thread = threading.Thread(target=self._work, name="oneflow-checkpoint", daemon=True)
+            with suppress(RuntimeError):  # too many threads, or the interpreter is about to end
+                thread.start()
+                self._threads.append(thread)
+        if self._threads:
+            self._tasks.put((task, function, args))
+        else:
+            _run(task, function, args)
+        return task
+
+    def close(self) -> None:
+        """Ends the threads; work that has not begun is cancelled."""
+        with suppress(queue.Empty):
+            while (waiting := self._tasks.get_nowait()) is not None:
+                waiting[0].cancel()
+        for _ in self._threads:
+            self._tasks.put(None)
+        for thread in self._threads:
+            thread.join()
+
+    def _work(self) -> None:
+        while (next_one := self._tasks.get()) is not None:
+            _run(*next_one)
+            del next_one  # the data is not kept until more comes
+
+
+def _run(task: Future[Any], function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    if not task.set_running_or_notify_cancel():
+        return
+    try:
+        task.set_result(function(*args))
+    except BaseException as error:
+        task.set_exception(error)
 
 
 def on_threads(function: Callable[[_Item], _Found], items: Iterable[_Item]) -> Iterator[_Found]:
@@ -25,8 +74,9 @@ def on_threads(function: Callable[[_Item], _Found], items: Iterable[_Item]) -> I
     if len(listed) < 2:
         yield from map(function, listed)
         return
-    threads = pool()
+    pool = Pool()
     try:
-        yield from threads.map(function, listed)
+        for task in [pool.submit(function, item) for item in listed]:
+            yield task.result()
     finally:
-        threads.shutdown(cancel_futures=True)
+        pool.close()

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import sys
 from collections.abc import Sequence
-from types import ModuleType
 
 from .._base.command import Parser
 from .scripts import add_target, load_job, parsed
-
-_PLANNER = "oneflow.plan"  # the command line for hardware that is not here, where the library has one
 
 
 def parser() -> Parser:
@@ -22,9 +17,8 @@ def parser() -> Parser:
         "too large for this machine.",
         epilog="example: oneflow plan train.py:train_job -- --batch 32",
     )  # fmt: skip
-    if _planner() is not None:
-        made.add_argument("--target", action="append", metavar="TARGET", help="plan for other hardware, such as h100:8; "
-                          "`oneflow plan --target h100:8 --help` lists the options for that")  # fmt: skip
+    made.add_argument("--target", action="append", metavar="TARGET", help="plan for other hardware, such as h100:8; "
+                      "`oneflow plan --target h100:8 --help` lists the options for that")  # fmt: skip
     add_target(made)
     return made
 
@@ -33,13 +27,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Prints the report. Returns 0, or with ``--target`` the status of the planner."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     own = given[: given.index("--")] if "--" in given else given
-    planner = _planner()
-    if planner is not None and any(word.partition("=")[0] == "--target" for word in own):
+    if any(word.partition("=")[0] == "--target" for word in own):
+        from .. import plan as planner
+
         return int(planner.main(given))
     options = parsed(parser(), given)
     print(load_job(options.job, options.arguments).plan())
     return 0
-
-
-def _planner() -> ModuleType | None:
-    return None if importlib.util.find_spec(_PLANNER) is None else importlib.import_module(_PLANNER)

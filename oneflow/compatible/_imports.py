@@ -40,6 +40,7 @@ _EAGER = (
     "nn.optimizer", "nn.parameter", "vm",
 )  # fmt: skip
 _WITHOUT_TWIN = (*_EAGER, "contrib", "contrib.tensorrt", "ops", "support")  # oneflow.ops is this library's own
+_UNREAD = ("typing",)  # their files are for type checkers, which look for the source of a stub
 _MOVED = {  # path below the alias -> path below ``oneflow``
     "advanced.distribute_ops": "advanced",
     "contrib.tensorrt.tensorrt_api": "tensorrt",
@@ -68,11 +69,11 @@ class _Finder(MetaPathFinder):
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         if not fullname.startswith(f"{_ALIAS}."):
             return None
-        if path is not None and any(entry.startswith(_FILES) for entry in path):
+        below = fullname.removeprefix(f"{_ALIAS}.")
+        if path is not None and any(entry.startswith(_FILES) for entry in path) and below not in _UNREAD:
             own = PathFinder.find_spec(fullname, path)
             if own is not None:
                 return own
-        below = fullname.removeprefix(f"{_ALIAS}.")
         if below in _EAGER or below in _PACKAGES:
             return ModuleSpec(fullname, _Empty(), is_package=True)
         real = _real(below)

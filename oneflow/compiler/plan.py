@@ -52,6 +52,7 @@ class Plan:
       read_by_rules: the Blobs that update rules read: learning rates, the step, the indices of row-sparse updates.
       gathers: the ops that gather from variables whose updates are row-sparse, by the variables' names.
       platform: of the devices that it is compiled for: "cpu", "gpu" or "tpu".
+      tensor_float_32: whether products of float32 may be rounded, as accelerators do by default (``compiler/options.py``).
       without_native: the reason why no op takes its native lowering; "" if some may.
       grids: of the values that int8 inference rounds, by logical Blob name; None where the job is not one of int8.
       preparation: the nodes that compute ``prepared``, Blobs that depend on variables alone, when a variable has changed.
@@ -84,6 +85,7 @@ class Plan:
     read_by_rules: tuple[Blob, ...] = ()
     gathers: Mapping[str, Node] = field(default_factory=dict)
     platform: str = "cpu"
+    tensor_float_32: bool = True
     without_native: str = ""
     grids: Mapping[str, Grid] | None = None
     preparation: tuple[Node, ...] = ()
@@ -175,6 +177,7 @@ def plan(
     fetches: Sequence[Blob],
     *,
     native_ops: bool = True,
+    tensor_float_32: bool = True,
     platform: str | None = None,
     grids: Mapping[str, Grid] | None = None,
 ) -> Plan:
@@ -182,6 +185,7 @@ def plan(
 
     Args:
       native_ops: whether ops may take their native lowerings.
+      tensor_float_32: whether accelerators may round the factors of float32 products.
       platform: of the devices, that of JAX's default backend if None.
       grids: for int8 inference, see ``Plan.grids``.
     """
@@ -197,6 +201,7 @@ def plan(
         assigns=dict(graph.assigns),
         trained=graph.objective.trained,
         platform=platform,
+        tensor_float_32=tensor_float_32,
         without_native=without,
         grids=grids,
     )

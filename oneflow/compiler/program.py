@@ -14,6 +14,7 @@ from .arrangement import Arrangement
 from .autodiff import Backward, run_nodes
 from .layout import Layout, Meshes, Storage, mesh_axes
 from .lowering import Lowering, Observer, Values
+from .options import with_product_precision
 from .plan import LEARNING_RATES, PREPARED, RANDOM_STATE, Plan
 from .update import finish, loss_count, measure, numbers, prepare, seed_scale, show_updates
 
@@ -51,12 +52,22 @@ def feed_shardings(plan: Plan, meshes: Meshes) -> tuple[Any, ...]:
     return tuple(map(of_feed, plan.feeds))
 
 
-def single(plan: Plan, storages: Mapping[str, Storage], meshes: Meshes | None, observer: Observer | None = None) -> Any:
-    """The jitted step of a job on one place, with donated state. ``meshes`` is None for JAX's default device."""
-    step = make_step(plan, storages, meshes, observer)
+def single(
+    plan: Plan,
+    storages: Mapping[str, Storage],
+    meshes: Meshes | None,
+    observer: Observer | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Any:
+    """The jitted step of a job on one place, with donated state.
+
+    ``meshes`` is None for JAX's default device; ``options`` are those of the compiler.
+    """
+    step = with_product_precision(make_step(plan, storages, meshes, observer), plan)
     donated = (0,) if plan.written and not plan.transactional else ()
+    given = dict(options) if options else None
     if meshes is None:
-        return jax.jit(step, donate_argnums=donated)
+        return jax.jit(step, donate_argnums=donated, compiler_options=given)
     placement = place_of(plan)
     whole = meshes.sharding(placement, ())
 
@@ -75,7 +86,11 @@ def single(plan: Plan, storages: Mapping[str, Storage], meshes: Meshes | None, o
     fetched, watched = tuple(map(of_value, plan.fetches)), tuple(of_value(w.blob) for w in plan.watches)
     token = (whole,) if plan.token_is_needed() else ()
     return jax.jit(
-        step, donate_argnums=donated, in_shardings=(written, read, feeds), out_shardings=(written, fetched, watched, token)
+        step,
+        donate_argnums=donated,
+        in_shardings=(written, read, feeds),
+        out_shardings=(written, fetched, watched, token),
+        compiler_options=given,
     )
 
 
@@ -108,8 +123,9 @@ def make_step(plan: Plan, storages: Mapping[str, Storage], meshes: Meshes | None
             first = plan.losses[0]
             shape = values.get_blob(first).shape[first.node in plan.vmapped :]
             known = numbers(plan, values, variables, loss_count(first, shape) * plan.runs_of_loss)
-            gradients = prepare(plan.trained, raw, variables, known)
-            updated = finish(plan, gradients, variables, known, measure(graph, gradients), counts=True)
+            before = _apart(plan, variables)
+            gradients = prepare(plan.trained, raw, before, known)
+            updated = finish(plan, gradients, before, known, measure(graph, gradients), counts=True)
             if observer is not None:
                 show_updates(observer, plan, raw, gradients, variables, updated)
             new.update(updated)
@@ -142,6 +158,18 @@ def preparation(plan: Plan, storages: Mapping[str, Storage]) -> tuple[tuple[str,
         return tuple(values.get_blob(blob) for blob in plan.prepared)
 
     return names, jax.jit(prepare_values)
+
+
+def _apart(plan: Plan, variables: Mapping[str, Any]) -> dict[str, Any]:
+    """The variables as the updates read them.
+
+    XLA for GPUs computes an update together with a transposed copy of the same variable for the backward pass, and then has to
+    copy the variable, since it cannot update in place what it reads in another order. Behind a barrier it does not.
+    """
+    if plan.platform != "gpu":
+        return dict(variables)
+    trained = {v.name for v in plan.trained}
+    return {name: jax.lax.optimization_barrier(x) if name in trained else x for name, x in variables.items()}
 
 
 def draws_of(random_state: Any, run: Any = None) -> Any:

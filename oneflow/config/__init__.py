@@ -51,7 +51,9 @@ strict_devices = _setting(
 )  # fmt: skip
 enable_tensor_float_32_compute = _setting(
     "enable_tensor_float_32_compute", bool, True,
-    "no effect: products follow JAX's own setting (jax_default_matmul_precision)", implied=True,
+    "Products and convolutions of float32 on a GPU round their factors to TF32 (on a TPU to bfloat16), as JAX has it by default; "
+    "off, they are computed with the precision of float32. CPUs never round.",
+    implied=True,
 )  # fmt: skip
 
 enable_native_cpu = _setting(

@@ -29,10 +29,10 @@ def messages(
 
     ``imports`` are the paths of files whose messages and enums it uses; their modules must have been made before.
     """
-    what = f"oneflow.core.{path.removesuffix('.proto').replace('/', '.')}_pb2"
-    descriptor_pb2 = need("google.protobuf.descriptor_pb2", what)
-    pool = need("google.protobuf.descriptor_pool", what).Default()
-    factory = need("google.protobuf.message_factory", what)
+    module = f"oneflow.core.{path.removesuffix('.proto').replace('/', '.')}_pb2"
+    descriptor_pb2 = need("google.protobuf.descriptor_pb2", module)
+    pool = need("google.protobuf.descriptor_pool", module).Default()
+    factory = need("google.protobuf.message_factory", module)
     enums = enums or {}
     file = descriptor_pb2.FileDescriptorProto(name=f"oneflow/core/{path}", package="oneflow", syntax="proto2")
     file.dependency.extend(f"oneflow/core/{other}" for other in imports)
@@ -49,6 +49,8 @@ def messages(
     pool.AddSerializedFile(file.SerializeToString())
     descriptor = pool.FindFileByName(file.name)
     classes = {name: factory.GetMessageClass(pool.FindMessageTypeByName(f"oneflow.{name}")) for name in made}
+    for made_class in classes.values():
+        made_class.__module__ = module
     return {"DESCRIPTOR": descriptor, **classes}
 
 

@@ -66,4 +66,6 @@ def _of_torch(tensor: Any) -> np.ndarray:
 
 def _refuse_kind(value: Any, what: str) -> None:
     hint = "give arrays: of NumPy, PyTorch, JAX or pandas, or lists of numbers of one shape"
-    refuse(ArgumentError, f"{what} holds {type(value).__name__} {shown(value)}, which is not an array", hint=hint)
+    dtype = getattr(value, "dtype", None)
+    held = f"{type(value).__name__} {shown(value)}" if dtype is None else f"a {type(value).__name__} of {shown(dtype)}"
+    refuse(ArgumentError, f"{what} holds {held}, which is not an array of numbers", hint=hint)

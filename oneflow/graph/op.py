@@ -68,9 +68,8 @@ class Int8:
     Attributes:
       role: "product": of data (input 0) and weights (input 1). "channelwise": per channel an affine function of input 0, the
         other inputs being constant. "rectify" (max(x, 0)), "gate" (x times the normal distribution's function),
-        "residual" (a sum of two): can be computed behind a product, before requantization. "largest": takes the largest of some elements of its
-        input, in integers too. "grid": rounds input 0 to a grid. "statistics": measures
-        input 0.
+        "residual" (a sum of two): can be computed behind a product, before requantization. "largest": takes the largest of some
+        elements of its input, in integers too. "grid": rounds input 0 to a grid. "statistics": measures input 0.
       details: ``details(attrs, shapes)`` returns the IntegerProduct of a product, or a sentence that says why it has none, or the
         IntegerGrid of a "grid", or whether "statistics" are kept ones, which input 0 does not change. ``shapes`` are those of its
         inputs.

@@ -129,7 +129,13 @@ def build(declared: Declaration, job: Job, session: Session) -> BuiltJob:
     graph, leaves, convert, array, structure = _trace(declared, _default_placement)
     devices.check_placements(graph, strict=Resource.strict_devices, may_grow=not session.store.meshes.are_used)
     fetches = [*leaves, *(blob.valid_length.count for blob in leaves if blob.valid_length is not None)]
-    made = plan(graph, fetches, native_ops=Resource.enable_native_cpu, grids=declared.grids)
+    made = plan(
+        graph,
+        fetches,
+        native_ops=Resource.enable_native_cpu,
+        tensor_float_32=Resource.enable_tensor_float_32_compute,
+        grids=declared.grids,
+    )
     own_part = _own_part(declared, made)
     session.declare_variables(job, graph.variables.values(), storages(graph, made.replicated))
     pipeline = None
@@ -251,9 +257,9 @@ def _number(graph: Graph, blob: Blob) -> int:
 
 
 def _default_placement() -> Placement:
-    """All devices of the session: the GPUs where there are any (or were asked for), else the CPU devices."""
+    """All devices of the session: the GPUs or TPUs where there are any (or were asked for), else the CPU devices."""
     devices.prepare()
     gpus, cpus = Resource.gpu_device_num, Resource.cpu_device_num
-    tag = "gpu" if gpus or (gpus is None and cpus is None and devices.has_gpu()) else "cpu"
+    tag = "gpu" if gpus or (gpus is None and cpus is None and devices.has_accelerator()) else "cpu"
     count = (gpus if tag == "gpu" else cpus) or 1
     return parse_placement(tag, [f"{machine}:0-{count - 1}" for machine in range(processes.count())])

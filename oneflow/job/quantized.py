@@ -56,8 +56,8 @@ def calibrate(job: Any, batches: Iterable[Any], name: str | None = None) -> JobF
     """The int8 form of a predict job: products and convolutions of 8-bit integers, with the ranges that data has in ``batches``.
 
     Each batch is run once in floating point. Data is uint8 with one scale and zero point per tensor, from the smallest and the
-    largest value that was seen; weights are int8 with a scale per output channel, quantized again when variables change. Bias, batch
-    normalization, residuals and ReLU or GELU are computed with the product. Values beyond the range saturate.
+    largest value that was seen; weights are int8 with a scale per output channel, quantized again when variables change. Bias,
+    batch normalization, residuals and ReLU or GELU are computed with the product. Values beyond the range saturate.
 
     Args:
       job: a predict job of float32 on one device, whose inputs have fixed shapes.

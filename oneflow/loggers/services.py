@@ -3,19 +3,70 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from .._base.extras import need
 from ..data.arrays import as_array
 from .base import Logger
+from .pixels import one_image
 
 
 def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
     return {name: value for name, value in metrics.items() if isinstance(value, (int, float))}
 
 
-class WandbLogger(Logger):
+class _ServiceLogger(Logger):
+    """What is logged before the first run waits for it; for what is logged after a run, the run is opened again.
+
+    Attributes:
+      experiment: the client's object of the run while it is open.
+    """
+
+    def __init__(self) -> None:
+        self.experiment: Any = None
+        self._state: dict[str, Any] = {}  # what the run is found by
+        self._early: list[Callable[[Any], None]] = []
+
+    def _open(self, resumed: Mapping[str, Any] | None) -> Any:
+        """Begins a run, or goes on with one, and sets ``_state``."""
+        raise NotImplementedError
+
+    def _close(self, status: str) -> None:
+        raise NotImplementedError
+
+    def begin(self, resumed: Mapping[str, Any] | None, step: int) -> None:
+        """Begins a run, or goes on with one."""
+        if self.experiment is not None:
+            return
+        known = resumed is not None and any(resumed.values())
+        self.experiment = self._open(resumed if known else None)
+        early, self._early = self._early, []
+        for act in early:
+            act(self.experiment)
+
+    def _act(self, act: Callable[[Any], None]) -> None:
+        if self.experiment is not None:
+            act(self.experiment)
+        elif self._state:
+            self.experiment = self._open(self._state)
+            act(self.experiment)
+            self.finalize("success")
+        else:
+            self._early.append(act)
+
+    def finalize(self, status: str) -> None:
+        """Ends the run."""
+        if self.experiment is not None:
+            self._close(status)
+            self.experiment = None
+
+    def state_dict(self) -> Mapping[str, Any]:
+        """What the run is found by."""
+        return dict(self._state)
+
+
+class WandbLogger(_ServiceLogger):
     """Logs to Weights & Biases; needs ``pip install wandb``.
 
     Args:
@@ -36,54 +87,56 @@ class WandbLogger(Logger):
         offline: bool = False,
         **options: Any,
     ):
+        super().__init__()
         self._wandb: Any = need("wandb", "WandbLogger")
         self._options = {"name": name, "project": project, **options}
         self._save_dir, self._offline = save_dir, offline
-        self.experiment: Any = None
 
     def prepare(self, root: str, resumed: Mapping[str, Any] | None) -> None:
         """Chooses the directory."""
         self._save_dir = self._save_dir or root
 
-    def begin(self, resumed: Mapping[str, Any] | None, step: int) -> None:
-        """Begins a run, or goes on with one."""
-        if self.experiment is not None:
-            return
+    def _open(self, resumed: Mapping[str, Any] | None) -> Any:
         options = dict(self._options)
-        if resumed is not None and resumed.get("id"):
+        if resumed is not None:
             options.update(id=resumed["id"], resume="allow")
         mode = {"mode": "offline"} if self._offline else {}
-        self.experiment = self._wandb.init(dir=os.fspath(self._save_dir or "."), **mode, **options)
+        run = self._wandb.init(dir=os.fspath(self._save_dir or "."), **mode, **options)
+        run.define_metric("*", step_metric="step")  # else the axis of its charts is the number of the call
+        self._state = {"id": run.id}
+        return run
+
+    def _close(self, status: str) -> None:
+        self.experiment.finish(exit_code=0 if status == "success" else 1)
 
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
         """Sends numbers."""
-        self.experiment.log({**_numbers(metrics), "step": step})
+        row = {**_numbers(metrics), "step": step}
+        self._act(lambda run: run.log(row))
 
     def log_hyperparams(self, params: Mapping[str, Any], metrics: Mapping[str, float] | None = None) -> None:
         """Sends what the run was made with."""
-        self.experiment.config.update(dict(params), allow_val_change=True)
-        self.experiment.summary.update(dict(metrics or {}))
+        given, found = dict(params), dict(metrics or {})
+
+        def act(run: Any) -> None:
+            run.config.update(given, allow_val_change=True)
+            run.summary.update(found)
+
+        self._act(act)
 
     def log_image(self, key: str, images: Any, step: int) -> None:
-        """Sends images."""
-        self.experiment.log({key: self._wandb.Image(as_array(images, "images")), "step": step})
+        """Sends one image, or a batch of them side by side."""
+        pixels = as_array(images, "images").copy()
+        pixels = one_image(pixels) if pixels.ndim > 2 else pixels
+        self._act(lambda run: run.log({key: self._wandb.Image(pixels), "step": step}))
 
     def log_histogram(self, key: str, values: Any, step: int) -> None:
         """Sends how the elements of an array are distributed."""
-        self.experiment.log({key: self._wandb.Histogram(as_array(values, "values")), "step": step})
-
-    def finalize(self, status: str) -> None:
-        """Ends the run."""
-        if self.experiment is not None:
-            self.experiment.finish(exit_code=0 if status == "success" else 1)
-            self.experiment = None
-
-    def state_dict(self) -> Mapping[str, Any]:
-        """The run's id."""
-        return {"id": self.experiment.id if self.experiment is not None else None}
+        flat = as_array(values, "values").copy()
+        self._act(lambda run: run.log({key: self._wandb.Histogram(flat), "step": step}))
 
 
-class MLFlowLogger(Logger):
+class MLFlowLogger(_ServiceLogger):
     """Logs to MLflow; needs ``pip install mlflow``.
 
     Args:
@@ -102,44 +155,55 @@ class MLFlowLogger(Logger):
         tracking_uri: str | None = None,
         tags: Mapping[str, Any] | None = None,
     ):
+        super().__init__()
         self._mlflow: Any = need("mlflow", "MLFlowLogger")
         self._experiment_name, self._run_name, self._tags = experiment_name, run_name, dict(tags or {})
         self._client: Any = self._mlflow.MlflowClient(tracking_uri)
-        self.run_id: str | None = None
 
-    def begin(self, resumed: Mapping[str, Any] | None, step: int) -> None:
-        """Begins a run, or goes on with one."""
-        if resumed is not None and resumed.get("run_id"):
-            self.run_id = str(resumed["run_id"])
-            return
-        experiment = self._client.get_experiment_by_name(self._experiment_name)
-        number = experiment.experiment_id if experiment is not None else self._client.create_experiment(self._experiment_name)
-        self.run_id = self._client.create_run(number, tags=self._tags, run_name=self._run_name).info.run_id
+    @property
+    def run_id(self) -> str | None:
+        """The run's id; None before the first one."""
+        return self._state.get("run_id")
+
+    def _open(self, resumed: Mapping[str, Any] | None) -> Any:
+        if resumed is not None:
+            number = str(resumed["run_id"])
+            self._client.update_run(number, status="RUNNING")
+        else:
+            found = self._client.get_experiment_by_name(self._experiment_name)
+            group = found.experiment_id if found is not None else self._client.create_experiment(self._experiment_name)
+            number = self._client.create_run(group, tags=self._tags, run_name=self._run_name).info.run_id
+        self._state = {"run_id": number}
+        return self._client
+
+    def _close(self, status: str) -> None:
+        ends = {"success": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
+        self._client.set_terminated(self.run_id, ends[status])
 
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
         """Sends numbers."""
-        for name, number in _numbers(metrics).items():
-            self._client.log_metric(self.run_id, name, number, step=step)
+        numbers = _numbers(metrics)
+
+        def act(client: Any) -> None:
+            for name, number in numbers.items():
+                client.log_metric(self.run_id, name, number, step=step)
+
+        self._act(act)
 
     def log_hyperparams(self, params: Mapping[str, Any], metrics: Mapping[str, float] | None = None) -> None:
         """Sends what the run was made with."""
-        for name, value in params.items():
-            self._client.log_param(self.run_id, name, value)
-        for name, number in (metrics or {}).items():
-            self._client.log_metric(self.run_id, name, number)
+        given, found = dict(params), dict(metrics or {})
 
-    def finalize(self, status: str) -> None:
-        """Ends the run."""
-        if self.run_id is not None:
-            ends = {"success": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
-            self._client.set_terminated(self.run_id, ends[status])
+        def act(client: Any) -> None:
+            for name, value in given.items():
+                client.log_param(self.run_id, name, value)
+            for name, number in found.items():
+                client.log_metric(self.run_id, name, number)
 
-    def state_dict(self) -> Mapping[str, Any]:
-        """The run's id."""
-        return {"run_id": self.run_id}
+        self._act(act)
 
 
-class TrackioLogger(Logger):
+class TrackioLogger(_ServiceLogger):
     """Logs to trackio, a dashboard on this machine; needs ``pip install trackio``.
 
     Args:
@@ -151,35 +215,33 @@ class TrackioLogger(Logger):
     """
 
     def __init__(self, project: str = "oneflow", name: str | None = None, **options: Any):
+        super().__init__()
         self._trackio: Any = need("trackio", "TrackioLogger")
         self._options = {"project": project, "name": name, **options}
-        self.experiment: Any = None
 
-    def begin(self, resumed: Mapping[str, Any] | None, step: int) -> None:
-        """Begins a run, or goes on with one."""
-        if self.experiment is not None:
-            return
+    def _open(self, resumed: Mapping[str, Any] | None) -> Any:
         options = dict(self._options)
-        if resumed is not None and resumed.get("name"):
+        if resumed is not None:
             options.update(name=resumed["name"], resume="allow")
-        self.experiment = self._trackio.init(**options)
+        run = self._trackio.init(**options)
+        self._state = {"name": run.name}
+        return run
+
+    def _close(self, status: str) -> None:
+        self.experiment.finish()
 
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
         """Sends numbers."""
-        self.experiment.log(_numbers(metrics), step=step)
+        numbers = _numbers(metrics)
+        self._act(lambda run: run.log(numbers, step=step))
 
     def log_hyperparams(self, params: Mapping[str, Any], metrics: Mapping[str, float] | None = None) -> None:
         """Sends what the run was made with."""
-        self.experiment.config.update(dict(params))
-        if metrics:
-            self.experiment.log(_numbers(metrics))
+        given, found = dict(params), _numbers(metrics or {})
 
-    def finalize(self, status: str) -> None:
-        """Ends the run."""
-        if self.experiment is not None:
-            self.experiment.finish()
-            self.experiment = None
+        def act(run: Any) -> None:
+            run.config.update(given)
+            if found:
+                run.log(found)
 
-    def state_dict(self) -> Mapping[str, Any]:
-        """The run's name."""
-        return {"name": self.experiment.name if self.experiment is not None else None}
+        self._act(act)

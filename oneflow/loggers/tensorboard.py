@@ -13,11 +13,10 @@ import numpy as np
 
 from .._base import check
 from .._base.extras import need
-from .._base.refuse import refuse
 from ..data.arrays import as_array
-from ..errors import ShapeError
 from .base import FileLogger
 from .event_file import EventFile
+from .pixels import one_image
 
 
 class TensorBoardLogger(FileLogger):
@@ -121,10 +120,8 @@ class TensorBoardLogger(FileLogger):
 
     def log_image(self, key: str, images: Any, step: int) -> None:
         """Writes one image, or a batch of them side by side."""
-        pixels = as_array(images, "images")
-        if pixels.dtype != np.uint8:
-            pixels = (np.clip(pixels, 0.0, 1.0) * 255 + 0.5).astype(np.uint8)
-        self._add(step=step, summary=self._summaries.image(key, _channels_last(pixels), dataformats="HWC"))
+        pixels = one_image(as_array(images, "images"))
+        self._add(step=step, summary=self._summaries.image(key, pixels, dataformats="HWC"))
 
     def log_histogram(self, key: str, values: Any, step: int) -> None:
         """Writes how the elements of an array are distributed."""
@@ -182,18 +179,3 @@ def graph_def(graphs: Sequence[Any], what: str) -> bytes:
 def _tag(name: str) -> str:
     """The name of an op as TensorBoard folds it: by slashes."""
     return name.replace("-", "/")
-
-
-def _channels_last(pixels: np.ndarray) -> np.ndarray:
-    """One image (height, width, channels) of an image or a batch in any of the usual orders of axes."""
-    if pixels.ndim == 4:
-        return np.concatenate([_channels_last(image) for image in pixels], axis=1)
-    if pixels.ndim == 3 and pixels.shape[0] in (1, 3, 4) and pixels.shape[2] not in (1, 3, 4):
-        pixels = pixels.transpose(1, 2, 0)
-    elif pixels.ndim == 3 and pixels.shape[2] not in (1, 3, 4):  # a batch of gray ones
-        return np.concatenate([_channels_last(image) for image in pixels], axis=1)
-    if pixels.ndim == 2:
-        pixels = pixels[:, :, None]
-    if pixels.ndim != 3:
-        refuse(ShapeError, f"images must have 2, 3 or 4 axes, got shape {pixels.shape}")
-    return np.repeat(pixels, 3, axis=2) if pixels.shape[2] == 1 else pixels

@@ -16,7 +16,7 @@ class Background:
     alone, never for calls of jobs or their callbacks.
 
     Attributes:
-      error: of a task of several processes, which all of them raise at the next place where they meet.
+      error: of a task of several processes, which all of them raise at the next place where they meet, or each in ``sync``.
     """
 
     def __init__(self) -> None:
@@ -33,6 +33,12 @@ class Background:
     def is_idle(self) -> bool:
         """Whether nothing is left to be done."""
         return self._thread is None or not self._thread.is_alive()
+
+    def raise_error(self) -> None:
+        """Raises the error of a task of several processes in this one alone: where no call of a job is left out thereby."""
+        error, self.error = self.error, None
+        if error is not None:
+            raise error
 
     def wait(self) -> None:
         """Waits until what was started is done, successfully or not. Ctrl-C ends the wait."""

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any, NoReturn
 
+from .._base.jax import jax
 from ..errors import CallbackError
 from . import processes
 from .result import Delivery, Result
@@ -23,6 +24,7 @@ from .result import Delivery, Result
 MIN_WINDOW, MAX_WINDOW = 4, 32
 _IDLE_NAPS = 20
 _NAP = 0.0002  # seconds
+_LONG_NAP = 0.001  # where callers deliver their own calls
 _MOST_PAUSES = 2  # naps in a row for a caller that is submitting calls
 _TINY_SECONDS = 0.00003  # per call: Python's lock is the limit, not the device
 _REGISTRATION_SECONDS = 0.05
@@ -32,7 +34,7 @@ class DeliveryThread:
     """One per process. ``submit`` is called with the dispatch lock held, in the order of calls.
 
     Ctrl-C may come between any two lines on the main thread, so a call is queued by one ``append`` and nothing is counted:
-    what is undelivered is what is in the queue, and the one call that is being delivered.
+    what is undelivered is what is in the queue, and the one call that is being delivered. Whoever delivers holds ``_turn``.
     """
 
     def __init__(self) -> None:
@@ -41,6 +43,7 @@ class DeliveryThread:
         self.error_job = ""
         self._kept: deque[Exception] = deque()
         self._hook: Callable[[str], None] | None = None
+        self._settle: Callable[[], None] | None = None
         self._errors = threading.Lock()
         self.in_user_code = False  # the thread runs a callback, a handler or a listener, which may take as long as it likes
         self._forever = threading.Lock()
@@ -50,6 +53,8 @@ class DeliveryThread:
         self._late: deque[tuple[int, Result[Any]]] = deque()  # numbered
         self._lates = itertools.count(1)
         self._late_begun = self._late_ended = 0  # numbers of those that were run last
+        self._turn = threading.Lock()
+        self._callers_deliver = False  # they have since the thread looked last
         self._busy = False  # a call, or late callbacks, are being delivered
         self._last_begun = self._last_delivered = 0
         self._window = MIN_WINDOW
@@ -107,6 +112,10 @@ class DeliveryThread:
         if len(self._pending) + self._busy < window or self.is_current():
             return
         self.moved_on(threading.get_ident())
+        if self._drains and most == MAX_WINDOW:
+            self._deliver_here()
+            if not self._pending:
+                return
         start, goal = time.perf_counter(), 0 if self._drains else window // 2
         waited_for = self.undelivered() - goal
         self._wait(lambda: self.undelivered() <= goal)
@@ -114,6 +123,24 @@ class DeliveryThread:
         self._drains = each < _TINY_SECONDS  # longer calls: the device must not run out of them
         # short steps: fewer thread switches per call; long steps: little lag
         self._window = min(self._window * 2, MAX_WINDOW) if each < 0.0005 else MIN_WINDOW if each > 0.002 else self._window
+
+    def _deliver_here(self) -> None:
+        """Delivers, on the caller's thread, the first calls in the queue that nothing is to be run for.
+
+        To hand a tiny call to the other thread takes longer than the call. Ctrl-C may end this between any two lines: a call
+        leaves the queue after its delivery, which may happen twice.
+        """
+        with self._turn:
+            pending, newest = self._pending, self._newest
+            if not pending or pending[0].has_callbacks:
+                return
+            for _ in range(self._wait_together()):
+                result = pending[0]
+                if newest.get(result.thread) == result.sequence or not result.pass_quietly():
+                    return
+                self._last_begun = self._last_delivered = result.sequence
+                pending.popleft()
+            self._callers_deliver = True
 
     def submit(self, delivery: Delivery, results: Any) -> Result[Any]:
         """Queues a dispatched call for delivery. Called with the dispatch lock held, so that the order is that of calls."""
@@ -166,6 +193,8 @@ class DeliveryThread:
     def before_call(self, job_name: str) -> None:
         """The first thing that a call does if ``attention`` is set: raises errors that wait, and calls the hook."""
         self.raise_error()
+        if self._settle is not None and not self.is_current():
+            self._settle()
         if self._hook is not None:
             self._hook(job_name)
 
@@ -177,6 +206,11 @@ class DeliveryThread:
     def set_hook(self, hook: Callable[[str], None] | None) -> None:
         """Sets a function that is called with the job's name before each call, in the caller's thread."""
         self._hook = hook
+        self._look()
+
+    def set_settle(self, settle: Callable[[], None] | None) -> None:
+        """Sets a function that is called before each call: it raises the error of a save of several processes, in all at once."""
+        self._settle = settle
         self._look()
 
     def raise_error(self) -> None:
@@ -227,7 +261,7 @@ class DeliveryThread:
 
     def _look(self) -> None:
         with self._errors:
-            self.attention = bool(self.error is not None or self._kept or self._hook is not None)
+            self.attention = any((self.error is not None, self._kept, self._hook is not None, self._settle is not None))
 
     def report(self, error: BaseException, job_name: str) -> None:
         """Prints a callback's traceback and keeps the error for the next call, ``sync`` or exit. Never raises."""
@@ -257,14 +291,15 @@ class DeliveryThread:
         while not self._stopping:
             # a caller that is submitting calls is left alone for a moment: else each call has the two wait for Python's lock
             last = self._pending[-1] if self._pending else None
-            if last is not newest and naps and pauses < _MOST_PAUSES and not self._awaited:
+            if last is not newest and naps and (pauses < _MOST_PAUSES or self._callers_deliver) and not self._awaited:
                 newest, pauses = last, pauses + 1
-                self._nap()
+                nap, self._callers_deliver = _LONG_NAP if self._callers_deliver else _NAP, False
+                self._nap(nap)
             elif self._step():
                 naps, pauses = 1, 0
             elif naps < _IDLE_NAPS:
                 naps += 1
-                self._nap()
+                self._nap(_NAP)
             else:
                 self._asleep = True
                 if not self._pending and not self._late:  # else they came in before the flag was up
@@ -272,28 +307,37 @@ class DeliveryThread:
                 self._asleep = False
                 naps = 0
 
-    def _nap(self) -> None:
+    def _nap(self, seconds: float) -> None:
         with contextlib.suppress(Empty):
-            self._wakes.get(timeout=_NAP)
+            self._wakes.get(timeout=seconds)
 
     def _step(self) -> bool:
         """Delivers what is there: calls in order, each after the late callbacks that are due before its own.
 
         Never raises, whatever user code does: callers wait for this thread.
         """
-        pending = self._pending
-        if not pending and not self._late:
+        if not self._pending and not self._late:
             return False
+        with self._turn:
+            self._deliver_all()
+        return True
+
+    def _deliver_all(self) -> None:
+        pending = self._pending
         self._busy = True
+        ready = 0  # of the first calls in the queue
         while pending and not self._stopping:
+            ready = ready or (self._wait_together() if self._drains else 0)
             self._last_begun = pending[0].sequence  # first: at each moment it is in the queue, or known as begun
             result = pending.popleft()
             try:
-                self._deliver(result)
+                self._deliver(result, ready > 0)
             except BaseException as error:
                 self.report(error, result.job_name)
             self._last_delivered = result.sequence
-            self._tell()
+            ready = ready and ready - 1
+            if not ready or result.has_callbacks:  # who waits for tiny calls is told once per batch
+                self._tell()
         if self._late:
             try:
                 self._run_late()
@@ -301,7 +345,6 @@ class DeliveryThread:
                 self.report(error, "")
         self._busy = False
         self._tell()
-        return True
 
     def _tell(self) -> None:
         """Wakes the threads that wait, where one of them has waited for this."""
@@ -309,8 +352,20 @@ class DeliveryThread:
             with self._progress:
                 self._progress.notify_all()
 
-    def _deliver(self, result: Result[Any]) -> None:
-        result.wait()
+    def _wait_together(self) -> int:
+        """Waits for all calls in the queue at once; returns their number, 0 if one of them has failed.
+
+        Each wait lets go of Python's lock, which the caller of tiny calls then takes: one per batch, not one per call.
+        """
+        queued = [self._pending[i] for i in range(len(self._pending))]  # callers append meanwhile
+        try:
+            jax.block_until_ready([result.awaited for result in queued])
+        except Exception:  # each is waited for by itself then, and keeps its own error
+            return 0
+        return len(queued)
+
+    def _deliver(self, result: Result[Any], is_ready: bool) -> None:
+        result.wait(is_ready)
         processes.returned()
         result.finish()
         if self._late:

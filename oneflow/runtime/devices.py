@@ -1,4 +1,4 @@
-"""The devices of this process: real GPUs where there are as many as were asked for, else virtual CPU devices."""
+"""The devices of this process: real GPUs or TPUs where there are as many as were asked for, else virtual CPU devices."""
 
 from __future__ import annotations
 
@@ -85,9 +85,14 @@ def has_gpu() -> bool:
     return jax.default_backend() in ("gpu", "cuda", "rocm")
 
 
+def has_accelerator() -> bool:
+    """Whether JAX has what "gpu" placements mean: GPUs or TPUs. Initialises JAX's backends."""
+    return has_gpu() or jax.default_backend() == "tpu"
+
+
 def gpus_are_real() -> bool:
-    """Whether "gpu" placements run on GPUs: there are as many as ``flow.config.gpu_device_num`` asks for."""
-    return has_gpu() and len(jax.local_devices()) >= (Resource.gpu_device_num or 1)
+    """Whether "gpu" placements run on GPUs or TPUs: there are as many as ``flow.config.gpu_device_num`` asks for."""
+    return has_accelerator() and len(jax.local_devices()) >= (Resource.gpu_device_num or 1)
 
 
 def capacity(tag: str) -> int:
@@ -185,7 +190,7 @@ def _check_range(graph: Graph, node: Node) -> None:
 
 
 def _stand_in(graph: Graph, node: Node, strict: bool) -> None:
-    asked, found = Resource.gpu_device_num or 1, len(jax.local_devices()) if has_gpu() else 0
+    asked, found = Resource.gpu_device_num or 1, len(jax.local_devices()) if has_accelerator() else 0
     if strict:
         raise DeviceError(
             f"job {graph.name!r} places {node.op.name} {node.name!r} on a GPU, and JAX has "

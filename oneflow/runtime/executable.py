@@ -17,6 +17,7 @@ from .._base import memory as _memory
 from .._base.jax import jax
 from ..compiler.layout import Layout, Storage, layout_of
 from ..compiler.lowering import Observer
+from ..compiler.options import compiler_options, product_precision
 from ..compiler.plan import LEARNING_RATES, PREPARED, RANDOM_STATE, Plan, on_one_device, with_own_values
 from ..compiler.program import feed_shardings, place_of, single
 from ..compiler.stages import Compile, staged
@@ -90,6 +91,7 @@ class Executable:
             raise ModeError("flow.config.find_nonfinite works in runs of one process; this one has several")
         collective = any(len(d) > 1 and d[0].platform == "cpu" for d in distinct.values())
         self._on_cpu = any(d[0].platform == "cpu" for d in distinct.values())
+        self._options = {} if self._on_cpu else compiler_options(plan.platform, max(map(len, distinct.values())))
         self._gate: Gate | None = process.collectives if collective and not self._together else None
         self.window = 1 if self._together else MAX_WINDOW  # calls that may be undelivered
         self._label = f"job {plan.graph.name!r}"
@@ -187,7 +189,7 @@ class Executable:
         arguments = self._arguments(self._feeds_given)
         if self.is_staged:
             assert self._meshes is not None
-            with jax.enable_x64(True):
+            with jax.enable_x64(True), product_precision(self.plan):
                 start = time.perf_counter()
                 program = staged(self.plan, self._storages, self._meshes, arguments, self._compiled)
                 seconds = time.perf_counter() - start - self.statistics.compile_seconds - self.statistics.lower_seconds
@@ -195,7 +197,7 @@ class Executable:
             self.compiled = [(f.name, f.made) for f in program.functions]
             self._function = program
             return
-        function = single(self.plan, self._storages, self._meshes)
+        function = single(self.plan, self._storages, self._meshes, options=self._options)
         start = time.perf_counter()
         with jax.enable_x64(True) if self._x64 else nullcontext():
             traced = function.trace(*arguments)
@@ -250,12 +252,13 @@ class Executable:
     def _compiled(self, traced: Any, shardings: Sequence[Any] = ()) -> Any:
         if self._compile_elsewhere is not None:
             return self._compile_elsewhere(traced, shardings)
+        options = (self._options or None) if self.is_staged else None  # of a single function, its ``jax.jit`` has them
         start = time.perf_counter()
         lowered = traced.lower()
         self.statistics.lower_seconds += time.perf_counter() - start
         start = time.perf_counter()
         with compilation_cache.enabled():
-            compiled = process.uninterrupted.run(lowered.compile, compiles=True)
+            compiled = process.uninterrupted.run(lambda: lowered.compile(options), compiles=True)
         self.statistics.compile_seconds += time.perf_counter() - start
         self._note_memory(compiled)
         return compiled

@@ -324,11 +324,16 @@ class Result(concurrent.futures.Future[T]):
 
     # --- the delivery thread's side
 
-    def wait(self) -> None:
-        """Waits for the device. Never raises; keeps the error."""
+    @property
+    def awaited(self) -> Any:
+        """The arrays that are ready when the call is over."""
+        return _awaited(self._results)
+
+    def wait(self, is_ready: bool) -> None:
+        """Waits for the device, unless the arrays are known to be ready. Never raises; keeps the error."""
         results = self._results
         try:
-            for array in results[0] or results[2]:
+            for array in () if is_ready else _awaited(results):
                 if type(array) is tuple:  # a tensor list
                     for inner in flat(array):
                         inner.block_until_ready()
@@ -359,6 +364,15 @@ class Result(concurrent.futures.Future[T]):
                 for waiter in self._shared.waiters:
                     (waiter.add_result if self._error is None else waiter.add_exception)(self)
                 self._shared.condition.notify_all()
+
+    def pass_quietly(self) -> bool:
+        """Ends a call whose arrays are ready. False: handlers, callbacks or listeners are to be run, on their own thread."""
+        delivery = self._delivery
+        if self.has_callbacks or delivery.watches:
+            return False
+        delivery.finished(self._results)
+        self.finish()
+        return not self.has_callbacks  # one may have been registered meanwhile
 
     def _hand_over(self, watch: Watch, array: Any) -> None:
         deliverer = self._delivery.deliverer

@@ -510,11 +510,14 @@ def clear_default_session() -> None:
 def sync_default_session() -> None:
     """Waits until every submitted call, its callbacks included, has finished.
 
-    Inside a callback it returns at once. Raises CallbackError where an earlier callback failed.
+    Inside a callback it returns at once. Raises CallbackError where an earlier callback failed, and the CheckpointError of a
+    save in the background that has failed.
 
     Example: >>> flow.sync_default_session()   # all callbacks of earlier calls have run
     """
     default_session().sync()
+    if not process.delivery.is_current():
+        process.saves.raise_error()
 
 
 def skipped_images() -> int:

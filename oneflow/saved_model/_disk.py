@@ -94,8 +94,9 @@ def _write_compiled(folder: Path, model: Any) -> None:
     try:
         need("flatbuffers", "the compiled form of a saved model")
         forms = True
-    except MissingExtraError:
+    except MissingExtraError as error:
         forms = False
+        warn(JobWarning, f"{error}\n  the saved model is complete, but has no compiled form: loading it traces its ops")
     for name, graph in sorted(model.graphs.items()):
         for signature in sorted(graph.signatures) or [None]:
             what = f"graph {name!r}" + ("" if signature is None else f", signature {signature!r}")

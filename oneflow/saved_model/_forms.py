@@ -66,8 +66,11 @@ def _rule(*names: str) -> Callable[[Rule], Rule]:
     return register
 
 
-def _plain(name: str, type_name: str, inputs: str, output: str) -> None:
-    _RULES[name] = lambda node: _one(node, type_name, inputs, output)
+def _plain(name: str, type_name: str, inputs: str, output: str, **attributes: str) -> None:
+    """A rule that only renames: each attribute of the registry's op is the one of the node that is named for it."""
+    _RULES[name] = lambda node: _one(
+        node, type_name, inputs, output, **{theirs: node.attrs[ours] for theirs, ours in attributes.items()}
+    )
 
 
 # --- elementwise
@@ -93,6 +96,8 @@ _plain("identity_n", "tuple_identity", "in*", "out*")
 _plain("where", "where", "condition x y", "out")
 _plain("prelu", "tf_prelu", "x alpha", "y")
 _plain("square_sum", "square_sum", "x", "y")
+_plain("bias_add", "bias_add", "a b", "out", axis="axis")
+_plain("in_top_k", "in_top_k", "targets predictions", "out", k="k")
 
 
 @_rule("elu")
@@ -177,37 +182,7 @@ def _top_k(node: Node) -> list[UserOp] | None:
     return _one(node, "top_k", "in", "out", k=node.attrs["k"], sorted=True) if _is_last(node) else None
 
 
-@_rule("in_top_k")
-def _in_top_k(node: Node) -> list[UserOp]:
-    return _one(node, "in_top_k", "targets predictions", "out", k=node.attrs["k"])
-
-
 # --- shapes
-
-
-@_rule("reshape")
-def _reshape(node: Node) -> list[UserOp]:
-    return _one(node, "reshape", "in", "out", shape=node.attrs["shape"])
-
-
-@_rule("flatten")
-def _flatten(node: Node) -> list[UserOp]:
-    return _one(node, "flatten", "in", "out", start_dim=node.attrs["first"], end_dim=node.attrs["last"])
-
-
-@_rule("expand_dims")
-def _expand_dims(node: Node) -> list[UserOp]:
-    return _one(node, "expand_dims", "in", "out", axis=node.attrs["axis"])
-
-
-@_rule("squeeze")
-def _squeeze(node: Node) -> list[UserOp]:
-    return _one(node, "squeeze", "in", "out", axes=node.attrs["axes"])
-
-
-@_rule("transpose")
-def _transpose(node: Node) -> list[UserOp]:
-    return _one(node, "transpose", "input", "output", perm=node.attrs["perm"])
 
 
 @_rule("concat")
@@ -217,12 +192,13 @@ def _concat(node: Node) -> list[UserOp] | None:
     return _one(node, "concat", "in*", "out", axis=node.attrs["axis"], max_dim_size=node.outputs[0].shape[node.attrs["axis"]])
 
 
-@_rule("broadcast_like")
-def _broadcast_like(node: Node) -> list[UserOp]:
-    return _one(node, "broadcast_like", "x like", "y", broadcast_axes=node.attrs["axes"])
-
-
+_plain("reshape", "reshape", "in", "out", shape="shape")
 _plain("reshape_like", "reshape_like", "in like", "out")
+_plain("flatten", "flatten", "in", "out", start_dim="first", end_dim="last")
+_plain("expand_dims", "expand_dims", "in", "out", axis="axis")
+_plain("squeeze", "squeeze", "in", "out", axes="axes")
+_plain("transpose", "transpose", "input", "output", perm="perm")
+_plain("broadcast_like", "broadcast_like", "x like", "y", broadcast_axes="axes")
 
 
 @_rule("slice")
@@ -256,28 +232,11 @@ def _pad(node: Node) -> list[UserOp]:
 # --- indices, constants
 
 
-@_rule("gather")
-def _gather(node: Node) -> list[UserOp]:
-    return _one(node, "gather", "in indices", "out", axis=node.attrs["axis"])
-
-
+_plain("gather", "gather", "in indices", "out", axis="axis")
 _plain("batch_gather", "batch_gather", "in indices", "out")
-
-
-@_rule("dim_gather")
-def _dim_gather(node: Node) -> list[UserOp]:
-    return _one(node, "dim_gather", "input index", "output", dim=node.attrs["dim"])
-
-
-@_rule("scatter_nd")
-def _scatter_nd(node: Node) -> list[UserOp]:
-    return _one(node, "scatter_nd", "indices updates", "out", shape=node.attrs["shape"])
-
-
-@_rule("unsorted_segment_sum")
-def _segment_sum(node: Node) -> list[UserOp]:
-    a = node.attrs
-    return _one(node, "unsorted_segment_sum", "data segment_ids", "out", axis=a["axis"], num_segments=a["count"])
+_plain("dim_gather", "dim_gather", "input index", "output", dim="dim")
+_plain("scatter_nd", "scatter_nd", "indices updates", "out", shape="shape")
+_plain("unsorted_segment_sum", "unsorted_segment_sum", "data segment_ids", "out", axis="axis", num_segments="count")
 
 
 @_rule("one_hot")
@@ -315,11 +274,6 @@ def _matmul(node: Node) -> list[UserOp] | None:
     else:
         return None
     return _one(node, kind, "a b", "out", alpha=float(a["alpha"]), **transposes)
-
-
-@_rule("bias_add")
-def _bias_add(node: Node) -> list[UserOp]:
-    return _one(node, "bias_add", "a b", "out", axis=node.attrs["axis"])
 
 
 @_rule("tril", "fused_scale_tril")

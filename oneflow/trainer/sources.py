@@ -125,7 +125,7 @@ def source_of(data: Any, job: JobFunction[..., Any], arguments: Arguments, *, sh
                    source=job.source)  # fmt: skip
         return NoData()
     if hasattr(data, "column_names") and hasattr(data, "with_format"):
-        return _of_dataset(data, arguments, shuffle, seed)
+        return _of_dataset(data, arguments, shuffle, seed, what)
     found = _whole_arrays(data, arguments)
     if found is not None:
         keys, arrays = found
@@ -141,13 +141,42 @@ def source_of(data: Any, job: JobFunction[..., Any], arguments: Arguments, *, sh
     return Passes(data)
 
 
-def _of_dataset(data: Any, arguments: Arguments, shuffle: bool, seed: int) -> Source:
+class Stream(Passes):
+    """Of the library ``datasets``: a position lacks what is in a shuffle buffer, and such a stream is skipped to its place."""
+
+    def state(self) -> Any:
+        return None if _has_shuffle_buffer(getattr(self._data, "_ex_iterable", None)) else super().state()
+
+
+def _has_shuffle_buffer(stage: Any) -> bool:
+    """Whether a stage of a stream, or one before it, may draw from a buffer; True where nobody knows."""
+    if stage is None or "Shuffled" in type(stage).__name__:
+        return True
+    before = [value for name, value in vars(stage).items() if name in ("ex_iterable", "ex_iterables")]
+    return any(_has_shuffle_buffer(each) for value in before for each in (value if isinstance(value, list) else [value]))
+
+
+def _of_dataset(data: Any, arguments: Arguments, shuffle: bool, seed: int, what: str) -> Source:
     """Of the library ``datasets``: those columns that the job takes."""
-    size, known = arguments.batch_size or 1, data.column_names or []
+    if isinstance(data, Mapping):
+        refuse(ArgumentError, f"{what} are splits of a data set ({', '.join(map(str, data))}), and one of them is needed",
+               hint=f"data[{next(iter(data), 'train')!r}]")  # fmt: skip
+    size, known, arrays = arguments.batch_size or 1, data.column_names or [], data.with_format("numpy")
+    is_stream = not hasattr(data, "__len__")
+    first = next(iter(arrays), {})
+    if _is_batch(first, arguments):
+        return Stream(arrays) if is_stream else Passes(arrays)
+    if is_stream:
+        return Stream(arrays.batch(batch_size=size))
     columns = [name for name in known if name in arguments.names] or list(known)
-    if hasattr(data, "__len__"):
-        return Passes(ArrayLoader(data.select_columns(columns), size, shuffle=shuffle, seed=seed))
-    return Passes(data.with_format("numpy").batch(batch_size=size))  # a stream
+    return Passes(ArrayLoader(data.select_columns(columns), size, shuffle=shuffle, seed=seed))
+
+
+def _is_batch(row: Mapping[str, Any], arguments: Arguments) -> bool:
+    """Whether a row of a data set is a batch that ``batch()`` of the library made, by its numbers of axes."""
+    given = row.values() if not any(name in row for name in arguments.names) else map(row.get, arguments.names)
+    ranks = [(np.ndim(value), len(shape)) for value, shape in zip(given, arguments.shapes, strict=False) if value is not None]
+    return bool(ranks) and all(own == wanted for own, wanted in ranks)
 
 
 def _whole_arrays(data: Any, arguments: Arguments) -> tuple[list[Any] | None, list[np.ndarray]] | None:

@@ -260,6 +260,38 @@ def test_the_end_of_the_program_waits(tmp_path: Path, how: str, status: int, tol
         assert set(flow.checkpoint.get(tmp_path / "m")) > {"d-weight", "d-bias"}
 
 
+# Values large enough for their digests to be computed on further threads, and saves that begin when the main thread has ended.
+LATE = """
+import atexit, sys, threading
+import numpy as np
+import oneflow as flow
+
+how, root = sys.argv[1:3]
+values = {name: np.arange(3_000_000, dtype=np.float32) for name in "ab"}
+
+def save(**options):
+    flow.checkpoint.save(root + "/m", values, **options)
+
+if how == "background":
+    save(asynchronous=True)
+elif how == "at exit":
+    atexit.register(save)
+else:
+    def work():
+        threading.main_thread().join()
+        save()
+    threading.Thread(target=work).start()
+"""
+
+
+@pytest.mark.parametrize("how", ["background", "at exit", "other thread"])
+def test_large_values_are_saved_although_the_program_is_at_its_end(tmp_path: Path, how: str) -> None:
+    done = subprocess.run([sys.executable, "-c", LATE, how, str(tmp_path)], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, os.listdir(tmp_path)) == (0, ["m"]), done.stderr
+    found = flow.checkpoint.get(tmp_path / "m")  # its digests fit
+    assert all(np.array_equal(found[name].numpy(), np.arange(3_000_000, dtype=np.float32)) for name in "ab")
+
+
 SAVES_FOR_EVER = """
 import itertools, sys
 import numpy as np

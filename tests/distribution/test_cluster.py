@@ -119,6 +119,8 @@ UNCLEAR = [
     (MPICH, "MPICH or Intel MPI says .* at which port of 127.0.0.1 the first(?s:.*)mpiexec -genv ONEFLOW_COORDINATOR_ADDRESS"),
     (OPEN_MPI_5.replace("LOCAL_SIZE=2", "LOCAL_SIZE=1"),
      "Open MPI says .* where the first(?s:.*)mpirun -x ONEFLOW_COORDINATOR_ADDRESS"),
+    ("SLURM_JOB_ID=77 SLURM_NTASKS=2 SLURM_PROCID=1", "SLURM says .* where the first"),  # no batch script is number 1
+    ("SLURM_JOB_ID=77 SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=0", "SLURM says .* where the first"),
     ("RANK=1 WORLD_SIZE=2", "where the first(?s:.*)ONEFLOW_COORDINATOR_ADDRESS"),
     ("RANK=1 WORLD_SIZE=2 MASTER_ADDR=10.0.0.1", "at which port of 10.0.0.1"),
     ("RANK=1", "how many they are(?s:.*)ONEFLOW_NUM_PROCESSES"),

@@ -195,3 +195,14 @@ def test_what_runs_on_the_host_may_name_more_cpus_than_there_are() -> None:
         return x * 3.0
 
     assert (job() == 6).all()
+
+
+@pytest.mark.parametrize(("backend", "accelerator", "gpu"), [("tpu", True, False), ("gpu", True, True), ("cpu", False, False)])
+def test_gpu_placements_mean_tpus_where_jax_has_those(
+    monkeypatch: pytest.MonkeyPatch, backend: str, accelerator: bool, gpu: bool
+) -> None:
+    from oneflow.runtime import devices
+
+    monkeypatch.setattr(devices.jax, "default_backend", lambda: backend)
+    assert (devices.has_accelerator(), devices.gpus_are_real(), devices.has_gpu()) == (accelerator, accelerator, gpu)
+    assert flow.sysconfig.with_cuda() is gpu

@@ -83,7 +83,11 @@ def launched(count: int) -> tuple[str, ...]:
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     ("count", "devices", "how"),
-    [(2, 2, "synchronous"), pytest.param(2, 2, "asynchronous", marks=pytest.mark.thorough), (4, 1, "asynchronous")],
+    [
+        (2, 2, "synchronous"),
+        pytest.param(2, 2, "asynchronous", marks=pytest.mark.thorough),
+        pytest.param(4, 1, "asynchronous", marks=pytest.mark.thorough),
+    ],
 )
 def test_each_process_writes_its_parts_and_any_number_reads_them(
     program: Any, tmp_path: Path, count: int, devices: int, how: str
@@ -233,3 +237,57 @@ def test_one_of_two_is_killed_at_random_moments(tmp_path: Path, how: str) -> Non
             found = flow.checkpoint.get(folder / name)
             assert found["System-Train-TrainStep-train"].numpy().tolist() == [int(name)]
             assert len(set(found["w"].numpy().reshape(-1).tolist())) == 1  # of one step, verified against its digests
+
+
+FAILS_IN_THE_BACKGROUND = """
+import errno, os, sys
+import numpy as np
+import oneflow as flow, oneflow.typing as tp
+from oneflow.checkpoint import atomic
+from oneflow.errors import CheckpointError
+
+rank = flow.distributed.get_rank()
+
+@flow.global_function(type="train")
+def train(x: tp.Numpy.Placeholder((8,))) -> tp.Numpy:
+    w = flow.get_variable("w", (8,), initializer=flow.zeros_initializer())
+    loss = flow.math.reduce_sum(x * w)
+    flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [1.0]), momentum=0).minimize(loss)
+    return loss
+
+def say(*words):
+    os.write(1, (" ".join(map(str, words)) + "\\n").encode())
+
+def failing(path):
+    raise OSError(errno.EIO, "Input/output error")
+
+x, flush = np.ones(8, np.float32), atomic._flush
+train(x)
+for where in ("call", "sync"):
+    if rank == 0:
+        atomic._flush = failing
+    pending = flow.checkpoint.save(f"{sys.argv[1]}/{where}", asynchronous=True)
+    if where == "sync":
+        while not pending.done():
+            pass
+    for i in range(1_000_000):
+        try:
+            train(x) if where == "call" else flow.sync_default_session()
+        except CheckpointError as error:
+            say(where, i, str(error).splitlines()[0].removeprefix("process 0: "))
+            break
+    atomic._flush = flush
+    losses = [train(x).item() for _ in range(2)]
+    flow.checkpoint.save(f"{sys.argv[1]}/{where}")
+say("end", losses)
+"""
+
+
+def test_an_error_in_the_background_is_raised_by_the_same_call_of_all_and_by_sync(program: Any, tmp_path: Path) -> None:
+    done = program(FAILS_IN_THE_BACKGROUND, *launched(2), arguments=(str(tmp_path),), timeout=170)
+    assert done.returncode == 0, done.stderr
+    told = sorted(done.stdout.splitlines())
+    assert told[0::2] == told[1::2] and len(told) == 6, told  # both processes say the same, the number of the call included
+    assert [line.split()[0] for line in told[0::2]] == ["call", "end", "sync"]
+    assert told[0].endswith("Input/output error; nothing was changed") and told[4].startswith("sync 0 ")
+    assert sorted(name for name in os.listdir(tmp_path) if name != "program.py") == ["call", "sync"]

@@ -78,6 +78,12 @@ def test_plan_of_stages_lists_transfers_and_draws():
         assert word in text
     drawing = plan.draw()
     assert "gpu 0:0-1" in drawing and "▼" in drawing
+    boxes = [line for line in drawing.splitlines() if line[0] in "┌│└"]
+    for top, below in zip(boxes, boxes[1:], strict=False):
+        assert len(top) == len(below) or top[0] == "└"  # the sides of a box are straight
+    shown = plan._repr_html_()
+    for word in ("<td", "first-matmul", "transfers per call", "first-bias_add (gradient)", "sent per call"):
+        assert word in shown
     assert step(np.ones((16, 8), np.float32)).shape == (16,)  # it goes on from the plan's executable
 
 

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 COUNTING = """
 import os, sys
 restart = int(os.environ["ONEFLOW_RESTART_COUNT"])
@@ -66,10 +68,11 @@ for step in range(int(saved[-1]) if saved else 0, 12):
 """
 
 
-def test_five_kills_change_no_loss(program: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("killed", [2, pytest.param(5, marks=pytest.mark.thorough)])
+def test_kills_change_no_loss(program: Any, tmp_path: Path, killed: int) -> None:
     """One of two processes is killed, now this one, now that one; each time all go on from the last checkpoint."""
     losses = []
-    for kills in (0, 5):
+    for kills in (0, killed):
         (tmp_path / str(kills)).mkdir()
         launch = ("-m", "oneflow.launch", "--nproc", "2", "--restarts", "5")
         done = program(TRAINING, *launch, arguments=(str(tmp_path / str(kills)), str(kills)), timeout=170)

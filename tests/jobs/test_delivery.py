@@ -372,3 +372,73 @@ assert interrupts > 50, interrupts
 print("agree", step, interrupts)
 """)
     assert "agree" in done.stdout, done.stderr
+
+
+def test_callers_that_deliver_tiny_calls_leave_callbacks_in_order_on_their_thread(monkeypatch):
+    """Where calls are tiny, callers deliver those that nothing is to be run for. All that is promised stays true."""
+    monkeypatch.setattr("oneflow.runtime.delivery._TINY_SECONDS", 1.0)  # on any machine
+    seen: list[flow.Blob] = []
+
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((4,))) -> tp.Callback[tp.Numpy]:
+        return x + 1
+
+    @flow.global_function()
+    def watched(x: tp.Numpy.Placeholder((4,))) -> tp.Callback[tp.Numpy]:
+        y = x + 1
+        flow.watch(y, lambda value: seen.append(float(value.numpy()[0])))
+        return y
+
+    job(ONE).get()
+    watched(ONE).get()
+    seen.clear()
+    called: dict[int, list[float]] = {0: [], 1: [], 2: []}
+    threads, wrong, listened = set(), [], []
+
+    def caller(number):
+        rng, kept = np.random.default_rng(number), []
+        for i in range(600):
+            x = np.full((4,), i, np.float32)
+            kind = rng.choice(6, p=[0.8, 0.04, 0.04, 0.04, 0.04, 0.04])
+            handle = (watched if kind == 4 else job)(x)
+            if kind == 1:
+                handle(lambda value: (called[number].append(float(value[0])), threads.add(threading.current_thread())))
+            elif kind == 2:
+                handle.add_done_callback(lambda h: listened.append(h.result()[0]))
+            elif kind == 3 and handle.result()[0] != i + 1:
+                wrong.append(i)
+            kept.append((i, kind, handle))
+        flow.sync_default_session()
+        wrong.extend(i for i, _, handle in kept if not handle.done() or handle.result()[0] != i + 1)
+        expected[number] = [float(i + 1) for i, kind, _ in kept if kind == 1]
+        others.extend(kind for _, kind, _ in kept)
+
+    expected: dict[int, list[float]] = {}
+    others: list[int] = []
+    callers = [threading.Thread(target=caller, args=(number,)) for number in called]
+    for thread in callers:
+        thread.start()
+    for thread in callers:
+        thread.join()
+    flow.sync_default_session()
+    assert not wrong
+    assert called == expected  # each once, in the order of a thread's calls
+    assert len(threads) == 1 and not threads & set(callers)
+    assert len(listened) == others.count(2) and len(seen) == others.count(4)
+
+
+def test_an_error_of_a_tiny_call_is_reported_as_that_of_any_other(monkeypatch, capfd):
+    monkeypatch.setattr("oneflow.runtime.delivery._TINY_SECONDS", 1.0)
+
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((4,))) -> tp.Callback[tp.Numpy]:
+        return x + 1
+
+    for _ in range(100):
+        job(ONE)
+    job(ONE)(lambda value: 1 / 0)
+    with pytest.raises(flow.errors.CallbackError, match="division by zero"):
+        for _ in range(5000):
+            job(ONE)
+    assert job(ONE).result().tolist() == [2, 2, 2, 2]
+    assert "ZeroDivisionError" in capfd.readouterr().err

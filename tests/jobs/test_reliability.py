@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import os
 import subprocess
 import sys
 import threading
@@ -38,7 +39,8 @@ def run(program: str, shell: str = "", timeout: float = 120) -> subprocess.Compl
         command = ["bash", "-c", f'{sys.executable} -c "$0" {shell}', PRELUDE + program]
     else:
         command = [sys.executable, "-c", PRELUDE + program]
-    return subprocess.run(command, capture_output=True, text=True, timeout=timeout)
+    quiet = {**os.environ, "ONEFLOW_LOG": "warning"}  # no notices of what takes long on a busy machine
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=quiet)
 
 
 def echo():

@@ -43,3 +43,13 @@ def test_the_readme_lists_every_program() -> None:
     assert rows.keys() == programs
     for name, lines in rows.items():
         assert int(lines) == len((EXAMPLES / name).read_text(encoding="utf-8").splitlines()) <= 150
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.rglob("*.py")), ids=lambda path: path.name)
+def test_every_program_has_help_and_steps(path: Path) -> None:
+    source = path.read_text(encoding="utf-8")
+    if 'if __name__ == "__main__":' not in source:
+        return
+    parsers = source + (EXAMPLES / "models" / "command_line.py").read_text(encoding="utf-8") * ("command_line." in source)
+    assert "ArgumentParser(" in parsers and "description=__doc__" in source or "make_parser(__doc__" in source
+    assert '"--steps"' in parsers or path.name == "plan_gpt.py"  # which runs no step

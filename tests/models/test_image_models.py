@@ -74,7 +74,9 @@ def test_moving_statistics_give_the_values_of_pytorch(name: str) -> None:
     close("values", shared, {name: layers[name] for name in shared}, FORWARD)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.thorough) if name == "inception_v3" else name for name in CASES]
+)
 def test_a_model_is_that_of_pytorch(name: str) -> None:
     case = CASES[name]
     rng = np.random.default_rng(0)

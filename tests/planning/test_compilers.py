@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
+import re
 import runpy
 import sys
 from pathlib import Path
 
+import jax.numpy as jnp
 import pytest
 from jobs import small
 
 import oneflow as flow
 import oneflow.typing as tp
+from oneflow._targets import compiling
 from oneflow.cli.scripts import load_job
 
 pytestmark = [pytest.mark.compilers, pytest.mark.timeout(1200)]
@@ -100,7 +104,112 @@ PROGRAMS = {
     "wide and deep": ["train_wide_and_deep.py", "--steps=4", "--batch=32", "--hidden=16"],
     "dcgan": ["train_dcgan.py", "--steps=3", "--batch=16", "--width=4"],
     "lenet": ["../train_lenet.py:train_job"],
+    "alexnet in mixed precision": ["train_cnn.py:train_job", "--model=alexnet", "--batch=4", "--size=64", "--amp"],
+    "alexnet predicts": ["train_cnn.py:eval_job", "--model=alexnet", "--batch=4", "--size=64"],
+    "mobilenet_v2 in mixed precision": ["train_cnn.py:train_job", "--model=mobilenet_v2", "--batch=4", "--size=64", "--amp"],
+    "mobilenet_v2 predicts": ["train_cnn.py:eval_job", "--model=mobilenet_v2", "--batch=4", "--size=64"],
+    "vgg16 in mixed precision": ["train_cnn.py:train_job", "--model=vgg16", "--batch=4", "--size=64", "--amp"],
+    "vgg16 predicts": ["train_cnn.py:eval_job", "--model=vgg16", "--batch=4", "--size=64"],
+    "inception_v3 in mixed precision": ["train_cnn.py:train_job", "--model=inception_v3", "--batch=4", "--size=96", "--amp"],
+    "inception_v3 predicts": ["train_cnn.py:eval_job", "--model=inception_v3", "--batch=4", "--size=96"],
 }
+
+
+TUTORIALS = sorted(str(p.relative_to(ROOT / "tests" / "tutorials")) for p in (ROOT / "tests" / "tutorials").glob("t[125]/0*.py"))
+
+
+@pytest.mark.parametrize("target", ["h100:1", "tpu-v5e:1x1"])
+@pytest.mark.parametrize("name", TUTORIALS)
+def test_a_program_of_the_tutorials_compiles_there(name, target, tmp_path, monkeypatch):
+    """Unchanged; its jobs are declared, its data is not read."""
+    need(target)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    for job in jobs_of(ROOT / "tests" / "tutorials" / name):
+        plan = job.plan(target=target)
+        assert plan.fits and len(plan.devices) == 1 and plan.flops > 1e5
+
+
+def jobs_of(path):
+    """The jobs that a program declares before it does anything: its imports, functions, and numbers in capitals."""
+    from oneflow.runtime.session import default_session
+
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    kinds = (ast.Import, ast.ImportFrom, ast.FunctionDef)
+    tree.body = [n for n in tree.body if isinstance(n, kinds) or (isinstance(n, ast.Assign) and n.targets[0].id.isupper())]
+    exec(compile(tree, str(path), "exec"), {"__name__": "tutorial"})
+    found = list(default_session().jobs.values())
+    assert found
+    return found
+
+
+@pytest.mark.parametrize("target", ["h100:8", "tpu-v5e:2x4"])
+@pytest.mark.parametrize("mixed", [False, True])
+@pytest.mark.parametrize("kind", ["mirrored", "accumulation", "split state", "custom op"])
+def test_a_way_of_training_on_8_devices_compiles_there(kind, mixed, target):
+    need(target)
+    custom = flow.experimental.register_op(f"summed_{mixed}")(lambda x: jnp.tanh(x) * jnp.cumsum(x, 1))
+    config = flow.FunctionConfig()
+    config.enable_auto_mixed_precision(mixed)
+    placeholder, returns = tp.Numpy.Placeholder((64, 3, 16, 16)), tp.Numpy
+    if kind == "mirrored":
+        config.default_logical_view(flow.scope.mirrored_view())
+        placeholder, returns = tp.ListNumpy.Placeholder((8, 3, 16, 16)), tp.ListNumpy
+    elif kind == "accumulation":
+        config.train.num_gradient_accumulation_steps(4)
+    elif kind == "split state":
+        config.optimizer_placement_optimization_mode("distributed_split")
+
+    @flow.global_function(type="train", function_config=config)
+    def train_job(x: placeholder) -> returns:
+        h = flow.nn.relu(flow.layers.conv2d(x, 16, 3, padding="SAME", name="conv"))
+        h = flow.layers.batch_normalization(h, axis=1, name="bn")
+        h = flow.layers.dense(flow.reshape(h, (x.shape[0], -1)), 64, name="hidden")
+        if kind == "custom op":
+            h = custom(h)
+        loss = flow.math.reduce_mean(flow.layers.dense(h, 8, name="out"))
+        flow.optimizer.Adam(flow.optimizer.PiecewiseConstantScheduler([], [0.1])).minimize(loss)
+        return loss
+
+    plan = train_job.plan(target=target)
+    assert len(plan.devices) == 8 and plan.fits
+    assert {r.kind for r in plan.collectives} & {"all-reduce", "reduce-scatter"}
+    if mixed:
+        assert plan.peak[0] == "bfloat16"
+
+
+@pytest.mark.parametrize("name", ["resnet50 in mixed precision", "resnet50"])
+def test_a_gpu_updates_weights_in_place_and_convolves_in_channels_last_order(name, examples, tmp_path, monkeypatch):
+    need("h100:1")
+    monkeypatch.chdir(tmp_path)
+    texts = []
+    compile_one = compiling.Compiler.compile
+
+    def keep(self, traced, shardings):
+        texts.append(compile_one(self, traced, shardings).text)
+        return compile_one(self, traced, shardings)
+
+    monkeypatch.setattr(compiling.Compiler, "compile", keep)
+    script, *arguments = PROGRAMS[name]
+    path, _, job = script.partition(":")
+    load_job(f"{EXAMPLES / path}:{job}", arguments).plan(target="h100:1")
+    (text,) = texts
+    weights = [int(n) for n in re.findall(r"= f32\[(\d+)\]\{0\} copy\(", text)]
+    assert [n for n in weights if n > 4096] == [], "no copy of a donated kernel"
+    convolutions = re.findall(r"dim_labels=(\w+)", text)
+    assert len(convolutions) > 100 and set(convolutions) == {"b01f_o01i"}
+
+
+@pytest.mark.parametrize("target", ["h100:1", "tpu-v5e:1x1"])
+def test_products_of_float32_are_rounded_or_not_as_the_setting_says(target):
+    need(target)
+
+    def kind(on):
+        flow.clear_default_session()
+        flow.config.enable_tensor_float_32_compute(on)
+        return small().plan(target=target).peak[0]
+
+    assert (kind(True), kind(False)) == ("tfloat32", "float32")
 
 
 @pytest.mark.parametrize("target", ["h100:1", "tpu-v5e:1x1"])

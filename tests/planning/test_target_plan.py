@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from jobs import small
+from jobs import small, small_body
 
 import oneflow as flow
 import oneflow.typing as tp
@@ -173,21 +174,57 @@ def test_without_the_compiler_the_error_names_the_extra(monkeypatch):
             small().plan(target=target)
 
 
-def test_placements_beyond_the_target_and_on_the_cpu_are_refused(stored):
-    def job_on(tag, devices):
-        @flow.global_function()
-        def placed(x: tp.Numpy.Placeholder((4, 4))) -> tp.Numpy:
-            with flow.scope.placement(tag, devices):
-                return flow.nn.relu(x, name="here")
+def placed_job(*places):
+    """A predict job with one op on each place, (tag, devices) or None for the default."""
 
-        return placed
+    @flow.global_function()
+    def placed(x: tp.Numpy.Placeholder((4, 4))) -> tp.Numpy:
+        for number, place in enumerate(places):
+            with contextlib.nullcontext() if place is None else flow.scope.placement(*place):
+                x = flow.nn.relu(x, name=f"here{number}")
+        return x
 
-    with pytest.raises(
-        flow.errors.DeviceError, match=r"(?s)'here' on gpu 0:0-7, and h100:2 has one machine with 2 devices.*your line"
-    ):
-        job_on("gpu", "0:0-7").plan(target="h100:2")
-    with pytest.raises(flow.errors.DeviceError, match=r"(?s)'here' on cpu 0:0-0.*place it on \"gpu\""):
-        job_on("cpu", "0:0").plan(target="h100:2")
+    return placed
+
+
+@pytest.mark.parametrize("tag", ["gpu", "cpu"])
+def test_placements_beyond_the_target_are_refused(stored, tag):
+    rule = rf"(?s)'here0' on {tag} 0:0-7, and h100:2 has one machine with 2 devices.*your line"
+    with pytest.raises(flow.errors.DeviceError, match=rule):
+        placed_job((tag, "0:0-7")).plan(target="h100:2")
+
+
+def test_a_job_of_both_cpu_and_gpu_ops_is_refused_with_the_line_of_a_cpu_op(stored):
+    rule = r"(?s)'here1' on cpu 0:0-0, and other ops on \"gpu\".*your line.*place all of it on \"gpu\""
+    with pytest.raises(flow.errors.DeviceError, match=rule):
+        placed_job(("gpu", "0:0-1"), ("cpu", "0:0")).plan(target="h100:2")
+    assert not stored
+
+
+@pytest.mark.parametrize("places", [[("cpu", "0:0")], [("cpu", "0:0"), None]])
+def test_the_placements_of_a_job_for_cpus_mean_the_targets_devices(monkeypatch, places):
+    asked = []
+    monkeypatch.setattr("oneflow.job.planning.check_installed", lambda platform: None)
+
+    def answer(self, request, program, job):
+        asked.append(request)
+        raise flow.errors.CompileError("enough")
+
+    monkeypatch.setattr(process.WorkerProcess, "ask", answer)
+    with pytest.raises(flow.errors.CompileError, match="enough"):
+        placed_job(*places).plan(target="h100:2")
+    assert [request["sizes"] for request in asked] == [[1]], "one stage, of the one device that the job names"
+
+
+def test_a_plan_says_that_cpu_placements_were_taken_for_the_target(stored):
+    @flow.global_function(type="train")
+    def body(x: tp.Numpy.Placeholder((16, 64))) -> tp.Numpy:
+        with flow.scope.placement("cpu", "0:0-1"):
+            return small_body(x)
+
+    assert small().plan(target="h100:2").notes == ()
+    plan = body.plan(target="h100:2")
+    assert 'placements on "cpu" are planned as devices of the target' in str(plan) and plan.fits
 
 
 def test_python_code_during_a_step_is_refused_with_its_line(stored):

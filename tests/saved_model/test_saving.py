@@ -293,3 +293,14 @@ def test_another_process_gives_the_same_answers(tmp_path: Path) -> None:
     s = launched(tmp_path / "models")
     np.testing.assert_allclose(s.run("infer", image=expected["batch"])[0], expected["prob"], rtol=1e-6, atol=1e-7)
     np.testing.assert_allclose(s.run("infer", image=expected["batch"][:1])[0], expected["prob"][:1], rtol=1e-6, atol=1e-7)
+
+
+def test_without_flatbuffers_the_missing_compiled_form_is_told_once(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "flatbuffers", None)
+    with pytest.warns(JobWarning, match=r"(?s)flatbuffers.*oneflow-jax\[export\].*no compiled form: loading it traces") as told:
+        save(tmp_path / "m")
+    assert len([w for w in told if "flatbuffers" in str(w.message)]) == 1  # although it has two signatures
+    assert not (tmp_path / "m" / "1" / "compiled").exists()
+    running = launched(tmp_path / "m")
+    np.testing.assert_allclose(running.run("affine", image=X)[0], X * 2 + 1)
+    running.close()

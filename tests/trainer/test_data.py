@@ -66,6 +66,10 @@ def hugging_face(kind):
     import datasets
 
     made = datasets.Dataset.from_dict({"labels": Y, "x": X, "name": ["a"] * 40}, features=None)
+    if kind == "batched":
+        return made.batch(10)
+    if kind == "batched stream":
+        return made.to_iterable_dataset().batch(10)
     return made if kind == "map" else made.to_iterable_dataset()
 
 
@@ -93,6 +97,8 @@ OTHERS = {
     "a Grain map data set": ("grain", lambda: grain_batches("map")),
     "a Grain iterable": ("grain", lambda: grain_batches("iter")),
     "an iterable of datasets": ("datasets", lambda: hugging_face("iter")),
+    "batches of datasets": ("datasets", lambda: hugging_face("batched")),
+    "an iterable of batches of datasets": ("datasets", lambda: hugging_face("batched stream")),
 }
 
 

@@ -231,6 +231,7 @@ def wandb(monkeypatch):
     run = SimpleNamespace(
         id="abc", log=client.note("log"), finish=client.note("finish"),
         config=SimpleNamespace(update=client.note("config")), summary=SimpleNamespace(update=client.note("summary")),
+        define_metric=client.note("define_metric"),
     )  # fmt: skip
     client.init = client.note("init", run)
     client.Image = client.Histogram = lambda array: array.shape
@@ -263,7 +264,7 @@ def test_mlflow(monkeypatch):
     methods = SimpleNamespace(
         get_experiment_by_name=client.note("get"), create_experiment=client.note("experiment", "7"),
         create_run=client.note("run", SimpleNamespace(info=SimpleNamespace(run_id="r1"))), log_metric=client.note("metric"),
-        log_param=client.note("param"), set_terminated=client.note("end"),
+        log_param=client.note("param"), set_terminated=client.note("end"), update_run=client.note("update"),
     )  # fmt: skip
     client.MlflowClient = client.note("client", methods)
     monkeypatch.setitem(sys.modules, "mlflow", client)
@@ -292,6 +293,40 @@ def test_trackio(monkeypatch):
         (arguments[0]["val_loss"], options["step"]) for arguments, options in client.called("log") if "val_loss" in arguments[0]
     ]
     assert losses == [(row["val_loss"], row["step"]) for row in trainer.history.rows]
+
+
+def test_what_services_are_told_before_and_after_a_run(wandb, tmp_path):
+    logger = flow.loggers.WandbLogger()
+    logger.log_hyperparams({"rate": 0.1}, {"best": 1.0})
+    logger.log_image("i", np.zeros((2, 8, 8, 3)), 0)
+    assert not wandb.calls
+    fit(logger, default_root_dir=tmp_path)
+    assert [name for name, *_ in wandb.calls][:5] == ["init", "define_metric", "config", "summary", "log"]
+    assert wandb.called("log")[0][0] == ({"i": (8, 16, 3), "step": 0},)
+    logger.log_hyperparams({"test": 1})
+    assert [options.get("id") for _, options in wandb.called("init")] == [None, "abc"]
+    assert wandb.calls[-1] == ("finish", (), {"exit_code": 0}) and len(wandb.called("finish")) == 2
+    assert wandb.called("config")[-1][0] == ({"test": 1},) and logger.state_dict() == {"id": "abc"}
+
+
+@pytest.mark.filterwarnings("ignore")  # of the clients' own dependencies
+@pytest.mark.parametrize("kind", ["WandbLogger", "MLFlowLogger", "TrackioLogger"])
+def test_a_real_client_in_a_run_that_goes_on(kind, tmp_path, monkeypatch):
+    pytest.importorskip(kind.removesuffix("Logger").lower())
+    monkeypatch.chdir(tmp_path)
+    for name, value in (("WANDB_MODE", "offline"), ("WANDB_SILENT", "true"), ("TRACKIO_DIR", str(tmp_path))):
+        monkeypatch.setenv(name, value)
+    options = {"MLFlowLogger": {"tracking_uri": f"sqlite:///{tmp_path}/runs.db"}}.get(kind, {})
+    states = []
+    for epochs in (1, 2):
+        logger = getattr(flow.loggers, kind)(**options)
+        logger.log_hyperparams({"rate": 0.1}, {"best": 1.0})
+        saving = flow.callbacks.ModelCheckpoint(tmp_path / "saved", save_last=True)
+        trainer = quiet(max_epochs=epochs, logger=logger, callbacks=saving, default_root_dir=tmp_path, log_every_n_steps=1)
+        trainer.fit(jobs.train_job(), jobs.data(), ckpt_path="last")
+        logger.log_hyperparams({"after": 1})
+        states.append(logger.state_dict())
+    assert states[0] == states[1] and all(states[0].values())
 
 
 @pytest.mark.parametrize("kind", ["WandbLogger", "MLFlowLogger", "TrackioLogger"])

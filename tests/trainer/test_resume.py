@@ -124,7 +124,7 @@ def stateful_torch():
 
     x, y = jobs.data()
     rows = torch.utils.data.TensorDataset(torch.from_numpy(x), torch.from_numpy(y))
-    list(torchdata.StatefulDataLoader(rows))  # the first one of a process seeds PyTorch's generator by chance
+    torch.manual_seed(3)  # a loader without a generator draws its order from PyTorch's
     return torchdata.StatefulDataLoader(rows, batch_size=10, shuffle=True)
 
 
@@ -140,6 +140,13 @@ def grain_data():
             return x[i], y[i]
 
     return grain.MapDataset.source(Rows()).shuffle(seed=1).batch(10).to_iter_dataset()
+
+
+def shuffled_stream():
+    datasets = pytest.importorskip("datasets")
+    x, y = jobs.data()
+    rows = datasets.Dataset.from_dict({"x": x, "labels": y})
+    return rows.to_iterable_dataset(num_shards=3).shuffle(seed=1, buffer_size=20)
 
 
 class Listed:
@@ -171,6 +178,7 @@ SOURCES = {
     "set_epoch": Listed,
     "a stateful DataLoader": stateful_torch,
     "Grain": grain_data,
+    "a shuffled stream of datasets": shuffled_stream,
 }  # fmt: skip
 
 

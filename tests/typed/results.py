@@ -116,6 +116,16 @@ def bundled(x: X) -> tp.Bundle[tp.Numpy]:
 bundled(array)["x"]
 
 # the other parts of a program
+with flow.name_scope("outer"), flow.scope.placement("cpu", "0:0"), flow.fixed_placement("cpu", "0:0"):
+    print(flow.load("saved"), flow.int32)
+settings: flow.ExecutionConfig = flow.ExecutionConfig()
+
+
+@flow.global_function("predict")
+def second_names(x: X) -> tp.Numpy:
+    return flow.clip(flow.clamp(x, 0, 1), 0, 1)
+
+
 config = flow.FunctionConfig()
 config.default_data_type(flow.float)
 config.enable_auto_mixed_precision(True)

@@ -13,5 +13,3 @@ _made = messages("common/shape.proto", _TABLE)
 
 DESCRIPTOR: Any = _made["DESCRIPTOR"]
 ShapeProto: Any = _made["ShapeProto"]
-for _name in ("ShapeProto",):
-    _made[_name].__module__ = __name__

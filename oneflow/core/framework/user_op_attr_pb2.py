@@ -37,5 +37,3 @@ _made = messages("framework/user_op_attr.proto", _TABLE, oneof="value", imports=
 
 DESCRIPTOR: Any = _made["DESCRIPTOR"]
 AttrValue: Any = _made["AttrValue"]
-for _name in ("AttrValue",):
-    _made[_name].__module__ = __name__

@@ -22,5 +22,3 @@ _made = messages("framework/user_op_conf.proto", _TABLE, imports=["framework/use
 
 DESCRIPTOR: Any = _made["DESCRIPTOR"]
 UserOpConf: Any = _made["UserOpConf"]
-for _name in ("UserOpConf",):
-    _made[_name].__module__ = __name__

@@ -24,9 +24,3 @@ DESCRIPTOR: Any = _made["DESCRIPTOR"]
 JobInputDef: Any = _made["JobInputDef"]
 JobOutputDef: Any = _made["JobOutputDef"]
 JobSignatureDef: Any = _made["JobSignatureDef"]
-for _name in (
-    "JobInputDef",
-    "JobOutputDef",
-    "JobSignatureDef",
-):
-    _made[_name].__module__ = __name__

@@ -25,11 +25,3 @@ BroadcastParallel: Any = _made["BroadcastParallel"]
 PartialSumParallel: Any = _made["PartialSumParallel"]
 SbpParallel: Any = _made["SbpParallel"]
 NdSbp: Any = _made["NdSbp"]
-for _name in (
-    "SplitParallel",
-    "BroadcastParallel",
-    "PartialSumParallel",
-    "SbpParallel",
-    "NdSbp",
-):
-    _made[_name].__module__ = __name__

@@ -26,5 +26,3 @@ _made = messages(
 
 DESCRIPTOR: Any = _made["DESCRIPTOR"]
 InterfaceBlobConf: Any = _made["InterfaceBlobConf"]
-for _name in ("InterfaceBlobConf",):
-    _made[_name].__module__ = __name__

@@ -33,5 +33,3 @@ Int32List: Any = _made["Int32List"]
 Int64List: Any = _made["Int64List"]
 Feature: Any = _made["Feature"]
 OFRecord: Any = _made["OFRecord"]
-for _name in ("BytesList", "FloatList", "DoubleList", "Int32List", "Int64List", "Feature", "OFRecord"):
-    _made[_name].__module__ = __name__

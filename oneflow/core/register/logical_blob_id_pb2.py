@@ -13,5 +13,3 @@ _made = messages("register/logical_blob_id.proto", _TABLE)
 
 DESCRIPTOR: Any = _made["DESCRIPTOR"]
 LogicalBlobId: Any = _made["LogicalBlobId"]
-for _name in ("LogicalBlobId",):
-    _made[_name].__module__ = __name__

@@ -28,8 +28,3 @@ _made = messages("serving/saved_model.proto", _TABLE, imports=["operator/op_conf
 DESCRIPTOR: Any = _made["DESCRIPTOR"]
 GraphDef: Any = _made["GraphDef"]
 SavedModel: Any = _made["SavedModel"]
-for _name in (
-    "GraphDef",
-    "SavedModel",
-):
-    _made[_name].__module__ = __name__

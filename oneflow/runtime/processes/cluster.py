@@ -152,7 +152,8 @@ def _ray_train(variables: Variables) -> Variables:
 
 def _slurm_step(variables: Variables) -> Variables:
     """Only what srun starts has siblings: a batch script sees the numbers of its whole allocation, too."""
-    if "SLURM_STEP_NODELIST" not in variables:
+    of_step = {"SLURM_STEP_NODELIST", "SLURM_STEP_NUM_TASKS"} & variables.keys()
+    if not of_step and variables.get("SLURM_PROCID", "0") == "0":
         return {}
     return {**variables, "(local count)": _tasks_of_node(variables)}
 

@@ -1,0 +1,49 @@
+# Written by scripts/write_stubs.py: the names of oneflow.errors, some of them as 0.6 has them.
+# ruff: noqa
+# fmt: off
+
+from oneflow.errors import AnnotationError as AnnotationError
+from oneflow.errors import ArgumentError as ArgumentError
+from oneflow.errors import AxisError as AxisError
+from oneflow.errors import BlobScopeError as BlobScopeError
+from oneflow.errors import BlobUseError as BlobUseError
+from oneflow.errors import CallbackError as CallbackError
+from oneflow.errors import CheckpointError as CheckpointError
+from oneflow.errors import CheckpointExistsError as CheckpointExistsError
+from oneflow.errors import CheckpointNotFoundError as CheckpointNotFoundError
+from oneflow.errors import CheckpointWarning as CheckpointWarning
+from oneflow.errors import CompileError as CompileError
+from oneflow.errors import ConfigError as ConfigError
+from oneflow.errors import CustomOpError as CustomOpError
+from oneflow.errors import DataError as DataError
+from oneflow.errors import DeviceError as DeviceError
+from oneflow.errors import DownloadError as DownloadError
+from oneflow.errors import DtypeError as DtypeError
+from oneflow.errors import DuplicateNameError as DuplicateNameError
+from oneflow.errors import ExecutionError as ExecutionError
+from oneflow.errors import ExportError as ExportError
+from oneflow.errors import FeatureError as FeatureError
+from oneflow.errors import FeedDtypeError as FeedDtypeError
+from oneflow.errors import FeedError as FeedError
+from oneflow.errors import FeedShapeError as FeedShapeError
+from oneflow.errors import ForkError as ForkError
+from oneflow.errors import GradientError as GradientError
+from oneflow.errors import HostError as HostError
+from oneflow.errors import ImageError as ImageError
+from oneflow.errors import JobWarning as JobWarning
+from oneflow.errors import MissingExtraError as MissingExtraError
+from oneflow.errors import ModeError as ModeError
+from oneflow.errors import NonFiniteError as NonFiniteError
+from oneflow.errors import OneFlowError as OneFlowError
+from oneflow.errors import PartNotFoundError as PartNotFoundError
+from oneflow.errors import ProcessError as ProcessError
+from oneflow.errors import RecordError as RecordError
+from oneflow.errors import RepetitionError as RepetitionError
+from oneflow.errors import ResultError as ResultError
+from oneflow.errors import ReturnError as ReturnError
+from oneflow.errors import SavedModelError as SavedModelError
+from oneflow.errors import ServingError as ServingError
+from oneflow.errors import ShapeError as ShapeError
+from oneflow.errors import TrainError as TrainError
+from oneflow.errors import VariableConflictError as VariableConflictError
+from oneflow.errors import ViewError as ViewError

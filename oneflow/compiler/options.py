@@ -1,0 +1,58 @@
+"""Options of XLA that the library sets for accelerators: sessions compile with them, and so do plans for a target."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from .._base.jax import jax
+from .plan import Plan
+
+# collectives run beside the arithmetic that does not need them
+_OVERLAP: Mapping[str, Mapping[str, Any]] = {
+    "gpu": {"xla_gpu_enable_latency_hiding_scheduler": True},
+    "tpu": {},  # the TPU compiler's default
+}
+_FLAGS_OF_USERS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
+
+
+def compiler_options(platform: str, device_count: int, *, environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
+    """The options for a program on some devices; those that the user's environment sets are left to it.
+
+    Args:
+      platform: of the devices: "cpu", "gpu" or "tpu".
+      device_count: of the program; one device has nothing to overlap.
+      environment: its XLA_FLAGS and LIBTPU_INIT_ARGS are the user's.
+    """
+    if device_count < 2:
+        return {}
+    own = " ".join(environment.get(name, "") for name in _FLAGS_OF_USERS)
+    given = {word.lstrip("-").partition("=")[0] for word in own.split()}
+    return {name: value for name, value in _OVERLAP.get(platform, {}).items() if name not in given}
+
+
+def with_product_precision(step: Callable[..., Any], plan: Plan) -> Callable[..., Any]:
+    """A function whose body is traced under ``product_precision``, whatever holds where it is called."""
+    if isinstance(product_precision(plan), nullcontext):
+        return step
+
+    @functools.wraps(step)
+    def precise(*arguments: Any) -> Any:
+        with product_precision(plan):
+            return step(*arguments)
+
+    return precise
+
+
+def product_precision(plan: Plan) -> AbstractContextManager[Any]:
+    """What is traced inside multiplies float32 numbers with their full precision, where the plan asks for it.
+
+    By default GPUs round the factors to TF32 and TPUs to bfloat16. CPUs never round.
+    """
+    if plan.tensor_float_32 or plan.platform == "cpu":
+        return nullcontext()
+    made: AbstractContextManager[Any] = jax.default_matmul_precision("highest")
+    return made

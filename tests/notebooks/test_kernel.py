@@ -1,0 +1,153 @@
+"""Notebooks in a real kernel: cells that are interrupted, jobs that are declared again, tables and progress bars."""
+
+from __future__ import annotations
+
+import queue
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+manager = pytest.importorskip("jupyter_client.manager", reason="the extra [notebooks] is not installed")
+pytest.importorskip("ipykernel", reason="the extra [notebooks] is not installed")
+pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("kernel")]
+WAIT = 300
+
+DECLARATION = """
+@flow.global_function(type="train")
+def train(x: tp.Numpy.Placeholder((4, 3))) -> tp.Numpy:
+    loss = flow.math.square(flow.layers.dense(x, 1, name="line", kernel_initializer=flow.ones_initializer()) - 1.0)
+    flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.01]), momentum=0).minimize(loss)
+    return loss
+"""
+
+
+class Kernel:
+    """A running kernel, asked cell by cell."""
+
+    def __init__(self) -> None:
+        self.manager = manager.KernelManager(kernel_name="python3", transport="ipc")
+        self.manager.kernel_spec.argv[0] = sys.executable
+        self.manager.start_kernel()
+        self.client = self.manager.blocking_client()
+        self.client.start_channels()
+        self.client.wait_for_ready(timeout=WAIT)
+
+    def run(self, source: str, interrupt_after: str = "") -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        """What a cell shows, and how it ended. The cell is interrupted as soon as it has printed ``interrupt_after``."""
+        asked = self.client.execute(source)
+        shown: list[dict[str, Any]] = []
+        text = ""
+        deadline = time.monotonic() + WAIT
+        while time.monotonic() < deadline:
+            try:
+                message = self.client.get_iopub_msg(timeout=5)
+            except queue.Empty:
+                continue
+            if message["parent_header"].get("msg_id") != asked:
+                continue
+            if message["msg_type"] == "status" and message["content"]["execution_state"] == "idle":
+                break
+            shown.append(message["content"])
+            text += message["content"].get("text", "") if message["msg_type"] == "stream" else ""
+            if interrupt_after and interrupt_after in text:
+                self.manager.interrupt_kernel()
+                interrupt_after = ""
+        while True:
+            reply = self.client.get_shell_msg(timeout=WAIT)
+            if reply["parent_header"]["msg_id"] == asked:
+                return shown, reply["content"]
+
+    def text(self, source: str) -> str:
+        """What a cell printed; it has to end well."""
+        shown, reply = self.run(source)
+        assert reply["status"] == "ok", reply
+        return "".join(content.get("text", "") for content in shown)
+
+    def html(self, source: str) -> str:
+        """The HTML of a cell's value."""
+        shown, reply = self.run(source)
+        assert reply["status"] == "ok", reply
+        return next(content["data"]["text/html"] for content in shown if "text/html" in content.get("data", {}))
+
+    def close(self) -> None:
+        self.client.stop_channels()
+        self.manager.shutdown_kernel(now=True)
+
+
+@pytest.fixture(scope="module")
+def kernel() -> Iterator[Kernel]:
+    kernel = Kernel()
+    try:
+        kernel.text("import numpy as np\nimport oneflow as flow\nimport oneflow.typing as tp\nx = np.ones((4, 3), np.float32)")
+        kernel.text(DECLARATION)
+        yield kernel
+    finally:
+        kernel.close()
+
+
+def test_a_cell_that_declares_a_job_can_be_run_again(kernel: Kernel) -> None:
+    first = float(kernel.text("print(train(x).mean())"))
+    kernel.text(DECLARATION)
+    second = float(kernel.text("print(train(x).mean())"))
+    assert second < first  # the variables have kept what they had learned
+    kernel.text(DECLARATION.replace("0.01", "0.0"))  # with a change
+    kernel.text(DECLARATION.replace("0.01", "0.0"))
+    third, fourth = kernel.text("print(train(x).mean(), train(x).mean())").split()
+    assert third == fourth
+    kernel.text(DECLARATION.replace("dense(x, 1", "dense(x, 2") + "print(train(x).shape)")  # other shapes: starts again
+    kernel.text(DECLARATION + "print(train(x).shape)")
+
+
+def test_a_loop_of_calls_can_be_interrupted(kernel: Kernel) -> None:
+    kernel.text(DECLARATION)
+    loop = "steps = 0\nwhile True:\n    train(x)\n    steps += 1\n    if steps == 10:\n        print('under way', flush=True)"
+    _, reply = kernel.run(loop, interrupt_after="under way")
+    assert reply["ename"] == "KeyboardInterrupt"
+    before, after = kernel.text(
+        "before = train(x).mean()\nfor _ in range(5): after = train(x).mean()\nprint(before, after)"
+    ).split()
+    assert float(after) <= float(before)
+
+
+def test_asynchronous_calls_can_be_interrupted(kernel: Kernel) -> None:
+    kernel.text(DECLARATION)
+    loop = (
+        "seen = []\nwhile True:\n    train.submit(x).async_get(seen.append)\n"
+        "    if len(seen) > 10 and not globals().get('told'):\n        told = True\n        print('under way', flush=True)"
+    )
+    _, reply = kernel.run(loop, interrupt_after="under way")
+    assert reply["ename"] == "KeyboardInterrupt"
+    assert kernel.text("flow.sync_default_session()\nprint(train(x).shape, len(seen) > 10)").split() == ["(4,", "1)", "True"]
+
+
+def test_a_fit_can_be_interrupted_and_goes_on(kernel: Kernel) -> None:
+    kernel.text(
+        DECLARATION + "class Told(flow.callbacks.Callback):\n    def on_train_batch_end(self, step, logs):\n"
+        "        if step == 10: print('under way', flush=True)\n"
+        "def data():\n    while True:\n        yield (x,)\n"
+    )
+    fit = "flow.Trainer(max_epochs=1, callbacks=[Told()], enable_progress_bar=False).fit(train, data)"
+    shown, reply = kernel.run(fit, interrupt_after="under way")
+    assert reply["ename"] == "KeyboardInterrupt"
+    assert "interrupted after step" in "".join(content.get("text", "") for content in shown)
+    again = fit.replace("max_epochs=1", "max_epochs=1, max_steps=20")
+    assert "under way" in kernel.text(again + "\nprint(train(x).shape)")
+
+
+def test_values_show_themselves_as_tables(kernel: Kernel) -> None:
+    kernel.text(DECLARATION)
+    assert "line-matmul" in kernel.html("train.summary()")
+    assert "state per device" in kernel.html("train.plan()")
+    assert "<table" in kernel.html("train.profile(x, steps=2)")
+    assert "float32" in kernel.html("flow.get_all_variables()['line-weight']")
+
+
+def test_the_progress_bar_shows_itself(kernel: Kernel) -> None:
+    kernel.text(DECLARATION)
+    shown, reply = kernel.run("flow.Trainer(max_epochs=1, max_steps=5).fit(train, [(x,)] * 5)['loss']")
+    assert reply["status"] == "ok"
+    everything = "".join(content.get("text", "") + str(content.get("data", "")) for content in shown)
+    assert "Epoch 1/1" in everything or "FloatProgress" in everything or "HBox" in everything

@@ -1,7 +1,7 @@
 // Products and convolutions of 8-bit integers: u8 data, s8 weights, sums in 32 bits (VNNI), and what follows them in one pass:
 // a scale and an offset per output channel, a residual, an activation, requantization.
 //
-// The spec (written by oneflow/ops/_int8_native.py): the epilogue, then the geometry. Two kinds of call share it:
+// The spec (written by oneflow/compiler/int8_kernels.py): the epilogue, then the geometry. Two kinds of call share it:
 //   int8_product  data, packed weights, scale, offset[, residual] -> result
 //   int8_pack     weights -> packed weights, in the layout that the product's primitive wants
 #include <cstring>

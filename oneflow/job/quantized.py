@@ -11,7 +11,7 @@ import numpy as np
 from .. import typing as tp
 from .._base.refuse import refuse, shown
 from .._signature import parse_return
-from ..compiler import int8
+from ..compiler.int8_analysis import Analysis, details, key_of
 from ..compiler.int8_kernels import Grid, grid_of_values
 from ..errors import ArgumentError, ModeError
 from ..graph.graph import Graph, current
@@ -37,10 +37,10 @@ class _Watched:
             function(*arguments)
             graph: Graph = current()
             graph.adapt_inputs = None
-            analysis = int8.Analysis(graph.nodes, (), set(graph.assigns))
+            analysis = Analysis(graph.nodes, (), set(graph.assigns))
             self.grids = analysis.kept_grids()
-            rounded = {int8.key_of(analysis.source(node.inputs[0])) for node in self.grids}
-            self.ranges = [b for b in analysis.observed() if measures and int8.key_of(b) not in rounded]
+            rounded = {key_of(analysis.source(node.inputs[0])) for node in self.grids}
+            self.ranges = [b for b in analysis.observed() if measures and key_of(b) not in rounded]
             found = [f(blob) for blob in self.ranges for f in (reduce_min, reduce_max)]
             found += [blob for node in self.grids for blob in node.inputs[1:]]
             if not found:
@@ -130,7 +130,7 @@ def _made(job: JobFunction[..., Any], name: str, watched: _Watched, low: np.ndar
             )
         grids[blob.logical_blob_name] = Grid.of_range(least, most)
     for node in watched.grids:
-        grid = int8.details(node)
+        grid = details(node)
         grids[node.outputs[0].logical_blob_name] = grid_of_values(grid, float(high[position]), float(high[position + 1]))
         position += 2
     made = job.derived(name, grids=grids)

@@ -163,7 +163,7 @@ def _of_dataset(data: Any, arguments: Arguments, shuffle: bool, seed: int, what:
                hint=f"data[{next(iter(data), 'train')!r}]")  # fmt: skip
     size, known, arrays = arguments.batch_size or 1, data.column_names or [], data.with_format("numpy")
     is_stream = not hasattr(data, "__len__")
-    first = next(iter(arrays), {})
+    first: Mapping[str, Any] = next(iter(arrays), {})
     if _is_batch(first, arguments):
         return Stream(arrays) if is_stream else Passes(arrays)
     if is_stream:

@@ -148,11 +148,11 @@ def test_without_the_native_part_the_job_runs_and_one_notice_says_what_would_hel
     [
         ("PROTOCOL = 99", "it speaks protocol 99, this oneflow-jax"),
         (
-            "PROTOCOL = 3\ndef load(threads):\n    raise OSError('libofdnnl.so: cannot open')",
+            "PROTOCOL = 4\ndef load(threads):\n    raise OSError('libofdnnl.so: cannot open')",
             "OSError: libofdnnl.so: cannot open",
         ),
         (
-            "PROTOCOL = 3\nclass Library:\n    ffi_version = (0, 99)\ndef load(threads):\n    return Library()",
+            "PROTOCOL = 4\nclass Library:\n    ffi_version = (0, 99)\ndef load(threads):\n    return Library()",
             "it was built for XLA's FFI 0.99, this jaxlib has 0.",
         ),
         ("import nothing_like_this", "nothing_like_this"),

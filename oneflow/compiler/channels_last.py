@@ -18,9 +18,13 @@ from .._base.dist import split
 from .._base.dtype import dtype
 from .._base.jax import jax, jnp
 from ..graph.node import Blob, Node
+from ..graph.op import OpDef
 from .autodiff import BACKWARD_SCOPE, Backward, Propagate
 from .lowering import Values
 from .native import is_native
+
+# of nodes that only hold a transposed value: a variable's copy, for example, is read as any array, not in a declared layout
+_OP_TRANSPOSED = OpDef("transposed", lambda *a, **k: None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,7 +86,8 @@ def arrange(
                 key = (blob.node, blob.index)
                 if key not in entered:
                     output = blob.node.outputs[blob.index]
-                    entered[key] = blob.node.copy(inputs=(), attrs={}, outputs=[_moved(output)]).outputs[0]
+                    holder = blob.node.copy(op=_OP_TRANSPOSED, inputs=(), attrs={}, outputs=[_moved(output)])
+                    entered[key] = holder.outputs[0]
                     items.append(LayoutTranspose(blob, entered[key], True))
                     if blob.node in path:
                         longer.add(entered[key].node)

@@ -14,7 +14,7 @@ from .plan import Plan
 # collectives run beside the arithmetic that does not need them
 _OVERLAP: Mapping[str, Mapping[str, Any]] = {
     "gpu": {"xla_gpu_enable_latency_hiding_scheduler": True},
-    "tpu": {},  # the TPU compiler's default
+    "tpu": {},  # a small GPT for four v5e compiled to the same program with the flags that people set
 }
 _FLAGS_OF_USERS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import logging
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,9 +15,9 @@ import numpy as np
 
 from .. import _signature as tp
 from .._base.generation import V0_3, Generation
-from .._base.log import announced, logger
+from .._base.log import announced
 from .._base.refuse import refuse, shown
-from .._base.source import Source, of_function, without_library
+from .._base.source import Source, of_function
 from .._reports.placement import PlacementReport, report
 from .._reports.profile import JobProfile
 from .._reports.summary import JobSummary, summarize
@@ -39,6 +38,7 @@ from ..runtime.session import Session, default_session
 from ..runtime.throughput import Meter, Throughput
 from .building import BuiltJob, Declaration, build
 from .dead_layers import warn_of_dead_layers
+from .frames import shown_frames
 from .profiling import profile
 from .rates import LearningRates
 
@@ -170,7 +170,11 @@ class JobFunction(Generic[P, R_co]):
 
     def build(self) -> Graph:
         """Runs the body once, on placeholders. Raises the same error each time where the body is wrong."""
-        return self._build().graph
+        try:
+            return self._build().graph
+        except OneFlowError as error:
+            error.__traceback__ = shown_frames(error)
+            raise
 
     def _build(self) -> BuiltJob:
         built = self._built
@@ -223,12 +227,12 @@ class JobFunction(Generic[P, R_co]):
             except StaleExecutableError:
                 pass
             except OneFlowError as error:
-                error.__traceback__ = _shown_frames(error)
+                error.__traceback__ = shown_frames(error)
                 raise
         try:
             return self._call_checked(args, kwargs)
         except OneFlowError as error:
-            error.__traceback__ = _shown_frames(error)
+            error.__traceback__ = shown_frames(error)
             raise
 
     @overload
@@ -251,12 +255,12 @@ class JobFunction(Generic[P, R_co]):
             except StaleExecutableError:
                 pass
             except OneFlowError as error:
-                error.__traceback__ = _shown_frames(error)
+                error.__traceback__ = shown_frames(error)
                 raise
         try:
             return self._call_checked(args, kwargs, submits=True)
         except OneFlowError as error:
-            error.__traceback__ = _shown_frames(error)
+            error.__traceback__ = shown_frames(error)
             raise
 
     def _call_checked(self, args: Sequence[Any], kwargs: Mapping[str, Any], *, submits: bool = False) -> Any:
@@ -557,11 +561,6 @@ class JobFunction(Generic[P, R_co]):
             f", {len(built.graph.nodes)} ops, {len(variables)} variables of {elements:,} elements, {size / 1e6:.1f} MB of state"
         )
         return text + (", compiled>" if built.variants.items else ", not compiled yet>")
-
-
-def _shown_frames(error: OneFlowError) -> TracebackType | None:
-    """The frames of the user's program alone: the library's own say nothing about a wrong program. All, when debugging."""
-    return error.__traceback__ if logger.isEnabledFor(logging.DEBUG) else without_library(error.__traceback__)
 
 
 def _misfit(built: BuiltJob, feeds: tuple[Any, ...], error: CompileError) -> FeedShapeError:

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .._base import check
-from .._base.refuse import refuse, shown
-from ..errors import ArgumentError
+from .._base.refuse import refuse, shown, warn
+from ..errors import ArgumentError, JobWarning
 from ..export._job import DynamicAxes
 from ..job import JobFunction
-from ._export import write
+from ._export import DEFAULT_OPSET, OPSETS, write
 
 
 def export(
@@ -34,7 +34,8 @@ def export(
       onnx_filename: the file; an existing one is replaced.
       continue_on_error: write ops that ONNX does not have as nodes of the domain "oneflow", with a JobWarning for each,
         instead of raising an error. No runtime knows these.
-      opset: version of the operator set, 17 to 23; None and 0 mean 17. (OneFlow's was at most 10.)
+      opset: version of the operator set, 17 to 23; None and 0 mean 17. Older ones, which OneFlow's programs name, are taken as
+        17, with a JobWarning.
       extra_opset: version of the domain "oneflow"; None means 1.
       shape_override: input -> shape, where -1 leaves a size to the caller and any other one must be the job's own.
       external_data: write weights of 1024 bytes and more to one file beside the model; done in any case if they exceed 2 GB.
@@ -55,10 +56,15 @@ def export(
             refuse(ArgumentError, f"{what}: shape_override and dynamic_axes say the same in two ways", hint="give one of them")
         dynamic_axes = _from_shapes(what, job_func, shape_override)
     in_a_file = None if external_data is False else external_data  # None: where the model is too large for one file
+    asked = check.whole(opset)
+    older = asked is not None and 0 < asked < OPSETS[0]
     write(
-        what, job_func, onnx_filename, dynamic_axes=dynamic_axes, opset=opset, external_data=in_a_file,
-        weights=model_save_dir, custom_ops=(version or 1) if continue_on_error else 0,
+        what, job_func, onnx_filename, dynamic_axes=dynamic_axes, opset=DEFAULT_OPSET if older else opset,
+        external_data=in_a_file, weights=model_save_dir, custom_ops=(version or 1) if continue_on_error else 0,
     )  # fmt: skip
+    if older:
+        warn(JobWarning, f"{what}: opset {asked} is not written; the model has opset {DEFAULT_OPSET}, which every present "
+             "runtime reads")  # fmt: skip
 
 
 def _from_shapes(what: str, job: Any, shapes: Mapping[str, Sequence[int]]) -> dict[str, dict[int, str]]:

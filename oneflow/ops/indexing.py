@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,11 +10,11 @@ import numpy as np
 from .._base import dtype as dtypes
 from .._base.check import whole
 from .._base.dtype import dtype
-from .._base.jax import lax
+from .._base.jax import jax, lax
 from .._base.refuse import shown
 from ..errors import ArgumentError, AxisError, DtypeError, ModeError, ShapeError
 from ..graph.node import Blob
-from ._arrays import Array, dtype_for, label, select
+from ._arrays import Array, dtype_for, is_half, label, select
 from ._emit import emit, fail, is_number, op, want
 
 # --- one_hot
@@ -107,15 +107,41 @@ def _paired_gather(x: Array, indices: Array, axis: int, paired: tuple[int, ...])
     return lax.gather(x, indices, numbers, sizes, mode=lax.GatherScatterMode.FILL_OR_DROP, fill_value=0)
 
 
-@op("gather", nondifferentiable=(1,), autocast="between", gathers_rows=lambda attrs: attrs["axis"] == 0)
-def _gather(x: Array, indices: Array, *, axis: int) -> Array:
+def _added_in(gather: Callable[..., Array]) -> Callable[..., tuple[Array, None]]:
+    """The gradient of a gather: the cotangents are added at the indices, in float32 where they have 16 bits."""
+
+    def grad(inputs: Any, outputs: Any, cotangents: Any, **attrs: Any) -> tuple[Array, None]:
+        (x, indices), (dy,) = inputs, cotangents
+        wide = np.dtype(np.float32) if is_half(x) else x.dtype
+        add = jax.linear_transpose(lambda t: gather(t, indices, **attrs), jax.ShapeDtypeStruct(x.shape, wide))
+        return lax.convert_element_type(add(lax.convert_element_type(dy, wide))[0], x.dtype), None
+
+    return grad
+
+
+def _take(x: Array, indices: Array, *, axis: int) -> Array:
     return coordinates_gather(x, lax.reshape(indices, (*indices.shape, 1)), 1, axis)
 
 
-@op("batch_gather", nondifferentiable=(1,))
-def _batch_gather(x: Array, indices: Array) -> Array:
+def _batch_take(x: Array, indices: Array) -> Array:
     rank = indices.ndim - 1
     return _paired_gather(x, indices, rank, tuple(range(rank)))
+
+
+def _take_nd(x: Array, indices: Array) -> Array:
+    return coordinates_gather(x, indices, indices.shape[-1])
+
+
+def _dim_take(x: Array, index: Array, *, dim: int) -> Array:
+    return _paired_gather(x, index, dim, tuple(i for i in range(x.ndim) if i != dim))
+
+
+_gather = op(
+    "gather", nondifferentiable=(1,), grad=_added_in(_take), autocast="between", gathers_rows=lambda attrs: attrs["axis"] == 0
+)(_take)
+_batch_gather = op("batch_gather", nondifferentiable=(1,), grad=_added_in(_batch_take))(_batch_take)
+_gather_nd = op("gather_nd", nondifferentiable=(1,), grad=_added_in(_take_nd))(_take_nd)
+_dim_gather = op("dim_gather", nondifferentiable=(1,), grad=_added_in(_dim_take))(_dim_take)
 
 
 def gather(
@@ -155,11 +181,6 @@ def gather(
     return emit(_batch_gather, params, indices, name=name)
 
 
-@op("gather_nd", nondifferentiable=(1,))
-def _gather_nd(x: Array, indices: Array) -> Array:
-    return coordinates_gather(x, indices, indices.shape[-1])
-
-
 def gather_nd(params: Blob, indices: Blob, name: str | None = None) -> Blob:
     """The elements or slices of ``params`` at coordinates.
 
@@ -185,11 +206,6 @@ def coordinates(what: str, shape: Sequence[int], indices: Blob, blobs: Sequence[
     if count > len(shape):
         fail(ShapeError, what, f"the last axis of indices holds {count} coordinates, but there are {len(shape)} axes", blobs)
     return count
-
-
-@op("dim_gather", nondifferentiable=(1,))
-def _dim_gather(x: Array, index: Array, *, dim: int) -> Array:
-    return _paired_gather(x, index, dim, tuple(i for i in range(x.ndim) if i != dim))
 
 
 def dim_gather(input: Blob, dim: int, index: Blob, name: str | None = None) -> Blob:

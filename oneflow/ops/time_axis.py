@@ -8,36 +8,39 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from .._base.jax import jnp, lax
 from ..errors import ArgumentError, ShapeError
 from ..graph.node import Blob
 from ..graph.repetition import Repetition
-from ._arrays import Array, label
+from ._arrays import Array, is_half, label
 from ._emit import emit, fail, op, want
 
 
-@op("unpack", repeats=Repetition("unpack_num", begins=True, cuts=True))
+@op("unpack", newer_autocast="between", repeats=Repetition("unpack_num", begins=True, cuts=True))
 def _unpack(x: Array, *, unpack_num: int, index: int = 0) -> Array:
     size = x.shape[0] // unpack_num
     return lax.slice_in_dim(x, index * size, (index + 1) * size)
 
 
-@op("pack", repeats=Repetition("pack_num", begins=False))
+@op("pack", newer_autocast="between", repeats=Repetition("pack_num", begins=False))
 def _pack(*pieces: Array, pack_num: int) -> Array:
     return jnp.concatenate(pieces if len(pieces) > 1 else pieces * pack_num)
 
 
-@op("repeat", repeats=Repetition("repeat_num", begins=True))
+@op("repeat", newer_autocast="between", repeats=Repetition("repeat_num", begins=True))
 def _repeat(x: Array, *, repeat_num: int) -> Array:
     return x
 
 
-@op("acc", repeats=Repetition("max_acc_num", begins=False))
+@op("acc", newer_autocast="between", repeats=Repetition("max_acc_num", begins=False))
 def _acc(*terms: Array, max_acc_num: int) -> Array:
-    total = terms[0]
-    for term in terms[1:]:
+    half = is_half(terms[0])  # summed in float32, and rounded once
+    total, *others = (lax.convert_element_type(t, np.float32) for t in terms) if half else terms
+    for term in others:
         total = total + term
-    return total
+    return lax.convert_element_type(total, terms[0].dtype)
 
 
 def unpack(input: Blob, unpack_num: int, name: str | None = None) -> Blob:

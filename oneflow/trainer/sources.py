@@ -131,6 +131,7 @@ def source_of(data: Any, job: JobFunction[..., Any], arguments: Arguments, *, sh
         keys, arrays = found
         if _hold_batches(arrays, arguments):
             return WholeBatches(arrays, keys)
+        arrays = [array.view(np.ndarray) for array in arrays]  # of rows, also of an epoch that was cut or reshaped
         rows = tuple(arrays) if keys is None else dict(zip(keys, arrays, strict=True))
         return Passes(ArrayLoader(rows, arguments.batch_size or 1, shuffle=shuffle, seed=seed))
     if not hasattr(data, "__iter__") and not callable(data):
@@ -209,7 +210,7 @@ def _is_sequence_of_batches(data: Any, arguments: Arguments) -> bool:
 
 def _hold_batches(arrays: list[np.ndarray], arguments: Arguments) -> bool:
     """Whether the first axis of the arrays counts batches."""
-    if all(isinstance(array, EpochArray) for array in arrays):
-        return True
     shapes = arguments.shapes
+    if all(isinstance(array, EpochArray) for array in arrays):  # unless they have been cut or reshaped
+        return all(array.ndim > len(shape) for array, shape in zip(arrays, shapes, strict=False))
     return bool(shapes) and len(arrays) >= len(shapes) and all(a.shape[1:] == s for a, s in zip(arrays, shapes, strict=False))

@@ -14,6 +14,7 @@ from ..callbacks.preemption import Preemption
 from ..errors import ArgumentError, CheckpointNotFoundError, ModeError
 from ..graph.graph import current_or_none
 from ..job import JobFunction
+from ..job.frames import shows_user_frames
 from ..loggers.base import Logger
 from ..runtime.process import process
 from ..runtime.session import default_session
@@ -127,6 +128,7 @@ class Trainer(Settings):
 
     # --- what users call
 
+    @shows_user_frames
     def fit(
         self,
         train_job: Jobs,
@@ -187,6 +189,7 @@ class Trainer(Settings):
             self._tell_of_interrupt()
         return fit.history
 
+    @shows_user_frames
     def validate(
         self, job: JobFunction[..., Any], data: Any = None, ckpt_path: str | os.PathLike[str] | None = None
     ) -> dict[str, Any]:
@@ -200,12 +203,14 @@ class Trainer(Settings):
         """
         return self._evaluate("validating", "val_", job, data, ckpt_path, self.limit_val_batches)
 
+    @shows_user_frames
     def test(
         self, job: JobFunction[..., Any], data: Any = None, ckpt_path: str | os.PathLike[str] | None = None
     ) -> dict[str, Any]:
         """As ``validate``, with names that begin with ``test_``."""
         return self._evaluate("testing", "test_", job, data, ckpt_path, self.limit_test_batches)
 
+    @shows_user_frames
     def predict(self, job: JobFunction[..., Any], data: Any = None, ckpt_path: str | os.PathLike[str] | None = None) -> Any:
         """The results of a predict job for all rows of data.
 

@@ -1,7 +1,7 @@
 """Every op type of OneFlow's registry: the names of its inputs, outputs and attributes, and the function that adds it. One table.
 
-``in`` and other keywords of Python are names of inputs, too: rows take them from mappings. Rows of updates, readers and
-images are in ``table_updates`` and ``table_data``.
+``in`` and other keywords of Python are names of inputs, too: rows take them from mappings. Rows of updates, readers, images
+and probes of the builder are in ``table_updates``, ``table_data`` and ``table_probes``.
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ from ..ops._emit import emit_many, fail
 from ..ops.padding import pad, pad_grad
 from ..ops.quantization import observe_moving_average, want_grid
 from . import table_data as _data  # noqa: F401 - fills the registry
+from . import table_probes as _probes  # noqa: F401 - fills the registry
 from . import table_updates as _updates  # noqa: F401 - fills the registry
 from . import table_windows as _windows  # noqa: F401 - fills the registry
 from .gradient import gradient
 from .registry import FIRST, LAST, Attributes, Inputs, arrays, as_array, call, emit_arrays, row
-
-_OWN_TESTS = "it serves OneFlow's own tests, and its result is documented nowhere"
 
 # --- elementwise
 
@@ -575,14 +574,3 @@ def _moving_average(i: Inputs, a: Attributes, n: str) -> Any:
 
 row(f"""moving_average_min_max_observer (in, current_train_step, moving_max, moving_min) -> (scale, zero_point)
     {{training: bool; stop_update_after_iters: int64; {_QUANT}; momentum: float = 0.95}}""", _moving_average)  # fmt: skip
-
-for _line in [
-    "TestDataTypeAttr (in) -> (out) {output_type: dtype}", "TestDynamicSource () -> (out)",
-    "TestListDataTypeAndListShapeAndListStringAttr (in) -> (out(>=1)) {out_shapes: list[Shape]; out_types: list[dtype]; "
-    "string_list: list[str]}",
-    "TestMultiInput (x1, x2) -> (y)", "TestMultiInputGrad (x1, x2, y_diff) -> (x1_diff, x2_diff)",
-    "TestMultiOutputOrder (in) -> (out1, out2)", "TestRandomSource () -> (out) {seed: int64}", "TestSource () -> (out)",
-    "TestSourceMultiGpuFixedOutNum () -> (out) {out_num: int64}",
-    "test_user_op_attr_auto_type (in) -> (out) {int1: int32; int2: int32}",
-]:  # fmt: skip
-    row(_line, None, _OWN_TESTS)

@@ -15,6 +15,7 @@ from both import floats, value
 import oneflow as flow
 import oneflow.typing as tp
 from oneflow.compatible import single_client as sc
+from oneflow.compiler.plan import plan
 from oneflow.core.record import record_pb2 as pb
 from oneflow.errors import ArgumentError, FeatureError, ImageError
 
@@ -340,6 +341,61 @@ def test_lists_of_mixed_precision() -> None:
 
     assert (narrow(flow) == np.float32(-0.3)).all()
     assert (narrow(sc) != np.float32(-0.3)).all() and np.allclose(narrow(sc), -0.3, rtol=1e-2)
+
+
+@pytest.mark.parametrize("joins", ["pack", "acc"])
+def test_repeated_parts_stay_in_16_bits_between_products(joins: str) -> None:
+    def narrow(package: Any) -> set[str]:
+        flow.clear_default_session()
+        config = flow.FunctionConfig()
+        config.enable_auto_mixed_precision(True)
+
+        @package.global_function("predict", config)
+        def job(x: tp.Numpy.Placeholder((4, 4))) -> tp.Numpy:  # type: ignore[valid-type]
+            w = package.get_variable("w", (4, 4), initializer=flow.ones_initializer())
+            part = package.matmul(x, w)
+            part = package.unpack(part, 2) if joins == "pack" else package.repeat(part, 2)
+            return package.matmul(getattr(package, joins)(part, 2), w)
+
+        np.testing.assert_allclose(job(np.ones((4, 4), np.float32)), 16.0 if joins == "pack" else 32.0)
+        return {node.op.name for node in plan(job.graph, [job.graph.returns]).precision}
+
+    steps = {"unpack", "pack"} if joins == "pack" else {"repeat", "acc"}
+    assert narrow(flow) == {"matmul"} and narrow(sc) == {"matmul"} | steps
+
+
+@pytest.mark.parametrize("package", [flow, sc], ids=["0.3.4", "0.6"])
+@pytest.mark.parametrize("kind", ["gather", "batch_gather", "gather_nd", "dim_gather", "acc"])
+def test_gradients_of_16_bits_that_add_up_are_rounded_once(package: Any, kind: str) -> None:
+    steps = np.random.default_rng(1).uniform(0, 1, (1, 100)).astype(np.float16)
+    gradients: list[np.ndarray] = []
+
+    @package.global_function("train")
+    def job(x: tp.Numpy.Placeholder((1, 100), dtype=flow.float16)) -> tp.Numpy:  # type: ignore[valid-type]
+        w = package.get_variable("w", (1, 1), flow.float16, flow.ones_initializer())
+        flow.watch_diff(w, lambda g: gradients.append(g.numpy()))
+        zeros = flow.constant(0, flow.int32, (1, 100))
+        if kind == "gather":
+            many = flow.reshape(package.gather(w, flow.constant(0, flow.int32, (100,)), axis=0), (1, 100))
+        elif kind == "batch_gather":
+            many = package.gather(w, zeros, axis=1, batch_dims=1)
+        elif kind == "gather_nd":
+            many = package.gather_nd(w, flow.constant(0, flow.int32, (1, 100, 2)))
+        elif kind == "dim_gather":
+            many = package.dim_gather(w, 1, zeros)
+        else:
+            loss = package.acc(package.unpack(flow.reshape(x, (100, 1)), 100) * w, 100)
+            package.optimizer.SGD(0.1).minimize(loss)
+            return loss
+        package.optimizer.SGD(0.1).minimize(x * many)
+        return w
+
+    made = job(steps)
+    expected = steps.astype(np.float32).sum().astype(np.float16)
+    if kind == "acc":
+        assert made[0, 0] == expected
+    else:
+        assert gradients[0][0, 0] == expected
 
 
 @pytest.mark.parametrize("package", [flow, sc], ids=["0.3.4", "0.6"])

@@ -180,6 +180,16 @@ def test_where_one_is_elsewhere_no_step_hangs(other: dict[str, Any]) -> None:
     assert watch.long_step(begun + 31.0) == ""
 
 
+def test_a_step_may_hang_while_programs_that_had_no_part_in_it_have_ended() -> None:
+    watch, begun = _in_step()
+    watch.hear({"kind": "end", "from": 2, "how": "finished", "why": "", "calls": 4}, begun)
+    assert watch.long_step(begun + 30.0) == ""
+    assert watch.long_step(begun + 31.0).splitlines()[2:] == [
+        "  process 1  waits at train.py:1",
+        "  process 2  has come to the end of its program",
+    ]
+
+
 def test_progress_of_another_process_begins_the_time_anew() -> None:
     watch, begun = _in_step()
     watch.hear(_beat(1, 4, busy="compiling", returned=3), begun + 20.0)

@@ -352,6 +352,10 @@ def test_tracebacks_of_wrong_programs_show_the_users_frames() -> None:
         frames = traceback.extract_tb(caught.value.__traceback__)
         return [frame.name for frame in frames if frame.filename != __file__ or frame.name not in ("functions", "<lambda>")]
 
+    data = np.zeros((4, 3), np.float32)
+    assert functions(wrong.build) == ["wrong", "square"]
+    assert functions(lambda: flow.Trainer().predict(wrong, data)) == ["wrong", "square"]
+    assert functions(lambda: flow.Trainer(max_epochs=1).fit(wrong, data)) == []
     for job in (wrong, wrong.submit):
         for _ in range(2):
             assert functions(lambda: job(np.zeros((2, 3), np.float32))) == ["wrong", "square"]  # noqa: B023

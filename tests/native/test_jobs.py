@@ -246,6 +246,36 @@ def test_on_several_devices_each_computes_its_samples(native_part: Any) -> None:
     assert done.stdout.strip() == "equal", done.stderr[-3000:]
 
 
+ON_ONE_OF_TWO = """
+import numpy as np
+import oneflow as flow
+import oneflow.typing as tp
+
+flow.config.gpu_device_num(2)
+gradients = []
+
+@flow.global_function("train")
+def job() -> tp.Numpy:
+    with flow.scope.placement("gpu", "0:1"):
+        x = flow.get_variable("x", (2, 3, 8, 8), initializer=flow.random_uniform_initializer(-1, 1))
+        flow.watch_diff(x, lambda g: gradients.append(g.numpy()))
+        y = flow.layers.conv2d(x, 4, 3, kernel_initializer=flow.ones_initializer(), name="conv")
+        flow.optimizer.SGD(0.0).minimize(y)
+        return y
+
+y, x = job(), flow.get_all_variables()["x"].numpy()
+windows = np.lib.stride_tricks.sliding_window_view(x, (3, 3), (2, 3)).sum((1, 4, 5))
+np.testing.assert_allclose(y, np.repeat(windows[:, None], 4, 1), rtol=1e-4, atol=1e-4)
+np.testing.assert_allclose(gradients[0][0, 0, 3, 3], 4 * 9, rtol=1e-5)
+print("equal")
+"""
+
+
+def test_a_variable_is_the_image_on_one_of_two_devices(native_part: Any) -> None:
+    done = subprocess.run([sys.executable, "-c", ON_ONE_OF_TWO], capture_output=True, text=True, timeout=170)
+    assert done.stdout.strip() == "equal", done.stderr[-3000:]
+
+
 @pytest.mark.parametrize("inward", [True, False])
 @pytest.mark.parametrize("shape", [(3, 50, 17, 31), (2, 64, 400), (1, 20, 8, 9, 20)])
 def test_channels_are_brought_last_and_back(native_part: Any, shape: tuple[int, ...], inward: bool) -> None:

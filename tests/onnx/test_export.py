@@ -171,6 +171,15 @@ def test_ops_without_a_form_may_be_written_as_our_own(tmp_path: Path) -> None:
     assert [(n.domain, n.op_type) for n in model.graph.node][0] == ("oneflow", "lgamma")
 
 
+@pytest.mark.parametrize("opset", [7, 11, 16])
+def test_an_older_opset_is_taken_as_the_oldest_that_is_written(opset: int, tmp_path: Path) -> None:
+    with pytest.warns(JobWarning, match=f"opset {opset} is not written; the model has opset 17"):
+        flow.onnx.export(dense(), None, tmp_path / "m.onnx", opset=opset)
+    model = onnx.load(tmp_path / "m.onnx")
+    onnx.checker.check_model(model)
+    assert model.opset_import[0].version == 17
+
+
 def test_wrong_arguments(tmp_path: Path) -> None:
     job, path = dense(), tmp_path / "m.onnx"
     for arguments, text in (
@@ -187,6 +196,8 @@ def test_wrong_arguments(tmp_path: Path) -> None:
         ({"shape_override": {"x": 3}}, "gives 'x' the shape 3, which is not a list or tuple"),
         ({"shape_override": {}, "dynamic_axes": {}}, "say the same in two ways"),
         ({"extra_opset": -1}, "extra_opset must be an int >= 0"),
+        ({"opset": -1}, "opset must be in 17 to 23, got -1"),
+        ({"opset": "11"}, "opset must be in 17 to 23, got '11'"),
     ):
         with pytest.raises(ArgumentError, match=text):
             flow.onnx.export(job, None, path, **arguments)

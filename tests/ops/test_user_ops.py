@@ -487,8 +487,11 @@ use("moving_average_min_max_observer",
 use("ssp_variable_proxy", {"var": Var(V)}, {"ref": V, "value": V}, {"buffer_size": 3})
 use("distributed_partial_fc_sample_disable_boxing", {"sampled_weight_diff": X, "sampled_label": AT},
     {"boxing_disabled_sampled_weight_diff": X, "boxing_disabled_sampled_label": AT})  # fmt: skip
+use("TestMultiInputGrad", {"x1": X, "x2": X, "y_diff": DY}, {"x1_diff": np.ones_like(X), "x2_diff": np.full_like(X, 2)})
 
 ELSEWHERE = {  # tested with what they need: files, images, several devices, varying sizes
+    "TestDataTypeAttr", "TestListDataTypeAndListShapeAndListStringAttr", "TestMultiInput", "TestMultiOutputOrder", "TestSource",
+    "TestDynamicSource", "TestRandomSource", "TestSourceMultiGpuFixedOutNum",
     "COCOReader", "OFRecordReader", "OneRecReader", "ofrecord_image_classification_reader", "ofrecord_bytes_decoder",
     "ofrecord_image_decoder", "ofrecord_image_decoder_random_crop", "ofrecord_raw_decoder", "onerec_decoder", "image_decode",
     "image_flip", "image_normalize", "image_random_crop", "image_batch_align", "image_target_resize",
@@ -684,13 +687,87 @@ def test_gradients_flow_through_built_ops():
         (lambda b, x: b.Op("relu").Input("in", [x]).Build().InferAndTryRun().RemoteBlobList(), ArgumentError, "declared: out"),
         (lambda b, x: b.Op("sgd_update").Input("model", [x]).Input("model_diff", [x]).Input("learning_rate", [x]).Build()
          .InferAndTryRun(), ArgumentError, "is written and must be a variable"),
-        (lambda b, x: b.Op("TestSource"), ModeError, "OneFlow's own tests"),
+        (lambda b, x: b.Op("test_user_op_attr_auto_type"), ModeError, "OneFlow's own tests"),
     ],
 )  # fmt: skip
 def test_mistakes(make, error, text):
     with pytest.raises(error, match=text) as caught:
         describe(lambda x: make(flow.user_op_builder("name"), x)).graph  # noqa: B018
     assert "your line  " in str(caught.value) and "test_user_ops.py" in str(caught.value)
+
+
+# --- op types that exercise the builder itself
+
+
+def probe(type_name, inputs=None, outputs=(("out", 1),), **attrs):
+    builder = flow.user_op_builder("probe").Op(type_name)
+    for name, blob in (inputs or {}).items():
+        builder = builder.Input(name, [blob])
+    for name, number in outputs:
+        builder = builder.Output(name, number)
+    for name, attr in attrs.items():
+        builder = builder.Attr(name, attr)
+    return builder.Build().InferAndTryRun().RemoteBlobList()
+
+
+def test_outputs_of_given_types_and_shapes():
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((2, 3))) -> tuple[list[tp.Numpy], tp.Numpy]:
+        shapes, types = [(4, 4), (6,)], [flow.int8, flow.float64]
+        many = probe("TestListDataTypeAndListShapeAndListStringAttr", {"in": x}, [("out", 2)], out_shapes=shapes,
+                     out_types=types, string_list=["a"])  # fmt: skip
+        with flow.scope.namespace("one"):
+            return list(many), probe("TestDataTypeAttr", {"in": x}, output_type=flow.uint8)[0]
+
+    many, one = job(X)
+    assert [(a.shape, a.dtype) for a in many] == [((4, 4), np.int8), ((6,), np.float64)]
+    assert (one.shape, one.dtype) == ((2, 3), np.uint8)
+    with pytest.raises(ArgumentError, match="there are 1 out_shapes and 2 out_types"):
+        bad = {"out_shapes": [(1,)], "out_types": [flow.int8] * 2, "string_list": ["a"]}
+        describe(lambda x: probe("TestListDataTypeAndListShapeAndListStringAttr", {"in": x}, **bad)).graph  # noqa: B018
+
+
+def test_several_inputs_and_outputs():
+    gradients = {}
+
+    @flow.global_function("train")
+    def job(x: tp.Numpy.Placeholder((2, 3))) -> tuple[tp.Numpy, tp.Numpy, tp.Numpy]:
+        a, b = (flow.get_variable(n, (2, 3), initializer=flow.ones_initializer()) for n in "ab")
+        for name, blob in (("a", a), ("b", b)):
+            flow.watch_diff(blob, lambda g, name=name: gradients.update({name: g.numpy()}))
+        (y,) = probe("TestMultiInput", {"x1": a, "x2": b}, [("y", 1)])
+        flow.optimizer.SGD(0.1).minimize(y)
+        with flow.scope.namespace("order"):
+            return y, *probe("TestMultiOutputOrder", {"in": x}, [("out1", 1), ("out2", 1)])
+
+    y, first, second = job(X)
+    np.testing.assert_array_equal(y, np.ones((2, 3)))
+    np.testing.assert_array_equal(gradients["a"], np.ones((2, 3)))
+    np.testing.assert_array_equal(gradients["b"], np.full((2, 3), 2.0))
+    np.testing.assert_array_equal(first, X)
+    np.testing.assert_array_equal(second, np.zeros((2, 6)))
+
+
+def test_sources():
+    @flow.global_function()
+    def job():
+        made = {}
+        for name in ("TestSource", "TestDynamicSource"):
+            with flow.scope.namespace(name):
+                made[name] = probe(name)[0]
+        for i, seed in enumerate((7, 7, 8)):
+            with flow.scope.namespace(f"random{i}"):
+                made[i] = probe("TestRandomSource", seed=seed)[0]
+        made["pieces"] = probe("TestSourceMultiGpuFixedOutNum", out_num=5)[0]
+        assert made["TestDynamicSource"].is_dynamic and made["TestSource"].batch_axis == 0
+        return made
+
+    made = job().get()
+    np.testing.assert_array_equal(made["TestSource"].numpy(), np.arange(5))
+    np.testing.assert_array_equal(made["TestDynamicSource"].numpy_list()[0], np.arange(3))
+    np.testing.assert_array_equal(made["pieces"].numpy(), np.arange(5))
+    np.testing.assert_array_equal(made[0].numpy(), made[1].numpy())
+    assert (made[0].numpy() != made[2].numpy()).any() and (made[0].numpy() < 1).all()
 
 
 def test_a_name_twice():

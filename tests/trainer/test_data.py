@@ -210,6 +210,13 @@ def test_mnist():
     np.testing.assert_allclose(found, np.asarray(test[0]).reshape(10000, -1).mean(1), rtol=1e-4)
 
 
+def test_epoch_arrays_that_were_reshaped_are_rows():
+    x, y = flow.data.EpochArray(X.reshape(4, 10, 4)), flow.data.EpochArray(Y.reshape(4, 10))
+    fed = seen_by((x.reshape(-1, 4), y.reshape(-1)), seed=5)
+    np.testing.assert_array_equal(np.sort(np.concatenate([a for a, _ in fed]), 0), np.sort(X, 0))
+    assert len(seen_by((x[0], y[0]))) == 1
+
+
 def test_structures_of_parameters():
     @flow.global_function()
     def job(pair: tuple[tp.Numpy.Placeholder((2, 1)), tp.Numpy.Placeholder((2, 1))]) -> tp.Numpy:

@@ -197,17 +197,19 @@ class Watch:
         calls = self.calls
         if not calls.is_inside or self.gather_tag:
             return ""
-        if any(p.end or p.busy or (p.calls, p.returned) != (calls.begun, calls.returned) for p in self.others):
+        others = [peer for peer in self.others if peer.end != "finished"]  # its program had no part in this call, and has ended
+        if any(p.end or p.busy or (p.calls, p.returned) != (calls.begun, calls.returned) for p in others):
             return ""
         usual = calls.usual_seconds()
-        still = now - max(self.waiting_since, *(peer.moved for peer in self.others))
+        still = now - max([self.waiting_since, *(peer.moved for peer in others)])
         if still <= max(self._step_patience, _MEDIANS * usual):
             return ""
         before = f", which took {usual:.3g} s before" if usual else ""
         number = calls.returned + 1
         lines = [f"all processes have been in call {number}, {calls.oldest}, for {still:.0f} s{before}"]
         for rank, peer in enumerate(self.peers):
-            lines.append(f"  {self._name_of(rank):<11}{peer.doing or 'has not said what it does'}")
+            doing = "has come to the end of its program" if peer.end else peer.doing or "has not said what it does"
+            lines.append(f"  {self._name_of(rank):<11}{doing}")
         return "\n".join(lines)
 
     def waits_for(self) -> str:

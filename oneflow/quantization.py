@@ -1,7 +1,9 @@
-"""``flow.quantization``: observers and fake quantization, for quantization-aware training."""
+"""``flow.quantization``: int8 inference, and observers and fake quantization for quantization-aware training."""
 
 from __future__ import annotations
 
+from .job.quantized import calibrate as calibrate
+from .job.quantized import convert as convert
 from .layers.quantization import moving_average_min_max_observer as moving_average_min_max_observer
 from .layers.quantization import moving_average_min_maxObserver as moving_average_min_maxObserver
 from .ops.quantization import fake_quantization as fake_quantization

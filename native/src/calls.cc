@@ -28,13 +28,13 @@ std::shared_ptr<const Operation> find(Spec spec) {
   return cache->get(key, [&] { return make(SpecReader(spec.begin(), spec.size()), settings, false); });
 }
 
-// `bytes`: the operands' sizes, where they are known.
+// `bytes`: the operands' sizes, where they are known, and `count` their number.
 template <MakeOperation& make>
-void execute(Spec spec, void* const* operands, const size_t* bytes) {
+void execute(Spec spec, void* const* operands, const size_t* bytes, size_t count) {
   for (;;) {
     const auto operation = find<make>(spec);
     const auto& expected = operation->operand_bytes();
-    if (bytes && !std::equal(expected.begin(), expected.end(), bytes)) {
+    if (bytes && !std::equal(expected.begin(), expected.end(), bytes, bytes + count)) {
       throw std::invalid_argument("an operand's size is not that of the spec");
     }
     const thread_pool::Lock lock(operation->threads());
@@ -44,13 +44,15 @@ void execute(Spec spec, void* const* operands, const size_t* bytes) {
   }
 }
 
+constexpr size_t kMaxOperands = 6;
+
 template <MakeOperation& make>
 ffi::Error handle(Spec spec, std::initializer_list<ffi::AnyBuffer> buffers) {
   try {
-    void* operands[3];
-    size_t bytes[3], i = 0;
+    void* operands[kMaxOperands];
+    size_t bytes[kMaxOperands], i = 0;
     for (const auto& buffer : buffers) operands[i] = buffer.untyped_data(), bytes[i++] = buffer.size_bytes();
-    execute<make>(spec, operands, bytes);
+    execute<make>(spec, operands, bytes, i);
     return ffi::Error::Success();
   } catch (const std::exception& error) {
     return ffi::Error(ffi::ErrorCode::kInternal, std::string("oneflow-jax-native: ") + error.what());
@@ -67,6 +69,15 @@ ffi::Error binary(Input a, Input b, Output c, Spec spec) {
   return handle<make>(spec, {a, b, *c});
 }
 
+// Data, packed weights, scale and offset.
+ffi::Error int8_product(Input x, Input w, Input scale, Input offset, Output y, Spec spec) {
+  return handle<make_int8_product>(spec, {x, w, scale, offset, *y});
+}
+
+ffi::Error int8_product_with_residual(Input x, Input w, Input scale, Input offset, Input residual, Output y, Spec spec) {
+  return handle<make_int8_product>(spec, {x, w, scale, offset, residual, *y});
+}
+
 }  // namespace
 
 #define UNARY ffi::Ffi::Bind().Arg<Input>().Ret<ffi::AnyBuffer>().Attr<Spec>("spec")
@@ -75,6 +86,12 @@ ffi::Error binary(Input a, Input b, Output c, Spec spec) {
 XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_conv, binary<make_conv>, BINARY);
 XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_matmul, binary<make_matmul>, BINARY);
 XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_transpose, unary<make_transpose>, UNARY);
+XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_int8_pack, unary<make_int8_pack>, UNARY);
+
+#define FOUR ffi::Ffi::Bind().Arg<Input>().Arg<Input>().Arg<Input>().Arg<Input>()
+XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_int8_product, int8_product, FOUR.Ret<ffi::AnyBuffer>().Attr<Spec>("spec"));
+XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_int8_product_with_residual, int8_product_with_residual,
+                              FOUR.Arg<Input>().Ret<ffi::AnyBuffer>().Attr<Spec>("spec"));
 
 // --- for Python
 
@@ -83,12 +100,14 @@ namespace {
 struct Call {
   const char* name;
   MakeOperation* make;
-  void (*execute)(Spec, void* const*, const size_t*);
+  void (*execute)(Spec, void* const*, const size_t*, size_t);
 };
 
 constexpr Call kCalls[] = {{"conv", make_conv, execute<make_conv>},
                            {"matmul", make_matmul, execute<make_matmul>},
-                           {"transpose", make_transpose, execute<make_transpose>}};
+                           {"transpose", make_transpose, execute<make_transpose>},
+                           {"int8_product", make_int8_product, execute<make_int8_product>},
+                           {"int8_pack", make_int8_pack, execute<make_int8_pack>}};
 
 // Runs body(call) and writes a text of at most `room` bytes: its result, or "! " and the error.
 template <class Body>
@@ -134,7 +153,7 @@ __attribute__((visibility("default"))) void oneflow_describe(const char* name, c
 __attribute__((visibility("default"))) void oneflow_execute(const char* name, const int64_t* spec, int size,
                                                             void* const* operands, char* text, int room) {
   write_text(name, text, room, [&](const Call& call) {
-    call.execute(Spec(spec, static_cast<size_t>(size)), operands, nullptr);
+    call.execute(Spec(spec, static_cast<size_t>(size)), operands, nullptr, 0);
     return std::string();
   });
 }

@@ -11,20 +11,24 @@ from typing import Any, NamedTuple
 
 from .._base.dtype import dtype
 from .._base.jax import jax
+from ..errors import ModeError
 from ..graph.graph import OP_INPUT, OP_TO_MIRRORED, OP_VARIABLE, Graph, Variable, Watch
 from ..graph.node import Blob, Node
+from . import int8 as int8_pass
 from . import native, precision
 from .analysis import ancestors, gradient_path
 from .arrangement import Arrangement, arranged
 from .expansion import Expansion, expand
 from .host_plan import HostPlan, host_plan_of
 from .indexed_slices import gathers_of
+from .int8_kernels import Grid
 from .layout import Storage
 from .lowering import replicated_variables, vmapped_nodes
 
 RANDOM_STATE = "random state"  # uint32[3]: two words of seed and the number of calls so far
 LEARNING_RATES = "learning rates"  # float32, one for each optimizer; those that are not constant are not read
 _OWN = (RANDOM_STATE, LEARNING_RATES)  # state that is not a variable
+PREPARED = "prepared "  # with a number: a value that depends on variables alone, computed when one has changed
 
 
 class PassRecord(NamedTuple):
@@ -50,6 +54,9 @@ class Plan:
       platform: of the devices that it is compiled for: "cpu", "gpu" or "tpu".
       tensor_float_32: whether products of float32 may be rounded, as accelerators do by default (``compiler/options.py``).
       without_native: the reason why no op takes its native lowering; "" if some may.
+      grids: of the values that int8 inference rounds, by logical Blob name; None where the job is not one of int8.
+      preparation: the nodes that compute ``prepared``, Blobs that depend on variables alone, when a variable has changed.
+      int8: what int8 inference changed; ``int8_kernels``: what computes a node there.
       host: the part that runs on the host before the step.
       expansion: the copies of nodes in repeated parts.
       precision: the dtypes of nodes that compute in a narrower dtype.
@@ -80,6 +87,11 @@ class Plan:
     platform: str = "cpu"
     tensor_float_32: bool = True
     without_native: str = ""
+    grids: Mapping[str, Grid] | None = None
+    preparation: tuple[Node, ...] = ()
+    prepared: tuple[Blob, ...] = ()
+    int8: str = ""
+    int8_kernels: Mapping[Node, str] = field(default_factory=dict)
     host: HostPlan = HostPlan()
     expansion: Expansion = Expansion()
     precision: Mapping[Node, dtype] = field(default_factory=dict)
@@ -136,7 +148,7 @@ class Plan:
 
     def load(self, name: str, stored: Any, storages: Mapping[str, Storage]) -> Any:
         """The value of a variable (or of the random state) as nodes read it."""
-        return stored if name in _OWN else storages[name].load(stored, each=name in self.replicated)
+        return stored if name in _OWN or name.startswith(PREPARED) else storages[name].load(stored, each=name in self.replicated)
 
     def token_is_needed(self) -> bool:
         """Whether a call must return a token that is ready when it is over.
@@ -167,6 +179,7 @@ def plan(
     native_ops: bool = True,
     tensor_float_32: bool = True,
     platform: str | None = None,
+    grids: Mapping[str, Grid] | None = None,
 ) -> Plan:
     """Plans a graph without tracing anything.
 
@@ -174,6 +187,7 @@ def plan(
       native_ops: whether ops may take their native lowerings.
       tensor_float_32: whether accelerators may round the factors of float32 products.
       platform: of the devices, that of JAX's default backend if None.
+      grids: for int8 inference, see ``Plan.grids``.
     """
     platform = platform or jax.default_backend()
     without = "" if native_ops else native.SWITCHED_OFF
@@ -189,6 +203,7 @@ def plan(
         platform=platform,
         tensor_float_32=tensor_float_32,
         without_native=without,
+        grids=grids,
     )
     for each in PASSES:
         found = each(found)
@@ -236,6 +251,26 @@ def _repeated_parts(plan: Plan) -> Plan:
     )
 
 
+def _int8(plan: Plan) -> Plan:
+    if plan.grids is None:
+        return plan
+    if plan.graph.train or plan.repeats:
+        raise ModeError(f"job {plan.graph.name!r} trains, or runs parts of it several times per call: neither is there in int8")
+    roots = [*plan.fetches, *_used_by_step(plan)]
+    found = int8_pass.rewritten(plan.order, roots, set(plan.assigns), plan.grids, plan.without_native, plan.graph.name)
+    return replace(
+        plan,
+        order=found.order,
+        fetches=tuple(map(found.read, plan.fetches)),
+        watches=tuple(replace(w, blob=found.read(w.blob)) for w in plan.watches),
+        assigns={name: found.read(blob) for name, blob in plan.assigns.items()},
+        preparation=found.preparation,
+        prepared=found.prepared,
+        int8=found.changed,
+        int8_kernels=found.kernels,
+    )
+
+
 def _mixed_precision(plan: Plan) -> Plan:
     return replace(plan, precision=precision.assigned(plan.graph, plan.order, plan.platform, plan.without_native))
 
@@ -263,7 +298,11 @@ def _interface(plan: Plan) -> Plan:
         roots=roots,
         random=random,
         written=tuple(n for n in graph.variables if n in written) + ((RANDOM_STATE,) if random else ()),
-        read=tuple(n for n in graph.variables if n in read) + ((LEARNING_RATES,) if _has_constant_rate(graph) else ()),
+        read=(
+            *(n for n in graph.variables if n in read),
+            *((LEARNING_RATES,) if _has_constant_rate(graph) else ()),
+            *(f"{PREPARED}{i}" for i in range(len(plan.prepared))),
+        ),
         feeds=(*_step_inputs(plan, roots), *plan.host.boundary),
         x64=x64 or any(b.dtype.name in ("int64", "float64") for b in plan.host.boundary),
     )
@@ -297,6 +336,7 @@ PASSES = (
     Pass("needed nodes", _needed, lambda p: _count(set(p.graph.nodes) - set(p.order), "node", "left out")),
     Pass("repeated parts", _repeated_parts, lambda p: _count(p.expansion.copies, "node", "unrolled, one copy per run")),
     Pass("host stage", _host_stage, lambda p: _count(p.host.nodes, "node", "moved to the host")),
+    Pass("int8", _int8, lambda p: p.int8),
     Pass("mixed precision", _mixed_precision, lambda p: _count(p.precision, "node", "in 16 bits")),
     Pass("gradient path", _gradient_path, lambda p: _count(p.path, "node", "with gradients")),
     Pass("interface", _interface, lambda p: f"{_count(p.written, 'variable')} replaced, {len(p.read)} only read"),

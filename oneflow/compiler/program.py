@@ -11,11 +11,11 @@ from .._base.jax import jax, jnp
 from ..graph.graph import OP_VARIABLE, Graph, Watch
 from ..graph.node import Blob
 from .arrangement import Arrangement
-from .autodiff import Backward
+from .autodiff import Backward, run_nodes
 from .layout import Layout, Meshes, Storage, mesh_axes
 from .lowering import Lowering, Observer, Values
 from .options import with_product_precision
-from .plan import LEARNING_RATES, RANDOM_STATE, Plan
+from .plan import LEARNING_RATES, PREPARED, RANDOM_STATE, Plan
 from .update import finish, loss_count, measure, numbers, prepare, seed_scale, show_updates
 
 Step = Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], Any]
@@ -74,7 +74,7 @@ def single(
     def of_state(name: str) -> Any:
         return (
             whole
-            if name in (RANDOM_STATE, LEARNING_RATES)
+            if name in (RANDOM_STATE, LEARNING_RATES) or name.startswith(PREPARED)
             else meshes.sharding(storages[name].layout.placement, storages[name].spec)
         )
 
@@ -108,6 +108,8 @@ def make_step(plan: Plan, storages: Mapping[str, Storage], meshes: Meshes | None
         values = Values(lowering)
         for blob, feed in zip(plan.feeds, feeds, strict=True):
             values.set_blob(blob, lowering.fed(blob, feed, place_of(plan)))
+        for i, blob in enumerate(plan.prepared):
+            values.set_blob(blob, variables[f"{PREPARED}{i}"])
         draws = draws_of(variables.get(RANDOM_STATE))
         for node in variable_nodes:
             values[node] = (variables[node.attrs["variable"]],)
@@ -140,6 +142,22 @@ def make_step(plan: Plan, storages: Mapping[str, Storage], meshes: Meshes | None
 
     step.__name__ = step.__qualname__ = program_name(plan)
     return step
+
+
+def preparation(plan: Plan, storages: Mapping[str, Storage]) -> tuple[tuple[str, ...], Any]:
+    """The names of the variables that prepared values depend on, and the jitted function from these to the values."""
+    read = [node for node in plan.preparation if node.op is OP_VARIABLE]
+    names = tuple(node.attrs["variable"] for node in read)
+    lowering = Lowering(None, plan.vmapped, plan.without_native, plan.precision, None, plan.platform)
+
+    def prepare_values(arrays: Sequence[Any]) -> tuple[Any, ...]:
+        values = Values(lowering)
+        for node, name, array in zip(read, names, arrays, strict=True):
+            values[node] = (plan.load(name, array, storages),)
+        run_nodes([node for node in plan.preparation if node.op is not OP_VARIABLE], values, None, ())
+        return tuple(values.get_blob(blob) for blob in plan.prepared)
+
+    return names, jax.jit(prepare_values)
 
 
 def _apart(plan: Plan, variables: Mapping[str, Any]) -> dict[str, Any]:

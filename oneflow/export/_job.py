@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NoReturn
 
@@ -14,6 +14,8 @@ from .. import checkpoint
 from .._base.dtype import dtype as Dtype
 from .._base.refuse import refuse, shown
 from .._base.source import Source
+from ..compiler import int8
+from ..compiler.int8_kernels import Grid
 from ..compiler.plan import plan
 from ..errors import ArgumentError, CheckpointError, ExportError, ModeError
 from ..graph.graph import OP_INPUT, OP_TO_CONSISTENT, OP_TO_MIRRORED, OP_VARIABLE, Graph, Input, Variable, current_or_none
@@ -82,7 +84,8 @@ def exported_job(
                hint="declare a predict job of the same layers, which shares its variables by name")  # fmt: skip
     graph = job.graph
     return exported_graph(graph, reason=reason, names=lambda: _open_axes(what, graph, dynamic_axes), format=format,
-                          weights=lambda variables: _weights(what, job, variables, weights))  # fmt: skip
+                          weights=lambda variables: _weights(what, job, variables, weights),
+                          grids=job.declaration.grids)  # fmt: skip
 
 
 def exported_graph(
@@ -92,13 +95,20 @@ def exported_graph(
     names: Callable[[], Mapping[str, Mapping[int, str]]],
     weights: Callable[[Mapping[str, Variable]], Mapping[str, np.ndarray]],
     format: str,
+    grids: Mapping[str, Grid] | None = None,
 ) -> ExportedJob:
-    """``exported_job`` of a graph. ``names`` returns the names of its open axes, ``weights`` the values of its variables."""
+    """``exported_job`` of a graph. ``names`` returns the names of its open axes, ``weights`` the values of its variables.
+
+    ``grids``: of a job in int8, which is written in floating point with its data and weights rounded.
+    """
     results = list(_named(graph.returns))
     if not results:
         refuse(ExportError, f"job {graph.name!r} returns nothing, so there is nothing to export", source=graph.source)
     blobs = [blob for _, blob in results]
     made = plan(graph, blobs, native_ops=False)
+    if grids is not None:
+        simulated, fetches = int8.simulated(made.order, made.fetches, grids)
+        made = replace(made, order=simulated, fetches=fetches)
     problems = [*_problems(graph, made, blobs), *_without_form(made.order, reason)]
     if problems:
         refuse_all(graph.name, format, problems)

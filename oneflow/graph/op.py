@@ -33,6 +33,55 @@ class Native:
     narrows: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class IntegerProduct:
+    """A product or convolution of data and weights, as 8-bit integers compute it (``compiler/int8.py``).
+
+    Attributes:
+      data_perm: the permutation that brings data to (N, ..., C); None where it is in that order.
+      weight_perm: the permutation that brings weights to (O, ..., I).
+      strides, dilations, padding: per spatial axis; empty for a matrix product.
+      groups: of channels.
+    """
+
+    data_perm: tuple[int, ...] | None
+    weight_perm: tuple[int, ...]
+    strides: tuple[int, ...] = ()
+    dilations: tuple[int, ...] = ()
+    padding: tuple[tuple[int, int], ...] = ()
+    groups: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class IntegerGrid:
+    """The grid that an op rounds its first input to, whose scale and zero point are its other inputs.
+
+    ``affine``: unsigned with a zero point, otherwise symmetric around 0. ``exponent``: the scale is the exponent of a power of 2.
+    """
+
+    bits: int
+    affine: bool
+    exponent: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Int8:
+    """The part that an op has in int8 inference.
+
+    Attributes:
+      role: "product": of data (input 0) and weights (input 1). "channelwise": per channel an affine function of input 0, the
+        other inputs being constant. "rectify" (max(x, 0)), "gate" (x times the normal distribution's function),
+        "residual" (a sum of two): can be computed behind a product, before requantization. "largest": takes the largest of some
+        elements of its input, in integers too. "grid": rounds input 0 to a grid. "statistics": measures input 0.
+      details: ``details(attrs, shapes)`` returns the IntegerProduct of a product, or a sentence that says why it has none, or the
+        IntegerGrid of a "grid", or whether "statistics" are kept ones, which input 0 does not change. ``shapes`` are those of its
+        inputs.
+    """
+
+    role: Literal["product", "channelwise", "rectify", "gate", "residual", "largest", "grid", "statistics"]
+    details: Callable[[Mapping[str, Any], Sequence[tuple[int, ...]]], IntegerProduct | IntegerGrid | str | bool] | None = None
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class HostRule:
     """How an op runs on the host, over NumPy values, before the step.
@@ -96,6 +145,7 @@ class OpDef:
       zeros: its outputs are zeros where "all" or "any" of its inputs are. "any" means a product, whose gradient to one input is
         zero where another one is.
       flat_at_zero: its derivative at 0 is 0.
+      int8: its part in int8 inference, if it has one.
       lays_out: it brings its first input to the layout of its attribute ``distribute``, and its gradient to that of
         ``gradient_distribute``.
     """
@@ -122,6 +172,7 @@ class OpDef:
     zeros: Literal["all", "any"] | None = None
     flat_at_zero: bool = False
     lays_out: bool = False
+    int8: Int8 | None = None
 
     @property
     def on_host(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any, cast
@@ -14,6 +14,7 @@ from .._base.generation import V0_3, Generation
 from .._base.refuse import refuse
 from .._base.source import Source
 from ..compiler.analysis import finish
+from ..compiler.int8_kernels import Grid
 from ..compiler.plan import Plan, plan
 from ..compiler.storing import storages
 from ..config import FunctionConfig, Resource
@@ -51,6 +52,7 @@ class Declaration:
     returns: tp.ReturnSpec
     source: Source
     generation: Generation = V0_3
+    grids: Mapping[str, Grid] | None = None  # of a job in int8: those of its values, by logical Blob name
 
     @property
     def train_settings(self) -> dict[str, Any]:
@@ -127,7 +129,13 @@ def build(declared: Declaration, job: Job, session: Session) -> BuiltJob:
     graph, leaves, convert, array, structure = _trace(declared, _default_placement)
     devices.check_placements(graph, strict=Resource.strict_devices, may_grow=not session.store.meshes.are_used)
     fetches = [*leaves, *(blob.valid_length.count for blob in leaves if blob.valid_length is not None)]
-    made = plan(graph, fetches, native_ops=Resource.enable_native_cpu, tensor_float_32=Resource.enable_tensor_float_32_compute)
+    made = plan(
+        graph,
+        fetches,
+        native_ops=Resource.enable_native_cpu,
+        tensor_float_32=Resource.enable_tensor_float_32_compute,
+        grids=declared.grids,
+    )
     own_part = _own_part(declared, made)
     session.declare_variables(job, graph.variables.values(), storages(graph, made.replicated))
     pipeline = None

@@ -7,7 +7,7 @@ import functools
 import inspect
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
@@ -34,7 +34,7 @@ from ..runtime.gate import StaleExecutableError
 from ..runtime.nonfinite import NonFinite
 from ..runtime.process import process
 from ..runtime.result import Result
-from ..runtime.session import default_session
+from ..runtime.session import Session, default_session
 from ..runtime.throughput import Meter, Throughput
 from .building import BuiltJob, Declaration, build
 from .dead_layers import warn_of_dead_layers
@@ -83,14 +83,16 @@ class JobFunction(Generic[P, R_co]):
         config: FunctionConfig,
         declared: Source,
         generation: Generation = V0_3,
+        declaration: Declaration | None = None,
     ):
+        """``declaration``: of a job that is made of another one."""
         functools.update_wrapper(self, function)
-        self.name = function.__name__
+        self.name = function.__name__ if declaration is None else declaration.name
         self.train = train
         self.config = config
         self.config.job_type = "train" if train else "predict"
         self.source = of_function(function)
-        self._declaration = Declaration(
+        self._declaration = declaration or Declaration(
             self.name, train, function, config, tuple(tp.parse_parameters(function)),
             tp.parse_return(inspect.signature(function).return_annotation, function), self.source, generation,
         )  # fmt: skip
@@ -106,8 +108,30 @@ class JobFunction(Generic[P, R_co]):
             self.__doc__ = f"A {'train' if train else 'predict'} job. {_HELP}"
         self._session.declare(self)
 
+    @property
+    def declaration(self) -> Declaration:
+        """What the job was declared with."""
+        return self._declaration
+
+    @property
+    def session(self) -> Session:
+        """The session that it belongs to."""
+        return self._session
+
+    def derived(self, name: str, **changes: Any) -> JobFunction[..., Any]:
+        """A job of another name with other fields of its declaration, in the same session."""
+        made = replace(self._declaration, name=name, **changes)
+        return JobFunction(
+            made.function,
+            train=made.train,
+            config=made.config,
+            declared=made.source,
+            generation=made.generation,
+            declaration=made,
+        )
+
     def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__()} - {"close", "invalidate", "take_unseen_error"})
+        return sorted({*super().__dir__()} - {"close", "declaration", "derived", "invalidate", "session", "take_unseen_error"})
 
     def _check_settings(self) -> None:
         """Settings that are nested dicts are checked now, so that a mistake is not met calls later."""
@@ -394,6 +418,9 @@ class JobFunction(Generic[P, R_co]):
         from . import planning  # with the compilers' part, which few programs need
 
         if target is not None:
+            if self._declaration.grids is not None:
+                refuse(ModeError, f"job {self.name!r} is of 8-bit integers, which cannot be planned for other hardware",
+                       hint="plan the job that it was made of", source=self.source)  # fmt: skip
             return planning.plan_for(self._declaration, target)
         self._session.start()
         built = self._build()

@@ -12,9 +12,10 @@ from .._base.jax import lax
 from .._base.refuse import shown
 from ..errors import ArgumentError
 from ..graph.node import Blob
-from ..graph.op import Autocast, OpDef
+from ..graph.op import Autocast, Int8, OpDef
 from ._arrays import Array, as_float, broadcast, full, label, like, number_for, select, sum_to, where_else_zero
 from ._emit import as_is, emit, fail, is_number, op, want
+from ._int8 import RESIDUAL
 
 Number = int | float
 
@@ -103,6 +104,7 @@ def _pair(
     autocast: Autocast = "never",
     zeros: Literal["all", "any"] | None = None,
     scalar_zeros: Literal["all"] | None = None,
+    int8: Int8 | None = None,
 ) -> _Pair:
     def define(x: Array, y: Array) -> Array:
         return compute(*broadcast(x, y))
@@ -123,7 +125,9 @@ def _pair(
         return (grad(*pair, outputs[0], cotangents[0])[1 if swapped else 0],)
 
     return (
-        op(name, grad=grad and both_grads, batch_inputs=(0, 1), channels_last=as_is, autocast=autocast, zeros=zeros)(define),
+        op(name, grad=grad and both_grads, batch_inputs=(0, 1), channels_last=as_is, autocast=autocast, zeros=zeros, int8=int8)(
+            define
+        ),  # fmt: skip
         op(
             scalar_name or f"scalar_{name}",
             grad=grad and scalar_grad,
@@ -135,7 +139,7 @@ def _pair(
     )
 
 
-_add = _pair("add", lambda x, y: lax.add(x, y), autocast="between", zeros="all")
+_add = _pair("add", lambda x, y: lax.add(x, y), autocast="between", zeros="all", int8=RESIDUAL)
 _subtract = _pair("subtract", lambda x, y: lax.sub(x, y), scalar_name="scalar_sub", autocast="between", zeros="all")
 _multiply = _pair("multiply", lambda x, y: lax.mul(x, y), scalar_name="scalar_mul", autocast="between", zeros="any",
                   scalar_zeros="all")  # fmt: skip

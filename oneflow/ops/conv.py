@@ -13,6 +13,7 @@ from ..errors import ArgumentError, ShapeError
 from ..graph.node import Blob
 from ._arrays import Array, is_half, label
 from ._emit import emit, fail, op, want
+from ._int8 import CHANNELWISE, CONVOLUTION
 from ._native_conv import NATIVE, NATIVE_TRANSPOSED
 from ._window import FORMATS, Padding, must_fit, sides, spatial, spec, want_format, want_padding, want_positive
 
@@ -45,7 +46,7 @@ def _channels_last(attrs: Mapping[str, Any], rank: int) -> Mapping[str, Any] | N
 
 
 _FACTS: dict[str, Any] = {"batch_inputs": (0,), "channels_last": _channels_last, "heavy": True, "native": NATIVE,
-                          "zeros": "any"}  # fmt: skip
+                          "zeros": "any", "int8": CONVOLUTION}  # fmt: skip
 _CONV = {n: op(f"conv{n}d", autocast="always" if n == 2 else "never", **_FACTS)(_conv) for n in FORMATS}
 
 
@@ -363,7 +364,7 @@ def _bias_add_grad(inputs: Any, outputs: Any, cotangents: Any, *, axis: int) -> 
 
 
 @op(
-    "bias_add", grad=_bias_add_grad, batch_inputs=(0,), autocast="between", zeros="all",
+    "bias_add", grad=_bias_add_grad, batch_inputs=(0,), autocast="between", zeros="all", int8=CHANNELWISE,
     channels_last=lambda attrs, rank: {"axis": rank - 1} if attrs["axis"] == 1 else None,
 )  # fmt: skip
 def _bias_add(x: Array, bias: Array, *, axis: int) -> Array:

@@ -16,6 +16,7 @@ from ..errors import ArgumentError
 from ..graph.node import Blob
 from ._arrays import Array, dtype_for, full, gradient_of, is_half, label, like, number_for, select, where_else_zero
 from ._emit import as_is, emit, emit_many, fail, is_number, op, want
+from ._int8 import GATE, RECTIFY
 
 
 class Unary(Protocol):
@@ -135,7 +136,7 @@ erfc = unary("erfc", "1 - erf(x), without cancellation for large x.", lambda x: 
 exp = unary("exp", "e to the power x.", lambda x: lax.exp(x), example="0.0 -> 1.0")
 expm1 = unary("expm1", "exp(x) - 1, without cancellation near 0.", lambda x: lax.expm1(x))
 floor = unary("floor", "The largest whole number <= x; its gradient is 0.", lambda x: lax.floor(x), example="1.8 -> 1.0")
-gelu = unary("gelu", "0.5 * x * (1 + erf(x / sqrt(2))), exactly.", _gelu, autocast="between", zeros="all")
+gelu = unary("gelu", "0.5 * x * (1 + erf(x / sqrt(2))), exactly.", _gelu, autocast="between", zeros="all", int8=GATE)
 lgamma = unary(
     "lgamma", "The logarithm of |Gamma(x)|.", _lgamma, grad=lambda x, y, dy: lax.mul(dy, lax.digamma(x)), example="2.0 -> 0.0"
 )
@@ -150,7 +151,7 @@ reciprocal = unary("reciprocal", "1 / x.", lambda x: lax.integer_pow(x, -1), exa
 reciprocal_no_nan = unary("reciprocal_no_nan", "1 / x, and 0 where x is 0, where its gradient is 0 too.", _reciprocal_no_nan)
 relu = unary(
     "relu", "max(x, 0); its gradient at 0 is 0.", lambda x: lax.max(x, like(0, x)), grad=_relu_grad, integers=True,
-    autocast="between", zeros="all", flat_at_zero=True,
+    autocast="between", zeros="all", flat_at_zero=True, int8=RECTIFY,
 )  # fmt: skip
 rint = unary("rint", "The nearest whole number, halves to even; its gradient is 0.", _to_even, example="2.5 -> 2.0")
 round = unary("round", "The nearest whole number, halves to even; its gradient is 0.", _to_even, example="2.5 -> 2.0")

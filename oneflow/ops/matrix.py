@@ -14,10 +14,11 @@ from ..errors import ArgumentError, ShapeError
 from ..graph.node import INVALID_AXIS, Blob
 from ._arrays import Array, broadcast_to, common_shape, is_half, label, like, number_for, select
 from ._emit import emit, fail, op, want
+from ._int8 import MATRICES
 from ._native_matmul import NATIVE
 
 
-@op("matmul", native=NATIVE, autocast="always", zeros="any")
+@op("matmul", native=NATIVE, autocast="always", zeros="any", int8=MATRICES)
 def _matmul(a: Array, b: Array, *, transpose_a: bool, transpose_b: bool, alpha: int | float) -> Array:
     if b.ndim > 2 and a.shape[:-2] != b.shape[:-2]:
         common = common_shape(a.shape[:-2], b.shape[:-2])

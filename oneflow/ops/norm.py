@@ -15,6 +15,7 @@ from ..graph.graph import current
 from ..graph.node import Blob
 from ._arrays import Array, broadcast_to, full, label, like, sum_to
 from ._emit import emit, emit_many, fail, op, want
+from ._int8 import CHANNELWISE
 from .loss import widen
 from .nn import mean_and_variance
 from .variable import get_variable
@@ -48,7 +49,7 @@ def _channels_last(attrs: Mapping[str, Any], rank: int) -> Mapping[str, Any] | N
     return {**attrs, "axis": rank - 1} if attrs["axis"] == 1 else None
 
 
-@op("batch_normalization", channels_last=_channels_last, autocast="between", autocast_first_only=True)
+@op("batch_normalization", channels_last=_channels_last, autocast="between", autocast_first_only=True, int8=CHANNELWISE)
 def _batch_normalization(
     x: Array, mean: Array, variance: Array, *parameters: Array, axis: int, epsilon: float, scale: bool, center: bool
 ) -> Array:

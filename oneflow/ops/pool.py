@@ -15,6 +15,7 @@ from .._base.jax import jax, jnp, lax
 from ..graph.node import Blob
 from ._arrays import Array, broadcast_to, full, is_half, label, like, where_else_zero
 from ._emit import emit, op, want
+from ._int8 import LARGEST
 from ._window import FORMATS, Padding, counts, must_fit, sides, want_format, want_padding, want_positive
 
 Ints = int | Sequence[int]
@@ -158,13 +159,14 @@ def _share(windows: _Windows, x: Array) -> Array:
 # reduce_window with the gradient that JAX derives 35 ms.
 def _max_pool(x: Array, *, ksize: Any, strides: Any, padding: Padding, channels_first: bool, ceil_mode: bool) -> Array:
     windows = _Windows.over(x, ksize, strides, padding, channels_first, ceil_mode)
+    least = -math.inf if jnp.issubdtype(x.dtype, np.floating) else int(jnp.iinfo(x.dtype).min)  # 8-bit integers in int8 inference
     if math.prod(windows.kernel) > _LARGEST:
-        y = lax.reduce_window(x, like(-math.inf, x), lax.max, windows.kernel, windows.strides, windows.pads)
+        y = lax.reduce_window(x, like(least, x), lax.max, windows.kernel, windows.strides, windows.pads)
     else:
-        y = reduce(lax.max, windows.parts(x, -math.inf))
+        y = reduce(lax.max, windows.parts(x, least))
     empty = windows.elements() == 0
     if not isinstance(empty, np.ndarray) or empty.any():  # only with ceil_mode: windows in the padding
-        y = lax.select(broadcast_to(empty, y.shape), full(float(jnp.finfo(x.dtype).min), y), y)
+        y = lax.select(broadcast_to(empty, y.shape), full(float(jnp.finfo(x.dtype).min) if least == -math.inf else least, y), y)
     return y
 
 
@@ -204,7 +206,7 @@ def _channels_last(attrs: Mapping[str, Any], rank: int) -> Mapping[str, Any] | N
 
 
 _FACTS: dict[str, Any] = {"batch_inputs": (0,), "channels_last": _channels_last, "autocast": "between", "zeros": "all"}
-_MAX = {n: op(f"max_pool_{n}d", grad=_max_pool_grad, **_FACTS)(_max_pool) for n in FORMATS}
+_MAX = {n: op(f"max_pool_{n}d", grad=_max_pool_grad, int8=LARGEST, **_FACTS)(_max_pool) for n in FORMATS}
 _AVERAGE = {n: op(f"avg_pool_{n}d", grad=_avg_pool_grad, **_FACTS)(_avg_pool) for n in FORMATS}
 
 

@@ -11,6 +11,7 @@ from ..errors import ModeError, ShapeError
 from ..graph.node import Blob
 from ._arrays import Array, broadcast_to, full, label, like, select
 from ._emit import emit, emit_many, fail, op, want
+from ._int8 import GRID, STATISTICS
 
 SCHEMES = ("symmetric", "affine")
 FORMULAS = ("google", "cambricon")
@@ -47,7 +48,7 @@ def _min_max_observer(x: Array, *, bits: int, scheme: str, formula: str, per_lay
     return _grid(*_measured(x, axes, scheme, formula), bits, scheme, formula)
 
 
-@op("moving_average_min_max_observer", multiple_results=True, nondifferentiable=True)
+@op("moving_average_min_max_observer", multiple_results=True, nondifferentiable=True, int8=STATISTICS)
 def _moving_average(
     x: Array, step: Array, moving_max: Array, moving_min: Array, *,
     bits: int, scheme: str, formula: str, momentum: float, training: bool, stop: int,
@@ -68,7 +69,7 @@ def _straight_through(inputs: Any, outputs: Any, cotangents: Any, **attrs: Any) 
     return cotangents[0], None, None
 
 
-@op("fake_quantization", grad=_straight_through, nondifferentiable=(1, 2))
+@op("fake_quantization", grad=_straight_through, nondifferentiable=(1, 2), int8=GRID)
 def _fake_quantization(x: Array, scale: Array, zero: Array, *, bits: int, scheme: str, formula: str) -> Array:
     def spread(p: Array) -> Array:
         p = lax.convert_element_type(p, x.dtype)

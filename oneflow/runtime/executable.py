@@ -18,7 +18,7 @@ from .._base.jax import jax
 from ..compiler.layout import Layout, Storage, layout_of
 from ..compiler.lowering import Observer
 from ..compiler.options import compiler_options, product_precision
-from ..compiler.plan import LEARNING_RATES, RANDOM_STATE, Plan, on_one_device, with_own_values
+from ..compiler.plan import LEARNING_RATES, PREPARED, RANDOM_STATE, Plan, on_one_device, with_own_values
 from ..compiler.program import feed_shardings, place_of, single
 from ..compiler.stages import Compile, staged
 from ..config._settings import nonfinite as find_nonfinite
@@ -30,6 +30,7 @@ from . import compilation_cache, nonfinite, processes, size_limit
 from .delivery import MAX_WINDOW
 from .gate import Gate, NoRoomError, Results, StaleExecutableError
 from .mesh import DeviceMeshes
+from .prepared import Prepared, PreparedCell
 from .process import process
 from .result import Delivery
 from .store import Cell, Store
@@ -63,13 +64,16 @@ class Executable:
         self.compiled: list[tuple[str, Any]] = []  # name and ``jax.stages.Compiled``
         self._store = store
         self._written = [random_cell if name == RANDOM_STATE else store.cells[name] for name in plan.written]
-        self._read = [rates if name == LEARNING_RATES else store.cells[name] for name in plan.read]
+        prepared = Prepared(plan, store)
+        own = {LEARNING_RATES: rates, **{f"{PREPARED}{i}": cell for i, cell in enumerate(prepared.cells)}}
+        self._read: list[Any] = [own[name] if name in own else store.cells[name] for name in plan.read]
+        self._sources = prepared.sources  # variables that only what is prepared depends on
         self._x64 = plan.x64
         self._function: Any = None
         self._feeds_given: Any = ()  # shapes and dtypes it was compiled for
         self._warm = False
         self._is_stale = False
-        cells = [*self._written, *self._read]
+        cells = [*self._written, *self._read, *self._sources]
         self._storages = {c.variable.name: c.storage for c in cells if c.variable is not None and c.storage is not None}
         self.debugging = debugging()
         plan = replace(plan, keeps_state=True) if any(self.debugging) else plan
@@ -100,7 +104,7 @@ class Executable:
     @property
     def is_outdated(self) -> bool:
         """Whether a variable has moved since this was made. Asked with the dispatch lock held."""
-        cells = [c for c in (*self._written, *self._read) if c.variable is not None]
+        cells = [c for c in (*self._written, *self._read, *self._sources) if c.variable is not None]
         return any(c.storage != self._storages[c.variable.name] for c in cells if c.variable is not None)
 
     def invalidate(self) -> None:
@@ -112,7 +116,7 @@ class Executable:
 
         Raises what an initializer, the trace or the compiler raises, and changes nothing then.
         """
-        cells = [*self._written, *self._read]
+        cells = [*self._written, *self._sources, *(c for c in self._read if not isinstance(c, PreparedCell))]
         if any(cell.value is None for cell in cells):
             with self._store.lock:
                 self._store.commit()
@@ -259,8 +263,10 @@ class Executable:
         self._note_memory(compiled)
         return compiled
 
-    def _struct(self, cell: Cell) -> Any:
+    def _struct(self, cell: Cell | PreparedCell) -> Any:
         """Shape, dtype and layout of a piece of state."""
+        if isinstance(cell, PreparedCell):
+            return cell.struct
         if cell.variable is None:
             return jax.ShapeDtypeStruct(cell.value.shape, cell.value.dtype, sharding=self._outer_sharding())
         storage, dt = cell.storage, cell.variable.dtype.numpy_dtype
@@ -446,7 +452,8 @@ class Executable:
         """Runs the next step op by op, changes nothing, and reports the first value that is not finite; None for none."""
         with self._store.lock:
             self._store.commit()
-            self._store.materialize([*self._written, *self._read])
+            self._store.materialize([*self._written, *self._sources])
+            self._store.materialize(self._read)
             state, reads = ([to_host(a) for a in self._values(cells)] for cells in (self._written, self._read))
         return nonfinite.find(self.plan, self._storages, state, reads, self._flat(feeds))[0]
 

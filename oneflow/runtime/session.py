@@ -96,6 +96,16 @@ class Session:
         self.jobs[job.name] = job
         self._declared.add(job)
 
+    def forget_job(self, job: Job, why: str) -> None:
+        """Takes a job out of the session: it cannot be called any more. Variables stay."""
+        with self.store.lock:
+            if self.jobs.get(job.name) is job:
+                del self.jobs[job.name]
+                self._names_of.pop(job.name, None)
+                self._random.pop(job.name, None)
+            self._declared.discard(job)
+            job.close(why)
+
     def jobs_declared(self) -> list[Job]:
         """All jobs that can still be called, those that were replaced by others of their name included."""
         return list(self._declared)

@@ -263,6 +263,9 @@ class ModelBuilder:
         """
         if not isinstance(func, JobFunction):
             refuse(ArgumentError, f"AddFunction needs a job function, got {shown(func)}", hint="what @flow.global_function made")
+        if func.declaration.grids is not None:
+            refuse(ArgumentError, f"job {func.name!r} is of 8-bit integers, for which OneFlow's saved models have no ops",
+                   hint="save the job that it was made of, or export this one: flow.export.onnx")  # fmt: skip
         made = GraphBuilder(func.name, self)
         made._job = func
         self._graphs.append(made)

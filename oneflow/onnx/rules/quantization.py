@@ -88,6 +88,40 @@ def _fake_quantization(ctx: Emitter) -> Result:
     return _activations(ctx, scale, zero, affine)
 
 
+@rule("int8_round")
+def _int8_round(ctx: Emitter) -> Result:
+    grid = ctx.attrs["grid"]
+    x, scale = ctx.input(0), np.asarray(grid.scale, np.float32)
+    if (grid.low, grid.high) != (0, 255):
+        ends = (np.asarray((end - grid.zero) * scale, np.float32) for end in (grid.low, grid.high))
+        x = ctx.emit("Clip", x, *map(ctx.constant, ends))
+    constants = [ctx.constant(scale), ctx.constant(np.asarray(grid.zero, np.uint8))]
+    return ctx.emit("DequantizeLinear", ctx.emit("QuantizeLinear", x, *constants), *constants)
+
+
+@rule("int8_round_weights")
+def _int8_round_weights(ctx: Emitter) -> Result:
+    w, channel = ctx.static(0), ctx.attrs["perm"][0]
+    if w is None:
+        raise Inexpressible("weights that are computed")
+    high = np.abs(w).max(tuple(i for i in range(w.ndim) if i != channel))
+    scale = np.where(high == 0, 1, high / np.float32(127)).astype(np.float32)
+    column = scale.reshape([-1 if i == channel else 1 for i in range(w.ndim)])
+    whole = np.clip(np.rint(w / column), -127, 127).astype(np.int8)
+    name, node, attrs = str(ctx.blob(0).node.attrs.get("variable", ctx.blob(0).op_name)), ctx.node, ctx.attrs
+
+    def make(perm: Perm) -> str:
+        outer, ctx.node, ctx.attrs = (ctx.node, ctx.attrs), node, attrs
+        try:
+            integers = ctx.initializer(f"{name}_quantized", np.transpose(whole, perm))
+            points = ctx.constant(np.zeros(scale.shape, np.int8))
+            return ctx.emit("DequantizeLinear", integers, ctx.constant(scale), points, axis=perm.index(channel))
+        finally:
+            ctx.node, ctx.attrs = outer
+
+    return InLayout(make)
+
+
 def _point(zero: np.ndarray, affine: bool) -> np.ndarray:
     """The zero point as an integer, which ONNX wants."""
     return np.clip(np.rint(zero), 0, 255).astype(np.uint8) if affine else np.zeros(zero.shape, np.int8)

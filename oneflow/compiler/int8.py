@@ -1,0 +1,495 @@
+"""The pass that turns products and convolutions of a predict job into 8-bit integers.
+
+A *unit* is a product with the ops behind it that its kernel computes as well: what is affine per channel (bias, batch
+normalization), the addition of a residual, an activation. Where all that reads a unit's result reads integers (other products,
+residuals, the largest of a window, reshapes of those), it writes integers, and no float32 array exists between them. Data of
+convolutions is in channels-last order as integers. What depends on variables alone (quantized weights, folded scales and offsets)
+is *prepared*: computed when a variable has changed, not per call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from .._base import dtype as dtypes
+from ..errors import ModeError
+from ..graph.node import Blob, Node
+from ..graph.op import IntegerProduct, OpDef
+from . import int8_kernels as kernels
+from .int8_analysis import Analysis, Key, details, geometry, grids_of, key_of, passes_integers, role
+from .int8_kernels import Epilogue, Grid
+
+Perm = tuple[int, ...] | None
+
+
+@dataclass(slots=True, eq=False)
+class Unit:
+    """A product and what its kernel computes behind it.
+
+    Attributes:
+      product: the node; ``geometry``: what it computes.
+      data: the activation that it reads, before any rounding to a grid; ``grid``: its grid.
+      steps: ops that are affine per channel.
+      residual: what is added to their result; ``activation``: the role of an op behind that.
+      end: the Blob that it computes; ``to_integers``: in its grid.
+      nodes: the nodes that it stands for.
+    """
+
+    product: Node
+    geometry: IntegerProduct
+    data: Blob
+    grid: Grid
+    steps: list[Node] = field(default_factory=list)
+    residual: Blob | None = None
+    activation: str = ""
+    end: Blob = field(init=False)
+    to_integers: bool = False
+    nodes: list[Node] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.end = self.product.outputs[0]
+        self.nodes = [self.product]
+
+    @property
+    def channel(self) -> int:
+        """The axis of the result's channels."""
+        perm = self.geometry.data_perm
+        return self.product.outputs[0].ndim - 1 if perm is None else perm[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """The nodes of a step in int8.
+
+    Attributes:
+      order: the step's nodes; ``read``: the Blob that stands for each one that is read from outside.
+      preparation: the nodes that compute ``prepared``, the Blobs that depend on variables alone.
+      kernels: what computes a node in int8, in words.
+      changed: what was done, in words.
+    """
+
+    order: tuple[Node, ...]
+    read: Callable[[Blob], Blob]
+    preparation: tuple[Node, ...]
+    prepared: tuple[Blob, ...]
+    kernels: Mapping[Node, str]
+    changed: str
+
+
+class Pass:
+    """Finds units from the last product to the first, then rebuilds the nodes in order."""
+
+    def __init__(self, analysis: Analysis, grids: Mapping[str, Grid], without_native: str):
+        self.analysis, self.without_native = analysis, without_native
+        self.grids = grids_of(analysis, grids)
+        self.units: dict[Node, Unit] = {}  # by the node of their end
+        self.claimed: dict[Node, Unit] = {}
+        self.reads_integers: set[tuple[Node, int]] = set()
+        self.order: list[Node] = []
+        self.floats: dict[Key, Blob] = {}  # what stands for a value
+        self.integers: dict[Key, tuple[Blob, Grid, Perm]] = {}  # the same as uint8, and the permutation that was applied
+        self.prepared: dict[Key, Blob] = {}
+        self.count = {"native": 0, "xla": 0, "integers": 0}
+        self.reasons: dict[str, int] = {}
+        self.kernels: dict[Node, str] = {}
+
+    # --- finding units
+
+    def find(self) -> None:
+        products: list[tuple[Node, Blob]] = []
+        for node in self.analysis.products:
+            data = self._gridded(node.inputs[0])
+            if data is None:
+                self.analysis.left[node] = "the range of its data is not known"
+                continue
+            products.append((node, data))
+            self.reads_integers.add((node, 0))
+        for node, data in reversed(products):
+            found = geometry(node)
+            assert isinstance(found, IntegerProduct)
+            unit = Unit(node, found, data, self.grids[key_of(data)])
+            self._extend(unit)
+            self.units[unit.end.node] = unit
+            self.claimed.update(dict.fromkeys(unit.nodes, unit))
+
+    def _gridded(self, blob: Blob) -> Blob | None:
+        """The nearest Blob that holds these numbers and has a grid."""
+        while key_of(blob) not in self.grids:
+            if not (passes_integers(blob.node) or role(blob.node) == "grid"):
+                return None
+            blob = blob.node.inputs[0]
+        return blob
+
+    def _extend(self, unit: Unit) -> None:
+        """Claims the ops behind a product, as far as its kernel computes them."""
+        without_residual: tuple[Any, ...] = ()
+        end = unit.end
+        tail: list[Node] = []  # reshapes, which are a part where an activation follows
+        while True:
+            reader = self._only_reader(end if not tail else tail[-1].outputs[0])
+            if reader is None or reader[0] in self.claimed or reader[0].scope.placement != unit.product.scope.placement:
+                break
+            node, position = reader
+            kind = role(node)
+            if kind == "channelwise" and position == 0 and not (tail or unit.residual or unit.activation):
+                if not self._is_per_channel(unit, node):
+                    break
+                unit.steps.append(node)
+            elif kind == "residual" and not (tail or unit.residual or unit.activation):
+                other = node.inputs[1 - position]
+                if other.shape != node.outputs[0].shape or end.shape != other.shape or self._gridded(other) is None:
+                    break
+                without_residual = (unit.end, list(unit.nodes), node, 1 - position)
+                unit.residual = other
+            elif kind in ("rectify", "gate") and not unit.activation and not (kind == "gate" and unit.residual):
+                unit.activation = kind
+            elif node.op.keeps_values and passes_integers(node):
+                tail.append(node)
+                continue
+            else:
+                break
+            unit.nodes += [*tail, node]
+            end, tail = node.outputs[0], []
+            unit.end = end
+            if unit.activation:
+                break
+        unit.to_integers = key_of(unit.end) in self.grids and self._all_read_integers(unit.end)
+        if unit.residual is None:
+            return
+        if unit.to_integers:
+            self.reads_integers.add(without_residual[2:])
+        else:  # its kernel adds residuals to integers only
+            unit.end, unit.nodes, unit.residual, unit.activation = without_residual[0], without_residual[1], None, ""
+
+    def _is_per_channel(self, unit: Unit, node: Node) -> bool:
+        """Whether an op that is affine per channel is so for the channels of a product, with constant coefficients."""
+        if not all(b.node in self.analysis.constant and b.ndim == 1 for b in node.inputs[1:]):
+            return False
+        shape = [1] * unit.end.ndim
+        shape[unit.channel] = unit.end.shape[unit.channel]
+        try:
+            return bool(kernels.inferred(node.op, [unit.end.copy(shape=tuple(shape)), *node.inputs[1:]], node.attrs))
+        except (TypeError, ValueError):  # its axis is another one
+            return False
+
+    def _only_reader(self, blob: Blob) -> tuple[Node, int] | None:
+        readers = self.analysis.readers.get(key_of(blob), [])
+        return readers[0] if len(readers) == 1 and key_of(blob) not in self.analysis.roots else None
+
+    def _all_read_integers(self, blob: Blob) -> bool:
+        """Whether a value is read as integers of its own grid, by everything that reads it.
+
+        A sum that no kernel computes may read numbers of the grid, too, where something else reads the integers.
+        """
+        if key_of(blob) in self.analysis.roots:
+            return False
+        readers = self.analysis.readers.get(key_of(blob), [])
+        are_needed = any(reader in self.reads_integers for reader in readers)
+        for node, position in readers:
+            if (node, position) in self.reads_integers or (are_needed and role(node) == "residual"):
+                continue
+            passes = passes_integers(node) or (role(node) == "grid" and position == 0)
+            if not passes or key_of(node.outputs[0]) in self.grids or not self._all_read_integers(node.outputs[0]):
+                return False
+        return True
+
+    # --- rebuilding
+
+    def rebuild(self) -> None:
+        for node in self.analysis.order:
+            unit = self.units.get(node)
+            if unit is not None:
+                self._add_unit(unit)
+            elif node not in self.claimed:
+                self._add_other(node)
+
+    def _add_other(self, node: Node) -> None:
+        passes = passes_integers(node) or role(node) == "grid"
+        source = self.integers.get(key_of(node.inputs[0])) if passes else None
+        if source is not None and key_of(node.inputs[0]) not in self.floats:
+            self.integers[key_of(node.outputs[0])] = self._passed(node, *source)
+            return
+        inputs = tuple(map(self.float_of, node.inputs))
+        same = all(a is b for a, b in zip(inputs, node.inputs, strict=True))
+        made = node if same else node.copy(self.float_of)
+        self.order.append(made)
+        for old, new in zip(node.outputs, made.outputs, strict=True):
+            self.floats[key_of(old)] = new
+
+    def _passed(self, node: Node, blob: Blob, grid: Grid, perm: Perm) -> tuple[Blob, Grid, Perm]:
+        """The integers behind an op that passes integers."""
+        if role(node) == "grid":
+            return blob, grid, perm
+        attrs = node.attrs
+        if perm is not None:
+            moves = role(node) == "largest" and node.op.channels_last is not None
+            last = node.op.channels_last(attrs, blob.ndim) if moves and node.op.channels_last is not None else None
+            if last is None:
+                blob, perm = self._in_order(node, blob, perm, None), None
+            else:
+                attrs = last
+        return self._add(node.op, node, (blob,), **attrs), grid, perm
+
+    def float_of(self, blob: Blob) -> Blob:
+        """What stands for a value in floating point, in the layout that is asked for with the Blob."""
+        found = self.floats.get(key_of(blob))
+        if found is None:
+            q, grid, perm = self.integers[key_of(blob)]
+            found = self.floats[key_of(blob)] = self._add(
+                kernels.DEQUANTIZE, blob.node, (q,), like=blob, grid=grid, perm=None if perm is None else _inverse(perm)
+            )
+        if found.distribute == blob.distribute:
+            return found
+        return found.copy(distribute=blob.distribute)
+
+    def _integers_of(self, blob: Blob, grid: Grid, perm: Perm) -> Blob:
+        """A value as integers of a grid, in the layout ``perm``."""
+        found = self.integers.get(key_of(blob))
+        if found is None:
+            if passes_integers(blob.node) or role(blob.node) == "grid":
+                source = self.integers.get(key_of(blob.node.inputs[0]))
+                if source is not None and source[1] == grid:
+                    found = self._passed(blob.node, *source)
+            if found is None:
+                q = self._add(kernels.QUANTIZE, blob.node, (self.float_of(blob),), grid=grid, perm=perm)
+                found = (q, grid, perm)
+            self.integers[key_of(blob)] = found
+        return self._in_order(blob.node, found[0], found[2], perm)
+
+    def _in_order(self, node: Node, q: Blob, perm: Perm, wanted: Perm) -> Blob:
+        if perm == wanted:
+            return q
+        back = tuple(range(q.ndim)) if perm is None else _inverse(perm)
+        if wanted is not None:
+            back = tuple(back[i] for i in wanted)
+        return self._add(kernels.REORDER, node, (q,), perm=back)
+
+    def _add_unit(self, unit: Unit) -> None:
+        node, perm = unit.product, unit.geometry.data_perm
+        data = self._integers_of(self._nearest(node.inputs[0]), unit.grid, perm)
+        out = self.grids.get(key_of(unit.end), Grid(1.0)) if unit.to_integers else Grid(1.0)
+        residual: tuple[Blob, ...] = ()
+        unit_scale, shift, factor, after = 1.0, 0.0, 1.0, 0.0
+        if unit.residual is not None:
+            base = self._gridded(unit.residual)
+            assert base is not None
+            grid = self.grids[key_of(base)]
+            residual = (self._integers_of(self._nearest(unit.residual), grid, perm),)
+            unit_scale, shift, factor, after = grid.scale, -grid.zero, grid.scale / out.scale, out.zero
+        elif unit.to_integers and unit.activation == "gate":
+            factor, after = 1 / out.scale, out.zero
+        elif unit.to_integers:
+            unit_scale, shift = out.scale, out.zero
+        rectifies = unit.activation == "rectify" and unit.to_integers  # integers below the zero point are negative
+        epilogue = Epilogue(
+            unit.to_integers, bool(residual), "" if rectifies else unit.activation, factor, after,
+            max(out.low, out.zero) if rectifies else out.low, out.high,
+        )  # fmt: skip
+        weights, scale, offset, is_native = self._prepared(unit, data.shape, epilogue, unit_scale, shift)
+        kernel = self._kernel(unit)
+        back = None if perm is None else _inverse(perm)
+        y = self._add(
+            kernels.PRODUCT, unit.end.node, (data, weights, scale, offset, *residual), product=unit.geometry, epilogue=epilogue,
+            zero=unit.grid.zero, kernel=kernel, perm=back, is_native=is_native,
+        )  # fmt: skip
+        inner = node.outputs[0].shape
+        if unit.end.shape != inner:  # a reshape before the activation
+            if perm is not None and unit.to_integers:
+                y, perm = self._in_order(node, y, perm, None), None
+            y = self._add(kernels.RESHAPE, unit.end.node, (y,), shape=unit.end.shape)
+        if unit.to_integers:
+            self.integers[key_of(unit.end)] = (y, out, perm)
+            self.count["integers"] += 1
+        else:
+            self.floats[key_of(unit.end)] = y
+
+    def _nearest(self, blob: Blob) -> Blob:
+        """The nearest Blob of these numbers that exists as integers, or the one itself."""
+        at = blob
+        while key_of(at) not in self.integers:
+            if key_of(at) in self.grids or not (passes_integers(at.node) or role(at.node) == "grid"):
+                base = self._gridded(blob)
+                return blob if base is None or role(blob.node) != "grid" else blob.node.inputs[0]
+            at = at.node.inputs[0]
+        return blob
+
+    def _kernel(self, unit: Unit) -> tuple[int, ...]:
+        shape = unit.product.inputs[1].shape
+        return tuple(shape[i] for i in unit.geometry.weight_perm)
+
+    def _prepared(
+        self, unit: Unit, data: tuple[int, ...], epilogue: Epilogue, unit_scale: float, shift: float
+    ) -> tuple[Blob, Blob, Blob, bool]:
+        """Weights, scale and offset of a unit, which depend on variables alone, and whether the native part computes it."""
+        node, w, geometry = unit.product, unit.product.inputs[1], unit.geometry
+        bits, exponent = 8, False
+        scales: tuple[Blob, ...] = ()
+        if role(w.node) == "grid":
+            grid = details(w.node)
+            bits, exponent, scales = grid.bits, grid.exponent, (w.node.inputs[1],)
+            w = w.node.inputs[0]
+        weights, scale, sums = self._node(
+            kernels.WEIGHTS, node, (w, *scales), perm=geometry.weight_perm, bits=bits, exponent=exponent
+        ).outputs
+        steps = tuple((n.op.define, n.attrs, len(n.inputs) - 1) for n in unit.steps)
+        constants = tuple(b for n in unit.steps for b in n.inputs[1:])
+        scale, offset = self._node(
+            kernels.VECTORS, node, (scale, sums, *constants), steps=steps, rank=node.outputs[0].ndim, channel=unit.channel,
+            source=unit.grid, unit=unit_scale, shift=shift,
+        ).outputs  # fmt: skip
+        kernel = self._kernel(unit)
+        inner = kernels.without_padding(geometry, unit.grid.zero)
+        padded = data
+        if inner is not geometry and geometry.padding:
+            padded = (data[0], *(n + low + high for n, (low, high) in zip(data[1:-1], geometry.padding, strict=True)), data[-1])
+        reason = self.without_native or kernels.unsupported_reason(padded, inner, epilogue, kernel)
+        self.count["xla" if reason else "native"] += 1
+        kernel_name = "XLA" if reason else f"oneDNN {kernels.kernel_name(padded, inner, epilogue, kernel)}"
+        self.kernels.update({n: f"int8, with {node.name}" for n in unit.nodes})
+        self.kernels[node] = f"int8, {kernel_name}"
+        if reason:
+            self.reasons[reason] = self.reasons.get(reason, 0) + 1
+        else:
+            size = kernels.packed_size(padded, inner, epilogue, kernel)
+            weights = self._node(
+                kernels.PACK, node, (weights,), spec=tuple(kernels.spec(padded, inner, epilogue, kernel)), size=size
+            ).outputs[0]
+        for blob in (weights, scale, offset):
+            self.prepared[key_of(blob)] = blob
+        return weights, scale, offset, not reason
+
+    def _node(self, op: OpDef, like: Node, inputs: tuple[Blob, ...], **attrs: Any) -> Node:
+        """A node in the place of ``like``."""
+        template = like.outputs[0]
+        found = kernels.inferred(op, inputs, attrs)
+        outputs = [
+            template.copy(shape=tuple(o.shape), dtype=dtypes.of_values(o.dtype), valid_length=None, is_dynamic=False)
+            for o in found
+        ]
+        return like.copy(op=op, inputs=inputs, attrs=attrs, outputs=outputs)
+
+    def _add(self, op: OpDef, at: Node, inputs: tuple[Blob, ...], like: Blob | None = None, **attrs: Any) -> Blob:
+        node = self._node(op, at, inputs, **attrs)
+        self.order.append(node)
+        return (
+            node.outputs[0] if like is None else node.outputs[like.index] if len(node.outputs) > like.index else node.outputs[0]
+        )
+
+    # --- the same in floating point
+
+    def simulate(self) -> None:
+        """Rebuilds the nodes in floating point, with ops that round what integers would hold; for export."""
+        ends = {key_of(unit.end): unit for unit in self.units.values() if unit.to_integers}
+        products = {unit.product: unit for unit in self.units.values()}
+        rounded: dict[tuple[Key, Grid], Blob] = {}
+
+        def round_to(blob: Blob, grid: Grid) -> Blob:
+            key = key_of(blob), grid
+            if key not in rounded:
+                rounded[key] = self._add(kernels.ROUND, blob.node, (blob,), like=blob, grid=grid)
+            return rounded[key]
+
+        for node in self.analysis.order:
+            inputs = list(map(self.float_of, node.inputs))
+            unit = products.get(node)
+            if unit is not None:
+                if key_of(unit.data) not in ends and role(node.inputs[0].node) != "grid":
+                    inputs[0] = round_to(inputs[0], unit.grid)
+                if role(node.inputs[1].node) != "grid":
+                    inputs[1] = self._add(kernels.ROUND_WEIGHTS, inputs[1].node, (inputs[1],), perm=unit.geometry.weight_perm)
+            same = all(a is b for a, b in zip(inputs, node.inputs, strict=True))
+            made = node if same else node.copy(self.float_of, inputs=tuple(inputs))
+            self.order.append(made)
+            for old, new in zip(node.outputs, made.outputs, strict=True):
+                end = ends.get(key_of(old))
+                is_rounded = end is not None and not any(role(n) == "grid" for n, _ in self.analysis.readers[key_of(old)])
+                self.floats[key_of(old)] = round_to(new, self.grids[key_of(old)]) if is_rounded else new
+
+    def changed(self) -> str:
+        """What was done, in words."""
+        total = self.count["native"] + self.count["xla"]
+        parts = [f"{total} products, {self.count['native']} by oneDNN, {self.count['integers']} with integer results"]
+        parts += [f"{n} by XLA ({reason})" for reason, n in self.reasons.items()]
+        left: dict[str, int] = {}
+        for reason in self.analysis.left.values():
+            left[reason] = left.get(reason, 0) + 1
+        return ", ".join([*parts, *(f"{n} left in floating point ({reason})" for reason, n in left.items())])
+
+
+def _inverse(perm: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(perm.index(i) for i in range(len(perm)))
+
+
+def rewritten(
+    order: Sequence[Node], roots: Sequence[Blob], written: set[str], grids: Mapping[str, Grid], without_native: str, job: str
+) -> Rewritten:
+    """Rebuilds nodes so that products of data with a known grid are of 8-bit integers.
+
+    Args:
+      order: in topological order.
+      roots: the Blobs that are read from outside.
+      written: names of variables that the job changes.
+      grids: by logical Blob name: of data, or of the output of an op that rounds to a grid.
+      without_native: the reason why the native part is not used; "" if it may be.
+      job: its name, for errors.
+    Raises ModeError where nothing can be of integers.
+    """
+    work = Pass(Analysis(order, roots, written), grids, without_native)
+    work.find()
+    if not work.units:
+        reasons = sorted({f"{node.name}: {reason}" for node, reason in work.analysis.left.items()})
+        raise ModeError(
+            f"no product or convolution of job {job!r} can be of 8-bit integers\n"
+            + "".join(f"  op         {reason}\n" for reason in reasons[:8])
+            + "  try        a job with convolutions, or products with variables, of float32 on one device"
+        )
+    work.rebuild()
+    prepared = tuple(work.prepared.values())
+    known = {key_of(b) for b in prepared}
+    preparation = _in_topological_order(list(prepared))
+    ends = [work.float_of(b) for b in roots]
+    needed = _reached(ends, known)
+    return Rewritten(
+        tuple(node for node in work.order if node in needed), work.float_of, preparation, prepared, work.kernels, work.changed()
+    )
+
+
+def simulated(
+    order: Sequence[Node], roots: Sequence[Blob], grids: Mapping[str, Grid]
+) -> tuple[tuple[Node, ...], tuple[Blob, ...]]:
+    """Nodes in floating point that compute what ``rewritten`` ones do, and what stands for the roots."""
+    work = Pass(Analysis(order, roots, set()), grids, "")
+    work.find()
+    work.simulate()
+    ends = [work.float_of(b) for b in roots]
+    needed = _reached(ends, set())
+    return tuple(node for node in work.order if node in needed), tuple(ends)
+
+
+def _reached(roots: list[Blob], stop: set[Key]) -> set[Node]:
+    """The nodes that the roots depend on, not looking behind ``stop``."""
+    found: set[Node] = set()
+    stack = [b for b in roots if key_of(b) not in stop]
+    while stack:
+        node = stack.pop().node
+        if node not in found:
+            found.add(node)
+            stack.extend(b for b in node.inputs if key_of(b) not in stop)
+    return found
+
+
+def _in_topological_order(roots: list[Blob]) -> tuple[Node, ...]:
+    found: dict[Node, None] = {}
+    stack = [(b.node, False) for b in reversed(roots)]
+    while stack:
+        node, is_ready = stack.pop()
+        if node in found:
+            continue
+        if is_ready:
+            found[node] = None
+            continue
+        stack.append((node, True))
+        stack.extend((b.node, False) for b in node.inputs)
+    return tuple(found)

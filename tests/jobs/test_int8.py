@@ -1,0 +1,239 @@
+"""int8 inference: calibrated jobs, jobs trained for it, what they refuse, and their export."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import oneflow as flow
+import oneflow.typing as tp
+from oneflow.errors import ArgumentError, FeedError, ModeError
+
+RNG = np.random.default_rng(7)
+BATCH = 4
+
+
+def drawn(*shape: int) -> np.ndarray:
+    return RNG.standard_normal(shape, np.float32)
+
+
+def normal() -> Any:
+    return flow.random_normal_initializer(0, 0.2)
+
+
+def convolutional(x: Any) -> Any:
+    """Convolutions with bias, normalization, a residual and pooling, then dense layers."""
+    y = flow.layers.conv2d(x, 8, 3, padding="SAME", activation=flow.nn.relu, kernel_initializer=normal(), name="first")
+    y = flow.nn.max_pool2d(y, 2, 2, "VALID")
+    z = flow.layers.conv2d(y, 8, 3, padding="SAME", use_bias=False, kernel_initializer=normal(), name="second")
+    z = flow.layers.batch_normalization(z, axis=1, training=False, name="normal")
+    y = flow.nn.relu(z + y)
+    y = flow.reshape(y, (BATCH, -1))
+    y = flow.layers.dense(y, 16, activation=flow.math.gelu, kernel_initializer=normal(), name="third")
+    return flow.layers.dense(y, 5, kernel_initializer=normal(), name="last")
+
+
+def cnn() -> Any:
+    @flow.global_function("predict")
+    def predict(x: tp.Numpy.Placeholder((BATCH, 3, 8, 8))) -> tp.Numpy:
+        return convolutional(x)
+
+    return predict
+
+
+def close(fast: Any, exact: Any, share: float = 0.05) -> None:
+    """Equal up to a share of the largest value: that of 8 bits, several times."""
+    assert fast.shape == exact.shape and fast.dtype == exact.dtype
+    assert np.abs(fast - exact).max() <= share * np.abs(exact).max()
+
+
+def test_a_calibrated_job_computes_nearly_the_same() -> None:
+    predict = cnn()
+    batches = [drawn(BATCH, 3, 8, 8) for _ in range(3)]
+    fast = flow.quantization.calibrate(predict, batches)
+    assert fast.name == "predict_int8" and not fast.train
+    for x in batches:
+        y = fast(x)
+        close(y, predict(x))
+        assert np.abs(y - predict(x)).max() > 0  # it is not the same computation
+    text = str(fast.summary())
+    assert "4 products" in text and "3 with integer results" in text
+
+
+def test_the_numbers_are_those_of_integers() -> None:
+    """Two dense layers with ReLU between, against NumPy's integers."""
+
+    @flow.global_function("predict")
+    def dense(x: tp.Numpy.Placeholder((6, 32))) -> tp.Numpy:
+        y = flow.layers.dense(x, 24, activation=flow.nn.relu, kernel_initializer=normal(), name="a")
+        return flow.layers.dense(y, 7, kernel_initializer=normal(), bias_initializer=normal(), name="b")
+
+    x = drawn(6, 32)
+    fast = flow.quantization.calibrate(dense, [x])
+    values = {name: v.numpy() for name, v in flow.get_all_variables().items()}
+
+    def weights(name: str) -> tuple[np.ndarray, np.ndarray]:
+        w = values[name]  # (units, inputs)
+        scale = np.abs(w).max(1) / np.float32(127)
+        return np.clip(np.rint(w / scale[:, None]), -127, 127).astype(np.int64), scale
+
+    def grid(low: float, high: float) -> tuple[float, int]:
+        scale = float(np.float32((max(high, 0) - min(low, 0)) / 255))
+        return scale, round(-min(low, 0) / scale)
+
+    w1, s1 = weights("a-weight")
+    w2, s2 = weights("b-weight")
+    hidden = np.maximum(x @ values["a-weight"].T + values["a-bias"], 0)
+    gx, zx = grid(float(x.min()), float(x.max()))
+    gh, zh = grid(float(hidden.min()), float(hidden.max()))
+    qx = np.clip(np.rint(x / np.float32(gx)) + zx, 0, 255).astype(np.int64)
+    real = ((qx - zx) @ w1.T) * (gx * s1) + values["a-bias"]
+    qh = np.clip(np.rint(np.maximum(real, 0) / gh) + zh, 0, 255).astype(np.int64)
+    expected = ((qh - zh) @ w2.T) * (gh * s2) + values["b-bias"]
+    step = gh * s2.max() * 127  # one value of the hidden layer that was rounded to the other side
+    np.testing.assert_allclose(fast(x), expected, atol=1.01 * step)
+    assert np.median(np.abs(fast(x) - expected)) < 1e-4
+
+
+def test_weights_follow_their_variables() -> None:
+    predict = cnn()
+    x = drawn(BATCH, 3, 8, 8)
+    fast = flow.quantization.calibrate(predict, [x])
+    before = fast(x)
+    np.testing.assert_array_equal(fast(x), before)
+    flow.load_variables({"last-bias": np.full(5, 2, np.float32)})
+    np.testing.assert_allclose(fast(x), before + 2, rtol=1e-5, atol=1e-5)
+
+
+def test_by_xla_the_numbers_are_the_same() -> None:
+    x = drawn(BATCH, 3, 8, 8)
+    predict = cnn()
+    fast = flow.quantization.calibrate(predict, [x])
+    expected = fast(x)
+    variables = {name: v.numpy() for name, v in flow.get_all_variables().items()}
+    flow.clear_default_session()
+    flow.config.enable_native_cpu(False)
+    predict = cnn()
+    predict.build()
+    flow.load_variables(variables)
+    by_xla = flow.quantization.calibrate(predict, [x])
+    assert "by XLA (switched off" in str(by_xla.summary())
+    close(by_xla(x), expected, 0.02)  # the ranges are measured by other kernels, too
+
+
+def test_channels_last_and_groups() -> None:
+    @flow.global_function("predict")
+    def predict(x: tp.Numpy.Placeholder((2, 9, 9, 4))) -> tp.Numpy:
+        w = flow.get_variable("w", (8, 3, 3, 2), initializer=normal())
+        y = flow.nn.relu(flow.nn.conv2d(x, w, 2, "SAME", "NHWC", groups=2))
+        v = flow.get_variable("v", (6, 1, 1, 8), initializer=normal())
+        return flow.nn.conv2d(y, v, 1, "VALID", "NHWC")
+
+    x = drawn(2, 9, 9, 4)
+    close(flow.quantization.calibrate(predict, [x])(x), predict(x))
+
+
+def test_several_results_and_inputs() -> None:
+    @flow.global_function("predict")
+    def predict(x: tp.Numpy.Placeholder((3, 16)), y: tp.Numpy.Placeholder((3, 16))) -> tuple[tp.Numpy, tp.Numpy]:
+        w = flow.get_variable("w", (16, 16), initializer=normal())
+        h = flow.matmul(x + y, w)
+        return h, flow.matmul(flow.math.tanh(h), w, transpose_b=True)
+
+    a, b = drawn(3, 16), drawn(3, 16)
+    fast = flow.quantization.calibrate(predict, [(a, b), {"x": a, "y": b}], name="fast")
+    assert fast.name == "fast"
+    for got, want in zip(fast(a, b), predict(a, b), strict=True):
+        close(got, want)
+
+
+def trained_with_fake_quantization(symmetric: bool, per_channel: bool) -> tuple[Any, np.ndarray]:
+    config = flow.FunctionConfig()
+    config.enable_qat(True)
+    config.qat.symmetric(symmetric)
+    config.qat.per_channel_weight_quantization(per_channel)
+
+    def body(x: Any) -> Any:
+        y = flow.layers.conv2d(x, 8, 3, padding="SAME", activation=flow.nn.relu, kernel_initializer=normal(), name="first")
+        y = flow.layers.conv2d(y, 6, 3, padding="SAME", activation=flow.nn.relu, kernel_initializer=normal(), name="second")
+        return flow.layers.dense(flow.reshape(y, (BATCH, -1)), 5, kernel_initializer=normal(), name="last")
+
+    @flow.global_function("train", config)
+    def train(x: tp.Numpy.Placeholder((BATCH, 3, 8, 8))) -> tp.Numpy:
+        loss = flow.math.reduce_mean(flow.math.square(body(x)))
+        flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [1e-3])).minimize(loss)
+        return loss
+
+    @flow.global_function("predict", config)
+    def predict(x: tp.Numpy.Placeholder((BATCH, 3, 8, 8))) -> tp.Numpy:
+        return body(x)
+
+    x = drawn(BATCH, 3, 8, 8)
+    for _ in range(2):
+        train(x)
+    return predict, x
+
+
+@pytest.mark.parametrize("per_channel", [pytest.param(False, marks=pytest.mark.thorough), True])
+def test_a_job_trained_with_fake_quantization_is_converted(per_channel: bool) -> None:
+    predict, x = trained_with_fake_quantization(True, per_channel)
+    fast = flow.quantization.convert(predict)
+    text = str(fast.summary())
+    assert "3 products" in text and "2 with integer results" in text
+    close(fast(x), predict(x), 0.02)  # the same grids: but for values on a border, the same numbers
+
+
+def test_grids_with_a_zero_point_in_weights_stay_in_floating_point() -> None:
+    predict, _ = trained_with_fake_quantization(False, False)
+    with pytest.raises(ModeError, match="the grid of its weights has a zero point"):
+        flow.quantization.convert(predict)
+
+
+def test_what_cannot_be_of_integers_is_refused() -> None:
+    predict = cnn()
+    batch = drawn(BATCH, 3, 8, 8)
+
+    @flow.global_function("predict")
+    def elementwise(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+        return flow.math.tanh(x)
+
+    @flow.global_function("train")
+    def train(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+        loss = flow.layers.dense(x, 2, name="d")
+        flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.1])).minimize(loss)
+        return loss
+
+    calibrate, convert = flow.quantization.calibrate, flow.quantization.convert
+    for call, error, text in [
+        (lambda: calibrate(print, [batch]), ArgumentError, "needs a job function"),
+        (lambda: calibrate(train, [batch]), ArgumentError, "needs a predict job"),
+        (lambda: calibrate(predict, batch), ArgumentError, "an iterable of batches"),
+        (lambda: calibrate(predict, []), ArgumentError, "no batches"),
+        (lambda: calibrate(predict, [batch], name=3), ArgumentError, "name must be a str"),
+        (lambda: calibrate(predict, [batch[:, :2]]), FeedError, "x"),
+        (lambda: calibrate(predict, [batch * np.nan]), ArgumentError, "range from nan"),
+        (lambda: calibrate(elementwise, [batch]), ModeError, "no products or convolutions"),
+        (lambda: convert(predict), ModeError, "no fake quantization"),
+        (lambda: calibrate(calibrate(predict, [batch]), [batch]), ArgumentError, "8-bit integers already"),
+    ]:
+        with pytest.raises(error, match=text):
+            call()
+    close(calibrate(predict, [batch])(batch), predict(batch))  # the session is as it was
+
+
+def test_onnx_has_the_same_scales(tmp_path: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    predict = cnn()
+    batches = [drawn(BATCH, 3, 8, 8) for _ in range(2)]
+    fast = flow.quantization.calibrate(predict, batches)
+    path = tmp_path / "int8.onnx"
+    flow.export.onnx(fast, path)
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    assert b"QuantizeLinear" in path.read_bytes()
+    for x in batches:
+        (got,) = session.run(None, {session.get_inputs()[0].name: x})
+        close(got, fast(x), 0.02)
+        assert np.abs(got - fast(x)).mean() < 0.2 * np.abs(predict(x) - fast(x)).mean()  # not merely another approximation

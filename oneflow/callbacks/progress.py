@@ -43,7 +43,7 @@ class TQDMProgressBar(Callback):
 
         tqdm.monitor_interval = 0  # no thread of its own: this one is called at each step
         file = self._file or sys.stderr
-        self._is_shown = "ipykernel" in sys.modules or bool(getattr(file, "isatty", bool)())
+        self._is_shown = _in_notebook() or bool(getattr(file, "isatty", bool)())
         self._pause = self._refresh_seconds or (0.1 if self._is_shown else 10.0)
         bar = tqdm(total=total, initial=initial, desc=title, leave=leave, file=self._file, dynamic_ncols=True, mininterval=0.0,
                    miniters=0, smoothing=0.1, delay=0.0 if self._is_shown else self._pause)  # fmt: skip
@@ -143,6 +143,13 @@ class TQDMProgressBar(Callback):
     def on_predict_end(self, logs: Logs) -> None:
         """Ends the line."""
         self.on_test_end(logs)
+
+
+def _in_notebook() -> bool:
+    """Whether the program runs in a kernel of Jupyter; a program may import ipykernel for other reasons."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return "IPKernelApp" in getattr(shell, "config", ())
 
 
 def _describe(bar: Any, logs: Logs) -> None:

@@ -61,10 +61,10 @@ class Kernel:
                 return shown, reply["content"]
 
     def text(self, source: str) -> str:
-        """What a cell printed; it has to end well."""
+        """What a cell printed; it has to end well. Notices of what takes long, on standard error, are left out."""
         shown, reply = self.run(source)
         assert reply["status"] == "ok", reply
-        return "".join(content.get("text", "") for content in shown)
+        return "".join(content.get("text", "") for content in shown if content.get("name") == "stdout")
 
     def html(self, source: str) -> str:
         """The HTML of a cell's value."""

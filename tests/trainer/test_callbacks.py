@@ -6,7 +6,9 @@ import io
 import logging
 import math
 import os
+import sys
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -336,7 +338,8 @@ def test_a_plateau_lowers_a_constant_rate_and_a_run_that_goes_on_keeps_it(tmp_pa
 # --- progress
 
 
-def test_the_progress_bar_leaves_a_line_for_each_epoch():
+def test_the_progress_bar_leaves_a_line_for_each_epoch(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ipykernel", SimpleNamespace())  # imported by others: this is no notebook
     drawn = io.StringIO()
     bar = flow.callbacks.TQDMProgressBar(file=drawn)
     trainer = flow.Trainer(max_epochs=2, callbacks=bar, seed=1)

@@ -134,7 +134,7 @@ class DeliveryThread:
             pending, newest = self._pending, self._newest
             if not pending or pending[0].has_callbacks:
                 return
-            for _ in range(self._wait_together()):
+            for _ in range(self._ended_together()):
                 result = pending[0]
                 if newest.get(result.thread) == result.sequence or not result.pass_quietly():
                     return
@@ -327,7 +327,7 @@ class DeliveryThread:
         self._busy = True
         ready = 0  # of the first calls in the queue
         while pending and not self._stopping:
-            ready = ready or (self._wait_together() if self._drains else 0)
+            ready = ready or (self._ended_together() if self._drains else 0)
             self._last_begun = pending[0].sequence  # first: at each moment it is in the queue, or known as begun
             result = pending.popleft()
             try:
@@ -352,14 +352,17 @@ class DeliveryThread:
             with self._progress:
                 self._progress.notify_all()
 
-    def _wait_together(self) -> int:
-        """Waits for all calls in the queue at once; returns their number, 0 if one of them has failed.
+    def _ended_together(self) -> int:
+        """The number of calls in the queue where all are of one job and have ended well, else 0.
 
-        Each wait lets go of Python's lock, which the caller of tiny calls then takes: one per batch, not one per call.
+        Each wait lets go of Python's lock, which the caller of tiny calls then takes: this is one per batch, not one per call.
         """
         queued = [self._pending[i] for i in range(len(self._pending))]  # callers append meanwhile
+        last = queued[-1]
+        if not last.done() or not all([result.delivery is last.delivery for result in queued]):
+            return 0  # to wait for a long call here would delay those before it, and Ctrl-C
         try:
-            jax.block_until_ready([result.awaited for result in queued])
+            jax.block_until_ready([result.awaited() for result in queued])
         except Exception:  # each is waited for by itself then, and keeps its own error
             return 0
         return len(queued)

@@ -111,14 +111,14 @@ class Result(concurrent.futures.Future[T]):
 
     def __init__(self, delivery: Delivery, results: Any, sequence: int):
         # Future.__init__ makes a lock and a condition, which take longer than the rest of a small call: see _waiters_of
-        self._delivery = delivery
+        self.delivery = delivery
         self._results = results
         self.sequence = sequence
 
     @property
     def job_name(self) -> str:
         """The job that was called."""
-        return self._delivery.job_name
+        return self.delivery.job_name
 
     # --- the caller's side
 
@@ -131,7 +131,7 @@ class Result(concurrent.futures.Future[T]):
           TimeoutError: the value is not there after ``timeout`` seconds; the call goes on.
           CallbackError: a ``watch`` handler of this call failed.
         """
-        delivery = self._delivery
+        delivery = self.delivery
         delivery.deliverer.moved_on(self.thread)
         if timeout is not None:
             seconds, problem = check.number(timeout)
@@ -173,7 +173,7 @@ class Result(concurrent.futures.Future[T]):
         """Whether ``result()`` would return the value at once."""
         if self._value is not _UNSET or self._error is not None or self.passed:
             return True
-        return not self._delivery.watches and all(a.is_ready() for a in flat(_awaited(self._results)))
+        return not self.delivery.watches and all(a.is_ready() for a in flat(_awaited(self._results)))
 
     def async_get(self, callback: Callable[[T], object]) -> None:
         """Registers ``callback(value)``, to run once on the delivery thread, after the callbacks of earlier calls.
@@ -189,7 +189,7 @@ class Result(concurrent.futures.Future[T]):
         self._callback = callback
         self.has_callbacks = True
         if self.passed:  # too late for its turn
-            self._delivery.deliverer.late(self)
+            self.delivery.deliverer.late(self)
 
     __call__ = async_get
 
@@ -202,7 +202,7 @@ class Result(concurrent.futures.Future[T]):
         self._listeners.append(fn)
         self.has_callbacks = True
         if self.passed:
-            self._delivery.deliverer.late(self)
+            self.delivery.deliverer.late(self)
 
     def running(self) -> bool:
         """Whether the call is still under way."""
@@ -293,10 +293,10 @@ class Result(concurrent.futures.Future[T]):
         return True  # a future, whatever its length
 
     def _array(self, what: str) -> ArraySpec:
-        if self._delivery.array is None:
+        if self.delivery.array is None:
             rule = f"{what} of a call of job {self.job_name!r}: it does not return one array of a fixed shape"
             refuse(NotAnArrayError, rule, hint="result() waits for the value")
-        return self._delivery.array
+        return self.delivery.array
 
     def __repr__(self) -> str:
         return f"<Result of job {self.job_name!r}, {'done' if self.done() else 'running'}>"
@@ -324,7 +324,6 @@ class Result(concurrent.futures.Future[T]):
 
     # --- the delivery thread's side
 
-    @property
     def awaited(self) -> Any:
         """The arrays that are ready when the call is over."""
         return _awaited(self._results)
@@ -342,16 +341,16 @@ class Result(concurrent.futures.Future[T]):
         except BaseException as error:
             self._error = error
             self._report(error)
-        self._delivery.finished(results)
+        self.delivery.finished(results)
 
     def finish(self) -> None:
         """Runs the watch handlers, once, waiting for their values. Never raises; keeps the error."""
         if self.passed:
             return
-        if self._delivery.watches and self._error is None:
+        if self.delivery.watches and self._error is None:
             try:
-                with nullcontext() if self._delivery.scope is None else self._delivery.scope():
-                    for watch, array in zip(self._delivery.watches, self._results[1], strict=True):
+                with nullcontext() if self.delivery.scope is None else self.delivery.scope():
+                    for watch, array in zip(self.delivery.watches, self._results[1], strict=True):
                         self._hand_over(watch, array)
             except BaseException as error:
                 self._error = error
@@ -367,7 +366,7 @@ class Result(concurrent.futures.Future[T]):
 
     def pass_quietly(self) -> bool:
         """Ends a call whose arrays are ready. False: handlers, callbacks or listeners are to be run, on their own thread."""
-        delivery = self._delivery
+        delivery = self.delivery
         if self.has_callbacks or delivery.watches:
             return False
         delivery.finished(self._results)
@@ -375,7 +374,7 @@ class Result(concurrent.futures.Future[T]):
         return not self.has_callbacks  # one may have been registered meanwhile
 
     def _hand_over(self, watch: Watch, array: Any) -> None:
-        deliverer = self._delivery.deliverer
+        deliverer = self.delivery.deliverer
         if deliverer.enter_user_code():
             try:
                 watch.deliver(array)
@@ -384,7 +383,7 @@ class Result(concurrent.futures.Future[T]):
 
     def run_callbacks(self) -> None:
         """Runs what was registered, each once."""
-        scope = self._delivery.scope
+        scope = self.delivery.scope
         if scope is None:
             self._run_callbacks()
             return
@@ -399,7 +398,7 @@ class Result(concurrent.futures.Future[T]):
                 try:
                     results = self._results
                     if self._value is _UNSET:
-                        self._value = self._delivery.convert(results[0])
+                        self._value = self.delivery.convert(results[0])
                         self._forget()
                 except BaseException as error:
                     self._report(error)
@@ -409,7 +408,7 @@ class Result(concurrent.futures.Future[T]):
             self._run(self._listeners.pop(0), self)
 
     def _run(self, callback: Callable[[Any], Any], value: Any) -> None:
-        deliverer = self._delivery.deliverer
+        deliverer = self.delivery.deliverer
         if deliverer.enter_user_code():
             try:
                 callback(value)
@@ -419,7 +418,7 @@ class Result(concurrent.futures.Future[T]):
                 deliverer.leave_user_code()
 
     def _report(self, error: BaseException) -> None:
-        self._delivery.deliverer.report(error, self.job_name)
+        self.delivery.deliverer.report(error, self.job_name)
 
 
 _MAKING = threading.Lock()

@@ -130,6 +130,8 @@ class DeliveryThread:
         To hand a tiny call to the other thread takes longer than the call. Ctrl-C may end this between any two lines: a call
         leaves the queue after its delivery, which may happen twice.
         """
+        if self._turn.locked():
+            return  # the thread is at it
         with self._turn:
             pending, newest = self._pending, self._newest
             if not pending or pending[0].has_callbacks:
@@ -318,15 +320,19 @@ class DeliveryThread:
         """
         if not self._pending and not self._late:
             return False
-        with self._turn:
-            self._deliver_all()
+        while (self._pending or self._late) and not self._stopping:
+            with self._turn:
+                self._deliver_some()
         return True
 
-    def _deliver_all(self) -> None:
+    def _deliver_some(self) -> None:
+        """Not more than a window, so that a caller that waits for its turn is not left waiting by others' calls."""
         pending = self._pending
         self._busy = True
         ready = 0  # of the first calls in the queue
-        while pending and not self._stopping:
+        for _ in range(MAX_WINDOW):
+            if not pending or self._stopping:
+                break
             ready = ready or (self._ended_together() if self._drains else 0)
             self._last_begun = pending[0].sequence  # first: at each moment it is in the queue, or known as begun
             result = pending.popleft()

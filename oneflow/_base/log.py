@@ -81,12 +81,10 @@ def announced(doing: Callable[[], str], done: Callable[[], str]) -> Iterator[Non
     thread.start()
     try:
         yield
-    except BaseException:
+    finally:
         over.set()
-        raise
-    over.set()
+        thread.join(1.0)  # at the program's end it would keep the job alive, and with it the files that its module has open
     if shown:
-        thread.join(1.0)
         notice(f"oneflow: {done()} in {time.monotonic() - started:.1f} s")
 
 

@@ -33,7 +33,10 @@ class Source:
 
 
 def _short(path: str) -> str:
-    relative = os.path.relpath(path) if os.path.isabs(path) and os.path.exists(path) else path
+    try:
+        relative = os.path.relpath(path) if os.path.isabs(path) and os.path.exists(path) else path
+    except OSError:  # the working directory is gone
+        return path
     return path if relative.startswith("..") else relative
 
 

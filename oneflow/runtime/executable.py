@@ -18,7 +18,7 @@ from .._base.jax import jax
 from ..compiler.layout import Layout, Storage, layout_of
 from ..compiler.lowering import Observer
 from ..compiler.options import compiler_options, product_precision
-from ..compiler.plan import LEARNING_RATES, PREPARED, RANDOM_STATE, Plan, on_one_device, with_own_values
+from ..compiler.plan import LEARNING_RATES, RANDOM_STATE, Plan, on_one_device, with_own_values
 from ..compiler.program import feed_shardings, place_of, single
 from ..compiler.stages import Compile, staged
 from ..config._settings import nonfinite as find_nonfinite
@@ -30,7 +30,7 @@ from . import compilation_cache, nonfinite, processes, size_limit
 from .delivery import MAX_WINDOW
 from .gate import Gate, NoRoomError, Results, StaleExecutableError
 from .mesh import DeviceMeshes
-from .prepared import Prepared, PreparedCell
+from .prepared import Prepared
 from .process import process
 from .result import Delivery
 from .store import Cell, Store
@@ -64,10 +64,10 @@ class Executable:
         self.compiled: list[tuple[str, Any]] = []  # name and ``jax.stages.Compiled``
         self._store = store
         self._written = [random_cell if name == RANDOM_STATE else store.cells[name] for name in plan.written]
-        prepared = Prepared(plan, store)
-        own = {LEARNING_RATES: rates, **{f"{PREPARED}{i}": cell for i, cell in enumerate(prepared.cells)}}
-        self._read: list[Any] = [own[name] if name in own else store.cells[name] for name in plan.read]
-        self._sources = prepared.sources  # variables that only what is prepared depends on
+        self._prepared = Prepared(plan, store) if plan.prepared else None  # the last that the step reads
+        self._sources = self._prepared.sources if self._prepared else []  # variables that only what is prepared depends on
+        read = plan.read[: len(plan.read) - len(plan.prepared)]
+        self._read = [rates if name == LEARNING_RATES else store.cells[name] for name in read]
         self._x64 = plan.x64
         self._function: Any = None
         self._feeds_given: Any = ()  # shapes and dtypes it was compiled for
@@ -116,7 +116,7 @@ class Executable:
 
         Raises what an initializer, the trace or the compiler raises, and changes nothing then.
         """
-        cells = [*self._written, *self._sources, *(c for c in self._read if not isinstance(c, PreparedCell))]
+        cells = [*self._written, *self._read, *self._sources]
         if any(cell.value is None for cell in cells):
             with self._store.lock:
                 self._store.commit()
@@ -247,7 +247,10 @@ class Executable:
         return found
 
     def _arguments(self, feeds: Any) -> tuple[Any, Any, Any]:
-        return tuple(map(self._struct, self._written)), tuple(map(self._struct, self._read)), feeds
+        return tuple(map(self._struct, self._written)), self._read_structs(), feeds
+
+    def _read_structs(self) -> tuple[Any, ...]:
+        return (*map(self._struct, self._read), *(self._prepared.structs() if self._prepared else ()))
 
     def _compiled(self, traced: Any, shardings: Sequence[Any] = ()) -> Any:
         if self._compile_elsewhere is not None:
@@ -263,10 +266,8 @@ class Executable:
         self._note_memory(compiled)
         return compiled
 
-    def _struct(self, cell: Cell | PreparedCell) -> Any:
+    def _struct(self, cell: Cell) -> Any:
         """Shape, dtype and layout of a piece of state."""
-        if isinstance(cell, PreparedCell):
-            return cell.struct
         if cell.variable is None:
             return jax.ShapeDtypeStruct(cell.value.shape, cell.value.dtype, sharding=self._outer_sharding())
         storage, dt = cell.storage, cell.variable.dtype.numpy_dtype
@@ -302,6 +303,9 @@ class Executable:
     def _values(cells: list[Cell]) -> tuple[Any, ...]:
         return tuple([cell.value for cell in cells])
 
+    def _read_values(self) -> tuple[Any, ...]:
+        return (*self._values(self._read), *(self._prepared.values() if self._prepared else ()))
+
     # --- calls
 
     def launch(self, feeds: Sequence[Any], delivery: Delivery | None = None, merge: Merge | None = None) -> Any:
@@ -331,6 +335,7 @@ class Executable:
         lock, store, function = self._store.lock, self._store, self._function
         pending, bind, written, read = store.pending, self._bind, self._written, self._read
         submit, has_room, x64 = process.delivery.submit, process.delivery.has_room, self._x64
+        prepared = self._prepared
         (nans, infs, _), settings = self.debugging, _settings()
         check_room = self._gate.check_room if self._gate is not None else None
         is_noted = bool(written) or check_room is not None
@@ -348,6 +353,8 @@ class Executable:
                 if pending:
                     store.commit()
                 reads = tuple([cell.value for cell in read])
+                if prepared is not None:
+                    reads += prepared.values()
                 if is_noted:
                     state = tuple([cell.value for cell in written])
                     store.bind_pending = bind
@@ -452,15 +459,14 @@ class Executable:
         """Runs the next step op by op, changes nothing, and reports the first value that is not finite; None for none."""
         with self._store.lock:
             self._store.commit()
-            self._store.materialize([*self._written, *self._sources])
-            self._store.materialize(self._read)
-            state, reads = ([to_host(a) for a in self._values(cells)] for cells in (self._written, self._read))
+            self._store.materialize([*self._written, *self._read, *self._sources])
+            state, reads = ([to_host(a) for a in values] for values in (self._values(self._written), self._read_values()))
         return nonfinite.find(self.plan, self._storages, state, reads, self._flat(feeds))[0]
 
     def _look_for_nonfinite(self, results: Results, before: Sequence[Any], feeds: Sequence[Any]) -> None:
         if nonfinite.is_finite((self._values(self._written), results)):
             return
-        found, is_finite = nonfinite.find(self.plan, self._storages, before, self._values(self._read), feeds)
+        found, is_finite = nonfinite.find(self.plan, self._storages, before, self._read_values(), feeds)
         if found is not None and found.reaches_results:
             raise NonFiniteError(f"{found}\n  its state  as it was before this call", found)
         if is_finite:
@@ -500,7 +506,7 @@ class Executable:
         try:
             with jax.enable_x64(True):
                 state = self._meshes.move(self._values(self._written), [self._struct(c).sharding for c in self._written])
-                reads = self._meshes.move(self._values(self._read), [self._struct(c).sharding for c in self._read])
+                reads = self._meshes.move(self._read_values(), [struct.sharding for struct in self._read_structs()])
                 if not self.is_staged:
                     feeds = self._meshes.move(feeds, feed_shardings(self.plan, self._meshes))
                 new, fetched, watched, token = self._function(tuple(state), tuple(reads), tuple(feeds))
@@ -524,7 +530,7 @@ class Executable:
         store = self._store
         if store.pending:
             store.commit()
-        state, reads = self._values(self._written), self._values(self._read)
+        state, reads = self._values(self._written), self._read_values()
         store.bind_pending = self._bind
         pending = store.pending
         # from here to the end of the line no Python code runs after the step, so no interrupt can lose its outputs

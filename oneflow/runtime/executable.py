@@ -518,10 +518,19 @@ class Executable:
             raise
 
     def _flat(self, feeds: Sequence[Any]) -> tuple[Any, ...]:
-        """The feeds, one for each that the plan has: those of devices one by one where their shapes differ."""
-        if not self.plan.devices:
+        """The feeds, one for each that the plan has: those of devices one by one where the shapes of any input differ."""
+        devices = self.plan.devices
+        if not devices:
             return tuple(feeds)
-        return tuple(piece for feed in feeds for piece in (feed if isinstance(feed, tuple) else (feed,)))
+        copies = {node for each in devices.values() for node in each}
+        blobs, found = iter(self.plan.feeds), []
+        for feed in feeds:  # inputs of equal shapes are stacked
+            blob = next(blobs)
+            pieces = list(feed) if blob.node in copies else [feed]
+            for _ in pieces[1:]:
+                next(blobs)
+            found += pieces
+        return tuple(found)
 
     def _step(self, feeds: Sequence[Any]) -> Results:
         """Hands one step to XLA and binds its new state. Called with the lock held."""

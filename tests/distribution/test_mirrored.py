@@ -106,6 +106,19 @@ def test_tensors_of_different_shapes():
     np.testing.assert_allclose(w, start - 0.01 * gradient, rtol=1e-4, atol=1e-6)
 
 
+def test_only_some_inputs_differ_in_shape():
+    begin(2)
+
+    @flow.global_function(function_config=mirrored())
+    def scaled(x: tp.ListNumpy.Placeholder((8, 3)), by: tp.ListNumpy.Placeholder((3,))) -> tp.ListNumpy:
+        return x * by
+
+    xs, by = [np.full((n, 3), n, np.float32) for n in (5, 2)], [np.arange(3, dtype=np.float32), np.ones(3, np.float32)]
+    for _ in range(2):
+        for y, x, b in zip(scaled(xs, by), xs, by, strict=True):
+            np.testing.assert_array_equal(y, x * b)
+
+
 def test_losses_of_different_sizes_are_refused():
     begin(2)
 

@@ -133,6 +133,18 @@ def test_losses_of_different_sizes_are_refused():
     assert step([np.ones((8, 3), np.float32)] * 2)[1].shape == (8, 1)
 
 
+def test_another_number_of_devices_is_refused():
+    begin(2)
+
+    @flow.global_function(function_config=mirrored())
+    def joined(x: tp.ListNumpy.Placeholder((4, 3))) -> tp.ListNumpy:
+        with flow.scope.placement("gpu", "0:0"):
+            return flow.math.relu(x)
+
+    with pytest.raises(flow.errors.ViewError, match=r"one tensor for each of 2 devices, and the scope has 1 device"):
+        joined([np.ones((4, 3), np.float32)] * 2)
+
+
 def test_a_list_of_another_length_is_refused():
     begin(2)
 

@@ -20,7 +20,7 @@ _REGISTRATION = re.compile(r"REGISTER_(?:CPU_ONLY_|NO_GRAD_)?(?:CPU_ONLY_)?USER_
 _NEXT = re.compile(r"\bREGISTER_\w+\s*\(")
 _PART = re.compile(r"\.\s*(Input|OptionalInput|Output|Attr)\s*(?:<\s*([\w:]+)\s*>)?\s*\(\s*\"(\w+)\"\s*(?:,\s*([^()]*?))?\s*\)")
 _GRADIENT = re.compile(r"REGISTER_USER_OP_GRAD\s*\(\s*\"(\w+)\"\s*\)")
-# .InputBind("dy", ctx->FwOp().output_grad("out", 0)), or as older files have it: .Input("dy", op.GetGradTensorWithOpOutput("out", 0))
+# .InputBind("dy", ctx->FwOp().output_grad("out", 0)); in older files .Input("dy", op.GetGradTensorWithOpOutput("out", 0))
 _READS = re.compile(
     r"\.\s*Input(?:Bind)?\s*\(\s*\"(\w+)\"\s*,[\s\w.>()-]*?\b(input|output|output_grad|GetGradTensorWithOpOutput)\s*\(\s*\"(\w+)\""
 )

@@ -119,6 +119,21 @@ def test_only_some_inputs_differ_in_shape():
             np.testing.assert_array_equal(y, x * b)
 
 
+def test_elements_of_lists_differ_in_shape():
+    begin(2)
+
+    @flow.global_function(function_config=mirrored())
+    def scaled(x: tp.ListListNumpy.Placeholder((2, 6, 4))) -> tuple[tp.ListNumpy, tp.ListNumpy]:
+        first, second = flow.tensor_list_split(x)
+        return first * 2.0, second + 1.0
+
+    lists = [[np.full((1, 2 + i, 4), i, np.float32), np.full((1, 3, 4), 7 + i, np.float32)] for i in range(2)]
+    first, second = scaled(lists)
+    for (a, b), doubled, more in zip(lists, first, second, strict=True):
+        np.testing.assert_array_equal(doubled, a[0] * 2)
+        np.testing.assert_array_equal(more, b[0] + 1)
+
+
 def test_losses_of_different_sizes_are_refused():
     begin(2)
 

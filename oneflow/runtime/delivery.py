@@ -24,7 +24,7 @@ from .result import Delivery, Result, have_ended
 MIN_WINDOW, MAX_WINDOW = 4, 32
 _IDLE_NAPS = 20
 _NAP = 0.0002  # seconds
-_LONG_NAP = 0.001  # where callers deliver their own calls
+_LONG_NAP = 0.01  # where callers deliver their own calls; a callback that is registered ends it
 _MOST_PAUSES = 2  # naps in a row for a caller that is submitting calls
 _TINY_SECONDS = 0.00003  # per call: Python's lock is the limit, not the device
 _REGISTRATION_SECONDS = 0.05
@@ -62,6 +62,7 @@ class DeliveryThread:
         self._progress = threading.Condition()
         self._awaited: list[Callable[[], bool]] = []  # what threads wait for
         self._asleep = False
+        self.is_dozing = False  # asleep for a long nap, which ``wake`` ends
         self._wakes: SimpleQueue[None] = SimpleQueue()
         self._stopping = False
         self._sequence = itertools.count(1)
@@ -152,9 +153,13 @@ class DeliveryThread:
             self._newest[thread] = number
         result: Result[Any] = Result(delivery, results, number, thread)
         self._pending.append(result)
-        if self._asleep:
+        if self._asleep or (self.is_dozing and delivery.watches):
             self._wakes.put(None)
         return result
+
+    def wake(self) -> None:
+        """Has the thread look at the queue now."""
+        self._wakes.put(None)
 
     def moved_on(self, thread: int) -> None:
         """The thread does something else now than register a callback for its last call."""
@@ -163,7 +168,7 @@ class DeliveryThread:
     def late(self, result: Result[Any]) -> None:
         """Queues callbacks that were registered after their call was delivered."""
         self._late.append((next(self._lates), result))
-        if self._asleep:
+        if self._asleep or self.is_dozing:
             self._wakes.put(None)
 
     def wait_for(self, result: Result[Any]) -> None:
@@ -295,8 +300,10 @@ class DeliveryThread:
             last = self._pending[-1] if self._pending else None
             if last is not newest and naps and (pauses < _MOST_PAUSES or self._callers_deliver) and not self._awaited:
                 newest, pauses = last, pauses + 1
-                nap, self._callers_deliver = _LONG_NAP if self._callers_deliver else _NAP, False
-                self._nap(nap)
+                if self._callers_deliver:
+                    self._doze()
+                else:
+                    self._nap(_NAP)
             elif self._step():
                 naps, pauses = 1, 0
             elif naps < _IDLE_NAPS:
@@ -312,6 +319,16 @@ class DeliveryThread:
     def _nap(self, seconds: float) -> None:
         with contextlib.suppress(Empty):
             self._wakes.get(timeout=seconds)
+
+    def _doze(self) -> None:
+        """A long nap: callers deliver all that nothing is to be run for. Who adds something to run sees the flag, or is seen."""
+        self._callers_deliver = False
+        self.is_dozing = True
+        with self._turn:  # callers only append meanwhile
+            queued = [self._pending[i] for i in range(len(self._pending))]
+        if not self._late and not any(result.has_callbacks or result.delivery.watches for result in queued):
+            self._nap(_LONG_NAP)
+        self.is_dozing = False
 
     def _step(self) -> bool:
         """Delivers what is there: calls in order, each after the late callbacks that are due before its own.

@@ -34,7 +34,11 @@ class Deliverer(Protocol):
 
     def leave_user_code(self) -> None: ...
 
+    is_dozing: bool
+
     def late(self, result: Result[Any]) -> None: ...
+
+    def wake(self) -> None: ...
 
     def moved_on(self, thread: int) -> None: ...
 
@@ -190,8 +194,7 @@ class Result(concurrent.futures.Future[T]):
         self._registered = True
         self._callback = callback
         self.has_callbacks = True
-        if self.passed:  # too late for its turn
-            self.delivery.deliverer.late(self)
+        self._registered_now()
 
     __call__ = async_get
 
@@ -203,8 +206,14 @@ class Result(concurrent.futures.Future[T]):
             self._listeners = []
         self._listeners.append(fn)
         self.has_callbacks = True
-        if self.passed:
-            self.delivery.deliverer.late(self)
+        self._registered_now()
+
+    def _registered_now(self) -> None:
+        deliverer = self.delivery.deliverer
+        if self.passed:  # too late for its turn
+            deliverer.late(self)
+        elif deliverer.is_dozing:
+            deliverer.wake()
 
     def running(self) -> bool:
         """Whether the call is still under way."""

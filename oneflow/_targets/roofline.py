@@ -161,8 +161,8 @@ class Roofline:
     def _fused_collective(self, instruction: Instruction) -> tuple[Instruction | None, str]:
         """The collective inside a fusion, as the TPU compiler writes them, and its chain: "" where the fusion waits for it.
 
-        A chain is a collective that runs beside other work: one fusion begins it, others do parts of it beside their own work, and a
-        last one waits for it. Each of them repeats the collective.
+        A chain is a collective that runs beside other work: one fusion begins it, others do parts of it beside their own work,
+        and a last one waits for it. Each of them repeats the collective.
         """
         if instruction.opcode == "fusion":
             for name in instruction.calls:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import html
 import re
 import subprocess
 import sys
@@ -150,6 +151,8 @@ def test_the_picture_has_every_device_and_is_escaped(stored, tmp_path):
     plan.save_html(tmp_path / "plan.html")
     text = (tmp_path / "plan.html").read_text()
     assert text.startswith("<!DOCTYPE html>") and text.count("<svg") == 2 and ">0:1</text>" in text and "second-matmul" in text
+    summary = str(plan).partition("memory per device")[0].splitlines()
+    assert len(summary) > 6 and all(html.escape(line) in text for line in summary) and "backward pass" in text
     with pytest.raises(flow.errors.ArgumentError, match="takes a path"):
         plan.save_html(3)
 

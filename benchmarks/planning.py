@@ -106,7 +106,7 @@ FIGURES = {
         "h100:1",
         220.0,
         "samples/s",
-        "the A100's, times the ratio of MLPerf Training v2.1's minutes for BERT on 8 devices, about 17 and 6.4; in FP8 on the H100",
+        "the A100's, times the ratio of MLPerf Training v2.1's minutes for BERT on 8 devices, about 17 and 6.4 (there in FP8)",
     ),
     "decoder-v5e": Figure(lambda: decoder(2, 2, 4096), "tpu-v5e:1x1", 0.61, "utilisation", "MaxText's README, 16B on a v5e-256"),
 }

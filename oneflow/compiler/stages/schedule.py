@@ -17,6 +17,7 @@ from ..layout import Meshes, Storage
 from ..lowering import Lowering, Observer
 from ..plan import LEARNING_RATES, RANDOM_STATE, Plan
 from ..program import program_name
+from ..storing import narrow_gathers
 from ..update import counters, is_dynamic_scale, measures_anything
 from .execution import StagedProgram, Transfer
 from .functions import ADD_EACH, ADVANCE, SUM, ZEROS, Group, SegmentFunctions, UpdateFunctions, groups_of
@@ -347,6 +348,7 @@ def staged(
     """
     places = Places(plan, dict(storages), meshes)
     vmapped = frozenset() if plan.devices else plan.vmapped
-    lowering = Lowering(meshes, vmapped, plan.without_native, plan.precision, observer, plan.platform)
+    gathers = narrow_gathers(plan.compute, plan.precision, storages)
+    lowering = Lowering(meshes, vmapped, plan.without_native, plan.precision, observer, plan.platform, gathers)
     recorder = Recorder(program_name(plan), meshes, compile)
     return Scheduler(places, segments_of(plan, places), lowering, recorder).record(*arguments)

@@ -85,6 +85,7 @@ class Lowering:
       precision: the dtypes of nodes that compute in a narrower dtype.
       observer: is shown every node and its outputs.
       platform: of the devices: "cpu", "gpu" or "tpu".
+      traced: what ``compiler/shared.py`` keeps of nodes that are alike.
     """
 
     meshes: Meshes | None = None
@@ -93,6 +94,7 @@ class Lowering:
     precision: Mapping[Node, dtype] = field(default_factory=dict)
     observer: Observer | None = None
     platform: str = "cpu"
+    traced: dict[Any, Any] = field(default_factory=dict)
 
     def read(self, array: Any, blob: Blob, reader: Node) -> Any:
         """An input as its reader gets it: in the layout that was requested with ``with_distribute``.

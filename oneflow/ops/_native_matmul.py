@@ -139,7 +139,12 @@ def _sharded(gemm: Gemm, dtype: Any) -> Callable[[Array, Array], Array]:
                 return _of_pieces(mine, dtype, a, b)
             return jax.lax.psum(_of_pieces(mine, np.dtype(np.float32), a, b), split["k"]).astype(dtype)
 
-        return mesh, _native.on_devices_of(mesh, run), sharding(pair + "m n"), (sharding(pair + names_a), sharding(pair + names_b))
+        return (
+            mesh,
+            _native.on_devices_of(mesh, run),
+            sharding(pair + "m n"),
+            (sharding(pair + names_a), sharding(pair + names_b)),
+        )
 
     partitioned = custom_partitioning(lambda a, b: _of_pieces(gemm, dtype, a, b))
     rule = f"{pair}{names_a}, {pair}{names_b} -> {pair}m n"

@@ -132,4 +132,3 @@ def test_products_of_matrices_that_are_sharded_in_any_way(
     x, y = x.swapaxes(-1, -2) if gemm.a_transposed else x, y.swapaxes(-1, -2) if gemm.b_transposed else y
     tolerance = 1e-5 if dtype == "float32" else 2e-2
     np.testing.assert_allclose(np.asarray(made).astype(np.float32), x @ y, rtol=tolerance, atol=tolerance * 10)
-

@@ -100,9 +100,12 @@ AXES = st.sampled_from([None, "x", "y", ("x", "y")])
 
 
 @given(
-    sizes=st.tuples(*[st.sampled_from([4, 12, 33, 64])] * 3), batch=st.sampled_from([1, 4]), transposed=st.tuples(*[st.booleans()] * 2),
-    axes=st.tuples(AXES, AXES, AXES, AXES, AXES), dtype=st.sampled_from(["float32", "bfloat16"]),
-)  # fmt: skip
+    sizes=st.tuples(*[st.sampled_from([4, 12, 33, 64])] * 3),
+    batch=st.sampled_from([1, 4]),
+    transposed=st.tuples(*[st.booleans()] * 2),
+    axes=st.tuples(AXES, AXES, AXES, AXES, AXES),
+    dtype=st.sampled_from(["float32", "bfloat16"]),
+)
 @settings(max_examples=20, deadline=None)
 def test_products_of_matrices_that_are_sharded_in_any_way(
     sizes: tuple[int, int, int], batch: int, transposed: tuple[bool, bool], axes: tuple[Any, ...], dtype: str

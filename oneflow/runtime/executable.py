@@ -18,7 +18,7 @@ from .._base.jax import jax
 from ..compiler.layout import Layout, Storage, layout_of
 from ..compiler.lowering import Observer
 from ..compiler.options import compiler_options, product_precision
-from ..compiler.plan import LEARNING_RATES, RANDOM_STATE, Plan, on_one_device, with_own_values
+from ..compiler.plan import LEARNING_RATES, RANDOM_STATE, Plan, on_one_place, with_own_values
 from ..compiler.program import feed_shardings, place_of, single
 from ..compiler.stages import Compile, staged
 from ..config._settings import nonfinite as find_nonfinite
@@ -85,7 +85,8 @@ class Executable:
         self.is_staged = len(distinct) > 1 or plan.repeats  # run after run: memory holds one run's values
         if not self.is_staged and store.meshes.is_default(places[0]):
             self._meshes = None  # JAX's default device: no layouts to say
-            self.plan = on_one_device(plan)
+        if not self.is_staged:
+            self.plan = on_one_place(plan, max(map(len, distinct.values())))
         self._together = processes.count() > 1
         if self._together and self.debugging[2]:
             raise ModeError("flow.config.find_nonfinite works in runs of one process; this one has several")
@@ -221,7 +222,7 @@ class Executable:
             return {}
         found: dict[tuple[Node, int], Layout] = {}
 
-        plan = self.plan
+        plan = replace(self.plan, arrangement=None)  # the nodes of the graph, not their rearranged copies
 
         class Layouts(Observer):
             def forward(self, node: Node, outputs: tuple[Any, ...]) -> None:
@@ -238,7 +239,7 @@ class Executable:
             if self.is_staged:
                 staged(self.plan, self._storages, self._meshes, arguments, lambda traced, _: traced.lower().compile(), Layouts())
             else:
-                single(self.plan, self._storages, self._meshes, Layouts()).trace(*arguments).lower().compile()
+                single(plan, self._storages, self._meshes, Layouts()).trace(*arguments).lower().compile()
         return found
 
     def arguments(self) -> list[Any]:

@@ -105,14 +105,25 @@ def _all_raw(records: Records, feature: str, size: int, wanted: np.dtype) -> np.
     try:
         found = records.find(feature)
         kind = int(found.kind[0])
-        if kind == wire.BYTES or not (found.kind == kind).all() or int(found.length.max()) > _LONG_LIST:
+        if not (found.kind == kind).all() or int(found.length.max()) > _LONG_LIST:
             return None
+        if kind == wire.BYTES:
+            return _all_bytes(found, size, wanted)
         flat, counts = numbers(records, feature, found, kind)
     except RecordError:  # of one record, which this batch may not contain
         return None
     if not (counts == size).all() or _outside(flat, wanted) is not None:
         return None
     return flat.astype(wanted, copy=False).reshape(len(records), size)
+
+
+def _all_bytes(found: Found, size: int, wanted: np.dtype) -> np.ndarray | None:
+    """The first ``size`` bytes of all records, as int8 and then ``wanted``; None where one has fewer, or not one value."""
+    at, lengths, single = wire.packed(found.data, found.start, found.length)
+    if not (single & (found.length > 0)).all() or int(lengths.min()) < size:
+        return None
+    flat = wire.gather(found.data, at, np.full(len(at), size))[: size * len(at)]
+    return flat.view(np.int8).astype(wanted, copy=False).reshape(len(at), size)
 
 
 def numbers(

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import oneflow as flow
-import oneflow.typing as tp
 from oneflow._base import native
 
 SCRIPT = """

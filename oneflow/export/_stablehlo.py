@@ -182,7 +182,7 @@ class ExportedFunction:
         self.platforms = tuple(exported.platforms)
         self._specialised: Callable[[Mapping[str, int]], Callable[..., Any]] | None = None
 
-    def specialise(self, made: Callable[[Mapping[str, int]], Callable[..., Any]]) -> None:
+    def _specialise(self, made: Callable[[Mapping[str, int]], Callable[..., Any]]) -> None:
         """Makes ``compile`` compile ``made(sizes)``, a function of a dict of weights and the inputs."""
         self._specialised = made
 

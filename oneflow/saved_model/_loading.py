@@ -111,7 +111,7 @@ class SavedGraph:
             return f"its ops cannot be traced: {str(error).splitlines()[0]}"
         reason = unavailable(model)
         if not reason:
-            function.specialise(lambda sizes: natively(model, sizes))
+            function._specialise(lambda sizes: natively(model, sizes))
         return reason
 
     def function(self, weights: Mapping[str, np.ndarray], devices: Sequence[Any]) -> ExportedFunction:

@@ -52,7 +52,7 @@ def read_native(exported: ExportedFunction, file: Path) -> str:
     index = json.loads(_index(file).read_text(encoding="utf-8"))
     if not index["reason"]:
         made: Mapping[str, Callable[..., Any]] = {_key(s): deserialised(Path(name).read_bytes()) for s, name in index["made"]}
-        exported.specialise(lambda sizes: made[_key(sizes)])
+        exported._specialise(lambda sizes: made[_key(sizes)])
     return str(index["reason"])
 
 

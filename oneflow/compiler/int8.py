@@ -231,8 +231,8 @@ class Pass:
             return found
         return found.copy(distribute=blob.distribute)
 
-    def _integers_of(self, blob: Blob, grid: Grid, perm: Perm) -> Blob:
-        """A value as integers of a grid, in the layout ``perm``."""
+    def _integers_of(self, blob: Blob, grid: Grid, perm: Perm, reader: Node) -> Blob:
+        """A value as integers of a grid, in the layout ``perm``, where its reader is."""
         found = self.integers.get(key_of(blob))
         if found is None:
             if passes_integers(blob.node) or role(blob.node) == "grid":
@@ -240,7 +240,8 @@ class Pass:
                 if source is not None and source[1] == grid:
                     found = self._passed(blob.node, *source)
             if found is None:
-                q = self._add(kernels.QUANTIZE, blob.node, (self.float_of(blob),), grid=grid, perm=perm)
+                at = blob.node if blob.node.scope.placement == reader.scope.placement else reader
+                q = self._add(kernels.QUANTIZE, at, (self.float_of(blob),), grid=grid, perm=perm)
                 found = (q, grid, perm)
             self.integers[key_of(blob)] = found
         return self._in_order(blob.node, found[0], found[2], perm)
@@ -255,7 +256,7 @@ class Pass:
 
     def _add_unit(self, unit: Unit) -> None:
         node, perm = unit.product, unit.geometry.data_perm
-        data = self._integers_of(self._nearest(node.inputs[0]), unit.grid, perm)
+        data = self._integers_of(self._nearest(node.inputs[0]), unit.grid, perm, node)
         out = self.grids.get(key_of(unit.end), Grid(1.0)) if unit.to_integers else Grid(1.0)
         residual: tuple[Blob, ...] = ()
         unit_scale, shift, factor, after = 1.0, 0.0, 1.0, 0.0
@@ -263,7 +264,7 @@ class Pass:
             base = self._gridded(unit.residual)
             assert base is not None
             grid = self.grids[key_of(base)]
-            residual = (self._integers_of(self._nearest(unit.residual), grid, perm),)
+            residual = (self._integers_of(self._nearest(unit.residual), grid, perm, node),)
             unit_scale, shift, factor, after = grid.scale, -grid.zero, grid.scale / out.scale, out.zero
         elif unit.to_integers and unit.activation == "gate":
             factor, after = 1 / out.scale, out.zero

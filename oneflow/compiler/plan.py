@@ -14,9 +14,8 @@ from .._base.jax import jax
 from ..errors import ModeError
 from ..graph.graph import OP_INPUT, OP_TO_MIRRORED, OP_VARIABLE, Graph, Variable, Watch
 from ..graph.node import Blob, Node
-from . import fusion
+from . import fusion, native, precision
 from . import int8 as int8_pass
-from . import native, precision
 from .analysis import ancestors, gradient_path
 from .arrangement import Arrangement, arranged
 from .expansion import Expansion, expand

@@ -65,22 +65,25 @@ class IntegerGrid:
     exponent: bool
 
 
+Details = IntegerProduct | IntegerGrid | tuple[Any, Any] | str | bool
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Int8:
     """The part that an op has in int8 inference, and where the ops behind a product are fused into it.
 
     Attributes:
       role: "product": of data (input 0) and weights (input 1). "channelwise": per channel an affine function of input 0, the
-        other inputs being constant. "rectify" (max(x, 0)), "gate" (x times the normal distribution's function),
-        "bound" (min(max(x, low), high); not in int8), "residual" (a sum of two): can be computed behind a product. "largest": takes the largest of some
-        elements of its input, in integers too. "grid": rounds input 0 to a grid. "statistics": measures input 0.
+        other inputs being constant. "rectify" (max(x, 0)), "gate" (x times the normal distribution's function), "bound"
+        (min(max(x, low), high); not in int8), "residual" (a sum of two): can be computed behind a product. "largest": takes the
+        largest of some elements of its input, in integers too. "grid": rounds input 0 to a grid. "statistics": measures input 0.
       details: ``details(attrs, shapes)`` returns the IntegerProduct of a product, or a sentence that says why it has none, or the
-        IntegerGrid of a "grid", or (low, high) of a "bound", or whether "statistics" are kept ones, which input 0 does not change. ``shapes`` are those of its
-        inputs.
+        IntegerGrid of a "grid", or (low, high) of a "bound", or whether "statistics" are kept ones, which input 0 does not
+        change. ``shapes`` are those of its inputs.
     """
 
-    role: Literal["product", "channelwise", "rectify", "gate", "residual", "largest", "grid", "statistics"]
-    details: Callable[[Mapping[str, Any], Sequence[tuple[int, ...]]], IntegerProduct | IntegerGrid | tuple[Any, Any] | str | bool] | None = None
+    role: Literal["product", "channelwise", "rectify", "gate", "bound", "residual", "largest", "grid", "statistics"]
+    details: Callable[[Mapping[str, Any], Sequence[tuple[int, ...]]], Details] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from .._base import memory as _memory
+from .._base.dist import Placement
 from .._base.jax import jax
 from ..compiler.layout import Layout, Storage, layout_of
 from ..compiler.lowering import Observer
@@ -594,7 +595,11 @@ def _nan(error: BaseException | None) -> BaseException | None:
 def _several_places(plan: Plan, first: Placement) -> str:
     """The error of an int8 job that lies on several places."""
     other = next((node for node in plan.compute if node.scope.placement != first), None)
-    at = "" if other is None else f"  op         {other.name}   on {other.scope.placement}   {other.source}   {other.source.text}\n"
+    at = (
+        ""
+        if other is None
+        else f"  op         {other.name}   on {other.scope.placement}   {other.source}   {other.source.text}\n"
+    )
     return (
         f"job {plan.graph.name!r} is in int8 and lies on several places: int8 inference works on one\n"
         f"  the job    on {first}\n{at}"

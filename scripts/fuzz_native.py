@@ -171,8 +171,9 @@ def _run_product(library: Any, spec: list[int]) -> bool:
         m, channels, k, _ = spec[9:]
         x, w, y = m * k, k * channels, m * channels
     names = ("uint8", "float32", "bfloat16")
-    weights, packed = ONES["float32" if data else "int8"].repeat(w), np.zeros(int(library.describe("pack", spec)), np.int8)
-    library.execute("pack", spec, weights.ctypes.data, packed.ctypes.data)
+    weights = ONES["float32" if data else "int8"].repeat(w)
+    packed = np.zeros(int(library.describe("pack_weights", spec)), np.int8)
+    library.execute("pack_weights", spec, weights.ctypes.data, packed.ctypes.data)
     vectors = [ONES["float32"].repeat(channels)] * (1 if data else 2)
     residual = [ONES[names[result]].repeat(y)] if has_residual else []
     operands = [ONES[names[data]].repeat(x), packed, *vectors, *residual, ONES[names[result]].repeat(y)]

@@ -21,7 +21,7 @@ class Library:
       has_bfloat16: the machine multiplies bfloat16 numbers (AVX-512 BF16 or AMX).
     """
 
-    CALLS = ("conv", "matmul", "transpose", "pack", "product")
+    CALLS = ("conv", "matmul", "transpose", "pack_weights", "product")
 
     def __init__(self, threads: int) -> None:
         if not (HERE / "libofnative.so").exists():

@@ -96,7 +96,7 @@ ffi::Error product(ffi::RemainingArgs inputs, Output y, Spec spec) {
 XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_conv, binary<make_conv>, BINARY);
 XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_matmul, binary<make_matmul>, BINARY);
 XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_transpose, unary<make_transpose>, UNARY);
-XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_pack, unary<make_pack>, UNARY);
+XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_pack_weights, unary<make_pack>, UNARY);
 XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_product, product,
                               ffi::Ffi::Bind().RemainingArgs().Ret<ffi::AnyBuffer>().Attr<Spec>("spec"));
 
@@ -114,7 +114,7 @@ constexpr Call kCalls[] = {{"conv", make_conv, execute<make_conv>},
                            {"matmul", make_matmul, execute<make_matmul>},
                            {"transpose", make_transpose, execute<make_transpose>},
                            {"product", make_product, execute<make_product>},
-                           {"pack", make_pack, execute<make_pack>}};
+                           {"pack_weights", make_pack, execute<make_pack>}};
 
 // Runs body(call) and writes a text of at most `room` bytes: its result, or "! " and the error.
 template <class Body>

@@ -3,8 +3,8 @@
 // output channel, requantization.
 //
 // The spec (written by oneflow/compiler/packed_products.py): dtypes, the epilogue, then the geometry. Two kinds of call share it:
-//   product  data, packed weights, [scale of integers,] offset[, residual] -> result
-//   pack     weights -> packed weights, in the layout that the product's primitive wants
+//   product       data, packed weights, [scale of integers,] offset[, residual] -> result
+//   pack_weights  weights -> packed weights, in the layout that the product's primitive wants
 #include <cstring>
 
 #include "operation.h"

@@ -93,7 +93,7 @@ def kernel_name(x: Sequence[int], product: IntegerProduct, epilogue: Epilogue, k
 
 def packed_size(x: Sequence[int], product: IntegerProduct, epilogue: Epilogue, kernel: Sequence[int], dtype: str) -> int:
     """The bytes of weights in the layout that oneDNN's kernel wants."""
-    return int(native.part().library.describe("pack", spec(x, product, epilogue, kernel, dtype)))
+    return int(native.part().library.describe("pack_weights", spec(x, product, epilogue, kernel, dtype)))
 
 
 def call(x: Any, w: Any, vectors: Sequence[Any], product: IntegerProduct, epilogue: Epilogue, kernel: Sequence[int]) -> Any:
@@ -111,7 +111,7 @@ def call(x: Any, w: Any, vectors: Sequence[Any], product: IntegerProduct, epilog
 
 
 def _pack(w: Any, *, spec: tuple[int, ...], size: int) -> Any:
-    return _ffi_call("pack", jax.ShapeDtypeStruct((size,), np.int8), spec, w)
+    return _ffi_call("pack_weights", jax.ShapeDtypeStruct((size,), np.int8), spec, w)
 
 
 def _ffi_call(name: str, result: Any, spec: Sequence[int], *arrays: Any) -> Any:

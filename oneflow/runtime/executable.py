@@ -595,13 +595,10 @@ def _nan(error: BaseException | None) -> BaseException | None:
 def _several_places(plan: Plan, first: Placement) -> str:
     """The error of an int8 job that lies on several places."""
     other = next((node for node in plan.compute if node.scope.placement != first), None)
-    at = (
-        ""
-        if other is None
-        else f"  op         {other.name}   on {other.scope.placement}   {other.source}   {other.source.text}\n"
-    )
+    rows = [f"  the job    on {first}"]
+    if other is not None:
+        rows.append(f"  op         {other.name}   on {other.scope.placement}   {other.source}   {other.source.text}")
     return (
-        f"job {plan.graph.name!r} is in int8 and lies on several places: int8 inference works on one\n"
-        f"  the job    on {first}\n{at}"
+        f"job {plan.graph.name!r} is in int8 and lies on several places: int8 inference works on one\n" + "\n".join(rows) + "\n"
         "  try        one flow.scope.placement around all of the body, and around the jobs that share its variables"
     )

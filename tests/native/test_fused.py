@@ -1,4 +1,4 @@
-"""Products with packed weights and what is fused behind them: single calls against PyTorch, and predict jobs against plain ones."""
+"""Products with packed weights and what is fused behind them: single calls against PyTorch, predict jobs against plain ones."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def computed(problem: tuple[Any, ...], dtype: Any) -> np.ndarray:
     return np.asarray(jax.jit(run)(jnp.asarray(x, dtype), w, offset, *more))
 
 
-@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(problem=problems(), threads=st.integers(1, 3))
 def test_a_product_in_float32(problem: tuple[Any, ...], threads: int, parallel: Any) -> None:
     with parallel(threads):
@@ -93,7 +93,7 @@ def test_a_product_in_float32(problem: tuple[Any, ...], threads: int, parallel: 
     np.testing.assert_allclose(got, reference(*problem), rtol=2e-5, atol=2e-5)
 
 
-@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(problem=problems())
 def test_a_product_in_bfloat16(problem: tuple[Any, ...], native_part: Any) -> None:
     if not native_part.has_bfloat16:

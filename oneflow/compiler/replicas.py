@@ -79,7 +79,8 @@ def per_device(plan: Plan) -> Plan:
     made = [(n, copy) for n, copies in devices.items() for copy in copies] + list(others.items())
     return replace(
         plan, order=tuple(order), path=frozenset(path), losses=losses, assigns=assigns, devices=devices,
-        fetches=tuple(map(elsewhere, plan.fetches)), watches=watches, roots=(*(c for b in plan.roots for c in each(b)), *assigns.values()),
+        fetches=tuple(map(elsewhere, plan.fetches)), watches=watches,
+        roots=(*(c for b in plan.roots for c in each(b)), *assigns.values()),
         feeds=tuple(c for b in plan.feeds for c in each(b)),
         vmapped=frozenset({*own, *(b.node for b in assigns.values() if b.node.op is _STACK)}),
         precision={**plan.precision, **{copy: plan.precision[n] for n, copy in made if n in plan.precision}},

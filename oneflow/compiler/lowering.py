@@ -86,6 +86,7 @@ class Lowering:
       observer: is shown every node and its outputs.
       platform: of the devices: "cpu", "gpu" or "tpu".
       narrow_gathers: the variables whose pieces are gathered in a 16-bit dtype: that dtype, and the layout that is stored.
+      traced: what ``compiler/shared.py`` keeps of nodes that are alike.
     """
 
     meshes: Meshes | None = None
@@ -95,6 +96,7 @@ class Lowering:
     observer: Observer | None = None
     platform: str = "cpu"
     narrow_gathers: Mapping[Node, tuple[dtype, Layout]] = field(default_factory=dict)
+    traced: dict[Any, Any] = field(default_factory=dict)
 
     def read(self, array: Any, blob: Blob, reader: Node) -> Any:
         """An input as its reader gets it: in the layout that was requested with ``with_distribute``.

@@ -54,17 +54,22 @@ void execute(Spec spec, void* const* operands, const size_t* bytes, size_t count
 
 constexpr size_t kMaxOperands = 6;
 
-template <MakeOperation& make>
-ffi::Error handle(Spec spec, std::initializer_list<ffi::AnyBuffer> buffers) {
+template <class Body>
+ffi::Error guarded(const Body& body) {
   try {
-    void* operands[kMaxOperands];
-    size_t bytes[kMaxOperands], i = 0;
-    for (const auto& buffer : buffers) operands[i] = buffer.untyped_data(), bytes[i++] = buffer.size_bytes();
-    execute<make>(spec, operands, bytes, i);
+    body();
     return ffi::Error::Success();
   } catch (const std::exception& error) {
     return ffi::Error(ffi::ErrorCode::kInternal, std::string("oneflow-jax-native: ") + error.what());
   }
+}
+
+template <MakeOperation& make>
+ffi::Error handle(Spec spec, std::initializer_list<ffi::AnyBuffer> buffers) {
+  void* operands[kMaxOperands];
+  size_t bytes[kMaxOperands], i = 0;
+  for (const auto& buffer : buffers) operands[i] = buffer.untyped_data(), bytes[i++] = buffer.size_bytes();
+  return guarded([&] { execute<make>(spec, operands, bytes, i); });
 }
 
 template <MakeOperation& make>
@@ -77,13 +82,18 @@ ffi::Error binary(Input a, Input b, Output c, Spec spec) {
   return handle<make>(spec, {a, b, *c});
 }
 
-// Data, packed weights, scale and offset.
-ffi::Error int8_product(Input x, Input w, Input scale, Input offset, Output y, Spec spec) {
-  return handle<make_int8_product>(spec, {x, w, scale, offset, *y});
-}
-
-ffi::Error int8_product_with_residual(Input x, Input w, Input scale, Input offset, Input residual, Output y, Spec spec) {
-  return handle<make_int8_product>(spec, {x, w, scale, offset, residual, *y});
+// As many inputs as the spec says.
+ffi::Error product(ffi::RemainingArgs inputs, Output y, Spec spec) {
+  void* operands[kMaxOperands];
+  size_t bytes[kMaxOperands], i = 0;
+  if (inputs.size() >= kMaxOperands) return ffi::Error(ffi::ErrorCode::kInvalidArgument, "oneflow-jax-native: too many inputs");
+  for (; i < inputs.size(); i++) {
+    const auto buffer = inputs.get<ffi::AnyBuffer>(i);
+    if (!buffer.has_value()) return buffer.error();
+    operands[i] = buffer->untyped_data(), bytes[i] = buffer->size_bytes();
+  }
+  operands[i] = y->untyped_data(), bytes[i++] = y->size_bytes();
+  return guarded([&] { execute<make_product>(spec, operands, bytes, i); });
 }
 
 }  // namespace
@@ -94,12 +104,9 @@ ffi::Error int8_product_with_residual(Input x, Input w, Input scale, Input offse
 XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_conv, binary<make_conv>, BINARY);
 XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_matmul, binary<make_matmul>, BINARY);
 XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_transpose, unary<make_transpose>, UNARY);
-XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_int8_pack, unary<make_int8_pack>, UNARY);
-
-#define FOUR ffi::Ffi::Bind().Arg<Input>().Arg<Input>().Arg<Input>().Arg<Input>()
-XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_int8_product, int8_product, FOUR.Ret<ffi::AnyBuffer>().Attr<Spec>("spec"));
-XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_int8_product_with_residual, int8_product_with_residual,
-                              FOUR.Arg<Input>().Ret<ffi::AnyBuffer>().Attr<Spec>("spec"));
+XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_pack_weights, unary<make_pack>, UNARY);
+XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_product, product,
+                              ffi::Ffi::Bind().RemainingArgs().Ret<ffi::AnyBuffer>().Attr<Spec>("spec"));
 
 // --- for Python
 
@@ -114,8 +121,8 @@ struct Call {
 constexpr Call kCalls[] = {{"conv", make_conv, execute<make_conv>},
                            {"matmul", make_matmul, execute<make_matmul>},
                            {"transpose", make_transpose, execute<make_transpose>},
-                           {"int8_product", make_int8_product, execute<make_int8_product>},
-                           {"int8_pack", make_int8_pack, execute<make_int8_pack>}};
+                           {"product", make_product, execute<make_product>},
+                           {"pack_weights", make_pack, execute<make_pack>}};
 
 // Runs body(call) and writes a text of at most `room` bytes: its result, or "! " and the error.
 template <class Body>

@@ -15,7 +15,7 @@ from .autodiff import Backward, run_nodes
 from .layout import Layout, Meshes, Storage, mesh_axes
 from .lowering import Lowering, Observer, Values
 from .options import with_product_precision
-from .plan import LEARNING_RATES, PREPARED, RANDOM_STATE, Plan
+from .plan import PREPARED, RANDOM_STATE, Plan, is_variable
 from .storing import narrow_gathers
 from .update import finish, loss_count, measure, numbers, prepare, seed_scale, show_updates
 
@@ -73,11 +73,7 @@ def single(
     whole = meshes.sharding(placement, ())
 
     def of_state(name: str) -> Any:
-        return (
-            whole
-            if name in (RANDOM_STATE, LEARNING_RATES) or name.startswith(PREPARED)
-            else meshes.sharding(storages[name].layout.placement, storages[name].spec)
-        )
+        return meshes.sharding(storages[name].layout.placement, storages[name].spec) if is_variable(name) else whole
 
     def of_value(blob: Blob) -> Any:  # a call returns whole values; those of mirrored nodes stay on their devices
         return meshes.sharding(placement, (mesh_axes(placement),)) if blob.node in plan.vmapped else whole

@@ -18,10 +18,17 @@ using Spec = ffi::Span<const int64_t>;
 using Input = ffi::AnyBuffer;
 using Output = ffi::Result<ffi::AnyBuffer>;
 
+// A spec may begin with a negative number: of the devices of this process that the program runs on.
+int devices_of(Spec& spec) {
+  if (spec.size() == 0 || *spec.begin() >= 0) return 1;
+  const auto devices = std::min<int64_t>(-*spec.begin(), 1 << 20);
+  spec = Spec(spec.begin() + 1, spec.size() - 1);
+  return static_cast<int>(devices);
+}
+
 template <MakeOperation& make>
-std::shared_ptr<const Operation> find(Spec spec) {
+std::shared_ptr<const Operation> find(Spec spec, const thread_pool::Settings& settings) {
   static auto* cache = new Cache<Operation>;  // never destroyed: threads may outlive the end of main
-  const auto settings = thread_pool::settings();
   Key key(spec.begin(), spec.end());
   key.push_back(settings.size);
   key.push_back(static_cast<int64_t>(settings.min_parallel_work));
@@ -31,13 +38,14 @@ std::shared_ptr<const Operation> find(Spec spec) {
 // `bytes`: the operands' sizes, where they are known, and `count` their number.
 template <MakeOperation& make>
 void execute(Spec spec, void* const* operands, const size_t* bytes, size_t count) {
+  const int devices = devices_of(spec);
   for (;;) {
-    const auto operation = find<make>(spec);
+    const auto operation = find<make>(spec, thread_pool::settings(devices));
     const auto& expected = operation->operand_bytes();
     if (bytes && !std::equal(expected.begin(), expected.end(), bytes, bytes + count)) {
       throw std::invalid_argument("an operand's size is not that of the spec");
     }
-    const thread_pool::Lock lock(operation->threads());
+    const thread_pool::Lock lock(operation->threads(), devices);
     if (lock.threads() < operation->threads()) continue;  // the pool has shrunk: take one for fewer threads
     Scratch scratch(operation->scratch_size());
     return operation->run(operands, scratch);
@@ -152,7 +160,7 @@ __attribute__((visibility("default"))) int oneflow_has_bfloat16() {
 __attribute__((visibility("default"))) void oneflow_describe(const char* name, const int64_t* spec, int size, char* text,
                                                              int room) {
   write_text(name, text, room, [&](const Call& call) {
-    return call.make(SpecReader(spec, static_cast<size_t>(size)), thread_pool::settings(), true)->name();
+    return call.make(SpecReader(spec, static_cast<size_t>(size)), thread_pool::settings(1), true)->name();
   });
 }
 

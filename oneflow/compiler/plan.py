@@ -75,7 +75,7 @@ class Plan:
       replicated: names of the variables that have a separate value on every device.
       vmapped: the nodes whose values have a leading axis of devices.
       devices: the copies of mirrored nodes, one per device, if the shapes of the devices' tensors differ.
-      arrangement: the arrangement of the nodes on JAX's default device; None if they run elsewhere.
+      arrangement: the arrangement of the nodes on the devices of one place; None where there are several places.
       keeps_state: state is not donated, so that it survives a step that turns out to have failed.
       passes: the passes that made this plan.
     """
@@ -409,8 +409,11 @@ def _prepared_names(prepared: Sequence[Blob]) -> tuple[str, ...]:
     return tuple(f"{PREPARED}{i}" for i in range(len(prepared)))
 
 
-def on_one_device(plan: Plan) -> Plan:
-    """Arranges the nodes for JAX's default device."""
+def on_one_place(plan: Plan, devices: int) -> Plan:
+    """Arranges the nodes for the devices of one place."""
     watched = {w.blob.node for w in plan.watches if w.diff}
-    made = arranged(plan.compute, watched, plan.roots, plan.path, plan.precision, plan.without_native, plan.platform)
-    return replace(plan, arrangement=made, passes=(*plan.passes, PassRecord("one device", made.changed)))
+    made = arranged(
+        plan.compute, watched, plan.roots, plan.path, plan.precision, plan.without_native, plan.platform, plan.vmapped, devices
+    )
+    name = "one device" if devices == 1 else "several devices"
+    return replace(plan, arrangement=made, passes=(*plan.passes, PassRecord(name, made.changed)))

@@ -16,6 +16,7 @@ from .layout import Layout, Meshes, Storage, mesh_axes
 from .lowering import Lowering, Observer, Values
 from .options import with_product_precision
 from .plan import PREPARED, RANDOM_STATE, Plan, is_variable
+from .storing import narrow_gathers
 from .update import finish, loss_count, measure, numbers, prepare, seed_scale, show_updates
 
 Step = Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], Any]
@@ -96,7 +97,8 @@ def make_step(plan: Plan, storages: Mapping[str, Storage], meshes: Meshes | None
     variable_nodes = [node for node in plan.order if node.op is OP_VARIABLE]
     watched_nodes = {w.blob.node for w in plan.watches if w.diff}
     arrangement = plan.arrangement or Arrangement(tuple(plan.compute), plan.path, plan.precision, watched_nodes)
-    lowering = Lowering(meshes, plan.vmapped, plan.without_native, arrangement.precision, observer, plan.platform)
+    gathers = narrow_gathers(plan.compute, arrangement.precision, storages)
+    lowering = Lowering(meshes, plan.vmapped, plan.without_native, arrangement.precision, observer, plan.platform, gathers)
 
     def step(state_arrays: Sequence[Any], read_arrays: Sequence[Any], feeds: Sequence[Any]) -> Any:
         stored = {**dict(zip(plan.written, state_arrays, strict=True)), **dict(zip(plan.read, read_arrays, strict=True))}

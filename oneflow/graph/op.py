@@ -21,7 +21,8 @@ class Native:
       unsupported_reason: ``unsupported_reason(arrays, attrs)`` says why it cannot compute a call; None where it can.
         ``arrays`` have shape and dtype.
       describe: ``describe(arrays, attrs)`` names the kernel that computes a call.
-      sharded: it takes arrays that are sharded over several devices; ``lower`` is then given ``sharded=True``.
+      sharded: what each device computes of arrays that are sharded over several; ``lower`` is then given ``sharded=True``.
+        "" where it does not take such arrays.
       narrows: it computes float32 arrays in bfloat16 if ``lower`` is given ``narrow=True``; it may then keep arrays in float32
         where that costs less (weights, and their gradients).
     """
@@ -29,7 +30,7 @@ class Native:
     lower: Callable[..., Any]
     unsupported_reason: Callable[[Sequence[Any], Mapping[str, Any]], str | None]
     describe: Callable[[Sequence[Any], Mapping[str, Any]], str]
-    sharded: bool = True
+    sharded: str = "sharded over the batch"
     narrows: bool = True
 
 

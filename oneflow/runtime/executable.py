@@ -19,7 +19,7 @@ from .._base.jax import jax
 from ..compiler.layout import Layout, Storage, layout_of
 from ..compiler.lowering import Observer
 from ..compiler.options import compiler_options, product_precision
-from ..compiler.plan import LEARNING_RATES, RANDOM_STATE, Plan, on_one_device, with_fused_products, with_own_values
+from ..compiler.plan import LEARNING_RATES, RANDOM_STATE, Plan, on_one_place, with_fused_products, with_own_values
 from ..compiler.program import feed_shardings, place_of, single
 from ..compiler.stages import Compile, staged
 from ..config._settings import nonfinite as find_nonfinite
@@ -84,9 +84,10 @@ class Executable:
             self._meshes = None  # JAX's default device: no layouts to say
             if compile is None and not any(self.debugging):  # what looks for NaNs tells which op made them
                 self.plan = plan = with_fused_products(plan)
-            self.plan = on_one_device(plan)
         elif self.is_staged and plan.prepared:
             raise ModeError(_several_places(plan, places[0]))
+        if not self.is_staged:
+            self.plan = on_one_place(plan, max(map(len, distinct.values())))
         self._prepared = Prepared(plan, store) if plan.prepared else None  # the last that the step reads
         self._sources = self._prepared.sources if self._prepared else []  # variables that only what is prepared depends on
         self._read = self._cells(plan, rates)
@@ -231,7 +232,7 @@ class Executable:
             return {}
         found: dict[tuple[Node, int], Layout] = {}
 
-        plan = self.plan
+        plan = replace(self.plan, arrangement=None)  # the nodes of the graph, not their rearranged copies
 
         class Layouts(Observer):
             def forward(self, node: Node, outputs: tuple[Any, ...]) -> None:
@@ -248,7 +249,7 @@ class Executable:
             if self.is_staged:
                 staged(self.plan, self._storages, self._meshes, arguments, lambda traced, _: traced.lower().compile(), Layouts())
             else:
-                single(self.plan, self._storages, self._meshes, Layouts()).trace(*arguments).lower().compile()
+                single(plan, self._storages, self._meshes, Layouts()).trace(*arguments).lower().compile()
         return found
 
     def arguments(self) -> list[Any]:
@@ -547,10 +548,19 @@ class Executable:
             raise
 
     def _flat(self, feeds: Sequence[Any]) -> tuple[Any, ...]:
-        """The feeds, one for each that the plan has: those of devices one by one where their shapes differ."""
-        if not self.plan.devices:
+        """The feeds, one for each that the plan has: those of devices one by one where the shapes of any input differ."""
+        devices = self.plan.devices
+        if not devices:
             return tuple(feeds)
-        return tuple(piece for feed in feeds for piece in (feed if isinstance(feed, tuple) else (feed,)))
+        copies = {node for each in devices.values() for node in each}
+        blobs, found = iter(self.plan.feeds), []
+        for feed in feeds:  # inputs of equal shapes are stacked
+            blob = next(blobs)
+            pieces = list(feed) if blob.node in copies else [feed]
+            for _ in pieces[1:]:
+                next(blobs)
+            found += pieces
+        return tuple(found)
 
     def _step(self, feeds: Sequence[Any]) -> Results:
         """Hands one step to XLA and binds its new state. Called with the lock held."""

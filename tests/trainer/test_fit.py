@@ -381,7 +381,13 @@ def test_no_validation_with_a_limit_of_0_batches():
         quiet(max_epochs=2, limit_train_batches=0).fit(jobs.train_job(name="other"), jobs.data())
 
 
-def test_a_metric_with_the_name_of_a_result_is_refused():
-    trainer = quiet(max_epochs=1, metrics={"loss": flow.metrics.Accuracy()})
-    with pytest.raises(ArgumentError, match="metric 'loss' has the name of a result of job 'evaluate'"):
-        trainer.fit(jobs.train_job(), jobs.data(), jobs.eval_job(), jobs.data(30, 1))
+@pytest.mark.parametrize(
+    ("metric", "text"),
+    [
+        (flow.metrics.Accuracy(name="loss"), "metric 'loss' has the name of a result of job 'evaluate'"),
+        (flow.metrics.Perplexity("logits", "labels"), "metric 'labels' has the name of an input of job 'evaluate'"),
+    ],
+)
+def test_a_metric_with_the_name_of_a_result_or_an_input_is_refused(metric, text):
+    with pytest.raises(ArgumentError, match=text):
+        quiet(max_epochs=1, metrics=metric).fit(jobs.train_job(), jobs.data(), jobs.eval_job(), jobs.data(30, 1))

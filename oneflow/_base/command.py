@@ -36,7 +36,8 @@ def status_of(
     """
     try:
         status = command()
-        sys.stdout.flush()
+        if sys.stdout is not None:  # as it is where the shell has closed it
+            sys.stdout.flush()
         return status
     except BrokenPipeError:  # the reader of the output has ended; without this, Python would write the rest at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -52,7 +52,7 @@ def most_elements_on_cpu() -> int | None:
 
 
 def _compiler_cores() -> int:
-    """The number of cores that XLA's CPU backend counts on."""
+    """The number of cores that XLA's CPU backend counts on: by its own variables, and the affinity of the calling thread."""
     for name in ("PJRT_NPROC", "NPROC"):
         if (asked := os.environ.get(name, "")).isdigit() and int(asked) > 0:
             return int(asked)

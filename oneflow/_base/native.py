@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from . import cores
 from .jax import jax
 from .process_state import process_state
 
@@ -139,8 +140,7 @@ def has_bfloat16() -> bool:
 
 def usable_cores() -> int:
     """The cores that this process may use: the least of its affinity, the control group's quota and OMP_NUM_THREADS."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    count = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
+    count = cores.allowed()
     quota = _quota()
     if quota is not None:
         count = min(count, max(1, round(quota)))

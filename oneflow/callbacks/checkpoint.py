@@ -13,6 +13,7 @@ from .base import Logs
 from .monitor import Monitor
 
 LAST = "last"
+_FIELD = re.compile(r"\{([^{}:]+)(?::([^{}]*))?\}")  # of a filename: a name and its format
 
 
 class ModelCheckpoint(Monitor):
@@ -54,8 +55,8 @@ class ModelCheckpoint(Monitor):
         super().__init__(monitor, mode)
         if every_n_steps is not None and every_n_epochs is not None:
             refuse(ArgumentError, "ModelCheckpoint: give every_n_steps or every_n_epochs, not both")
-        if filename is not None and (not isinstance(filename, str) or not filename or os.path.basename(filename) != filename):
-            refuse(ArgumentError, f'ModelCheckpoint: filename must be a str without "/", got {shown(filename)}')
+        if filename is not None:
+            _check_filename(filename)
         self.dirpath = None if dirpath is None else check.checked(self, "dirpath", check.path(dirpath))
         self.filename = filename or "{epoch}-{step}"
         self.save_top_k = check.checked(self, "save_top_k", check.integer(save_top_k, low=-1))
@@ -183,15 +184,15 @@ class ModelCheckpoint(Monitor):
 
     def _name(self, logs: Logs) -> str:
         numbers: dict[str, Any] = {**logs, "epoch": self.trainer.current_epoch, "step": self.trainer.global_step}
+        missing = [found[1] for found in _FIELD.finditer(self.filename) if found[1] not in numbers]
+        if missing:
+            rule = f"ModelCheckpoint: filename {self.filename!r} asks for {missing[0]!r}, which nothing has logged"
+            refuse(ArgumentError, rule, found=[("logged", ", ".join(numbers))])
 
         def filled(found: re.Match[str]) -> str:
-            name, spec = found[1], found[2] or ""
-            if name not in numbers:
-                refuse(ArgumentError, f"ModelCheckpoint: filename {self.filename!r} asks for {name!r}, which nothing has logged",
-                       found=[("logged", ", ".join(numbers))])  # fmt: skip
-            return f"{name.replace('/', '_')}={format(numbers[name], spec)}"
+            return f"{found[1].replace('/', '_')}={format(numbers[found[1]], found[2] or '')}"
 
-        return re.sub(r"\{([^{}:]+)(?::([^{}]*))?\}", filled, self.filename)
+        return _FIELD.sub(filled, self.filename)
 
     # --- its own state
 
@@ -210,3 +211,15 @@ class ModelCheckpoint(Monitor):
         self.best_model_path, self.best_model_score = state["best_model_path"], state["best_model_score"]
         self.last_model_path, self._score = state["last_model_path"], state["score"]
         self._saved_at = int(state.get("saved_at", -1))
+
+
+def _check_filename(filename: Any) -> None:
+    """Refuses a filename that is a path, or has a format that its numbers cannot be written in."""
+    if not isinstance(filename, str) or filename in ("", os.curdir, os.pardir) or os.path.basename(filename) != filename:
+        refuse(ArgumentError, f'ModelCheckpoint: filename must be a str without "/", got {shown(filename)}')
+    for found in _FIELD.finditer(filename):
+        try:
+            format(1 if found[1] in ("epoch", "step") else 1.0, found[2] or "")
+        except ValueError as error:
+            refuse(ArgumentError, f"ModelCheckpoint: filename {shown(filename)} has a format that is not one of numbers: {error}",
+                   hint='as in "{epoch:02d}-{val_loss:.3f}"')  # fmt: skip

@@ -48,9 +48,11 @@ class Monitor(Callback):
         """Takes the value where the epoch has made it."""
         if self.monitor is None or self._take(self.trainer.global_step - 1, logs) or self._seen_at >= 0:
             return
-        if self._was_validated or not self.monitor.startswith("val_"):
+        if self._was_validated or not self.trainer.validates or not self.monitor.startswith("val_"):
             near = closest(self.monitor, logs, count=3)
             hint = f"did you mean {' or '.join(map(repr, near))}?" if near else ""
+            if self.monitor.startswith("val_") and not self.trainer.validates:
+                hint = "fit(train_job, data, val_job, val_data) validates; or monitor a number of the training"
             refuse(ArgumentError, f"{type(self).__name__} monitors {self.monitor!r}, which nothing has logged",
                    found=[("logged", ", ".join(logs))], hint=hint)  # fmt: skip
 
@@ -59,8 +61,14 @@ class Monitor(Callback):
             return False
         if step != self._seen_at:  # a validation at the end of an epoch is reported twice
             self._seen_at = step
-            self.take_value(float(logs[self.monitor]), step)
+            self.take_value(self._number(logs[self.monitor]), step)
         return True
+
+    def _number(self, value: Any) -> float:
+        if getattr(value, "size", 1) != 1:
+            rule = f"{type(self).__name__} monitors {self.monitor!r}, which is an array of shape {value.shape} and not a number"
+            refuse(ArgumentError, rule, hint="monitor a metric that is one number")
+        return float(value.item() if hasattr(value, "item") else value)
 
     def state_dict(self) -> dict[str, Any]:
         """The step of the last value."""

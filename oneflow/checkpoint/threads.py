@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, TypeVar
+
+from .._base import cores
 
 _MOST = 8
 
@@ -24,8 +25,7 @@ class Pool:
     """
 
     def __init__(self) -> None:
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        self._most = min(_MOST, cores)
+        self._most = min(_MOST, cores.allowed())
         self._threads: list[threading.Thread] = []
         self._tasks: queue.SimpleQueue[tuple[Future[Any], Callable[..., Any], tuple[Any, ...]] | None] = queue.SimpleQueue()
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from .._base import check
 from .._base.command import Parser
+from .._base.refuse import shown
 from ..errors import ArgumentError
 
 _TEMPLATE = Path(__file__).parent / "template"
@@ -25,10 +27,13 @@ def parser() -> Parser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Creates the project. Returns 0."""
-    target = Path(parser().parse_args(arguments).directory)
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise ArgumentError(f"{str(target)!r} exists and is not an empty directory\n  try        another name")
+    given, problem = check.path(parser().parse_args(arguments).directory)
+    if problem:
+        raise ArgumentError(f"DIRECTORY {problem}")
+    target = Path(given)
     try:
+        if target.exists() and (not target.is_dir() or any(target.iterdir())):
+            raise ArgumentError(f"{str(target)!r} exists and is not an empty directory\n  try        another name")
         for source in sorted(_TEMPLATE.rglob("*")):
             if source.is_file() and "__pycache__" not in source.parts:
                 path = target / source.relative_to(_TEMPLATE)
@@ -37,6 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 path.write_text(source.read_text(encoding="utf-8").replace("{name}", target.resolve().name), encoding="utf-8")
                 print(f"created {path}")
     except OSError as error:
-        raise ArgumentError(f"{error.filename}: {error.strerror}\n  try        a directory that you may write to") from error
+        place = error.filename or "the output"
+        raise ArgumentError(f"{shown(place)}: {error.strerror}\n  try        a directory that you may write to") from error
     print(f"next: cd {target} && python train.py --steps 100 && pytest")
     return 0

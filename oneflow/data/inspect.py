@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from .._base import cores
 from .._base.extras import cv2
 from .._base.refuse import refuse
 from ..errors import DataError, ImageError, RecordError
@@ -225,7 +226,7 @@ def verify(
     Returns: all errors, in the order of files and records; each names file, record and offset. Records behind a damaged length
       prefix cannot be located, and are not verified.
     """
-    with ThreadPoolExecutor(workers or os.cpu_count() or 1) as pool:
+    with ThreadPoolExecutor(workers or cores.allowed()) as pool:
         try:
             return [
                 e for errors in pool.map(lambda p: _verify_part(os.fspath(p), image_features, progress), paths) for e in errors

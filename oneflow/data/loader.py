@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import signal
 import weakref
 from collections import deque
@@ -82,6 +83,8 @@ class ArrayLoader:
         if not all(map(callable, several)):
             refuse(ArgumentError, f"transform must be a function of a batch and a generator, or several, got {shown(transform)}")
         self.transform: Transform | None = Composed(several) if len(several) > 1 else several[0] if several else None
+        if worker_type == "process":
+            _check_picklable(self.transform)
         self.num_workers = check.checked(self, "num_workers", check.integer(num_workers, low=0))
         self.worker_type = check.checked(self, "worker_type", check.choice(worker_type, ("thread", "process")))
         self.prefetch_factor = check.checked(self, "prefetch_factor", check.integer(prefetch_factor, low=1))
@@ -129,12 +132,16 @@ class ArrayLoader:
           ArgumentError: the state is that of a loader with other rows, batches or order.
         """
         own = self._identity()
+        if not isinstance(state, Mapping):
+            refuse(ArgumentError, f"load_state_dict takes what state_dict() returned, got {shown(state)}")
         other = {name: state.get(name) for name in own}
         if other != own:
             rows = ", ".join(f"{name}: {other[name]!r}, here {own[name]!r}" for name in own if other[name] != own[name])
             refuse(ArgumentError, f"the position is that of another ArrayLoader ({rows})",
                    hint="make the loader with the arguments it had, or begin without the saved position")  # fmt: skip
-        self._epoch, self._batch, self._resumes = int(state["epoch"]), int(state["batch"]), True
+        self._epoch = check.checked(self, "state['epoch']", check.integer(state.get("epoch"), low=0))
+        self._batch = check.checked(self, "state['batch']", check.integer(state.get("batch"), low=0, high=len(self)))
+        self._resumes = True
 
     def _identity(self) -> dict[str, Any]:
         return {"rows": self.rows, "batch_size": self.batch_size, "shuffle": self.shuffle, "seed": self.seed, "last": self.last}
@@ -283,6 +290,14 @@ def _transformed(transform: Transform | None, batch: Any, seed: tuple[int, ...],
     except Exception as error:
         error.add_note(f"in the transform of an ArrayLoader, batch {number} of pass {epoch}")
         raise
+
+
+def _check_picklable(transform: Transform | None) -> None:
+    try:
+        pickle.dumps(transform)
+    except Exception as error:  # also those of the user's object
+        refuse(ArgumentError, f"a transform for worker processes must be picklable: {error}",
+               hint='define it at the top of a module, or worker_type="thread"')  # fmt: skip
 
 
 def _ignore_interrupts() -> None:

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from .._base import cores
 from .._base.files import read_regular
 from .._base.refuse import refuse, shown
 from ..errors import ArgumentError, DataError
@@ -89,7 +90,7 @@ def pack(
             with lock:
                 bar.update(n)
 
-        with ThreadPoolExecutor(workers or os.cpu_count() or 1) as pool:
+        with ThreadPoolExecutor(workers or cores.allowed()) as pool:
             jobs = [pool.submit(_write_part, source, paths[i], balanced(len(source), parts, i), stop, count) for i in missing]
             try:
                 for job in as_completed(jobs):

@@ -86,7 +86,7 @@ class RandomCrop(ImageTransform):
       fill: the value of these.
       data_format, key: where the images and their axes are: ``"NCHW"`` or ``"NHWC"``; the key of the images in a dictionary.
     Raises:
-      ArgumentError: an argument outside its range.
+      ArgumentError: an argument outside its range; (by a batch) ``fill`` is not a value of its images' dtype.
       ShapeError: (by a batch) its images are smaller than the piece.
     Example: >>> flow.data.RandomCrop(32, padding=4)
     """
@@ -112,7 +112,7 @@ class RandomCrop(ImageTransform):
         first, more = self._height_axis(images), self.padding
         if more:
             around = [(more, more) if axis in (first, first + 1) else (0, 0) for axis in range(images.ndim)]
-            images = np.pad(images, around, constant_values=np.asarray(self.fill).astype(images.dtype))
+            images = np.pad(images, around, constant_values=self._fill_of(images.dtype))
         room = [images.shape[first + i] - n for i, n in enumerate(self.size)]
         if min(room) < 0:
             height, width = images.shape[first], images.shape[first + 1]
@@ -125,6 +125,12 @@ class RandomCrop(ImageTransform):
             pieces = windows[each, down, right]
             return np.moveaxis(pieces, 1, -1).copy() if pieces.ndim == 4 else pieces
         return windows[each, :, down, right]
+
+    def _fill_of(self, dtype: np.dtype) -> np.ndarray:
+        """The fill as a value of the images' dtype."""
+        if dtype.kind in "iu" and not np.iinfo(dtype).min <= self.fill <= np.iinfo(dtype).max:
+            refuse(ArgumentError, f"RandomCrop: fill={self.fill:g} is not a value of {dtype} images")
+        return np.asarray(self.fill).astype(dtype)
 
 
 class Normalize(ImageTransform):

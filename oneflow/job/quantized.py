@@ -26,7 +26,8 @@ _NO_FLOATS = "it has no products or convolutions of float32 data with variables"
 class _Watched:
     """What an observing job measures: a range of each value, and scale and zero point of each grid that is kept in variables."""
 
-    def __init__(self) -> None:
+    def __init__(self, job: str) -> None:
+        self._job = job
         self.ranges: list[Blob] = []
         self.grids: list[Node] = []
 
@@ -46,7 +47,7 @@ class _Watched:
             if not found:
                 reason = _NO_FLOATS if measures else "it has no fake quantization of data, whose grids are kept in variables"
                 hint = "" if measures else "flow.quantization.calibrate(job, batches)"
-                refuse(ModeError, f"job {graph.name!r} cannot be of 8-bit integers: {reason}", hint=hint)
+                refuse(ModeError, f"job {self._job!r} cannot be of 8-bit integers: {reason}", hint=hint)
             return concat([reshape(blob, (1,)) for blob in found], 0) if len(found) > 1 else reshape(found[0], (1,))
 
         return observing
@@ -70,7 +71,7 @@ def calibrate(job: Any, batches: Iterable[Any], name: str | None = None) -> JobF
     """
     job = _want_predict(job, "calibrate")
     name = _want_name(job, name)
-    watched = _Watched()
+    watched = _Watched(job.name)
     observer = _observer(job, watched, measures=True)
     low = high = None
     try:
@@ -101,7 +102,7 @@ def convert(job: Any, name: str | None = None) -> JobFunction[..., Any]:
     """
     job = _want_predict(job, "convert")
     name = _want_name(job, name)
-    watched = _Watched()
+    watched = _Watched(job.name)
     observer = _observer(job, watched, measures=False)
     try:
         leaves = [d for p in job.declaration.parameters for _, d in p.leaves()]

@@ -85,10 +85,12 @@ class FileLogger(Logger):
     """
 
     def __init__(self, save_dir: str | os.PathLike[str] | None = None, name: str = "logs", version: int | str | None = None):
-        if not isinstance(name, str) or os.path.isabs(name) or ".." in name.split(os.sep):
+        if not isinstance(name, str) or os.path.isabs(name) or ".." in name.split(os.sep) or "\0" in name:
             refuse(ArgumentError, f"{type(self).__name__}: name must be the name of a directory, got {shown(name)}")
         if version is not None and (isinstance(version, bool) or not isinstance(version, (int, str))):
             refuse(ArgumentError, f"{type(self).__name__}: version must be an int or a str, got {shown(version)}")
+        if isinstance(version, str) and (version in ("", ".", "..") or os.path.basename(version) != version or "\0" in version):
+            refuse(ArgumentError, f'{type(self).__name__}: version must be an int or a name without "/", got {shown(version)}')
         self.save_dir: str | None = None
         if save_dir is not None:
             self.save_dir = check.checked(self, "save_dir", check.path(save_dir))

@@ -13,7 +13,9 @@ import numpy as np
 
 from .._base import check
 from .._base.extras import need
+from .._base.refuse import refuse, shown
 from ..data.arrays import as_array
+from ..errors import ArgumentError
 from .base import FileLogger
 from .event_file import EventFile
 from .pixels import one_image
@@ -112,6 +114,10 @@ class TensorBoardLogger(FileLogger):
 
     def log_hyperparams(self, params: Mapping[str, Any], metrics: Mapping[str, float] | None = None) -> None:
         """Writes a row of the page HPARAMS."""
+        for argument, given in (("params", params), ("metrics", metrics or {})):
+            if not isinstance(given, Mapping) or not all(isinstance(key, str) for key in given):
+                rule = f"log_hyperparams: {argument} must be a dictionary whose keys are names, got {shown(given)}"
+                refuse(ArgumentError, rule)
         plain = {k: v if isinstance(v, (bool, int, float, str)) else repr(v) for k, v in params.items()}
         for summary in self._summaries.hparams(plain, dict(metrics or {})):
             self._add(summary=summary)
@@ -126,10 +132,16 @@ class TensorBoardLogger(FileLogger):
     def log_histogram(self, key: str, values: Any, step: int) -> None:
         """Writes how the elements of an array are distributed."""
         flat = as_array(values, "values").astype(np.float64).reshape(-1)
-        self._add(step=step, summary=self._summaries.histogram(key, flat, _BINS))
+        finite = flat[np.isfinite(flat)]
+        if not finite.size:
+            rule = f"log_histogram: {key!r} has no finite value among its {flat.size} elements"
+            refuse(ArgumentError, rule, hint="a histogram needs at least one")
+        self._add(step=step, summary=self._summaries.histogram(key, finite, _BINS))
 
     def log_graph(self, job: Any) -> None:
         """Writes the ops of a job, with their shapes; parts that a ``name_scope`` or a layer names fold together."""
+        if not hasattr(job, "graph"):
+            refuse(ArgumentError, f"log_graph takes a job function, got {shown(job)}")
         self._add(graph_def=graph_def([job.graph], "TensorBoardLogger.log_graph"))
 
     def save(self) -> None:

@@ -265,7 +265,7 @@ class Feeds:
         except Exception as error:
             array, why = None, f": {str(error).splitlines()[0]}" if str(error) else ""
         else:
-            why = ""
+            why = " of dtype object" if array is arg else ""
         if array is None or array.dtype == object:
             hint = f"feed np.asarray(value, np.{spec.dtype.numpy_dtype.name}) of shape {spec.shape}"
             rule = f"input {spec.label!r} must be an array or something that is made one, got {type(arg).__name__}{why}"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable
 from queue import SimpleQueue
 
+from .._base import cores
 from ..config import Resource
 
 
@@ -15,8 +15,7 @@ def thread_count() -> int:
     """The setting, or the number of cores that this process may use."""
     if Resource.compute_thread_pool_size is not None:
         return Resource.compute_thread_pool_size
-    # of the main thread: a thread that calls jobs may be bound to a core of its own
-    return len(os.sched_getaffinity(os.getpid())) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return cores.allowed()
 
 
 class Pool:

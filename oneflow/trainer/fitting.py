@@ -58,6 +58,8 @@ class Fit:
         seed = 0 if trainer.seed is None else trainer.seed
         first = max(range(len(jobs)), key=lambda i: len(arguments[i].names))  # what the data are read for
         self.source = source_of(data, jobs[first], arguments[first], shuffle=True, seed=seed, what="training data")
+        if trainer.limit_train_batches == 0:
+            refuse(ArgumentError, "limit_train_batches=0 leaves nothing to train with")
         self.count = limited(trainer.limit_train_batches, self.source.length, "training data")
         self.evaluation = self._evaluation(val_job, val_data)
         self._check_metrics()
@@ -71,9 +73,9 @@ class Fit:
         self._waiters = [c.waits_after for c in trainer.callbacks if type(c).waits_after is not Callback.waits_after]
 
     def _evaluation(self, job: JobFunction[..., Any] | None, data: Any) -> Evaluation | None:
-        if job is None:
-            return None
         trainer = self.trainer
+        if job is None or trainer.limit_val_batches == 0:
+            return None
         return Evaluation(
             job, data, limit=trainer.limit_val_batches, what="validation data", prefix="val_", metrics=trainer.metrics
         )

@@ -47,6 +47,7 @@ class Outputs:
       apart: names that are not averaged, because metrics are computed of them.
 
     Attributes:
+      averaged: those of which means are computed.
       bytes: of all results of a call, per device.
     """
 
@@ -58,12 +59,12 @@ class Outputs:
             for name, path, blob in _leaves(job.graph.returns)
         ]
         self.bytes = sum(int(np.prod(blob.shape)) * blob.dtype.bytes for _, _, blob in _leaves(job.graph.returns))
-        self._averaged = [output for output in self.all if output.name not in apart or output.name == prefix + "loss"]
+        self.averaged = [output for output in self.all if output.name not in apart or output.name == prefix + "loss"]
 
     def logs(self, value: Any, bound: Bound) -> dict[str, float]:
         """The mean of each result over the rows of one batch."""
         logs = {}
-        for output in self._averaged:
+        for output in self.averaged:
             array = output.take(value)
             if array is None:
                 continue
@@ -76,7 +77,7 @@ class Outputs:
     def many(self, values: Sequence[Any]) -> dict[str, list[float]]:
         """The mean of each result over all of its elements, for each of several whole batches."""
         numbers = {}
-        for output in self._averaged:
+        for output in self.averaged:
             arrays = [output.take(value) for value in values]
             if arrays[0] is not None:
                 numbers[output.name] = _means(arrays)

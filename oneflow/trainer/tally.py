@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from .._base.refuse import refuse
+from ..errors import ArgumentError
 from ..job import JobFunction
 from ..metrics.base import Metric
 from .arguments import Arguments, Bound
@@ -36,6 +38,11 @@ class Tally:
         }
         used = {n for metric in self.metrics.values() for n in metric.inputs}
         self.outputs = Outputs(job, arguments, prefix, frozenset(prefix + n for n in used if n in named))
+        averaged = {output.name.removeprefix(prefix) for output in self.outputs.averaged}
+        if clash := next((name for name in self.metrics if name in averaged or name in inputs), None):
+            kind = "a result" if clash in averaged else "an input"
+            refuse(ArgumentError, f"metric {clash!r} has the name of {kind} of job {job.name!r}",
+                   hint='give it another name: metrics={"...": ...}, or name="..."', source=job.source)  # fmt: skip
         self._named: dict[str, Output] = {n: named[n] for n in used if n in named}
         self._fed = {n: arguments.names.index(n) for n in used if n not in named}
         self.known = sorted({*named, *inputs})  # what metrics may be computed of

@@ -117,6 +117,11 @@ class Trainer(Settings):
         return self._fit.count if self._fit is not None else None
 
     @property
+    def validates(self) -> bool:
+        """Whether ``fit`` has a validation job and data for it."""
+        return self._fit is not None and self._fit.evaluation is not None
+
+    @property
     def train_jobs(self) -> list[JobFunction[..., Any]]:
         """The jobs that ``fit`` trains."""
         return self._fit.jobs if self._fit is not None else []
@@ -344,7 +349,9 @@ class Trainer(Settings):
 
     def _abort(self, stage: Stage, hooks: Hooks, error: BaseException, *, finalizes: bool) -> NoReturn:
         """Ends a run after an error; callbacks and loggers get the chance to close what they have open."""
-        step = f"at step {self.global_step - 1}" if self.state == "training" else f"while {self.state}"
+        step = f"at step {self.global_step - 1}" if self.global_step else "before the first step"
+        if self.state != "training":
+            step = f"while {self.state}"
         raised = failure(error, step, self._way_on())
         stage.error = stage.error or error  # results still to arrive are dropped
         closing = Stage()
@@ -367,9 +374,10 @@ class Trainer(Settings):
 
     def _way_on(self) -> str:
         saving = self.checkpoint_callback
-        if saving is None or not saving.last_model_path:
+        known = [] if saving is None else [saving.last_model_path, *reversed(saving.best_k_models)]
+        last = next((path for path in known if path and checkpoints.found(path)), None)  # it may be the last one that has failed
+        if last is None:
             return ""
-        last = saving.last_model_path
         return f"; its last checkpoint is {last!r}, and fit(..., ckpt_path={last!r}) goes on from it"
 
     def _tell_of_interrupt(self) -> NoReturn:

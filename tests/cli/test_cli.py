@@ -200,6 +200,8 @@ def test_a_new_project_passes_its_tests_and_is_a_script_for_the_other_commands(t
     project = tmp_path / "digits"
     assert main(["new", str(project)]) == 0
     assert main(["new", str(project)]) == 2 and "not an empty directory" in capsys.readouterr().err
+    for wrong, text in (("", "DIRECTORY must be a path"), ("n" * 300, "File name too long")):
+        assert main(["new", wrong]) == 2 and text in capsys.readouterr().err
     assert {p.name for p in project.iterdir()} == {"train.py", "config.toml", "tests", "README.md", ".gitignore"}
     done = run("pytest", "-q", "-p", "no:cacheprovider", "tests", cwd=project, PYTEST_ADDOPTS="")
     assert done.returncode == 0 and "3 passed" in done.stdout, done.stdout + done.stderr
@@ -243,3 +245,8 @@ def test_a_plan_for_other_hardware_is_the_planners(script, monkeypatch, capsys):
     assert given == [["a.py:job", "--target", "h100:8", "--", "-x"]]
     assert main(["plan", f"{script}:predict"]) == 0 and len(given) == 1  # of this machine
     assert "only-weight" in capsys.readouterr().out
+
+
+def test_a_command_whose_output_is_closed_succeeds(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "stdout", None)
+    assert main(["new", str(tmp_path / "project")]) == 0

@@ -239,3 +239,17 @@ def test_mistakes(arguments, error, text):
 def test_options(options, text):
     with pytest.raises(ArgumentError, match=text):
         flow.data.ArrayLoader((X, Y), 4, **options)
+
+
+@pytest.mark.parametrize("state", [None, [], {"epoch": -1}, {"epoch": "a"}, {"batch": 99}, {"batch": None}])
+def test_a_position_that_cannot_be_is_refused(state):
+    loader = flow.data.ArrayLoader(X, 5)
+    whole = loader.state_dict()
+    with pytest.raises(ArgumentError, match="load_state_dict|state"):
+        loader.load_state_dict({**whole, **state} if isinstance(state, dict) else state)
+    assert loader.state_dict() == whole and len(list(loader)) == 5
+
+
+def test_a_transform_for_processes_is_pickled_when_the_loader_is_made():
+    with pytest.raises(ArgumentError, match="must be picklable"):
+        flow.data.ArrayLoader(X, 5, transform=lambda batch, rng: batch, num_workers=1, worker_type="process")

@@ -109,6 +109,10 @@ def test_batches_of_load_mnist_are_rows_for_a_loader():
         (lambda: flow.data.RandomCrop((1, 2, 3)), "size must be an int or"),
         (lambda: flow.data.RandomCrop(3, padding=-1), "padding must be"),
         (lambda: flow.data.RandomCrop(9)(images("NCHW"), np.random.default_rng(0)), "images of 5 x 7 hold no piece of 9 x 9"),
+        (
+            lambda: flow.data.RandomCrop(3, padding=1, fill=300)(np.zeros((2, 3, 3), np.uint8), np.random.default_rng(0)),
+            "300 is not a value of uint8",
+        ),
         (lambda: flow.data.Normalize(0, 0), "std must be numbers > 0"),
         (lambda: flow.data.Normalize([0, [1, 2]], 1), "mean must be a number, got list"),
         (lambda: flow.data.Normalize([0, 1], [1, 2, 3]), "std must be numbers > 0, as many as mean"),

@@ -269,3 +269,12 @@ def test_onnx_has_the_same_scales(tmp_path: Path) -> None:
         (got,) = session.run(None, {session.get_inputs()[0].name: x})
         close(got, fast(x), 0.02)
         assert np.abs(got - fast(x)).mean() < 0.2 * np.abs(predict(x) - fast(x)).mean()  # not merely another approximation
+
+
+def test_what_cannot_be_of_integers_is_told_by_the_jobs_own_name() -> None:
+    @flow.global_function("predict")
+    def exponentials(x: tp.Numpy.Placeholder((4, 8))) -> tp.Numpy:
+        return flow.math.exp(x)
+
+    with pytest.raises(ModeError, match="job 'exponentials' cannot be of 8-bit integers"):
+        flow.quantization.calibrate(exponentials, [np.zeros((4, 8), np.float32)])

@@ -177,3 +177,10 @@ def test_it_is_no_variable(tmp_path):
     assert set(flow.get_all_variables()) == {"w", "v", "System-Train-TrainStep-train"}
     flow.load_variables(flow.checkpoint.get(str(tmp_path / "saved")))
     assert job.learning_rate == 0.5
+
+
+def test_a_rate_that_float32_lacks():
+    job = train_job(sgd(0.1))
+    with pytest.raises(ArgumentError, match="must be a float32 number, got 1e\\+40"):
+        job.learning_rate = 1e40
+    assert job.learning_rate == np.float32(0.1)

@@ -429,3 +429,45 @@ def test_the_error_of_a_hook_names_its_own_step_and_that_of_a_metric_no_line_of_
     with pytest.raises(CallbackError, match=r"the function gave shape \(\)") as caught:
         fit([], metrics=metric)
     assert "your line" not in str(caught.value) and "per_row=False" in str(caught.value)
+
+
+# --- what nothing logs, and what cannot be saved
+
+
+@pytest.mark.parametrize("kind", [flow.callbacks.EarlyStopping, flow.callbacks.ReduceLROnPlateau])
+def test_a_monitored_number_of_a_validation_that_never_comes_is_an_error(kind):
+    @flow.global_function(type="train")
+    def train(x: tp.Numpy.Placeholder((10, 4)), labels: tp.Numpy.Placeholder((10,), dtype=flow.int32)) -> tp.Numpy:
+        loss = flow.nn.sparse_softmax_cross_entropy_with_logits(labels, flow.layers.dense(x, 3, name="out"))
+        flow.optimizer.SGD(0.1).minimize(loss)
+        return loss
+
+    for options, arguments in ({}, ()), ({"limit_val_batches": 0}, (jobs.eval_job(), jobs.data(30, 1))):
+        with pytest.raises(CallbackError, match="monitors 'val_loss', which nothing has logged"):
+            quiet(max_epochs=2, callbacks=kind("val_loss"), **options).fit(train, jobs.data(), *arguments)
+
+
+def test_an_array_cannot_be_monitored():
+    with pytest.raises(CallbackError, match=r"'val_confusion_matrix', which is an array of shape \(3, 3\)"):
+        fit(flow.callbacks.EarlyStopping("val_confusion_matrix", mode="min"), metrics=flow.metrics.ConfusionMatrix(3))
+
+
+@pytest.mark.parametrize("filename", ["..", ".", "a/b", "{epoch:zz}", "{val_loss:d}"])
+def test_names_of_checkpoints_are_checked_when_they_are_given(filename):
+    with pytest.raises(ArgumentError, match="filename"):
+        flow.callbacks.ModelCheckpoint(filename=filename)
+
+
+def test_the_way_on_after_an_error_is_a_checkpoint_that_exists(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CallbackError) as caught:
+        fit(flow.callbacks.ModelCheckpoint(tmp_path / "file"))
+    assert "last checkpoint" not in str(caught.value)
+
+    class Fails(flow.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs):
+            if epoch == 1:
+                raise KeyError("mine")
+
+    with pytest.raises(CallbackError, match="its last checkpoint is '.*epoch=0-step=6'"):
+        fit([Fails(), flow.callbacks.ModelCheckpoint(tmp_path)])

@@ -372,3 +372,22 @@ def test_the_simple_profiler_prints_a_table(capsys):
     quiet(max_epochs=1, profiler="simple").fit(jobs.train_job(), jobs.data(), jobs.eval_job(), jobs.data())
     table = capsys.readouterr().out
     assert "next(batch)" in table and "submitting the step" in table and "validation" in table and "in all" in table
+
+
+def test_no_validation_with_a_limit_of_0_batches():
+    history = quiet(max_epochs=2, limit_val_batches=0).fit(jobs.train_job(), jobs.data(), jobs.eval_job(), jobs.data(30, 1))
+    assert [sorted(row) for row in history.rows] == [["epoch", "loss", "step"]] * 2
+    with pytest.raises(ArgumentError, match="limit_train_batches=0 leaves nothing"):
+        quiet(max_epochs=2, limit_train_batches=0).fit(jobs.train_job(name="other"), jobs.data())
+
+
+@pytest.mark.parametrize(
+    ("metric", "text"),
+    [
+        (flow.metrics.Accuracy(name="loss"), "metric 'loss' has the name of a result of job 'evaluate'"),
+        (flow.metrics.Perplexity("logits", "labels"), "metric 'labels' has the name of an input of job 'evaluate'"),
+    ],
+)
+def test_a_metric_with_the_name_of_a_result_or_an_input_is_refused(metric, text):
+    with pytest.raises(ArgumentError, match=text):
+        quiet(max_epochs=1, metrics=metric).fit(jobs.train_job(), jobs.data(), jobs.eval_job(), jobs.data(30, 1))

@@ -345,3 +345,23 @@ def test_mistakes():
     ):
         with pytest.raises(ArgumentError, match=text):
             call()
+
+
+@pytest.mark.parametrize("wrong", [{"name": "a\0b"}, {"version": "../out"}, {"version": ".."}, {"version": ""}])
+def test_a_run_stays_in_its_directory(wrong):
+    with pytest.raises(ArgumentError, match=next(iter(wrong))):
+        flow.loggers.CSVLogger("runs", **wrong)
+
+
+def test_tensorboard_refuses_what_cannot_be_shown(tmp_path):
+    logger = flow.loggers.TensorBoardLogger(tmp_path)
+    fit(logger, epochs=1)
+    logger.log_histogram("partly", np.array([np.nan, 1.0, np.inf]), 0)
+    for wrong in ([], [np.nan, np.inf]):
+        with pytest.raises(ArgumentError, match="no finite value"):
+            logger.log_histogram("none", np.array(wrong), 0)
+    for params, metrics in ([1], None), ({1: 2}, None), ({"a": 1}, {2: 3.0}):
+        with pytest.raises(ArgumentError, match="must be a dictionary whose keys are names"):
+            logger.log_hyperparams(params, metrics)
+    with pytest.raises(ArgumentError, match="takes a job function"):
+        logger.log_graph(3)

@@ -44,7 +44,7 @@ void execute(Spec spec, void* const* operands, const size_t* bytes, size_t count
   }
 }
 
-constexpr size_t kMaxOperands = 6;
+constexpr size_t kMaxOperands = 10;
 
 template <MakeOperation& make>
 ffi::Error handle(Spec spec, std::initializer_list<ffi::AnyBuffer> buffers) {
@@ -78,6 +78,17 @@ ffi::Error int8_product_with_residual(Input x, Input w, Input scale, Input offse
   return handle<make_int8_product>(spec, {x, w, scale, offset, residual, *y});
 }
 
+// Queries, keys, values and a mask to the result and the statistics of its weights.
+ffi::Error attention(Input q, Input k, Input v, Input mask, Output y, Output statistics, Spec spec) {
+  return handle<make_attention>(spec, {q, k, v, mask, *y, *statistics});
+}
+
+// The same, their results and the gradient to the first of these, to the gradients to q, k and v.
+ffi::Error attention_grad(Input q, Input k, Input v, Input mask, Input y, Input statistics, Input dy, Output dq, Output dk,
+                          Output dv, Spec spec) {
+  return handle<make_attention_grad>(spec, {q, k, v, mask, y, statistics, dy, *dq, *dk, *dv});
+}
+
 }  // namespace
 
 #define UNARY ffi::Ffi::Bind().Arg<Input>().Ret<ffi::AnyBuffer>().Attr<Spec>("spec")
@@ -93,6 +104,12 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_int8_product, int8_product, FOUR.Ret<ffi::
 XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_int8_product_with_residual, int8_product_with_residual,
                               FOUR.Arg<Input>().Ret<ffi::AnyBuffer>().Attr<Spec>("spec"));
 
+XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_attention, attention,
+                              FOUR.Ret<ffi::AnyBuffer>().Ret<ffi::AnyBuffer>().Attr<Spec>("spec"));
+XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_attention_grad, attention_grad,
+                              FOUR.Arg<Input>().Arg<Input>().Arg<Input>().Ret<ffi::AnyBuffer>().Ret<ffi::AnyBuffer>()
+                                  .Ret<ffi::AnyBuffer>().Attr<Spec>("spec"));
+
 // --- for Python
 
 namespace {
@@ -107,7 +124,9 @@ constexpr Call kCalls[] = {{"conv", make_conv, execute<make_conv>},
                            {"matmul", make_matmul, execute<make_matmul>},
                            {"transpose", make_transpose, execute<make_transpose>},
                            {"int8_product", make_int8_product, execute<make_int8_product>},
-                           {"int8_pack", make_int8_pack, execute<make_int8_pack>}};
+                           {"int8_pack", make_int8_pack, execute<make_int8_pack>},
+                           {"attention", make_attention, execute<make_attention>},
+                           {"attention_grad", make_attention_grad, execute<make_attention_grad>}};
 
 // Runs body(call) and writes a text of at most `room` bytes: its result, or "! " and the error.
 template <class Body>

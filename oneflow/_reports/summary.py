@@ -51,6 +51,7 @@ def summarize(plan: Plan, report: list[str]) -> JobSummary:
     graph, on_host = plan.graph, set(plan.host.nodes)
     rows = []
     counted: set[str] = set()
+    rearranged = {} if plan.arrangement is None else plan.arrangement.kernels()
     for node in graph.nodes:
         if node.op in (OP_INPUT, OP_VARIABLE):
             continue
@@ -62,7 +63,7 @@ def summarize(plan: Plan, report: list[str]) -> JobSummary:
         narrow = plan.precision.get(made)
         op = node.op.name if narrow is None else f"{node.op.name} in {narrow.name}"
         computed_by = "the host, before the step" if made in on_host else describe(made, plan.without_native, narrow)
-        computed_by = plan.int8_kernels.get(node, computed_by)
+        computed_by = plan.int8_kernels.get(node, rearranged.get(made, computed_by))
         rows.append((node.name, op, outputs, f"{elements:,}" if used else "", str(node.source), computed_by))
     own = [v for v in graph.variables.values() if v.role == "parameter"]
     state = [v for v in graph.variables.values() if v.role == "state"]

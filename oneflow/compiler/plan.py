@@ -372,4 +372,8 @@ def on_one_device(plan: Plan) -> Plan:
     """Arranges the nodes for JAX's default device."""
     watched = {w.blob.node for w in plan.watches if w.diff}
     made = arranged(plan.compute, watched, plan.roots, plan.path, plan.precision, plan.without_native, plan.platform)
-    return replace(plan, arrangement=made, passes=(*plan.passes, PassRecord("one device", made.changed)))
+    records = [PassRecord("one device", made.changed)]
+    if not plan.without_native:
+        made = made.with_attention(plan.compute, plan.roots)
+        records.append(PassRecord("attention", _count(made.attention, "layer", "computed by one call each")))
+    return replace(plan, arrangement=made, passes=(*plan.passes, *records))

@@ -384,8 +384,8 @@ class JobFunction(Generic[P, R_co]):
         """
         self._session.check_open()
         plan = self._build().plan
-        passes = (self.executables[-1][1].plan if self.executables else plan).passes
-        return summarize(plan, [*(f"{name}: {changed}" for name, changed in passes if changed), *self.build_report()])
+        plan = self.executables[-1][1].plan if self.executables else plan
+        return summarize(plan, [*(f"{name}: {changed}" for name, changed in plan.passes if changed), *self.build_report()])
 
     @overload
     def plan(self) -> PlacementReport: ...

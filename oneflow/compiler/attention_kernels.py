@@ -199,4 +199,4 @@ def _describe(arrays: Sequence[Any], attrs: Mapping[str, Any]) -> str:
     return f"attention in one call, {_native.part().library.describe('attention', sizes.spec(arrays[0].dtype))}"
 
 
-ATTENTION = OpDef("attention", define, native=Native(lower, _unsupported_reason, _describe, sharded=False))
+ATTENTION = OpDef("attention", define, native=Native(lower, _unsupported_reason, _describe, sharded=""))

@@ -1,10 +1,8 @@
-"""``python -m benchmarks.inference MODEL BATCH [ROUNDS]``: a predict job in float32, mixed precision and int8, and PyTorch, in turns.
+"""``python -m benchmarks.inference MODEL BATCH [ROUNDS]``: a job in float32, mixed precision and int8, and PyTorch, in turns.
 
 Prints, in milliseconds per call, CPU time of all threads (the least, and the least tenth) and elapsed time. PyTorch runs eager
 in float32. CPU time says most on a busy machine; set OMP_NUM_THREADS=1 for it, since PyTorch's threads wait by spinning.
 """
-
-from __future__ import annotations
 
 import sys
 import time
@@ -57,8 +55,8 @@ def main() -> int:
     except ImportError:
         print("PyTorch is not installed: it does not take part")
     else:
-        run, _ = in_pytorch.make(model, "predict", batch)
-        runs["PyTorch eager"] = lambda: run(1)
+        by_pytorch, _ = in_pytorch.make(model, "predict", batch)
+        runs["PyTorch eager"] = lambda: by_pytorch(1)
     spent: dict[str, list[tuple[float, float]]] = {name: [] for name in runs}
     for run in runs.values():
         run()

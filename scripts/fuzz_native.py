@@ -77,9 +77,9 @@ def calls(folder: Path, count: int, seed: int) -> int:
         if infinite:
             operands[1][0] = np.inf if operands[1].itemsize == 4 else INFINITE_BFLOAT16
         library.execute(call, spec, *(array.ctypes.data for array in operands))
-        made = operands[-1]
-        wide = made if made.itemsize == 4 else (made.astype(np.uint32) << 16).view(np.float32)
-        assert infinite or np.isfinite(wide).all()
+        for made in operands[-_RESULTS.get(call, 1) :]:
+            wide = made if made.itemsize == 4 else (made.astype(np.uint32) << 16).view(np.float32)
+            assert infinite or np.isfinite(wide).all()
         return True
 
     work = [(call, make(random)) for call, make in _MAKE.items() for _ in range(count)]
@@ -98,6 +98,9 @@ def calls(folder: Path, count: int, seed: int) -> int:
 def _dtypes(call: str, spec: list[int]) -> list[str]:
     """Of the operands: see ``SpecReader::next_dtypes`` in native/src/operation.h."""
     code = spec[2 if call == "conv" else 0]
+    if call in _RESULTS:  # masks and statistics are float32
+        kinds = "xxxfxf" if call == "attention" else "xxxfxfxxxx"
+        return ["float32" if spec[0] == 0 or kind == "f" else "bfloat16" for kind in kinds]
     if call == "transpose":
         return [("float32", "bfloat16")[code]] * 2
     return ["float32" if code == 0 or code - 1 >> i & 1 else "bfloat16" for i in range(3)]
@@ -144,6 +147,36 @@ def _transpose(random: np.random.Generator) -> list[int]:
     return [int(random.integers(0, 2)), int(random.integers(1, 4)), *random.integers(1, 90, 2).tolist()]
 
 
+def _attention(random: np.random.Generator) -> list[int]:
+    batch, heads = (int(v) for v in random.integers(1, 4, 2))
+    queries, keys = (int(random.choice([random.integers(1, 40), random.integers(90, 300)])) for _ in range(2))
+    size = int(random.choice([16, 32, 48, 64, 80]))
+    layouts: list[int] = []
+    for positions in (queries, keys, keys, queries):  # heads before positions, or behind them
+        layouts += [[heads * positions * size, positions * size, size], [positions * heads * size, size, heads * size]][
+            int(random.integers(0, 2))
+        ]
+    mask = [int(v) for v in random.integers(0, 2, 5)]
+    causal = [int(random.integers(0, 2)), int(random.integers(0, 50)), int(random.choice([_FILL, 0]))]
+    return [int(random.integers(0, 2)), batch, heads, queries, keys, size, *layouts, *mask, _FACTOR, *causal]
+
+
+_FACTOR, _FILL = 0x3E000000, 0xFF800000  # an eighth and minus infinity, as float32
+
+
+def _attention_sizes(spec: list[int]) -> list[int]:
+    _, batch, heads, queries, keys, size = spec[:6]
+    outer, inner = (batch * heads * positions * size for positions in (queries, keys))
+    has_mask, *varies = spec[18:23]
+    mask = math.prod(n for n, each in zip((keys, queries, heads, batch), varies, strict=True) if has_mask and each)
+    return [outer, inner, inner, mask, outer, batch * heads * queries * 2]
+
+
+def _attention_grad_sizes(spec: list[int]) -> list[int]:
+    outer, inner, *others = _attention_sizes(spec)
+    return [outer, inner, *others, outer, outer, inner, inner]
+
+
 def _product(random: np.random.Generator) -> list[int]:
     """Data of all dtypes, with weights that are packed first: see ``ProductSpec`` in native/src/product.cc."""
     data = int(random.integers(0, 3))
@@ -183,8 +216,15 @@ def _run_product(library: Any, spec: list[int]) -> bool:
     return True
 
 
-_MAKE = {"conv": _conv, "matmul": _matmul, "transpose": _transpose, "product": _product}
-_SIZES = {"conv": _conv_sizes, "matmul": _matmul_sizes, "transpose": lambda spec: [math.prod(spec[1:])] * 2}
+_MAKE = {
+    "conv": _conv, "matmul": _matmul, "transpose": _transpose, "product": _product, "attention": _attention,
+    "attention_grad": _attention,
+}  # fmt: skip
+_SIZES = {
+    "conv": _conv_sizes, "matmul": _matmul_sizes, "transpose": lambda spec: [math.prod(spec[1:])] * 2,
+    "attention": _attention_sizes, "attention_grad": _attention_grad_sizes,
+}  # fmt: skip
+_RESULTS = {"attention": 2, "attention_grad": 3}
 
 
 if __name__ == "__main__":

@@ -106,11 +106,11 @@ def test_ranks_name_what_exists() -> None:
 
 
 COMPILER = [  # from the bottom; the table is in docs/architecture.md, "The rooms"
-    {"native", "precision", "analysis", "layout", "int8_kernels", "packed_products"},
+    {"native", "precision", "analysis", "layout", "int8_kernels", "packed_products", "attention_kernels"},
     {"lowering", "storing", "int8_analysis"},
     {"shared"},
     {"autodiff"},
-    {"expansion", "host_plan", "indexed_slices", "arrangement", "channels_last", "batch_slices", "int8", "fusion"},
+    {"expansion", "host_plan", "indexed_slices", "arrangement", "attention", "channels_last", "batch_slices", "int8", "fusion"},
     {"plan"},
     {"update", "replicas", "options"},
     {"program"},

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 __version__ = "0.1.0"
-PROTOCOL = 11
+PROTOCOL = 12
 HERE = Path(__file__).resolve().parent / "lib"
 
 
@@ -21,7 +21,7 @@ class Library:
       has_bfloat16: the machine multiplies bfloat16 numbers (AVX-512 BF16 or AMX).
     """
 
-    CALLS = ("conv", "matmul", "transpose", "pack_weights", "product")
+    CALLS = ("conv", "matmul", "transpose", "pack_weights", "product", "attention", "attention_grad")
 
     def __init__(self, threads: int) -> None:
         if not (HERE / "libofnative.so").exists():
@@ -66,7 +66,7 @@ class Library:
         Args:
           call: one of ``CALLS``.
           spec: what describes it.
-          addresses: of its inputs and its result, whose sizes the spec says.
+          addresses: of its inputs and its results, whose sizes the spec says.
 
         Raises:
           RuntimeError: it cannot be computed.

@@ -52,7 +52,7 @@ void execute(Spec spec, void* const* operands, const size_t* bytes, size_t count
   }
 }
 
-constexpr size_t kMaxOperands = 6;
+constexpr size_t kMaxOperands = 10;
 
 template <class Body>
 ffi::Error guarded(const Body& body) {
@@ -96,6 +96,17 @@ ffi::Error product(ffi::RemainingArgs inputs, Output y, Spec spec) {
   return guarded([&] { execute<make_product>(spec, operands, bytes, i); });
 }
 
+// Queries, keys, values and a mask to the result and the statistics of its weights.
+ffi::Error attention(Input q, Input k, Input v, Input mask, Output y, Output statistics, Spec spec) {
+  return handle<make_attention>(spec, {q, k, v, mask, *y, *statistics});
+}
+
+// The same, their results and the gradient to the first of these, to the gradients to q, k and v.
+ffi::Error attention_grad(Input q, Input k, Input v, Input mask, Input y, Input statistics, Input dy, Output dq, Output dk,
+                          Output dv, Spec spec) {
+  return handle<make_attention_grad>(spec, {q, k, v, mask, y, statistics, dy, *dq, *dk, *dv});
+}
+
 }  // namespace
 
 #define UNARY ffi::Ffi::Bind().Arg<Input>().Ret<ffi::AnyBuffer>().Attr<Spec>("spec")
@@ -107,6 +118,13 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_transpose, unary<make_transpose>, UNARY);
 XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_pack_weights, unary<make_pack>, UNARY);
 XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_product, product,
                               ffi::Ffi::Bind().RemainingArgs().Ret<ffi::AnyBuffer>().Attr<Spec>("spec"));
+
+#define FOUR ffi::Ffi::Bind().Arg<Input>().Arg<Input>().Arg<Input>().Arg<Input>()
+XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_attention, attention,
+                              FOUR.Ret<ffi::AnyBuffer>().Ret<ffi::AnyBuffer>().Attr<Spec>("spec"));
+XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_attention_grad, attention_grad,
+                              FOUR.Arg<Input>().Arg<Input>().Arg<Input>().Ret<ffi::AnyBuffer>().Ret<ffi::AnyBuffer>()
+                                  .Ret<ffi::AnyBuffer>().Attr<Spec>("spec"));
 
 // --- for Python
 
@@ -122,7 +140,9 @@ constexpr Call kCalls[] = {{"conv", make_conv, execute<make_conv>},
                            {"matmul", make_matmul, execute<make_matmul>},
                            {"transpose", make_transpose, execute<make_transpose>},
                            {"product", make_product, execute<make_product>},
-                           {"pack_weights", make_pack, execute<make_pack>}};
+                           {"pack_weights", make_pack, execute<make_pack>},
+                           {"attention", make_attention, execute<make_attention>},
+                           {"attention_grad", make_attention_grad, execute<make_attention_grad>}};
 
 // Runs body(call) and writes a text of at most `room` bytes: its result, or "! " and the error.
 template <class Body>

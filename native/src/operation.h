@@ -57,7 +57,7 @@ class Operation {
   // The name of the implementation, for the table of a job's ops.
   virtual std::string name() const = 0;
 
-  // `operands`: the inputs, then the result. The calling thread holds the pool for `threads()`.
+  // `operands`: the inputs, then the results. The calling thread holds the pool for `threads()`.
   virtual void run(void* const* operands, Scratch& scratch) const = 0;
 
   // The number of threads that it was made for, and must be run with.
@@ -73,6 +73,6 @@ class Operation {
 
 // One for each kind of call. `describe_only`: what `name` needs is decided, and no code is generated.
 using MakeOperation = std::unique_ptr<Operation>(SpecReader, thread_pool::Settings, bool describe_only);
-MakeOperation make_conv, make_matmul, make_transpose, make_product, make_pack;
+MakeOperation make_conv, make_matmul, make_transpose, make_product, make_pack, make_attention, make_attention_grad;
 
 }  // namespace native

@@ -18,7 +18,7 @@ from .jax import jax
 from .process_state import process_state
 
 _log = logging.getLogger("oneflow")
-PROTOCOL = 11
+PROTOCOL = 12
 DTYPES = {"float32": 0, "bfloat16": 1}  # the dtypes that calls take, as numbers of a spec
 
 
@@ -52,6 +52,13 @@ def call(name: str, spec: Sequence[int], shape: Sequence[int], *arrays: Any, dty
     if _devices.get() > 1:  # a negative number in front says how many devices share the cores
         spec = [-_devices.get(), *spec]
     return jax.ffi.ffi_call(target(name), result)(*arrays, spec=np.array(spec, np.int64))
+
+
+def call_several(name: str, spec: Sequence[int], results: Sequence[tuple[Sequence[int], Any]], *arrays: Any) -> tuple[Any, ...]:
+    """A call with several results, of these shapes and dtypes. Vmapped, it is made for one element after the other."""
+    made = [jax.ShapeDtypeStruct(tuple(shape), dtype) for shape, dtype in results]
+    run = jax.ffi.ffi_call(target(name), made, vmap_method="sequential")
+    return tuple(run(*arrays, spec=np.array(spec, np.int64)))
 
 
 _devices: ContextVar[int] = ContextVar("oneflow_devices_of_calls", default=1)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from .._base.dtype import dtype
 from ..graph.node import Blob, Node
 from . import batch_slices, channels_last
+from .attention import AttentionCall, find_calls
 from .autodiff import Propagate, run_nodes
 from .batch_slices import Region
 from .channels_last import LayoutTranspose
 from .lowering import Draws, Values
+from .native import describe
 
-Step = Node | LayoutTranspose | Region
+Step = Node | LayoutTranspose | Region | AttentionCall
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -22,7 +24,7 @@ class Arrangement:
     """Nodes, arranged for the devices of one place.
 
     Attributes:
-      steps: nodes (some of them copies), layout transposes and regions, in execution order.
+      steps: nodes (some of them copies), layout transposes, regions and calls for attention, in execution order.
       path: the nodes on the gradient path, copies included.
       precision: the dtypes of nodes that compute in a narrower dtype, copies included.
       keep: nodes whose gradient is watched.
@@ -34,6 +36,35 @@ class Arrangement:
     precision: Mapping[Node, dtype] = field(default_factory=dict)
     keep: Collection[Node] = ()
     changed: str = ""
+
+    def with_attention(self, nodes: Sequence[Node], roots: Sequence[Blob]) -> Arrangement:
+        """The same with one call of the native part for each attention. ``nodes`` and ``roots``: see ``arranged``."""
+        present = {step for step in self.steps if isinstance(step, Node)}
+        calls = find_calls(nodes, present, self.keep, roots, self.path, self.precision)
+        if not calls:
+            return self
+        inside = frozenset().union(*(call.nodes for call in calls.values()))
+        steps = (calls.get(s, s) if isinstance(s, Node) else s for s in self.steps)
+        made = {call.target.node: call.node for call in calls.values()}
+        return replace(
+            self,
+            steps=tuple(s for s in steps if s not in inside),
+            path={*self.path, *(new for old, new in made.items() if old in self.path)},
+            precision={**self.precision, **_of_calls(self.precision, calls.values())},
+        )
+
+    def kernels(self) -> dict[Node, str]:
+        """What computes the nodes that calls for attention stand for."""
+        found: dict[Node, str] = {}
+        for call in self.attention:
+            found.update(dict.fromkeys(call.nodes, f"with {call.node.name}"))
+            found[call.product] = describe(call.node, "", self.precision.get(call.node))
+        return found
+
+    @property
+    def attention(self) -> list[AttentionCall]:
+        """The calls for attention."""
+        return [step for step in self.steps if isinstance(step, AttentionCall)]
 
     def run(self, values: Values, draws: Draws) -> list[Propagate]:
         """Runs the forward pass, whose outputs go to ``values``, and returns the backward pass."""
@@ -48,6 +79,8 @@ class Arrangement:
                     propagates += step.run(values, self.path)
                 elif isinstance(step, Region):
                     propagates += step.run(values, draws)
+                elif isinstance(step, AttentionCall):
+                    propagates += step.run(values, draws, self.path)
         return propagates
 
 
@@ -88,6 +121,11 @@ def arranged(
     sliced = sum(len(region.nodes) for region in regions)
     changed = f"{sliced} nodes in {len(regions)} regions that run on slices of the batch" if regions else ""
     return Arrangement(tuple(scheduled), path, _with_copies(precision, copies), keep, changed)
+
+
+def _of_calls(precision: Mapping[Node, dtype], calls: Iterable[AttentionCall]) -> dict[Node, dtype]:
+    """The dtypes of calls whose products compute in a narrower one."""
+    return {call.node: dt for call in calls for dt in {precision[n] for n in call.nodes if n in precision and n.op.native}}
 
 
 def _with_copies(precision: Mapping[Node, dtype], copies: Mapping[Node, Node]) -> dict[Node, dtype]:

@@ -415,5 +415,11 @@ def on_one_place(plan: Plan, devices: int) -> Plan:
     made = arranged(
         plan.compute, watched, plan.roots, plan.path, plan.precision, plan.without_native, plan.platform, plan.vmapped, devices
     )
-    name = "one device" if devices == 1 else "several devices"
-    return replace(plan, arrangement=made, passes=(*plan.passes, PassRecord(name, made.changed)))
+    records = [PassRecord("one device" if devices == 1 else "several devices", made.changed)]
+    kernels = plan.fused_kernels
+    if devices == 1 and not (plan.without_native or plan.vmapped):
+        made = made.with_attention(plan.compute, plan.roots)
+        records.append(PassRecord("attention", _count(made.attention, "layer", "computed by one call each")))
+        by_name = {node.name: text for node, text in made.kernels().items()}  # nodes may be copies of the graph's
+        kernels = {**kernels, **{node: by_name[node.name] for node in plan.graph.nodes if node.name in by_name}}
+    return replace(plan, arrangement=made, fused_kernels=kernels, passes=(*plan.passes, *records))

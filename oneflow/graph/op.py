@@ -87,6 +87,29 @@ class Int8:
     details: Callable[[Mapping[str, Any], Sequence[tuple[int, ...]]], Details] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class AttentionStep:
+    """What an op with certain attributes computes where it is a step of attention (``compiler/attention.py``).
+
+    Attributes:
+      kind: "product": of the matrices in inputs 0 and 1, times ``factor``. "multiple": ``factor`` times its input. "sum": of
+        input 0 and ``factor`` (1 or -1) times input 1. "triangle": ``factor`` times its input where the column is at most the
+        row + ``diagonal``, elsewhere ``fill``. "weights": exponentials along ``axis``, divided by their sum. "axes": its input,
+        whose axes are permuted by ``perm``. "packed product": of queries and keys in one array with the values, which are
+        output 1; ``size`` is that of a head.
+      transposed: which of the two matrices of a product are transposed first.
+    """
+
+    kind: Literal["product", "packed product", "multiple", "sum", "triangle", "weights", "axes"]
+    factor: float = 1.0
+    transposed: tuple[bool, bool] = (False, False)
+    diagonal: int = 0
+    fill: float = 0.0
+    axis: int = -1
+    perm: tuple[int, ...] = ()
+    size: int = 0
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class HostRule:
     """How an op runs on the host, over NumPy values, before the step.
@@ -151,6 +174,7 @@ class OpDef:
         zero where another one is.
       flat_at_zero: its derivative at 0 is 0.
       int8: its part in int8 inference and in fused products, if it has one.
+      attention: ``attention(attrs)`` says which step of attention it may be; None for none.
       lays_out: it brings its first input to the layout of its attribute ``distribute``, and its gradient to that of
         ``gradient_distribute``.
     """
@@ -178,6 +202,7 @@ class OpDef:
     flat_at_zero: bool = False
     lays_out: bool = False
     int8: Int8 | None = None
+    attention: Callable[[Mapping[str, Any]], AttentionStep | None] | None = None
 
     @property
     def on_host(self) -> bool:

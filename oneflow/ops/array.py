@@ -11,6 +11,7 @@ from .._base.refuse import shown
 from ..errors import ArgumentError, AxisError, DtypeError, ModeError, ShapeError
 from ..graph.graph import OP_VARIABLE, current
 from ..graph.node import Blob
+from ..graph.op import AttentionStep
 from ._arrays import Array, axis_after_removing, broadcast_to, common_shape, groups_of_axes, label, sum_to
 from ._emit import emit, emit_bounded, fail, op, want
 
@@ -172,7 +173,7 @@ def flatten(input: Blob, start_dim: int = 0, end_dim: int = -1, name: str | None
 # --- the order and number of axes
 
 
-@op("transpose", autocast="between", zeros="all")
+@op("transpose", autocast="between", zeros="all", attention=lambda attrs: AttentionStep("axes", perm=attrs["perm"]))
 def _transpose(x: Array, *, perm: tuple[int, ...]) -> Array:
     return lax.transpose(x, perm)
 

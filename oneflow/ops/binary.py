@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NoReturn
 
 import numpy as np
@@ -12,7 +12,7 @@ from .._base.jax import lax
 from .._base.refuse import shown
 from ..errors import ArgumentError
 from ..graph.node import Blob
-from ..graph.op import Autocast, Int8, OpDef
+from ..graph.op import AttentionStep, Autocast, Int8, OpDef
 from ._arrays import Array, as_float, broadcast, full, label, like, number_for, select, sum_to, where_else_zero
 from ._emit import as_is, emit, fail, is_number, op, want
 from ._int8 import RESIDUAL
@@ -105,6 +105,8 @@ def _pair(
     zeros: Literal["all", "any"] | None = None,
     scalar_zeros: Literal["all"] | None = None,
     int8: Int8 | None = None,
+    attention: Callable[[Mapping[str, Any]], AttentionStep | None] | None = None,
+    scalar_attention: Callable[[Mapping[str, Any]], AttentionStep | None] | None = None,
 ) -> _Pair:
     def define(x: Array, y: Array) -> Array:
         return compute(*broadcast(x, y))
@@ -125,9 +127,16 @@ def _pair(
         return (grad(*pair, outputs[0], cotangents[0])[1 if swapped else 0],)
 
     return (
-        op(name, grad=grad and both_grads, batch_inputs=(0, 1), channels_last=as_is, autocast=autocast, zeros=zeros, int8=int8)(
-            define
-        ),  # fmt: skip
+        op(
+            name,
+            grad=grad and both_grads,
+            batch_inputs=(0, 1),
+            channels_last=as_is,
+            autocast=autocast,
+            zeros=zeros,
+            int8=int8,
+            attention=attention,
+        )(define),
         op(
             scalar_name or f"scalar_{name}",
             grad=grad and scalar_grad,
@@ -135,15 +144,22 @@ def _pair(
             channels_last=as_is,
             autocast=autocast,
             zeros=scalar_zeros,
-        )(define_scalar),  # fmt: skip
+            attention=scalar_attention,
+        )(define_scalar),
     )
 
 
-_add = _pair("add", lambda x, y: lax.add(x, y), autocast="between", zeros="all", int8=RESIDUAL)
-_subtract = _pair("subtract", lambda x, y: lax.sub(x, y), scalar_name="scalar_sub", autocast="between", zeros="all")
+def _divided(attrs: Mapping[str, Any]) -> AttentionStep | None:
+    return None if attrs["swapped"] or not attrs["number"] else AttentionStep("multiple", 1 / attrs["number"])
+
+
+_add = _pair("add", lambda x, y: lax.add(x, y), autocast="between", zeros="all", int8=RESIDUAL,
+             attention=lambda attrs: AttentionStep("sum"))  # fmt: skip
+_subtract = _pair("subtract", lambda x, y: lax.sub(x, y), scalar_name="scalar_sub", autocast="between", zeros="all",
+                  attention=lambda attrs: AttentionStep("sum", -1))  # fmt: skip
 _multiply = _pair("multiply", lambda x, y: lax.mul(x, y), scalar_name="scalar_mul", autocast="between", zeros="any",
-                  scalar_zeros="all")  # fmt: skip
-_divide = _pair("divide", lambda x, y: lax.div(x, y), scalar_name="scalar_div", autocast="between")
+                  scalar_zeros="all", scalar_attention=lambda attrs: AttentionStep("multiple", attrs["number"]))  # fmt: skip
+_divide = _pair("divide", lambda x, y: lax.div(x, y), scalar_name="scalar_div", autocast="between", scalar_attention=_divided)
 _mod = _pair("mod", _floor_mod)
 _floordiv = _pair("floordiv", _floor_divide, _no_grad)
 _pow = _pair("pow", _power, _power_grad)

@@ -7,6 +7,7 @@ from typing import Any
 from .._base.jax import lax
 from ..errors import ShapeError
 from ..graph.node import Blob
+from ..graph.op import AttentionStep
 from ._arrays import Array, label, like, number_for
 from ._emit import emit_many, fail, op, want
 from .conv import bias_add, want_bias
@@ -85,7 +86,12 @@ def fused_scale_tril_softmax_dropout(
     return dropout(softmax(kept, name=_part(name, "softmax")), rate, noise_shape, seed, name)
 
 
-@op("fused_self_attention_query_mul_key_and_value", multiple_results=True, autocast="always")
+@op(
+    "fused_self_attention_query_mul_key_and_value",
+    multiple_results=True,
+    autocast="always",
+    attention=lambda attrs: AttentionStep("packed product", attrs["alpha"], size=attrs["head_size"]),
+)
 def _query_mul_key_and_value(x: Array, *, head_size: int, alpha: float) -> tuple[Array, Array]:
     length, batch, hidden = x.shape
     parts = lax.reshape(x, (length, batch, hidden // (3 * head_size), 3, head_size))

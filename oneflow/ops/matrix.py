@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import NoReturn
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -12,13 +12,22 @@ from .._base.jax import jnp, lax
 from .._base.refuse import shown
 from ..errors import ArgumentError, ShapeError
 from ..graph.node import INVALID_AXIS, Blob
+from ..graph.op import AttentionStep
 from ._arrays import Array, broadcast_to, common_shape, is_half, label, like, number_for, select
 from ._emit import emit, fail, op, want
 from ._int8 import MATRICES
 from ._native_matmul import NATIVE
 
 
-@op("matmul", native=NATIVE, autocast="always", zeros="any", int8=MATRICES)
+def _product(attrs: Mapping[str, Any]) -> AttentionStep:
+    return AttentionStep("product", attrs["alpha"], transposed=(attrs["transpose_a"], attrs["transpose_b"]))
+
+
+def _triangle(attrs: Mapping[str, Any]) -> AttentionStep:
+    return AttentionStep("triangle", attrs.get("scale", 1), diagonal=attrs["diagonal"], fill=attrs["fill_value"])
+
+
+@op("matmul", native=NATIVE, autocast="always", zeros="any", int8=MATRICES, attention=_product)
 def _matmul(a: Array, b: Array, *, transpose_a: bool, transpose_b: bool, alpha: int | float) -> Array:
     if b.ndim > 2 and a.shape[:-2] != b.shape[:-2]:
         common = common_shape(a.shape[:-2], b.shape[:-2])
@@ -93,7 +102,7 @@ def _kept(x: Array, diagonal: int) -> Array:
     return lax.le(columns, lax.add(rows, np.int32(diagonal)))
 
 
-@op("tril", autocast="between")
+@op("tril", autocast="between", attention=_triangle)
 def _tril(x: Array, *, diagonal: int, fill_value: int | float) -> Array:
     return select(_kept(x, diagonal), x, like(fill_value, x))
 
@@ -116,7 +125,7 @@ def tril(x: Blob, diagonal: int = 0, fill_value: int | float = 0, name: str | No
     return emit(_tril, x, name=name, diagonal=offset, fill_value=number_for(what, fill_value, x, "fill_value"))
 
 
-@op("fused_scale_tril", autocast="between")
+@op("fused_scale_tril", autocast="between", attention=_triangle)
 def _fused_scale_tril(x: Array, *, diagonal: int, fill_value: int | float, scale: int | float) -> Array:
     return select(_kept(x, diagonal), lax.mul(x, like(scale, x)), like(fill_value, x))
 

@@ -10,6 +10,7 @@ from .._base.jax import lax
 from .._base.refuse import shown
 from ..errors import ArgumentError, ShapeError
 from ..graph.node import Blob
+from ..graph.op import AttentionStep
 from ._arrays import Array, broadcast_to, full, label, like, select, where_else_zero
 from ._emit import as_is, emit, emit_many, fail, op, want
 from .loss import widen
@@ -225,6 +226,7 @@ def _softmax_backward(y: Array, dy: Array, axis: int) -> Array:
     "softmax",
     grad=lambda inputs, outputs, cotangents, *, axis: (_softmax_backward(outputs[0], cotangents[0], axis),),
     autocast="between",
+    attention=lambda attrs: AttentionStep("weights", axis=attrs["axis"]),
 )
 def _softmax(x: Array, *, axis: int) -> Array:
     return lax.convert_element_type(softmax_of(widen(x), axis), x.dtype)

@@ -1,0 +1,246 @@
+"""Attention as one computation: finds softmax(factor Q K^T + mask) V among the nodes of one device, for the native part.
+
+Programs write it as a product, scalings, a mask or a triangle that is kept, a softmax and another product. One call computes
+them all where nothing else reads what is between, so that no array of queries times keys exists. Transposes that bring heads
+before positions, and back, become part of the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from .._base.dtype import dtype
+from ..graph.node import Blob, Node
+from ..graph.op import AttentionStep
+from .attention_kernels import ATTENTION, HEADS_FIRST, Perm
+from .autodiff import Backward, Propagate, run_nodes
+from .lowering import Draws, Values
+from .native import is_native
+
+Key = tuple[Node, int]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AttentionCall:
+    """Nodes that one call of the native part computes.
+
+    Attributes:
+      node: computes what ``target`` holds.
+      product: the last product, of weights and values.
+      target: the one value of the nodes that is read by others.
+      nodes: those that it stands for.
+    """
+
+    node: Node
+    product: Node
+    target: Blob
+    nodes: frozenset[Node]
+
+    def run(self, values: Values, draws: Draws, path: Collection[Node]) -> list[Propagate]:
+        """Runs the forward pass and returns the backward pass."""
+        propagates = run_nodes([self.node], values, draws, path)
+        values.set_blob(self.target, values.get_blob(self.node.outputs[0]))
+        return [*propagates, self._propagate] if propagates else []
+
+    def _propagate(self, backward: Backward) -> None:
+        cotangent = backward.get(self.target)
+        if cotangent is not None:
+            backward.add(self.node.outputs[0], cotangent)
+
+
+@dataclass(frozen=True, slots=True)
+class _Scores:
+    """The steps from the products of queries and keys to what the softmax reads."""
+
+    product: Node
+    nodes: tuple[Node, ...]
+    factor: float = 1.0
+    mask: Blob | None = None
+    sign: int = 1
+    causal: tuple[int, float] | None = None
+
+
+class _Search:
+    """Looks for attention that ends in a given node."""
+
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        present: Collection[Node],
+        keep: Collection[Node],
+        roots: Sequence[Blob],
+        path: Collection[Node],
+    ):
+        self.present, self.keep, self.path = present, keep, path
+        self.roots: set[Key] = {(b.node, b.index) for b in roots}
+        self.readers: dict[Key, list[Node]] = {}
+        for node in nodes:
+            for blob in node.inputs:
+                self.readers.setdefault((blob.node, blob.index), []).append(node)
+
+    def call(self, last: Node, precision: Mapping[Node, dtype]) -> AttentionCall | None:
+        """The call that computes the product ``last`` and what leads to it; None where that is not attention."""
+        step = _step(last)
+        if step is None or step.kind != "product" or step.transposed != (False, False) or step.factor != 1:
+            return None
+        weights = last.inputs[0]
+        softmax = self._step_before(weights, "weights")
+        if softmax is None or softmax.axis not in (-1, weights.ndim - 1):
+            return None
+        found = self._scores(weights.node.inputs[0])
+        if found is None or precision.get(found.product) is not precision.get(last):
+            return None
+        inside = [last, weights.node, *found.nodes]
+        inputs = self._packed_inputs(found, last, inside) or self._inputs(found, last, inside)
+        if inputs is None:
+            return None
+        blobs, perms, size = inputs
+        mask = () if found.mask is None else (found.mask,)
+        if mask and (mask[0].node in self.path or mask[0].ndim > weights.ndim):
+            return None
+        target, perm = self._target(last, inside)
+        made = last.copy(
+            op=ATTENTION,
+            inputs=(*blobs, *mask),
+            attrs={
+                "perms": (*perms, perm),
+                "factor": found.factor,
+                "mask_sign": found.sign,
+                "causal": found.causal,
+                "packed": size,
+            },
+            outputs=[target],
+        )
+        if not self._may_join(inside) or not is_native(made, precision.get(last)):
+            return None
+        return AttentionCall(made, last, target, frozenset(inside))
+
+    def _may_join(self, nodes: Sequence[Node]) -> bool:
+        first = nodes[0]
+        return all(
+            node in self.present
+            and node not in self.keep
+            and node.scope.placement == first.scope.placement
+            and not node.scope.options.get("checkpointing")  # the backward pass computes such parts again, as a whole
+            and not any(b.is_dynamic for b in (*node.inputs, *node.outputs))
+            for node in nodes
+        )
+
+    def _step_before(self, blob: Blob, *kinds: str) -> AttentionStep | None:
+        """The step that computes a value which nothing but the next step reads; None where there is none of these kinds."""
+        key = blob.node, blob.index
+        if len(self.readers.get(key, ())) != 1 or key in self.roots or blob.node not in self.present:
+            return None
+        step = _step(blob.node)
+        return step if step is not None and step.kind in kinds else None
+
+    def _scores(self, blob: Blob) -> _Scores | None:
+        """The steps that compute what a softmax reads."""
+        step = self._step_before(blob, "product", "packed product", "multiple", "sum", "triangle")
+        if step is None:
+            return None
+        node = blob.node
+        if step.kind == "product":
+            return _Scores(node, (node,), step.factor)
+        if step.kind == "packed product":
+            return _Scores(node, (node,), step.factor) if blob.index == 0 else None
+        for position in (0, 1) if step.kind == "sum" and step.factor == 1 else (0,):
+            if node.inputs[position].shape == blob.shape:
+                before = self._scores(node.inputs[position])
+                after = None if before is None else _followed(before, node, step, position)
+                if after is not None:
+                    return after
+        return None
+
+    def _inputs(self, found: _Scores, last: Node, inside: list[Node]) -> tuple[tuple[Blob, ...], tuple[Perm, ...], int] | None:
+        """Queries, keys and values, each with the axes that hold (batch, heads, positions, size)."""
+        step = _step(found.product)
+        if step is None or step.kind != "product" or step.transposed[0]:
+            return None
+        (q, k), v = found.product.inputs, last.inputs[1]
+        if not (q.ndim == k.ndim == v.ndim) or q.ndim not in (3, 4):
+            return None
+        if not (q.shape[:-2] == k.shape[:-2] == v.shape[:-2]):
+            return None
+        blobs: list[Blob] = []
+        perms: list[Perm] = []
+        for blob, swapped in ((q, False), (k, not step.transposed[1]), (v, False)):
+            before = self._step_before(blob, "axes")
+            perm = HEADS_FIRST if before is None or blob.ndim != 4 else before.perm
+            perm = (*perm[:2], perm[3], perm[2]) if swapped else perm
+            absorbed = before is not None and blob.ndim == 4 and perm[3] == 3
+            if swapped and not absorbed:
+                return None
+            if absorbed:
+                inside.append(blob.node)
+            blobs.append(blob.node.inputs[0] if absorbed else blob)
+            perms.append(perm if absorbed else HEADS_FIRST)
+        return tuple(blobs), tuple(perms), 0
+
+    def _packed_inputs(
+        self, found: _Scores, last: Node, inside: list[Node]
+    ) -> tuple[tuple[Blob, ...], tuple[Perm, ...], int] | None:
+        """The one array of queries, keys and values."""
+        step, v = _step(found.product), last.inputs[1]
+        if step is None or step.kind != "packed product" or v.node is not found.product or v.index != 1:
+            return None
+        if self._step_before(v, "packed product") is None:
+            return None
+        return (found.product.inputs[0],), ((1, 2, 0, 3),) * 3, step.size
+
+    def _target(self, last: Node, inside: list[Node]) -> tuple[Blob, Perm]:
+        """The result, or a transpose of it that alone reads it, with the axes that hold (batch, heads, positions, size)."""
+        result = last.outputs[0]
+        readers = self.readers.get((last, 0), [])
+        step = _step(readers[0]) if len(readers) == 1 and (last, 0) not in self.roots and last not in self.keep else None
+        if step is None or step.kind != "axes" or result.ndim != 4 or step.perm[3] != 3 or not self._may_join([last, readers[0]]):
+            return result, HEADS_FIRST
+        inside.append(readers[0])
+        perm = step.perm
+        return readers[0].outputs[0], (perm.index(0), perm.index(1), perm.index(2), 3)
+
+
+def _step(node: Node) -> AttentionStep | None:
+    return None if node.op.attention is None else node.op.attention(node.attrs)
+
+
+def _followed(s: _Scores, node: Node, step: AttentionStep, position: int) -> _Scores | None:
+    """Scores with one more step; None where a call does not compute that order of steps."""
+    nodes = (*s.nodes, node)
+    if s.causal is not None:
+        return None
+    if step.kind == "sum":
+        return None if s.mask is not None else _Scores(s.product, nodes, s.factor, node.inputs[1 - position], int(step.factor))
+    if s.mask is not None and step.factor != 1:
+        return None
+    causal = (step.diagonal, float(step.fill)) if step.kind == "triangle" else None
+    return _Scores(s.product, nodes, s.factor * step.factor, s.mask, s.sign, causal)
+
+
+def find_calls(
+    nodes: Sequence[Node],
+    present: Collection[Node],
+    keep: Collection[Node],
+    roots: Sequence[Blob],
+    path: Collection[Node],
+    precision: Mapping[Node, dtype],
+) -> dict[Node, AttentionCall]:
+    """The calls that compute attention, by the node in whose place each stands.
+
+    Args: see ``arrangement.arranged``; present: those of the nodes that are neither copied nor part of a larger unit.
+    """
+    if not any(_is_softmax(node) for node in nodes):
+        return {}
+    search = _Search(nodes, present, keep, roots, path)
+    calls = {}
+    for node in nodes:
+        call = search.call(node, precision)
+        if call is not None:
+            calls[call.target.node] = call
+    return calls
+
+
+def _is_softmax(node: Node) -> bool:
+    step = _step(node)
+    return step is not None and step.kind == "weights"

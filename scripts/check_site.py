@@ -1,7 +1,7 @@
 """Checks the built site in a browser: python scripts/check_site.py. Needs the extra [browser], and a Chromium.
 
-Follows every internal link from the first page, searches for ten terms, and takes screenshots of pages in light and dark. The exit
-status is 1 where a page cannot be reached, a script fails, a request fails, or a term is not found.
+Follows every internal link from the first page, searches for ten terms, and takes screenshots of pages in light and dark. The
+exit status is 1 where a page cannot be reached, a script fails, a request fails, or a term is not found.
 """
 
 from __future__ import annotations

@@ -52,4 +52,5 @@ def test_every_program_has_help_and_steps(path: Path) -> None:
         return
     parsers = source + (EXAMPLES / "models" / "command_line.py").read_text(encoding="utf-8") * ("command_line." in source)
     assert "ArgumentParser(" in parsers and "description=__doc__" in source or re.search(r"(make|plain)_parser\(__doc__", source)
-    assert '"--steps"' in parsers or "make_parser(" in source or path.name == "plan_gpt.py"  # which runs no step
+    shared = re.search(r"make_parser\(|train_gpt\.arguments\(", source)
+    assert '"--steps"' in parsers or shared or path.name == "plan_gpt.py"  # which runs no step

@@ -78,13 +78,12 @@ def caller(feeds: Feeds, launch: Launch, delivery: Delivery, window: int, *, asy
 
 
 def _asynchronous(feeds: Feeds, launch: Launch, delivery: Delivery, window: int, returns_nothing: bool) -> Call:
-    deliveries, owned, check = process.delivery, feeds.owned, feeds.checker()
+    deliveries, take = process.delivery, feeds.taker()
 
     def call(args: Sequence[Any]) -> Any:
-        arrays = check(args)
+        arrays = take(args)
         if deliveries.attention:
             deliveries.before_call(delivery.job_name)
-        arrays = owned(arrays)
         while True:
             try:
                 result = launch(arrays, delivery)

@@ -14,17 +14,17 @@ import traceback
 from collections import deque
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
+from threading import get_ident
 from typing import Any, NoReturn
 
-from .._base.jax import jax
 from ..errors import CallbackError
 from . import processes
-from .result import Delivery, Result
+from .result import Delivery, Result, have_ended
 
 MIN_WINDOW, MAX_WINDOW = 4, 32
 _IDLE_NAPS = 20
 _NAP = 0.0002  # seconds
-_LONG_NAP = 0.001  # where callers deliver their own calls
+_LONG_NAP = 0.01  # where callers deliver their own calls; a callback that is registered ends it
 _MOST_PAUSES = 2  # naps in a row for a caller that is submitting calls
 _TINY_SECONDS = 0.00003  # per call: Python's lock is the limit, not the device
 _REGISTRATION_SECONDS = 0.05
@@ -62,6 +62,7 @@ class DeliveryThread:
         self._progress = threading.Condition()
         self._awaited: list[Callable[[], bool]] = []  # what threads wait for
         self._asleep = False
+        self.is_dozing = False  # asleep for a long nap, which ``wake`` ends
         self._wakes: SimpleQueue[None] = SimpleQueue()
         self._stopping = False
         self._sequence = itertools.count(1)
@@ -103,15 +104,15 @@ class DeliveryThread:
 
     def has_room(self, most: int = MAX_WINDOW) -> bool:
         """Whether a further call may be submitted. Asked with the dispatch lock held, so that the answer stays true."""
-        undelivered = len(self._pending) + self._busy
-        return (undelivered < self._window and undelivered < most) or self.is_current()
+        room = self._window if self._window < most else most  # ``min`` takes longer
+        return len(self._pending) + self._busy < room or self.is_current()
 
     def wait_for_room(self, most: int = MAX_WINDOW) -> None:
         """Waits, outside any lock, until half of the window or more is free. The delivery thread never waits for itself."""
         window = min(self._window, most)
         if len(self._pending) + self._busy < window or self.is_current():
             return
-        self.moved_on(threading.get_ident())
+        self.moved_on(get_ident())
         if self._drains and most == MAX_WINDOW:
             self._deliver_here()
             if not self._pending:
@@ -134,10 +135,9 @@ class DeliveryThread:
             return  # the thread is at it
         with self._turn:
             pending, newest = self._pending, self._newest
-            if not pending or pending[0].has_callbacks:
+            if not pending or pending[0].has_callbacks or pending[0].delivery.watches:
                 return
-            for _ in range(self._ended_together()):
-                result = pending[0]
+            for result in self._ended_together():
                 if newest.get(result.thread) == result.sequence or not result.pass_quietly():
                     return
                 self._last_begun = self._last_delivered = result.sequence
@@ -147,14 +147,19 @@ class DeliveryThread:
     def submit(self, delivery: Delivery, results: Any) -> Result[Any]:
         """Queues a dispatched call for delivery. Called with the dispatch lock held, so that the order is that of calls."""
         number = next(self._sequence)
-        result: Result[Any] = Result(delivery, results, number)
+        thread = 0
         if delivery.gives_handles:
-            result.thread = thread = threading.get_ident()
+            thread = get_ident()
             self._newest[thread] = number
+        result: Result[Any] = Result(delivery, results, number, thread)
         self._pending.append(result)
-        if self._asleep:
+        if self._asleep or (self.is_dozing and delivery.watches):
             self._wakes.put(None)
         return result
+
+    def wake(self) -> None:
+        """Has the thread look at the queue now."""
+        self._wakes.put(None)
 
     def moved_on(self, thread: int) -> None:
         """The thread does something else now than register a callback for its last call."""
@@ -163,7 +168,7 @@ class DeliveryThread:
     def late(self, result: Result[Any]) -> None:
         """Queues callbacks that were registered after their call was delivered."""
         self._late.append((next(self._lates), result))
-        if self._asleep:
+        if self._asleep or self.is_dozing:
             self._wakes.put(None)
 
     def wait_for(self, result: Result[Any]) -> None:
@@ -177,7 +182,7 @@ class DeliveryThread:
         """Waits until everything submitted so far is delivered. On the delivery thread there is nothing to wait for."""
         if self.thread is None or self.is_current():
             return
-        self.moved_on(threading.get_ident())
+        self.moved_on(get_ident())
         try:
             last = self._pending[-1].sequence
         except IndexError:
@@ -295,8 +300,10 @@ class DeliveryThread:
             last = self._pending[-1] if self._pending else None
             if last is not newest and naps and (pauses < _MOST_PAUSES or self._callers_deliver) and not self._awaited:
                 newest, pauses = last, pauses + 1
-                nap, self._callers_deliver = _LONG_NAP if self._callers_deliver else _NAP, False
-                self._nap(nap)
+                if self._callers_deliver:
+                    self._doze()
+                else:
+                    self._nap(_NAP)
             elif self._step():
                 naps, pauses = 1, 0
             elif naps < _IDLE_NAPS:
@@ -312,6 +319,16 @@ class DeliveryThread:
     def _nap(self, seconds: float) -> None:
         with contextlib.suppress(Empty):
             self._wakes.get(timeout=seconds)
+
+    def _doze(self) -> None:
+        """A long nap: callers deliver all that nothing is to be run for. Who adds something to run sees the flag, or is seen."""
+        self._callers_deliver = False
+        self.is_dozing = True
+        with self._turn:  # callers only append meanwhile
+            queued = [self._pending[i] for i in range(len(self._pending))]
+        if not self._late and not any(result.has_callbacks or result.delivery.watches for result in queued):
+            self._nap(_LONG_NAP)
+        self.is_dozing = False
 
     def _step(self) -> bool:
         """Delivers what is there: calls in order, each after the late callbacks that are due before its own.
@@ -333,7 +350,7 @@ class DeliveryThread:
         for _ in range(MAX_WINDOW):
             if not pending or self._stopping:
                 break
-            ready = ready or (self._ended_together() if self._drains else 0)
+            ready = ready or (len(self._ended_together()) if self._drains else 0)
             self._last_begun = pending[0].sequence  # first: at each moment it is in the queue, or known as begun
             result = pending.popleft()
             try:
@@ -358,20 +375,10 @@ class DeliveryThread:
             with self._progress:
                 self._progress.notify_all()
 
-    def _ended_together(self) -> int:
-        """The number of calls in the queue where all are of one job and have ended well, else 0.
-
-        Each wait lets go of Python's lock, which the caller of tiny calls then takes: this is one per batch, not one per call.
-        """
+    def _ended_together(self) -> list[Result[Any]]:
+        """The calls in the queue where all are of one job and have ended well, else none."""
         queued = [self._pending[i] for i in range(len(self._pending))]  # callers append meanwhile
-        last = queued[-1]
-        if not last.done() or not all([result.delivery is last.delivery for result in queued]):
-            return 0  # to wait for a long call here would delay those before it, and Ctrl-C
-        try:
-            jax.block_until_ready([result.awaited() for result in queued])
-        except Exception:  # each is waited for by itself then, and keeps its own error
-            return 0
-        return len(queued)
+        return queued if have_ended(queued) else []
 
     def _deliver(self, result: Result[Any], is_ready: bool) -> None:
         result.wait(is_ready)

@@ -91,7 +91,7 @@ class Feeds:
         self._static = [(i.shape, i.dtype.numpy_dtype) for i in self._inputs] if static else None
 
         small = static and not self._shares and all(math.prod(i.shape) * i.dtype.bytes < _ALIGN_FROM_BYTES for i in self._inputs)
-        self.owned: Callable[[tuple[Any, ...]], tuple[Any, ...]] = _small_copies if small else _copies
+        self._owned: Callable[[tuple[Any, ...]], tuple[Any, ...]] = _small_copies if small else _copies
 
     def checker(self) -> Check:
         """``__call__``, without what need not be asked at each call where all inputs are arrays of one shape."""
@@ -105,6 +105,22 @@ class Feeds:
             return arrays
 
         return looked_at
+
+    def taker(self) -> Check:
+        """As ``checker()``, and gives copies, which the caller of an asynchronous call cannot change."""
+        check, owned = self.checker(), self._owned
+        if self._static is None or len(self._static) != 1 or owned is not _small_copies or self._look is not None:
+            return lambda args: owned(check(args))
+        ((only, only_dtype),), ndarray = self._static, np.ndarray
+
+        def take_one(args: Sequence[Any]) -> tuple[Any, ...]:
+            if len(args) == 1:
+                x = args[0]
+                if type(x) is ndarray and x.shape == only and (x.dtype is only_dtype or x.dtype == only_dtype):
+                    return (x.copy(),)
+            return owned(check(args))
+
+        return take_one
 
     def _bare_checker(self) -> Check:
         if self._static is None or not self._flat or self._shares:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, NoReturn, Protocol, TypeVar
 import numpy as np
 
 from .._base import check
+from .._base.jax import jax
 from .._base.refuse import refuse, shown
 from ..errors import ArgumentError, ResultError
 from ..graph.graph import Watch
@@ -33,7 +34,11 @@ class Deliverer(Protocol):
 
     def leave_user_code(self) -> None: ...
 
+    is_dozing: bool
+
     def late(self, result: Result[Any]) -> None: ...
+
+    def wake(self) -> None: ...
 
     def moved_on(self, thread: int) -> None: ...
 
@@ -107,10 +112,11 @@ class Result(concurrent.futures.Future[T]):
     _registered = False
     _shared: _Waiters | None = None
     passed = False
-    thread = 0  # the caller's, where it may register a callback
 
-    def __init__(self, delivery: Delivery, results: Any, sequence: int):
+    def __init__(self, delivery: Delivery, results: Any, sequence: int, thread: int):
+        """``thread`` is the caller's, where it may register a callback, else 0."""
         # Future.__init__ makes a lock and a condition, which take longer than the rest of a small call: see _waiters_of
+        self.thread = thread
         self.delivery = delivery
         self._results = results
         self.sequence = sequence
@@ -188,8 +194,7 @@ class Result(concurrent.futures.Future[T]):
         self._registered = True
         self._callback = callback
         self.has_callbacks = True
-        if self.passed:  # too late for its turn
-            self.delivery.deliverer.late(self)
+        self._registered_now()
 
     __call__ = async_get
 
@@ -201,8 +206,14 @@ class Result(concurrent.futures.Future[T]):
             self._listeners = []
         self._listeners.append(fn)
         self.has_callbacks = True
-        if self.passed:
-            self.delivery.deliverer.late(self)
+        self._registered_now()
+
+    def _registered_now(self) -> None:
+        deliverer = self.delivery.deliverer
+        if self.passed:  # too late for its turn
+            deliverer.late(self)
+        elif deliverer.is_dozing:
+            deliverer.wake()
 
     def running(self) -> bool:
         """Whether the call is still under way."""
@@ -324,10 +335,6 @@ class Result(concurrent.futures.Future[T]):
 
     # --- the delivery thread's side
 
-    def awaited(self) -> Any:
-        """The arrays that are ready when the call is over."""
-        return _awaited(self._results)
-
     def wait(self, is_ready: bool) -> None:
         """Waits for the device, unless the arrays are known to be ready. Never raises; keeps the error."""
         results = self._results
@@ -359,19 +366,28 @@ class Result(concurrent.futures.Future[T]):
         if self._value is not _UNSET:
             self._forget()
         if self._shared is not None:  # read after ``passed`` is set: earlier waiters are woken, later ones see it
-            with self._shared.condition:
-                for waiter in self._shared.waiters:
-                    (waiter.add_result if self._error is None else waiter.add_exception)(self)
-                self._shared.condition.notify_all()
+            self._wake()
 
     def pass_quietly(self) -> bool:
-        """Ends a call whose arrays are ready. False: handlers, callbacks or listeners are to be run, on their own thread."""
-        delivery = self.delivery
-        if self.has_callbacks or delivery.watches:
+        """Ends a call without watch handlers whose arrays are ready. False: callbacks or listeners are to be run, on their own
+        thread."""
+        if self.has_callbacks:
             return False
-        delivery.finished(self._results)
-        self.finish()
+        self.delivery.finished(self._results)
+        self.passed = True  # from here on as in ``finish``
+        if self._value is not _UNSET:
+            self._forget()
+        if self._shared is not None:
+            self._wake()
         return not self.has_callbacks  # one may have been registered meanwhile
+
+    def _wake(self) -> None:
+        """Wakes what waits by ``concurrent.futures``."""
+        shared = self._waiters_of()
+        with shared.condition:
+            for waiter in shared.waiters:
+                (waiter.add_result if self._error is None else waiter.add_exception)(self)
+            shared.condition.notify_all()
 
     def _hand_over(self, watch: Watch, array: Any) -> None:
         deliverer = self.delivery.deliverer
@@ -422,6 +438,29 @@ class Result(concurrent.futures.Future[T]):
 
 
 _MAKING = threading.Lock()
+
+
+def have_ended(calls: list[Result[Any]]) -> bool:
+    """Whether all are calls of one job, and have ended well. Looks at none of them before the last has ended.
+
+    Each wait lets go of Python's lock, which the caller of tiny calls then takes: this is one for all, not one per call.
+    """
+    last = calls[-1]
+    if not last.done():
+        return False  # to wait for a long call here would delay those before it, and Ctrl-C
+    delivery = last.delivery
+    awaited: list[Any] = []
+    also = awaited.extend  # flat: JAX takes longer over nested tuples
+    for call in calls:
+        if call.delivery is not delivery:
+            return False
+        results = call._results
+        also(results[0] or results[2])
+    try:
+        jax.block_until_ready(awaited)
+    except Exception:  # each is waited for by itself then, and keeps its own error
+        return False
+    return True
 
 
 def _awaited(results: Any) -> Any:

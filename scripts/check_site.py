@@ -99,7 +99,7 @@ def main() -> int:
     problems: list[str] = []
     screenshots.mkdir(parents=True, exist_ok=True)
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=options.browser, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=options.browser, args=["--no-sandbox", "--disable-dev-shm-usage"])
         for scheme in ("light", "dark"):
             page = browser.new_page(color_scheme=scheme, viewport={"width": 1280, "height": 900})
             page.set_default_timeout(TIMEOUT)

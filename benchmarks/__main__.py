@@ -13,7 +13,21 @@ from pathlib import Path
 
 from . import data
 from .busy import Busy, told
-from .cases import building, devices, first_step, input_bound, memory, models, reading, records, serving, tiny, trainer, training
+from .cases import (
+    building,
+    checkpoint,
+    devices,
+    first_step,
+    input_bound,
+    memory,
+    models,
+    reading,
+    records,
+    serving,
+    tiny,
+    trainer,
+    training,
+)
 from .effort import FULL, QUICK, Effort
 from .process import ROOT
 from .report import Section, as_text, machine, write_docs
@@ -29,6 +43,7 @@ CASES: dict[str, Callable[[Effort, Path], list[Section]]] = {
     "memory": memory.measure,
     "records": records.measure,
     "reading": reading.measure,
+    "checkpoint": checkpoint.measure,
     "devices": devices.measure,
     "serving": serving.measure,
 }

@@ -15,12 +15,16 @@ import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 NATIVE = Path(__file__).resolve().parent.parent / "native"
 FOLDER = "ONEFLOW_FUZZ_FOLDER"
-ONES = {"float32": np.ones(1, np.float32), "bfloat16": np.full(1, 0x3F80, np.uint16)}  # NumPy has no bfloat16
+ONES = {
+    "float32": np.ones(1, np.float32), "bfloat16": np.full(1, 0x3F80, np.uint16),  # NumPy has no bfloat16
+    "uint8": np.ones(1, np.uint8), "int8": np.ones(1, np.int8),
+}  # fmt: skip
 INFINITE_BFLOAT16 = 0x7F80
 CALLERS, POOL = 4, 3  # threads that make calls, and those that they share
 
@@ -64,6 +68,8 @@ def calls(folder: Path, count: int, seed: int) -> int:
     random = np.random.default_rng(seed)
 
     def run(call: str, spec: list[int]) -> bool:
+        if call == "product":
+            return _run_product(library, spec)
         operands = [ONES[dtype].repeat(size) for size, dtype in zip(_SIZES[call](spec), _dtypes(call, spec), strict=True)]
         if library.describe(call, spec).startswith("!"):
             return False
@@ -138,7 +144,46 @@ def _transpose(random: np.random.Generator) -> list[int]:
     return [int(random.integers(0, 2)), int(random.integers(1, 4)), *random.integers(1, 90, 2).tolist()]
 
 
-_MAKE = {"conv": _conv, "matmul": _matmul, "transpose": _transpose}
+def _product(random: np.random.Generator) -> list[int]:
+    """Data of all dtypes, with weights that are packed first: see ``ProductSpec`` in native/src/product.cc."""
+    data = int(random.integers(0, 3))
+    result = int(random.integers(0, 2)) if data == 0 else data
+    has_residual = int(random.integers(0, 2)) if data or result == 0 else 0
+    activation = int(random.integers(0, 3 if data == 0 else 4))
+    low, high = (0.0, 255.0) if data == 0 else (0.0, 6.0)
+    bits = [int(np.float32(v).view(np.uint32)) for v in (*random.choice([(1.0, 0.0), (0.5, 3.0)]), low, high)]
+    if random.integers(0, 3):
+        made = _conv(random)
+        return [data, result, 1, has_residual, activation, *bits, *made[3:]]
+    return [data, result, 0, has_residual, activation, *bits, *random.integers(1, 90, 3).tolist(), int(random.integers(0, 2))]
+
+
+def _run_product(library: Any, spec: list[int]) -> bool:
+    """Packs weights, then multiplies."""
+    if library.describe("product", spec).startswith("!"):
+        return False
+    data, result, is_conv, has_residual = spec[:4]
+    if is_conv:
+        n = spec[9]
+        x, w, y = (math.prod(spec[11 + i * (n + 2) : 11 + (i + 1) * (n + 2)]) for i in range(3))
+        channels = spec[11 + n + 2]
+    else:
+        m, channels, k, _ = spec[9:]
+        x, w, y = m * k, k * channels, m * channels
+    names = ("uint8", "float32", "bfloat16")
+    weights = ONES["float32" if data else "int8"].repeat(w)
+    packed = np.zeros(int(library.describe("pack_weights", spec)), np.int8)
+    library.execute("pack_weights", spec, weights.ctypes.data, packed.ctypes.data)
+    vectors = [ONES["float32"].repeat(channels)] * (1 if data else 2)
+    residual = [ONES[names[result]].repeat(y)] if has_residual else []
+    operands = [ONES[names[data]].repeat(x), packed, *vectors, *residual, ONES[names[result]].repeat(y)]
+    library.execute("product", spec, *(array.ctypes.data for array in operands))
+    if result == 1:
+        assert np.isfinite(operands[-1]).all()
+    return True
+
+
+_MAKE = {"conv": _conv, "matmul": _matmul, "transpose": _transpose, "product": _product}
 _SIZES = {"conv": _conv_sizes, "matmul": _matmul_sizes, "transpose": lambda spec: [math.prod(spec[1:])] * 2}
 
 

@@ -106,10 +106,10 @@ def test_ranks_name_what_exists() -> None:
 
 
 COMPILER = [  # from the bottom; the table is in docs/architecture.md, "The rooms"
-    {"native", "precision", "analysis", "layout", "int8_kernels"},
+    {"native", "precision", "analysis", "layout", "int8_kernels", "packed_products"},
     {"lowering", "storing", "int8_analysis"},
     {"autodiff"},
-    {"expansion", "host_plan", "indexed_slices", "arrangement", "channels_last", "batch_slices", "int8"},
+    {"expansion", "host_plan", "indexed_slices", "arrangement", "channels_last", "batch_slices", "int8", "fusion"},
     {"plan"},
     {"update", "replicas", "options"},
     {"program"},

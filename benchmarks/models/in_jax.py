@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from .architectures import MODELS, MOMENTUM, RATE, loop, weight
 
@@ -119,8 +120,13 @@ def rounded(logits: Any) -> Any:
     return run
 
 
-def make(model: str, mode: str, batch: int = 0, best: bool = False, precision: str = "", device: str = "") -> Any:
-    """``precision`` and ``device`` as for ours; in bfloat16 weights stay float32, and a step rounds them."""
+def make(
+    model: str, mode: str, batch: int = 0, best: bool = False, precision: str = "", device: str = "", devices: int = 0
+) -> Any:
+    """``precision``, ``device`` and ``devices`` as for ours; in bfloat16 weights stay float32, and a step rounds them.
+
+    JAX_NUM_CPU_DEVICES in the environment makes the virtual devices.
+    """
     about = MODELS[model]
     if precision == "float32":
         jax.config.update("jax_default_matmul_precision", "highest")
@@ -165,6 +171,11 @@ def make(model: str, mode: str, batch: int = 0, best: bool = False, precision: s
     }  # fmt: skip
     state: Any = (weights, slots, jnp.zeros((), jnp.float32))
     jitted = jax.jit(update, donate_argnums=0)
+    if devices:
+        mesh = Mesh(np.array(jax.devices()[:devices]), ("d",))
+        split, whole = NamedSharding(mesh, PartitionSpec("d")), NamedSharding(mesh, PartitionSpec())
+        state = jax.device_put(state, whole)
+        jitted = jax.jit(update, donate_argnums=0, in_shardings=(whole, split, split), out_shardings=(whole, whole))
 
     def step(x: np.ndarray, y: np.ndarray) -> np.ndarray:
         nonlocal state

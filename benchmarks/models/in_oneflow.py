@@ -81,14 +81,18 @@ class Layers:
 
 
 def make(
-    model: str, mode: str, batch: int = 0, native: bool = True, asynchronous: bool = False, precision: str = "", device: str = ""
-) -> Any:
-    """``precision`` is "float32", "tf32" or "bfloat16"; "" and no device leave the library's defaults."""
+    model: str, mode: str, batch: int = 0, native: bool = True, asynchronous: bool = False, precision: str = "", device: str = "",
+    devices: int = 0,
+) -> Any:  # fmt: skip
+    """``precision`` is "float32", "tf32" or "bfloat16"; "" and no device leave the library's defaults.
+
+    ``devices``: virtual ones of the CPU, which share the batch.
+    """
     about = MODELS[model]
     if precision:
         flow.config.enable_tensor_float_32_compute(precision != "float32")
-    if device == "cpu":
-        flow.config.cpu_device_num(1)
+    if device == "cpu" or devices:
+        flow.config.cpu_device_num(devices or 1)
     config = flow.FunctionConfig()
     config.enable_auto_mixed_precision(precision == "bfloat16")
     inputs, labels = about.data(batch or about.batch)

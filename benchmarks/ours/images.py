@@ -11,14 +11,14 @@ import numpy as np
 
 from oneflow.data import images
 from oneflow.data.crops import RandomWindows, coin_flips
-from oneflow.data.decoders import decode_bytes
+from oneflow.data.decoders import decode_bytes, image_decoder_random_crop_resize
 from oneflow.data.parts import part_paths
 from oneflow.data.source import RecordSource
 
 MEAN, STD = (123.68, 116.779, 103.939), (58.393, 57.12, 57.375)
 
 
-def make(folder: str, parts: int, batch: int, threads: int) -> tuple[Callable[[int], None], Any]:
+def make(folder: str, parts: int, batch: int, threads: int, scaled: bool = False) -> tuple[Callable[[int], None], Any]:
     cv2.setNumThreads(1)
     source, windows = RecordSource(part_paths(folder, parts)), RandomWindows(1)
     normalize, pool, call = images.Normalizer(3, MEAN, STD), ThreadPoolExecutor(threads), 0
@@ -31,9 +31,7 @@ def make(folder: str, parts: int, batch: int, threads: int) -> tuple[Callable[[i
             out = np.empty((batch, 3, 224, 224), np.float32)
 
             def one(i: int, encoded: Any = encoded, draws: Any = draws, flips: Any = flips, out: Any = out) -> None:
-                image = images.decode(encoded[i])
-                part = images.crop(image, windows.window(image.shape[0], image.shape[1], draws[i]))
-                part = images.from_bgr(images.resize(part, 224, 224, "bilinear"), "RGB")
+                part = image_decoder_random_crop_resize(encoded[i], windows, draws[i], 224, 224, scaled=scaled)
                 normalize(part, out[i], mirror=bool(flips[i]))
 
             list(pool.map(one, range(batch)))

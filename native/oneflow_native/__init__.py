@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 __version__ = "0.1.0"
-PROTOCOL = 6
+PROTOCOL = 11
 HERE = Path(__file__).resolve().parent / "lib"
 
 
@@ -21,7 +21,7 @@ class Library:
       has_bfloat16: the machine multiplies bfloat16 numbers (AVX-512 BF16 or AMX).
     """
 
-    CALLS = ("conv", "matmul", "transpose", "int8_pack", "int8_product", "int8_product_with_residual")
+    CALLS = ("conv", "matmul", "transpose", "pack_weights", "product")
 
     def __init__(self, threads: int) -> None:
         if not (HERE / "libofnative.so").exists():

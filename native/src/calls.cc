@@ -18,10 +18,17 @@ using Spec = ffi::Span<const int64_t>;
 using Input = ffi::AnyBuffer;
 using Output = ffi::Result<ffi::AnyBuffer>;
 
+// A spec may begin with a negative number: of the devices of this process that the program runs on.
+int devices_of(Spec& spec) {
+  if (spec.size() == 0 || *spec.begin() >= 0) return 1;
+  const auto devices = std::min<int64_t>(-*spec.begin(), 1 << 20);
+  spec = Spec(spec.begin() + 1, spec.size() - 1);
+  return static_cast<int>(devices);
+}
+
 template <MakeOperation& make>
-std::shared_ptr<const Operation> find(Spec spec) {
+std::shared_ptr<const Operation> find(Spec spec, const thread_pool::Settings& settings) {
   static auto* cache = new Cache<Operation>;  // never destroyed: threads may outlive the end of main
-  const auto settings = thread_pool::settings();
   Key key(spec.begin(), spec.end());
   key.push_back(settings.size);
   key.push_back(static_cast<int64_t>(settings.min_parallel_work));
@@ -31,13 +38,14 @@ std::shared_ptr<const Operation> find(Spec spec) {
 // `bytes`: the operands' sizes, where they are known, and `count` their number.
 template <MakeOperation& make>
 void execute(Spec spec, void* const* operands, const size_t* bytes, size_t count) {
+  const int devices = devices_of(spec);
   for (;;) {
-    const auto operation = find<make>(spec);
+    const auto operation = find<make>(spec, thread_pool::settings(devices));
     const auto& expected = operation->operand_bytes();
     if (bytes && !std::equal(expected.begin(), expected.end(), bytes, bytes + count)) {
       throw std::invalid_argument("an operand's size is not that of the spec");
     }
-    const thread_pool::Lock lock(operation->threads());
+    const thread_pool::Lock lock(operation->threads(), devices);
     if (lock.threads() < operation->threads()) continue;  // the pool has shrunk: take one for fewer threads
     Scratch scratch(operation->scratch_size());
     return operation->run(operands, scratch);
@@ -46,17 +54,22 @@ void execute(Spec spec, void* const* operands, const size_t* bytes, size_t count
 
 constexpr size_t kMaxOperands = 6;
 
-template <MakeOperation& make>
-ffi::Error handle(Spec spec, std::initializer_list<ffi::AnyBuffer> buffers) {
+template <class Body>
+ffi::Error guarded(const Body& body) {
   try {
-    void* operands[kMaxOperands];
-    size_t bytes[kMaxOperands], i = 0;
-    for (const auto& buffer : buffers) operands[i] = buffer.untyped_data(), bytes[i++] = buffer.size_bytes();
-    execute<make>(spec, operands, bytes, i);
+    body();
     return ffi::Error::Success();
   } catch (const std::exception& error) {
     return ffi::Error(ffi::ErrorCode::kInternal, std::string("oneflow-jax-native: ") + error.what());
   }
+}
+
+template <MakeOperation& make>
+ffi::Error handle(Spec spec, std::initializer_list<ffi::AnyBuffer> buffers) {
+  void* operands[kMaxOperands];
+  size_t bytes[kMaxOperands], i = 0;
+  for (const auto& buffer : buffers) operands[i] = buffer.untyped_data(), bytes[i++] = buffer.size_bytes();
+  return guarded([&] { execute<make>(spec, operands, bytes, i); });
 }
 
 template <MakeOperation& make>
@@ -69,13 +82,18 @@ ffi::Error binary(Input a, Input b, Output c, Spec spec) {
   return handle<make>(spec, {a, b, *c});
 }
 
-// Data, packed weights, scale and offset.
-ffi::Error int8_product(Input x, Input w, Input scale, Input offset, Output y, Spec spec) {
-  return handle<make_int8_product>(spec, {x, w, scale, offset, *y});
-}
-
-ffi::Error int8_product_with_residual(Input x, Input w, Input scale, Input offset, Input residual, Output y, Spec spec) {
-  return handle<make_int8_product>(spec, {x, w, scale, offset, residual, *y});
+// As many inputs as the spec says.
+ffi::Error product(ffi::RemainingArgs inputs, Output y, Spec spec) {
+  void* operands[kMaxOperands];
+  size_t bytes[kMaxOperands], i = 0;
+  if (inputs.size() >= kMaxOperands) return ffi::Error(ffi::ErrorCode::kInvalidArgument, "oneflow-jax-native: too many inputs");
+  for (; i < inputs.size(); i++) {
+    const auto buffer = inputs.get<ffi::AnyBuffer>(i);
+    if (!buffer.has_value()) return buffer.error();
+    operands[i] = buffer->untyped_data(), bytes[i] = buffer->size_bytes();
+  }
+  operands[i] = y->untyped_data(), bytes[i++] = y->size_bytes();
+  return guarded([&] { execute<make_product>(spec, operands, bytes, i); });
 }
 
 }  // namespace
@@ -86,12 +104,9 @@ ffi::Error int8_product_with_residual(Input x, Input w, Input scale, Input offse
 XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_conv, binary<make_conv>, BINARY);
 XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_matmul, binary<make_matmul>, BINARY);
 XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_transpose, unary<make_transpose>, UNARY);
-XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_int8_pack, unary<make_int8_pack>, UNARY);
-
-#define FOUR ffi::Ffi::Bind().Arg<Input>().Arg<Input>().Arg<Input>().Arg<Input>()
-XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_int8_product, int8_product, FOUR.Ret<ffi::AnyBuffer>().Attr<Spec>("spec"));
-XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_int8_product_with_residual, int8_product_with_residual,
-                              FOUR.Arg<Input>().Ret<ffi::AnyBuffer>().Attr<Spec>("spec"));
+XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_pack_weights, unary<make_pack>, UNARY);
+XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_product, product,
+                              ffi::Ffi::Bind().RemainingArgs().Ret<ffi::AnyBuffer>().Attr<Spec>("spec"));
 
 // --- for Python
 
@@ -106,8 +121,8 @@ struct Call {
 constexpr Call kCalls[] = {{"conv", make_conv, execute<make_conv>},
                            {"matmul", make_matmul, execute<make_matmul>},
                            {"transpose", make_transpose, execute<make_transpose>},
-                           {"int8_product", make_int8_product, execute<make_int8_product>},
-                           {"int8_pack", make_int8_pack, execute<make_int8_pack>}};
+                           {"product", make_product, execute<make_product>},
+                           {"pack_weights", make_pack, execute<make_pack>}};
 
 // Runs body(call) and writes a text of at most `room` bytes: its result, or "! " and the error.
 template <class Body>
@@ -145,7 +160,7 @@ __attribute__((visibility("default"))) int oneflow_has_bfloat16() {
 __attribute__((visibility("default"))) void oneflow_describe(const char* name, const int64_t* spec, int size, char* text,
                                                              int room) {
   write_text(name, text, room, [&](const Call& call) {
-    return call.make(SpecReader(spec, static_cast<size_t>(size)), thread_pool::settings(), true)->name();
+    return call.make(SpecReader(spec, static_cast<size_t>(size)), thread_pool::settings(1), true)->name();
   });
 }
 

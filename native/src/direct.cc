@@ -4,16 +4,6 @@ namespace native {
 
 namespace {
 
-// The strides of (N, C, ...) whose channels vary fastest in memory.
-dims data_strides(const dims& shape) {
-  dims strides(shape.size());
-  strides[1] = 1;
-  int64_t step = shape[1];
-  for (size_t i = shape.size(); i-- > 2; step *= shape[i]) strides[i] = step;
-  strides[0] = step;
-  return strides;
-}
-
 // (O, I, ...), or (groups, O / groups, I, ...) where there are several.
 dims weight_shape(const ConvSpec& s) {
   if (s.groups == 1) return s.kernel;

@@ -11,7 +11,7 @@ namespace native {
 using dims = dnnl::memory::dims;
 using dt = dnnl::memory::data_type;
 
-inline size_t bytes_of(dt type) { return type == dt::f32 ? 4 : 2; }
+inline size_t bytes_of(dt type) { return dnnl::memory::data_type_size(type); }
 
 // The dtype that a call multiplies in, and those of its operands in memory: two inputs, then the result. Sums are float32.
 struct Dtypes {
@@ -23,6 +23,16 @@ inline size_t element_count(const dims& shape) {
   size_t count = 1;
   for (const auto size : shape) count *= static_cast<size_t>(size);
   return count;
+}
+
+// The strides of (N, C, ...) whose channels vary fastest in memory.
+inline dims data_strides(const dims& shape) {
+  dims strides(shape.size());
+  strides[1] = 1;
+  int64_t step = shape[1];
+  for (size_t i = shape.size(); i-- > 2; step *= shape[i]) strides[i] = step;
+  strides[0] = step;
+  return strides;
 }
 
 inline dnnl::engine& engine() {

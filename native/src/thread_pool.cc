@@ -15,6 +15,7 @@
 namespace {
 
 constexpr int kMaxThreads = 256;
+constexpr int kMaxPools = 16;
 constexpr int kSpins = 1500;              // some 20 microseconds: two regions of one convolution are hardly further apart
 constexpr double kMinParallelWork = 3e6;  // some 14 microseconds of one thread; to wake another costs half of that
 constexpr size_t kStackSize = 8 << 20;
@@ -41,7 +42,10 @@ void wake_all(std::atomic<uint32_t>& word) {
 
 // --- the pool
 
+struct Pool;
+
 struct alignas(128) Worker {
+  Pool* pool = nullptr;
   std::atomic<uint32_t> regions{0};  // that it was given, so far
   std::atomic<int> tid{0};           // the system's number of the thread
   std::atomic<int> core{-1};         // where it worked last
@@ -49,9 +53,7 @@ struct alignas(128) Worker {
 
 struct Pool {
   std::mutex mutex;  // held by a thread whose regions have more than itself
-  std::atomic<int> size{1};
-  std::atomic<double> min_parallel_work{kMinParallelWork};
-  int started = 1;  // threads that exist, the caller's included
+  int started = 1;   // threads that exist, the caller's included
   // the present region
   Region region = nullptr;
   void* argument = nullptr;
@@ -62,14 +64,21 @@ struct Pool {
   Worker workers[kMaxThreads];                     // number 0, the caller, is not used
 };
 
-Pool& pool() {
-  static Pool* shared = new Pool;  // never destroyed: workers outlive the end of main
+struct Process {
+  std::atomic<int> size{1};
+  std::atomic<double> min_parallel_work{kMinParallelWork};
+  std::atomic<unsigned> waiting{0};  // callers that found no free pool, so far
+  Pool pools[kMaxPools];             // the first alone, except for calls of programs that run on several devices
+};
+
+Process& process() {
+  static Process* shared = new Process;  // never destroyed: workers outlive the end of main
   return *shared;
 }
 
 struct ThreadState {
   int max_threads = 1;
-  bool holds_pool = false;
+  Pool* pool = nullptr;  // that it holds, or works for
   int depth = 0;  // of regions, one within the other; only the outermost has more than one thread
   int num_threads = 1;
   int thread_num = 0;
@@ -89,10 +98,11 @@ void keep_off_core(const Worker& worker, int core) {
   sched_setaffinity(worker.tid.load(std::memory_order_relaxed), sizeof allowed, &allowed);
 }
 
-void* work(void* number) {
-  Pool& pool = ::pool();
-  const int me = static_cast<int>(reinterpret_cast<intptr_t>(number));
-  Worker& worker = pool.workers[me];
+void* work(void* argument) {
+  Worker& worker = *static_cast<Worker*>(argument);
+  Pool& pool = *worker.pool;
+  const int me = static_cast<int>(&worker - pool.workers);
+  self.pool = &pool;
   worker.tid.store(static_cast<int>(syscall(SYS_gettid)), std::memory_order_relaxed);
   for (uint32_t seen = 0;; seen++) {
     wait_while_equal(worker.regions, seen);
@@ -109,6 +119,7 @@ void* work(void* number) {
 
 bool start_worker(Pool& pool, int number) {
   Worker& worker = pool.workers[number];
+  worker.pool = &pool;
   worker.regions.store(0, std::memory_order_relaxed);
   worker.core.store(-1, std::memory_order_relaxed);
   pthread_t thread;
@@ -116,7 +127,7 @@ bool start_worker(Pool& pool, int number) {
   pthread_attr_init(&attributes);
   pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
   pthread_attr_setstacksize(&attributes, kStackSize);
-  const int error = pthread_create(&thread, &attributes, work, reinterpret_cast<void*>(static_cast<intptr_t>(number)));
+  const int error = pthread_create(&thread, &attributes, work, &worker);
   pthread_attr_destroy(&attributes);
   return error == 0;
 }
@@ -128,8 +139,8 @@ int start_workers(Pool& pool, int wanted) {
 }
 
 void begin_region(Region region, void* argument, int wanted) {
-  Pool& pool = ::pool();
-  if (self.depth++ > 0 || !self.holds_pool) return;  // within another one, or without the pool: one thread
+  if (self.depth++ > 0 || !self.pool) return;  // within another one, or without a pool: one thread
+  Pool& pool = *self.pool;
   const int num_threads = wanted > 0 ? std::min(wanted, self.max_threads) : self.max_threads;
   self.num_threads = num_threads;
   if (num_threads == 1) return;
@@ -147,9 +158,9 @@ void begin_region(Region region, void* argument, int wanted) {
 }
 
 void end_region() {
-  Pool& pool = ::pool();
   if (--self.depth > 0) return;
   if (self.num_threads > 1) {
+    Pool& pool = *self.pool;
     for (uint32_t left; (left = pool.running.load(std::memory_order_acquire)) != 0;) wait_while_equal(pool.running, left);
   }
   self.num_threads = 1;
@@ -157,36 +168,51 @@ void end_region() {
 
 // A forked child has none of the workers, and whoever held the lock is not there to release it.
 void forget_workers() {
-  Pool& pool = ::pool();
-  pool.started = 1;
-  pool.running.store(0, std::memory_order_relaxed);
-  pool.arrived.store(0, std::memory_order_relaxed);
-  new (&pool.mutex) std::mutex;
+  for (Pool& pool : process().pools) {
+    pool.started = 1;
+    pool.running.store(0, std::memory_order_relaxed);
+    pool.arrived.store(0, std::memory_order_relaxed);
+    new (&pool.mutex) std::mutex;
+  }
+}
+
+// A pool that no other thread holds, of the first `count`; waits for one where there is none.
+Pool& take_pool(int count) {
+  for (int i = 0; i < count; i++) {
+    if (process().pools[i].mutex.try_lock()) return process().pools[i];
+  }
+  Pool& pool = process().pools[process().waiting.fetch_add(1, std::memory_order_relaxed) % count];
+  pool.mutex.lock();
+  return pool;
 }
 
 }  // namespace
 
 namespace thread_pool {
 
-Settings settings() {
-  return {pool().size.load(std::memory_order_relaxed), pool().min_parallel_work.load(std::memory_order_relaxed)};
+Settings settings(int devices) {
+  const int size = process().size.load(std::memory_order_relaxed);
+  return {std::max(1, size / devices), devices, process().min_parallel_work.load(std::memory_order_relaxed)};
 }
 
-Lock::Lock(int threads) : threads_(threads) {
+Lock::Lock(int threads, int devices) : threads_(threads) {
   if (threads > 1) {
-    pool().mutex.lock();
-    threads_ = start_workers(pool(), threads);
-    if (threads_ < threads) pool().size.store(threads_, std::memory_order_relaxed);
-    if (threads_ == 1) pool().mutex.unlock();
+    Pool& pool = take_pool(std::min(devices, kMaxPools));
+    threads_ = start_workers(pool, threads);
+    if (threads_ < threads) process().size.store(threads_ * devices, std::memory_order_relaxed);
+    if (threads_ > 1) {
+      self.pool = &pool;
+    } else {
+      pool.mutex.unlock();
+    }
   }
-  self.holds_pool = threads_ > 1;
   self.max_threads = threads_;
 }
 
 Lock::~Lock() {
-  self.holds_pool = false;
+  if (self.pool) self.pool->mutex.unlock();
+  self.pool = nullptr;
   self.max_threads = 1;
-  if (threads_ > 1) pool().mutex.unlock();
 }
 
 ScopedMaxThreads::ScopedMaxThreads(int threads) : before_(self.max_threads) { self.max_threads = threads; }
@@ -213,12 +239,12 @@ extern "C" {
 void oneflow_set_threads(int threads) {
   static std::once_flag once;
   std::call_once(once, [] { pthread_atfork(nullptr, nullptr, forget_workers); });
-  pool().size.store(std::max(1, std::min(threads, kMaxThreads)), std::memory_order_relaxed);
+  process().size.store(std::max(1, std::min(threads, kMaxThreads)), std::memory_order_relaxed);
 }
 
-void oneflow_set_min_parallel_work(double flops) { pool().min_parallel_work.store(flops, std::memory_order_relaxed); }
-int oneflow_threads() { return thread_pool::settings().size; }
-double oneflow_min_parallel_work() { return thread_pool::settings().min_parallel_work; }
+void oneflow_set_min_parallel_work(double flops) { process().min_parallel_work.store(flops, std::memory_order_relaxed); }
+int oneflow_threads() { return thread_pool::settings(1).size; }
+double oneflow_min_parallel_work() { return thread_pool::settings(1).min_parallel_work; }
 
 // --- GNU OpenMP, as far as oneDNN's library uses it
 
@@ -236,7 +262,7 @@ void GOMP_parallel_end() { end_region(); }
 void GOMP_barrier() {
   const auto num_threads = static_cast<uint32_t>(omp_get_num_threads());
   if (num_threads == 1) return;
-  Pool& pool = ::pool();
+  Pool& pool = *self.pool;
   const uint32_t passed = pool.barriers.load(std::memory_order_acquire);
   if (pool.arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == num_threads) {
     pool.arrived.store(0, std::memory_order_relaxed);

@@ -1,4 +1,5 @@
-// The threads that oneDNN's parallel regions run on: one pool for the process.
+// The threads that oneDNN's parallel regions run on: one pool for the process, or, for programs that run on several devices, as
+// many smaller ones, so that devices compute at the same time.
 //
 // oneDNN's library was built for GNU OpenMP. thread_pool.cc defines the functions of it that the library calls, so that no
 // libgomp is needed, threads of XLA that compute at the same time take turns instead of having a pool each, and the number of
@@ -12,23 +13,25 @@ namespace thread_pool {
 
 struct Settings {
   int size;                  // the most threads that a region may have
+  int devices;               // that share the machine's cores
   double min_parallel_work;  // floating point operations from which on a call takes all of them, instead of one
 
   int threads_for(double flops) const { return flops >= min_parallel_work ? size : 1; }
 };
 
-Settings settings();
+// For calls of a program that runs on so many devices of this process.
+Settings settings(int devices);
 
 // While it lives, parallel regions that its thread begins have up to `threads` threads, and for more than one no other
-// thread has the pool.
+// thread has the same pool. `devices`: see `settings`.
 class Lock {
  public:
-  explicit Lock(int threads);
+  Lock(int threads, int devices);
   ~Lock();
   Lock(const Lock&) = delete;
   Lock& operator=(const Lock&) = delete;
 
-  // Fewer than asked for where the system refuses to start threads; the pool's size is then that number.
+  // Fewer than asked for where the system refuses to start threads; settings have fewer then, too.
   int threads() const { return threads_; }
 
  private:

@@ -6,7 +6,8 @@ import importlib
 import logging
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,7 +17,7 @@ from .jax import jax
 from .process_state import process_state
 
 _log = logging.getLogger("oneflow")
-PROTOCOL = 6
+PROTOCOL = 11
 DTYPES = {"float32": 0, "bfloat16": 1}  # the dtypes that calls take, as numbers of a spec
 
 
@@ -47,7 +48,26 @@ def call(name: str, spec: Sequence[int], shape: Sequence[int], *arrays: Any, dty
       dtype: the result's, that of the first array if None.
     """
     result = jax.ShapeDtypeStruct(tuple(shape), arrays[0].dtype if dtype is None else dtype)
+    if _devices.get() > 1:  # a negative number in front says how many devices share the cores
+        spec = [-_devices.get(), *spec]
     return jax.ffi.ffi_call(target(name), result)(*arrays, spec=np.array(spec, np.int64))
+
+
+_devices: ContextVar[int] = ContextVar("oneflow_devices_of_calls", default=1)
+
+
+def on_devices_of(mesh: Any, run: Callable[..., Any]) -> Callable[..., Any]:
+    """A function whose calls of the native part share the cores with those on the other devices that a mesh has here."""
+    devices = len(mesh.local_devices)
+
+    def of_pieces(*arrays: Any) -> Any:
+        before = _devices.set(devices)
+        try:
+            return run(*arrays)
+        finally:
+            _devices.reset(before)
+
+    return of_pieces
 
 
 class Part:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from html import escape
 
@@ -11,6 +12,7 @@ from .._base import page
 from ..compiler.native import describe
 from ..compiler.plan import Plan
 from ..graph.graph import OP_INPUT, OP_VARIABLE
+from ..graph.node import Node
 
 _HEADER = ("name", "op", "output", "parameters", "your line", "computed by")
 _RIGHT = 3  # the column that is aligned to the right
@@ -46,8 +48,13 @@ class JobSummary:
         )
 
 
-def summarize(plan: Plan, report: list[str]) -> JobSummary:
-    """The table of a traced job; ``report`` are lines about how it was built."""
+def summarize(plan: Plan, kernels: Mapping[Node, str], report: list[str]) -> JobSummary:
+    """The table of a traced job.
+
+    Args:
+      kernels: what computes nodes that are part of a larger call.
+      report: lines about how it was built.
+    """
     graph, on_host = plan.graph, set(plan.host.nodes)
     rows = []
     counted: set[str] = set()
@@ -62,7 +69,7 @@ def summarize(plan: Plan, report: list[str]) -> JobSummary:
         narrow = plan.precision.get(made)
         op = node.op.name if narrow is None else f"{node.op.name} in {narrow.name}"
         computed_by = "the host, before the step" if made in on_host else describe(made, plan.without_native, narrow)
-        computed_by = plan.int8_kernels.get(node, computed_by)
+        computed_by = kernels.get(node, computed_by)
         rows.append((node.name, op, outputs, f"{elements:,}" if used else "", str(node.source), computed_by))
     own = [v for v in graph.variables.values() if v.role == "parameter"]
     state = [v for v in graph.variables.values() if v.role == "state"]

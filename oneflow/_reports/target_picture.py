@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
 from typing import Any
 
@@ -12,6 +13,7 @@ _WIDTH, _ROW, _LEFT, _MOST = 760, 22, 70, 64
 _MEMORY = (("parameters", "#4878a8"), ("optimizer_state", "#8fb4d8"), ("other_state", "#b8b8b8"), ("inputs", "#a0c878"),
            ("activations", "#e8a33d"), ("temporary", "#d0694f"))  # fmt: skip
 _PASSES = (("backward", "#d0694f"), ("update", "#6aa84f"), ("", "#4878a8"))
+_PASS_NAMES = ("backward pass (of a last stage: both passes)", "update", "forward pass, and what is one step")
 
 
 def picture(plan: Any) -> str:
@@ -32,9 +34,9 @@ def picture(plan: Any) -> str:
     ]
     header = ("name", "op", "pass", "us", "share", "FLOP", "bytes", "bound by", "your line")
     return (
-        f"<h3>{escape(plan.title)}</h3><p>{'<br>'.join(map(escape, str(plan).splitlines()[1:8]))}</p>"
-        f"<h4>devices and stages, over {plan.seconds * 1e3:.3g} ms</h4>{_timeline(plan)}"
-        f"<h4>memory per device</h4>{_legend()}{_memory(plan)}<h4>ops by time</h4>{page.table(header, rows, {3, 4, 5, 6})}"
+        f"<h3>{escape(plan.title)}</h3><p>{'<br>'.join(map(escape, plan._summary()[1:]))}</p>"
+        f"<h4>devices and stages, over {plan.seconds * 1e3:.3g} ms</h4>{_legend(_PASS_NAMES, _PASSES)}{_timeline(plan)}"
+        f"<h4>memory per device</h4>{_memory_legend()}{_memory(plan)}<h4>ops by time</h4>{page.table(header, rows, {3, 4, 5, 6})}"
     )
 
 
@@ -97,6 +99,10 @@ def _more(plan: Any) -> str:
     return f"<p>and {hidden} devices more</p>" if hidden > 0 else ""
 
 
-def _legend() -> str:
-    items = [f'<span style="color:{color}">&#9632;</span> {what.replace("_", " ")}' for what, color in _MEMORY]
-    return f"<p>{' '.join(items)}; the line is the device's memory</p>"
+def _legend(names: Sequence[str], colors: Sequence[tuple[str, str]], more: str = "") -> str:
+    items = [f'<span style="color:{color}">&#9632;</span> {name}' for name, (_, color) in zip(names, colors, strict=True)]
+    return f"<p>{' '.join(items)}{more}</p>"
+
+
+def _memory_legend() -> str:
+    return _legend([what.replace("_", " ") for what, _ in _MEMORY], _MEMORY, "; the line is the device's memory")

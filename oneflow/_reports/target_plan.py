@@ -182,13 +182,17 @@ class TargetPlan:
         return {b: sum(r.seconds for r in self.parts if r.bound == b) / whole for b in ("compute", "memory", "links")}
 
     def __str__(self) -> str:
-        return "\n".join([self.title, *self.notes, self.verdict, *self._time(), *self._tables(_SHOWN_ROWS)])
+        return "\n".join([*self._summary(), *self._tables(_SHOWN_ROWS)])
 
     __repr__ = __str__
 
     def table(self) -> str:
         """Everything, with all rows. ``print(plan)`` shows the largest."""
-        return "\n".join([self.title, *self.notes, self.verdict, *self._time(), *self._tables(None)])
+        return "\n".join([*self._summary(), *self._tables(None)])
+
+    def _summary(self) -> list[str]:
+        """The report without its tables, by line; the title is the first."""
+        return [self.title, *self.notes, self.verdict, *self._time()]
 
     def _time(self) -> list[str]:
         chip, kind = self.target.accelerator, self.peak[0]

@@ -15,6 +15,9 @@ from .target import Target
 Origin = TypeVar("Origin")
 COMPUTE, MEMORY, LINKS = "compute", "memory", "links"
 _CYCLES = re.compile(r'estimated_cycles\\*":\\*"(\d+)')
+_CHAIN = re.compile(r'chain_id="(\w+)"')
+_CHAIN_START, _CHAIN_END = "AsyncCollectiveStart", "AsyncCollectiveDone"
+_ALL_REDUCE_SCATTER = "all-reduce-scatter"  # TPU: an all-reduce of which each device takes a piece
 _PARTLY_READ = ("dynamic-slice", "slice", "gather")
 
 
@@ -117,11 +120,17 @@ class Roofline:
         clock = link_free = copies_free = exposed = 0.0
         until: dict[str, float] = {}
         for instruction in instructions:
-            if instruction.collective:
-                sent = self._sent(instruction, times)
+            inner, chain = (instruction, "") if instruction.collective else self._fused_collective(instruction)
+            if inner is not None and chain and not self._calls_kernel(instruction, _CHAIN_START):  # one that has begun
+                if self._calls_kernel(instruction, _CHAIN_END):
+                    exposed += max(0.0, until.get(chain, clock) - clock)
+                    clock = max(clock, until.get(chain, clock))
+                    continue
+            elif inner is not None:
+                sent = self._sent(instruction, inner, times)
                 begin = max(clock, link_free)
-                link_free = until[instruction.name] = begin + sent.seconds
-                if not instruction.opcode.endswith("-start"):
+                link_free = until[chain or instruction.name] = begin + sent.seconds
+                if not (chain or instruction.opcode.endswith("-start")):
                     exposed += link_free - clock
                     clock = link_free
                 continue
@@ -149,10 +158,28 @@ class Roofline:
         self.estimate.seconds = clock  # that of the last computation that ends: the entry
         return clock
 
-    def _sent(self, instruction: Instruction, times: int) -> Sent:
-        kind = instruction.collective
-        members = group_of(instruction).members
-        operand = sum(o.bytes for o in self._module.operands(instruction))
+    def _fused_collective(self, instruction: Instruction) -> tuple[Instruction | None, str]:
+        """The collective inside a fusion, as the TPU compiler writes them, and its chain: "" where the fusion waits for it.
+
+        A chain is a collective that runs beside other work: one fusion begins it, others do parts of it beside their own work,
+        and a last one waits for it. Each of them repeats the collective.
+        """
+        if instruction.opcode == "fusion":
+            for name in instruction.calls:
+                for each in self._module.computations.get(name, ()):
+                    if each.collective:
+                        found = _CHAIN.search(each.rest)
+                        return each, f"chain {found[1]}" if found else ""
+        return None, ""
+
+    def _calls_kernel(self, fusion: Instruction, kernel: str) -> bool:
+        return any(i.target == kernel for name in fusion.calls for i in self._module.computations.get(name, ()))
+
+    def _sent(self, instruction: Instruction, inner: Instruction, times: int) -> Sent:
+        """A collective that is begun; ``inner`` is another instruction than ``instruction`` in a fusion."""
+        kind = "reduce-scatter" if any(_ALL_REDUCE_SCATTER in name for name in instruction.calls) else inner.collective
+        members = group_of(inner).members
+        operand = sum(o.bytes for o in self._module.operands(inner))
         result, sent = sent_bytes(kind, operand, len(members))
         machines = {self._machines[m] for m in members if m < len(self._machines)}
         chip = self._accelerator

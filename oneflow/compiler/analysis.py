@@ -37,16 +37,35 @@ def flows_to(node: Node, position: int) -> bool:
     return dt.is_floating_point or dt.is_integer
 
 
-def ancestors(roots: list[Blob]) -> set[Node]:
-    """The nodes that the roots depend on, those of the roots included."""
+def ancestors(roots: Sequence[Blob], stop: Collection[tuple[Node, int]] = ()) -> set[Node]:
+    """The nodes that the roots depend on, those of the roots included.
+
+    ``stop``: values behind which it does not look: outputs of nodes, by their index.
+    """
     found: set[Node] = set()
-    stack = [blob.node for blob in roots]
+    stack = [b.node for b in roots if (b.node, b.index) not in stop]
     while stack:
         node = stack.pop()
         if node not in found:
             found.add(node)
-            stack.extend(blob.node for blob in node.inputs)
+            stack.extend(b.node for b in node.inputs if (b.node, b.index) not in stop)
     return found
+
+
+def in_topological_order(roots: Sequence[Blob]) -> tuple[Node, ...]:
+    """The nodes that the roots depend on, those of the roots included, each after those that it reads."""
+    found: dict[Node, None] = {}
+    stack = [(b.node, False) for b in reversed(roots)]
+    while stack:
+        node, is_ready = stack.pop()
+        if node in found:
+            continue
+        if is_ready:
+            found[node] = None
+            continue
+        stack.append((node, True))
+        stack.extend((b.node, False) for b in node.inputs)
+    return tuple(found)
 
 
 def dependents(nodes: Sequence[Node], sources: Collection[Node]) -> set[Node]:

@@ -1,4 +1,4 @@
-"""The arrangement of nodes on one device: channels last around native convolutions, or in slices of the batch around XLA's."""
+"""The arrangement of nodes: channels last around native convolutions; or, on one device, in slices of the batch around XLA's."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Step = Node | LayoutTranspose | Region
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Arrangement:
-    """Nodes, arranged for one device.
+    """Nodes, arranged for the devices of one place.
 
     Attributes:
       steps: nodes (some of them copies), layout transposes and regions, in execution order.
@@ -59,8 +59,10 @@ def arranged(
     precision: Mapping[Node, dtype],
     without_native: str,
     platform: str,
+    vmapped: Collection[Node] = (),
+    devices: int = 1,
 ) -> Arrangement:
-    """Arranges nodes for one device.
+    """Arranges nodes that run on the same devices.
 
     Args:
       nodes: in topological order.
@@ -69,14 +71,18 @@ def arranged(
       path: the nodes on the gradient path.
       precision: the dtypes of nodes that compute in a narrower dtype.
       without_native: the reason why no op takes its native lowering; "" if some may.
-      platform: of the device; only on the CPU are batches sliced.
+      platform: of the devices; only on the CPU are batches sliced.
+      vmapped: the nodes whose values have a leading axis of devices; they stay as they are.
+      devices: how many there are; only on one are batches sliced.
     """
-    native = None if without_native else channels_last.arrange(nodes, keep, roots, path, precision)
+    native = None if without_native else channels_last.arrange(nodes, {*keep, *vmapped}, roots, path, precision)
     if native is not None:
         steps, longer, copies = native
         transposes = sum(isinstance(step, LayoutTranspose) for step in steps)
         changed = f"{len(copies)} nodes channels last, {transposes} transposes"
         return Arrangement(tuple(steps), longer, _with_copies(precision, copies), keep, changed)
+    if devices > 1:
+        return Arrangement(tuple(nodes), path, precision, keep)
     scheduled, copies = batch_slices.schedule(nodes, keep, roots, path, platform)
     regions = [step for step in scheduled if isinstance(step, Region)]
     sliced = sum(len(region.nodes) for region in regions)

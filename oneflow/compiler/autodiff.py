@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from ..graph.graph import OP_VARIABLE
 from ..graph.node import Blob, Node
 from .analysis import flows_to
 from .lowering import Lowering, Observer, Values
+from .shared import alike
 
 # Names of scopes in the compiled program, by which profiles tell apart what an op computes in the two passes and what updates do.
 BACKWARD_SCOPE, UPDATE_SCOPE = "oneflow.backward", "oneflow.update"
@@ -47,13 +49,16 @@ def linearize(node: Node, values: Values, draws: Any, wanted: tuple[int, ...]) -
         outputs = located(node, lambda: _outputs(node, function(*arrays)))
         return outputs, crossing(_Shadow(node, wanted, lowering), arrays, draws)
 
-    def of_wanted(*chosen: Any) -> Any:
+    def of_wanted(arrays: Sequence[Any], *chosen: Any) -> Any:
         full = list(arrays)
         for i, array in zip(wanted, chosen, strict=True):
             full[i] = array
         return _outputs(node, function(*full))
 
-    return located(node, lambda: jax.vjp(of_wanted, *(arrays[i] for i in wanted)))
+    def vjp(*arrays: Any) -> tuple[tuple[Any, ...], Pullback]:
+        return jax.vjp(partial(of_wanted, arrays), *(arrays[i] for i in wanted))
+
+    return located(node, lambda: (alike(node, arrays, wanted, lowering, vjp) or vjp)(*arrays))
 
 
 @dataclass(frozen=True, slots=True)

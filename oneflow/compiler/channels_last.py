@@ -7,8 +7,9 @@ on arrays with axis 1 moved to the end, too; arrays are transposed only where su
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -48,13 +49,15 @@ class LayoutTranspose:
                 backward.add(self.source, self._turned(cotangent, not self.inward))
 
     def _turned(self, array: Any, inward: bool) -> Any:
-        same = self.source.ndim != self.target.ndim or self.source.shape == self.target.shape and self.source.ndim < 3
-        return array if same else _turned(array, inward)
+        if self.source.ndim != self.target.ndim or self.source.shape == self.target.shape and self.source.ndim < 3:
+            return array
+        is_sharded = self.source.node.scope.placement.parallel_num > 1
+        return _turned_where_it_is(array.ndim, inward)(array) if is_sharded else _turned(array, inward)
 
 
 def arrange(
     order: Sequence[Node],
-    keep: set[Node],
+    keep: Collection[Node],
     used_outside: Iterable[Blob],
     path: Collection[Node],
     precision: Mapping[Node, dtype],
@@ -103,12 +106,14 @@ def arrange(
     return items, longer, copies
 
 
-def _chosen(order: Sequence[Node], keep: set[Node], precision: Mapping[Node, dtype]) -> dict[Node, tuple[int, ...]]:
+def _chosen(order: Sequence[Node], keep: Collection[Node], precision: Mapping[Node, dtype]) -> dict[Node, tuple[int, ...]]:
     """The nodes that compute on channels-last arrays, with the positions of the inputs that have this layout."""
     chosen: dict[Node, tuple[int, ...]] = {}
     any_native = False
     for node in order:
         if node in keep or node.op.random or not node.outputs or node.outputs[0].ndim < 3:
+            continue
+        if any(isinstance(b.distribute, tuple) for b in (*node.inputs, *node.outputs)):  # one layout per axis of the placement
             continue
         positions = _positions(node)
         begins = is_native(node, precision.get(node))
@@ -155,6 +160,26 @@ def _moved(blob: Blob) -> Blob:
 
 
 _LARGE = 1 << 14  # elements; below that XLA's transpose is as fast
+
+
+@lru_cache(maxsize=64)
+def _turned_where_it_is(rank: int, inward: bool) -> Callable[[Any], Any]:
+    """``_turned`` for arrays that are sharded in any way: each device turns its piece."""
+    from jax.experimental.custom_partitioning import custom_partitioning
+
+    def partition(mesh: Any, given: Any, result: Any) -> Any:
+        spec = given[0].sharding.spec
+        spec = (*spec, *(None,) * (rank - len(spec)))
+        turned = (spec[0], *spec[2:], spec[1]) if inward else (spec[0], spec[-1], *spec[1:-1])
+        before, after = (jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*s)) for s in (spec, turned))
+        return mesh, _native.on_devices_of(mesh, lambda array: _turned(array, inward)), after, (before,)
+
+    space = " ".join(f"s{i}" for i in range(rank - 2))
+    first, last = f"n c {space}", f"n {space} c"
+    run = custom_partitioning(lambda array: _turned(array, inward))
+    rule = f"{first} -> {last}" if inward else f"{last} -> {first}"
+    run.def_partition(partition=partition, infer_sharding_from_operands=None, sharding_rule=rule)
+    return run
 
 
 def _turned(array: Any, inward: bool) -> Any:

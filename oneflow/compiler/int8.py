@@ -18,8 +18,11 @@ from ..errors import ModeError
 from ..graph.node import Blob, Node
 from ..graph.op import IntegerProduct, OpDef
 from . import int8_kernels as kernels
-from .int8_analysis import Analysis, Key, details, geometry, grids_of, key_of, passes_integers, role
-from .int8_kernels import Epilogue, Grid
+from . import packed_products as packed
+from .analysis import ancestors, in_topological_order
+from .int8_analysis import Analysis, Key, affine, channel_of, details, geometry, grids_of, key_of, passes_integers, role
+from .int8_kernels import Grid
+from .packed_products import Epilogue
 
 Perm = tuple[int, ...] | None
 
@@ -55,8 +58,7 @@ class Unit:
     @property
     def channel(self) -> int:
         """The axis of the result's channels."""
-        perm = self.geometry.data_perm
-        return self.product.outputs[0].ndim - 1 if perm is None else perm[-1]
+        return channel_of(self.product, self.geometry)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,13 +130,13 @@ class Pass:
         end = unit.end
         tail: list[Node] = []  # reshapes, which are a part where an activation follows
         while True:
-            reader = self._only_reader(end if not tail else tail[-1].outputs[0])
+            reader = self.analysis.only_reader(end if not tail else tail[-1].outputs[0])
             if reader is None or reader[0] in self.claimed or reader[0].scope.placement != unit.product.scope.placement:
                 break
             node, position = reader
             kind = role(node)
             if kind == "channelwise" and position == 0 and not (tail or unit.residual or unit.activation):
-                if not self._is_per_channel(unit, node):
+                if not self.analysis.is_per_channel(unit.end, unit.channel, node):
                     break
                 unit.steps.append(node)
             elif kind == "residual" and not (tail or unit.residual or unit.activation):
@@ -162,21 +164,6 @@ class Pass:
             self.reads_integers.add(without_residual[2:])
         else:  # its kernel adds residuals to integers only
             unit.end, unit.nodes, unit.residual, unit.activation = without_residual[0], without_residual[1], None, ""
-
-    def _is_per_channel(self, unit: Unit, node: Node) -> bool:
-        """Whether an op that is affine per channel is so for the channels of a product, with constant coefficients."""
-        if not all(b.node in self.analysis.constant and b.ndim == 1 for b in node.inputs[1:]):
-            return False
-        shape = [1] * unit.end.ndim
-        shape[unit.channel] = unit.end.shape[unit.channel]
-        try:
-            return bool(kernels.inferred(node.op, [unit.end.copy(shape=tuple(shape)), *node.inputs[1:]], node.attrs))
-        except (TypeError, ValueError):  # its axis is another one
-            return False
-
-    def _only_reader(self, blob: Blob) -> tuple[Node, int] | None:
-        readers = self.analysis.readers.get(key_of(blob), [])
-        return readers[0] if len(readers) == 1 and key_of(blob) not in self.analysis.roots else None
 
     def _all_read_integers(self, blob: Blob) -> bool:
         """Whether a value is read as integers of its own grid, by everything that reads it.
@@ -244,8 +231,8 @@ class Pass:
             return found
         return found.copy(distribute=blob.distribute)
 
-    def _integers_of(self, blob: Blob, grid: Grid, perm: Perm) -> Blob:
-        """A value as integers of a grid, in the layout ``perm``."""
+    def _integers_of(self, blob: Blob, grid: Grid, perm: Perm, reader: Node) -> Blob:
+        """A value as integers of a grid, in the layout ``perm``, where its reader is."""
         found = self.integers.get(key_of(blob))
         if found is None:
             if passes_integers(blob.node) or role(blob.node) == "grid":
@@ -253,7 +240,8 @@ class Pass:
                 if source is not None and source[1] == grid:
                     found = self._passed(blob.node, *source)
             if found is None:
-                q = self._add(kernels.QUANTIZE, blob.node, (self.float_of(blob),), grid=grid, perm=perm)
+                at = blob.node if blob.node.scope.placement == reader.scope.placement else reader
+                q = self._add(kernels.QUANTIZE, at, (self.float_of(blob),), grid=grid, perm=perm)
                 found = (q, grid, perm)
             self.integers[key_of(blob)] = found
         return self._in_order(blob.node, found[0], found[2], perm)
@@ -268,7 +256,7 @@ class Pass:
 
     def _add_unit(self, unit: Unit) -> None:
         node, perm = unit.product, unit.geometry.data_perm
-        data = self._integers_of(self._nearest(node.inputs[0]), unit.grid, perm)
+        data = self._integers_of(self._nearest(node.inputs[0]), unit.grid, perm, node)
         out = self.grids.get(key_of(unit.end), Grid(1.0)) if unit.to_integers else Grid(1.0)
         residual: tuple[Blob, ...] = ()
         unit_scale, shift, factor, after = 1.0, 0.0, 1.0, 0.0
@@ -276,7 +264,7 @@ class Pass:
             base = self._gridded(unit.residual)
             assert base is not None
             grid = self.grids[key_of(base)]
-            residual = (self._integers_of(self._nearest(unit.residual), grid, perm),)
+            residual = (self._integers_of(self._nearest(unit.residual), grid, perm, node),)
             unit_scale, shift, factor, after = grid.scale, -grid.zero, grid.scale / out.scale, out.zero
         elif unit.to_integers and unit.activation == "gate":
             factor, after = 1 / out.scale, out.zero
@@ -333,8 +321,7 @@ class Pass:
         weights, scale, sums = self._node(
             kernels.WEIGHTS, node, (w, *scales), perm=geometry.weight_perm, bits=bits, exponent=exponent
         ).outputs
-        steps = tuple((n.op.define, n.attrs, len(n.inputs) - 1) for n in unit.steps)
-        constants = tuple(b for n in unit.steps for b in n.inputs[1:])
+        steps, constants = affine(unit.steps)
         scale, offset = self._node(
             kernels.VECTORS, node, (scale, sums, *constants), steps=steps, rank=node.outputs[0].ndim, channel=unit.channel,
             source=unit.grid, unit=unit_scale, shift=shift,
@@ -344,17 +331,17 @@ class Pass:
         padded = data
         if inner is not geometry and geometry.padding:
             padded = (data[0], *(n + low + high for n, (low, high) in zip(data[1:-1], geometry.padding, strict=True)), data[-1])
-        reason = self.without_native or kernels.unsupported_reason(padded, inner, epilogue, kernel)
+        reason = self.without_native or packed.unsupported_reason(padded, inner, epilogue, kernel, "uint8")
         self.count["xla" if reason else "native"] += 1
-        kernel_name = "XLA" if reason else f"oneDNN {kernels.kernel_name(padded, inner, epilogue, kernel)}"
+        kernel_name = "XLA" if reason else "oneDNN " + packed.kernel_name(padded, inner, epilogue, kernel, "uint8")
         self.kernels.update({n: f"int8, with {node.name}" for n in unit.nodes})
         self.kernels[node] = f"int8, {kernel_name}"
         if reason:
             self.reasons[reason] = self.reasons.get(reason, 0) + 1
         else:
-            size = kernels.packed_size(padded, inner, epilogue, kernel)
+            size = packed.packed_size(padded, inner, epilogue, kernel, "uint8")
             weights = self._node(
-                kernels.PACK, node, (weights,), spec=tuple(kernels.spec(padded, inner, epilogue, kernel)), size=size
+                packed.PACK, node, (weights,), spec=tuple(packed.spec(padded, inner, epilogue, kernel, "uint8")), size=size
             ).outputs[0]
         for blob in (weights, scale, offset):
             self.prepared[key_of(blob)] = blob
@@ -363,7 +350,7 @@ class Pass:
     def _node(self, op: OpDef, like: Node, inputs: tuple[Blob, ...], **attrs: Any) -> Node:
         """A node in the place of ``like``."""
         template = like.outputs[0]
-        found = kernels.inferred(op, inputs, attrs)
+        found = packed.inferred(op, inputs, attrs)
         outputs = [
             template.copy(shape=tuple(o.shape), dtype=dtypes.of_values(o.dtype), valid_length=None, is_dynamic=False)
             for o in found
@@ -448,9 +435,9 @@ def rewritten(
     work.rebuild()
     prepared = tuple(work.prepared.values())
     known = {key_of(b) for b in prepared}
-    preparation = _in_topological_order(list(prepared))
+    preparation = in_topological_order(list(prepared))
     ends = [work.float_of(b) for b in roots]
-    needed = _reached(ends, known)
+    needed = ancestors(ends, known)
     return Rewritten(
         tuple(node for node in work.order if node in needed), work.float_of, preparation, prepared, work.kernels, work.changed()
     )
@@ -464,32 +451,5 @@ def simulated(
     work.find()
     work.simulate()
     ends = [work.float_of(b) for b in roots]
-    needed = _reached(ends, set())
+    needed = ancestors(ends)
     return tuple(node for node in work.order if node in needed), tuple(ends)
-
-
-def _reached(roots: list[Blob], stop: set[Key]) -> set[Node]:
-    """The nodes that the roots depend on, not looking behind ``stop``."""
-    found: set[Node] = set()
-    stack = [b for b in roots if key_of(b) not in stop]
-    while stack:
-        node = stack.pop().node
-        if node not in found:
-            found.add(node)
-            stack.extend(b for b in node.inputs if key_of(b) not in stop)
-    return found
-
-
-def _in_topological_order(roots: list[Blob]) -> tuple[Node, ...]:
-    found: dict[Node, None] = {}
-    stack = [(b.node, False) for b in reversed(roots)]
-    while stack:
-        node, is_ready = stack.pop()
-        if node in found:
-            continue
-        if is_ready:
-            found[node] = None
-            continue
-        stack.append((node, True))
-        stack.extend((b.node, False) for b in node.inputs)
-    return tuple(found)

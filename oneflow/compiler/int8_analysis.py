@@ -10,6 +10,7 @@ from ..graph.graph import OP_INPUT, OP_VARIABLE
 from ..graph.node import Blob, Node
 from ..graph.op import IntegerGrid, IntegerProduct
 from .int8_kernels import Grid
+from .packed_products import Affine, inferred
 
 Key = tuple[Node, int]
 
@@ -73,6 +74,26 @@ class Analysis:
             blob = blob.node.inputs[0]
         return blob
 
+    def only_reader(self, blob: Blob) -> tuple[Node, int] | None:
+        """The one node that reads a value, and the position of its input; None where something else reads it, too."""
+        readers = self.readers.get(key_of(blob), [])
+        return readers[0] if len(readers) == 1 and key_of(blob) not in self.roots else None
+
+    def is_per_channel(self, end: Blob, channel: int, node: Node) -> bool:
+        """Whether an op that is affine per channel is so for a product's channels, with constant coefficients.
+
+        Args:
+          end: what it reads; ``channel``: its axis of channels.
+        """
+        if not all(b.node in self.constant and b.ndim == 1 for b in node.inputs[1:]):
+            return False
+        shape = [1] * end.ndim
+        shape[channel] = end.shape[channel]
+        try:
+            return bool(inferred(node.op, [end.copy(shape=tuple(shape)), *node.inputs[1:]], node.attrs))
+        except (TypeError, ValueError):  # its axis is another one
+            return False
+
     def observed(self) -> list[Blob]:
         """The Blobs whose ranges int8 inference needs: data of products, and terms of sums that may become residuals."""
         found: dict[Key, Blob] = {}
@@ -108,6 +129,18 @@ def geometry(node: Node) -> IntegerProduct | str:
     """What a product computes, or why integers cannot."""
     found: IntegerProduct | str = details(node)
     return found
+
+
+def channel_of(product: Node, geometry: IntegerProduct) -> int:
+    """The axis of the channels of a product's result."""
+    perm = geometry.data_perm
+    return product.outputs[0].ndim - 1 if perm is None else perm[-1]
+
+
+def affine(steps: Sequence[Node]) -> tuple[Affine, tuple[Blob, ...]]:
+    """Ops that are affine per channel as ``packed_products.offset_and_slope`` takes them, and the constants that they read."""
+    functions = tuple((n.op.define, n.attrs, len(n.inputs) - 1) for n in steps)
+    return functions, tuple(b for n in steps for b in n.inputs[1:])
 
 
 def passes_integers(node: Node) -> bool:

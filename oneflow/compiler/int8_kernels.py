@@ -8,21 +8,18 @@ float32 in both, where a last bit may differ; results are rounded to the nearest
 from __future__ import annotations
 
 import math
-import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 
-from .._base import native
-from .._base.jax import jax, jnp, lax
+from .._base.jax import jnp, lax
 from ..graph.op import IntegerGrid, IntegerProduct, OpDef
+from . import packed_products
+from .packed_products import Affine, Epilogue
 
-ACTIVATIONS = {"": 0, "rectify": 1, "gate": 2}  # roles of ops, as numbers of a spec
 _EXACT_TERMS = 2**24 // (255 * 127)  # products of uint8 and int8 that float32 adds up exactly
-Attrs = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,22 +39,6 @@ class Grid:
         if scale == 0:
             return Grid(1.0)
         return Grid(scale, min(255, max(0, round(-least / scale))))
-
-
-@dataclass(frozen=True, slots=True)
-class Epilogue:
-    """What follows the sums: x * scale + offset [+ residual], an activation, x * factor + shift, and the range low to high.
-
-    ``to_integers``: the result is uint8.
-    """
-
-    to_integers: bool = False
-    has_residual: bool = False
-    activation: str = ""
-    factor: float = 1.0
-    shift: float = 0.0
-    low: int = 0
-    high: int = 255
 
 
 def grid_of_values(grid: IntegerGrid, scale: float, zero: float) -> Grid:
@@ -130,7 +111,7 @@ def _round_weights(w: Any, *, perm: tuple[int, ...]) -> Any:
 
 
 def _vectors(
-    scale: Any, sums: Any, *constants: Any, steps: Sequence[tuple[Callable[..., Any], Attrs, int]], rank: int, channel: int,
+    scale: Any, sums: Any, *constants: Any, steps: Affine, rank: int, channel: int,
     source: Grid, unit: float, shift: float,
 ) -> tuple[Any, Any]:  # fmt: skip
     """Scale and offset by which a channel's sum becomes a result in units of ``unit``.
@@ -143,18 +124,7 @@ def _vectors(
       source: the data's grid; its zero point becomes a part of the offset.
       shift: added to the offset.
     """
-
-    def through(x: Any) -> Any:
-        rest = list(constants)
-        for define, attrs, count in steps:
-            x = define(x, *rest[:count], **attrs)
-            del rest[:count]
-        return x
-
-    shape = [1] * rank
-    shape[channel] = scale.shape[0]
-    at = jnp.zeros(shape, np.float32)
-    offset, slope = (v.reshape(-1) for v in jax.jvp(through, (at,), (jnp.ones_like(at),)))
+    offset, slope = packed_products.offset_and_slope(steps, constants, rank, channel, scale.shape[0])
     real = slope * scale * np.float32(source.scale)
     return real / np.float32(unit), (offset - real * sums * np.float32(source.zero)) / np.float32(unit) + np.float32(shift)
 
@@ -191,72 +161,11 @@ def without_padding(product: IntegerProduct, zero: int) -> IntegerProduct:
     )
 
 
-def _result_shape(x: Sequence[int], product: IntegerProduct, kernel: Sequence[int]) -> tuple[int, ...]:
-    sizes = zip(x[1:-1], kernel[1:-1], product.strides, product.dilations, product.padding, strict=False)
-    space = tuple((n + low + high - (k - 1) * d - 1) // s + 1 for n, k, s, d, (low, high) in sizes)
-    return (*(space and x[:1] or x[:-1]), *space, kernel[0])
-
-
-def spec(x: Sequence[int], product: IntegerProduct, epilogue: Epilogue, kernel: Sequence[int]) -> list[int]:
-    """The vector that describes a product to the native part (``native/src/int8.cc``)."""
-
-    def bits(value: float) -> int:
-        return int(struct.unpack("<I", struct.pack("<f", value))[0])
-
-    e, y = epilogue, _result_shape(x, product, kernel)
-    head = [int(bool(product.strides)), int(e.to_integers), int(e.has_residual), ACTIVATIONS[e.activation],
-            bits(e.factor), bits(e.shift), e.low, e.high]  # fmt: skip
-    if not product.strides:
-        return [*head, math.prod(x[:-1]), kernel[0], kernel[1], 1]
-
-    def channels_second(shape: Sequence[int]) -> list[int]:
-        return [shape[0], shape[-1], *shape[1:-1]]
-
-    low, high = ([p[side] for p in product.padding] for side in (0, 1))
-    shapes = [size for shape in (x, kernel, y) for size in channels_second(shape)]
-    return [*head, len(x) - 2, product.groups, *shapes, *product.strides, *product.dilations, *low, *high]
-
-
-@lru_cache(maxsize=4096)
-def unsupported_reason(x: tuple[int, ...], product: IntegerProduct, epilogue: Epilogue, kernel: tuple[int, ...]) -> str:
-    """Why the native part does not take a product; "" where it does."""
-    found = native.part()
-    if found.library is None:
-        return found.reason
-    if min((*x, *kernel, *_result_shape(x, product, kernel))) <= 0:
-        return "an empty array"
-    name = found.library.describe("int8_product", spec(x, product, epilogue, kernel))
-    if name.startswith("!"):
-        return str(name[2:])
-    return f"oneDNN's kernel is a slow one ({name})" if "ref" in name else ""
-
-
-def kernel_name(x: tuple[int, ...], product: IntegerProduct, epilogue: Epilogue, kernel: tuple[int, ...]) -> str:
-    """The name of oneDNN's kernel for a product."""
-    return str(native.part().library.describe("int8_product", spec(x, product, epilogue, kernel)))
-
-
-def packed_size(x: tuple[int, ...], product: IntegerProduct, epilogue: Epilogue, kernel: tuple[int, ...]) -> int:
-    """The bytes of weights in the layout that oneDNN's kernel wants."""
-    return int(native.part().library.describe("int8_pack", spec(x, product, epilogue, kernel)))
-
-
-def _pack(q: Any, *, spec: tuple[int, ...], size: int) -> Any:
-    return _call("int8_pack", jax.ShapeDtypeStruct((size,), np.int8), spec, q)
-
-
-def _call(name: str, result: Any, spec: Sequence[int], *arrays: Any) -> Any:
-    return jax.ffi.ffi_call(native.target(name), result)(*arrays, spec=np.array(spec, np.int64))
-
-
 def _by_native(
     x: Any, w: Any, scale: Any, offset: Any, residual: Sequence[Any], product: IntegerProduct, epilogue: Epilogue,
     kernel: Sequence[int],
 ) -> Any:  # fmt: skip
-    dtype = np.uint8 if epilogue.to_integers else np.float32
-    result = jax.ShapeDtypeStruct(_result_shape(x.shape, product, kernel), dtype)
-    name = "int8_product_with_residual" if residual else "int8_product"
-    return _call(name, result, spec(x.shape, product, epilogue, kernel), x, w, scale, offset, *residual)
+    return packed_products.call(x, w, (scale, offset, *residual), product, epilogue, kernel)
 
 
 def _by_xla(
@@ -314,12 +223,4 @@ ROUND_WEIGHTS = OpDef("int8_round_weights", _round_weights)
 RESHAPE = OpDef("int8_reshape", _reshape)
 WEIGHTS = OpDef("int8_weights", _weights, multiple_results=True)
 VECTORS = OpDef("int8_vectors", _vectors, multiple_results=True)
-PACK = OpDef("int8_pack", _pack)
 PRODUCT = OpDef("int8_product", _product)
-
-
-def inferred(op: OpDef, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
-    """Shapes and dtypes of an op's outputs."""
-    arrays = [jax.ShapeDtypeStruct(b.shape, b.dtype.numpy_dtype) for b in inputs]
-    found = jax.eval_shape(partial(op.define, **attrs), *arrays)
-    return list(found) if op.multiple_results else [found]

@@ -85,6 +85,8 @@ class Lowering:
       precision: the dtypes of nodes that compute in a narrower dtype.
       observer: is shown every node and its outputs.
       platform: of the devices: "cpu", "gpu" or "tpu".
+      narrow_gathers: the variables whose pieces are gathered in a 16-bit dtype: that dtype, and the layout that is stored.
+      traced: what ``compiler/shared.py`` keeps of nodes that are alike.
     """
 
     meshes: Meshes | None = None
@@ -93,6 +95,8 @@ class Lowering:
     precision: Mapping[Node, dtype] = field(default_factory=dict)
     observer: Observer | None = None
     platform: str = "cpu"
+    narrow_gathers: Mapping[Node, tuple[dtype, Layout]] = field(default_factory=dict)
+    traced: dict[Any, Any] = field(default_factory=dict)
 
     def read(self, array: Any, blob: Blob, reader: Node) -> Any:
         """An input as its reader gets it: in the layout that was requested with ``with_distribute``.
@@ -109,7 +113,15 @@ class Lowering:
             fits = len(request) == len(placement.hierarchy)
         else:
             fits = request is not None and request.kind != "auto"
-        return self._laid_out(array, Layout.of(placement, request)) if fits else array
+        if not fits:
+            return array
+        layout = Layout.of(placement, request)
+        narrow, stored = self.narrow_gathers.get(blob.node, (None, layout))
+        with jax.named_scope(reader.name):
+            if narrow is None or stored == layout or stored.placement != placement:
+                return self._laid_out(array, layout)
+            piece = self._laid_out(array.astype(narrow.numpy_dtype), stored)  # cast first: half the bytes are sent
+            return self._laid_out(piece, layout).astype(array.dtype)
 
     def fed(self, blob: Blob, array: Any, placement: Placement) -> Any:
         """A feed as its readers on ``placement`` get it: split along the batch axis, even into uneven pieces."""

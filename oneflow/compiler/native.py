@@ -60,7 +60,7 @@ def describe(node: Node, without: str, narrow: dtype | None) -> str:
     reason = _unsupported_reason(node, arrays, without)
     if reason is not None:
         return f"XLA: {reason}"
-    return native.describe(arrays, node.attrs) + (", sharded over the batch" if _is_sharded(node) else "")
+    return native.describe(arrays, node.attrs) + (f", {native.sharded}" if _is_sharded(node) else "")
 
 
 def _unsupported_reason(node: Node, arrays: Sequence[Any], without: str) -> str | None:

@@ -14,8 +14,8 @@ from .._base.jax import jax
 from ..errors import ModeError
 from ..graph.graph import OP_INPUT, OP_TO_MIRRORED, OP_VARIABLE, Graph, Variable, Watch
 from ..graph.node import Blob, Node
+from . import fusion, native, precision
 from . import int8 as int8_pass
-from . import native, precision
 from .analysis import ancestors, gradient_path
 from .arrangement import Arrangement, arranged
 from .expansion import Expansion, expand
@@ -27,8 +27,12 @@ from .lowering import replicated_variables, vmapped_nodes
 
 RANDOM_STATE = "random state"  # uint32[3]: two words of seed and the number of calls so far
 LEARNING_RATES = "learning rates"  # float32, one for each optimizer; those that are not constant are not read
-_OWN = (RANDOM_STATE, LEARNING_RATES)  # state that is not a variable
 PREPARED = "prepared "  # with a number: a value that depends on variables alone, computed when one has changed
+
+
+def is_variable(name: str) -> bool:
+    """Whether a name in ``Plan.read`` or ``Plan.written`` is that of a variable, not of state of another kind."""
+    return name not in (RANDOM_STATE, LEARNING_RATES) and not name.startswith(PREPARED)
 
 
 class PassRecord(NamedTuple):
@@ -56,7 +60,8 @@ class Plan:
       without_native: the reason why no op takes its native lowering; "" if some may.
       grids: of the values that int8 inference rounds, by logical Blob name; None where the job is not one of int8.
       preparation: the nodes that compute ``prepared``, Blobs that depend on variables alone, when a variable has changed.
-      int8: what int8 inference changed; ``int8_kernels``: what computes a node there.
+      int8: what int8 inference changed.
+      fused_kernels: what computes nodes that are part of a larger call, and products of 8-bit integers.
       host: the part that runs on the host before the step.
       expansion: the copies of nodes in repeated parts.
       precision: the dtypes of nodes that compute in a narrower dtype.
@@ -70,7 +75,7 @@ class Plan:
       replicated: names of the variables that have a separate value on every device.
       vmapped: the nodes whose values have a leading axis of devices.
       devices: the copies of mirrored nodes, one per device, if the shapes of the devices' tensors differ.
-      arrangement: the arrangement of the nodes on JAX's default device; None if they run elsewhere.
+      arrangement: the arrangement of the nodes on the devices of one place; None where there are several places.
       keeps_state: state is not donated, so that it survives a step that turns out to have failed.
       passes: the passes that made this plan.
     """
@@ -91,7 +96,7 @@ class Plan:
     preparation: tuple[Node, ...] = ()
     prepared: tuple[Blob, ...] = ()
     int8: str = ""
-    int8_kernels: Mapping[Node, str] = field(default_factory=dict)
+    fused_kernels: Mapping[Node, str] = field(default_factory=dict)
     host: HostPlan = HostPlan()
     expansion: Expansion = Expansion()
     precision: Mapping[Node, dtype] = field(default_factory=dict)
@@ -121,6 +126,12 @@ class Plan:
         return self.keeps_state or any(node.op.callback for node in self.order)
 
     @property
+    def variables(self) -> tuple[str, ...]:
+        """The names of the variables that the step, or its preparation, only reads."""
+        prepared = (node.attrs["variable"] for node in self.preparation if node.op is OP_VARIABLE)
+        return tuple(dict.fromkeys((*filter(is_variable, self.read), *prepared)))
+
+    @property
     def compute(self) -> list[Node]:
         """The nodes of ``order`` other than inputs and variables."""
         return [node for node in self.order if node.op not in (OP_INPUT, OP_VARIABLE)]
@@ -148,7 +159,7 @@ class Plan:
 
     def load(self, name: str, stored: Any, storages: Mapping[str, Storage]) -> Any:
         """The value of a variable (or of the random state) as nodes read it."""
-        return stored if name in _OWN or name.startswith(PREPARED) else storages[name].load(stored, each=name in self.replicated)
+        return storages[name].load(stored, each=name in self.replicated) if is_variable(name) else stored
 
     def token_is_needed(self) -> bool:
         """Whether a call must return a token that is ready when it is over.
@@ -267,7 +278,7 @@ def _int8(plan: Plan) -> Plan:
         preparation=found.preparation,
         prepared=found.prepared,
         int8=found.changed,
-        int8_kernels=found.kernels,
+        fused_kernels=found.kernels,
     )
 
 
@@ -301,7 +312,7 @@ def _interface(plan: Plan) -> Plan:
         read=(
             *(n for n in graph.variables if n in read),
             *((LEARNING_RATES,) if _has_constant_rate(graph) else ()),
-            *(f"{PREPARED}{i}" for i in range(len(plan.prepared))),
+            *_prepared_names(plan.prepared),
         ),
         feeds=(*_step_inputs(plan, roots), *plan.host.boundary),
         x64=x64 or any(b.dtype.name in ("int64", "float64") for b in plan.host.boundary),
@@ -368,8 +379,41 @@ def with_own_values(plan: Plan, storages: Mapping[str, Storage]) -> Plan:
     return replace(made, passes=(*plan.passes, PassRecord("own values", f"each device reads its own {', '.join(sorted(own))}")))
 
 
-def on_one_device(plan: Plan) -> Plan:
-    """Arranges the nodes for JAX's default device."""
+def with_fused_products(plan: Plan) -> Plan:
+    """Lets the native part compute what follows products of a predict job, whose nodes are all on JAX's default device."""
+    skipped = plan.graph.train or plan.prepared or plan.repeats or plan.vmapped or plan.without_native
+    if skipped or any(node.is_mirrored for node in plan.compute):
+        return plan
+    found = fusion.fused(plan.order, plan.roots, set(plan.written), plan.precision)
+    if found is None:
+        return plan
+    variables = {node.attrs["variable"] for node in found.order if node.op is OP_VARIABLE}
+    return replace(
+        plan,
+        order=found.order,
+        fetches=tuple(map(found.read, plan.fetches)),
+        watches=tuple(replace(w, blob=found.read(w.blob)) for w in plan.watches),
+        assigns={name: found.read(blob) for name, blob in plan.assigns.items()},
+        read_by_rules=tuple(map(found.read, plan.read_by_rules)),
+        roots=tuple(map(found.read, plan.roots)),
+        preparation=found.preparation,
+        prepared=found.prepared,
+        precision=found.precision,
+        fused_kernels=found.kernels,
+        read=(*(n for n in plan.read if n in variables), *_prepared_names(found.prepared)),
+        passes=(*plan.passes, PassRecord("fused products", found.changed)),
+    )
+
+
+def _prepared_names(prepared: Sequence[Blob]) -> tuple[str, ...]:
+    return tuple(f"{PREPARED}{i}" for i in range(len(prepared)))
+
+
+def on_one_place(plan: Plan, devices: int) -> Plan:
+    """Arranges the nodes for the devices of one place."""
     watched = {w.blob.node for w in plan.watches if w.diff}
-    made = arranged(plan.compute, watched, plan.roots, plan.path, plan.precision, plan.without_native, plan.platform)
-    return replace(plan, arrangement=made, passes=(*plan.passes, PassRecord("one device", made.changed)))
+    made = arranged(
+        plan.compute, watched, plan.roots, plan.path, plan.precision, plan.without_native, plan.platform, plan.vmapped, devices
+    )
+    name = "one device" if devices == 1 else "several devices"
+    return replace(plan, arrangement=made, passes=(*plan.passes, PassRecord(name, made.changed)))

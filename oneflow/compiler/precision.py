@@ -8,12 +8,12 @@ native part alone that computes in bfloat16, where it can (see ``_gains_on_cpu``
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .._base import dtype as dtypes
 from .._base.dtype import dtype
-from ..graph.graph import Graph
+from ..graph.graph import OP_VARIABLE, Graph
 from ..graph.node import Blob, Node
 from . import native
 
@@ -79,6 +79,21 @@ def narrow_nodes(order: Sequence[Node], *, newer: bool = False) -> set[Node]:
         if node in white or node in before:
             before.update(b.node for b in node.inputs if b.node in passing)
     return white | (after & before)
+
+
+def narrow_variables(order: Sequence[Node], precision: Mapping[Node, dtype]) -> dict[Node, dtype]:
+    """The float32 variables that every reader casts to one 16-bit dtype, with it.
+
+    Devices that store pieces of such a variable can send them to each other in 16 bits, which changes no result.
+    """
+    found: dict[Node, set[dtype | None]] = {}
+    for node in order:
+        narrow = precision.get(node)
+        for i, blob in enumerate(node.inputs):
+            if blob.node.op is OP_VARIABLE and blob.dtype is dtypes.float32:
+                is_cast = not (node.op.autocast_first_only and i)
+                found.setdefault(blob.node, set()).add(narrow if is_cast else None)
+    return {node: to for node, readers in found.items() if len(readers) == 1 for to in readers if to is not None}
 
 
 def narrowed(node: Node, to: dtype | None, function: Callable[..., Any]) -> Callable[..., Any]:

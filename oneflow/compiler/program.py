@@ -15,7 +15,8 @@ from .autodiff import Backward, run_nodes
 from .layout import Layout, Meshes, Storage, mesh_axes
 from .lowering import Lowering, Observer, Values
 from .options import with_product_precision
-from .plan import LEARNING_RATES, PREPARED, RANDOM_STATE, Plan
+from .plan import PREPARED, RANDOM_STATE, Plan, is_variable
+from .storing import narrow_gathers
 from .update import finish, loss_count, measure, numbers, prepare, seed_scale, show_updates
 
 Step = Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], Any]
@@ -72,11 +73,7 @@ def single(
     whole = meshes.sharding(placement, ())
 
     def of_state(name: str) -> Any:
-        return (
-            whole
-            if name in (RANDOM_STATE, LEARNING_RATES) or name.startswith(PREPARED)
-            else meshes.sharding(storages[name].layout.placement, storages[name].spec)
-        )
+        return meshes.sharding(storages[name].layout.placement, storages[name].spec) if is_variable(name) else whole
 
     def of_value(blob: Blob) -> Any:  # a call returns whole values; those of mirrored nodes stay on their devices
         return meshes.sharding(placement, (mesh_axes(placement),)) if blob.node in plan.vmapped else whole
@@ -100,7 +97,8 @@ def make_step(plan: Plan, storages: Mapping[str, Storage], meshes: Meshes | None
     variable_nodes = [node for node in plan.order if node.op is OP_VARIABLE]
     watched_nodes = {w.blob.node for w in plan.watches if w.diff}
     arrangement = plan.arrangement or Arrangement(tuple(plan.compute), plan.path, plan.precision, watched_nodes)
-    lowering = Lowering(meshes, plan.vmapped, plan.without_native, arrangement.precision, observer, plan.platform)
+    gathers = narrow_gathers(plan.compute, arrangement.precision, storages)
+    lowering = Lowering(meshes, plan.vmapped, plan.without_native, arrangement.precision, observer, plan.platform, gathers)
 
     def step(state_arrays: Sequence[Any], read_arrays: Sequence[Any], feeds: Sequence[Any]) -> Any:
         stored = {**dict(zip(plan.written, state_arrays, strict=True)), **dict(zip(plan.read, read_arrays, strict=True))}

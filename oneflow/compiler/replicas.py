@@ -37,6 +37,9 @@ def per_device(plan: Plan) -> Plan:
     devices: dict[Node, tuple[Node, ...]] = {}  # copies of mirrored nodes
     others: dict[Node, Node] = {}  # the other nodes, or their copies
     order: list[Node] = []
+    lowered = set(plan.order)
+    for node in dict.fromkeys(blob.node for blob in plan.feeds if blob.is_mirrored and blob.node not in lowered):  # host stage
+        devices[node] = tuple(_on_device(plan, node, i, devices, others, []) for i in range(node.scope.placement.parallel_num))
     for node in plan.order:
         if node.is_mirrored:
             if node.run:

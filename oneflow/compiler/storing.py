@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from math import prod
 
 from .._base.dist import Placement, split
+from .._base.dtype import dtype
 from ..graph.graph import Graph, Variable
+from ..graph.node import Node
 from .layout import Layout, Storage
+from .precision import narrow_variables
 
 
 def storages(graph: Graph, replicated: frozenset[str]) -> dict[str, Storage]:
@@ -27,6 +31,18 @@ def storages(graph: Graph, replicated: frozenset[str]) -> dict[str, Storage]:
     for v in graph.variables.values():
         if v.owner is not None:
             found[v.name] = found[v.owner].of_slot(v.shape)
+    return found
+
+
+def narrow_gathers(
+    order: Sequence[Node], precision: Mapping[Node, dtype], stored: Mapping[str, Storage]
+) -> dict[Node, tuple[dtype, Layout]]:
+    """The variables that devices store in pieces and that all readers cast to a 16-bit dtype, with that dtype and the layout."""
+    found = {}
+    for node, narrow in narrow_variables(order, precision).items():
+        storage = stored[node.attrs["variable"]]
+        if storage.layout.is_split and storage.is_plain:
+            found[node] = (narrow, storage.layout)
     return found
 
 

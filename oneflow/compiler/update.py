@@ -18,7 +18,7 @@ from ..graph.node import Blob
 from .analysis import LOSS_SCALE_PREFIX, STEP_PREFIX, updates
 from .autodiff import UPDATE_SCOPE
 from .indexed_slices import keep_untouched_rows
-from .layout import is_flat
+from .layout import Layout, is_flat
 from .lowering import Observer, Values
 from .plan import LEARNING_RATES, Plan
 
@@ -202,7 +202,8 @@ def _update_one(plan: Plan, optimizer: Any, name: str, g: Any, state: Mapping[st
     decay = optimizer.weight_decay_of(name)
     gather = plan.gathers.get(name)
     x = state[name]
-    if gather is None and variable.placement is not None and is_flat(variable.placement, x.shape):
+    layout = None if variable.placement is None else Layout.of(variable.placement, variable.distribute)
+    if gather is None and layout is not None and is_flat(layout, x.shape):
         x, g, slots = _flat(x), _flat(g), {suffix: _flat(slot) for suffix, slot in slots.items()}
     x, updated = optimizer.update(x, g, slots, lr=rate, step=known.step, weight_decay=decay)
     mine = {name: x, **{f"{name}-{suffix}": updated[suffix] for suffix in suffixes}}

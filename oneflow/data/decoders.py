@@ -13,7 +13,7 @@ from .._base.refuse import refuse, shown
 from ..errors import ArgumentError, FeatureError, ImageError, RecordError
 from . import images, wire
 from ._fault import fault
-from .crops import RandomWindows
+from .crops import RandomWindows, Window
 from .records import Found, Records, list_message
 
 _LONG_LIST = 1 << 20  # bytes; the size of a longer list is checked before it is decoded, which takes many times as much memory
@@ -105,14 +105,25 @@ def _all_raw(records: Records, feature: str, size: int, wanted: np.dtype) -> np.
     try:
         found = records.find(feature)
         kind = int(found.kind[0])
-        if kind == wire.BYTES or not (found.kind == kind).all() or int(found.length.max()) > _LONG_LIST:
+        if not (found.kind == kind).all() or int(found.length.max()) > _LONG_LIST:
             return None
+        if kind == wire.BYTES:
+            return _all_bytes(found, size, wanted)
         flat, counts = numbers(records, feature, found, kind)
     except RecordError:  # of one record, which this batch may not contain
         return None
     if not (counts == size).all() or _outside(flat, wanted) is not None:
         return None
     return flat.astype(wanted, copy=False).reshape(len(records), size)
+
+
+def _all_bytes(found: Found, size: int, wanted: np.dtype) -> np.ndarray | None:
+    """The first ``size`` bytes of all records, as int8 and then ``wanted``; None where one has fewer, or not one value."""
+    at, lengths, single = wire.packed(found.data, found.start, found.length)
+    if not (single & (found.length > 0)).all() or int(lengths.min()) < size:
+        return None
+    flat = wire.gather(found.data, at, np.full(len(at), size))[: size * len(at)]
+    return flat.view(np.int8).astype(wanted, copy=False).reshape(len(at), size)
 
 
 def numbers(
@@ -312,6 +323,7 @@ def image_decoder_random_crop_resize(
     max_num_pixels: int | None = None,
     *,
     max_pixels: int = images.MAX_PIXELS,
+    scaled: bool = False,
 ) -> np.ndarray:
     """Decodes one image, cuts it to a random window and resizes it: uint8 (height, width, 3), RGB, bilinear.
 
@@ -321,13 +333,22 @@ def image_decoder_random_crop_resize(
       width, height: of the result.
       max_num_pixels: bound of the window's size; None for none.
       max_pixels: of the largest image that is decoded.
+      scaled: decode a JPEG at a fraction of its size where that suffices (``flow.config.enable_scaled_jpeg_decoding``).
     Raises: ImageError.
     """
-    image = images.decode(encoded, "BGR", max_pixels=max_pixels)
-    window = windows.window(image.shape[0], image.shape[1], draws)
+
+    def window_of(rows: int, columns: int) -> Window:
+        return windows.window(rows, columns, draws)
+
+    if scaled:
+        part, window = images.read_window(encoded, window_of, width, height, max_pixels=max_pixels)
+    else:
+        image = images.decode(encoded, "BGR", max_pixels=max_pixels)
+        window = window_of(image.shape[0], image.shape[1])
+        part = images.crop(image, window)
     if max_num_pixels is not None and window.height * window.width > max_num_pixels:
         raise ImageError(f"a crop of {window.width} x {window.height} pixels is more than max_num_pixels={max_num_pixels}")
-    return images.from_bgr(images.resize(images.crop(image, window), width, height, "bilinear"), "RGB")
+    return images.from_bgr(images.resize(part, width, height, "bilinear"), "RGB")
 
 
 def _each_image(

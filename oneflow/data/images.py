@@ -6,7 +6,7 @@ They hold no state and may run in any number of threads; OpenCV releases the GIL
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -84,6 +84,46 @@ def read(data: bytes | np.ndarray, mode: int, *, max_pixels: int = MAX_PIXELS, r
     if image is None or not image.size:
         raise _undecodable(encoded, f"it is a damaged {kind}, or a {kind} of a kind that OpenCV does not read")
     return image
+
+
+_REDUCED = {2: "IMREAD_REDUCED_COLOR_2", 4: "IMREAD_REDUCED_COLOR_4", 8: "IMREAD_REDUCED_COLOR_8"}
+
+
+def read_window(
+    data: np.ndarray, window_of: Callable[[int, int], Window], width: int, height: int, *, max_pixels: int = MAX_PIXELS
+) -> tuple[np.ndarray, Window]:
+    """A window of an image, which is going to be resized. A JPEG is decoded at 1/2, 1/4 or 1/8 of its size where that suffices.
+
+    Args:
+      data: the file's bytes.
+      window_of: the window in an image of a height and a width.
+      width, height: of the image that the window is resized to. What is decoded of it is not smaller.
+      max_pixels: as for ``decode``.
+    Returns: uint8 (h, w, 3), BGR, and the window in the whole image. Its edges are rounded to pixels of the reduced image.
+    Raises: ImageError.
+    """
+    try:
+        header = read_header(data.data)
+    except ValueError:
+        return _window_of_whole(data, window_of, max_pixels)
+    # the size in the header, or turned by an EXIF orientation, as OpenCV turns images
+    for rows, columns in ((header.height, header.width), (header.width, header.height)):
+        window = window_of(rows, columns)
+        factor = next((f for f in (8, 4, 2) if window.height >= f * height and window.width >= f * width), 1)
+        if header.format != "JPEG" or factor == 1:
+            return _window_of_whole(data, window_of, max_pixels)
+        image = read(data, getattr(cv2, _REDUCED[factor]), max_pixels=max_pixels)
+        if image.shape[:2] == (-(-rows // factor), -(-columns // factor)):
+            top, left = round(window.y / factor), round(window.x / factor)
+            bottom, right = round((window.y + window.height) / factor), round((window.x + window.width) / factor)
+            return crop(image, Window(top, left, bottom - top, right - left)), window
+    return _window_of_whole(data, window_of, max_pixels)
+
+
+def _window_of_whole(data: np.ndarray, window_of: Callable[[int, int], Window], max_pixels: int) -> tuple[np.ndarray, Window]:
+    image = decode(data, "BGR", max_pixels=max_pixels)
+    window = window_of(image.shape[0], image.shape[1])
+    return crop(image, window), window
 
 
 def kind_of(encoded: np.ndarray) -> str:

@@ -25,8 +25,8 @@ _NUMPY: dict[int, np.dtype] = {
 _PATIENCE = 8  # different keys in one step, before a record counts as irregular
 # Sizes of pieces of work: their temporary arrays stay in the cache, and malloc does not map memory for each of them.
 _PIECE = 4096  # records
-_PIECE_BYTES = 1 << 15  # of packed integers
-_LONG = 4096  # average length in bytes from which spans are copied one by one
+_PIECE_BYTES = 1 << 16  # of packed integers
+_LONG = 256  # average length in bytes from which spans are copied one by one
 _MANY_STEPS = 64
 _MOST_STEPS = 4096  # features of one record, before it counts as irregular
 _PAYLOAD = 0x7F7F7F7F7F7F7F7F
@@ -275,16 +275,18 @@ def gather(data: np.ndarray, start: np.ndarray, length: np.ndarray) -> np.ndarra
     made[total:] = 0
     if not total:
         return made
+    if total > _LONG * len(start):  # long ones: indices of single bytes would take far more memory than the bytes
+        source, target, at = data.data, made.data, 0
+        for first, n in zip(start.tolist(), length.tolist(), strict=True):
+            target[at : at + n] = source[first : first + n]
+            at += n
+        return made
     size = int(length[0])
     if (length == size).all():
         view = np.ndarray((len(data) - size + 1,), f"V{size}", data, strides=(1,))
         made[:total] = view[start].view(np.uint8)
         return made
     before = np.cumsum(length) - length
-    if total > _LONG * len(start):  # few and long: indices of single bytes would take far more memory than the bytes
-        for at, first, n in zip(before.tolist(), start.tolist(), length.tolist(), strict=True):
-            made[at : at + n] = data[first : first + n]
-        return made
     made[:total] = data.take(np.repeat(start - before, length) + np.arange(total))
     return made
 
@@ -318,9 +320,13 @@ def _varints(
     data: np.ndarray, start: np.ndarray, length: np.ndarray, dtype: np.dtype
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     flat, total = gather(data, start, length), int(length.sum())
-    last = np.flatnonzero(flat[:total] < 0x80)  # the last byte of each number
-    size = np.diff(last, prepend=-1)
+    goes_on = flat[:total] >= 0x80
+    last = np.flatnonzero(~goes_on)  # the last byte of each number
     ends = np.cumsum(length)
+    if total and not goes_on[ends[length > 0] - 1].any() and not (goes_on[1:] & goes_on[:-1]).any():
+        count = np.diff(np.searchsorted(last, ends, side="left"), prepend=0)
+        return _of_two_bytes(flat, last).astype(dtype), count, np.ones(len(start), bool)
+    size = np.diff(last, prepend=-1)
     count = np.diff(np.searchsorted(last, ends, side="left"), prepend=0) if len(start) else np.zeros(0, np.int64)
     closed = np.ones(len(start), bool)
     full = length > 0
@@ -342,6 +348,19 @@ def _varints(
             longer = size > extra
             value[longer] |= (flat[first[longer] + extra].astype(np.int64) & 0x7F) << shift
     return value.astype(dtype), count, closed
+
+
+def _of_two_bytes(flat: np.ndarray, last: np.ndarray) -> np.ndarray:
+    """Numbers of at most two bytes each, of which ``last`` are the positions of the last ones."""
+    value = flat.take(last).astype(np.uint16)
+    before = flat.take(last - 1)  # of the first number: a zero behind the data
+    has_two = (before >= 0x80).astype(np.uint16)
+    low = before.astype(np.uint16)
+    low &= np.uint16(0x7F)
+    low *= has_two
+    value <<= has_two * np.uint16(7)
+    value |= low
+    return value
 
 
 def _piece(

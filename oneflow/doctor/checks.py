@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.metadata
 import importlib.util
 import os
@@ -17,7 +18,9 @@ from typing import Any
 from .._base import jax_versions, native
 from .._base.jax import jax
 from .._base.memory import keep_freed
+from ..errors import ProcessError
 from ..runtime import compilation_cache
+from ..runtime.processes import cluster
 
 GOOD, NOTE, TROUBLE = "ok", "note", "trouble"
 _EXTRAS = {
@@ -185,6 +188,41 @@ def _network(topic: str) -> Iterator[Finding]:
         yield Finding(topic, "this machine", f"{name} has no address", NOTE, "give addresses to --master and flow.env.machine")
 
 
+def _processes(topic: str) -> Iterator[Finding]:
+    """The launcher whose variables are set, which decides whether a program runs alone."""
+    try:
+        claim = cluster.find()
+        if claim is not None and (claim.host is None or claim.port is None):
+            cluster.refuse_unknown_place(claim)
+    except ProcessError as error:
+        what, _, hint = str(error).partition("\n  try")
+        yield Finding(topic, "launcher", what, TROUBLE, hint.strip())
+        return
+    if claim is None:
+        yield Finding(topic, "launcher", "none in the environment: a program runs alone")
+        return
+    where = f"{claim.host}:{claim.port}"
+    yield Finding(topic, "launcher", f"{claim.launcher.name}: process {claim.rank} of {claim.count}; the first one is at {where}")
+    if claim.rank == 0:
+        yield _port(topic, str(claim.host), int(claim.port or 0))
+
+
+def _port(topic: str, host: str, port: int) -> Finding:
+    """Whether the first process can listen where the others look for it."""
+    try:
+        (family, kind, _, _, address), *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        with socket.socket(family, kind) as server:
+            server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            server.bind(address)
+    except OSError as error:
+        if error.errno == errno.EADDRNOTAVAIL:
+            why, todo = f"{host} is not an address of this machine", "ONEFLOW_BIND_ADDRESS, where others reach it by that one"
+        else:
+            why, todo = f"{host}:{port}: {error.strerror or error}", f"{cluster.COORDINATOR[0]} with a port that is free"
+        return Finding(topic, "port", why, TROUBLE, todo)
+    return Finding(topic, "port", f"{port} is free")
+
+
 _CHECKS: tuple[tuple[str, Callable[[str], Iterator[Finding]]], ...] = (
     ("versions", _versions),
     ("extras", _extras),
@@ -193,4 +231,5 @@ _CHECKS: tuple[tuple[str, Callable[[str], Iterator[Finding]]], ...] = (
     ("memory", _memory),
     ("caches", _caches),
     ("network", _network),
+    ("processes", _processes),
 )

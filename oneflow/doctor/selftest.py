@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from .._base.jax import jax, jnp
 from ..job import global_function
 from ..ops.array import reshape
 from ..ops.matrix import matmul
+from ..runtime.processes import cluster
 from ..runtime.session import session
 from .checks import GOOD, NOTE, TROUBLE, Finding
 
@@ -31,9 +33,24 @@ def measure() -> list[Finding]:
         busy = load > 0.5 * cores
         todo = "the figures below are of a machine that others use" if busy else ""
         found.append(Finding(topic, "load of the last minute", f"{load:.1f} on {cores} cores", NOTE if busy else GOOD, todo))
-    with session(seed=0):
+    with _alone(), session(seed=0):
         found += [_product(topic), _step(topic), _call(topic)]
     return found
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Sessions started inside are of this process alone, also where a launcher has started several."""
+    name = cluster.COUNT[0]
+    before = os.environ.get(name)
+    os.environ[name] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
 
 
 def _best(run: Callable[[], Any], seconds: float = _SECONDS) -> float:

@@ -6,7 +6,7 @@ import importlib.util
 import os
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, NoReturn, Self
 
@@ -19,6 +19,15 @@ from ..ops.custom import register_host_op
 _REGISTRATION = re.compile(r"REGISTER_(?:CPU_ONLY_|NO_GRAD_)?(?:CPU_ONLY_)?USER_OP\s*\(\s*\"(\w+)\"\s*\)")
 _NEXT = re.compile(r"\bREGISTER_\w+\s*\(")
 _PART = re.compile(r"\.\s*(Input|OptionalInput|Output|Attr)\s*(?:<\s*([\w:]+)\s*>)?\s*\(\s*\"(\w+)\"\s*(?:,\s*([^()]*?))?\s*\)")
+_GRADIENT = re.compile(r"REGISTER_USER_OP_GRAD\s*\(\s*\"(\w+)\"\s*\)")
+# .InputBind("dy", ctx->FwOp().output_grad("out", 0)); in older files .Input("dy", op.GetGradTensorWithOpOutput("out", 0))
+_READS = re.compile(
+    r"\.\s*Input(?:Bind)?\s*\(\s*\"(\w+)\"\s*,[\s\w.>()-]*?\b(input|output|output_grad|GetGradTensorWithOpOutput)\s*\(\s*\"(\w+)\""
+)
+_GROUPS = {"input": "input", "output": "output", "output_grad": "gradient", "GetGradTensorWithOpOutput": "gradient"}
+# .InputGradBind(user_op::OpArg("in", 0), [...] { return ctx->GetOp(name).output("dx", 0); }), or BindGradTensorWithOpInput(...)
+_GIVES = re.compile(r"InputGradBind\s*\(\s*[\w:]*\s*\(\s*\"(\w+)\".*?\boutput\s*\(\s*\"(\w+)\"", re.DOTALL)
+_GAVE = re.compile(r"BindGradTensorWithOpInput\s*\([^;]*?\boutput\s*\(\s*\"(\w+)\"[^;]*?\)\s*,\s*\"(\w+)\"")
 _LARGEST_SOURCE = 1 << 24  # bytes
 _TYPES: dict[str, type] = {
     "bool": bool, "int32_t": int, "int64_t": int, "int": int, "float": float, "double": float, "std::string": str, "Shape": tuple,
@@ -32,6 +41,10 @@ class _Declared:
     inputs: list[str]
     outputs: list[str]
     attrs: dict[str, Any]
+    sources: dict[str, tuple[str, str]] = field(
+        default_factory=dict
+    )  # the gradient op's inputs: group and name of the forward op's
+    targets: dict[str, str] = field(default_factory=dict)  # the gradient op's outputs: the forward op's inputs
 
 
 def _declarations(text: str) -> dict[str, _Declared]:
@@ -48,6 +61,13 @@ def _declarations(text: str) -> dict[str, _Declared]:
             else:
                 (declared.outputs if kind == "Output" else declared.inputs).append(name)
         found[match.group(1)] = declared
+    for match in _GRADIENT.finditer(text):
+        following = _NEXT.search(text, match.end())
+        body = text[match.end() : following.start() if following else len(text)]
+        if match.group(1) in found:
+            declared = found[match.group(1)]
+            declared.sources = {name: (_GROUPS[group], of) for name, group, of in _READS.findall(body)}
+            declared.targets = {made: of for of, made in _GIVES.findall(body)} | dict(_GAVE.findall(body))
     return found
 
 
@@ -67,8 +87,9 @@ class CustomOpModule:
 
     The declarations in the C++ file are read (inputs, outputs, attributes); nothing is compiled. An output has the shape and
     dtype of the first input, unless the kernel file has a function ``infer(*specs, **attrs)``, a shape rule like that of
-    ``register_host_op``. The gradient is the op ``<name>_backward``: its inputs are matched by name with the forward
-    op's inputs and outputs (``x``, ``y``) and their gradients (``dy``, ``y_diff``, ``y_grad``).
+    ``register_host_op``. The gradient is the op ``<name>_backward``: its inputs and outputs are what ``REGISTER_USER_OP_GRAD``
+    binds them to, or else are matched by name with the forward op's inputs and outputs (``x``, ``y``) and their gradients
+    (``dy``, ``y_diff``, ``y_grad``).
 
     Args:
       op_module_name: the folder's name, which begins the names of its files and op types.
@@ -150,7 +171,7 @@ class CustomOpModule:
 
     def _gradient(self, forward: _Declared, backward: _Declared, kernel: Callable[..., Any]) -> Callable[..., Any]:
         sources = [self._source(name, forward) for name in backward.inputs]
-        targets = [self._meant(name, forward.inputs) for name in backward.outputs]
+        targets = [self._target(name, forward) for name in backward.outputs]
 
         def grad(inputs: Sequence[Any], outputs: Sequence[Any], cotangents: Sequence[Any], **attrs: Any) -> Any:
             groups = {"input": inputs, "output": outputs, "gradient": cotangents}
@@ -161,10 +182,18 @@ class CustomOpModule:
         return grad
 
     def _source(self, name: str, forward: _Declared) -> tuple[str, int]:
+        bound, of = forward.sources.get(name, ("", ""))
+        known = forward.inputs if bound == "input" else forward.outputs
+        if of in known:
+            return bound, known.index(of)
         for group, names in (("input", forward.inputs), ("output", forward.outputs)):
             if name in names:
                 return group, names.index(name)
         return "gradient", self._meant(name, forward.outputs)
+
+    def _target(self, name: str, forward: _Declared) -> int:
+        of = forward.targets.get(name)
+        return forward.inputs.index(of) if of in forward.inputs else self._meant(name, forward.inputs)
 
     def _meant(self, name: str, names: Sequence[str]) -> int:
         """The number of the name whose gradient this is: ``dy``, ``y_diff``, ``y_grad``, ``grad_y`` or ``d_y`` for ``y``."""

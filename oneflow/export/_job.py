@@ -134,6 +134,13 @@ def _key(blob: Blob) -> tuple[Node, int]:
     return blob.node, blob.index
 
 
+def is_wide(model: ExportedJob) -> bool:
+    """Whether 64-bit values may occur; integer ops use them inside, for sums for example."""
+    blobs = [b for node in (*model.order, *(s.blob.node for s in model.inputs)) for b in node.outputs]
+    blobs += [v.blob for v in model.variables.values() if v.blob is not None]
+    return any(b.dtype.is_integer or b.dtype.name == "float64" for b in blobs)
+
+
 # --- results
 
 

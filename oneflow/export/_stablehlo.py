@@ -26,7 +26,7 @@ from ..graph.graph import OP_VARIABLE
 from ..graph.node import Blob, Node
 from ._axes import is_open
 from ._files import LARGEST_FILE, as_path, replacing
-from ._job import DynamicAxes, ExportedJob, exported_job, mapped
+from ._job import DynamicAxes, ExportedJob, exported_job, is_wide, mapped
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 
@@ -81,7 +81,7 @@ def traced(what: str, model: ExportedJob, platforms: Sequence[str], *, inside: b
     """The job as ``jax.export`` has it: a function of the inputs, or of a dict of weights and the inputs unless ``inside``."""
     function, specs = _function(model, inside=inside)
     try:
-        with jax.enable_x64(_is_wide(model)):
+        with jax.enable_x64(is_wide(model)):
             return importlib.import_module("jax.export").export(jax.jit(function), platforms=platforms)(*specs)
     except Exception as error:
         _refuse_sizes(what, model, error)
@@ -112,13 +112,6 @@ def _platforms(what: str, given: Any) -> list[str]:
 
 def _weights_beside(file: Path) -> Path:
     return file.with_suffix(".safetensors")
-
-
-def _is_wide(model: ExportedJob) -> bool:
-    """Whether 64-bit values may occur; integer ops use them inside, for sums for example."""
-    blobs = [b for node in (*model.order, *(s.blob.node for s in model.inputs)) for b in node.outputs]
-    blobs += [v.blob for v in model.variables.values() if v.blob is not None]
-    return any(b.dtype.is_integer or b.dtype.name == "float64" for b in blobs)
 
 
 def _signature(model: ExportedJob) -> str:
@@ -187,6 +180,11 @@ class ExportedFunction:
         self.inputs = [_spec(n, aval) for n, aval in zip(inputs, avals, strict=True)]
         self.results = [_spec(n, aval) for n, aval in zip(results, exported.out_avals, strict=True)]
         self.platforms = tuple(exported.platforms)
+        self._specialised: Callable[[Mapping[str, int]], Callable[..., Any]] | None = None
+
+    def _specialise(self, made: Callable[[Mapping[str, int]], Callable[..., Any]]) -> None:
+        """Makes ``compile`` compile ``made(sizes)``, a function of a dict of weights and the inputs."""
+        self._specialised = made
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Returns the results as ndarrays, in the job's nesting.
@@ -230,9 +228,10 @@ class ExportedFunction:
         shapes = [tuple(sizes[size] if isinstance(size, str) else size for size in spec.shape) for spec in self.inputs]
         given = [jax.ShapeDtypeStruct(shape, spec.dtype) for shape, spec in zip(shapes, self.inputs, strict=True)]
         first = [] if self._weights is None else [self._placed_weights()]
-        call, wide = self._exported.call, self._wide
+        wide = self._wide
         failure: Exception | None = None
         try:
+            call = self._exported.call if self._specialised is None else self._specialised(sizes)
             with jax.enable_x64(wide):
                 program = jax.jit(lambda *args: jax.tree.leaves(call(*args))).lower(*first, *given).compile()
         except Exception as error:

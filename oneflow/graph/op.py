@@ -21,7 +21,8 @@ class Native:
       unsupported_reason: ``unsupported_reason(arrays, attrs)`` says why it cannot compute a call; None where it can.
         ``arrays`` have shape and dtype.
       describe: ``describe(arrays, attrs)`` names the kernel that computes a call.
-      sharded: it takes arrays that are sharded over several devices; ``lower`` is then given ``sharded=True``.
+      sharded: what each device computes of arrays that are sharded over several; ``lower`` is then given ``sharded=True``.
+        "" where it does not take such arrays.
       narrows: it computes float32 arrays in bfloat16 if ``lower`` is given ``narrow=True``; it may then keep arrays in float32
         where that costs less (weights, and their gradients).
     """
@@ -29,13 +30,14 @@ class Native:
     lower: Callable[..., Any]
     unsupported_reason: Callable[[Sequence[Any], Mapping[str, Any]], str | None]
     describe: Callable[[Sequence[Any], Mapping[str, Any]], str]
-    sharded: bool = True
+    sharded: str = "sharded over the batch"
     narrows: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class IntegerProduct:
-    """A product or convolution of data and weights, as 8-bit integers compute it (``compiler/int8.py``).
+    """A product or convolution of data and weights, as int8 inference and fused products compute it (``compiler/int8.py``,
+    ``compiler/fusion.py``).
 
     Attributes:
       data_perm: the permutation that brings data to (N, ..., C); None where it is in that order.
@@ -64,22 +66,25 @@ class IntegerGrid:
     exponent: bool
 
 
+Details = IntegerProduct | IntegerGrid | tuple[Any, Any] | str | bool
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Int8:
-    """The part that an op has in int8 inference.
+    """The part that an op has in int8 inference, and where the ops behind a product are fused into it.
 
     Attributes:
       role: "product": of data (input 0) and weights (input 1). "channelwise": per channel an affine function of input 0, the
-        other inputs being constant. "rectify" (max(x, 0)), "gate" (x times the normal distribution's function),
-        "residual" (a sum of two): can be computed behind a product, before requantization. "largest": takes the largest of some
-        elements of its input, in integers too. "grid": rounds input 0 to a grid. "statistics": measures input 0.
+        other inputs being constant. "rectify" (max(x, 0)), "gate" (x times the normal distribution's function), "bound"
+        (min(max(x, low), high); not in int8), "residual" (a sum of two): can be computed behind a product. "largest": takes the
+        largest of some elements of its input, in integers too. "grid": rounds input 0 to a grid. "statistics": measures input 0.
       details: ``details(attrs, shapes)`` returns the IntegerProduct of a product, or a sentence that says why it has none, or the
-        IntegerGrid of a "grid", or whether "statistics" are kept ones, which input 0 does not change. ``shapes`` are those of its
-        inputs.
+        IntegerGrid of a "grid", or (low, high) of a "bound", or whether "statistics" are kept ones, which input 0 does not
+        change. ``shapes`` are those of its inputs.
     """
 
-    role: Literal["product", "channelwise", "rectify", "gate", "residual", "largest", "grid", "statistics"]
-    details: Callable[[Mapping[str, Any], Sequence[tuple[int, ...]]], IntegerProduct | IntegerGrid | str | bool] | None = None
+    role: Literal["product", "channelwise", "rectify", "gate", "bound", "residual", "largest", "grid", "statistics"]
+    details: Callable[[Mapping[str, Any], Sequence[tuple[int, ...]]], Details] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -145,7 +150,7 @@ class OpDef:
       zeros: its outputs are zeros where "all" or "any" of its inputs are. "any" means a product, whose gradient to one input is
         zero where another one is.
       flat_at_zero: its derivative at 0 is 0.
-      int8: its part in int8 inference, if it has one.
+      int8: its part in int8 inference and in fused products, if it has one.
       lays_out: it brings its first input to the layout of its attribute ``distribute``, and its gradient to that of
         ``gradient_distribute``.
     """

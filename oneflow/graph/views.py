@@ -20,14 +20,16 @@ def in_current_view(graph: Graph, blob: Blob) -> Blob:
 
     Raises:
       ShapeError: the pieces of the devices would differ in size.
-      ViewError: the variable is split along another axis, or the mirrored Blob belongs to other devices.
+      ViewError: the variable is split along another axis, or the mirrored Blob has another number of devices.
     """
     scope = graph.scope
     n = scope.placement.parallel_num
+    if scope.view == "mirrored" and blob.is_mirrored and blob.parallel_size != n:
+        has, needs = f"one tensor for each of {blob.parallel_size} devices", "1 device" if n == 1 else f"{n} devices"
+        _fail(graph, blob, ViewError, f"it has {has}, and the scope has {needs}",
+              "a placement of its devices, or join its tensors first: with flow.scope.consistent_view():")  # fmt: skip
     wants_mirrored = scope.view == "mirrored" and n > 1
     if blob.is_mirrored == wants_mirrored:
-        if wants_mirrored and blob.parallel_size != n:
-            _fail(graph, blob, ViewError, f"it has one tensor for each of {blob.parallel_size} devices, and the scope has {n}")
         return blob
     if blob.has_dynamic_size and (blob.is_mirrored or blob.batch_axis == 0):
         _fail(graph, blob, ShapeError, "its size depends on data, and may differ from device to device")
@@ -68,11 +70,14 @@ def _converted(
     return made
 
 
-def _fail(graph: Graph, blob: Blob, error: type[Exception], rule: str) -> NoReturn:
+_SIZES = "sizes that divide, or the view it was made in: with flow.scope.consistent_view():"
+
+
+def _fail(graph: Graph, blob: Blob, error: type[Exception], rule: str, hint: str = _SIZES) -> NoReturn:
     line = caller()
     raise error(
         f"{blob.op_name!r} in job {graph.name!r} cannot be brought to the {graph.scope.view} view: {rule}\n"
         f"  the Blob   {blob.describe()}   made at {blob.source}   {blob.source.text}\n"
         f"  your line  {line}   {line.text}\n"
-        f"  try        sizes that divide, or the view it was made in: with flow.scope.consistent_view():"
+        f"  try        {hint}"
     )

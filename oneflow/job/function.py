@@ -384,8 +384,9 @@ class JobFunction(Generic[P, R_co]):
         """
         self._session.check_open()
         plan = self._build().plan
-        passes = (self.executables[-1][1].plan if self.executables else plan).passes
-        return summarize(plan, [*(f"{name}: {changed}" for name, changed in passes if changed), *self.build_report()])
+        compiled = self.executables[-1][1].plan if self.executables else plan
+        passes = [f"{name}: {changed}" for name, changed in compiled.passes if changed]
+        return summarize(plan, compiled.fused_kernels, [*passes, *self.build_report()])
 
     @overload
     def plan(self) -> PlacementReport: ...

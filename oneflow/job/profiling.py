@@ -41,7 +41,7 @@ def profile(built: BuiltJob, args: Sequence[Any], steps: Any) -> JobProfile:
                 run.step()
         trace = {str(file.relative_to(directory)): file.read_bytes() for file in Path(directory).rglob("*") if file.is_file()}
         executable = run.executable
-        plan = built.plan if executable is None else executable.plan
+        plan = built.plan if executable is None else executable.unfused
         names = {node.name for node in plan.order}
         texts = [] if executable is None else [compiled.as_text() for _, compiled in executable.compiled]
         programs = programs_of(texts, names, set(built.graph.variables))

@@ -189,12 +189,12 @@ def _sharded(kind: int, g: Geometry, x: Shape, w: Shape, dtype: Any) -> Callable
         axes = spec[0] if spec else None
         whole, split = (jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*s)) for s in ((), (axes,)))
         if kind != BACKWARD_WEIGHTS:
-            return mesh, run, split, (split, whole)
+            return mesh, _native.on_devices_of(mesh, run), split, (split, whole)
 
         def summed(a: Array, b: Array) -> Array:
             return run(a, b) if axes is None else lax.psum(run(a, b), axes)
 
-        return mesh, summed, whole, (split, split)
+        return mesh, _native.on_devices_of(mesh, summed), whole, (split, split)
 
     names = lambda letter, count: " ".join(f"{letter}{i}" for i in range(count))  # noqa: E731
     data, output, weights = f"n {names('s', len(x) - 2)} c", f"n {names('r', len(x) - 2)} o", names("w", len(w))

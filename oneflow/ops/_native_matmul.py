@@ -79,46 +79,132 @@ def unsupported_reason(gemm: Gemm, dtype: str) -> str | None:
     return None
 
 
-def _call(gemm: Gemm, dtype: Any = None) -> Callable[[Array, Array], Array]:
-    """A product; vmapped it becomes one of more rows, or of more pairs. ``dtype``: the result's, that of A if None."""
+def _call(gemm: Gemm, dtype: Any = None, sharded: bool = False) -> Callable[[Array, Array], Array]:
+    """A product; vmapped it becomes one of more rows, or of more pairs.
 
-    @jax.custom_batching.custom_vmap
-    def vmappable(a: Array, b: Array) -> Array:
+    Args:
+      gemm: its sizes.
+      dtype: the result's, that of A if None.
+      sharded: the matrices may be sharded over several devices.
+    """
+
+    def compute(a: Array, b: Array) -> Array:
         made = np.dtype(a.dtype if dtype is None else dtype)
-        return _native.call("matmul", gemm.spec(a.dtype, b.dtype, made), gemm.shape, a, b, dtype=made)
+        return _sharded(gemm, made)(a, b) if sharded else _on_one_device(gemm, made, a, b)
+
+    vmappable = jax.custom_batching.custom_vmap(compute)
 
     def rule(size: int, batched: Sequence[bool], a: Array, b: Array) -> tuple[Array, bool]:
         if list(batched) == [True, False] and gemm.batch == 1 and not gemm.a_transposed:
-            rows = _call(replace(gemm, m=size * gemm.m), dtype)(a.reshape(-1, a.shape[-1]), b)
+            rows = _call(replace(gemm, m=size * gemm.m), dtype, sharded)(a.reshape(-1, a.shape[-1]), b)
             return rows.reshape(size, *gemm.shape), True
         a, b = (v if is_batched else jnp.broadcast_to(v, (size, *v.shape)) for v, is_batched in zip((a, b), batched, strict=True))
         pairs = replace(gemm, batch=size * gemm.batch)
         a, b = (v.reshape(pairs.batch, *v.shape[-2:]) if pairs.batch > 1 else v.reshape(v.shape[-2:]) for v in (a, b))
-        return _call(pairs, dtype)(a, b).reshape(size, *gemm.shape), True
+        return _call(pairs, dtype, sharded)(a, b).reshape(size, *gemm.shape), True
 
     vmappable.def_vmap(rule)
     return vmappable
 
 
+def _on_one_device(gemm: Gemm, dtype: Any, a: Array, b: Array) -> Array:
+    return _native.call("matmul", gemm.spec(a.dtype, b.dtype, dtype), gemm.shape, a, b, dtype=dtype)
+
+
+# --- on several devices
+
+
 @lru_cache(maxsize=1024)
-def differentiable(gemm: Gemm, narrow: bool = False) -> Callable[[Array, Array], Array]:
-    """A product of a and b. ``narrow``: in bfloat16, of float32 arrays, with gradients in float32."""
+def _sharded(gemm: Gemm, dtype: Any) -> Callable[[Array, Array], Array]:
+    """A product of which each device computes the part that its pieces of the matrices yield.
+
+    Rows of A, columns of B and pairs may be split; where the axis that is summed over is, the devices' products are added up.
+    """
+    from jax.experimental.custom_partitioning import custom_partitioning
+
+    pair = "p " if gemm.batch > 1 else ""
+    names_a, names_b = ("k m", "m k")[not gemm.a_transposed], ("n k", "k n")[not gemm.b_transposed]
+    sizes = {"p": gemm.batch, "m": gemm.m, "n": gemm.n, "k": gemm.k}
+
+    def partition(mesh: Any, given: Any, result: Any) -> Any:
+        split = _splits(mesh, sizes, (pair + names_a).split(), given[0].sharding, (pair + names_b).split(), given[1].sharding)
+        pieces = {name: size // math.prod(mesh.shape[axis] for axis in split[name]) for name, size in sizes.items()}
+        mine = replace(gemm, batch=pieces["p"], m=pieces["m"], n=pieces["n"], k=pieces["k"])
+
+        def sharding(names: str) -> Any:
+            return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*(split[n] or None for n in names.split())))
+
+        def run(a: Array, b: Array) -> Array:
+            if not split["k"]:
+                return _of_pieces(mine, dtype, a, b)
+            return jax.lax.psum(_of_pieces(mine, np.dtype(np.float32), a, b), split["k"]).astype(dtype)
+
+        return (
+            mesh,
+            _native.on_devices_of(mesh, run),
+            sharding(pair + "m n"),
+            (sharding(pair + names_a), sharding(pair + names_b)),
+        )
+
+    partitioned = custom_partitioning(lambda a, b: _of_pieces(gemm, dtype, a, b))
+    rule = f"{pair}{names_a}, {pair}{names_b} -> {pair}m n"
+    partitioned.def_partition(partition=partition, infer_sharding_from_operands=None, sharding_rule=rule)
+    return partitioned
+
+
+def _splits(
+    mesh: Any, sizes: Mapping[str, int], names_a: Sequence[str], a: Any, names_b: Sequence[str], b: Any
+) -> dict[str, tuple[str, ...]]:
+    """For each axis of a product by name, the axes of the mesh that split it. ``a`` and ``b``: shardings of the matrices."""
+
+    def axes(names: Sequence[str], sharding: Any, name: str) -> tuple[str, ...]:
+        entry = dict(zip(names, sharding.spec, strict=False)).get(name)  # a spec may end early
+        return () if entry is None else entry if isinstance(entry, tuple) else (entry,)
+
+    used: set[str] = set()
+    split: dict[str, tuple[str, ...]] = {}
+    for name in "pmnk":
+        found = axes(names_a, a, name) or axes(names_b, b, name)
+        even = sizes[name] % math.prod(mesh.shape[axis] for axis in found) == 0  # XLA would pad the pieces with anything
+        split[name] = found if even and not used & set(found) else ()
+        used |= set(split[name])
+    return split
+
+
+def _of_pieces(gemm: Gemm, dtype: Any, a: Array, b: Array) -> Array:
+    """A product by oneDNN, or by XLA where it is too small."""
+    if gemm.batch == 1 and a.ndim == 3:
+        return _of_pieces(gemm, dtype, a[0], b[0])[None]
+    if unsupported_reason(gemm, np.dtype(a.dtype).name) is None:
+        return _on_one_device(gemm, dtype, a, b)
+    pairs = tuple(range(a.ndim - 2))
+    summed = (a.ndim - (2 if gemm.a_transposed else 1),), (b.ndim - (1 if gemm.b_transposed else 2),)
+    return jax.lax.dot_general(a, b.astype(a.dtype), (summed, (pairs, pairs)), preferred_element_type=dtype)
+
+
+@lru_cache(maxsize=1024)
+def differentiable(gemm: Gemm, narrow: bool = False, sharded: bool = False) -> Callable[[Array, Array], Array]:
+    """A product of a and b.
+
+    ``narrow``: in bfloat16, of float32 arrays, with gradients in float32. ``sharded``: the arrays may be, over several devices.
+    """
 
     def cast(v: Array) -> Array:
         return v.astype(jnp.bfloat16) if narrow else v
 
     @jax.custom_vjp
     def run(a: Array, b: Array) -> Array:
-        return _call(gemm)(cast(a), cast(b))
+        return _call(gemm, None, sharded)(cast(a), cast(b))
 
     def forward(a: Array, b: Array) -> tuple[Array, tuple[Array, Array]]:
         a, b = cast(a), cast(b)
-        return _call(gemm)(a, b), (a, b)
+        return _call(gemm, None, sharded)(a, b), (a, b)
 
     def backward(saved: tuple[Array, Array], dc: Array) -> tuple[Array, Array]:
         a, b = saved
         # one matrix b is a weight, whose gradient is summed in float32 and stays so; others are read in bfloat16 next
-        to_a, to_b = _call(gemm.grad_a()), _call(gemm.grad_b(), np.float32 if narrow and gemm.batch == 1 else None)
+        to_a = _call(gemm.grad_a(), None, sharded)
+        to_b = _call(gemm.grad_b(), np.float32 if narrow and gemm.batch == 1 else None, sharded)
         da, db = to_a(b, dc) if gemm.a_transposed else to_a(dc, b), to_b(dc, a) if gemm.b_transposed else to_b(a, dc)
         return (da.astype(np.float32), db.astype(np.float32)) if narrow else (da, db)
 
@@ -141,13 +227,13 @@ def _gemm_of(a: Any, b: Any, attrs: Mapping[str, Any]) -> Gemm | str:
     return Gemm(math.prod(a.shape[:-2]), m, n, k, a_transposed, b_transposed)
 
 
-def matmul(a: Array, b: Array, *, alpha: int | float, narrow: bool = False, **attrs: Any) -> Array:
+def matmul(a: Array, b: Array, *, alpha: int | float, sharded: bool = False, narrow: bool = False, **attrs: Any) -> Array:
     """``matmul`` by oneDNN."""
     gemm = _gemm_of(a, b, attrs)
     assert isinstance(gemm, Gemm)
     shape = (*a.shape[:-2], gemm.m if b.ndim > 2 or a.ndim == 2 else a.shape[-2], gemm.n)
     a, b = (v.reshape(gemm.batch, *v.shape[-2:]) if gemm.batch > 1 else v.reshape(-1, v.shape[-1]) for v in (a, b))
-    y = differentiable(gemm, narrow)(a, b).reshape(shape)
+    y = differentiable(gemm, narrow, sharded)(a, b).reshape(shape)
     return y if alpha == 1 else y * like(alpha, y)
 
 
@@ -164,4 +250,4 @@ def _matmul_describe(arrays: Sequence[Any], attrs: Mapping[str, Any]) -> str:
     return f"oneDNN {_native.part().library.describe('matmul', gemm.spec(a.dtype))}"
 
 
-NATIVE = Native(matmul, _matmul_unsupported_reason, _matmul_describe, sharded=False)
+NATIVE = Native(matmul, _matmul_unsupported_reason, _matmul_describe, sharded="each device its pieces")

@@ -223,10 +223,10 @@ def OFRecordImageDecoderRandomCrop(
 @host_op("image_decoder_random_crop_resize", per_sample=True, random=draw_windows)
 def _crop_resize(encoded: Sequence[Array], *, width: int, height: int, windows: Windows, most: int, draws: Any) -> Array:
     drawn: Any = Drawn(dict(windows), draws)
-    max_pixels = Resource.max_image_pixels
+    limits = {"max_pixels": Resource.max_image_pixels, "scaled": Resource.enable_scaled_jpeg_decoding}
 
     def one(data: Array, row: Array) -> Array:
-        return decoders.image_decoder_random_crop_resize(data, drawn, row, width, height, most, max_pixels=max_pixels)
+        return decoders.image_decoder_random_crop_resize(data, drawn, row, width, height, most, **limits)
 
     return np.stack(each(one, encoded, draws))
 
@@ -245,6 +245,8 @@ def image_decoder_random_crop_resize(
     name: str | None = None,
 ) -> Blob:
     """Encoded images, decoded, cut to a random window and resized.
+
+    ``flow.config.enable_scaled_jpeg_decoding(True)`` decodes large JPEG images faster, to slightly other pixels.
 
     Args:
       input_blob: tensor buffers (N,) of bytes, as ``flow.data.OFRecordBytesDecoder`` makes them.

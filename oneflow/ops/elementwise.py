@@ -16,7 +16,7 @@ from ..errors import ArgumentError
 from ..graph.node import Blob
 from ._arrays import Array, dtype_for, full, gradient_of, is_half, label, like, number_for, select, where_else_zero
 from ._emit import as_is, emit, emit_many, fail, is_number, op, want
-from ._int8 import GATE, RECTIFY
+from ._int8 import BOUND, GATE, RECTIFY
 
 
 class Unary(Protocol):
@@ -282,7 +282,7 @@ def _clip_grad(inputs: Any, outputs: Any, cotangents: Any, *, low: Any, high: An
     return (dx,)
 
 
-@op("clip", grad=_clip_grad, batch_inputs=(0,), channels_last=as_is)
+@op("clip", grad=_clip_grad, batch_inputs=(0,), channels_last=as_is, int8=BOUND)
 def _clip(x: Array, *, low: int | float | None, high: int | float | None) -> Array:
     if low is not None:
         x = lax.max(x, like(low, x))

@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 
 from .._base import memory as _memory
+from .._base.dist import Placement
 from .._base.jax import jax
 from ..compiler.layout import Layout, Storage, layout_of
 from ..compiler.lowering import Observer
 from ..compiler.options import compiler_options, product_precision
-from ..compiler.plan import LEARNING_RATES, RANDOM_STATE, Plan, on_one_device, with_own_values
+from ..compiler.plan import LEARNING_RATES, RANDOM_STATE, Plan, on_one_place, with_fused_products, with_own_values
 from ..compiler.program import feed_shardings, place_of, single
 from ..compiler.stages import Compile, staged
 from ..config._settings import nonfinite as find_nonfinite
@@ -64,20 +65,16 @@ class Executable:
         self.compiled: list[tuple[str, Any]] = []  # name and ``jax.stages.Compiled``
         self._store = store
         self._written = [random_cell if name == RANDOM_STATE else store.cells[name] for name in plan.written]
-        self._prepared = Prepared(plan, store) if plan.prepared else None  # the last that the step reads
-        self._sources = self._prepared.sources if self._prepared else []  # variables that only what is prepared depends on
-        read = plan.read[: len(plan.read) - len(plan.prepared)]
-        self._read = [rates if name == LEARNING_RATES else store.cells[name] for name in read]
         self._x64 = plan.x64
         self._function: Any = None
         self._feeds_given: Any = ()  # shapes and dtypes it was compiled for
         self._warm = False
         self._is_stale = False
-        cells = [*self._written, *self._read, *self._sources]
+        cells = [*self._written, *(store.cells[name] for name in plan.variables if name in store.cells)]
         self._storages = {c.variable.name: c.storage for c in cells if c.variable is not None and c.storage is not None}
         self.debugging = debugging()
         plan = replace(plan, keeps_state=True) if any(self.debugging) else plan
-        self.plan = plan = with_own_values(plan, self._storages)
+        self.unfused = self.plan = plan = with_own_values(plan, self._storages)  # to look at, and to run op by op
         self._meshes: DeviceMeshes | None = store.meshes
         places = [node.scope.placement for node in plan.compute] or [plan.graph.scope.placement]
         places += [storage.layout.placement for storage in self._storages.values()]
@@ -85,7 +82,16 @@ class Executable:
         self.is_staged = len(distinct) > 1 or plan.repeats  # run after run: memory holds one run's values
         if not self.is_staged and store.meshes.is_default(places[0]):
             self._meshes = None  # JAX's default device: no layouts to say
-            self.plan = on_one_device(plan)
+            if compile is None and not any(self.debugging):  # what looks for NaNs tells which op made them
+                self.plan = plan = with_fused_products(plan)
+        elif self.is_staged and plan.prepared:
+            raise ModeError(_several_places(plan, places[0]))
+        if not self.is_staged:
+            self.plan = on_one_place(plan, max(map(len, distinct.values())))
+        self._prepared = Prepared(plan, store) if plan.prepared else None  # the last that the step reads
+        self._sources = self._prepared.sources if self._prepared else []  # variables that only what is prepared depends on
+        self._read = self._cells(plan, rates)
+        self._rates = rates
         self._together = processes.count() > 1
         if self._together and self.debugging[2]:
             raise ModeError("flow.config.find_nonfinite works in runs of one process; this one has several")
@@ -95,6 +101,11 @@ class Executable:
         self._gate: Gate | None = process.collectives if collective and not self._together else None
         self.window = 1 if self._together else MAX_WINDOW  # calls that may be undelivered
         self._label = f"job {plan.graph.name!r}"
+
+    def _cells(self, plan: Plan, rates: Cell) -> list[Cell]:
+        """The state that a step of a plan only reads, without what is prepared."""
+        read = plan.read[: len(plan.read) - len(plan.prepared)]
+        return [rates if name == LEARNING_RATES else self._store.cells[name] for name in read]
 
     @property
     def graph(self) -> Graph:
@@ -221,7 +232,7 @@ class Executable:
             return {}
         found: dict[tuple[Node, int], Layout] = {}
 
-        plan = self.plan
+        plan = replace(self.plan, arrangement=None)  # the nodes of the graph, not their rearranged copies
 
         class Layouts(Observer):
             def forward(self, node: Node, outputs: tuple[Any, ...]) -> None:
@@ -238,7 +249,7 @@ class Executable:
             if self.is_staged:
                 staged(self.plan, self._storages, self._meshes, arguments, lambda traced, _: traced.lower().compile(), Layouts())
             else:
-                single(self.plan, self._storages, self._meshes, Layouts()).trace(*arguments).lower().compile()
+                single(plan, self._storages, self._meshes, Layouts()).trace(*arguments).lower().compile()
         return found
 
     def arguments(self) -> list[Any]:
@@ -476,8 +487,11 @@ class Executable:
         with self._store.lock:
             self._store.commit()
             self._store.materialize([*self._written, *self._read, *self._sources])
-            state, reads = ([to_host(a) for a in values] for values in (self._values(self._written), self._read_values()))
-        return nonfinite.find(self.plan, self._storages, state, reads, self._flat(feeds))[0]
+            read = self._values(self._cells(self.unfused, self._rates))
+            if self.unfused.prepared and self._prepared is not None:
+                read += self._prepared.values()
+            state, reads = ([to_host(a) for a in values] for values in (self._values(self._written), read))
+        return nonfinite.find(self.unfused, self._storages, state, reads, self._flat(feeds))[0]
 
     def _look_for_nonfinite(self, results: Results, before: Sequence[Any], feeds: Sequence[Any]) -> None:
         if nonfinite.is_finite((self._values(self._written), results)):
@@ -534,10 +548,19 @@ class Executable:
             raise
 
     def _flat(self, feeds: Sequence[Any]) -> tuple[Any, ...]:
-        """The feeds, one for each that the plan has: those of devices one by one where their shapes differ."""
-        if not self.plan.devices:
+        """The feeds, one for each that the plan has: those of devices one by one where the shapes of any input differ."""
+        devices = self.plan.devices
+        if not devices:
             return tuple(feeds)
-        return tuple(piece for feed in feeds for piece in (feed if isinstance(feed, tuple) else (feed,)))
+        copies = {node for each in devices.values() for node in each}
+        blobs, found = iter(self.plan.feeds), []
+        for feed in feeds:  # inputs of equal shapes are stacked
+            blob = next(blobs)
+            pieces = list(feed) if blob.node in copies else [feed]
+            for _ in pieces[1:]:
+                next(blobs)
+            found += pieces
+        return tuple(found)
 
     def _step(self, feeds: Sequence[Any]) -> Results:
         """Hands one step to XLA and binds its new state. Called with the lock held."""
@@ -593,3 +616,15 @@ def _nan(error: BaseException | None) -> BaseException | None:
             return error
         error = error.__cause__
     return error
+
+
+def _several_places(plan: Plan, first: Placement) -> str:
+    """The error of an int8 job that lies on several places."""
+    other = next((node for node in plan.compute if node.scope.placement != first), None)
+    rows = [f"  the job    on {first}"]
+    if other is not None:
+        rows.append(f"  op         {other.name}   on {other.scope.placement}   {other.source}   {other.source.text}")
+    return (
+        f"job {plan.graph.name!r} is in int8 and lies on several places: int8 inference works on one\n" + "\n".join(rows) + "\n"
+        "  try        one flow.scope.placement around all of the body, and around the jobs that share its variables"
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import concurrent.futures
 import contextlib
 import threading
@@ -238,6 +237,8 @@ class Result(concurrent.futures.Future[T]):
         return None
 
     def __await__(self) -> Generator[Any, None, T]:
+        import asyncio  # takes a tenth of `import oneflow`, and has been imported by whoever awaits
+
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
 

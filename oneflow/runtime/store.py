@@ -159,7 +159,7 @@ class Store:
             return self.put(value)
         if storage.replicas:
             value = np.broadcast_to(value, storage.stored_shape)
-        elif not storage.is_plain:
+        elif not storage.is_plain and not storage.is_flat:
             value = np.pad(value, [(0, more - size) for size, more in zip(value.shape, storage.stored_shape, strict=True)])
         return transfer.to_global(value, self.meshes.sharding(storage.layout.placement, storage.spec))
 

@@ -15,7 +15,8 @@ from ..checkpoint.format import FileValue
 from ..errors import CheckpointError, CheckpointWarning, ExportError, FeedDtypeError, FeedError, FeedShapeError, SavedModelError
 from ..export import ExportedFunction
 from ..export._axes import evaluate
-from ..export._job import default_axes, exported_graph
+from ..export._job import ExportedJob, default_axes, exported_graph
+from ..export._native import natively, unavailable
 from ..export._stablehlo import TensorSpec, first_argument, traced, unexportable
 from ..graph.graph import Graph, Variable
 from ._replay import Replayed, Tensor, replay, variables_of
@@ -97,6 +98,22 @@ class SavedGraph:
         """Whether it needs any variable."""
         return bool(self._needed())
 
+    def specialise(self, function: ExportedFunction) -> str:
+        """Lets ``compile`` of this graph's function use the native part.
+
+        Returns: why it cannot; "" where it can.
+        """
+        op_list, signature, tag = self._saved
+        try:
+            graph = replay(self.what, self.name, op_list, signature, tag=tag).graph
+            model = _model(graph, is_open=self.is_open)
+        except (SavedModelError, ExportError) as error:  # there is a compiled form, made by another version of the library
+            return f"its ops cannot be traced: {str(error).splitlines()[0]}"
+        reason = unavailable(model)
+        if not reason:
+            function._specialise(lambda sizes: natively(model, sizes))
+        return reason
+
     def function(self, weights: Mapping[str, np.ndarray], devices: Sequence[Any]) -> ExportedFunction:
         """The graph as a function of its inputs, in order, that returns a tuple of its outputs."""
         made = _OnDevices(self.exported, weights, devices)
@@ -156,9 +173,12 @@ def _platform() -> str:
 
 
 def _exported(what: str, graph: Graph, platforms: Sequence[str], *, is_open: bool) -> Any:
-    model = exported_graph(graph, reason=unexportable, names=lambda: default_axes(graph) if is_open else {},
-                           weights=lambda variables: {}, format="a served model")  # fmt: skip
-    return dataclasses.replace(traced(what, model, platforms, inside=False), fun_name=graph.name)
+    return dataclasses.replace(traced(what, _model(graph, is_open=is_open), platforms, inside=False), fun_name=graph.name)
+
+
+def _model(graph: Graph, *, is_open: bool) -> ExportedJob:
+    return exported_graph(graph, reason=unexportable, names=lambda: default_axes(graph) if is_open else {},
+                          weights=lambda variables: {}, format="a served model")  # fmt: skip
 
 
 def _refuse(what: str, rule: str, cause: Exception | None) -> NoReturn:

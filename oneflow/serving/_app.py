@@ -26,12 +26,13 @@ _LARGE_JSON = 256 << 10  # is parsed beside the event loop
 _LINGER_SECONDS = 5.0  # how long the rest of a body that is too large is still read
 _LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 _OPEN = {"/", "/v2/health/live", "/v2/health/ready"}  # need no token: a page without data, and probes
-_SECURITY = {
-    "content-security-policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src blob: data:; "
-                               "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
-}  # fmt: skip
+_SECURITY = (
+    (b"content-security-policy",
+     b"default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src blob: data:; "
+     b"connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+)  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -114,11 +115,11 @@ class App:
             answer = await self._answer(call)
         except _Disconnected:
             return
-        headers = {**_SECURITY, **answer.headers, "content-length": str(len(answer.body))}
+        headers = {**answer.headers, "content-length": str(len(answer.body))}
         if self.draining:
             headers["connection"] = "close"
         body = b"" if call.method == "HEAD" else answer.body
-        encoded = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+        encoded = [*_SECURITY, *((name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items())]
         await send({"type": "http.response.start", "status": answer.status, "headers": encoded})
         if answer.status == 413:
             # A connection closed while the client still sends is reset, and most clients then never see the answer.
@@ -141,7 +142,7 @@ class App:
             answer = _json({"error": "internal error; the server's log says more"}, 500)
         finally:
             self._bodies -= call.reserved
-        self._metrics.http.labels(str(answer.status)).inc()
+        self._metrics.responded(answer.status)
         if call.model:
             self._metrics.answered(call.model, answer.status, time.perf_counter() - call.began)
         return answer

@@ -12,13 +12,17 @@ from .._base.command import in_a_shell
 from ..cli.scripts import load_job
 from ..errors import OneFlowError
 from ..export import stablehlo
+from ._native import is_asked, write_native
 
 
 def main(arguments: Sequence[str]) -> int:
     """Writes the file, and the weights beside it. Returns the exit status."""
     target, checkpoint, file, *rest = arguments
     try:
-        stablehlo(load_job(target, rest), file, external_data=True, weights=checkpoint)
+        job = load_job(target, rest)
+        stablehlo(job, file, external_data=True, weights=checkpoint)
+        if is_asked(file):
+            write_native(job, file, checkpoint)
     except OneFlowError as error:
         print(in_a_shell(error), file=sys.stderr)
         return 2

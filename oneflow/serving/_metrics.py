@@ -40,7 +40,7 @@ class Metrics:
         for collector in (client.ProcessCollector, client.PlatformCollector, client.GCCollector):
             collector(registry=self._registry)
         self.requests = self._made("Counter", "oneflow_requests", "Inference requests by their HTTP status.", ["model", "status"])
-        self.http = self._made("Counter", "oneflow_http_responses", "All HTTP responses by their status.", ["status"])
+        self._responses = self._made("Counter", "oneflow_http_responses", "All HTTP responses by their status.", ["status"])
         self.request_seconds = self._made("Histogram", "oneflow_request_seconds", "From an inference request's headers to its "
                                           "answer.", ["model"], buckets=_LATENCIES)  # fmt: skip
         self.queue_seconds = self._made("Histogram", "oneflow_queue_seconds", "How long requests waited for their batch.",
@@ -58,6 +58,7 @@ class Metrics:
         self._compilations = self._made("Counter", "oneflow_compilations", "Programs that XLA compiled in this process since "
                                         "the server was made.", [])  # fmt: skip
         self._models: dict[str, _OfModel] = {}
+        self._http: dict[int, Any] = {}  # by status
         jax.monitoring.register_event_duration_secs_listener(_listener(weakref.ref(self)))
 
     def _made(self, kind: str, name: str, text: str, labels: list[str], **options: Any) -> Any:
@@ -73,6 +74,13 @@ class Metrics:
         if found is None:
             found = self._models[model] = _OfModel(self, model)
         return found
+
+    def responded(self, status: int) -> None:
+        """A response of any kind was sent."""
+        found = self._http.get(status)
+        if found is None:
+            found = self._http[status] = self._responses.labels(str(status))
+        found.inc()
 
     def waited(self, model: str, seconds: float) -> None:
         """A request waited so long for its batch."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import itertools
 import os
 import subprocess
@@ -15,14 +14,17 @@ from typing import Any
 
 import numpy as np
 
+from .._base.jax import jax
+from ..compiler.native import NO_CPU
 from ..errors import ExportError
 from ..export import ExportedFunction, load
 from ..runtime import devices
 from ..saved_model._disk import META, SavedVersion
+from ._native import ask, read_native
 from ._protocol import InferRequest, Tensor, datatype_of, sized
 from ._settings import ModelSettings
+from ._sizes import accepted_sizes, batch_axis, combinations
 
-_MOST_PROGRAMS = 256
 _TIMED_RUNS = 3
 _CLEARLY = 0.85
 _CONVERSION_SECONDS = 600.0
@@ -38,43 +40,46 @@ class Model:
       batch: the name of the batch axis, along which requests are joined; None where they are run one by one.
       batch_sizes: the sizes that batches are padded to.
       platform: the format that it was read from.
+      without_native: why XLA computes its convolutions and products; "" where the native part does.
     """
 
-    def __init__(self, name: str, version: str, exported: ExportedFunction, settings: ModelSettings, platform: str):
+    def __init__(
+        self,
+        name: str,
+        version: str,
+        exported: ExportedFunction,
+        settings: ModelSettings,
+        platform: str,
+        without_native: str = "StableHLO is computed by XLA",
+    ):
         self.name = name
         self.version = version
         self.settings = settings
         self.platform = platform
-        self.batch = _batch_axis(exported)
+        self.without_native = without_native
+        self.batch = batch_axis(exported)
         self.batch_sizes = settings.compiled_batches if self.batch else (1,)
-        accepted = _accepted(exported, settings, self.batch)
+        accepted = accepted_sizes(exported, settings, self.batch)
         self._rest = tuple(size for size in accepted if size != self.batch)
         self.inputs = [Tensor(s.name, s.dtype, s.shape, accepted) for s in exported.inputs]
         self.outputs = [Tensor(s.name, s.dtype, s.shape, accepted) for s in exported.results]
         for tensor in (*self.inputs, *self.outputs):
             _want_datatype(tensor)
-        self._programs, seconds = self._compile(exported, accepted)
+        self._programs, seconds = self._compile(exported)
         self._taken = rows_to_take(seconds) if self.batch else {1: 1}
 
-    def _compile(
-        self, exported: ExportedFunction, accepted: Mapping[str, Sequence[int]]
-    ) -> tuple[dict[tuple[Key, int], Callable[..., list[Any]]], dict[int, float]]:
+    def _compile(self, exported: ExportedFunction) -> tuple[dict[tuple[Key, int], Callable[..., list[Any]]], dict[int, float]]:
         """The programs, and how long each batch size takes in seconds, at the first of the other sizes."""
-        keys = list(itertools.product(*(accepted[size] for size in self._rest)))
-        if len(keys) * len(self.batch_sizes) > _MOST_PROGRAMS:
-            raise ExportError(f"model {self.name!r} would be compiled for {len(keys) * len(self.batch_sizes)} combinations of "
-                              f"sizes, more than {_MOST_PROGRAMS}; list fewer in its config.json")  # fmt: skip
         made = {}
         seconds: dict[int, float] = {}
-        for key in keys:
-            for rows in self.batch_sizes:
-                sizes = dict(zip(self._rest, key, strict=True)) | ({self.batch: rows} if self.batch else {})
-                program = exported.compile(sizes)
-                arrays = [np.zeros(sized(t.shape, sizes), t.dtype) for t in self.inputs]
-                _run(program, arrays)  # the first run allocates, and shows that the model works
-                if key == keys[0]:
-                    seconds[rows] = min(_run(program, arrays) for _ in range(_TIMED_RUNS))
-                made[key, rows] = program
+        for sizes in combinations(exported, self.settings):
+            key, rows = tuple(sizes[name] for name in self._rest), sizes[self.batch] if self.batch else 1
+            program = exported.compile(sizes)
+            arrays = [np.zeros(sized(t.shape, sizes), t.dtype) for t in self.inputs]
+            _run(program, arrays)  # the first run allocates, and shows that the model works
+            if rows not in seconds:
+                seconds[rows] = min(_run(program, arrays) for _ in range(_TIMED_RUNS))
+            made[key, rows] = program
         return made, seconds
 
     @property
@@ -134,6 +139,8 @@ class Model:
         if self.batch:
             made["dynamic_batching"] = {"preferred_batch_size": list(self.batch_sizes),
                                         "max_queue_delay_microseconds": round(self.settings.max_delay * 1e6)}  # fmt: skip
+        kernels = f"XLA: {self.without_native}" if self.without_native else "native part"
+        made["parameters"] = {"kernels": {"string_value": kernels}}
         return made
 
 
@@ -185,46 +192,6 @@ def _want_datatype(tensor: Tensor) -> None:
         raise ExportError(f"{tensor.name!r} cannot be served: {error}") from error
 
 
-def _batch_axis(exported: ExportedFunction) -> str | None:
-    """The open size that is the first of all inputs and results, and occurs nowhere else."""
-    tensors = [*exported.inputs, *exported.results]
-    first = {spec.shape[0] if spec.shape else None for spec in tensors}
-    name = next(iter(first))
-    if len(first) != 1 or not isinstance(name, str) or not name.isidentifier() or not exported.inputs:
-        return None
-    others = {n for spec in tensors for size in spec.shape[1:] for n in _names(size)}
-    return None if name in others else name
-
-
-def _names(size: int | str) -> set[str]:
-    """The open sizes in an expression such as ``2*length``."""
-    if isinstance(size, int):
-        return set()
-    return {node.id for node in ast.walk(ast.parse(size.replace("^", "**"), mode="eval")) if isinstance(node, ast.Name)}
-
-
-def _accepted(exported: ExportedFunction, settings: ModelSettings, batch: str | None) -> dict[str, Sequence[int]]:
-    """The values that each open size of a model's inputs may have."""
-    given = dict(settings.sizes)
-    made: dict[str, Sequence[int]] = {}
-    for spec in exported.inputs:
-        for size in spec.shape:
-            if not isinstance(size, str) or size in made:
-                continue
-            if size == batch:
-                made[size] = range(1, settings.compiled_batches[-1] + 1)
-            elif size in given:
-                made[size] = given[size]
-            else:
-                raise ExportError(f"the size {size!r} of input {spec.name!r} is open, and the model is compiled before it is "
-                                  f'served\n  try        "sizes": {{"{size}": [...]}} in config.json, with the values to '
-                                  "compile")  # fmt: skip
-    unknown = sorted(given.keys() - made.keys())
-    if unknown:
-        raise ExportError(f"config.json lists sizes of {', '.join(unknown)}; the open sizes are {', '.join(made) or 'none'}")
-    return made
-
-
 # --- files
 
 
@@ -245,19 +212,21 @@ def read_model(name: str, version: str, path: Path, settings: ModelSettings) -> 
     if settings.job is not None:
         return _of_checkpoint(name, version, path, settings)
     if any((path / f"{META}{suffix}").exists() for suffix in (".pb", ".prototxt")):
-        return Model(name, version, _of_saved_model(path), settings, "oneflow_saved_model")
+        function, without_native = _of_saved_model(path)
+        return Model(name, version, function, settings, "oneflow_saved_model", without_native)
     if (path / "snapshot_done").exists() or any(p.suffix == ".safetensors" for p in path.iterdir()):
         raise ExportError(f"{path} is a checkpoint, which does not say how the model computes\n"
                           '  try        "job": "script.py:name" in config.json')  # fmt: skip
     raise ExportError(f"{path} has no model\n  try        flow.export.stablehlo(job, {str(path / 'model.stablehlo')!r})")
 
 
-def _of_saved_model(path: Path) -> ExportedFunction:
-    """The default signature of the default graph, on the device that JAX chooses."""
+def _of_saved_model(path: Path) -> tuple[ExportedFunction, str]:
+    """The default signature of the default graph, on the device that JAX chooses; and why without the native part, or ""."""
     saved = SavedVersion(path)
     graph = saved.graph(None, None, tag="cpu")
     weights = graph.weights(saved.weights(), saved.checkpoint) if graph.has_variables else {}
-    return graph.function(weights, devices.local_devices("gpu" if devices.gpus_are_real() else "cpu", 1))
+    function = graph.function(weights, devices.local_devices("gpu" if devices.gpus_are_real() else "cpu", 1))
+    return function, graph.specialise(function)
 
 
 def _of_checkpoint(name: str, version: str, path: Path, settings: ModelSettings) -> Model:
@@ -267,6 +236,9 @@ def _of_checkpoint(name: str, version: str, path: Path, settings: ModelSettings)
         raise ExportError(f"{path} has several files of weights: {', '.join(p.name for p in weights)}")
     with tempfile.TemporaryDirectory(prefix="oneflow-serving-") as folder:
         file = Path(folder) / "model.stablehlo"
+        on_cpu = jax.default_backend() == "cpu"
+        if on_cpu:
+            ask(file, settings)
         command = [sys.executable, "-m", "oneflow.serving._convert", str(settings.job), str(weights[0] if weights else path),
                    str(file), *settings.arguments]  # fmt: skip
         # on the CPU: the device's memory belongs to the models that are being served
@@ -279,4 +251,5 @@ def _of_checkpoint(name: str, version: str, path: Path, settings: ModelSettings)
         if done.returncode or not file.exists():
             said = done.stderr.strip()[-2000:]
             raise ExportError(f"the job {settings.job!r} could not be exported:\n{said}")
-        return Model(name, version, load(file), settings, "oneflow_job")
+        exported = load(file)
+        return Model(name, version, exported, settings, "oneflow_job", read_native(exported, file) if on_cpu else NO_CPU)

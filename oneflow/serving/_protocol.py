@@ -132,7 +132,7 @@ def parsed_json(data: bytes | memoryview, *, empty: Any = None) -> Any:
     if not len(data) and empty is not None:
         return empty
     try:
-        return json.loads(bytes(data), parse_constant=_refuse_constant)
+        return _DECODER.decode(str(data, "utf-8"))
     except RecursionError:
         _bad("the JSON is nested too deeply")
     except (ValueError, UnicodeDecodeError) as error:
@@ -141,6 +141,11 @@ def parsed_json(data: bytes | memoryview, *, empty: Any = None) -> Any:
 
 def _refuse_constant(text: str) -> NoReturn:
     _bad(f"{text} is not JSON; send such values as binary data")
+
+
+# made once: json.loads and json.dumps make one per call where they are given options
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
+_ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
 
 
 def split(body: bytes, header_length: str | None) -> tuple[memoryview, memoryview]:
@@ -343,7 +348,7 @@ def encode(
             entry["data"] = array.ravel().tolist()
         head["outputs"].append(entry)
     try:
-        text = json.dumps(head, allow_nan=False, separators=(",", ":")).encode()
+        text = _ENCODER.encode(head).encode()
     except ValueError:
         raise RequestError(
             422, "an output has NaN or infinite values, which JSON cannot express; ask for it as binary data"

@@ -297,7 +297,7 @@ def _uvicorn(app: App, settings: Any) -> Any:
 
     config = uvicorn.Config(
         app, http=bounded_protocol(settings.max_connections), ws="none", lifespan="off", log_config=None, access_log=False,
-        server_header=False,
+        server_header=False, proxy_headers=False,
         backlog=_BACKLOG, timeout_keep_alive=_KEEP_ALIVE_SECONDS, timeout_graceful_shutdown=max(1, round(settings.drain)),
         ssl_certfile=settings.ssl_certfile, ssl_keyfile=settings.ssl_keyfile,
         ssl_keyfile_password=settings.ssl_keyfile_password, ssl_ca_certs=settings.ssl_ca_certs,

@@ -10,7 +10,7 @@ import pytest
 
 import oneflow as flow
 import oneflow.typing as tp
-from oneflow.compiler.plan import PASSES, Plan, on_one_device, plan
+from oneflow.compiler.plan import PASSES, Plan, on_one_place, plan
 from oneflow.graph.graph import Graph
 from oneflow.graph.node import Blob, Node
 
@@ -77,7 +77,7 @@ def fields_of(node: Node) -> list[Any]:
 def test_planning_twice_gives_the_same_and_changes_nothing(declare: Any) -> None:
     graph = declare().graph
     before = [fields_of(node) for node in graph.nodes]
-    plans = [on_one_device(plan(graph, [graph.returns])) for _ in range(2)]
+    plans = [on_one_place(plan(graph, [graph.returns]), 1) for _ in range(2)]
     for node, values in zip(graph.nodes, before, strict=True):
         assert all(a is b for a, b in zip(fields_of(node), values, strict=True)), node
     for field in fields(Plan):

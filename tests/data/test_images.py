@@ -395,6 +395,41 @@ def test_random_crop_decoder() -> None:
         image_decoder_random_crop_resize(np.frombuffer(png(photos[0]), np.uint8), windows, windows.draw(4, 1)[0], 3, 3, 10)
 
 
+def smooth_jpeg(height: int, width: int, orientation: int = 1) -> np.ndarray:
+    """A JPEG of waves longer than the pixels of a reduced image, with an EXIF orientation."""
+    y, x = np.mgrid[:height, :width]
+    waves = [np.sin(y / 97 + c) + np.cos(x / 131 - c) for c in range(3)]
+    encoded = images.encode((60 * np.stack(waves, -1) + 128).clip(0, 255).astype(np.uint8), ".jpg", 95)
+    tiff = b"II*\0\x08\0\0\0\x01\0" + struct.pack("<HHIHHI", 0x112, 3, 1, orientation, 0, 0)
+    exif = b"Exif\0\0" + tiff
+    return np.frombuffer(encoded[:2] + b"\xff\xe1" + struct.pack(">H", len(exif) + 2) + exif + encoded[2:], np.uint8)
+
+
+@pytest.mark.parametrize("size", [(40, 56), (301, 403), (640, 480), (999, 1201)])
+@pytest.mark.parametrize("orientation", [1, 6])
+def test_scaled_decoding_is_close_to_decoding_the_whole_image(size: tuple[int, int], orientation: int) -> None:
+    encoded, windows = smooth_jpeg(*size, orientation), RandomWindows(5, random_area=(0.3, 1.0))
+    for row in windows.draw(0, 8):
+        whole = image_decoder_random_crop_resize(encoded, windows, row, 48, 32)
+        scaled = image_decoder_random_crop_resize(encoded, windows, row, 48, 32, scaled=True)
+        assert whole.shape == scaled.shape == (32, 48, 3)
+        assert np.abs(whole.astype(int) - scaled).mean() < 4
+        if min(size) < 64:
+            assert (whole == scaled).all()  # no window is twice as large as the result
+
+
+def test_scaled_decoding_reads_no_more_than_it_needs() -> None:
+    window = Window(8, 16, 400, 480)
+    part, whole = images.read_window(smooth_jpeg(640, 800), lambda *_: window, 100, 90)
+    assert whole == window and part.shape == (100, 120, 3)  # a quarter: an eighth would be smaller than the result
+    part, _ = images.read_window(np.frombuffer(png(photograph(400, 400)), np.uint8), lambda *_: window, 10, 10)
+    assert part.shape == (392, 384, 3)  # a PNG is not scaled
+    with pytest.raises(ImageError):
+        images.read_window(smooth_jpeg(640, 800)[:200], lambda *_: window, 100, 90)
+    with pytest.raises(ImageError, match="begins with"):
+        images.read_window(np.zeros(64, np.uint8), lambda *_: window, 100, 90)
+
+
 def test_crop_is_a_view() -> None:
     image = photograph()
     assert np.shares_memory(images.crop(image, Window(1, 2, 3, 4)), image)

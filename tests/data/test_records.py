@@ -161,6 +161,34 @@ def test_integers_of_every_size(bits: int) -> None:
         assert decode_raw(Records.of([record(x=("int64_list", [v]))]), "x", (), np.int64).tolist() == [v]
 
 
+@pytest.mark.parametrize("count", [1, 40, 30_000])
+@pytest.mark.parametrize("high", [1 << 7, 1 << 14, 1 << 21])
+def test_integers_of_few_bytes(high: int, count: int) -> None:
+    values = np.random.default_rng(0).integers(0, high, (3, count)).astype(np.int64)
+    values[:, 0] = [high - 1, 0, 127]
+    batch = Records.of([record(x=("int64_list", row.tolist()), y=("int32_list", [7])) for row in values])
+    np.testing.assert_array_equal(decode_raw(batch, "x", (count,), np.int64), values)
+    np.testing.assert_array_equal(decode_raw(batch, "x", (count,), np.float32), values.astype(np.float32))
+
+
+@pytest.mark.parametrize("sizes", [(5, 5, 5), (700, 700, 700), (700, 900, 701), (4, 700, 0)])
+def test_bytes_of_equal_and_other_lengths(sizes: tuple[int, ...]) -> None:
+    random = np.random.default_rng(0)
+    payloads = [random.integers(0, 256, size).astype(np.uint8) for size in sizes]
+    batch = Records.of([record(x=("bytes_list", [p.tobytes()]), y=("int32_list", [1])) for p in payloads])
+    for wanted, dtype in ((np.zeros((3, 5), np.float32), np.float32), (np.zeros((3, 5), np.uint8), np.uint8)):
+        for row, payload in zip(wanted, payloads, strict=True):
+            row[: len(payload)] = payload[:5].view(np.int8)
+        np.testing.assert_array_equal(decode_raw(batch, "x", (5,), dtype), wanted)
+
+
+def test_bytes_lists_of_none_and_of_several_values() -> None:
+    for values in ([], [b"abc", b"def"]):
+        batch = Records.of([record(x=("bytes_list", [b"abc"])), record(x=("bytes_list", values))])
+        with pytest.raises(FeatureError, match="one value of bytes" if values else "no value|one value"):
+            decode_raw(batch, "x", (3,), np.uint8)
+
+
 def test_views_share_what_was_found() -> None:
     batch = Records.of([record(x=("int64_list", [i])) for i in range(50)])
     assert decode_raw(batch[10:20][2:5], "x", (), np.int64).tolist() == [12, 13, 14]

@@ -59,6 +59,17 @@ def test_sharded_optimizer_state(mode):
     assert_same(found, train(1, optimizer=adam))
 
 
+def test_gathering_in_16_bits_changes_no_result(monkeypatch):
+    def setting(config: flow.FunctionConfig) -> None:
+        config.enable_auto_mixed_precision(True)
+        config.optimizer_placement_optimization_mode("distributed_split")
+        config.optimizer_placement_optimization_threshold(1)
+
+    found = train(2, config=setting, optimizer=adam)
+    monkeypatch.setattr("oneflow.compiler.program.narrow_gathers", lambda *_: {})
+    assert_same(found, train(2, config=setting, optimizer=adam))
+
+
 def test_a_split_variable_and_its_optimizer_state_cost_each_device_a_piece():
     begin(4)
 

@@ -106,6 +106,34 @@ def test_tensors_of_different_shapes():
     np.testing.assert_allclose(w, start - 0.01 * gradient, rtol=1e-4, atol=1e-6)
 
 
+def test_only_some_inputs_differ_in_shape():
+    begin(2)
+
+    @flow.global_function(function_config=mirrored())
+    def scaled(x: tp.ListNumpy.Placeholder((8, 3)), by: tp.ListNumpy.Placeholder((3,))) -> tp.ListNumpy:
+        return x * by
+
+    xs, by = [np.full((n, 3), n, np.float32) for n in (5, 2)], [np.arange(3, dtype=np.float32), np.ones(3, np.float32)]
+    for _ in range(2):
+        for y, x, b in zip(scaled(xs, by), xs, by, strict=True):
+            np.testing.assert_array_equal(y, x * b)
+
+
+def test_elements_of_lists_differ_in_shape():
+    begin(2)
+
+    @flow.global_function(function_config=mirrored())
+    def scaled(x: tp.ListListNumpy.Placeholder((2, 6, 4))) -> tuple[tp.ListNumpy, tp.ListNumpy]:
+        first, second = flow.tensor_list_split(x)
+        return first * 2.0, second + 1.0
+
+    lists = [[np.full((1, 2 + i, 4), i, np.float32), np.full((1, 3, 4), 7 + i, np.float32)] for i in range(2)]
+    first, second = scaled(lists)
+    for (a, b), doubled, more in zip(lists, first, second, strict=True):
+        np.testing.assert_array_equal(doubled, a[0] * 2)
+        np.testing.assert_array_equal(more, b[0] + 1)
+
+
 def test_losses_of_different_sizes_are_refused():
     begin(2)
 
@@ -118,6 +146,18 @@ def test_losses_of_different_sizes_are_refused():
     with pytest.raises(flow.errors.OneFlowError, match="differ in shape"):
         step([np.ones((8, 3), np.float32), np.ones((5, 3), np.float32)])
     assert step([np.ones((8, 3), np.float32)] * 2)[1].shape == (8, 1)
+
+
+def test_another_number_of_devices_is_refused():
+    begin(2)
+
+    @flow.global_function(function_config=mirrored())
+    def joined(x: tp.ListNumpy.Placeholder((4, 3))) -> tp.ListNumpy:
+        with flow.scope.placement("gpu", "0:0"):
+            return flow.math.relu(x)
+
+    with pytest.raises(flow.errors.ViewError, match=r"one tensor for each of 2 devices, and the scope has 1 device"):
+        joined([np.ones((4, 3), np.float32)] * 2)
 
 
 def test_a_list_of_another_length_is_refused():

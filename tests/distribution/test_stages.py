@@ -194,3 +194,36 @@ def test_micro_batches_of_different_stages_can_be_computed_at_the_same_time():
         lengths[micro_batches] = max(free.values())
     assert (calls[1], lengths[1]) == (3, 3)  # one after the other: forward, forward and backward of the last stage, backward
     assert lengths[4] <= calls[4] - 3, "three of the second place's four calls fit beside the first's"
+
+
+@pytest.mark.parametrize("micro_batches", [2, 4, 8])
+def test_four_stages_wait_no_longer_than_in_a_pipeline_without_gaps(micro_batches):
+    """The last stage's calls are forward and backward in one, and count twice. No clock: the list of instructions is followed."""
+    begin(4)
+
+    @flow.global_function(type="train")
+    def step(x: tp.Numpy.Placeholder((ROWS, WIDTH))) -> tp.Numpy:
+        h = flow.unpack(x, micro_batches)
+        for i in range(4):
+            with flow.scope.placement("gpu", f"0:{i}"):
+                h = flow.math.tanh(flow.layers.dense(h, WIDTH, name=f"d{i}"))
+        flow.optimizer.SGD(constant(0.1), momentum=0).minimize(h)
+        return flow.pack(h, micro_batches)
+
+    step(batch())
+    program = program_of(step)
+    places = {id(f.made): program.segments[f.segment].placement for f in program.functions if f.segment is not None}
+    lasting = {"forward": 1, "backward": 1, "forward_backward": 2}
+    ready: dict[int, int] = {}
+    free: dict[Any, int] = {}
+    for instruction in program.instructions:
+        if isinstance(instruction, Free):
+            continue
+        at = max((ready.get(i, 0) for i in instruction.inputs), default=0)
+        place = places.get(id(instruction.function)) if isinstance(instruction, Call) else None
+        kind = instruction.name.split(" ")[0]
+        if place is not None and kind in lasting:
+            at = free[place] = max(at, free.get(place, 0)) + lasting[kind]
+        ready.update(dict.fromkeys(range(instruction.first, instruction.end), at))
+    assert len(free) == 4
+    assert max(free.values()) == 2 * (micro_batches + 4 - 1)

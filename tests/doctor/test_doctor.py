@@ -6,6 +6,7 @@ import importlib.metadata
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import tomllib
@@ -53,7 +54,40 @@ def test_a_check_that_fails_does_not_end_the_others(monkeypatch):
     assert "ZeroDivisionError" in found["this check failed"].value and "loopback" in found
 
 
+@pytest.mark.parametrize(
+    ("variables", "state", "words"),
+    [
+        ({}, "ok", "runs alone"),
+        ({"SLURM_JOB_ID": "7", "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"}, "trouble", "SLURM says .* where the first"),
+        ({"ONEFLOW_PROCESS_ID": "x", "ONEFLOW_NUM_PROCESSES": "2"}, "trouble", "ONEFLOW_PROCESS_ID is 'x'"),
+        ({"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "10.9.8.7", "MASTER_PORT": "29500"}, "ok",
+         "process 1 of 2; the first one is at 10.9.8.7:29"),
+    ],
+)  # fmt: skip
+def test_the_launcher_that_the_environment_names(variables, state, words, monkeypatch):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    found = by_name()["launcher"]
+    assert found.state == state and re.search(words, found.value) and (state == "ok") == (found.todo == "")
+
+
+def test_the_port_that_the_first_process_listens_at(monkeypatch):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen(1)
+        port = taken.getsockname()[1]
+        for name, value in (("PROCESS_ID", 0), ("NUM_PROCESSES", 2), ("COORDINATOR_ADDRESS", f"127.0.0.1:{port}")):
+            monkeypatch.setenv(f"ONEFLOW_{name}", str(value))
+        found = by_name()["port"]
+        assert found.state == "trouble" and str(port) in found.value and "ONEFLOW_COORDINATOR_ADDRESS" in found.todo
+    assert by_name()["port"].state == "ok"
+    monkeypatch.setenv("ONEFLOW_COORDINATOR_ADDRESS", "192.0.2.1:29500")
+    assert "not an address of this machine" in by_name()["port"].value
+
+
 def test_the_test_of_speed(monkeypatch):
+    for name, value in (("PROCESS_ID", 1), ("NUM_PROCESSES", 2)):  # of several, one of which is never there
+        monkeypatch.setenv(f"ONEFLOW_{name}", str(value))
     monkeypatch.setattr(selftest, "_SECONDS", 0.05)
     found = {f.name: f for f in selftest.measure()}
     assert "GFLOP/s" in found["matrix products"].value and "steps/s" in found["LeNet, batch of 100"].value

@@ -228,6 +228,30 @@ def test_decode_and_crop_and_resize_at_once(tmp_path: Path) -> None:
     np.testing.assert_array_equal(one, other)
 
 
+def test_scaled_decoding_is_a_setting(tmp_path: Path) -> None:
+    folder = made_data.image_parts(tmp_path, 6)
+
+    def decoded() -> np.ndarray:
+        @flow.global_function()
+        def job() -> tp.Numpy:
+            records = flow.data.ofrecord_reader(folder, batch_size=6, data_part_num=3)
+            encoded = flow.data.OFRecordBytesDecoder(records, "encoded")
+            return flow.data.ImageDecoderRandomCropResize(encoded, 8, 6, seed=3, random_area=(0.9, 1.0))
+
+        return job()
+
+    exact = decoded()
+    flow.clear_default_session()
+    flow.config.enable_scaled_jpeg_decoding(True)
+    try:
+        scaled = decoded()
+    finally:
+        flow.clear_default_session()
+        flow.config.enable_scaled_jpeg_decoding(False)
+    assert scaled.shape == exact.shape and (scaled != exact).any()
+    assert np.abs(scaled.astype(int) - exact).mean() < 30  # the same windows of images that are mostly noise
+
+
 def test_the_image_classification_reader(tmp_path: Path) -> None:
     folder = made_data.image_parts(tmp_path, 6)
 

@@ -224,6 +224,38 @@ def test_what_cannot_be_of_integers_is_refused() -> None:
     close(calibrate(predict, [batch])(batch), predict(batch))  # the session is as it was
 
 
+def test_ops_on_several_places_are_refused() -> None:
+    flow.config.cpu_device_num(2)
+
+    @flow.global_function("predict")
+    def spread(x: tp.Numpy.Placeholder((BATCH, 3, 8, 8))) -> tp.Numpy:
+        with flow.scope.placement("cpu", "0:0"):
+            y = flow.layers.conv2d(x, 8, 3, kernel_initializer=normal(), name="here")
+        with flow.scope.placement("cpu", "0:1"):
+            return flow.layers.conv2d(y, 8, 3, kernel_initializer=normal(), name="there")
+
+    x = drawn(BATCH, 3, 8, 8)
+    fast = flow.quantization.calibrate(spread, [x])
+    with pytest.raises(ModeError, match="lies on several places") as raised:
+        fast(x)
+    assert "there" in str(raised.value) and "test_int8.py" in str(raised.value)
+    assert spread(x).shape == (BATCH, 8, 4, 4)  # the session is unharmed
+
+
+def test_all_ops_on_one_other_place() -> None:
+    flow.config.cpu_device_num(2)
+
+    @flow.global_function("predict")
+    def elsewhere(x: tp.Numpy.Placeholder((BATCH, 3, 8, 8))) -> tp.Numpy:
+        with flow.scope.placement("cpu", "0:1"):
+            return flow.layers.conv2d(x, 8, 3, kernel_initializer=normal(), name="there")
+
+    x = drawn(BATCH, 3, 8, 8)
+    want = elsewhere(x)
+    got = flow.quantization.calibrate(elsewhere, [x])(x)
+    assert np.abs(got - want).max() <= 0.03 * np.abs(want).max()
+
+
 def test_onnx_has_the_same_scales(tmp_path: Path) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     predict = cnn()

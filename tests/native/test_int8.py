@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from oneflow._base import native as _native
 from oneflow.compiler import int8_kernels as kernels
-from oneflow.compiler.int8_kernels import Epilogue, Grid
+from oneflow.compiler import packed_products as packed
+from oneflow.compiler.int8_kernels import Grid
+from oneflow.compiler.packed_products import Epilogue
 from oneflow.graph.op import IntegerProduct
 
 FEW = settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
@@ -21,7 +23,7 @@ FEW = settings(max_examples=8, deadline=None, suppress_health_check=list(HealthC
 
 def has_vnni() -> bool:
     """Whether the native part multiplies integers on this machine."""
-    return kernels.unsupported_reason((4, 8), IntegerProduct(None, (0, 1)), Epilogue(), (8, 8)) == ""
+    return packed.unsupported_reason((4, 8), IntegerProduct(None, (0, 1)), Epilogue(), (8, 8), "uint8") == ""
 
 
 def windows(x: np.ndarray, p: IntegerProduct, kernel: tuple[int, ...], zero: int) -> np.ndarray:
@@ -94,7 +96,7 @@ def problems(draw: Any) -> tuple[Any, ...]:
 
 def compute(problem: tuple[Any, ...], is_native: bool) -> tuple[np.ndarray, np.ndarray]:
     x, w, scale, offset, rng, product, epilogue, zero = problem
-    shape = kernels._result_shape(x.shape, product, w.shape)
+    shape = packed.result_shape(x.shape, product, w.shape)
     residual = np.random.default_rng(1).integers(0, 256, shape, dtype=np.uint8) if epilogue.has_residual else None
     more = [] if residual is None else [residual]
     weights: Any = w
@@ -104,9 +106,9 @@ def compute(problem: tuple[Any, ...], is_native: bool) -> tuple[np.ndarray, np.n
         if inner is not product and product.padding:
             sides = zip(x.shape[1:-1], product.padding, strict=True)
             padded = (x.shape[0], *(n + low + high for n, (low, high) in sides), x.shape[-1])
-        size = kernels.packed_size(padded, inner, epilogue, w.shape)
-        spec = tuple(kernels.spec(padded, inner, epilogue, w.shape))
-        weights = jax.jit(lambda v: kernels.PACK.define(v, spec=spec, size=size))(w)
+        size = packed.packed_size(padded, inner, epilogue, w.shape, "uint8")
+        spec = tuple(packed.spec(padded, inner, epilogue, w.shape, "uint8"))
+        weights = jax.jit(lambda v: packed.PACK.define(v, spec=spec, size=size))(w)
     y = jax.jit(
         lambda *a: kernels.PRODUCT.define(
             *a, product=product, epilogue=epilogue, zero=zero, kernel=w.shape, perm=None, is_native=is_native
@@ -152,9 +154,9 @@ def test_sums_are_exact(k: int) -> None:
 @pytest.mark.usefixtures("native_part")
 def test_malformed_specs_are_refused() -> None:
     library = _native.part().library
-    good = kernels.spec((4, 8), IntegerProduct(None, (0, 1)), Epilogue(), (8, 8))
-    for spec in ([], good[:-1], [*good, 1], [2, *good[1:]], [*good[:8], 0, 8, 8, 1], [*good[:2], 1, *good[3:]]):
-        assert library.describe("int8_product", spec).startswith("!")
+    good = packed.spec((4, 8), IntegerProduct(None, (0, 1)), Epilogue(), (8, 8), "uint8")
+    for spec in ([], good[:-1], [*good, 1], [3, *good[1:]], [*good[:9], 0, 8, 8, 1], [*good[:3], 1, *good[4:]]):
+        assert library.describe("product", spec).startswith("!")
 
 
 @given(st.floats(-1e6, 1e6, width=32), st.floats(0, 1e6, width=32))

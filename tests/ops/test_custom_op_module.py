@@ -71,6 +71,56 @@ def test_a_whole_module(folder):
     np.testing.assert_allclose(flow.get_all_variables()["w"].numpy(), x - 3 * x**2 / 2)
 
 
+NEWER = """
+REGISTER_USER_OP_GRAD("cube_forward").SetBackwardOpConfGenFn([](user_op::BackwardOpConfContext* ctx) {
+  const auto grad_op_name = ctx->FwOp().op_name() + "_grad";
+  ctx->DefineOp(grad_op_name, [&ctx](user_op::BackwardOpBuilder& builder) {
+    return builder.OpTypeName("cube_backward").InputBind("a", ctx->FwOp().input("in", 0))
+        .InputBind("b", ctx->FwOp().output_grad("out", 0)).Output("c").Build();
+  });
+  ctx->FwOp().InputGradBind(user_op::OpArg("in", 0), [&ctx, &grad_op_name]() -> const std::string& {
+    return ctx->GetOp(grad_op_name).output("c", 0);
+  });
+});
+"""
+OLDER = """
+REGISTER_USER_OP_GRAD("cube_forward").SetGenBackwardOpConfFn([](const user_op::UserOpWrapper& op, user_op::AddOpFn AddOp) {
+  if (op.NeedGenGradTensor4OpInput("in", 0)) {
+    user_op::UserOpConfWrapperBuilder builder(op.op_name() + "_grad");
+    user_op::UserOpConfWrapper grad_op = builder.Op("cube_backward").Input("a", op.input("in", 0))
+        .Input("b", op.GetGradTensorWithOpOutput("out", 0)).Output("c").Build();
+    op.BindGradTensorWithOpInput(grad_op.output("c", 0), "in", 0);
+    AddOp(grad_op);
+  }
+});
+"""
+
+
+@pytest.mark.parametrize("bindings", [NEWER, OLDER])
+def test_names_that_the_gradient_binds(folder, bindings):
+    definition = folder / "cube" / "cube_cpp_def.cpp"
+    definition.write_text(
+        'REGISTER_USER_OP("cube_forward").Input("in").Output("out");\n'
+        'REGISTER_USER_OP("cube_backward").Input("a").Input("b").Output("c");\n' + bindings
+    )
+    kernel = folder / "cube" / "cube_py_kernel.py"
+    kernel.write_text(
+        "def forward(args):\n    return args[0] ** 3\n\ndef backward(args):\n    return 3 * args[0] ** 2 * args[1]\n"
+    )
+    flow.experimental.custom_op_module("cube", str(folder)).cpp_def().py_kernel()
+
+    @flow.global_function(type="train")
+    def train() -> tp.Numpy:
+        v = flow.get_variable("v", (2,), initializer=flow.constant_initializer(2.0))
+        builder = flow.user_op_builder("c").Op("cube_forward").Input("in", [v]).Output("out")
+        y = builder.Build().InferAndTryRun().SoleOutputBlob()
+        flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.1]), momentum=0).minimize(y)
+        return y
+
+    np.testing.assert_allclose(train(), [8, 8])
+    np.testing.assert_allclose(flow.get_all_variables()["v"].numpy(), 2 - 0.1 * 12 / 2 * np.ones(2), rtol=1e-6)
+
+
 def test_another_shape_needs_a_rule(folder):
     kernel = folder / "cube" / "cube_py_kernel.py"
     kernel.write_text(KERNEL.replace("x ** 3", "x[:1] ** 3"))

@@ -178,6 +178,26 @@ def test_a_way_of_training_on_8_devices_compiles_there(kind, mixed, target):
         assert plan.peak[0] == "bfloat16"
 
 
+@pytest.mark.parametrize("target", ["h100:4", "tpu-v5e:2x2"])
+def test_pieces_of_parameters_travel_in_bfloat16(target):
+    need(target)
+    config = flow.FunctionConfig()
+    config.enable_auto_mixed_precision(True)
+    config.optimizer_placement_optimization_mode("distributed_split")
+
+    @flow.global_function(type="train", function_config=config)
+    def train_job(x: tp.Numpy.Placeholder((32, 256))) -> tp.Numpy:
+        for i in range(3):
+            x = flow.layers.dense(x, 256, activation=flow.nn.relu, name=f"d{i}")
+        loss = flow.math.reduce_mean(flow.math.square(x))
+        flow.optimizer.Adam(flow.optimizer.PiecewiseConstantScheduler([], [1e-3])).minimize(loss)
+        return loss
+
+    gathered = [r for r in train_job.plan(target=target).collectives if r.kind == "all-gather"]
+    assert sorted(r.name for r in gathered) == ["d0-matmul", "d1-matmul", "d2-matmul"]
+    assert {(r.bytes, r.times) for r in gathered} == {(256 * 256 * 2, 1)}
+
+
 @pytest.mark.parametrize("name", ["resnet50 in mixed precision", "resnet50"])
 def test_a_gpu_updates_weights_in_place_and_convolves_in_channels_last_order(name, examples, tmp_path, monkeypatch):
     need("h100:1")

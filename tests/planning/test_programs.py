@@ -131,6 +131,55 @@ def test_a_collective_is_hidden_behind_what_runs_until_it_is_done():
     assert made.seconds == pytest.approx(max(links, one) + one) and made.exposed_seconds == pytest.approx(max(links - one, 0))
 
 
+TPU_CHAIN = """%start (p: bf16[65536]) -> (bf16[65536], bf16[262144]) {
+  %p = bf16[65536] parameter(0)
+  %g0 = bf16[262144] all-gather(%p), replica_groups={{0,1,2,3}}, dimensions={0}, frontend_attributes={chain_id="0"}
+  ROOT %c0 = (bf16[65536], bf16[262144]) custom-call(%g0), custom_call_target="AsyncCollectiveStart"
+}
+
+%beside (q: bf16[65536], r: f32[4194304]) -> f32[4194304] {
+  %q = bf16[65536] parameter(0)
+  %r = f32[4194304] parameter(1)
+  %g1 = bf16[262144] all-gather(%q), replica_groups={{0,1,2,3}}, dimensions={0}, frontend_attributes={chain_id="0"}
+  ROOT %n = f32[4194304] negate(%r)
+}
+
+%end (t: bf16[65536]) -> bf16[262144] {
+  %t = bf16[65536] parameter(0)
+  %g2 = bf16[262144] all-gather(%t), replica_groups={{0,1,2,3}}, dimensions={0}, frontend_attributes={chain_id="0"}
+  ROOT %c2 = bf16[262144] custom-call(%t, %g2), custom_call_target="AsyncCollectiveDone"
+}
+
+%all-reduce-scatter.1 (u: f32[262144]) -> f32[65536] {
+  %u = f32[262144] parameter(0)
+  %ar = f32[262144] all-reduce(%u), replica_groups={{0,1,2,3}}, to_apply=%add
+  ROOT %piece = f32[65536] slice(%ar)
+}
+
+ENTRY %main (x: bf16[65536], y: f32[4194304], z: f32[262144]) -> f32[65536] {
+  %x = bf16[65536] parameter(0)
+  %y = f32[4194304] parameter(1)
+  %z = f32[262144] parameter(2)
+  %a = (bf16[65536], bf16[262144]) fusion(%x), kind=kCustom, calls=%start
+  %b = f32[4194304] fusion(%x, %y), kind=kOutput, calls=%beside
+  %d = bf16[262144] fusion(%x), kind=kCustom, calls=%end
+  ROOT %s = f32[65536] fusion(%z), kind=kCustom, calls=%all-reduce-scatter.1
+}
+"""
+
+
+def test_the_collectives_that_a_tpu_compiler_fuses_are_counted_once():
+    made = estimate(TPU_CHAIN, flow.Target("tpu-v5e:2x2"), parse_placement("gpu", "0:0-3"))[1]
+    assert [(c.kind, c.bytes, c.instruction.name) for c in made.collectives] == [
+        ("all-gather", 4 * 131072, "a"),
+        ("reduce-scatter", 4 * 65536, "s"),
+    ]
+    gather, scatter = 3 * 131072 / 90e9, 3 * 4 * 65536 / 90e9
+    work = made.by_instruction["b"][0].seconds
+    assert work > gather, "the gathering is hidden"
+    assert made.seconds == pytest.approx(work + scatter) and made.exposed_seconds == pytest.approx(scatter)
+
+
 def test_the_values_at_the_peak_are_those_that_are_alive_together():
     text = """ENTRY %main (a: f32[100]) -> f32[1] {
   %a = f32[100] parameter(0)

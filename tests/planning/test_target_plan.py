@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import html
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import jax.export
 import numpy as np
 import pytest
 from jobs import small, small_body
@@ -148,6 +151,8 @@ def test_the_picture_has_every_device_and_is_escaped(stored, tmp_path):
     plan.save_html(tmp_path / "plan.html")
     text = (tmp_path / "plan.html").read_text()
     assert text.startswith("<!DOCTYPE html>") and text.count("<svg") == 2 and ">0:1</text>" in text and "second-matmul" in text
+    summary = str(plan).partition("memory per device")[0].splitlines()
+    assert len(summary) > 6 and all(html.escape(line) in text for line in summary) and "backward pass" in text
     with pytest.raises(flow.errors.ArgumentError, match="takes a path"):
         plan.save_html(3)
 
@@ -237,6 +242,32 @@ def test_python_code_during_a_step_is_refused_with_its_line(stored):
     ):
         calling.plan(target="h100:2")
     assert not stored
+
+
+@pytest.mark.parametrize("narrow", [True, False])
+def test_pieces_of_parameters_are_gathered_in_the_dtype_of_mixed_precision(narrow, stored, monkeypatch):
+    programs = []
+
+    def keep(self, request, program, job):
+        programs.append(program)
+        raise flow.errors.CompileError("seen")
+
+    monkeypatch.setattr(process.WorkerProcess, "ask", keep)
+    config = flow.FunctionConfig()
+    config.enable_auto_mixed_precision(narrow)
+    config.optimizer_placement_optimization_mode("distributed_split")
+
+    @flow.global_function(type="train", function_config=config)
+    def sharded(x: tp.Numpy.Placeholder((16, 256))) -> tp.Numpy:
+        loss = flow.math.reduce_mean(flow.layers.dense(x, 128, name="d", use_bias=False))
+        flow.optimizer.Adam(flow.optimizer.PiecewiseConstantScheduler([], [0.1])).minimize(loss)
+        return loss
+
+    with pytest.raises(flow.errors.CompileError, match="seen"):
+        sharded.plan("h100:4")
+    text = jax.export.deserialize(bytearray(programs[0])).mlir_module()
+    laid_out = re.findall(r"(?:sharding_constraint|@Sharding).*tensor<128x256x(\w+)>", text)
+    assert laid_out == (["bf16", "bf16"] if narrow else ["f32"]), "the pieces are cast before they are gathered"
 
 
 def test_a_compiler_that_dies_is_an_error_with_its_last_words(tmp_path, monkeypatch):

@@ -15,7 +15,7 @@ from ..._base.jax import jax, jnp
 from ...graph.graph import Variable
 from ...graph.node import Node
 from ..analysis import updates
-from ..arrangement import Arrangement, arranged
+from ..arrangement import arranged
 from ..autodiff import Backward, Propagate, run_nodes
 from ..lowering import Lowering, Values
 from ..program import advanced, draws_of, seed_losses
@@ -114,10 +114,10 @@ class SegmentFunctions:
     def fused(self, segment: Segment) -> Function:
         """(imports, draws, loss scale) -> (exports, (token, structs of losses, gradients of imports, of watched Blobs))."""
         plan, watched = self._plan, {b.node for b in segment.diffs}
-        if segment.placement.parallel_num == 1:
-            way = arranged(segment.nodes, watched, segment.exports, plan.path, plan.precision, plan.without_native, plan.platform)
-        else:
-            way = Arrangement(segment.nodes, plan.path, plan.precision, watched)
+        way = arranged(
+            segment.nodes, watched, segment.exports, plan.path, plan.precision, plan.without_native, plan.platform,
+            plan.vmapped, segment.placement.parallel_num,
+        )  # fmt: skip
 
         def forward_backward(imports: Any, draws: Any, scale: Any) -> Outputs:
             values = self._entered(segment, imports, way.precision)

@@ -17,6 +17,7 @@ from ..layout import Meshes, Storage
 from ..lowering import Lowering, Observer
 from ..plan import LEARNING_RATES, RANDOM_STATE, Plan
 from ..program import program_name
+from ..storing import narrow_gathers
 from ..update import counters, is_dynamic_scale, measures_anything
 from .execution import StagedProgram, Transfer
 from .functions import ADD_EACH, ADVANCE, SUM, ZEROS, Group, SegmentFunctions, UpdateFunctions, groups_of
@@ -104,7 +105,9 @@ class Scheduler:
             self._at.tokens.append(token)
             self._at.values.update(zip(map(key_of, segment.exports), exports, strict=True))
             self._at.losses.update((key_of(b), s.shape) for b, s in zip(segment.losses, losses(), strict=True))
-        for segment in reversed(self._segments):
+        # A device runs its instructions in this order. The last stage ends the first micro-batch first, so that the stages
+        # before it go through the backward pass in the same order; in the opposite one they would wait for the last of all.
+        for segment in sorted(self._segments, key=lambda s: -s.level):
             if segment.on_path and not segment.is_fused:
                 function = self._passes.backward(self._segments[segment.like])  # the one whose nodes were traced
                 arguments = kept.pop(segment.index), self._cotangents(segment), self._scale_on(segment, scale)
@@ -347,6 +350,7 @@ def staged(
     """
     places = Places(plan, dict(storages), meshes)
     vmapped = frozenset() if plan.devices else plan.vmapped
-    lowering = Lowering(meshes, vmapped, plan.without_native, plan.precision, observer, plan.platform)
+    gathers = narrow_gathers(plan.compute, plan.precision, storages)
+    lowering = Lowering(meshes, vmapped, plan.without_native, plan.precision, observer, plan.platform, gathers)
     recorder = Recorder(program_name(plan), meshes, compile)
     return Scheduler(places, segments_of(plan, places), lowering, recorder).record(*arguments)

@@ -27,6 +27,7 @@ class Segment:
 
     Attributes:
       index: its position in the order of execution.
+      level: larger than those of the segments that it reads from; segments of one level do not depend on each other.
       run: index of the run of a repeated part; () outside such parts.
       imports: Blobs that it reads from elsewhere.
       exports: its Blobs that are read elsewhere.
@@ -38,6 +39,7 @@ class Segment:
     """
 
     index: int
+    level: int
     place: Place
     placement: Placement
     run: tuple[int, ...]
@@ -89,7 +91,7 @@ class Places:
 
 def segments_of(plan: Plan, places: Places) -> tuple[Segment, ...]:
     """Groups the nodes of a job into segments, in execution order. Each run of a repeated part has its own segments."""
-    grouped, home = _grouped(plan, places.meshes)
+    grouped, levels, home = _grouped(plan, places.meshes)
     for loss in plan.losses:
         if loss.node not in home:
             raise CompileError(f"job {plan.graph.name!r}: its loss {loss.op_name!r} is not a computed value")
@@ -114,6 +116,7 @@ def segments_of(plan: Plan, places: Places) -> tuple[Segment, ...]:
         placement = nodes[0].scope.placement
         segment = Segment(
             index=i,
+            level=levels[i],
             place=places.meshes.place(placement),
             placement=placement,
             run=nodes[0].run,
@@ -132,8 +135,8 @@ def segments_of(plan: Plan, places: Places) -> tuple[Segment, ...]:
     return tuple(segments)
 
 
-def _grouped(plan: Plan, meshes: Meshes) -> tuple[list[list[Node]], dict[Node, int]]:
-    """The nodes of each segment, in execution order, and the segment of each node."""
+def _grouped(plan: Plan, meshes: Meshes) -> tuple[list[list[Node]], list[int], dict[Node, int]]:
+    """The nodes of each segment, in execution order, their levels, and the segment of each node."""
     level: dict[Node, int] = {}
     place: dict[Node, Place] = {}
     groups: dict[tuple[int, Place, tuple[int, ...]], list[Node]] = {}
@@ -142,8 +145,9 @@ def _grouped(plan: Plan, meshes: Meshes) -> tuple[list[list[Node]], dict[Node, i
         sources = [b.node for b in node.inputs if b.node in level]
         level[node] = max((level[s] + (place[s] != here or s.run != node.run) for s in sources), default=0)
         groups.setdefault((level[node], here, node.run), []).append(node)
-    ordered = [nodes for _, nodes in sorted(groups.items(), key=lambda item: item[0][0])]
-    return ordered, {node: i for i, nodes in enumerate(ordered) for node in nodes}
+    by_level = sorted(groups.items(), key=lambda item: item[0][0])
+    ordered = [nodes for _, nodes in by_level]
+    return ordered, [key[0] for key, _ in by_level], {node: i for i, nodes in enumerate(ordered) for node in nodes}
 
 
 def _signature(segment: Segment, places: Places) -> Any:

@@ -7,7 +7,6 @@ import logging
 import os
 import secrets
 import stat
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -121,6 +120,8 @@ def _of_user() -> str:
 
 def _make_file(path: Path) -> None:
     """Writes it whole or not at all: several processes may do so at once, and the first one's stays."""
+    import tempfile  # only a run of several processes needs it
+
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".secret-")  # only its owner may read it
     try:

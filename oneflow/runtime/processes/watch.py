@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -75,6 +74,8 @@ class Calls:
 
     def usual_seconds(self) -> float:
         """The median of what earlier calls of the same job took; 0 where there were none."""
+        import statistics  # only a run of several processes needs it
+
         times = self._times.get(self.oldest)
         return statistics.median(times) if times else 0.0
 

@@ -1,9 +1,10 @@
-// Products and convolutions of 8-bit integers: u8 data, s8 weights, sums in 32 bits (VNNI), and what follows them in one pass:
-// a scale and an offset per output channel, a residual, an activation, requantization.
+// Products and convolutions whose weights were packed before, with what follows them in one pass: an offset per output channel, a
+// residual, an activation. Of float32, of bfloat16, or of 8-bit integers: u8 data, s8 weights, sums in 32 bits (VNNI), a scale per
+// output channel, requantization.
 //
-// The spec (written by oneflow/compiler/int8_kernels.py): the epilogue, then the geometry. Two kinds of call share it:
-//   int8_product  data, packed weights, scale, offset[, residual] -> result
-//   int8_pack     weights -> packed weights, in the layout that the product's primitive wants
+// The spec (written by oneflow/compiler/packed_products.py): dtypes, the epilogue, then the geometry. Two kinds of call share it:
+//   product       data, packed weights, [scale of integers,] offset[, residual] -> result
+//   pack_weights  weights -> packed weights, in the layout that the product's primitive wants
 #include <cstring>
 
 #include "operation.h"
@@ -12,29 +13,38 @@ namespace native {
 
 namespace {
 
-enum class Activation : int64_t { kNone, kRelu, kGelu };
+enum class Activation : int64_t { kNone, kRelu, kGelu, kClip };
+constexpr dt kTypes[] = {dt::u8, dt::f32, dt::bf16};
 
-struct Int8Spec {
-  explicit Int8Spec(SpecReader reader) {
+struct ProductSpec {
+  explicit ProductSpec(SpecReader reader) {
+    input_type = kTypes[reader.next(0, 2)], output_type = kTypes[reader.next(0, 2)];
     is_conv = reader.next_bool();
-    output_type = reader.next_bool() ? dt::u8 : dt::f32;
     has_residual = reader.next_bool();
-    activation = static_cast<Activation>(reader.next(0, 2));
-    factor = next_float(reader), shift = next_float(reader);
-    low = reader.next(0, 255), high = reader.next(low, 255);
-    if (has_residual && output_type != dt::u8) throw std::invalid_argument("a residual needs a result of 8 bits");
+    activation = static_cast<Activation>(reader.next(0, 3));
+    factor = next_float(reader), shift = next_float(reader), low = next_float(reader), high = next_float(reader);
+    if (!is_integer() && output_type == dt::u8) throw std::invalid_argument("a result of 8 bits needs data of 8 bits");
+    if (is_integer() && output_type == dt::bf16) throw std::invalid_argument("products of 8 bits have no result in bfloat16");
+    if (is_integer() && has_residual && output_type != dt::u8) throw std::invalid_argument("a residual needs a result of 8 bits");
+    if (low > high || (activation == Activation::kClip && (is_integer() || low != 0))) {
+      throw std::invalid_argument("there is no such range");
+    }
     is_conv ? read_conv(reader) : read_matmul(reader);
     reader.finish();
   }
 
+  bool is_integer() const { return input_type == dt::u8; }
+  dt weight_type() const { return is_integer() ? dt::s8 : input_type; }
+  // As weights arrive: those of bfloat16 products are rounded while they are packed.
+  dt given_weight_type() const { return is_integer() ? dt::s8 : dt::f32; }
   double flops() const { return 2.0 * element_count(output) * element_count(weights) / channels; }
   dims vector() const { return is_conv ? dims{channels} : dims{1, channels}; }
 
   bool is_conv, has_residual;
-  dt output_type;
+  dt input_type, output_type;
   Activation activation;
   float factor, shift;  // applied behind the activation
-  int64_t low, high;    // the range of a result of 8 bits
+  float low, high;      // the range of a result of 8 bits, or that of kClip
   int64_t channels, groups = 1;
   dims input, weights, output;  // logical shapes: (N, C, ...), ([groups,] O, I, ...); (m, k), (k, n), (m, n)
   dims input_strides, weight_strides, output_strides;
@@ -46,15 +56,6 @@ struct Int8Spec {
     float value;
     std::memcpy(&value, &bits, sizeof value);
     return value;
-  }
-
-  static dims channels_last(const dims& shape) {
-    dims found(shape.size());
-    found[1] = 1;
-    int64_t step = shape[1];
-    for (size_t i = shape.size(); i-- > 2; step *= shape[i]) found[i] = step;
-    found[0] = step;
-    return found;
   }
 
   // Weights arrive as (O, ..., I).
@@ -75,7 +76,7 @@ struct Int8Spec {
       }
       dilations[i] -= 1;  // oneDNN's is the number of elements between two taps
     }
-    input_strides = channels_last(input), output_strides = channels_last(output), weight_strides = channels_last(weights);
+    input_strides = data_strides(input), output_strides = data_strides(output), weight_strides = data_strides(weights);
     if (groups == 1) return;
     weights[0] /= groups, weights.insert(weights.begin(), groups);
     weight_strides.insert(weight_strides.begin(), weight_strides[0] * weights[1]);
@@ -98,30 +99,33 @@ void want_vnni() {
   }
 }
 
-dnnl::primitive_attr attributes(const Int8Spec& s) {
+dnnl::primitive_attr attributes(const ProductSpec& s) {
   auto attr = user_scratchpad();
-  attr.set_scales_mask(DNNL_ARG_WEIGHTS, !s.is_conv ? 2 : s.groups == 1 ? 1 : 3);
+  if (s.is_integer()) attr.set_scales_mask(DNNL_ARG_WEIGHTS, !s.is_conv ? 2 : s.groups == 1 ? 1 : 3);
   dnnl::post_ops after;
   if (s.has_residual) {
-    after.append_binary(dnnl::algorithm::binary_add, {s.output, dt::u8, s.output_strides});
+    after.append_binary(dnnl::algorithm::binary_add, {s.output, s.output_type, s.output_strides});
   }
-  if (s.activation == Activation::kRelu) after.append_eltwise(dnnl::algorithm::eltwise_relu, 0, 0);
+  // max(x, 0) that keeps NaN, unlike oneDNN's own: x where it is positive, else x times a zero that run() passes.
+  const auto rectify = [&] { s.is_integer() ? after.append_eltwise(dnnl::algorithm::eltwise_relu, 0, 0) : after.append_prelu(0); };
+  if (s.activation == Activation::kRelu) rectify();
+  if (s.activation == Activation::kClip) {  // min(max(x, 0), high), likewise
+    for (int i = 0; i < 2; i++) rectify(), after.append_eltwise(dnnl::algorithm::eltwise_linear, -1, s.high);
+  }
   if (s.activation == Activation::kGelu) after.append_eltwise(dnnl::algorithm::eltwise_gelu_erf, 0, 0);
   if (s.factor != 1 || s.shift != 0) after.append_eltwise(dnnl::algorithm::eltwise_linear, s.factor, s.shift);
-  if (s.output_type == dt::u8 && (s.low > 0 || s.high < 255)) {
-    after.append_eltwise(dnnl::algorithm::eltwise_clip, static_cast<float>(s.low), static_cast<float>(s.high));
-  }
+  if (s.output_type == dt::u8 && (s.low > 0 || s.high < 255)) after.append_eltwise(dnnl::algorithm::eltwise_clip, s.low, s.high);
   attr.set_post_ops(after);
   return attr;
 }
 
 // The product's primitive, and the layouts of what it reads and writes.
 struct Found {
-  Found(const Int8Spec& s, int threads) {
-    want_vnni();
+  Found(const ProductSpec& s, int threads) {
+    if (s.is_integer()) want_vnni();
     const thread_pool::ScopedMaxThreads scope(threads);
-    const dnnl::memory::desc input(s.input, dt::u8, s.input_strides), output(s.output, s.output_type, s.output_strides);
-    const dnnl::memory::desc any_weights(s.weights, dt::s8, dnnl::memory::format_tag::any);
+    const dnnl::memory::desc input(s.input, s.input_type, s.input_strides), output(s.output, s.output_type, s.output_strides);
+    const dnnl::memory::desc any_weights(s.weights, s.weight_type(), dnnl::memory::format_tag::any);
     const dnnl::memory::desc vector(s.vector(), dt::f32, s.is_conv ? dims{1} : dims{s.channels, 1});
     if (s.is_conv) {
       descriptor = dnnl::convolution_forward::primitive_desc(
@@ -137,67 +141,78 @@ struct Found {
   dnnl::memory::desc weights;
 };
 
-size_t size_of(dt type) { return type == dt::f32 ? 4 : 1; }
-
-class Int8Product final : public Operation {
+class Product final : public Operation {
  public:
-  Int8Product(const Int8Spec& s, const thread_pool::Settings& settings, bool describe_only) : spec_(s) {
+  Product(const ProductSpec& s, const thread_pool::Settings& settings, bool describe_only) : spec_(s) {
     threads_ = settings.threads_for(s.flops());
     const Found found(s, threads_);
     name_ = found.descriptor.impl_info_str();
     if (describe_only) return;
     primitive_ = dnnl::primitive(found.descriptor);
-    input_ = {s.input, dt::u8, s.input_strides}, output_ = {s.output, s.output_type, s.output_strides};
-    residual_ = {s.output, dt::u8, s.output_strides};
+    input_ = {s.input, s.input_type, s.input_strides}, output_ = {s.output, s.output_type, s.output_strides};
+    residual_ = {s.output, s.output_type, s.output_strides};
     weights_ = found.weights;
     offset_ = {s.vector(), dt::f32, s.is_conv ? dims{1} : dims{s.channels, 1}};
+    zero_ = {dims(s.output.size(), 1), dt::f32, dims(s.output.size(), 1)};
+    const auto after = found.descriptor.get_primitive_attr().get_post_ops();
+    for (int i = 0; i < after.len(); i++) {
+      if (after.kind(i) == dnnl::primitive::kind::prelu) rectifiers_.push_back(i);
+    }
     scratchpad_ = found.descriptor.scratchpad_desc().get_size();
     scratch_size_ = aligned(scratchpad_);
-    const size_t count = static_cast<size_t>(s.channels) * sizeof(float), result = element_count(s.output);
-    operand_bytes_ = {element_count(s.input), weights_.get_size(), count, count};
+    const size_t count = static_cast<size_t>(s.channels) * sizeof(float);
+    const size_t result = element_count(s.output) * bytes_of(s.output_type);
+    operand_bytes_ = {element_count(s.input) * bytes_of(s.input_type), weights_.get_size(), count};
+    if (s.is_integer()) operand_bytes_.push_back(count);
     if (s.has_residual) operand_bytes_.push_back(result);
-    operand_bytes_.push_back(result * size_of(s.output_type));
+    operand_bytes_.push_back(result);
   }
 
   std::string name() const override { return name_; }
 
   void run(void* const* operands, Scratch& scratch) const override {
     const auto memory = [](const dnnl::memory::desc& layout, void* data) { return dnnl::memory(layout, engine(), data); };
-    std::unordered_map<int, dnnl::memory> arguments = {
-        {DNNL_ARG_SRC, memory(input_, operands[0])},
-        {DNNL_ARG_WEIGHTS, memory(weights_, operands[1])},
-        {DNNL_ARG_ATTR_SCALES | DNNL_ARG_WEIGHTS, memory({{spec_.channels}, dt::f32, dims{1}}, operands[2])},
-        {DNNL_ARG_BIAS, memory(offset_, operands[3])},
-        {DNNL_ARG_SCRATCHPAD, take_scratchpad(scratch, scratchpad_)}};
-    int next = 4;
+    std::unordered_map<int, dnnl::memory> arguments = {{DNNL_ARG_SRC, memory(input_, operands[0])},
+                                                       {DNNL_ARG_WEIGHTS, memory(weights_, operands[1])},
+                                                       {DNNL_ARG_SCRATCHPAD, take_scratchpad(scratch, scratchpad_)}};
+    int next = 2;
+    if (spec_.is_integer()) {
+      arguments[DNNL_ARG_ATTR_SCALES | DNNL_ARG_WEIGHTS] = memory({{spec_.channels}, dt::f32, dims{1}}, operands[next++]);
+    }
+    arguments[DNNL_ARG_BIAS] = memory(offset_, operands[next++]);
     if (spec_.has_residual) {
       arguments[DNNL_ARG_ATTR_MULTIPLE_POST_OP(0) | DNNL_ARG_SRC_1] = memory(residual_, operands[next++]);
+    }
+    static const float zero = 0;
+    for (const int position : rectifiers_) {
+      arguments[DNNL_ARG_ATTR_MULTIPLE_POST_OP(position) | DNNL_ARG_WEIGHTS] = memory(zero_, const_cast<float*>(&zero));
     }
     arguments[DNNL_ARG_DST] = memory(output_, operands[next]);
     primitive_.execute(stream(), arguments);
   }
 
  private:
-  Int8Spec spec_;
+  ProductSpec spec_;
   std::string name_;
   dnnl::primitive primitive_;
-  dnnl::memory::desc input_, weights_, offset_, residual_, output_;
+  dnnl::memory::desc input_, weights_, offset_, residual_, output_, zero_;
+  std::vector<int> rectifiers_;  // positions of post-ops that take a zero
   size_t scratchpad_ = 0;
 };
 
 // Its name is the size of the packed weights in bytes.
-class Int8Pack final : public Operation {
+class Pack final : public Operation {
  public:
-  Int8Pack(const Int8Spec& s, const thread_pool::Settings& settings, bool describe_only) {
+  Pack(const ProductSpec& s, const thread_pool::Settings& settings, bool describe_only) {
     const Found found(s, settings.threads_for(s.flops()));
     threads_ = 1;
-    outer_ = {s.weights, dt::s8, s.weight_strides}, inner_ = found.weights;
+    outer_ = {s.weights, s.given_weight_type(), s.weight_strides}, inner_ = found.weights;
     name_ = std::to_string(inner_.get_size());
     if (describe_only) return;
     const thread_pool::ScopedMaxThreads scope(threads_);
     reorder_ = Reorder(outer_, inner_);
     scratch_size_ = reorder_.scratch_size();
-    operand_bytes_ = {element_count(s.weights), inner_.get_size()};
+    operand_bytes_ = {element_count(s.weights) * bytes_of(s.given_weight_type()), inner_.get_size()};
   }
 
   std::string name() const override { return name_; }
@@ -214,12 +229,12 @@ class Int8Pack final : public Operation {
 
 }  // namespace
 
-std::unique_ptr<Operation> make_int8_product(SpecReader reader, thread_pool::Settings settings, bool describe_only) {
-  return std::make_unique<Int8Product>(Int8Spec(reader), settings, describe_only);
+std::unique_ptr<Operation> make_product(SpecReader reader, thread_pool::Settings settings, bool describe_only) {
+  return std::make_unique<Product>(ProductSpec(reader), settings, describe_only);
 }
 
-std::unique_ptr<Operation> make_int8_pack(SpecReader reader, thread_pool::Settings settings, bool describe_only) {
-  return std::make_unique<Int8Pack>(Int8Spec(reader), settings, describe_only);
+std::unique_ptr<Operation> make_pack(SpecReader reader, thread_pool::Settings settings, bool describe_only) {
+  return std::make_unique<Pack>(ProductSpec(reader), settings, describe_only);
 }
 
 }  // namespace native

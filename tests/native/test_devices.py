@@ -1,0 +1,137 @@
+"""Native calls in programs that run on several devices: what each computes, and that the results are those of one device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+import oneflow as flow
+import oneflow.typing as tp
+from oneflow._base import native as _native
+from oneflow.ops import _native_matmul
+from oneflow.ops._native_matmul import Gemm
+
+pytestmark = [pytest.mark.xdist_group("several devices"), pytest.mark.usefixtures("native_part")]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_device_afterwards() -> Iterator[None]:
+    yield
+    flow.clear_default_session()
+
+
+def begin(devices: int) -> None:
+    flow.clear_default_session()
+    flow.config.gpu_device_num(devices)
+    flow.manual_seed(5)
+
+
+def train(devices: int, *, dense: int | None = None, conv: int | None = None, mixed: bool = False, batch: int = 8) -> Any:
+    """Losses of three steps, the variables after them, and the job. ``dense`` and ``conv``: axes that split the weights."""
+    begin(devices)
+    config = flow.FunctionConfig()
+    config.default_placement_scope(flow.scope.placement("gpu", f"0:0-{devices - 1}"))
+    config.enable_auto_mixed_precision(mixed)
+
+    def split(axis: int | None) -> Any:
+        return flow.distribute.auto() if axis is None or devices == 1 else flow.distribute.split(axis)
+
+    def weight(name: str, shape: tuple[int, ...], axis: int | None) -> Any:
+        start = flow.random_normal_initializer(stddev=0.2)
+        return flow.get_variable(name, shape, initializer=start, distribute=split(axis))
+
+    @flow.global_function(type="train", function_config=config)
+    def job(x: tp.Numpy.Placeholder((batch, 4, 12, 12)), y: tp.Numpy.Placeholder((batch,), dtype=flow.int32)) -> tp.Numpy:
+        x = flow.nn.relu(flow.nn.conv2d(x, weight("first", (16, 4, 3, 3), conv), 1, "SAME"))
+        x = flow.nn.max_pool2d(x, 2, 2, "SAME")
+        x = flow.nn.relu(flow.nn.conv2d(x, weight("second", (16, 16, 3, 3), conv), 1, "SAME"))
+        x = flow.reshape(x, (batch, -1))
+        x = flow.nn.relu(flow.matmul(x, weight("hidden", (512, 576), dense), transpose_b=True))
+        x = flow.matmul(x, weight("output", (512, 64), dense))
+        loss = flow.nn.sparse_softmax_cross_entropy_with_logits(y, x)
+        flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.01]), momentum=0.9).minimize(loss)
+        return loss
+
+    rng = np.random.default_rng(0)
+    images = rng.standard_normal((3, batch, 4, 12, 12), np.float32)
+    labels = rng.integers(0, 64, (3, batch)).astype(np.int32)
+    losses = np.stack([job(x, y) for x, y in zip(images, labels, strict=True)])
+    return losses, {name: v.numpy() for name, v in flow.get_all_variables().items()}, job
+
+
+CASES = [{"devices": 4, "dense": 1, "conv": 0}, {"devices": 2, "mixed": True}]
+FURTHER = [
+    {"devices": 2}, {"devices": 4, "dense": 0}, {"devices": 2, "conv": 1}, {"devices": 4, "batch": 10},
+    {"devices": 2, "mixed": True, "dense": 1},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("options", [*CASES, *(pytest.param(case, marks=pytest.mark.thorough) for case in FURTHER)], ids=str)
+def test_training_is_that_of_one_device(options: dict[str, Any]) -> None:
+    tolerance = 1e-2 if options.get("mixed") else 1e-5
+    losses, variables, job = train(**options)
+    rows = {row[0]: row for row in job.summary().rows}
+    program = "".join(compiled.as_text() for _, compiled in job.executables[-1][1].compiled)
+    one_losses, one_variables, _ = train(1, batch=options.get("batch", 8), mixed=options.get("mixed", False))
+    np.testing.assert_allclose(losses, one_losses, rtol=tolerance, atol=tolerance)
+    for name, value in one_variables.items():
+        np.testing.assert_allclose(variables[name], value, rtol=tolerance, atol=tolerance, err_msg=name)
+    words = [row[5] for row in rows.values() if row[1].startswith("matmul")]
+    assert words[0].startswith("oneDNN") and words[0].endswith("each device its pieces"), words
+    assert _native.target("matmul") in program and _native.target("conv") in program
+
+
+def test_between_convolutions_channels_are_last_on_several_devices() -> None:
+    changed = []
+    for devices in (1, 2):
+        _, _, job = train(devices)
+        changed.append(next(p.changed for p in job.executables[-1][1].plan.passes if p.name.endswith(("one device", "devices"))))
+    assert "channels last" in changed[0] and changed[0] == changed[1]
+
+
+AXES = st.sampled_from([None, "x", "y", ("x", "y")])
+
+
+@given(
+    sizes=st.tuples(*[st.sampled_from([4, 12, 33, 64])] * 3),
+    batch=st.sampled_from([1, 4]),
+    transposed=st.tuples(*[st.booleans()] * 2),
+    axes=st.tuples(AXES, AXES, AXES, AXES, AXES),
+    dtype=st.sampled_from(["float32", "bfloat16"]),
+)
+@settings(max_examples=20, deadline=None)
+def test_products_of_matrices_that_are_sharded_in_any_way(
+    sizes: tuple[int, int, int], batch: int, transposed: tuple[bool, bool], axes: tuple[Any, ...], dtype: str
+) -> None:
+    begin(4)
+    mesh = Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("x", "y"))
+    gemm = Gemm(batch, *sizes, *transposed)
+    m, n, k = sizes
+    rng = np.random.default_rng(1)
+    pairs = (batch,) if batch > 1 else ()
+    a = rng.standard_normal((*pairs, *((k, m) if gemm.a_transposed else (m, k))), np.float32).astype(dtype)
+    b = rng.standard_normal((*pairs, *((n, k) if gemm.b_transposed else (k, n))), np.float32).astype(dtype)
+
+    def placed(array: np.ndarray, wanted: list[Any]) -> Any:
+        spec, used = [], set[str]()
+        for size, entry in zip(array.shape, wanted, strict=True):
+            names = set(entry if isinstance(entry, tuple) else [entry]) - {None}
+            pieces = 2 ** len(names)
+            spec.append(None if names & used or size % pieces else entry)
+            used |= names if spec[-1] is not None else set()
+        return jax.device_put(array, NamedSharding(mesh, PartitionSpec(*spec)))
+
+    wanted = [axes[0]] * len(pairs)
+    given_arrays = placed(a, [*wanted, *axes[1:3]]), placed(b, [*wanted, *axes[3:]])
+    made = jax.jit(_native_matmul._call(gemm, None, sharded=True))(*given_arrays)
+    x, y = (v.astype(np.float32) for v in (a, b))
+    x, y = x.swapaxes(-1, -2) if gemm.a_transposed else x, y.swapaxes(-1, -2) if gemm.b_transposed else y
+    tolerance = 1e-5 if dtype == "float32" else 2e-2
+    np.testing.assert_allclose(np.asarray(made).astype(np.float32), x @ y, rtol=tolerance, atol=tolerance * 10)

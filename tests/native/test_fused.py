@@ -1,0 +1,324 @@
+"""Products with packed weights and what is fused behind them: single calls against PyTorch, predict jobs against plain ones."""
+
+from __future__ import annotations
+
+import math
+import threading
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import oneflow as flow
+import oneflow.typing as tp
+from oneflow.compiler import packed_products as packed
+from oneflow.compiler.packed_products import Epilogue
+from oneflow.graph.op import IntegerProduct
+
+pytestmark = pytest.mark.usefixtures("native_part")
+RNG = np.random.default_rng(3)
+INITIAL = flow.glorot_uniform_initializer()
+
+
+# --- single calls
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> tuple[Any, ...]:
+    """Data (N, ..., C), weights (O, ..., I), an offset, a residual or None, and what is computed of them."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    small = st.integers(1, 3)
+    n = draw(st.integers(0, 3))
+    groups = draw(st.sampled_from([1, 1, 2])) if n else 1
+    fan, out, batch = draw(st.integers(1, 20)), groups * draw(st.integers(1, 20)), draw(small)
+    window = tuple(draw(small) for _ in range(n))
+    strides, dilations = tuple(draw(small) for _ in range(n)), tuple(draw(st.integers(1, 2)) for _ in range(n))
+    extents = [(k - 1) * d + 1 for k, d in zip(window, dilations, strict=True)]
+    padding = tuple((draw(st.integers(0, e - 1)), draw(st.integers(0, e - 1))) for e in extents)
+    x = rng.normal(size=(batch, *(e + draw(st.integers(0, 5)) for e in extents), groups * fan)).astype(np.float32)
+    w = rng.normal(size=(out, *window, fan)).astype(np.float32) / math.sqrt(fan * math.prod(window))
+    product = IntegerProduct(None, tuple(range(n + 2)), strides, dilations, padding, groups)
+    activation = draw(st.sampled_from(["", "rectify", "gate", "bound"]))
+    epilogue = Epilogue(False, draw(st.booleans()), activation, low=0.0, high=draw(st.sampled_from([0.5, 6.0])))
+    residual = rng.normal(size=packed.result_shape(x.shape, product, w.shape)) if epilogue.has_residual else None
+    return x, w.astype(np.float32), rng.normal(size=out).astype(np.float32), residual, product, epilogue
+
+
+def reference(x: Any, w: Any, offset: Any, residual: Any, product: IntegerProduct, epilogue: Epilogue) -> np.ndarray:
+    """The same by PyTorch, in float64."""
+    data, weights, bias = (torch.from_numpy(np.asarray(v, np.float64)) for v in (x, w, offset))
+    if not product.strides:
+        y = data @ weights.T + bias
+    else:
+        sides = [side for pair in reversed(product.padding) for side in pair]
+        convolve = (torch.conv1d, torch.conv2d, torch.conv3d)[len(product.strides) - 1]
+        padded = torch.nn.functional.pad(data.movedim(-1, 1), sides)
+        y = convolve(padded, weights.movedim(-1, 1), bias, product.strides, 0, product.dilations, product.groups).movedim(1, -1)
+    if residual is not None:
+        y = y + torch.from_numpy(np.asarray(residual, np.float64))
+    if epilogue.activation == "rectify":
+        y = torch.relu(y)
+    elif epilogue.activation == "gate":
+        y = torch.nn.functional.gelu(y)
+    elif epilogue.activation == "bound":
+        y = torch.clamp(y, epilogue.low, epilogue.high)
+    return y.numpy()
+
+
+def computed(problem: tuple[Any, ...], dtype: Any) -> np.ndarray:
+    x, w, offset, residual, product, epilogue = problem
+    numbers = x.shape, product, epilogue, w.shape, np.dtype(dtype).name
+    assert packed.unsupported_reason(*numbers) == ""
+    pack = {"spec": tuple(packed.spec(*numbers)), "size": packed.packed_size(*numbers)}
+    more = [] if residual is None else [jnp.asarray(residual, dtype)]
+
+    def run(x: Any, w: Any, *vectors: Any) -> Any:
+        return packed.call(x, packed.PACK.define(w, **pack), vectors, product, epilogue, w.shape)
+
+    return np.asarray(jax.jit(run)(jnp.asarray(x, dtype), w, offset, *more))
+
+
+@settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(problem=problems(), threads=st.integers(1, 3))
+def test_a_product_in_float32(problem: tuple[Any, ...], threads: int, parallel: Any) -> None:
+    with parallel(threads):
+        got = computed(problem, np.float32)
+    np.testing.assert_allclose(got, reference(*problem), rtol=2e-5, atol=2e-5)
+
+
+@settings(deadline=None, max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(problem=problems())
+def test_a_product_in_bfloat16(problem: tuple[Any, ...], native_part: Any) -> None:
+    if not native_part.has_bfloat16:
+        pytest.skip("this CPU has neither AVX-512 BF16 nor AMX")
+    got = computed(problem, ml_dtypes.bfloat16)
+    assert got.dtype == ml_dtypes.bfloat16
+    x, w, offset, residual, *rest = problem
+    rounded = [None if v is None else np.asarray(v, ml_dtypes.bfloat16).astype(np.float64) for v in (x, w, residual)]
+    want = reference(rounded[0], rounded[1], offset, rounded[2], *rest)
+    np.testing.assert_allclose(got.astype(np.float64), want, rtol=0.02, atol=0.02)
+
+
+@pytest.mark.parametrize("activation", ["rectify", "bound"])
+def test_not_a_number_stays_so_behind_an_activation(activation: str) -> None:
+    x, w = np.ones((2, 4), np.float32), np.ones((3, 4), np.float32)
+    offset = np.array([np.nan, 1, -9], np.float32)
+    product = IntegerProduct(None, (0, 1))
+    got = computed((x, w, offset, None, product, Epilogue(False, False, activation, low=0.0, high=4.0)), np.float32)
+    np.testing.assert_array_equal(got, [[np.nan, 5 if activation == "rectify" else 4, 0]] * 2)
+
+
+def test_malformed_specs_are_refused(native_part: Any) -> None:
+    good = packed.spec((4, 8), IntegerProduct(None, (0, 1)), Epilogue(high=0.0), (8, 8), "float32")
+    assert not native_part.describe("product", good).startswith("!")
+    bits = packed.spec((4, 8), IntegerProduct(None, (0, 1)), Epilogue(activation="bound", low=1.0, high=6.0), (8, 8), "float32")
+    for spec in ([], good[:-1], [*good, 1], [9, *good[1:]], [1, 0, *good[2:]], [0, 2, *good[2:]], bits):
+        assert native_part.describe("product", spec).startswith("!")
+
+
+# --- jobs
+
+
+def network(x: Any, training: bool = False) -> Any:
+    """Convolutions with all that may be fused behind one, and what may not."""
+    y = flow.layers.conv2d(x, 8, 3, padding="SAME", use_bias=False, name="a")
+    y = flow.nn.relu(flow.layers.batch_normalization(y, axis=1, training=training, name="a-bn"))
+    z = flow.layers.conv2d(y, 16, 3, strides=2, padding="SAME", name="b")
+    z = flow.layers.batch_normalization(z, axis=1, training=training, name="b-bn")
+    y = flow.layers.conv2d(y, 16, 1, strides=2, padding="SAME", name="short")
+    y = flow.clip_by_value(z + y, 0.0, 6.0)
+    y = flow.layers.conv2d(y, 16, 3, padding="SAME", groups=16, use_bias=False, name="depthwise")
+    y = flow.layers.batch_normalization(y, axis=1, training=training, name="depthwise-bn")
+    y = flow.math.gelu(flow.layers.conv2d(y, 16, 3, padding="SAME", name="c")) + y
+    y = flow.nn.avg_pool2d(y, y.shape[2], 1, "VALID")
+    y = flow.layers.dense(flow.flatten(y, 1), 512, activation=flow.nn.relu, kernel_initializer=INITIAL, name="hidden")
+    return flow.layers.dense(y, 5, kernel_initializer=INITIAL, name="out")
+
+
+SHAPE = (8, 3, 16, 16)
+
+
+def a_predict_job(mixed: bool = False) -> Any:
+    config = flow.FunctionConfig()
+    config.enable_auto_mixed_precision(mixed)
+
+    @flow.global_function(type="predict", function_config=config)
+    def predict(x: tp.Numpy.Placeholder(SHAPE)) -> tp.Numpy:
+        return network(x)
+
+    return predict
+
+
+def a_train_job() -> Any:
+    @flow.global_function(type="train")
+    def train(x: tp.Numpy.Placeholder(SHAPE), labels: tp.Numpy.Placeholder((8,), flow.int32)) -> tp.Numpy:
+        loss = flow.nn.sparse_softmax_cross_entropy_with_logits(labels, network(x, True))
+        flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.05]), momentum=0.9).minimize(loss)
+        return loss
+
+    return train
+
+
+def changed(job: Any) -> str:
+    return dict(job.executables[-1][1].plan.passes).get("fused products", "")
+
+
+def drawn(seed: int) -> dict[str, np.ndarray]:
+    """Values for all variables, those of the statistics positive."""
+    rng = np.random.default_rng(seed)
+    return {
+        name: (rng.uniform(0.5, 1.5, v.shape) if v.ndim == 1 else rng.normal(size=v.shape) / math.sqrt(v[0].size)).astype(v.dtype)
+        for name, v in ((name, found.numpy()) for name, found in flow.get_all_variables().items())
+        if v.dtype == np.float32
+    }
+
+
+def plainly(x: np.ndarray, *values: dict[str, np.ndarray]) -> list[np.ndarray]:
+    """What XLA computes with each of these sets of values, in a session of its own."""
+    flow.clear_default_session()
+    flow.config.enable_native_cpu(False)
+    predict = a_predict_job()
+    own = list(flow.get_all_variables())
+    found = []
+    for each in values:
+        flow.load_variables({name: each[name] for name in own})
+        found.append(predict(x))
+    return found
+
+
+def test_a_predict_job_computes_the_same_fused() -> None:
+    x = RNG.normal(size=SHAPE).astype(np.float32)
+    predict = a_predict_job()
+    values = drawn(0)
+    flow.load_variables(values)
+    got = predict(x)
+    assert "products with packed weights" in changed(predict)
+    text = str(predict.summary())
+    assert "packed weights" in text and "with a" in text
+    np.testing.assert_allclose(got, plainly(x, values)[0], rtol=1e-5, atol=1e-5)
+
+
+def test_values_of_variables_that_change_between_calls_are_seen(tmp_path: Path) -> None:
+    x, labels = RNG.normal(size=SHAPE).astype(np.float32), np.arange(8, dtype=np.int32) % 5
+    train, predict = a_train_job(), a_predict_job()
+    flow.manual_seed(1)
+    flow.train.CheckPoint().init()
+    found = []
+
+    def note() -> None:
+        found.append((predict(x), {n: np.array(v.numpy()) for n, v in flow.get_all_variables().items()}))
+
+    note()
+    for _ in range(2):
+        train(x, labels)
+        note()
+    flow.checkpoint.save(str(tmp_path / "saved"))
+    flow.load_variables(drawn(4))
+    note()
+    flow.load_variables(flow.checkpoint.get(str(tmp_path / "saved")))
+    note()
+    assert changed(predict) and not changed(train)
+    np.testing.assert_array_equal(found[4][0], found[2][0])
+    for (got, _), want in zip(found, plainly(x, *(values for _, values in found)), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+def test_threads_see_one_set_of_variables() -> None:
+    """Each call computes with the variables before or behind a change of all of them, never with some of both."""
+    x = RNG.normal(size=SHAPE).astype(np.float32)
+    predict = a_predict_job()
+    sets = [drawn(seed) for seed in range(2)]
+    known = []
+    for values in sets:
+        flow.load_variables(values)
+        known.append(predict(x))
+    wrong: list[float] = []
+
+    def call() -> None:
+        for _ in range(15):
+            got = predict(x)
+            distance = min(float(np.abs(got - each).max()) for each in known)
+            if distance > 1e-5:
+                wrong.append(distance)
+
+    callers = [threading.Thread(target=call) for _ in range(3)]
+    for thread in callers:
+        thread.start()
+    for i in range(10):
+        flow.load_variables(sets[i % 2])
+    for thread in callers:
+        thread.join()
+    assert not wrong
+
+
+def test_mixed_precision_is_near(native_part: Any) -> None:
+    if not native_part.has_bfloat16:
+        pytest.skip("this CPU has neither AVX-512 BF16 nor AMX")
+    x = RNG.normal(size=SHAPE).astype(np.float32)
+    predict = a_predict_job(mixed=True)
+    values = drawn(0)
+    flow.load_variables(values)
+    got = predict(x)
+    assert "bf16" in str(predict.summary()) and changed(predict)
+    want = plainly(x, values)[0]
+    assert np.abs(got - want).max() <= 0.03 * np.abs(want).max()
+
+
+def test_values_that_are_read_elsewhere_are_not_fused() -> None:
+    """A result that a job returns, watches or reads twice exists before the activation, too."""
+    seen: list[np.ndarray] = []
+
+    @flow.global_function(type="predict")
+    def predict(x: tp.Numpy.Placeholder(SHAPE)) -> tuple[tp.Numpy, tp.Numpy, tp.Numpy]:
+        y = flow.layers.conv2d(x, 8, 3, padding="SAME", name="a")
+        z = flow.layers.conv2d(flow.nn.relu(y), 8, 3, padding="SAME", name="b")
+        flow.watch(z, lambda v: seen.append(v.numpy()))
+        w = flow.layers.conv2d(x, 8, 3, padding="SAME", name="c")
+        return y, flow.nn.relu(z), flow.nn.relu(w) + w
+
+    x = RNG.normal(size=SHAPE).astype(np.float32)
+    y, z, w = predict(x)
+    flow.sync_default_session()
+    values = {n: torch.from_numpy(np.array(v.numpy())) for n, v in flow.get_all_variables().items()}
+
+    def conv(v: torch.Tensor, name: str) -> torch.Tensor:
+        return torch.conv2d(v, values[f"{name}-weight"], values[f"{name}-bias"], padding=1)
+
+    first, third = conv(torch.from_numpy(x), "a"), conv(torch.from_numpy(x), "c")
+    second = conv(torch.relu(first), "b")
+    for got, want in ((y, first), (z, torch.relu(second)), (seen[0], second), (w, torch.relu(third) + third)):
+        np.testing.assert_allclose(got, want.numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_a_variable_that_the_job_assigns_is_not_prepared() -> None:
+    @flow.global_function(type="predict")
+    def predict(x: tp.Numpy.Placeholder((4, 8, 8, 8))) -> tp.Numpy:
+        w = flow.get_variable("w", (8, 8, 3, 3), initializer=flow.ones_initializer())
+        y = flow.nn.conv2d(x, w, 1, "SAME", "NCHW")
+        flow.assign(w, w * 2.0)
+        return y
+
+    x = np.ones((4, 8, 8, 8), np.float32)
+    first, second = predict(x), predict(x)
+    np.testing.assert_allclose(second, 2 * first, rtol=1e-6)
+
+
+def test_the_op_that_makes_a_nan_is_found_behind_fused_ones() -> None:
+    @flow.global_function(type="predict")
+    def predict(x: tp.Numpy.Placeholder((4, 8, 8, 8))) -> tp.Numpy:
+        y = flow.layers.conv2d(x, 8, 3, padding="SAME", kernel_initializer=INITIAL, name="conv")
+        return flow.nn.relu(flow.layers.batch_normalization(y, axis=1, training=False, name="normal"))
+
+    x = np.ones((4, 8, 8, 8), np.float32)
+    assert np.isfinite(predict(x)).all() and changed(predict)
+    flow.load_variables({"normal-moving_variance": -np.ones(8, np.float32)})
+    assert np.isnan(predict(x)).any()
+    found = predict.find_nonfinite(x)
+    assert found is not None and found.name == "normal"

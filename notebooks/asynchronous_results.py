@@ -96,7 +96,7 @@ overlapped, overlapped_events = timed(with_callbacks)
 print(f"{STEPS} steps: {waited:.2f} s when each call waits, {overlapped:.2f} s with callbacks")
 
 # %% [markdown]
-# Each bar begins when its batch is passed to the call and ends when its result is available. Where calls wait, bars never overlap with
+# Each bar begins when its batch is submitted and ends when its result is available. Where calls wait, bars never overlap with
 # the preparation of the next batch, which is the gap between them. Where calls are submitted, the next batch is prepared
 # during the bar.
 

@@ -2,7 +2,7 @@
 
 Each stage sleeps instead of computing (a callback to the host, which releases the interpreter's lock), forward and backward, so
 that a machine of two cores shows how four devices would overlap. The ideal is a pipeline without gaps: (micro-batches + stages
-- 1) times the seconds of one stage forward and backward. Printed with it: the most instructions of one stage that ran at one time.
+- 1) times the seconds of one stage forward and backward. It also prints the most instructions of one stage that ran at one time.
 """
 
 from __future__ import annotations

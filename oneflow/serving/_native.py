@@ -39,7 +39,8 @@ def write_native(job: Any, file: str, checkpoint: str) -> None:
         sizes=tuple((name, tuple(values)) for name, values in given["sizes"]),
     )
     model = exported_job("oneflow.serving", job, reason=unexportable, weights=checkpoint, format="StableHLO")
-    reason, made = unavailable(model), []
+    reason = unavailable(model)
+    made: list[list[Any]] = []
     for sizes in () if reason else combinations(load(file), settings):
         name = f"{file}.{len(made)}"
         Path(name).write_bytes(serialised(model, sizes))

@@ -105,9 +105,10 @@ def test_ranks_name_what_exists() -> None:
     assert RANK.keys() <= rooms
 
 
-COMPILER = [  # from the bottom; the table is in docs/architecture.md, "The rooms"
+COMPILER = [  # from the bottom; the table is in docs/architecture.md, "The packages"
     {"native", "precision", "analysis", "layout", "int8_kernels", "packed_products"},
     {"lowering", "storing", "int8_analysis"},
+    {"shared"},
     {"autodiff"},
     {"expansion", "host_plan", "indexed_slices", "arrangement", "channels_last", "batch_slices", "int8", "fusion"},
     {"plan"},

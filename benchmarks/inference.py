@@ -1,4 +1,4 @@
-"""``python -m benchmarks.inference MODEL BATCH [ROUNDS]``: a job in float32, mixed precision and int8, and PyTorch, in turns.
+"""``python -m benchmarks.inference MODEL BATCH [ROUNDS]``: a predict job in float32, 16 bits and 8, and PyTorch, in turns.
 
 Prints, in milliseconds per call, CPU time of all threads (the least, and the least tenth) and elapsed time. PyTorch runs eager
 in float32. CPU time says most on a busy machine; set OMP_NUM_THREADS=1 for it, since PyTorch's threads wait by spinning.

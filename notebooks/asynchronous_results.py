@@ -9,7 +9,7 @@
 # # Asynchronous results
 #
 # At the end of this notebook you can let the device compute while your program prepares the next batch: with futures, with
-# callbacks, and with `await`. You can also see by how much that helps, and why the results stay in order.
+# callbacks, and with `await`. You will also see how much that helps, and why the results stay in order.
 
 # %%
 import time
@@ -96,7 +96,7 @@ overlapped, overlapped_events = timed(with_callbacks)
 print(f"{STEPS} steps: {waited:.2f} s when each call waits, {overlapped:.2f} s with callbacks")
 
 # %% [markdown]
-# Each bar begins when its batch was handed over and ends when its result was there. Where calls wait, bars never overlap with
+# Each bar begins when its batch is submitted and ends when its result is available. Where calls wait, bars never overlap with
 # the preparation of the next batch, which is the gap between them. Where calls are submitted, the next batch is prepared
 # during the bar.
 
@@ -116,7 +116,7 @@ plt.show()
 # %% [markdown]
 # ## The promises
 #
-# Callbacks run in the order of the calls, each exactly once, on one thread that is not yours. The arrays may be reused as
+# Callbacks run in the order of the calls, each exactly once, on one separate thread. The arrays may be reused as
 # soon as the call has returned.
 
 # %%
@@ -171,7 +171,7 @@ print(f"loss {loss:.3f}, sum {sum_of_x:.2f}")
 # %% [markdown]
 # ## What does the device wait for?
 #
-# `job.throughput()` measures a loop as it is.
+# `job.throughput()` measures a loop without changing it.
 
 # %%
 with train.throughput() as measured:

@@ -8,7 +8,7 @@
 # %% [markdown]
 # # Export and serve
 #
-# At the end of this notebook a trained model runs without this library, as ONNX and as StableHLO, and answers over HTTP. It
+# At the end of this notebook you have a trained model that runs without this library, as ONNX and as StableHLO, and over HTTP. It
 # needs `pip install "oneflow-jax[onnx,export,serve]" onnxruntime`.
 
 # %%
@@ -31,7 +31,7 @@ STEPS = 600
 REQUESTS = 1000
 
 # %% [markdown]
-# ## A model to give away
+# ## A model to export
 
 # %%
 BATCH = 100

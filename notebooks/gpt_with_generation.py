@@ -8,8 +8,8 @@
 # %% [markdown]
 # # A GPT with generation
 #
-# At the end of this notebook you have trained a small GPT on English text, character by character, and it writes on from a
-# prompt. The text is Python's own documentation of its topics, which every Python brings along.
+# At the end of this notebook you have trained a small GPT on English text, character by character, and it continues a
+# prompt. The text is Python's own documentation of its topics, which is part of every Python.
 
 # %%
 import math
@@ -111,7 +111,7 @@ def following(
 train.summary()
 
 # %% [markdown]
-# ## Before the training, it writes noise
+# ## Before training, it writes noise
 
 
 # %%
@@ -162,7 +162,7 @@ axis.legend()
 plt.show()
 
 # %% [markdown]
-# ## After it
+# ## After training
 
 # %%
 print(write("The statement ", CHARACTERS))

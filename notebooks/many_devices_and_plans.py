@@ -79,7 +79,7 @@ axis.legend()
 plt.show()
 
 # %% [markdown]
-# The three curves are one. What differs is where things are:
+# The three curves coincide. Only the placement differs:
 
 # %%
 flow.get_all_variables()["units-hidden-weight"]
@@ -127,10 +127,10 @@ assert losses[-1] < losses[0]
 print(pipelined.plan().draw())
 
 # %% [markdown]
-# ## Hardware that is not here
+# ## Hardware that you do not have
 #
 # With `pip install "oneflow-jax[plan-gpu]"`, `job.plan(target="h100:8")` compiles a job by NVIDIA's compiler on a machine
-# without a GPU and says whether it fits and how long a call should take. The target itself needs nothing:
+# without a GPU and says whether it fits and how long a call should take. A target by itself needs no compiler:
 
 # %%
 target = flow.Target("a100:2x8", network_bandwidth=12.5e9)  # two machines with 8 each, 100 Gbit/s per GPU

@@ -89,8 +89,8 @@ train.summary()
 # %% [markdown]
 # ## Training
 #
-# `flow.Trainer` writes the loop: progress bar, metrics, validation. Interrupt the cell whenever you like; the variables keep
-# what they have learned, and running the cell again goes on from there.
+# `flow.Trainer` is the loop: progress bar, metrics, validation. Interrupt the cell whenever you like; the variables keep
+# what they have learned, and running the cell again continues from there.
 
 
 # %%

@@ -29,7 +29,7 @@ EPOCHS = 3
 # %% [markdown]
 # ## A folder of images
 #
-# One directory per class, as everybody has them. Here they are digits in colour on noise; put the path of your own folder
+# One directory per class, the usual layout. Here they are digits in colour on noise; put the path of your own folder
 # into `folder`.
 
 # %%
@@ -150,7 +150,7 @@ flow.Trainer(max_epochs=1).fit(train, batches)["loss"]
 # ## Record files
 #
 # Millions of small files are slow to read. `python -m oneflow.data pack images FOLDER DIRECTORY` packs them; here the same
-# from Python, for digits that the library brings along. The reader and the decoders are ops of the job: it takes no
+# from Python, for digits that come with the library. The reader and the decoders are ops of the job: it takes no
 # arguments, and batches are read ahead while the device computes.
 
 # %%

@@ -23,6 +23,24 @@ PAGE = ROOT / "docs" / "coverage.md"
 NAMES = ROOT / "tests" / "reference" / "names.txt"
 EXCEPTIONS = ROOT / "tests" / "reference" / "exceptions.txt"
 MISSING = object()
+PROGRAM = """\
+From a program: the ops of OneFlow's registry that `flow.user_op_builder` builds, and a name that is not there.
+
+```python
+import oneflow as flow
+
+print("conv2d" in flow.user_op_names(), "no_such_op" in flow.user_op_names())
+try:
+    flow.nn.conv2D
+except AttributeError as error:
+    print(error)
+```
+
+```output
+True False
+module 'oneflow.nn' has no attribute 'conv2D'; did you mean flow.nn.conv2d...?
+```
+"""
 ROOTS = {"flow": "oneflow", "sc": "oneflow.compatible.single_client"}
 OBJECTS = {  # what the sections are about that list members of objects
     "Blob": "oneflow.graph.node:Blob",
@@ -306,6 +324,7 @@ def page() -> str:
         "that a program meets. *Implemented*: the name is there, those without effect by nature included. *Tested*: a test or an",
         "example uses it.",
         "",
+        PROGRAM,
         "| | in the reference | implemented | tested | of these without effect | exceptions | missing |",
         "|---|---|---|---|---|---|---|",
     ]

@@ -29,6 +29,28 @@ from ..graph.scopes import PlacementScope, View
 '''
 
 
+PROGRAM = """\
+```python
+import oneflow as flow
+
+flow.config.read_ahead_batches(8)  # for the session
+settings = flow.FunctionConfig()  # for one job
+settings.default_logical_view(flow.scope.consistent_view())
+
+try:
+    flow.config.read_ahead_batch(8)
+except flow.errors.ConfigError as error:
+    print(error)
+```
+
+```output
+flow.config has no setting 'read_ahead_batch'
+  close ... read_ahead_batches...
+...
+```
+"""
+
+
 def page() -> str:
     """The page as it should be."""
     return "\n".join([
@@ -38,6 +60,7 @@ def page() -> str:
         "",
         "Written by `scripts/write_settings.py` from the tables in `oneflow/config/`.",
         "",
+        PROGRAM,
         "## `flow.config`",
         "",
         "For the session to come: set outside jobs and before the first call.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import importlib.metadata
 import importlib.util
 import re
@@ -22,28 +23,108 @@ PAGES = [
 ]
 
 
-def python_of(page: Path) -> str:
-    """The page's ```python blocks, which together are one program; lines keep their numbers."""
-    program, inside = [], False
-    for line in page.read_text(encoding="utf-8").splitlines():
+# in one process, which saves imports: short programs that need no device of their own
+TOGETHER = ("architecture", "benchmarks", "command-line", "compatibility", "coverage", "performance", "releases", "reliability",
+            "settings", "testing", "versions")  # fmt: skip
+WITHOUT_A_PROGRAM = {"site.md"}  # about building these pages: tests/test_site.py does it
+END_OF_OUTPUT = "<end of the output that the page shows>"
+
+
+def blocks_of(page: Path) -> list[tuple[str, int, str]]:
+    """The page's fenced blocks: language, number of the line above the block, text."""
+    found, language, start, lines = [], "", 0, page.read_text(encoding="utf-8").splitlines()
+    for number, line in enumerate(lines, 1):
         if line.startswith("```"):
-            inside = line == "```python"
-            program.append("")
-        else:
-            program.append(line if inside else "")
+            if start:
+                found.append((language, start, "\n".join(lines[start : number - 1])))
+            language, start = (line.removeprefix("```"), number) if not start else ("", 0)
+    return found
+
+
+def python_of(page: Path) -> str:
+    """The page's ```python blocks, which together are one program; lines keep their numbers.
+
+    Where an ```output block follows, the program prints a mark that ends what has to be printed up to there.
+    """
+    program: list[str] = []
+    for language, start, text in blocks_of(page):
+        if language == "python":
+            program += [""] * (start - len(program)) + text.splitlines()
+        elif language == "output":
+            program += [""] * (start - 1 - len(program)) + [f"print({END_OF_OUTPUT!r})"]
     return "\n".join(program) + "\n"
 
 
+def check_output(page: Path, printed: str) -> None:
+    """Compares what a page's program printed with the output that the page shows; `...` there stands for anything."""
+    shown = [text for language, _, text in blocks_of(page) if language == "output"]
+    parts = printed.split(f"{END_OF_OUTPUT}\n")[:-1]
+    assert len(parts) == len(shown)
+    for wanted, got in zip(shown, parts, strict=True):
+        same = doctest.OutputChecker().check_output(f"{wanted}\n", got, doctest.ELLIPSIS)
+        assert same, f"{page.name} shows\n{wanted}\nand its program prints\n{got}"
+
+
+def run(program: Path, *arguments: str) -> str:
+    """Runs a program in its directory; what it printed."""
+    command = [sys.executable, str(program), *arguments]
+    done = subprocess.run(command, cwd=program.parent, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+    return done.stdout
+
+
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("page", [p for p in PAGES if python_of(p).strip()], ids=lambda p: p.name)
+@pytest.mark.parametrize("page", [p for p in PAGES if python_of(p).strip() and p.stem not in TOGETHER], ids=lambda p: p.name)
 def test_examples_run(page: Path, tmp_path: Path) -> None:
     for other in re.findall(r"^import (torch|keras)$", python_of(page), re.MULTILINE):
         if importlib.util.find_spec(other) is None:
             pytest.skip(f"the page compares with {other}, which is not installed")
     program = tmp_path / f"{page.stem}.py"
     program.write_text(python_of(page), encoding="utf-8")
-    done = subprocess.run([sys.executable, program], cwd=tmp_path, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+    check_output(page, run(program))
+
+
+ALL = """
+import contextlib, io, pathlib, runpy, sys
+import oneflow as flow
+
+for path in map(pathlib.Path, sys.argv[1:]):
+    print("running", path, file=sys.stderr)
+    flow.clear_default_session()
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        runpy.run_path(str(path), run_name="__main__")
+    path.with_suffix(".printed").write_text(printed.getvalue())
+"""
+
+
+@pytest.mark.timeout(600)
+def test_short_examples_run(tmp_path: Path) -> None:
+    pages = [ROOT / "docs" / f"{name}.md" for name in TOGETHER]
+    for page in pages:
+        (tmp_path / f"{page.stem}.py").write_text(python_of(page), encoding="utf-8")
+    (tmp_path / "all.py").write_text(ALL)
+    run(tmp_path / "all.py", *(f"{page.stem}.py" for page in pages))
+    for page in pages:
+        check_output(page, (tmp_path / f"{page.stem}.printed").read_text())
+
+
+def test_every_page_has_a_program_and_shown_output_follows_one() -> None:
+    for page in PAGES:
+        languages = [language for language, _, _ in blocks_of(page) if language in ("python", "output")]
+        assert "python" in languages or page.parent == ROOT or page.name in WITHOUT_A_PROGRAM, page.name
+        for language, following in zip(["", *languages], languages, strict=False):
+            assert following == "python" or language == "python", f"{page.name}: output of no program"
+
+
+def test_output_that_a_page_shows_is_compared(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("```python\nprint(1.25)\n```\nprints\n```output\n1.2...\n```\n```python\nprint(2)\n```\n```output\n3\n```\n")
+    (tmp_path / "page.py").write_text(python_of(page))
+    printed = run(tmp_path / "page.py")
+    with pytest.raises(AssertionError, match=r"page.md shows\s+3\s+and its program prints\s+2"):
+        check_output(page, printed)
+    page.write_text(page.read_text().replace("3", "2"))
+    check_output(page, printed)
 
 
 def test_the_main_example_on_a_little_data(tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def test_ranks_name_what_exists() -> None:
     assert RANK.keys() <= rooms
 
 
-COMPILER = [  # from the bottom; the table is in docs/architecture.md, "The rooms"
+COMPILER = [  # from the bottom; the table is in docs/architecture.md, "The packages"
     {"native", "precision", "analysis", "layout", "int8_kernels", "packed_products", "attention_kernels"},
     {"lowering", "storing", "int8_analysis"},
     {"shared"},

@@ -2,29 +2,28 @@
 
 The tokens are a file's bytes, written as an indexed data set of Megatron's:
 
-python examples/models/megatron_gpt.py --text docs/guide.md --train-iters 200
-python examples/models/megatron_gpt.py --data 2 --tensor 2 --pipeline 2 --num-accumulation-steps 2 --train-iters 20
+python examples/models/megatron_gpt.py --text docs/guide.md --steps 200
+python examples/models/megatron_gpt.py --data 2 --tensor 2 --stages 2 --num-accumulation-steps 2 --steps 20
 """
 
-import argparse
 import math
 import os
 import struct
 from functools import partial
 
+import command_line
 import numpy as np
 
 import oneflow.compatible.single_client as flow
 
 
 def parser():
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    model = p.add_argument_group("model")
-    model.add_argument("--num-layers", type=int, default=2)
-    model.add_argument("--hidden-size", type=int, default=64)
-    model.add_argument("--num-attention-heads", type=int, default=4)
-    model.add_argument("--seq-length", type=int, default=64)
-    model.add_argument("--padded-vocab-size", type=int, default=256)
+    names = command_line.MEGATRON
+    p = command_line.make_parser(__doc__, batch=8, steps=20, learning_rate=3e-3, warmup=5, aliases=names)
+    p.set_defaults(save="model_save")  # snapshots, and the data set that is made of --text
+    command_line.add_gpt(p, layers=2, hidden=64, heads=4, length=64, vocabulary=256, aliases=names)
+    command_line.add_devices(p, aliases=names).add_argument("--device", default="cpu", choices=("cpu", "gpu"))
+    model = p.add_argument_group("parts of the model")
     model.add_argument("--dropout", type=float, default=0.0)
     model.add_argument("--init-method-std", type=float, default=0.02)
     model.add_argument("--apply-query-key-layer-scaling", action="store_true")
@@ -33,31 +32,19 @@ def parser():
     model.add_argument("--no-bias-gelu-fusion", action="store_true")
     model.add_argument("--no-bias-dropout-fusion", action="store_true")
     model.add_argument("--checkpoint-activations", action="store_true", help="compute layers again in the backward pass")
-    devices = p.add_argument_group("devices")
-    devices.add_argument("--device", default="cpu", choices=("cpu", "gpu"))
-    devices.add_argument("--data", type=int, default=1, help="devices of a stage that share the batch")
-    devices.add_argument("--tensor", type=int, default=1, help="devices of a stage that share each matrix")
-    devices.add_argument("--pipeline", type=int, default=1, help="stages: groups of layers on devices of their own")
     data = p.add_argument_group("data")
     data.add_argument("--text", default=__file__, help="what to learn, where --dataset is not given (default: this program)")
     data.add_argument("--dataset", help="prefix of an indexed data set: <prefix>.idx and <prefix>.bin")
     data.add_argument("--split", type=lambda text: tuple(map(int, text.split(","))), default=(1,))
     data.add_argument("--seed", type=int, default=1234)
-    train = p.add_argument_group("training")
-    train.add_argument("--global-batch-size", type=int, default=8)
-    train.add_argument("--num-accumulation-steps", type=int, default=1)
-    train.add_argument("--train-iters", "--steps", type=int, default=20)
-    train.add_argument("--iteration", type=int, default=0, help="iterations of the snapshot to start from")
-    train.add_argument("--lr", type=float, default=3e-3)
-    train.add_argument("--lr-warmup-iters", type=int, default=5)
-    train.add_argument("--weight-decay", type=float, default=0.01)
-    train.add_argument("--clip-grad", type=float, default=1.0)
-    train.add_argument("--fp16", action="store_true")
-    train.add_argument("--loss-scale", type=float, help="of half precision; dynamic where it is not given")
-    train.add_argument("--metric-print-interval", type=int, default=1)
-    train.add_argument("--load", help="a snapshot to start from")
-    train.add_argument("--save", default="model_save", help="directory of snapshots")
-    train.add_argument("--save-interval", type=int, default=0)
+    steps = p.add_argument_group("steps")
+    steps.add_argument("--num-accumulation-steps", type=int, default=1)
+    steps.add_argument("--iteration", type=int, default=0, help="iterations of the snapshot to start from")
+    steps.add_argument("--weight-decay", type=float, default=0.01)
+    steps.add_argument("--clip-grad", type=float, default=1.0)
+    steps.add_argument("--loss-scale", type=float, help="of half precision; dynamic where it is not given")
+    steps.add_argument("--metric-print-interval", type=int, default=1)
+    steps.add_argument("--save-interval", type=int, default=0, help="steps between snapshots; 0: none")
     return p
 
 
@@ -70,7 +57,7 @@ class Devices:
         self.hierarchy = [args.data, args.tensor] if args.data > 1 and args.tensor > 1 else None
 
     def stage(self, layer):
-        return (layer % self.args.num_layers) // (self.args.num_layers // self.args.pipeline)
+        return (layer % self.args.layers) // (self.args.layers // self.args.stages)
 
     def ids(self, layer):
         first = self.stage(layer) * self.per_stage
@@ -97,7 +84,7 @@ class Devices:
     backward_p2b = forward_p2b  # before a matrix in columns: the gradient's partial sums
 
     def on_last_stage(self, x):
-        if self.args.data * self.args.tensor * self.args.pipeline == 1:
+        if self.args.data * self.args.tensor * self.args.stages == 1:
             return x
         with flow.scope.placement(self.args.device, self.ids(-1)):
             return flow.hierarchical_parallel_cast(x, nd_sbp=["B"])
@@ -120,11 +107,11 @@ class GPT:
     def __init__(self, args):
         self.args = args
         self.devices = Devices(args)
-        self.batch_size = args.global_batch_size // args.num_accumulation_steps
-        self.head_size = args.hidden_size // args.num_attention_heads
+        self.batch_size = args.batch // args.num_accumulation_steps
+        self.head_size = args.hidden // args.heads
         # the model's smallest standard deviations are those of what is added to the residual path
         self.normal = flow.random_normal_initializer(stddev=args.init_method_std)
-        self.scaled = flow.random_normal_initializer(stddev=args.init_method_std / math.sqrt(2.0 * args.num_layers))
+        self.scaled = flow.random_normal_initializer(stddev=args.init_method_std / math.sqrt(2.0 * args.layers))
 
     def variable(self, name, shape, initializer, data, model):
         return flow.get_variable(
@@ -161,7 +148,7 @@ class GPT:
         args, size = self.args, self.head_size
         coefficient = float(number) if args.apply_query_key_layer_scaling else 1.0
         norm = math.sqrt(size) * coefficient
-        h, b = self.column_linear("c_attn", h, 3 * args.hidden_size)
+        h, b = self.column_linear("c_attn", h, 3 * args.hidden)
         h = flow.nn.bias_add(h, b, data_format="NHC")
         if args.multihead_attention_fusion:
             scores, v = flow.nn.fused_self_attention_query_mul_key_and_value(h, head_size=size, alpha=1.0 / norm)
@@ -180,15 +167,15 @@ class GPT:
         h = flow.matmul(weights, v)
         h = flow.transpose(h, perm=[2, 0, 1, 3] if args.multihead_attention_fusion else [0, 2, 1, 3])
         h = flow.reshape(h, (h.shape[0], h.shape[1], -1))
-        return self.bias_dropout(*self.row_linear("c_proj", h, args.hidden_size))
+        return self.bias_dropout(*self.row_linear("c_proj", h, args.hidden))
 
     def mlp(self, h):
-        h, b = self.column_linear("c_fc", h, 4 * self.args.hidden_size)
+        h, b = self.column_linear("c_fc", h, 4 * self.args.hidden)
         if self.args.no_bias_gelu_fusion:
             h = flow.math.gelu(flow.nn.bias_add(h, b, data_format="NHC"))
         else:
             h = flow.nn.fused_bias_add_gelu(h, b, data_format="NHC")
-        return self.bias_dropout(*self.row_linear("c_proj", h, self.args.hidden_size))
+        return self.bias_dropout(*self.row_linear("c_proj", h, self.args.hidden))
 
     def layer(self, h, i):
         with self.devices.scope(i), flow.scope.namespace(f"h{i}"):
@@ -204,13 +191,13 @@ class GPT:
         args = self.args
         with flow.scope.namespace("model"):
             with self.devices.scope(0):
-                wpe = self.variable("wpe", (args.seq_length, args.hidden_size), self.normal, "B", "B")
-                wte = self.variable("wte", (args.padded_vocab_size, args.hidden_size), self.normal, "B", "S(0)")
+                wpe = self.variable("wpe", (args.length, args.hidden), self.normal, "B", "B")
+                wte = self.variable("wte", (args.vocabulary, args.hidden), self.normal, "B", "S(0)")
                 h = self.devices.forward_p2b(flow.gather(wte, tokens)) + wpe
                 h = flow.nn.dropout(h, rate=args.dropout)
                 if args.multihead_attention_fusion:
                     h = flow.transpose(h, perm=[1, 0, 2])
-            for i in range(args.num_layers):
+            for i in range(args.layers):
                 h = self.layer(h, i)
             with self.devices.scope(-1):
                 h = self.layernorm("layernorm_f", h)
@@ -234,9 +221,9 @@ def batches(args, devices):
     with devices.scope(0, "cpu"):
         x = flow.data.megatron_gpt_mmap_data_loader(
             data_file_prefix=args.dataset,
-            seq_length=args.seq_length,
-            num_samples=args.train_iters * args.global_batch_size,
-            batch_size=args.global_batch_size // args.num_accumulation_steps,
+            seq_length=args.length,
+            num_samples=args.steps * args.batch,
+            batch_size=args.batch // args.num_accumulation_steps,
             dtype=flow.int64,
             shuffle=True,
             random_seed=args.seed,
@@ -248,20 +235,20 @@ def batches(args, devices):
         )
     with devices.scope(0):
         x = flow.hierarchical_parallel_cast(x, nd_sbp=devices.layout("S(0)", "B"))
-        tokens = flow.slice(x, begin=[None, 0], size=[None, args.seq_length])
+        tokens = flow.slice(x, begin=[None, 0], size=[None, args.length])
     with devices.scope(-1):
         x = flow.hierarchical_parallel_cast(x, nd_sbp=devices.layout("S(0)", "B"))
-        return tokens, flow.slice(x, begin=[None, 1], size=[None, args.seq_length])
+        return tokens, flow.slice(x, begin=[None, 1], size=[None, args.length])
 
 
 def make_optimizer(args):
-    warmup = flow.optimizer.warmup.linear(args.lr_warmup_iters, 0) if args.lr_warmup_iters else None
+    warmup = flow.optimizer.warmup.linear(args.warmup, 0) if args.warmup else None
     loss_scale = None
-    if args.fp16:
+    if args.amp:
         kinds = flow.optimizer.loss_scale
         loss_scale = kinds.static_loss_scale(args.loss_scale) if args.loss_scale else kinds.dynamic_loss_scale()
     return flow.optimizer.AdamW(
-        flow.optimizer.CosineScheduler(base_lr=args.lr, steps=args.train_iters, alpha=0.1, warmup=warmup),
+        flow.optimizer.CosineScheduler(base_lr=args.learning_rate, steps=args.steps, alpha=0.1, warmup=warmup),
         do_bias_correction=True,
         loss_scale_policy=loss_scale,
         weight_decay=args.weight_decay,
@@ -277,7 +264,7 @@ def make_train_job(args):
     config.enable_fuse_model_update_ops(True)
     config.enable_fuse_cast_scale(True)
     config.enable_non_distributed_optimizer(False)
-    if args.fp16:
+    if args.amp:
         config.enable_auto_mixed_precision(True)
     if args.num_accumulation_steps > 1:
         config.train.num_gradient_accumulation_steps(args.num_accumulation_steps)
@@ -312,9 +299,9 @@ class Snapshot:
 
 def configure(args):
     if args.device == "gpu":
-        flow.config.gpu_device_num(args.data * args.tensor * args.pipeline)
+        flow.config.gpu_device_num(args.data * args.tensor * args.stages)
     else:
-        flow.config.cpu_device_num(args.data * args.tensor * args.pipeline)
+        flow.config.cpu_device_num(args.data * args.tensor * args.stages)
     if hasattr(flow.config, "nccl_use_compute_stream"):
         flow.config.nccl_use_compute_stream(True)
     flow.config.enable_legacy_model_io()
@@ -350,7 +337,7 @@ def train(args, report):
         losses = result["loss"].numpy()
         report(iteration, losses.sum() / len(losses))
 
-    for iteration in range(args.iteration + 1, args.train_iters + 1):
+    for iteration in range(args.iteration + 1, args.steps + 1):
         job().async_get(partial(show, iteration))
         if args.save_interval and iteration % args.save_interval == 0:
             snapshot.save(iteration)

@@ -3,10 +3,10 @@
 python examples/models/plan_gpt.py --layers 20 --hidden 2048 --data 4 --tensor 4 --stages 4
 """
 
-import argparse
 import math
 import time
 
+import command_line
 import gpt
 
 import oneflow as flow
@@ -35,12 +35,11 @@ def make_job(options):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in (
-        ("layers", 20), ("hidden", 2048), ("heads", 16), ("length", 1024), ("vocabulary", 50304), ("batch", 32),
-        ("micro-batches", 1), ("data", 4), ("tensor", 4), ("stages", 4),
-    ):  # fmt: skip
-        parser.add_argument(f"--{name}", type=int, default=default)
+    parser = command_line.plain_parser(__doc__)
+    command_line.add_gpt(parser, layers=20, hidden=2048, heads=16, length=1024, vocabulary=50304)
+    command_line.add_devices(parser, data=4, tensor=4, stages=4)
+    parser.add_argument("--batch", type=int, default=32, help="samples per step (default: %(default)s)")
+    parser.add_argument("--micro-batches", type=int, default=1, help="parts of a batch, with one update for all")
     parser.add_argument("--whole", action="store_true", help="print every op and variable")
     options = parser.parse_args()
     job = make_job(options)
@@ -62,7 +61,7 @@ def main():
         state = plan.state_bytes[f"0:{stage * first}"]
         print(f"{stage:5}  {state / gib:10.2f} GiB  {sent / gib:24.2f} GiB  {sum(r.count for r in rows):11}")
     moved = sum(r.bytes for r in plan.transfers)
-    print(f"between stages: {moved / gib:.2f} GiB a call")
+    print(f"between stages: {moved / gib:.2f} GiB per call")
     print(f"working memory of the largest function: {plan.working_bytes / gib:.2f} GiB per device")
 
 

@@ -82,18 +82,13 @@ def written(next_job, options, count):
 
 def arguments(add_help=True):
     parser = command_line.make_parser(__doc__, batch=8, steps=100, learning_rate=3e-3, warmup=10, add_help=add_help)
+    command_line.add_gpt(parser, layers=2, hidden=64, heads=4, length=64)
+    command_line.add_devices(parser)
     parser.add_argument("--text", type=Path, default=Path(__file__), help="what to learn (default: this program)")
-    parser.add_argument("--length", type=int, default=64)
-    parser.add_argument("--hidden", type=int, default=64)
-    parser.add_argument("--layers", type=int, default=2)
-    parser.add_argument("--heads", type=int, default=4)
     parser.add_argument("--dropout", type=float, default=0.0)
     parser.add_argument("--seed", type=int, default=0, help="of first values and dropout")
     parser.add_argument("--write", type=int, default=60, help="bytes to write after training (default: %(default)s)")
     parser.add_argument("--checkpointing", action="store_true", help="compute layers again in the backward pass")
-    parser.add_argument("--stages", type=int, default=1, help="groups of layers, on devices of their own")
-    parser.add_argument("--data", type=int, default=1, help="devices of a stage that share the batch")
-    parser.add_argument("--tensor", type=int, default=1, help="devices of a stage that share each matrix")
     return parser
 
 

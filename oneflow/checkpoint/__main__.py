@@ -28,7 +28,7 @@ exit statuses: 0 good; 1 verify found damage, or diff a difference; 2 an error; 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command. Returns 0; 1 where damage or a difference was found; 2 for an error; 130 for Ctrl-C."""
     options = parser().parse_args(arguments)
-    return status_of(lambda: int(options.run(options)), expected=(OneFlowError, OSError), text=_in_one_line)
+    return status_of(lambda: int(options.run(options)), expected=(OneFlowError, OSError), text=_with_a_way_out)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -131,6 +131,13 @@ def _each(paths: Sequence[str]) -> list[str]:
 
 def _in_one_line(error: Exception) -> str:
     return str(error).partition("\n")[0]
+
+
+def _with_a_way_out(error: Exception) -> str:
+    """The rule that was broken, and what to try, on one line."""
+    rule, *rest = str(error).splitlines() or [""]
+    hints = [line.removeprefix("  try ").strip() for line in rest if line.startswith("  try ")]
+    return f"{rule}; try {hints[0]}" if hints else rule
 
 
 def _size(count: int) -> str:

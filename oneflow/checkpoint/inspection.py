@@ -25,9 +25,19 @@ def checkpoints_in(path: str) -> list[str]:
     """
     if not os.path.isdir(path) or is_checkpoint(path):
         return [Checkpoint(path, unfinished=True).path]
+    found = _children(path)
+    if not found:
+        deeper = [child for child in sorted(entry.path for entry in os.scandir(path) if entry.is_dir()) if _children(child)]
+        complain(
+            CheckpointNotFoundError, f"there is no checkpoint at {path!r}, nor in it", f"{deeper[0]!r}" if deeper else "",
+            full_path=os.path.abspath(path),
+        )  # fmt: skip
+    return found
+
+
+def _children(path: str) -> list[str]:
+    """The checkpoints directly in a directory, by name."""
     names = sorted(n for n in os.listdir(path) if not hidden.is_hidden(n) and is_checkpoint(os.path.join(path, n)))
-    if not names:
-        complain(CheckpointNotFoundError, f"there is no checkpoint at {path!r}, nor in it", full_path=os.path.abspath(path))
     return [os.path.join(path, name) for name in names]
 
 

@@ -18,7 +18,7 @@ def parser() -> Parser:
     made = Parser(
         prog="oneflow export", description="Writes a predict job with the weights of a checkpoint to a file that runs "
         "without this library. The script runs as far as its first call of a job.",
-        epilog="example: oneflow export train.py:predict --weights runs/last --out model.onnx",
+        epilog="example: oneflow export train.py:evaluate --weights runs/checkpoints/last --out model.onnx",
     )  # fmt: skip
     made.add_argument("--out", required=True, metavar="FILE", help="FILE.onnx or FILE.stablehlo; an existing file is replaced")
     weights = made.add_mutually_exclusive_group(required=True)

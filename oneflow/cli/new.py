@@ -19,7 +19,7 @@ def parser() -> Parser:
     made = Parser(
         prog="oneflow new", description="Creates a project that trains, tests and exports a small model: train.py, config.toml, "
         "tests, README.md.",
-        epilog="example: oneflow new digits && cd digits && python train.py --steps 100 && pytest",
+        epilog="example: oneflow new digits && cd digits && python train.py --steps 100",
     )  # fmt: skip
     made.add_argument("directory", metavar="DIRECTORY", help="the new project; it must not exist, or be empty")
     return made
@@ -44,5 +44,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         place = error.filename or "the output"
         raise ArgumentError(f"{shown(place)}: {error.strerror}\n  try        a directory that you may write to") from error
-    print(f"next: cd {target} && python train.py --steps 100 && pytest")
+    print(f"next: cd {target} && python train.py --steps 100")
+    print("its tests: pip install pytest && python -m pytest")
     return 0

@@ -39,6 +39,7 @@ def replacing(what: str, path: Path) -> Iterator[Path]:
     if problem is not None:
         reason = getattr(problem, "strerror", None) or str(problem) or type(problem).__name__
         try:
-            refuse(ExportError, f"{what}: {str(path)!r} cannot be written: {reason}")
+            hint = "" if path.parent.is_dir() else f"create the directory {str(path.parent)!r} first"
+            refuse(ExportError, f"{what}: {str(path)!r} cannot be written: {reason}", hint=hint)
         except ExportError as refusal:
             raise refusal from problem

@@ -43,6 +43,12 @@ def test_list(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "damaged" in first and second.endswith("not finished")
 
 
+def test_a_directory_above_the_checkpoints_is_answered_with_theirs(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", str(run.parent)]) == 2
+    error = capsys.readouterr().err
+    assert "nor in it" in error and str(run) in error
+
+
 def test_show(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", str(run / "s1")]) == 0
     text = capsys.readouterr().out

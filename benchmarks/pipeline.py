@@ -1,8 +1,8 @@
 """``python -m benchmarks.pipeline [MICRO_BATCHES ...]``: a train job of four stages on four devices beside the ideal schedule.
 
 Each stage sleeps instead of computing (a callback to the host, which releases the interpreter's lock), forward and backward, so
-that a machine of two cores shows how four devices would overlap. The ideal is a pipeline without gaps, (micro-batches + stages - 1)
-times the seconds of one stage forward and backward. Printed with it: the most instructions of one stage that ran at one time.
+that a machine of two cores shows how four devices would overlap. The ideal is a pipeline without gaps: (micro-batches + stages
+- 1) times the seconds of one stage, forward and backward. Printed with it: the most sleeps of one stage at one time.
 """
 
 from __future__ import annotations

@@ -13,6 +13,8 @@ ONE, FOUR, EIGHT = "ours, 1 device", "ours, 4 devices", "ours, 8 devices"
 FOUR_JAX, ONE_JAX = "hand-written JAX, 4 devices", "hand-written JAX, 1 device"
 STAGES, MICRO = "ours, layers on 2 devices", "ours, layers on 2 devices, 4 micro-batches"
 APART, TOGETHER = "halves on a device each", "both halves on one device"
+MODELS = {"mlp": ("MLP", 100), "lenet": ("LeNet", 100), "resnet50": ("ResNet-50, 64 x 64", 8)}
+ONE_OF, TWO_OF, TWO_JAX = "ours, 1 device", "ours, 2 devices", "hand-written JAX, 2 devices"
 
 
 def measure(effort: Effort, data: Path) -> list[Section]:
@@ -38,7 +40,24 @@ def measure(effort: Effort, data: Path) -> list[Section]:
     return [
         _section("MLP on virtual devices, batch 100", training, [(FOUR_JAX, FOUR, 0.95), (ONE, FOUR, None), (ONE, EIGHT, None)]),
         _section("Predict job in two stages, asynchronous calls", halves, [(TOGETHER, APART, None)]),
+        *(_shared(model, effort) for model in MODELS),
     ]
+
+
+def _shared(model: str, effort: Effort) -> Section:
+    """Training steps of a model whose batch two devices share, beside one device, and beside the same by hand."""
+    title, batch = MODELS[model]
+    options = {"model": model, "mode": "train", "batch": batch}
+    two = {**options, "devices": 2}
+    result = race(
+        [
+            Contender(ONE_OF, "benchmarks.models.in_oneflow", {**options, "devices": 1}),
+            Contender(TWO_OF, "benchmarks.models.in_oneflow", two),
+            Contender(TWO_JAX, "benchmarks.models.in_jax", {**two, "best": True}, {"JAX_NUM_CPU_DEVICES": "2"}),
+        ],
+        rounds=effort.rounds, seconds=effort.seconds, data=None,
+    )  # fmt: skip
+    return _section(f"{title}, batch {batch} on two devices", result, [(ONE_OF, TWO_OF, 0.9), (TWO_JAX, TWO_OF, 1.0)])
 
 
 def _section(title: str, result: Race, wanted: list[tuple[str, str, float | None]]) -> Section:

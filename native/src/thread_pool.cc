@@ -192,7 +192,7 @@ namespace thread_pool {
 
 Settings settings(int devices) {
   const int size = process().size.load(std::memory_order_relaxed);
-  return {std::max(1, size / devices), devices, process().min_parallel_work.load(std::memory_order_relaxed)};
+  return {std::max(1, size / devices), process().min_parallel_work.load(std::memory_order_relaxed)};
 }
 
 Lock::Lock(int threads, int devices) : threads_(threads) {

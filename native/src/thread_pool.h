@@ -13,7 +13,6 @@ namespace thread_pool {
 
 struct Settings {
   int size;                  // the most threads that a region may have
-  int devices;               // that share the machine's cores
   double min_parallel_work;  // floating point operations from which on a call takes all of them, instead of one
 
   int threads_for(double flops) const { return flops >= min_parallel_work ? size : 1; }

@@ -69,10 +69,12 @@ def per_device(plan: Plan) -> Plan:
     sources = {v.blob.node for v in plan.trained if v.blob is not None}
     sources |= {c.node for w in plan.watches if w.diff for c in each(w.blob)}
     path = gradient_path(order, losses, sources) if plan.graph.train else set()
+    watches = tuple(replace(w, blob=each.unmirrored(w.blob)) for w in plan.watches)
     made = [(n, copy) for n, copies in devices.items() for copy in copies] + list(others.items())
     return replace(
         plan, order=tuple(order), path=frozenset(path), losses=losses, assigns=assigns, devices=devices,
-        fetches=plan.fetches, roots=(*(c for b in plan.roots for c in each(b)), *assigns.values()),
+        fetches=tuple(map(each.unmirrored, plan.fetches)), watches=watches,
+        roots=(*(c for b in plan.roots for c in each(b)), *assigns.values()),
         feeds=tuple(c for b in plan.feeds for c in each(b)),
         vmapped=frozenset({*own, *(b.node for b in assigns.values() if b.node.op is _STACK)}),
         precision={**plan.precision, **{copy: plan.precision[n] for n, copy in made if n in plan.precision}},
@@ -87,6 +89,11 @@ class _Each:
     def __call__(self, blob: Blob) -> tuple[Blob, ...]:
         nodes = self._devices.get(blob.node) or (self._others.get(blob.node, blob.node),)
         return tuple(node.outputs[blob.index].with_distribute(blob.distribute) for node in nodes)
+
+    def unmirrored(self, blob: Blob) -> Blob:
+        """The Blob itself if its node is mirrored or was not copied; else that of the copy."""
+        copy = self._others.get(blob.node, blob.node)
+        return blob if copy is blob.node else copy.outputs[blob.index]
 
 
 def _on_device(

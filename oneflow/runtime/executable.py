@@ -79,7 +79,8 @@ class Executable:
         places = [node.scope.placement for node in plan.compute] or [plan.graph.scope.placement]
         places += [storage.layout.placement for storage in self._storages.values()]
         distinct = {store.meshes.place(p): store.meshes.devices(p) for p in places}
-        self.is_staged = len(distinct) > 1 or plan.repeats  # run after run: memory holds one run's values
+        # run after run: memory holds one run's values; only stages return tuples of the devices' values
+        self.is_staged = len(distinct) > 1 or plan.repeats or bool(plan.devices)
         if not self.is_staged and store.meshes.is_default(places[0]):
             self._meshes = None  # JAX's default device: no layouts to say
             if compile is None and not any(self.debugging):  # what looks for NaNs tells which op made them

@@ -140,7 +140,7 @@ class HostPipeline:
         def merge(results: Results) -> Results:
             fetched, watched, token = results
             computed = iter(fetched)
-            after = (*fetched, *token)
+            after = jax.tree.leaves((fetched, token))  # the devices' own arrays where their shapes differ
             merged = tuple(deliverable(found[key], after) if key in given else next(computed) for key in self._returns)
             return merged, watched, token
 

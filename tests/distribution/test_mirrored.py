@@ -121,17 +121,33 @@ def test_only_some_inputs_differ_in_shape():
 
 def test_elements_of_lists_differ_in_shape():
     begin(2)
+    seen = []
 
     @flow.global_function(function_config=mirrored())
-    def scaled(x: tp.ListListNumpy.Placeholder((2, 6, 4))) -> tuple[tp.ListNumpy, tp.ListNumpy]:
+    def scaled(x: tp.ListListNumpy.Placeholder((2, 6, 4))) -> tuple[tp.ListNumpy, tp.ListNumpy, tp.ListNumpy]:
         first, second = flow.tensor_list_split(x)
-        return first * 2.0, second + 1.0
+        flow.watch(first, lambda value: seen.append([piece.shape for piece in value.numpy_list()]))
+        return first, first * 2.0, second + 1.0
 
     lists = [[np.full((1, 2 + i, 4), i, np.float32), np.full((1, 3, 4), 7 + i, np.float32)] for i in range(2)]
-    first, second = scaled(lists)
-    for (a, b), doubled, more in zip(lists, first, second, strict=True):
+    for (a, b), same, doubled, more in zip(lists, *scaled(lists), strict=True):
+        np.testing.assert_array_equal(same, a[0])
         np.testing.assert_array_equal(doubled, a[0] * 2)
         np.testing.assert_array_equal(more, b[0] + 1)
+    flow.sync_default_session()
+    assert seen == [[(2, 4), (3, 4)]]
+
+
+def test_pieces_that_differ_in_shape_are_joined():
+    begin(2)
+
+    @flow.global_function(function_config=mirrored())
+    def total(x: tp.ListNumpy.Placeholder((4, 3))) -> tp.ListNumpy:
+        with flow.scope.consistent_view():
+            return flow.math.reduce_sum(x, axis=[0])
+
+    (found,) = total([np.ones((2, 3), np.float32), np.full((1, 3), 5, np.float32)])
+    np.testing.assert_array_equal(found, [7, 7, 7])
 
 
 def test_losses_of_different_sizes_are_refused():

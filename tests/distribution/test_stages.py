@@ -196,7 +196,7 @@ def test_micro_batches_of_different_stages_can_be_computed_at_the_same_time():
     assert lengths[4] <= calls[4] - 3, "three of the second place's four calls fit beside the first's"
 
 
-@pytest.mark.parametrize("micro_batches", [2, 4, 8])
+@pytest.mark.parametrize("micro_batches", [4, pytest.param(8, marks=pytest.mark.thorough)])
 def test_four_stages_wait_no_longer_than_in_a_pipeline_without_gaps(micro_batches):
     """The last stage's calls are forward and backward in one, and count twice. No clock: the list of instructions is followed."""
     begin(4)
@@ -206,7 +206,8 @@ def test_four_stages_wait_no_longer_than_in_a_pipeline_without_gaps(micro_batche
         h = flow.unpack(x, micro_batches)
         for i in range(4):
             with flow.scope.placement("gpu", f"0:{i}"):
-                h = flow.math.tanh(flow.layers.dense(h, WIDTH, name=f"d{i}"))
+                start = flow.random_normal_initializer(stddev=0.5)
+                h = flow.math.tanh(flow.layers.dense(h, WIDTH, kernel_initializer=start, name=f"d{i}"))
         flow.optimizer.SGD(constant(0.1), momentum=0).minimize(h)
         return flow.pack(h, micro_batches)
 
@@ -222,7 +223,7 @@ def test_four_stages_wait_no_longer_than_in_a_pipeline_without_gaps(micro_batche
         at = max((ready.get(i, 0) for i in instruction.inputs), default=0)
         place = places.get(id(instruction.function)) if isinstance(instruction, Call) else None
         kind = instruction.name.split(" ")[0]
-        if place is not None and kind in lasting:
+        if place is not None and place.parallel_num == 1 and kind in lasting:  # not what splits the batch, on all devices
             at = free[place] = max(at, free.get(place, 0)) + lasting[kind]
         ready.update(dict.fromkeys(range(instruction.first, instruction.end), at))
     assert len(free) == 4

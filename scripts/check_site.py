@@ -1,7 +1,8 @@
 """Checks the built site in a browser: python scripts/check_site.py. Needs the extra [browser], and a Chromium.
 
 Follows every internal link from the first page, searches for ten terms, and takes screenshots of pages in light and dark. The
-exit status is 1 where a page cannot be reached, a script fails, a request fails, or a term is not found.
+exit status is 1 where a page cannot be reached, a script fails, a request fails, or a term is not found; 2 where there is no
+browser that starts.
 """
 
 from __future__ import annotations
@@ -99,7 +100,11 @@ def main() -> int:
     problems: list[str] = []
     screenshots.mkdir(parents=True, exist_ok=True)
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=options.browser, args=["--no-sandbox", "--disable-dev-shm-usage"])
+        try:
+            browser = playwright.chromium.launch(executable_path=options.browser, args=["--no-sandbox", "--disable-dev-shm-usage"])
+        except Exception as error:  # playwright's own classes are imported where they are used
+            print(f"{options.browser} does not start: {str(error).splitlines()[0]}")
+            return 2
         for scheme in ("light", "dark"):
             page = browser.new_page(color_scheme=scheme, viewport={"width": 1280, "height": 900})
             page.set_default_timeout(TIMEOUT)

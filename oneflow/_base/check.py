@@ -16,6 +16,8 @@ import numpy as np
 from ..errors import ArgumentError
 from .refuse import refuse, shown
 
+_LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
+
 
 def real(value: Any) -> float | None:
     """A Python or NumPy number as a float; None for anything else, bools included. Ints too large for a float are infinite."""
@@ -70,6 +72,11 @@ def number(
         wanted += f" {'<=' if below is None else '<'} {most:g}"
     kind = f"{type(value).__name__} " if found is None else ""
     return math.nan, f"must be {wanted}, got {kind}{shown(value)}"
+
+
+def float32(value: float) -> str:
+    """The problem ("must be a float32 number, got 1e+40") of a number that float32 rounds to an infinity, or ""."""
+    return f"must be a float32 number, got {shown(value)}" if abs(value) > _LARGEST_FLOAT32 else ""
 
 
 def integer(value: Any, *, low: int | None = None, high: int | None = None) -> tuple[int, str]:

@@ -16,8 +16,6 @@ from ..runtime.session import Session
 from ..runtime.store import Cell, Store
 from ..runtime.transfer import to_global, to_host
 
-_LARGEST = float(np.finfo(np.float32).max)
-
 
 class LearningRates:
     """One rate per optimizer of a job."""
@@ -89,8 +87,7 @@ class LearningRates:
                 if each is None and isinstance(value, (list, tuple)):
                     continue
                 rates[i], problem = check.number(each, low=0, finite=True)
-                if not problem and rates[i] > _LARGEST:
-                    problem = f"must be a float32 number, got {shown(each)}"
+                problem = problem or check.float32(rates[i])
                 if problem:
                     refuse(ArgumentError, f"learning_rate of job {self._graph.name!r} {problem}")
                 if not self._constant[i]:

@@ -113,6 +113,8 @@ class Optimizer:
                 rule = f"lr_scheduler must be a learning rate >= 0 or a learning-rate schedule, got {shown(self.lr_scheduler)}"
                 _check.bad(owner, rule, f"flow.optimizer.{owner}(0.1, ...)")
             self.lr_scheduler = PiecewiseConstantScheduler([], [rate])
+        if self.lr_scheduler.constant is not None and (problem := check.float32(self.lr_scheduler.constant)):
+            _check.bad(owner, f"the learning rate {problem}")
         if self.grad_clipping is not None and not isinstance(self.grad_clipping, ClipGradientConf):
             _check.bad(
                 owner,

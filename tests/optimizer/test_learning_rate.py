@@ -184,3 +184,10 @@ def test_a_rate_that_float32_lacks():
     with pytest.raises(ArgumentError, match="must be a float32 number, got 1e\\+40"):
         job.learning_rate = 1e40
     assert job.learning_rate == np.float32(0.1)
+    for rate in (1e40, -1e40):
+        with pytest.raises(ArgumentError, match="SGD: the learning rate must be a float32 number, got -?1e\\+40"):
+            flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [rate]))
+    with pytest.raises(ArgumentError, match="Adam: the learning rate must be a float32 number, got 1e\\+40"):
+        flow.optimizer.Adam(1e40)
+    largest = float(np.finfo(np.float32).max)
+    assert flow.optimizer.SGD(largest).lr_scheduler.constant == largest

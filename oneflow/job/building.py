@@ -53,6 +53,7 @@ class Declaration:
     source: Source
     generation: Generation = V0_3
     grids: Mapping[str, Grid] | None = None  # of a job in int8: those of its values, by logical Blob name
+    users_name: str = ""  # of an internal job: the name of the user's job, for errors of what it is fed
 
     @property
     def train_settings(self) -> dict[str, Any]:
@@ -149,7 +150,7 @@ def build(declared: Declaration, job: Job, session: Session) -> BuiltJob:
     return BuiltJob(
         graph,
         made,
-        Feeds(declared.name, graph.inputs, structure, own_part, label_check(graph)),
+        Feeds(declared.users_name or declared.name, graph.inputs, structure, own_part, label_check(graph)),
         Delivery(
             declared.name,
             process.delivery,

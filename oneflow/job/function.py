@@ -335,7 +335,8 @@ class JobFunction(Generic[P, R_co]):
                 *args, **kwargs
             )
         except TypeError as error:
-            refuse(FeedError, f"job {self.name!r}: {error}", hint=f"call it as {self.name}({', '.join(names)})")
+            name = self._declaration.users_name or self.name
+            refuse(FeedError, f"job {name!r}: {error}", hint=f"call it as {name}({', '.join(names)})")
         return bound.args
 
     def _prepared(self, built: BuiltJob, arrays: tuple[Any, ...], submits: bool) -> Call:

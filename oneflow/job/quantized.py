@@ -141,7 +141,8 @@ def _made(job: JobFunction[..., Any], name: str, watched: _Watched, low: np.ndar
 
 def _observer(job: JobFunction[..., Any], watched: _Watched, measures: bool) -> JobFunction[..., Any]:
     body = watched.body(job.declaration.function, measures)
-    return job.derived(f"{job.name}_ranges", function=body, returns=parse_return(tp.Numpy, body), grids=None)
+    returns = parse_return(tp.Numpy, body)
+    return job.derived(f"{job.name}_ranges", function=body, returns=returns, grids=None, users_name=job.name)
 
 
 def _forget(observer: JobFunction[..., Any]) -> None:

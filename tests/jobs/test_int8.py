@@ -224,6 +224,18 @@ def test_what_cannot_be_of_integers_is_refused() -> None:
     close(calibrate(predict, [batch])(batch), predict(batch))  # the session is as it was
 
 
+def test_errors_of_batches_name_the_users_job() -> None:
+    @flow.global_function("predict")
+    def predict(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+        return flow.layers.dense(x, 2, name="d")
+
+    x = np.zeros((2, 3), np.float32)
+    for batch in (x[:1], (x, x), {"y": x}):
+        with pytest.raises(FeedError, match="job 'predict'") as raised:
+            flow.quantization.calibrate(predict, [batch])
+        assert "predict_ranges" not in str(raised.value)
+
+
 def test_ops_on_several_places_are_refused() -> None:
     flow.config.cpu_device_num(2)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
+from itertools import combinations
 from typing import Any
 
 from .._base import check
@@ -14,6 +16,7 @@ from .monitor import Monitor
 
 LAST = "last"
 _FIELD = re.compile(r"\{([^{}:]+)(?::([^{}]*))?\}")  # of a filename: a name and its format
+_OF_NUMBERS = re.compile(r"[0-9a-fA-FinINoxX+\-.,_% ]*")  # what formatted numbers consist of
 
 
 class ModelCheckpoint(Monitor):
@@ -211,6 +214,44 @@ class ModelCheckpoint(Monitor):
         self.best_model_path, self.best_model_score = state["best_model_path"], state["best_model_score"]
         self.last_model_path, self._score = state["last_model_path"], state["score"]
         self._saved_at = int(state.get("saved_at", -1))
+
+
+def refuse_clashes(savers: Sequence[ModelCheckpoint]) -> None:
+    """Refuses those that save under the same names in one directory: they would replace and delete each other's checkpoints."""
+    for first, second in combinations(dict.fromkeys(savers), 2):
+        if os.path.realpath(first.directory) == os.path.realpath(second.directory) and _clash(first, second):
+            found = [("first", _described(first)), ("second", _described(second)), ("directory", first.directory)]
+            refuse(ArgumentError, "two ModelCheckpoints save under the same names in one directory", found=found,
+                   hint='give each its own dirpath, or its own filename, as in filename="best-{epoch}"')  # fmt: skip
+
+
+def _clash(first: ModelCheckpoint, second: ModelCheckpoint) -> bool:
+    for one, other in ((first, second), (second, first)):
+        if one.save_top_k and other.save_last and _may_be_equal(one.filename, LAST):
+            return True
+    if not first.save_top_k or not second.save_top_k or not _may_be_equal(first.filename, second.filename):
+        return False
+    # where neither deletes and names have the step, a name that both use stands for the same checkpoint
+    keep_all = first.save_top_k == second.save_top_k == -1
+    return not (keep_all and all(any(found[1] == "step" for found in _FIELD.finditer(c.filename)) for c in (first, second)))
+
+
+def _may_be_equal(first: str, second: str) -> bool:
+    """Whether names of two filenames may be equal. Numbers are taken to be any text of the characters of numbers."""
+    one, other = (_FIELD.sub(lambda found: f"{found[1].replace('/', '_')}=\0", name).split("=") for name in (first, second))
+    return len(one) == len(other) and all(map(_parts_may_be_equal, one, other))
+
+
+def _parts_may_be_equal(a: str, b: str) -> bool:
+    if "\0" not in a + b:
+        return a == b
+    a, b = a.rpartition("\0")[2], b.rpartition("\0")[2]
+    short, long = sorted((a, b), key=len)
+    return long.endswith(short) and bool(_OF_NUMBERS.fullmatch(long.removesuffix(short)))
+
+
+def _described(saver: ModelCheckpoint) -> str:
+    return f"ModelCheckpoint(monitor={saver.monitor!r}, filename={saver.filename!r}, save_top_k={saver.save_top_k})"
 
 
 def _check_filename(filename: Any) -> None:

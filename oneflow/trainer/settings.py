@@ -9,7 +9,7 @@ from typing import Any
 from .._base import check
 from .._base.refuse import refuse, shown
 from ..callbacks.base import Callback, check_hooks
-from ..callbacks.checkpoint import ModelCheckpoint
+from ..callbacks.checkpoint import ModelCheckpoint, refuse_clashes
 from ..callbacks.progress import TQDMProgressBar
 from ..errors import ArgumentError
 from ..loggers.base import Logger
@@ -66,6 +66,11 @@ class Settings:
         self.evaluated_batches = 0
         for callback in self.callbacks:
             callback.trainer = self
+        self.check_savers()
+
+    def check_savers(self) -> None:
+        """Refuses callbacks that save under the same names in one directory."""
+        refuse_clashes([c for c in self.callbacks if isinstance(c, ModelCheckpoint)])
 
     def named_callbacks(self) -> list[tuple[str, Callback]]:
         """The callbacks, by the names under which checkpoints keep their state."""

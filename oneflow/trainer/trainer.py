@@ -168,6 +168,7 @@ class Trainer(Settings):
           SystemExit: ``Preemption`` is among the callbacks, and a signal came.
         """
         self._check_idle("fit")
+        self.check_savers()
         jobs = _train_jobs(train_job)
         if val_job is not None:
             _check_job("val_job", val_job, train=False)

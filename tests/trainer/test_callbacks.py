@@ -202,6 +202,47 @@ def test_an_earlier_run_in_the_same_directory_is_replaced(tmp_path):
         assert names(tmp_path) == ["epoch=1-step=12", "last"]
 
 
+@pytest.mark.parametrize(
+    ("one", "other", "clash"),
+    [
+        ({}, {"monitor": "val_loss"}, True),
+        ({}, {"save_top_k": -1}, True),
+        ({"filename": "a{epoch}"}, {"filename": "a{epoch:02d}"}, True),
+        ({"filename": "{epoch}"}, {"filename": "{epoch}0"}, True),
+        ({"filename": "last", "save_top_k": 3}, {"save_last": True, "save_top_k": 0}, True),
+        ({"filename": "best"}, {"filename": "best"}, True),
+        ({"filename": "model", "save_top_k": -1}, {"filename": "model", "save_top_k": -1}, True),
+        ({"save_top_k": -1}, {"save_top_k": -1, "every_n_steps": 3}, False),
+        ({"save_top_k": 0, "save_last": True}, {"monitor": "val_loss", "save_last": True}, False),
+        ({}, {"filename": "best"}, False),
+        ({}, {"filename": "best-{epoch}-{step}"}, False),
+        ({}, {"filename": "{epoch}-{val_loss}"}, False),
+        ({}, {"filename": "{epoch}"}, False),
+        ({"filename": "{epoch}-a"}, {"filename": "{epoch}-b"}, False),
+        ({"filename": "{epoch}"}, {"filename": "{epoch}-best"}, False),
+    ],
+)
+def test_two_that_save_under_the_same_names_are_refused(tmp_path, one, other, clash):
+    pair = [
+        flow.callbacks.ModelCheckpoint(tmp_path / ".." / tmp_path.name, **one),
+        flow.callbacks.ModelCheckpoint(tmp_path, **other),
+    ]
+    for savers in (pair, pair[::-1]):
+        if not clash:
+            quiet(callbacks=savers)
+            continue
+        with pytest.raises(ArgumentError, match="(?s)under the same names.*first.*second.*its own dirpath") as raised:
+            quiet(callbacks=savers)
+        assert all(f"monitor={c.monitor!r}, filename={c.filename!r}" in str(raised.value) for c in savers)
+    apart = [flow.callbacks.ModelCheckpoint(**one), flow.callbacks.ModelCheckpoint(tmp_path / "a", **other)]
+    trainer = quiet(callbacks=[*apart, apart[0]], default_root_dir=tmp_path, max_epochs=1)
+    if clash:
+        trainer.callbacks.append(flow.callbacks.ModelCheckpoint(tmp_path / "checkpoints", **other))
+        trainer.callbacks[-1].trainer = trainer
+        with pytest.raises(ArgumentError, match="under the same names"):
+            trainer.fit(jobs.train_job(), jobs.data())
+
+
 def test_the_default_directory(tmp_path):
     trainer = fit(flow.callbacks.ModelCheckpoint(save_last=True), epochs=1, default_root_dir=tmp_path)
     assert names(tmp_path / "checkpoints") == ["epoch=0-step=6", "last"]

@@ -103,6 +103,7 @@ class CSVLogger(FileLogger):
 
     def _write_anew(self, rows: list[dict[str, Any]]) -> None:
         """Replaces the file, in one step."""
+        os.makedirs(self.log_dir, exist_ok=True)
         with open(self.path + ".new", "w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, self._columns, restval="")
             writer.writeheader()

@@ -70,6 +70,7 @@ class TensorBoardLogger(FileLogger):
         self.save()
 
     def _open(self) -> None:
+        os.makedirs(self.log_dir, exist_ok=True)
         # of two files of one second the later one would replace the other without the nanoseconds
         name = f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{time.time_ns()}"
         self._file, self._rows = EventFile(os.path.join(self.log_dir, name)), []

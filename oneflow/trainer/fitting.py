@@ -173,6 +173,8 @@ class Fit:
     def _begin_loggers(self, resumed: Mapping[str, Any] | None) -> None:
         for key, logger in self.trainer.named_loggers():
             guarded(logger.prepare, self.trainer.default_root_dir, None if resumed is None else resumed.get(key))
+        if process.stops_at_first_call in (True, self.jobs[0].name):
+            return  # no step will be made, nor anything logged
         for key, logger in self.trainer.named_loggers():
             guarded(logger.begin, None if resumed is None else resumed.get(key), self.step)
             if getattr(logger, "is_graph_wanted", False):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -78,6 +79,30 @@ def test_a_script_is_read_as_far_as_its_jobs(script, capsys):
     job = load_job(f"{script}:train", ["--width", "7"])
     assert job.train and job.graph.variables["only-weight"].shape == (7, 2)
     assert repr(sys.argv[0]) != repr(script)
+
+
+@pytest.mark.parametrize("logger", ["CSVLogger", "TensorBoardLogger"])
+def test_reading_a_script_with_a_trainer_leaves_no_files(logger, tmp_path, monkeypatch):
+    script = SCRIPT.replace(
+        "    train(np.ones((4, 2), np.float32))",
+        f"""
+    class Notes(flow.callbacks.Callback):
+        def on_train_begin(self, logs):
+            assert self.trainer.logger.log_dir.endswith("version_0")
+
+    trainer = flow.Trainer(max_epochs=1, enable_progress_bar=False, logger=flow.loggers.{logger}("runs", "name"), callbacks=[Notes()])
+    trainer.fit(train, [np.ones((4, 2), np.float32)])""",
+    )
+    (tmp_path / "trained.py").write_text(script)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["trained.py"])
+    for load in (load_job, load_first_call):
+        load("trained.py:train")
+        flow.clear_default_session()
+        assert not Path("runs").exists()
+    with pytest.raises(RuntimeError, match="it was trained"):
+        runpy.run_path("trained.py", run_name="__main__")
+    assert list(Path("runs/name/version_0").iterdir())
 
 
 def test_what_cannot_be_loaded_is_one_line_with_a_way_out(script, tmp_path, capsys):

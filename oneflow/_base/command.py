@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 from collections.abc import Callable
-from typing import NoReturn
+from typing import NoReturn, TypeGuard
 
 from ..errors import OneFlowError
 
 FOUND, ERROR, INTERRUPTED = 1, 2, 130
+_NOT_WRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 class Parser(argparse.ArgumentParser):
@@ -35,20 +37,43 @@ def status_of(
       interrupted: printed after Ctrl-C.
     """
     try:
-        status = command()
-        if sys.stdout is not None:  # as it is where the shell has closed it
-            sys.stdout.flush()
-        return status
-    except BrokenPipeError:  # the reader of the output has ended; without this, Python would write the rest at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        try:
+            return command()
+        finally:  # of --help and --version, too, which end by SystemExit
+            if sys.stdout is not None:  # None where the shell has closed it
+                sys.stdout.flush()
+    except BrokenPipeError:  # the reader of the output has ended
+        _discard_output()
         return 0
-    except expected as error:
+    except (OSError, *expected) as error:
+        if _is_of_output(error):
+            _discard_output()
+            print(f"oneflow: cannot write the output: {error.strerror}", file=sys.stderr)
+            return ERROR
+        if not isinstance(error, expected):
+            raise
         print(f"error: {(text or in_a_shell)(error)}", file=sys.stderr)
         return ERROR
     except KeyboardInterrupt:
         if interrupted:
             print(interrupted, file=sys.stderr)
         return INTERRUPTED
+
+
+def _is_of_output(error: Exception) -> TypeGuard[OSError]:
+    """Whether the disk that the output goes to is full or broken. Only writing tells it from another file's disk."""
+    if not isinstance(error, OSError) or error.errno not in _NOT_WRITABLE or sys.stdout is None:
+        return False
+    try:
+        print(flush=True)
+    except OSError:
+        return True
+    return False
+
+
+def _discard_output() -> None:
+    """Keeps Python from writing the rest of the output at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def in_a_shell(error: Exception) -> str:

@@ -72,6 +72,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if "_ARGCOMPLETE" in os.environ:
         return _complete()
     given = list(sys.argv[1:] if arguments is None else arguments)
+    return status_of(lambda: _run(given))
+
+
+def _run(given: list[str]) -> int:
     if not given:
         print(parser().format_help())
         return ERROR
@@ -80,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = COMMANDS.get(given[0])
     if command is None:
         return _unknown(given[0])
-    return status_of(lambda: int(command.load().main(given[1:])))
+    return int(command.load().main(given[1:]))
 
 
 def _complete() -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import runpy
 import subprocess
@@ -90,7 +91,8 @@ def test_reading_a_script_with_a_trainer_leaves_no_files(logger, tmp_path, monke
         def on_train_begin(self, logs):
             assert self.trainer.logger.log_dir.endswith("version_0")
 
-    trainer = flow.Trainer(max_epochs=1, enable_progress_bar=False, logger=flow.loggers.{logger}("runs", "name"), callbacks=[Notes()])
+    logger = flow.loggers.{logger}("runs", "name")
+    trainer = flow.Trainer(max_epochs=1, enable_progress_bar=False, logger=logger, callbacks=[Notes()])
     trainer.fit(train, [np.ones((4, 2), np.float32)])""",
     )
     (tmp_path / "trained.py").write_text(script)
@@ -275,3 +277,25 @@ def test_a_plan_for_other_hardware_is_the_planners(script, monkeypatch, capsys):
 def test_a_command_whose_output_is_closed_succeeds(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "stdout", None)
     assert main(["new", str(tmp_path / "project")]) == 0
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
+@pytest.mark.parametrize("words", [["--version"], [], ["completion", "bash"], ["checkpoint", "list", "."], ["new", "--help"]])
+def test_output_to_a_full_disk_is_one_line(words, monkeypatch, tmp_path, capsys):
+    flow.checkpoint.save(str(tmp_path / "saved"))
+    monkeypatch.chdir(tmp_path)
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert main(words) == 2
+    assert capsys.readouterr().err == "oneflow: cannot write the output: No space left on device\n"
+
+
+def test_a_full_disk_of_another_file_is_not_that_of_the_output(monkeypatch, capsys):
+    def fails(arguments):
+        print("x")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("oneflow.cli.new.main", fails)
+    with pytest.raises(OSError, match="No space left"):
+        main(["new", "x"])
+    assert capsys.readouterr().out.startswith("x\n")

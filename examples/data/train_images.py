@@ -93,4 +93,7 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except flow.errors.MissingExtraError as error:  # its lines as one
+        raise SystemExit("; ".join(" ".join(line.split()) for line in str(error).splitlines())) from None

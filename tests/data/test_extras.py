@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples" / "data"
 
 WITHOUT = """
 import sys
@@ -40,6 +43,23 @@ def refuses(function, what):
 def test_without_the_extra(program: str) -> None:
     done = subprocess.run([sys.executable, "-c", WITHOUT + program], capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
+
+
+def test_examples_name_it_in_one_line() -> None:
+    program = f"""
+import runpy
+for name, what in (("coco", "OpenCV"), ("images", "OpenCV"), ("clicks", "protobuf")):
+    sys.argv = [f"train_{{name}}.py"]
+    try:
+        runpy.run_path(f"{EXAMPLES}/train_{{name}}.py", run_name="__main__")
+    except SystemExit as error:
+        assert what in error.code and error.code.endswith("; try pip install 'oneflow-jax[data]'"), error.code
+        assert len(error.code.splitlines()) == 1, error.code
+    else:
+        raise AssertionError(name)
+"""
+    done = subprocess.run([sys.executable, "-c", WITHOUT + program], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0 and not done.stderr, done.stderr
 
 
 def test_importing_oneflow_does_not_import_them() -> None:

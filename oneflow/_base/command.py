@@ -45,7 +45,7 @@ def status_of(
     except BrokenPipeError:  # the reader of the output has ended
         _discard_output()
         return 0
-    except (OSError, *expected) as error:
+    except Exception as error:
         if _is_of_output(error):
             _discard_output()
             print(f"oneflow: cannot write the output: {error.strerror}", file=sys.stderr)

@@ -101,7 +101,8 @@ def main() -> int:
     screenshots.mkdir(parents=True, exist_ok=True)
     with sync_playwright() as playwright:
         try:
-            browser = playwright.chromium.launch(executable_path=options.browser, args=["--no-sandbox", "--disable-dev-shm-usage"])
+            flags = ["--no-sandbox", "--disable-dev-shm-usage"]
+            browser = playwright.chromium.launch(executable_path=options.browser, args=flags)
         except Exception as error:  # playwright's own classes are imported where they are used
             print(f"{options.browser} does not start: {str(error).splitlines()[0]}")
             return 2

@@ -83,10 +83,10 @@ class ArrayLoader:
         if not all(map(callable, several)):
             refuse(ArgumentError, f"transform must be a function of a batch and a generator, or several, got {shown(transform)}")
         self.transform: Transform | None = Composed(several) if len(several) > 1 else several[0] if several else None
-        if worker_type == "process":
-            _check_picklable(self.transform)
         self.num_workers = check.checked(self, "num_workers", check.integer(num_workers, low=0))
         self.worker_type = check.checked(self, "worker_type", check.choice(worker_type, ("thread", "process")))
+        if self.worker_type == "process":
+            _check_picklable(self.transform)
         self.prefetch_factor = check.checked(self, "prefetch_factor", check.integer(prefetch_factor, low=1))
         self._shard, self._shards = _checked_shard(shard, self.batch_size, self.last)
         self._rows = _Rows(arrays)

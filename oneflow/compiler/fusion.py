@@ -210,12 +210,11 @@ def _prepared(unit: Unit) -> tuple[Blob, Blob]:
     steps, constants = affine(unit.steps)
     channel = channel_of(unit.product, unit.geometry)
     node, w = unit.product, unit.product.inputs[1]
-    weights, offset = _node(
-        FOLD, node, (w, *constants), perm=unit.geometry.weight_perm, steps=steps, rank=node.outputs[0].ndim, channel=channel
-    ).outputs
+    fold = {"perm": unit.geometry.weight_perm, "steps": steps, "rank": node.outputs[0].ndim, "channel": channel}
+    weights, offset = packed.node_like(FOLD, node, (w, *constants), **fold).outputs
     numbers = unit.data, unit.geometry, unit.epilogue, unit.kernel, unit.dtype
-    size = packed.packed_size(*numbers)
-    return _node(packed.PACK, node, (weights,), spec=tuple(packed.spec(*numbers)), size=size).outputs[0], offset
+    pack = {"spec": tuple(packed.spec(*numbers)), "size": packed.packed_size(*numbers)}
+    return packed.node_like(packed.PACK, node, (weights,), **pack).outputs[0], offset
 
 
 def _call(unit: Unit, read: Callable[[Blob], Blob], weights: Blob, offset: Blob) -> Node:
@@ -223,16 +222,6 @@ def _call(unit: Unit, read: Callable[[Blob], Blob], weights: Blob, offset: Blob)
     inputs = (read(node.inputs[0]), weights, offset, *(() if unit.residual is None else (read(unit.residual),)))
     attrs = {"product": unit.geometry, "epilogue": unit.epilogue, "kernel": unit.kernel, "dtype": unit.dtype, "data": unit.data}
     return node.copy(op=PRODUCT, inputs=inputs, attrs=attrs, outputs=[unit.end])
-
-
-def _node(op: OpDef, like: Node, inputs: tuple[Blob, ...], **attrs: Any) -> Node:
-    """A node in the place of ``like``."""
-    template = like.outputs[0]
-    outputs = [
-        template.copy(shape=tuple(o.shape), dtype=dtypes.of_values(o.dtype), valid_length=None, is_dynamic=False)
-        for o in packed.inferred(op, inputs, attrs)
-    ]
-    return like.copy(op=op, inputs=inputs, attrs=attrs, outputs=outputs)
 
 
 # --- what is computed

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .._base import dtype as dtypes
 from ..errors import ModeError
 from ..graph.node import Blob, Node
 from ..graph.op import IntegerProduct, OpDef
@@ -318,11 +317,11 @@ class Pass:
             grid = details(w.node)
             bits, exponent, scales = grid.bits, grid.exponent, (w.node.inputs[1],)
             w = w.node.inputs[0]
-        weights, scale, sums = self._node(
+        weights, scale, sums = packed.node_like(
             kernels.WEIGHTS, node, (w, *scales), perm=geometry.weight_perm, bits=bits, exponent=exponent
         ).outputs
         steps, constants = affine(unit.steps)
-        scale, offset = self._node(
+        scale, offset = packed.node_like(
             kernels.VECTORS, node, (scale, sums, *constants), steps=steps, rank=node.outputs[0].ndim, channel=unit.channel,
             source=unit.grid, unit=unit_scale, shift=shift,
         ).outputs  # fmt: skip
@@ -340,25 +339,15 @@ class Pass:
             self.reasons[reason] = self.reasons.get(reason, 0) + 1
         else:
             size = packed.packed_size(padded, inner, epilogue, kernel, "uint8")
-            weights = self._node(
+            weights = packed.node_like(
                 packed.PACK, node, (weights,), spec=tuple(packed.spec(padded, inner, epilogue, kernel, "uint8")), size=size
             ).outputs[0]
         for blob in (weights, scale, offset):
             self.prepared[key_of(blob)] = blob
         return weights, scale, offset, not reason
 
-    def _node(self, op: OpDef, like: Node, inputs: tuple[Blob, ...], **attrs: Any) -> Node:
-        """A node in the place of ``like``."""
-        template = like.outputs[0]
-        found = packed.inferred(op, inputs, attrs)
-        outputs = [
-            template.copy(shape=tuple(o.shape), dtype=dtypes.of_values(o.dtype), valid_length=None, is_dynamic=False)
-            for o in found
-        ]
-        return like.copy(op=op, inputs=inputs, attrs=attrs, outputs=outputs)
-
     def _add(self, op: OpDef, at: Node, inputs: tuple[Blob, ...], like: Blob | None = None, **attrs: Any) -> Blob:
-        node = self._node(op, at, inputs, **attrs)
+        node = packed.node_like(op, at, inputs, **attrs)
         self.order.append(node)
         return (
             node.outputs[0] if like is None else node.outputs[like.index] if len(node.outputs) > like.index else node.outputs[0]

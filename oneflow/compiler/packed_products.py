@@ -11,8 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from .._base import dtype as dtypes
 from .._base import native
 from .._base.jax import jax, jnp
+from ..graph.node import Blob, Node
 from ..graph.op import IntegerProduct, OpDef
 
 DTYPES = {"uint8": 0, "float32": 1, "bfloat16": 2}  # of data and results, as numbers of a spec
@@ -149,3 +151,13 @@ def inferred(op: OpDef, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     arrays = [jax.ShapeDtypeStruct(b.shape, b.dtype.numpy_dtype) for b in inputs]
     found = jax.eval_shape(partial(op.define, **attrs), *arrays)
     return list(found) if op.multiple_results else [found]
+
+
+def node_like(op: OpDef, like: Node, inputs: tuple[Blob, ...], **attrs: Any) -> Node:
+    """A node in the place of ``like``, with outputs of the shapes and dtypes that the op computes."""
+    template = like.outputs[0]
+    outputs = [
+        template.copy(shape=tuple(o.shape), dtype=dtypes.of_values(o.dtype), valid_length=None, is_dynamic=False)
+        for o in inferred(op, inputs, attrs)
+    ]
+    return like.copy(op=op, inputs=inputs, attrs=attrs, outputs=outputs)

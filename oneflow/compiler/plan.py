@@ -269,6 +269,11 @@ def _int8(plan: Plan) -> Plan:
         raise ModeError(f"job {plan.graph.name!r} trains, or runs parts of it several times per call: neither is there in int8")
     roots = [*plan.fetches, *_used_by_step(plan)]
     found = int8_pass.rewritten(plan.order, roots, set(plan.assigns), plan.grids, plan.without_native, plan.graph.name)
+    return replace(_with_prepared(plan, found), int8=found.changed)
+
+
+def _with_prepared(plan: Plan, found: int8_pass.Rewritten | fusion.Fused) -> Plan:
+    """The plan with nodes that a pass has rewritten, and those that depend on variables alone prepared."""
     return replace(
         plan,
         order=found.order,
@@ -277,7 +282,6 @@ def _int8(plan: Plan) -> Plan:
         assigns={name: found.read(blob) for name, blob in plan.assigns.items()},
         preparation=found.preparation,
         prepared=found.prepared,
-        int8=found.changed,
         fused_kernels=found.kernels,
     )
 
@@ -389,17 +393,10 @@ def with_fused_products(plan: Plan) -> Plan:
         return plan
     variables = {node.attrs["variable"] for node in found.order if node.op is OP_VARIABLE}
     return replace(
-        plan,
-        order=found.order,
-        fetches=tuple(map(found.read, plan.fetches)),
-        watches=tuple(replace(w, blob=found.read(w.blob)) for w in plan.watches),
-        assigns={name: found.read(blob) for name, blob in plan.assigns.items()},
+        _with_prepared(plan, found),
         read_by_rules=tuple(map(found.read, plan.read_by_rules)),
         roots=tuple(map(found.read, plan.roots)),
-        preparation=found.preparation,
-        prepared=found.prepared,
         precision=found.precision,
-        fused_kernels=found.kernels,
         read=(*(n for n in plan.read if n in variables), *_prepared_names(found.prepared)),
         passes=(*plan.passes, PassRecord("fused products", found.changed)),
     )

@@ -54,6 +54,12 @@ def call(name: str, spec: Sequence[int], shape: Sequence[int], *arrays: Any, dty
     return jax.ffi.ffi_call(target(name), result)(*arrays, spec=np.array(spec, np.int64))
 
 
+def float_bits(number: float) -> int:
+    """The bits of a number as float32, as specs hold it."""
+    with np.errstate(over="ignore"):
+        return int(np.float32(number).view(np.uint32))
+
+
 def call_several(name: str, spec: Sequence[int], results: Sequence[tuple[Sequence[int], Any]], *arrays: Any) -> tuple[Any, ...]:
     """A call with several results, of these shapes and dtypes. Vmapped, it is made for one element after the other."""
     made = [jax.ShapeDtypeStruct(tuple(shape), dtype) for shape, dtype in results]

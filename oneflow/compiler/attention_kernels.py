@@ -6,7 +6,6 @@ Neither call has an array of queries times keys. ``attention.py`` finds the ops 
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -67,13 +66,13 @@ class Attention:
         made += [int(self.mask is not None), *(int(varies) for varies in reversed(self.mask or (False,) * 4))]
         diagonal, fill = self.causal or (0, 0.0)
         limit = self.queries + self.keys  # beyond that it makes no difference
-        return [*made, _bits(self.factor), int(self.causal is not None), max(-limit, min(diagonal, limit)), _bits(fill)]
-
-
-def _bits(number: float) -> int:
-    """A number as float32, and its bits as an integer."""
-    with np.errstate(over="ignore"):
-        return int(struct.unpack("<I", np.float32(number).tobytes())[0])
+        return [
+            *made,
+            _native.float_bits(self.factor),
+            int(self.causal is not None),
+            max(-limit, min(diagonal, limit)),
+            _native.float_bits(fill),
+        ]
 
 
 @lru_cache(maxsize=1024)

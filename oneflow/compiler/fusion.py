@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from .._base import dtype as dtypes
+from .._base import native
 from .._base.dtype import dtype
 from .._base.jax import jnp, lax
 from ..graph.node import Blob, Node
@@ -142,7 +143,7 @@ def _extend(unit: Unit, analysis: Analysis, claimed: set[Node]) -> None:
         elif kind in _ACTIVATIONS:
             if kind == "bound":
                 low, high = details(node)
-                if low != 0 or high is None or not 0 < high < np.inf:
+                if low != 0 or high is None or not 0 < native.float_bits(high) < native.float_bits(np.inf):  # as float32
                     return
                 unit.low, unit.high = float(low), float(high)
             unit.activation = kind

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -53,14 +52,10 @@ def spec(x: Sequence[int], product: IntegerProduct, epilogue: Epilogue, kernel: 
       x: the data's shape, channels last; ``kernel``: that of the weights as (O, ..., I).
       dtype: of the data, one of ``DTYPES``.
     """
-
-    def bits(value: float) -> int:
-        return int(struct.unpack("<I", struct.pack("<f", value))[0])
-
     e, y = epilogue, result_shape(x, product, kernel)
     result = "uint8" if e.to_integers else "float32" if dtype == "uint8" else dtype
     head = [DTYPES[dtype], DTYPES[result], int(bool(product.strides)), int(e.has_residual), ACTIVATIONS[e.activation],
-            *map(bits, (e.factor, e.shift, e.low, e.high))]  # fmt: skip
+            *map(native.float_bits, (e.factor, e.shift, e.low, e.high))]  # fmt: skip
     if not product.strides:
         return [*head, math.prod(x[:-1]), kernel[0], kernel[1], 1]
 

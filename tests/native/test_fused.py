@@ -322,3 +322,17 @@ def test_the_op_that_makes_a_nan_is_found_behind_fused_ones() -> None:
     assert np.isnan(predict(x)).any()
     found = predict.find_nonfinite(x)
     assert found is not None and found.name == "normal"
+
+
+@pytest.mark.parametrize("high", [1e39, 1e-50])
+def test_a_bound_that_float32_does_not_hold_is_left_to_the_op(high: float) -> None:
+    flow.clear_default_session()
+
+    @flow.global_function(type="predict")
+    def predict(x: tp.Numpy.Placeholder((64, 256))) -> tp.Numpy:
+        return flow.clip_by_value(flow.layers.dense(x, 256, kernel_initializer=INITIAL, name="a"), 0.0, high)
+
+    x = RNG.normal(size=(64, 256)).astype(np.float32)
+    result, weights = predict(x), flow.get_all_variables()["a-weight"].numpy()
+    with np.errstate(over="ignore"):
+        np.testing.assert_allclose(result, np.clip(x @ weights.T, 0, np.float32(high)), rtol=1e-4, atol=1e-5)

@@ -59,10 +59,10 @@ struct AttentionSpec {
       if (mask_strides[i]) mask_size *= mask_shape[i];
       if (mask_size > int64_t{1} << 40) throw std::invalid_argument("the mask is too large");
     }
-    factor = next_float(reader);
+    factor = reader.next_float();
     is_causal = reader.next_bool();
     diagonal = reader.next(-kMax, kMax);
-    fill = next_float(reader);
+    fill = reader.next_float();
     reader.finish();
   }
 
@@ -83,14 +83,6 @@ struct AttentionSpec {
   bool is_causal;  // the score of a key beyond the query's position plus `diagonal` is `fill`
   int64_t diagonal;
   float fill;
-
- private:
-  static float next_float(SpecReader& reader) {
-    const auto bits = static_cast<uint32_t>(reader.next(0, 0xffffffffll));
-    float value;
-    std::memcpy(&value, &bits, sizeof value);
-    return value;
-  }
 };
 
 bool has_isa(dnnl::cpu_isa needed) {

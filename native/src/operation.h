@@ -1,6 +1,8 @@
 // What a call computes: made once for its spec, cached, and run from any thread.
 #pragma once
 
+#include <cstdint>
+#include <cstring>
 #include <limits>
 #include <memory>
 #include <stdexcept>
@@ -40,6 +42,13 @@ class SpecReader {
   }
 
   bool next_bool() { return next(0, 1) == 1; }
+
+  float next_float() {
+    const auto bits = static_cast<uint32_t>(next(0, 0xffffffffll));
+    float value;
+    std::memcpy(&value, &bits, sizeof value);
+    return value;
+  }
 
   void finish() const {
     if (next_ != end_) throw std::invalid_argument("the spec is too long");

@@ -5,7 +5,6 @@
 // The spec (written by oneflow/compiler/packed_products.py): dtypes, the epilogue, then the geometry. Two kinds of call share it:
 //   product       data, packed weights, [scale of integers,] offset[, residual] -> result
 //   pack_weights  weights -> packed weights, in the layout that the product's primitive wants
-#include <cstring>
 
 #include "operation.h"
 
@@ -22,7 +21,7 @@ struct ProductSpec {
     is_conv = reader.next_bool();
     has_residual = reader.next_bool();
     activation = static_cast<Activation>(reader.next(0, 3));
-    factor = next_float(reader), shift = next_float(reader), low = next_float(reader), high = next_float(reader);
+    factor = reader.next_float(), shift = reader.next_float(), low = reader.next_float(), high = reader.next_float();
     if (!is_integer() && output_type == dt::u8) throw std::invalid_argument("a result of 8 bits needs data of 8 bits");
     if (is_integer() && output_type == dt::bf16) throw std::invalid_argument("products of 8 bits have no result in bfloat16");
     if (is_integer() && has_residual && output_type != dt::u8) throw std::invalid_argument("a residual needs a result of 8 bits");
@@ -51,13 +50,6 @@ struct ProductSpec {
   dims strides, dilations, pad_low, pad_high;
 
  private:
-  static float next_float(SpecReader& reader) {
-    const auto bits = static_cast<uint32_t>(reader.next(0, 0xffffffffll));
-    float value;
-    std::memcpy(&value, &bits, sizeof value);
-    return value;
-  }
-
   // Weights arrive as (O, ..., I).
   void read_conv(SpecReader& reader) {
     const int n = static_cast<int>(reader.next(1, 3));

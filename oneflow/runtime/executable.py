@@ -352,22 +352,6 @@ class Executable:
         check_room = self._gate.check_room if self._gate is not None else None
         is_noted = bool(written) or check_room is not None
 
-        def launch_pure(feeds: Any, delivery: Delivery | None) -> Any:
-            """Where there is nothing but feeds and results: a tiny call is made of what is left out here."""
-            if not self._warm:
-                return self.launch(feeds, delivery)
-            with lock:
-                if self._is_stale or settings.jax_debug_nans is not nans or settings.jax_debug_infs is not infs:
-                    raise StaleExecutableError
-                if delivery is None:
-                    return function((), (), feeds)[1:]
-                if not has_room():
-                    raise NoRoomError
-                return submit(delivery, function((), (), feeds)[1:])
-
-        if not (is_noted or x64 or read or prepared is not None):
-            return launch_pure
-
         def launch(feeds: Any, delivery: Delivery | None) -> Any:
             if not self._warm:
                 return self.launch(feeds, delivery)

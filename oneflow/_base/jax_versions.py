@@ -126,3 +126,46 @@ def leave_distributed_run() -> None:
         if part is not None:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(part))
     global_state.client = global_state.service = global_state.preemption_sync_manager = None
+
+
+def trace_context() -> tuple[str, ...] | None:
+    """The settings of this thread that a traced program depends on, context managers included; None where they are unknown.
+
+    Private: ``jax._src.config.trace_context``, part of the key of JAX's own caches; only ``jax.config.values``, the settings of the
+    process, is public.
+    """
+    try:
+        from jax._src.config import trace_context as context
+    except ImportError:
+        return None
+    # the axes that are being mapped over are an object without a repr; a job is not called inside of ``jax.vmap``
+    found = tuple(repr(part) for part in context() if type(part).__name__ != "AxisEnv")
+    return None if any(" at 0x" in text for text in found) else found
+
+
+def serialized(compiled: Any) -> tuple[bytes, Any, Any]:
+    """A ``jax.stages.Compiled`` that this process has compiled, as bytes, with the trees of its arguments and results."""
+    from jax.experimental.serialize_executable import serialize
+
+    made: tuple[bytes, Any, Any] = serialize(compiled)
+    return made
+
+
+def deserialized(content: bytes, arguments: Any, results: Any) -> Any:
+    """The ``jax.stages.Compiled`` that ``serialized`` was given, in another process, on the default device."""
+    import jax
+    from jax.experimental.serialize_executable import deserialize_and_load
+
+    return deserialize_and_load(content, arguments, results, execution_devices=jax.devices()[:1])
+
+
+def fast_call(compiled: Any) -> Any:
+    """The function that a ``jax.stages.Compiled`` calls, without the Python code around it.
+
+    Private: ``create_cpp_call``, which makes it at the first call. A version without it calls the object itself.
+    """
+    try:
+        made = compiled._executable.create_cpp_call(compiled._params)
+    except AttributeError:
+        return compiled
+    return compiled if made is None else made

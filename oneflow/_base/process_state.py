@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 
@@ -15,10 +16,12 @@ class ProcessState:
       native_part: the native part, once it has been looked for, under ``native_lock``.
       said_no_bfloat16: whether users have been told that mixed precision is not faster on this machine.
       callback_errors: errors of Python code inside a step, until its call takes them, under ``callback_lock``.
+      imported_at_ns: when the library was imported, by the clock of files.
       profiler_ranges: the ranges that a thread has begun, under ``stack``.
     """
 
     def __init__(self) -> None:
+        self.imported_at_ns = time.time_ns()
         self.annotations_required = False
         self.logged_settings: set[str] = set()
         self.native_part: Any = None

@@ -27,7 +27,7 @@ from ..errors import CompileError, CustomOpError, ExecutionError, ModeError, Non
 from ..graph import callback
 from ..graph.graph import OP_INPUT, Graph
 from ..graph.node import Blob, Node
-from . import compilation_cache, nonfinite, processes, size_limit
+from . import compilation_cache, kept_programs, nonfinite, processes, size_limit
 from .delivery import MAX_WINDOW
 from .gate import Gate, NoRoomError, Results, StaleExecutableError
 from .mesh import DeviceMeshes
@@ -209,13 +209,38 @@ class Executable:
             self.compiled = [(f.name, f.made) for f in program.functions]
             self._function = program
             return
+        key = self._key(arguments)
+        if key is not None and self._has_kept(key):
+            return
         function = single(self.plan, self._storages, self._meshes, options=self._options)
         start = time.perf_counter()
         with jax.enable_x64(True) if self._x64 else nullcontext():
             traced = function.trace(*arguments)
             self.statistics.trace_seconds = time.perf_counter() - start
-            self.compiled = [("step", self._compiled(traced, self._input_shardings(arguments)))]
+            compiled = self._compiled(traced, self._input_shardings(arguments), is_kept=key is not None)
+        if key is not None:
+            kept_programs.save(key, compiled, self.statistics.temporary_bytes, self.statistics.code_bytes)
+        self.compiled = [("step", compiled)]
         self._function = function
+
+    def _key(self, arguments: Any) -> str | None:
+        """The name of the job's program on disk; None where it is not kept there."""
+        is_left_out = self._meshes is not None or self._together or any(self.debugging) or self._compile_elsewhere is not None
+        return None if is_left_out else kept_programs.key_of(self.unfused, self._storages, arguments)
+
+    def _has_kept(self, key: str) -> bool:
+        """Takes the program that another process has compiled, where there is one."""
+        start = time.perf_counter()
+        with jax.enable_x64(True) if self._x64 else nullcontext():
+            found = process.uninterrupted.run(lambda: kept_programs.load(key), compiles=True)
+        if found is None:
+            return False
+        self.statistics.compile_seconds = time.perf_counter() - start
+        self.statistics.temporary_bytes = self.statistics.largest_temporary_bytes = found.temporary_bytes
+        self.statistics.code_bytes = found.code_bytes
+        self.compiled = [("step", found.compiled)]
+        self._function = found.function
+        return True
 
     @property
     def function(self) -> Any:
@@ -264,7 +289,8 @@ class Executable:
     def _read_structs(self) -> tuple[Any, ...]:
         return (*map(self._struct, self._read), *(self._prepared.structs() if self._prepared else ()))
 
-    def _compiled(self, traced: Any, shardings: Sequence[Any] = ()) -> Any:
+    def _compiled(self, traced: Any, shardings: Sequence[Any] = (), *, is_kept: bool = False) -> Any:
+        """Lowers and compiles; what is kept on disk by itself is not put into XLA's cache, out of which it could not be kept."""
         if self._compile_elsewhere is not None:
             return self._compile_elsewhere(traced, shardings)
         options = (self._options or None) if self.is_staged else None  # of a single function, its ``jax.jit`` has them
@@ -272,7 +298,7 @@ class Executable:
         lowered = traced.lower()
         self.statistics.lower_seconds += time.perf_counter() - start
         start = time.perf_counter()
-        with compilation_cache.enabled():
+        with nullcontext() if is_kept else compilation_cache.enabled():
             compiled = process.uninterrupted.run(lambda: lowered.compile(options), compiles=True)
         self.statistics.compile_seconds += time.perf_counter() - start
         self._note_memory(compiled)

@@ -60,6 +60,16 @@ def _compiler_cores() -> int:
     return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
 
 
+# --- options of XLA
+
+
+def can_choose_library() -> bool:
+    """Whether XLA's option ``xla_cpu_experimental_ynn_fusion_type`` is known to work as jaxlib 0.10 has it."""
+    import jaxlib
+
+    return release(jaxlib.__version__)[:2] == (0, 10)
+
+
 # --- warnings
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
@@ -43,8 +43,11 @@ def fingerprint(plan: Plan, storages: Mapping[str, Storage], environment: Any) -
     Raises:
       NotDescribedError: the plan holds something that cannot be described.
     """
-    described = _Description().of_plan(plan, storages)
-    return hashlib.sha256(repr((described, environment)).encode("utf-8", "surrogatepass")).hexdigest()
+    digest = hashlib.sha256()
+    for part in _Description().of_plan(plan, storages):  # one after the other: a million small tuples at once keep the collector busy
+        digest.update(repr(part).encode("utf-8", "surrogatepass"))
+    digest.update(repr(environment).encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()
 
 
 class _Description:
@@ -54,27 +57,22 @@ class _Description:
         self._numbers: dict[int, int] = {}
         self._kept: list[Any] = []  # so that an address stands for one object
 
-    def of_plan(self, plan: Plan, storages: Mapping[str, Storage]) -> Any:
-        return (
-            self._graph(plan.graph),
-            [self._node_reference(node) for node in plan.order],
-            self.of((plan.fetches, plan.losses, plan.feeds, plan.read_by_rules, plan.roots)),
-            [(self._blob(watch.blob), watch.diff) for watch in plan.watches],
-            self.of((plan.assigns, plan.written, plan.read, [v.name for v in plan.trained])),
-            self.of((plan.platform, plan.tensor_float_32, plan.without_native, plan.grids, plan.keeps_state, plan.x64, plan.random)),
-            self.of(dict(storages)),
-        )
-
-    def _graph(self, graph: Graph) -> Any:
-        objective = graph.objective
-        return (
-            (graph.name, graph.train, graph.accumulation_steps),
-            self.of((graph.generation, graph.scope, graph.config)),
-            [self._node(node) for node in graph.nodes],
-            [self._variable(variable) for variable in graph.variables.values()],
-            [(spec.label, spec.kind, self._blob(spec.blob)) for spec in graph.inputs],
-            self.of((graph.assigns, objective.losses, objective.optimizers)),
-        )
+    def of_plan(self, plan: Plan, storages: Mapping[str, Storage]) -> Iterator[Any]:
+        """The parts of a plan, in an order that says which is which."""
+        graph, objective = plan.graph, plan.graph.objective
+        yield graph.name, graph.train, graph.accumulation_steps, self.of((graph.generation, graph.scope, graph.config))
+        yield len(graph.nodes), len(graph.variables), len(plan.order)
+        yield from map(self._node, graph.nodes)
+        yield from map(self._variable, graph.variables.values())
+        yield from map(self._node_reference, plan.order)
+        yield [(spec.label, spec.kind, self._blob(spec.blob)) for spec in graph.inputs]
+        yield self.of((graph.assigns, objective.losses, objective.optimizers))
+        yield self.of((plan.fetches, plan.losses, plan.feeds, plan.read_by_rules, plan.roots))
+        yield [(self._blob(watch.blob), watch.diff) for watch in plan.watches]
+        yield self.of((plan.assigns, plan.written, plan.read, [v.name for v in plan.trained]))
+        yield self.of((plan.platform, plan.tensor_float_32, plan.without_native, plan.grids))
+        yield plan.keeps_state, plan.x64, plan.random
+        yield self.of(dict(storages))
 
     def _node(self, node: Node) -> Any:
         outputs = [
@@ -196,8 +194,12 @@ class _Description:
 
     def _code(self, code: CodeType) -> Any:
         """Which of a module's functions it is: the text of the module is digested with all source files."""
-        constants = [self._code(each) if isinstance(each, CodeType) else repr(each) for each in code.co_consts if each != code.co_name]
-        return code.co_qualname if hasattr(code, "co_qualname") else code.co_name, code.co_firstlineno, code.co_code, constants
+        constants = [self._code(each) if isinstance(each, CodeType) else self._constant(each) for each in code.co_consts]
+        return code.co_name, code.co_firstlineno, code.co_code, code.co_names, constants
+
+    @staticmethod
+    def _constant(value: Any) -> str:
+        return repr(sorted(map(repr, value))) if isinstance(value, frozenset) else repr(value)
 
 
 def _belongs(module: str, *roots: str) -> bool:

@@ -1,14 +1,17 @@
-"""Options of XLA that the library sets for accelerators: sessions compile with them, and so do plans for a target."""
+"""Options of XLA that the library sets: for accelerators sessions compile with them, and so do plans for a target."""
 
 from __future__ import annotations
 
 import functools
+import math
 import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+from .._base import jax_versions
 from .._base.jax import jax
+from ..graph.node import Node
 from .plan import Plan
 
 # collectives run beside the arithmetic that does not need them
@@ -56,3 +59,28 @@ def product_precision(plan: Plan) -> AbstractContextManager[Any]:
         return nullcontext()
     made: AbstractContextManager[Any] = jax.default_matmul_precision("highest")
     return made
+
+
+_FEW = 32  # products; from here on what each costs when the program is compiled, loaded and first run counts
+_SMALL = 1 << 19  # multiplications per product
+_LIBRARY = "xla_cpu_experimental_ynn_fusion_type"
+
+
+def cpu_options(plan: Plan, *, environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
+    """The options for a program on a CPU: where all products are small and there are many, XLA computes them itself.
+
+    Otherwise XLA hands each to a library that builds a pipeline of its own, 0.5 ms per product at the first call, and looks through
+    the whole program for each when it is read from disk. The steps are no faster by it for products of this size.
+    """
+    if _LIBRARY in environment.get("XLA_FLAGS", "") or not jax_versions.can_choose_library():
+        return {}
+    products = [node for node in plan.compute if node.op.native is not None or node.op.heavy]
+    small = len(products) >= _FEW and all(_multiplications(node) <= _SMALL for node in products)
+    return {_LIBRARY: ""} if small else {}
+
+
+def _multiplications(node: Node) -> float:
+    """Those of a product of matrices, from the sizes of both and of the result; of other ops infinity."""
+    if len(node.inputs) < 2 or any(blob.ndim != 2 for blob in (*node.inputs, *node.outputs)):
+        return math.inf
+    return math.sqrt(math.prod(math.prod(blob.shape) for blob in (*node.inputs[:2], node.outputs[0])))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 import zlib
@@ -18,7 +19,7 @@ from .._base.dist import Placement
 from .._base.jax import jax
 from ..compiler.layout import Layout, Storage, layout_of
 from ..compiler.lowering import Observer
-from ..compiler.options import compiler_options, product_precision
+from ..compiler.options import compiler_options, cpu_options, product_precision
 from ..compiler.plan import LEARNING_RATES, RANDOM_STATE, Plan, on_one_place, with_fused_products, with_own_values
 from ..compiler.program import feed_shardings, place_of, single
 from ..compiler.stages import Compile, staged
@@ -98,7 +99,10 @@ class Executable:
             raise ModeError("flow.config.find_nonfinite works in runs of one process; this one has several")
         collective = any(len(d) > 1 and d[0].platform == "cpu" for d in distinct.values())
         self._on_cpu = any(d[0].platform == "cpu" for d in distinct.values())
-        self._options = {} if self._on_cpu else compiler_options(plan.platform, max(map(len, distinct.values())))
+        if not self._on_cpu:
+            self._options = compiler_options(plan.platform, max(map(len, distinct.values())))
+        else:
+            self._options = {} if self.is_staged else cpu_options(plan)
         self._gate: Gate | None = process.collectives if collective and not self._together else None
         self.window = 1 if self._together else MAX_WINDOW  # calls that may be undelivered
         self._label = f"job {plan.graph.name!r}"
@@ -456,8 +460,7 @@ class Executable:
             self._admit(delivery)
             self._store.commit()
             self._place_rates()
-            is_kept = self.plan.transactional  # else the step destroys the old state
-            kept = [cell.value if is_kept else to_host(cell.value) for cell in self._written]
+            restore = [self._restoring(cell) for cell in self._written]
             callback.take()
             try:
                 with processes.quiet(), processes.explained():
@@ -467,23 +470,35 @@ class Executable:
                 if problem is not None:
                     raise problem
                 if self.debugging[2]:
-                    self._look_for_nonfinite(results, kept, feeds)
+                    self._look_for_nonfinite(results, [value() for value in restore], feeds)
                 if delivery is None:
                     processes.returned()
             except Exception as error:
                 processes.returned()
-                for cell, value in zip(self._written, kept, strict=True):
-                    sharding = self._struct(cell).sharding
-                    put = value if is_kept else Store.put(value) if sharding is None else to_global(value, sharding)
-                    cell.value = put
+                for cell, value in zip(self._written, restore, strict=True):
+                    cell.value = value()
                 raise (error if isinstance(error, (CustomOpError, NonFiniteError, ProcessError)) else self._failed(error)) from (
                     error.__cause__ or error
                 )
             self._warm = not self.plan.transactional
             if self._warm:
-                del kept
+                del restore
                 _memory.give_back()
             return self._submit(results, delivery, merge)
+
+    def _restoring(self, cell: Cell) -> Callable[[], Any]:
+        """The function that returns the present value of a piece of state when a step has failed.
+
+        The step may have destroyed the array. What an initializer drew is drawn again then, so that no second copy of all new
+        variables is in memory during the first step; of everything else there is a copy.
+        """
+        if self.plan.transactional:
+            return functools.partial(_same, cell.value)
+        redrawing = self._store.redrawing(cell)
+        if redrawing is not None:
+            return redrawing
+        value, sharding = to_host(cell.value), self._struct(cell).sharding
+        return functools.partial(Store.put, value) if sharding is None else functools.partial(to_global, value, sharding)
 
     def _place_rates(self) -> None:
         """Puts learning rates where the step reads them, so that no call has to."""
@@ -602,6 +617,10 @@ class Executable:
     def hlo(self) -> str:
         """The compiled program as text, for the curious."""
         return "\n\n".join(compiled.as_text() for _, compiled in self.compiled)
+
+
+def _same(value: Any) -> Any:
+    return value
 
 
 def _varies(array: np.ndarray) -> bool:

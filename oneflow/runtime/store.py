@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -21,15 +22,18 @@ from .pieces import BlockRange, Blocks, Piece
 class Cell:
     """One variable (or one piece of the library's own state) and its current value, a device array or None before first use.
 
-    ``storage`` says how the variable is stored on its devices; None for the library's own state.
+    Attributes:
+      storage: how the variable is stored on its devices; None for the library's own state.
+      drawn: the value that its initializer drew, as long as there is that array, and the session's seed then.
     """
 
-    __slots__ = ("variable", "value", "storage")
+    __slots__ = ("variable", "value", "storage", "drawn")
 
     def __init__(self, variable: Variable | None, value: Any = None, storage: Storage | None = None):
         self.variable = variable
         self.value = value
         self.storage = storage
+        self.drawn: tuple[weakref.ref[Any], int] | None = None
 
 
 class Placed(NamedTuple):
@@ -129,11 +133,21 @@ class Store:
             if cell.value is None:
                 variable = cell.variable
                 assert variable is not None
-                cell.value = self._placed(cell.storage, self._first_value(variable))
+                cell.value = self._placed(cell.storage, self._first_value(variable, self.seed))
+                cell.drawn = weakref.ref(cell.value), self.seed
 
-    def _first_value(self, variable: Variable) -> np.ndarray:
+    def redrawing(self, cell: Cell) -> Callable[[], Any] | None:
+        """Where a cell still has the value that its initializer drew: the function that makes an equal array. Otherwise None."""
+        variable, storage, drawn = cell.variable, cell.storage, cell.drawn
+        if variable is None or drawn is None or drawn[0]() is not cell.value:
+            return None
+        seed = drawn[1]
+        return lambda: self._placed(storage, self._first_value(variable, seed))
+
+    @staticmethod
+    def _first_value(variable: Variable, seed: int) -> np.ndarray:
         name_word = zlib.crc32(variable.name.encode())
-        entropy: Any = [self.seed, name_word] if variable.random_seed is None else variable.random_seed
+        entropy: Any = [seed, name_word] if variable.random_seed is None else variable.random_seed
         drawn = variable.initializer.draw(variable.shape, variable.dtype.numpy_dtype, np.random.default_rng(entropy))
         value = np.asarray(drawn, variable.dtype.numpy_dtype)
         if value.shape != variable.shape:

@@ -96,6 +96,14 @@ def _no_expectation_is_quoted() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _no_kept_steps() -> Iterator[None]:
+    """Tests replace parts of the library, which the key of a kept step does not see; programs that tests start keep theirs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("oneflow.runtime.kept_programs.directory", lambda: None)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _empty_session() -> Iterator[None]:
     """Jobs, variables and settings of one test are not seen by the next one."""

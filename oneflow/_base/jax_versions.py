@@ -139,10 +139,10 @@ def leave_distributed_run() -> None:
 
 
 def trace_context() -> tuple[str, ...] | None:
-    """The settings of this thread that a traced program depends on, context managers included; None where they are unknown.
+    """The settings of this thread that a traced program depends on, with context managers; None where they are unknown.
 
-    Private: ``jax._src.config.trace_context``, part of the key of JAX's own caches; only ``jax.config.values``, the settings of the
-    process, is public.
+    Private: ``jax._src.config.trace_context``, part of the key of JAX's own caches. Only the settings of the process are
+    public, in ``jax.config.values``.
     """
     try:
         from jax._src.config import trace_context as context

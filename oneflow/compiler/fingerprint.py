@@ -44,7 +44,9 @@ def fingerprint(plan: Plan, storages: Mapping[str, Storage], environment: Any) -
       NotDescribedError: the plan holds something that cannot be described.
     """
     digest = hashlib.sha256()
-    for part in _Description().of_plan(plan, storages):  # one after the other: a million small tuples at once keep the collector busy
+    for part in _Description().of_plan(
+        plan, storages
+    ):  # one after the other: a million small tuples at once keep the collector busy
         digest.update(repr(part).encode("utf-8", "surrogatepass"))
     digest.update(repr(environment).encode("utf-8", "surrogatepass"))
     return digest.hexdigest()
@@ -139,7 +141,9 @@ class _Description:
 
     def _object(self, value: Any) -> Any:
         kind = type(value)
-        if isinstance(wrapped := getattr(value, "__wrapped__", None), FunctionType) and _belongs(kind.__module__, "jax", "jaxlib"):
+        if isinstance(wrapped := getattr(value, "__wrapped__", None), FunctionType) and _belongs(
+            kind.__module__, "jax", "jaxlib"
+        ):
             return self._type(kind), self.of(wrapped), self.of(getattr(value, "__dict__", None) and _rules(value))
         if not _belongs(kind.__module__, _ROOT) or isinstance(value, Graph):
             raise NotDescribedError(f"a {kind.__module__}.{kind.__qualname__}")

@@ -69,8 +69,8 @@ _LIBRARY = "xla_cpu_experimental_ynn_fusion_type"
 def cpu_options(plan: Plan, *, environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
     """The options for a program on a CPU: where all products are small and there are many, XLA computes them itself.
 
-    Otherwise XLA hands each to a library that builds a pipeline of its own, 0.5 ms per product at the first call, and looks through
-    the whole program for each when it is read from disk. The steps are no faster by it for products of this size.
+    Otherwise XLA hands each to a library that builds a pipeline of its own, 0.5 ms per product at the first call, and reads
+    through the whole program for each when it is loaded. For products of this size the steps are no faster by it.
     """
     if _LIBRARY in environment.get("XLA_FLAGS", "") or not jax_versions.can_choose_library():
         return {}

@@ -131,14 +131,16 @@ def _header(key: str, payload: bytes) -> bytes:
 
 
 def _read(file: Path, key: str) -> bytes | None:
-    """The content of an entry: of a whole file, with this key in it, that nobody but the user of this process can have written."""
+    """The content of an entry: of a whole file with this key in it, that only the user of this process can have written."""
     try:
         handle = os.open(file, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0))
     except FileNotFoundError:
         return None
     with os.fdopen(handle, "rb") as opened:
         found = os.fstat(handle)
-        is_own = not hasattr(os, "geteuid") or (found.st_uid == os.geteuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
+        is_own = not hasattr(os, "geteuid") or (
+            found.st_uid == os.geteuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        )
         if not stat.S_ISREG(found.st_mode) or not is_own:
             _log.warning("oneflow: %s is not read: it does not belong to this user, or others may write it", file)
             return None
@@ -202,15 +204,17 @@ def _processor() -> Any:
     return [line for line in first.splitlines() if not line.startswith(_CHANGING)]
 
 
-@functools.cache
 def _native_part() -> Any:
     """The native part, by its files."""
     part = native.part()
-    if part.library is None:
-        return native.PROTOCOL, part.reason
+    return native.PROTOCOL, part.reason, _native_files() if part.library is not None else ()
+
+
+@functools.cache
+def _native_files() -> Any:
     root = Path(sys.modules["oneflow_native"].__file__ or "").parent
-    files = [(str(file.relative_to(root)), file.stat().st_size, file.stat().st_mtime_ns) for file in root.rglob("*") if file.is_file()]
-    return native.PROTOCOL, sorted(files)
+    files = [(str(file.relative_to(root)), file.stat()) for file in root.rglob("*") if file.suffix != ".pyc" and file.is_file()]
+    return sorted((name, found.st_size, found.st_mtime_ns) for name, found in files)
 
 
 @functools.cache

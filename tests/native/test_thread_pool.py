@@ -111,9 +111,8 @@ WITH_LIBGOMP = textwrap.dedent("""
 
 
 def test_a_libgomp_that_is_loaded_already_is_not_used(native_part: Any) -> None:
-    libgomp = next(iter(glob.glob(f"{sysconfig.get_path('purelib')}/torch/lib/libgomp*")), None) or ctypes.util.find_library(
-        "gomp"
-    )
+    of_torch = glob.glob(f"{sysconfig.get_path('purelib')}/torch/lib/libgomp*")
+    libgomp = of_torch[0] if of_torch else ctypes.util.find_library("gomp")
     if libgomp is None:
         pytest.skip("neither the system nor PyTorch has a libgomp")
     done = subprocess.run([sys.executable, "-c", WITH_LIBGOMP, libgomp], capture_output=True, text=True, timeout=60)

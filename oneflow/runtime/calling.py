@@ -79,7 +79,9 @@ def caller(
 ) -> Call:
     """A function that makes one call with the arguments it is given.
 
-    ``stateless`` is the step that ``launch`` runs, if it has no state. Raises: what checking the feeds and running the step raise; StaleExecutableError where the job must be compiled again.
+    ``stateless`` is the step that ``launch`` runs, if it has no state.
+
+    Raises: what checking the feeds and running the step raise; StaleExecutableError where the job must be compiled again.
     """
     if asynchronous:
         call = _asynchronous(feeds, launch, delivery, window, returns_nothing)

@@ -56,7 +56,7 @@ class Statistics:
 
 
 class StatelessStep(NamedTuple):
-    """``fetch(*feeds)`` gives the fetched arrays. Only with ``lock`` held, and where ``is_ready()``: else ``launch`` is to be asked."""
+    """``fetch(*feeds)`` gives the fetched arrays. Only with ``lock`` held, and where ``is_ready()``: else ``launch`` is asked."""
 
     fetch: Callable[..., Any]
     lock: AbstractContextManager[Any]

@@ -69,8 +69,8 @@ def single(
     donated = (0,) if plan.written and not plan.transactional else ()
     given = dict(options) if options else None
     if meshes is None:
-        if not (plan.written or plan.read or plan.watches or plan.token_is_needed()):
-            return Stateless(step, given)
+        if is_stateless(plan):
+            return Stateless.jitted(step, given)
         return jax.jit(step, donate_argnums=donated, compiler_options=given)
     placement = place_of(plan)
     whole = meshes.sharding(placement, ())
@@ -94,18 +94,29 @@ def single(
     )
 
 
+def is_stateless(plan: Plan) -> bool:
+    """Whether the step of a job on JAX's default device is a ``Stateless``."""
+    return not (plan.written or plan.read or plan.watches or plan.token_is_needed())
+
+
 class Stateless:
-    """The jitted step of a job that keeps no state and gives nothing but its fetched values.
+    """The compiled step of a job that keeps no state and gives nothing but its fetched values.
 
     JAX takes longer over nested tuples, which a tiny call notices: ``fetch`` takes feeds and gives fetched values, flat.
     """
 
-    def __init__(self, step: Step, options: dict[str, Any] | None):
+    def __init__(self, fetch: Callable[..., Any]):
+        self.fetch: Any = fetch
+
+    @staticmethod
+    def jitted(step: Step, options: dict[str, Any] | None) -> Stateless:
+        """Of the step of a job."""
+
         def fetch(*feeds: Any) -> Any:
             return step((), (), feeds)[1]
 
         fetch.__name__ = fetch.__qualname__ = step.__name__
-        self.fetch = jax.jit(fetch, compiler_options=options)
+        return Stateless(jax.jit(fetch, compiler_options=options))
 
     def __call__(self, state: Any, reads: Any, feeds: Any) -> Any:
         return (), self.fetch(*feeds), (), ()

@@ -21,7 +21,7 @@ from ..compiler.layout import Layout, Storage, layout_of
 from ..compiler.lowering import Observer
 from ..compiler.options import compiler_options, cpu_options, product_precision
 from ..compiler.plan import LEARNING_RATES, RANDOM_STATE, Plan, on_one_place, with_fused_products, with_own_values
-from ..compiler.program import Stateless, feed_shardings, place_of, single
+from ..compiler.program import Stateless, feed_shardings, is_stateless, place_of, single
 from ..compiler.stages import Compile, staged
 from ..config._settings import nonfinite as find_nonfinite
 from ..errors import CompileError, CustomOpError, ExecutionError, ModeError, NonFiniteError, ProcessError
@@ -251,7 +251,7 @@ class Executable:
         self.statistics.temporary_bytes = self.statistics.largest_temporary_bytes = found.temporary_bytes
         self.statistics.code_bytes = found.code_bytes
         self.compiled = [("step", found.compiled)]
-        self._function = found.function
+        self._function = Stateless(found.function) if is_stateless(self.plan) else found.function
         return True
 
     @property

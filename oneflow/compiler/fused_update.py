@@ -31,6 +31,7 @@ class Gradient:
       before, after: float32 scalars.
       penalty: (l1, l2) of l1 * sign(x) + l2 * x, where x is the variable.
       waits: scalars of zero that the update must depend on.
+      is_flat: whether the variable is stored as a vector (``layout.is_flat``), which reshaping would have XLA copy otherwise.
     """
 
     array: Any
@@ -38,6 +39,11 @@ class Gradient:
     penalty: tuple[float, float] = (0.0, 0.0)
     after: tuple[Any, ...] = ()
     waits: tuple[Any, ...] = ()
+    is_flat: bool = False
+
+    def stored(self, array: Any) -> Any:
+        """An array of the variable's shape in the shape in which it is stored."""
+        return lax.reshape(array, (array.size,)) if self.is_flat else array
 
 
 def fused_updates(graph: Graph, trained: Sequence[Variable], row_sparse: Collection[str]) -> dict[str, str]:
@@ -129,24 +135,21 @@ class _Call:
         operands += [] if self.skip is None else [self.skip]
         aliases: dict[int, int] = {}
         keys: list[str] = []
+        results: list[tuple[tuple[int, ...], Any]] = []
         for name, g in zip(self.names, mine, strict=True):
             for key in (name, *(f"{name}-{suffix}" for suffix in self.rule.slots)):
                 if self.in_place:
                     aliases[len(operands)] = len(keys)
-                operands.append(_flat(state[key]))
+                operands.append(g.stored(state[key]))
                 keys.append(key)
-            operands.append(_flat(g.array))
+                results.append((operands[-1].shape, np.float32))
+            operands.append(g.stored(g.array))
         shapes = [state[name].shape for name in self.names]
         spec = _spec(
             self.rule, shapes, first.penalty, decay is not None, self.skip is not None, len(first.before), len(first.after)
         )
-        results = [((math.prod(state[key].shape),), np.float32) for key in keys]
         updated = _native.call_several("update", spec, results, *operands, aliases=aliases)
         return {key: lax.reshape(value, state[key].shape) for key, value in zip(keys, updated, strict=True)}
-
-
-def _flat(array: Any) -> Any:
-    return lax.reshape(array, (array.size,))
 
 
 def _spec(

@@ -206,8 +206,8 @@ def _unprepared(
     penalty = (variable.regularizer.l1, variable.regularizer.l2) if has_penalty else (0.0, 0.0)
     array, before = (prepared, ()) if array is None else (array, _factors(known))
     if late:
-        return fused_update.Gradient(array, (*before, *clips), penalty, (), waits)
-    return fused_update.Gradient(array, before, penalty, clips, waits)
+        before, clips = (*before, *clips), ()
+    return fused_update.Gradient(array, before, penalty, clips, waits, _is_flat(variable))
 
 
 def show_updates(
@@ -220,6 +220,11 @@ def show_updates(
         names = [name, *(f"{name}-{slot.suffix}" for o in mine[:1] for slot in o.slots(variable))]
         now = {n: after[n] for n in names if n in after}
         observer.update(name, raw[name], gradients[name], {n: before[n] for n in names}, now)
+
+
+def _is_flat(variable: Variable) -> bool:
+    layout = None if variable.placement is None else Layout.of(variable.placement, variable.distribute)
+    return layout is not None and is_flat(layout, variable.shape)
 
 
 def _flat(array: Any) -> Any:
@@ -243,8 +248,7 @@ def _update_one(plan: Plan, optimizer: Any, name: str, g: Any, state: Mapping[st
     decay = optimizer.weight_decay_of(name)
     gather = plan.gathers.get(name)
     x = state[name]
-    layout = None if variable.placement is None else Layout.of(variable.placement, variable.distribute)
-    if gather is None and layout is not None and is_flat(layout, x.shape):
+    if gather is None and _is_flat(variable):
         x, g, slots = _flat(x), _flat(g), {suffix: _flat(slot) for suffix, slot in slots.items()}
     x, updated = optimizer.update(x, g, slots, lr=rate, step=known.step, weight_decay=decay)
     mine = {name: x, **{f"{name}-{suffix}": updated[suffix] for suffix in suffixes}}

@@ -70,6 +70,8 @@ def calls(folder: Path, count: int, seed: int) -> int:
     def run(call: str, spec: list[int]) -> bool:
         if call == "product":
             return _run_product(library, spec)
+        if call == "update":
+            return _run_update(library, spec)
         operands = [ONES[dtype].repeat(size) for size, dtype in zip(_SIZES[call](spec), _dtypes(call, spec), strict=True)]
         if library.describe(call, spec).startswith("!"):
             return False
@@ -216,9 +218,35 @@ def _run_product(library: Any, spec: list[int]) -> bool:
     return True
 
 
+def _update(random: np.random.Generator) -> list[int]:
+    """See ``UpdateSpec`` in native/src/update.cc."""
+    rule, decays, skips = (int(v) for v in random.integers(0, 2, 3))
+    constants = [int(np.float32(v).view(np.uint32)) for v in ((0.9, 0.1, 0.999, 0.001, 1e-8) if rule else (0.9,))]
+    penalty = [int(np.float32(v).view(np.uint32)) for v in random.choice([0.0, 0.1], 2)]
+    sizes = random.choice([0, 1, 15, 16, 17, 1000, 40_000], int(random.integers(1, 5)))
+    return [rule, decays, skips, *random.integers(0, 3, 2).tolist(), *penalty, *constants, len(sizes), *sizes.tolist()]
+
+
+def _run_update(library: Any, spec: list[int]) -> bool:
+    """Updates in place, or not."""
+    if library.describe("update", spec).startswith("!"):
+        return False
+    rule, decays, skips, before, after = spec[:5]
+    sizes = spec[13 if rule else 9 :]
+    operands = [ONES["float32"]] * (1 + rule + decays + before + after) + [np.zeros(1, np.uint8)] * skips
+    state = [[ONES["float32"].repeat(size) for _ in range(2 + rule)] for size in sizes]
+    results = state if sum(spec) % 2 else [[np.zeros_like(array) for array in mine] for mine in state]
+    for mine, size in zip(state, sizes, strict=True):
+        operands += [*mine, ONES["float32"].repeat(size)]
+    operands += [array for mine in results for array in mine]
+    library.execute("update", spec, *(array.ctypes.data for array in operands))
+    assert all(np.isfinite(array).all() for mine in results for array in mine)
+    return True
+
+
 _MAKE = {
     "conv": _conv, "matmul": _matmul, "transpose": _transpose, "product": _product, "attention": _attention,
-    "attention_grad": _attention,
+    "attention_grad": _attention, "update": _update,
 }  # fmt: skip
 _SIZES = {
     "conv": _conv_sizes, "matmul": _matmul_sizes, "transpose": lambda spec: [math.prod(spec[1:])] * 2,

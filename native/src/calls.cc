@@ -107,6 +107,27 @@ ffi::Error attention_grad(Input q, Input k, Input v, Input mask, Input y, Input 
   return handle<make_attention_grad>(spec, {q, k, v, mask, y, statistics, dy, *dq, *dk, *dv});
 }
 
+// As many variables as the spec says.
+ffi::Error update(ffi::RemainingArgs inputs, ffi::RemainingRets results, Spec spec) {
+  std::vector<void*> operands;
+  std::vector<size_t> bytes;
+  const auto add = [&](const ffi::AnyBuffer& buffer) {
+    operands.push_back(buffer.untyped_data());
+    bytes.push_back(buffer.size_bytes());
+  };
+  for (size_t i = 0; i < inputs.size(); i++) {
+    const auto buffer = inputs.get<ffi::AnyBuffer>(i);
+    if (!buffer.has_value()) return buffer.error();
+    add(*buffer);
+  }
+  for (size_t i = 0; i < results.size(); i++) {
+    auto buffer = results.get<ffi::AnyBuffer>(i);
+    if (!buffer.has_value()) return buffer.error();
+    add(**buffer);
+  }
+  return guarded([&] { execute<make_update>(spec, operands.data(), bytes.data(), bytes.size()); });
+}
+
 }  // namespace
 
 #define UNARY ffi::Ffi::Bind().Arg<Input>().Ret<ffi::AnyBuffer>().Attr<Spec>("spec")
@@ -118,6 +139,8 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_transpose, unary<make_transpose>, UNARY);
 XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_pack_weights, unary<make_pack>, UNARY);
 XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_product, product,
                               ffi::Ffi::Bind().RemainingArgs().Ret<ffi::AnyBuffer>().Attr<Spec>("spec"));
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_update, update, ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attr<Spec>("spec"));
 
 #define FOUR ffi::Ffi::Bind().Arg<Input>().Arg<Input>().Arg<Input>().Arg<Input>()
 XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_attention, attention,
@@ -142,7 +165,8 @@ constexpr Call kCalls[] = {{"conv", make_conv, execute<make_conv>},
                            {"product", make_product, execute<make_product>},
                            {"pack_weights", make_pack, execute<make_pack>},
                            {"attention", make_attention, execute<make_attention>},
-                           {"attention_grad", make_attention_grad, execute<make_attention_grad>}};
+                           {"attention_grad", make_attention_grad, execute<make_attention_grad>},
+                           {"update", make_update, execute<make_update>}};
 
 // Runs body(call) and writes a text of at most `room` bytes: its result, or "! " and the error.
 template <class Body>

@@ -6,7 +6,7 @@ import importlib
 import logging
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, cast
@@ -18,7 +18,7 @@ from .jax import jax
 from .process_state import process_state
 
 _log = logging.getLogger("oneflow")
-PROTOCOL = 12
+PROTOCOL = 14
 DTYPES = {"float32": 0, "bfloat16": 1}  # the dtypes that calls take, as numbers of a spec
 
 
@@ -60,10 +60,19 @@ def float_bits(number: float) -> int:
         return int(np.float32(number).view(np.uint32))
 
 
-def call_several(name: str, spec: Sequence[int], results: Sequence[tuple[Sequence[int], Any]], *arrays: Any) -> tuple[Any, ...]:
-    """A call with several results, of these shapes and dtypes. Vmapped, it is made for one element after the other."""
+def call_several(
+    name: str,
+    spec: Sequence[int],
+    results: Sequence[tuple[Sequence[int], Any]],
+    *arrays: Any,
+    aliases: Mapping[int, int] | None = None,
+) -> tuple[Any, ...]:
+    """A call with several results, of these shapes and dtypes. Vmapped, it is made for one element after the other.
+
+    ``aliases`` maps operands that it overwrites to the results that replace them.
+    """
     made = [jax.ShapeDtypeStruct(tuple(shape), dtype) for shape, dtype in results]
-    run = jax.ffi.ffi_call(target(name), made, vmap_method="sequential")
+    run = jax.ffi.ffi_call(target(name), made, vmap_method="sequential", input_output_aliases=dict(aliases or {}))
     return tuple(run(*arrays, spec=np.array(spec, np.int64)))
 
 

@@ -182,17 +182,19 @@ def profile_of(plan: Plan, measured: Measured) -> JobProfile:
         mine[phase] = mine.get(phase, 0.0) + seconds
         counts[row] = counts.get(row, 0) + measured.counts[Origin(phase, name)]
     nodes = {node.name: node for node in reversed(plan.compute)}
+    updates = {readers.get(name, name): f"update in {kernel}" for name, kernel in plan.fused_updates.items()}
     known = costs(plan)
     rows = []
     for name, mine in times.items():
         node = nodes.get(name)
         cost = known.get(name)
         other = sum(seconds for phase, seconds in mine.items() if phase not in (BACKWARD, UPDATE))
+        kernel = describe(node, plan.without_native, plan.precision.get(node)) if node else ""
         rows.append(ProfileRow(
             name or "(other)", node.op.name if node else "variable" if name else "", str(node.source) if node else "",
             other * per_step, mine.get(BACKWARD, 0.0) * per_step, mine.get(UPDATE, 0.0) * per_step,
             sum(mine.values()) / total if total else 0.0, _flops(cost), _bytes(cost),
-            describe(node, plan.without_native, plan.precision.get(node)) if node else "", counts[name],
+            ", ".join(text for text in (kernel, updates.get(name, "")) if text), counts[name],
         ))  # fmt: skip
     rows.sort(key=lambda row: (row.name == "(other)", -row.milliseconds))
     graph = plan.graph

@@ -147,29 +147,25 @@ class Step:
             backward.observer.backward(self.node, self.wanted, filled, gradients)
         for i, gradient in zip(self.wanted, gradients, strict=True):
             if gradient is not None:
-                is_variable = self.node.inputs[i].node.op is OP_VARIABLE
-                if is_variable and gradient.size >= _LARGE and backward.platform == "cpu":
-                    gradient = _after(gradient, [g for g in gradients if g is not None and g is not gradient])
                 backward.add(self.node.inputs[i], gradient)
+                is_variable = self.node.inputs[i].node.op is OP_VARIABLE
+                if is_variable and gradient.size >= LARGE and gradient.dtype == np.float32 and backward.platform == "cpu":
+                    backward.wait(self.node.inputs[i], [g for g in gradients if g is not None and g is not gradient])
 
 
-_LARGE = 1 << 15
+LARGE = 1 << 15
 
 
-def _after(gradient: Any, others: Sequence[Any]) -> Any:
-    """The gradient of a variable, made to depend on ``others``, gradients whose computation reads the variable.
-
-    XLA's CPU backend updates a donated variable in place only if data dependencies show that nothing reads it later, and
-    copies it otherwise. The dependency added here is a zero that no simplification recognizes as such.
-    """
+def _zeros(others: Sequence[Any]) -> list[Any]:
+    """Scalars that are zero, and depend on ``others`` in a way that no simplification recognizes."""
+    found = []
     for other in others:
-        if other.size and other.dtype == np.float32 and gradient.dtype == np.float32:
+        if other.size and other.dtype == np.float32:
             first = lax.reshape(lax.slice(other, (0,) * other.ndim, (1,) * other.ndim), ())
             half = np.uint32(16)
             bits = lax.shift_right_logical(lax.bitcast_convert_type(first, np.uint32), half)
-            zero = lax.convert_element_type(lax.shift_right_logical(bits, half), np.float32)
-            gradient = lax.add(gradient, lax.broadcast(zero, gradient.shape))
-    return gradient
+            found.append(lax.convert_element_type(lax.shift_right_logical(bits, half), np.float32))
+    return found
 
 
 class Backward:
@@ -179,16 +175,32 @@ class Backward:
         self.observer = observer
         self.platform = platform
         self._cotangents: dict[Node, list[Any]] = {}
+        self._waits: dict[Node, list[Any]] = {}
 
     def add(self, blob: Blob, cotangent: Any) -> None:
         slots = self._cotangents.setdefault(blob.node, [None] * len(blob.node.outputs))
         present = slots[blob.index]
         slots[blob.index] = cotangent if present is None else present + cotangent
 
+    def wait(self, variable: Blob, others: Sequence[Any]) -> None:
+        """Makes the gradient of a variable depend on ``others``, gradients whose computation reads the variable.
+
+        XLA's CPU backend updates a donated variable in place only if data dependencies show that nothing reads it later, and
+        copies it otherwise.
+        """
+        self._waits.setdefault(variable.node, []).extend(_zeros(others))
+
     def get(self, blob: Blob) -> Any | None:
         """The gradient of the sum of the losses with respect to ``blob``; None if it is not on the gradient path."""
+        gradient, zeros = self.unordered(blob)
+        for zero in zeros if gradient is not None else ():
+            gradient = lax.add(gradient, lax.broadcast(zero, gradient.shape))
+        return gradient
+
+    def unordered(self, blob: Blob) -> tuple[Any, tuple[Any, ...]]:
+        """The gradient that does not wait, and scalars of zero that its use must depend on instead (see ``wait``)."""
         slots = self._cotangents.get(blob.node)
-        return None if slots is None else slots[blob.index]
+        return None if slots is None else slots[blob.index], tuple(self._waits.get(blob.node, ()))
 
     def of_node(self, node: Node) -> list[Any] | None:
         return self._cotangents.get(node)

@@ -19,6 +19,7 @@ from . import int8 as int8_pass
 from .analysis import ancestors, gradient_path
 from .arrangement import Arrangement, arranged
 from .expansion import Expansion, expand
+from .fused_update import fused_updates
 from .host_plan import HostPlan, host_plan_of
 from .indexed_slices import gathers_of
 from .int8_kernels import Grid
@@ -61,6 +62,7 @@ class Plan:
       grids: of the values that int8 inference rounds, by logical Blob name; None where the job is not one of int8.
       preparation: the nodes that compute ``prepared``, Blobs that depend on variables alone, when a variable has changed.
       int8: what int8 inference changed.
+      fused_updates: the native kernels that update variables in one pass, by the variables' names.
       fused_kernels: what computes nodes that are part of a larger call, and products of 8-bit integers.
       host: the part that runs on the host before the step.
       expansion: the copies of nodes in repeated parts.
@@ -96,6 +98,7 @@ class Plan:
     preparation: tuple[Node, ...] = ()
     prepared: tuple[Blob, ...] = ()
     int8: str = ""
+    fused_updates: Mapping[str, str] = field(default_factory=dict)
     fused_kernels: Mapping[Node, str] = field(default_factory=dict)
     host: HostPlan = HostPlan()
     expansion: Expansion = Expansion()
@@ -346,6 +349,12 @@ def _mirrored_view(plan: Plan) -> Plan:
     return replace(plan, replicated=replicated, vmapped=vmapped_nodes([*before, *plan.order], replicated))
 
 
+def _fused_updates(plan: Plan) -> Plan:
+    if plan.without_native or not plan.graph.train:
+        return plan
+    return replace(plan, fused_updates=fused_updates(plan.graph, plan.trained, plan.gathers))
+
+
 PASSES = (
     Pass("update rules", _rules, lambda p: _count(p.gathers, "row-sparse update")),
     Pass("needed nodes", _needed, lambda p: _count(set(p.graph.nodes) - set(p.order), "node", "left out")),
@@ -356,6 +365,7 @@ PASSES = (
     Pass("gradient path", _gradient_path, lambda p: _count(p.path, "node", "with gradients")),
     Pass("interface", _interface, lambda p: f"{_count(p.written, 'variable')} replaced, {len(p.read)} only read"),
     Pass("mirrored view", _mirrored_view, lambda p: _count(p.vmapped, "node", "vmapped over devices")),
+    Pass("fused updates", _fused_updates, lambda p: _count(p.fused_updates, "variable", "updated in one pass")),
 )
 
 

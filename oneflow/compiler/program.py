@@ -158,7 +158,8 @@ def make_step(plan: Plan, storages: Mapping[str, Storage], meshes: Meshes | None
             known = numbers(plan, values, variables, loss_count(first, shape) * plan.runs_of_loss)
             before = _apart(plan, variables)
             gradients = prepare(plan.trained, raw, before, known)
-            updated = finish(plan, gradients, before, known, measure(graph, gradients), counts=True)
+            unordered = {v.name: backward.unordered(v.blob) for v in plan.trained if v.blob is not None}
+            updated = finish(plan, gradients, before, known, measure(graph, gradients), counts=True, raw=unordered)
             if observer is not None:
                 show_updates(observer, plan, raw, gradients, variables, updated)
             new.update(updated)

@@ -15,6 +15,7 @@ import numpy as np
 from .._base.jax import jax, jnp, lax
 from ..graph.graph import Graph, Variable
 from ..graph.node import Blob
+from . import fused_update
 from .analysis import LOSS_SCALE_PREFIX, STEP_PREFIX, updates
 from .autodiff import UPDATE_SCOPE
 from .indexed_slices import keep_untouched_rows
@@ -100,13 +101,18 @@ def prepare(variables: Sequence[Variable], raw: Mapping[str, Any], state: Mappin
 def _prepared(variable: Variable, value: Any, g: Any, known: Numbers) -> Any:
     if g is None:
         g = jnp.zeros_like(value)
-    if known.count != 1:
-        g = g * jnp.asarray(1.0 / known.count, g.dtype)
-    if not (isinstance(known.scale, float) and known.scale == 1.0):
-        g = g * (jnp.asarray(1.0, jnp.float32) / known.scale).astype(g.dtype)
+    for factor in _factors(known):
+        g = g * jnp.asarray(factor, g.dtype)
     if variable.regularizer is not None and variable.name not in known.regularized_last:
         g = g + variable.regularizer.gradient(value).astype(g.dtype)
     return g
+
+
+def _factors(known: Numbers) -> tuple[Any, ...]:
+    """What gradients are multiplied by: the reciprocals of the loss count and of the loss scale, where they are not 1."""
+    count = () if known.count == 1 else (1.0 / known.count,)
+    is_scaled = not (isinstance(known.scale, float) and known.scale == 1.0)
+    return (*count, jnp.asarray(1.0, jnp.float32) / known.scale) if is_scaled else count
 
 
 def measure(graph: Graph, gradients: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -141,23 +147,43 @@ def add_measures(parts: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
 
 
 def finish(
-    plan: Plan, gradients: Mapping[str, Any], state: Mapping[str, Any], known: Numbers, measured: tuple[Any, ...], counts: bool
+    plan: Plan,
+    gradients: Mapping[str, Any],
+    state: Mapping[str, Any],
+    known: Numbers,
+    measured: tuple[Any, ...],
+    counts: bool,
+    raw: Mapping[str, tuple[Any, tuple[Any, ...]]] | None = None,
 ) -> State:
-    """The new values of the variables in ``gradients`` and of their optimizer slots, and of the counters if ``counts``."""
+    """The new values of the variables in ``gradients`` and of their optimizer slots, and of the counters if ``counts``.
+
+    ``raw`` holds gradients before ``prepare``, with scalars of zero that their use must wait for. Where it has one, a fused
+    update prepares that itself, so that XLA need not write the prepared one.
+    """
     graph = plan.graph
     head = graph.objective.optimizers[0]
     skip = measured[-1] > 0 if is_dynamic_scale(head.loss_scale) else None
     new: State = {}
+    done: State = {}  # by fused updates, which skip by themselves
     for i, optimizer in enumerate(graph.objective.optimizers):
         mine = {name: g for name, g in gradients.items() if updates(optimizer, name)}
         if not mine:
             continue
+        rate = known.rates[i] if known.rates[i] is not None else optimizer.learning_rate(known.step)
+        fused = {name: g for name, g in mine.items() if name in plan.fused_updates}
+        if fused:
+            factor = None if optimizer.grad_clipping is None else optimizer.grad_clipping.factor(measured[i])
+            waiting = {name: _unprepared(graph.variables[name], g, known, factor, raw) for name, g in fused.items()}
+            decays = {name: optimizer.weight_decay_of(name) for name in fused}
+            done.update(fused_update.run(optimizer, waiting, decays, state, (rate, known.step), skip, not plan.transactional))
+            untouched = (f"{n}-{slot.suffix}" for n in fused for slot in optimizer.slots(graph.variables[n]))
+            done.update((key, state[key]) for key in untouched if key not in done)
+            mine = {name: g for name, g in mine.items() if name not in fused}
         if optimizer.grad_clipping is not None:
             mine = dict(zip(mine, optimizer.grad_clipping.scaled(list(mine.values()), measured[i]), strict=True))
             for name in known.regularized_last & mine.keys():
                 penalty = graph.variables[name].regularizer.gradient(state[name])
                 mine[name] = mine[name] + penalty.astype(mine[name].dtype)
-        rate = known.rates[i] if known.rates[i] is not None else optimizer.learning_rate(known.step)
         new.update(_update(plan, optimizer, mine, state, rate, known))
     if counts and head.train_step_blob is None:
         step_name = STEP_PREFIX + graph.name
@@ -166,7 +192,22 @@ def finish(
         new = {name: lax.select(jnp.broadcast_to(skip, value.shape), state[name], value) for name, value in new.items()}
         if counts:
             new.update(_adjusted_scale(graph, head.loss_scale, skip, state))
-    return new
+    return {**new, **done}
+
+
+def _unprepared(
+    variable: Variable, prepared: Any, known: Numbers, clipping: Any, raw: Mapping[str, tuple[Any, tuple[Any, ...]]] | None
+) -> fused_update.Gradient:
+    """A gradient for a fused update, which multiplies it and adds the penalty as ``prepare`` and clipping do."""
+    array, waits = (raw or {}).get(variable.name, (None, ()))
+    clips = () if clipping is None else (clipping,)
+    late = variable.name in known.regularized_last
+    has_penalty = variable.regularizer is not None and (late or array is not None)
+    penalty = (variable.regularizer.l1, variable.regularizer.l2) if has_penalty else (0.0, 0.0)
+    array, before = (prepared, ()) if array is None else (array, _factors(known))
+    if late:
+        before, clips = (*before, *clips), ()
+    return fused_update.Gradient(array, before, penalty, clips, waits, _is_flat(variable))
 
 
 def show_updates(
@@ -179,6 +220,11 @@ def show_updates(
         names = [name, *(f"{name}-{slot.suffix}" for o in mine[:1] for slot in o.slots(variable))]
         now = {n: after[n] for n in names if n in after}
         observer.update(name, raw[name], gradients[name], {n: before[n] for n in names}, now)
+
+
+def _is_flat(variable: Variable) -> bool:
+    layout = None if variable.placement is None else Layout.of(variable.placement, variable.distribute)
+    return layout is not None and is_flat(layout, variable.shape)
 
 
 def _flat(array: Any) -> Any:
@@ -202,8 +248,7 @@ def _update_one(plan: Plan, optimizer: Any, name: str, g: Any, state: Mapping[st
     decay = optimizer.weight_decay_of(name)
     gather = plan.gathers.get(name)
     x = state[name]
-    layout = None if variable.placement is None else Layout.of(variable.placement, variable.distribute)
-    if gather is None and layout is not None and is_flat(layout, x.shape):
+    if gather is None and _is_flat(variable):
         x, g, slots = _flat(x), _flat(g), {suffix: _flat(slot) for suffix, slot in slots.items()}
     x, updated = optimizer.update(x, g, slots, lr=rate, step=known.step, weight_decay=decay)
     mine = {name: x, **{f"{name}-{suffix}": updated[suffix] for suffix in suffixes}}

@@ -35,6 +35,24 @@ class Native:
 
 
 @dataclass(frozen=True, slots=True)
+class FusedRule:
+    """An update rule that the native part computes in one pass over a variable x, its slots and its gradient g.
+
+    "momentum": m <- beta1 * m - rate * g; x <- x + m - decay * x.
+    "adam": m <- beta1 * m + gain1 * g; v <- beta2 * v + gain2 * g^2; x <- x - rate * m / (root * sqrt(v) + epsilon) - decay * x.
+
+    Attributes:
+      kind: "momentum" or "adam".
+      slots: the suffixes of the slots m and v.
+      constants: (beta1,) of "momentum"; (beta1, gain1, beta2, gain2, epsilon) of "adam".
+    """
+
+    kind: str
+    slots: tuple[str, ...]
+    constants: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class IntegerProduct:
     """A product or convolution of data and weights, as int8 inference and fused products compute it (``compiler/int8.py``,
     ``compiler/fusion.py``).

@@ -20,9 +20,14 @@ class ClipGradientConf:
         """The contribution of these gradients to the measurement over all gradients: a scalar."""
         raise NotImplementedError
 
+    def factor(self, measured: Any) -> Any:
+        """The number that all gradients are multiplied by: a scalar."""
+        raise NotImplementedError
+
     def scaled(self, grads: Sequence[Any], measured: Any) -> list[Any]:
         """The clipped gradients, in the same order, shapes and dtypes."""
-        raise NotImplementedError
+        factor = self.factor(measured)
+        return [g * factor.astype(g.dtype) for g in grads]
 
     def clip(self, grads: Sequence[Any]) -> list[Any]:
         """The clipped gradients, where ``grads`` are all gradients."""
@@ -63,10 +68,9 @@ class by_global_norm(ClipGradientConf):
             total = total + square.astype(wide)
         return total
 
-    def scaled(self, grads: Sequence[Any], measured: Any) -> list[Any]:
-        """The gradients, scaled down where the global norm exceeds ``clip_norm``."""
-        factor = self.clip_norm / jnp.maximum(jnp.sqrt(measured), self.clip_norm)
-        return [g * factor.astype(g.dtype) for g in grads]
+    def factor(self, measured: Any) -> Any:
+        """1, or less where the global norm exceeds ``clip_norm``."""
+        return self.clip_norm / jnp.maximum(jnp.sqrt(measured), self.clip_norm)
 
     @property
     def clip_conf(self) -> dict[str, Any]:

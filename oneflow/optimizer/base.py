@@ -18,6 +18,7 @@ from .._base.source import caller
 from ..errors import DtypeError
 from ..graph.graph import Graph, Objective, Variable, current
 from ..graph.node import Blob
+from ..graph.op import FusedRule
 from . import _check
 from ._grad_clipping import ClipGradientConf
 from ._loss_scale import LossScalePolicy, policy_of
@@ -79,6 +80,12 @@ class UpdateRule(Protocol):
         self, x: Any, g: Any, slots: dict[str, Any], *, lr: Any, step: Any, weight_decay: float
     ) -> tuple[Any, dict[str, Any]]:
         """The new value, and the new slots by suffix. The rate is float32, the step int64."""
+
+    def fused(self) -> FusedRule | None:
+        """The rule as the native part computes it for float32 variables; None where it does not."""
+
+    def fused_scalars(self, lr: Any, step: Any, weight_decay: float) -> tuple[Any, Any, Any]:
+        """``rate``, ``root`` and ``decay`` of the fused rule, float32 scalars; ``decay`` is None if it is zero."""
 
 
 class Optimizer:
@@ -277,6 +284,16 @@ class Optimizer:
             self.effective_rate(lr, step).astype(dt), step, wd,
         )  # fmt: skip
         return new_x.astype(x.dtype), {suffix: slot.astype(x.dtype) for suffix, slot in new_slots.items()}
+
+    def fused(self) -> FusedRule | None:
+        """The rule as the native part computes it for float32 variables; None where it does not."""
+        return None
+
+    def fused_scalars(self, lr: Any, step: Any, weight_decay: float) -> tuple[Any, Any, Any]:
+        """``rate``, ``root`` and ``decay`` of the fused rule, float32 scalars; ``decay`` is None if it is zero."""
+        rate = self.effective_rate(lr, step).astype(jnp.float32)
+        decay = rate * jnp.asarray(weight_decay, jnp.float32) if weight_decay else None
+        return rate, jnp.asarray(1.0, jnp.float32), decay
 
     def effective_rate(self, lr: Any, step: Any) -> Any:
         """The rate for ``formula``: float32 scalar -> float32 scalar."""

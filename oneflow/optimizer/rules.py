@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 from .._base.jax import jnp, lax
 from ..graph.graph import Variable
+from ..graph.op import FusedRule
 from . import _check
 from ._grad_clipping import ClipGradientConf
 from ._loss_scale import LossScalePolicy
@@ -40,6 +41,10 @@ class _Momentum(Optimizer):
         m = self.momentum * slots["momentum"] - lr * g
         moved = x + m
         return moved - lr * wd * x if wd else moved, {"momentum": m}
+
+    def fused(self) -> FusedRule | None:
+        """The rule for the native part; None without momentum, which XLA computes in one pass."""
+        return FusedRule("momentum", ("momentum",), (self.momentum,)) if self.momentum else None
 
     def _rule_conf(self) -> dict[str, Any]:
         return {"momentum_conf": {"beta": self.momentum}} if self.momentum else {"naive_conf": {}}
@@ -141,6 +146,10 @@ class _Moments(Optimizer):
         m, v = self.moments(g, slots)
         direction = m / (jnp.sqrt(v) + self.epsilon)
         return x - lr * (direction + wd * x if wd else direction), {"m": m, "v": v}
+
+    def fused(self) -> FusedRule | None:
+        """The rule for the native part."""
+        return FusedRule("adam", ("m", "v"), (self.beta1, 1.0 - self.beta1, self.beta2, 1.0 - self.beta2, self.epsilon))
 
     def _rule_conf(self) -> dict[str, Any]:
         conf: dict[str, Any] = {"beta1": self.beta1, "beta2": self.beta2, "epsilon": self.epsilon}
@@ -352,6 +361,10 @@ class _Lamb(_Moments):
         """Both moments, and the powers of both betas, by which ``formula`` corrects their bias."""
         powers = [Slot("beta1_t", (1,), variable.dtype, self.beta1), Slot("beta2_t", (1,), variable.dtype, self.beta2)]
         return [*super().slots(variable), *powers]
+
+    def fused(self) -> FusedRule | None:
+        """None: the rate depends on norms of the whole variable."""
+        return None
 
     def direction(self, m: Any, v: Any) -> Any:
         """The step's direction: Adam's, from the corrected moments."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .._base.jax import jnp, lax
+from ..graph.op import FusedRule
 from . import rules
 from ._grad_clipping import ClipGradientConf
 from ._loss_scale import LossScalePolicy
@@ -60,11 +61,25 @@ class _CorrectedMoments(rules._Moments):
         root = jnp.sqrt(max_v if self.amsgrad else v)
         rate = lr
         if self.do_bias_correction:
-            t = (step + 1).astype(jnp.float64)
-            rate = (lr.astype(jnp.float64) / (1.0 - jnp.power(self.beta1, t))).astype(x.dtype)
-            root = root * (1.0 / jnp.sqrt(1.0 - jnp.power(self.beta2, t))).astype(x.dtype)
+            rate, scale = self._corrections(lr, step, x.dtype)
+            root = root * scale
         moved = x - rate * m / (root + self.epsilon)
         return moved - lr * wd * x if wd else moved, {"m": m, "v": v, "max_v": max_v}
+
+    def _corrections(self, lr: Any, step: Any, dtype: Any) -> tuple[Any, Any]:
+        """lr / c1 and 1 / sqrt(c2)."""
+        t = (step + 1).astype(jnp.float64)
+        rate = (lr.astype(jnp.float64) / (1.0 - jnp.power(self.beta1, t))).astype(dtype)
+        return rate, (1.0 / jnp.sqrt(1.0 - jnp.power(self.beta2, t))).astype(dtype)
+
+    def fused(self) -> FusedRule | None:
+        """The rule for the native part; None with amsgrad."""
+        return None if self.amsgrad else super().fused()
+
+    def fused_scalars(self, lr: Any, step: Any, weight_decay: float) -> tuple[Any, Any, Any]:
+        """``rate`` and ``root`` with bias correction, ``decay`` without."""
+        rate, root, decay = super().fused_scalars(lr, step, weight_decay)
+        return (*self._corrections(lr, step, jnp.float32), decay) if self.do_bias_correction else (rate, root, decay)
 
     def _rule_conf(self) -> dict[str, Any]:
         names = ("beta1", "beta2", "epsilon", "do_bias_correction", "amsgrad")

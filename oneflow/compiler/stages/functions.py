@@ -197,9 +197,12 @@ class UpdateFunctions:
 
         def update(stored: Any, raw: Any, read: Any, measured: Any) -> Outputs:
             variables, known = self._loaded(stored), self._numbers(read, shape)
-            gradients = raw if measured else self._prepared(group, variables, raw, known)
-            total_measure = add_measures(measured) if measured else self._nothing_measured()
-            new = finish(self._plan, gradients, variables, known, total_measure, counts=False)
+            if measured:
+                gradients, total_measure, terms = raw, add_measures(measured), None
+            else:
+                gradients, total_measure = self._prepared(group, variables, raw, known), self._nothing_measured()
+                terms = {name: (total(found), ()) for name, found in raw.items() if found}
+            new = finish(self._plan, gradients, variables, known, total_measure, counts=False, raw=terms)
             return {name: self._places.storages[name].store(value) for name, value in new.items()}, done()
 
         stored = {name: self._places.storages[name] for name in group.state}

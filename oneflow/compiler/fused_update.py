@@ -1,0 +1,169 @@
+"""Updates of variables by the native part: momentum and Adam in one pass over each variable, its slots and its gradient.
+
+XLA's CPU backend makes no loop with several results, and so takes two and three passes. Large variables are updated by one call
+each, as soon as their gradient is there; small ones together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .._base import native as _native
+from .._base.jax import jax, jnp, lax
+from ..graph.graph import Graph, Variable
+from ..graph.op import FusedRule
+from .analysis import updates
+from .autodiff import LARGE, UPDATE_SCOPE
+
+_KINDS = {"momentum": 0, "adam": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Gradient:
+    """A gradient before what precedes its use: (array * before... + penalty) * after...
+
+    Attributes:
+      before, after: float32 scalars.
+      penalty: (l1, l2) of l1 * sign(x) + l2 * x, where x is the variable.
+      waits: scalars of zero that the update must depend on.
+      is_flat: whether the variable is stored as a vector (``layout.is_flat``), which reshaping would have XLA copy otherwise.
+    """
+
+    array: Any
+    before: tuple[Any, ...] = ()
+    penalty: tuple[float, float] = (0.0, 0.0)
+    after: tuple[Any, ...] = ()
+    waits: tuple[Any, ...] = ()
+    is_flat: bool = False
+
+    def stored(self, array: Any) -> Any:
+        """An array of the variable's shape in the shape in which it is stored."""
+        return lax.reshape(array, (array.size,)) if self.is_flat else array
+
+
+def fused_updates(graph: Graph, trained: Sequence[Variable], row_sparse: Collection[str]) -> dict[str, str]:
+    """The kernels of the variables that the native part updates, by the variables' names."""
+    found: dict[str, str] = {}
+    for variable in trained:
+        mine = [o for o in graph.objective.optimizers if updates(o, variable.name)]
+        rule = mine[0].fused() if len(mine) == 1 else None
+        if rule is None or variable.name in row_sparse or not _fits(variable, rule, mine[0]):
+            continue
+        library = _native.part().library
+        kernel = "!" if library is None else library.describe("update", _spec(rule, [variable.shape], (0.0, 0.0)))
+        if not kernel.startswith("!"):
+            found[variable.name] = kernel
+    return found
+
+
+def _fits(variable: Variable, rule: FusedRule, optimizer: Any) -> bool:
+    """Whether a variable is on one device, and it and the slots of its rule are float32 arrays of one shape."""
+    slots = {slot.suffix: slot for slot in optimizer.slots(variable)}
+    same = all(s in slots and slots[s].shape == variable.shape and slots[s].dtype.name == "float32" for s in rule.slots)
+    one_device = variable.placement is None or variable.placement.parallel_num == 1
+    plain = variable.regularizer is None or hasattr(variable.regularizer, "l1")
+    return same and one_device and plain and variable.dtype.name == "float32"
+
+
+def run(
+    optimizer: Any,
+    gradients: Mapping[str, Gradient],
+    decays: Mapping[str, float],
+    state: Mapping[str, Any],
+    rates: tuple[Any, Any],
+    skip: Any,
+    in_place: bool,
+) -> dict[str, Any]:
+    """The new values of variables and their slots, by name.
+
+    Args:
+      gradients: by the variables' names.
+      decays: the rates of decoupled weight decay, by the same names.
+      state: the present values.
+      rates: the learning rate and the step.
+      skip: a scalar of bool, whether everything keeps its value; None where that cannot be.
+      in_place: whether the present values may be overwritten.
+    """
+    new: dict[str, Any] = {}
+    for names in _calls(gradients, decays, state):
+        call = _Call(optimizer.fused(), names, gradients, skip, in_place)
+        with jax.named_scope(UPDATE_SCOPE):
+            scalars = optimizer.fused_scalars(*rates, decays[names[0]])
+            if len(names) == 1:
+                with jax.named_scope(names[0]):
+                    new.update(call(state, *scalars))
+            else:
+                new.update(call(state, *scalars))
+    return new
+
+
+def _calls(gradients: Mapping[str, Gradient], decays: Mapping[str, float], state: Mapping[str, Any]) -> list[list[str]]:
+    """The names of the variables that each call updates. Those of one call share their scalars."""
+    alone: list[list[str]] = []
+    together: dict[Any, list[str]] = {}
+    for name, g in gradients.items():
+        if math.prod(state[name].shape) >= LARGE:
+            alone.append([name])
+        else:
+            together.setdefault((decays[name], g.penalty, len(g.before), len(g.after)), []).append(name)
+    return [*alone, *together.values()]
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """One call of the native part, which updates some variables."""
+
+    rule: FusedRule
+    names: Sequence[str]
+    gradients: Mapping[str, Gradient]
+    skip: Any
+    in_place: bool
+
+    def __call__(self, state: Mapping[str, Any], rate: Any, root: Any, decay: Any) -> dict[str, Any]:
+        mine = [self.gradients[name] for name in self.names]
+        first = mine[0]
+        for g in mine:
+            for zero in g.waits:
+                rate = rate + zero
+        operands = [rate, *([root] if self.rule.kind == "adam" else []), *([] if decay is None else [decay])]
+        operands += [jnp.asarray(factor, jnp.float32) for factor in (*first.before, *first.after)]
+        operands += [] if self.skip is None else [self.skip]
+        aliases: dict[int, int] = {}
+        keys: list[str] = []
+        results: list[tuple[tuple[int, ...], Any]] = []
+        for name, g in zip(self.names, mine, strict=True):
+            for key in (name, *(f"{name}-{suffix}" for suffix in self.rule.slots)):
+                if self.in_place:
+                    aliases[len(operands)] = len(keys)
+                operands.append(g.stored(state[key]))
+                keys.append(key)
+                results.append((operands[-1].shape, np.float32))
+            operands.append(g.stored(g.array))
+        shapes = [state[name].shape for name in self.names]
+        spec = _spec(
+            self.rule, shapes, first.penalty, decay is not None, self.skip is not None, len(first.before), len(first.after)
+        )
+        updated = _native.call_several("update", spec, results, *operands, aliases=aliases)
+        return {key: lax.reshape(value, state[key].shape) for key, value in zip(keys, updated, strict=True)}
+
+
+def _spec(
+    rule: FusedRule,
+    shapes: Sequence[Sequence[int]],
+    penalty: tuple[float, float],
+    decays: bool = False,
+    skips: bool = False,
+    before: int = 0,
+    after: int = 0,
+) -> list[int]:
+    """The vector that describes a call to the native part."""
+    bits: Callable[[float], int] = _native.float_bits
+    return [
+        _KINDS[rule.kind], int(decays), int(skips), before, after, *map(bits, penalty), *map(bits, rule.constants),
+        len(shapes), *(math.prod(shape) for shape in shapes),
+    ]  # fmt: skip

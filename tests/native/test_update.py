@@ -1,0 +1,304 @@
+"""Updates of variables by the native part: the call against NumPy, and jobs that use it against XLA and PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import oneflow as flow
+import oneflow.typing as tp
+from oneflow import optimizer as opt
+from oneflow._base import native as _native
+from oneflow.compatible import single_client
+from oneflow.compiler.fused_update import Gradient
+from oneflow.compiler.fused_update import run as run_update
+
+pytestmark = pytest.mark.usefixtures("native_part")
+newer = single_client.optimizer
+CALL = 'custom_call_target="' + _native.target("update") + '"'
+RATE, STEP = np.float32(0.05), np.int64(3)
+State = dict[str, np.ndarray]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_device_afterwards() -> Iterator[None]:
+    yield
+    flow.clear_default_session()
+
+
+# --- the call
+
+
+def expected(rule: Any, state: State, g: np.ndarray, wd: float) -> State:
+    """The formulas in float64: x is "x", its slots "x-m" and so on."""
+    x, rate = state["x"].astype(np.float64), float(RATE)
+    if isinstance(rule, opt.SGDW):
+        m = rule.momentum * state["x-momentum"] - rate * g
+        return {"x": x + m - (rate * wd * x if wd else 0.0), "x-momentum": m}
+    m = rule.beta1 * state["x-m"] + (1 - rule.beta1) * g
+    v = rule.beta2 * state["x-v"] + (1 - rule.beta2) * np.square(g)
+    c1, c2 = ((1 - b ** (int(STEP) + 1)) if rule.do_bias_correction else 1.0 for b in (rule.beta1, rule.beta2))
+    if isinstance(rule, newer.AdamW):
+        moved = x - rate / c1 * m / (np.sqrt(v) / np.sqrt(c2) + rule.epsilon) - (rate * wd * x if wd else 0.0)
+    else:
+        moved = x - rate * np.sqrt(c2) / c1 * (m / (np.sqrt(v) + rule.epsilon) + (wd * x if wd else 0.0))
+    return {"x": moved, "x-m": m, "x-v": v}
+
+
+def prepared(g: np.ndarray, x: np.ndarray, factors: tuple[float, float], l1: float, l2: float) -> np.ndarray:
+    g = g * np.float32(factors[0])
+    g = g + (np.where(x >= 0, l1, -l1) if l1 else 0.0) + (l2 * x if l2 else 0.0)
+    return g * np.float32(factors[1])
+
+
+RULES: list[Callable[[], Any]] = [
+    lambda: opt.SGDW(0.1, momentum=0.9, weight_decay=0.1),
+    lambda: opt.AdamW(0.1, weight_decay=0.1),
+    lambda: opt.AdamW(0.1, do_bias_correction=True, weight_decay=0.1),
+    lambda: newer.AdamW(0.1, do_bias_correction=True, weight_decay=0.1),
+]
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    rule=st.sampled_from(RULES),
+    sizes=st.lists(st.sampled_from([1, 2, 15, 16, 17, 100, 1000, (1 << 15) - 1, (1 << 15) + 3, 100_000]), min_size=1, max_size=4),
+    wd=st.sampled_from([0.0, 0.1]),
+    l1=st.sampled_from([0.0, 0.01]),
+    l2=st.sampled_from([0.0, 0.02]),
+    skip=st.sampled_from([None, False, True]),
+    special=st.booleans(),
+    in_place=st.booleans(),
+    threads=st.integers(1, 3),
+    seed=st.integers(0, 100),
+)
+def test_the_call_computes_the_rule(
+    rule: Callable[[], Any], sizes: list[int], wd: float, l1: float, l2: float, skip: bool | None, special: bool, in_place: bool,
+    threads: int, seed: int, parallel: Any,
+) -> None:  # fmt: skip
+    made, rng = rule(), np.random.default_rng(seed)
+    state: State = {}
+    gradients, plain = {}, {}
+    for i, size in enumerate(sizes):
+        x, g = (rng.standard_normal(size).astype(np.float32) for _ in range(2))
+        if special:
+            x[:: max(size // 3, 1)], g[:: max(size // 5, 1)] = np.inf, rng.choice([np.nan, np.inf, -np.inf])
+        slots = {f"x{i}-{s}": np.abs(rng.standard_normal(size)).astype(np.float32) for s in made.fused().slots}
+        state |= {f"x{i}": x, **slots}
+        plain[f"x{i}"] = g
+        gradients[f"x{i}"] = Gradient(jnp.asarray(g), (jnp.float32(0.125),), (l1, l2), (jnp.float32(0.7),), (jnp.float32(0),))
+    asked = None if skip is None else jnp.asarray(skip)
+    with parallel(threads), jax.enable_x64(True):
+        new = run_update(
+            made, gradients, dict.fromkeys(plain, wd), {k: jnp.asarray(v) for k, v in state.items()},
+            (jnp.asarray(RATE), jnp.asarray(STEP)), asked, in_place,
+        )  # fmt: skip
+    assert new.keys() == state.keys()
+    for i in range(len(sizes)):
+        mine = {"x" + key.removeprefix(f"x{i}"): v for key, v in state.items() if key.split("-")[0] == f"x{i}"}
+        with np.errstate(all="ignore"):
+            g = prepared(plain[f"x{i}"], mine["x"], (0.125, 0.7), l1, l2)
+            want = mine if skip else expected(made, mine, g, wd)
+        for key, value in want.items():
+            got = np.asarray(new[f"x{i}{key[1:]}"])
+            np.testing.assert_allclose(got, value.astype(np.float32), rtol=3e-6, atol=3e-7, err_msg=key)
+
+
+def test_a_call_that_does_not_fit_its_spec_is_refused() -> None:
+    spec = [0, 0, 0, 0, 0, 0, 0, _native.float_bits(0.9), 1, 8]
+    ones = jnp.ones(7, jnp.float32)
+    with pytest.raises(Exception, match="an operand's size is not that of the spec"):
+        jax.block_until_ready(_native.call_several("update", spec, [((7,), np.float32)] * 2, RATE, ones, ones, ones))
+    with pytest.raises(Exception, match="the spec is too short"):
+        jax.block_until_ready(_native.call_several("update", spec[:-1], [((7,), np.float32)] * 2, RATE, ones, ones, ones))
+
+
+# --- jobs
+
+
+def trained(
+    native: bool,
+    make: Callable[[], Any],
+    steps: int = 3,
+    regularizer: Any = None,
+    scale: float = 1.0,
+    config: Any = None,
+) -> tuple[list[np.ndarray], State, str]:
+    """Losses of some steps, the variables after them, and the compiled program: two layers, one with more than 2^15 weights."""
+    flow.clear_default_session()
+    flow.manual_seed(3)
+    flow.config.enable_native_cpu(native)
+
+    @flow.global_function(type="train", function_config=config or flow.FunctionConfig())
+    def job(x: tp.Numpy.Placeholder((4, 200)), y: tp.Numpy.Placeholder((4, 10))) -> tp.Numpy:
+        start = flow.random_normal_initializer(stddev=0.1)
+        h = flow.nn.relu(flow.layers.dense(x, 300, kernel_initializer=start, kernel_regularizer=regularizer, name="a"))
+        loss = flow.math.square(flow.layers.dense(h, 10, kernel_initializer=start, kernel_regularizer=regularizer, name="b") - y)
+        make().minimize(loss * scale)
+        return loss
+
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((4, 200), np.float32), rng.standard_normal((4, 10), np.float32)
+    losses = [job(x, y) for _ in range(steps)]
+    values = {n: v.numpy() for n, v in flow.get_all_variables().items()}
+    return losses, values, job.executables[-1][1].hlo() if steps else ""
+
+
+def clipped() -> Any:
+    return opt.AdamW(0.01, weight_decay=0.1, grad_clipping=opt.grad_clipping.by_global_norm(0.01))
+
+
+slow = pytest.mark.thorough
+
+
+@pytest.mark.parametrize(
+    ("make", "regularizer"),
+    [
+        pytest.param(clipped, flow.regularizers.l2(0.01), id="clipped"),
+        pytest.param(lambda: newer.AdamW(0.01, do_bias_correction=True, weight_decay=0.1), None, id="newer", marks=slow),
+        pytest.param(lambda: opt.SGD(0.01, momentum=0.9, loss_scale_factor=64.0), None, id="scaled"),
+        pytest.param(
+            lambda: opt.SGDW(0.01, momentum=0.9, weight_decay=0.1, weight_decay_excludes=["bias"]),
+            flow.regularizers.l2(0.01), id="decay", marks=slow,
+        ),
+        pytest.param(
+            lambda: opt.Adam(0.01, do_bias_correction=True), flow.regularizers.l1_l2(0.01, 0.02), id="adam", marks=slow
+        ),
+        pytest.param(lambda: opt.LazyAdam(opt.CosineScheduler(0.01, 10)), None, id="lazy", marks=slow),
+        pytest.param(
+            lambda: newer.SGD(0.01, momentum=0.9, grad_clipping=opt.grad_clipping.by_global_norm(0.1)),
+            flow.regularizers.l2(0.1), id="clipped-first", marks=slow,
+        ),
+    ],
+)  # fmt: skip
+def test_a_job_trains_as_with_xla(make: Callable[[], Any], regularizer: Any) -> None:
+    losses, values, hlo = trained(True, make, regularizer=regularizer)
+    plain_losses, plain, plain_hlo = trained(False, make, regularizer=regularizer)
+    assert CALL not in plain_hlo
+    assert hlo.count(CALL) >= 2  # the large weights, and all others
+    assert "output_to_operand_aliasing" in hlo
+    assert "f32[300,200]{1,0} copy(" not in hlo and "f32[200,300]{1,0} copy(" not in hlo
+    np.testing.assert_allclose(losses, plain_losses, rtol=1e-4, atol=1e-6)
+    assert values.keys() == plain.keys()
+    for name, value in values.items():
+        np.testing.assert_allclose(value, plain[name], rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def test_adam_is_that_of_pytorch() -> None:
+    _, before, _ = trained(True, lambda: newer.Adam(0.01, do_bias_correction=True), steps=0)
+    _, after, _ = trained(True, lambda: newer.Adam(0.01, do_bias_correction=True), steps=4)
+    rng = np.random.default_rng(0)
+    x, y = (torch.from_numpy(rng.standard_normal(shape, np.float32)) for shape in ((4, 200), (4, 10)))
+    w = {n: torch.tensor(v, requires_grad=True) for n, v in before.items() if n.split("-")[-1] in ("weight", "bias")}
+    optimizer = torch.optim.Adam(w.values(), 0.01)
+    for _ in range(4):
+        optimizer.zero_grad()
+        h = torch.relu(x @ w["a-weight"].T + w["a-bias"])
+        torch.mean(torch.square(h @ w["b-weight"].T + w["b-bias"] - y)).backward()
+        optimizer.step()
+    for name, value in w.items():
+        np.testing.assert_allclose(after[name], value.detach().numpy(), rtol=2e-4, atol=2e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("native", [True, pytest.param(False, marks=slow)])
+def test_a_step_with_an_infinite_gradient_is_skipped(native: bool) -> None:
+    def make() -> Any:
+        policy = opt.loss_scale.dynamic_loss_scale(initial_loss_scale=2.0**100, increment_period=100)
+        return opt.Adam(0.01, loss_scale_policy=policy)
+
+    _, before, _ = trained(native, make, steps=0)
+    _, after, hlo = trained(native, make, steps=2, scale=1e20)
+    assert (CALL in hlo) == native
+    moved = {n for n, v in after.items() if not np.array_equal(v, before[n])}
+    assert moved and all("LossScale" in n or "GoodStep" in n or "System" in n for n in moved), moved
+
+
+def test_nan_and_infinity_reach_the_variables() -> None:
+    _, values, _ = trained(True, lambda: opt.Adam(0.01), steps=1, scale=float("inf"))
+    assert np.isnan(values["a-weight"]).any() and np.isnan(values["b-weight"]).any()
+
+
+def test_the_table_and_the_profile_say_what_updates() -> None:
+    _, _, job = trained_with(find_nonfinite=False)
+    assert "2 variables updated in one pass" in str(job.summary())
+    rows = job.profile(np.ones((4, 200), np.float32), steps=1).rows
+    assert any("update in one pass" in row.computed_by for row in rows)
+
+
+def test_other_variables_are_left_to_xla() -> None:
+    @flow.global_function(type="train")
+    def job(x: tp.Numpy.Placeholder((4, 200), flow.float64)) -> tp.Numpy:
+        w = flow.get_variable("wide", (200, 300), flow.float64, initializer=flow.ones_initializer())
+        loss = flow.math.square(flow.matmul(x, w))
+        opt.Adam(0.01).minimize(loss)
+        return loss
+
+    flow.config.enable_native_cpu(True)
+    job(np.ones((4, 200)))
+    assert CALL not in job.executables[-1][1].hlo()
+
+
+def test_find_nonfinite_keeps_the_state_and_finds_the_update() -> None:
+    flow.config.find_nonfinite(True)
+    try:
+        losses, values, _ = trained_with(find_nonfinite=True)
+    finally:
+        flow.clear_default_session()
+    plain_losses, plain, _ = trained_with(find_nonfinite=False)
+    np.testing.assert_allclose(losses, plain_losses, rtol=1e-6)
+    for name, value in values.items():
+        np.testing.assert_allclose(value, plain[name], rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+def trained_with(*, find_nonfinite: bool) -> Any:
+    flow.clear_default_session()
+    flow.manual_seed(3)
+    flow.config.find_nonfinite(find_nonfinite)
+
+    @flow.global_function(type="train")
+    def job(x: tp.Numpy.Placeholder((4, 200))) -> tp.Numpy:
+        loss = flow.math.square(flow.layers.dense(x, 300, kernel_initializer=flow.glorot_uniform_initializer(), name="a"))
+        opt.SGD(0.01, momentum=0.9).minimize(loss)
+        return loss
+
+    x = np.random.default_rng(0).standard_normal((4, 200), np.float32)
+    losses = [job(x) for _ in range(3)]
+    return losses, {n: v.numpy() for n, v in flow.get_all_variables().items()}, job
+
+
+@pytest.mark.xdist_group("several devices")
+@pytest.mark.parametrize("clips", [pytest.param(False, marks=slow), True])
+def test_stages_on_two_devices(clips: bool) -> None:
+    found = []
+    for native in (True, False):
+        flow.clear_default_session()
+        flow.config.gpu_device_num(2)
+        flow.manual_seed(3)
+        flow.config.enable_native_cpu(native)
+
+        @flow.global_function(type="train")
+        def job(x: tp.Numpy.Placeholder((4, 200))) -> tp.Numpy:
+            with flow.scope.placement("gpu", "0:0"):
+                h = flow.nn.relu(flow.layers.dense(x, 300, kernel_initializer=flow.glorot_uniform_initializer(), name="a"))
+            with flow.scope.placement("gpu", "0:1"):
+                loss = flow.math.square(flow.layers.dense(h, 200, kernel_initializer=flow.glorot_uniform_initializer(), name="b"))
+                clipping = opt.grad_clipping.by_global_norm(0.5) if clips else None
+                newer.Adam(0.01, do_bias_correction=True, grad_clipping=clipping).minimize(loss)
+            return loss
+
+        x = np.random.default_rng(0).standard_normal((4, 200), np.float32)
+        losses = [job(x) for _ in range(3)]
+        assert ("4 variables updated in one pass" in str(job.summary())) == native
+        found.append((losses, {n: v.numpy() for n, v in flow.get_all_variables().items()}))
+    (losses, values), (plain_losses, plain) = found
+    np.testing.assert_allclose(losses, plain_losses, rtol=1e-4, atol=1e-6)
+    for name, value in values.items():
+        np.testing.assert_allclose(value, plain[name], rtol=1e-4, atol=1e-5, err_msg=name)

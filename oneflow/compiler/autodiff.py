@@ -18,6 +18,8 @@ from ..errors import CompileError, OneFlowError
 from ..graph.graph import OP_VARIABLE
 from ..graph.node import Blob, Node
 from .analysis import flows_to
+from .blocks import Block, Region
+from .blocks import total as blocks_total
 from .lowering import Lowering, Observer, Values
 from .shared import alike
 
@@ -132,6 +134,7 @@ class Step:
     node: Node
     wanted: tuple[int, ...]
     outputs: tuple[Any, ...]  # shapes and dtypes
+    cut: tuple[tuple[int, ...], Region] | None = None  # the shape of its input, and what its output holds of it
 
     def __call__(self, pullback: Pullback, backward: Backward) -> None:
         cotangents = backward.of_node(self.node)
@@ -139,7 +142,12 @@ class Step:
             return
         filled = tuple(jnp.zeros(o.shape, o.dtype) if c is None else c for o, c in zip(self.outputs, cotangents, strict=True))
         with jax.named_scope(BACKWARD_SCOPE), jax.named_scope(self.node.name):
-            self._propagate(pullback, filled, backward)
+            if self.cut is not None and backward.observer is None:
+                shape, region = self.cut
+                gradient = lax.reshape(filled[0], [stop - start for start, stop in region])
+                backward.add_block(self.node.inputs[0], Block(shape, region, gradient))
+            else:
+                self._propagate(pullback, filled, backward)
 
     def _propagate(self, pullback: Pullback, filled: tuple[Any, ...], backward: Backward) -> None:
         gradients = pullback(filled)
@@ -179,6 +187,16 @@ class Backward:
         self.observer = observer
         self.platform = platform
         self._cotangents: dict[Node, list[Any]] = {}
+        self._blocks: dict[Node, dict[int, list[Block]]] = {}
+
+    def add_block(self, blob: Blob, block: Block) -> None:
+        """Adds the gradient of a part of ``blob``."""
+        self._blocks.setdefault(blob.node, {}).setdefault(blob.index, []).append(block)
+
+    def _settle(self, node: Node) -> None:
+        """Adds up the blocks that have come so far."""
+        for index, blocks in self._blocks.pop(node, {}).items():
+            self.add(node.outputs[index], blocks_total(blocks))
 
     def add(self, blob: Blob, cotangent: Any) -> None:
         slots = self._cotangents.setdefault(blob.node, [None] * len(blob.node.outputs))
@@ -187,10 +205,12 @@ class Backward:
 
     def get(self, blob: Blob) -> Any | None:
         """The gradient of the sum of the losses with respect to ``blob``; None if it is not on the gradient path."""
+        self._settle(blob.node)
         slots = self._cotangents.get(blob.node)
         return None if slots is None else slots[blob.index]
 
     def of_node(self, node: Node) -> list[Any] | None:
+        self._settle(node)
         return self._cotangents.get(node)
 
     def run(self, propagates: Sequence[Propagate]) -> None:
@@ -220,7 +240,8 @@ def run_nodes(
         wanted = tuple(i for i, b in enumerate(node.inputs) if b.node in path and flows_to(node, i)) if node in path else ()
         if wanted:
             outputs, pullback = linearize(node, values, draws, wanted)
-            step = Step(node, wanted, tuple(jax.ShapeDtypeStruct(o.shape, o.dtype) for o in outputs))
+            structs = tuple(jax.ShapeDtypeStruct(o.shape, o.dtype) for o in outputs)
+            step = Step(node, wanted, structs, _cut_of(node, values, structs))
             propagates.append(jax.tree_util.Partial(step, pullback))
         else:
             outputs = evaluate(node, values, draws)
@@ -228,6 +249,17 @@ def run_nodes(
         if values.lowering.observer is not None:
             values.lowering.observer.forward(node, outputs)
     return propagates
+
+
+def _cut_of(node: Node, values: Values, outputs: Sequence[Any]) -> tuple[tuple[int, ...], Region] | None:
+    """The shape of a node's input and what its output holds of it, if that is a block of the same numbers on one device."""
+    if node.op.region is None or node in values.lowering.vmapped or node.scope.placement.parallel_num > 1:
+        return None
+    array = values.inputs(node)[0]
+    if array.dtype != outputs[0].dtype or not jnp.issubdtype(array.dtype, jnp.floating):
+        return None
+    region = node.op.region(node.attrs, array.shape)
+    return None if region is None else (array.shape, region)
 
 
 def _blocks(nodes: Sequence[Node], path: Collection[Node], keep: Collection[Node]) -> list[list[Node]]:

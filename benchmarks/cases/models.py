@@ -14,6 +14,7 @@ from ..process import Contender, Process
 from ..race import Race, race
 from ..report import Check, Section, megabytes, milliseconds
 
+SEPARATE = "ours, attention in separate ops"
 OURS, WITHOUT, OURS_ASYNC = "ours", "ours, without the native part", "ours, asynchronous"
 PLAIN, BEST = "JAX by hand, plain", "JAX by hand, best known"
 FUSED_LSTM = "PyTorch nn.LSTM"
@@ -60,6 +61,8 @@ def contenders(model: str, mode: str, batch: int, torch_compile: bool) -> list[C
     if model == "lstm":
         found += [Contender(PLAIN, "benchmarks.models.in_jax", options),
                   Contender(FUSED_LSTM, "benchmarks.models.in_pytorch", {**options, "fused_lstm": True})]  # fmt: skip
+    elif model in ("bert_small", "gpt6"):
+        found.append(Contender(SEPARATE, "benchmarks.models.in_oneflow", {**options, "attention": False}))
     elif model not in WITHOUT_CONVOLUTIONS:
         found.insert(1, Contender(WITHOUT, "benchmarks.models.in_oneflow", {**options, "native": False}))
         found.append(Contender(PLAIN, "benchmarks.models.in_jax", options))
@@ -96,7 +99,12 @@ def checks(result: Race, best_peer: float | None, eager: float | None) -> list[C
         if ratio is not None:
             found.append(Check(f"speed of ours / {label}{' (the best peer)' if label == fastest else ''}", ratio, bound))
     without = result.ratio(WITHOUT, OURS)
-    return [*found, *([Check("speed of ours with / without the native part", without)] if without is not None else [])]
+    separate = result.ratio(SEPARATE, OURS)
+    found += [Check("speed of ours with / without the native part", without)] if without is not None else []
+    return [
+        *found,
+        *([Check("speed of ours with attention in one call / in separate ops", separate)] if separate is not None else []),
+    ]
 
 
 def section(title: str, result: Race, best_peer: float | None, eager: float | None) -> Section:

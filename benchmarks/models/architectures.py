@@ -192,7 +192,10 @@ def gpt6_decode(nn: Any, tokens: Any) -> Any:
 
 
 def recurrence(nn: Any, x: Any, name: str, width: int, length: int) -> Any:
-    """An LSTM over rows of (samples * length, C), step by step; gates in PyTorch's order. The inputs' product is one for all steps."""
+    """An LSTM over rows of (samples * length, C), step by step, with one product of the inputs of all steps.
+
+    The gates have PyTorch's order.
+    """
     hidden = cell = None
     outputs = []
     for inputs in nn.steps(nn.dense(x, name + "-x", 4 * width), length):

@@ -6,6 +6,7 @@ import numpy as np
 
 import oneflow as flow
 import oneflow.typing as tp
+from oneflow.compiler import arrangement
 
 from .architectures import CONTEXT, MODELS, MOMENTUM, RATE, decode_loop, loop, recurrence, weight
 
@@ -101,23 +102,18 @@ class Layers:
 
     def cached_attention(self, name: str, q: Any, k: Any, v: Any, heads: int) -> Any:
         batch, width = q.shape
-        caches = []
+        size, caches = width // heads, []
         for letter, new in (("k", k), ("v", v)):
-            cache = flow.get_variable(
-                name + letter, (CONTEXT, batch, width), initializer=flow.zeros_initializer(), trainable=False
-            )
-            index, row = flow.reshape(self.position, (1, 1)), flow.reshape(new, (1, batch, width))
-            filled = flow.tensor_scatter_nd_update(cache, index, row)
+            shape = (CONTEXT, batch, heads, size)
+            cache = flow.get_variable(name + letter, shape, initializer=flow.zeros_initializer(), trainable=False)
+            row = flow.reshape(new, (1, batch, heads, size))
+            filled = flow.tensor_scatter_nd_update(cache, flow.reshape(self.position, (1, 1)), row)
             flow.assign(cache, filled)
-            caches.append(flow.transpose(flow.reshape(filled, (CONTEXT, batch, heads, width // heads)), (1, 2, 0, 3)))
-        keys, values = caches
-        q = flow.reshape(q, (batch, heads, 1, width // heads))
-        scores = flow.matmul(q, keys, transpose_b=True) * (width // heads) ** -0.5
-        seen = flow.math.less_equal(flow.range(CONTEXT, dtype=flow.int32), self.position)
-        scores = scores + flow.reshape(
-            flow.where(seen, flow.zeros((CONTEXT,)), flow.constant(-1e9, flow.float32, (CONTEXT,))), (1, 1, 1, CONTEXT)
-        )
-        return flow.reshape(flow.matmul(flow.nn.softmax(scores), values), (batch, width))
+            caches.append(flow.transpose(filled, (1, 2, 0, 3)))
+        scores = flow.matmul(flow.reshape(q, (batch, heads, 1, size)), caches[0], transpose_b=True) * size**-0.5
+        hidden = flow.math.greater(flow.range(CONTEXT, dtype=flow.int32), self.position)
+        scores = scores + flow.masked_fill(flow.zeros((CONTEXT,)), hidden, float("-inf"))
+        return flow.reshape(flow.matmul(flow.nn.softmax(scores), caches[1]), (batch, width))
 
     mul = staticmethod(flow.math.multiply)
     sigmoid = staticmethod(flow.math.sigmoid)
@@ -143,12 +139,14 @@ class Layers:
 
 def make(
     model: str, mode: str, batch: int = 0, native: bool = True, asynchronous: bool = False, precision: str = "", device: str = "",
-    devices: int = 0,
+    devices: int = 0, attention: bool = True,
 ) -> Any:  # fmt: skip
     """``precision`` is "float32", "tf32" or "bfloat16"; "" and no device leave the library's defaults.
 
-    ``devices``: virtual ones of the CPU, which share the batch.
+    ``devices``: virtual ones of the CPU, which share the batch. ``attention``: may be one call of the native part.
     """
+    if not attention:
+        arrangement.find_calls = lambda *_: {}
     about = MODELS[model]
     if precision:
         flow.config.enable_tensor_float_32_compute(precision != "float32")

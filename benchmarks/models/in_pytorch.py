@@ -10,7 +10,6 @@ from torch.nn import functional
 
 from .architectures import CONTEXT, MODELS, MOMENTUM, RATE, decode_loop, loop, recurrence, weight
 
-
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}  # by rank
 
 

@@ -13,10 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from .._base import native
 from .._base.jax import jax, jnp, lax
 from ..errors import CompileError, OneFlowError
 from ..graph.graph import OP_VARIABLE
 from ..graph.node import Blob, Node
+from ..graph.op import as_is
 from .analysis import flows_to
 from .blocks import Block, Region
 from .blocks import total as blocks_total
@@ -135,6 +137,7 @@ class Step:
     wanted: tuple[int, ...]
     outputs: tuple[Any, ...]  # shapes and dtypes
     cut: tuple[tuple[int, ...], Region] | None = None  # the shape of its input, and what its output holds of it
+    fuses: bool = False  # XLA fuses its pullback into that of the op before
 
     def __call__(self, pullback: Pullback, backward: Backward) -> None:
         cotangents = backward.of_node(self.node)
@@ -151,6 +154,7 @@ class Step:
 
     def _propagate(self, pullback: Pullback, filled: tuple[Any, ...], backward: Backward) -> None:
         gradients = pullback(filled)
+        chained = backward.sums_of(self.node) if self.fuses else None
         if backward.observer is not None:
             backward.observer.backward(self.node, self.wanted, filled, gradients)
         for i, gradient in zip(self.wanted, gradients, strict=True):
@@ -158,10 +162,27 @@ class Step:
                 is_variable = self.node.inputs[i].node.op is OP_VARIABLE
                 if is_variable and gradient.size >= _LARGE and backward.platform == "cpu":
                     gradient = _after(gradient, [g for g in gradients if g is not None and g is not gradient])
-                backward.add(self.node.inputs[i], gradient)
+                backward.add(self.node.inputs[i], gradient, chained)
 
 
 _LARGE = 1 << 15
+
+
+_CHAIN = 2  # sums
+_CHAINED_SIZES = range(1 << 10, (1 << 18) + 1)  # of arrays whose copy costs little, and whose computation does not
+
+
+def _is_small(array: Any) -> bool:
+    return array.size in _CHAINED_SIZES and array.dtype == np.float32
+
+
+def _computed_once(array: Any) -> Any:
+    """The same numbers from a call of the native part, into which XLA fuses nothing.
+
+    A cell's state gets its gradient from every later step by sums and products alone. XLA fuses all of them into each of their
+    readers, so that the steps of a long sequence compute the sums of all later steps again.
+    """
+    return native.call("transpose", [native.dtype_code(array.dtype), 1, 1, array.size], array.shape, array)
 
 
 def _after(gradient: Any, others: Sequence[Any]) -> Any:
@@ -188,6 +209,9 @@ class Backward:
         self.platform = platform
         self._cotangents: dict[Node, list[Any]] = {}
         self._blocks: dict[Node, dict[int, list[Block]]] = {}
+        self._sums: dict[
+            Node, int
+        ] = {}  # of sums that XLA may fuse into one another, the longest chain up to a node's cotangents
 
     def add_block(self, blob: Blob, block: Block) -> None:
         """Adds the gradient of a part of ``blob``."""
@@ -198,10 +222,26 @@ class Backward:
         for index, blocks in self._blocks.pop(node, {}).items():
             self.add(node.outputs[index], blocks_total(blocks))
 
-    def add(self, blob: Blob, cotangent: Any) -> None:
+    def sums_of(self, node: Node) -> int:
+        """The length of the chain of sums that the cotangents of a node end."""
+        return self._sums.get(node, 0)
+
+    def add(self, blob: Blob, cotangent: Any, chained: int | None = None) -> None:
+        """Adds to the cotangent of ``blob``.
+
+        Args:
+          chained: the length of the chain of sums that the cotangent ends, where it may be cut; None where it may not.
+        """
         slots = self._cotangents.setdefault(blob.node, [None] * len(blob.node.outputs))
         present = slots[blob.index]
-        slots[blob.index] = cotangent if present is None else present + cotangent
+        if present is not None:
+            cotangent = present + cotangent
+        if chained is not None:
+            longest = max(chained, self.sums_of(blob.node)) + (present is not None)
+            if longest >= _CHAIN and self.observer is None and _is_small(cotangent):
+                cotangent, longest = _computed_once(cotangent), 0
+            self._sums[blob.node] = longest
+        slots[blob.index] = cotangent
 
     def get(self, blob: Blob) -> Any | None:
         """The gradient of the sum of the losses with respect to ``blob``; None if it is not on the gradient path."""
@@ -241,7 +281,7 @@ def run_nodes(
         if wanted:
             outputs, pullback = linearize(node, values, draws, wanted)
             structs = tuple(jax.ShapeDtypeStruct(o.shape, o.dtype) for o in outputs)
-            step = Step(node, wanted, structs, _cut_of(node, values, structs))
+            step = Step(node, wanted, structs, _cut_of(node, values, structs), _fuses(node, values.lowering))
             propagates.append(jax.tree_util.Partial(step, pullback))
         else:
             outputs = evaluate(node, values, draws)
@@ -249,6 +289,13 @@ def run_nodes(
         if values.lowering.observer is not None:
             values.lowering.observer.forward(node, outputs)
     return propagates
+
+
+def _fuses(node: Node, lowering: Lowering) -> bool:
+    """Whether a node is elementwise, on one device that has the native part."""
+    if node.op.channels_last is not as_is or lowering.without_native or node in lowering.vmapped:
+        return False
+    return node.scope.placement.parallel_num == 1 and native.part().library is not None
 
 
 def _cut_of(node: Node, values: Values, outputs: Sequence[Any]) -> tuple[tuple[int, ...], Region] | None:

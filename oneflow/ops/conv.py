@@ -211,7 +211,13 @@ def _conv_transpose(
         low = extent - 1 - pad_low[i]
         pads.append((low, sizes[i] + extent - 1 - dilated - low))
     return lax.conv_general_dilated(
-        x, turned, (1,) * len(space), pads, lhs_dilation=strides, rhs_dilation=dilations, dimension_numbers=(x_spec, w_spec, x_spec)
+        x,
+        turned,
+        (1,) * len(space),
+        pads,
+        lhs_dilation=strides,
+        rhs_dilation=dilations,
+        dimension_numbers=(x_spec, w_spec, x_spec),
     )
 
 

@@ -66,8 +66,9 @@ def _conv_transpose(ctx: Emitter) -> Result:
     whole = [(o - 1) * s + (k - 1) * d + 1 for o, s, k, d in zip(old, a["strides"], kernel, a["dilations"], strict=True)]
     ends = [w - b - size for w, b, size in zip(whole, a["pad_low"], a["sizes"], strict=True)]
     extra = [max(0, -end) for end in ends]
+    w_perm = tuple(w_spec.index(axis) for axis in ("I", "O", *space))
     y = ctx.emit(
-        "ConvTranspose", ctx.input(0, perm), ctx.input(1, tuple(w_spec.index(axis) for axis in ("I", "O", *space))), kernel_shape=kernel,
+        "ConvTranspose", ctx.input(0, perm), ctx.input(1, w_perm), kernel_shape=kernel,
         strides=list(a["strides"]), dilations=list(a["dilations"]), pads=[*a["pad_low"], *(max(0, end) for end in ends)],
         output_padding=extra if any(extra) and all(e < s for e, s in zip(extra, a["strides"], strict=True)) else None,
     )  # fmt: skip

@@ -54,6 +54,11 @@ def call(name: str, spec: Sequence[int], shape: Sequence[int], *arrays: Any, dty
     return jax.ffi.ffi_call(target(name), result)(*arrays, spec=np.array(spec, np.int64))
 
 
+def copied(array: Any) -> Any:
+    """A copy made by a call of the native part."""
+    return call("transpose", [dtype_code(array.dtype), 1, 1, array.size], array.shape, array)
+
+
 def float_bits(number: float) -> int:
     """The bits of a number as float32, as specs hold it."""
     with np.errstate(over="ignore"):

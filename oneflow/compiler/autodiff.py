@@ -182,7 +182,7 @@ def _computed_once(array: Any) -> Any:
     A cell's state gets its gradient from every later step by sums and products alone. XLA fuses all of them into each of their
     readers, so that the steps of a long sequence compute the sums of all later steps again.
     """
-    return native.call("transpose", [native.dtype_code(array.dtype), 1, 1, array.size], array.shape, array)
+    return native.copied(array)
 
 
 def _after(gradient: Any, others: Sequence[Any]) -> Any:

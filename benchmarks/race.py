@@ -47,12 +47,12 @@ class Race:
 
 
 @dataclass(frozen=True)
-class _Round:
+class Round:
     answers: dict[str, dict[str, Any]]
     others: float
 
 
-def _round(running: dict[str, Process], steps: dict[str, int], number: int) -> _Round:
+def in_turns(running: dict[str, Process], steps: dict[str, int], number: int) -> Round:
     """Everybody once; and how busy others were while ours worked, at the worst of the turns."""
     answers, others = {}, 0.0
     order = list(running)
@@ -62,7 +62,7 @@ def _round(running: dict[str, Process], steps: dict[str, int], number: int) -> _
         busy = Busy()
         answers[label] = running[label].ask("run", steps=steps[label])
         others = max(others, busy.share(answers[label]["cpu"]))
-    return _Round(answers, others)
+    return Round(answers, others)
 
 
 def has_torch() -> bool:
@@ -100,9 +100,9 @@ def race(
         if before is not None:
             before(running)
         steps = {label: calibrated(process, seconds) for label, process in running.items()}
-        turns: list[_Round] = []
+        turns: list[Round] = []
         while running and len(turns) < rounds * PATIENCE and sum(t.others < TOO_BUSY for t in turns) < rounds:
-            turns.append(_round(running, steps, len(turns)))
+            turns.append(in_turns(running, steps, len(turns)))
         kept = sorted(sorted(range(len(turns)), key=lambda i: turns[i].others)[:rounds])
         result.discarded, result.others = len(turns) - len(kept), max((turns[i].others for i in kept), default=0.0)
         for label in running:

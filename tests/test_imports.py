@@ -106,7 +106,7 @@ def test_ranks_name_what_exists() -> None:
 
 
 COMPILER = [  # from the bottom; the table is in docs/architecture.md, "The packages"
-    {"native", "precision", "analysis", "layout", "int8_kernels", "packed_products", "attention_kernels"},
+    {"native", "precision", "analysis", "layout", "int8_kernels", "packed_products", "attention_kernels", "blocks"},
     {"lowering", "storing", "int8_analysis"},
     {"shared"},
     {"autodiff"},

@@ -14,11 +14,17 @@ from ..process import Contender, Process
 from ..race import Race, race
 from ..report import Check, Section, megabytes, milliseconds
 
+SEPARATE = "ours, attention in separate ops"
 OURS, WITHOUT, OURS_ASYNC = "ours", "ours, without the native part", "ours, asynchronous"
 PLAIN, BEST = "JAX by hand, plain", "JAX by hand, best known"
+FUSED_LSTM = "PyTorch nn.LSTM"
 EAGER, COMPILED, TENSORFLOW = "PyTorch eager", "PyTorch torch.compile", "TensorFlow"
 TITLES = {"mlp": "MLP", "lenet": "LeNet", "resnet50": "ResNet-50, 64 x 64", "mobilenet_v2": "MobileNet-v2, 64 x 64",
-          "bert_small": "BERT-small, 128 tokens", "gpt": "GPT of 4 layers of 256, 128 tokens"}  # fmt: skip
+          "bert_small": "BERT-small, 128 tokens", "gpt": "GPT of 4 layers of 256, 128 tokens",
+          "gpt6": "GPT of 6 layers of 512, 128 tokens", "gpt_decode": "GPT of 4 layers of 256, cache of 256 tokens",
+          "gpt6_decode": "GPT of 6 layers of 512, cache of 256 tokens", "lstm": "LSTM of 2 layers of 256, 32 steps",
+          "unet3d": "3-D U-Net, 32 x 32 x 32"}  # fmt: skip
+MODES = {"train": "training", "predict": "inference", "decode": "one token per sample"}
 # model, mode, batch, then what ours is held to: against the best peer, against PyTorch eager
 CASES: list[tuple[str, str, int, float | None, float | None]] = [
     ("lenet", "train", 100, 1.05, 1.35),
@@ -26,11 +32,20 @@ CASES: list[tuple[str, str, int, float | None, float | None]] = [
     ("mobilenet_v2", "train", 8, None, None),
     ("bert_small", "train", 8, 1.0, None),
     ("gpt", "train", 8, None, None),
+    ("gpt6", "train", 8, None, None),
+    ("gpt6_decode", "decode", 1, None, 1.5),
+    ("gpt6_decode", "decode", 8, None, 1.5),
+    ("gpt_decode", "decode", 1, None, 1.5),
+    ("gpt_decode", "decode", 8, None, 1.5),
+    ("lstm", "train", 32, None, 1.0),
+    ("unet3d", "train", 2, None, 1.0),
     ("mlp", "train", 100, 1.0, None),
     ("lenet", "predict", 100, 1.1, None),
     ("lenet", "predict", 1, 1.0, None),
     ("resnet50", "predict", 8, None, 1.2),
 ]
+WITHOUT_CONVOLUTIONS = ("mlp", "bert_small", "gpt", "gpt6", "gpt_decode", "gpt6_decode", "lstm")
+NOT_IN_TENSORFLOW = ("gpt", "gpt6", "gpt_decode", "gpt6_decode", "lstm", "unet3d")  # in_tensorflow.py lacks their layers
 # relative, of mean losses or mean absolute logits: of the first step, and of the next one, which shows the update. In networks
 # whose batch normalization has 32 values to each channel, roundings alone make later steps differ without limit.
 AGREE = (2e-3, 0.03)
@@ -43,7 +58,12 @@ def contenders(model: str, mode: str, batch: int, torch_compile: bool) -> list[C
         Contender(BEST, "benchmarks.models.in_jax", {**options, "best": True}),
         Contender(EAGER, "benchmarks.models.in_pytorch", options),
     ]
-    if model not in ("mlp", "bert_small", "gpt"):
+    if model == "lstm":
+        found += [Contender(PLAIN, "benchmarks.models.in_jax", options),
+                  Contender(FUSED_LSTM, "benchmarks.models.in_pytorch", {**options, "fused_lstm": True})]  # fmt: skip
+    elif model in ("bert_small", "gpt6"):
+        found.append(Contender(SEPARATE, "benchmarks.models.in_oneflow", {**options, "attention": False}))
+    elif model not in WITHOUT_CONVOLUTIONS:
         found.insert(1, Contender(WITHOUT, "benchmarks.models.in_oneflow", {**options, "native": False}))
         found.append(Contender(PLAIN, "benchmarks.models.in_jax", options))
     if mode == "train":
@@ -51,7 +71,7 @@ def contenders(model: str, mode: str, batch: int, torch_compile: bool) -> list[C
     if torch_compile:
         found.append(Contender(COMPILED, "benchmarks.models.in_pytorch", {**options, "compiled": True}))
     python = os.environ.get("BENCHMARK_TENSORFLOW", "")
-    if model == "gpt":  # in_tensorflow.py has no causal attention
+    if model in NOT_IN_TENSORFLOW:
         return found
     return [*found, Contender(TENSORFLOW, "benchmarks.models.in_tensorflow", options, python=python)]
 
@@ -67,7 +87,7 @@ def agreed(running: dict[str, Process], limits: tuple[float, float] = AGREE) -> 
 
 def checks(result: Race, best_peer: float | None, eager: float | None) -> list[Check]:
     found = []
-    peers = [p for p in (PLAIN, BEST, EAGER, COMPILED, TENSORFLOW) if p in result.seconds]
+    peers = [p for p in (PLAIN, BEST, EAGER, FUSED_LSTM, COMPILED, TENSORFLOW) if p in result.seconds]
     fastest = min(peers, key=lambda p: result.spread(p).median, default=None)
     for label in peers:
         ratio = result.ratio(label, OURS)
@@ -79,7 +99,12 @@ def checks(result: Race, best_peer: float | None, eager: float | None) -> list[C
         if ratio is not None:
             found.append(Check(f"speed of ours / {label}{' (the best peer)' if label == fastest else ''}", ratio, bound))
     without = result.ratio(WITHOUT, OURS)
-    return [*found, *([Check("speed of ours with / without the native part", without)] if without is not None else [])]
+    separate = result.ratio(SEPARATE, OURS)
+    found += [Check("speed of ours with / without the native part", without)] if without is not None else []
+    return [
+        *found,
+        *([Check("speed of ours with attention in one call / in separate ops", separate)] if separate is not None else []),
+    ]
 
 
 def section(title: str, result: Race, best_peer: float | None, eager: float | None) -> Section:
@@ -102,9 +127,8 @@ def section(title: str, result: Race, best_peer: float | None, eager: float | No
 def measure(effort: Effort, data: Path) -> list[Section]:
     sections = []
     for model, mode, batch, best_peer, eager in CASES:
-        seconds = effort.seconds * {"lenet": 2, "mlp": 2, "bert_small": 6, "gpt": 6}.get(model, 4)
+        seconds = effort.seconds * {"lenet": 2, "mlp": 2, "bert_small": 6, "gpt": 6, "gpt6": 6}.get(model, 4)
         taking_part = contenders(model, mode, batch, effort.torch_compile)
         result = race(taking_part, rounds=max(7, effort.rounds // 2 + 1), seconds=seconds, data=None, before=agreed)
-        what = "training" if mode == "train" else "inference"
-        sections.append(section(f"{TITLES[model]}, {what}, batch of {batch}", result, best_peer, eager))
+        sections.append(section(f"{TITLES[model]}, {MODES[mode]}, batch of {batch}", result, best_peer, eager))
     return sections

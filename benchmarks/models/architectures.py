@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 import zlib
 from collections.abc import Callable, Sequence
@@ -13,12 +14,16 @@ import numpy as np
 from ..data import Losses
 
 VOCABULARY, LENGTH, WIDTH, HEADS, DEPTH = 30522, 128, 512, 8, 4  # of BERT-small
+CONTEXT = 256  # positions of the cache that a decode step reads
 MOMENTUM, RATE = 0.9, 0.001
 
 
 @dataclass(frozen=True)
 class Model:
-    """``build(nn, inputs)`` gives logits of (samples, classes). ``rule`` is "sgd", "momentum" or "adam"."""
+    """``build(nn, inputs)`` computes logits of (samples, classes). ``rule`` is "sgd", "momentum" or "adam".
+
+    With ``context`` the model is a decode step: it takes one token per sample, and ``nn`` keeps the keys and values of that many.
+    """
 
     build: Callable[[Any, Any], Any]
     batch: int
@@ -26,15 +31,17 @@ class Model:
     classes: int
     rule: str
     vocabulary: int = 0
+    labels: int = 1  # per sample
+    context: int = 0
 
     def data(self, batch: int) -> tuple[np.ndarray, np.ndarray]:
         """Inputs and labels, the same in every library."""
         random = np.random.default_rng(0)
         if self.vocabulary:
             inputs = random.integers(0, self.vocabulary, (batch, *self.shape)).astype(np.int32)
-            return inputs, random.integers(0, self.classes, batch * self.shape[0]).astype(np.int32)
-        inputs = random.standard_normal((batch, *self.shape), np.float32)
-        return inputs, random.integers(0, self.classes, batch).astype(np.int32)
+        else:
+            inputs = random.standard_normal((batch, *self.shape), np.float32)
+        return inputs, random.integers(0, self.classes, batch * self.labels).astype(np.int32)
 
 
 def weight(name: str, shape: Sequence[int], kind: str) -> np.ndarray:
@@ -76,6 +83,23 @@ def loop(step: Callable[[np.ndarray, np.ndarray], np.ndarray], inputs: np.ndarra
             seen.latencies.append(time.perf_counter() - begin)
 
     return run, seen
+
+
+def decode_loop(step: Callable[[np.ndarray, int], np.ndarray], tokens: np.ndarray) -> Any:
+    """``run(steps)`` and what it saw: each step takes the next tokens of (batch, context), and begins again after the last.
+
+    Args:
+      step: ``step(tokens, position)`` takes one token per sample and computes logits, a NumPy array.
+      tokens: one row per sample.
+    """
+    columns = [np.ascontiguousarray(column) for column in tokens.T]
+    positions = itertools.cycle(range(len(columns)))
+
+    def next_step(*_: np.ndarray) -> np.ndarray:
+        position = next(positions)
+        return step(columns[position], position)
+
+    return loop(next_step, tokens, tokens)
 
 
 # --- the models
@@ -137,17 +161,75 @@ def bert_small(nn: Any, tokens: Any) -> Any:
     return nn.times_transposed(x, table)
 
 
-def gpt(nn: Any, tokens: Any) -> Any:
-    width, heads, length = 256, 4, LENGTH
+def _gpt(nn: Any, tokens: Any, depth: int, width: int, heads: int, is_step: bool = False) -> Any:
     table = nn.table("words", 8192, width)
-    x = nn.add_rows(nn.embedded(table, tokens), "positions", length, width)
-    for i in range(4):
+    x = nn.embedded(table, tokens)
+    x = nn.add_row(x, "positions", CONTEXT, width) if is_step else nn.add_rows(x, "positions", LENGTH, width)
+    for i in range(depth):
         y = nn.layer_norm(x, f"ln{i}a")
         q, k, v = (nn.dense(y, f"{name}{i}", width) for name in "qkv")
-        x = nn.add(x, nn.dense(nn.attention(y, q, k, v, heads, length, causal=True), f"o{i}", width))
+        y = nn.cached_attention(f"c{i}", q, k, v, heads) if is_step else nn.attention(y, q, k, v, heads, LENGTH, causal=True)
+        x = nn.add(x, nn.dense(y, f"o{i}", width))
         y = nn.layer_norm(x, f"ln{i}b")
         x = nn.add(x, nn.dense(nn.gelu(nn.dense(y, f"f{i}", 4 * width)), f"g{i}", width))
     return nn.times_transposed(nn.layer_norm(x, "ln"), table)
+
+
+def gpt(nn: Any, tokens: Any) -> Any:
+    return _gpt(nn, tokens, 4, 256, 4)
+
+
+def gpt6(nn: Any, tokens: Any) -> Any:
+    return _gpt(nn, tokens, 6, 512, 8)
+
+
+def gpt_decode(nn: Any, tokens: Any) -> Any:
+    return _gpt(nn, tokens, 4, 256, 4, is_step=True)
+
+
+def gpt6_decode(nn: Any, tokens: Any) -> Any:
+    return _gpt(nn, tokens, 6, 512, 8, is_step=True)
+
+
+def recurrence(nn: Any, x: Any, name: str, width: int, length: int) -> Any:
+    """An LSTM over rows of (samples * length, C), step by step, with one product of the inputs of all steps.
+
+    The gates have PyTorch's order.
+    """
+    hidden = cell = None
+    outputs = []
+    for inputs in nn.steps(nn.dense(x, name + "-x", 4 * width), length):
+        gates = inputs if hidden is None else nn.add(inputs, nn.times(hidden, name + "-h", 4 * width))
+        i, f, g, o = nn.quarters(gates)
+        new = nn.mul(nn.sigmoid(i), nn.tanh(g))
+        cell = new if cell is None else nn.add(nn.mul(nn.sigmoid(f), cell), new)
+        hidden = nn.mul(nn.sigmoid(o), nn.tanh(cell))
+        outputs.append(hidden)
+    return nn.joined(outputs)
+
+
+def lstm(nn: Any, tokens: Any) -> Any:
+    x = nn.embedded(nn.table("words", 1000, 256), tokens)
+    for i in range(2):
+        x = nn.lstm(x, f"lstm{i}", 256, 32)
+    return nn.dense(x, "output", 1000)
+
+
+def unet3d(nn: Any, x: Any) -> Any:
+    def twice(x: Any, name: str, out: int) -> Any:
+        for part in "ab":
+            x = nn.relu(nn.batch_norm(nn.conv(x, name + part, out, 3, pad=1), name + part + "bn"))
+        return x
+
+    x, skipped = nn.image(x), []
+    for level, width in enumerate((16, 32)):
+        x = twice(x, f"down{level}", width)
+        skipped.append(x)
+        x = nn.max_pool(x, 2, 2)
+    x = twice(x, "bottom", 64)
+    for level, width in ((1, 32), (0, 16)):
+        x = twice(nn.concat(nn.conv_transpose(x, f"up{level}", width), skipped[level]), f"joined{level}", width)
+    return nn.voxels(nn.conv(x, "output", 4, 1, bias=True))
 
 
 MODELS = {
@@ -155,6 +237,11 @@ MODELS = {
     "lenet": Model(lenet, 100, (1, 28, 28), 10, "sgd"),
     "resnet50": Model(resnet50, 8, (3, 64, 64), 1000, "momentum"),
     "mobilenet_v2": Model(mobilenet_v2, 8, (3, 64, 64), 1000, "momentum"),
-    "bert_small": Model(bert_small, 8, (LENGTH,), VOCABULARY, "adam", vocabulary=VOCABULARY),
-    "gpt": Model(gpt, 8, (LENGTH,), 8192, "adam", vocabulary=8192),
+    "bert_small": Model(bert_small, 8, (LENGTH,), VOCABULARY, "adam", vocabulary=VOCABULARY, labels=LENGTH),
+    "gpt": Model(gpt, 8, (LENGTH,), 8192, "adam", vocabulary=8192, labels=LENGTH),
+    "gpt6": Model(gpt6, 8, (LENGTH,), 8192, "adam", vocabulary=8192, labels=LENGTH),
+    "gpt_decode": Model(gpt_decode, 1, (CONTEXT,), 8192, "", vocabulary=8192, context=CONTEXT),
+    "gpt6_decode": Model(gpt6_decode, 1, (CONTEXT,), 8192, "", vocabulary=8192, context=CONTEXT),
+    "lstm": Model(lstm, 32, (32,), 1000, "sgd", vocabulary=1000, labels=32),
+    "unet3d": Model(unet3d, 2, (1, 32, 32, 32), 4, "momentum", labels=32**3),
 }

@@ -8,22 +8,25 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from .architectures import MODELS, MOMENTUM, RATE, loop, weight
+from .architectures import CONTEXT, MODELS, MOMENTUM, RATE, decode_loop, loop, recurrence, weight
+
+_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}  # by rank
 
 
 class Layers:
-    def __init__(self, weights: dict[str, torch.Tensor], training: bool):
-        self.weights, self._training = weights, training
+    def __init__(self, weights: dict[str, torch.Tensor], training: bool, fused_lstm: bool = False):
+        self.weights, self._training, self._fused_lstm = weights, training, fused_lstm
+        self.position, self._caches = 0, {}
 
     def _weight(self, name: str, shape: tuple[int, ...], kind: str = "normal") -> Any:
         if name not in self.weights:
             made = torch.from_numpy(weight(name, shape, kind))
-            made = made.to(memory_format=torch.channels_last) if made.ndim == 4 else made
+            made = made.to(memory_format=_CHANNELS_LAST[made.ndim]) if made.ndim in _CHANNELS_LAST else made
             self.weights[name] = made.requires_grad_(self._training)
         return self.weights[name]
 
     def image(self, x: Any) -> Any:
-        return x.to(memory_format=torch.channels_last)
+        return x.to(memory_format=_CHANNELS_LAST[x.ndim])
 
     def flatten(self, x: Any) -> Any:
         return x.flatten(1)
@@ -37,9 +40,18 @@ class Layers:
     def conv(
         self, x: Any, name: str, out: int, k: int, stride: int = 1, pad: int = 0, groups: int = 1, bias: bool = False
     ) -> Any:
-        w = self._weight(name, (out, x.shape[1] // groups, k, k))
+        w = self._weight(name, (out, x.shape[1] // groups, *(k,) * (x.ndim - 2)))
         b = self._weight(name + "-bias", (out,), "zeros") if bias else None
-        return functional.conv2d(x, w, b, stride, pad, groups=groups)
+        return (functional.conv2d if x.ndim == 4 else functional.conv3d)(x, w, b, stride, pad, groups=groups)
+
+    def conv_transpose(self, x: Any, name: str, out: int) -> Any:
+        return functional.conv_transpose3d(x, self._weight(name, (x.shape[1], out, 2, 2, 2)), stride=2)
+
+    def concat(self, x: Any, y: Any) -> Any:
+        return torch.cat([x, y], 1)
+
+    def voxels(self, x: Any) -> Any:
+        return x.movedim(1, -1).flatten(0, -2)
 
     def batch_norm(self, x: Any, name: str) -> Any:
         size = x.shape[1]
@@ -51,7 +63,7 @@ class Layers:
         return functional.batch_norm(x, mean, variance, gamma, beta, self._training, 0.1, 1e-5)
 
     def max_pool(self, x: Any, k: int, stride: int, pad: int = 0) -> Any:
-        return functional.max_pool2d(x, k, stride, pad)
+        return (functional.max_pool2d if x.ndim == 4 else functional.max_pool3d)(x, k, stride, pad)
 
     def global_pool(self, x: Any) -> Any:
         return x.mean((2, 3))
@@ -81,9 +93,64 @@ class Layers:
     def times_transposed(self, x: Any, table: Any) -> Any:
         return functional.linear(x, table)
 
+    def add_row(self, x: Any, name: str, rows: int, width: int) -> Any:
+        return x + self._weight(name, (rows, width), "embedding")[self.position]
 
-def make(model: str, mode: str, batch: int = 0, compiled: bool = False, precision: str = "", device: str = "") -> Any:
-    """``precision`` as for ours; ``device`` is "cuda", "cpu", or "" for the CPU."""
+    def cached_attention(self, name: str, q: Any, k: Any, v: Any, heads: int) -> Any:
+        batch, width = q.shape
+        if name not in self._caches:
+            self._caches[name] = [torch.zeros(batch, heads, CONTEXT, width // heads) for _ in "kv"]
+        q, k, v = (a.reshape(batch, heads, 1, -1) for a in (q, k, v))
+        for cache, new in zip(self._caches[name], (k, v), strict=True):
+            cache[:, :, self.position] = new[:, :, 0]
+        keys, values = (cache[:, :, : self.position + 1] for cache in self._caches[name])
+        return functional.scaled_dot_product_attention(q, keys, values).reshape(batch, width)
+
+    mul = staticmethod(torch.mul)
+    sigmoid = staticmethod(torch.sigmoid)
+    tanh = staticmethod(torch.tanh)
+
+    def times(self, x: Any, name: str, out: int) -> Any:
+        return functional.linear(x, self._weight(name, (out, x.shape[1])))
+
+    def steps(self, x: Any, length: int) -> Any:
+        return x.reshape(-1, length, x.shape[1]).unbind(1)
+
+    def quarters(self, x: Any) -> Any:
+        return x.chunk(4, 1)
+
+    def joined(self, outputs: Any) -> Any:
+        return torch.stack(outputs, 1).flatten(0, 1)
+
+    def lstm(self, x: Any, name: str, width: int, length: int) -> Any:
+        if not self._fused_lstm:
+            return recurrence(self, x, name, width, length)
+        w = [self._weight(name + "-x", (4 * width, x.shape[1])), self._weight(name + "-h", (4 * width, width)),
+             self._weight(name + "-x-bias", (4 * width,), "zeros"), torch.zeros(4 * width)]  # fmt: skip
+        x = x.reshape(-1, length, x.shape[1])
+        zeros = torch.zeros(1, x.shape[0], width)
+        return torch.lstm(x, (zeros, zeros), w, True, 1, 0.0, self._training, False, True)[0].flatten(0, 1)  # what nn.LSTM calls
+
+
+def decoder(model: str, batch: int, compiled: bool) -> Any:
+    about = MODELS[model]
+    nn = Layers({}, False)
+    build = torch.compile(about.build) if compiled else about.build
+
+    def step(tokens: np.ndarray, position: int) -> np.ndarray:
+        nn.position = position
+        with torch.inference_mode():
+            return build(nn, torch.from_numpy(tokens)).numpy()
+
+    return decode_loop(step, about.data(batch)[0])
+
+
+def make(
+    model: str, mode: str, batch: int = 0, compiled: bool = False, precision: str = "", device: str = "", fused_lstm: bool = False
+) -> Any:
+    """``precision`` as for ours; ``device`` is "cuda", "cpu", or "" for the CPU. ``fused_lstm``: as ``torch.nn.LSTM``."""
+    if mode == "decode":
+        return decoder(model, batch, compiled)
     about = MODELS[model]
     device = {"gpu": "cuda"}.get(device, device) or "cpu"
     if precision:
@@ -105,7 +172,7 @@ def make(model: str, mode: str, batch: int = 0, compiled: bool = False, precisio
 
     def forward(x: Any) -> Any:
         with torch.autocast(device, torch.bfloat16, enabled=precision == "bfloat16"):
-            return about.build(Layers(weights, training), x).float()
+            return about.build(Layers(weights, training, fused_lstm), x).float()
 
     forward = torch.compile(forward) if compiled else forward
     if not training:

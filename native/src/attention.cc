@@ -26,6 +26,7 @@ constexpr int64_t kForwardQueries = 96, kForwardKeys = 128, kBackwardQueries = 1
 constexpr int64_t kPanel = 64;      // columns of a packed factor that lie side by side
 constexpr int64_t kTileRows = 6;  // of up to 64 columns: 24 sums in registers
 constexpr int64_t kMaxHeadSize = 256;
+constexpr int64_t kFewQueries = 4;  // up to so many are taken one by one, and nothing is packed for them
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kLeastExponent = -87;  // exponentials of less are zero
 
@@ -381,6 +382,73 @@ void forward_block(const AttentionSpec& s, const Head& q, const Mask& mask, int6
   }
 }
 
+// --- the forward pass of one query, as a model with a cache of keys and values decodes a token: every key is read once
+
+// scores[j] = the product of the query and key first + j, for j < kKeys.
+template <bool kBf16, int kKeys>
+void multiply_keys(const AttentionSpec& s, const Head& q, int64_t query, const Head& k, int64_t first, float* scores) {
+  __m512 sums[kKeys];
+  for (int j = 0; j < kKeys; j++) sums[j] = _mm512_setzero_ps();
+  for (int64_t d = 0; d < s.size; d += 16) {
+    const __m512 one = load_row(q.data, query * q.row + d, kBf16);
+    for (int j = 0; j < kKeys; j++) sums[j] = _mm512_fmadd_ps(one, load_row(k.data, (first + j) * k.row + d, kBf16), sums[j]);
+  }
+  for (int j = 0; j < kKeys; j++) scores[j] = _mm512_reduce_add_ps(sums[j]);
+}
+
+// row[d] = the sum of the weighted values of the visible keys, kVectors * 16 elements from d on. `visible`: a bit per key, 16 each.
+template <bool kBf16, int kVectors>
+void add_values(const AttentionSpec& s, const Head& v, const float* weights, const __mmask16* visible, int64_t d, float* row) {
+  __m512 sums[kVectors];
+  for (int i = 0; i < kVectors; i++) sums[i] = _mm512_setzero_ps();
+  for (int64_t first = 0; first < s.keys; first += 16) {
+    if (!visible[first / 16]) continue;
+    const int64_t end = std::min(first + 16, s.keys);
+    for (int64_t key = first; key < end; key++) {
+      const __m512 weight = _mm512_set1_ps(weights[key]);
+      for (int i = 0; i < kVectors; i++) {
+        sums[i] = _mm512_fmadd_ps(weight, load_row(v.data, key * v.row + d + 16 * i, kBf16), sums[i]);
+      }
+    }
+  }
+  for (int i = 0; i < kVectors; i++) _mm512_storeu_ps(row + d + 16 * i, sums[i]);
+}
+
+// Keys that a mask of minus infinity hides, 16 at a time, are not read: an infinite or NaN value there has no effect.
+template <bool kBf16>
+void forward_query(const AttentionSpec& s, const Head& q, const Head& k, const Head& v, const Mask& mask, int64_t query,
+                   float* scores, float* row, __mmask16* visible, const Head& o, float* statistics) {
+  const bool may_hide = s.has_mask && mask.key && !s.is_causal;
+  for (int64_t first = 0; first < s.keys; first += 16) {
+    const int64_t count = std::min<int64_t>(16, s.keys - first);
+    const __mmask16 present = lanes_below(count);
+    __mmask16 seen = present;
+    if (may_hide) {
+      seen = _mm512_mask_cmp_ps_mask(present, mask.of_keys(query, first, present), _mm512_set1_ps(-kInfinity), _CMP_NEQ_UQ);
+    }
+    visible[first / 16] = seen;
+    int64_t j = 0;
+    if (!seen) {
+      _mm512_storeu_ps(scores + first, _mm512_setzero_ps());
+      continue;
+    }
+    for (; j + 4 <= count; j += 4) multiply_keys<kBf16, 4>(s, q, query, k, first + j, scores + first + j);
+    for (; j < count; j++) multiply_keys<kBf16, 1>(s, q, query, k, first + j, scores + first + j);
+  }
+  const bool is_filled = s.hides_some(query, s.keys);
+  const auto run = s.has_mask ? (is_filled ? weigh<false, true, true> : weigh<false, true, false>)
+                              : (is_filled ? weigh<false, false, true> : weigh<false, false, false>);
+  float maximum = -kInfinity, sum = 0;
+  run(s, mask, query, 0, s.keys, scores, nullptr, &maximum, &sum);
+  int64_t d = 0;
+  for (; d + 64 <= s.size; d += 64) add_values<kBf16, 4>(s, v, scores, visible, d, row);
+  for (; d < s.size; d += 16) add_values<kBf16, 1>(s, v, scores, visible, d, row);
+  const __m512 scale = _mm512_set1_ps(1 / sum);
+  for (d = 0; d < s.size; d += 16) store_row(o.data, query * o.row + d, _mm512_mul_ps(_mm512_loadu_ps(row + d), scale), kBf16);
+  statistics[2 * query] = maximum == -kInfinity ? 0 : maximum;
+  statistics[2 * query + 1] = 1 / sum;
+}
+
 // --- the backward pass over one head; blocks of scores and weights have a row per key here
 
 struct BackwardRoom {
@@ -592,7 +660,13 @@ class Attention final : public AttentionBase {
 
  private:
   ForwardRoom take(Pieces& pieces) const {
-    ForwardRoom room;
+    ForwardRoom room{};
+    if (s_.queries <= kFewQueries) {
+      room.scores = pieces.take(round_up(s_.keys, 16));
+      room.sums = pieces.take(s_.size);
+      room.narrow = pieces.take(s_.keys / 32 + 1);  // 16 bits for 16 keys
+      return room;
+    }
     room.keys = pieces.take(round_up(s_.keys, kPanel) * s_.words());
     room.values = pieces.take(s_.v.row == s_.size && !is_bf16() ? 0 : (is_bf16() ? (s_.keys + 1) / 2 : s_.keys) * s_.size);
     room.scores = pieces.take(kForwardQueries * kForwardKeys);
@@ -607,9 +681,16 @@ class Attention final : public AttentionBase {
     const ForwardRoom room = take(pieces);
     const int64_t number = unit / parts_, part = unit % parts_, blocks = (s_.queries + kForwardQueries - 1) / kForwardQueries;
     const Head q = head(operands[0], s_.q, number), k = head(operands[1], s_.k, number), v = head(operands[2], s_.v, number);
+    float* statistics = static_cast<float*>(operands[5]) + number * s_.queries * 2;
+    if (s_.queries <= kFewQueries) {
+      for (int64_t query = 0; query < s_.queries; query++) {
+        forward_query<kBf16>(s_, q, k, v, mask(operands[3], number), query, room.scores, room.sums,
+                             reinterpret_cast<__mmask16*>(room.narrow), head(operands[4], s_.o, number), statistics);
+      }
+      return;
+    }
     pack_transposed(k.data, k.words<kBf16>().row, s_.keys, s_.words(), room.keys);
     const float* values = pack_rows<kBf16>(v, s_.keys, s_.size, room.values);
-    float* statistics = static_cast<float*>(operands[5]) + number * s_.queries * 2;
     for (int64_t block = blocks * part / parts_; block < blocks * (part + 1) / parts_; block++) {
       const int64_t first = block * kForwardQueries, count = std::min(kForwardQueries, s_.queries - first);
       forward_block<kBf16>(s_, q, mask(operands[3], number), first, count, room.keys, values, room, head(operands[4], s_.o, number),

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from .._base.dtype import dtype
 from ..graph.node import Blob, Node
 from ..graph.op import AttentionStep
-from .attention_kernels import ATTENTION, HEADS_FIRST, Perm
+from .attention_kernels import ATTENTION, FEW_QUERIES, HEADS_FIRST, Perm
 from .autodiff import Backward, Propagate, run_nodes
 from .lowering import Draws, Values
 from .native import is_native
@@ -98,6 +98,8 @@ class _Search:
         blobs, perms, size = inputs
         mask = () if found.mask is None else (found.mask,)
         if mask and (mask[0].node in self.path or mask[0].ndim > weights.ndim):
+            return None
+        if last in self.path and weights.shape[-2] <= FEW_QUERIES:  # the gradients' blocks would be almost empty
             return None
         target, perm = self._target(last, inside)
         made = last.copy(

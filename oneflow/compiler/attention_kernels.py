@@ -22,6 +22,8 @@ Perm = tuple[int, ...]
 HEADS_FIRST: Perm = (0, 1, 2, 3)
 _MAX_HEAD_SIZE = 128  # the native part takes up to 256, which is no faster than two products and a softmax
 _MIN_POSITIONS = 128  # of queries and of keys; below, there is nothing to gain (docs/performance.md)
+FEW_QUERIES = 4  # so many are taken one by one where no gradient is wanted
+_MIN_KEYS = 16  # of those
 
 
 @dataclass(frozen=True)
@@ -186,8 +188,11 @@ def define(*arrays: Array, perms: Any, factor: float, mask_sign: int, causal: tu
 def _unsupported_reason(arrays: Sequence[Any], attrs: Mapping[str, Any]) -> str | None:
     sizes = _sizes(_unpacked(arrays, attrs["packed"]), attrs)
     reason = unsupported_reason(sizes, np.dtype(arrays[0].dtype).name)
-    if reason is None and min(sizes.queries, sizes.keys) < _MIN_POSITIONS:
+    few = sizes.queries <= FEW_QUERIES
+    if reason is None and (sizes.keys < _MIN_KEYS if few else min(sizes.queries, sizes.keys) < _MIN_POSITIONS):
         return "too short to gain by it"
+    if few:
+        return reason
     if reason is None and sizes.batch * sizes.heads < _native.part().library.threads:
         return "there are more threads than heads"
     return reason

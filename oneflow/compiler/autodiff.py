@@ -13,11 +13,15 @@ from typing import Any
 
 import numpy as np
 
+from .._base import native
 from .._base.jax import jax, jnp, lax
 from ..errors import CompileError, OneFlowError
 from ..graph.graph import OP_VARIABLE
 from ..graph.node import Blob, Node
+from ..graph.op import as_is
 from .analysis import flows_to
+from .blocks import Block, Region
+from .blocks import total as blocks_total
 from .lowering import Lowering, Observer, Values
 from .shared import alike
 
@@ -132,6 +136,8 @@ class Step:
     node: Node
     wanted: tuple[int, ...]
     outputs: tuple[Any, ...]  # shapes and dtypes
+    cut: tuple[tuple[int, ...], Region] | None = None  # the shape of its input, and what its output holds of it
+    fuses: bool = False  # XLA fuses its pullback into that of the op before
 
     def __call__(self, pullback: Pullback, backward: Backward) -> None:
         cotangents = backward.of_node(self.node)
@@ -139,21 +145,43 @@ class Step:
             return
         filled = tuple(jnp.zeros(o.shape, o.dtype) if c is None else c for o, c in zip(self.outputs, cotangents, strict=True))
         with jax.named_scope(BACKWARD_SCOPE), jax.named_scope(self.node.name):
-            self._propagate(pullback, filled, backward)
+            if self.cut is not None and backward.observer is None:
+                shape, region = self.cut
+                gradient = lax.reshape(filled[0], [stop - start for start, stop in region])
+                backward.add_block(self.node.inputs[0], Block(shape, region, gradient))
+            else:
+                self._propagate(pullback, filled, backward)
 
     def _propagate(self, pullback: Pullback, filled: tuple[Any, ...], backward: Backward) -> None:
         gradients = pullback(filled)
+        chained = backward.sums_of(self.node) if self.fuses else None
         if backward.observer is not None:
             backward.observer.backward(self.node, self.wanted, filled, gradients)
         for i, gradient in zip(self.wanted, gradients, strict=True):
             if gradient is not None:
-                backward.add(self.node.inputs[i], gradient)
+                backward.add(self.node.inputs[i], gradient, chained)
                 is_variable = self.node.inputs[i].node.op is OP_VARIABLE
                 if is_variable and gradient.size >= LARGE and gradient.dtype == np.float32 and backward.platform == "cpu":
                     backward.wait(self.node.inputs[i], [g for g in gradients if g is not None and g is not gradient])
 
 
 LARGE = 1 << 15
+
+_CHAIN = 2  # sums
+_CHAINED_SIZES = range(1 << 10, (1 << 18) + 1)  # of arrays whose copy costs little, and whose computation does not
+
+
+def _is_small(array: Any) -> bool:
+    return array.size in _CHAINED_SIZES and array.dtype == np.float32
+
+
+def _computed_once(array: Any) -> Any:
+    """The same numbers from a call of the native part, into which XLA fuses nothing.
+
+    A cell's state gets its gradient from every later step by sums and products alone. XLA fuses all of them into each of their
+    readers, so that the steps of a long sequence compute the sums of all later steps again.
+    """
+    return native.copied(array)
 
 
 def _zeros(others: Sequence[Any]) -> list[Any]:
@@ -176,11 +204,38 @@ class Backward:
         self.platform = platform
         self._cotangents: dict[Node, list[Any]] = {}
         self._waits: dict[Node, list[Any]] = {}
+        self._blocks: dict[Node, dict[int, list[Block]]] = {}
+        self._sums: dict[Node, int] = {}  # the longest chain of sums, which XLA may fuse, up to a node's cotangents
 
-    def add(self, blob: Blob, cotangent: Any) -> None:
+    def add_block(self, blob: Blob, block: Block) -> None:
+        """Adds the gradient of a part of ``blob``."""
+        self._blocks.setdefault(blob.node, {}).setdefault(blob.index, []).append(block)
+
+    def _settle(self, node: Node) -> None:
+        """Adds up the blocks that have come so far."""
+        for index, blocks in self._blocks.pop(node, {}).items():
+            self.add(node.outputs[index], blocks_total(blocks))
+
+    def sums_of(self, node: Node) -> int:
+        """The length of the chain of sums that the cotangents of a node end."""
+        return self._sums.get(node, 0)
+
+    def add(self, blob: Blob, cotangent: Any, chained: int | None = None) -> None:
+        """Adds to the cotangent of ``blob``.
+
+        Args:
+          chained: the length of the chain of sums that the cotangent ends, where it may be cut; None where it may not.
+        """
         slots = self._cotangents.setdefault(blob.node, [None] * len(blob.node.outputs))
         present = slots[blob.index]
-        slots[blob.index] = cotangent if present is None else present + cotangent
+        if present is not None:
+            cotangent = present + cotangent
+        if chained is not None:
+            longest = max(chained, self.sums_of(blob.node)) + (present is not None)
+            if longest >= _CHAIN and self.observer is None and _is_small(cotangent):
+                cotangent, longest = _computed_once(cotangent), 0
+            self._sums[blob.node] = longest
+        slots[blob.index] = cotangent
 
     def wait(self, variable: Blob, others: Sequence[Any]) -> None:
         """Makes the gradient of a variable depend on ``others``, gradients whose computation reads the variable.
@@ -199,10 +254,12 @@ class Backward:
 
     def unordered(self, blob: Blob) -> tuple[Any, tuple[Any, ...]]:
         """The gradient that does not wait, and scalars of zero that its use must depend on instead (see ``wait``)."""
+        self._settle(blob.node)
         slots = self._cotangents.get(blob.node)
         return None if slots is None else slots[blob.index], tuple(self._waits.get(blob.node, ()))
 
     def of_node(self, node: Node) -> list[Any] | None:
+        self._settle(node)
         return self._cotangents.get(node)
 
     def run(self, propagates: Sequence[Propagate]) -> None:
@@ -232,7 +289,8 @@ def run_nodes(
         wanted = tuple(i for i, b in enumerate(node.inputs) if b.node in path and flows_to(node, i)) if node in path else ()
         if wanted:
             outputs, pullback = linearize(node, values, draws, wanted)
-            step = Step(node, wanted, tuple(jax.ShapeDtypeStruct(o.shape, o.dtype) for o in outputs))
+            structs = tuple(jax.ShapeDtypeStruct(o.shape, o.dtype) for o in outputs)
+            step = Step(node, wanted, structs, _cut_of(node, values, structs), _fuses(node, values.lowering))
             propagates.append(jax.tree_util.Partial(step, pullback))
         else:
             outputs = evaluate(node, values, draws)
@@ -240,6 +298,24 @@ def run_nodes(
         if values.lowering.observer is not None:
             values.lowering.observer.forward(node, outputs)
     return propagates
+
+
+def _fuses(node: Node, lowering: Lowering) -> bool:
+    """Whether a node is elementwise, on one device that has the native part."""
+    if node.op.channels_last is not as_is or lowering.without_native or node in lowering.vmapped:
+        return False
+    return node.scope.placement.parallel_num == 1 and native.part().library is not None
+
+
+def _cut_of(node: Node, values: Values, outputs: Sequence[Any]) -> tuple[tuple[int, ...], Region] | None:
+    """The shape of a node's input and what its output holds of it, if that is a block of the same numbers on one device."""
+    if node.op.region is None or node in values.lowering.vmapped or node.scope.placement.parallel_num > 1:
+        return None
+    array = values.inputs(node)[0]
+    if array.dtype != outputs[0].dtype or not jnp.issubdtype(array.dtype, jnp.floating):
+        return None
+    region = node.op.region(node.attrs, array.shape)
+    return None if region is None else (array.shape, region)
 
 
 def _blocks(nodes: Sequence[Node], path: Collection[Node], keep: Collection[Node]) -> list[list[Node]]:

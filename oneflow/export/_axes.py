@@ -345,7 +345,7 @@ def _getitem(walk: _Propagation, node: Node, given: Sequence[Shape]) -> Mapping[
 
 def _refuse_open_space(walk: _Propagation, node: Node, given: Sequence[Shape]) -> Mapping[str, Any]:
     spec = node.attrs["x_spec"]
-    if any(is_open(given[0][spec.index(axis)]) for axis in "HW"):
+    if any(is_open(given[0][spec.index(axis)]) for axis in spec if axis not in "NC"):
         walk.fail(node, "the sizes of its result are fixed, those of its input are not")
     return node.attrs
 
@@ -359,5 +359,5 @@ _ATTRIBUTES: Mapping[str, Callable[[_Propagation, Node, Sequence[Shape]], Mappin
     "slice": _slices,
     "slice_update": _slices,
     "getitem": _getitem,
-    "conv2d_transpose": _refuse_open_space,
+    **{f"conv{n}d_transpose": _refuse_open_space for n in (1, 2, 3)},
 }

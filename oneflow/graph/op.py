@@ -193,6 +193,8 @@ class OpDef:
       flat_at_zero: its derivative at 0 is 0.
       int8: its part in int8 inference and in fused products, if it has one.
       attention: ``attention(attrs)`` says which step of attention it may be; None for none.
+      region: ``region(attrs, shape)`` returns what its output holds of its first input, which has that shape: (start, stop)
+        for each axis, in order and without gaps; None if that is not a block.
       lays_out: it brings its first input to the layout of its attribute ``distribute``, and its gradient to that of
         ``gradient_distribute``.
     """
@@ -221,6 +223,7 @@ class OpDef:
     lays_out: bool = False
     int8: Int8 | None = None
     attention: Callable[[Mapping[str, Any]], AttentionStep | None] | None = None
+    region: Callable[[Mapping[str, Any], tuple[int, ...]], tuple[tuple[int, int], ...] | None] | None = None
 
     @property
     def on_host(self) -> bool:

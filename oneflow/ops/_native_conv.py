@@ -317,7 +317,7 @@ def _transposed_geometry(x: Shape, w: Shape, attrs: Mapping[str, Any]) -> tuple[
 
 
 def conv_transpose(x: Array, w: Array, sharded: bool = False, narrow: bool = False, **attrs: Any) -> Array:
-    """``conv2d_transpose`` by oneDNN."""
+    """``conv1d_transpose`` .. ``conv3d_transpose`` by oneDNN."""
     g, _, _ = _transposed_geometry(x.shape, w.shape, attrs)
     return _on_channels_last(_transposed_differentiable(g, attrs["sizes"], sharded, narrow), x, w, attrs["x_spec"])
 

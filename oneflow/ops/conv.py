@@ -190,7 +190,6 @@ def compat_conv2d(
 # --- transposed
 
 
-@op("conv2d_transpose", batch_inputs=(0,), channels_last=_channels_last, heavy=True, native=NATIVE_TRANSPOSED)
 def _conv_transpose(
     x: Array,
     w: Array,
@@ -203,16 +202,28 @@ def _conv_transpose(
     w_spec: str,
 ) -> Array:
     """The gradient of a convolution that pads ``pad_low`` and maps ``sizes`` to x's: x dilated by the strides, kernel turned."""
-    turned = lax.rev(w, [w_spec.index(axis) for axis in "HW"])
+    space = [axis for axis in x_spec if axis not in "NC"]
+    turned = lax.rev(w, [w_spec.index(axis) for axis in space])
     pads = []
-    for i, axis in enumerate("HW"):
+    for i, axis in enumerate(space):
         extent = (w.shape[w_spec.index(axis)] - 1) * dilations[i] + 1
         dilated = (x.shape[x_spec.index(axis)] - 1) * strides[i] + 1
         low = extent - 1 - pad_low[i]
         pads.append((low, sizes[i] + extent - 1 - dilated - low))
     return lax.conv_general_dilated(
-        x, turned, (1, 1), pads, lhs_dilation=strides, rhs_dilation=dilations, dimension_numbers=(x_spec, w_spec, x_spec)
+        x,
+        turned,
+        (1,) * len(space),
+        pads,
+        lhs_dilation=strides,
+        rhs_dilation=dilations,
+        dimension_numbers=(x_spec, w_spec, x_spec),
     )
+
+
+_TRANSPOSED_FACTS: dict[str, Any] = {"batch_inputs": (0,), "channels_last": _channels_last, "heavy": True,
+                                     "native": NATIVE_TRANSPOSED}  # fmt: skip
+_CONV_TRANSPOSE = {n: op(f"conv{n}d_transpose", **_TRANSPOSED_FACTS)(_conv_transpose) for n in FORMATS}
 
 
 def _want_transpose(
@@ -291,7 +302,7 @@ def conv2d_transpose(
             )
             fail(ShapeError, what, f"output_shape {tuple(shape)} does not fit: {made}", (x, w))
         pad_low.append(max(0, (o - 1) * s + extent - size) // 2 if same else 0)
-    return _transposed(x, w, stride, dilation, pad_low, sizes, first, name)
+    return transposed(x, w, stride, dilation, pad_low, sizes, first, name)
 
 
 def torch_conv2d_transpose(
@@ -333,10 +344,10 @@ def torch_conv2d_transpose(
     )
     if min(sizes) <= 0:
         fail(ShapeError, what, f"the result would have sizes {sizes}", (x, w), "crop less with padding_needed")
-    return _transposed(x, w, stride, dilation, [c // 2 for c in crop], sizes, first, name)
+    return transposed(x, w, stride, dilation, [c // 2 for c in crop], sizes, first, name)
 
 
-def _transposed(
+def transposed(
     x: Blob,
     w: Blob,
     strides: Sequence[int],
@@ -346,9 +357,11 @@ def _transposed(
     first: bool,
     name: Any,
 ) -> Blob:
+    """A transposed convolution of x, whose result has the spatial ``sizes``. ``first``: channels come before space."""
+    n = len(strides)
     return emit(
-        _conv_transpose, x, w, name=name, strides=tuple(strides), dilations=tuple(dilations), pad_low=tuple(pad_low),
-        sizes=tuple(sizes), x_spec=spec(2, "N", "C", first), w_spec=spec(2, "I", "O", first),
+        _CONV_TRANSPOSE[n], x, w, name=name, strides=tuple(strides), dilations=tuple(dilations), pad_low=tuple(pad_low),
+        sizes=tuple(sizes), x_spec=spec(n, "N", "C", first), w_spec=spec(n, "I", "O", first),
     )  # fmt: skip
 
 

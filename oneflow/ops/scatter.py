@@ -75,9 +75,23 @@ def _tensor_scatter_nd_add(x: Array, indices: Array, updates: Array) -> Array:
 
 @op("tensor_scatter_nd_update", nondifferentiable=(1,))
 def _tensor_scatter_nd_update(x: Array, indices: Array, updates: Array) -> Array:
+    if all(isinstance(size, int) for size in (*indices.shape, *x.shape)) and math.prod(indices.shape[:-1]) == 1:
+        return _updated_at(x, lax.reshape(indices, indices.shape[-1:]), updates)
     hits = coordinates_add(lax.full(x.shape, 0, np.int32), indices, lax.full(updates.shape, 1, np.int32), indices.shape[-1])
     kept = select(lax.gt(hits, np.int32(0)), like(0, x), x)
     return coordinates_add(kept, indices, updates, indices.shape[-1])
+
+
+def _updated_at(x: Array, index: Array, update: Array) -> Array:
+    """x with one slice replaced, in place where XLA may: no pass over the rest. Outside of x nothing is."""
+    depth = index.shape[0]
+    limits = np.array(x.shape[:depth], index.dtype)
+    inside = lax.reduce_and(lax.bitwise_and(lax.ge(index, np.zeros_like(limits)), lax.lt(index, limits)), (0,))
+    zero = lax.full((), 0, index.dtype)
+    begin = [*(lax.index_in_dim(index, i, keepdims=False) for i in range(depth)), *[zero] * (x.ndim - depth)]
+    sizes = (*(1,) * depth, *x.shape[depth:])
+    before = lax.dynamic_slice(x, begin, sizes)
+    return lax.dynamic_update_slice(x, lax.select(lax.broadcast(inside, sizes), lax.reshape(update, sizes), before), begin)
 
 
 def tensor_scatter_nd_add(params: Blob, indices: Blob, updates: Blob, name: str | None = None) -> Blob:

@@ -68,7 +68,13 @@ def _cut(x: Array, slices: Sequence[Triple]) -> Array:
     return lax.rev(y, flipped) if flipped else y
 
 
-@op("slice", autocast="between")
+def _block(shape: tuple[int, ...], slices: Sequence[Triple]) -> tuple[tuple[int, int], ...] | None:
+    """(start, stop) of each axis; None if a slice leaves indices out, or turns them round."""
+    region = _region(shape, slices)
+    return None if any(r.step != 1 or r.flipped for r in region) else tuple((r.start, r.stop) for r in region)
+
+
+@op("slice", autocast="between", region=lambda attrs, shape: _block(shape, attrs["slices"]))
 def _slice(x: Array, *, slices: tuple[Triple, ...]) -> Array:
     return _cut(x, slices)
 
@@ -267,15 +273,20 @@ def reverse(input: Blob, axis: int | Sequence[int], name: str | None = None) -> 
 Index = int | Triple | None  # an axis dropped, an axis cut, a new axis
 
 
-@op("getitem", autocast="between")
-def _getitem(x: Array, *, index: tuple[Index, ...]) -> Array:
+def _slices_of(index: Sequence[Index]) -> list[Triple]:
+    """What an index cuts of each axis, ints included."""
     slices: list[Triple] = []
     for entry in index:
         if isinstance(entry, tuple):
             slices.append(entry)
         elif entry is not None:
             slices.append((entry, None if entry == -1 else entry + 1, None))
-    y = _cut(x, slices)
+    return slices
+
+
+@op("getitem", autocast="between", region=lambda attrs, shape: _block(shape, _slices_of(attrs["index"])))
+def _getitem(x: Array, *, index: tuple[Index, ...]) -> Array:
+    y = _cut(x, _slices_of(index))
     shape, axis = [], 0
     for entry in index:
         if entry is None:

@@ -154,6 +154,38 @@ def test_masks_that_hide_all_keys_alike_leave_even_weights() -> None:
     np.testing.assert_allclose(dv, np.broadcast_to(dy.mean(2, keepdims=True), v.shape), atol=1e-4)
 
 
+few = st.builds(
+    native.Attention,
+    st.integers(1, 3), st.integers(1, 3), st.integers(1, 4), st.integers(1, 70), st.sampled_from([16, 48, 64, 80, 128]),
+    perms=st.tuples(perms, perms, perms, perms),
+    factor=st.sampled_from([1.0, 0.125]),
+    mask=st.one_of(st.none(), st.tuples(*[st.booleans()] * 4)),
+    causal=st.one_of(st.none(), st.tuples(st.integers(-5, 70), st.sampled_from([-INFINITY, -1e4, 0.0]))),
+)  # fmt: skip
+
+
+@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@given(few.map(sees_something), st.integers(0, 2**31), st.sampled_from([np.float32, jnp.bfloat16]))
+def test_few_queries_agree_with_float64(a: native.Attention, seed: int, dtype: Any) -> None:
+    if native.unsupported_reason(a, np.dtype(dtype).name) is None:
+        arrays, tolerance = operands(a, seed, dtype), 2e-5 if dtype is np.float32 else 2e-2
+        found, wanted = outside_xla(a, *arrays)[0], by_torch(a, *arrays)[0]
+        np.testing.assert_allclose(np.asarray(found, np.float64), wanted, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("seen", [0, 1, 15, 16, 17, 40, 90])
+def test_hidden_keys_have_no_effect_on_one_query(seen: int) -> None:
+    a = native.Attention(
+        2, 3, 1, 90, 32, (native.HEADS_FIRST, (1, 2, 0, 3), (1, 2, 0, 3), native.HEADS_FIRST), 0.2, (False, False, False, True)
+    )
+    q, k, v, _, dy = operands(a, 0)
+    mask = np.where(np.arange(90) < seen, 0, -INFINITY).astype(np.float32).reshape(1, 1, 1, 90)
+    k[-(-seen // 16) * 16 :], v[-(-seen // 16) * 16 :] = np.nan, np.nan  # not read at all
+    found = outside_xla(a, q, k, v, mask, dy)[0]
+    wanted = by_torch(a, q, np.nan_to_num(k), np.nan_to_num(v), mask, dy)[0]
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.thorough
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(attentions.map(sees_something), st.integers(0, 2**31), st.sampled_from([np.float32, jnp.bfloat16]))
@@ -397,3 +429,43 @@ def test_exports_see_the_ops_that_the_program_wrote(tmp_path: Any) -> None:
     assert calls(job) == 1
     flow.export.stablehlo(job, tmp_path / "job")
     assert b"oneflow_attention" not in (tmp_path / "job").read_bytes()
+
+
+# --- decoding with a cache
+
+
+def decoded(batch: int, native_part: bool, mixed: bool = False) -> tuple[Any, list[np.ndarray]]:
+    """A predict job that keeps keys and values of 48 positions, and what it returns for each of them."""
+    flow.clear_default_session()
+    flow.config.enable_native_cpu(native_part)
+    config, length = flow.FunctionConfig(), 48
+    config.enable_auto_mixed_precision(mixed)
+
+    @flow.global_function("predict", config)
+    def step(x: tp.Numpy.Placeholder((batch, HEADS * SIZE)), at: tp.Numpy.Placeholder((1,), flow.int32)) -> tp.Numpy:
+        caches = []
+        for name in "kv":
+            cache = flow.get_variable(f"{name}-cache", (length, batch, HEADS, SIZE), initializer=flow.zeros_initializer())
+            w = flow.get_variable(
+                name, (HEADS * SIZE,) * 2, initializer=flow.random_normal_initializer(stddev=0.2), random_seed=3
+            )
+            row = flow.reshape(flow.matmul(x, w), (1, batch, HEADS, SIZE))
+            filled = flow.tensor_scatter_nd_update(cache, flow.reshape(at, (1, 1)), row)
+            flow.assign(cache, filled)
+            caches.append(flow.transpose(filled, (1, 2, 0, 3)))
+        scores = flow.matmul(flow.reshape(x, (batch, HEADS, 1, SIZE)), caches[0], transpose_b=True) * 0.2
+        hidden = flow.math.greater(flow.range(length, dtype=flow.int32), at)
+        scores = flow.masked_fill(flow.zeros((length,)), hidden, -INFINITY) + scores
+        return flow.reshape(flow.matmul(flow.nn.softmax(scores), caches[1]), (batch, HEADS * SIZE))
+
+    tokens = np.random.default_rng(0).standard_normal((length, batch, HEADS * SIZE)).astype(np.float32)
+    return step, [step(tokens[i], np.array([i], np.int32)) for i in range(length)]
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_decoding_with_a_cache(batch: int) -> None:
+    job, found = decoded(batch, True)
+    assert calls(job) == 1
+    _, wanted = decoded(batch, False)
+    for got, want in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)

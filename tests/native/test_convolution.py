@@ -230,7 +230,28 @@ def test_transposed_convolutions_agree_with_xla(data_format: str, strides: int, 
     attrs |= {"x_spec": x_spec, "w_spec": w_spec}
     assert native.NATIVE_TRANSPOSED.unsupported_reason((x, w), attrs) is None
     y, pull = jax.vjp(lambda a, b: native.conv_transpose(a, b, **attrs), x, w)
-    want, pull_xla = jax.vjp(lambda a, b: _conv_transpose.define(a, b, **attrs), x, w)
+    want, pull_xla = jax.vjp(lambda a, b: _conv_transpose(a, b, **attrs), x, w)
+    dy = rng.standard_normal(y.shape, np.float32)
+    for got, expected in zip([y, *pull(dy)], [want, *pull_xla(dy)], strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_transposed_convolutions_in_space_agree_with_xla() -> None:
+    from oneflow.ops.conv import _conv_transpose
+
+    rng = np.random.default_rng(0)
+    attrs = {
+        "strides": (2, 1, 2),
+        "dilations": (1, 1, 1),
+        "pad_low": (0, 1, 0),
+        "sizes": (6, 5, 9),
+        "x_spec": "NCDHW",
+        "w_spec": "IODHW",
+    }
+    x, w = rng.standard_normal((2, 6, 3, 5, 4), np.float32), rng.standard_normal((6, 4, 2, 3, 3), np.float32)
+    assert native.NATIVE_TRANSPOSED.unsupported_reason((x, w), attrs) is None
+    y, pull = jax.vjp(lambda a, b: native.conv_transpose(a, b, **attrs), x, w)
+    want, pull_xla = jax.vjp(lambda a, b: _conv_transpose(a, b, **attrs), x, w)
     dy = rng.standard_normal(y.shape, np.float32)
     for got, expected in zip([y, *pull(dy)], [want, *pull_xla(dy)], strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)

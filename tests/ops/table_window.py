@@ -72,6 +72,14 @@ def _last(x: Any) -> Any:
     return np.moveaxis(x, 1, -1)
 
 
+def _deconv(x: Any, w: Any, strides: list[int], padding: list[int], extra: list[int]) -> Any:
+    n = len(strides)
+    op = flow.user_op_builder("up").Op(f"deconv{n}d").Input("in", [x]).Input("weight", [w]).Output("out")
+    op = op.Attr("filters", w.shape[1]).Attr("padding_before", padding).Attr("data_format", "channels_first")
+    op = op.Attr("kernel_size", list(w.shape[2:])).Attr("strides", strides).Attr("dilation_rate", [1] * n)
+    return op.Attr("output_padding", extra).Attr("groups", 1).Build().InferAndTryRun().RemoteBlobList()[0]
+
+
 def _first(x: Any) -> Any:
     return np.moveaxis(x, -1, 1)
 
@@ -165,6 +173,20 @@ ROWS = [
         torch=lambda t, x, w: t.nn.functional.conv_transpose2d(
             x.permute(0, 3, 1, 2), w.permute(0, 3, 1, 2), stride=2, padding=1
         ).permute(0, 2, 3, 1),
+    ),
+    Row(
+        "deconv1d",
+        lambda x, w: _deconv(x, w, [2], [1], [1]),
+        None,
+        [floats(2, 3, 5), floats(3, 2, 3)],
+        torch=lambda t, x, w: t.nn.functional.conv_transpose1d(x, w, stride=2, padding=1, output_padding=1),
+    ),
+    Row(
+        "deconv3d",
+        lambda x, w: _deconv(x, w, [2, 1, 2], [0, 1, 0], [0, 0, 1]),
+        None,
+        [floats(2, 3, 3, 4, 2), floats(3, 2, 2, 3, 2)],
+        torch=lambda t, x, w: t.nn.functional.conv_transpose3d(x, w, None, (2, 1, 2), (0, 1, 0), (0, 0, 1)),
     ),
     Row("bias_add", nn.bias_add, lambda x, b: x + b[:, None, None], [IMAGES, floats(3)]),
     Row("bias_add last", lambda x, b: nn.bias_add(x, b, "NHWC"), lambda x, b: x + b, [IMAGES, floats(6)]),

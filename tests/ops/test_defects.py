@@ -120,6 +120,17 @@ def test_kept_duplicates_of_an_update_sum():
     assert found.tolist() == [1, 5, 1]
 
 
+@pytest.mark.parametrize(("at", "wanted"), [((1, 2), 7), ((0, 0), 7), ((-1, 2), None), ((2, 0), None), ((0, 3), None)])
+def test_one_update_replaces_one_place_or_none(at, wanted):
+    table = np.arange(12, dtype=np.float32).reshape(2, 3, 2)
+    expected = table.copy()
+    if wanted is not None:
+        expected[at] = wanted
+    places, updates = np.array([at], np.int32), np.full((1, 2), 7, np.float32)
+    found = value(lambda x, i, u: flow.tensor_scatter_nd_update(x, i, u), table, places, updates)
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_kept_an_index_too_large_gives_zeros():
     assert value(lambda x, i: flow.gather(x, i), np.ones(3, np.float32), np.array([0, 5], np.int32)).tolist() == [1, 0]
 

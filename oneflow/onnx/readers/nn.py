@@ -10,7 +10,7 @@ from ...graph.graph import current
 from ...graph.node import Blob
 from ...ops import matrix
 from ...ops.array import concat, reshape
-from ...ops.conv import _transposed
+from ...ops.conv import transposed
 from ...ops.norm import normalize_batch
 from ...ops.padding import pad
 from ...ops.slicing import slice_v2
@@ -58,10 +58,10 @@ def _conv(ctx: Reader, x: Any, w: Any, b: Any = None) -> Blob:
 def _conv_transpose(ctx: Reader, x: Any, w: Any, b: Any = None) -> Blob:
     blob, weight, groups = ctx.blob(x), ctx.blob(w), ctx.attr("group", 1)
     n = _space(ctx, blob)
-    if n != 2 or ctx.attr("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
-        ctx.refuse("only two spatial axes with explicit padding are known here")
-    strides, dilations = ctx.attr("strides", [1, 1]), ctx.attr("dilations", [1, 1])
-    pads, extra = ctx.attr("pads", [0] * 4), ctx.attr("output_padding", [0, 0])
+    if not 1 <= n <= 3 or ctx.attr("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
+        ctx.refuse("only one to three spatial axes with explicit padding are known here")
+    strides, dilations = ctx.attr("strides", [1] * n), ctx.attr("dilations", [1] * n)
+    pads, extra = ctx.attr("pads", [0] * 2 * n), ctx.attr("output_padding", [0] * n)
     whole = [
         (o - 1) * s + (k - 1) * d + 1 + e
         for o, s, k, d, e in zip(blob.shape[2:], strides, weight.shape[2:], dilations, extra, strict=True)
@@ -70,13 +70,13 @@ def _conv_transpose(ctx: Reader, x: Any, w: Any, b: Any = None) -> Blob:
     if wanted is not None:
         total = [size - want for size, want in zip(whole, wanted, strict=True)]
         pads = [t // 2 for t in total] + [t - t // 2 for t in total]
-    sizes = [size - low - high for size, low, high in zip(whole, pads[:2], pads[2:], strict=True)]
+    sizes = [size - low - high for size, low, high in zip(whole, pads[:n], pads[n:], strict=True)]
     inside, each = blob.shape[1] // groups, weight.shape[0] // groups
     made = []
     for g in range(groups):
         part = blob if groups == 1 else slice_v2(blob, ctx.along(1, g * inside, (g + 1) * inside))
         own = weight if groups == 1 else slice_v2(weight, ctx.along(0, g * each, (g + 1) * each))
-        made.append(_transposed(part, own, strides, dilations, pads[:2], sizes, True, None))
+        made.append(transposed(part, own, strides, dilations, pads[:n], sizes, True, None))
     return _moved_back(ctx, made[0] if groups == 1 else concat(made, 1), b)
 
 

@@ -54,23 +54,26 @@ def _padding(
     return {"pads": [low for low, _ in pads] + [high for _, high in pads]}
 
 
-@rule("conv2d_transpose")
+@rule("conv1d_transpose", "conv2d_transpose", "conv3d_transpose")
 def _conv_transpose(ctx: Emitter) -> Result:
     a = ctx.attrs
     x_spec, w_spec = a["x_spec"], a["w_spec"]
-    perm = channels_first(4, x_spec[1] == "C")
-    kernel = [ctx.blob(1).shape[w_spec.index(axis)] for axis in "HW"]
-    old = [ctx.shape(0)[x_spec.index(axis)] for axis in "HW"]
+    rank = len(x_spec)
+    perm = channels_first(rank, x_spec[1] == "C")
+    space = [axis for axis in x_spec if axis not in "NC"]
+    kernel = [ctx.blob(1).shape[w_spec.index(axis)] for axis in space]
+    old = [ctx.shape(0)[x_spec.index(axis)] for axis in space]
     whole = [(o - 1) * s + (k - 1) * d + 1 for o, s, k, d in zip(old, a["strides"], kernel, a["dilations"], strict=True)]
     ends = [w - b - size for w, b, size in zip(whole, a["pad_low"], a["sizes"], strict=True)]
     extra = [max(0, -end) for end in ends]
+    w_perm = tuple(w_spec.index(axis) for axis in ("I", "O", *space))
     y = ctx.emit(
-        "ConvTranspose", ctx.input(0, perm), ctx.input(1, tuple(w_spec.index(axis) for axis in "IOHW")), kernel_shape=kernel,
+        "ConvTranspose", ctx.input(0, perm), ctx.input(1, w_perm), kernel_shape=kernel,
         strides=list(a["strides"]), dilations=list(a["dilations"]), pads=[*a["pad_low"], *(max(0, end) for end in ends)],
         output_padding=extra if any(extra) and all(e < s for e, s in zip(extra, a["strides"], strict=True)) else None,
     )  # fmt: skip
     if any(extra) and any(e >= s for e, s in zip(extra, a["strides"], strict=True)):
-        y = ctx.emit("Pad", y, ctx.ints([0] * 6 + extra))
+        y = ctx.emit("Pad", y, ctx.ints([0] * (rank + 2) + extra))
     return ctx.moved(y, perm)
 
 

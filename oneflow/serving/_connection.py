@@ -17,6 +17,38 @@ _TOO_MANY = (
 )
 
 
+class _JoinedWrites:
+    """A transport that sends what is written in one turn of the event loop by one system call.
+
+    uvicorn writes the head and the body of a response one after the other, and each call may wake the client.
+    """
+
+    def __init__(self, transport: Any, loop: asyncio.AbstractEventLoop):
+        self._transport = transport
+        self._loop = loop
+        self._parts: list[bytes] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        if not self._parts:
+            self._loop.call_soon(self._flush)
+        self._parts.append(data)
+
+    def get_write_buffer_size(self) -> int:
+        return int(self._transport.get_write_buffer_size()) + sum(map(len, self._parts))
+
+    def close(self) -> None:
+        self._flush()
+        self._transport.close()
+
+    def _flush(self) -> None:
+        parts, self._parts = self._parts, []
+        if parts and not self._transport.is_closing():
+            self._transport.write(parts[0] if len(parts) == 1 else b"".join(parts))
+
+
 def bounded_protocol(most: int) -> type[Any]:
     """The class of connections, of which at most ``most`` are open. A function, because uvicorn belongs to an extra."""
     base: Any = need("uvicorn.protocols.http.httptools_impl", "oneflow.serving").HttpToolsProtocol
@@ -30,7 +62,7 @@ def bounded_protocol(most: int) -> type[Any]:
         _head_bytes = 0
 
         def connection_made(self, transport: Any) -> None:
-            super().connection_made(transport)
+            super().connection_made(_JoinedWrites(transport, self.loop))
             excess = len(self.connections) - most
             self._is_refused = excess > 0
             if excess > _MOST_REFUSALS:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 from .._base.extras import need
@@ -14,6 +15,9 @@ _REASON = b'{"error":"the server has as many connections as it may have"}'
 _TOO_MANY = (
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\nconnection: close\r\n"
     b"content-length: %d\r\n\r\n%s" % (len(_REASON), _REASON)
+)
+_NOT_HTTP = (
+    b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%s"
 )
 
 
@@ -96,6 +100,14 @@ def bounded_protocol(most: int) -> type[Any]:
                 self.send_400_response(f"The request's headers have more than {MOST_BYTES} bytes.")
             elif self._head_timer is None:
                 self._expect_head(SECONDS)
+
+        def send_400_response(self, msg: str) -> None:
+            body = json.dumps({"error": msg}).encode()
+            self.transport.write(_NOT_HTTP % (len(body), body))
+            self.transport.close()
+
+        def _unsupported_upgrade_warning(self) -> None:
+            """Logs nothing: a request for another protocol is answered by this one, as HTTP allows."""
 
         def _expect_head(self, seconds: float) -> None:
             self._head_timer = self.loop.call_later(seconds, self._head_is_late)

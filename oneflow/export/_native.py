@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 from .._base import native
 from .._base.jax import jax
-from ..compiler import precision
+from ..compiler import fusion, precision
 from ..compiler.arrangement import arranged
+from ..compiler.autodiff import run_nodes
 from ..compiler.lowering import Lowering, Values
 from ..compiler.native import NO_CPU, SWITCHED_OFF
 from ..config import Resource
@@ -18,7 +20,22 @@ from ..graph.node import Blob, Node
 from ._axes import evaluate
 from ._job import ExportedJob, is_wide, mapped
 
-Traceable = Callable[..., Any]  # of a dict of weights, and the inputs
+Traceable = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Specialised:
+    """A job for fixed sizes, as two functions to be traced by JAX.
+
+    Attributes:
+      variables: the names of the variables that ``run`` reads.
+      prepare: from a dict of all weights to the values that depend on them alone, such as packed weights; a tuple.
+      run: of a dict of ``variables``, the prepared values, and the inputs. It returns the job's results in their nesting.
+    """
+
+    variables: tuple[str, ...]
+    prepare: Traceable
+    run: Traceable
 
 
 def unavailable(model: ExportedJob) -> str:
@@ -34,30 +51,50 @@ def unavailable(model: ExportedJob) -> str:
     return native.part().reason
 
 
-def natively(model: ExportedJob, sizes: Mapping[str, int]) -> Traceable:
-    """The job for these values of its open sizes: a function of a dict of weights and the inputs, to be traced by JAX.
+def natively(model: ExportedJob, sizes: Mapping[str, int]) -> Specialised:
+    """The job for these values of its open sizes. Only for jobs that are not ``unavailable``."""
+    order, read_sized = _with_sizes(model, sizes)
+    narrow: Mapping[Node, Any] = precision.assigned(model.graph, order, "cpu", "")
+    roots = [read_sized(blob) for _, blob in model.results]
+    read = read_sized
+    preparation: Sequence[Node] = ()
+    prepared: Sequence[Blob] = ()
+    found = fusion.fused([*_variables(order, roots), *order], roots, set(), narrow)
+    if found is not None:
+        fused_read = found.read
+        read = lambda blob: fused_read(read_sized(blob))  # noqa: E731
+        order, narrow, roots = [n for n in found.order if n.op is not OP_VARIABLE], found.precision, list(map(fused_read, roots))
+        preparation, prepared = found.preparation, found.prepared
+    arrangement = arranged(order, set(), roots, (), narrow, "", "cpu").with_attention(order, roots)
+    variables = _variables(order, roots)
+    sources = [node for node in preparation if node.op is OP_VARIABLE]
+    lowering, preparing = (Lowering(without_native="", precision=p) for p in (arrangement.precision, narrow))
 
-    It returns the job's results in their nesting. Only for jobs that are not ``unavailable``.
-    """
-    nodes, read = _with_sizes(model, sizes)
-    results = [read(blob) for _, blob in model.results]
-    narrow = precision.assigned(model.graph, nodes, "cpu", "")
-    arrangement = arranged(nodes, set(), results, (), narrow, "", "cpu")
-    lowering = Lowering(without_native="", precision=arrangement.precision)
-    inputs = [read(spec.blob) for spec in model.inputs]
-    variables = dict.fromkeys(b.node for node in nodes for b in node.inputs if b.node.op is OP_VARIABLE)
-    variables |= dict.fromkeys(b.node for b in results if b.node.op is OP_VARIABLE)
+    def prepare(weights: Mapping[str, Any]) -> tuple[Any, ...]:
+        values = Values(preparing)
+        for node in sources:
+            values[node] = (weights[node.attrs["variable"]],)
+        run_nodes([node for node in preparation if node.op is not OP_VARIABLE], values, None, ())
+        return tuple(values.get_blob(blob) for blob in prepared)
 
-    def run(weights: Mapping[str, Any], *arrays: Any) -> Any:
+    def run(weights: Mapping[str, Any], packed: Sequence[Any], *arrays: Any) -> Any:
         values = Values(lowering)
-        for blob, array in zip(inputs, arrays, strict=True):
+        for spec, array in zip(model.inputs, arrays, strict=True):
+            values.set_blob(read_sized(spec.blob), array)
+        for blob, array in zip(prepared, packed, strict=True):
             values.set_blob(blob, array)
         for node in variables:
             values[node] = (weights[node.attrs["variable"]],)
         arrangement.run(values, None)
         return mapped(model.returns, lambda blob: jax.numpy.asarray(values.get_blob(read(blob))))
 
-    return run
+    return Specialised(tuple(dict.fromkeys(node.attrs["variable"] for node in variables)), prepare, run)
+
+
+def _variables(nodes: Sequence[Node], roots: Sequence[Blob]) -> list[Node]:
+    """The variables among what nodes read, and among ``roots``."""
+    read = [*(b.node for node in nodes for b in node.inputs), *(b.node for b in roots)]
+    return list(dict.fromkeys(node for node in read if node.op is OP_VARIABLE))
 
 
 def _with_sizes(model: ExportedJob, sizes: Mapping[str, int]) -> tuple[list[Node], Callable[[Blob], Blob]]:
@@ -86,21 +123,30 @@ def _with_values(attr: Any, sizes: Mapping[str, int]) -> Any:
     return evaluate(attr, sizes) if importlib.import_module("jax.export").is_symbolic_dim(attr) else attr
 
 
-def serialised(model: ExportedJob, sizes: Mapping[str, int]) -> bytes:
-    """``natively`` in the form of ``jax.export``. Only this version of the native part runs it, on a machine of this kind."""
-    export = importlib.import_module("jax.export")
+def serialised(model: ExportedJob, sizes: Mapping[str, int]) -> tuple[tuple[str, ...], bytes, bytes]:
+    """``natively`` in the form of ``jax.export``: the variables, and both functions. Only this version of the native part runs
+    them, on a machine of this kind."""
+    made = natively(model, sizes)
     structs = [jax.ShapeDtypeStruct(_sized(model, spec.blob, sizes), spec.dtype.numpy_dtype) for spec in model.inputs]
     declared = {name: jax.ShapeDtypeStruct(v.shape, v.dtype.numpy_dtype) for name, v in model.variables.items()}
-    checks = [export.DisabledSafetyCheck.custom_call(native.target(name)) for name in native.part().library.handlers]
     with jax.enable_x64(is_wide(model)):
-        made = export.export(jax.jit(natively(model, sizes)), platforms=["cpu"], disabled_checks=checks)(declared, *structs)
-    return bytes(made.serialize())
+        packed = jax.eval_shape(made.prepare, declared)
+        prepare = _exported(made.prepare, declared)
+        run = _exported(made.run, {name: declared[name] for name in made.variables}, packed, *structs)
+    return made.variables, prepare, run
 
 
-def deserialised(data: bytes) -> Traceable:
-    """The function that ``serialised`` was given."""
+def _exported(function: Traceable, *structs: Any) -> bytes:
+    export = importlib.import_module("jax.export")
+    checks = [export.DisabledSafetyCheck.custom_call(native.target(name)) for name in native.part().library.handlers]
+    return bytes(export.export(jax.jit(function), platforms=["cpu"], disabled_checks=checks)(*structs).serialize())
+
+
+def deserialised(variables: Sequence[str], prepare: bytes, run: bytes) -> Specialised:
+    """What ``serialised`` was given."""
     native.part()  # its calls have to be known before a program that has some is compiled
-    return cast(Traceable, importlib.import_module("jax.export").deserialize(bytearray(data)).call)
+    deserialize = importlib.import_module("jax.export").deserialize
+    return Specialised(tuple(variables), *(cast(Traceable, deserialize(bytearray(data)).call) for data in (prepare, run)))
 
 
 def _sized(model: ExportedJob, blob: Blob, sizes: Mapping[str, int]) -> tuple[int, ...]:

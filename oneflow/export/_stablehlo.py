@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import importlib
 import math
 import os
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -180,10 +182,13 @@ class ExportedFunction:
         self.inputs = [_spec(n, aval) for n, aval in zip(inputs, avals, strict=True)]
         self.results = [_spec(n, aval) for n, aval in zip(results, exported.out_avals, strict=True)]
         self.platforms = tuple(exported.platforms)
-        self._specialised: Callable[[Mapping[str, int]], Callable[..., Any]] | None = None
+        self._specialised: Callable[[Mapping[str, int]], Any] | None = None
+        self._programs: dict[tuple[tuple[str, int], ...], Callable[..., list[Any]]] = {}
+        self._compiling = threading.Lock()
+        self._prepared: dict[bytes, Any] = {}  # prepared values by their digests: those of different sizes are often the same
 
-    def _specialise(self, made: Callable[[Mapping[str, int]], Callable[..., Any]]) -> None:
-        """Makes ``compile`` compile ``made(sizes)``, a function of a dict of weights and the inputs."""
+    def _specialise(self, made: Callable[[Mapping[str, int]], Any]) -> None:
+        """Makes ``compile`` compile ``made(sizes)``, a ``Specialised`` of the module ``_native``."""
         self._specialised = made
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -192,17 +197,20 @@ class ExportedFunction:
         Raises: FeedError (wrong number or names), FeedShapeError, FeedDtypeError.
         """
         arrays = [self._checked(spec, value) for spec, value in zip(self.inputs, self._positional(args, kwargs), strict=True)]
-        self._check_open_sizes(arrays)
-        placed = self._placed(arrays)
-        given = placed if self._weights is None else [self._placed_weights(), *placed]
+        opened = self._open_sizes(arrays)
+        problem: Exception
         try:
+            if self._specialised is not None:
+                return jax.tree.unflatten(self._exported.out_tree, map(np.asarray, self._program(opened)(*arrays)))
+            placed = self._placed(arrays)
+            given = placed if self._weights is None else [self._placed_weights(), *placed]
             with jax.enable_x64(self._wide):
                 return jax.tree.map(np.asarray, self._call(*given))
-        except ValueError as error:  # JAX could not compile it for these sizes
+        except (ValueError, ExportError) as error:  # JAX could not compile it for these sizes
             problem = error
-        sizes = ", ".join(f"{spec.name} of shape {array.shape}" for spec, array in zip(self.inputs, arrays, strict=True))
+        shapes = ", ".join(f"{spec.name} of shape {array.shape}" for spec, array in zip(self.inputs, arrays, strict=True))
         try:
-            refuse(FeedShapeError, f"the model {self.name!r} does not work for {sizes}",
+            refuse(FeedShapeError, f"the model {self.name!r} does not work for {shapes}",
                    found=[("because", str(problem).splitlines()[0])])  # fmt: skip
         except FeedShapeError as refusal:
             raise refusal from problem
@@ -227,11 +235,10 @@ class ExportedFunction:
                 refuse(ArgumentError, f"model {self.name!r}: the size {name!r} {problem}")
         shapes = [tuple(sizes[size] if isinstance(size, str) else size for size in spec.shape) for spec in self.inputs]
         given = [jax.ShapeDtypeStruct(shape, spec.dtype) for shape, spec in zip(shapes, self.inputs, strict=True)]
-        first = [] if self._weights is None else [self._placed_weights()]
         wide = self._wide
         failure: Exception | None = None
         try:
-            call = self._exported.call if self._specialised is None else self._specialised(sizes)
+            call, first = self._function(sizes)
             with jax.enable_x64(wide):
                 program = jax.jit(lambda *args: jax.tree.leaves(call(*args))).lower(*first, *given).compile()
         except Exception as error:
@@ -244,6 +251,33 @@ class ExportedFunction:
                 return list(program(*first, *arrays))
 
         return run
+
+    def _program(self, sizes: Mapping[str, int]) -> Callable[..., list[Any]]:
+        """``compile``, once for the same sizes."""
+        key = tuple(sorted(sizes.items()))
+        found = self._programs.get(key)
+        if found is None:
+            with self._compiling:
+                found = self._programs.get(key) or self._programs.setdefault(key, self.compile(sizes))
+        return found
+
+    def _function(self, sizes: Mapping[str, int]) -> tuple[Callable[..., Any], list[Any]]:
+        """What ``compile`` compiles, and its arguments before the inputs."""
+        if self._weights is None:
+            return self._exported.call, []
+        weights = self._placed_weights()
+        if self._specialised is None:
+            return self._exported.call, [weights]
+        made = self._specialised(sizes)
+        with jax.enable_x64(self._wide):
+            prepared = tuple(map(self._shared, jax.jit(made.prepare)(weights)))
+        return made.run, [{name: weights[name] for name in made.variables}, prepared]
+
+    def _shared(self, prepared: Any) -> Any:
+        """One array for all prepared values that are equal."""
+        digest = hashlib.blake2b(np.ascontiguousarray(prepared).tobytes(), digest_size=32)
+        digest.update(f"{prepared.dtype}{prepared.shape}".encode())
+        return self._prepared.setdefault(digest.digest(), prepared)
 
     def _placed_weights(self) -> Any:
         """The weights on the device, where they are moved once."""
@@ -279,7 +313,8 @@ class ExportedFunction:
             array = array.astype(spec.dtype)
         return array
 
-    def _check_open_sizes(self, arrays: Sequence[np.ndarray]) -> None:
+    def _open_sizes(self, arrays: Sequence[np.ndarray]) -> dict[str, int]:
+        """The values of the open sizes. Raises FeedShapeError where inputs disagree."""
         sizes: dict[str, int] = {}
         for spec, array in zip(self.inputs, arrays, strict=True):
             for name, size in zip(spec.shape, array.shape, strict=True):
@@ -287,6 +322,7 @@ class ExportedFunction:
                     refuse(
                         FeedShapeError, f"model {self.name!r}: {spec.name} has {size} for {name!r}, another input {sizes[name]}"
                     )
+        return sizes
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{s.name}: {s.dtype}{_listed(s.shape)}" for s in self.inputs)

@@ -226,6 +226,14 @@ def _described(compiled: Compiled, op_list: Sequence[Any], signature: Any) -> tu
     return tuple(inputs), tuple(outputs)
 
 
+def _function(graph: SavedGraph, weights: Mapping[str, np.ndarray], devices: Sequence[Any]) -> ExportedFunction:
+    """The graph as a function, which the native part computes where it can."""
+    function = graph.function(weights, devices)
+    if list(devices) == jax.devices()[:1]:
+        graph.specialise(function)
+    return function
+
+
 class Runner:
     """A graph with its weights on devices. Several threads may run it.
 
@@ -234,7 +242,7 @@ class Runner:
 
     def __init__(self, graph: SavedGraph, weights: Mapping[str, np.ndarray], devices: Sequence[Any]):
         self.graph = graph
-        self.function = graph.function(weights, devices)
+        self.function = _function(graph, weights, devices)
         self._weights = weights
         self._devices = devices
         self._fixed: dict[int, ExportedFunction] = {}  # by batch size, where the batch is not open
@@ -270,7 +278,7 @@ class Runner:
             if size not in self._fixed:
                 problem: Exception | None = None
                 try:
-                    self._fixed[size] = self.graph.of_batch(size).function(self._weights, self._devices)
+                    self._fixed[size] = _function(self.graph.of_batch(size), self._weights, self._devices)
                 except SavedModelError as error:
                     problem = error
                 if problem is not None:

@@ -33,7 +33,7 @@ def parser() -> argparse.ArgumentParser:
     batches = made.add_argument_group("batches (defaults for each model's config.json)")
     batches.add_argument("--max-batch-size", type=int, metavar="N", help="the most rows that are joined (32)")
     batches.add_argument("--batch-sizes", type=_numbers, metavar="N,N,...", help="the sizes to compile (powers of two)")
-    batches.add_argument("--max-delay-ms", type=float, metavar="MS", help="how long a request waits for others (1)")
+    batches.add_argument("--max-delay-ms", type=float, metavar="MS", help="how long a request waits for others")
     batches.add_argument("--max-queue", type=int, metavar="N", help="the most requests of a version that wait (1024)")
     batches.add_argument("--no-batching", action="store_true", help="run each request by itself")
     batches.add_argument("--batches-in-flight", type=int, metavar="N", help="batches of a version at one time (2; 1 on CPUs)")

@@ -33,11 +33,12 @@ class _Waiting:
 
 @dataclass(slots=True, eq=False)
 class _Queue:
-    """The waiting requests of one key."""
+    """The waiting requests of one key. ``expected``: how many there were lately, for which a batch waits by default."""
 
     key: Key
     waiting: deque[_Waiting]
     rows: int = 0
+    expected: int = 1
     timer: asyncio.TimerHandle | None = None
 
 
@@ -126,8 +127,9 @@ class Batcher:
             if not queue.waiting:
                 return
             full = queue.rows >= self.model.batch_sizes[-1] or not self.model.settings.batching or not self._waits
-            left = queue.waiting[0].since + self.model.settings.max_delay - time.perf_counter()
-            if left > 0 and not full and not due:
+            enough = full or due or (self.model.settings.max_delay is None and len(queue.waiting) >= queue.expected)
+            left = queue.waiting[0].since + self.model.settings.longest_delay - time.perf_counter()
+            if left > 0 and not enough:
                 if queue.timer is None:
                     queue.timer = self._loop.call_later(left, self._time_is_over, queue)
                 return
@@ -135,7 +137,9 @@ class Batcher:
                 queue.timer.cancel()
                 queue.timer = None
             due = False
-            self._start(self._take(queue))
+            batch = self._take(queue)
+            queue.expected = max(len(batch), queue.expected // 2)
+            self._start(batch)
 
     def _time_is_over(self, queue: _Queue) -> None:
         queue.timer = None

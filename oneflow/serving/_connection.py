@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 from .._base.extras import need
@@ -15,6 +16,39 @@ _TOO_MANY = (
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\nconnection: close\r\n"
     b"content-length: %d\r\n\r\n%s" % (len(_REASON), _REASON)
 )
+_NOT_HTTP = b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%s"
+
+
+class _JoinedWrites:
+    """A transport that sends what is written in one turn of the event loop by one system call.
+
+    uvicorn writes the head and the body of a response one after the other, and each call may wake the client.
+    """
+
+    def __init__(self, transport: Any, loop: asyncio.AbstractEventLoop):
+        self._transport = transport
+        self._loop = loop
+        self._parts: list[bytes] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        if not self._parts:
+            self._loop.call_soon(self._flush)
+        self._parts.append(data)
+
+    def get_write_buffer_size(self) -> int:
+        return int(self._transport.get_write_buffer_size()) + sum(map(len, self._parts))
+
+    def close(self) -> None:
+        self._flush()
+        self._transport.close()
+
+    def _flush(self) -> None:
+        parts, self._parts = self._parts, []
+        if parts and not self._transport.is_closing():
+            self._transport.write(parts[0] if len(parts) == 1 else b"".join(parts))
 
 
 def bounded_protocol(most: int) -> type[Any]:
@@ -30,7 +64,7 @@ def bounded_protocol(most: int) -> type[Any]:
         _head_bytes = 0
 
         def connection_made(self, transport: Any) -> None:
-            super().connection_made(transport)
+            super().connection_made(_JoinedWrites(transport, self.loop))
             excess = len(self.connections) - most
             self._is_refused = excess > 0
             if excess > _MOST_REFUSALS:
@@ -64,6 +98,14 @@ def bounded_protocol(most: int) -> type[Any]:
                 self.send_400_response(f"The request's headers have more than {MOST_BYTES} bytes.")
             elif self._head_timer is None:
                 self._expect_head(SECONDS)
+
+        def send_400_response(self, msg: str) -> None:
+            body = json.dumps({"error": msg}).encode()
+            self.transport.write(_NOT_HTTP % (len(body), body))
+            self.transport.close()
+
+        def _unsupported_upgrade_warning(self) -> None:
+            """Logs nothing: a request for another protocol is answered by this one, as HTTP allows."""
 
         def _expect_head(self, seconds: float) -> None:
             self._head_timer = self.loop.call_later(seconds, self._head_is_late)

@@ -138,7 +138,7 @@ class Model:
                 "input": [described(t) for t in self.inputs], "output": [described(t) for t in self.outputs]}  # fmt: skip
         if self.batch:
             made["dynamic_batching"] = {"preferred_batch_size": list(self.batch_sizes),
-                                        "max_queue_delay_microseconds": round(self.settings.max_delay * 1e6)}  # fmt: skip
+                                        "max_queue_delay_microseconds": round(self.settings.longest_delay * 1e6)}  # fmt: skip
         kernels = f"XLA: {self.without_native}" if self.without_native else "native part"
         made["parameters"] = {"kernels": {"string_value": kernels}}
         return made

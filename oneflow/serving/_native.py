@@ -1,13 +1,14 @@
 """Functions for fixed sizes, with the native part's lowerings, from the process that exports a job to the server.
 
-The server writes ``FILE.json``, which sizes it compiles. The process writes ``FILE.0``, ``FILE.1`` and so on, a function per
-combination of sizes, and ``FILE.native.json``, which lists them or has the reason why there are none.
+The server writes ``FILE.json``, which says for which sizes it compiles. The process writes ``FILE.0.prepare`` and ``FILE.0.run``,
+``FILE.1.prepare`` and so on, two functions per combination of sizes, and ``FILE.native.json``, which lists them or has the reason
+why there are none.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from ..export._native import deserialised, serialised, unavailable
 from ..export._stablehlo import unexportable
 from ._settings import ModelSettings
 from ._sizes import combinations
+
+_PARTS = ("prepare", "run")
 
 
 def ask(file: Path, settings: ModelSettings) -> None:
@@ -40,11 +43,13 @@ def write_native(job: Any, file: str, checkpoint: str) -> None:
     )
     model = exported_job("oneflow.serving", job, reason=unexportable, weights=checkpoint, format="StableHLO")
     reason = unavailable(model)
-    made: list[tuple[dict[str, int], str]] = []
+    made: list[tuple[dict[str, int], str, tuple[str, ...]]] = []
     for sizes in () if reason else combinations(load(file), settings):
         name = f"{file}.{len(made)}"
-        Path(name).write_bytes(serialised(model, sizes))
-        made.append((sizes, name))
+        variables, *functions = serialised(model, sizes)
+        for part, data in zip(_PARTS, functions, strict=True):
+            Path(f"{name}.{part}").write_bytes(data)
+        made.append((sizes, name, variables))
     _index(file).write_text(json.dumps({"reason": reason, "made": made}), encoding="utf-8")
 
 
@@ -52,7 +57,10 @@ def read_native(exported: ExportedFunction, file: Path) -> str:
     """Lets ``compile`` of the exported job take the functions that were made; the reason where there are none."""
     index = json.loads(_index(file).read_text(encoding="utf-8"))
     if not index["reason"]:
-        made: Mapping[str, Callable[..., Any]] = {_key(s): deserialised(Path(name).read_bytes()) for s, name in index["made"]}
+        made = {
+            _key(sizes): deserialised(variables, *(Path(f"{name}.{part}").read_bytes() for part in _PARTS))
+            for sizes, name, variables in index["made"]
+        }
         exported._specialise(lambda sizes: made[_key(sizes)])
     return str(index["reason"])
 

@@ -43,7 +43,7 @@ class Server:
       token: the bearer token that requests must have; None for none.
       max_batch_size: the most rows that are joined, and that a request may have (32).
       batch_sizes: the sizes that batches are padded to; by default powers of two up to ``max_batch_size``.
-      max_delay_ms: how long a request waits for others, in milliseconds (1).
+      max_delay_ms: how long a request waits for others, in milliseconds; by default 1, and only while there are several clients.
       max_queue: the most requests of a version that wait (1024).
       batching: False runs each request by itself.
       batches_in_flight: how many batches of a version run at the same time (2; 1 on CPUs, whose cores a batch uses itself).

@@ -19,6 +19,7 @@ CONFIG = "config.json"
 _MOST_BYTES = 1 << 20  # of a config.json
 _MOST_ROWS = 65536
 _LONGEST_DELAY_MS = 60_000.0
+_USUAL_DELAY = 0.001  # seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,7 @@ class ModelSettings:
     Attributes:
       max_batch_size: the most rows of a batch, and of a request.
       batch_sizes: the sizes that are compiled; None for powers of two up to ``max_batch_size``.
-      max_delay: how long a request waits for others, in seconds.
+      max_delay: how long a request waits for others, in seconds; None for a millisecond, and only while others are likely.
       max_queue: the most requests that wait.
       batching: False runs each request by itself, padded to the next of the sizes.
       sizes: the values of open sizes other than the batch.
@@ -38,13 +39,18 @@ class ModelSettings:
 
     max_batch_size: int = 32
     batch_sizes: tuple[int, ...] | None = None
-    max_delay: float = 0.001
+    max_delay: float | None = None
     max_queue: int = 1024
     batching: bool = True
     sizes: tuple[tuple[str, tuple[int, ...]], ...] = ()
     versions: str | int | tuple[int, ...] = "all"
     job: str | None = None
     arguments: tuple[str, ...] = ()
+
+    @property
+    def longest_delay(self) -> float:
+        """How long a request waits for others at most, in seconds."""
+        return _USUAL_DELAY if self.max_delay is None else self.max_delay
 
     @property
     def compiled_batches(self) -> tuple[int, ...]:

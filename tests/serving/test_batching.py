@@ -213,3 +213,13 @@ def test_hostile_arguments_are_refused_with_the_users_line(tmp_path: Path, name:
             flow.serving.Server(**{"directory": tmp_path, name: value})
         except ArgumentError as error:
             assert "your line" in str(error) and Path(__file__).name in str(error)
+
+
+def test_a_single_client_does_not_wait_for_others_unless_it_is_told_to(tmp_path: Path, start: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr("oneflow.serving._settings._USUAL_DELAY", FOR_EVER)
+    write_affine(tmp_path / "models" / "affine.stablehlo", 3.0)
+    server, http = start()
+    for _ in range(3):
+        assert http.infer(row(1))[0] == 200
+    _, patient = start(max_delay_ms=FOR_EVER, timeout=0.05)
+    assert patient.infer(row(1))[0] == 504

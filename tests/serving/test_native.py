@@ -1,7 +1,5 @@
 """Saved models and checkpoints with a job are computed by the native part where it is there, exports by XLA."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -10,6 +8,7 @@ import numpy as np
 import pytest
 
 import oneflow as flow
+import oneflow.typing as tp
 from oneflow._base import native
 
 SCRIPT = """
@@ -97,3 +96,39 @@ def test_jobs_stay_with_xla_where_the_native_part_is_switched_off(tmp_path: Path
         flow.clear_default_session()
         flow.config.enable_native_cpu(True)
     assert kernels == "XLA: switched off by flow.config.enable_native_cpu(False)"
+
+
+def test_saved_models_compute_with_packed_weights_as_jobs_do(tmp_path: Path, start: Any) -> None:
+    @flow.global_function()
+    def net(x: tp.Numpy.Placeholder((4, 3, 10, 10))) -> tp.Dict[str, tp.Numpy]:
+        y = flow.layers.conv2d(x, 16, 3, padding="SAME", use_bias=False, name="conv")
+        y = flow.nn.relu(flow.layers.batch_normalization(y, axis=1, training=False, name="norm"))
+        y = flow.layers.dense(flow.flatten(y, 1), 32, activation=flow.math.gelu, name="hidden")
+        return {"y": flow.layers.dense(y, 7, name="dense")}
+
+    images = np.random.default_rng(1).standard_normal((4, 3, 10, 10), np.float32)
+    net(images)
+    random = np.random.default_rng(2)
+    flow.load_variables(
+        {name: random.uniform(0.5, 1.5, v.numpy().shape).astype(np.float32) for name, v in flow.get_all_variables().items()}
+    )
+    expected = net(images)["y"]
+    builder = flow.saved_model.ModelBuilder(str(tmp_path / "models" / "net")).ModelName("net").Version(1)
+    signature = builder.AddFunction(net).AddSignature("predict").Input("x", net.graph.inputs[0].blob.logical_blob_name)
+    signature.Output("y", net.graph.returns["y"].logical_blob_name)
+    builder.Save()
+
+    session = flow.serving.InferenceSession()
+    session.load_saved_model(str(tmp_path / "models" / "net"))
+    session.launch()
+    (by_session,) = session.run("net", x=images)
+    (row,) = session.run("net", x=images[:1])
+    session.close()
+    _, http = start(batch_sizes=[1, 4])
+    by_server = answered(http, "net", images)["y"]
+    if native.part().reason:
+        np.testing.assert_allclose(by_session, expected, rtol=1e-4)
+    else:  # the same calls with the same folded weights, where XLA's own sums differ in the last digits
+        np.testing.assert_array_equal(by_session, expected)
+    np.testing.assert_allclose(by_server, expected, rtol=1e-5)
+    np.testing.assert_allclose(row, expected[:1], rtol=1e-4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -131,7 +132,9 @@ def test_other_machines_load_nothing_without_a_token(tmp_path: Path, start: Any)
 def test_what_is_not_http(tmp_path: Path, start: Any) -> None:
     (tmp_path / "models").mkdir()
     server, http = start(body_timeout=0.05)
-    assert raw(server.url, b"rubbish\r\n\r\n").startswith(b"HTTP/1.1 400")
+    for rubbish in (b"rubbish\r\n\r\n", b"FOO / HTTP/1.1\r\nHost: localhost\r\n\r\n", b"\x16\x03\x01\x00\xc8\x01\x00\x00"):
+        head, _, body = raw(server.url, rubbish).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 400") and b"application/json" in head and json.loads(body).keys() == {"error"}
     endless = b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * (1 << 20)
     with contextlib.suppress(ConnectionError):  # closed while the client still sends
         assert raw(server.url, endless).startswith(b"HTTP/1.1 400")

@@ -177,6 +177,7 @@ class OpDef:
       attention: ``attention(attrs)`` says which step of attention it may be; None for none.
       lays_out: it brings its first input to the layout of its attribute ``distribute``, and its gradient to that of
         ``gradient_distribute``.
+      takes_mesh: ``define`` takes a further keyword ``mesh``, the mesh of the node's placement; None for one device.
     """
 
     name: str
@@ -201,6 +202,7 @@ class OpDef:
     zeros: Literal["all", "any"] | None = None
     flat_at_zero: bool = False
     lays_out: bool = False
+    takes_mesh: bool = False
     int8: Int8 | None = None
     attention: Callable[[Mapping[str, Any]], AttentionStep | None] | None = None
 

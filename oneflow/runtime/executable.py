@@ -16,6 +16,8 @@ import numpy as np
 from .._base import memory as _memory
 from .._base.dist import Placement
 from .._base.jax import jax
+from .._base.log import notice
+from ..compiler.cudnn_attention import limits_of, with_cudnn_attention
 from ..compiler.layout import Layout, Storage, layout_of
 from ..compiler.lowering import Observer
 from ..compiler.options import compiler_options, product_precision
@@ -87,6 +89,10 @@ class Executable:
                 self.plan = plan = with_fused_products(plan)
         elif self.is_staged and plan.prepared:
             raise ModeError(_several_places(plan, places[0]))
+        if plan.cudnn_attention and plan.platform == "gpu" and not any(self.debugging):
+            self.plan = plan = with_cudnn_attention(plan, limits_of([d for devices in distinct.values() for d in devices]))
+            for note in plan.notes if compile is None else ():  # a plan for a target says it itself
+                notice(f"job {plan.graph.name!r}: {note}")
         if not self.is_staged:
             self.plan = on_one_place(plan, max(map(len, distinct.values())))
         self._prepared = Prepared(plan, store) if plan.prepared else None  # the last that the step reads

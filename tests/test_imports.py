@@ -112,7 +112,7 @@ COMPILER = [  # from the bottom; the table is in docs/architecture.md, "The pack
     {"autodiff"},
     {"expansion", "host_plan", "indexed_slices", "arrangement", "attention", "channels_last", "batch_slices", "int8", "fusion"},
     {"plan"},
-    {"update", "replicas", "options"},
+    {"update", "replicas", "options", "cudnn_attention"},
     {"program"},
     {"stages"},
 ]

@@ -6,7 +6,7 @@ each computes its samples and heads under ``jax.shard_map``, so that XLA has not
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -180,9 +180,13 @@ def split_of(placement: Placement, a: Attention, batch_is_split: bool) -> Split 
 # --- the pass
 
 
-def with_cudnn_attention(plan: Plan, limits: Limits) -> Plan:
+def with_cudnn_attention(plan: Plan, limits: Limits, homes: Mapping[Node, int] | None = None) -> Plan:
     """The plan with cuDNN's attention where it computes that of the job; notes say where it does not.
 
+    Args:
+      plan: of a job whose devices are known.
+      limits: of these devices.
+      homes: the index of the segment of each node, where the job has several.
     Raises:
       MissingExtraError: JAX cannot use cuDNN in this process.
     """
@@ -190,6 +194,8 @@ def with_cudnn_attention(plan: Plan, limits: Limits) -> Plan:
     keep = {w.blob.node for w in plan.watches if w.diff}
     present = {n for n in nodes if n not in plan.vmapped and n not in plan.devices}
     found = find_attention(nodes, present, keep, plan.roots, plan.path, plan.precision, partial(kernel, limits))
+    if homes is not None:
+        found = _inside_segments(found, homes)
     calls = found.calls.values()
     if calls:
         _check_installed(plan)
@@ -206,6 +212,13 @@ def with_cudnn_attention(plan: Plan, limits: Limits) -> Plan:
         notes=(*plan.notes, *_notes(found)),
         passes=(*plan.passes, PassRecord("cuDNN attention", "; ".join(_notes(found)))),
     )
+
+
+def _inside_segments(found: FoundAttention, homes: Mapping[Node, int]) -> FoundAttention:
+    """The calls whose nodes are all in one segment; a segment is one function, or two, one per pass."""
+    calls = {at: call for at, call in found.calls.items() if len({homes[node] for node in call.nodes}) == 1}
+    apart = {call.product: "its mask waits for another stage" for at, call in found.calls.items() if at not in calls}
+    return FoundAttention(calls, {**found.refused, **apart})
 
 
 def _notes(found: FoundAttention) -> list[str]:

@@ -24,6 +24,7 @@ from ..compiler.options import compiler_options, product_precision
 from ..compiler.plan import LEARNING_RATES, RANDOM_STATE, Plan, on_one_place, with_fused_products, with_own_values
 from ..compiler.program import Stateless, feed_shardings, place_of, single
 from ..compiler.stages import Compile, staged
+from ..compiler.stages.segments import homes_of
 from ..config._settings import nonfinite as find_nonfinite
 from ..errors import CompileError, CustomOpError, ExecutionError, ModeError, NonFiniteError, ProcessError
 from ..graph import callback
@@ -98,7 +99,8 @@ class Executable:
         elif self.is_staged and plan.prepared:
             raise ModeError(_several_places(plan, places[0]))
         if plan.cudnn_attention and plan.platform == "gpu" and not any(self.debugging):
-            self.plan = plan = with_cudnn_attention(plan, limits_of([d for devices in distinct.values() for d in devices]))
+            limits = limits_of([d for devices in distinct.values() for d in devices])
+            self.plan = plan = with_cudnn_attention(plan, limits, homes_of(plan, store.meshes) if self.is_staged else None)
             for note in plan.notes if compile is None else ():  # a plan for a target says it itself
                 notice(f"job {plan.graph.name!r}: {note}")
         if not self.is_staged:

@@ -205,10 +205,16 @@ def scaled_later(q, k, m):
     return flow.nn.softmax((flow.matmul(q, k, transpose_b=True) + m) * 0.2)
 
 
+def masked_from_elsewhere(q, k, m):
+    with flow.scope.placement("cpu", "0:1"):
+        mask = flow.math.sigmoid(flow.constant(0.5, flow.float32, (LENGTH, LENGTH)))
+    return flow.nn.softmax(flow.matmul(q, k, transpose_b=True, alpha=0.2) + mask)
+
+
 def build(weigh, *, on=True, mixed=True, devices=1, hierarchy=None, micro_batches=1, view=None, size=SIZE, layers=1):
     flow.clear_default_session()
     flow.config.cudnn_attention(on)
-    flow.config.cpu_device_num(devices)
+    flow.config.cpu_device_num(devices + (weigh is masked_from_elsewhere))
     config = flow.FunctionConfig()
     config.enable_auto_mixed_precision(mixed)
     if micro_batches > 1:
@@ -303,6 +309,7 @@ def test_layers_that_are_alike_are_each_computed_by_a_call(as_gpu):
     ("weigh", "options", "why"),
     [
         (dropped, {}, "dropout 'dropped' changes its weights"),
+        rarely(masked_from_elsewhere, {}, "its mask waits for another stage"),
         rarely(scaled_later, {}, "its scores are not a product, then factors"),
         (plain, {"mixed": False}, "cuDNN computes attention in float16 and bfloat16, not in float32"),
         rarely(plain, {"size": 12}, "heads of 12 elements"),

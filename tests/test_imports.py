@@ -123,7 +123,7 @@ COMPILER = [  # from the bottom; the table is in docs/architecture.md, "The pack
         "fused_update",
     },  # fmt: skip
     {"plan"},
-    {"update", "replicas", "options", "fingerprint"},
+    {"update", "replicas", "options", "cudnn_attention", "fingerprint"},
     {"program"},
     {"stages"},
 ]

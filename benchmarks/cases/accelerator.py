@@ -14,6 +14,8 @@ from ..report import Check, Section, milliseconds
 from .models import BEST, COMPILED, EAGER, OURS, TITLES, agreed
 
 PRECISIONS = ("float32", "tf32", "bfloat16")
+CUDNN = "ours, attention by cuDNN"
+WITH_ATTENTION = ("bert_small", "gpt")
 BATCHES = {"mlp": 1024, "lenet": 1024, "resnet50": 256, "mobilenet_v2": 256, "bert_small": 64, "gpt": 64}
 # see ``models.AGREE``: roundings to 8 or 11 bits differ from library to library
 AGREE = {"float32": (2e-3, 0.03), "tf32": (1e-2, 0.1), "bfloat16": (5e-2, 0.3)}
@@ -27,6 +29,8 @@ def contenders(model: str, mode: str, batch: int, precision: str, device: str, t
         Contender(BEST, "benchmarks.models.in_jax", {**options, "best": True}),
         Contender(EAGER, "benchmarks.models.in_pytorch", options),
     ]
+    if model in WITH_ATTENTION and precision == "bfloat16" and device == "gpu":
+        found.insert(1, Contender(CUDNN, "benchmarks.models.in_oneflow", {**options, "cudnn_attention": True}))
     return (
         [*found, Contender(COMPILED, "benchmarks.models.in_pytorch", {**options, "compiled": True})] if torch_compile else found
     )
@@ -46,6 +50,9 @@ def section(title: str, batch: int, result: Race) -> Section:
         ratio = result.ratio(peer, OURS)
         if ratio is not None:
             made.checks.append(Check(f"speed of ours / {peer}", ratio))
+    ratio = result.ratio(OURS, CUDNN)
+    if ratio is not None:
+        made.checks.append(Check(f"speed of {CUDNN} / ours", ratio))
     return made
 
 

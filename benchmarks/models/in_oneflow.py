@@ -139,7 +139,7 @@ class Layers:
 
 def make(
     model: str, mode: str, batch: int = 0, native: bool = True, asynchronous: bool = False, precision: str = "", device: str = "",
-    devices: int = 0, attention: bool = True,
+    devices: int = 0, attention: bool = True, cudnn_attention: bool = False,
 ) -> Any:  # fmt: skip
     """``precision`` is "float32", "tf32" or "bfloat16"; "" and no device leave the library's defaults.
 
@@ -150,6 +150,7 @@ def make(
     about = MODELS[model]
     if precision:
         flow.config.enable_tensor_float_32_compute(precision != "float32")
+    flow.config.cudnn_attention(cudnn_attention)
     if device == "cpu" or devices:
         flow.config.cpu_device_num(devices or 1)
     config = flow.FunctionConfig()

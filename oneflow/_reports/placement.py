@@ -79,6 +79,7 @@ class PlacementReport:
       ops, variables, collectives, transfers: the rows.
       state_bytes: kept between calls, for each device as "machine:device"; ``working_bytes`` the most that one compiled
         function needs besides, on each of its devices, where the backend reports it.
+      notes: sentences on what the compiler did with the job.
     """
 
     title: str
@@ -88,6 +89,7 @@ class PlacementReport:
     transfers: tuple[TransferRow, ...]
     state_bytes: Mapping[str, int]
     working_bytes: int
+    notes: tuple[str, ...] = ()
 
     def _tables(self) -> list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]]:
         """The title, header and rows of each table."""
@@ -112,11 +114,11 @@ class PlacementReport:
         ]
 
     def __str__(self) -> str:
-        parts = [self.title, *(text_table(*table) for table in self._tables()), *self._totals()]
+        parts = [self.title, *self.notes, *(text_table(*table) for table in self._tables()), *self._totals()]
         return "\n".join(part for part in parts if part)
 
     def _repr_html_(self) -> str:
-        parts = [f"<p>{escape(self.title)}</p>"]
+        parts = [f"<p>{'<br>'.join(map(escape, (self.title, *self.notes)))}</p>"]
         for title, header, rows in self._tables():
             last_is_bytes = {len(header) - 1} if header[-1].startswith("bytes") else ()
             parts.append(f"<p>{title}{'' if rows else ': none'}</p>" + (page.table(header, rows, last_is_bytes) if rows else ""))
@@ -193,7 +195,7 @@ def report(executable: Executable) -> PlacementReport:
     return PlacementReport(
         f"{kind} job {graph.name!r} on {'; '.join(sorted(places))}", tuple(ops), tuple(variables), rows,
         tuple(transfers(staged)) if staged is not None else (), dict(sorted(state.items())),
-        executable.statistics.largest_temporary_bytes or 0,
+        executable.statistics.largest_temporary_bytes or 0, executable.plan.notes,
     )  # fmt: skip
 
 

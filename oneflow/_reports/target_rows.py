@@ -109,7 +109,7 @@ def target_plan(
         max(own_estimates, default=None) if staged is None else (sum(own_estimates) or None),
         timeline.bubble if staged is not None else 0.0, flops / capacity if capacity else 0.0, (kind, peak),
         tuple(sorted({name for f in functions for name in f.estimate.total.unknown})), from_cache, len(functions), timeline,
-        notes,
+        (*notes, *plan.notes),
     )  # fmt: skip
 
 

@@ -149,7 +149,8 @@ def _without_frames() -> Iterator[None]:
 
 def _custom_calls() -> Sequence[str]:
     """Kernels that JAX lowers to and does not promise to keep: the program is compiled at once, by the same version."""
-    return ("cu_threefry2x32_ffi", "Sharding", "TopK", "ApproxTopK")
+    attention = [f"__cudnn$fmha{kind}{of}" for kind in ("Softmax", "ScaleBiasSoftmax") for of in ("", "Backward")]
+    return ("cu_threefry2x32_ffi", "Sharding", "TopK", "ApproxTopK", *attention)
 
 
 def _callback_in(jaxpr: Any, name: str = "") -> str | None:

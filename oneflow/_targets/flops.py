@@ -70,9 +70,19 @@ def _kernel(instruction: Instruction, operands: Sequence[Array], out: Array) -> 
         axes = [int(n) for n in re.findall(r"\d+", listed[1])] if listed else []
         return Arithmetic(((_kind(operands[:2], text), 2.0 * out.elements * contracted(operands[0].shape, axes)),))
     if target.startswith("__cudnn$fmha") and len(operands) >= 3:
-        return Arithmetic(unknown=target)
+        return Arithmetic(((_kind(operands[:2], ""), _attention(instruction, operands)),))
     large = any(word in target for word in ("gemm", "matmul", "conv", "attention", "tpu_custom_call"))
     return Arithmetic(unknown=target if large else "")
+
+
+def _attention(instruction: Instruction, operands: Sequence[Array]) -> float:
+    """cuDNN's attention, of queries and keys of shape (batch, positions, heads, size).
+
+    Two products in the forward pass; five in the backward pass, which computes the scores again. A causal mask saves half.
+    """
+    products = 5 if "Backward" in instruction.target else 2
+    seen = 0.5 if "CAUSAL" in instruction.rest else 1.0
+    return 2.0 * products * seen * operands[0].elements * operands[1].shape[1]
 
 
 def _kind(operands: Sequence[Array], text: str) -> str:

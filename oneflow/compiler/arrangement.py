@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from .._base.dtype import dtype
 from ..graph.node import Blob, Node
 from . import batch_slices, channels_last
-from .attention import AttentionCall, find_calls
+from .attention import AttentionCall, FoundAttention, by_native_part, find_attention, of_calls
 from .autodiff import Propagate, run_nodes
 from .batch_slices import Region
 from .channels_last import LayoutTranspose
@@ -37,12 +37,16 @@ class Arrangement:
     keep: Collection[Node] = ()
     changed: str = ""
 
-    def with_attention(self, nodes: Sequence[Node], roots: Sequence[Blob]) -> Arrangement:
+    def with_native_attention(self, nodes: Sequence[Node], roots: Sequence[Blob]) -> Arrangement:
         """The same with one call of the native part for each attention. ``nodes`` and ``roots``: see ``arranged``."""
         present = {step for step in self.steps if isinstance(step, Node)}
-        calls = find_calls(nodes, present, self.keep, roots, self.path, self.precision)
-        if not calls:
+        return self.with_attention(find_attention(nodes, present, self.keep, roots, self.path, self.precision, by_native_part))
+
+    def with_attention(self, found: FoundAttention) -> Arrangement:
+        """The same with the calls in the place of the nodes that they stand for."""
+        if not found.calls:
             return self
+        calls = found.calls
         inside = frozenset().union(*(call.nodes for call in calls.values()))
         steps = (calls.get(s, s) if isinstance(s, Node) else s for s in self.steps)
         made = {call.target.node: call.node for call in calls.values()}
@@ -50,7 +54,7 @@ class Arrangement:
             self,
             steps=tuple(s for s in steps if s not in inside),
             path={*self.path, *(new for old, new in made.items() if old in self.path)},
-            precision={**self.precision, **_of_calls(self.precision, calls.values())},
+            precision={**self.precision, **of_calls(self.precision, calls.values())},
         )
 
     def kernels(self) -> dict[Node, str]:
@@ -121,11 +125,6 @@ def arranged(
     sliced = sum(len(region.nodes) for region in regions)
     changed = f"{sliced} nodes in {len(regions)} regions that run on slices of the batch" if regions else ""
     return Arrangement(tuple(scheduled), path, _with_copies(precision, copies), keep, changed)
-
-
-def _of_calls(precision: Mapping[Node, dtype], calls: Iterable[AttentionCall]) -> dict[Node, dtype]:
-    """The dtypes of calls whose products compute in a narrower one."""
-    return {call.node: dt for call in calls for dt in {precision[n] for n in call.nodes if n in precision and n.op.native}}
 
 
 def _with_copies(precision: Mapping[Node, dtype], copies: Mapping[Node, Node]) -> dict[Node, dtype]:

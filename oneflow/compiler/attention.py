@@ -1,4 +1,4 @@
-"""Attention as one computation: finds softmax(factor Q K^T + mask) V among the nodes of one device, for the native part.
+"""Attention as one computation: finds softmax(factor Q K^T + mask) V among nodes, for the native part and for cuDNN.
 
 Programs write it as a product, scalings, a mask or a triangle that is kept, a softmax and another product. One call computes
 them all where nothing else reads what is between, so that no array of queries times keys exists. Transposes that bring heads
@@ -7,23 +7,28 @@ before positions, and back, become part of the call.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from .._base.dtype import dtype
+from .._base.jax import jax
 from ..graph.node import Blob, Node
 from ..graph.op import AttentionStep
 from .attention_kernels import ATTENTION, FEW_QUERIES, HEADS_FIRST, Perm
 from .autodiff import Backward, Propagate, run_nodes
 from .lowering import Draws, Values
-from .native import is_native
+from .native import unsupported_reason
 
 Key = tuple[Node, int]
+Kernel = Callable[[Node, dtype | None], Node | str]
+"""From a node that computes attention, and the dtype that its float32 arrays are cast to (None where they are not), to the node
+that a kernel computes; or a clause that says why the kernel does not compute it.
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AttentionCall:
-    """Nodes that one call of the native part computes.
+    """Nodes that one call computes.
 
     Attributes:
       node: computes what ``target`` holds.
@@ -41,7 +46,7 @@ class AttentionCall:
         """Runs the forward pass and returns the backward pass."""
         propagates = run_nodes([self.node], values, draws, path)
         values.set_blob(self.target, values.get_blob(self.node.outputs[0]))
-        return [*propagates, self._propagate] if propagates else []
+        return [*propagates, jax.tree_util.Partial(self._propagate)] if propagates else []
 
     def _propagate(self, backward: Backward) -> None:
         cotangent = backward.get(self.target)
@@ -79,44 +84,58 @@ class _Search:
             for blob in node.inputs:
                 self.readers.setdefault((blob.node, blob.index), []).append(node)
 
-    def call(self, last: Node, precision: Mapping[Node, dtype]) -> AttentionCall | None:
-        """The call that computes the product ``last`` and what leads to it; None where that is not attention."""
+    def call(self, last: Node, precision: Mapping[Node, dtype], kernel: Kernel) -> AttentionCall | str | None:
+        """The call that computes the product ``last`` and what leads to it.
+
+        A clause that says why there is none where ``last`` ends attention; None where it does not.
+        """
         step = _step(last)
-        if step is None or step.kind != "product" or step.transposed != (False, False) or step.factor != 1:
+        if step is None or step.kind != "product":
             return None
         weights = last.inputs[0]
         softmax = self._step_before(weights, "weights")
-        if softmax is None or softmax.axis not in (-1, weights.ndim - 1):
+        if softmax is None:
+            return self._why_no_weights(weights)
+        if softmax.axis not in (-1, weights.ndim - 1):
             return None
+        if step.transposed != (False, False) or step.factor != 1:
+            return "its last product has a factor, or a transposed matrix"
         found = self._scores(weights.node.inputs[0])
-        if found is None or precision.get(found.product) is not precision.get(last):
-            return None
+        if found is None:
+            return "its scores are not a product, then factors, an added mask and a triangle, each read by the next alone"
+        if precision.get(found.product) is not precision.get(last):
+            return "its two products are computed in different dtypes"
         inside = [last, weights.node, *found.nodes]
         inputs = self._packed_inputs(found, last, inside) or self._inputs(found, last, inside)
         if inputs is None:
-            return None
+            return "the axes of queries, keys and values are not those of (batch, heads, positions, size)"
         blobs, perms, size = inputs
+        if not size and last.inputs[1].shape[-1] != found.product.inputs[0].shape[-1]:
+            return "the heads of values have another size than those of queries and keys"
         mask = () if found.mask is None else (found.mask,)
         if mask and (mask[0].node in self.path or mask[0].ndim > weights.ndim):
-            return None
-        if last in self.path and weights.shape[-2] <= FEW_QUERIES:  # the gradients' blocks would be almost empty
-            return None
+            return "its mask has a gradient" if mask[0].node in self.path else "its mask has more axes than its scores"
+        if last in self.path and weights.shape[-2] <= FEW_QUERIES:
+            return "it is trained, and has few queries"  # the gradients' blocks would be almost empty
         target, perm = self._target(last, inside)
-        made = last.copy(
-            op=ATTENTION,
-            inputs=(*blobs, *mask),
-            attrs={
-                "perms": (*perms, perm),
-                "factor": found.factor,
-                "mask_sign": found.sign,
-                "causal": found.causal,
-                "packed": size,
-            },
-            outputs=[target],
-        )
-        if not self._may_join(inside) or not is_native(made, precision.get(last)):
-            return None
-        return AttentionCall(made, last, target, frozenset(inside))
+        if not self._may_join(inside):
+            return "its ops are watched, recomputed, of varying size, or not on the same devices"
+        attrs = {
+            "perms": (*perms, perm),
+            "factor": found.factor,
+            "mask_sign": found.sign,
+            "causal": found.causal,
+            "packed": size,
+        }
+        made = kernel(last.copy(op=ATTENTION, inputs=(*blobs, *mask), attrs=attrs, outputs=[target]), precision.get(last))
+        return made if isinstance(made, str) else AttentionCall(made, last, target, frozenset(inside))
+
+    def _why_no_weights(self, blob: Blob) -> str | None:
+        """Why a product of something that leads back to a softmax is not attention in one call; None where nothing does."""
+        before = blob.node.inputs[0].node if blob.node.op.random and blob.node.inputs else None
+        if before is not None and _is_softmax(before):
+            return f"{blob.node.op.name} {blob.node.name!r} changes its weights"
+        return "something else reads its weights" if _is_softmax(blob.node) and blob.node in self.present else None
 
     def _may_join(self, nodes: Sequence[Node]) -> bool:
         first = nodes[0]
@@ -124,6 +143,7 @@ class _Search:
             node in self.present
             and node not in self.keep
             and node.scope.placement == first.scope.placement
+            and node.run == first.run
             and not node.scope.options.get("checkpointing")  # the backward pass computes such parts again, as a whole
             and not any(b.is_dynamic for b in (*node.inputs, *node.outputs))
             for node in nodes
@@ -220,27 +240,57 @@ def _followed(s: _Scores, node: Node, step: AttentionStep, position: int) -> _Sc
     return _Scores(s.product, nodes, s.factor * step.factor, s.mask, s.sign, causal)
 
 
-def find_calls(
+@dataclass(frozen=True, slots=True, eq=False)
+class FoundAttention:
+    """The attention among some nodes.
+
+    Attributes:
+      calls: those that a kernel computes, by the node in whose place each stands.
+      refused: by the last product of any other, a clause that says why the kernel does not compute it.
+    """
+
+    calls: Mapping[Node, AttentionCall] = field(default_factory=dict)
+    refused: Mapping[Node, str] = field(default_factory=dict)
+
+    def inside(self, nodes: Collection[Node]) -> FoundAttention:
+        """The calls all of whose nodes are among these."""
+        return FoundAttention({at: call for at, call in self.calls.items() if call.nodes <= frozenset(nodes)})
+
+
+def find_attention(
     nodes: Sequence[Node],
     present: Collection[Node],
     keep: Collection[Node],
     roots: Sequence[Blob],
     path: Collection[Node],
     precision: Mapping[Node, dtype],
-) -> dict[Node, AttentionCall]:
-    """The calls that compute attention, by the node in whose place each stands.
+    kernel: Kernel,
+) -> FoundAttention:
+    """Finds attention.
 
     Args: see ``arrangement.arranged``; present: those of the nodes that are neither copied nor part of a larger unit.
     """
     if not any(_is_softmax(node) for node in nodes):
-        return {}
+        return FoundAttention()
     search = _Search(nodes, present, keep, roots, path)
-    calls = {}
+    calls, refused = {}, {}
     for node in nodes:
-        call = search.call(node, precision)
-        if call is not None:
-            calls[call.target.node] = call
-    return calls
+        found = search.call(node, precision, kernel)
+        if isinstance(found, AttentionCall):
+            calls[found.target.node] = found
+        elif found is not None:
+            refused[node] = found
+    return FoundAttention(calls, refused)
+
+
+def by_native_part(node: Node, narrow: dtype | None) -> Node | str:
+    """The kernel of the native part."""
+    return unsupported_reason(node, narrow) or node
+
+
+def of_calls(precision: Mapping[Node, dtype], calls: Collection[AttentionCall]) -> dict[Node, dtype]:
+    """The dtypes of calls whose products compute in a narrower one."""
+    return {call.node: precision[call.product] for call in calls if call.product in precision}
 
 
 def _is_softmax(node: Node) -> bool:

@@ -124,7 +124,7 @@ def differentiable(a: Attention) -> Callable[..., Array]:
 # --- the op of a node that stands for all of it
 
 
-def _unpacked(arrays: Sequence[Any], size: int) -> tuple[Any, ...]:
+def unpacked(arrays: Sequence[Any], size: int) -> tuple[Any, ...]:
     """(q, k, v[, mask]), where the first array holds all three as (positions, batch, heads * 3 * size), unless size is 0."""
     if not size:
         return tuple(arrays)
@@ -139,17 +139,17 @@ def _unpacked(arrays: Sequence[Any], size: int) -> tuple[Any, ...]:
     return (*parts, *arrays[1:])
 
 
-def _sizes(arrays: Sequence[Any], attrs: Mapping[str, Any]) -> Attention:
+def sizes_of(arrays: Sequence[Any], attrs: Mapping[str, Any]) -> Attention:
     """What a node computes, of (q, k, v[, mask]). Arrays of three axes have one head."""
     perms, shapes, rank = attrs["perms"], [tuple(a.shape) for a in arrays], len(arrays[0].shape)
     if rank == 3:
         perms, shapes[:3] = (HEADS_FIRST,) * 4, [(s[0], 1, *s[1:]) for s in shapes[:3]]
     batch, heads, queries, size = (shapes[0][axis] for axis in perms[0])
-    mask = tuple(n != 1 for n in _in_four(shapes[3], rank)) if len(arrays) > 3 else None
+    mask = tuple(n != 1 for n in in_four(shapes[3], rank)) if len(arrays) > 3 else None
     return Attention(batch, heads, queries, shapes[1][perms[1][2]], size, perms, attrs["factor"], mask, attrs["causal"])
 
 
-def _in_four(shape: tuple[int, ...], rank: int) -> tuple[int, ...]:
+def in_four(shape: tuple[int, ...], rank: int) -> tuple[int, ...]:
     """The shape of a mask with all axes of the scores, which have ``rank`` of them; then with one of heads."""
     full = (1,) * (rank - len(shape)) + shape
     return full if rank == 4 else (full[0], 1, *full[1:])
@@ -157,20 +157,20 @@ def _in_four(shape: tuple[int, ...], rank: int) -> tuple[int, ...]:
 
 def lower(*arrays: Array, narrow: bool = False, **attrs: Any) -> Array:
     """Attention by the native part; ``narrow``: in bfloat16, of float32 arrays."""
-    arrays = _unpacked(arrays, attrs["packed"])
+    arrays = unpacked(arrays, attrs["packed"])
     rank = arrays[0].ndim
     qkv = arrays[:3] if rank == 4 else [x.reshape(x.shape[0], 1, *x.shape[1:]) for x in arrays[:3]]
     mask = jnp.zeros((1,), np.float32)
     if len(arrays) > 3:
-        mask = arrays[3].reshape(_in_four(arrays[3].shape, rank)).astype(np.float32) * np.float32(attrs["mask_sign"])
+        mask = arrays[3].reshape(in_four(arrays[3].shape, rank)).astype(np.float32) * np.float32(attrs["mask_sign"])
     qkv = [x.astype(jnp.bfloat16) if narrow else x for x in qkv]
-    y = differentiable(_sizes(arrays, attrs))(*qkv, mask)
+    y = differentiable(sizes_of(arrays, attrs))(*qkv, mask)
     return y if rank == 4 else y.reshape(y.shape[0], *y.shape[2:])
 
 
 def define(*arrays: Array, perms: Any, factor: float, mask_sign: int, causal: tuple[int, float] | None, packed: int) -> Array:
     """The same by XLA."""
-    q, k, v, *mask = _unpacked(arrays, packed)
+    q, k, v, *mask = unpacked(arrays, packed)
     rank = q.ndim
     if rank == 4:
         q, k, v = (lax.transpose(x, perm) for x, perm in zip((q, k, v), perms[:3], strict=True))
@@ -186,7 +186,7 @@ def define(*arrays: Array, perms: Any, factor: float, mask_sign: int, causal: tu
 
 
 def _unsupported_reason(arrays: Sequence[Any], attrs: Mapping[str, Any]) -> str | None:
-    sizes = _sizes(_unpacked(arrays, attrs["packed"]), attrs)
+    sizes = sizes_of(unpacked(arrays, attrs["packed"]), attrs)
     reason = unsupported_reason(sizes, np.dtype(arrays[0].dtype).name)
     few = sizes.queries <= FEW_QUERIES
     if reason is None and (sizes.keys < _MIN_KEYS if few else min(sizes.queries, sizes.keys) < _MIN_POSITIONS):
@@ -199,7 +199,7 @@ def _unsupported_reason(arrays: Sequence[Any], attrs: Mapping[str, Any]) -> str 
 
 
 def _describe(arrays: Sequence[Any], attrs: Mapping[str, Any]) -> str:
-    sizes = _sizes(_unpacked(arrays, attrs["packed"]), attrs)
+    sizes = sizes_of(unpacked(arrays, attrs["packed"]), attrs)
     return f"attention in one call, {_native.part().library.describe('attention', sizes.spec(arrays[0].dtype))}"
 
 

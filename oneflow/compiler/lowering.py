@@ -138,7 +138,8 @@ class Lowering:
         if node.op is OP_TO_CONSISTENT:
             return lambda x: self._to_consistent(node, x)
         attrs = node.attrs
-
+        if node.op.takes_mesh:
+            attrs = {**attrs, "mesh": self._mesh(node.scope.placement)}
         narrow = self.precision.get(node)
 
         def define(*arrays: Any, **keywords: Any) -> Any:
@@ -175,6 +176,11 @@ class Lowering:
         return tuple(0 if b.node in self.vmapped else None for b in node.inputs)
 
     # --- layouts
+
+    def _mesh(self, placement: Placement) -> Any:
+        if self.meshes is None or placement.parallel_num == 1:
+            return None
+        return self.meshes.sharding(placement, ()).mesh
 
     def _laid_out(self, array: Any, layout: Layout) -> Any:
         assert self.meshes is not None

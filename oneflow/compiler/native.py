@@ -48,7 +48,12 @@ def is_native(node: Node, narrow: dtype | None) -> bool:
 
     ``narrow`` is the dtype that its float32 arrays are cast to, None where they are not.
     """
-    return node.op.native is not None and _unsupported_reason(node, _declared(node, narrow), "") is None
+    return node.op.native is not None and unsupported_reason(node, narrow) is None
+
+
+def unsupported_reason(node: Node, narrow: dtype | None) -> str | None:
+    """Why a node that has a native lowering does not take it; None where it does. ``narrow``: see ``is_native``."""
+    return _unsupported_reason(node, declared(node, narrow), "")
 
 
 def describe(node: Node, without: str, narrow: dtype | None) -> str:
@@ -56,7 +61,7 @@ def describe(node: Node, without: str, narrow: dtype | None) -> str:
     native = node.op.native
     if native is None:
         return ""
-    arrays = _declared(node, narrow)
+    arrays = declared(node, narrow)
     reason = _unsupported_reason(node, arrays, without)
     if reason is not None:
         return f"XLA: {reason}"
@@ -77,7 +82,9 @@ def _is_sharded(node: Node) -> bool:
     return node.scope.placement.parallel_num > 1
 
 
-def _declared(node: Node, narrow: dtype | None) -> list[Any]:
+def declared(node: Node, narrow: dtype | None) -> list[Any]:
+    """Shapes and dtypes of the inputs of a node as it was declared. ``narrow``: see ``is_native``."""
+
     def dtype_of(b: Blob) -> Any:
         return (b.dtype if narrow is None or b.dtype.name != "float32" else narrow).numpy_dtype
 

@@ -18,6 +18,7 @@ from . import fusion, native, precision
 from . import int8 as int8_pass
 from .analysis import ancestors, gradient_path
 from .arrangement import Arrangement, arranged
+from .attention import FoundAttention
 from .expansion import Expansion, expand
 from .fused_update import fused_updates
 from .host_plan import HostPlan, host_plan_of
@@ -58,6 +59,8 @@ class Plan:
       gathers: the ops that gather from variables whose updates are row-sparse, by the variables' names.
       platform: of the devices that it is compiled for: "cpu", "gpu" or "tpu".
       tensor_float_32: whether products of float32 may be rounded, as accelerators do by default (``compiler/options.py``).
+      cudnn_attention: whether cuDNN is to compute attention on GPUs (``compiler/cudnn_attention.py``).
+      attention: what it computes.
       without_native: the reason why no op takes its native lowering; "" if some may.
       grids: of the values that int8 inference rounds, by logical Blob name; None where the job is not one of int8.
       preparation: the nodes that compute ``prepared``, Blobs that depend on variables alone, when a variable has changed.
@@ -79,6 +82,7 @@ class Plan:
       devices: the copies of mirrored nodes, one per device, if the shapes of the devices' tensors differ.
       arrangement: the arrangement of the nodes on the devices of one place; None where there are several places.
       keeps_state: state is not donated, so that it survives a step that turns out to have failed.
+      notes: sentences on what the compiler did with the job, for reports.
       passes: the passes that made this plan.
     """
 
@@ -93,6 +97,8 @@ class Plan:
     gathers: Mapping[str, Node] = field(default_factory=dict)
     platform: str = "cpu"
     tensor_float_32: bool = True
+    cudnn_attention: bool = False
+    attention: FoundAttention = FoundAttention()
     without_native: str = ""
     grids: Mapping[str, Grid] | None = None
     preparation: tuple[Node, ...] = ()
@@ -115,6 +121,7 @@ class Plan:
     devices: Mapping[Node, tuple[Node, ...]] = field(default_factory=dict)
     arrangement: Arrangement | None = None
     keeps_state: bool = False
+    notes: tuple[str, ...] = ()
     passes: tuple[PassRecord, ...] = ()
 
     @property
@@ -192,6 +199,7 @@ def plan(
     *,
     native_ops: bool = True,
     tensor_float_32: bool = True,
+    cudnn_attention: bool = False,
     platform: str | None = None,
     grids: Mapping[str, Grid] | None = None,
 ) -> Plan:
@@ -200,6 +208,7 @@ def plan(
     Args:
       native_ops: whether ops may take their native lowerings.
       tensor_float_32: whether accelerators may round the factors of float32 products.
+      cudnn_attention: whether cuDNN is to compute attention on GPUs.
       platform: of the devices, that of JAX's default backend if None.
       grids: for int8 inference, see ``Plan.grids``.
     """
@@ -216,6 +225,7 @@ def plan(
         trained=graph.objective.trained,
         platform=platform,
         tensor_float_32=tensor_float_32,
+        cudnn_attention=cudnn_attention,
         without_native=without,
         grids=grids,
     )
@@ -424,8 +434,9 @@ def on_one_place(plan: Plan, devices: int) -> Plan:
     )
     records = [PassRecord("one device" if devices == 1 else "several devices", made.changed)]
     kernels = plan.fused_kernels
+    made = made.with_attention(plan.attention)
     if devices == 1 and not (plan.without_native or plan.vmapped):
-        made = made.with_attention(plan.compute, plan.roots)
+        made = made.with_native_attention(plan.compute, plan.roots)
         records.append(PassRecord("attention", _count(made.attention, "layer", "computed by one call each")))
         by_name = {node.name: text for node, text in made.kernels().items()}  # nodes may be copies of the graph's
         kernels = {**kernels, **{node: by_name[node.name] for node in plan.graph.nodes if node.name in by_name}}

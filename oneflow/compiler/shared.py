@@ -50,7 +50,8 @@ def _key(node: Node, arrays: Sequence[Any], wanted: tuple[int, ...], lowering: L
     avals = tuple([jax.typeof(a) for a in arrays])
     if any(aval.weak_type for aval in avals):
         return None
-    is_sharded = node.scope.placement.parallel_num > 1
+    placement = node.scope.placement
+    is_sharded = placement if op.takes_mesh else placement.parallel_num > 1
     attrs = tuple([(name, _typed(value)) for name, value in sorted(node.attrs.items())])
     key = op, attrs, avals, wanted, lowering.precision.get(node), is_sharded
     try:

@@ -56,6 +56,14 @@ enable_tensor_float_32_compute = _setting(
     implied=True,
 )  # fmt: skip
 
+cudnn_attention = _setting(
+    "cudnn_attention", bool, False,
+    "Attention on NVIDIA GPUs is computed by cuDNN's fused kernels, forward and backward, where they can compute it: in float16 "
+    "or bfloat16, with heads of a multiple of 8 up to 128 elements (256 from Hopper on), and without dropout of the weights. "
+    "Compiled, not yet run on a GPU.",
+    implied=True,
+)  # fmt: skip
+
 enable_native_cpu = _setting(
     "enable_native_cpu", bool, True,
     "Convolutions and matrix products on a CPU go through oneDNN where oneflow-jax-native is installed; otherwise, and when off, "

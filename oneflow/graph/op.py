@@ -197,6 +197,7 @@ class OpDef:
         for each axis, in order and without gaps; None if that is not a block.
       lays_out: it brings its first input to the layout of its attribute ``distribute``, and its gradient to that of
         ``gradient_distribute``.
+      takes_mesh: ``define`` takes a further keyword ``mesh``, the mesh of the node's placement; None for one device.
     """
 
     name: str
@@ -221,6 +222,7 @@ class OpDef:
     zeros: Literal["all", "any"] | None = None
     flat_at_zero: bool = False
     lays_out: bool = False
+    takes_mesh: bool = False
     int8: Int8 | None = None
     attention: Callable[[Mapping[str, Any]], AttentionStep | None] | None = None
     region: Callable[[Mapping[str, Any], tuple[int, ...]], tuple[tuple[int, int], ...] | None] | None = None

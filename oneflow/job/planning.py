@@ -76,7 +76,12 @@ def _planned(declared: Declaration, target: Target, default: Placement) -> Plan:
     """The plan of the step, with ``default`` where the job names no placement."""
     graph, fetches = trace(declared, default)
     made = plan(
-        graph, fetches, native_ops=False, tensor_float_32=Resource.enable_tensor_float_32_compute, platform=target.platform
+        graph,
+        fetches,
+        native_ops=False,
+        tensor_float_32=Resource.enable_tensor_float_32_compute,
+        cudnn_attention=Resource.cudnn_attention,
+        platform=target.platform,
     )
     if made.is_empty:
         refuse(ModeError, f"job {graph.name!r} has no step: all of it runs on the host", source=declared.source)

@@ -17,12 +17,15 @@ import numpy as np
 from .._base import memory as _memory
 from .._base.dist import Placement
 from .._base.jax import jax
+from .._base.log import notice
+from ..compiler.cudnn_attention import limits_of, with_cudnn_attention
 from ..compiler.layout import Layout, Storage, layout_of
 from ..compiler.lowering import Observer
 from ..compiler.options import compiler_options, cpu_options, product_precision
 from ..compiler.plan import LEARNING_RATES, RANDOM_STATE, Plan, on_one_place, with_fused_products, with_own_values
 from ..compiler.program import Stateless, feed_shardings, is_stateless, place_of, single
 from ..compiler.stages import Compile, staged
+from ..compiler.stages.segments import homes_of
 from ..config._settings import nonfinite as find_nonfinite
 from ..errors import CompileError, CustomOpError, ExecutionError, ModeError, NonFiniteError, ProcessError
 from ..graph import callback
@@ -96,6 +99,11 @@ class Executable:
                 self.plan = plan = with_fused_products(plan)
         elif self.is_staged and plan.prepared:
             raise ModeError(_several_places(plan, places[0]))
+        if plan.cudnn_attention and plan.platform == "gpu" and not any(self.debugging):
+            limits = limits_of([d for devices in distinct.values() for d in devices])
+            self.plan = plan = with_cudnn_attention(plan, limits, homes_of(plan, store.meshes) if self.is_staged else None)
+            for note in plan.notes if compile is None else ():  # a plan for a target says it itself
+                notice(f"job {plan.graph.name!r}: {note}")
         if not self.is_staged:
             self.plan = on_one_place(plan, max(map(len, distinct.values())))
         self._prepared = Prepared(plan, store) if plan.prepared else None  # the last that the step reads

@@ -46,6 +46,7 @@ OPEN_MPI_5 = (
     "OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_LOCAL_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=2 "
     "PMIX_NAMESPACE=prterun-vm-19171@1 PMIX_RANK=1 PRTE_LAUNCHED=1"
 )
+PMIX = "PMIX_RANK=1 PMIX_NAMESPACE=prterun-vm-19171@1 PRTE_LAUNCHED=1"  # prterun, which has no numbers of its own
 MPICH = "PMI_RANK=1 PMI_SIZE=2 PMI_FD=8 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=2 HYDI_CONTROL_FD=7"
 INTEL_MPI = f"{MPICH} I_MPI_HYDRA_UUID=a54d0000-d178-ad56-d560-06007907a17a"
 SLURM = (
@@ -81,6 +82,8 @@ FOUND: list[tuple[str, str, tuple[Any, ...]]] = [
     ("Open MPI 5 on several machines",
      OPEN_MPI_5.replace("LOCAL_SIZE=2", "LOCAL_SIZE=1") + " ONEFLOW_COORDINATOR_ADDRESS=10.0.0.1:4000",
      (1, 2, 1, 1, "10.0.0.1", 4000)),
+    ("prterun", f"{PMIX} ONEFLOW_NUM_PROCESSES=4 ONEFLOW_COORDINATOR_ADDRESS=10.0.0.1:4000",
+     (1, 4, None, None, "10.0.0.1", 4000)),
     ("an indexed job", "JOB_COMPLETION_INDEX=2 ONEFLOW_NUM_PROCESSES=4 ONEFLOW_COORDINATOR_ADDRESS=job-0.pods:4000",
      (2, 4, None, None, "job-0.pods", 4000)),
 ]  # fmt: skip
@@ -99,12 +102,13 @@ def test_processes_are_found(name: str, variables: str, expected: tuple[Any, ...
 
 
 ALONE = [
-    "", "RANK=0", "WORLD_SIZE=1", "RANK=0 WORLD_SIZE=1", "OMPI_COMM_WORLD_SIZE=1 OMPI_COMM_WORLD_RANK=0", "PMI_RANK=0 PMI_SIZE=1",
+    "", "RANK=0", "WORLD_SIZE=1", "RANK=0 WORLD_SIZE=1", "OMPI_COMM_WORLD_SIZE=1 OMPI_COMM_WORLD_RANK=0",
+    "OMPI_COMM_WORLD_SIZE=1 OMPI_COMM_WORLD_RANK=0 PMIX_RANK=0", "PMI_RANK=0 PMI_SIZE=1",
     "TPU_WORKER_ID=0 TPU_WORKER_HOSTNAMES=localhost", SLURM.replace("=5", "=1").replace("PROCID=4", "PROCID=0"),
     "SLURM_JOB_ID=77 SLURM_NTASKS=8 SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NODELIST=node[1-2]",  # a batch script, not srun
     "RAY_RAYLET_PID=20232 RAY_JOB_ID=ffffffff", "LOCAL_RANK=0 MASTER_PORT=1",
     *(f"{several} ONEFLOW_NUM_PROCESSES=1"
-      for several in (TORCHRUN, OPEN_MPI_5, MPICH, SLURM, TPU_POD, "JOB_COMPLETION_INDEX=3")),
+      for several in (TORCHRUN, OPEN_MPI_5, MPICH, PMIX, SLURM, TPU_POD, "JOB_COMPLETION_INDEX=3")),
 ]  # fmt: skip
 
 
@@ -129,6 +133,8 @@ UNCLEAR = [
     ("WORLD_SIZE=two", "WORLD_SIZE is 'two'"), ("WORLD_SIZE=0", "WORLD_SIZE is '0'"), ("RANK=-1 WORLD_SIZE=2", "RANK is '-1'"),
     ("JOB_COMPLETION_INDEX=0", "an indexed job of Kubernetes says .* how many(?s:.*)in the pod's spec"),
     ("JOB_COMPLETION_INDEX=1 ONEFLOW_NUM_PROCESSES=2", "where the first"),
+    (PMIX, "prterun or another PMIx launcher says .* how many(?s:.*)prterun -x ONEFLOW_NUM_PROCESSES"),
+    (f"{PMIX} ONEFLOW_NUM_PROCESSES=2", "where the first(?s:.*)prterun -x ONEFLOW_COORDINATOR_ADDRESS"),
     ("JAX_COORDINATOR_ADDRESS=10.0.0.1:80", "how many they are"),
     ("ONEFLOW_PROCESS_ID=0", "how many they are"), ("ONEFLOW_NUM_PROCESSES=2", "which of the 2"),
     ("ONEFLOW_NUM_PROCESSES=2 ONEFLOW_PROCESS_ID=0", "where the first"),

@@ -420,6 +420,19 @@ def test_short_texts_and_odd_heads_are_left_to_xla() -> None:
     assert [calls(job_of(*sizes)) for sizes in ((127, 32), (128, 32), (128, 40), (128, 256))] == [0, 1, 0, 0]
 
 
+def test_values_may_have_heads_of_another_size_than_queries() -> None:
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((4, 2, LENGTH, 32)), v: tp.Numpy.Placeholder((4, 2, LENGTH, 64))) -> tp.Numpy:
+        return flow.matmul(softmax(flow.matmul(x, x, transpose_b=True)), v)
+
+    rng = np.random.default_rng(0)
+    x, v = rng.standard_normal((4, 2, LENGTH, 32), np.float32), rng.standard_normal((4, 2, LENGTH, 64), np.float32)
+    scores = x @ x.swapaxes(2, 3)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    np.testing.assert_allclose(job(x, v), weights / weights.sum(-1, keepdims=True) @ v, rtol=1e-4, atol=1e-4)
+    assert calls(job) == 0
+
+
 def test_exports_see_the_ops_that_the_program_wrote(tmp_path: Any) -> None:
     @flow.global_function()
     def job(x: tp.Numpy.Placeholder((4, 2, LENGTH, SIZE))) -> tp.Numpy:

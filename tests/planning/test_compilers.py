@@ -7,8 +7,10 @@ import importlib.util
 import re
 import runpy
 import sys
+from functools import partial
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import pytest
 from jobs import small
@@ -232,6 +234,97 @@ def test_products_of_float32_are_rounded_or_not_as_the_setting_says(target):
         return small().plan(target=target).peak[0]
 
     assert (kind(True), kind(False)) == ("tfloat32", "float32")
+
+
+HEADS, SIZE, LENGTH, BATCH = 16, 64, 512, 32  # the layer of docs/performance.md
+
+
+def attention_layer(hierarchy=None, micro_batches=1):
+    """One layer of attention with a causal mask, in mixed precision; over two axes of devices the second splits the heads."""
+    config = flow.FunctionConfig()
+    config.enable_auto_mixed_precision(True)
+    if micro_batches > 1:
+        config.train.num_gradient_accumulation_steps(micro_batches)
+    split = {} if hierarchy is None else {"parallel_distribution": ["B", "S(1)"]}
+
+    def heads(x, name):
+        w = flow.get_variable(name, (HEADS * SIZE,) * 2, initializer=flow.random_normal_initializer(), **split)
+        return flow.transpose(flow.reshape(flow.matmul(x, w), (-1, LENGTH, HEADS, SIZE)), (0, 2, 1, 3))
+
+    @flow.global_function("train", config)
+    def job(x: tp.Numpy.Placeholder((BATCH, LENGTH, HEADS * SIZE))) -> tp.Numpy:
+        devices = 1 if hierarchy is None else hierarchy[0] * hierarchy[1]
+        with flow.scope.placement("gpu", f"0:0-{devices - 1}", hierarchy):
+            q, k, v = (heads(x, name) for name in "qkv")
+            scores = flow.matmul(q, k, transpose_b=True, alpha=SIZE**-0.5)
+            y = flow.matmul(flow.nn.fused_scale_tril_softmax_dropout(scores, fill_value=float("-inf")), v, name="context")
+            y = flow.reshape(flow.transpose(y, (0, 2, 1, 3)), (-1, LENGTH, HEADS * SIZE))
+            loss = flow.math.reduce_mean(flow.math.square(y), axis=[1, 2])
+            flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.1])).minimize(loss)
+            return loss
+
+    return job
+
+
+@pytest.fixture
+def cudnn():
+    """JAX asks cuDNN for its version while it traces a call."""
+    x = jax.ShapeDtypeStruct((1, 8, 1, 8), jnp.bfloat16)
+    try:
+        jax.eval_shape(partial(jax.nn.dot_product_attention, implementation="cudnn"), x, x, x)
+    except RuntimeError as error:
+        pytest.skip(f"needs NVIDIA's library cuDNN ({error}): pip install nvidia-cudnn-cu12")
+
+
+@pytest.fixture
+def texts(monkeypatch):
+    """The programs that the tests compile."""
+    found = []
+    of_worker = compiling.TargetProgram
+
+    def kept(text, *more):
+        found.append(text)
+        return of_worker(text, *more)
+
+    monkeypatch.setattr(compiling, "TargetProgram", kept)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("target", "options", "part"),
+    [
+        ("h100:1", {}, (BATCH, HEADS)),
+        ("h100:4", {"hierarchy": (2, 2)}, (BATCH // 2, HEADS // 2)),
+        ("a100:1", {"micro_batches": 2}, (BATCH // 2, HEADS)),
+    ],
+)
+def test_cudnn_computes_attention_in_both_passes_each_device_its_part(target, options, part, cudnn, texts):
+    need(target)
+    flow.config.cudnn_attention(True)
+    plan = attention_layer(**options).plan(target=target)
+    assert "attention by cuDNN: 1 layer" in plan.notes and not plan.not_counted
+    calls = re.findall(r"= \((bf16\[[\d,]+\]).*custom_call_target=\"__cudnn\$fmhaSoftmax(\w*)\"", "\n".join(texts))
+    kind = f"bf16[{part[0]},{part[1]},{LENGTH},{SIZE}]"
+    assert {(kind, ""), (kind, "Backward")} == set(calls), "with the sizes of one device's part"
+    attention = [row for row in plan.parts if row.name == "context"]
+    product = 2 * BATCH * HEADS * LENGTH * LENGTH * SIZE / len(plan.devices) / 2  # the mask hides half
+    flops = {row.phase: row.flops for row in attention}
+    assert flops["forward"] == pytest.approx(2 * product, rel=0.05)
+    assert flops["backward"] == pytest.approx(5 * product, rel=0.05)
+    assert not [row for row in plan.collectives if row.kind == "all-gather" and row.name == "context"]
+
+
+def test_cudnn_moves_less_memory_than_separate_ops(cudnn):
+    need("h100:1")
+
+    def planned(on):
+        flow.clear_default_session()
+        flow.config.cudnn_attention(on)
+        return attention_layer().plan(target="h100:1")
+
+    fused, separate = planned(True), planned(False)
+    assert fused.bytes < separate.bytes / 2 and fused.seconds < separate.seconds / 1.5
+    assert fused.devices[0].total < separate.devices[0].total
 
 
 @pytest.mark.parametrize("target", ["h100:1", "tpu-v5e:1x1"])

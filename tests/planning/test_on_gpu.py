@@ -45,6 +45,15 @@ def test_everybody_gets_the_same_options(script):
     assert all(same.items() <= dict(c.options).items() for c in found) and found[3].options["compiled"]
 
 
+def test_attention_by_cudnn_is_measured_beside_the_default(script):
+    def labels(model, precision, device):
+        return [c.label for c in script.accelerator.contenders(model, "train", 8, precision, device, torch_compile=False)]
+
+    assert labels("gpt", "bfloat16", "gpu")[:2] == ["ours", "ours, attention by cuDNN"]
+    for other in (("mlp", "bfloat16", "gpu"), ("gpt", "tf32", "gpu"), ("gpt", "bfloat16", "cpu")):
+        assert "ours, attention by cuDNN" not in labels(*other)
+
+
 def test_tables_of_tests_and_benchmarks_are_written_between_the_marks(script, tmp_path, monkeypatch, capsys):
     tests = tmp_path / "test_two.py"
     tests.write_text(

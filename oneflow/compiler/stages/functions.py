@@ -15,8 +15,8 @@ from ..._base.jax import jax, jnp
 from ...graph.graph import Variable
 from ...graph.node import Node
 from ..analysis import updates
-from ..arrangement import arranged
-from ..autodiff import Backward, Propagate, run_nodes
+from ..arrangement import Arrangement, arranged
+from ..autodiff import Backward, Propagate
 from ..lowering import Lowering, Values
 from ..program import advanced, draws_of, seed_losses
 from ..update import Numbers, State, add_measures, counters, finish, loss_count, measure, numbers, prepare
@@ -95,9 +95,12 @@ class SegmentFunctions:
     def forward(self, segment: Segment) -> Function:
         """(imports, draws) -> (exports, (token, first argument of ``backward``))."""
 
+        plan, watched = self._plan, {b.node for b in segment.diffs}
+        way = Arrangement(segment.nodes, plan.path, plan.precision, watched).with_attention(plan.attention.inside(segment.nodes))
+
         def forward_pass(imports: Any, draws: Any) -> Outputs:
             values = self._entered(segment, imports)
-            propagates = run_nodes(segment.nodes, values, _drawn(draws), self._plan.path, {b.node for b in segment.diffs})
+            propagates = way.run(values, _drawn(draws))
             return self._exports(segment, values), (done(), (self._losses(segment, values), propagates))
 
         return Function("forward", forward_pass, self._shardings(segment), returns_inputs=True)
@@ -117,7 +120,7 @@ class SegmentFunctions:
         way = arranged(
             segment.nodes, watched, segment.exports, plan.path, plan.precision, plan.without_native, plan.platform,
             plan.vmapped, segment.placement.parallel_num,
-        )  # fmt: skip
+        ).with_attention(plan.attention.inside(segment.nodes))  # fmt: skip
 
         def forward_backward(imports: Any, draws: Any, scale: Any) -> Outputs:
             values = self._entered(segment, imports, way.precision)

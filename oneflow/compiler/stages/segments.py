@@ -135,6 +135,11 @@ def segments_of(plan: Plan, places: Places) -> tuple[Segment, ...]:
     return tuple(segments)
 
 
+def homes_of(plan: Plan, meshes: Meshes) -> dict[Node, int]:
+    """The index of the segment of each node."""
+    return _grouped(plan, meshes)[2]
+
+
 def _grouped(plan: Plan, meshes: Meshes) -> tuple[list[list[Node]], list[int], dict[Node, int]]:
     """The nodes of each segment, in execution order, their levels, and the segment of each node."""
     level: dict[Node, int] = {}

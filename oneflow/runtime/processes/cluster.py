@@ -193,6 +193,7 @@ LAUNCHERS = (
     Launcher(
         "an indexed job of Kubernetes", ("JOB_COMPLETION_INDEX",), (), address=_first_pod, example="env {} in the pod's spec",
     ),
+    Launcher("prterun or another PMIx launcher", ("PMIX_RANK",), (), job=("PMIX_NAMESPACE",), example="prterun -x {}=..."),
 )  # fmt: skip
 _BY_HAND = Launcher("the environment", RANK, COUNT, example="export {}=...")
 

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.loading HOW CHECKPOINT``: reads a checkpoint of float32 vectors once, in a new process, and prints the seconds.
+"""``python -m benchmarks.loading HOW CHECKPOINT``: reads a checkpoint of float32 vectors once, and prints the seconds.
 
 HOW: ``load`` (into the variables of a session), ``read`` (arrays of ``flow.checkpoint.get``) or ``fromfile`` (NumPy, no digests).
 """
@@ -20,10 +20,11 @@ def declare(checkpoint: Path) -> None:
 
     @flow.global_function()
     def job() -> tp.Numpy:
-        first = [
-            flow.slice(flow.get_variable(out.parent.name, (out.stat().st_size // 4,), initializer=flow.zeros_initializer()), [0], [1])
-            for out in sorted(checkpoint.glob("*/out"))
-        ]
+        first = []
+        for out in sorted(checkpoint.glob("*/out")):
+            shape = (out.stat().st_size // 4,)
+            variable = flow.get_variable(out.parent.name, shape, initializer=flow.zeros_initializer())
+            first.append(flow.slice(variable, [0], [1]))
         return flow.math.add_n(first)
 
     job()

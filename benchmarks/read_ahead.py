@@ -1,8 +1,8 @@
 """``python -m benchmarks.read_ahead [ROUNDS]``: what reading beside the step costs a job that reads its own data.
 
-The reader and the step sleep besides their small work (a slow disk, a device elsewhere), so that both have the cores they need on any
-machine. The ideal is that of two things that overlap wholly: the slower one alone. Its sleeps are measured, because a busy machine
-wakes a thread late.
+The reader and the step sleep besides their small work (a slow disk, a device elsewhere), so that both have the cores they need
+on any machine. The ideal is that of two things that overlap wholly: the slower one alone. Its sleeps are measured, because a busy
+machine wakes a thread late.
 """
 
 from __future__ import annotations
@@ -99,7 +99,8 @@ def main() -> int:
             costs = sorted(took / ideal - 1 for took, ideal in found)
             best = min(found)
             print(
-                f"reading {reading} ms, step {computing} ms: {best[0] * 1e3:.1f} ms per call, the slower one alone {best[1] * 1e3:.1f}; "
+                f"reading {reading} ms, step {computing} ms: {best[0] * 1e3:.1f} ms per call, the slower one alone "
+                f"{best[1] * 1e3:.1f}; "
                 f"overlapping costs {costs[0]:.1%} at best, {costs[len(costs) // 2]:.1%} in the median of {rounds}",
                 flush=True,
             )

@@ -123,7 +123,7 @@ def _all_bytes(found: Found, size: int, wanted: np.dtype) -> np.ndarray | None:
     if not (single & (found.length > 0)).all() or int(lengths.min()) < size:
         return None
     flat = wire.gathered(found.data, at, np.full(len(at), size))
-    values = flat if wanted == np.uint8 else flat.view(np.int8).astype(wanted, copy=False)  # as int8 and then uint8: the same bits
+    values = flat if wanted == np.uint8 else flat.view(np.int8).astype(wanted, copy=False)  # the same bits
     return values.reshape(len(at), size)
 
 

@@ -84,9 +84,8 @@ class Loader:
         found: dict[str, np.ndarray | Blocks] = {}
 
         def read() -> None:
-            found.update(
-                all_or_none(_small_ones_read({name: self._fitting(variables[name], get) for name, get in values.items()}))
-            )
+            readers = {name: self._fitting(variables[name], get) for name, get in values.items()}
+            found.update(all_or_none(_small_ones_read(readers)))
 
         together(self._team, "loading variables", read)
         self._session.exchange(found, random)

@@ -22,6 +22,7 @@ IMAGES, LARGE_IMAGES, IMAGE_BATCH, THREADS = 128, 32, 32, 2
 SCALED = "ours, scaled decoding"
 OURS, LOOP, FRAMES = "ours", "Python loop over protobuf messages", "ours, records found but not decoded"
 OPENCV, TORCH = "plain OpenCV and NumPy, 2 threads, from memory", "DataLoader, 2 workers, the same calls, from memory"
+TORCHVISION = "DataLoader, 2 workers, torchvision's transforms, from memory"
 
 
 def measure(effort: Effort, data: Path) -> list[Section]:
@@ -129,6 +130,7 @@ def _images(effort: Effort, folder: Path, what: str, scale: float, count: int) -
             Contender(SCALED, "benchmarks.ours.images", {**options, "parts": PARTS, "scaled": True}),
             Contender(OPENCV, "benchmarks.handwritten.images_opencv", options),
             Contender(TORCH, "benchmarks.pytorch.images", options),
+            Contender(TORCHVISION, "benchmarks.pytorch.images", {**options, "torchvision": True}),
         ],
         rounds=effort.rounds, seconds=max(effort.seconds, 0.5), data=None,
     )  # fmt: skip
@@ -142,7 +144,14 @@ def _images(effort: Effort, folder: Path, what: str, scale: float, count: int) -
     for label in result.seconds:
         s = result.spread(label).scaled(1 / IMAGE_BATCH)
         made.rows.append([label, f"{1 / s.median:.0f}", f"{s.median * 1e3:.2f}", f"{s.low * 1e3:.2f} .. {s.high * 1e3:.2f}"])
-    for ours, label, bound in ((OURS, OPENCV, 0.9), (OURS, TORCH, 1.1), (SCALED, OPENCV, 1.5 if scale > 1 else None)):
+    bounds = (
+        (OURS, OPENCV, 0.9),
+        (OURS, TORCH, 1.1),
+        (SCALED, OPENCV, 1.5 if scale > 1 else None),
+        (OURS, TORCHVISION, 3.0),
+        (SCALED, TORCHVISION, 3.0),
+    )
+    for ours, label, bound in bounds:
         ratio = result.ratio(label, ours)
         if ratio is not None:
             made.checks.append(Check(f"images/s of {ours} / of {label}", ratio, bound))

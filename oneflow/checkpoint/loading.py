@@ -7,6 +7,7 @@ import os
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from math import prod
 from typing import Any, NoReturn
 
 import numpy as np
@@ -15,19 +16,23 @@ from .._base.refuse import closest, shown, warn
 from ..errors import ArgumentError, CheckpointError, CheckpointWarning, DtypeError, OneFlowError, ShapeError
 from ..graph.graph import Variable
 from ..runtime import processes
+from ..runtime.feed import owned
 from ..runtime.pieces import BlockRange, Blocks, Index
 from ..runtime.session import Session
 from .blocks import runs_of
+from .digests import CHUNK
 from .format import Checkpoint, FileValue, Share
 from .handles import VariableHandle
 from .layout import EXTRA, complain, describe
 from .safetensors import StoredTensor
 from .saving import all_or_none, listed, own_team
 from .team import together
+from .threads import on_threads
 
 _log = logging.getLogger("oneflow")
 
 Given = Callable[[], Any]
+Read = Callable[[], "np.ndarray | Blocks"]
 
 
 class FileBlocks:
@@ -42,6 +47,17 @@ class FileBlocks:
         """The block of shape ``extent`` that begins at index ``start``."""
         found = self._blocks.get((start, extent))
         return found if found is not None else self._read([(start, extent)], Share(0, 1))[0]  # the variable has moved since
+
+
+class WholeFile:
+    """A stored value that is read when it is called."""
+
+    def __init__(self, value: FileValue, variable: Variable):
+        self.size = prod(variable.shape) * variable.dtype.bytes
+        self._read = partial(value.read_as, variable.shape, variable.dtype)
+
+    def __call__(self) -> np.ndarray:
+        return self._read()
 
 
 class Loader:
@@ -68,14 +84,20 @@ class Loader:
         found: dict[str, np.ndarray | Blocks] = {}
 
         def read() -> None:
-            found.update(all_or_none({name: partial(self._fitting, variables[name], get) for name, get in values.items()}))
+            readers = {name: self._fitting(variables[name], get) for name, get in values.items()}
+            found.update(all_or_none(_small_ones_read(readers)))
 
         together(self._team, "loading variables", read)
         self._session.exchange(found, random)
 
-    def _fitting(self, variable: Variable, get: Given) -> np.ndarray | Blocks:
-        """The value for exactly the variable's shape and dtype, or an error."""
-        value = get()
+    def _fitting(self, variable: Variable, get: Given) -> Read:
+        """A function that returns the value for exactly the variable's shape and dtype, or raises what is wrong with it."""
+        try:
+            return self._checked(variable, get())
+        except OneFlowError as error:
+            return _raising(error)
+
+    def _checked(self, variable: Variable, value: Any) -> Read:
         if isinstance(value, FileValue):
             return self._from_file(variable, value)
         if not isinstance(value, (np.ndarray, VariableHandle, StoredTensor)):
@@ -88,9 +110,10 @@ class Loader:
         if array.dtype != variable.dtype.numpy_dtype:
             hint = f"convert it with astype(np.{variable.dtype.numpy_dtype.name}); nothing is converted implicitly"
             _misfit(DtypeError, "dtype", variable, f"dtype {array.dtype}", hint)
-        return array
+        mine = owned(np.asarray(array)) if isinstance(value, np.ndarray) else array
+        return lambda: mine
 
-    def _from_file(self, variable: Variable, value: FileValue) -> np.ndarray | Blocks:
+    def _from_file(self, variable: Variable, value: FileValue) -> Read:
         hint = "load a checkpoint of this model, or remove this variable from it"
         for what, ours, theirs in (("shape", variable.shape, value.shape), ("dtype", variable.dtype, value.dtype)):
             if value.has_meta_info_ and ours != theirs and value.shape is not None and value.dtype is not None:
@@ -100,10 +123,32 @@ class Loader:
             found = f"another one, as its digest shows; its meta is missing in {os.path.dirname(value.file_path)}"
             _misfit(CheckpointError, "shape or dtype", variable, found, hint)
         if self._team.count == 1:
-            return value.read_as(variable.shape, variable.dtype)
+            return WholeFile(value, variable)
         needed = self._session.blocks_by_process(variable.name)
         share = _share(variable, needed, self._machines, self._team.rank)
-        return FileBlocks(value, variable, needed.get(self._team.rank, []), share)
+        return partial(FileBlocks, value, variable, needed.get(self._team.rank, []), share)
+
+
+def _raising(error: OneFlowError) -> Read:
+    def read() -> NoReturn:
+        raise error
+
+    return read
+
+
+def _small_ones_read(readers: Mapping[str, Read]) -> dict[str, Read]:
+    """The same functions. Those of small files have been called, on several threads; larger files use these by themselves."""
+    small = [name for name, read in readers.items() if isinstance(read, WholeFile) and read.size <= CHUNK]
+    return {**readers, **dict(zip(small, on_threads(lambda name: _called(readers[name]), small), strict=True))}
+
+
+def _called(read: Read) -> Read:
+    """A function that returns, or raises, again what ``read`` does now."""
+    try:
+        found = read()
+    except OneFlowError as error:
+        return _raising(error)
+    return lambda: found
 
 
 def _identities(roots: Iterable[str]) -> list[Any]:

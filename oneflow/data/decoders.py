@@ -122,8 +122,9 @@ def _all_bytes(found: Found, size: int, wanted: np.dtype) -> np.ndarray | None:
     at, lengths, single = wire.packed(found.data, found.start, found.length)
     if not (single & (found.length > 0)).all() or int(lengths.min()) < size:
         return None
-    flat = wire.gather(found.data, at, np.full(len(at), size))[: size * len(at)]
-    return flat.view(np.int8).astype(wanted, copy=False).reshape(len(at), size)
+    flat = wire.gathered(found.data, at, np.full(len(at), size))
+    values = flat if wanted == np.uint8 else flat.view(np.int8).astype(wanted, copy=False)  # the same bits
+    return values.reshape(len(at), size)
 
 
 def numbers(

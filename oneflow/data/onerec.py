@@ -123,17 +123,18 @@ class OneRecSource(RecordSource):
             return taken
         return super().take(count)
 
-    def _read(self, count: int) -> Records:
+    def _read(self, count: int) -> list[Records]:
         before = self._position()
-        records = super()._read(count)
+        pieces = super()._read(count)
         if self._verify:
             try:
-                for i, payload in enumerate(records):
-                    _check(payload, records.where(i))
+                for records in pieces:
+                    for i, payload in enumerate(records):
+                        _check(payload, records.where(i))
             except RecordError:
                 self._go_to(before)
                 raise
-        return records
+        return pieces
 
 
 def _check(payload: bytes, where: Where) -> None:

@@ -237,9 +237,13 @@ class Records:
         return self._block.data[start : start + length].tobytes()
 
     def __iter__(self) -> Iterator[bytes]:
-        data = self._block.data.data
-        for start, length in zip(self.starts.tolist(), self.lengths.tolist(), strict=True):
-            yield bytes(data[start : start + length])
+        if not self._count:
+            return
+        starts = self.starts
+        begin, stops = int(starts.min()), starts + self.lengths
+        data = self._block.data[begin : int(stops.max())].tobytes()  # slices of bytes are made twice as fast as those of a view
+        for start, stop in zip((starts - begin).tolist(), (stops - begin).tolist(), strict=True):
+            yield data[start:stop]
 
     def __repr__(self) -> str:
         return f"<{self._count} records, {self.nbytes} bytes>"

@@ -24,7 +24,8 @@ from .parts import CHUNK, MAX_RECORD_BYTES, PartFile
 from .records import Records
 
 SHUFFLE_SEED = 524287  # of the order of the files, as in OneFlow
-_AHEAD = 1024  # the most records that are drawn from a buffer at once; bounded by a chunk's bytes, too
+_AHEAD = 1024  # the most records that are drawn from a buffer at once
+_DRAWN_BYTES = 2 * CHUNK  # the most bytes of them, unless a batch has more
 _LARGE_CHUNK = 16 << 20  # bytes; a chunk holds at least two batches, and up to eight where they are small
 
 
@@ -180,8 +181,8 @@ class RecordSource:
             self._order = order
         self._begin()
 
-    def _read(self, count: int) -> Records:
-        """The next records of this instance's parts. An error leaves the position unchanged."""
+    def _read(self, count: int) -> list[Records]:
+        """The next records of this instance's parts, in pieces. An error leaves the position unchanged."""
         before = self._position()
         try:
             pieces: list[Records] = []
@@ -196,7 +197,7 @@ class RecordSource:
             if len(pieces) > 1:  # batches of one chunk are located and decoded together
                 size = sum(piece.nbytes for piece in pieces)
                 self._chunk_bytes = max(self._chunk_bytes, 2 * size, min(8 * size, _LARGE_CHUNK))
-            return Records.concat(pieces)
+            return pieces
         except BaseException:
             self._go_to(before)
             raise
@@ -227,7 +228,7 @@ class RecordSource:
     def take(self, count: int) -> Records:
         """The next ``count`` records (> 0). Raises RecordError, PartNotFoundError; the position is unchanged then."""
         if not self._buffer_size:
-            taken = self._read(count)
+            taken = Records.concat(self._read(count))
         else:
             taken = self._from_ahead(count)
         self._taken += count
@@ -248,7 +249,7 @@ class RecordSource:
 
     def _draw(self, count: int) -> Records:
         sample = self._buffer.records[:16]
-        fitting = CHUNK * sample.size // max(sum(map(len, sample.ravel())), 1)  # records
+        fitting = _DRAWN_BYTES * sample.size // max(sum(map(len, sample.ravel())), 1)  # records
         ahead = min(_AHEAD, fitting) // count * count
         if ahead > count:
             with suppress(DataError):  # of a record that this batch may not need
@@ -269,11 +270,12 @@ class RecordSource:
         self._drawn += units
         return Records.joined(drawn.records.ravel().tolist(), self.paths, drawn.places.reshape(-1, 3))
 
-    def _units(self, records: Records, unit: int) -> _Units:
+    def _units(self, pieces: list[Records], unit: int) -> _Units:
         numbers = {path: i for i, path in enumerate(self.paths)}
-        places = records.origin.copy()
-        places[:, 0] = np.array([numbers[f] for f in records.files], np.int64)[places[:, 0]]
-        return _Units.of(list(records), places, unit)
+        places = np.concatenate([piece.origin for piece in pieces])
+        files = [np.array([numbers[f] for f in piece.files], np.int64)[piece.origin[:, 0]] for piece in pieces]
+        places[:, 0] = np.concatenate(files)
+        return _Units.of([record for piece in pieces for record in piece], places, unit)
 
     # --- positions
 

@@ -27,6 +27,7 @@ _PATIENCE = 8  # different keys in one step, before a record counts as irregular
 _PIECE = 4096  # records
 _PIECE_BYTES = 1 << 16  # of packed integers
 _LONG = 256  # average length in bytes from which spans are copied one by one
+_EQUAL = 1 << 20  # bytes; spans of one length up to this are copied together
 _MANY_STEPS = 64
 _MOST_STEPS = 4096  # features of one record, before it counts as irregular
 _PAYLOAD = 0x7F7F7F7F7F7F7F7F
@@ -281,20 +282,30 @@ def gather(data: np.ndarray, start: np.ndarray, length: np.ndarray) -> np.ndarra
             target[at : at + n] = source[first : first + n]
             at += n
         return made
-    size = int(length[0])
-    if (length == size).all():
-        view = np.ndarray((len(data) - size + 1,), f"V{size}", data, strides=(1,))
-        made[:total] = view[start].view(np.uint8)
+    if (length == length[0]).all():
+        made[:total] = _rows(data, start, int(length[0]))
         return made
     before = np.cumsum(length) - length
     made[:total] = data.take(np.repeat(start - before, length) + np.arange(total))
     return made
 
 
+def _rows(data: np.ndarray, start: np.ndarray, size: int) -> np.ndarray:
+    """The bytes of spans of one length > 0, one after the other."""
+    return np.ndarray((len(data) - size + 1,), f"V{size}", data, strides=(1,))[start].view(np.uint8)
+
+
+def gathered(data: np.ndarray, start: np.ndarray, length: np.ndarray) -> np.ndarray:
+    """``gather`` without the zeros, which spares a copy of spans of one length."""
+    if len(length) and 0 < length[0] <= _EQUAL and (length == length[0]).all():
+        return _rows(data, start, int(length[0]))
+    return gather(data, start, length)[: int(length.sum())]
+
+
 def fixed(data: np.ndarray, start: np.ndarray, length: np.ndarray, kind: int) -> tuple[np.ndarray, np.ndarray]:
     """Values of float or double payloads, flat, and their number in each. Lengths are multiples of the item size."""
     dtype = _NUMPY[kind]
-    flat = gather(data, start, length)[: int(length.sum())].view(dtype)
+    flat = gathered(data, start, length).view(dtype)
     return flat, length // dtype.itemsize
 
 

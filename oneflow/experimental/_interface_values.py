@@ -48,4 +48,4 @@ def set_interface_blob_value(op_name: str, ndarray: np.ndarray) -> None:
         refuse(ArgumentError, f"variable {shown(op_name)} takes an array of {variable.dtype.name}, got {given}")
     if ndarray.shape != variable.shape:
         refuse(ShapeError, f"variable {shown(op_name)} has shape {variable.shape}, got an array of shape {ndarray.shape}")
-    session.exchange({op_name: np.array(ndarray)})
+    session.exchange({op_name: np.array(ndarray, order="C")})

@@ -242,7 +242,8 @@ class Session:
     def exchange(self, values: Mapping[str, np.ndarray | Blocks], random_state: dict[str, Any] | None = None) -> None:
         """Replaces values, and the random state where one is given, all or none: Ctrl-C finds it done or not begun.
 
-        Shapes, dtypes and the random state must have been checked.
+        Shapes, dtypes and the random state must have been checked. Devices may keep the memory of the arrays, which nobody else
+        may have.
         """
         self.check_open()
         placed = self.store.place(values)

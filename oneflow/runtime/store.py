@@ -216,12 +216,9 @@ class Store:
         return pieces.by_process(storage, self.meshes.sharding(storage.layout.placement, storage.spec))
 
     def place(self, values: Mapping[str, np.ndarray | Blocks]) -> list[Placed]:
-        """Moves new values to the devices of their variables; nothing changes yet."""
-        found = []
-        for name, value in values.items():
-            cell, own = self.cells[name], np.array(value, order="C") if isinstance(value, np.ndarray) else value
-            found.append(Placed(name, cell.storage, own, self._placed(cell.storage, own)))
-        return found
+        """Moves new values to the devices of their variables, which may keep the arrays; nothing changes yet."""
+        cells = self.cells
+        return [Placed(name, cells[name].storage, v, self._placed(cells[name].storage, v)) for name, v in values.items()]
 
     def bind(self, placed: Sequence[Placed]) -> None:
         """Replaces values by what ``place`` has made, all or none. Called with the lock held."""

@@ -177,6 +177,13 @@ def test_decompression_bombs_are_refused_before_they_are_decoded() -> None:
         images.decode(many, max_pixels=10**5)
 
 
+@given(st.lists(st.sampled_from([b"\xff\xda", b"\xff", b"\xda", b"\0"]), max_size=40))
+def test_all_scans_of_a_jpeg_are_counted(tail: list[bytes]) -> None:
+    whole = cv2.imencode(".jpg", photograph(16, 16))[1].tobytes()
+    data = whole + b"".join(tail)
+    assert read_header(data).scans == data.count(b"\xff\xda")
+
+
 def test_formats_whose_headers_bound_nothing_are_not_read() -> None:
     with pytest.raises(ImageError, match="AVIF is not read; convert it"):
         images.decode(b"\0\0\0\x20ftypavif" + bytes(100))

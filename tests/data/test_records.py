@@ -504,3 +504,24 @@ def test_lists_that_are_far_too_long_are_not_decoded() -> None:
         decode_raw(batch, "x", (2,), np.int64)
     assert caught.value.record == 1
     assert decode_raw(batch[1:], "x", (1 << 21,), np.int64).sum() == 1 << 21
+
+
+@given(st.data())
+def test_spans_are_gathered_whatever_their_lengths(data: st.DataObject) -> None:
+    """Spans of one length, of several, and empty ones, at any places."""
+    content = np.frombuffer(bytes(range(256)) * 9 + bytes(wire.PAD), np.uint8)
+    same = data.draw(st.booleans())
+    length = data.draw(st.integers(0, 1200))
+    lengths = [length if same else data.draw(st.integers(0, 1200)) for _ in range(data.draw(st.integers(0, 6)))]
+    starts = [data.draw(st.integers(0, 9 * 256 - n)) for n in lengths]
+    expected = b"".join(content[a : a + n].tobytes() for a, n in zip(starts, lengths, strict=True))
+    spans = np.array(starts, np.int64), np.array(lengths, np.int64)
+    assert wire.gathered(content, *spans).tobytes() == expected
+    assert wire.gather(content, *spans).tobytes() == expected + bytes(wire.PAD)
+
+
+def test_records_of_a_slice_are_iterated_alone() -> None:
+    messages = [bytes([i]) * (i + 1) for i in range(10)]
+    records = Records.of(messages)
+    assert list(records) == messages and list(records[3:7]) == messages[3:7] and list(records[4:4]) == []
+    assert list(Records.concat([records[8:], records[:2]])) == messages[8:] + messages[:2]

@@ -78,7 +78,8 @@ def _built(folder: Path, sanitizer: str) -> dict[str, str] | None:
     build_libraries.build(folder, sanitize=sanitizer)
     return {
         **os.environ, FOLDER: str(folder), "LD_PRELOAD": " ".join(libraries),
-        "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1", "ASAN_OPTIONS": "detect_leaks=0:halt_on_error=1:detect_odr_violation=0",
+        "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
+        "ASAN_OPTIONS": "detect_leaks=0:halt_on_error=1:detect_odr_violation=0",
     }  # fmt: skip
 
 

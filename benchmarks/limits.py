@@ -117,7 +117,7 @@ def large_calls(library: Any, dtype: int) -> list[tuple[float, Callable[[], Any]
     made: list[tuple[float, Callable[[], Any]]] = []
     for call, spec in specs:
         elements = (math.prod(image), math.prod(kernel), math.prod(image)) if call == "conv" else (n * n,) * 3
-        arrays = [np.zeros(count * size, np.int8) for count in elements]
+        arrays = [np.ones(count * size, np.int8) for count in elements]
         if call == "product":
             arrays[1] = np.zeros(int(library.describe("pack_weights", spec)), np.int8)
             arrays.insert(2, np.zeros(n, np.float32))
@@ -133,7 +133,7 @@ def large_calls(library: Any, dtype: int) -> list[tuple[float, Callable[[], Any]
 
 def memory_rate() -> Callable[[], float]:
     """Bytes per second of an addition of large arrays, when called."""
-    a, b, c = (np.zeros(16 << 20, np.float32) for _ in range(3))
+    a, b, c = (np.ones(16 << 20, np.float32) for _ in range(3))  # memory that was not written is not read
     return lambda: 3 * a.nbytes / cpu_seconds(lambda: np.add(a, b, out=c))
 
 
@@ -179,7 +179,7 @@ def ways(call: str, spec: Sequence[int]) -> dict[str, list[int]]:
 
 
 def operands_of(call: str, spec: Sequence[int]) -> list[np.ndarray]:
-    """Arrays for a call, of zeros and large enough for any dtype."""
+    """Arrays for a call, of ones and large enough for any dtype."""
     if call == "matmul":
         _, batch, m, n, k = spec[:5]
         counts = [batch * m * k, batch * k * n, batch * m * n]
@@ -187,7 +187,7 @@ def operands_of(call: str, spec: Sequence[int]) -> list[np.ndarray]:
         n = spec[3]
         x, w, y = (math.prod(spec[5 + i * (n + 2) : 5 + (i + 1) * (n + 2)]) for i in range(3))
         counts = [[x, w, y], [y, w, x], [x, y, w]][spec[0]]
-    return [np.zeros(count, np.float32) for count in counts]
+    return [np.ones(count, np.float32) for count in counts]
 
 
 def compare_calls(calls: Sequence[tuple[str, Sequence[int], int]]) -> list[tuple[float, str]]:

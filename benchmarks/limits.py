@@ -109,7 +109,7 @@ def large_calls(library: Any, dtype: int) -> list[tuple[float, Callable[[], Any]
     n = 1024
     one, zero = (int(np.float32(v).view(np.uint32)) for v in (1, 0))
     code = 1 if dtype else 0
-    size = 2 if dtype else 4
+    one_of = np.array(0x3F80, np.uint16) if dtype else np.float32(1)  # NumPy has no bfloat16
     specs = [("matmul", [code, 1, n, n, n, 0, transposed]) for transposed in (0, 1)]
     image, kernel = (8, 256, 28, 28), (256, 256, 3, 3)
     specs.append(("conv", [0, 1, code, 2, 1, *image, *kernel, *image, 1, 1, 1, 1, 1, 1, 1, 1]))
@@ -117,9 +117,10 @@ def large_calls(library: Any, dtype: int) -> list[tuple[float, Callable[[], Any]
     made: list[tuple[float, Callable[[], Any]]] = []
     for call, spec in specs:
         elements = (math.prod(image), math.prod(kernel), math.prod(image)) if call == "conv" else (n * n,) * 3
-        arrays = [np.ones(count * size, np.int8) for count in elements]
+        arrays = [np.full(count, one_of) for count in elements]
         if call == "product":
-            arrays[1] = np.zeros(int(library.describe("pack_weights", spec)), np.int8)
+            given, arrays[1] = np.ones(n * n, np.float32), np.zeros(int(library.describe("pack_weights", spec)), np.int8)
+            library.execute("pack_weights", spec, given.ctypes.data, arrays[1].ctypes.data)
             arrays.insert(2, np.zeros(n, np.float32))
         addresses = [array.ctypes.data for array in arrays]
         count = 2.0 * math.prod(image) * math.prod(kernel[1:]) if call == "conv" else 2.0 * n**3

@@ -57,7 +57,7 @@ def test_random_products_agree_with_float64(p: native.Gemm, seed: int) -> None:
     check(p, seed)
 
 
-@pytest.mark.parametrize(("a_transposed", "b_transposed"), itertools.product([False, True], repeat=2))
+@pytest.mark.parametrize(("a_transposed", "b_transposed"), list(itertools.product([False, True], repeat=2)))
 def test_each_of_onednns_ways_computes_the_same(a_transposed: bool, b_transposed: bool, native_part: Any) -> None:
     p = native.Gemm(1, 33, 48, 65, a_transposed, b_transposed)
     a, b, dc = operands(p, 0)

@@ -1,7 +1,8 @@
 """Builds the three libraries of oneflow_native: oneDNN made independent of any OpenMP, the threads for it, and the XLA calls.
 
     python build_libraries.py oneflow_native/lib            # for working on the native part from a checkout
-    python build_libraries.py --sanitize build/asan          # under AddressSanitizer's and UBSan's eyes; needs clang or gcc
+    python build_libraries.py --sanitize address build/asan  # with AddressSanitizer and UBSan; needs clang or gcc
+    python build_libraries.py --sanitize thread build/tsan   # with ThreadSanitizer
 
 The compiler is that of the package ziglang, so that a machine needs none of its own.
 """
@@ -17,6 +18,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 SOURCES = Path(__file__).resolve().parent / "src"
@@ -26,6 +29,7 @@ OPENMP = (  # the functions that it wants of libgomp
     "GOMP_parallel_start", "omp_get_max_threads", "omp_get_num_threads", "omp_get_thread_num", "omp_in_parallel",
 )  # fmt: skip
 GLIBC = "2.27"  # what oneDNN's own library needs
+SANITIZERS = {"address": "address,undefined", "thread": "thread"}
 
 
 def is_supported() -> bool:
@@ -33,8 +37,17 @@ def is_supported() -> bool:
     return sys.platform == "linux" and platform.machine() in ("x86_64", "AMD64")
 
 
-def build(target: Path, *, sanitize: bool = False) -> list[Path]:
-    """Builds into ``target``; gives the files."""
+def check_packages() -> None:
+    """Raises RuntimeError, which names the package, where one is missing that the libraries are built from."""
+    for distribution in ("onednn-cpu-gomp", "onednn-devel-cpu-gomp", "jaxlib"):
+        try:
+            importlib.metadata.distribution(distribution)
+        except importlib.metadata.PackageNotFoundError:
+            raise RuntimeError(f"{distribution} is not installed") from None
+
+
+def build(target: Path, *, sanitize: str = "") -> list[Path]:
+    """Builds into ``target``, with one of ``SANITIZERS`` if asked to; returns the files."""
     target.mkdir(parents=True, exist_ok=True)
     library = _file_of("onednn-cpu-gomp", "libdnnl.so.3")
     include = _file_of("onednn-devel-cpu-gomp", "dnnl.hpp", "oneapi").parents[2]
@@ -46,7 +59,7 @@ def build(target: Path, *, sanitize: bool = False) -> list[Path]:
         run([pool], target / THREAD_POOL, SOURCES / "thread_pool.map")
         headers = ["-isystem", str(include), "-isystem", str(_xla_headers())]
         libraries = [f"-L{target}", f"-l:{ONEDNN}", f"-l:{THREAD_POOL}"]
-        run(sorted({*SOURCES.glob("*.cc")} - {pool}), target / CALLS, SOURCES / "calls.map", *headers, *libraries)
+        run(sorted({*SOURCES.glob("*.cc")} - {pool}), target / CALLS, SOURCES / "calls.map", headers, libraries)
     return sorted(target.iterdir())
 
 
@@ -66,21 +79,32 @@ def _renamed(library: bytes) -> bytes:
     return library
 
 
-def _compiler(cache: str, sanitize: bool):  # type: ignore[no-untyped-def]
-    common = ["-std=c++17", "-fPIC", "-shared", "-Wall"]
+def sanitizing_compiler() -> str | None:
+    """The compiler that builds with sanitizers: one of this machine, as ziglang comes without their libraries."""
+    return next((c for c in ("clang++", "g++") if shutil.which(c)), None)
+
+
+def _compiler(cache: str, sanitize: str):  # type: ignore[no-untyped-def]
     if sanitize:
-        found = next((c for c in ("clang++", "g++") if shutil.which(c)), None)
+        found = sanitizing_compiler()
         if found is None:
-            raise RuntimeError("AddressSanitizer needs clang++ or g++ on this machine")
-        command = [found, "-g", "-O1", "-fsanitize=address,undefined", "-fno-omit-frame-pointer", *common]
+            raise RuntimeError("sanitizers need clang++ or g++ on this machine")
+        compile_ = [found, "-g1", "-O1", f"-fsanitize={SANITIZERS[sanitize]}", "-fno-omit-frame-pointer"]
     else:
-        zig = [sys.executable, "-m", "ziglang", "c++", "-target", f"x86_64-linux-gnu.{GLIBC}"]
-        command = [*zig, "-O3", "-s", *common]
+        compile_ = [sys.executable, "-m", "ziglang", "c++", "-target", f"x86_64-linux-gnu.{GLIBC}", "-O3", "-s"]
+    command = [*compile_, "-std=c++17", "-fPIC", "-Wall"]
     environment = {"ZIG_GLOBAL_CACHE_DIR": cache, "ZIG_LOCAL_CACHE_DIR": cache, **os.environ}
 
-    def run(sources: list[Path], output: Path, exports: Path, *more: str) -> None:
+    def run(sources: list[Path], output: Path, exports: Path, headers: Sequence[str] = (), libraries: Sequence[str] = ()) -> None:
+        def compiled(source: Path) -> str:
+            made = str(Path(cache) / f"{source.name}.o")
+            subprocess.run([*command, "-c", str(source), "-o", made, *headers], check=True, env=environment)
+            return made
+
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            objects = list(pool.map(compiled, sources))
         link = [f"-Wl,-soname,{output.name}", f"-Wl,--version-script={exports}", "-Wl,-rpath,$ORIGIN"]
-        subprocess.run([*command, *map(str, sources), "-o", str(output), *more, *link], check=True, env=environment)
+        subprocess.run([*command, "-shared", *objects, "-o", str(output), *libraries, *link], check=True, env=environment)
 
     return run
 
@@ -103,7 +127,7 @@ def _xla_headers() -> Path:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sanitize", action="store_true")
+    parser.add_argument("--sanitize", choices=SANITIZERS, default="")
     parser.add_argument("target", type=Path)
     options = parser.parse_args()
     for made in build(options.target, sanitize=options.sanitize):

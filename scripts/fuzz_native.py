@@ -1,8 +1,14 @@
-"""Random calls of the native part under AddressSanitizer, from several threads at once. Needs g++ or clang++, and oneDNN's
-packages (pip install onednn-cpu-gomp==2023.2.0 onednn-devel-cpu-gomp==2023.2.0).
+"""Random calls of the native part under AddressSanitizer and UBSan, from several threads at once: python scripts/fuzz_native.py
 
-    python scripts/fuzz_native.py               # builds it, then 300 calls of each kind: about a minute
-    python scripts/fuzz_native.py --calls 5000 --seed 7
+    python scripts/fuzz_native.py                              # builds it, then 300 calls of each kind
+    python scripts/fuzz_native.py --seconds 600 --seed 7       # rounds of calls of each kind until the time is over
+    python scripts/fuzz_native.py --sanitizer thread           # under ThreadSanitizer
+
+Needs g++ or clang++ with its sanitizers, and oneDNN's packages (pip install onednn-cpu-gomp==2023.2.0
+onednn-devel-cpu-gomp==2023.2.0). The exit status is 2 where one of these is missing, 1 where something was found.
+
+The sanitizers see the native part's own code. oneDNN's kernels are generated as they are needed: a result is surrounded by
+bytes that must remain.
 """
 
 from __future__ import annotations
@@ -13,6 +19,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -21,6 +28,8 @@ import numpy as np
 
 NATIVE = Path(__file__).resolve().parent.parent / "native"
 FOLDER = "ONEFLOW_FUZZ_FOLDER"
+RUNTIMES = {"address": ("libasan.so", "libubsan.so"), "thread": ("libtsan.so",)}
+NOT_RUN = 2
 ONES = {
     "float32": np.ones(1, np.float32), "bfloat16": np.full(1, 0x3F80, np.uint16),  # NumPy has no bfloat16
     "uint8": np.ones(1, np.uint8), "int8": np.ones(1, np.int8),
@@ -31,70 +40,120 @@ CALLERS, POOL = 4, 3  # threads that make calls, and those that they share
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--calls", type=int, default=300)
+    parser.add_argument("--calls", type=int, default=300, help="of each kind, per round")
+    parser.add_argument("--seconds", type=float, default=0, help="begin rounds until so much time has passed; 0: one round")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--sanitizer", choices=RUNTIMES, default="address")
     options = parser.parse_args()
     if FOLDER in os.environ:
-        return calls(Path(os.environ[FOLDER]), options.calls, options.seed)
+        return rounds(Path(os.environ[FOLDER]), options.calls, options.seconds, options.seed)
     with tempfile.TemporaryDirectory() as folder:
-        build = [sys.executable, str(NATIVE / "build_libraries.py"), "--sanitize", folder]
-        subprocess.run(build, check=True, stdout=subprocess.DEVNULL)
-        compiler = "clang++" if _runs("clang++") else "g++"
-        libraries = [_path(compiler, name) for name in ("libasan.so", "libubsan.so", "libstdc++.so")]
-        environment = {
-            **os.environ, FOLDER: folder, "LD_PRELOAD": " ".join(libraries),
-            "ASAN_OPTIONS": "detect_leaks=0:halt_on_error=1:detect_odr_violation=0", "UBSAN_OPTIONS": "halt_on_error=1",
-        }  # fmt: skip
-        return subprocess.run([sys.executable, *sys.argv], env=environment).returncode
+        begin = time.monotonic()
+        environment = _built(Path(folder), options.sanitizer)
+        if environment is None:
+            return NOT_RUN
+        print(f"built in {time.monotonic() - begin:.0f} s", flush=True)
+        return min(subprocess.run([sys.executable, *sys.argv], env=environment).returncode, 1)
 
 
-def _runs(command: str) -> bool:
+def _built(folder: Path, sanitizer: str) -> dict[str, str] | None:
+    """Builds the libraries. Returns the environment to run them in; None, and says why, where that cannot be."""
+    sys.path.insert(0, str(NATIVE))
+    import build_libraries
+
+    compiler = build_libraries.sanitizing_compiler()
+    if not build_libraries.is_supported() or compiler is None:
+        print("not run: " + ("there is neither clang++ nor g++ here" if compiler is None else "this is not Linux on x86-64"))
+        return None
+    libraries = [_path(compiler, name) for name in (*RUNTIMES[sanitizer], "libstdc++.so")]
+    missing = [name for name in libraries if not Path(name).exists()]  # the compiler returns the bare name then
+    if missing:
+        print(f"not run: {compiler} has no {', '.join(missing)}")
+        return None
     try:
-        return subprocess.run([command, "--version"], capture_output=True).returncode == 0
-    except OSError:
-        return False
+        build_libraries.check_packages()
+    except RuntimeError as error:
+        print(f"not run: {error}")
+        return None
+    build_libraries.build(folder, sanitize=sanitizer)
+    return {
+        **os.environ, FOLDER: str(folder), "LD_PRELOAD": " ".join(libraries),
+        "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
+        "ASAN_OPTIONS": "detect_leaks=0:halt_on_error=1:detect_odr_violation=0",
+    }  # fmt: skip
 
 
 def _path(compiler: str, library: str) -> str:
     return subprocess.run([compiler, f"-print-file-name={library}"], capture_output=True, text=True, check=True).stdout.strip()
 
 
-def calls(folder: Path, count: int, seed: int) -> int:
+def rounds(folder: Path, count: int, seconds: float, seed: int) -> int:
     sys.path.insert(0, str(NATIVE))
     import oneflow_native
 
     oneflow_native.HERE = folder
     library = oneflow_native.load(POOL)
     random = np.random.default_rng(seed)
-
-    def run(call: str, spec: list[int]) -> bool:
-        if call == "product":
-            return _run_product(library, spec)
-        if call == "update":
-            return _run_update(library, spec)
-        operands = [ONES[dtype].repeat(size) for size, dtype in zip(_SIZES[call](spec), _dtypes(call, spec), strict=True)]
-        if library.describe(call, spec).startswith("!"):
-            return False
-        infinite = call == "conv" and sum(spec) % 8 == 0  # it may be computed twice then
-        if infinite:
-            operands[1][0] = np.inf if operands[1].itemsize == 4 else INFINITE_BFLOAT16
-        library.execute(call, spec, *(array.ctypes.data for array in operands))
-        for made in operands[-_RESULTS.get(call, 1) :]:
-            wide = made if made.itemsize == 4 else (made.astype(np.uint32) << 16).view(np.float32)
-            assert infinite or np.isfinite(wide).all()
-        return True
-
-    work = [(call, make(random)) for call, make in _MAKE.items() for _ in range(count)]
-    for call, spec in work[::20]:
-        for broken in (spec[: random.integers(0, len(spec))], [*spec, 1]):
-            assert library.describe(call, broken).startswith("!"), (call, broken)
-    taken = 0
-    for flops in (0.0, library.min_parallel_work):  # the small calls, too, on all threads; then on one, side by side
-        library.min_parallel_work = flops
-        with ThreadPoolExecutor(CALLERS) as pool:
-            taken += sum(pool.map(run, *zip(*work[flops > 0 :: 2], strict=True)))
-    print(f"{taken} of {len(work)} calls taken, nothing found")
+    begin, taken, made = time.monotonic(), 0, 0
+    least = library.min_parallel_work
+    while not made or time.monotonic() - begin < seconds:
+        work = [(call, make(random)) for call, make in _MAKE.items() for _ in range(count)]
+        for call, spec in work[::20]:
+            for broken in (spec[: random.integers(0, len(spec))], [*spec, 1]):
+                assert library.describe(call, broken).startswith("!"), (call, broken)
+        shares = random.choice([0, 0, 2, 3], len(work))  # of how many devices the calls are: they share the cores
+        for flops in (0.0, least):  # the small calls, too, on all threads; then on one, side by side
+            library.min_parallel_work = flops
+            mine = [(library, *call, int(share)) for call, share in zip(work, shares, strict=True)][flops > 0 :: 2]
+            with ThreadPoolExecutor(CALLERS) as pool:
+                taken += sum(pool.map(_run, *zip(*mine, strict=True)))
+        made += len(work)
+    print(f"{taken} of {made} calls taken in {time.monotonic() - begin:.0f} s, nothing found")
     return 0
+
+
+class _Guarded:
+    """A result's memory, with bytes on both sides that no call may change."""
+
+    SIZE, BYTE = 64, 0xA5
+
+    def __init__(self, dtype: str, count: int) -> None:
+        ones = ONES[dtype]
+        self._all = np.full(count * ones.itemsize + 2 * self.SIZE, self.BYTE, np.uint8)
+        self.array = self._all[self.SIZE : -self.SIZE].view(ones.dtype)
+
+    def check(self) -> None:
+        for edge in (self._all[: self.SIZE], self._all[-self.SIZE :]):
+            assert (edge == self.BYTE).all(), "a call has written beside its result"
+
+
+def _run(library: Any, call: str, spec: list[int], share: int) -> bool:
+    """One call, as one of a program on ``share`` devices if that is not 0. Whether the native part takes it."""
+    if library.describe(call, spec).startswith("!"):
+        return False
+    if call == "product":  # never one of several devices: packed weights are laid out for one number of threads
+        return _run_product(library, spec)
+    if call == "update":  # several variables, in place: never one of several devices
+        return _run_update(library, spec)
+    prefix = [-share] if share else []
+    shapes = list(zip(_SIZES[call](spec), _dtypes(call, spec), strict=True))
+    count = _RESULTS.get(call, 1)
+    inputs = [ONES[dtype].repeat(size) for size, dtype in shapes[:-count]]
+    results = [_Guarded(dtype, size) for size, dtype in shapes[-count:]]
+    infinite = call == "conv" and sum(spec) % 8 == 0  # it may be computed twice then
+    sees_nothing = call in _RESULTS and spec[-3] == 1 and spec[-2] < 0  # the first query: NaN
+    if infinite:
+        inputs[1][0] = np.inf if inputs[1].itemsize == 4 else INFINITE_BFLOAT16
+    library.execute(call, [*prefix, *spec], *(array.ctypes.data for array in (*inputs, *(r.array for r in results))))
+    for result in results:
+        result.check()
+        assert infinite or sees_nothing or np.isfinite(_wide(result.array)).all(), (call, spec)
+    return True
+
+
+def _wide(array: np.ndarray) -> np.ndarray:
+    """Numbers as float32; those of two bytes are bfloat16."""
+    return (array.astype(np.uint32) << 16).view(np.float32) if array.dtype == np.uint16 else array
 
 
 def _dtypes(call: str, spec: list[int]) -> list[str]:
@@ -152,14 +211,14 @@ def _transpose(random: np.random.Generator) -> list[int]:
 def _attention(random: np.random.Generator) -> list[int]:
     batch, heads = (int(v) for v in random.integers(1, 4, 2))
     queries, keys = (int(random.choice([random.integers(1, 40), random.integers(90, 300)])) for _ in range(2))
-    size = int(random.choice([16, 32, 48, 64, 80]))
+    size = int(random.choice([16, 32, 48, 64, 80, 128, 256]))
     layouts: list[int] = []
     for positions in (queries, keys, keys, queries):  # heads before positions, or behind them
         layouts += [[heads * positions * size, positions * size, size], [positions * heads * size, size, heads * size]][
             int(random.integers(0, 2))
         ]
     mask = [int(v) for v in random.integers(0, 2, 5)]
-    causal = [int(random.integers(0, 2)), int(random.integers(0, 50)), int(random.choice([_FILL, 0]))]
+    causal = [int(random.integers(0, 2)), int(random.integers(-50, 50)), int(random.choice([_FILL, 0]))]
     return [int(random.integers(0, 2)), batch, heads, queries, keys, size, *layouts, *mask, _FACTOR, *causal]
 
 
@@ -195,8 +254,6 @@ def _product(random: np.random.Generator) -> list[int]:
 
 def _run_product(library: Any, spec: list[int]) -> bool:
     """Packs weights, then multiplies."""
-    if library.describe("product", spec).startswith("!"):
-        return False
     data, result, is_conv, has_residual = spec[:4]
     if is_conv:
         n = spec[9]
@@ -207,14 +264,17 @@ def _run_product(library: Any, spec: list[int]) -> bool:
         x, w, y = m * k, k * channels, m * channels
     names = ("uint8", "float32", "bfloat16")
     weights = ONES["float32" if data else "int8"].repeat(w)
-    packed = np.zeros(int(library.describe("pack_weights", spec)), np.int8)
-    library.execute("pack_weights", spec, weights.ctypes.data, packed.ctypes.data)
+    packed = _Guarded("int8", int(library.describe("pack_weights", spec)))
+    packed.array[:] = 0
+    library.execute("pack_weights", spec, weights.ctypes.data, packed.array.ctypes.data)
     vectors = [ONES["float32"].repeat(channels)] * (1 if data else 2)
     residual = [ONES[names[result]].repeat(y)] if has_residual else []
-    operands = [ONES[names[data]].repeat(x), packed, *vectors, *residual, ONES[names[result]].repeat(y)]
+    made = _Guarded(names[result], y)
+    operands = [ONES[names[data]].repeat(x), packed.array, *vectors, *residual, made.array]
     library.execute("product", spec, *(array.ctypes.data for array in operands))
-    if result == 1:
-        assert np.isfinite(operands[-1]).all()
+    for guarded in (packed, made):
+        guarded.check()
+    assert np.isfinite(_wide(made.array)).all(), spec
     return True
 
 

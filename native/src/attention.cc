@@ -103,6 +103,7 @@ struct Words {
 #pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma"))), apply_to = function)
 #else
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // its own headers, GCC bug 105593
+#pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma")
 #endif
@@ -608,6 +609,10 @@ class AttentionBase : public Operation {
       throw std::runtime_error(s_.type == dt::f32 ? "this CPU has no AVX-512" : "this CPU has no AVX-512 BF16");
     }
     threads_ = settings.threads_for(s_.flops(products));
+    const size_t outer = s_.bytes_of_rows(s_.queries), inner = s_.bytes_of_rows(s_.keys);
+    const auto mask = static_cast<size_t>(s_.mask_size) * sizeof(float);
+    const auto statistics = static_cast<size_t>(s_.batch * s_.heads * s_.queries * 2) * sizeof(float);
+    operand_bytes_ = {outer, inner, inner, mask, outer, statistics};
   }
 
   std::string name() const override { return s_.type == dt::f32 ? "blocked:avx512_core" : "blocked:avx512_core_bf16"; }
@@ -625,17 +630,35 @@ class AttentionBase : public Operation {
     return {static_cast<const float*>(array) + at, s_.mask_strides[2], s_.mask_strides[3]};
   }
 
+  // Sizes the working memory: take(pieces) takes what one thread needs.
+  template <class Take>
+  void set_room(const Take& take) {
+    Pieces pieces(nullptr);
+    take(pieces);
+    room_ = pieces.size();
+    scratch_size_ = aligned(room_ * static_cast<size_t>(threads_));
+  }
+
+  // For pack_rows: nothing where the rows are used in place.
+  float* take_rows(Pieces& pieces, const Layout& layout, int64_t count) const {
+    if (is_bf16()) return pieces.take(words_of<true>(count) * s_.size);
+    return pieces.take(layout.row == s_.size ? 0 : words_of<false>(count) * s_.size);
+  }
+
   // Calls body(unit, working memory) for each unit; threads take the next one when they have finished one.
   template <class Body>
-  void for_each(int64_t units, size_t room, Scratch& scratch, const Body& body) const {
+  void for_each(int64_t units, Scratch& scratch, const Body& body) const {
     std::atomic<int64_t> next{0};
-    char* memory = scratch.take(room * static_cast<size_t>(threads_));
+    char* memory = scratch.take(room_ * static_cast<size_t>(threads_));
     thread_pool::parallel_for(threads_, threads_, [&](int64_t thread, int64_t) {
-      for (int64_t unit; (unit = next.fetch_add(1)) < units;) body(unit, memory + room * static_cast<size_t>(thread));
+      for (int64_t unit; (unit = next.fetch_add(1)) < units;) body(unit, memory + room_ * static_cast<size_t>(thread));
     });
   }
 
   AttentionSpec s_;
+
+ private:
+  size_t room_ = 0;  // bytes per thread
 };
 
 class Attention final : public AttentionBase {
@@ -643,17 +666,11 @@ class Attention final : public AttentionBase {
   Attention(const AttentionSpec& spec, const thread_pool::Settings& settings) : AttentionBase(spec, settings, 2) {
     const int64_t heads = s_.batch * s_.heads, blocks = (s_.queries + kForwardQueries - 1) / kForwardQueries;
     parts_ = std::min(blocks, heads >= 4 * threads_ ? 1 : (4 * threads_ + heads - 1) / heads);
-    Pieces pieces(nullptr);
-    take(pieces);
-    room_ = pieces.size();
-    scratch_size_ = aligned(room_ * static_cast<size_t>(threads_));
-    const size_t outer = s_.bytes_of_rows(s_.queries), inner = s_.bytes_of_rows(s_.keys);
-    const auto mask = static_cast<size_t>(s_.mask_size) * sizeof(float);
-    operand_bytes_ = {outer, inner, inner, mask, outer, static_cast<size_t>(heads * s_.queries * 2) * sizeof(float)};
+    set_room([this](Pieces& pieces) { take(pieces); });
   }
 
   void run(void* const* operands, Scratch& scratch) const override {
-    for_each(s_.batch * s_.heads * parts_, room_, scratch, [&](int64_t unit, char* memory) {
+    for_each(s_.batch * s_.heads * parts_, scratch, [&](int64_t unit, char* memory) {
       is_bf16() ? run_part<true>(operands, unit, memory) : run_part<false>(operands, unit, memory);
     });
   }
@@ -668,7 +685,7 @@ class Attention final : public AttentionBase {
       return room;
     }
     room.keys = pieces.take(round_up(s_.keys, kPanel) * s_.words());
-    room.values = pieces.take(s_.v.row == s_.size && !is_bf16() ? 0 : (is_bf16() ? (s_.keys + 1) / 2 : s_.keys) * s_.size);
+    room.values = take_rows(pieces, s_.v, s_.keys);
     room.scores = pieces.take(kForwardQueries * kForwardKeys);
     room.narrow = pieces.take(is_bf16() ? kForwardQueries * kForwardKeys / 2 : 0);
     room.sums = pieces.take(kForwardQueries * s_.size);
@@ -699,39 +716,30 @@ class Attention final : public AttentionBase {
   }
 
   int64_t parts_;
-  size_t room_;
 };
 
 class AttentionGrad final : public AttentionBase {
  public:
   AttentionGrad(const AttentionSpec& spec, const thread_pool::Settings& settings) : AttentionBase(spec, settings, 5) {
-    Pieces pieces(nullptr);
-    take(pieces);
-    room_ = pieces.size();
-    scratch_size_ = aligned(room_ * static_cast<size_t>(threads_));
+    set_room([this](Pieces& pieces) { take(pieces); });
     const size_t outer = s_.bytes_of_rows(s_.queries), inner = s_.bytes_of_rows(s_.keys);
-    const auto mask = static_cast<size_t>(s_.mask_size) * sizeof(float);
-    const auto statistics = static_cast<size_t>(s_.batch * s_.heads * s_.queries * 2) * sizeof(float);
-    operand_bytes_ = {outer, inner, inner, mask, outer, statistics, outer, outer, inner, inner};
+    operand_bytes_.insert(operand_bytes_.end(), {outer, outer, inner, inner});
   }
 
   void run(void* const* operands, Scratch& scratch) const override {
-    for_each(s_.batch * s_.heads, room_, scratch, [&](int64_t number, char* memory) {
+    for_each(s_.batch * s_.heads, scratch, [&](int64_t number, char* memory) {
       is_bf16() ? run_head<true>(operands, number, memory) : run_head<false>(operands, number, memory);
     });
   }
 
  private:
   BackwardRoom take(Pieces& pieces) const {
-    const auto rows = [&](int64_t row, int64_t count) {
-      return pieces.take(row == s_.size && !is_bf16() ? 0 : (is_bf16() ? (count + 1) / 2 : count) * s_.size);
-    };
     const int64_t queries = round_up(s_.queries, kBackwardQueries), block = kBackwardKeys * kBackwardQueries;
     BackwardRoom room;
     room.queries = pieces.take(round_up(s_.queries, kPanel) * s_.words());
     room.outputs = pieces.take(round_up(s_.queries, kPanel) * s_.words());
-    room.query_rows = rows(s_.q.row, s_.queries), room.output_rows = rows(s_.o.row, s_.queries);
-    room.key_rows = rows(s_.k.row, s_.keys);
+    room.query_rows = take_rows(pieces, s_.q, s_.queries), room.output_rows = take_rows(pieces, s_.o, s_.queries);
+    room.key_rows = take_rows(pieces, s_.k, s_.keys);
     room.weights = pieces.take(block), room.gradients = pieces.take(block);
     room.narrow_weights = pieces.take(is_bf16() ? block / 2 : 0), room.narrow_gradients = pieces.take(is_bf16() ? block / 2 : 0);
     room.pairs = pieces.take(is_bf16() ? block / 2 : 0);
@@ -754,8 +762,6 @@ class AttentionGrad final : public AttentionBase {
     const float* statistics = static_cast<const float*>(operands[5]) + number * s_.queries * 2;
     backward_head<kBf16>(s_, in, mask(operands[3], number), statistics, room, out);
   }
-
-  size_t room_;
 };
 
 }  // namespace

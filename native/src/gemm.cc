@@ -12,7 +12,8 @@ namespace {
 // where B is transposed and A has some rows (measured with two threads, AVX-512: docs/performance.md).
 bool is_for_sgemm(const GemmShape& s) {
   constexpr int64_t kFewRows = 6;
-  return s.dtypes.compute == dt::f32 && s.batch == 1 && (!s.b_transposed || s.m <= kFewRows);
+  if (s.dtypes.compute != dt::f32 || s.batch != 1) return false;
+  return s.way == GemmShape::kChosen ? !s.b_transposed || s.m <= kFewRows : s.way == GemmShape::kSgemm;
 }
 
 }  // namespace
@@ -23,7 +24,7 @@ Gemm::Gemm(const GemmShape& shape, int threads, bool describe_only) : shape_(sha
     return;
   }
   const thread_pool::ScopedMaxThreads scope(threads);
-  const auto [dtypes, batch, m, n, k, a_transposed, b_transposed] = shape;
+  const auto& [dtypes, batch, m, n, k, a_transposed, b_transposed, way] = shape;
   a_ = dnnl::memory::desc({batch, m, k}, dtypes.compute, a_transposed ? dims{m * k, 1, m} : dims{m * k, k, 1});
   b_ = dnnl::memory::desc({batch, k, n}, dtypes.compute, b_transposed ? dims{k * n, 1, k} : dims{k * n, n, 1});
   c_ = dnnl::memory::desc({batch, m, n}, dtypes.operands[2], dims{m * n, n, 1});

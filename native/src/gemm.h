@@ -8,9 +8,12 @@
 namespace native {
 
 struct GemmShape {
+  enum Way { kChosen, kMatmul, kSgemm };
+
   Dtypes dtypes;
   int64_t batch, m, n, k;
   bool a_transposed, b_transposed;  // A is stored as (k, m), B as (n, k)
+  Way way = kChosen;                // of oneDNN's; kSgemm where it can
 
   double flops() const { return 2.0 * static_cast<double>(batch) * m * n * k; }
 };

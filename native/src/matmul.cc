@@ -1,5 +1,4 @@
-// Matrix products. The spec: dtypes, batch, m, n, k, whether A is transposed, whether B is (written by
-// oneflow/ops/_native_matmul.py).
+// Matrix products. The spec: dtypes, batch, m, n, k, whether A is transposed, flags (written by oneflow/ops/_native_matmul.py).
 
 #include "gemm.h"
 #include "operation.h"
@@ -28,11 +27,16 @@ class Matmul final : public Operation {
   Gemm gemm_;
 };
 
+enum Flag : int64_t { kBTransposed = 1, kNeverSgemm = 2, kAlwaysSgemm = 4 };  // the last two are for measurements
+
 GemmShape read(SpecReader& reader) {
   GemmShape s;
   s.dtypes = reader.next_dtypes();
   s.batch = reader.next(1), s.m = reader.next(1), s.n = reader.next(1), s.k = reader.next(1);
-  s.a_transposed = reader.next_bool(), s.b_transposed = reader.next_bool();
+  s.a_transposed = reader.next_bool();
+  const int64_t flags = reader.next(0, 7);
+  s.b_transposed = flags & kBTransposed;
+  s.way = flags & kNeverSgemm ? GemmShape::kMatmul : flags & kAlwaysSgemm ? GemmShape::kSgemm : GemmShape::kChosen;
   reader.finish();
   return s;
 }

@@ -6,7 +6,7 @@ import importlib
 import logging
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, cast
@@ -150,6 +150,27 @@ def part() -> Part:
             elif made.reason:
                 _log.warning("oneflow: %s; convolutions and matrix products are computed by XLA", made.reason)
         return cast(Part, process_state.native_part)
+
+
+def array_refusal(dtype: str, sizes: Iterable[int]) -> str | None:
+    """Why no call takes arrays of this dtype and of these sizes along their axes; None where one may."""
+    if dtype not in DTYPES:
+        return f"oneDNN has no {dtype}"
+    return "an empty array" if min(sizes) <= 0 else None
+
+
+def kernel_refusal(call: str, *specs: Sequence[int]) -> str | None:
+    """Why a call cannot be made, or is slow, with one of these specs; None if it is good with all of them."""
+    found = part()
+    if found.library is None:
+        return found.reason
+    for spec in specs:
+        name = found.library.describe(call, spec)
+        if name.startswith("!"):
+            return f"the native part has no kernel: {name[2:]}"
+        if "ref" in name or (call != "matmul" and name.startswith("gemm:")):  # for matrices gemm is a good one
+            return f"its kernel is a slow one ({name})"
+    return None
 
 
 def has_bfloat16() -> bool:

@@ -80,19 +80,14 @@ class Attention:
 @lru_cache(maxsize=1024)
 def unsupported_reason(a: Attention, dtype: str) -> str | None:
     """Why the native part does not compute it; None where it does."""
-    if dtype not in _native.DTYPES:
-        return f"the native part has no attention in {dtype}"
-    if min(a.batch, a.heads, a.queries, a.keys) == 0:
-        return "an empty array"
+    reason = _native.array_refusal(dtype, (a.batch, a.heads, a.queries, a.keys))
+    if reason is not None:
+        return reason
     if a.size % 16 or not 0 < a.size <= _MAX_HEAD_SIZE:
         return f"the size of a head, {a.size}, is not a multiple of 16 up to {_MAX_HEAD_SIZE}"
     if any(perm[3] != 3 for perm in a.perms):
         return "the elements of a head do not lie side by side"
-    found = _native.part()
-    if found.library is None:
-        return found.reason
-    name = found.library.describe("attention", a.spec(np.dtype(dtype)))
-    return name[2:] if name.startswith("!") else None
+    return _native.kernel_refusal("attention", a.spec(np.dtype(dtype)))
 
 
 @lru_cache(maxsize=1024)

@@ -72,15 +72,9 @@ def unsupported_reason(
     x: tuple[int, ...], product: IntegerProduct, epilogue: Epilogue, kernel: tuple[int, ...], dtype: str
 ) -> str:
     """Why the native part does not take a product; "" where it does."""
-    found = native.part()
-    if found.library is None:
-        return found.reason
     if min((*x, *kernel, *result_shape(x, product, kernel))) <= 0:
         return "an empty array"
-    name = kernel_name(x, product, epilogue, kernel, dtype)
-    if name.startswith("!"):
-        return str(name[2:])
-    return f"oneDNN's kernel is a slow one ({name})" if "ref" in name or name.startswith("gemm:") else ""
+    return native.kernel_refusal("product", spec(x, product, epilogue, kernel, dtype)) or ""
 
 
 def kernel_name(x: Sequence[int], product: IntegerProduct, epilogue: Epilogue, kernel: Sequence[int], dtype: str) -> str:

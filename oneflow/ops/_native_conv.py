@@ -67,26 +67,16 @@ class Geometry:
 @lru_cache(maxsize=4096)
 def unsupported_reason(g: Geometry, dtype: str, x: Shape, w: Shape) -> str | None:
     """Why oneDNN does not take a convolution of these shapes, channels second; None where it does."""
-    if dtype not in _native.DTYPES:
-        return f"oneDNN has no {dtype}"
-    if min((*x, *w, *g.output_shape(x, w))) <= 0:
-        return "an empty array"
+    reason = _native.array_refusal(dtype, (*x, *w, *g.output_shape(x, w)))
+    if reason is not None:
+        return reason
     for k, d, low, high in zip(w[2:], g.dilations, g.pad_low, g.pad_high, strict=True):
         if max(low, high) > (k - 1) * d or min(low, high) < 0:
             return "more padding than the window covers"
-    found = _native.part()
-    if found.library is None:
-        return found.reason
     wanted: list[tuple[int, Any]] = [(kind, dtype) for kind in (FORWARD, BACKWARD_DATA, BACKWARD_WEIGHTS)]
     if dtype == "bfloat16":
         wanted += enumerate(_NARROW)
-    for kind, dtypes in wanted:
-        name = found.library.describe("conv", g.spec(kind, dtypes, x, w))
-        if name.startswith("!"):
-            return f"oneDNN has no kernel: {name[2:]}"
-        if "ref" in name or name.startswith("gemm:"):
-            return f"oneDNN's kernel is a slow one ({name})"
-    return None
+    return _native.kernel_refusal("conv", *(g.spec(kind, dtypes, x, w) for kind, dtypes in wanted))
 
 
 def kernel_name(g: Geometry, dtype: str, x: Shape, w: Shape, kind: int = FORWARD) -> str:

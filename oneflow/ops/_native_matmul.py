@@ -61,22 +61,11 @@ class Gemm:
 @lru_cache(maxsize=4096)
 def unsupported_reason(gemm: Gemm, dtype: str) -> str | None:
     """Why oneDNN does not take a product; None where it does."""
-    if dtype not in _native.DTYPES:
-        return f"oneDNN has no {dtype}"
-    if min(gemm.batch, gemm.m, gemm.n, gemm.k) == 0:
-        return "an empty array"
-    if 2 * gemm.batch * gemm.m * gemm.n * gemm.k < _MIN_FLOPS:
+    reason = _native.array_refusal(dtype, (gemm.batch, gemm.m, gemm.n, gemm.k))
+    if reason is None and 2 * gemm.batch * gemm.m * gemm.n * gemm.k < _MIN_FLOPS:
         return "too small to gain by it"
-    found = _native.part()
-    if found.library is None:
-        return found.reason
-    for each in (gemm, gemm.grad_a(), gemm.grad_b()):
-        name = found.library.describe("matmul", each.spec(np.dtype(dtype)))
-        if name.startswith("!"):
-            return f"oneDNN has no kernel: {name[2:]}"
-        if "ref" in name:
-            return f"oneDNN's kernel is a slow one ({name})"
-    return None
+    each = (gemm, gemm.grad_a(), gemm.grad_b())
+    return reason or _native.kernel_refusal("matmul", *(product.spec(np.dtype(dtype)) for product in each))
 
 
 def _call(gemm: Gemm, dtype: Any = None, sharded: bool = False) -> Callable[[Array, Array], Array]:

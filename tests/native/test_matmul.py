@@ -57,6 +57,22 @@ def test_random_products_agree_with_float64(p: native.Gemm, seed: int) -> None:
     check(p, seed)
 
 
+@pytest.mark.parametrize(("a_transposed", "b_transposed"), list(itertools.product([False, True], repeat=2)))
+def test_each_of_onednns_ways_computes_the_same(a_transposed: bool, b_transposed: bool, native_part: Any) -> None:
+    p = native.Gemm(1, 33, 48, 65, a_transposed, b_transposed)
+    a, b, dc = operands(p, 0)
+    want = expected(p, a, b, dc)[0]
+    names = set()
+    for way in (0, 2, 4):
+        spec = p.spec(np.float32)
+        spec[-1] += way
+        got = np.full(p.shape, np.nan, np.float32)
+        native_part.execute("matmul", spec, *(v.ctypes.data for v in (a, b, got)))
+        np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-4)
+        names.add(native_part.describe("matmul", spec))
+    assert len(names) == 2 and native_part.describe("matmul", [*spec[:-1], 8]).startswith("!")
+
+
 @pytest.mark.parametrize("a_transposed", [False, True])
 @pytest.mark.parametrize("b_transposed", [False, True])
 @pytest.mark.parametrize("shape", [(100, 512, 784), (32, 9000, 64), (300, 1, 257), (1, 300, 257)])

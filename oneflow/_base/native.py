@@ -54,6 +54,11 @@ def call(name: str, spec: Sequence[int], shape: Sequence[int], *arrays: Any, dty
     return jax.ffi.ffi_call(target(name), result)(*arrays, spec=np.array(spec, np.int64))
 
 
+def stored(array: Any) -> Any:
+    """The array, made to be stored: the native part copies it, so that XLA cannot compute it again for each of its readers."""
+    return call("transpose", [dtype_code(array.dtype), 1, array.size, 1], array.shape, array)
+
+
 def float_bits(number: float) -> int:
     """The bits of a number as float32, as specs hold it."""
     with np.errstate(over="ignore"):

@@ -52,7 +52,7 @@ def _key(node: Node, arrays: Sequence[Any], wanted: tuple[int, ...], lowering: L
         return None
     is_sharded = node.scope.placement.parallel_num > 1
     attrs = tuple([(name, _typed(value)) for name, value in sorted(node.attrs.items())])
-    key = op, attrs, avals, wanted, lowering.precision.get(node), is_sharded
+    key = op, attrs, avals, wanted, lowering.precision.get(node), lowering.rounded.get(node), is_sharded
     try:
         hash(key)
     except TypeError:  # an attribute is a list, or an array

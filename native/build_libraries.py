@@ -21,6 +21,10 @@ from pathlib import Path
 
 SOURCES = Path(__file__).resolve().parent / "src"
 ONEDNN, THREAD_POOL, CALLS = "libofdnnl.so", "libofpool.so", "libofnative.so"  # as long as the names that two of them replace
+OPENMP = (  # the functions that it wants of libgomp
+    "GOMP_barrier", "GOMP_loop_end_nowait", "GOMP_loop_static_next", "GOMP_loop_static_start", "GOMP_parallel_end",
+    "GOMP_parallel_start", "omp_get_max_threads", "omp_get_num_threads", "omp_get_thread_num", "omp_in_parallel",
+)  # fmt: skip
 GLIBC = "2.27"  # what oneDNN's own library needs
 
 
@@ -47,13 +51,18 @@ def build(target: Path, *, sanitize: bool = False) -> list[Path]:
 
 
 def _renamed(library: bytes) -> bytes:
-    """oneDNN's library, wanting our threads in place of libgomp, under a name that no other program's oneDNN has."""
-    for old, new in ((b"\0libgomp.so.1\0", THREAD_POOL.encode()), (b"\0libdnnl.so.3\0", ONEDNN.encode())):
-        if library.count(old) != 1 or len(new) != len(old) - 2:
-            raise RuntimeError(
-                f"this build of oneDNN is not the one expected: {old[1:-1].decode()} occurs {library.count(old)} times"
-            )
-        library = library.replace(old, b"\0" + new + b"\0")
+    """oneDNN's library, wanting our threads in place of libgomp, under a name that no other program's oneDNN has.
+
+    The functions are renamed, too: a program that imported PyTorch has a libgomp loaded globally, where the dynamic linker looks
+    first.
+    """
+    names = {"libgomp.so.1": THREAD_POOL, "libdnnl.so.3": ONEDNN}
+    names |= {name: name.replace("GOMP_", "OFMP_").replace("omp_", "ofp_") for name in OPENMP}
+    for old, new in names.items():
+        found = library.count(f"\0{old}\0".encode())
+        if found != 1 or len(new) != len(old):
+            raise RuntimeError(f"this build of oneDNN is not the one expected: {old} occurs {found} times")
+        library = library.replace(f"\0{old}\0".encode(), f"\0{new}\0".encode())
     return library
 
 

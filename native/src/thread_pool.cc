@@ -246,21 +246,21 @@ void oneflow_set_min_parallel_work(double flops) { process().min_parallel_work.s
 int oneflow_threads() { return thread_pool::settings(1).size; }
 double oneflow_min_parallel_work() { return thread_pool::settings(1).min_parallel_work; }
 
-// --- GNU OpenMP, as far as oneDNN's library uses it
+// --- GNU OpenMP, as far as oneDNN's library uses it: OFMP_... stands for GOMP_..., ofp_... for omp_... (see build_libraries.py)
 
-int omp_get_max_threads() { return self.max_threads; }
-int omp_get_num_threads() { return self.depth == 1 ? self.num_threads : 1; }
-int omp_get_thread_num() { return self.depth == 1 ? self.thread_num : 0; }
-int omp_in_parallel() { return self.depth > 0 && self.num_threads > 1; }
+int ofp_get_max_threads() { return self.max_threads; }
+int ofp_get_num_threads() { return self.depth == 1 ? self.num_threads : 1; }
+int ofp_get_thread_num() { return self.depth == 1 ? self.thread_num : 0; }
+int ofp_in_parallel() { return self.depth > 0 && self.num_threads > 1; }
 
-void GOMP_parallel_start(Region region, void* argument, unsigned num_threads) {
+void OFMP_parallel_start(Region region, void* argument, unsigned num_threads) {
   begin_region(region, argument, static_cast<int>(num_threads));
 }
 
-void GOMP_parallel_end() { end_region(); }
+void OFMP_parallel_end() { end_region(); }
 
-void GOMP_barrier() {
-  const auto num_threads = static_cast<uint32_t>(omp_get_num_threads());
+void OFMP_barrier() {
+  const auto num_threads = static_cast<uint32_t>(ofp_get_num_threads());
   if (num_threads == 1) return;
   Pool& pool = *self.pool;
   const uint32_t passed = pool.barriers.load(std::memory_order_acquire);
@@ -274,10 +274,10 @@ void GOMP_barrier() {
 }
 
 // The next share of a loop that `#pragma omp for schedule(static, chunk)` stands before; false where there is none.
-bool GOMP_loop_static_next(long* first, long* last) {
+bool OFMP_loop_static_next(long* first, long* last) {
   auto& loop = self.loop;
   const long count = (loop.end - loop.begin + loop.step - (loop.step > 0 ? 1 : -1)) / loop.step;
-  const long threads = omp_get_num_threads(), thread = omp_get_thread_num();
+  const long threads = ofp_get_num_threads(), thread = ofp_get_thread_num();
   long from, to;
   if (loop.chunk > 0) {
     from = (loop.round * threads + thread) * loop.chunk;
@@ -295,11 +295,11 @@ bool GOMP_loop_static_next(long* first, long* last) {
   return true;
 }
 
-bool GOMP_loop_static_start(long begin, long end, long step, long chunk, long* first, long* last) {
+bool OFMP_loop_static_start(long begin, long end, long step, long chunk, long* first, long* last) {
   self.loop = {begin, end, step, chunk, 0};
-  return GOMP_loop_static_next(first, last);
+  return OFMP_loop_static_next(first, last);
 }
 
-void GOMP_loop_end_nowait() {}
+void OFMP_loop_end_nowait() {}
 
 }  // extern "C"

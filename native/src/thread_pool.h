@@ -3,7 +3,8 @@
 //
 // oneDNN's library was built for GNU OpenMP. thread_pool.cc defines the functions of it that the library calls, so that no
 // libgomp is needed, threads of XLA that compute at the same time take turns instead of having a pool each, and the number of
-// threads is ours to decide. It is a library of its own, which oneDNN's finds in libgomp's place. No function throws: an
+// threads is ours to decide. It is a library of its own, which oneDNN's finds in libgomp's place; the functions have names of
+// their own, because the dynamic linker prefers a libgomp that a program has loaded for all to see. No function throws: an
 // exception of one library is not caught in another, because each holds a C++ runtime of its own.
 #pragma once
 

@@ -99,10 +99,14 @@ class BuiltJob:
         if meter is not None:
             launch = meter.metered(launch)
         window = 1 if processes.count() > 1 else MAX_WINDOW
+        stateless = executable.stateless() if executable is not None and meter is None else None
         if submits:
             delivery = replace(delivery, gives_handles=True)
-            return caller(self.feeds, launch, delivery, window, asynchronous=True, returns_nothing=False)
-        return caller(self.feeds, launch, delivery, window, asynchronous=self.asynchronous, returns_nothing=self.returns_nothing)
+            return caller(self.feeds, launch, delivery, window, asynchronous=True, returns_nothing=False, stateless=stateless)
+        return caller(
+            self.feeds, launch, delivery, window,
+            asynchronous=self.asynchronous, returns_nothing=self.returns_nothing, stateless=stateless,
+        )  # fmt: skip
 
     @property
     def variants_of_step(self) -> Variants | None:

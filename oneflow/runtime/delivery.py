@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 from ..errors import CallbackError
 from . import processes
-from .result import Delivery, Result, have_ended
+from .result import Delivery, Result, have_ended, pass_quietly
 
 MIN_WINDOW, MAX_WINDOW = 4, 32
 _IDLE_NAPS = 20
@@ -134,12 +134,10 @@ class DeliveryThread:
         if self._turn.locked():
             return  # the thread is at it
         with self._turn:
-            pending, newest = self._pending, self._newest
+            pending = self._pending
             if not pending or pending[0].has_callbacks or pending[0].delivery.watches:
                 return
-            for result in self._ended_together():
-                if newest.get(result.thread) == result.sequence or not result.pass_quietly():
-                    return
+            for result in pass_quietly(self._ended_together(), self._newest):
                 self._last_begun = self._last_delivered = result.sequence
                 pending.popleft()
             self._callers_deliver = True

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from ..compiler.layout import Layout, Storage, layout_of
 from ..compiler.lowering import Observer
 from ..compiler.options import compiler_options, product_precision
 from ..compiler.plan import LEARNING_RATES, RANDOM_STATE, Plan, on_one_place, with_fused_products, with_own_values
-from ..compiler.program import feed_shardings, place_of, single
+from ..compiler.program import Stateless, feed_shardings, place_of, single
 from ..compiler.stages import Compile, staged
 from ..config._settings import nonfinite as find_nonfinite
 from ..errors import CompileError, CustomOpError, ExecutionError, ModeError, NonFiniteError, ProcessError
@@ -53,6 +53,14 @@ class Statistics:
     temporary_bytes: int | None = None
     code_bytes: int | None = None
     largest_temporary_bytes: int | None = None
+
+
+class StatelessStep(NamedTuple):
+    """``fetch(*feeds)`` gives the fetched arrays. Only with ``lock`` held, and where ``is_ready()``: else ``launch`` is asked."""
+
+    fetch: Callable[..., Any]
+    lock: AbstractContextManager[Any]
+    is_ready: Callable[[], bool]
 
 
 class Executable:
@@ -339,6 +347,17 @@ class Executable:
         if self.is_staged or self._together:  # Python code between the pieces
             return process.uninterrupted.run(lambda: self._launch(feeds, delivery, merge))
         return self._launch(feeds, delivery, merge)
+
+    def stateless(self) -> StatelessStep | None:
+        """A step that reads and changes nothing but its feeds, for those who launch it themselves; None for any other."""
+        if not isinstance(self._function, Stateless) or self._x64 or self._gate is not None or self._together:
+            return None
+        settings, (nans, infs, _) = _settings(), self.debugging
+
+        def is_ready() -> bool:
+            return self._warm and not self._is_stale and settings.jax_debug_nans is nans and settings.jax_debug_infs is infs
+
+        return StatelessStep(self._function.fetch, self._store.lock, is_ready)
 
     def launcher(self) -> Callable[[Any, Delivery | None], Any]:
         """``launch``, with all that need not be asked at each call found out once."""

@@ -6,7 +6,7 @@ import concurrent.futures
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures._base import FINISHED, RUNNING
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -369,19 +369,6 @@ class Result(concurrent.futures.Future[T]):
         if self._shared is not None:  # read after ``passed`` is set: earlier waiters are woken, later ones see it
             self._wake()
 
-    def pass_quietly(self) -> bool:
-        """Ends a call without watch handlers whose arrays are ready. False: callbacks or listeners are to be run, on their own
-        thread."""
-        if self.has_callbacks:
-            return False
-        self.delivery.finished(self._results)
-        self.passed = True  # from here on as in ``finish``
-        if self._value is not _UNSET:
-            self._forget()
-        if self._shared is not None:
-            self._wake()
-        return not self.has_callbacks  # one may have been registered meanwhile
-
     def _wake(self) -> None:
         """Wakes what waits by ``concurrent.futures``."""
         shared = self._waiters_of()
@@ -462,6 +449,24 @@ def have_ended(calls: list[Result[Any]]) -> bool:
     except Exception:  # each is waited for by itself then, and keeps its own error
         return False
     return True
+
+
+def pass_quietly(calls: list[Result[Any]], expected: Mapping[int, int]) -> Iterator[Result[Any]]:
+    """Ends the first of calls without watch handlers that have ended on the device, and yields each; stops where callbacks are
+    to be run, on their own thread, or ``expected`` by a thread for its last call.
+    """
+    for call in calls:
+        if call.has_callbacks or expected.get(call.thread) == call.sequence:
+            return
+        call.delivery.finished(call._results)
+        call.passed = True  # from here on as in ``finish``
+        if call._value is not _UNSET:
+            call._forget()
+        if call._shared is not None:
+            call._wake()
+        if call.has_callbacks:  # one was registered meanwhile
+            return
+        yield call
 
 
 def _awaited(results: Any) -> Any:

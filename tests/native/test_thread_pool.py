@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes.util
+import glob
 import subprocess
 import sys
+import sysconfig
 import textwrap
 from typing import Any
 
@@ -73,3 +76,44 @@ FORKED = textwrap.dedent("""
 def test_a_forked_child_starts_threads_of_its_own(native_part: Any) -> None:
     done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == "7", done.stderr
+
+
+# Each of four threads computes a product on two threads, and lives until all have. libgomp would keep a team for each of them.
+WITH_LIBGOMP = textwrap.dedent("""
+    import ctypes
+    import os
+    import sys
+    import threading
+    ctypes.CDLL(sys.argv[1], mode=ctypes.RTLD_GLOBAL)  # as importing PyTorch does
+    import numpy as np
+    import oneflow_native
+
+    library = oneflow_native.load(2)
+    library.min_parallel_work = 0
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((512, 512), np.float32), rng.standard_normal((512, 512), np.float32)
+    computed, counted = threading.Barrier(5), threading.Event()
+
+    def product():
+        c = np.zeros((512, 512), np.float32)
+        library.execute("matmul", [0, 1, 512, 512, 512, 0, 0], a.ctypes.data, b.ctypes.data, c.ctypes.data)
+        np.testing.assert_allclose(c, a @ b, rtol=1e-3, atol=1e-3)
+        computed.wait()
+        counted.wait()
+
+    before = len(os.listdir("/proc/self/task"))
+    for _ in range(4):
+        threading.Thread(target=product).start()
+    computed.wait()
+    print(len(os.listdir("/proc/self/task")) - before - 4)
+    counted.set()
+""")
+
+
+def test_a_libgomp_that_is_loaded_already_is_not_used(native_part: Any) -> None:
+    of_torch = glob.glob(f"{sysconfig.get_path('purelib')}/torch/lib/libgomp*")
+    libgomp = of_torch[0] if of_torch else ctypes.util.find_library("gomp")
+    if libgomp is None:
+        pytest.skip("neither the system nor PyTorch has a libgomp")
+    done = subprocess.run([sys.executable, "-c", WITH_LIBGOMP, libgomp], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "1", done.stderr  # the one worker that they share

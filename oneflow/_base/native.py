@@ -54,9 +54,9 @@ def call(name: str, spec: Sequence[int], shape: Sequence[int], *arrays: Any, dty
     return jax.ffi.ffi_call(target(name), result)(*arrays, spec=np.array(spec, np.int64))
 
 
-def copied(array: Any) -> Any:
-    """A copy made by a call of the native part."""
-    return call("transpose", [dtype_code(array.dtype), 1, 1, array.size], array.shape, array)
+def stored(array: Any) -> Any:
+    """The array, made to be stored: the native part copies it, so that XLA cannot compute it again for each of its readers."""
+    return call("transpose", [dtype_code(array.dtype), 1, array.size, 1], array.shape, array)
 
 
 def float_bits(number: float) -> int:

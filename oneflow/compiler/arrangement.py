@@ -15,6 +15,7 @@ from .batch_slices import Region
 from .channels_last import LayoutTranspose
 from .lowering import Draws, Values
 from .native import describe
+from .precision import rounded_outputs
 
 Step = Node | LayoutTranspose | Region | AttentionCall
 
@@ -29,6 +30,7 @@ class Arrangement:
       precision: the dtypes of nodes that compute in a narrower dtype, copies included.
       keep: nodes whose gradient is watched.
       changed: description of what was arranged; "" for nothing.
+      rounded: the outputs that are rounded to bfloat16 for all their readers, by node.
     """
 
     steps: tuple[Step, ...]
@@ -36,6 +38,7 @@ class Arrangement:
     precision: Mapping[Node, dtype] = field(default_factory=dict)
     keep: Collection[Node] = ()
     changed: str = ""
+    rounded: Mapping[Node, frozenset[int]] = field(default_factory=dict)
 
     def with_native_attention(self, nodes: Sequence[Node], roots: Sequence[Blob]) -> Arrangement:
         """The same with one call of the native part for each attention. ``nodes`` and ``roots``: see ``arranged``."""
@@ -64,6 +67,11 @@ class Arrangement:
             found.update(dict.fromkeys(call.nodes, f"with {call.node.name}"))
             found[call.product] = describe(call.node, "", self.precision.get(call.node))
         return found
+
+    def with_rounding(self) -> Arrangement:
+        """The same with outputs rounded to bfloat16 for all their readers."""
+        nodes = [step.node if isinstance(step, AttentionCall) else step for step in self.steps]
+        return replace(self, rounded=rounded_outputs([n for n in nodes if isinstance(n, Node)], self.precision))
 
     @property
     def attention(self) -> list[AttentionCall]:

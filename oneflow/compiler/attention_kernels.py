@@ -198,4 +198,10 @@ def _describe(arrays: Sequence[Any], attrs: Mapping[str, Any]) -> str:
     return f"attention in one call, {_native.part().library.describe('attention', sizes.spec(arrays[0].dtype))}"
 
 
-ATTENTION = OpDef("attention", define, native=Native(lower, _unsupported_reason, _describe, sharded=""))
+def _narrowed_inputs(attrs: Mapping[str, Any]) -> int:
+    return 1 if attrs["packed"] else 3  # without the mask
+
+
+ATTENTION = OpDef(
+    "attention", define, native=Native(lower, _unsupported_reason, _describe, sharded="", narrowed_inputs=_narrowed_inputs)
+)

@@ -181,7 +181,7 @@ def _computed_once(array: Any) -> Any:
     A cell's state gets its gradient from every later step by sums and products alone. XLA fuses all of them into each of their
     readers, so that the steps of a long sequence compute the sums of all later steps again.
     """
-    return native.copied(array)
+    return native.stored(array)
 
 
 def _zeros(others: Sequence[Any]) -> list[Any]:

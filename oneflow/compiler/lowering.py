@@ -19,7 +19,7 @@ from ..graph.graph import OP_INPUT, OP_TO_CONSISTENT, OP_TO_MIRRORED, OP_VARIABL
 from ..graph.node import Blob, Node
 from .layout import Layout, Meshes, mesh_axes
 from .native import choose, choose_narrowing
-from .precision import narrowed, narrowed_grad, widened
+from .precision import narrowed, narrowed_grad, round_outputs, widen_native, widened
 
 Axes = tuple[int | None, ...]
 Draws = tuple[Any, Any, Any] | None  # what the keys of random ops are derived from, see ``node_key``
@@ -87,6 +87,7 @@ class Lowering:
       platform: of the devices: "cpu", "gpu" or "tpu".
       narrow_gathers: the variables whose pieces are gathered in a 16-bit dtype: that dtype, and the layout that is stored.
       traced: what ``compiler/shared.py`` keeps of nodes that are alike.
+      rounded: the outputs that are rounded to bfloat16 for all their readers, by node.
     """
 
     meshes: Meshes | None = None
@@ -97,6 +98,7 @@ class Lowering:
     platform: str = "cpu"
     narrow_gathers: Mapping[Node, tuple[dtype, Layout]] = field(default_factory=dict)
     traced: dict[Any, Any] = field(default_factory=dict)
+    rounded: Mapping[Node, frozenset[int]] = field(default_factory=dict)
 
     def read(self, array: Any, blob: Blob, reader: Node) -> Any:
         """An input as its reader gets it: in the layout that was requested with ``with_distribute``.
@@ -148,8 +150,9 @@ class Lowering:
         def compute(*arrays: Any, **keywords: Any) -> Any:
             narrowing = choose_narrowing(node, arrays, self.without_native, narrow)
             if narrowing is not None:
-                return widened(node, narrowing(*arrays, **keywords))
-            return narrowed(node, narrow, partial(define, **keywords))(*arrays)
+                return widened(node, widen_native(narrowing(*arrays, **keywords)))
+            made = narrowed(node, narrow, partial(define, **keywords))(*arrays)
+            return round_outputs(made, self.rounded[node]) if node in self.rounded else made
 
         if node not in self.vmapped:
             if node.op.random:

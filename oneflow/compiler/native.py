@@ -43,6 +43,14 @@ def choose_narrowing(node: Node, arrays: Sequence[Any], without: str, narrow: dt
     return None if lower is node.op.define else partial(lower, narrow=True)
 
 
+def narrowed_inputs(node: Node, narrow: dtype) -> int:
+    """How many of a node's inputs, from the first on, its native lowering casts to ``narrow``; 0 where it does not take it."""
+    native = node.op.native
+    if native is None or not native.narrows or not is_native(node, narrow):
+        return 0
+    return len(node.inputs) if native.narrowed_inputs is None else native.narrowed_inputs(node.attrs)
+
+
 def is_native(node: Node, narrow: dtype | None) -> bool:
     """Whether a node takes its native lowering for the shapes it was declared with, where native lowerings may be taken.
 

@@ -3,17 +3,23 @@
 Values between ops, variables and gradients stay float32: a node that computes in 16 bits casts its inputs and casts its outputs
 back. XLA removes the casts between two such nodes, as a 16-bit number survives the conversion to float32 and back. Ops declare
 their part in ``OpDef.autocast``, after OneFlow's lists (``FunctionConfig.enable_auto_mixed_precision``). On a CPU it is the
-native part alone that computes in bfloat16, where it can (see ``_gains_on_cpu``).
+native part alone that computes in bfloat16, where it can (see ``_gains_on_cpu``); what it reads is rounded for other readers, too
+(see ``rounded_outputs``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any
+
+import numpy as np
 
 from .._base import dtype as dtypes
 from .._base.dtype import dtype
-from ..graph.graph import OP_VARIABLE, Graph
+from .._base.jax import jax, jnp, lax
+from .._base.native import stored
+from ..graph.graph import OP_INPUT, OP_VARIABLE, Graph
 from ..graph.node import Blob, Node
 from . import native
 
@@ -94,6 +100,73 @@ def narrow_variables(order: Sequence[Node], precision: Mapping[Node, dtype]) -> 
                 is_cast = not (node.op.autocast_first_only and i)
                 found.setdefault(blob.node, set()).add(narrow if is_cast else None)
     return {node: to for node, readers in found.items() if len(readers) == 1 for to in readers if to is not None}
+
+
+def rounded_outputs(nodes: Iterable[Node], precision: Mapping[Node, dtype]) -> dict[Node, frozenset[int]]:
+    """The outputs, by node, that the native part reads in bfloat16 and something else in float32: they are rounded for both.
+
+    XLA does not store in float32 what it casts right away. It would compute the float32 values again for each other reader, from
+    what is stored: those of a residual network from all blocks before.
+
+    Args:
+      nodes: all that run, copies included, on one CPU device whose native part may be used.
+      precision: the dtypes of those that compute in 16 bits.
+    """
+    narrow: set[tuple[Node, int]] = set()
+    wide: set[tuple[Node, int]] = set()
+    for node in nodes:
+        if node.op.grad is not None:
+            wide.update((node, i) for i in range(len(node.outputs)))  # its gradient may read them
+        to = precision.get(node)
+        count = native.narrowed_inputs(node, to) if to is dtypes.bfloat16 else 0
+        for i, blob in enumerate(node.inputs):
+            if blob.node.op not in (OP_INPUT, OP_VARIABLE) and blob.node not in precision and blob.dtype is dtypes.float32:
+                (narrow if i < count else wide).add((blob.node, blob.index))
+    found: dict[Node, set[int]] = {}
+    for maker, index in narrow & wide:
+        found.setdefault(maker, set()).add(index)
+    return {maker: frozenset(indices) for maker, indices in found.items()}
+
+
+def to_bfloat16(x: Any) -> Any:
+    """float32 rounded to the nearest bfloat16, halves to even, by integer arithmetic.
+
+    XLA's own conversion takes up to twice as long on CPUs.
+    """
+    bits = lax.bitcast_convert_type(x, np.uint32)
+    high = lax.shift_right_logical(bits, np.uint32(16))
+    nearest = lax.shift_right_logical(bits + (np.uint32(0x7FFF) + (high & np.uint32(1))), np.uint32(16))
+    kept = jnp.where(x != x, high | np.uint32(0x40), nearest)  # a NaN, whose bits might overflow
+    return lax.bitcast_convert_type(kept.astype(np.uint16), jnp.bfloat16)
+
+
+@cache
+def _rounding() -> Callable[[Any], Any]:
+    def rounded(x: Any) -> Any:
+        return stored(to_bfloat16(x)).astype(np.float32)
+
+    run = jax.custom_vjp(rounded)
+    run.defvjp(lambda x: (rounded(x), None), lambda _, cotangent: (cotangent,))
+    return run
+
+
+def round_outputs(made: Any, indices: Collection[int]) -> Any:
+    """The outputs of a node, of which those at ``indices`` are rounded to bfloat16. Gradients are passed on unrounded."""
+    if not isinstance(made, tuple | list):
+        return _rounding()(made) if indices else made
+    return tuple(_rounding()(array) if i in indices else array for i, array in enumerate(made))
+
+
+@cache
+def _widening() -> Callable[[Any], Any]:
+    run = jax.custom_vjp(lambda x: x.astype(np.float32))
+    run.defvjp(lambda x: (run(x), None), lambda _, cotangent: (to_bfloat16(cotangent),))
+    return run
+
+
+def widen_native(made: Any) -> Any:
+    """What a native lowering made in bfloat16, as float32; its cotangent is rounded the faster way."""
+    return jax.tree.map(lambda a: _widening()(a) if a.dtype == jnp.bfloat16 else a, made)
 
 
 def narrowed(node: Node, to: dtype | None, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -133,7 +133,10 @@ def make_step(plan: Plan, storages: Mapping[str, Storage], meshes: Meshes | None
     watched_nodes = {w.blob.node for w in plan.watches if w.diff}
     arrangement = plan.arrangement or Arrangement(tuple(plan.compute), plan.path, plan.precision, watched_nodes)
     gathers = narrow_gathers(plan.compute, arrangement.precision, storages)
-    lowering = Lowering(meshes, plan.vmapped, plan.without_native, arrangement.precision, observer, plan.platform, gathers)
+    lowering = Lowering(
+        meshes, plan.vmapped, plan.without_native, arrangement.precision, observer, plan.platform, gathers,
+        rounded=arrangement.rounded,
+    )  # fmt: skip
 
     def step(state_arrays: Sequence[Any], read_arrays: Sequence[Any], feeds: Sequence[Any]) -> Any:
         stored = {**dict(zip(plan.written, state_arrays, strict=True)), **dict(zip(plan.read, read_arrays, strict=True))}

@@ -25,6 +25,8 @@ class Native:
         "" where it does not take such arrays.
       narrows: it computes float32 arrays in bfloat16 if ``lower`` is given ``narrow=True``; it may then keep arrays in float32
         where that costs less (weights, and their gradients).
+      narrowed_inputs: ``narrowed_inputs(attrs)`` says how many of the inputs, from the first on, are read in bfloat16 then; None
+        for all.
     """
 
     lower: Callable[..., Any]
@@ -32,6 +34,7 @@ class Native:
     describe: Callable[[Sequence[Any], Mapping[str, Any]], str]
     sharded: str = "sharded over the batch"
     narrows: bool = True
+    narrowed_inputs: Callable[[Mapping[str, Any]], int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,7 @@ def natively(model: ExportedJob, sizes: Mapping[str, int]) -> Specialised:
         read = lambda blob: fused_read(read_sized(blob))  # noqa: E731
         order, narrow, roots = [n for n in found.order if n.op is not OP_VARIABLE], found.precision, list(map(fused_read, roots))
         preparation, prepared = found.preparation, found.prepared
-    arrangement = arranged(order, set(), roots, (), narrow, "", "cpu").with_attention(order, roots)
+    arrangement = arranged(order, set(), roots, (), narrow, "", "cpu").with_native_attention(order, roots).with_rounding()
     variables = _variables(order, roots)
     sources = [node for node in preparation if node.op is OP_VARIABLE]
     lowering, preparing = (Lowering(without_native="", precision=p) for p in (arrangement.precision, narrow))

@@ -10,9 +10,10 @@ import pytest
 
 import oneflow as flow
 import oneflow.typing as tp
+from oneflow._base import jax_versions
 from oneflow._base.dist import parse_placement
 from oneflow.compiler import program
-from oneflow.compiler.options import compiler_options, product_precision
+from oneflow.compiler.options import compiler_options, cpu_options, product_precision
 from oneflow.compiler.plan import plan
 from oneflow.compiler.storing import storages
 from oneflow.job.building import trace
@@ -29,6 +30,32 @@ def test_options_are_those_of_several_accelerators():
 def test_what_the_user_has_set_stays(flags):
     assert compiler_options("gpu", 2, environment={"XLA_FLAGS": flags}) == {}
     assert compiler_options("gpu", 2, environment={"XLA_FLAGS": "--xla_dump_to=x"}) == {SCHEDULER: True}
+
+
+@pytest.mark.skipif(not jax_versions.can_choose_library(), reason="the option is only known to work in jaxlib 0.10")
+def test_many_small_products_are_left_to_xla_on_a_cpu():
+    def options(layers, width, environment=None):
+        flow.clear_default_session()
+
+        @flow.global_function("predict")
+        def job(x: tp.Numpy.Placeholder((4, width))) -> tp.Numpy:
+            for i in range(layers):
+                x = flow.layers.dense(x, width, kernel_initializer=flow.random_normal_initializer(stddev=0.3), name=f"d{i}")
+            return x
+
+        graph, fetches = trace(job.declaration, parse_placement("cpu", "0:0"))
+        return job, cpu_options(plan(graph, fetches, platform="cpu"), environment=environment or {})
+
+    job, many = options(40, 8)
+    assert many == {"xla_cpu_experimental_ynn_fusion_type": ""}
+    out = expected = np.linspace(-1, 1, 32, dtype=np.float32).reshape(4, 8)
+    out = job(out)
+    for i in range(40):
+        variables = flow.get_all_variables()
+        expected = expected @ variables[f"d{i}-weight"].numpy().T + variables[f"d{i}-bias"].numpy()
+    np.testing.assert_allclose(out, expected, rtol=1e-3, atol=1e-6)
+    assert options(3, 8)[1] == {} == options(40, 512)[1]
+    assert options(40, 8, {"XLA_FLAGS": "--xla_cpu_experimental_ynn_fusion_type="})[1] == {}
 
 
 def planned(platform, tensor_float_32):

@@ -28,11 +28,11 @@ class ProfileRow:
     """One op, in milliseconds per step; ops that ran side by side share the time.
 
     Attributes:
-      update_ms: updating the variables that it reads first.
+      update_ms: updating the variables that it reads first. Small ones that one call updates count for the largest of them.
       share: of the time of a step, from 0 to 1.
       flops: floating-point operations per step, None where XLA does not count them; ``bytes``: of the arrays that it reads and
         writes. Both are of the passes without the update.
-      computed_by: the kernel of its forward pass.
+      computed_by: the kernel of its forward pass, and that of its update where the native part makes it.
       instructions: how many instructions of the compiled program ran for it, in all steps.
     """
 

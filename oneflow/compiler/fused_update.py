@@ -92,13 +92,9 @@ def run(
     new: dict[str, Any] = {}
     for names in _calls(gradients, decays, state):
         call = _Call(optimizer.fused(), names, gradients, skip, in_place)
-        with jax.named_scope(UPDATE_SCOPE):
-            scalars = optimizer.fused_scalars(*rates, decays[names[0]])
-            if len(names) == 1:
-                with jax.named_scope(names[0]):
-                    new.update(call(state, *scalars))
-            else:
-                new.update(call(state, *scalars))
+        largest = max(names, key=lambda name: math.prod(state[name].shape))  # for which profiles count a call
+        with jax.named_scope(UPDATE_SCOPE), jax.named_scope(largest):
+            new.update(call(state, *optimizer.fused_scalars(*rates, decays[names[0]])))
     return new
 
 

@@ -87,7 +87,7 @@ class _Description:
 
     @staticmethod
     def _node_reference(node: Node) -> Any:
-        return "node", node.name, node.run, node.op.name
+        return f"node of {node.op.name}", node.name, node.run
 
     @staticmethod
     def _blob(blob: Blob) -> Any:

@@ -7,11 +7,11 @@ import gzip
 import hashlib
 import json
 import os
-import tempfile
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from .._base import cache_files
 from ..runtime import compilation_cache
 
 MAX_BYTES = 512 << 20
@@ -54,29 +54,4 @@ def save(key: str, entry: Any) -> None:
     if path is None:
         return
     with contextlib.suppress(OSError):
-        path.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path, suffix=".tmp")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(gzip.compress(json.dumps(entry).encode(), 1))
-            os.replace(name, path / f"{key}.json.gz")
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(name)
-            raise
-        _prune(path)
-
-
-def _prune(path: Path) -> None:
-    """Removes the entries that were used least recently, beyond MAX_BYTES."""
-    found = []
-    for file in path.glob("*.json.gz"):
-        with contextlib.suppress(OSError):
-            found.append((file.stat().st_mtime, file.stat().st_size, file))
-    total = sum(size for _, size, _ in found)
-    for _, size, file in sorted(found, key=lambda entry: entry[0]):
-        if total <= MAX_BYTES:
-            return
-        with contextlib.suppress(OSError):
-            file.unlink()
-        total -= size
+        cache_files.write(path, f"{key}.json.gz", gzip.compress(json.dumps(entry).encode(), 1), MAX_BYTES)

@@ -19,13 +19,12 @@ import pickle
 import platform
 import stat
 import sys
-import tempfile
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .._base import cores, jax_versions, native
+from .._base import cache_files, cores, jax_versions, native
 from .._base.jax import jax
 from .._base.process_state import process_state
 from .._base.version import __version__
@@ -111,17 +110,7 @@ def save(key: str, compiled: Any, temporary_bytes: int | None, code_bytes: int |
         return
     try:
         payload = zlib.compress(pickle.dumps((jax_versions.serialized(compiled), temporary_bytes, code_bytes)), 1)
-        path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        handle, name = tempfile.mkstemp(dir=path, suffix=".tmp")  # which only its owner may read or write
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(_header(key, payload) + payload)
-            os.replace(name, path / key)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(name)
-            raise
-        _prune(path)
+        cache_files.write(path, key, _header(key, payload) + payload, MAX_BYTES)
     except Exception as error:
         _log.debug("a program is not kept: %s: %s", type(error).__name__, error)
 
@@ -152,21 +141,6 @@ def _read(file: Path, key: str) -> bytes | None:
     with contextlib.suppress(OSError):
         os.utime(file)  # the last one to go
     return zlib.decompress(payload)
-
-
-def _prune(path: Path) -> None:
-    """Removes the entries that were used least recently, beyond MAX_BYTES."""
-    found = []
-    for file in path.iterdir():
-        with contextlib.suppress(OSError):
-            found.append((file.stat().st_mtime, file.stat().st_size, file))
-    total = sum(size for _, size, _ in found)
-    for _, size, file in sorted(found, key=lambda entry: entry[0]):
-        if total <= MAX_BYTES:
-            return
-        with contextlib.suppress(OSError):
-            file.unlink()
-        total -= size
 
 
 # --- what a program depends on beside its plan

@@ -103,6 +103,7 @@ LEFT_OUT = {
 OF_THE_COMPILER = {
     "update", "slots", "bound", "effective_rate", "weight_decay_of", "learning_rate", "moments", "formula", "decayed", "value",
     "base_rate", "rate", "measure", "scaled", "clip", "gradient", "draw", "apply", "check", "take", "restore", "mark", "opener",
+    "fused", "fused_scalars", "factor",
 }  # fmt: skip
 
 

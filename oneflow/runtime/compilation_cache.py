@@ -28,12 +28,18 @@ def directory() -> Path | None:
     return Path(base) / "oneflow-jax" / "compiled"
 
 
+def in_use() -> Path | None:
+    """``directory``; None also where the user has set up JAX's own cache, or switched caches off."""
+    config: Any = jax.config  # its settings are not typed
+    return None if config.jax_compilation_cache_dir or not config.jax_enable_compilation_cache else directory()
+
+
 @contextmanager
 def enabled() -> Iterator[None]:
     """Compilations inside use the cache, unless the user has set up JAX's own or the directory cannot be written."""
-    config: Any = jax.config  # its settings are not typed
-    path = directory()
-    if path is None or config.jax_compilation_cache_dir or not config.jax_enable_compilation_cache:
+    config: Any = jax.config
+    path = in_use()
+    if path is None:
         yield
         return
     try:

@@ -520,7 +520,8 @@ class Executable:
         variables is in memory during the first step; of everything else there is a copy.
         """
         if self.plan.transactional:
-            return functools.partial(_same, cell.value)
+            kept = cell.value
+            return lambda: kept
         redrawing = self._store.redrawing(cell)
         if redrawing is not None:
             return redrawing
@@ -644,10 +645,6 @@ class Executable:
     def hlo(self) -> str:
         """The compiled program as text, for the curious."""
         return "\n\n".join(compiled.as_text() for _, compiled in self.compiled)
-
-
-def _same(value: Any) -> Any:
-    return value
 
 
 def _varies(array: np.ndarray) -> bool:

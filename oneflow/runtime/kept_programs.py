@@ -58,12 +58,9 @@ class KeptProgram(NamedTuple):
 
 
 def directory() -> Path | None:
-    """Where steps are kept; None where they are not, or where the user has set up JAX's own cache."""
-    base = compilation_cache.directory()
-    config: Any = jax.config  # its settings are not typed
-    if base is None or config.jax_compilation_cache_dir or not config.jax_enable_compilation_cache:
-        return None
-    return base / "steps"
+    """Where steps are kept; None where they are not."""
+    base = compilation_cache.in_use()
+    return None if base is None else base / "steps"
 
 
 def key_of(plan: Plan, storages: Mapping[str, Storage], arguments: Any) -> str | None:

@@ -53,12 +53,12 @@ def main() -> int:
         on_host.append(time.perf_counter() - start)
         return outputs
 
-    executable._function = timed
+    executable.launcher.function = timed
     for _ in range(STEPS):
         start = time.perf_counter()
         step(*batch)
         calls.append(time.perf_counter() - start)
-    executable._function = program
+    executable.launcher.function = program
     spent: dict[int, list[float]] = {}
     names: dict[int, str] = {}
 

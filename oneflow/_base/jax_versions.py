@@ -11,8 +11,8 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
 
 OLDEST, NEWEST = (0, 10), (0, 12)  # docs/versions.md
 REQUIREMENT = f"jax>={OLDEST[0]}.{OLDEST[1]},<{NEWEST[0]}.{NEWEST[1] + 1}"  # as in pyproject.toml
@@ -136,6 +136,57 @@ def leave_distributed_run() -> None:
         if part is not None:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(part))
     global_state.client = global_state.service = global_state.preemption_sync_manager = None
+
+
+def block_until_ready() -> Callable[[list[Any]], Any]:
+    """A function that waits for a list of arrays. Of 32 tiny ones ``jax.block_until_ready`` takes 0.3 us each, this 0.1.
+
+    Private: ``batched_block_until_ready``, which it calls after it has looked for arrays in nested containers.
+    """
+    import jax
+
+    try:
+        from jax._src.lib import xla_client
+
+        found: Callable[[list[Any]], Any] = xla_client.batched_block_until_ready
+    except (ImportError, AttributeError):
+        return jax.block_until_ready
+    return found
+
+
+class Flag(Protocol):
+    """A setting of JAX that is a flag; ``value`` is that of the current thread."""
+
+    @property
+    def value(self) -> bool: ...
+
+
+def debug_flags() -> tuple[Flag, Flag]:
+    """``jax_debug_nans`` and ``jax_debug_infs``, in half the time that ``jax.config`` takes: each call of a job asks for them.
+
+    Private: the objects in ``jax._src.config``. Where a version lacks them, ``jax.config`` is asked.
+    """
+    try:
+        from jax._src import config
+
+        found = config.debug_nans, config.debug_infs
+        if all(type(flag.value) is bool for flag in found):
+            return found
+    except (ImportError, AttributeError):
+        pass
+    return _PublicFlag("jax_debug_nans"), _PublicFlag("jax_debug_infs")
+
+
+class _PublicFlag:
+    def __init__(self, name: str):
+        import jax
+
+        self._name, self._settings = name, jax.config
+
+    @property
+    def value(self) -> bool:
+        found: bool = getattr(self._settings, self._name)
+        return found
 
 
 def trace_context() -> tuple[str, ...] | None:

@@ -70,7 +70,7 @@ def single(
     given = dict(options) if options else None
     if meshes is None:
         if is_stateless(plan):
-            return Stateless.jitted(step, given)
+            return Stateless.jitted(step, given, plan)
         return jax.jit(step, donate_argnums=donated, compiler_options=given)
     placement = place_of(plan)
     whole = meshes.sharding(placement, ())
@@ -102,24 +102,29 @@ def is_stateless(plan: Plan) -> bool:
 class Stateless:
     """The compiled step of a job that keeps no state and gives nothing but its fetched values.
 
-    JAX takes longer over nested tuples, which a tiny call notices: ``fetch`` takes feeds and gives fetched values, flat.
+    JAX takes longer over tuples, which a tiny call notices: ``fetch`` takes feeds and gives the fetched value, or several
+    (``is_single`` is False then) as a flat tuple.
     """
 
-    def __init__(self, fetch: Callable[..., Any]):
+    def __init__(self, fetch: Callable[..., Any], plan: Plan):
         self.fetch: Any = fetch
+        self.is_single = len(plan.fetches) == 1
 
     @staticmethod
-    def jitted(step: Step, options: dict[str, Any] | None) -> Stateless:
-        """Of the step of a job."""
+    def jitted(step: Step, options: dict[str, Any] | None, plan: Plan) -> Stateless:
+        """Of the step of a plan."""
+        is_single = len(plan.fetches) == 1
 
         def fetch(*feeds: Any) -> Any:
-            return step((), (), feeds)[1]
+            fetched = step((), (), feeds)[1]
+            return fetched[0] if is_single else fetched
 
         fetch.__name__ = fetch.__qualname__ = step.__name__
-        return Stateless(jax.jit(fetch, compiler_options=options))
+        return Stateless(jax.jit(fetch, compiler_options=options), plan)
 
     def __call__(self, state: Any, reads: Any, feeds: Any) -> Any:
-        return (), self.fetch(*feeds), (), ()
+        fetched = self.fetch(*feeds)
+        return (), (fetched,) if self.is_single else fetched, (), ()
 
     def trace(self, state: Any, reads: Any, feeds: Any) -> Any:
         """The step traced for arguments of these shapes."""

@@ -95,11 +95,11 @@ class BuiltJob:
         if meter is not None:
             delivery = replace(delivery, finished=meter.finished(delivery.finished))
             pipeline = None if pipeline is None else cast(HostPipeline, MeteredPipeline(pipeline, meter))
-        launch: Launch = launcher(self.variants_of_step, pipeline) if executable is None else executable.launcher()
+        launch: Launch = launcher(self.variants_of_step, pipeline) if executable is None else executable.launcher.quick()
         if meter is not None:
             launch = meter.metered(launch)
         window = 1 if processes.count() > 1 else MAX_WINDOW
-        stateless = executable.stateless() if executable is not None and meter is None else None
+        stateless = executable.launcher.stateless() if executable is not None and meter is None else None
         if submits:
             delivery = replace(delivery, gives_handles=True)
             return caller(self.feeds, launch, delivery, window, asynchronous=True, returns_nothing=False, stateless=stateless)

@@ -11,8 +11,6 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
-import numpy as np
-
 from .. import _signature as tp
 from .._base.generation import V0_3, Generation
 from .._base.log import announced
@@ -24,7 +22,7 @@ from .._reports.summary import JobSummary, summarize
 from .._signature.parameters import spell
 from .._variables.initializers import from_conf as initializer_from_conf
 from ..config import FunctionConfig
-from ..errors import ArgumentError, CompileError, FeedError, FeedShapeError, ModeError, OneFlowError, VariableConflictError
+from ..errors import ArgumentError, CompileError, FeedError, ModeError, OneFlowError, VariableConflictError
 from ..graph.graph import Graph, current, current_or_none
 from ..optimizer.dict_config import optimizer_from_config
 from ..runtime import processes
@@ -38,6 +36,7 @@ from ..runtime.session import Session, default_session
 from ..runtime.throughput import Meter, Throughput
 from .building import BuiltJob, Declaration, build
 from .dead_layers import warn_of_dead_layers
+from .describing import build_lines, contents, misfit
 from .frames import shown_frames
 from .profiling import profile
 from .rates import LearningRates
@@ -352,7 +351,7 @@ class JobFunction(Generic[P, R_co]):
         except CompileError as error:
             if built.variants.is_single:
                 raise
-            raise _misfit(built, arrays, error) from error
+            raise misfit(built, arrays, error) from error
         call = built.caller(executable, submits=submits, meter=meter)
         if built.variants.is_single:
             self._keep(call, submits)
@@ -533,18 +532,7 @@ class JobFunction(Generic[P, R_co]):
         built = self._built
         if not isinstance(built, BuiltJob):
             return ["not built yet"]
-        lines = [f"traced in {built.seconds * 1e3:.1f} ms"]
-        for key, executable in built.variants.items:
-            s = executable.statistics
-            memory = "" if s.temporary_bytes is None else f", {s.temporary_bytes / 1e6:.2f} MB of working memory"
-            shapes = "" if key is None else f" for {key}"
-            lines.append(
-                f"compiled{shapes}: {s.trace_seconds * 1e3:.1f} ms to trace for XLA, {s.lower_seconds * 1e3:.1f} ms to lower, "
-                f"{s.compile_seconds * 1e3:.1f} ms to compile{memory}"
-            )
-        if built.plan.is_empty:
-            return [*lines, "nothing to compile: all of it runs on the host"]
-        return lines if len(lines) > 1 else [*lines, "not compiled yet"]
+        return build_lines(built)
 
     def __repr__(self) -> str:
         kind, declared, built = "train" if self.train else "predict", self._declaration, self._built
@@ -556,28 +544,7 @@ class JobFunction(Generic[P, R_co]):
             return f"{text}, failed to build: {type(built.error).__name__}: {first}>"
         if built is None:
             return f"{text}, not built yet>"
-        variables = [v for v in built.graph.variables.values() if v.role == "parameter"]
-        elements = sum(int(np.prod(v.shape)) for v in variables)
-        size = sum(int(np.prod(v.shape)) * v.dtype.bytes for v in built.graph.variables.values())
-        text += (
-            f", {len(built.graph.nodes)} ops, {len(variables)} variables of {elements:,} elements, {size / 1e6:.1f} MB of state"
-        )
-        return text + (", compiled>" if built.variants.items else ", not compiled yet>")
-
-
-def _misfit(built: BuiltJob, feeds: tuple[Any, ...], error: CompileError) -> FeedShapeError:
-    """The error for arrays that are allowed one by one, but do not fit together, or break code written for the largest."""
-    labels = {spec.blob.node: spec.label for spec in built.graph.inputs}
-    found = [
-        f"  given      {labels.get(blob.node, blob.op_name)}: {tuple(a.shape)}   at most {blob.shape}"
-        for blob, feed in zip(built.plan.feeds, feeds, strict=True)
-        for a in (feed if isinstance(feed, tuple) else (feed,))
-        if blob.is_dynamic
-    ]
-    first, *rest = str(error).replace("cannot be compiled", "does not fit").splitlines()
-    return FeedShapeError(
-        "\n".join([f"job {built.graph.name!r} cannot run on arrays of these shapes", *found, f"  because    {first}", *rest])
-    )
+        return f"{text}, {contents(built)}>"
 
 
 def job_summary(job: JobFunction[..., Any]) -> JobSummary:

@@ -108,7 +108,7 @@ class _Steps:
         while True:
             try:
                 self.executable = self._built.variants.get(feeds)
-                results: Results = self.executable.launch(feeds)
+                results: Results = self.executable.launcher.launch(feeds)
                 break
             except NoRoomError as full:
                 if full.arrays is not None:

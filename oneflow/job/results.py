@@ -14,7 +14,7 @@ from .._signature.local import LocalTensor, LocalTensorList, pieces, up_to
 from ..errors import ReturnError
 from ..graph.node import Blob
 from ..runtime.result import ArraySpec
-from ..runtime.transfer import to_host
+from ..runtime.transfer import first_to_host, to_host
 
 Look = tuple[int, Callable[[Any], None]]  # the place of a result, and what is called with its values
 
@@ -34,7 +34,7 @@ def converter(
         return lambda arrays: rebuild([convert(array) for convert, array in zip(each, cut(arrays), strict=True)])
     if len(each) == 1 and rebuild([probe]) is probe:
         only = each[0]
-        return lambda arrays: only(arrays[0])
+        return first_to_host if only is to_host else lambda arrays: only(arrays[0])
     return lambda arrays: rebuild([convert(array) for convert, array in zip(each, arrays, strict=True)])
 
 

@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any
 
-from .executable import StatelessStep
+from . import stateless_calls
 from .feed import Feeds
 from .gate import NoRoomError
 from .host_pipeline import HostPipeline
+from .launching import StatelessStep
 from .process import process
 from .result import Delivery, Result
 from .variants import Variants
@@ -33,7 +34,7 @@ def launcher(variants: Variants | None, pipeline: HostPipeline | None) -> Launch
     found = variants
 
     def launch(feeds: Arrays, delivery: Delivery | None) -> Any:
-        return found.get(feeds).launch(feeds, delivery)
+        return found.get(feeds).launcher.launch(feeds, delivery)
 
     return launch
 
@@ -48,7 +49,7 @@ def _with_pipeline(variants: Variants | None, pipeline: HostPipeline) -> Launch:
                 executable = variants.find(feeds) if variants is not None else None
                 if executable is not None or variants is None:
                     if executable is not None:
-                        made = executable.launch(feeds, delivery, merge)
+                        made = executable.launcher.launch(feeds, delivery, merge)
                     else:
                         made = _without_step(merge(((), (), ())), delivery)
                     pipeline.advance()  # not reached where nothing was launched: the batch is kept for the next try
@@ -85,9 +86,11 @@ def caller(
     """
     if asynchronous:
         call = _asynchronous(feeds, launch, delivery, window, returns_nothing)
-        return call if stateless is None or returns_nothing else _dispatched(stateless, feeds, delivery, call)
-    waits = any(not watch.deferred for watch in delivery.watches)
-    return _watched(feeds, launch, delivery, window) if waits else _synchronous(feeds, launch, delivery)
+        return call if stateless is None or returns_nothing else stateless_calls.asynchronous(stateless, feeds, delivery, call)
+    if any(not watch.deferred for watch in delivery.watches):
+        return _watched(feeds, launch, delivery, window)
+    call = _synchronous(feeds, launch, delivery)
+    return call if stateless is None else stateless_calls.synchronous(stateless, feeds, delivery, call)
 
 
 def _asynchronous(feeds: Feeds, launch: Launch, delivery: Delivery, window: int, returns_nothing: bool) -> Call:
@@ -104,24 +107,6 @@ def _asynchronous(feeds: Feeds, launch: Launch, delivery: Delivery, window: int,
                 _wait(full, window)
             else:
                 return None if returns_nothing else result
-
-    return call
-
-
-def _dispatched(step: StatelessStep, feeds: Feeds, delivery: Delivery, otherwise: Call) -> Call:
-    """An asynchronous call of a step without state, in as few frames as can be: a tiny call is made of such nanoseconds.
-
-    Where anything is to be waited for, or has changed, the call is made ``otherwise``.
-    """
-    deliveries, take = process.delivery, feeds.taker()
-    (fetch, lock, is_ready), has_room, submit = step, deliveries.has_room, deliveries.submit
-
-    def call(args: Sequence[Any]) -> Any:
-        arrays = take(args)
-        with lock:
-            if not deliveries.attention and is_ready() and has_room():
-                return submit(delivery, (fetch(*arrays), (), ()))
-        return otherwise(args)
 
     return call
 

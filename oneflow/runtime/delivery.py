@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 from ..errors import CallbackError
 from . import processes
-from .result import Delivery, Result, have_ended, pass_quietly
+from .result import Delivery, Result, have_ended, queued
 
 MIN_WINDOW, MAX_WINDOW = 4, 32
 _IDLE_NAPS = 20
@@ -79,6 +79,7 @@ class DeliveryThread:
     def stop(self) -> None:
         """Ends the thread after what it is doing; does not wait for that."""
         self._stopping = True
+        self._look()
         self._wakes.put(None)
 
     def enter_user_code(self) -> bool:
@@ -137,7 +138,18 @@ class DeliveryThread:
             pending = self._pending
             if not pending or pending[0].has_callbacks or pending[0].delivery.watches:
                 return
-            for result in pass_quietly(self._ended_together(), self._newest):
+            ended = self._ended_together()  # of one job
+            finished = pending[0].delivery.finished
+            expecting = set(self._newest.values())  # after the look at the queue: a call is noted here before it is there
+            for result in ended:
+                if result.has_callbacks or result.sequence in expecting:  # the thread runs them, or waits for one
+                    break
+                finished(result._results)
+                result.passed = True
+                if result.is_touched:
+                    result.tell()
+                    if result.has_callbacks:  # one was registered meanwhile
+                        break
                 self._last_begun = self._last_delivered = result.sequence
                 pending.popleft()
             self._callers_deliver = True
@@ -154,6 +166,35 @@ class DeliveryThread:
         if self._asleep or (self.is_dozing and delivery.watches):
             self._wakes.put(None)
         return result
+
+    def dispatcher(
+        self, delivery: Delivery, fetch: Callable[..., Any], is_single: bool
+    ) -> Callable[[tuple[Any, ...]], Result[Any] | None]:
+        """A function that runs a step without state for its feeds and queues the call; None, and nothing is done, without room.
+
+        As ``has_room`` and ``submit``, for calls of one job without watch handlers; called with the dispatch lock held, too.
+        ``fetch`` gives one array where it ``is_single``, else a tuple.
+        """
+        pending, sequence, newest, gives_handles = self._pending, self._sequence, self._newest, delivery.gives_handles
+        append = pending.append
+
+        def dispatch(feeds: tuple[Any, ...]) -> Result[Any] | None:
+            if len(pending) + self._busy >= self._window and not self.has_room():
+                return None
+            fetched = fetch(*feeds)
+            results = (fetched,) if is_single else fetched, (), ()
+            number = next(sequence)
+            thread = 0
+            if gives_handles:
+                thread = get_ident()
+                newest[thread] = number
+            result = queued(delivery, results, number, thread)
+            append(result)
+            if self._asleep:
+                self._wakes.put(None)
+            return result
+
+        return dispatch
 
     def wake(self) -> None:
         """Has the thread look at the queue now."""
@@ -266,7 +307,8 @@ class DeliveryThread:
 
     def _look(self) -> None:
         with self._errors:
-            self.attention = any((self.error is not None, self._kept, self._hook is not None, self._settle is not None))
+            hooks = self._hook is not None or self._settle is not None
+            self.attention = self.error is not None or bool(self._kept) or hooks or self._stopping
 
     def report(self, error: BaseException, job_name: str) -> None:
         """Prints a callback's traceback and keeps the error for the next call, ``sync`` or exit. Never raises."""

@@ -70,6 +70,11 @@ def everywhere(array: np.ndarray) -> Any:
     return to_global(array, _over(_one_of_each(), False))
 
 
+def first_to_host(arrays: Any) -> np.ndarray:
+    """``to_host`` of the first of several arrays."""
+    return to_host(arrays[0])
+
+
 def to_host(array: Any) -> np.ndarray:
     """A fresh writable copy of the whole array in this process's memory. Where others have parts of it, all must call it."""
     if processes.count() > 1 and isinstance(array, jax.Array):

@@ -10,7 +10,8 @@ from typing import Any
 from .._base.log import announced
 from ..compiler.plan import Plan
 from ..compiler.replicas import per_device
-from .executable import Executable, debugging
+from .debugging import debugging
+from .executable import Executable
 from .gate import StaleExecutableError
 from .store import Cell, Store
 

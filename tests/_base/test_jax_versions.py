@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import runpy
 import sys
 import tomllib
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import jaxlib
 import numpy as np
 import pytest
@@ -67,6 +70,47 @@ def test_a_job_beyond_the_compilers_limit_is_refused_and_the_session_goes_on(mon
     with pytest.raises(flow.errors.CompileError, match=r"(?s)matmul.*'large'.*1,000 elements.*product = flow\.matmul\(x"):
         large(np.ones((10, 1), np.float32))
     np.testing.assert_array_equal(small(np.ones((9, 1), np.float32)), np.ones((9, 100)))
+
+
+# --- private parts, and what is done without them
+
+
+@pytest.mark.parametrize("private", [True, False])
+def test_flags_are_those_of_the_thread(monkeypatch, private):
+    with monkeypatch.context() as patch:
+        if not private:
+            patch.delattr("jax._src.config.debug_nans")
+        nans, infs = jax_versions.debug_flags()
+    assert (type(nans).__name__ == "_PublicFlag") is not private
+    assert (nans.value, infs.value) == (False, False)
+    with jax.debug_nans(True):
+        assert (nans.value, infs.value) == (True, False)
+        with jax.debug_infs(True), concurrent.futures.ThreadPoolExecutor(1) as pool:
+            assert (nans.value, infs.value) == (True, True)
+            assert pool.submit(lambda: (nans.value, infs.value)).result() == (False, False)
+    assert (nans.value, infs.value) == (False, False)
+
+
+@pytest.mark.parametrize("private", [True, False])
+def test_arrays_are_waited_for(monkeypatch, private):
+    with monkeypatch.context() as patch:
+        if not private:
+            patch.delattr("jax._src.lib.xla_client.batched_block_until_ready")
+        wait = jax_versions.block_until_ready()
+    assert (wait is jax.block_until_ready) is not private
+    x = jnp.ones((400, 400))
+    made = [x]
+    for _ in range(3):
+        made.append(made[-1] @ x)
+    wait(made)
+    assert all(array.is_ready() for array in made)
+
+    def fail(array):
+        raise ValueError("wrong")
+
+    failing = jax.jit(lambda a: jax.pure_callback(fail, jax.ShapeDtypeStruct((2,), "float32"), a))
+    with pytest.raises(Exception, match="wrong"):
+        wait([x, failing(jnp.ones(2))])
 
 
 # --- scripts/run_tests_on.py

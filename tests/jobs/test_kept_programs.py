@@ -13,7 +13,7 @@ import pytest
 import oneflow as flow
 import oneflow.typing as tp
 from oneflow.runtime import kept_programs
-from oneflow.runtime.executable import Executable
+from oneflow.runtime.launching import Launcher
 
 DIRECTORY = kept_programs.directory  # as long as ``conftest.py`` has not replaced it
 X = np.linspace(-1, 1, 12, dtype=np.float32).reshape(4, 3)
@@ -164,14 +164,14 @@ def test_the_first_step_puts_back_drawn_values_when_it_fails(monkeypatch):
     flow.manual_seed(5)
     drawn = flow.get_all_variables()["a-weight"].numpy()
     flow.load_variables({"a-bias": np.array([7, 8], np.float32)})
-    step = Executable._step
+    step = Launcher._step
 
     def failing(self, feeds):
         step(self, feeds)
         raise RuntimeError("the device is gone")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Executable, "_step", failing)
+        patch.setattr(Launcher, "_step", failing)
         with pytest.raises(flow.errors.ExecutionError, match="the device is gone"):
             job(X)
     after = flow.get_all_variables()

@@ -1,0 +1,240 @@
+"""Calls of jobs that keep no state, which take a path of their own."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import random
+import subprocess
+import sys
+import threading
+from collections import Counter
+
+import jax
+import numpy as np
+import pytest
+
+import oneflow as flow
+import oneflow.typing as tp
+from oneflow.runtime import stateless_calls
+from oneflow.runtime.process import process
+from oneflow.runtime.waiting import INTERRUPTIBLE_FROM_SECONDS
+
+ONE = np.ones((2, 3), np.float32)
+
+
+def one_of_one():
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+        return x * 2.0
+
+    return job, lambda x: x * 2, 1
+
+
+def one_of_two():
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((2, 3)), y: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+        return x - y
+
+    return job, lambda x, y: x - y, 2
+
+
+def two_of_one():
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((2, 3))) -> tuple[tp.Numpy, tp.Numpy]:
+        return x + 1.0, flow.math.reduce_sum(x)
+
+    return job, lambda x: (x + 1, x.sum(keepdims=True).reshape(1)), 1
+
+
+def one_in_a_list():
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((2, 3))) -> list[tp.Numpy]:
+        return [x - 3.0]
+
+    return job, lambda x: [x - 3], 1
+
+
+@pytest.mark.parametrize("declare", [one_of_one, one_of_two, two_of_one, one_in_a_list])
+def test_values(declare):
+    job, expected, inputs = declare()
+    rng = np.random.default_rng(0)
+    waiting = []
+    for _ in range(80):
+        feeds = [rng.random((2, 3), np.float32) for _ in range(inputs)]
+        want = expected(*(feed.copy() for feed in feeds))
+        value, later = job(*feeds), job.submit(*feeds)
+        for feed in feeds:
+            feed[...] = -1000  # the call has its own
+        assert type(value) is type(want)
+        waiting.append((later, want))
+        for got, exact in zip(np.atleast_1d(value) if isinstance(value, np.ndarray) else value, want, strict=True):
+            np.testing.assert_allclose(got, exact, rtol=1e-6)
+        if isinstance(value, np.ndarray):
+            value[...] = 7  # so has the caller
+    for later, want in waiting:
+        for got, exact in zip(later.result(), want, strict=True):
+            np.testing.assert_allclose(got, exact, rtol=1e-6)
+
+
+@pytest.mark.parametrize("how", ["call", "submit"])
+def test_what_looks_for_nans_may_be_set_and_unset_between_calls(how):
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+        return flow.math.log(x)
+
+    def call(x):
+        return job(x) if how == "call" else job.submit(x).result()
+
+    for _ in range(3):
+        np.testing.assert_array_equal(call(ONE), 0 * ONE)
+    for _ in range(2):
+        with jax.debug_nans(True), pytest.raises(flow.errors.ExecutionError, match="debug_nans"):
+            call(-ONE)
+        assert np.isnan(call(-ONE)).all()  # nobody asked
+        with jax.debug_infs(True), pytest.raises(flow.errors.ExecutionError, match="debug_infs"):
+            call(0 * ONE)
+        assert np.isinf(call(0 * ONE)).all()
+
+
+def test_another_threads_setting_does_not_concern_a_call():
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+        return flow.math.log(x)
+
+    def other():
+        with jax.debug_nans(True):
+            inside.set()
+            assert done.wait(60)
+
+    inside, done = threading.Event(), threading.Event()
+    job(ONE)
+    thread = threading.Thread(target=other)
+    thread.start()
+    assert inside.wait(60)
+    try:
+        assert np.isnan(job(-ONE)).all() and np.isnan(job.submit(-ONE).result()).all()
+    finally:
+        done.set()
+        thread.join()
+
+
+def test_wrong_arguments_are_told_as_ever():
+    job, *_ = one_of_one()
+    for call in (job, job.submit):
+        call(ONE)
+        with pytest.raises(flow.errors.FeedShapeError, match=r"must have shape \(2, 3\), got \(3, 2\)"):
+            call(ONE.T)
+        with pytest.raises(flow.errors.FeedDtypeError, match="must be float32"):
+            call(ONE.astype(np.complex64))
+        with pytest.raises(flow.errors.FeedError, match="takes 1 arguments, 2 were given"):
+            call(ONE, ONE)
+    np.testing.assert_array_equal(job(ONE.astype(np.float64)), 2 * ONE)
+    np.testing.assert_array_equal(job(np.asfortranarray(ONE)), 2 * ONE)
+    np.testing.assert_array_equal(job(ONE.astype(">f4")), 2 * ONE)
+
+
+def test_errors_of_callbacks_are_raised_by_the_next_call(capfd):
+    job, *_ = one_of_one()
+    for call in (job, lambda x: job.submit(x).result()):
+        call(ONE)
+        job.submit(ONE).async_get(lambda value: 1 / 0)
+        with pytest.raises(flow.errors.CallbackError, match="ZeroDivisionError"):
+            flow.sync_default_session()
+            call(ONE)
+        np.testing.assert_array_equal(call(ONE), 2 * ONE)
+    assert "ZeroDivisionError" in capfd.readouterr().err
+
+
+def test_a_call_that_may_have_been_long_has_the_next_one_timed(monkeypatch):
+    job, *_ = one_of_one()
+    for _ in range(3):
+        job(ONE)
+    delivery = job._built.delivery
+    assert delivery.seconds < INTERRUPTIBLE_FROM_SECONDS
+    now = stateless_calls.perf_counter()
+    with monkeypatch.context() as patch:
+        patch.setattr(stateless_calls, "perf_counter", lambda: now + 10)
+        job(ONE)
+    assert delivery.seconds >= INTERRUPTIBLE_FROM_SECONDS  # the next one can be interrupted while it is waited for
+    job(ONE)
+    assert delivery.seconds < INTERRUPTIBLE_FROM_SECONDS
+
+
+def test_results_that_are_used_in_all_ways_while_others_pass():
+    job, *_ = one_of_one()
+    rng, called, futures = random.Random(0), Counter(), []
+    for i in range(1500):
+        future = job.submit(i * ONE)
+        futures.append(future)
+        use = rng.randrange(12)
+        if use == 0:
+            future.async_get(lambda value, i=i: called.update([("callback", i, value[0, 0])]))
+        elif use == 1:
+            future.add_done_callback(lambda done, i=i: called.update([("listener", i, done.result()[0, 0])]))
+        elif use == 2:
+            assert future.result()[0, 0] == 2 * i
+        elif use == 3:
+            assert concurrent.futures.wait([future], 60).done == {future}
+        elif use == 4 and i > 40:
+            assert futures[i - 40].result()[0, 0] == 2 * (i - 40)
+        elif use == 5 and i > 40:
+            futures[i - 40].add_done_callback(lambda done, i=i: called.update([("late", i, done.result()[0, 0])]))
+    flow.sync_default_session()
+    assert {n for _, _, n in called} <= {2.0 * i for i in range(1500)} and set(called.values()) == {1}
+    rng = random.Random(0)
+    uses = [rng.randrange(12) for _ in range(1500)]
+    for name, use, earlier in (("callback", 0, 0), ("listener", 1, 0), ("late", 5, 40)):
+        want = {i: 2.0 * (i - earlier) for i, u in enumerate(uses) if u == use and (not earlier or i > 40)}
+        assert {i: value for kind, i, value in called if kind == name} == want
+    assert all(f.done() and f.passed for f in futures)
+    used = [f for f in futures if f._value is not type(f)._value]
+    assert used and all(f._results == ((), (), ()) for f in used)  # the device's arrays are released
+
+
+def test_threads_that_call_and_submit():
+    job, *_ = one_of_one()
+    job(ONE)
+    wrong = []
+
+    def work(number):
+        for i in range(300):
+            value = number * 1000 + i
+            got = job(value * ONE) if i % 3 else job.submit(value * ONE).result()
+            if not (got == 2 * value).all():
+                wrong.append((value, got))
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == [] and not process.calls
+
+
+@pytest.mark.parametrize("how", ["job(x)", "job.submit(x)"])
+def test_the_program_ends_while_daemon_threads_go_on_calling(how):
+    text = f"""
+import threading, time
+import numpy as np
+import oneflow as flow
+import oneflow.typing as tp
+
+@flow.global_function()
+def job(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+    return x * 2.0
+
+x = np.ones((2, 3), np.float32)
+job(x)
+
+def work():
+    while True:
+        {how}
+
+for _ in range(3):
+    threading.Thread(target=work, daemon=True).start()
+time.sleep(0.3)
+print("end")
+"""
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=100)
+    told = [line for line in done.stderr.splitlines() if not line.startswith("oneflow: ")]  # that it builds for seconds
+    assert (done.returncode, done.stdout, told) == (0, "end\n", [])

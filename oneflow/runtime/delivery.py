@@ -161,7 +161,7 @@ class DeliveryThread:
         if delivery.gives_handles:
             thread = get_ident()
             self._newest[thread] = number
-        result: Result[Any] = Result(delivery, results, number, thread)
+        result = queued(delivery, results, number, thread)
         self._pending.append(result)
         if self._asleep or (self.is_dozing and delivery.watches):
             self._wakes.put(None)

@@ -231,7 +231,7 @@ def _coordinates(ctx: Reader, value: Any, shape: Sequence[int]) -> Blob:
     if array is not None:
         return ctx.blob(ctx.known(np.where(array < 0, array + sizes, array)))
     blob = ctx.blob(value)
-    whole = int(sizes[0]) if (sizes == sizes[0]).all() else ctx.numbers(sizes.astype(blob.dtype.numpy_dtype), "sizes")
+    whole: Any = int(sizes[0]) if (sizes == sizes[0]).all() else ctx.numbers(sizes.astype(blob.dtype.numpy_dtype), "sizes")
     return where(blob < 0, blob + whole, blob)
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import ast
 import importlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, NoReturn
@@ -147,25 +147,63 @@ def _open_sizes(
         for spec in inputs
     }  # fmt: skip
     declared = {name: spec.shape[axis] for spec in inputs for axis, name in names.get(spec.label, {}).items()}
-    # a constant as large as the batch has an element for each sample, most likely, and one of size 1 is broadcast; if that does
-    # not work, it is the other way round
     batch = {spec.shape[0]: fed[spec.blob.node][0] for spec in inputs if 0 in names.get(spec.label, {})}
-    likely = {size: symbol for size, symbol in batch.items() if size > 1}
-    try:
-        return _Propagation(fed, declared, likely).run(order)
-    except ExportError:
-        with suppress(ExportError):
-            return _Propagation(fed, declared, {} if likely else batch).run(order)
-        raise
+    others: frozenset[Node] = frozenset()
+    problem: ExportError | None = None
+    tries = [others]
+    furthest = -1
+    for _ in range(_MOST_WALKS):
+        if not tries:
+            break
+        others = tries.pop(0)
+        walk = _Propagation(fed, declared, batch, others)
+        try:
+            return walk.run(order)
+        except ExportError as error:
+            problem = problem or error
+            if walk.visited > furthest:  # the change was for the better: go on from here
+                furthest = walk.visited
+                near = [n for n in _above(order[walk.visited]) if _may_grow(n, batch) and n not in others]
+                tries = [others.union(near[: i + 1]) for i in range(len(near))] + [others | {n} for n in near[1:]]
+    assert problem is not None
+    raise problem
+
+
+_GROWING = {"constant": "shape", "expand": "sizes"}  # ops whose first size may be that of the batch, and the attribute
+_MOST_WALKS = 64
+
+
+def _may_grow(node: Node, batch: Mapping[int, Size]) -> bool:
+    """Whether the first size of a result is a number that may stand for the batch, or just happen to be the same."""
+    return node.op.name in _GROWING and node.attrs[_GROWING[node.op.name]][0] in batch
+
+
+def _above(node: Node) -> Iterator[Node]:
+    """The nodes that a node depends on, nearest first."""
+    seen, queue = {node}, deque([node])
+    while queue:
+        for blob in queue.popleft().inputs:
+            if blob.node not in seen:
+                seen.add(blob.node)
+                queue.append(blob.node)
+                yield blob.node
 
 
 class _Propagation:
-    """One walk over the nodes."""
+    """One walk over the nodes.
 
-    def __init__(self, fed: Mapping[Node, Shape], declared: Mapping[str, int], batch: Mapping[int, Size]):
+    A constant as large as the batch, or a variable expanded to it, has an element for each sample, most likely, and one of
+    size 1 is broadcast; with the nodes in ``others`` it is the other way round.
+    """
+
+    def __init__(
+        self, fed: Mapping[Node, Shape], declared: Mapping[str, int], batch: Mapping[int, Size], others: Collection[Node]
+    ):
         self.fed = fed
         self.declared = declared
         self.batch = batch
+        self.others = others
+        self.visited = 0  # the number of the current node
         self.shapes: dict[Key, Shape] = {}
         self.attrs: dict[Node, Mapping[str, Any]] = {}
         # of axes that were joined of several: what they were joined of, the slowest first, as (size, declared size)
@@ -173,7 +211,7 @@ class _Propagation:
 
     def run(self, order: Sequence[Node]) -> Sizes:
         with jax.enable_x64(True):
-            for node in order:
+            for self.visited, node in enumerate(order):
                 self._visit(node)
         return Sizes(self.shapes, self.attrs, self.declared)
 
@@ -182,7 +220,7 @@ class _Propagation:
             self.shapes[node, 0] = self.fed.get(node, node.outputs[0].shape)
             return
         given = [self.shapes[b.node, b.index] for b in node.inputs]
-        grown = node.op.name == "constant" and node.attrs["shape"][0] in self.batch
+        grown = self.first_size(node) is not None
         if node.op is OP_VARIABLE or not (grown or any(is_open(size) for shape in given for size in shape)):
             self.shapes.update({(node, i): b.shape for i, b in enumerate(node.outputs)})
             return
@@ -206,6 +244,13 @@ class _Propagation:
                 self.fail(node, f"its result would have shape ({', '.join(map(str, shape))}), which is not {blob.shape} for the "
                                 "declared sizes")  # fmt: skip
             self._remember_parts(node, i, shape)
+
+    def first_size(self, node: Node) -> Size | None:
+        """The batch's open size, if that is what the first size of a constant or an expanded value stands for."""
+        if not _may_grow(node, self.batch):
+            return None
+        first = node.attrs[_GROWING[node.op.name]][0]
+        return self.batch[first] if (first > 1) != (node in self.others) else None
 
     def _remember_parts(self, node: Node, index: int, shape: Shape) -> None:
         """An axis that has the size of an input's joined axis is that axis."""
@@ -297,6 +342,8 @@ def _dynamic_reshape(walk: _Propagation, node: Node, given: Sequence[Shape]) -> 
 
 def _expand(walk: _Propagation, node: Node, given: Sequence[Shape]) -> Mapping[str, Any]:
     sizes, offset = node.attrs["sizes"], len(node.attrs["sizes"]) - len(given[0])
+    if offset or given[0][0] == 1:
+        sizes = (walk.first_size(node) or sizes[0], *sizes[1:])
     return {**node.attrs, "sizes": tuple(
         -1 if i >= offset and is_open(given[0][i - offset]) and size == node.inputs[0].shape[i - offset] else size
         for i, size in enumerate(sizes)
@@ -305,7 +352,7 @@ def _expand(walk: _Propagation, node: Node, given: Sequence[Shape]) -> Mapping[s
 
 def _constant(walk: _Propagation, node: Node, given: Sequence[Shape]) -> Mapping[str, Any]:
     first, *rest = node.attrs["shape"]
-    return {**node.attrs, "shape": (walk.batch.get(first, first), *rest)}
+    return {**node.attrs, "shape": (walk.first_size(node) or first, *rest)}
 
 
 def _static(walk: _Propagation, node: Node, given: Sequence[Shape]) -> Mapping[str, Any]:

@@ -131,14 +131,13 @@ class OnnxModel:
         for spec, blob in zip(self.inputs, inputs, strict=True):
             if not isinstance(blob, Blob):
                 refuse(ArgumentError, f"{what}: {spec.name} must be a Blob, got {type(blob).__name__}")
-            fits = len(blob.shape) == len(spec.shape) and all(
+            shape = spec.shape or (1,)
+            fits = len(blob.shape) == len(shape) and all(
                 found == size if isinstance(size, int) else size == "?" or sizes.setdefault(size, found) == found
-                for size, found in zip(spec.shape, blob.shape, strict=True)
+                for size, found in zip(shape, blob.shape, strict=True)
             )
             if not fits:
-                refuse(
-                    ShapeError, f"{what}: {spec.name} has shape ({', '.join(map(str, spec.shape))}), and was given {blob.shape}"
-                )
+                refuse(ShapeError, f"{what}: {spec.name} has shape ({', '.join(map(str, shape))}), and was given {blob.shape}")
             if blob.dtype != spec.dtype:
                 refuse(DtypeError, f"{what}: {spec.name} is {spec.dtype.name}, and was given {blob.dtype.name}",
                        hint=f"convert with flow.cast(blob, flow.{spec.dtype.name})")  # fmt: skip
@@ -195,7 +194,7 @@ class _Reading:
             inferred = onnx.shape_inference.infer_shapes(copy)
         except Exception:
             inferred = proto
-        for value in (*inferred.graph.value_info, *inferred.graph.output):
+        for value in (*inferred.graph.input, *inferred.graph.value_info, *inferred.graph.output):
             kind = value.type.tensor_type
             if kind.HasField("shape") and not kind.shape.dim:
                 yield value.name

@@ -145,6 +145,25 @@ def test_constants_of_the_size_of_the_batch(batch: int, tmp_path: Path) -> None:
     np.testing.assert_array_equal(added, X + 1)
 
 
+@pytest.mark.parametrize("batch", [1, 2])
+def test_a_variable_expanded_to_the_batch(batch: int, tmp_path: Path) -> None:
+    """Such as the class token of a vision transformer."""
+
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((batch, 2, 3))) -> tp.Tuple[tp.Numpy, tp.Numpy, tp.Numpy]:
+        token = flow.get_variable("token", (1, 1, 3), initializer=flow.constant_initializer(2.0))
+        row = flow.get_variable("row", (3,), initializer=flow.constant_initializer(3.0))
+        ahead = flow.concat([flow.expand(token, [batch, -1, -1]), flow.expand(row, [batch, 1, 3]), x], axis=1)
+        return ahead, x + flow.expand(token, [1, 2, 3]), x * flow.expand(row, [2, 3])
+
+    flow.export.stablehlo(job, tmp_path / "m", "cpu")
+    x = np.arange(30, dtype=np.float32).reshape(5, 2, 3)
+    ahead, added, scaled = flow.export.load(tmp_path / "m")(x)
+    np.testing.assert_array_equal(ahead, np.concatenate([np.full((5, 1, 3), 2.0), np.full((5, 1, 3), 3.0), x], 1))
+    np.testing.assert_array_equal(added, x + 2)
+    np.testing.assert_array_equal(scaled, x * 3)
+
+
 def test_repeated_parts(tmp_path: Path) -> None:
     @flow.global_function()
     def job(x: tp.Numpy.Placeholder((4, 3))) -> tp.Numpy:

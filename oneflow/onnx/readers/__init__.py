@@ -108,5 +108,9 @@ class Reader:
         """A result that does not depend on the model's inputs."""
         return Known(array, self.node.output[0])
 
+    def numbers(self, array: np.ndarray, what: str) -> Blob:
+        """Numbers that the node needs besides its inputs, as a Blob."""
+        return self.blob(Known(array, f"{self.node.output[0]}_{what}"))
+
     def refuse(self, why: str) -> NoReturn:
         raise NotRead(why)

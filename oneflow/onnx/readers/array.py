@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -222,6 +223,18 @@ def _gather(ctx: Reader, x: Any, indices: Any) -> Blob:
     return made
 
 
+def _coordinates(ctx: Reader, value: Any, shape: Sequence[int]) -> Blob:
+    """Positions on the first axes of a shape, without negative coordinates."""
+    array = ctx.array(value)
+    count = array.shape[-1] if array is not None else ctx.blob(value).shape[-1]
+    sizes = np.asarray(shape[:count], np.int64)
+    if array is not None:
+        return ctx.blob(ctx.known(np.where(array < 0, array + sizes, array)))
+    blob = ctx.blob(value)
+    whole: Any = int(sizes[0]) if (sizes == sizes[0]).all() else ctx.numbers(sizes.astype(blob.dtype.numpy_dtype), "sizes")
+    return where(blob < 0, blob + whole, blob)
+
+
 @reads("GatherElements")
 def _gather_elements(ctx: Reader, x: Any, indices: Any) -> Blob:
     blob = ctx.blob(x)
@@ -235,7 +248,8 @@ def _gather_elements(ctx: Reader, x: Any, indices: Any) -> Blob:
 
 @reads("GatherND")
 def _gather_nd(ctx: Reader, x: Any, indices: Any) -> Blob:
-    blob, places, paired = ctx.blob(x), ctx.blob(indices), ctx.attr("batch_dims", 0)
+    blob, paired = ctx.blob(x), ctx.attr("batch_dims", 0)
+    places = _coordinates(ctx, indices, blob.shape[paired:])
     if not paired:
         return gather_nd(blob, places)
     if places.shape[-1] != 1 or places.ndim != paired + 2:
@@ -245,7 +259,8 @@ def _gather_nd(ctx: Reader, x: Any, indices: Any) -> Blob:
 
 @reads("ScatterND")
 def _scatter_nd(ctx: Reader, x: Any, indices: Any, updates: Any) -> Blob:
-    blob, places, rows = ctx.blob(x), ctx.blob(indices), ctx.blob(updates)
+    blob, rows = ctx.blob(x), ctx.blob(updates)
+    places = _coordinates(ctx, indices, blob.shape)
     reduction = ctx.attr("reduction", "none")
     if reduction == "add":
         array = ctx.array(x)
@@ -264,20 +279,11 @@ def _scatter_elements(ctx: Reader, x: Any, indices: Any, updates: Any) -> Blob:
     axis = ctx.attr("axis", 0) % blob.ndim
     places = cast(_indices(ctx, indices, blob.shape[axis]), dtypes.int64)
     grid = np.indices(places.shape)
-    coordinates = [places if i == axis else ctx.blob(_Axis.of(ctx, grid[i].astype(np.int64), i)) for i in range(blob.ndim)]
+    coordinates = [places if i == axis else ctx.numbers(grid[i].astype(np.int64), f"axis_{i}") for i in range(blob.ndim)]
     every = concat([reshape(c, [*c.shape, 1]) for c in coordinates], places.ndim)
     if reduction not in ("none", "add"):
         ctx.refuse(f"reduction {reduction!r}")
     return (tensor_scatter_nd_add if reduction == "add" else tensor_scatter_nd_update)(blob, every, rows)
-
-
-class _Axis:
-    """The coordinates of every element along an axis, as a constant with a name of its own."""
-
-    @staticmethod
-    def of(ctx: Reader, array: np.ndarray, axis: int) -> Any:
-        known = ctx.known(array)
-        return type(known)(array, f"{known.name}_axis_{axis}")
 
 
 @reads("OneHot")

@@ -74,6 +74,8 @@ def _leaky_relu(ctx: Reader, x: Any) -> Blob:
 @reads("PRelu")
 def _prelu(ctx: Reader, x: Any, slope: Any) -> Blob:
     y, factor = ctx.blob(x), ctx.blob(slope)
+    if y.ndim == 1:
+        return where(y > 0, y, y * factor)
     if factor.ndim < y.ndim:
         return parametric_relu(y, factor)
     if factor.shape[0] == 1:
@@ -151,6 +153,8 @@ def _is_nan(ctx: Reader, x: Any) -> Blob:
 def _is_inf(ctx: Reader, x: Any) -> Blob:
     y = ctx.blob(x)
     up, down = ctx.attr("detect_positive", 1), ctx.attr("detect_negative", 1)
+    if not up and not down:
+        return cast(zeros_like(y), dtypes.int8)
     if up and down:
         return fm.equal(fm.abs(y), math.inf)
     return fm.equal(y, math.inf if up else -math.inf)
@@ -184,9 +188,16 @@ def _pair(ctx: Reader, x: Any, y: Any) -> tuple[Any, Any]:
 @reads(*_BINARY)
 def _binary(ctx: Reader, x: Any, y: Any) -> Blob:
     a, b = _pair(ctx, x, y)
+    if ctx.node.op_type == "Pow" and isinstance(a, Blob) and a.dtype.is_integer and _is_floating(b):
+        power = cast(b, dtypes.float64) if isinstance(b, Blob) else b
+        return cast(fm.pow(cast(a, dtypes.float64), power), a.dtype)
     if ctx.node.op_type == "Pow" and isinstance(a, Blob) and isinstance(b, Blob) and a.dtype != b.dtype:
         b = cast(b, a.dtype)
     return _BINARY[ctx.node.op_type](a, b)
+
+
+def _is_floating(value: Any) -> bool:
+    return value.dtype.is_floating_point if isinstance(value, Blob) else isinstance(value, float)
 
 
 @reads("Div")
@@ -251,7 +262,7 @@ def _column(ctx: Reader, value: Any, rank: int, axis: int) -> Blob:
 def _quantize(ctx: Reader, x: Any, scale: Any, zero: Any = None) -> Blob:
     y = ctx.blob(x)
     axis = ctx.attr("axis", 1)
-    element = dtypes.uint8 if zero is None else ctx.blob(zero).dtype
+    element = _ONNX_DTYPES.get(ctx.attr("output_dtype", 0) or 2, dtypes.float32) if zero is None else ctx.blob(zero).dtype
     limits = {"int8": (-128.0, 127.0), "uint8": (0.0, 255.0), "int32": (-(2.0**31), 2.0**31 - 1)}.get(element.name)
     if limits is None or ctx.attr("block_size", 0):
         ctx.refuse("only int8 and uint8 grids, per tensor or per axis, are known here")

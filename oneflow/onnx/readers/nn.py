@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from ... import math as fm
 from ... import nn
@@ -11,6 +14,7 @@ from ...graph.node import Blob
 from ...ops import matrix
 from ...ops.array import concat, reshape
 from ...ops.conv import transposed
+from ...ops.indexing import gather
 from ...ops.norm import normalize_batch
 from ...ops.padding import pad
 from ...ops.slicing import slice_v2
@@ -37,6 +41,16 @@ def _padding(ctx: Reader, n: int) -> Any:
         return auto
     pads = ctx.attr("pads", [0] * (2 * n))
     return [[0, 0], [0, 0], *([low, high] for low, high in zip(pads[:n], pads[n:], strict=True))]
+
+
+def _explicit(blob: Blob, padding: str, kernel: Sequence[int], strides: Sequence[int]) -> Any:
+    """What a word for padding means, as pairs."""
+    pairs = [[0, 0], [0, 0]]
+    for size, k, s in zip(blob.shape[2:], kernel, strides, strict=True):
+        total = max((-(-size // s) - 1) * s + k - size, 0)
+        small, large = total // 2, total - total // 2
+        pairs.append([small, large] if padding == "SAME_UPPER" else [large, small])
+    return pairs
 
 
 def _moved_back(ctx: Reader, y: Blob, bias: Any) -> Blob:
@@ -68,9 +82,9 @@ def _conv_transpose(ctx: Reader, x: Any, w: Any, b: Any = None) -> Blob:
     ]
     wanted = ctx.attr("output_shape")
     if wanted is not None:
-        total = [size - want for size, want in zip(whole, wanted, strict=True)]
-        pads = [t // 2 for t in total] + [t - t // 2 for t in total]
-    sizes = [size - low - high for size, low, high in zip(whole, pads[:n], pads[n:], strict=True)]
+        total = [max(size - want, 0) for size, want in zip(whole, wanted, strict=True)]
+        pads = [t - t // 2 for t in total] + [t // 2 for t in total]
+    sizes = wanted or [size - low - high for size, low, high in zip(whole, pads[:n], pads[n:], strict=True)]
     inside, each = blob.shape[1] // groups, weight.shape[0] // groups
     made = []
     for g in range(groups):
@@ -97,6 +111,8 @@ def _average_pool(ctx: Reader, x: Any) -> Blob:
     if any(d != 1 for d in ctx.attr("dilations", [])):
         ctx.refuse("dilations have no counterpart")
     padding = _padding(ctx, n)
+    if ctx.attr("count_include_pad", 0) and padding in ("SAME_UPPER", "SAME_LOWER"):
+        padding = _explicit(blob, padding, ctx.attr("kernel_shape"), ctx.attr("strides", [1] * n))
     if ctx.attr("count_include_pad", 0) and not isinstance(padding, str) and any(map(any, padding)):
         if ctx.attr("ceil_mode", 0):
             ctx.refuse("ceil_mode together with count_include_pad")
@@ -107,13 +123,19 @@ def _average_pool(ctx: Reader, x: Any) -> Blob:
 def _pooled(ctx: Reader, blob: Blob, functions: Any, padding: Any = None) -> Blob:
     n = _space(ctx, blob)
     padding = _padding(ctx, n) if padding is None else padding
-    given = [blob, ctx.attr("kernel_shape"), ctx.attr("strides", [1] * n), padding, _FORMATS[n]]
-    ceil = bool(ctx.attr("ceil_mode", 0))
-    if n == 1:
-        if ceil:
-            ctx.refuse("ceil_mode with one spatial axis")
-        return functions[1](*given)
-    return functions[n](*given, ceil)
+    kernel, strides = ctx.attr("kernel_shape"), ctx.attr("strides", [1] * n)
+    if ctx.attr("ceil_mode", 0) and not isinstance(padding, str):
+        axes = zip(blob.shape[2:], kernel, strides, padding[2:], strict=True)
+        padding = [*padding[:2], *([low, _up_to_the_last(size, k, s, low, high)] for size, k, s, (low, high) in axes)]
+    return functions[n](blob, kernel, strides, padding, _FORMATS[n])
+
+
+def _up_to_the_last(size: int, kernel: int, stride: int, low: int, high: int) -> int:
+    """The padding behind an axis with which windows end where ``ceil_mode`` ends them; none begins in that padding."""
+    count = -(-(size + low + high - kernel) // stride) + 1
+    if (count - 1) * stride >= size + low:
+        count -= 1
+    return max((count - 1) * stride + kernel - size - low, 0)
 
 
 @reads("GlobalAveragePool", "GlobalMaxPool")
@@ -222,21 +244,59 @@ def _resize(ctx: Reader, x: Any, roi: Any = None, scales: Any = None, sizes: Any
         roi, scales = None, roi
     if blob.ndim != 4 or ctx.attr("antialias", 0) or ctx.attr("axes") is not None:
         ctx.refuse("only (N, C, H, W) without antialiasing is known here")
+    if ctx.attr("keep_aspect_ratio_policy", "stretch") != "stretch":
+        ctx.refuse("sizes that keep the aspect ratio are not known here")
     factors = ctx.attr("scales") if scales is None else ctx.array(scales)
     if factors is not None and len(factors):
         pair = [float(f) for f in factors]
+        out = [int(s * f) for s, f in zip(blob.shape, pair, strict=True)]
     elif sizes is not None:
-        wanted = ctx.ints(sizes, "the size") or []
-        pair = [w / s for w, s in zip(wanted, blob.shape, strict=True)]
+        out = ctx.ints(sizes, "the size") or []
+        pair = [w / s for w, s in zip(out, blob.shape, strict=True)]
     else:
         ctx.refuse("its factors depend on the model's inputs")
     if pair[:2] != [1.0, 1.0]:
         ctx.refuse("it changes the number of samples or channels")
     mode = ctx.attr("mode", "nearest")
     place = ctx.attr("coordinate_transformation_mode", "asymmetric" if ctx.opset < 11 else "half_pixel")
-    whole = all(f.is_integer() for f in pair)
-    if mode == "nearest" and (whole or (place == "half_pixel" and ctx.attr("nearest_mode", "") == "round_prefer_ceil")):
-        return upsample_2d(blob, pair[2:], "NCHW", "nearest", False, None)
-    if mode == "linear" and place in ("half_pixel", "pytorch_half_pixel", "align_corners"):
-        return upsample_2d(blob, pair[2:], "NCHW", "bilinear", place == "align_corners", None)
+    # the layer takes factors only; one that rounds to a smaller size is made a little larger
+    whole = [f if int(s * f) == w else float(np.nextafter(f, np.inf)) for s, f, w in zip(blob.shape, pair, out, strict=True)]
+    if mode == "nearest" and place in _PLACES:
+        rule = ctx.attr("nearest_mode", "floor" if ctx.opset < 11 else "round_prefer_floor")
+        axes = list(zip(blob.shape[2:], out[2:], pair[2:], strict=True))
+        chosen = [_nearest(*axis, place, rule) for axis in axes]
+        layers = [_nearest(*axis, "half_pixel", "round_prefer_ceil") for axis in axes]
+        if blob.dtype.is_floating_point and all(map(np.array_equal, chosen, layers)):
+            return upsample_2d(blob, whole[2:], "NCHW", "nearest", False, None)
+        for axis, places in enumerate(chosen, 2):
+            blob = gather(blob, ctx.numbers(places, f"axis_{axis}"), axis=axis)
+        return blob
+    ends = place == "pytorch_half_pixel" and any(
+        w == 1 < s for s, w in zip(blob.shape, out, strict=True)
+    )  # takes the first element
+    if mode == "linear" and place in ("half_pixel", "pytorch_half_pixel", "align_corners") and not ends:
+        return upsample_2d(blob, whole[2:], "NCHW", "bilinear", place == "align_corners", None)
     ctx.refuse(f"mode {mode!r} with {place!r} places")
+
+
+_PLACES = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")
+
+
+def _nearest(size: int, out: int, factor: float, place: str, rule: str) -> np.ndarray:
+    """Which element of an axis each one of the result is, as ONNX defines it; in float32, as runtimes compute it."""
+    x, scale, half = np.arange(out, dtype=np.float32), np.float32(factor), np.float32(0.5)
+    if place == "asymmetric":
+        source = x / scale
+    elif place == "align_corners":
+        source = x * np.float32(size - 1) / np.float32(max(out - 1, 1))
+    elif place == "pytorch_half_pixel" and out == 1:
+        source = np.zeros_like(x)
+    else:
+        source = (x + half) / scale - half
+    rounded = {
+        "round_prefer_floor": np.ceil(source - half),
+        "round_prefer_ceil": np.floor(source + half),
+        "floor": np.floor(source),
+        "ceil": np.ceil(source),
+    }[rule]
+    return np.clip(rounded, 0, size - 1).astype(np.int64)

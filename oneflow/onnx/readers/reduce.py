@@ -43,7 +43,9 @@ def _arg(ctx: Reader, x: Any) -> Blob:
     blob, axis = ctx.blob(x), ctx.attr("axis", 0)
     if ctx.attr("select_last_index", 0):
         ctx.refuse("select_last_index")
-    place = cast(fm.argmax(blob if ctx.node.op_type == "ArgMax" else -blob, axis), dtypes.int64)
+    if ctx.node.op_type == "ArgMin":  # of integers -x may overflow
+        blob = -blob if not blob.dtype.is_integer else fm.subtract(255 if blob.dtype == dtypes.uint8 else -1, blob)
+    place = cast(fm.argmax(blob, axis), dtypes.int64)
     if not ctx.attr("keepdims", 1):
         return place
     return reshape(place, [1 if i == axis % blob.ndim else size for i, size in enumerate(blob.shape)])
@@ -75,13 +77,15 @@ def _softmax(ctx: Reader, x: Any) -> Blob:
 
 @reads("Hardmax")
 def _hardmax(ctx: Reader, x: Any) -> Blob:
-    blob = ctx.blob(x)
-    axis = ctx.attr("axis", -1) % blob.ndim
+    given = ctx.blob(x)
+    blob, axis = given, ctx.attr("axis", 1 if ctx.opset < 13 else -1) % given.ndim
+    if ctx.opset < 13:  # over all axes from that one on
+        blob, axis = reshape(given, [int(np.prod(given.shape[:axis])), -1]), 1
     top = reshape(fm.argmax(blob, axis), [1 if i == axis else s for i, s in enumerate(blob.shape)])
     places = ctx.blob(
         ctx.known(np.arange(blob.shape[axis], dtype=np.int32).reshape([-1 if i == axis else 1 for i in range(blob.ndim)]))
     )
-    return cast(fm.equal(top, places), blob.dtype)
+    return reshape(cast(fm.equal(top, places), blob.dtype), given.shape)
 
 
 @reads("CumSum")

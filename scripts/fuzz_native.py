@@ -136,6 +136,8 @@ def _run(library: Any, call: str, spec: list[int], share: int) -> bool:
     if call == "update":  # several variables, in place: never one of several devices
         return _run_update(library, spec)
     prefix = [-share] if share else []
+    if call in ("batch_norm", "batch_norm_grad"):
+        return _run_batch_norm(library, call, spec, prefix)
     shapes = list(zip(_SIZES[call](spec), _dtypes(call, spec), strict=True))
     count = _RESULTS.get(call, 1)
     inputs = [ONES[dtype].repeat(size) for size, dtype in shapes[:-count]]
@@ -304,9 +306,47 @@ def _run_update(library: Any, spec: list[int]) -> bool:
     return True
 
 
+def _batch_norm(random: np.random.Generator) -> list[int]:
+    """See ``ForwardSpec`` in native/src/batch_norm.cc."""
+    constants = [int(np.float32(v).view(np.uint32)) for v in (1e-3, 0.9, 0.1)]
+    return [*_batch_norm_head(random), int(random.integers(0, 2)), *constants]
+
+
+def _batch_norm_grad(random: np.random.Generator) -> list[int]:
+    """See ``BackwardSpec`` in native/src/batch_norm.cc."""
+    return [*_batch_norm_head(random), *random.integers(0, 2, 2).tolist(), int(random.integers(1, 3))]
+
+
+def _batch_norm_head(random: np.random.Generator) -> list[int]:
+    rows = int(random.choice([random.integers(1, 40), random.integers(60, 2000)]))
+    flags = random.integers(0, 2, 4).tolist()
+    return [*flags[:2], rows, int(random.integers(1, 200)), *flags[2:], int(random.integers(0, 3)), _FACTOR]
+
+
+def _run_batch_norm(library: Any, call: str, spec: list[int], prefix: list[int]) -> bool:
+    x, y = ("float32" if code == 0 else "bfloat16" for code in spec[:2])
+    rows, channels, gamma, beta = spec[2:6]
+    size = rows * channels
+    vectors, statistics = [("float32", channels)] * (gamma + beta), ("float32", 2 * channels)
+    if call == "batch_norm":
+        moving = [("float32", channels)] * 2
+        inputs, results = [(x, size), *vectors, *moving, *[(y, size)] * spec[8]], [(y, size), *moving, statistics]
+    else:
+        has_y, keeps, gradients = spec[8:]
+        inputs = [(x, size), *vectors, statistics, *[(y, size)] * (has_y + gradients)]
+        results = [(x, size), *[(y, size)] * keeps, statistics]
+    made = [_Guarded(*each) for each in results]
+    operands = [*(ONES[dtype].repeat(count) for dtype, count in inputs), *(each.array for each in made)]
+    library.execute(call, [*prefix, *spec], *(array.ctypes.data for array in operands))
+    for each in made:
+        each.check()
+        assert np.isfinite(_wide(each.array)).all(), (call, spec)
+    return True
+
+
 _MAKE = {
     "conv": _conv, "matmul": _matmul, "transpose": _transpose, "product": _product, "attention": _attention,
-    "attention_grad": _attention, "update": _update,
+    "attention_grad": _attention, "update": _update, "batch_norm": _batch_norm, "batch_norm_grad": _batch_norm_grad,
 }  # fmt: skip
 _SIZES = {
     "conv": _conv_sizes, "matmul": _matmul_sizes, "transpose": lambda spec: [math.prod(spec[1:])] * 2,

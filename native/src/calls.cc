@@ -107,8 +107,9 @@ ffi::Error attention_grad(Input q, Input k, Input v, Input mask, Input y, Input 
   return handle<make_attention_grad>(spec, {q, k, v, mask, y, statistics, dy, *dq, *dk, *dv});
 }
 
-// As many variables as the spec says.
-ffi::Error update(ffi::RemainingArgs inputs, ffi::RemainingRets results, Spec spec) {
+// As many inputs and results as the spec says.
+template <MakeOperation& make>
+ffi::Error several(ffi::RemainingArgs inputs, ffi::RemainingRets results, Spec spec) {
   std::vector<void*> operands;
   std::vector<size_t> bytes;
   const auto add = [&](const ffi::AnyBuffer& buffer) {
@@ -125,7 +126,7 @@ ffi::Error update(ffi::RemainingArgs inputs, ffi::RemainingRets results, Spec sp
     if (!buffer.has_value()) return buffer.error();
     add(**buffer);
   }
-  return guarded([&] { execute<make_update>(spec, operands.data(), bytes.data(), bytes.size()); });
+  return guarded([&] { execute<make>(spec, operands.data(), bytes.data(), bytes.size()); });
 }
 
 }  // namespace
@@ -140,7 +141,10 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_pack_weights, unary<make_pack>, UNARY);
 XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_product, product,
                               ffi::Ffi::Bind().RemainingArgs().Ret<ffi::AnyBuffer>().Attr<Spec>("spec"));
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_update, update, ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attr<Spec>("spec"));
+#define SEVERAL ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attr<Spec>("spec")
+XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_update, several<make_update>, SEVERAL);
+XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_batch_norm, several<make_batch_norm>, SEVERAL);
+XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_batch_norm_grad, several<make_batch_norm_grad>, SEVERAL);
 
 #define FOUR ffi::Ffi::Bind().Arg<Input>().Arg<Input>().Arg<Input>().Arg<Input>()
 XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_attention, attention,
@@ -166,7 +170,9 @@ constexpr Call kCalls[] = {{"conv", make_conv, execute<make_conv>},
                            {"pack_weights", make_pack, execute<make_pack>},
                            {"attention", make_attention, execute<make_attention>},
                            {"attention_grad", make_attention_grad, execute<make_attention_grad>},
-                           {"update", make_update, execute<make_update>}};
+                           {"update", make_update, execute<make_update>},
+                           {"batch_norm", make_batch_norm, execute<make_batch_norm>},
+                           {"batch_norm_grad", make_batch_norm_grad, execute<make_batch_norm_grad>}};
 
 // Runs body(call) and writes a text of at most `room` bytes: its result, or "! " and the error.
 template <class Body>

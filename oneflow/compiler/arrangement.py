@@ -11,13 +11,15 @@ from ..graph.node import Blob, Node
 from . import batch_slices, channels_last
 from .attention import AttentionCall, FoundAttention, by_native_part, find_attention, of_calls
 from .autodiff import Propagate, run_nodes
+from .batch_norm import NormCall, find_norms
+from .batch_norm_kernels import describe as describe_norm
 from .batch_slices import Region
 from .channels_last import LayoutTranspose
 from .lowering import Draws, Values
 from .native import describe
 from .precision import rounded_outputs
 
-Step = Node | LayoutTranspose | Region | AttentionCall
+Step = Node | LayoutTranspose | Region | AttentionCall | NormCall
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -25,12 +27,15 @@ class Arrangement:
     """Nodes, arranged for the devices of one place.
 
     Attributes:
-      steps: nodes (some of them copies), layout transposes, regions and calls for attention, in execution order.
+      steps: nodes (some of them copies), layout transposes, regions and calls for attention and batch normalization, in
+        execution order.
       path: the nodes on the gradient path, copies included.
       precision: the dtypes of nodes that compute in a narrower dtype, copies included.
       keep: nodes whose gradient is watched.
       changed: description of what was arranged; "" for nothing.
       rounded: the outputs that are rounded to bfloat16 for all their readers, by node.
+      narrow_cotangents: nodes whose outputs have cotangents that were bfloat16 before.
+      by_xla: nodes that normalize batches and are left to XLA, with the reason.
     """
 
     steps: tuple[Step, ...]
@@ -39,6 +44,8 @@ class Arrangement:
     keep: Collection[Node] = ()
     changed: str = ""
     rounded: Mapping[Node, frozenset[int]] = field(default_factory=dict)
+    narrow_cotangents: Collection[Node] = ()
+    by_xla: Mapping[Node, str] = field(default_factory=dict)
 
     def with_native_attention(self, nodes: Sequence[Node], roots: Sequence[Blob]) -> Arrangement:
         """The same with one call of the native part for each attention. ``nodes`` and ``roots``: see ``arranged``."""
@@ -60,12 +67,36 @@ class Arrangement:
             precision={**self.precision, **of_calls(self.precision, calls.values())},
         )
 
+    def with_native_norms(self, roots: Sequence[Blob]) -> Arrangement:
+        """The same with one call of the native part for each batch normalization. ``roots``: see ``arranged``."""
+        found = find_norms(self.steps, self.keep, roots, self.precision)
+        if not found.calls:
+            return replace(self, by_xla=found.refused)
+        first_of = {call.nodes[0]: call for call in found.calls.values()}
+        inside = {node for call in found.calls.values() for node in call.nodes}
+        behind: dict[NormCall, list[Step]] = {}  # transposes of what a call computes besides its result
+        left: set[Step] = {step for step in found.unread if step.source.node in inside}
+        for step in self.steps:
+            if isinstance(step, LayoutTranspose) and step.source.node in first_of and step not in left:
+                behind.setdefault(first_of[step.source.node], []).append(step)
+        left.update(step for moved in behind.values() for step in moved)
+        steps: list[Step] = []
+        for step in self.steps:
+            if isinstance(step, Node) and step in found.calls:
+                steps += [found.calls[step], *behind.get(found.calls[step], ())]
+            elif step not in left and step not in inside:
+                steps.append(step)
+        return replace(self, steps=tuple(steps), narrow_cotangents=found.narrow_cotangents, by_xla=found.refused)
+
     def kernels(self) -> dict[Node, str]:
-        """What computes the nodes that calls for attention stand for."""
-        found: dict[Node, str] = {}
+        """What computes the nodes that calls for attention and batch normalization stand for."""
+        found: dict[Node, str] = {node: f"XLA: {reason}" for node, reason in self.by_xla.items()}
         for call in self.attention:
             found.update(dict.fromkeys(call.nodes, f"with {call.node.name}"))
             found[call.product] = describe(call.node, "", self.precision.get(call.node))
+        for norm in self.norms:
+            found.update(dict.fromkeys(norm.nodes, f"with {norm.nodes[0].name}"))
+            found[norm.nodes[0]] = describe_norm(norm.norm)
         return found
 
     def with_rounding(self) -> Arrangement:
@@ -77,6 +108,11 @@ class Arrangement:
     def attention(self) -> list[AttentionCall]:
         """The calls for attention."""
         return [step for step in self.steps if isinstance(step, AttentionCall)]
+
+    @property
+    def norms(self) -> list[NormCall]:
+        """The calls for batch normalization."""
+        return [step for step in self.steps if isinstance(step, NormCall)]
 
     def run(self, values: Values, draws: Draws) -> list[Propagate]:
         """Runs the forward pass, whose outputs go to ``values``, and returns the backward pass."""
@@ -91,7 +127,7 @@ class Arrangement:
                     propagates += step.run(values, self.path)
                 elif isinstance(step, Region):
                     propagates += step.run(values, draws)
-                elif isinstance(step, AttentionCall):
+                elif isinstance(step, AttentionCall | NormCall):
                     propagates += step.run(values, draws, self.path)
         return propagates
 

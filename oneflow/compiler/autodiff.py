@@ -205,6 +205,7 @@ class Backward:
         self._cotangents: dict[Node, list[Any]] = {}
         self._waits: dict[Node, list[Any]] = {}
         self._blocks: dict[Node, dict[int, list[Block]]] = {}
+        self._parts: dict[tuple[Node, int], list[Any]] = {}  # what was added, by node and index
         self._sums: dict[Node, int] = {}  # the longest chain of sums, which XLA may fuse, up to a node's cotangents
 
     def add_block(self, blob: Blob, block: Block) -> None:
@@ -226,6 +227,7 @@ class Backward:
         Args:
           chained: the length of the chain of sums that the cotangent ends, where it may be cut; None where it may not.
         """
+        self._parts.setdefault((blob.node, blob.index), []).append(cotangent)
         slots = self._cotangents.setdefault(blob.node, [None] * len(blob.node.outputs))
         present = slots[blob.index]
         if present is not None:
@@ -251,6 +253,12 @@ class Backward:
         for zero in zeros if gradient is not None else ():
             gradient = lax.add(gradient, lax.broadcast(zero, gradient.shape))
         return gradient
+
+    def in_parts(self, blob: Blob, most: int) -> list[Any]:
+        """Arrays, at most so many, whose sum is the gradient with respect to ``blob``; none if it is not on the gradient path."""
+        total = self.get(blob)
+        parts = self._parts.get((blob.node, blob.index), [])
+        return parts if len(parts) <= most else [total]
 
     def unordered(self, blob: Blob) -> tuple[Any, tuple[Any, ...]]:
         """The gradient that does not wait, and scalars of zero that its use must depend on instead (see ``wait``)."""

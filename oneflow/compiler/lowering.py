@@ -88,6 +88,7 @@ class Lowering:
       narrow_gathers: the variables whose pieces are gathered in a 16-bit dtype: that dtype, and the layout that is stored.
       traced: what ``compiler/shared.py`` keeps of nodes that are alike.
       rounded: the outputs that are rounded to bfloat16 for all their readers, by node.
+      narrow_cotangents: nodes whose outputs have cotangents that were bfloat16 before.
     """
 
     meshes: Meshes | None = None
@@ -99,6 +100,7 @@ class Lowering:
     narrow_gathers: Mapping[Node, tuple[dtype, Layout]] = field(default_factory=dict)
     traced: dict[Any, Any] = field(default_factory=dict)
     rounded: Mapping[Node, frozenset[int]] = field(default_factory=dict)
+    narrow_cotangents: Collection[Node] = ()
 
     def read(self, array: Any, blob: Blob, reader: Node) -> Any:
         """An input as its reader gets it: in the layout that was requested with ``with_distribute``.
@@ -150,7 +152,7 @@ class Lowering:
         def compute(*arrays: Any, **keywords: Any) -> Any:
             narrowing = choose_narrowing(node, arrays, self.without_native, narrow)
             if narrowing is not None:
-                return widened(node, widen_native(narrowing(*arrays, **keywords)))
+                return widened(node, widen_native(narrowing(*arrays, **keywords), node in self.narrow_cotangents))
             made = narrowed(node, narrow, partial(define, **keywords))(*arrays)
             return round_outputs(made, self.rounded[node]) if node in self.rounded else made
 

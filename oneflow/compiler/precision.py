@@ -164,8 +164,13 @@ def _widening() -> Callable[[Any], Any]:
     return run
 
 
-def widen_native(made: Any) -> Any:
-    """What a native lowering made in bfloat16, as float32; its cotangent is rounded the faster way."""
+def widen_native(made: Any, has_narrow_cotangent: bool = False) -> Any:
+    """What a native lowering made in bfloat16, as float32; its cotangent is rounded the faster way.
+
+    ``has_narrow_cotangent``: that was bfloat16 before, so that XLA removes its own conversion and there is nothing to round.
+    """
+    if has_narrow_cotangent:
+        return jax.tree.map(lambda a: a.astype(np.float32), made)
     return jax.tree.map(lambda a: _widening()(a) if a.dtype == jnp.bfloat16 else a, made)
 
 

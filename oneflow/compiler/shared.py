@@ -53,7 +53,8 @@ def _key(node: Node, arrays: Sequence[Any], wanted: tuple[int, ...], lowering: L
     placement = node.scope.placement
     is_sharded = placement if op.takes_mesh else placement.parallel_num > 1
     attrs = tuple([(name, _typed(value)) for name, value in sorted(node.attrs.items())])
-    key = op, attrs, avals, wanted, lowering.precision.get(node), lowering.rounded.get(node), is_sharded
+    casts = lowering.precision.get(node), lowering.rounded.get(node), node in lowering.narrow_cotangents
+    key = op, attrs, avals, wanted, casts, is_sharded
     try:
         hash(key)
     except TypeError:  # an attribute is a list, or an array

@@ -131,6 +131,26 @@ class AttentionStep:
     size: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class BatchNorm:
+    """What an op with certain attributes computes that normalizes with the statistics of a batch (``compiler/batch_norm.py``).
+
+    Its inputs are x, then gamma if ``scale``, beta if ``center``, the moving mean and the moving variance. Its outputs are the
+    result, both new moving statistics, and two vectors that nothing but its gradient reads.
+
+    Attributes:
+      axis: of the channels.
+      epsilon: is added to the variance.
+      momentum: moving statistics become momentum * old + (1 - momentum) * new.
+    """
+
+    axis: int
+    epsilon: float
+    momentum: float
+    scale: bool
+    center: bool
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class HostRule:
     """How an op runs on the host, over NumPy values, before the step.
@@ -196,6 +216,7 @@ class OpDef:
       flat_at_zero: its derivative at 0 is 0.
       int8: its part in int8 inference and in fused products, if it has one.
       attention: ``attention(attrs)`` says which step of attention it may be; None for none.
+      batch_norm: ``batch_norm(attrs)`` says what it computes, if it normalizes with the statistics of a batch.
       region: ``region(attrs, shape)`` returns what its output holds of its first input, which has that shape: (start, stop)
         for each axis, in order and without gaps; None if that is not a block.
       lays_out: it brings its first input to the layout of its attribute ``distribute``, and its gradient to that of
@@ -228,6 +249,7 @@ class OpDef:
     takes_mesh: bool = False
     int8: Int8 | None = None
     attention: Callable[[Mapping[str, Any]], AttentionStep | None] | None = None
+    batch_norm: Callable[[Mapping[str, Any]], BatchNorm] | None = None
     region: Callable[[Mapping[str, Any], tuple[int, ...]], tuple[tuple[int, int], ...] | None] | None = None
 
     @property

@@ -13,6 +13,7 @@ from .._variables import initializers
 from ..errors import ArgumentError, DtypeError, ShapeError
 from ..graph.graph import current
 from ..graph.node import Blob
+from ..graph.op import BatchNorm
 from ._arrays import Array, broadcast_to, full, label, like, sum_to
 from ._emit import emit, emit_many, fail, op, want
 from ._int8 import CHANNELWISE
@@ -86,6 +87,7 @@ def _training_grad(
     channels_last=_channels_last,
     autocast="between",
     autocast_first_only=True,
+    batch_norm=lambda attrs: BatchNorm(**attrs),
 )
 def _batch_normalization_training(
     x: Array, *rest: Array, axis: int, epsilon: float, momentum: float, scale: bool, center: bool

@@ -197,8 +197,10 @@ def _conv_sizes(spec: list[int]) -> list[int]:
 
 
 def _matmul(random: np.random.Generator) -> list[int]:
-    head = [_dtypes_code(random), int(random.integers(1, 4))]
-    return [*head, *random.integers(1, 90, 3).tolist(), *random.integers(0, 2, 2).tolist()]
+    sizes, batch = random.integers(1, 90, 3).tolist(), int(random.integers(1, 4))
+    if random.integers(8) == 0:  # sums so long that they are computed in parts
+        sizes, batch = [*random.integers(180, 260, 2).tolist(), int(random.integers(3000, 7000))], 1
+    return [_dtypes_code(random), batch, *sizes, *random.integers(0, 2, 2).tolist()]
 
 
 def _matmul_sizes(spec: list[int]) -> list[int]:

@@ -1,5 +1,6 @@
 #include "gemm.h"
 
+#include <algorithm>
 #include <stdexcept>
 
 #include "thread_pool.h"
@@ -16,6 +17,20 @@ bool is_for_sgemm(const GemmShape& s) {
   return s.way == GemmShape::kChosen ? !s.b_transposed || s.m <= kFewRows : s.way == GemmShape::kSgemm;
 }
 
+// In how many parts a sum is computed. oneDNN's products of bfloat16 matrices slow down where sums are long, so that parts of
+// them, added up in float32, take less time, unless the result is small (measured: docs/performance.md).
+int64_t parts_of_sum(const GemmShape& s) {
+  constexpr int64_t kLongest = 3072, kSmallResult = 1 << 15;
+  if (s.dtypes.compute != dt::bf16 || s.batch != 1 || s.a_transposed || s.m * s.n < kSmallResult) return 1;
+  return (s.k + kLongest - 1) / kLongest;
+}
+
+// All parts except the last are whole cache lines.
+int64_t begin_of(int64_t part, int64_t count, int64_t k) {
+  constexpr int64_t kLine = 32;
+  return part == count ? k : k / kLine * part / count * kLine;
+}
+
 }  // namespace
 
 Gemm::Gemm(const GemmShape& shape, int threads, bool describe_only) : shape_(shape), is_sgemm_(is_for_sgemm(shape)) {
@@ -25,16 +40,36 @@ Gemm::Gemm(const GemmShape& shape, int threads, bool describe_only) : shape_(sha
   }
   const thread_pool::ScopedMaxThreads scope(threads);
   const auto& [dtypes, batch, m, n, k, a_transposed, b_transposed, way] = shape;
-  a_ = dnnl::memory::desc({batch, m, k}, dtypes.compute, a_transposed ? dims{m * k, 1, m} : dims{m * k, k, 1});
-  b_ = dnnl::memory::desc({batch, k, n}, dtypes.compute, b_transposed ? dims{k * n, 1, k} : dims{k * n, n, 1});
-  c_ = dnnl::memory::desc({batch, m, n}, dtypes.operands[2], dims{m * n, n, 1});
-  const dnnl::matmul::primitive_desc made(engine(), a_, b_, c_, user_scratchpad());
-  name_ = made.impl_info_str();
-  scratchpad_ = made.scratchpad_desc().get_size();
-  if (describe_only) return;
-  primitive_ = dnnl::matmul(made);
+  const dims a_strides = a_transposed ? dims{m * k, 1, m} : dims{m * k, k, 1};
+  const dims b_strides = b_transposed ? dims{k * n, 1, k} : dims{k * n, n, 1};
+  const int64_t count = parts_of_sum(shape);
+  const dt sums = count > 1 ? dt::f32 : dtypes.operands[2];
+  for (int64_t i = 0; i < count; i++) {
+    Part part;
+    part.begin = begin_of(i, count, k);
+    const int64_t size = begin_of(i + 1, count, k) - part.begin;
+    part.a = dnnl::memory::desc({batch, m, size}, dtypes.compute, a_strides);
+    part.b = dnnl::memory::desc({batch, size, n}, dtypes.compute, b_strides);
+    part.c = dnnl::memory::desc({batch, m, n}, sums, dims{m * n, n, 1});
+    auto attributes = user_scratchpad();
+    if (i > 0) {
+      dnnl::post_ops after;
+      after.append_sum();
+      attributes.set_post_ops(after);
+    }
+    const dnnl::matmul::primitive_desc made(engine(), part.a, part.b, part.c, attributes);
+    if (i == 0) name_ = made.impl_info_str();
+    if (describe_only) return;
+    scratchpad_ = std::max(scratchpad_, made.scratchpad_desc().get_size());
+    part.primitive = dnnl::matmul(made);
+    parts_.push_back(part);
+  }
   a_conversion_ = Conversion(static_cast<size_t>(batch * m * k), dtypes.operands[0], dtypes.compute);
   b_conversion_ = Conversion(static_cast<size_t>(batch * k * n), dtypes.operands[1], dtypes.compute);
+  rounding_ = Conversion(static_cast<size_t>(batch * m * n), sums, dtypes.operands[2]);
+  if (rounding_.is_needed()) sums_bytes_ = static_cast<size_t>(batch * m * n) * bytes_of(sums);
+  scratch_size_ = aligned(scratchpad_) + aligned(sums_bytes_);
+  for (const Conversion* each : {&a_conversion_, &b_conversion_, &rounding_}) scratch_size_ += each->scratch_size();
 }
 
 void Gemm::run(const void* a, const void* b, void* c, Scratch& scratch) const {
@@ -42,10 +77,19 @@ void Gemm::run(const void* a, const void* b, void* c, Scratch& scratch) const {
   const auto memory = [](const dnnl::memory::desc& desc, const void* data) {
     return dnnl::memory(desc, engine(), const_cast<void*>(data));  // oneDNN does not write its inputs
   };
-  primitive_.execute(stream(), {{DNNL_ARG_SRC, memory(a_, a_conversion_.run(a, scratch))},
-                                {DNNL_ARG_WEIGHTS, memory(b_, b_conversion_.run(b, scratch))},
-                                {DNNL_ARG_DST, memory(c_, c)},
-                                {DNNL_ARG_SCRATCHPAD, take_scratchpad(scratch, scratchpad_)}});
+  const auto* left = static_cast<const char*>(a_conversion_.run(a, scratch));
+  const auto* right = static_cast<const char*>(b_conversion_.run(b, scratch));
+  void* sums = rounding_.is_needed() ? scratch.take(sums_bytes_) : c;
+  const auto scratchpad = take_scratchpad(scratch, scratchpad_);
+  const auto element = static_cast<int64_t>(bytes_of(shape_.dtypes.compute));
+  const int64_t a_step = (shape_.a_transposed ? shape_.m : 1) * element, b_step = (shape_.b_transposed ? 1 : shape_.n) * element;
+  for (const Part& part : parts_) {
+    part.primitive.execute(stream(), {{DNNL_ARG_SRC, memory(part.a, left + part.begin * a_step)},
+                                      {DNNL_ARG_WEIGHTS, memory(part.b, right + part.begin * b_step)},
+                                      {DNNL_ARG_DST, memory(part.c, sums)},
+                                      {DNNL_ARG_SCRATCHPAD, scratchpad}});
+  }
+  if (rounding_.is_needed()) rounding_.run(sums, c, scratch);
 }
 
 void Gemm::run_sgemm(const float* a, const float* b, float* c) const {

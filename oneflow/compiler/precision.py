@@ -17,8 +17,9 @@ import numpy as np
 
 from .._base import dtype as dtypes
 from .._base.dtype import dtype
-from .._base.jax import jax, jnp, lax
+from .._base.jax import jax, jnp
 from .._base.native import stored
+from .._base.rounding import to_bfloat16
 from ..graph.graph import OP_INPUT, OP_VARIABLE, Graph
 from ..graph.node import Blob, Node
 from . import native
@@ -126,18 +127,6 @@ def rounded_outputs(nodes: Iterable[Node], precision: Mapping[Node, dtype]) -> d
     for maker, index in narrow & wide:
         found.setdefault(maker, set()).add(index)
     return {maker: frozenset(indices) for maker, indices in found.items()}
-
-
-def to_bfloat16(x: Any) -> Any:
-    """float32 rounded to the nearest bfloat16, halves to even, by integer arithmetic.
-
-    XLA's own conversion takes up to twice as long on CPUs.
-    """
-    bits = lax.bitcast_convert_type(x, np.uint32)
-    high = lax.shift_right_logical(bits, np.uint32(16))
-    nearest = lax.shift_right_logical(bits + (np.uint32(0x7FFF) + (high & np.uint32(1))), np.uint32(16))
-    kept = jnp.where(x != x, high | np.uint32(0x40), nearest)  # a NaN, whose bits might overflow
-    return lax.bitcast_convert_type(kept.astype(np.uint16), jnp.bfloat16)
 
 
 @cache

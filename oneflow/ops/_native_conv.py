@@ -17,6 +17,7 @@ import numpy as np
 
 from .._base import native as _native
 from .._base.jax import jax, jnp, lax
+from .._base.rounding import to_bfloat16
 from ..graph.op import Native
 from ._arrays import Array
 from ._window import sides
@@ -218,7 +219,7 @@ def differentiable(g: Geometry, sharded: bool = False, narrow: bool = False) -> 
 
 
 def _cast(v: Array, narrow: bool) -> Array:
-    return v.astype(jnp.bfloat16) if narrow else v
+    return to_bfloat16(v) if narrow else v
 
 
 def _cast_back(gradient: Array, narrow: bool) -> Array:

@@ -16,6 +16,7 @@ import numpy as np
 
 from .._base import native as _native
 from .._base.jax import jax, jnp
+from .._base.rounding import to_bfloat16
 from ..graph.op import Native
 from ._arrays import Array, like
 
@@ -179,7 +180,7 @@ def differentiable(gemm: Gemm, narrow: bool = False, sharded: bool = False) -> C
     """
 
     def cast(v: Array) -> Array:
-        return v.astype(jnp.bfloat16) if narrow else v
+        return to_bfloat16(v) if narrow else v
 
     @jax.custom_vjp
     def run(a: Array, b: Array) -> Array:

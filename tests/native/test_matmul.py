@@ -109,6 +109,23 @@ def test_a_whole_operand_may_be_float32(native_part: Any) -> None:
         np.testing.assert_allclose(made.astype(np.float64), want, rtol=1e-2, atol=0.1)
 
 
+@pytest.mark.parametrize("b_transposed", [False, True])
+@pytest.mark.parametrize("shape", [(64, 512, 3073), (101, 325, 9001), (256, 129, 6144), (7, 9, 9001), (300, 300, 3072)])
+def test_long_sums_in_bfloat16_are_rounded_once(shape: tuple[int, int, int], b_transposed: bool, native_part: Any) -> None:
+    p = native.Gemm(1, *shape, False, b_transposed)
+    if native.unsupported_reason(p, "bfloat16") is not None:
+        pytest.skip("the machine has none")
+    a, b, dc = operands(p, 0, jnp.bfloat16)
+    wide, rounded = np.full(p.shape, np.nan, np.float32), np.full(p.shape, np.nan, jnp.bfloat16)
+    for made in (wide, rounded):  # as results are new memory, nothing may be read of them
+        native_part.execute("matmul", p.spec(jnp.bfloat16, None, made.dtype), *(v.ctypes.data for v in (a, b, made)))
+    want = expected(p, a, b, dc)[0]
+    np.testing.assert_allclose(wide, want, rtol=2e-5, atol=2e-5 * np.abs(want).max())
+    if np.prod(shape[:2]) >= 1 << 15:  # in parts; a kernel for other results may add up in another order for each dtype
+        np.testing.assert_array_equal(rounded, wide.astype(jnp.bfloat16))
+    np.testing.assert_allclose(rounded.astype(np.float64), want, rtol=2**-8, atol=1e-4 * np.abs(want).max())
+
+
 @pytest.mark.parametrize("axes", [(0, None), (None, 0), (0, 0)])
 @pytest.mark.parametrize("batch", [1, 3])
 def test_vmap(axes: tuple[int | None, int | None], batch: int) -> None:

@@ -14,7 +14,8 @@ import oneflow as flow
 import oneflow.typing as tp
 from oneflow._base import native as _native
 from oneflow._base.jax import jax, jnp
-from oneflow.compiler.precision import round_outputs, to_bfloat16, widen_native
+from oneflow._base.rounding import to_bfloat16
+from oneflow.compiler.precision import round_outputs, widen_native
 
 RNG = np.random.default_rng(3)
 

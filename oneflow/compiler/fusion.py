@@ -7,6 +7,7 @@ addition of a residual and an activation are computed by the same call.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -26,6 +27,7 @@ from .native import is_native
 from .packed_products import Affine, Epilogue
 
 _ACTIVATIONS = ("rectify", "gate", "bound")
+_MIN_WEIGHTS = 1 << 15  # of a product of few rows; with fewer a call costs more than it gains
 
 
 @dataclass(slots=True, eq=False)
@@ -75,6 +77,11 @@ class Unit:
         """Why the native part does not compute it; "" if it does."""
         return packed.unsupported_reason(self.data, self.geometry, self.epilogue, self.kernel, self.dtype)
 
+    def has_few_rows(self) -> bool:
+        """Whether it is a product of few rows with enough weights for a call to gain by their being packed."""
+        is_worth_it = math.prod(self.kernel) >= _MIN_WEIGHTS
+        return is_worth_it and packed.has_few_rows(self.data, self.geometry, self.kernel, self.dtype)
+
 
 @dataclass(frozen=True, slots=True)
 class Fused:
@@ -104,12 +111,10 @@ def _units(analysis: Analysis, precision: Mapping[Node, dtype]) -> dict[Node, Un
     for node in reversed(analysis.products):
         narrow = precision.get(node)
         found = geometry(node)
-        if isinstance(found, str) or node.op.native is None or not is_native(node, narrow):
-            continue
-        if narrow is not None and narrow is not dtypes.bfloat16:
+        if isinstance(found, str) or node.op.native is None or narrow not in (None, dtypes.bfloat16):
             continue
         unit = Unit(node, found, "float32" if narrow is None else narrow.name)
-        if unit.unsupported_reason():
+        if unit.unsupported_reason() or not (is_native(node, narrow) or unit.has_few_rows()):
             continue
         _extend(unit, analysis, claimed)
         if unit.unsupported_reason():  # with what is behind it
@@ -260,7 +265,7 @@ def _channels_last(attrs: Mapping[str, Any], rank: int) -> Mapping[str, Any] | N
 
 def _describe(arrays: Sequence[Any], attrs: Mapping[str, Any]) -> str:
     name = packed.kernel_name(attrs["data"], attrs["product"], attrs["epilogue"], attrs["kernel"], attrs["dtype"])
-    return f"oneDNN {name}, packed weights"
+    return f"{name}, packed weights"
 
 
 FOLD = OpDef("fold_weights", _fold, multiple_results=True)

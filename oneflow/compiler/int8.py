@@ -332,7 +332,7 @@ class Pass:
             padded = (data[0], *(n + low + high for n, (low, high) in zip(data[1:-1], geometry.padding, strict=True)), data[-1])
         reason = self.without_native or packed.unsupported_reason(padded, inner, epilogue, kernel, "uint8")
         self.count["xla" if reason else "native"] += 1
-        kernel_name = "XLA" if reason else "oneDNN " + packed.kernel_name(padded, inner, epilogue, kernel, "uint8")
+        kernel_name = "XLA" if reason else packed.kernel_name(padded, inner, epilogue, kernel, "uint8")
         self.kernels.update({n: f"int8, with {node.name}" for n in unit.nodes})
         self.kernels[node] = f"int8, {kernel_name}"
         if reason:

@@ -18,6 +18,7 @@ from ..graph.op import IntegerProduct, OpDef
 
 DTYPES = {"uint8": 0, "float32": 1, "bfloat16": 2}  # of data and results, as numbers of a spec
 ACTIVATIONS = {"": 0, "rectify": 1, "gate": 2, "bound": 3}  # roles of ops, as numbers of a spec
+FEW_ROWS = "few rows"  # what ``native/src/few_rows.cc`` calls its products
 Attrs = Mapping[str, Any]
 Affine = Sequence[tuple[Callable[..., Any], Attrs, int]]
 
@@ -78,12 +79,18 @@ def unsupported_reason(
 
 
 def kernel_name(x: Sequence[int], product: IntegerProduct, epilogue: Epilogue, kernel: Sequence[int], dtype: str) -> str:
-    """The name of oneDNN's kernel for a product."""
-    return str(native.part().library.describe("product", spec(x, product, epilogue, kernel, dtype)))
+    """The name of the kernel for a product."""
+    name = str(native.part().library.describe("product", spec(x, product, epilogue, kernel, dtype)))
+    return name if name == FEW_ROWS else f"oneDNN {name}"
+
+
+def has_few_rows(x: Sequence[int], product: IntegerProduct, kernel: Sequence[int], dtype: str) -> bool:
+    """Whether a product is one of few rows, which the native part computes as fast as it can read the weights."""
+    return kernel_name(x, product, Epilogue(), kernel, dtype) == FEW_ROWS
 
 
 def packed_size(x: Sequence[int], product: IntegerProduct, epilogue: Epilogue, kernel: Sequence[int], dtype: str) -> int:
-    """The bytes of weights in the layout that oneDNN's kernel wants."""
+    """The bytes of weights in the layout that the kernel wants."""
     return int(native.part().library.describe("pack_weights", spec(x, product, epilogue, kernel, dtype)))
 
 

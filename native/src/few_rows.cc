@@ -1,0 +1,194 @@
+// Weights are packed into panels: 64 columns (48 for more than 6 rows) side by side, so that a product reads them once, from front
+// to back, into sums that stay in registers. Missing columns of the last panel are zeros.
+
+#include "few_rows.h"
+
+#include <immintrin.h>
+
+#include <algorithm>
+
+namespace native {
+
+namespace {
+
+constexpr int64_t kMaxRows = 8, kMostRowsOfWidePanels = 6;  // 24 sums in registers
+constexpr int64_t kParallelBytes = 1 << 20;                 // of weights, from which on all threads read them
+
+int64_t panel_of(int64_t rows) { return rows <= kMostRowsOfWidePanels ? 64 : 48; }
+
+int64_t panels_of(const ProductSpec& s) {
+  const int64_t panel = panel_of(s.input[0]);
+  return (s.channels + panel - 1) / panel;
+}
+
+size_t packed_bytes(const ProductSpec& s) {
+  return static_cast<size_t>(panels_of(s) * panel_of(s.input[0]) * s.input[1]) * sizeof(float);
+}
+
+// What is computed of the sums, and where.
+struct Call {
+  const ProductSpec& spec;
+  const float *data, *weights, *offset, *residual;
+  float* result;
+};
+
+// --- what follows is compiled for AVX-512; it is called only where the CPU has that
+
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma"))), apply_to = function)
+#else
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // its own headers, GCC bug 105593
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,fma")
+#endif
+
+// The bounds come first: these instructions return their second operand where one is NaN.
+inline __m512 at_most(float bound, __m512 x) { return _mm512_min_ps(_mm512_set1_ps(bound), x); }
+inline __m512 at_least(float bound, __m512 x) { return _mm512_max_ps(_mm512_set1_ps(bound), x); }
+
+// x / 2 (1 + erf(x / sqrt 2)). The error function is a quotient of polynomials in x up to the bound at which it rounds to 1.
+inline __m512 gelu(__m512 x) {
+  const __m512 v = at_most(3.7439211627767994f, at_least(-3.7439211627767994f, _mm512_mul_ps(x, _mm512_set1_ps(0.70710678f))));
+  const __m512 square = _mm512_mul_ps(v, v);
+  constexpr float over[] = {2.123732201653183e-06f, 2.861979592125863e-04f, 3.658048342913389e-03f,
+                            5.243302136659622e-02f, 1.8741607666015625e-01f, 1.1283791542053223f};
+  constexpr float under[] = {3.8918573409318924e-05f, 1.1432960163801908e-03f, 1.4752088114619255e-02f,
+                             1.1294567584991455e-01f, 4.9942579865455627e-01f, 1.0f};
+  __m512 p = _mm512_set1_ps(over[0]), q = _mm512_set1_ps(under[0]);
+  for (int i = 1; i < 6; i++) {
+    p = _mm512_fmadd_ps(p, square, _mm512_set1_ps(over[i]));
+    q = _mm512_fmadd_ps(q, square, _mm512_set1_ps(under[i]));
+  }
+  const __m512 erf = _mm512_div_ps(_mm512_mul_ps(v, p), q);
+  const __m512 half = _mm512_mul_ps(x, _mm512_set1_ps(0.5f));
+  return _mm512_fmadd_ps(half, erf, half);
+}
+
+inline __m512 activated(const ProductSpec& s, __m512 x) {
+  switch (s.activation) {
+    case Activation::kRelu: x = at_least(0, x); break;
+    case Activation::kClip: x = at_most(s.high, at_least(0, x)); break;
+    case Activation::kGelu: x = gelu(x); break;
+    case Activation::kNone: break;
+  }
+  return s.factor == 1 && s.shift == 0 ? x : _mm512_fmadd_ps(x, _mm512_set1_ps(s.factor), _mm512_set1_ps(s.shift));
+}
+
+// All rows of the result, in the columns of one panel.
+template <int kRows, int kVectors>
+void multiply_panel(const Call& call, int64_t panel) {
+  constexpr int64_t width = kVectors * 16;
+  const int64_t depth = call.spec.input[1], columns = call.spec.channels, first = panel * width;
+  const float* weights = call.weights + panel * width * depth;
+  __m512 sums[kRows][kVectors];
+  for (auto& row : sums) {
+    for (auto& sum : row) sum = _mm512_setzero_ps();
+  }
+  for (int64_t i = 0; i < depth; i++, weights += width) {
+    __m512 w[kVectors];
+    for (int v = 0; v < kVectors; v++) w[v] = _mm512_loadu_ps(weights + 16 * v);
+    for (int r = 0; r < kRows; r++) {
+      const __m512 x = _mm512_set1_ps(call.data[r * depth + i]);
+      for (int v = 0; v < kVectors; v++) sums[r][v] = _mm512_fmadd_ps(x, w[v], sums[r][v]);
+    }
+  }
+  for (int v = 0; v < kVectors; v++) {
+    const int64_t column = first + 16 * v;
+    if (column >= columns) return;
+    const auto present = static_cast<__mmask16>(columns - column >= 16 ? 0xffff : (1u << (columns - column)) - 1);
+    const __m512 offset = _mm512_maskz_loadu_ps(present, call.offset + column);
+    for (int r = 0; r < kRows; r++) {
+      __m512 x = _mm512_add_ps(sums[r][v], offset);
+      if (call.residual) x = _mm512_add_ps(x, _mm512_maskz_loadu_ps(present, call.residual + r * columns + column));
+      _mm512_mask_storeu_ps(call.result + r * columns + column, present, activated(call.spec, x));
+    }
+  }
+}
+
+template <int kRows, int kVectors>
+void multiply(const Call& call, int64_t begin, int64_t end) {
+  for (; begin < end; begin++) multiply_panel<kRows, kVectors>(call, begin);
+}
+
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+
+// --- for any CPU again
+
+using Multiply = void(const Call&, int64_t begin, int64_t end);  // of these panels
+constexpr Multiply* kMultiply[kMaxRows] = {multiply<1, 4>, multiply<2, 4>, multiply<3, 4>, multiply<4, 4>,
+                                           multiply<5, 4>, multiply<6, 4>, multiply<7, 3>, multiply<8, 3>};
+
+class FewRows final : public Operation {
+ public:
+  FewRows(const ProductSpec& s, const thread_pool::Settings& settings) : spec_(s) {
+    const size_t count = element_count(s.output) * sizeof(float), packed = packed_bytes(s);
+    const int most = settings.threads_for(std::max(s.flops(), packed < kParallelBytes ? 0 : settings.min_parallel_work));
+    threads_ = static_cast<int>(std::min<int64_t>(most, panels_of(s)));
+    operand_bytes_ = {element_count(s.input) * sizeof(float), packed, static_cast<size_t>(s.channels) * sizeof(float)};
+    if (s.has_residual) operand_bytes_.push_back(count);
+    operand_bytes_.push_back(count);
+  }
+
+  std::string name() const override { return "few rows"; }
+
+  void run(void* const* operands, Scratch&) const override {
+    const auto array = [&](int i) { return static_cast<float*>(operands[i]); };
+    const Call call{spec_, array(0), array(1), array(2), spec_.has_residual ? array(3) : nullptr, array(3 + spec_.has_residual)};
+    const auto multiply = kMultiply[spec_.input[0] - 1];
+    if (threads_ == 1) return multiply(call, 0, panels_of(spec_));
+    thread_pool::parallel_for(panels_of(spec_), threads_, [&](int64_t begin, int64_t end) { multiply(call, begin, end); });
+  }
+
+ private:
+  ProductSpec spec_;
+};
+
+class FewRowsPack final : public Operation {
+ public:
+  explicit FewRowsPack(const ProductSpec& s) : spec_(s) {
+    operand_bytes_ = {element_count(s.weights) * sizeof(float), packed_bytes(s)};
+  }
+
+  std::string name() const override { return std::to_string(packed_bytes(spec_)); }
+
+  void run(void* const* operands, Scratch&) const override {
+    const auto* weights = static_cast<const float*>(operands[0]);
+    auto* packed = static_cast<float*>(operands[1]);
+    const int64_t depth = spec_.input[1], columns = spec_.channels, panel = panel_of(spec_.input[0]);
+    const int64_t row = spec_.weight_strides[0], column = spec_.weight_strides[1];
+    for (int64_t first = 0; first < columns; first += panel) {
+      const int64_t present = std::min(panel, columns - first);
+      for (int64_t i = 0; i < depth; i++, packed += panel) {
+        const float* from = weights + i * row + first * column;
+        for (int64_t j = 0; j < present; j++) packed[j] = from[j * column];
+        std::fill(packed + present, packed + panel, 0.0f);
+      }
+    }
+  }
+
+ private:
+  ProductSpec spec_;
+};
+
+}  // namespace
+
+bool has_few_rows(const ProductSpec& s) {
+  static const bool has_avx512 = [] {
+    const auto needed = static_cast<unsigned>(dnnl::cpu_isa::avx512_core);
+    return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & needed) == needed;
+  }();
+  return has_avx512 && !s.is_conv && s.input_type == dt::f32 && s.output_type == dt::f32 && s.input[0] <= kMaxRows;
+}
+
+std::unique_ptr<Operation> make_few_rows(const ProductSpec& spec, const thread_pool::Settings& settings) {
+  return std::make_unique<FewRows>(spec, settings);
+}
+
+std::unique_ptr<Operation> make_few_rows_pack(const ProductSpec& spec) { return std::make_unique<FewRowsPack>(spec); }
+
+}  // namespace native

@@ -1,0 +1,79 @@
+// The spec of a product whose weights were packed before, written by oneflow/compiler/packed_products.py: dtypes, the epilogue,
+// then the geometry.
+#pragma once
+
+#include "operation.h"
+
+namespace native {
+
+enum class Activation : int64_t { kNone, kRelu, kGelu, kClip };
+struct ProductSpec {
+  explicit ProductSpec(SpecReader reader) {
+    constexpr dt types[] = {dt::u8, dt::f32, dt::bf16};
+    input_type = types[reader.next(0, 2)], output_type = types[reader.next(0, 2)];
+    is_conv = reader.next_bool();
+    has_residual = reader.next_bool();
+    activation = static_cast<Activation>(reader.next(0, 3));
+    factor = reader.next_float(), shift = reader.next_float(), low = reader.next_float(), high = reader.next_float();
+    if (!is_integer() && output_type == dt::u8) throw std::invalid_argument("a result of 8 bits needs data of 8 bits");
+    if (is_integer() && output_type == dt::bf16) throw std::invalid_argument("products of 8 bits have no result in bfloat16");
+    if (is_integer() && has_residual && output_type != dt::u8) throw std::invalid_argument("a residual needs a result of 8 bits");
+    if (low > high || (activation == Activation::kClip && (is_integer() || low != 0))) {
+      throw std::invalid_argument("there is no such range");
+    }
+    is_conv ? read_conv(reader) : read_matmul(reader);
+    reader.finish();
+  }
+
+  bool is_integer() const { return input_type == dt::u8; }
+  dt weight_type() const { return is_integer() ? dt::s8 : input_type; }
+  // As weights arrive: those of bfloat16 products are rounded while they are packed.
+  dt given_weight_type() const { return is_integer() ? dt::s8 : dt::f32; }
+  double flops() const { return 2.0 * element_count(output) * element_count(weights) / channels; }
+  dims vector() const { return is_conv ? dims{channels} : dims{1, channels}; }
+
+  bool is_conv, has_residual;
+  dt input_type, output_type;
+  Activation activation;
+  float factor, shift;  // applied behind the activation
+  float low, high;      // the range of a result of 8 bits, or that of kClip
+  int64_t channels, groups = 1;
+  dims input, weights, output;  // logical shapes: (N, C, ...), ([groups,] O, I, ...); (m, k), (k, n), (m, n)
+  dims input_strides, weight_strides, output_strides;
+  dims strides, dilations, pad_low, pad_high;
+
+ private:
+  // Weights arrive as (O, ..., I).
+  void read_conv(SpecReader& reader) {
+    const int n = static_cast<int>(reader.next(1, 3));
+    groups = reader.next(1);
+    input = reader.next_dims(n + 2, 1), weights = reader.next_dims(n + 2, 1), output = reader.next_dims(n + 2, 1);
+    strides = reader.next_dims(n, 1), dilations = reader.next_dims(n, 1);
+    pad_low = reader.next_dims(n, 0), pad_high = reader.next_dims(n, 0);
+    channels = weights[0];
+    if (input[0] != output[0] || input[1] != weights[1] * groups || output[1] != channels || channels % groups != 0) {
+      throw std::invalid_argument("the shapes do not belong together");
+    }
+    for (int i = 0; i < n; i++) {
+      const int64_t room = input[i + 2] + pad_low[i] + pad_high[i] - ((weights[i + 2] - 1) * dilations[i] + 1);
+      if (room < 0 || room / strides[i] + 1 != output[i + 2]) {
+        throw std::invalid_argument("the output's size is not that of the windows");
+      }
+      dilations[i] -= 1;  // oneDNN's is the number of elements between two taps
+    }
+    input_strides = data_strides(input), output_strides = data_strides(output), weight_strides = data_strides(weights);
+    if (groups == 1) return;
+    weights[0] /= groups, weights.insert(weights.begin(), groups);
+    weight_strides.insert(weight_strides.begin(), weight_strides[0] * weights[1]);
+  }
+
+  void read_matmul(SpecReader& reader) {
+    const int64_t m = reader.next(1), n = reader.next(1), k = reader.next(1);
+    const bool is_transposed = reader.next_bool();
+    channels = n;
+    input = {m, k}, weights = {k, n}, output = {m, n};
+    input_strides = {k, 1}, output_strides = {n, 1}, weight_strides = is_transposed ? dims{1, k} : dims{n, 1};
+  }
+};
+
+}  // namespace native

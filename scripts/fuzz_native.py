@@ -253,7 +253,8 @@ def _product(random: np.random.Generator) -> list[int]:
     if random.integers(0, 3):
         made = _conv(random)
         return [data, result, 1, has_residual, activation, *bits, *made[3:]]
-    return [data, result, 0, has_residual, activation, *bits, *random.integers(1, 90, 3).tolist(), int(random.integers(0, 2))]
+    sizes = [int(random.integers(1, random.choice([9, 90]))), *random.integers(1, 90, 2).tolist()]  # some of few rows
+    return [data, result, 0, has_residual, activation, *bits, *sizes, int(random.integers(0, 2))]
 
 
 def _run_product(library: Any, spec: list[int]) -> bool:

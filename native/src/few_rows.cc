@@ -1,5 +1,5 @@
-// Weights are packed into panels: 64 columns (48 for more than 6 rows) side by side, so that a product reads them once, from front
-// to back, into sums that stay in registers. Missing columns of the last panel are zeros.
+// Weights are packed into panels: 64 columns side by side, which a product reads from front to back into sums that stay in registers.
+// More than 6 rows are taken in blocks, which find the panel in a cache. Missing columns of the last panel are zeros.
 
 #include "few_rows.h"
 
@@ -11,19 +11,13 @@ namespace native {
 
 namespace {
 
-constexpr int64_t kMaxRows = 8, kMostRowsOfWidePanels = 6;  // 24 sums in registers
-constexpr int64_t kParallelBytes = 1 << 20;                 // of weights, from which on all threads read them
+constexpr int64_t kMaxRows = 8;
+constexpr int64_t kVectors = 4, kPanel = 16 * kVectors;  // columns of a panel
+constexpr int64_t kBlock = 6;                            // rows of a block: 24 sums in registers
+constexpr size_t kParallelBytes = 1 << 20;               // of weights, from which on all threads read them
 
-int64_t panel_of(int64_t rows) { return rows <= kMostRowsOfWidePanels ? 64 : 48; }
-
-int64_t panels_of(const ProductSpec& s) {
-  const int64_t panel = panel_of(s.input[0]);
-  return (s.channels + panel - 1) / panel;
-}
-
-size_t packed_bytes(const ProductSpec& s) {
-  return static_cast<size_t>(panels_of(s) * panel_of(s.input[0]) * s.input[1]) * sizeof(float);
-}
+int64_t panels_of(const ProductSpec& s) { return (s.channels + kPanel - 1) / kPanel; }
+size_t packed_bytes(const ProductSpec& s) { return static_cast<size_t>(panels_of(s) * kPanel * s.input[1]) * sizeof(float); }
 
 // What is computed of the sums, and where.
 struct Call {
@@ -75,40 +69,35 @@ inline __m512 activated(const ProductSpec& s, __m512 x) {
   return s.factor == 1 && s.shift == 0 ? x : _mm512_fmadd_ps(x, _mm512_set1_ps(s.factor), _mm512_set1_ps(s.shift));
 }
 
-// All rows of the result, in the columns of one panel.
-template <int kRows, int kVectors>
-void multiply_panel(const Call& call, int64_t panel) {
-  constexpr int64_t width = kVectors * 16;
-  const int64_t depth = call.spec.input[1], columns = call.spec.channels, first = panel * width;
-  const float* weights = call.weights + panel * width * depth;
+// A block of rows of the result, in the columns of one panel.
+template <int kRows>
+void multiply_block(const Call& call, int64_t row, int64_t panel) {
+  const int64_t depth = call.spec.input[1], columns = call.spec.channels;
+  const float *data = call.data + row * depth, *weights = call.weights + panel * kPanel * depth;
   __m512 sums[kRows][kVectors];
-  for (auto& row : sums) {
-    for (auto& sum : row) sum = _mm512_setzero_ps();
+  for (auto& of_row : sums) {
+    for (auto& sum : of_row) sum = _mm512_setzero_ps();
   }
-  for (int64_t i = 0; i < depth; i++, weights += width) {
+  for (int64_t i = 0; i < depth; i++, weights += kPanel) {
     __m512 w[kVectors];
     for (int v = 0; v < kVectors; v++) w[v] = _mm512_loadu_ps(weights + 16 * v);
     for (int r = 0; r < kRows; r++) {
-      const __m512 x = _mm512_set1_ps(call.data[r * depth + i]);
+      const __m512 x = _mm512_set1_ps(data[r * depth + i]);
       for (int v = 0; v < kVectors; v++) sums[r][v] = _mm512_fmadd_ps(x, w[v], sums[r][v]);
     }
   }
   for (int v = 0; v < kVectors; v++) {
-    const int64_t column = first + 16 * v;
+    const int64_t column = panel * kPanel + 16 * v;
     if (column >= columns) return;
     const auto present = static_cast<__mmask16>(columns - column >= 16 ? 0xffff : (1u << (columns - column)) - 1);
     const __m512 offset = _mm512_maskz_loadu_ps(present, call.offset + column);
     for (int r = 0; r < kRows; r++) {
+      const int64_t at = (row + r) * columns + column;
       __m512 x = _mm512_add_ps(sums[r][v], offset);
-      if (call.residual) x = _mm512_add_ps(x, _mm512_maskz_loadu_ps(present, call.residual + r * columns + column));
-      _mm512_mask_storeu_ps(call.result + r * columns + column, present, activated(call.spec, x));
+      if (call.residual) x = _mm512_add_ps(x, _mm512_maskz_loadu_ps(present, call.residual + at));
+      _mm512_mask_storeu_ps(call.result + at, present, activated(call.spec, x));
     }
   }
-}
-
-template <int kRows, int kVectors>
-void multiply(const Call& call, int64_t begin, int64_t end) {
-  for (; begin < end; begin++) multiply_panel<kRows, kVectors>(call, begin);
 }
 
 #if defined(__clang__)
@@ -119,9 +108,19 @@ void multiply(const Call& call, int64_t begin, int64_t end) {
 
 // --- for any CPU again
 
-using Multiply = void(const Call&, int64_t begin, int64_t end);  // of these panels
-constexpr Multiply* kMultiply[kMaxRows] = {multiply<1, 4>, multiply<2, 4>, multiply<3, 4>, multiply<4, 4>,
-                                           multiply<5, 4>, multiply<6, 4>, multiply<7, 3>, multiply<8, 3>};
+using Multiply = void(const Call&, int64_t row, int64_t panel);
+constexpr Multiply* kMultiply[kBlock] = {multiply_block<1>, multiply_block<2>, multiply_block<3>,
+                                         multiply_block<4>, multiply_block<5>, multiply_block<6>};
+
+void multiply(const Call& call, int64_t begin, int64_t end) {  // of these panels
+  const int64_t rows = call.spec.input[0], blocks = (rows + kBlock - 1) / kBlock;
+  for (; begin < end; begin++) {
+    for (int64_t i = 0; i < blocks; i++) {
+      const int64_t first = rows * i / blocks, next = rows * (i + 1) / blocks;
+      kMultiply[next - first - 1](call, first, begin);
+    }
+  }
+}
 
 class FewRows final : public Operation {
  public:
@@ -139,7 +138,6 @@ class FewRows final : public Operation {
   void run(void* const* operands, Scratch&) const override {
     const auto array = [&](int i) { return static_cast<float*>(operands[i]); };
     const Call call{spec_, array(0), array(1), array(2), spec_.has_residual ? array(3) : nullptr, array(3 + spec_.has_residual)};
-    const auto multiply = kMultiply[spec_.input[0] - 1];
     if (threads_ == 1) return multiply(call, 0, panels_of(spec_));
     thread_pool::parallel_for(panels_of(spec_), threads_, [&](int64_t begin, int64_t end) { multiply(call, begin, end); });
   }
@@ -159,14 +157,14 @@ class FewRowsPack final : public Operation {
   void run(void* const* operands, Scratch&) const override {
     const auto* weights = static_cast<const float*>(operands[0]);
     auto* packed = static_cast<float*>(operands[1]);
-    const int64_t depth = spec_.input[1], columns = spec_.channels, panel = panel_of(spec_.input[0]);
+    const int64_t depth = spec_.input[1], columns = spec_.channels;
     const int64_t row = spec_.weight_strides[0], column = spec_.weight_strides[1];
-    for (int64_t first = 0; first < columns; first += panel) {
-      const int64_t present = std::min(panel, columns - first);
-      for (int64_t i = 0; i < depth; i++, packed += panel) {
+    for (int64_t first = 0; first < columns; first += kPanel) {
+      const int64_t present = std::min(kPanel, columns - first);
+      for (int64_t i = 0; i < depth; i++, packed += kPanel) {
         const float* from = weights + i * row + first * column;
         for (int64_t j = 0; j < present; j++) packed[j] = from[j * column];
-        std::fill(packed + present, packed + panel, 0.0f);
+        std::fill(packed + present, packed + kPanel, 0.0f);
       }
     }
   }

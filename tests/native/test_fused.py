@@ -106,6 +106,48 @@ def test_a_product_in_bfloat16(problem: tuple[Any, ...], native_part: Any) -> No
     np.testing.assert_allclose(got.astype(np.float64), want, rtol=0.02, atol=0.02)
 
 
+@st.composite
+def few_rows(draw: st.DrawFn) -> tuple[Any, ...]:
+    """Matrix products of up to 9 rows; the last of them is oneDNN's."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    rows, fan, out = draw(st.integers(1, 9)), draw(st.integers(1, 300)), draw(st.integers(1, 300))
+    epilogue = Epilogue(False, draw(st.booleans()), draw(st.sampled_from(["", "rectify", "gate", "bound"])), high=2.0)
+    x, w, offset = (rng.normal(size=size).astype(np.float32) for size in ((rows, fan), (out, fan), (out,)))
+    residual = rng.normal(size=(rows, out)).astype(np.float32) if epilogue.has_residual else None
+    return x, w / np.float32(math.sqrt(fan)), offset, residual, IntegerProduct(None, (0, 1)), epilogue
+
+
+@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(problem=few_rows(), threads=st.integers(1, 3))
+def test_a_product_of_few_rows(problem: tuple[Any, ...], threads: int, parallel: Any) -> None:
+    x, w, *_, product, epilogue = problem
+    with parallel(threads):
+        got = computed(problem, np.float32)
+        name = packed.kernel_name(x.shape, product, epilogue, w.shape, "float32")
+    np.testing.assert_allclose(got, reference(*problem), rtol=2e-5, atol=2e-5)
+    assert (name == packed.FEW_ROWS) == (len(x) <= 8 and "avx512" in name_of_nine_rows())
+
+
+def name_of_nine_rows() -> str:
+    """The kernel of a product that oneDNN computes, which says whether the CPU has AVX-512."""
+    return packed.kernel_name((9, 16), IntegerProduct(None, (0, 1)), Epilogue(), (16, 16), "float32")
+
+
+@pytest.mark.parametrize("activation", ["rectify", "bound", "gate"])
+def test_a_product_of_few_rows_passes_on_what_is_not_finite(activation: str) -> None:
+    """In its own column and no other one; columns beyond the last panel's end are not read."""
+    x, w, offset = np.ones((2, 4), np.float32), np.ones((70, 4), np.float32), np.zeros(70, np.float32)
+    offset[[3, 65]] = np.nan
+    w[69, 1] = np.inf
+    epilogue = Epilogue(False, False, activation, low=0.0, high=3.0)
+    got = computed((x, w, offset, None, IntegerProduct(None, (0, 1)), epilogue), np.float32)
+    assert np.isnan(got[:, [3, 65]]).all()
+    finite = np.delete(got, [3, 65, 69], axis=1)
+    np.testing.assert_allclose(finite, {"rectify": 4, "bound": 3, "gate": 3.999873}[activation], rtol=1e-6)
+    if "avx512" in name_of_nine_rows():
+        np.testing.assert_array_equal(got[:, 69], 3 if activation == "bound" else np.inf)
+
+
 @pytest.mark.parametrize("activation", ["rectify", "bound"])
 def test_not_a_number_stays_so_behind_an_activation(activation: str) -> None:
     x, w = np.ones((2, 4), np.float32), np.ones((3, 4), np.float32)
@@ -203,6 +245,29 @@ def test_a_predict_job_computes_the_same_fused() -> None:
     text = str(predict.summary())
     assert "packed weights" in text and "with a" in text
     np.testing.assert_allclose(got, plainly(x, values)[0], rtol=1e-5, atol=1e-5)
+
+
+def test_a_small_product_of_few_rows_is_packed() -> None:
+    """With weights enough; XLA computes it in larger batches, and those with few weights."""
+
+    def declared(rows: int) -> Any:
+        @flow.global_function(type="predict")
+        def predict(x: tp.Numpy.Placeholder((rows, 200))) -> tp.Numpy:
+            y = flow.layers.dense(x, 200, activation=flow.math.gelu, kernel_initializer=INITIAL, name="a")
+            y = flow.layers.dense(y, 200, kernel_initializer=INITIAL, name="b") + y
+            return flow.layers.dense(y, 10, kernel_initializer=INITIAL, name="small")
+
+        return predict
+
+    one, many = declared(1), declared(12)
+    x = RNG.normal(size=(12, 200)).astype(np.float32)
+    flow.manual_seed(3)
+    want = many(x)
+    np.testing.assert_allclose(np.concatenate([one(x[i : i + 1]) for i in range(12)]), want, rtol=1e-4, atol=1e-5)
+    assert not changed(many)
+    if "avx512" in name_of_nine_rows():
+        assert changed(one).startswith("2 products")
+        assert str(one.summary()).count("few rows, packed weights") == 2
 
 
 def test_values_of_variables_that_change_between_calls_are_seen(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ namespace native {
 
 namespace {
 
-constexpr int64_t kMaxRows = 8;
+constexpr int64_t kMaxRows = 8, kMaxSize = int64_t{1} << 24;  // of columns, and of what is summed over
 constexpr int64_t kVectors = 4, kPanel = 16 * kVectors;  // columns of a panel
 constexpr int64_t kBlock = 6;                            // rows of a block: 24 sums in registers
 constexpr size_t kParallelBytes = 1 << 20;               // of weights, from which on all threads read them
@@ -180,7 +180,9 @@ bool has_few_rows(const ProductSpec& s) {
     const auto needed = static_cast<unsigned>(dnnl::cpu_isa::avx512_core);
     return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & needed) == needed;
   }();
-  return has_avx512 && !s.is_conv && s.input_type == dt::f32 && s.output_type == dt::f32 && s.input[0] <= kMaxRows;
+  const bool is_float32 = s.input_type == dt::f32 && s.output_type == dt::f32;
+  const bool fits = !s.is_conv && s.input[0] <= kMaxRows && s.input[1] <= kMaxSize && s.channels <= kMaxSize;
+  return has_avx512 && is_float32 && fits;
 }
 
 std::unique_ptr<Operation> make_few_rows(const ProductSpec& spec, const thread_pool::Settings& settings) {

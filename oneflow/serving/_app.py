@@ -157,7 +157,7 @@ class App:
         if self._token is None and self._is_loopback and _hostname(host) not in self._hosts:
             raise RequestError(403, f"the host {host[:80]!r} is not one of this server's names (--allowed-host)")
         origin = headers.get("origin")
-        if origin is not None and (origin == "null" or urlsplit(origin).netloc != host):
+        if origin is not None and _authority(origin) != host:
             raise RequestError(403, "requests of other sites' pages are refused")
         if self._token is None or call.path in _OPEN:
             return
@@ -312,6 +312,14 @@ class App:
 
 def _parsed(head: memoryview, binary: memoryview, inputs: Any, outputs: Any) -> protocol.InferRequest:
     return protocol.parse(protocol.parsed_json(head), binary, inputs, outputs)
+
+
+def _authority(origin: str) -> str | None:
+    """The host and port in a header Origin such as ``http://localhost:8000``; None where there is none."""
+    try:
+        return urlsplit(origin).netloc or None
+    except ValueError:
+        return None
 
 
 def _hostname(host: str) -> str:

@@ -16,11 +16,15 @@ from typing import Any
 from ..effort import Effort
 from ..process import ROOT
 from ..report import Check, Section
+from ..serving.served import LENGTHS
 from ..stats import Ratio, Spread
 
 OURS, SINGLE, XLA, PLAIN = "ours", "ours, no batching", "ours, StableHLO exports (XLA)", "FastAPI and PyTorch, written plainly"
 CLIENTS = 32
-TITLES = {"bert_tiny": "Serving BERT-tiny, 64 tokens, 32 clients", "lenet": "Serving LeNet, 32 clients"}
+TITLES = {
+    **{f"bert_tiny_{n}": f"Serving BERT-tiny, {n} tokens, 32 clients" for n in LENGTHS}, "lenet": "Serving LeNet, 32 clients",
+}  # fmt: skip
+BOUNDS = {"bert_tiny_64": 3.0, "lenet": 2.0}  # on the throughput of batching relative to that without
 AGREE = 1e-3  # relative, of the mean absolute result
 NOTE = ("Requests of one row, KServe's protocol with binary data, over loopback; the clients share the machine with the "
         "server. CPU is the server process's, per request: it depends less on who else uses the machine.")  # fmt: skip
@@ -101,7 +105,7 @@ def _measured(model: str, running: Mapping[str, tuple[str, int]], rounds: int, s
     def ratio(key: str, above: str, below: str) -> Ratio:
         return Ratio.paired([a[key] for a in answers[above]], [a[key] for a in answers[below]])
 
-    for label, bound in ((SINGLE, 3.0 if model == "bert_tiny" else 2.0), (XLA, None), (PLAIN, 1.0)):
+    for label, bound in ((SINGLE, BOUNDS.get(model)), (XLA, None), (PLAIN, 1.0)):
         if label in answers:
             section.checks += [
                 Check(f"throughput of ours / {label}", ratio("rate", OURS, label), bound),

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ..models.architectures import lenet
 
-WORDS, LENGTH, WIDTH, HEADS, DEPTH = 30522, 64, 128, 2, 2  # BERT-tiny
+WORDS, WIDTH, HEADS, DEPTH = 30522, 128, 2, 2  # BERT-tiny
+LENGTHS = (16, 32, 64, 128)  # tokens
 
 
-def bert_tiny(nn: Any, tokens: Any) -> Any:
+def bert_tiny(length: int, nn: Any, tokens: Any) -> Any:
     """Two logits per token, as for SQuAD."""
-    x = nn.layer_norm(nn.add_rows(nn.embedded(nn.table("words", WORDS, WIDTH), tokens), "positions", LENGTH, WIDTH), "ln0")
+    x = nn.layer_norm(nn.add_rows(nn.embedded(nn.table("words", WORDS, WIDTH), tokens), "positions", length, WIDTH), "ln0")
     for i in range(DEPTH):
-        y = nn.attention(x, nn.dense(x, f"q{i}", WIDTH), nn.dense(x, f"k{i}", WIDTH), nn.dense(x, f"v{i}", WIDTH), HEADS, LENGTH)
+        y = nn.attention(x, nn.dense(x, f"q{i}", WIDTH), nn.dense(x, f"k{i}", WIDTH), nn.dense(x, f"v{i}", WIDTH), HEADS, length)
         x = nn.layer_norm(nn.add(x, nn.dense(y, f"o{i}", WIDTH)), f"ln{i}a")
         y = nn.dense(nn.gelu(nn.dense(x, f"f{i}", 4 * WIDTH)), f"g{i}", WIDTH)
         x = nn.layer_norm(nn.add(x, y), f"ln{i}b")
@@ -42,5 +44,5 @@ class Served:
 
 SERVED = {
     "lenet": Served(lenet, (1, 28, 28), "float32", (10,)),
-    "bert_tiny": Served(bert_tiny, (LENGTH,), "int32", (LENGTH, 2)),
+    **{f"bert_tiny_{n}": Served(partial(bert_tiny, n), (n,), "int32", (n, 2)) for n in LENGTHS},
 }

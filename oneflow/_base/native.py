@@ -6,7 +6,8 @@ import importlib
 import logging
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, cast
@@ -89,13 +90,25 @@ def on_devices_of(mesh: Any, run: Callable[..., Any]) -> Callable[..., Any]:
     devices = len(mesh.local_devices)
 
     def of_pieces(*arrays: Any) -> Any:
-        before = _devices.set(devices)
-        try:
+        with sharing_cores(devices):
             return run(*arrays)
-        finally:
-            _devices.reset(before)
 
     return of_pieces
+
+
+@contextmanager
+def sharing_cores(count: int) -> Iterator[None]:
+    """Calls that are traced inside share the cores with those of ``count - 1`` other programs that run at the same time."""
+    before = _devices.set(count)
+    try:
+        yield
+    finally:
+        _devices.reset(before)
+
+
+def programs_sharing() -> int:
+    """The ``count`` of ``sharing_cores`` around the caller; 1 outside."""
+    return _devices.get()
 
 
 class Part:

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from .._base import native
 from .._base.command import Parser, in_a_shell
 from .._base.files import read_regular
 from ..errors import ArgumentError, OneFlowError
@@ -67,19 +66,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         server = Server(options.directory, **_arguments(options))
-        _leave_a_core()
         server.run(_announce)
     except OneFlowError as error:
         print(f"error: {in_a_shell(error)}", file=sys.stderr)
         return 2
     return 0
-
-
-def _leave_a_core() -> None:
-    """Leaves one core to the event loop: threads of a batch wait for each other busily, which costs what it needs."""
-    library = native.part().library
-    if library is not None:
-        library.threads = max(1, library.threads - 1)
 
 
 def _arguments(options: argparse.Namespace) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from .._base.refuse import shown
 from . import _protocol as protocol
-from ._metrics import Metrics
+from ._metrics import Counts, Metrics
 from ._protocol import RequestError
 from ._repository import NAME, Repository
 from ._settings import ServerSettings
@@ -60,7 +60,7 @@ class Call:
         self.path: str = scope["path"]
         self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         self.began = time.perf_counter()
-        self.model = ""  # of an inference request, once it is known to exist
+        self.counts: Counts | None = None  # of an inference request's version, once it is known to exist
         self.reserved = 0
         self._receive = receive
         self._more = True  # of the body is to come
@@ -103,6 +103,7 @@ class App:
         self._version = version
         self._bodies = 0
         self._token = None if settings.token is None else settings.token.encode()
+        self._is_loopback = settings.is_loopback
         self._hosts = {*_LOOPBACK, settings.host.lower(), *settings.allowed_hosts}
         self._page = resources.files(__package__).joinpath("page.html").read_bytes()
 
@@ -143,8 +144,8 @@ class App:
         finally:
             self._bodies -= call.reserved
         self._metrics.responded(answer.status)
-        if call.model:
-            self._metrics.answered(call.model, answer.status, time.perf_counter() - call.began)
+        if call.counts is not None:
+            call.counts.answered(answer.status, time.perf_counter() - call.began)
         return answer
 
     # --- who may ask
@@ -153,10 +154,10 @@ class App:
         """Raises RequestError for requests of strangers: without the token, or sent by another site's page in a browser."""
         headers = call.headers
         host = headers.get("host", "")
-        if self._token is None and self._settings.is_loopback and _hostname(host) not in self._hosts:
+        if self._token is None and self._is_loopback and _hostname(host) not in self._hosts:
             raise RequestError(403, f"the host {host[:80]!r} is not one of this server's names (--allowed-host)")
         origin = headers.get("origin")
-        if origin is not None and (origin == "null" or urlsplit(origin).netloc != host):
+        if origin is not None and _authority(origin) != host:
             raise RequestError(403, "requests of other sites' pages are refused")
         if self._token is None or call.path in _OPEN:
             return
@@ -166,7 +167,7 @@ class App:
             raise RequestError(401, "this server needs a bearer token", {"www-authenticate": "Bearer"})
 
     def _may_change(self) -> None:
-        if self._token is None and not self._settings.is_loopback:
+        if self._token is None and not self._is_loopback:
             raise RequestError(403, "models are loaded and unloaded with a token only, where other machines reach the server")
 
     # --- routes
@@ -235,8 +236,11 @@ class App:
 
     def _statistics(self, name: str | None, version: str | None) -> Answer:
         names = self._repository.names() if name is None else [name]
-        models = [self._repository.find(n, version).model for n in names]
-        return _json({"model_stats": [self._metrics.statistics(m.name, m.version) for m in models]})
+        found = []
+        for each in names:
+            self._repository.find(each, version)  # it is there
+            found += [self._repository.find(each, v) for v in (self._repository.versions(each) if version is None else [version])]
+        return _json({"model_stats": [batcher.counts.statistics() for batcher in found]})
 
     def _measured(self) -> Answer:
         body, content_type = self._metrics.text(self._repository.queues())
@@ -268,12 +272,11 @@ class App:
         return _json({})
 
     async def _infer(self, call: Call, name: str, version: str | None) -> Answer:
-        self._repository.find(name, version)
-        call.model = name
+        call.counts = self._repository.find(name, version).counts
         body = await self._body(call)
         head_bytes, binary = protocol.split(body, call.headers.get(protocol.HEADER_LENGTH))
         with self._repository.find(name, version).lease() as batcher:
-            model = batcher.model
+            model, call.counts = batcher.model, batcher.counts
             if len(head_bytes) > _LARGE_JSON:
                 request = await asyncio.to_thread(_parsed, head_bytes, binary, model.inputs, model.outputs)
             else:
@@ -309,6 +312,14 @@ class App:
 
 def _parsed(head: memoryview, binary: memoryview, inputs: Any, outputs: Any) -> protocol.InferRequest:
     return protocol.parse(protocol.parsed_json(head), binary, inputs, outputs)
+
+
+def _authority(origin: str) -> str | None:
+    """The host and port in a header Origin such as ``http://localhost:8000``; None where there is none."""
+    try:
+        return urlsplit(origin).netloc or None
+    except ValueError:
+        return None
 
 
 def _hostname(host: str) -> str:

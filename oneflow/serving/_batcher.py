@@ -11,7 +11,6 @@ import logging
 import time
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +18,7 @@ import numpy as np
 from ._metrics import Metrics
 from ._model import Key, Model
 from ._protocol import InferRequest, RequestError
+from ._workers import Workers
 
 logger = logging.getLogger("oneflow.serving")
 
@@ -47,7 +47,7 @@ class Batcher:
 
     def __init__(self, model: Model, metrics: Metrics, in_flight: int):
         self.model = model
-        self._metrics = metrics
+        self.counts = metrics.of(model.name, model.version)
         self._most_in_flight = in_flight
         self._in_flight = 0
         self._queues: dict[Key, _Queue] = {}
@@ -56,7 +56,7 @@ class Batcher:
         self._unused = asyncio.Event()
         self._unused.set()
         self._loop = asyncio.get_running_loop()
-        self._threads = ThreadPoolExecutor(in_flight, thread_name_prefix=f"oneflow-serving-{model.name}")
+        self._workers = Workers(in_flight, f"oneflow-serving-{model.name}", self._loop)
 
     @contextlib.contextmanager
     def lease(self) -> Iterator[Batcher]:
@@ -80,7 +80,7 @@ class Batcher:
         """Ends the threads when the last lease is over. The caller has seen to it that there will be no new ones."""
         self.hurry()
         await self._unused.wait()
-        self._threads.shutdown(wait=False)
+        self._workers.close()
 
     @property
     def queued(self) -> int:
@@ -105,14 +105,14 @@ class Batcher:
         queue.waiting.append(waiting)
         queue.rows += waiting.rows
         self._start_batches(queue)
+        timer = self._loop.call_later(timeout, _expire, waiting.future, timeout)
         try:
-            async with asyncio.timeout(timeout):
-                return await waiting.future
-        except TimeoutError:
-            raise RequestError(504, f"the request was not answered within its {timeout:g} s") from None
+            return await waiting.future
+        except (RequestError, asyncio.CancelledError):
+            self._forget(queue, waiting)
+            raise
         finally:
-            if waiting.future.cancelled():
-                self._forget(queue, waiting)
+            timer.cancel()
 
     @staticmethod
     def _forget(queue: _Queue, waiting: _Waiting) -> None:
@@ -162,14 +162,15 @@ class Batcher:
         self._in_flight += 1
         now = time.perf_counter()
         for waiting in batch:
-            self._metrics.waited(self.model.name, now - waiting.since)
-        running = self._loop.run_in_executor(self._threads, self.model.run, [w.request for w in batch])
-        running.add_done_callback(lambda done: self._finish(batch, now, done))
+            self.counts.waited(now - waiting.since)
+        requests = [waiting.request for waiting in batch]
+        self._workers.start(lambda: self.model.run(requests), lambda done, error: self._finish(batch, now, done, error))
 
-    def _finish(self, batch: list[_Waiting], started: float, done: asyncio.Future[tuple[list[list[np.ndarray]], int]]) -> None:
+    def _finish(
+        self, batch: list[_Waiting], started: float, done: tuple[list[list[np.ndarray]], int] | None, error: BaseException | None
+    ) -> None:
         self._in_flight -= 1
-        error = done.exception()
-        if error is not None:
+        if done is None:
             logger.error("model %r failed: %s", self.model.name, error)
             for waiting in batch:
                 if not waiting.future.done():
@@ -177,12 +178,17 @@ class Batcher:
                         RequestError(500, f"model {self.model.name!r} failed; the server's log says why")
                     )
         else:
-            results, padded = done.result()
+            results, padded = done
             for waiting, result in zip(batch, results, strict=True):
                 if not waiting.future.done():
                     waiting.future.set_result(result)
             rows = sum(waiting.rows for waiting in batch)
-            self._metrics.ran(self.model.name, len(batch), rows, padded, time.perf_counter() - started)
+            self.counts.ran(len(batch), rows, padded, time.perf_counter() - started)
         # the oldest first, so that no key waits for ever behind a busy one
         for queue in sorted(self._queues.values(), key=lambda q: q.waiting[0].since if q.waiting else 0.0):
             self._start_batches(queue)
+
+
+def _expire(future: asyncio.Future[list[np.ndarray]], seconds: float) -> None:
+    if not future.done():
+        future.set_exception(RequestError(504, f"the request was not answered within its {seconds:g} s"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import subprocess
 import sys
@@ -14,18 +15,24 @@ from typing import Any
 
 import numpy as np
 
+from .._base import native
 from .._base.jax import jax
 from ..compiler.native import NO_CPU
 from ..errors import ExportError
 from ..export import ExportedFunction, load
 from ..runtime import devices
 from ..saved_model._disk import META, SavedVersion
+from . import _protocol as protocol
 from ._native import ask, read_native
 from ._protocol import InferRequest, Tensor, datatype_of, sized
 from ._settings import ModelSettings
 from ._sizes import accepted_sizes, batch_axis, combinations
 
 _TIMED_RUNS = 3
+_HANDLED = 50  # requests that are timed together
+# Rows that take so many times as long as parsing their request and encoding its answer: measured, with 32 clients on two cores,
+# one thread was better for 20 to 25 of them, as good for 30 to 45, and worse for 80.
+_LIGHT = 40
 _CLEARLY = 0.85
 _CONVERSION_SECONDS = 600.0
 
@@ -41,6 +48,7 @@ class Model:
       batch_sizes: the sizes that batches are padded to.
       platform: the format that it was read from.
       without_native: why XLA computes its convolutions and products; "" where the native part does.
+      sharing: as how many programs at the same time the native part shares the cores with, of those offered.
     """
 
     def __init__(
@@ -51,6 +59,7 @@ class Model:
         settings: ModelSettings,
         platform: str,
         without_native: str = "StableHLO is computed by XLA",
+        sharing: Sequence[int] = (1,),
     ):
         self.name = name
         self.version = version
@@ -65,7 +74,9 @@ class Model:
         self.outputs = [Tensor(s.name, s.dtype, s.shape, accepted) for s in exported.results]
         for tensor in (*self.inputs, *self.outputs):
             _want_datatype(tensor)
-        self._programs, seconds = self._compile(exported)
+        self.sharing = self._best_sharing(exported, sharing)
+        with native.sharing_cores(self.sharing):
+            self._programs, seconds = self._compile(exported)
         self._taken = rows_to_take(seconds) if self.batch else {1: 1}
 
     def _compile(self, exported: ExportedFunction) -> tuple[dict[tuple[Key, int], Callable[..., list[Any]]], dict[int, float]]:
@@ -81,6 +92,44 @@ class Model:
                 seconds[rows] = min(_run(program, arrays) for _ in range(_TIMED_RUNS))
             made[key, rows] = program
         return made, seconds
+
+    def _best_sharing(self, exported: ExportedFunction, choices: Sequence[int]) -> int:
+        """How many programs are to share the cores: the most, so that each has one thread, if rows are light.
+
+        Batches of light rows are ready before the requests of the next one have been read; more threads would take cores from
+        the event loop.
+        """
+        fewest, most = min(choices), max(choices)
+        if fewest == most:
+            return fewest
+        sizes = combinations(exported, self.settings)[-1]
+        with native.sharing_cores(most):
+            program = exported.compile(sizes)
+        arrays = [np.zeros(sized(t.shape, sizes), t.dtype) for t in self.inputs]
+        results = [np.asarray(result) for result in program(*arrays)]
+        computing = min(_alone(lambda: _run(program, arrays)) for _ in range(_TIMED_RUNS)) / self.batch_sizes[-1]
+        rows = 1 if self.batch else None
+        given, answer = [a[:rows] for a in arrays], [a[:rows] for a in results]
+        handling = min(_alone(lambda: self._handle(given, answer)) for _ in range(_TIMED_RUNS))
+        return most if computing <= _LIGHT * handling else fewest
+
+    def _handle(self, arrays: Sequence[np.ndarray], results: Sequence[np.ndarray]) -> float:
+        """The seconds for reading a request with these arrays, and for writing its answer."""
+        inputs = [{"name": t.name, "datatype": t.datatype, "shape": a.shape, "parameters": {"binary_data_size": a.nbytes}}
+                  for t, a in zip(self.inputs, arrays, strict=True)]  # fmt: skip
+        head = json.dumps({"inputs": inputs, "parameters": {"binary_data_output": True}}).encode()
+        binary = memoryview(b"".join(a.tobytes() for a in arrays))
+        began = time.perf_counter()
+        for _ in range(_HANDLED):
+            request = protocol.parse(protocol.parsed_json(head), binary, self.inputs, self.outputs)
+            protocol.encode(request, results, self.outputs, self.name, self.version)
+        return (time.perf_counter() - began) / _HANDLED
+
+    @property
+    def threads(self) -> int:
+        """The most threads of the native part that a batch is computed by; 0 where XLA computes it."""
+        library = native.part().library
+        return 0 if self.without_native or library is None else max(1, library.threads // self.sharing)
 
     @property
     def programs(self) -> int:
@@ -141,6 +190,8 @@ class Model:
                                         "max_queue_delay_microseconds": round(self.settings.longest_delay * 1e6)}  # fmt: skip
         kernels = f"XLA: {self.without_native}" if self.without_native else "native part"
         made["parameters"] = {"kernels": {"string_value": kernels}}
+        if self.threads:
+            made["parameters"]["native_threads"] = {"string_value": str(self.threads)}
         return made
 
 
@@ -150,6 +201,14 @@ def _run(program: Callable[..., list[Any]], arrays: Sequence[np.ndarray]) -> flo
     for result in program(*arrays):
         result.block_until_ready()
     return time.perf_counter() - began
+
+
+def _alone(run: Callable[[], float]) -> float:
+    """The seconds that work of one thread takes, also where other processes are busy."""
+    began, cpu = time.perf_counter(), time.process_time()
+    seconds = run()
+    elapsed, busy = time.perf_counter() - began, time.process_time() - cpu
+    return seconds * min(1.0, busy / elapsed)
 
 
 def rows_to_take(seconds: Mapping[int, float]) -> dict[int, int]:
@@ -195,10 +254,11 @@ def _want_datatype(tensor: Tensor) -> None:
 # --- files
 
 
-def read_model(name: str, version: str, path: Path, settings: ModelSettings) -> Model:
+def read_model(name: str, version: str, path: Path, settings: ModelSettings, in_flight: int = 1) -> Model:
     """Reads and compiles a version.
 
     Args:
+      in_flight: how many batches of it may run at the same time.
       path: a StableHLO file, a directory with one, a version of a saved model, or a checkpoint's directory.
     Raises: an error of the library that says why the version cannot be served.
     """
@@ -210,14 +270,22 @@ def read_model(name: str, version: str, path: Path, settings: ModelSettings) -> 
     if exported:
         return Model(name, version, load(exported[0]), settings, "oneflow_stablehlo")
     if settings.job is not None:
-        return _of_checkpoint(name, version, path, settings)
+        return _of_checkpoint(name, version, path, settings, in_flight)
     if any((path / f"{META}{suffix}").exists() for suffix in (".pb", ".prototxt")):
         function, without_native = _of_saved_model(path)
-        return Model(name, version, function, settings, "oneflow_saved_model", without_native)
+        sharing = (1,) if without_native else _sharing(in_flight)
+        return Model(name, version, function, settings, "oneflow_saved_model", without_native, sharing)
     if (path / "snapshot_done").exists() or any(p.suffix == ".safetensors" for p in path.iterdir()):
         raise ExportError(f"{path} is a checkpoint, which does not say how the model computes\n"
                           '  try        "job": "script.py:name" in config.json')  # fmt: skip
     raise ExportError(f"{path} has no model\n  try        flow.export.stablehlo(job, {str(path / 'model.stablehlo')!r})")
+
+
+def _sharing(in_flight: int) -> tuple[int, ...]:
+    """As how many programs may share the cores: those in flight, or one per core."""
+    library = native.part().library
+    threads = 1 if library is None else int(library.threads)
+    return tuple(sorted({min(in_flight, threads), threads}))
 
 
 def _of_saved_model(path: Path) -> tuple[ExportedFunction, str]:
@@ -229,7 +297,7 @@ def _of_saved_model(path: Path) -> tuple[ExportedFunction, str]:
     return function, graph.specialise(function)
 
 
-def _of_checkpoint(name: str, version: str, path: Path, settings: ModelSettings) -> Model:
+def _of_checkpoint(name: str, version: str, path: Path, settings: ModelSettings, in_flight: int) -> Model:
     """The job of a script with the weights of a checkpoint. The script runs in a process of its own."""
     weights = sorted(path.glob("*.safetensors"))
     if len(weights) > 1:
@@ -237,8 +305,9 @@ def _of_checkpoint(name: str, version: str, path: Path, settings: ModelSettings)
     with tempfile.TemporaryDirectory(prefix="oneflow-serving-") as folder:
         file = Path(folder) / "model.stablehlo"
         on_cpu = jax.default_backend() == "cpu"
+        sharing = _sharing(in_flight)
         if on_cpu:
-            ask(file, settings)
+            ask(file, settings, sharing)
         command = [sys.executable, "-m", "oneflow.serving._convert", str(settings.job), str(weights[0] if weights else path),
                    str(file), *settings.arguments]  # fmt: skip
         # on the CPU: the device's memory belongs to the models that are being served
@@ -252,4 +321,5 @@ def _of_checkpoint(name: str, version: str, path: Path, settings: ModelSettings)
             said = done.stderr.strip()[-2000:]
             raise ExportError(f"the job {settings.job!r} could not be exported:\n{said}")
         exported = load(file)
-        return Model(name, version, exported, settings, "oneflow_job", read_native(exported, file) if on_cpu else NO_CPU)
+        without_native = read_native(exported, file) if on_cpu else NO_CPU
+        return Model(name, version, exported, settings, "oneflow_job", without_native, (1,) if without_native else sharing)

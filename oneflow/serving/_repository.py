@@ -220,7 +220,7 @@ class Repository:
             return ""
         version.loading, version.reason = True, ""
         try:
-            model = await self._in_loader(read_model, name, str(number), path, settings)
+            model = await self._in_loader(read_model, name, str(number), path, settings, self._in_flight)
             made = Batcher(model, self._metrics, self._in_flight)
         except Exception as error:
             if not isinstance(error, (OneFlowError, OSError)):
@@ -234,7 +234,8 @@ class Repository:
         if old is not None:
             self._end(old)
         self._metrics.loads.labels(name, "loaded").inc()
-        logger.info("model %r, version %d: %d programs", name, number, model.programs)
+        kernels = f"{model.threads} native threads" if model.threads else "XLA"
+        logger.info("model %r, version %d: %d programs, %s", name, number, model.programs, kernels)
         return ""
 
     def _retire(self, entry: _Entry, number: int) -> None:

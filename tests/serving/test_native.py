@@ -10,6 +10,7 @@ import pytest
 import oneflow as flow
 import oneflow.typing as tp
 from oneflow._base import native
+from oneflow.serving import _model
 
 SCRIPT = """
 import numpy as np
@@ -132,3 +133,29 @@ def test_saved_models_compute_with_packed_weights_as_jobs_do(tmp_path: Path, sta
         np.testing.assert_array_equal(by_session, expected)
     np.testing.assert_allclose(by_server, expected, rtol=1e-5)
     np.testing.assert_allclose(row, expected[:1], rtol=1e-4)
+
+
+@pytest.mark.skipif(bool(native.part().reason), reason="needs the native part")
+@pytest.mark.parametrize("light", [0, 10**9])
+def test_the_threads_of_a_batch_are_chosen_by_how_light_its_rows_are(
+    tmp_path: Path, start: Any, job: Any, monkeypatch: pytest.MonkeyPatch, light: int
+) -> None:
+    """Saved models are traced here, jobs of checkpoints in another process: for either choice."""
+    monkeypatch.setattr(_model, "_LIGHT", light)
+    library = native.part().library
+    monkeypatch.setattr(type(library), "threads", 4)
+    models = tmp_path / "models"
+    builder = flow.saved_model.ModelBuilder(str(models / "saved")).ModelName("saved").Version(1)
+    blobs = job.graph.inputs[0].blob, job.graph.returns["y"]
+    signature = builder.AddFunction(job).AddSignature("predict").Input("x", blobs[0].logical_blob_name)
+    signature.Output("y", blobs[1].logical_blob_name)
+    builder.Save()
+    flow.checkpoint.save(str(models / "trained" / "1"))
+    (models / "trained" / "train.py").write_text(SCRIPT)
+    (models / "trained" / "config.json").write_text('{"job": "train.py:predict"}')
+    expected = job(ROWS[:3])["y"]
+    _, http = start(batches_in_flight=2)
+    for name in ("saved", "trained"):
+        config = http("GET", f"/v2/models/{name}/config")[1]
+        assert config["parameters"]["native_threads"]["string_value"] == ("1" if light else "2")  # two batches share four threads
+        np.testing.assert_allclose(answered(http, name, ROWS[:3])["y"], expected, rtol=1e-4, atol=1e-6)

@@ -110,6 +110,7 @@ def test_pages_of_other_sites_and_other_names_of_this_machine(tmp_path: Path, st
     path = "/v2/repository/models/affine/unload"
     own = server.url.removeprefix("http://")
     for headers, status in (
+        ({"Origin": "http://[bad"}, 403),
         ({"Origin": "https://evil.example"}, 403), ({"Origin": "null"}, 403), ({"Host": "evil.example"}, 403),
         ({"Host": f"evil.example:{own.rpartition(':')[2]}"}, 403), ({"Host": "[::1"}, 403), ({"Host": ""}, 403),
         ({"Origin": server.url}, 200), ({"Host": "models.example"}, 200),

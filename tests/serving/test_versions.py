@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tritonclient.http as triton
 from clients import Http, metric, values, write_affine
 from safetensors.numpy import save_file
 
@@ -37,6 +38,32 @@ def test_versions_side_by_side_and_the_newest_by_default(tmp_path: Path, start: 
     (models / "config.json").write_text('{"versions": 1}')
     assert http("POST", "/v2/repository/models/affine/load")[0] == 200
     assert http("GET", "/v2/models/affine")[1]["versions"] == ["10"] and http.infer(ONE, version="2")[0] == 404
+
+
+def test_statistics_are_those_of_each_version(tmp_path: Path, start: Any) -> None:
+    models = tmp_path / "models"
+    for version in (1, 2):
+        write_affine(models / "affine" / str(version) / "model.stablehlo", 1.0)
+    write_affine(models / "other.stablehlo", 1.0)
+    server, http = start(max_delay_ms=0)
+    for rows, version in ((1, "1"), (3, "1"), (2, "2"), (2, "")):
+        assert http.infer(np.ones((rows, 3)), version=version)[0] == 200
+    assert http("POST", "/v2/models/affine/versions/2/infer", b"{")[0] == 400
+    with triton.InferenceServerClient(server.url.removeprefix("http://")) as client:
+        found = client.get_inference_statistics("affine")["model_stats"]
+        assert [(s["name"], s["version"], s["inference_count"], s["execution_count"]) for s in found] == [
+            ("affine", "1", 4, 2), ("affine", "2", 4, 2)]  # fmt: skip
+        assert client.get_inference_statistics("affine", "2")["model_stats"] == found[1:]
+        everything = client.get_inference_statistics()["model_stats"]
+    assert [(s["name"], s["version"]) for s in everything] == [("affine", "1"), ("affine", "2"), ("other", "1")]
+    assert [batch["batch_size"] for batch in found[0]["batch_stats"]] == [1, 4]  # three rows were padded
+    assert [s["inference_stats"]["fail"]["count"] for s in everything] == [0, 1, 0]
+    for s in found:
+        times = s["inference_stats"]
+        assert times["success"]["count"] == times["queue"]["count"] == times["compute_infer"]["count"] == 2
+        assert 0 < times["compute_infer"]["ns"] < times["success"]["ns"] and s["last_inference"] > 1.6e12
+    assert everything[2]["last_inference"] == 0 and everything[2]["batch_stats"] == []
+    assert http("GET", "/v2/models/affine/versions/3/stats")[0] == 404
 
 
 def test_load_unload_and_index(tmp_path: Path, start: Any) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 __version__ = "0.1.0"
-PROTOCOL = 20
+PROTOCOL = 22
 HERE = Path(__file__).resolve().parent / "lib"
 
 
@@ -21,7 +21,10 @@ class Library:
       has_bfloat16: the machine multiplies bfloat16 numbers (AVX-512 BF16 or AMX).
     """
 
-    CALLS = ("conv", "matmul", "transpose", "pack_weights", "product", "attention", "attention_grad", "update")
+    CALLS = (
+        "conv", "matmul", "transpose", "pack_weights", "product", "attention", "attention_grad", "update", "cross_entropy",
+        "cross_entropy_grad",
+    )  # fmt: skip
 
     def __init__(self, threads: int) -> None:
         if not (HERE / "libofnative.so").exists():

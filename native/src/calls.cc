@@ -107,6 +107,16 @@ ffi::Error attention_grad(Input q, Input k, Input v, Input mask, Input y, Input 
   return handle<make_attention_grad>(spec, {q, k, v, mask, y, statistics, dy, *dq, *dk, *dv});
 }
 
+// Logits and labels to losses and the logarithms of the sums of exponentials.
+ffi::Error cross_entropy(Input logits, Input labels, Output losses, Output normalizers, Spec spec) {
+  return handle<make_cross_entropy>(spec, {logits, labels, *losses, *normalizers});
+}
+
+// The same inputs, the second result and the gradient to the first, to the gradient to the logits.
+ffi::Error cross_entropy_grad(Input logits, Input labels, Input normalizers, Input dy, Output dx, Spec spec) {
+  return handle<make_cross_entropy_grad>(spec, {logits, labels, normalizers, dy, *dx});
+}
+
 // As many variables as the spec says.
 ffi::Error update(ffi::RemainingArgs inputs, ffi::RemainingRets results, Spec spec) {
   std::vector<void*> operands;
@@ -149,6 +159,12 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_attention_grad, attention_grad,
                               FOUR.Arg<Input>().Arg<Input>().Arg<Input>().Ret<ffi::AnyBuffer>().Ret<ffi::AnyBuffer>()
                                   .Ret<ffi::AnyBuffer>().Attr<Spec>("spec"));
 
+XLA_FFI_DEFINE_HANDLER_SYMBOL(
+    oneflow_cross_entropy, cross_entropy,
+    ffi::Ffi::Bind().Arg<Input>().Arg<Input>().Ret<ffi::AnyBuffer>().Ret<ffi::AnyBuffer>().Attr<Spec>("spec"));
+XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_cross_entropy_grad, cross_entropy_grad,
+                              FOUR.Ret<ffi::AnyBuffer>().Attr<Spec>("spec"));
+
 // --- for Python
 
 namespace {
@@ -166,7 +182,9 @@ constexpr Call kCalls[] = {{"conv", make_conv, execute<make_conv>},
                            {"pack_weights", make_pack, execute<make_pack>},
                            {"attention", make_attention, execute<make_attention>},
                            {"attention_grad", make_attention_grad, execute<make_attention_grad>},
-                           {"update", make_update, execute<make_update>}};
+                           {"update", make_update, execute<make_update>},
+                           {"cross_entropy", make_cross_entropy, execute<make_cross_entropy>},
+                           {"cross_entropy_grad", make_cross_entropy_grad, execute<make_cross_entropy_grad>}};
 
 // Runs body(call) and writes a text of at most `room` bytes: its result, or "! " and the error.
 template <class Body>

@@ -15,7 +15,7 @@ from .batch_slices import Region
 from .channels_last import LayoutTranspose
 from .lowering import Draws, Values
 from .native import describe
-from .precision import rounded_outputs
+from .precision import narrow_gradients, rounded_outputs
 
 Step = Node | LayoutTranspose | Region | AttentionCall
 
@@ -31,6 +31,7 @@ class Arrangement:
       keep: nodes whose gradient is watched.
       changed: description of what was arranged; "" for nothing.
       rounded: the outputs that are rounded to bfloat16 for all their readers, by node.
+      narrow_gradients: the nodes in bfloat16 whose outputs' gradients hold numbers of bfloat16 already.
     """
 
     steps: tuple[Step, ...]
@@ -39,6 +40,7 @@ class Arrangement:
     keep: Collection[Node] = ()
     changed: str = ""
     rounded: Mapping[Node, frozenset[int]] = field(default_factory=dict)
+    narrow_gradients: Collection[Node] = frozenset()
 
     def with_native_attention(self, nodes: Sequence[Node], roots: Sequence[Blob]) -> Arrangement:
         """The same with one call of the native part for each attention. ``nodes`` and ``roots``: see ``arranged``."""
@@ -70,8 +72,10 @@ class Arrangement:
 
     def with_rounding(self) -> Arrangement:
         """The same with outputs rounded to bfloat16 for all their readers."""
-        nodes = [step.node if isinstance(step, AttentionCall) else step for step in self.steps]
-        return replace(self, rounded=rounded_outputs([n for n in nodes if isinstance(n, Node)], self.precision))
+        units = [step.node if isinstance(step, AttentionCall) else step for step in self.steps]
+        nodes = [unit for unit in units if isinstance(unit, Node)]
+        rounded = rounded_outputs(nodes, self.precision)
+        return replace(self, rounded=rounded, narrow_gradients=narrow_gradients(nodes, self.precision))
 
     @property
     def attention(self) -> list[AttentionCall]:

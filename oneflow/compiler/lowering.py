@@ -7,7 +7,7 @@ that are the same on every device (variables, constants) do not have the axis.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -88,6 +88,7 @@ class Lowering:
       narrow_gathers: the variables whose pieces are gathered in a 16-bit dtype: that dtype, and the layout that is stored.
       traced: what ``compiler/shared.py`` keeps of nodes that are alike.
       rounded: the outputs that are rounded to bfloat16 for all their readers, by node.
+      narrow_gradients: the nodes in 16 bits whose outputs' gradients hold numbers of bfloat16 already.
     """
 
     meshes: Meshes | None = None
@@ -99,6 +100,7 @@ class Lowering:
     narrow_gathers: Mapping[Node, tuple[dtype, Layout]] = field(default_factory=dict)
     traced: dict[Any, Any] = field(default_factory=dict)
     rounded: Mapping[Node, frozenset[int]] = field(default_factory=dict)
+    narrow_gradients: Collection[Node] = frozenset()
 
     def read(self, array: Any, blob: Blob, reader: Node) -> Any:
         """An input as its reader gets it: in the layout that was requested with ``with_distribute``.
@@ -150,7 +152,7 @@ class Lowering:
         def compute(*arrays: Any, **keywords: Any) -> Any:
             narrowing = choose_narrowing(node, arrays, self.without_native, narrow)
             if narrowing is not None:
-                return widened(node, widen_native(narrowing(*arrays, **keywords)))
+                return widened(node, widen_native(narrowing(*arrays, **keywords), node in self.narrow_gradients))
             made = narrowed(node, narrow, partial(define, **keywords))(*arrays)
             return round_outputs(made, self.rounded[node]) if node in self.rounded else made
 
@@ -164,6 +166,14 @@ class Lowering:
             one = lambda key, *arrays: compute(*arrays, key=key, **attrs)  # noqa: E731
             return partial(jax.vmap(one, in_axes=(0, *axes)), keys)
         return jax.vmap(partial(compute, **attrs), in_axes=axes)
+
+    def has_own_gradient(self, node: Node, arrays: Sequence[Any]) -> bool:
+        """Whether the gradient of a node is the one that its op defines, not the vjp of its function of these arrays."""
+        if node.op.grad is None or node.op.native is None or node in self.vmapped:
+            return node.op.grad is not None
+        if choose_narrowing(node, arrays, self.without_native, self.precision.get(node)) is not None:
+            return False
+        return choose(node, arrays, self.without_native) is node.op.define
 
     def gradient(self, node: Node, arrays: Any, outputs: Any, cotangents: Any) -> tuple[Any, ...]:
         """The gradient that an op defines itself: one cotangent (or None) per input."""

@@ -135,7 +135,7 @@ def make_step(plan: Plan, storages: Mapping[str, Storage], meshes: Meshes | None
     gathers = narrow_gathers(plan.compute, arrangement.precision, storages)
     lowering = Lowering(
         meshes, plan.vmapped, plan.without_native, arrangement.precision, observer, plan.platform, gathers,
-        rounded=arrangement.rounded,
+        rounded=arrangement.rounded, narrow_gradients=arrangement.narrow_gradients,
     )  # fmt: skip
 
     def step(state_arrays: Sequence[Any], read_arrays: Sequence[Any], feeds: Sequence[Any]) -> Any:

@@ -23,7 +23,7 @@ def alike(node: Node, arrays: Sequence[Any], wanted: tuple[int, ...], lowering: 
     """The equations of nodes like this one, as a function like ``vjp``; None if it is one of the first, or may not share them.
 
     Args:
-      node: the node; it has no gradient of its own.
+      node: the node; its gradient is not the one that its op defines.
       arrays: its inputs, inside a trace.
       wanted: positions of the inputs that a gradient is wanted of.
       lowering: keeps what has been recorded.
@@ -53,7 +53,8 @@ def _key(node: Node, arrays: Sequence[Any], wanted: tuple[int, ...], lowering: L
     placement = node.scope.placement
     is_sharded = placement if op.takes_mesh else placement.parallel_num > 1
     attrs = tuple([(name, _typed(value)) for name, value in sorted(node.attrs.items())])
-    key = op, attrs, avals, wanted, lowering.precision.get(node), lowering.rounded.get(node), is_sharded
+    casts = lowering.precision.get(node), lowering.rounded.get(node), node in lowering.narrow_gradients
+    key = op, attrs, avals, wanted, casts, is_sharded
     try:
         hash(key)
     except TypeError:  # an attribute is a list, or an array

@@ -40,7 +40,7 @@ def by_native_part(labels: Any, logits: Any, dy: Any, **options: Any) -> tuple[n
 @given(
     rows=st.sampled_from([1, 2, 3, 7, 40]),
     classes=st.sampled_from(SIZES),
-    scale=st.sampled_from([0.0, 1.0, 30.0, 1e4, 1e38]),
+    scale=st.sampled_from([0.0, 1.0, 30.0, 1e4, 1e37]),
     dtype=st.sampled_from(["float32", "bfloat16"]),
     threads=st.integers(1, 3),
     seed=st.integers(0, 1000),
@@ -70,7 +70,7 @@ def test_losses_and_gradients_are_those_of_numpy(
     if scale <= 30:  # beyond, the rounding of log(sum(exp(x))) shows in exp(x - log(sum(exp(x))))
         gradient = (np.exp(x - total) - hit) * np.where(known, dy, 0)[:, None]
         tolerance = 2**-8 if dtype == "bfloat16" else 1e-5 * max(1.0, scale)
-        np.testing.assert_allclose(np.asarray(dx).astype(np.float64), gradient, rtol=tolerance, atol=1e-6)
+        np.testing.assert_allclose(np.asarray(dx).astype(np.float64), gradient, rtol=tolerance, atol=1e-6 * max(1.0, scale))
 
 
 @pytest.mark.parametrize(

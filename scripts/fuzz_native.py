@@ -141,9 +141,11 @@ def _run(library: Any, call: str, spec: list[int], share: int) -> bool:
     shapes = list(zip(_SIZES[call](spec), _dtypes(call, spec), strict=True))
     count = _RESULTS.get(call, 1)
     inputs = [ONES[dtype].repeat(size) for size, dtype in shapes[:-count]]
+    if call.startswith("cross_entropy"):
+        inputs[1] = np.arange(len(inputs[1]), dtype=np.int32) - 2  # some are no classes
     results = [_Guarded(dtype, size) for size, dtype in shapes[-count:]]
     infinite = call == "conv" and sum(spec) % 8 == 0  # it may be computed twice then
-    sees_nothing = call in _RESULTS and spec[-3] == 1 and spec[-2] < 0  # the first query: NaN
+    sees_nothing = call.startswith("attention") and spec[-3] == 1 and spec[-2] < 0  # the first query: NaN
     if infinite:
         inputs[1][0] = np.inf if inputs[1].itemsize == 4 else INFINITE_BFLOAT16
     library.execute(call, [*prefix, *spec], *(array.ctypes.data for array in (*inputs, *(r.array for r in results))))
@@ -151,6 +153,9 @@ def _run(library: Any, call: str, spec: list[int], share: int) -> bool:
         result.check()
         assert infinite or sees_nothing or np.isfinite(_wide(result.array)).all(), (call, spec)
     return True
+
+
+_TYPES = ("float32", "bfloat16")
 
 
 def _wide(array: np.ndarray) -> np.ndarray:
@@ -161,11 +166,14 @@ def _wide(array: np.ndarray) -> np.ndarray:
 def _dtypes(call: str, spec: list[int]) -> list[str]:
     """Of the operands: see ``SpecReader::next_dtypes`` in native/src/operation.h."""
     code = spec[2 if call == "conv" else 0]
+    if call.startswith("cross_entropy"):  # labels are int32, of the same size
+        wide = ["float32"] * 3
+        return [_TYPES[spec[0]], *wide] if call == "cross_entropy" else [_TYPES[spec[0]], *wide, _TYPES[spec[0]]]
     if call in _RESULTS:  # masks and statistics are float32
         kinds = "xxxfxf" if call == "attention" else "xxxfxfxxxx"
         return ["float32" if spec[0] == 0 or kind == "f" else "bfloat16" for kind in kinds]
     if call == "transpose":
-        return [("float32", "bfloat16")[code]] * 2
+        return [_TYPES[code]] * 2
     return ["float32" if code == 0 or code - 1 >> i & 1 else "bfloat16" for i in range(3)]
 
 
@@ -224,6 +232,16 @@ def _attention(random: np.random.Generator) -> list[int]:
     mask = [int(v) for v in random.integers(0, 2, 5)]
     causal = [int(random.integers(0, 2)), int(random.integers(-50, 50)), int(random.choice([_FILL, 0]))]
     return [int(random.integers(0, 2)), batch, heads, queries, keys, size, *layouts, *mask, _FACTOR, *causal]
+
+
+def _cross_entropy(random: np.random.Generator) -> list[int]:
+    classes = int(random.choice([1, 15, 16, 17, random.integers(1, 200), 4096, 10_001]))
+    return [int(random.integers(0, 2)), int(random.integers(1, 40)), classes, int(np.float32(46).view(np.uint32))]
+
+
+def _cross_entropy_sizes(spec: list[int]) -> list[int]:
+    _, rows, classes, _ = spec
+    return [rows * classes, rows, rows, rows]
 
 
 _FACTOR, _FILL = 0x3E000000, 0xFF800000  # an eighth and minus infinity, as float32
@@ -350,12 +368,14 @@ def _run_batch_norm(library: Any, call: str, spec: list[int], prefix: list[int])
 _MAKE = {
     "conv": _conv, "matmul": _matmul, "transpose": _transpose, "product": _product, "attention": _attention,
     "attention_grad": _attention, "update": _update, "batch_norm": _batch_norm, "batch_norm_grad": _batch_norm_grad,
+    "cross_entropy": _cross_entropy, "cross_entropy_grad": _cross_entropy,
 }  # fmt: skip
 _SIZES = {
     "conv": _conv_sizes, "matmul": _matmul_sizes, "transpose": lambda spec: [math.prod(spec[1:])] * 2,
-    "attention": _attention_sizes, "attention_grad": _attention_grad_sizes,
+    "attention": _attention_sizes, "attention_grad": _attention_grad_sizes, "cross_entropy": _cross_entropy_sizes,
+    "cross_entropy_grad": lambda spec: [*_cross_entropy_sizes(spec), math.prod(spec[1:3])],
 }  # fmt: skip
-_RESULTS = {"attention": 2, "attention_grad": 3}
+_RESULTS = {"attention": 2, "attention_grad": 3, "cross_entropy": 2}
 
 
 if __name__ == "__main__":

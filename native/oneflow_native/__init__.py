@@ -23,7 +23,7 @@ class Library:
 
     CALLS = (
         "conv", "matmul", "transpose", "pack_weights", "product", "attention", "attention_grad", "update", "batch_norm",
-        "batch_norm_grad",
+        "batch_norm_grad", "cross_entropy", "cross_entropy_grad",
     )  # fmt: skip
 
     def __init__(self, threads: int) -> None:

@@ -17,6 +17,7 @@
 #include <limits>
 
 #include "operation.h"
+#include "vector_math.h"
 
 namespace native {
 
@@ -28,7 +29,6 @@ constexpr int64_t kTileRows = 6;  // of up to 64 columns: 24 sums in registers
 constexpr int64_t kMaxHeadSize = 256;
 constexpr int64_t kFewQueries = 4;  // up to so many are taken one by one, and nothing is packed for them
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr float kLeastExponent = -87;  // exponentials of less are zero
 
 int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
 
@@ -170,21 +170,6 @@ void multiply_panels(int64_t rows, int64_t first, int64_t columns, Words a, cons
     const float* b = panels + (first + i) * depth;
     multiply<kBf16>(rows, std::min(kPanel, columns - i), a, b, kPanel, c + i, c_row, depth, false);
   }
-}
-
-// exp(x) for x <= 0, zero below kLeastExponent; NaN stays NaN.
-inline __m512 exponential(__m512 x) {
-  const __mmask16 counts = _mm512_cmp_ps_mask(x, _mm512_set1_ps(kLeastExponent), _CMP_NLT_UQ);
-  const __m512 whole = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504f)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-  __m512 rest = _mm512_fnmadd_ps(whole, _mm512_set1_ps(0.693145752f), x);
-  rest = _mm512_fnmadd_ps(whole, _mm512_set1_ps(1.42860677e-6f), rest);
-  __m512 sum = _mm512_fmadd_ps(_mm512_set1_ps(1.0f / 720), rest, _mm512_set1_ps(1.0f / 120));
-  sum = _mm512_fmadd_ps(sum, rest, _mm512_set1_ps(1.0f / 24));
-  sum = _mm512_fmadd_ps(sum, rest, _mm512_set1_ps(1.0f / 6));
-  sum = _mm512_fmadd_ps(sum, rest, _mm512_set1_ps(0.5f));
-  sum = _mm512_fmadd_ps(sum, rest, _mm512_set1_ps(1));
-  sum = _mm512_fmadd_ps(sum, rest, _mm512_set1_ps(1));
-  return _mm512_maskz_scalef_ps(counts, sum, whole);
 }
 
 inline __m512 load_row(const float* data, int64_t index, bool is_bf16) {

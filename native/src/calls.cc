@@ -107,6 +107,16 @@ ffi::Error attention_grad(Input q, Input k, Input v, Input mask, Input y, Input 
   return handle<make_attention_grad>(spec, {q, k, v, mask, y, statistics, dy, *dq, *dk, *dv});
 }
 
+// Logits and labels to losses and the logarithms of the sums of exponentials.
+ffi::Error cross_entropy(Input logits, Input labels, Output losses, Output normalizers, Spec spec) {
+  return handle<make_cross_entropy>(spec, {logits, labels, *losses, *normalizers});
+}
+
+// The same inputs, the second result and the gradient to the first, to the gradient to the logits.
+ffi::Error cross_entropy_grad(Input logits, Input labels, Input normalizers, Input dy, Output dx, Spec spec) {
+  return handle<make_cross_entropy_grad>(spec, {logits, labels, normalizers, dy, *dx});
+}
+
 // As many inputs and results as the spec says.
 template <MakeOperation& make>
 ffi::Error several(ffi::RemainingArgs inputs, ffi::RemainingRets results, Spec spec) {
@@ -153,6 +163,12 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_attention_grad, attention_grad,
                               FOUR.Arg<Input>().Arg<Input>().Arg<Input>().Ret<ffi::AnyBuffer>().Ret<ffi::AnyBuffer>()
                                   .Ret<ffi::AnyBuffer>().Attr<Spec>("spec"));
 
+XLA_FFI_DEFINE_HANDLER_SYMBOL(
+    oneflow_cross_entropy, cross_entropy,
+    ffi::Ffi::Bind().Arg<Input>().Arg<Input>().Ret<ffi::AnyBuffer>().Ret<ffi::AnyBuffer>().Attr<Spec>("spec"));
+XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_cross_entropy_grad, cross_entropy_grad,
+                              FOUR.Ret<ffi::AnyBuffer>().Attr<Spec>("spec"));
+
 // --- for Python
 
 namespace {
@@ -172,7 +188,9 @@ constexpr Call kCalls[] = {{"conv", make_conv, execute<make_conv>},
                            {"attention_grad", make_attention_grad, execute<make_attention_grad>},
                            {"update", make_update, execute<make_update>},
                            {"batch_norm", make_batch_norm, execute<make_batch_norm>},
-                           {"batch_norm_grad", make_batch_norm_grad, execute<make_batch_norm_grad>}};
+                           {"batch_norm_grad", make_batch_norm_grad, execute<make_batch_norm_grad>},
+                           {"cross_entropy", make_cross_entropy, execute<make_cross_entropy>},
+                           {"cross_entropy_grad", make_cross_entropy_grad, execute<make_cross_entropy_grad>}};
 
 // Runs body(call) and writes a text of at most `room` bytes: its result, or "! " and the error.
 template <class Body>

@@ -17,7 +17,7 @@ from .batch_slices import Region
 from .channels_last import LayoutTranspose
 from .lowering import Draws, Values
 from .native import describe
-from .precision import rounded_outputs
+from .precision import narrow_cotangents, rounded_outputs
 
 Step = Node | LayoutTranspose | Region | AttentionCall | NormCall
 
@@ -86,7 +86,8 @@ class Arrangement:
                 steps += [found.calls[step], *behind.get(found.calls[step], ())]
             elif step not in left and step not in inside:
                 steps.append(step)
-        return replace(self, steps=tuple(steps), narrow_cotangents=found.narrow_cotangents, by_xla=found.refused)
+        narrow = {*self.narrow_cotangents, *found.narrow_cotangents}
+        return replace(self, steps=tuple(steps), narrow_cotangents=narrow, by_xla=found.refused)
 
     def kernels(self) -> dict[Node, str]:
         """What computes the nodes that calls for attention and batch normalization stand for."""
@@ -101,8 +102,10 @@ class Arrangement:
 
     def with_rounding(self) -> Arrangement:
         """The same with outputs rounded to bfloat16 for all their readers."""
-        nodes = [step.node if isinstance(step, AttentionCall) else step for step in self.steps]
-        return replace(self, rounded=rounded_outputs([n for n in nodes if isinstance(n, Node)], self.precision))
+        units = [step.node if isinstance(step, AttentionCall) else step for step in self.steps]
+        nodes = [unit for unit in units if isinstance(unit, Node)]
+        narrow = {*self.narrow_cotangents, *narrow_cotangents(nodes, self.precision)}
+        return replace(self, rounded=rounded_outputs(nodes, self.precision), narrow_cotangents=narrow)
 
     @property
     def attention(self) -> list[AttentionCall]:

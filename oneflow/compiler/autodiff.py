@@ -45,7 +45,7 @@ def linearize(node: Node, values: Values, draws: Any, wanted: tuple[int, ...]) -
     arrays, lowering = values.inputs(node), values.lowering
     function = lowering.function(node, draws)
     crossing = jax.tree_util.Partial
-    if node.op.grad is not None:
+    if lowering.has_own_gradient(node, arrays):
         outputs = located(node, lambda: _outputs(node, function(*arrays)))
         return outputs, crossing(_Explicit(node, wanted, lowering), arrays, outputs)
 

@@ -7,7 +7,7 @@ that are the same on every device (variables, constants) do not have the axis.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -166,6 +166,14 @@ class Lowering:
             one = lambda key, *arrays: compute(*arrays, key=key, **attrs)  # noqa: E731
             return partial(jax.vmap(one, in_axes=(0, *axes)), keys)
         return jax.vmap(partial(compute, **attrs), in_axes=axes)
+
+    def has_own_gradient(self, node: Node, arrays: Sequence[Any]) -> bool:
+        """Whether the gradient of a node is the one that its op defines, not the vjp of its function of these arrays."""
+        if node.op.grad is None or node.op.native is None or node in self.vmapped:
+            return node.op.grad is not None
+        if choose_narrowing(node, arrays, self.without_native, self.precision.get(node)) is not None:
+            return False
+        return choose(node, arrays, self.without_native) is node.op.define
 
     def gradient(self, node: Node, arrays: Any, outputs: Any, cotangents: Any) -> tuple[Any, ...]:
         """The gradient that an op defines itself: one cotangent (or None) per input."""

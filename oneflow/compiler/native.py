@@ -37,9 +37,12 @@ def choose(node: Node, arrays: Sequence[Any], without: str) -> Callable[..., Any
 def choose_narrowing(node: Node, arrays: Sequence[Any], without: str, narrow: dtype | None) -> Callable[..., Any] | None:
     """The native lowering of a node that computes these float32 arrays in the dtype ``narrow``; None if there is none."""
     native = node.op.native
-    if native is None or not native.narrows or narrow is not dtypes.bfloat16 or any(a.dtype != np.float32 for a in arrays):
+    if native is None or not native.narrows or narrow is not dtypes.bfloat16:
         return None
-    lower = choose(node, [jax.ShapeDtypeStruct(a.shape, narrow.numpy_dtype) for a in arrays], without)
+    if any(a.dtype != np.float32 and a.dtype.kind not in "iu" for a in arrays):
+        return None
+    casts = [narrow.numpy_dtype if a.dtype == np.float32 else a.dtype for a in arrays]
+    lower = choose(node, [jax.ShapeDtypeStruct(a.shape, cast) for a, cast in zip(arrays, casts, strict=True)], without)
     return None if lower is node.op.define else partial(lower, narrow=True)
 
 

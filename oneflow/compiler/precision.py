@@ -50,6 +50,8 @@ def assigned(graph: Graph, order: Sequence[Node], platform: str, without_native:
     chosen = narrow_nodes(order, newer=newer)
     if platform == "cpu" and native.multiplies_bfloat16(without_native):
         chosen = {n for n in chosen if _gains_on_cpu(n, narrow, newer)}
+        sources = _sources(order, chosen, newer)
+        chosen.update(n for n in order if _follows(n) and native.is_native(n, narrow) and _sources_of(n, sources))
     return dict.fromkeys(chosen, narrow)
 
 
@@ -63,6 +65,42 @@ def _gains_on_cpu(node: Node, narrow: dtype, newer: bool) -> bool:
     if _listed(node, newer) == "between":
         return False
     return native.is_native(node, narrow) or not native.is_native(node, None)
+
+
+def _follows(node: Node) -> bool:
+    return node.op.native is not None and node.op.native.follows
+
+
+def _sources(order: Sequence[Node], narrow: Collection[Node], newer: bool) -> dict[Node, frozenset[Node]]:
+    """The nodes in 16 bits that a node is, or that lead to it by ops that compute in 16 bits only between such nodes."""
+    found: dict[Node, frozenset[Node]] = {}
+    for node in order:
+        if node in narrow:
+            found[node] = frozenset((node,))
+        elif _listed(node, newer) == "between":
+            sources = frozenset().union(*(found.get(b.node, ()) for b in node.inputs))
+            if sources:
+                found[node] = sources
+    return found
+
+
+def _sources_of(node: Node, sources: Mapping[Node, frozenset[Node]]) -> frozenset[Node]:
+    """The nodes in 16 bits that lead to the float32 inputs of a node; none where one of these has none."""
+    found = [sources.get(b.node, frozenset()) for b in node.inputs if b.dtype is dtypes.float32]
+    return frozenset().union(*found) if all(found) else frozenset()
+
+
+def narrow_cotangents(nodes: Sequence[Node], precision: Mapping[Node, dtype]) -> frozenset[Node]:
+    """The nodes in bfloat16 whose outputs get their gradients from nodes that make them in bfloat16 (``Native.follows``).
+
+    XLA removes a cast of what was bfloat16 before; elsewhere it is the faster to cast by integer arithmetic.
+    """
+    following = {n for n in nodes if n in precision and precision[n] is dtypes.bfloat16 and _follows(n)}
+    if not following:
+        return frozenset()
+    newer = next(iter(following)).graph.generation.newer_autocast_lists
+    sources = _sources(nodes, precision.keys() - following, newer)
+    return frozenset().union(*(_sources_of(n, sources) for n in following))
 
 
 def _listed(node: Node, newer: bool) -> str:

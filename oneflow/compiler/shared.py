@@ -23,7 +23,7 @@ def alike(node: Node, arrays: Sequence[Any], wanted: tuple[int, ...], lowering: 
     """The equations of nodes like this one, as a function like ``vjp``; None if it is one of the first, or may not share them.
 
     Args:
-      node: the node; it has no gradient of its own.
+      node: the node; its gradient is not the one that its op defines.
       arrays: its inputs, inside a trace.
       wanted: positions of the inputs that a gradient is wanted of.
       lowering: keeps what has been recorded.

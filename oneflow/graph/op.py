@@ -25,6 +25,7 @@ class Native:
         "" where it does not take such arrays.
       narrows: it computes float32 arrays in bfloat16 if ``lower`` is given ``narrow=True``; it may then keep arrays in float32
         where that costs less (weights, and their gradients).
+      follows: in mixed precision it reads its float32 inputs in bfloat16 where they come from an op that computes in bfloat16.
       narrowed_inputs: ``narrowed_inputs(attrs)`` says how many of the inputs, from the first on, are read in bfloat16 then; None
         for all.
     """
@@ -34,6 +35,7 @@ class Native:
     describe: Callable[[Sequence[Any], Mapping[str, Any]], str]
     sharded: str = "sharded over the batch"
     narrows: bool = True
+    follows: bool = False
     narrowed_inputs: Callable[[Mapping[str, Any]], int] | None = None
 
 
@@ -191,7 +193,7 @@ class OpDef:
       define: ``define(*arrays, **attrs)`` returns the output array, or a tuple of outputs if ``multiple_results``. It is the
         lowering; its abstract evaluation is the shape rule and its vjp the gradient.
       grad: ``grad(inputs, outputs, cotangents, **attrs)`` returns one cotangent (None for zero) per input, if the gradient
-        differs from the vjp of ``define``. ``inputs``, ``outputs`` and ``cotangents`` are tuples.
+        differs from the vjp of ``define``. A native lowering has its own. ``inputs``, ``outputs`` and ``cotangents`` are tuples.
       nondifferentiable: positions of inputs that never receive a gradient (labels, indices, masks); True for all of them.
       multiple_results: ``define`` returns a tuple of outputs.
       random: ``define`` takes a further keyword ``key``, a JAX random key that differs from call to call.

@@ -13,8 +13,9 @@ from ..graph.node import Blob
 from ._arrays import Array, broadcast_to, full, is_half, like, select, where_else_zero
 from ._arrays import label as label_of
 from ._emit import emit, fail, op, want
+from ._native_loss import FLOOR as _FLOOR
+from ._native_loss import NATIVE
 
-_FLOOR = 1e-20  # the lowest probability: smaller ones are raised to it
 _LARGEST = -math.log(_FLOOR)
 
 
@@ -67,7 +68,14 @@ def _sparse_softmax_grad(inputs: Any, outputs: Any, cotangents: Any) -> tuple[No
     return None, lax.convert_element_type(dx, logits.dtype)
 
 
-@op("sparse_softmax_cross_entropy", grad=_sparse_softmax_grad, nondifferentiable=(0,), labels=(0, 1), newer_autocast="between")
+@op(
+    "sparse_softmax_cross_entropy",
+    grad=_sparse_softmax_grad,
+    native=NATIVE,
+    nondifferentiable=(0,),
+    labels=(0, 1),
+    newer_autocast="between",
+)
 def _sparse_softmax_cross_entropy(labels: Array, logits: Array) -> Array:
     x, labels = widen(logits), _wide(labels)
     index = lax.reshape(lax.clamp(like(0, labels), labels, like(max(x.shape[-1] - 1, 0), labels)), (*x.shape[:-1], 1))

@@ -49,7 +49,7 @@ def test_gradients_of_rounding(native_part: Any) -> None:
     x = jnp.ones(4, np.float32)
     passed = jax.jit(jax.grad(lambda v: (round_outputs(v, {0}) * factors).sum()))(x)
     np.testing.assert_array_equal(passed, factors)
-    rounded = jax.jit(jax.grad(lambda v: (widen_native(v) * factors).sum()))(x.astype(jnp.bfloat16))
+    rounded = jax.jit(jax.grad(lambda v: (widen_native(v, False) * factors).sum()))(x.astype(jnp.bfloat16))
     assert rounded.dtype == jnp.bfloat16
     np.testing.assert_array_equal(rounded, factors.astype(jnp.bfloat16))
 

@@ -140,26 +140,24 @@ class PartFile:
         self.close()
 
     def read(self, offset: int, length: int, record: int = 0) -> np.ndarray:
-        """``length`` bytes, followed by PAD zeros. Raises RecordError where the file ends earlier."""
-        try:
-            data = np.empty(length + wire.PAD, np.uint8)
-        except MemoryError as error:
-            raise fault(
-                RecordError, f"there is no memory for {length} bytes of a part file", Where(self.path, record, offset)
-            ) from error
-        data[length:] = 0
-        done = 0
-        while done < length:
+        """``length`` bytes, of a bytes object, followed by PAD more. Raises RecordError where the file ends earlier."""
+        data = b""
+        while len(data) < length:
             try:
-                got = os.preadv(self._file.fileno(), [data.data[done:length]], offset + done)
+                more = os.pread(self._file.fileno(), length + wire.PAD - len(data), offset + len(data))
             except OSError as error:
                 raise fault(
                     RecordError, f"a part file cannot be read: {error.strerror}", Where(self.path, record, offset)
                 ) from error
-            if got == 0:
-                raise self._truncated(record, offset, f"the file ends at byte {offset + done}; it was truncated meanwhile")
-            done += got
-        return data
+            except MemoryError as error:
+                raise fault(
+                    RecordError, f"there is no memory for {length} bytes of a part file", Where(self.path, record, offset)
+                ) from error
+            if not more:
+                raise self._truncated(record, offset, f"the file ends at byte {offset + len(data)}; it was truncated meanwhile")
+            data = data + more if data else more
+        missing = length + wire.PAD - len(data)
+        return np.frombuffer(data + bytes(missing) if missing else data, np.uint8)
 
     def chunk(self, offset: int, record: int, chunk_bytes: int = CHUNK) -> tuple[Records, int]:
         """The records from ``offset`` on, at least one, up to about ``chunk_bytes``; and the offset of the record after them.
@@ -172,8 +170,10 @@ class PartFile:
         if PREFIX + first > length:
             length = PREFIX + first
             data = self.read(offset, length, record)
-        heads: list[int] = []
-        at, size, last = 0, 1, length - PREFIX
+        size, last, step = first, length - PREFIX, PREFIX + first
+        same = np.ndarray((last // step + 1,), "<i8", data, strides=(step,)) == first  # records of one length are found together
+        at = step * (len(same) if same.all() else int(same.argmin()))
+        heads = list(range(0, at, step))
         view, unpack, add = data.data, _LENGTH.unpack_from, heads.append
         while at <= last and size > 0:
             add(at)

@@ -237,13 +237,18 @@ class Records:
         return self._block.data[start : start + length].tobytes()
 
     def __iter__(self) -> Iterator[bytes]:
+        return iter(self.tolist())
+
+    def tolist(self) -> list[bytes]:
+        """All of them."""
         if not self._count:
-            return
-        starts = self.starts
-        begin, stops = int(starts.min()), starts + self.lengths
-        data = self._block.data[begin : int(stops.max())].tobytes()  # slices of bytes are made twice as fast as those of a view
-        for start, stop in zip((starts - begin).tolist(), (stops - begin).tolist(), strict=True):
-            yield data[start:stop]
+            return []
+        starts, data = self.starts, self._block.data
+        begin, stops, whole = 0, starts + self.lengths, data.base
+        if not isinstance(whole, bytes) or len(whole) != len(data):  # slices of bytes are made twice as fast as those of a view
+            begin = int(starts.min())
+            whole = data[begin : int(stops.max())].tobytes()
+        return [whole[start:stop] for start, stop in zip((starts - begin).tolist(), (stops - begin).tolist(), strict=True)]
 
     def __repr__(self) -> str:
         return f"<{self._count} records, {self.nbytes} bytes>"

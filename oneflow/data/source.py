@@ -275,7 +275,7 @@ class RecordSource:
         places = np.concatenate([piece.origin for piece in pieces])
         files = [np.array([numbers[f] for f in piece.files], np.int64)[piece.origin[:, 0]] for piece in pieces]
         places[:, 0] = np.concatenate(files)
-        return _Units.of([record for piece in pieces for record in piece], places, unit)
+        return _Units.of([record for piece in pieces for record in piece.tolist()], places, unit)
 
     # --- positions
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, overload
+from typing import Any, cast, overload
 
 import numpy as np
 
@@ -244,8 +244,10 @@ class Records:
         if not self._count:
             return []
         starts, data = self.starts, self._block.data
-        begin, stops, whole = 0, starts + self.lengths, data.base
-        if not isinstance(whole, bytes) or len(whole) != len(data):  # slices of bytes are made twice as fast as those of a view
+        begin, stops, base = 0, starts + self.lengths, cast(object, data.base)
+        if isinstance(base, bytes) and len(base) == len(data):
+            whole = base
+        else:  # slices of bytes are made twice as fast as those of a view
             begin = int(starts.min())
             whole = data[begin : int(stops.max())].tobytes()
         return [whole[start:stop] for start, stop in zip((starts - begin).tolist(), (stops - begin).tolist(), strict=True)]

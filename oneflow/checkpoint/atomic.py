@@ -8,12 +8,12 @@ import shutil
 import stat
 import sys
 import time
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NoReturn
 
 import numpy as np
+from zlib_ng.zlib_ng import crc32
 
 from ..errors import CheckpointError, CheckpointExistsError
 from ..runtime.process import process
@@ -307,7 +307,7 @@ def _missing(values: Mapping[str, Value], found: Mapping[str, Mapping[int, int]]
 def _read_digest(root: str, file: str, index: int) -> int:
     descriptor = os.open(os.path.join(root, file), os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
     try:
-        return zlib.crc32(os.pread(descriptor, CHUNK, index * CHUNK))
+        return crc32(os.pread(descriptor, CHUNK, index * CHUNK))
     finally:
         os.close(descriptor)
 

@@ -6,9 +6,13 @@ import os
 from functools import partial
 from io import FileIO
 
+from zlib_ng.zlib_ng import crc32
+
 from .blocks import Runs
 from .digests import CHUNK, Expected, Mismatch, chunk_count
 from .threads import on_threads
+
+_PIECE = 1 << 18  # bytes that are in the cache still when their digest is computed
 
 
 class DamageError(Exception):
@@ -47,13 +51,14 @@ class VerifiedFile:
         first, last = index * self._chunk, min((index + 1) * self._chunk, self.size)
         a, b = max(first, begin), min(last, begin + len(target))
         part = target[a - begin : b - begin]
-        if self._expected is None or (a, b) == (first, last):
+        if self._expected is None:
             self._fill(a, part)
-            self._compare(index, part)
+            return
+        if (a, b) == (first, last):
+            self._fill_verified(index, part)
             return
         chunk = memoryview(bytearray(last - first))  # its neighbours are read, too: the digest is theirs as well
-        self._fill(first, chunk)
-        self._compare(index, chunk)
+        self._fill_verified(index, chunk)
         part[:] = chunk[a - first : b - first]
 
     def read_run(self, runs: Runs, target: memoryview) -> None:
@@ -77,11 +82,17 @@ class VerifiedFile:
 
     def _verify_chunk(self, index: int) -> None:
         chunk = memoryview(bytearray(max(0, min(self._chunk, self.size - index * self._chunk))))
-        self._fill(index * self._chunk, chunk)
-        self._compare(index, chunk)
+        self._fill_verified(index, chunk)
 
-    def _compare(self, index: int, data: memoryview) -> None:
-        mismatch = self._expected.check_chunk(index, data) if self._expected is not None else None
+    def _fill_verified(self, index: int, target: memoryview) -> None:
+        """Reads all of one chunk, whose digest is compared."""
+        assert self._expected is not None
+        digest = 0
+        for begin in range(0, len(target), _PIECE):
+            piece = target[begin : begin + _PIECE]
+            self._fill(index * self._chunk + begin, piece)
+            digest = crc32(piece, digest)
+        mismatch = self._expected.check_digest(index, digest)
         if mismatch is not None:
             raise DamageError(mismatch, self._chunk)
 

@@ -106,7 +106,17 @@ def test_ranks_name_what_exists() -> None:
 
 
 COMPILER = [  # from the bottom; the table is in docs/architecture.md, "The packages"
-    {"native", "precision", "analysis", "layout", "int8_kernels", "packed_products", "attention_kernels", "blocks"},
+    {
+        "native",
+        "precision",
+        "analysis",
+        "layout",
+        "int8_kernels",
+        "packed_products",
+        "attention_kernels",
+        "batch_norm_kernels",
+        "blocks",
+    },
     {"lowering", "storing", "int8_analysis"},
     {"shared"},
     {"autodiff"},
@@ -121,6 +131,7 @@ COMPILER = [  # from the bottom; the table is in docs/architecture.md, "The pack
         "int8",
         "fusion",
         "fused_update",
+        "batch_norm",
     },  # fmt: skip
     {"plan"},
     {"update", "replicas", "options", "cudnn_attention", "fingerprint"},

@@ -189,10 +189,8 @@ class Model:
             made["dynamic_batching"] = {"preferred_batch_size": list(self.batch_sizes),
                                         "max_queue_delay_microseconds": round(self.settings.longest_delay * 1e6)}  # fmt: skip
         kernels = f"XLA: {self.without_native}" if self.without_native else "native part"
-        made["parameters"] = {"kernels": {"string_value": kernels}}
-        if self.threads:
-            made["parameters"]["native_threads"] = {"string_value": str(self.threads)}
-        return made
+        parameters = {"kernels": kernels, **({"native_threads": str(self.threads)} if self.threads else {})}
+        return {**made, "parameters": {name: {"string_value": value} for name, value in parameters.items()}}
 
 
 def _run(program: Callable[..., list[Any]], arrays: Sequence[np.ndarray]) -> float:

@@ -261,7 +261,7 @@ def _attention_grad_sizes(spec: list[int]) -> list[int]:
 
 
 def _product(random: np.random.Generator) -> list[int]:
-    """Data of all dtypes, with weights that are packed first: see ``ProductSpec`` in native/src/product.cc."""
+    """Data of all dtypes, with weights that are packed first: see ``ProductSpec`` in native/src/product_spec.h."""
     data = int(random.integers(0, 3))
     result = int(random.integers(0, 2)) if data == 0 else data
     has_residual = int(random.integers(0, 2)) if data or result == 0 else 0
@@ -341,7 +341,7 @@ def _batch_norm_grad(random: np.random.Generator) -> list[int]:
 def _batch_norm_head(random: np.random.Generator) -> list[int]:
     rows = int(random.choice([random.integers(1, 40), random.integers(60, 2000)]))
     flags = random.integers(0, 2, 4).tolist()
-    return [*flags[:2], rows, int(random.integers(1, 200)), *flags[2:], int(random.integers(0, 3)), _FACTOR]
+    return [*flags[:2], rows, int(random.integers(1, 200)), *flags[2:], int(random.integers(0, 2))]
 
 
 def _run_batch_norm(library: Any, call: str, spec: list[int], prefix: list[int]) -> bool:
@@ -351,9 +351,9 @@ def _run_batch_norm(library: Any, call: str, spec: list[int], prefix: list[int])
     vectors, statistics = [("float32", channels)] * (gamma + beta), ("float32", 2 * channels)
     if call == "batch_norm":
         moving = [("float32", channels)] * 2
-        inputs, results = [(x, size), *vectors, *moving, *[(y, size)] * spec[8]], [(y, size), *moving, statistics]
+        inputs, results = [(x, size), *vectors, *moving, *[(y, size)] * spec[7]], [(y, size), *moving, statistics]
     else:
-        has_y, keeps, gradients = spec[8:]
+        has_y, keeps, gradients = spec[7:]
         inputs = [(x, size), *vectors, statistics, *[(y, size)] * (has_y + gradients)]
         results = [(x, size), *[(y, size)] * keeps, statistics]
     made = [_Guarded(*each) for each in results]

@@ -1,5 +1,5 @@
 // Batch normalization of training steps, and what follows it: per channel the mean and the biased variance, then
-//   y = bounded((x - mean) * gamma / sqrt(variance + epsilon) + beta + residual)
+//   y = (x - mean) * gamma / sqrt(variance + epsilon) + beta + residual, rectified
 // in two passes over x, where XLA makes five; and its gradients in two passes more. Channels last: arrays are matrices of rows and
 // channels. AVX-512 only. Statistics and sums are float32. The specs are written by oneflow/compiler/batch_norm_kernels.py.
 //
@@ -23,8 +23,6 @@ namespace {
 constexpr int64_t kBlock = 32;  // rows, whose sums are added up before they are added to those of the rows before
 constexpr int kMaxVectors = 4;  // of 16 channels, at a time
 
-enum class Bound { kNone = 0, kBelow = 1, kBoth = 2 };  // of the result: none; 0 (a ReLU); 0 and `high`
-
 int64_t padded(int64_t channels) { return (channels + 15) / 16 * 16; }
 
 // What both calls have in common.
@@ -37,8 +35,7 @@ struct NormSpec {
       throw std::invalid_argument("the array is too large");
     }
     has_gamma = reader.next_bool(), has_beta = reader.next_bool();
-    bound = static_cast<Bound>(reader.next(0, 2));
-    high = reader.next_float();
+    is_rectified = reader.next_bool();
   }
 
   size_t vector() const { return static_cast<size_t>(channels) * sizeof(float); }  // bytes
@@ -46,9 +43,7 @@ struct NormSpec {
 
   dt x_type, y_type;  // of x and its gradient; of y, residual and their gradients
   int64_t rows, channels;
-  bool has_gamma, has_beta;
-  Bound bound;
-  float high;
+  bool has_gamma, has_beta, is_rectified;
 };
 
 struct ForwardSpec : NormSpec {
@@ -69,8 +64,8 @@ struct BackwardSpec : NormSpec {
     reader.finish();
   }
 
-  bool has_y;     // it says where the result was bounded; otherwise x does, and there was no residual
-  bool keeps;     // the gradient to the sum before the bounds is a result, that to the residual
+  bool has_y;     // it says where the result was positive; otherwise x does, and there was no residual
+  bool keeps;     // the gradient to the sum before the ReLU is a result, that to the residual
   int gradients;  // to y
 };
 
@@ -123,20 +118,14 @@ inline __m512 where_finite(__m512 value) {
   return _mm512_maskz_mov_ps(finite, value);
 }
 
-template <Bound bound>
-inline __m512 bounded(__m512 value, __m512 high) {  // NaN stays: the second operand is the result then
-  if constexpr (bound != Bound::kNone) value = _mm512_max_ps(_mm512_setzero_ps(), value);
-  if constexpr (bound == Bound::kBoth) value = _mm512_min_ps(high, value);
-  return value;
+template <bool kRectified>
+inline __m512 rectified(__m512 value) {  // NaN stays: the second operand is the result then
+  return kRectified ? _mm512_max_ps(_mm512_setzero_ps(), value) : value;
 }
 
-// The gradient where the value was within the bounds, otherwise 0.
-template <Bound bound>
-inline __m512 passed(__m512 gradient, __m512 value, __m512 high) {
-  if constexpr (bound == Bound::kNone) return gradient;
-  __mmask16 inside = _mm512_cmp_ps_mask(value, _mm512_setzero_ps(), _CMP_GT_OQ);
-  if constexpr (bound == Bound::kBoth) inside = _mm512_mask_cmp_ps_mask(inside, value, high, _CMP_LT_OQ);
-  return _mm512_maskz_mov_ps(inside, gradient);
+// The gradient where the value was positive, otherwise 0.
+inline __m512 passed(__m512 gradient, __m512 value) {
+  return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(value, _mm512_setzero_ps(), _CMP_GT_OQ), gradient);
 }
 
 // Calls body.run<kVectors, kPartial>(first channel, mask of its last vector) for all channels. Vectors are registers then.
@@ -204,8 +193,8 @@ struct Statistics {
   }
 };
 
-// y = bounded((x - mean) * slope + beta + residual).
-template <bool kXBf16, bool kYBf16, Bound bound>
+// y = (x - mean) * slope + beta + residual, rectified.
+template <bool kXBf16, bool kYBf16, bool kRectified>
 struct Normalize {
   using X = Elements<kXBf16>;
   using Y = Elements<kYBf16>;
@@ -214,7 +203,6 @@ struct Normalize {
   typename Y::Number* y;
   int64_t rows, channels;
   const float *mean, *slope, *beta;  // padded
-  float high;
 
   template <int kVectors, bool kPartial>
   void run(int64_t c, __mmask16 last) const {
@@ -223,36 +211,34 @@ struct Normalize {
       m[v] = _mm512_loadu_ps(mean + c + 16 * v), a[v] = _mm512_loadu_ps(slope + c + 16 * v);
       b[v] = _mm512_loadu_ps(beta + c + 16 * v);
     }
-    const __m512 most = all(high);
     for (int64_t r = 0; r < rows; r++) {
       for (int v = 0; v < kVectors; v++) {
         const int64_t i = r * channels + c + 16 * v;
         const __mmask16 mask = mask_of<kVectors, kPartial>(v, last);
         __m512 value = _mm512_fmadd_ps(_mm512_sub_ps(X::load(x + i, mask), m[v]), a[v], b[v]);
         if (residual) value = _mm512_add_ps(value, Y::load(residual + i, mask));
-        Y::store(y + i, mask, bounded<bound>(value, most));
+        Y::store(y + i, mask, rectified<kRectified>(value));
       }
     }
   }
 };
 
 // What both passes of the gradients read. The vectors are padded.
-template <bool kXBf16, bool kYBf16, Bound bound, bool kHasY>
+template <bool kXBf16, bool kYBf16, bool kRectified, bool kHasY>
 struct Gradients {
   using X = Elements<kXBf16>;
   using Y = Elements<kYBf16>;
   const typename X::Number* x;
   const typename Y::Number *y, *dy, *more;  // null: none
   const float *mean, *slope, *beta;
-  float high;
 
-  // The gradient to the sum before the bounds; d: x - mean.
+  // The gradient to the sum before the ReLU; d: x - mean.
   __m512 at(int64_t i, __mmask16 mask, __m512 d, int64_t c) const {
     __m512 g = Y::load(dy + i, mask);
     if (more) g = _mm512_add_ps(g, Y::load(more + i, mask));
-    if constexpr (bound == Bound::kNone) return g;
-    if constexpr (kHasY) return passed<bound>(g, Y::load(y + i, mask), all(high));
-    return passed<bound>(g, _mm512_fmadd_ps(d, _mm512_loadu_ps(slope + c), _mm512_loadu_ps(beta + c)), all(high));
+    if constexpr (!kRectified) return g;
+    if constexpr (kHasY) return passed(g, Y::load(y + i, mask));
+    return passed(g, _mm512_fmadd_ps(d, _mm512_loadu_ps(slope + c), _mm512_loadu_ps(beta + c)));
   }
 };
 
@@ -436,17 +422,16 @@ void measure(const void* data, int64_t begin, int64_t end, int64_t channels, flo
   }
 }
 
-template <bool kXBf16, bool kYBf16, Bound bound>
+template <bool kXBf16, bool kYBf16, bool kRectified>
 void normalize(const ForwardSpec& spec, int64_t begin, int64_t end, const void* x, const void* residual, void* y,
                const ForwardVectors& vectors) {
-  using Body = Normalize<kXBf16, kYBf16, bound>;
+  using Body = Normalize<kXBf16, kYBf16, kRectified>;
   using Y = typename Body::Y::Number;
   for (int64_t row = begin; row < end; row += kBlock) {
     const int64_t at = row * spec.channels;
     for_channels(spec.channels, Body{static_cast<const typename Body::X::Number*>(x) + at,
                                      residual ? static_cast<const Y*>(residual) + at : nullptr, static_cast<Y*>(y) + at,
-                                     std::min(kBlock, end - row), spec.channels, vectors.mean, vectors.slope, vectors.shift,
-                                     spec.high});
+                                     std::min(kBlock, end - row), spec.channels, vectors.mean, vectors.slope, vectors.shift});
   }
 }
 
@@ -456,10 +441,10 @@ struct BackwardArrays {
 };
 
 // The sums of a part of the rows if `vectors` is not null, else the gradient to x.
-template <bool kXBf16, bool kYBf16, Bound bound, bool kHasY>
+template <bool kXBf16, bool kYBf16, bool kRectified, bool kHasY>
 void differentiate(const BackwardSpec& spec, int64_t begin, int64_t end, const BackwardArrays& arrays, const BackwardVectors& at,
                    float* vectors) {
-  using Read = Gradients<kXBf16, kYBf16, bound, kHasY>;
+  using Read = Gradients<kXBf16, kYBf16, kRectified, kHasY>;
   using X = typename Read::X::Number;
   using Y = typename Read::Y::Number;
   for (int64_t row = begin; row < end; row += kBlock) {
@@ -467,7 +452,7 @@ void differentiate(const BackwardSpec& spec, int64_t begin, int64_t end, const B
     const auto of = [&](const void* array) { return array ? static_cast<const Y*>(array) + first : nullptr; };
     Y* kept = arrays.kept ? static_cast<Y*>(arrays.kept) + first : nullptr;
     const Read read{static_cast<const X*>(arrays.x) + first, of(arrays.y), of(arrays.dy), of(arrays.more), at.mean, at.slope,
-                    at.shift, spec.high};
+                    at.shift};
     if (vectors) {
       for_channels(spec.channels, GradientSums<Read>{read, kept, rows, spec.channels, vectors, vectors + padded(spec.channels),
                                                      row == begin});
@@ -486,15 +471,13 @@ void differentiate(const BackwardSpec& spec, int64_t begin, int64_t end, const B
 
 // --- end of what is compiled for AVX-512
 
-// Calls body(x is bfloat16, y is bfloat16, bounds), each a constant type.
+// Calls body(x is bfloat16, y is bfloat16, the result is rectified), each a constant type.
 template <class Body>
 void specialized(const NormSpec& spec, const Body& body) {
-  const auto bounds = [&](auto x, auto y) {
-    if (spec.bound == Bound::kNone) return body(x, y, std::integral_constant<Bound, Bound::kNone>());
-    if (spec.bound == Bound::kBelow) return body(x, y, std::integral_constant<Bound, Bound::kBelow>());
-    return body(x, y, std::integral_constant<Bound, Bound::kBoth>());
+  const auto rectified = [&](auto x, auto y) {
+    spec.is_rectified ? body(x, y, std::true_type()) : body(x, y, std::false_type());
   };
-  const auto result = [&](auto x) { spec.y_type == dt::bf16 ? bounds(x, std::true_type()) : bounds(x, std::false_type()); };
+  const auto result = [&](auto x) { spec.y_type == dt::bf16 ? rectified(x, std::true_type()) : rectified(x, std::false_type()); };
   spec.x_type == dt::bf16 ? result(std::true_type()) : result(std::false_type());
 }
 
@@ -526,11 +509,13 @@ class NormBase : public Operation {
     std::vector<float*> memory(static_cast<size_t>(threads_));
     for (auto& each : memory) each = reinterpret_cast<float*>(scratch.take(kPartVectors * vector()));
     std::vector<Part> found(memory.size());
-    thread_pool::parallel_for(threads_, threads_, [&](int64_t thread, int64_t) {
-      const int64_t begin = s_.rows * thread / threads_, end = s_.rows * (thread + 1) / threads_;
-      const auto i = static_cast<size_t>(thread);
-      found[i] = {end - begin, memory[i]};
-      measure(begin, end, memory[i]);
+    thread_pool::parallel_for(threads_, threads_, [&](int64_t first, int64_t last) {
+      for (int64_t thread = first; thread < last; thread++) {
+        const int64_t begin = s_.rows * thread / threads_, end = s_.rows * (thread + 1) / threads_;
+        const auto i = static_cast<size_t>(thread);
+        found[i] = {end - begin, memory[i]};
+        measure(begin, end, memory[i]);
+      }
     });
     return found;
   }
@@ -564,9 +549,9 @@ class BatchNorm final : public NormBase<ForwardSpec, 3, 3> {
                             : measure<false>(x, begin, end, s_.channels, vectors);
     });
     finish_statistics(s_, found.data(), threads_, width_, at);
-    specialized(s_, [&](auto x_bf16, auto y_bf16, auto bound) {
+    specialized(s_, [&](auto x_bf16, auto y_bf16, auto rectified) {
       thread_pool::parallel_for(s_.rows, threads_, [&](int64_t begin, int64_t end) {
-        normalize<decltype(x_bf16)::value, decltype(y_bf16)::value, decltype(bound)::value>(s_, begin, end, x, residual, y, at);
+        normalize<decltype(x_bf16)::value, decltype(y_bf16)::value, decltype(rectified)::value>(s_, begin, end, x, residual, y, at);
       });
     });
   }
@@ -598,10 +583,10 @@ class BatchNormGrad final : public NormBase<BackwardSpec, 2, 5> {
     at.results = next_vector();
     for (float** each : {&at.mean, &at.slope, &at.shift, &at.share, &at.tilt}) *each = take(scratch);
     load_vectors(s_, at);
-    specialized(s_, [&](auto x_bf16, auto y_bf16, auto bound) {
+    specialized(s_, [&](auto x_bf16, auto y_bf16, auto rectified) {
       constexpr bool kX = decltype(x_bf16)::value, kY = decltype(y_bf16)::value;
-      constexpr Bound kBound = decltype(bound)::value;
-      const auto pass = s_.has_y ? differentiate<kX, kY, kBound, true> : differentiate<kX, kY, kBound, false>;
+      constexpr bool kRectified = decltype(rectified)::value;
+      const auto pass = s_.has_y ? differentiate<kX, kY, kRectified, true> : differentiate<kX, kY, kRectified, false>;
       const auto found = parts(scratch, [&](int64_t begin, int64_t end, float* vectors) {
         pass(s_, begin, end, arrays, at, vectors);
       });

@@ -41,9 +41,10 @@ struct Call {
 inline __m512 at_most(float bound, __m512 x) { return _mm512_min_ps(_mm512_set1_ps(bound), x); }
 inline __m512 at_least(float bound, __m512 x) { return _mm512_max_ps(_mm512_set1_ps(bound), x); }
 
-// x / 2 (1 + erf(x / sqrt 2)). The error function is a quotient of polynomials in x up to the bound at which it rounds to 1.
+// x / 2 (1 + erf(x / sqrt 2)). The error function is a quotient of polynomials in x up to the bound where it rounds to 1.
 inline __m512 gelu(__m512 x) {
-  const __m512 v = at_most(3.7439211627767994f, at_least(-3.7439211627767994f, _mm512_mul_ps(x, _mm512_set1_ps(0.70710678f))));
+  constexpr float bound = 3.7439211627767994f;
+  const __m512 v = at_most(bound, at_least(-bound, _mm512_mul_ps(x, _mm512_set1_ps(0.70710678f))));
   const __m512 square = _mm512_mul_ps(v, v);
   constexpr float over[] = {2.123732201653183e-06f, 2.861979592125863e-04f, 3.658048342913389e-03f,
                             5.243302136659622e-02f, 1.8741607666015625e-01f, 1.1283791542053223f};
@@ -54,7 +55,9 @@ inline __m512 gelu(__m512 x) {
     p = _mm512_fmadd_ps(p, square, _mm512_set1_ps(over[i]));
     q = _mm512_fmadd_ps(q, square, _mm512_set1_ps(under[i]));
   }
-  const __m512 erf = _mm512_div_ps(_mm512_mul_ps(v, p), q);
+  __m512 erf = _mm512_div_ps(_mm512_mul_ps(v, p), q);  // 1 - 2^-23 at the bound, which a large x would magnify
+  erf = _mm512_mask_mov_ps(erf, _mm512_cmp_ps_mask(v, _mm512_set1_ps(bound), _CMP_GE_OQ), _mm512_set1_ps(1));
+  erf = _mm512_mask_mov_ps(erf, _mm512_cmp_ps_mask(v, _mm512_set1_ps(-bound), _CMP_LE_OQ), _mm512_set1_ps(-1));
   const __m512 half = _mm512_mul_ps(x, _mm512_set1_ps(0.5f));
   return _mm512_fmadd_ps(half, erf, half);
 }

@@ -59,7 +59,7 @@ Gemm::Gemm(const GemmShape& shape, int threads, bool describe_only) : shape_(sha
     }
     const dnnl::matmul::primitive_desc made(engine(), part.a, part.b, part.c, attributes);
     if (i == 0) name_ = made.impl_info_str();
-    if (describe_only) return;
+    if (describe_only && i > 0) return;
     scratchpad_ = std::max(scratchpad_, made.scratchpad_desc().get_size());
     part.primitive = dnnl::matmul(made);
     parts_.push_back(part);

@@ -7,6 +7,7 @@
 namespace native {
 
 enum class Activation : int64_t { kNone, kRelu, kGelu, kClip };
+
 struct ProductSpec {
   explicit ProductSpec(SpecReader reader) {
     constexpr dt types[] = {dt::u8, dt::f32, dt::bf16};

@@ -50,9 +50,13 @@ def call(name: str, spec: Sequence[int], shape: Sequence[int], *arrays: Any, dty
       dtype: the result's, that of the first array if None.
     """
     result = jax.ShapeDtypeStruct(tuple(shape), arrays[0].dtype if dtype is None else dtype)
-    if _devices.get() > 1:  # a negative number in front says how many devices share the cores
-        spec = [-_devices.get(), *spec]
-    return jax.ffi.ffi_call(target(name), result)(*arrays, spec=np.array(spec, np.int64))
+    return jax.ffi.ffi_call(target(name), result)(*arrays, spec=_numbers(spec))
+
+
+def _numbers(spec: Sequence[int]) -> np.ndarray:
+    """The spec of a call; a negative number in front says how many devices share the cores."""
+    devices = _devices.get()
+    return np.array([-devices, *spec] if devices > 1 else spec, np.int64)
 
 
 def stored(array: Any) -> Any:
@@ -79,7 +83,7 @@ def call_several(
     """
     made = [jax.ShapeDtypeStruct(tuple(shape), dtype) for shape, dtype in results]
     run = jax.ffi.ffi_call(target(name), made, vmap_method="sequential", input_output_aliases=dict(aliases or {}))
-    return tuple(run(*arrays, spec=np.array(spec, np.int64)))
+    return tuple(run(*arrays, spec=_numbers(spec)))
 
 
 _devices: ContextVar[int] = ContextVar("oneflow_devices_of_calls", default=1)

@@ -227,7 +227,8 @@ class Backward:
         Args:
           chained: the length of the chain of sums that the cotangent ends, where it may be cut; None where it may not.
         """
-        self._parts.setdefault((blob.node, blob.index), []).append(cotangent)
+        if self.observer is None:  # which is shown arrays: they are not to be kept alive
+            self._parts.setdefault((blob.node, blob.index), []).append(cotangent)
         slots = self._cotangents.setdefault(blob.node, [None] * len(blob.node.outputs))
         present = slots[blob.index]
         if present is not None:

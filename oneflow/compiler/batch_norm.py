@@ -65,7 +65,7 @@ class NormCall:
         y, mean, variance, statistics = located(first, lambda: kernels.forward(self.norm, x, vectors, residual))
         values[first] = (None, mean, variance, None, None)
         values.set_blob(self.target, y.astype(self.target.dtype.numpy_dtype))
-        if first not in path:
+        if not any(node in path for node in self.nodes):  # the residual may be on it alone
             return []
         return [jax.tree_util.Partial(self._propagate, tuple(path), x, vectors, statistics, y)]
 
@@ -177,13 +177,13 @@ class _Search:
             return "its parameters or statistics are not float32"
         if any((node, i) in self.readers or (node, i) in self.roots for i in (3, 4)):
             return "its statistics are read"
-        nodes, residual, high = self._followed(node, inside)
+        nodes, residual, is_rectified = self._followed(node, inside)
         target = nodes[-1].outputs[0]
         channels = x.shape[op.axis]
         rows = math.prod(x.shape) // channels if channels else 0
         x_dtype = "bfloat16" if self._is_made_narrow(x) else x.dtype.name
         y_dtype = "bfloat16" if self._is_read_narrow(target, inside) else target.dtype.name
-        norm = Norm(rows, channels, op, x_dtype, y_dtype, residual is not None, high)
+        norm = Norm(rows, channels, op, x_dtype, y_dtype, residual is not None, is_rectified)
         reason = kernels.unsupported_reason(norm)
         return reason or NormCall(norm, tuple(nodes), residual, self.keep)
 
@@ -194,10 +194,8 @@ class _Search:
             and not any(b.is_dynamic for b in (*node.inputs, *node.outputs))
         )
 
-    def _followed(
-        self, first: Node, inside: Mapping[Node, NormCall]
-    ) -> tuple[list[Node], tuple[Blob, Node] | None, float | None]:
-        """The nodes that a call computes, what it adds, and the upper bound of what it rectifies."""
+    def _followed(self, first: Node, inside: Mapping[Node, NormCall]) -> tuple[list[Node], tuple[Blob, Node] | None, bool]:
+        """The nodes that a call computes, what it adds, and whether it rectifies."""
         nodes: list[Node] = [first]
         residual: tuple[Blob, Node] | None = None
         others = [position for i in (1, 2) for position in self._positions((first, i))]
@@ -205,21 +203,21 @@ class _Search:
             end = nodes[-1].outputs[0]
             readers = self.readers.get((end.node, end.index), ())
             if len(readers) != 1 or (end.node, end.index) in self.roots or end.node in self.keep:
-                return nodes, residual, None
+                return nodes, residual, False
             position, node, i = readers[0]
             if i < 0 or not isinstance(node, Node) or node in inside or min(others, default=position + 1) <= position:
-                return nodes, residual, None
+                return nodes, residual, False
             made = node.outputs[0]
             same = made.shape == end.shape and made.dtype is end.dtype and node.scope.placement == first.scope.placement
             if not (same and node.run == first.run and self._may_join(node) and node.op.int8 is not None):
-                return nodes, residual, None
+                return nodes, residual, False
             if node.op.int8.role == "rectify":
-                return [*nodes, node], residual, math.inf
+                return [*nodes, node], residual, True
             if node.op.int8.role != "residual" or residual is not None:
-                return nodes, residual, None
+                return nodes, residual, False
             other = node.inputs[1 - i]
             if other.shape != end.shape or other.dtype is not end.dtype:
-                return nodes, residual, None
+                return nodes, residual, False
             nodes, residual = [*nodes, node], (other, node)
 
     def _positions(self, key: Key) -> list[int]:
@@ -233,7 +231,10 @@ class _Search:
     def _is_made_narrow(self, blob: Blob) -> bool:
         """Whether the native part computes a value in bfloat16."""
         narrow = self.precision.get(blob.node)
-        return narrow is dtypes.bfloat16 and narrowed_inputs(blob.node, narrow) > 0 and is_native(blob.node, narrow)
+        kind = blob.node.op.native
+        if narrow is not dtypes.bfloat16 or kind is None or kind.follows:  # which reads bfloat16 and makes float32
+            return False
+        return narrowed_inputs(blob.node, narrow) > 0 and is_native(blob.node, narrow)
 
     def _is_read_narrow(self, blob: Blob, inside: Mapping[Node, NormCall]) -> bool:
         """Whether the native part reads a value in bfloat16; it is rounded for its other readers then, too."""

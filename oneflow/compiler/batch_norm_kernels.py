@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -22,14 +21,14 @@ Array = Any
 
 @dataclass(frozen=True)
 class Norm:
-    """What a call computes: bounded((x - mean) * gamma / sqrt(variance + epsilon) + beta + residual).
+    """What a call computes: (x - mean) * gamma / sqrt(variance + epsilon) + beta + residual.
 
     Attributes:
       rows, channels: the size of x as a matrix.
       op: what the op that normalizes says of itself.
       x_dtype: of x and its gradient; y_dtype: of the result, the residual and their gradients. float32 or bfloat16.
       has_residual: whether one is added.
-      high: the result is at least 0 and at most that, which may be infinity; None if it is not bounded.
+      is_rectified: whether a ReLU follows.
     """
 
     rows: int
@@ -38,18 +37,17 @@ class Norm:
     x_dtype: str
     y_dtype: str
     has_residual: bool = False
-    high: float | None = None
+    is_rectified: bool = False
 
     @property
     def reads_result(self) -> bool:
-        """Whether the gradients read where the result is bounded; x tells where nothing was added."""
-        return self.has_residual and self.high is not None
+        """Whether the gradients read where the result is positive; x tells where nothing was added."""
+        return self.has_residual and self.is_rectified
 
     def _head(self) -> list[int]:
-        bound = 0 if self.high is None else 1 if self.high == math.inf else 2
         return [
             _native.DTYPES[self.x_dtype], _native.DTYPES[self.y_dtype], self.rows, self.channels, int(self.op.scale),
-            int(self.op.center), bound, _native.float_bits(self.high or 0.0),
+            int(self.op.center), int(self.is_rectified),
         ]  # fmt: skip
 
     def spec(self) -> list[int]:
@@ -111,7 +109,7 @@ def backward(
     norm: Norm, x: Array, vectors: Sequence[Array], statistics: Array, y: Array, cotangents: Sequence[Array]
 ) -> Gradients:
     """The gradients, where those to the result ``y`` are one or two arrays that are added."""
-    keeps = norm.has_residual and (norm.high is not None or len(cotangents) > 1)
+    keeps = norm.has_residual and (norm.is_rectified or len(cotangents) > 1)
     results = [(x.shape, x.dtype), *([(y.shape, y.dtype)] if keeps else []), ((2, norm.channels), np.float32)]
     seen = (y,) if norm.reads_result else ()
     operands = (x, *norm.arrays(vectors), statistics, *seen, *cotangents)

@@ -171,8 +171,11 @@ class Lowering:
         """Whether the gradient of a node is the one that its op defines, not the vjp of its function of these arrays."""
         if node.op.grad is None or node.op.native is None or node in self.vmapped:
             return node.op.grad is not None
-        if choose_narrowing(node, arrays, self.without_native, self.precision.get(node)) is not None:
+        narrow = self.precision.get(node)
+        if choose_narrowing(node, arrays, self.without_native, narrow) is not None:
             return False
+        if narrow is not None:
+            arrays = [jax.ShapeDtypeStruct(a.shape, narrow.numpy_dtype) if a.dtype == "float32" else a for a in arrays]
         return choose(node, arrays, self.without_native) is node.op.define
 
     def gradient(self, node: Node, arrays: Any, outputs: Any, cotangents: Any) -> tuple[Any, ...]:

@@ -47,7 +47,7 @@ def result_shape(x: Sequence[int], product: IntegerProduct, kernel: Sequence[int
 
 
 def spec(x: Sequence[int], product: IntegerProduct, epilogue: Epilogue, kernel: Sequence[int], dtype: str) -> list[int]:
-    """The vector that describes a product to the native part (``native/src/product.cc``).
+    """The vector that describes a product to the native part (``native/src/product_spec.h``).
 
     Args:
       x: the data's shape, channels last; ``kernel``: that of the weights as (O, ..., I).

@@ -51,7 +51,10 @@ def assigned(graph: Graph, order: Sequence[Node], platform: str, without_native:
     if platform == "cpu" and native.multiplies_bfloat16(without_native):
         chosen = {n for n in chosen if _gains_on_cpu(n, narrow, newer)}
         sources = _sources(order, chosen, newer)
-        chosen.update(n for n in order if _follows(n) and native.is_native(n, narrow) and _sources_of(n, sources))
+        chosen.update(
+            n for n in order
+            if _follows(n) and not any(b.is_dynamic for b in n.inputs) and native.is_native(n, narrow) and _sources_of(n, sources)
+        )  # fmt: skip
     return dict.fromkeys(chosen, narrow)
 
 

@@ -29,6 +29,7 @@ _STOP_SECONDS = 1.0
 _POOL_SECONDS = 5.0
 # XLA's collectives between virtual CPU devices hang or abort where many calls are in flight: 64 did, up to 8 never
 _CALLS_WITH_COLLECTIVES = 4
+COMPUTING_THREADS = "oneflow-serving-"  # how the names of daemon threads that run programs by themselves begin
 
 
 class Process:
@@ -202,7 +203,8 @@ class Process:
 
 def _has_daemon_threads_of_others() -> bool:
     """Whether there are threads that go on while the interpreter goes away, and may be in C++ code then, freeing arrays."""
-    return any(thread.daemon and not thread.name.startswith("oneflow-") for thread in threading.enumerate())
+    daemons = [thread.name for thread in threading.enumerate() if thread.daemon]
+    return any(not name.startswith("oneflow-") or name.startswith(COMPUTING_THREADS) for name in daemons)
 
 
 process = Process()

@@ -467,7 +467,8 @@ def have_ended(calls: list[Result[Any]]) -> bool:
     for call in calls:
         if call.delivery is not delivery:
             return False
-        awaited += call._results[0] or call._results[2]
+        found = _awaited(call._results)
+        awaited += flat(found) if any(type(a) is tuple for a in found) else found
     try:
         _block_until_ready()(awaited)
     except Exception:  # each is waited for by itself then, and keeps its own error

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..runtime.process import COMPUTING_THREADS
 from ._metrics import Metrics
 from ._model import Key, Model
 from ._protocol import InferRequest, RequestError
@@ -56,7 +57,7 @@ class Batcher:
         self._unused = asyncio.Event()
         self._unused.set()
         self._loop = asyncio.get_running_loop()
-        self._workers = Workers(in_flight, f"oneflow-serving-{model.name}", self._loop)
+        self._workers = Workers(in_flight, COMPUTING_THREADS + model.name, self._loop)
 
     @contextlib.contextmanager
     def lease(self) -> Iterator[Batcher]:

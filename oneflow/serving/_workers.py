@@ -9,6 +9,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from ..runtime.process import process
+
 Done = Callable[[Any, "BaseException | None"], None]
 
 
@@ -36,7 +38,8 @@ class Workers:
             compute, done = work
             result, error = None, None
             try:
-                result = compute()
+                with process.in_call():  # which the end of the program waits for
+                    result = compute()
             except BaseException as problem:
                 error = problem
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits for the result

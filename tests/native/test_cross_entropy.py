@@ -214,3 +214,24 @@ def test_logits_that_the_gradient_overwrites_are_returned_unchanged() -> None:
     theirs, _ = trained(False, False, False, returns_logits=True)
     for (_, logits), (_, expected) in zip(mine, theirs, strict=True):
         np.testing.assert_allclose(logits, expected, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.skipif(not _native.has_bfloat16(), reason="the machine does not multiply bfloat16 numbers")
+def test_losses_of_batches_of_varying_size_stay_float32() -> None:
+    rng = np.random.default_rng(0)
+    x, labels = rng.standard_normal((64, 32), np.float32), rng.integers(0, 1024, 64).astype(np.int32)
+    losses = []
+    for rows in (64, 12):
+        flow.clear_default_session()
+        config = flow.FunctionConfig()
+        config.default_logical_view(flow.scope.mirrored_view())
+        config.enable_auto_mixed_precision(True)
+
+        @flow.global_function(type="predict", function_config=config)
+        def job(x: tp.ListNumpy.Placeholder((64, 32)), labels: tp.ListNumpy.Placeholder((64,), flow.int32)) -> tp.ListNumpy:
+            start = flow.random_normal_initializer(seed=1)
+            w = flow.get_variable("w", (32, 1024), initializer=start)
+            return flow.nn.sparse_softmax_cross_entropy_with_logits(labels, flow.matmul(x, w))
+
+        losses.append(job([x[:rows]], [labels[:rows]])[0])
+    np.testing.assert_allclose(losses[1], losses[0][:12], rtol=1e-5)

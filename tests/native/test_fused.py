@@ -133,6 +133,14 @@ def name_of_nine_rows() -> str:
     return packed.kernel_name((9, 16), IntegerProduct(None, (0, 1)), Epilogue(), (16, 16), "float32")
 
 
+def test_gelu_of_few_rows_is_exact_far_from_zero() -> None:
+    offset = np.float32([0, 1, -1, 5, -5, 5.3, -5.4, 10, -10, 1e4, -1e4, 1e30, -1e30])
+    x, w = np.zeros((2, 4), np.float32), np.zeros((len(offset), 4), np.float32)
+    got = computed((x, w, offset, None, IntegerProduct(None, (0, 1)), Epilogue(False, False, "gate")), np.float32)
+    want = torch.nn.functional.gelu(torch.from_numpy(offset.astype(np.float64))).numpy()
+    np.testing.assert_allclose(got, np.tile(want, (2, 1)), rtol=1e-6, atol=1e-6)
+
+
 @pytest.mark.parametrize("activation", ["rectify", "bound", "gate"])
 def test_a_product_of_few_rows_passes_on_what_is_not_finite(activation: str) -> None:
     """In its own column and no other one; columns beyond the last panel's end are not read."""

@@ -66,6 +66,10 @@ NODES = [
     node("Resize", IMAGE, None, None, SIZES, mode="nearest"),
     node("Resize", IMAGE, None, None, SIZES, mode="linear", coordinate_transformation_mode="pytorch_half_pixel"),
     node("Resize", floats(1, 1, 49, 1), None, None, Constant([1, 1, 1, 1]), mode="linear"),
+    *(
+        node("Resize", floats(1, 1, 10, 7), None, Constant([1, 1, 0.7, 2.3], "f4"), mode=mode)
+        for mode in ("nearest", "linear")
+    ),
     node("Resize", IMAGE, UP, opset=10, mode="nearest"),
     *(
         node("AveragePool", IMAGE, kernel_shape=[3, 3], strides=[2, 2], auto_pad=word, count_include_pad=1)
@@ -75,6 +79,7 @@ NODES = [
     node("MaxPool", IMAGE - 5, kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1, pads=[0, 1, 1, 0]),
     node("AveragePool", IMAGE, kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1, pads=[1, 1, 1, 1]),
     node("AveragePool", floats(1, 2, 8), kernel_shape=[3], strides=[2], ceil_mode=1),
+    node("MaxPool", floats(1, 1, 10, 10), kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1, auto_pad="VALID"),
     node("ArgMin", np.array([[5, 0, 3], [0, 1, 2]], np.uint8), axis=1),
     node("ArgMin", np.array([[5, -(2**31), 3]], np.int32), axis=1),
     node("Pow", np.array([1, 2, 3, 9], np.int32), Constant(2.5, "f4")),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -223,3 +225,21 @@ def test_a_single_client_does_not_wait_for_others_unless_it_is_told_to(tmp_path:
         assert http.infer(row(1))[0] == 200
     _, patient = start(max_delay_ms=FOR_EVER, timeout=0.05)
     assert patient.infer(row(1))[0] == 504
+
+
+@pytest.mark.timeout(120)
+def test_a_program_that_ends_during_a_batch_ends_in_order() -> None:
+    program = """
+import asyncio, time
+import jax, jax.numpy as jnp
+from oneflow.runtime.process import COMPUTING_THREADS
+from oneflow.serving._workers import Workers
+
+slow = jax.jit(lambda x: jax.lax.fori_loop(0, 60, lambda i, a: jnp.tanh(a @ a), x))
+x = jnp.ones((700, 700))
+slow.lower(x).compile()
+Workers(1, COMPUTING_THREADS + "m", asyncio.new_event_loop()).start(lambda: slow(x).block_until_ready(), print)
+time.sleep(0.05)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr

@@ -124,6 +124,8 @@ def _pooled(ctx: Reader, blob: Blob, functions: Any, padding: Any = None) -> Blo
     n = _space(ctx, blob)
     padding = _padding(ctx, n) if padding is None else padding
     kernel, strides = ctx.attr("kernel_shape"), ctx.attr("strides", [1] * n)
+    if ctx.attr("ceil_mode", 0) and padding == "VALID":
+        padding = [[0, 0]] * (n + 2)
     if ctx.attr("ceil_mode", 0) and not isinstance(padding, str):
         axes = zip(blob.shape[2:], kernel, strides, padding[2:], strict=True)
         padding = [*padding[:2], *([low, _up_to_the_last(size, k, s, low, high)] for size, k, s, (low, high) in axes)]
@@ -249,7 +251,7 @@ def _resize(ctx: Reader, x: Any, roi: Any = None, scales: Any = None, sizes: Any
     factors = ctx.attr("scales") if scales is None else ctx.array(scales)
     if factors is not None and len(factors):
         pair = [float(f) for f in factors]
-        out = [int(s * f) for s, f in zip(blob.shape, pair, strict=True)]
+        out = [int(np.float32(s) * np.float32(f)) for s, f in zip(blob.shape, pair, strict=True)]  # as runtimes compute it
     elif sizes is not None:
         out = ctx.ints(sizes, "the size") or []
         pair = [w / s for w, s in zip(out, blob.shape, strict=True)]
@@ -260,7 +262,8 @@ def _resize(ctx: Reader, x: Any, roi: Any = None, scales: Any = None, sizes: Any
     mode = ctx.attr("mode", "nearest")
     place = ctx.attr("coordinate_transformation_mode", "asymmetric" if ctx.opset < 11 else "half_pixel")
     # the layer takes factors only; one that rounds to a smaller size is made a little larger
-    whole = [f if int(s * f) == w else float(np.nextafter(f, np.inf)) for s, f, w in zip(blob.shape, pair, out, strict=True)]
+    sizes_of = zip(blob.shape, pair, out, strict=True)
+    whole = [f if int(s * f) == w else float(np.nextafter(max(f, w / s), np.inf)) for s, f, w in sizes_of]
     if mode == "nearest" and place in _PLACES:
         rule = ctx.attr("nearest_mode", "floor" if ctx.opset < 11 else "round_prefer_floor")
         axes = list(zip(blob.shape[2:], out[2:], pair[2:], strict=True))

@@ -48,8 +48,7 @@ class Pool:
         with suppress(queue.Empty):
             while (waiting := self._tasks.get_nowait()) is not None:
                 waiting[0].cancel()
-        for _ in self._threads:
-            self._tasks.put(None)
+        self._tasks.put(None)
         for thread in self._threads:
             thread.join()
 
@@ -57,6 +56,7 @@ class Pool:
         while (next_one := self._tasks.get()) is not None:
             _run(*next_one)
             del next_one  # the data is not kept until more comes
+        self._tasks.put(None)  # for the next thread, also one that Ctrl-C kept from the list while it was started
 
 
 def _run(task: Future[Any], function: Callable[..., Any], args: tuple[Any, ...]) -> None:

@@ -133,7 +133,7 @@ def _compare(norm: Norm, got: Any, want: Any, x: Any) -> None:
 @pytest.mark.parametrize("where", ["x", "residual", "gradient"])
 def test_values_that_are_not_finite_spread_as_with_xla(value: float, row: int, where: str, parallel: Any) -> None:
     rng = np.random.default_rng(0)
-    norm = Norm(100, 20, PROBE.op, "float32", "float32", True, math.inf)
+    norm = Norm(100, 20, PROBE.op, "float32", "float32", True, True)
     arrays = {name: rng.standard_normal((100, 20)).astype(np.float32) for name in ("x", "residual", "gradient")}
     arrays[where][row, 3] = value
     vectors = [jnp.ones(20, jnp.float32)] * 4

@@ -229,9 +229,9 @@ def test_losses_of_batches_of_varying_size_stay_float32() -> None:
 
         @flow.global_function(type="predict", function_config=config)
         def job(x: tp.ListNumpy.Placeholder((64, 32)), labels: tp.ListNumpy.Placeholder((64,), flow.int32)) -> tp.ListNumpy:
-            start = flow.random_normal_initializer(seed=1)
-            w = flow.get_variable("w", (32, 1024), initializer=start)
+            w = flow.get_variable("w", (32, 1024), initializer=flow.random_normal_initializer(), random_seed=1)
             return flow.nn.sparse_softmax_cross_entropy_with_logits(labels, flow.matmul(x, w))
 
         losses.append(job([x[:rows]], [labels[:rows]])[0])
-    np.testing.assert_allclose(losses[1], losses[0][:12], rtol=1e-5)
+        assert (losses[-1].astype(jnp.bfloat16).astype(np.float32) != losses[-1]).any()
+    np.testing.assert_allclose(losses[1], losses[0][:12], rtol=1e-2)

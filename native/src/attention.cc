@@ -99,14 +99,7 @@ struct Words {
 
 // --- what follows is compiled for AVX-512; it is called only where the CPU has that
 
-#if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma"))), apply_to = function)
-#else
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // its own headers, GCC bug 105593
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma")
-#endif
+#include "avx512_begin.h"
 
 template <bool kBf16>
 inline __m512 multiply_add(__m512 a, __m512 b, __m512 sum) {
@@ -562,11 +555,7 @@ void backward_head(const AttentionSpec& s, const Head (&in)[5], const Mask& mask
   store_scaled<kBf16>(room.dq, s.queries, s.size, s.factor, out[0], 0);
 }
 
-#if defined(__clang__)
-#pragma clang attribute pop
-#else
-#pragma GCC pop_options
-#endif
+#include "avx512_end.h"
 
 // --- the operations
 

@@ -71,14 +71,7 @@ struct BackwardSpec : NormSpec {
 
 // --- what follows is compiled for AVX-512; it is called only where the CPU has that
 
-#if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma"))), apply_to = function)
-#else
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // its own headers, GCC bug 105593
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma")
-#endif
+#include "avx512_begin.h"
 
 inline __m512 all(float value) { return _mm512_set1_ps(value); }
 
@@ -463,11 +456,7 @@ void differentiate(const BackwardSpec& spec, int64_t begin, int64_t end, const B
   }
 }
 
-#if defined(__clang__)
-#pragma clang attribute pop
-#else
-#pragma GCC pop_options
-#endif
+#include "avx512_end.h"
 
 // --- end of what is compiled for AVX-512
 

@@ -38,14 +38,7 @@ struct CrossEntropySpec {
 
 // --- what follows is compiled for AVX-512; it is called only where the CPU has that
 
-#if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma"))), apply_to = function)
-#else
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // its own headers, GCC bug 105593
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma")
-#endif
+#include "avx512_begin.h"
 
 inline __mmask16 first(int64_t count) { return count >= 16 ? 0xffff : static_cast<__mmask16>((1u << count) - 1); }
 
@@ -150,11 +143,7 @@ void gradients(const CrossEntropySpec& s, void* const* operands, int64_t begin, 
   }
 }
 
-#if defined(__clang__)
-#pragma clang attribute pop
-#else
-#pragma GCC pop_options
-#endif
+#include "avx512_end.h"
 
 // --- end of what is compiled for AVX-512
 

@@ -28,14 +28,7 @@ struct Call {
 
 // --- what follows is compiled for AVX-512; it is called only where the CPU has that
 
-#if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma"))), apply_to = function)
-#else
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // its own headers, GCC bug 105593
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,fma")
-#endif
+#include "avx512_begin.h"
 
 // The bounds come first: these instructions return their second operand where one is NaN.
 inline __m512 at_most(float bound, __m512 x) { return _mm512_min_ps(_mm512_set1_ps(bound), x); }
@@ -103,11 +96,7 @@ void multiply_block(const Call& call, int64_t row, int64_t panel) {
   }
 }
 
-#if defined(__clang__)
-#pragma clang attribute pop
-#else
-#pragma GCC pop_options
-#endif
+#include "avx512_end.h"
 
 // --- for any CPU again
 

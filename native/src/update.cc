@@ -75,13 +75,7 @@ struct Arrays {
 
 // --- what follows is compiled for AVX-512; it is called only where the CPU has that
 
-#if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma"))), apply_to = function)
-#else
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // its own headers, GCC bug 105593
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,fma")
-#endif
+#include "avx512_begin.h"
 
 inline __m512 all(float value) { return _mm512_set1_ps(value); }
 
@@ -126,11 +120,7 @@ void update(const UpdateSpec& spec, const Scalars& scalars, const Arrays& arrays
   if (i < count) update_vector<rule>(spec, scalars, arrays, i, static_cast<__mmask16>((1u << (count - i)) - 1));
 }
 
-#if defined(__clang__)
-#pragma clang attribute pop
-#else
-#pragma GCC pop_options
-#endif
+#include "avx512_end.h"
 
 // --- end of what is compiled for AVX-512
 

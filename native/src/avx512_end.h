@@ -1,0 +1,6 @@
+// See avx512_begin.h.
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif

@@ -41,6 +41,7 @@ PRECISIONS = {"float32": "", "mixed precision": "bfloat16"}
 F32, BF16 = 0, 1  # whether a call multiplies in bfloat16
 TURN = 0.25  # CPU seconds of steps per round
 WORSE = 1.15
+MULTIPLYING = ("conv", "matmul", "attention", "attention_grad")  # other native calls read and write, as XLA's loops do
 _SPEC = re.compile(r"spec = dense<\[([-\d, ]+)\]>")
 _CALL = re.compile(r"oneflow_(\w+?)_\d+$")
 
@@ -81,7 +82,7 @@ def work_of(hlo: str) -> tuple[dict[int, float], float]:
         instruction = module.find(name)
         found = _CALL.match(instruction.target) if instruction is not None else None
         products = sum(cost.products.values())
-        if found is not None and found[1] != "transpose":
+        if found is not None and found[1] in MULTIPLYING:
             spec = _SPEC.search(instruction.rest)  # type: ignore[union-attr]
             count, dtype = flops_of(found[1], tuple(map(int, spec[1].split(","))))  # type: ignore[index]
             flops[dtype] += count * times

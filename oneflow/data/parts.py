@@ -141,18 +141,19 @@ class PartFile:
 
     def read(self, offset: int, length: int, record: int = 0) -> np.ndarray:
         """``length`` bytes, of a bytes object, followed by PAD more. Raises RecordError where the file ends earlier."""
+        try:
+            return self._read(offset, length, record)
+        except OSError as error:
+            raise fault(RecordError, f"a part file cannot be read: {error.strerror}", Where(self.path, record, offset)) from error
+        except MemoryError as error:
+            raise fault(
+                RecordError, f"there is no memory for {length} bytes of a part file", Where(self.path, record, offset)
+            ) from error
+
+    def _read(self, offset: int, length: int, record: int) -> np.ndarray:
         data = b""
         while len(data) < length:
-            try:
-                more = os.pread(self._file.fileno(), length + wire.PAD - len(data), offset + len(data))
-            except OSError as error:
-                raise fault(
-                    RecordError, f"a part file cannot be read: {error.strerror}", Where(self.path, record, offset)
-                ) from error
-            except MemoryError as error:
-                raise fault(
-                    RecordError, f"there is no memory for {length} bytes of a part file", Where(self.path, record, offset)
-                ) from error
+            more = os.pread(self._file.fileno(), length + wire.PAD - len(data), offset + len(data))
             if not more:
                 raise self._truncated(record, offset, f"the file ends at byte {offset + len(data)}; it was truncated meanwhile")
             data = data + more if data else more

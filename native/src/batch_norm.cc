@@ -106,6 +106,15 @@ struct Elements {
   }
 };
 
+// Sums of a block's rows, added to those of the rows before.
+template <int kVectors>
+inline void add_up(float* sums, const __m512 (&block)[kVectors], bool is_first) {
+  for (int v = 0; v < kVectors; v++) {
+    float* sum = sums + 16 * v;
+    _mm512_storeu_ps(sum, is_first ? block[v] : _mm512_add_ps(_mm512_loadu_ps(sum), block[v]));
+  }
+}
+
 inline __m512 where_finite(__m512 value) {
   const auto finite = _mm512_cmp_ps_mask(_mm512_abs_ps(value), all(std::numeric_limits<float>::infinity()), _CMP_LT_OQ);
   return _mm512_maskz_mov_ps(finite, value);
@@ -178,11 +187,7 @@ struct Statistics {
         q[v] = _mm512_fmadd_ps(d, d, q[v]);
       }
     }
-    for (int v = 0; v < kVectors; v++) {
-      float *sum = sums + c + 16 * v, *square = squares + c + 16 * v;
-      _mm512_storeu_ps(sum, is_first ? s[v] : _mm512_add_ps(_mm512_loadu_ps(sum), s[v]));
-      _mm512_storeu_ps(square, is_first ? q[v] : _mm512_add_ps(_mm512_loadu_ps(square), q[v]));
-    }
+    add_up<kVectors>(sums + c, s, is_first), add_up<kVectors>(squares + c, q, is_first);
   }
 };
 
@@ -264,11 +269,7 @@ struct GradientSums {
         p[v] = _mm512_fmadd_ps(g, d, p[v]);
       }
     }
-    for (int v = 0; v < kVectors; v++) {
-      float *sum = sums + c + 16 * v, *product = products + c + 16 * v;
-      _mm512_storeu_ps(sum, is_first ? s[v] : _mm512_add_ps(_mm512_loadu_ps(sum), s[v]));
-      _mm512_storeu_ps(product, is_first ? p[v] : _mm512_add_ps(_mm512_loadu_ps(product), p[v]));
-    }
+    add_up<kVectors>(sums + c, s, is_first), add_up<kVectors>(products + c, p, is_first);
   }
 };
 

@@ -184,22 +184,33 @@ def _pulled(node: Node, inputs: Any, outputs: Any, arriving: Any, wanted: list[i
     return list(jax.vjp(of_wanted, *(inputs[i] for i in wanted))[1](arriving))
 
 
+def compiled(row: Any, arrays: Sequence[np.ndarray]) -> Callable[..., list[Any]]:
+    """The row's job for arrays of these shapes, as one program: op by op, XLA compiles each one for each shape."""
+    graph, results = trace_arrays(row, arrays)
+
+    def step(*fed: Any) -> list[Any]:
+        values = forward(graph, fed)
+        return [values[b.node.name, b.index] for b in results]
+
+    return jax.jit(step)
+
+
 def run(row: Any, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
     """The values of the row's Blobs."""
-    graph, results = trace_arrays(row, arrays)
-    values = forward(graph, arrays)
-    return [np.asarray(values[b.node.name, b.index]) for b in results]
+    return [np.asarray(value) for value in compiled(row, arrays)(*arrays)]
 
 
 def gradients(row: Any, arrays: Sequence[np.ndarray], weights: Sequence[np.ndarray] | None = None) -> list[np.ndarray | None]:
     """The gradients to the inputs of the sum of the row's results, or of their products with ``weights``."""
     graph, results = trace_arrays(row, arrays)
-    values = forward(graph, arrays)
     seeds: dict[tuple[str, int], Any] = {}
     for i, blob in enumerate(results):
         at = (blob.node.name, blob.index)
         weight = np.ones(blob.shape) if weights is None else weights[i]
         seeds[at] = seeds.get(at, 0) + np.asarray(weight).astype(blob.dtype.numpy_dtype)
-    found = backward(graph, values, seeds)
-    inputs = [node for node in graph.nodes if node.op is OP_INPUT]
-    return [None if (n.name, 0) not in found else np.asarray(found[n.name, 0]) for n in inputs]
+
+    def step(*fed: Any) -> list[Any]:
+        found = backward(graph, forward(graph, fed), seeds)
+        return [found.get((node.name, 0)) for node in graph.nodes if node.op is OP_INPUT]
+
+    return [None if gradient is None else np.asarray(gradient) for gradient in jax.jit(step)(*arrays)]

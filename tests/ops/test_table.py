@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 from jax.extend.core import jaxprs_in_params
-from table import Gradient, Refusal, Row, forward, gradients, run, trace, trace_arrays
+from table import Gradient, Refusal, Row, compiled, forward, gradients, run, trace, trace_arrays
 
 import oneflow.ops
 from oneflow._base import dtype as dtypes
@@ -87,13 +87,12 @@ def test_gradient(row: Row) -> None:
     if not places:
         return
     rng = np.random.default_rng(1)
-    weights = [rng.standard_normal(f.shape) for f in run(row, arrays)]
+    job = compiled(row, arrays)
+    weights = [rng.standard_normal(f.shape) for f in job(*arrays)]
     found = gradients(row, arrays, weights)
-    graph, results = trace_arrays(row, arrays)
 
     def objective(moved: list[np.ndarray]) -> float:
-        values = forward(graph, moved)
-        return sum(float(np.sum(np.asarray(values[b.node.name, b.index]) * w)) for b, w in zip(results, weights, strict=True))
+        return sum(float(np.sum(np.asarray(result) * w)) for result, w in zip(job(*moved), weights, strict=True))
 
     for i in places:
         direction = rng.standard_normal(arrays[i].shape)

@@ -87,7 +87,8 @@ def to_host(array: Any) -> np.ndarray:
 
 def donatable(array: Any, source: np.ndarray) -> Any:
     """The device array made of ``source``, in memory of its own: a step does not write into memory that it shares with NumPy."""
-    if len(array.sharding.device_set) > 1 or array.unsafe_buffer_pointer() != source.ctypes.data:
+    device, *others = array.sharding.device_set
+    if others or device.platform != "cpu" or array.unsafe_buffer_pointer() != source.ctypes.data:
         return array
     with jax.enable_x64(True):
         return array.copy()

@@ -1,4 +1,4 @@
-"""A first step that fails for want of memory leaves the state as it was, without a second copy of it beside a step that does not."""
+"""A first step that fails for want of memory leaves the state as it was; none keeps a second copy of the state for that."""
 
 from __future__ import annotations
 

@@ -41,7 +41,6 @@ from . import system as system
 from . import tensorrt as tensorrt
 from . import train as train
 from . import typing as typing
-from . import unittest as unittest
 from . import util as util
 from ._base.dtype import bfloat16 as bfloat16
 from ._base.dtype import char as char
@@ -255,6 +254,7 @@ _on_demand = {
     "serving": ".serving",
     "summary": ".summary",
     "trainer": ".trainer",
+    "unittest": ".unittest",
 }
 if _TYPE_CHECKING:
     from . import callbacks as callbacks
@@ -267,6 +267,7 @@ if _TYPE_CHECKING:
     from . import serving as serving
     from . import summary as summary
     from . import trainer as trainer
+    from . import unittest as unittest
     from ._targets.target import Target as Target
     from .plan import plan_sweep as plan_sweep
     from .trainer import Trainer as Trainer
@@ -276,5 +277,5 @@ _install_public_modules([
     deprecated.nn, detection, distribute, distributed, env, errors, experimental, experimental.scope,
     image, keras, keras.activations, keras.maths, layers, linalg, losses, math, model, nn, oneflow_api, oneflow_api.exception,
     oneflow_api.flags, optimizer, optimizer.grad_clipping, optimizer.loss_scale, optimizer.warmup, placement, profiler,
-    quantization, random, regularizers, scope, sysconfig, system, tensorrt, train, typing, unittest, unittest.env, util,
+    quantization, random, regularizers, scope, sysconfig, system, tensorrt, train, typing, util,
 ])  # fmt: skip

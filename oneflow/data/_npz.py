@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-import zipfile
 from collections.abc import Callable
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 import numpy as np
+
+if TYPE_CHECKING:
+    import zipfile
 
 _INFLATION = 1032  # the most bytes that deflate expands one to
 _SLACK = 1 << 16
@@ -25,6 +27,8 @@ def load_npz(file: IO[bytes], names: tuple[str, ...] | None = None, check: Check
       check: called with name, shape and dtype of each array before it is read; may raise a ValueError.
     Raises: ValueError for a damaged file, arrays of Python objects, or too little memory.
     """
+    import zipfile  # here, because few programs read such files
+
     made: dict[str, np.ndarray] = {}
     try:
         with zipfile.ZipFile(file) as archive:

@@ -17,7 +17,6 @@ from .._base.log import announced
 from .._base.refuse import refuse, shown
 from .._base.source import Source, of_function
 from .._reports.placement import PlacementReport, report
-from .._reports.profile import JobProfile
 from .._reports.summary import JobSummary, summarize
 from .._signature.parameters import spell
 from .._variables.initializers import from_conf as initializer_from_conf
@@ -38,10 +37,10 @@ from .building import BuiltJob, Declaration, build
 from .dead_layers import warn_of_dead_layers
 from .describing import build_lines, contents, misfit
 from .frames import shown_frames
-from .profiling import profile
 from .rates import LearningRates
 
 if TYPE_CHECKING:
+    from .._reports.profile import JobProfile
     from .._reports.target_plan import TargetPlan
     from .._targets.target import Target
 
@@ -467,6 +466,8 @@ class JobFunction(Generic[P, R_co]):
           ModeError: another profile is running, or the run has several processes.
         Example: >>> print(job.profile(images, labels))
         """
+        from .profiling import profile  # here, because few programs do this
+
         with self._looking_inside("profile", args, kwargs) as built, self._session.unchanged(self.name, self.variable_names):
             return profile(built, self._positional(args, kwargs) if kwargs else args, steps)
 

@@ -9,8 +9,6 @@ from typing import Any
 
 from .._base import check
 from .._base.refuse import refuse, shown
-from .._reports.diagram import diagram
-from .._reports.pictures import dot, html, mermaid, svg
 from ..errors import ArgumentError
 from ..graph.node import Blob
 from .function import JobFunction
@@ -46,6 +44,9 @@ def plot_model(job: JobFunction[..., Any], path: str | os.PathLike[str], depth: 
         depth, problem = check.integer(depth, low=0)
         if problem:
             refuse(ArgumentError, f"depth of flow.plot_model {problem}")
+    from .._reports.diagram import diagram  # here, because few programs draw
+    from .._reports.pictures import dot, html, mermaid, svg
+
     graph = job.graph
     made = diagram(graph, list(_blobs(graph.returns)), depth)
     if target.suffix == ".html":

@@ -12,7 +12,7 @@ from ..compiler.program import feed_shardings, place_of
 from .mesh import DeviceMeshes
 from .prepared import Prepared
 from .store import Cell, Store
-from .transfer import to_global, to_host
+from .transfer import to_global, view
 
 
 class StepState:
@@ -79,7 +79,8 @@ class StepState:
         """The function that returns the present value of a piece of state when a step has failed.
 
         The step may have destroyed the array. What an initializer drew is drawn again then, so that no second copy of all new
-        variables is in memory during the first step; of everything else there is a copy.
+        variables is in memory during the first step. Of everything else the host's view is held: on a CPU it is the array's own
+        memory, which XLA then leaves as it is and writes the new state elsewhere.
         """
         if self._plan.transactional:
             kept = cell.value
@@ -87,7 +88,7 @@ class StepState:
         redrawing = self.store.redrawing(cell)
         if redrawing is not None:
             return redrawing
-        value, sharding = to_host(cell.value), self.struct(cell).sharding
+        value, sharding = view(cell.value), self.struct(cell).sharding
         return lambda: Store.put(value) if sharding is None else to_global(value, sharding)
 
     # --- shapes, dtypes and layouts

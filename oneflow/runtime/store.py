@@ -133,7 +133,8 @@ class Store:
             if cell.value is None:
                 variable = cell.variable
                 assert variable is not None
-                cell.value = self._placed(cell.storage, self._first_value(variable, self.seed))
+                drawn = self._first_value(variable, self.seed)
+                cell.value = transfer.donatable(self._placed(cell.storage, drawn), drawn)
                 cell.drawn = weakref.ref(cell.value), self.seed
 
     def redrawing(self, cell: Cell) -> Callable[[], Any] | None:

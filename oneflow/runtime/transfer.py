@@ -85,6 +85,23 @@ def to_host(array: Any) -> np.ndarray:
     return np.array(array)
 
 
+def donatable(array: Any, source: np.ndarray) -> Any:
+    """The device array made of ``source``, in memory of its own: a step does not write into memory that it shares with NumPy."""
+    device, *others = array.sharding.device_set
+    if others or device.platform != "cpu" or array.unsafe_buffer_pointer() != source.ctypes.data:
+        return array
+    with jax.enable_x64(True):
+        return array.copy()
+
+
+def view(array: Any) -> np.ndarray:
+    """The whole array in this process's memory, read-only: where a CPU device has all of it, without a copy.
+
+    As long as the view is held, no step writes into that memory.
+    """
+    return to_host(array) if processes.count() > 1 else np.asarray(array)
+
+
 def readable(array: Any) -> Any:
     """The array, or a copy that is whole in this process. All processes must call it."""
     if processes.count() == 1 or not isinstance(array, jax.Array) or _is_replicated_everywhere(array):

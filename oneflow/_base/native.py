@@ -100,6 +100,14 @@ def on_devices_of(mesh: Any, run: Callable[..., Any]) -> Callable[..., Any]:
     return of_pieces
 
 
+def on_each_device(mesh: Any, run: Callable[..., Any], given: Sequence[Any], made: Any) -> Callable[..., Any]:
+    """A function of sharded arrays that runs on each device of a mesh, on its pieces, and shares the cores with the others.
+
+    ``given`` and ``made`` are the PartitionSpecs of the arguments and of the results.
+    """
+    return jax.shard_map(on_devices_of(mesh, run), mesh=mesh, in_specs=tuple(given), out_specs=made, check_vma=False)
+
+
 @contextmanager
 def sharing_cores(count: int) -> Iterator[None]:
     """Calls that are traced inside share the cores with those of ``count - 1`` other programs that run at the same time."""

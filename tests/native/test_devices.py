@@ -66,10 +66,9 @@ def train(devices: int, *, dense: int | None = None, conv: int | None = None, mi
     return losses, {name: v.numpy() for name, v in flow.get_all_variables().items()}, job
 
 
-CASES = [{"devices": 4, "dense": 1, "conv": 0}, {"devices": 2, "mixed": True}]
+CASES = [{"devices": 4, "dense": 1, "conv": 0}, {"devices": 2, "mixed": True}, {"devices": 4, "batch": 10}]
 FURTHER = [
-    {"devices": 2}, {"devices": 4, "dense": 0}, {"devices": 2, "conv": 1}, {"devices": 4, "batch": 10},
-    {"devices": 2, "mixed": True, "dense": 1},
+    {"devices": 2}, {"devices": 4, "dense": 0}, {"devices": 2, "conv": 1}, {"devices": 2, "mixed": True, "dense": 1},
 ]  # fmt: skip
 
 

@@ -133,9 +133,9 @@ def _run(library: Any, call: str, spec: list[int], share: int) -> bool:
         return False
     if call == "product":  # never one of several devices: packed weights are laid out for one number of threads
         return _run_product(library, spec)
-    if call == "update":  # several variables, in place: never one of several devices
-        return _run_update(library, spec)
     prefix = [-share] if share else []
+    if call == "update":
+        return _run_update(library, spec, prefix)
     if call in ("batch_norm", "batch_norm_grad"):
         return _run_batch_norm(library, call, spec, prefix)
     shapes = list(zip(_SIZES[call](spec), _dtypes(call, spec), strict=True))
@@ -310,7 +310,7 @@ def _update(random: np.random.Generator) -> list[int]:
     return [rule, decays, skips, *random.integers(0, 3, 2).tolist(), *penalty, *constants, len(sizes), *sizes.tolist()]
 
 
-def _run_update(library: Any, spec: list[int]) -> bool:
+def _run_update(library: Any, spec: list[int], prefix: list[int]) -> bool:
     """Updates in place, or not."""
     if library.describe("update", spec).startswith("!"):
         return False
@@ -322,7 +322,7 @@ def _run_update(library: Any, spec: list[int]) -> bool:
     for mine, size in zip(state, sizes, strict=True):
         operands += [*mine, ONES["float32"].repeat(size)]
     operands += [array for mine in results for array in mine]
-    library.execute("update", spec, *(array.ctypes.data for array in operands))
+    library.execute("update", [*prefix, *spec], *(array.ctypes.data for array in operands))
     assert all(np.isfinite(array).all() for mine in results for array in mine)
     return True
 
@@ -341,7 +341,9 @@ def _batch_norm_grad(random: np.random.Generator) -> list[int]:
 def _batch_norm_head(random: np.random.Generator) -> list[int]:
     rows = int(random.choice([random.integers(1, 40), random.integers(60, 2000)]))
     flags = random.integers(0, 2, 4).tolist()
-    return [*flags[:2], rows, int(random.integers(1, 200)), *flags[2:], int(random.integers(0, 2))]
+    passes = int(random.integers(0, 3))
+    devices = int(random.integers(1, 5)) if passes else 1
+    return [*flags[:2], rows, int(random.integers(1, 200)), *flags[2:], int(random.integers(0, 2)), passes, devices]
 
 
 def _run_batch_norm(library: Any, call: str, spec: list[int], prefix: list[int]) -> bool:
@@ -349,13 +351,17 @@ def _run_batch_norm(library: Any, call: str, spec: list[int], prefix: list[int])
     rows, channels, gamma, beta = spec[2:6]
     size = rows * channels
     vectors, statistics = [("float32", channels)] * (gamma + beta), ("float32", 2 * channels)
+    passes, devices = spec[7:9]
+    is_first, is_second = passes == 1, passes == 2
     if call == "batch_norm":
         moving = [("float32", channels)] * 2
-        inputs, results = [(x, size), *vectors, *moving, *[(y, size)] * spec[7]], [(y, size), *moving, statistics]
+        found = [("float32", 2 * channels * devices)] * is_second
+        inputs, results = [(x, size), *found, *vectors, *moving, *[(y, size)] * spec[9]], [(y, size), *moving, statistics]
+        inputs, results = ([(x, size)], [statistics]) if is_first else (inputs, results)
     else:
-        has_y, keeps, gradients = spec[7:]
-        inputs = [(x, size), *vectors, statistics, *[(y, size)] * (has_y + gradients)]
-        results = [(x, size), *[(y, size)] * keeps, statistics]
+        has_y, keeps, gradients = spec[9:]
+        inputs = [(x, size), *vectors, statistics, *[statistics] * is_second, *[(y, size)] * (has_y + gradients)]
+        results = [*[(x, size)] * (not is_first), *[(y, size)] * keeps, statistics]
     made = [_Guarded(*each) for each in results]
     operands = [*(ONES[dtype].repeat(count) for dtype, count in inputs), *(each.array for each in made)]
     library.execute(call, [*prefix, *spec], *(array.ctypes.data for array in operands))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 __version__ = "0.1.0"
-PROTOCOL = 21
+PROTOCOL = 23
 HERE = Path(__file__).resolve().parent / "lib"
 
 

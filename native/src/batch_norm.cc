@@ -8,6 +8,14 @@
 //   batch_norm_grad  x, [gamma], [beta], statistics, [y], one or two gradients to y, which are added
 //                    -> gradient to x, [gradient to the residual], gradients to gamma, then to beta
 //
+// Where several devices have the rows, each pass is a call, and XLA sends what the first one of each device finds to all:
+//
+//   batch_norm       x -> mean and variance of this device's rows
+//                    x, those of all devices, [gamma], ... as above
+//   batch_norm_grad  x, [gamma], [beta], statistics, [y], gradients to y -> [gradient to the residual], sums
+//                    x, [gamma], [beta], statistics, sums of all devices' rows, [y], gradients to y
+//                    -> gradient to x, gradients to gamma, then to beta
+//
 // Threads share the rows. A thread takes blocks of rows, and of each block some channels at a time, whose sums are in registers.
 #include <immintrin.h>
 
@@ -25,6 +33,8 @@ constexpr int kMaxVectors = 4;  // of 16 channels, at a time
 
 int64_t padded(int64_t channels) { return (channels + 15) / 16 * 16; }
 
+enum class Passes { kBoth = 0, kFirst = 1, kSecond = 2 };
+
 // What both calls have in common.
 struct NormSpec {
   explicit NormSpec(SpecReader& reader) {
@@ -36,13 +46,18 @@ struct NormSpec {
     }
     has_gamma = reader.next_bool(), has_beta = reader.next_bool();
     is_rectified = reader.next_bool();
+    passes = static_cast<Passes>(reader.next(0, 2));
+    devices = reader.next(1, passes == Passes::kBoth ? 1 : int64_t{1} << 16);
   }
 
+  int64_t all_rows() const { return rows * devices; }
   size_t vector() const { return static_cast<size_t>(channels) * sizeof(float); }  // bytes
   size_t array(dt type) const { return static_cast<size_t>(rows * channels) * bytes_of(type); }
 
   dt x_type, y_type;  // of x and its gradient; of y, residual and their gradients
   int64_t rows, channels;
+  Passes passes;
+  int64_t devices;  // each of which has as many rows
   bool has_gamma, has_beta, is_rectified;
 };
 
@@ -60,6 +75,7 @@ struct ForwardSpec : NormSpec {
 struct BackwardSpec : NormSpec {
   explicit BackwardSpec(SpecReader reader) : NormSpec(reader) {
     has_y = reader.next_bool(), keeps = reader.next_bool();
+    if (keeps && passes == Passes::kSecond) throw std::invalid_argument("the second pass keeps nothing");
     gradients = static_cast<int>(reader.next(1, 2));
     reader.finish();
   }
@@ -352,11 +368,33 @@ struct ForwardVectors {
   float *mean, *slope, *shift;  // padded
 };
 
-void finish_statistics(const ForwardSpec& spec, const Part* parts, int count, int64_t width, const ForwardVectors& at) {
+// Mean and variance of this device's rows.
+void store_statistics(const ForwardSpec& spec, const Part* parts, int count, int64_t width, float* statistics) {
   for (int64_t c = 0; c < spec.channels; c += 16) {
     const __mmask16 mask = mask_at(c, spec.channels);
     __m512 mean, variance;
     merged(parts, count, spec.rows, width, c, mean, variance);
+    _mm512_mask_storeu_ps(statistics + c, mask, mean);
+    _mm512_mask_storeu_ps(statistics + spec.channels + c, mask, variance);
+  }
+}
+
+// The vectors of a part from the mean and the variance of a device's rows.
+void load_part(const ForwardSpec& spec, const float* statistics, int64_t width, float* vectors) {
+  for (int64_t c = 0; c < spec.channels; c += 16) {
+    const __mmask16 mask = mask_at(c, spec.channels);
+    const __m512 variance = _mm512_maskz_loadu_ps(mask, statistics + spec.channels + c);
+    _mm512_storeu_ps(vectors + c, _mm512_maskz_loadu_ps(mask, statistics + c));
+    _mm512_storeu_ps(vectors + width + c, _mm512_setzero_ps());
+    _mm512_storeu_ps(vectors + 2 * width + c, _mm512_mul_ps(variance, all(static_cast<float>(spec.rows))));
+  }
+}
+
+void finish_statistics(const ForwardSpec& spec, const Part* parts, int count, int64_t width, const ForwardVectors& at) {
+  for (int64_t c = 0; c < spec.channels; c += 16) {
+    const __mmask16 mask = mask_at(c, spec.channels);
+    __m512 mean, variance;
+    merged(parts, count, spec.all_rows(), width, c, mean, variance);
     const __m512 inverse = _mm512_div_ps(all(1), _mm512_sqrt_ps(_mm512_add_ps(variance, all(spec.epsilon))));
     const auto moved = [&](const float* old, __m512 next) {
       return _mm512_add_ps(_mm512_mul_ps(_mm512_maskz_loadu_ps(mask, old + c), all(spec.momentum)), _mm512_mul_ps(next, all(spec.rest)));
@@ -388,16 +426,31 @@ void load_vectors(const BackwardSpec& spec, const BackwardVectors& at) {
 }
 
 // `vectors` of a part: the sums of the gradient, and of it times x - mean.
-void finish_gradients(const BackwardSpec& spec, const Part* parts, int count, int64_t width, const BackwardVectors& at) {
-  const __m512 share = all(1.f / static_cast<float>(spec.rows));
+inline void add_sums(const Part* parts, int count, int64_t width, int64_t c, __m512& sum, __m512& product) {
+  sum = product = _mm512_setzero_ps();
+  for (int i = 0; i < count; i++) {
+    if (!parts[i].rows) continue;
+    sum = _mm512_add_ps(sum, _mm512_loadu_ps(parts[i].vectors + c));
+    product = _mm512_add_ps(product, _mm512_loadu_ps(parts[i].vectors + width + c));
+  }
+}
+
+void store_sums(const BackwardSpec& spec, const Part* parts, int count, int64_t width, float* sums) {
   for (int64_t c = 0; c < spec.channels; c += 16) {
     const __mmask16 mask = mask_at(c, spec.channels);
-    __m512 sum = _mm512_setzero_ps(), product = sum;
-    for (int i = 0; i < count; i++) {
-      if (!parts[i].rows) continue;
-      sum = _mm512_add_ps(sum, _mm512_loadu_ps(parts[i].vectors + c));
-      product = _mm512_add_ps(product, _mm512_loadu_ps(parts[i].vectors + width + c));
-    }
+    __m512 sum, product;
+    add_sums(parts, count, width, c, sum, product);
+    _mm512_mask_storeu_ps(sums + c, mask, sum);
+    _mm512_mask_storeu_ps(sums + spec.channels + c, mask, product);
+  }
+}
+
+void finish_gradients(const BackwardSpec& spec, const Part* parts, int count, int64_t width, const BackwardVectors& at) {
+  const __m512 share = all(1.f / static_cast<float>(spec.all_rows()));
+  for (int64_t c = 0; c < spec.channels; c += 16) {
+    const __mmask16 mask = mask_at(c, spec.channels);
+    __m512 sum, product;
+    add_sums(parts, count, width, c, sum, product);
     const __m512 inverse = _mm512_maskz_loadu_ps(mask, at.statistics + spec.channels + c), d_gamma = _mm512_mul_ps(product, inverse);
     _mm512_mask_storeu_ps(at.results + c, mask, d_gamma);
     _mm512_mask_storeu_ps(at.results + spec.channels + c, mask, sum);
@@ -482,7 +535,8 @@ class NormBase : public Operation {
     }
     constexpr double kFlopsPerElement = 32;  // floating point operations that take as long as normalizing one
     threads_ = settings.threads_for(kFlopsPerElement * static_cast<double>(s_.rows) * static_cast<double>(s_.channels));
-    scratch_size_ = static_cast<size_t>(threads_) * aligned(kPartVectors * vector()) + kSharedVectors * aligned(vector());
+    const auto parts = s_.passes == Passes::kSecond ? static_cast<size_t>(s_.devices) : static_cast<size_t>(threads_);
+    scratch_size_ = parts * aligned(kPartVectors * vector()) + kSharedVectors * aligned(vector());
   }
 
   std::string name() const override {
@@ -518,6 +572,11 @@ class BatchNorm final : public NormBase<ForwardSpec, 3, 3> {
  public:
   BatchNorm(const ForwardSpec& spec, const thread_pool::Settings& settings) : NormBase(spec, settings) {
     operand_bytes_.push_back(s_.array(s_.x_type));
+    if (s_.passes == Passes::kFirst) {
+      operand_bytes_.push_back(2 * s_.vector());
+      return;
+    }
+    if (s_.passes == Passes::kSecond) operand_bytes_.push_back(static_cast<size_t>(2 * s_.devices) * s_.vector());
     operand_bytes_.insert(operand_bytes_.end(), static_cast<size_t>(2 + s_.has_gamma + s_.has_beta), s_.vector());
     if (s_.has_residual) operand_bytes_.push_back(s_.array(s_.y_type));
     operand_bytes_.insert(operand_bytes_.end(), {s_.array(s_.y_type), s_.vector(), s_.vector(), 2 * s_.vector()});
@@ -527,6 +586,13 @@ class BatchNorm final : public NormBase<ForwardSpec, 3, 3> {
     const auto next = [&] { return *operands++; };
     const auto next_vector = [&] { return static_cast<float*>(next()); };
     const void* x = next();
+    const float* others = s_.passes == Passes::kSecond ? next_vector() : nullptr;
+    const auto found = others ? parts_of(others, scratch) : parts(scratch, [&](int64_t begin, int64_t end, float* vectors) {
+      s_.x_type == dt::bf16 ? measure<true>(x, begin, end, s_.channels, vectors)
+                            : measure<false>(x, begin, end, s_.channels, vectors);
+    });
+    const auto count = static_cast<int>(found.size());
+    if (s_.passes == Passes::kFirst) return store_statistics(s_, found.data(), count, width_, next_vector());
     ForwardVectors at{};
     at.gamma = s_.has_gamma ? next_vector() : nullptr, at.beta = s_.has_beta ? next_vector() : nullptr;
     at.moving_mean = next_vector(), at.moving_variance = next_vector();
@@ -534,16 +600,24 @@ class BatchNorm final : public NormBase<ForwardSpec, 3, 3> {
     void* y = next();
     at.new_mean = next_vector(), at.new_variance = next_vector(), at.statistics = next_vector();
     at.mean = take(scratch), at.slope = take(scratch), at.shift = take(scratch);
-    const auto found = parts(scratch, [&](int64_t begin, int64_t end, float* vectors) {
-      s_.x_type == dt::bf16 ? measure<true>(x, begin, end, s_.channels, vectors)
-                            : measure<false>(x, begin, end, s_.channels, vectors);
-    });
-    finish_statistics(s_, found.data(), threads_, width_, at);
+    finish_statistics(s_, found.data(), count, width_, at);
     specialized(s_, [&](auto x_bf16, auto y_bf16, auto rectified) {
       thread_pool::parallel_for(s_.rows, threads_, [&](int64_t begin, int64_t end) {
         normalize<decltype(x_bf16)::value, decltype(y_bf16)::value, decltype(rectified)::value>(s_, begin, end, x, residual, y, at);
       });
     });
+  }
+
+ private:
+  // The rows of each device as a part.
+  std::vector<Part> parts_of(const float* statistics, Scratch& scratch) const {
+    std::vector<Part> found;
+    for (int64_t i = 0; i < s_.devices; i++) {
+      auto* vectors = reinterpret_cast<float*>(scratch.take(3 * vector()));
+      load_part(s_, statistics + 2 * i * s_.channels, width_, vectors);
+      found.push_back({s_.rows, vectors});
+    }
+    return found;
   }
 };
 
@@ -552,9 +626,9 @@ class BatchNormGrad final : public NormBase<BackwardSpec, 2, 5> {
   BatchNormGrad(const BackwardSpec& spec, const thread_pool::Settings& settings) : NormBase(spec, settings) {
     operand_bytes_.push_back(s_.array(s_.x_type));
     operand_bytes_.insert(operand_bytes_.end(), static_cast<size_t>(s_.has_gamma + s_.has_beta), s_.vector());
-    operand_bytes_.push_back(2 * s_.vector());
+    operand_bytes_.insert(operand_bytes_.end(), s_.passes == Passes::kSecond ? 2 : 1, 2 * s_.vector());
     operand_bytes_.insert(operand_bytes_.end(), static_cast<size_t>(s_.has_y + s_.gradients), s_.array(s_.y_type));
-    operand_bytes_.push_back(s_.array(s_.x_type));
+    if (s_.passes != Passes::kFirst) operand_bytes_.push_back(s_.array(s_.x_type));
     if (s_.keeps) operand_bytes_.push_back(s_.array(s_.y_type));
     operand_bytes_.push_back(2 * s_.vector());
   }
@@ -567,9 +641,11 @@ class BatchNormGrad final : public NormBase<BackwardSpec, 2, 5> {
     arrays.x = next();
     at.gamma = s_.has_gamma ? next_vector() : nullptr, at.beta = s_.has_beta ? next_vector() : nullptr;
     at.statistics = next_vector();
+    const float* others = s_.passes == Passes::kSecond ? next_vector() : nullptr;
     arrays.y = s_.has_y ? next() : nullptr;
     arrays.dy = next(), arrays.more = s_.gradients == 2 ? next() : nullptr;
-    arrays.dx = next(), arrays.kept = s_.keeps ? next() : nullptr;
+    arrays.dx = s_.passes == Passes::kFirst ? nullptr : next();
+    arrays.kept = s_.keeps ? next() : nullptr;
     at.results = next_vector();
     for (float** each : {&at.mean, &at.slope, &at.shift, &at.share, &at.tilt}) *each = take(scratch);
     load_vectors(s_, at);
@@ -577,14 +653,24 @@ class BatchNormGrad final : public NormBase<BackwardSpec, 2, 5> {
       constexpr bool kX = decltype(x_bf16)::value, kY = decltype(y_bf16)::value;
       constexpr bool kRectified = decltype(rectified)::value;
       const auto pass = s_.has_y ? differentiate<kX, kY, kRectified, true> : differentiate<kX, kY, kRectified, false>;
-      const auto found = parts(scratch, [&](int64_t begin, int64_t end, float* vectors) {
+      const auto found = others ? part_of(others, scratch) : parts(scratch, [&](int64_t begin, int64_t end, float* vectors) {
         pass(s_, begin, end, arrays, at, vectors);
       });
-      finish_gradients(s_, found.data(), threads_, width_, at);
+      const auto count = static_cast<int>(found.size());
+      if (s_.passes == Passes::kFirst) return store_sums(s_, found.data(), count, width_, at.results);
+      finish_gradients(s_, found.data(), count, width_, at);
       thread_pool::parallel_for(s_.rows, threads_, [&](int64_t begin, int64_t end) {
         pass(s_, begin, end, arrays, at, nullptr);
       });
     });
+  }
+
+ private:
+  // The rows of all devices as one part.
+  std::vector<Part> part_of(const float* sums, Scratch& scratch) const {
+    auto* vectors = reinterpret_cast<float*>(scratch.take(2 * vector()));
+    for (int64_t i = 0; i < 2; i++) std::copy_n(sums + i * s_.channels, s_.channels, vectors + i * width_);
+    return {{s_.all_rows(), vectors}};
   }
 };
 

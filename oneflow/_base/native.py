@@ -19,7 +19,7 @@ from .jax import jax
 from .process_state import process_state
 
 _log = logging.getLogger("oneflow")
-PROTOCOL = 21
+PROTOCOL = 23
 DTYPES = {"float32": 0, "bfloat16": 1}  # the dtypes that calls take, as numbers of a spec
 
 
@@ -98,6 +98,14 @@ def on_devices_of(mesh: Any, run: Callable[..., Any]) -> Callable[..., Any]:
             return run(*arrays)
 
     return of_pieces
+
+
+def on_each_device(mesh: Any, run: Callable[..., Any], given: Sequence[Any], made: Any) -> Callable[..., Any]:
+    """A function of sharded arrays that runs on each device of a mesh, on its pieces, and shares the cores with the others.
+
+    ``given`` and ``made`` are the PartitionSpecs of the arguments and of the results.
+    """
+    return jax.shard_map(on_devices_of(mesh, run), mesh=mesh, in_specs=tuple(given), out_specs=made, check_vma=False)
 
 
 @contextmanager

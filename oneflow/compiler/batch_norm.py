@@ -1,4 +1,4 @@
-"""Batch normalization of training steps as one computation: finds it among the steps of one device, for the native part.
+"""Batch normalization of training steps as one computation: finds it among the steps of one place, for the native part.
 
 One call computes what an op that normalizes with the statistics of the batch computes, the addition of a residual behind it, and
 a ReLU behind that, where nothing else reads what is between; a second call computes the gradients. Both read arrays whose last
@@ -10,10 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from .._base import dtype as dtypes
 from .._base import native as _native
+from .._base.dist import auto
 from .._base.dtype import dtype
 from .._base.jax import jax
 from ..graph.node import Blob, Node
@@ -21,9 +23,10 @@ from ..graph.op import BatchNorm
 from . import batch_norm_kernels as kernels
 from .attention import AttentionCall
 from .autodiff import BACKWARD_SCOPE, Backward, Propagate, located, run_nodes
-from .batch_norm_kernels import Norm
+from .batch_norm_kernels import Norm, Pieces
 from .batch_slices import Region
 from .channels_last import LayoutTranspose
+from .layout import Layout
 from .lowering import Draws, Values
 from .native import is_native, narrowed_inputs
 
@@ -39,12 +42,14 @@ class NormCall:
       nodes: those that it stands for: the first normalizes; the last holds the result.
       residual: what is added, and the node that adds it; None for nothing.
       keep: nodes whose gradient is watched.
+      layout: of x on several devices; None on one.
     """
 
     norm: Norm
     nodes: tuple[Node, ...]
     residual: tuple[Blob, Node] | None = None
     keep: Collection[Node] = ()
+    layout: Layout | None = None
 
     @property
     def target(self) -> Blob:
@@ -56,26 +61,32 @@ class NormCall:
         if values.lowering.observer is not None:
             return run_nodes(self.nodes, values, draws, path, self.keep)
         first = self.nodes[0]
+        pieces = None
+        if self.layout is not None:
+            pieces = Pieces(values.lowering.mesh(self.layout.placement), self.layout.spec(1)[0])
         x, *vectors = values.inputs(first)
         residual = None
         if self.residual is not None:
             blob, reader = self.residual
             residual = values.lowering.read(values.get_blob(blob), blob, reader).astype(self.norm.y_dtype)
         x = x.astype(self.norm.x_dtype)
-        y, mean, variance, statistics = located(first, lambda: kernels.forward(self.norm, x, vectors, residual))
+        y, mean, variance, statistics = located(first, lambda: kernels.forward(self.norm, x, vectors, residual, pieces))
         values[first] = (None, mean, variance, None, None)
         values.set_blob(self.target, y.astype(self.target.dtype.numpy_dtype))
         if not any(node in path for node in self.nodes):  # the residual may be on it alone
             return []
-        return [jax.tree_util.Partial(self._propagate, tuple(path), x, vectors, statistics, y)]
+        return [jax.tree_util.Partial(partial(self._propagate, pieces), tuple(path), x, vectors, statistics, y)]
 
-    def _propagate(self, path: Any, x: Any, vectors: Any, statistics: Any, y: Any, backward: Backward) -> None:
+    def _propagate(
+        self, pieces: Pieces | None, path: Any, x: Any, vectors: Any, statistics: Any, y: Any, backward: Backward
+    ) -> None:
         cotangents = [part.astype(y.dtype) for part in backward.in_parts(self.target, 2)]
         if not cotangents:
             return
         first, op = self.nodes[0], self.norm.op
         with jax.named_scope(BACKWARD_SCOPE):
-            found = located(first, lambda: kernels.backward(self.norm, x, vectors, statistics, y, cotangents))
+            run = partial(kernels.backward, self.norm, x, vectors, statistics, y, cotangents, pieces)
+            found = located(first, run)
         gradients = [found.x, *([found.gamma] if op.scale else []), *([found.beta] if op.center else [])]
         to = list(zip(first.inputs, gradients, strict=False))
         to += [] if self.residual is None else [(self.residual[0], found.residual)]
@@ -110,13 +121,26 @@ def find_norms(
     """Finds batch normalization that the native part computes.
 
     Args:
-      steps: of one device, in the order in which they run.
+      steps: of one place, in the order in which they run.
       keep, roots, precision: see ``arrangement.arranged``.
     """
     present = any(isinstance(step, Node) and step.op.batch_norm is not None for step in steps)
     if not present or _native.part().library is None:
         return FoundNorms()
     return _Search(steps, keep, roots, precision).found()
+
+
+def _layout_of(x: Blob, node: Node) -> Layout | str | None:
+    """How the devices of a node that reads x share its rows; None for one device, or why they do not."""
+    placement = node.scope.placement
+    if placement.parallel_num == 1:
+        return None
+    if any(b.distribute != auto() for b in (x, node.outputs[0])):
+        return "the job says how it is laid out on the devices"
+    layout = Layout(placement, (0,) + (None,) * (len(placement.hierarchy) - 1))  # as inputs are
+    if x.batch_axis != 0 or not layout.is_even(x.shape):
+        return "its batch is not split evenly over the devices"
+    return layout
 
 
 _Reader = tuple[int, Any, int]  # the position of a step, it, and the input of it; -1 for one that is no node
@@ -172,7 +196,10 @@ class _Search:
         if any(size != 1 for size in x.shape[op.axis + 1 :]):
             return "its channels are not on the last axis"
         if not self._may_join(node):
-            return "it is recomputed, of varying size, or on several devices"
+            return "it is recomputed, or of varying size"
+        layout = _layout_of(x, node)
+        if isinstance(layout, str):
+            return layout
         if any(b.dtype is not dtypes.float32 for b in node.inputs[1:]):
             return "its parameters or statistics are not float32"
         if any((node, i) in self.readers or (node, i) in self.roots for i in (3, 4)):
@@ -180,17 +207,17 @@ class _Search:
         nodes, residual, is_rectified = self._followed(node, inside)
         target = nodes[-1].outputs[0]
         channels = x.shape[op.axis]
-        rows = math.prod(x.shape) // channels if channels else 0
+        devices = 1 if layout is None else layout.pieces(0)
+        rows = math.prod(x.shape) // channels // devices if channels else 0
         x_dtype = "bfloat16" if self._is_made_narrow(x) else x.dtype.name
         y_dtype = "bfloat16" if self._is_read_narrow(target, inside) else target.dtype.name
-        norm = Norm(rows, channels, op, x_dtype, y_dtype, residual is not None, is_rectified)
+        norm = Norm(rows, channels, op, x_dtype, y_dtype, residual is not None, is_rectified, devices)
         reason = kernels.unsupported_reason(norm)
-        return reason or NormCall(norm, tuple(nodes), residual, self.keep)
+        return reason or NormCall(norm, tuple(nodes), residual, self.keep, layout)
 
     def _may_join(self, node: Node) -> bool:
         return (
-            node.scope.placement.parallel_num == 1
-            and not node.scope.options.get("checkpointing")  # the backward pass computes such parts again, as a whole
+            not node.scope.options.get("checkpointing")  # the backward pass computes such parts again, as a whole
             and not any(b.is_dynamic for b in (*node.inputs, *node.outputs))
         )
 
@@ -209,6 +236,7 @@ class _Search:
                 return nodes, residual, False
             made = node.outputs[0]
             same = made.shape == end.shape and made.dtype is end.dtype and node.scope.placement == first.scope.placement
+            same = same and made.distribute == end.distribute
             if not (same and node.run == first.run and self._may_join(node) and node.op.int8 is not None):
                 return nodes, residual, False
             if node.op.int8.role == "rectify":

@@ -14,13 +14,43 @@ from typing import Any
 import numpy as np
 
 from .._base import native as _native
+from .._base.dist import Placement
 from .._base.jax import jax, jnp, lax
 from ..graph.graph import Graph, Variable
 from ..graph.op import FusedRule
 from .analysis import updates
 from .autodiff import LARGE, UPDATE_SCOPE
+from .layout import Layout, Meshes, Storage
 
 _KINDS = {"momentum": 0, "adam": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Devices:
+    """Several devices that update variables, each the pieces that it has: their mesh, and the storages of variables by name."""
+
+    mesh: Any
+    storages: Mapping[str, Storage]
+
+    @staticmethod
+    def of(meshes: Meshes | None, placement: Placement, storages: Mapping[str, Storage]) -> Devices | None:
+        """The devices of a placement; None for one device."""
+        if meshes is None or placement.parallel_num == 1:
+            return None
+        return Devices(meshes.sharding(placement, ()).mesh, storages)
+
+    def may_update(self, name: str) -> bool:
+        """Whether a variable has one value, not one per device."""
+        return not self.storages[name].replicas
+
+    def spec(self, name: str) -> Any:
+        """The PartitionSpec of a variable."""
+        return jax.sharding.PartitionSpec(*(axes or None for axes in self.storages[name].spec))
+
+    def piece(self, name: str, shape: Sequence[int]) -> tuple[int, ...]:
+        """The shape of the piece that each device has of an array of this shape, stored like that variable."""
+        layout = self.storages[name].layout
+        return tuple(size // layout.pieces(axis) for axis, size in enumerate(shape))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +92,13 @@ def fused_updates(graph: Graph, trained: Sequence[Variable], row_sparse: Collect
 
 
 def _fits(variable: Variable, rule: FusedRule, optimizer: Any) -> bool:
-    """Whether a variable is on one device, and it and the slots of its rule are float32 arrays of one shape."""
+    """Whether a variable and the slots of its rule are float32 arrays of one shape, in even pieces on several devices."""
     slots = {slot.suffix: slot for slot in optimizer.slots(variable)}
     same = all(s in slots and slots[s].shape == variable.shape and slots[s].dtype.name == "float32" for s in rule.slots)
-    one_device = variable.placement is None or variable.placement.parallel_num == 1
+    placement = variable.placement
+    even = placement is None or Layout.of(placement, variable.distribute).is_even(variable.shape)
     plain = variable.regularizer is None or hasattr(variable.regularizer, "l1")
-    return same and one_device and plain and variable.dtype.name == "float32"
+    return same and even and plain and variable.dtype.name == "float32"
 
 
 def run(
@@ -78,6 +109,7 @@ def run(
     rates: tuple[Any, Any],
     skip: Any,
     in_place: bool,
+    devices: Devices | None = None,
 ) -> dict[str, Any]:
     """The new values of variables and their slots, by name.
 
@@ -88,10 +120,11 @@ def run(
       rates: the learning rate and the step.
       skip: a scalar of bool, whether everything keeps its value; None where that cannot be.
       in_place: whether the present values may be overwritten.
+      devices: those that update them, if several do.
     """
     new: dict[str, Any] = {}
     for names in _calls(gradients, decays, state):
-        call = _Call(optimizer.fused(), names, gradients, skip, in_place)
+        call = _Call(optimizer.fused(), names, gradients, skip, in_place, devices)
         largest = max(names, key=lambda name: math.prod(state[name].shape))  # for which profiles count a call
         with jax.named_scope(UPDATE_SCOPE), jax.named_scope(largest):
             new.update(call(state, *optimizer.fused_scalars(*rates, decays[names[0]])))
@@ -119,6 +152,7 @@ class _Call:
     gradients: Mapping[str, Gradient]
     skip: Any
     in_place: bool
+    devices: Devices | None = None
 
     def __call__(self, state: Mapping[str, Any], rate: Any, root: Any, decay: Any) -> dict[str, Any]:
         mine = [self.gradients[name] for name in self.names]
@@ -131,20 +165,33 @@ class _Call:
         operands += [] if self.skip is None else [self.skip]
         aliases: dict[int, int] = {}
         keys: list[str] = []
-        results: list[tuple[tuple[int, ...], Any]] = []
+        owners: list[str] = []  # of the results
+        scalars = len(operands)
         for name, g in zip(self.names, mine, strict=True):
             for key in (name, *(f"{name}-{suffix}" for suffix in self.rule.slots)):
                 if self.in_place:
                     aliases[len(operands)] = len(keys)
                 operands.append(g.stored(state[key]))
                 keys.append(key)
-                results.append((operands[-1].shape, np.float32))
+                owners.append(name)
             operands.append(g.stored(g.array))
-        shapes = [state[name].shape for name in self.names]
+        stored = {name: g.stored(state[name]).shape for name, g in zip(self.names, mine, strict=True)}
+        pieces = stored if self.devices is None else {name: self.devices.piece(name, shape) for name, shape in stored.items()}
         spec = _spec(
-            self.rule, shapes, first.penalty, decay is not None, self.skip is not None, len(first.before), len(first.after)
-        )
-        updated = _native.call_several("update", spec, results, *operands, aliases=aliases)
+            self.rule, list(pieces.values()), first.penalty, decay is not None, self.skip is not None, len(first.before),
+            len(first.after),
+        )  # fmt: skip
+        results = [(pieces[name], np.float32) for name in owners]
+
+        def update(*arrays: Any) -> tuple[Any, ...]:
+            return _native.call_several("update", spec, results, *arrays, aliases=aliases)
+
+        if self.devices is not None:
+            split = {name: self.devices.spec(name) for name in self.names}
+            given = [jax.sharding.PartitionSpec()] * scalars
+            given += [split[name] for name in self.names for _ in range(len(self.rule.slots) + 2)]
+            update = _native.on_each_device(self.devices.mesh, update, given, tuple(split[name] for name in owners))
+        updated = update(*operands)
         return {key: lax.reshape(value, state[key].shape) for key, value in zip(keys, updated, strict=True)}
 
 

@@ -143,7 +143,7 @@ class Lowering:
             return lambda x: self._to_consistent(node, x)
         attrs = node.attrs
         if node.op.takes_mesh:
-            attrs = {**attrs, "mesh": self._mesh(node.scope.placement)}
+            attrs = {**attrs, "mesh": self.mesh(node.scope.placement)}
         narrow = self.precision.get(node)
 
         def define(*arrays: Any, **keywords: Any) -> Any:
@@ -193,7 +193,8 @@ class Lowering:
 
     # --- layouts
 
-    def _mesh(self, placement: Placement) -> Any:
+    def mesh(self, placement: Placement) -> Any:
+        """The mesh of several devices; None for one."""
         if self.meshes is None or placement.parallel_num == 1:
             return None
         return self.meshes.sharding(placement, ()).mesh

@@ -435,9 +435,12 @@ def on_one_place(plan: Plan, devices: int) -> Plan:
     records = [PassRecord("one device" if devices == 1 else "several devices", made.changed)]
     kernels = plan.fused_kernels
     made = made.with_attention(plan.attention)
-    if devices == 1 and not (plan.without_native or plan.vmapped):
-        made = made.with_native_attention(plan.compute, plan.roots).with_native_norms(plan.roots).with_rounding()
-        records.append(PassRecord("attention", _count(made.attention, "layer", "computed by one call each")))
+    if not (plan.without_native or plan.vmapped):
+        if devices == 1:
+            made = made.with_native_attention(plan.compute, plan.roots)
+            records.append(PassRecord("attention", _count(made.attention, "layer", "computed by one call each")))
+        made = made.with_native_norms(plan.roots)
+        made = made.with_rounding() if devices == 1 else made
         records.append(PassRecord("batch normalization", _count(made.norms, "layer", "computed by one call each")))
         by_name = {node.name: text for node, text in made.kernels().items()}  # nodes may be copies of the graph's
         kernels = {**kernels, **{node: by_name[node.name] for node in plan.graph.nodes if node.name in by_name}}

@@ -12,6 +12,7 @@ from ..graph.graph import OP_VARIABLE, Graph, Watch
 from ..graph.node import Blob
 from .arrangement import Arrangement
 from .autodiff import Backward, run_nodes
+from .fused_update import Devices
 from .layout import Layout, Meshes, Storage, mesh_axes
 from .lowering import Lowering, Observer, Values
 from .options import with_product_precision
@@ -167,7 +168,9 @@ def make_step(plan: Plan, storages: Mapping[str, Storage], meshes: Meshes | None
             before = _apart(plan, variables)
             gradients = prepare(plan.trained, raw, before, known)
             unordered = {v.name: backward.unordered(v.blob) for v in plan.trained if v.blob is not None}
-            updated = finish(plan, gradients, before, known, measure(graph, gradients), counts=True, raw=unordered)
+            devices = Devices.of(meshes, place_of(plan), storages)
+            measured = measure(graph, gradients)
+            updated = finish(plan, gradients, before, known, measured, counts=True, raw=unordered, devices=devices)
             if observer is not None:
                 show_updates(observer, plan, raw, gradients, variables, updated)
             new.update(updated)

@@ -154,11 +154,12 @@ def finish(
     measured: tuple[Any, ...],
     counts: bool,
     raw: Mapping[str, tuple[Any, tuple[Any, ...]]] | None = None,
+    devices: fused_update.Devices | None = None,
 ) -> State:
     """The new values of the variables in ``gradients`` and of their optimizer slots, and of the counters if ``counts``.
 
     ``raw`` holds gradients before ``prepare``, with scalars of zero that their use must wait for. Where it has one, a fused
-    update prepares that itself, so that XLA need not write the prepared one.
+    update prepares that itself, so that XLA need not write the prepared one. ``devices``: those of the variables, if several.
     """
     graph = plan.graph
     head = graph.objective.optimizers[0]
@@ -170,12 +171,15 @@ def finish(
         if not mine:
             continue
         rate = known.rates[i] if known.rates[i] is not None else optimizer.learning_rate(known.step)
-        fused = {name: g for name, g in mine.items() if name in plan.fused_updates}
+        fused = {
+            name: g for name, g in mine.items() if name in plan.fused_updates and (devices is None or devices.may_update(name))
+        }
         if fused:
             factor = None if optimizer.grad_clipping is None else optimizer.grad_clipping.factor(measured[i])
-            waiting = {name: _unprepared(graph.variables[name], g, known, factor, raw) for name, g in fused.items()}
+            waiting = {name: _unprepared(graph.variables[name], g, known, factor, raw, devices) for name, g in fused.items()}
             decays = {name: optimizer.weight_decay_of(name) for name in fused}
-            done.update(fused_update.run(optimizer, waiting, decays, state, (rate, known.step), skip, not plan.transactional))
+            rates, in_place = (rate, known.step), not plan.transactional
+            done.update(fused_update.run(optimizer, waiting, decays, state, rates, skip, in_place, devices))
             untouched = (f"{n}-{slot.suffix}" for n in fused for slot in optimizer.slots(graph.variables[n]))
             done.update((key, state[key]) for key in untouched if key not in done)
             mine = {name: g for name, g in mine.items() if name not in fused}
@@ -196,7 +200,12 @@ def finish(
 
 
 def _unprepared(
-    variable: Variable, prepared: Any, known: Numbers, clipping: Any, raw: Mapping[str, tuple[Any, tuple[Any, ...]]] | None
+    variable: Variable,
+    prepared: Any,
+    known: Numbers,
+    clipping: Any,
+    raw: Mapping[str, tuple[Any, tuple[Any, ...]]] | None,
+    devices: fused_update.Devices | None,
 ) -> fused_update.Gradient:
     """A gradient for a fused update, which multiplies it and adds the penalty as ``prepare`` and clipping do."""
     array, waits = (raw or {}).get(variable.name, (None, ()))
@@ -207,7 +216,8 @@ def _unprepared(
     array, before = (prepared, ()) if array is None else (array, _factors(known))
     if late:
         before, clips = (*before, *clips), ()
-    return fused_update.Gradient(array, before, penalty, clips, waits, _is_flat(variable))
+    flat = _is_flat(variable) if devices is None else devices.storages[variable.name].is_flat
+    return fused_update.Gradient(array, before, penalty, clips, waits, flat)
 
 
 def show_updates(

@@ -167,7 +167,10 @@ def _unfold(a: Array, axis: int, size: int) -> Array:
 
 @lru_cache(maxsize=1024)
 def _sharded(kind: int, g: Geometry, x: Shape, w: Shape, dtype: Any) -> Callable[[Array, Array], Array]:
-    """A call of which each device computes the samples that it has. Inputs that are split along other axes are gathered first."""
+    """A call of which each device computes the samples that it has. Inputs that are split along other axes are gathered first.
+
+    A gradient to weights, which is a sum over samples, gathers uneven pieces as well.
+    """
     from jax.experimental.custom_partitioning import custom_partitioning
 
     def run(a: Array, b: Array) -> Array:
@@ -178,6 +181,10 @@ def _sharded(kind: int, g: Geometry, x: Shape, w: Shape, dtype: Any) -> Callable
     def partition(mesh: Any, given: Any, result: Any) -> Any:
         spec = given[0].sharding.spec
         axes = spec[0] if spec else None
+        if kind == BACKWARD_WEIGHTS and axes is not None:
+            names = axes if isinstance(axes, tuple) else (axes,)
+            if given[0].shape[0] % math.prod(mesh.shape[axis] for axis in names):
+                axes = None  # XLA pads uneven pieces with anything, which would be summed
         whole, split = (jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*s)) for s in ((), (axes,)))
         if kind != BACKWARD_WEIGHTS:
             return mesh, _native.on_devices_of(mesh, run), split, (split, whole)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -19,7 +20,7 @@ import oneflow as flow
 import oneflow.optimizer as opt
 import oneflow.typing as tp
 from oneflow._base import native as _native
-from oneflow.compiler.batch_norm_kernels import Norm, backward, describe, forward, unsupported_reason
+from oneflow.compiler.batch_norm_kernels import Norm, Pieces, backward, describe, forward, unsupported_reason
 from oneflow.graph.op import BatchNorm
 from oneflow.ops.norm import _batch_normalization_training as OP
 
@@ -56,10 +57,10 @@ def by_xla(norm: Norm, x: Any, vectors: Any, residual: Any, cotangent: Any, roun
     return y, outputs[1], outputs[2], gradients[0], kept, gamma, beta, free
 
 
-@partial(jax.jit, static_argnums=0)
-def by_native(norm: Norm, x: Any, vectors: Any, residual: Any, parts: Any) -> tuple[Any, ...]:
-    y, mean, variance, statistics = forward(norm, x, vectors, residual)
-    found = backward(norm, x, vectors, statistics, y, parts)
+@partial(jax.jit, static_argnums=(0, 5))
+def by_native(norm: Norm, x: Any, vectors: Any, residual: Any, parts: Any, pieces: Pieces | None = None) -> tuple[Any, ...]:
+    y, mean, variance, statistics = forward(norm, x, vectors, residual, pieces)
+    found = backward(norm, x, vectors, statistics, y, parts, pieces)
     ones = jnp.ones(norm.channels, jnp.float32)
     kept = sum(p.astype(np.float32) for p in parts) if found.residual is None else found.residual
     gamma, beta = found.gamma if norm.op.scale else ones, found.beta if norm.op.center else ones
@@ -84,8 +85,57 @@ def test_the_calls_compute_what_xla_computes(
     rows: int, channels: int, is_rectified: bool, narrow: tuple[bool, bool], has_residual: bool, scale: bool, center: bool,
     parts: int, offset: float, threads: int, seed: int, parallel: Any,
 ) -> None:  # fmt: skip
+    with parallel(threads):
+        compare(rows, channels, is_rectified, narrow, has_residual, scale, center, parts, offset, seed)
+
+
+@pytest.fixture(scope="module")
+def four_devices() -> Iterator[None]:
+    flow.clear_default_session()
+    flow.config.gpu_device_num(4)
+
+    @flow.global_function("predict")
+    def first(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
+        return x + 1
+
+    first(np.zeros(4, np.float32))  # only now JAX has as many devices
+    yield
+    flow.clear_default_session()
+
+
+@pytest.mark.xdist_group("several devices")
+@settings(max_examples=15, deadline=None)
+@given(
+    rows=st.sampled_from([1, 2, 3, 31, 33, 64, 500]),
+    channels=st.sampled_from([1, 15, 16, 24, 65, 128, 200]),
+    is_rectified=st.booleans(),
+    narrow=st.tuples(st.booleans(), st.booleans()),
+    has_residual=st.booleans(),
+    scale=st.booleans(),
+    center=st.booleans(),
+    parts=st.integers(1, 2),
+    offset=st.sampled_from([0.0, 3.0, -1000.0]),
+    shape=st.sampled_from([(2, 1), (4, 1), (2, 2)]),
+    seed=st.integers(0, 1000),
+)
+def test_several_devices_compute_what_one_computes(
+    rows: int, channels: int, is_rectified: bool, narrow: tuple[bool, bool], has_residual: bool, scale: bool, center: bool,
+    parts: int, offset: float, shape: tuple[int, int], seed: int, four_devices: None,
+) -> None:  # fmt: skip
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[: math.prod(shape)]).reshape(shape), ("x", "y"))
+    pieces = Pieces(mesh, ("x",))
+    compare(rows * shape[0], channels, is_rectified, narrow, has_residual, scale, center, parts, offset, seed, pieces)
+
+
+def compare(
+    rows: int, channels: int, is_rectified: bool, narrow: tuple[bool, bool], has_residual: bool, scale: bool, center: bool,
+    parts: int, offset: float, seed: int, pieces: Pieces | None = None,
+) -> None:  # fmt: skip
+    """Both calls against XLA. ``rows``: of all devices."""
     x_dtype, y_dtype = ("bfloat16" if each else "float32" for each in narrow)
-    norm = Norm(rows, channels, BatchNorm(1, 1e-3, 0.9, scale, center), x_dtype, y_dtype, has_residual, is_rectified)
+    op, devices = BatchNorm(1, 1e-3, 0.9, scale, center), 1 if pieces is None else pieces.mesh.shape["x"]
+    whole = Norm(rows, channels, op, x_dtype, y_dtype, has_residual, is_rectified)
+    norm = replace(whole, rows=rows // devices, devices=devices)
     if unsupported_reason(norm) is not None:
         pytest.skip(str(unsupported_reason(norm)))
     rng = np.random.default_rng(seed)
@@ -97,14 +147,13 @@ def test_the_calls_compute_what_xla_computes(
     vectors = [array("float32", (channels,), 1.0) for _ in range(scale + center + 2)]
     residual = array(y_dtype) if has_residual else None
     cotangents = [array(y_dtype) for _ in range(parts)]
-    with parallel(threads):
-        got = by_native(norm, x, vectors, residual, cotangents)
+    got = by_native(norm, x, vectors, residual, cotangents, pieces)
     wide = [v.astype(np.float32) for v in (x, *cotangents)]
     added = None if residual is None else residual.astype(np.float32)
     total = sum(wide[1:])
     if has_residual and (parts > 1 or is_rectified) and y_dtype == "bfloat16":  # the sum is rounded where it is kept
         total = total.astype(jnp.bfloat16).astype(np.float32)
-    _compare(norm, got, by_xla(norm, wide[0], vectors, added, total, got[0]), wide[0])
+    _compare(whole, got, by_xla(whole, wide[0], vectors, added, total, np.asarray(got[0])), wide[0])
 
 
 def _compare(norm: Norm, got: Any, want: Any, x: Any) -> None:
@@ -178,6 +227,10 @@ def test_a_call_that_does_not_fit_its_spec_is_refused() -> None:
     assert unsupported_reason(replace(PROBE, rows=0)) == "an empty array"
     assert unsupported_reason(replace(PROBE, x_dtype="float16")) == "oneDNN has no float16"
     assert describe(PROBE) == "batch normalization in one call, two passes:avx512_core"
+    several = replace(PROBE, devices=2)
+    assert describe(several) == "batch normalization, each device its rows, two passes:avx512_core"
+    with pytest.raises(Exception, match="the second pass keeps nothing"):
+        jax.block_until_ready(_native.call_several("batch_norm_grad", several.grad_spec(1, True, 2), [((8, 16), np.float32)], x))
 
 
 # --- jobs
@@ -206,6 +259,12 @@ def trained(native: bool, mixed: bool = False, steps: int = 3, axis: int = 1, br
     flow.config.enable_native_cpu(native)
     config = flow.FunctionConfig()
     config.enable_auto_mixed_precision(mixed)
+    if "devices" in more:
+        flow.config.gpu_device_num(more["devices"])
+        config.default_placement_scope(flow.scope.placement("gpu", f"0:0-{more['devices'] - 1}", more.get("hierarchy")))
+    for key, value in more.get("config", {}).items():
+        getattr(config, key)(value)
+    batch = more.get("batch", 4)
     start = flow.random_normal_initializer(stddev=0.2)
     activate = more.get("activate", flow.nn.relu)
 
@@ -217,7 +276,7 @@ def trained(native: bool, mixed: bool = False, steps: int = 3, axis: int = 1, br
         return flow.layers.batch_normalization(x, axis, 0.9, 1e-5, name=name + "bn")
 
     @flow.global_function(type="train", function_config=config)
-    def job(x: tp.Numpy.Placeholder((4, 3, 8, 8)), y: tp.Numpy.Placeholder((4, 20))) -> tp.Numpy:
+    def job(x: tp.Numpy.Placeholder((batch, 3, 8, 8)), y: tp.Numpy.Placeholder((batch, 20))) -> tp.Numpy:
         h = x if axis == 1 else flow.transpose(x, (0, 2, 3, 1))
         h = activate(unit(h, 20, 3, "a"))
         short = unit(h, 20, 1, "s") if branch else h
@@ -230,7 +289,8 @@ def trained(native: bool, mixed: bool = False, steps: int = 3, axis: int = 1, br
         return loss
 
     rng = np.random.default_rng(0)
-    x, y = rng.standard_normal((4, 3, 8, 8), np.float32), rng.standard_normal((4, 20), np.float32)
+    x, y = rng.standard_normal((batch, 3, 8, 8), np.float32), rng.standard_normal((batch, 20), np.float32)
+    x += more.get("apart", 0.0) * np.arange(batch, dtype=np.float32)[:, None, None, None]  # devices' means differ then
     return Trained.of(job, [job(x, y) for _ in range(steps)])
 
 
@@ -265,6 +325,49 @@ def test_a_job_trains_as_with_xla_in_mixed_precision(branch: bool, native_part: 
     assert_alike(found, plain, 0.05)
     calls = [line for line in found.hlo.splitlines() if CALL in line or GRAD_CALL in line]
     assert all("f32[4,8,8,24]" not in line for line in calls), "an array between products is bfloat16"
+
+
+@pytest.mark.xdist_group("several devices")
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"devices": 2},
+        {"devices": 4, "axis": 3, "branch": False},
+        {"devices": 2, "mixed": True},
+        pytest.param({"devices": 4, "hierarchy": (2, 2)}, marks=pytest.mark.thorough),
+        pytest.param({"devices": 4, "mixed": True, "branch": False}, marks=pytest.mark.thorough),
+    ],
+    ids=str,
+)
+def test_a_job_trains_on_several_devices_as_on_one(options: dict[str, Any], native_part: Any) -> None:
+    if options.get("mixed") and not native_part.has_bfloat16:
+        pytest.skip("this CPU multiplies no bfloat16 numbers")
+    options = {**options, "apart": 1.0, "rate": 0.02}
+    found = trained(True, **options)
+    one = trained(True, **{key: value for key, value in options.items() if key not in ("devices", "hierarchy")})
+    layers = 4 + options.get("branch", True)
+    assert found.hlo.count(CALL) == found.hlo.count(GRAD_CALL) == 2 * layers, "two calls each"
+    assert found.table.count("batch normalization, each device its rows") == layers
+    assert found.hlo.count(" all-reduce(") + found.hlo.count(" all-gather(") <= 2 * layers + 2
+    assert_alike(found, one, 0.01 if options.get("mixed") else 1e-3)
+    flow.clear_default_session()
+
+
+@pytest.mark.xdist_group("several devices")
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"batch": 6, "devices": 4}, "XLA: its batch is not split evenly over the devices"),
+        ({"devices": 2, "activate": lambda h: flow.nn.relu(h.with_distribute(flow.distribute.split(1)))}, ""),
+        ({"devices": 2, "config": {"default_logical_view": flow.scope.mirrored_view()}}, ""),
+    ],
+)
+def test_what_several_devices_leave_to_xla(options: dict[str, Any], reason: str) -> None:
+    found, plain = trained(True, **options), trained(False, **options)
+    assert found.hlo.count(CALL) == 0 or not reason
+    assert reason in found.table
+    assert_alike(found, plain, 1e-3)
+    flow.clear_default_session()
 
 
 def test_the_gradients_are_those_of_pytorch() -> None:

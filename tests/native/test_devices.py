@@ -66,10 +66,9 @@ def train(devices: int, *, dense: int | None = None, conv: int | None = None, mi
     return losses, {name: v.numpy() for name, v in flow.get_all_variables().items()}, job
 
 
-CASES = [{"devices": 4, "dense": 1, "conv": 0}, {"devices": 2, "mixed": True}]
+CASES = [{"devices": 4, "dense": 1, "conv": 0}, {"devices": 2, "mixed": True}, {"devices": 4, "batch": 10}]
 FURTHER = [
-    {"devices": 2}, {"devices": 4, "dense": 0}, {"devices": 2, "conv": 1}, {"devices": 4, "batch": 10},
-    {"devices": 2, "mixed": True, "dense": 1},
+    {"devices": 2}, {"devices": 4, "dense": 0}, {"devices": 2, "conv": 1}, {"devices": 2, "mixed": True, "dense": 1},
 ]  # fmt: skip
 
 
@@ -85,7 +84,75 @@ def test_training_is_that_of_one_device(options: dict[str, Any]) -> None:
         np.testing.assert_allclose(variables[name], value, rtol=tolerance, atol=tolerance, err_msg=name)
     words = [row[5] for row in rows.values() if row[1].startswith("matmul")]
     assert words[0].startswith("oneDNN") and words[0].endswith("each device its pieces"), words
-    assert _native.target("matmul") in program and _native.target("conv") in program
+    assert all(_native.target(call) in program for call in ("matmul", "conv", "update"))
+
+
+def updated(devices: int, native: bool = True, mode: str = "", stages: int = 1, distribute: Any = None, scale: Any = None) -> Any:
+    """Losses of three steps with Adam, the variables after them, and the job. Each stage is on ``devices`` devices."""
+    begin(devices * stages)
+    flow.config.enable_native_cpu(native)
+    config = flow.FunctionConfig()
+    config.default_placement_scope(flow.scope.placement("gpu", f"0:0-{devices - 1}"))
+    if mode:
+        config.optimizer_placement_optimization_mode(mode)
+
+    def layer(x: Any, name: str, shape: tuple[int, ...]) -> Any:
+        start = flow.random_normal_initializer(stddev=0.1)
+        return flow.matmul(x, flow.get_variable(name, shape, initializer=start, distribute=distribute or flow.distribute.auto()))
+
+    @flow.global_function(type="train", function_config=config)
+    def job(x: tp.Numpy.Placeholder((8, 64))) -> tp.Numpy:
+        x = flow.reshape(x, (8, 4, 4, 4))
+        kernel = flow.get_variable("kernel", (64, 4, 3, 3), initializer=flow.random_normal_initializer(stddev=0.2))
+        x = flow.reshape(flow.nn.relu(flow.nn.conv2d(x, kernel, 1, "SAME")), (8, 1024))
+        with flow.scope.placement("gpu", f"0:{devices * (stages - 1)}-{devices * stages - 1}"):
+            loss = flow.math.square(layer(flow.nn.relu(layer(x, "hidden", (1024, 66))), "output", (66, 10)))
+            rate = flow.optimizer.PiecewiseConstantScheduler([], [0.01])
+            clipping = flow.optimizer.grad_clipping.by_global_norm(0.5)
+            flow.optimizer.Adam(rate, do_bias_correction=True, grad_clipping=clipping, loss_scale_policy=scale).minimize(loss)
+        return loss
+
+    rng = np.random.default_rng(0)
+    losses = np.stack([job(rng.standard_normal((8, 64), np.float32)) for _ in range(3)])
+    return losses, {name: v.numpy() for name, v in flow.get_all_variables().items()}, job
+
+
+@pytest.mark.parametrize(
+    ("options", "count"),
+    [
+        ({}, 3),
+        ({"mode": "distributed_split", "scale": flow.optimizer.loss_scale.dynamic_loss_scale(8, increment_period=2)}, 3),
+        pytest.param({"mode": "non_distributed"}, 3, marks=pytest.mark.thorough),
+        ({"stages": 2}, 3),
+        ({"distribute": flow.distribute.split(0)}, 3),
+        pytest.param({"devices": 4, "distribute": flow.distribute.split(1)}, 1, marks=pytest.mark.thorough),  # uneven pieces
+    ],
+    ids=str,
+)
+def test_each_device_updates_what_it_has(options: dict[str, Any], count: int) -> None:
+    losses, variables, job = updated(**{"devices": 2, **options})
+    assert f"{count} variable{'s' if count > 1 else ''} updated in one pass" in str(job.summary())
+    programs = [compiled.as_text() for _, compiled in job.executables[-1][1].compiled]
+    assert any(_native.target("update") in program for program in programs)
+    one_losses, one_variables, _ = updated(1, native=False, scale=options.get("scale"))
+    np.testing.assert_allclose(losses, one_losses, rtol=1e-4, atol=1e-6)
+    assert variables.keys() == one_variables.keys()
+    for name, value in one_variables.items():
+        np.testing.assert_allclose(variables[name], value, rtol=1e-3, atol=1e-5, err_msg=name)
+
+
+def test_an_update_on_several_devices_copies_nothing() -> None:
+    _, _, job = updated(2)
+    program = job.executables[-1][1].compiled[0][1].as_text()
+    copies = [line for line in program.splitlines() if " copy(" in line and ("1024,66" in line or "[2304]" in line)]
+    assert not copies, copies
+
+
+def test_find_nonfinite_on_several_devices() -> None:
+    _, _, job = updated(2)
+    found = job.find_nonfinite(np.full((8, 64), np.nan, np.float32))
+    assert found is not None
+    assert job.find_nonfinite(np.ones((8, 64), np.float32)) is None
 
 
 def test_between_convolutions_channels_are_last_on_several_devices() -> None:

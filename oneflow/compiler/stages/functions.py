@@ -17,6 +17,7 @@ from ...graph.node import Node
 from ..analysis import updates
 from ..arrangement import Arrangement, arranged
 from ..autodiff import Backward, Propagate
+from ..fused_update import Devices
 from ..lowering import Lowering, Values
 from ..program import advanced, draws_of, seed_losses
 from ..update import Numbers, State, add_measures, counters, finish, loss_count, measure, numbers, prepare
@@ -205,7 +206,8 @@ class UpdateFunctions:
             else:
                 gradients, total_measure = self._prepared(group, variables, raw, known), self._nothing_measured()
                 terms = {name: (total(found), ()) for name, found in raw.items() if found}
-            new = finish(self._plan, gradients, variables, known, total_measure, counts=False, raw=terms)
+            devices = Devices.of(self._places.meshes, group.placement, self._places.storages)
+            new = finish(self._plan, gradients, variables, known, total_measure, counts=False, raw=terms, devices=devices)
             return {name: self._places.storages[name].store(value) for name, value in new.items()}, done()
 
         stored = {name: self._places.storages[name] for name in group.state}

@@ -92,7 +92,7 @@ class Arrangement:
         return replace(self, steps=tuple(steps), narrow_cotangents=narrow, by_xla=found.refused)
 
     def kernels(self) -> dict[Node, str]:
-        """What computes the nodes that calls for attention and batch normalization stand for, and those on channels-last arrays."""
+        """What computes nodes on channels-last arrays, and those that calls for attention and normalization stand for."""
         found = {n: describe(n, "", self.precision.get(n)) for n in self.turned if n.op.native is not None}
         found.update((node, f"XLA: {reason}") for node, reason in self.by_xla.items())
         for call in self.attention:

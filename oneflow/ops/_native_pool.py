@@ -1,12 +1,11 @@
 """Max pooling in training steps by the native part: the native lowering of ``max_pool_1d`` .. ``max_pool_3d``.
 
-The forward call keeps where each window's first maximum is, so that the gradient need not look for it again. Without a gradient XLA
-computes the op, which it fuses with what is around it.
+The forward call keeps where each window's first maximum is, so that the gradient need not look for it again. Without a gradient
+XLA computes the op, which it fuses with what is around it.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -93,6 +92,8 @@ def native(define: Callable[..., Array]) -> Native:
     def unsupported_reason(arrays: Sequence[Any], attrs: Mapping[str, Any]) -> str | None:
         if attrs["channels_first"]:
             return "its channels are not on the last axis"
+        if all(k <= stride for k, stride in zip(attrs["ksize"], attrs["strides"], strict=True)):
+            return "its windows do not overlap: XLA computes it together with what is around it"
         return _refusal(_Pooling.of(arrays[0], attrs))
 
     def describe(arrays: Sequence[Any], attrs: Mapping[str, Any]) -> str:

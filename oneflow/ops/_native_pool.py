@@ -37,7 +37,7 @@ class _Pooling:
     def of(array: Any, attrs: Mapping[str, Any]) -> _Pooling:
         space, kernel, strides = array.shape[1:-1], tuple(attrs["ksize"]), tuple(attrs["strides"])
         pads = sides(attrs["padding"], space, kernel, strides, None, attrs["ceil_mode"])
-        return _Pooling(np.dtype(array.dtype).name, tuple(array.shape), kernel, strides, tuple(map(tuple, pads)))
+        return _Pooling(np.dtype(array.dtype).name, tuple(array.shape), kernel, strides, tuple((low, high) for low, high in pads))
 
     @property
     def out(self) -> Shape:
@@ -77,7 +77,7 @@ def _differentiable(pooling: _Pooling, define: Callable[[Array], Array]) -> Call
         return y, places
 
     def backward(places: Array, dy: Array) -> tuple[Array]:
-        return _native.call_several("max_pool_grad", spec, [(pooling.shape, dy.dtype)], places, dy)  # type: ignore[return-value]
+        return _native.call_several("max_pool_grad", spec, [(pooling.shape, dy.dtype)], places, dy)
 
     maxima.defvjp(forward, backward)
     return maxima

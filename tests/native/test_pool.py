@@ -42,7 +42,7 @@ def by_xla(x: Any, dy: Any, attrs: dict[str, Any]) -> tuple[Any, Any]:
 
     def both(x: Any, dy: Any) -> tuple[Any, Any]:
         y = op.define(x, **attrs)
-        return y, op.grad((x,), (y,), (dy,), **attrs)[0]  # type: ignore[misc]
+        return y, op.grad((x,), (y,), (dy,), **attrs)[0]
 
     return jax.jit(both)(x, dy)  # type: ignore[no-any-return]
 

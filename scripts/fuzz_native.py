@@ -169,6 +169,10 @@ def _dtypes(call: str, spec: list[int]) -> list[str]:
     if call.startswith("cross_entropy"):  # labels are int32, of the same size
         wide = ["float32"] * 3
         return [_TYPES[spec[0]], *wide] if call == "cross_entropy" else [_TYPES[spec[0]], *wide, _TYPES[spec[0]]]
+    if call == "max_pool":
+        return [_TYPES[spec[0]], _TYPES[spec[0]], "uint8"]
+    if call == "max_pool_grad":
+        return ["uint8", _TYPES[spec[0]], _TYPES[spec[0]]]
     if call in _RESULTS:  # masks and statistics are float32
         kinds = "xxxfxf" if call == "attention" else "xxxfxfxxxx"
         return ["float32" if spec[0] == 0 or kind == "f" else "bfloat16" for kind in kinds]
@@ -182,10 +186,13 @@ def _conv(random: np.random.Generator) -> list[int]:
     some = lambda low, high: [int(v) for v in random.integers(low, high + 1, n)]  # noqa: E731
     groups = int(random.choice([1, 1, 2, 5]))
     fan, out = (int(v) for v in random.integers(1, 20, 2))
+    if random.integers(0, 5) == 0:  # depthwise
+        groups, fan, out = int(random.integers(8, 40)), 1, 1
     kernel, strides, dilations = some(1, 4), some(1, 3), some(1, 2)
     extents = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
     pad_low, pad_high = ([int(random.integers(0, e)) for e in extents] for _ in range(2))
-    sizes = [e + int(random.integers(0, 8)) for e in extents]
+    least = [max(1, e - a - b) for e, a, b in zip(extents, pad_low, pad_high, strict=True)]  # windows may exceed images
+    sizes = [size + int(random.integers(0, 8)) for size in least]
     result = [(s + a + b - e) // t + 1 for s, a, b, e, t in zip(sizes, pad_low, pad_high, extents, strides, strict=True)]
     batch, kind = int(random.integers(1, 4)), int(random.integers(0, 3))
     flags = int(random.integers(0, 2)) + int(random.choice([0, 2, 4]))  # weights' layout, and which algorithm
@@ -371,17 +378,33 @@ def _run_batch_norm(library: Any, call: str, spec: list[int], prefix: list[int])
     return True
 
 
+def _max_pool(random: np.random.Generator) -> list[int]:
+    """See ``PoolSpec`` in native/src/pool.cc."""
+    kernel, strides = (random.integers(1, 5, 3).tolist() for _ in range(2))
+    pads = [int(random.integers(0, k + 1)) for k in kernel]
+    sizes = random.integers(1, 12, 3).tolist()
+    result = [max(0, s + 2 * p - k) // t + 1 for s, p, k, t in zip(sizes, pads, kernel, strides, strict=True)]
+    head = [int(random.integers(0, 2)), int(random.integers(1, 4)), int(random.integers(1, 70))]
+    return [*head, *sizes, *result, *kernel, *strides, *pads]
+
+
+def _max_pool_sizes(spec: list[int]) -> list[int]:
+    size, result = (math.prod(spec[1:3]) * math.prod(spec[i : i + 3]) for i in (3, 6))
+    return [size, result, result]
+
+
 _MAKE = {
     "conv": _conv, "matmul": _matmul, "transpose": _transpose, "product": _product, "attention": _attention,
     "attention_grad": _attention, "update": _update, "batch_norm": _batch_norm, "batch_norm_grad": _batch_norm_grad,
-    "cross_entropy": _cross_entropy, "cross_entropy_grad": _cross_entropy,
+    "cross_entropy": _cross_entropy, "cross_entropy_grad": _cross_entropy, "max_pool": _max_pool, "max_pool_grad": _max_pool,
 }  # fmt: skip
 _SIZES = {
     "conv": _conv_sizes, "matmul": _matmul_sizes, "transpose": lambda spec: [math.prod(spec[1:])] * 2,
     "attention": _attention_sizes, "attention_grad": _attention_grad_sizes, "cross_entropy": _cross_entropy_sizes,
     "cross_entropy_grad": lambda spec: [*_cross_entropy_sizes(spec), math.prod(spec[1:3])],
+    "max_pool": _max_pool_sizes, "max_pool_grad": lambda spec: _max_pool_sizes(spec)[::-1],
 }  # fmt: skip
-_RESULTS = {"attention": 2, "attention_grad": 3, "cross_entropy": 2}
+_RESULTS = {"attention": 2, "attention_grad": 3, "cross_entropy": 2, "max_pool": 2}
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 __version__ = "0.1.0"
-PROTOCOL = 23
+PROTOCOL = 26
 HERE = Path(__file__).resolve().parent / "lib"
 
 
@@ -23,7 +23,7 @@ class Library:
 
     CALLS = (
         "conv", "matmul", "transpose", "pack_weights", "product", "attention", "attention_grad", "update", "batch_norm",
-        "batch_norm_grad", "cross_entropy", "cross_entropy_grad",
+        "batch_norm_grad", "cross_entropy", "cross_entropy_grad", "max_pool", "max_pool_grad",
     )  # fmt: skip
 
     def __init__(self, threads: int) -> None:

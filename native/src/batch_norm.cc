@@ -22,6 +22,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "elements.h"
 #include "operation.h"
 
 namespace native {
@@ -90,37 +91,6 @@ struct BackwardSpec : NormSpec {
 #include "avx512_begin.h"
 
 inline __m512 all(float value) { return _mm512_set1_ps(value); }
-
-// Elements of an array of float32 or bfloat16.
-template <bool kBf16>
-struct Elements {
-  using Number = std::conditional_t<kBf16, uint16_t, float>;
-
-  static __m512 load(const Number* data, __mmask16 mask) {
-    if constexpr (kBf16) {
-      return (__m512)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, data)), 16);
-    } else {
-      return _mm512_maskz_loadu_ps(mask, data);
-    }
-  }
-
-  // As it is read again where it was stored.
-  static __m512 rounded(__m512 value) {
-    if constexpr (!kBf16) return value;
-    return (__m512)_mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(value)), 16);
-  }
-
-  static void store(Number* data, __mmask16 mask, __m512 value) {
-    if constexpr (kBf16) {
-      const auto narrow = (__m256i)_mm512_cvtneps_pbh(value);
-      if (mask == 0xffff) return _mm256_storeu_si256(reinterpret_cast<__m256i*>(data), narrow);
-      _mm256_mask_storeu_epi16(data, mask, narrow);
-    } else {
-      if (mask == 0xffff) return _mm512_storeu_ps(data, value);
-      _mm512_mask_storeu_ps(data, mask, value);
-    }
-  }
-};
 
 // Sums of a block's rows, added to those of the rows before.
 template <int kVectors>
@@ -318,10 +288,6 @@ struct InputGradient {
     }
   }
 };
-
-inline __mmask16 mask_at(int64_t c, int64_t channels) {
-  return static_cast<__mmask16>(channels - c >= 16 ? 0xffff : (1u << (channels - c)) - 1);
-}
 
 // A part of the rows with its sums: `vectors` are three padded ones, shift, sums, squares.
 struct Part {

@@ -3,6 +3,7 @@
 #include <mutex>
 
 #include "conv_spec.h"
+#include "depthwise.h"
 #include "direct.h"
 #include "im2col.h"
 
@@ -14,11 +15,12 @@ namespace {
 // convolution does. Measured with two threads, AVX-512 (docs/performance.md).
 bool is_for_im2col(const ConvSpec& s) {
   constexpr int64_t kFewRows = 160;
-  if (s.groups != 1 || s.flags & ConvSpec::kNeverIm2col) return false;
+  if (s.groups != 1 || s.flags & ConvSpec::kAlwaysDirect) return false;
   return s.flags & ConvSpec::kAlwaysIm2col || s.taps() == 1 || s.rows() <= kFewRows;
 }
 
 std::unique_ptr<ConvAlgorithm> choose_algorithm(const ConvSpec& s, int threads, bool describe_only) {
+  if (!(s.flags & ConvSpec::kAlwaysDirect) && DepthwiseWeights::takes(s)) return std::make_unique<DepthwiseWeights>(s, threads);
   if (is_for_im2col(s)) {
     auto im2col = std::make_unique<Im2colConv>(s, threads, describe_only);
     if (!im2col->is_slow()) return im2col;

@@ -7,7 +7,7 @@ namespace native {
 
 struct ConvSpec {
   enum Kind { kForward, kBackwardData, kBackwardWeights };
-  enum Flag : int64_t { kWeightsChannelsLast = 1, kNeverIm2col = 2, kAlwaysIm2col = 4 };  // the last two are for tests
+  enum Flag : int64_t { kWeightsChannelsLast = 1, kAlwaysDirect = 2, kAlwaysIm2col = 4 };  // the last two are for tests
 
   explicit ConvSpec(SpecReader reader) {
     kind = static_cast<Kind>(reader.next(kForward, kBackwardWeights));

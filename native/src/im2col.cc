@@ -1,7 +1,9 @@
 #include "im2col.h"
 
 #include <cstring>
+#include <type_traits>
 #include <utility>
+#include <vector>
 
 namespace native {
 
@@ -94,25 +96,40 @@ void Im2colConv::im2col(const void* input, void* matrix) const {
   im2col(static_cast<const uint16_t*>(input), static_cast<uint16_t*>(matrix));
 }
 
+namespace {
+
+// Writes a row whose taps vary fastest. `Taps`: their number, a constant where it is a frequent one, so that the inner loop is unrolled.
+template <class Element, class Taps>
+void interleave(const std::vector<const Element*>& from, int64_t channels, Taps taps, Element* to) {
+  for (int64_t c = 0; c < channels; c++) {
+    for (int64_t tap = 0; tap < taps; tap++) to[c * taps + tap] = from[static_cast<size_t>(tap)][c];
+  }
+}
+
+}  // namespace
+
 template <class Element>
 void Im2colConv::im2col(const Element* input, Element* matrix) const {
   const int64_t channels = spec_.kernel[1], taps = spec_.taps(), columns = spec_.columns();
-  const bool channels_fastest = channels_fastest_;
   const int64_t windows = output_[0] * output_[1] * output_[2], pixels = input_[0] * input_[1] * input_[2];
   thread_pool::parallel_for(spec_.rows(), threads_, [&](int64_t begin, int64_t end) {
+    const std::vector<Element> padding(static_cast<size_t>(channels));
+    std::vector<const Element*> from(static_cast<size_t>(taps));
     for (int64_t row = begin; row < end; row++) {
       const Element* image = input + row / windows * pixels * channels;
       Element* to = matrix + row * columns;
       for_each_tap(row % windows, [&](int64_t tap, int64_t pixel) {
-        const Element* from = pixel >= 0 ? image + pixel * channels : nullptr;
-        if (!channels_fastest) {
-          for (int64_t c = 0; c < channels; c++) to[c * taps + tap] = from ? from[c] : Element(0);
-        } else if (from) {
-          std::memcpy(to + tap * channels, from, channels * sizeof(Element));
-        } else {
-          std::memset(to + tap * channels, 0, channels * sizeof(Element));
-        }
+        from[static_cast<size_t>(tap)] = pixel >= 0 ? image + pixel * channels : padding.data();
       });
+      if (channels_fastest_) {
+        for (int64_t tap = 0; tap < taps; tap++) {
+          std::memcpy(to + tap * channels, from[static_cast<size_t>(tap)], static_cast<size_t>(channels) * sizeof(Element));
+        }
+      } else if (taps == 9) {
+        interleave(from, channels, std::integral_constant<int64_t, 9>(), to);
+      } else {
+        interleave(from, channels, taps, to);
+      }
     }
   });
 }

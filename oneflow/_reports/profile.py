@@ -189,7 +189,7 @@ def profile_of(plan: Plan, measured: Measured) -> JobProfile:
         node = nodes.get(name)
         cost = known.get(name)
         other = sum(seconds for phase, seconds in mine.items() if phase not in (BACKWARD, UPDATE))
-        kernel = describe(node, plan.without_native, plan.precision.get(node)) if node else ""
+        kernel = plan.fused_kernels.get(node) or describe(node, plan.without_native, plan.precision.get(node)) if node else ""
         rows.append(ProfileRow(
             name or "(other)", node.op.name if node else "variable" if name else "", str(node.source) if node else "",
             other * per_step, mine.get(BACKWARD, 0.0) * per_step, mine.get(UPDATE, 0.0) * per_step,

@@ -36,6 +36,7 @@ class Arrangement:
       rounded: the outputs that are rounded to bfloat16 for all their readers, by node.
       narrow_cotangents: nodes whose outputs have cotangents that were bfloat16 before.
       by_xla: nodes that normalize batches and are left to XLA, with the reason.
+      turned: the copies that compute on channels-last arrays.
     """
 
     steps: tuple[Step, ...]
@@ -46,6 +47,7 @@ class Arrangement:
     rounded: Mapping[Node, frozenset[int]] = field(default_factory=dict)
     narrow_cotangents: Collection[Node] = ()
     by_xla: Mapping[Node, str] = field(default_factory=dict)
+    turned: Collection[Node] = ()
 
     def with_native_attention(self, nodes: Sequence[Node], roots: Sequence[Blob]) -> Arrangement:
         """The same with one call of the native part for each attention. ``nodes`` and ``roots``: see ``arranged``."""
@@ -90,8 +92,9 @@ class Arrangement:
         return replace(self, steps=tuple(steps), narrow_cotangents=narrow, by_xla=found.refused)
 
     def kernels(self) -> dict[Node, str]:
-        """What computes the nodes that calls for attention and batch normalization stand for."""
-        found: dict[Node, str] = {node: f"XLA: {reason}" for node, reason in self.by_xla.items()}
+        """What computes nodes on channels-last arrays, and those that calls for attention and normalization stand for."""
+        found = {n: describe(n, "", self.precision.get(n)) for n in self.turned if n.op.native is not None}
+        found.update((node, f"XLA: {reason}") for node, reason in self.by_xla.items())
         for call in self.attention:
             found.update(dict.fromkeys(call.nodes, f"with {call.node.name}"))
             found[call.product] = describe(call.node, "", self.precision.get(call.node))
@@ -164,7 +167,7 @@ def arranged(
         steps, longer, copies = native
         transposes = sum(isinstance(step, LayoutTranspose) for step in steps)
         changed = f"{len(copies)} nodes channels last, {transposes} transposes"
-        return Arrangement(tuple(steps), longer, _with_copies(precision, copies), keep, changed)
+        return Arrangement(tuple(steps), longer, _with_copies(precision, copies), keep, changed, turned=tuple(copies.values()))
     if devices > 1:
         return Arrangement(tuple(nodes), path, precision, keep)
     scheduled, copies = batch_slices.schedule(nodes, keep, roots, path, platform)

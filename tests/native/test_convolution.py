@@ -114,6 +114,34 @@ def test_bfloat16_where_windows_are_larger_than_the_image(size: int, groups: int
     compare_bfloat16(g, (2, size, size, 16), shape, seed=size)
 
 
+@pytest.mark.parametrize(
+    ("channels", "size", "kernel", "strides", "dilations", "batch"),
+    [
+        (960, (2, 2), (3, 3), (1, 1), (1, 1), 8), (8, (1, 5), (3, 2), (1, 2), (1, 1), 3), (17, (2, 2), (3, 3), (2, 2), (1, 1), 5),
+        (40, (4, 3), (3, 3), (1, 1), (2, 2), 2), (33, (2,), (5,), (1,), (1,), 4),
+        (16, (2, 1, 3), (3, 3, 3), (1, 1, 1), (1, 1, 1), 2),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("threads", [1, 3])
+def test_depthwise_where_windows_are_larger_than_the_image(
+    channels: int, size: Any, kernel: Any, strides: Any, dilations: Any, batch: int, threads: int, parallel: Any
+) -> None:
+    pads = tuple((k - 1) * d // 2 for k, d in zip(kernel, dilations, strict=True))
+    more = tuple(p + (k % 2 == 0) for p, k in zip(pads, kernel, strict=True))
+    g = native.Geometry(strides, dilations, pads, more, channels)
+    x_shape, w_shape = (batch, *size, channels), (channels, 1, *kernel)
+    name = native.kernel_name(g, "float32", *g.channels_second(x_shape, w_shape), native.BACKWARD_WEIGHTS)
+    if "depthwise" not in name:  # without AVX-512
+        pytest.skip(name)
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(shape, np.float32) for shape in (x_shape, w_shape)]
+    dy = rng.standard_normal(jax.eval_shape(lambda a, b: reference(g, a, b), *arrays).shape, np.float32)
+    with parallel(threads):
+        compare(g, *arrays, dy)
+        if _native.has_bfloat16():
+            compare_bfloat16(g, x_shape, w_shape, seed=1)
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_nan_and_infinity_travel_as_in_xla(bad: float) -> None:
     g = native.Geometry((1, 1), (1, 1), (0, 0), (0, 0), 1)

@@ -202,7 +202,7 @@ class DeliveryThread:
 
         return dispatch
 
-    def queue_parts(self) -> tuple[Any, ...]:
+    def queue_parts(self) -> tuple[Any, Any, Callable[[], int], dict[int, int]]:
         """What ``dispatcher`` queues a call with: the queue, its ``append``, the next number, and the threads' newest calls."""
         return self._pending, self._pending.append, self._sequence.__next__, self._newest
 

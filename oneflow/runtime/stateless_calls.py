@@ -82,12 +82,14 @@ def _made(delivery: Delivery, is_single: bool) -> Convert:
 
 def _parts(step: StatelessStep, inputs: Plain, delivery: Delivery, otherwise: Call) -> Parts:
     deliveries, calls = process.delivery, process.calls
-    fetch, is_single, lock, launcher, (nans_now, infs_now), (nans, infs) = step
+    fetch, is_single, _, launcher, (nans_now, infs_now), (nans, infs) = step
+    lock: Any = step.lock
+    pending, append, next_number, newest = deliveries.queue_parts()
     output = delivery.array if is_single and delivery.copies_first else None
     return Parts(
         fetch, is_single, launcher, deliveries, nans_now, nans, infs_now, infs, delivery, _made(delivery, is_single), otherwise,
-        calls.append, calls.pop, lock.acquire, lock.release, *deliveries.queue_parts(), Result, deliveries.wake, inputs, output,
-        INTERRUPTIBLE_FROM_SECONDS,
+        calls.append, calls.pop, lock.acquire, lock.release, pending, append, next_number, newest, Result, deliveries.wake, inputs,
+        output, INTERRUPTIBLE_FROM_SECONDS,
     )  # fmt: skip
 
 

@@ -88,8 +88,8 @@ def _parts(step: StatelessStep, inputs: Plain, delivery: Delivery, otherwise: Ca
     output = delivery.array if is_single and delivery.copies_first else None
     return Parts(
         fetch, is_single, launcher, deliveries, nans_now, nans, infs_now, infs, delivery, _made(delivery, is_single), otherwise,
-        calls.append, calls.pop, lock.acquire, lock.release, pending, append, next_number, newest, Result, deliveries.wake, inputs,
-        output, INTERRUPTIBLE_FROM_SECONDS,
+        calls.append, calls.pop, lock.acquire, lock.release, pending, append, next_number, newest, Result, deliveries.wake,
+        inputs, output, INTERRUPTIBLE_FROM_SECONDS,
     )  # fmt: skip
 
 

@@ -1,4 +1,6 @@
-"""Builds the three libraries of oneflow_native: oneDNN made independent of any OpenMP, the threads for it, and the XLA calls.
+"""Builds the libraries of oneflow_native: oneDNN made independent of any OpenMP, the threads for it, and the XLA calls.
+
+Where the headers of Python and NumPy are there, it also builds an extension module.
 
     python build_libraries.py oneflow_native/lib            # for working on the native part from a checkout
     python build_libraries.py --sanitize address build/asan  # with AddressSanitizer and UBSan; needs clang or gcc
@@ -17,6 +19,7 @@ import platform
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +27,7 @@ from pathlib import Path
 
 SOURCES = Path(__file__).resolve().parent / "src"
 ONEDNN, THREAD_POOL, CALLS = "libofdnnl.so", "libofpool.so", "libofnative.so"  # as long as the names that two of them replace
+EXTENSION = "stateless_calls.abi3.so"  # for every CPython from 3.11 on
 OPENMP = (  # the functions that it wants of libgomp
     "GOMP_barrier", "GOMP_loop_end_nowait", "GOMP_loop_static_next", "GOMP_loop_static_start", "GOMP_parallel_end",
     "GOMP_parallel_start", "omp_get_max_threads", "omp_get_num_threads", "omp_get_thread_num", "omp_in_parallel",
@@ -60,6 +64,9 @@ def build(target: Path, *, sanitize: str = "") -> list[Path]:
         headers = ["-isystem", str(include), "-isystem", str(_xla_headers())]
         libraries = [f"-L{target}", f"-l:{ONEDNN}", f"-l:{THREAD_POOL}"]
         run(sorted({*SOURCES.glob("*.cc")} - {pool}), target / CALLS, SOURCES / "calls.map", headers, libraries)
+        found = _python_headers()
+        if found is not None:
+            run([SOURCES / "python" / "stateless_calls.cc"], target / EXTENSION, SOURCES / "python" / "module.map", found)
     return sorted(target.iterdir())
 
 
@@ -123,6 +130,17 @@ def _xla_headers() -> Path:
         if (Path(place) / "include" / "xla" / "ffi" / "api" / "ffi.h").exists():
             return Path(place) / "include"
     raise RuntimeError("jaxlib's headers were not found")
+
+
+def _python_headers() -> list[str] | None:
+    """The compiler's options for the headers of this Python and of NumPy; None where one of them is missing."""
+    numpy = importlib.util.find_spec("numpy")
+    python = Path(sysconfig.get_paths()["include"])
+    folders = numpy.submodule_search_locations or [] if numpy is not None else []
+    for include in (Path(folder) / "_core" / "include" for folder in folders):
+        if (python / "Python.h").exists() and (include / "numpy" / "arrayobject.h").exists():
+            return ["-isystem", str(python), "-isystem", str(include)]
+    return None
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.machinery
+import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 __version__ = "0.1.0"
 PROTOCOL = 26
 HERE = Path(__file__).resolve().parent / "lib"
+EXTENSION = "stateless_calls.abi3.so"
 
 
 class Library:
@@ -83,6 +86,21 @@ class Library:
         text = ctypes.create_string_buffer(512)
         function(call.encode(), (ctypes.c_int64 * len(spec))(*spec), len(spec), *more, text, len(text))
         return text.value.decode(errors="replace")
+
+
+def stateless_calls() -> Any:
+    """The extension module that makes calls of jobs without state. Raises ImportError where there is none for this Python."""
+    path = HERE / EXTENSION
+    if ".abi3.so" not in importlib.machinery.EXTENSION_SUFFIXES:
+        raise ImportError("this Python does not take modules of the stable ABI")
+    if not path.exists():
+        raise ImportError("it was built without the headers of Python or NumPy")
+    name = EXTENSION.partition(".")[0]
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def load(threads: int) -> Library:

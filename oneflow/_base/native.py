@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -175,6 +176,17 @@ def part() -> Part:
             elif made.reason:
                 _log.warning("oneflow: %s; convolutions and matrix products are computed by XLA", made.reason)
         return cast(Part, process_state.native_part)
+
+
+@cache
+def stateless_calls() -> Any:
+    """The extension module of the native part that makes calls of jobs without state; None where there is none."""
+    try:
+        module = importlib.import_module("oneflow_native")
+        return module.stateless_calls() if module.PROTOCOL == PROTOCOL else None
+    except (ImportError, AttributeError) as error:  # a native part that was built before there was one has no such function
+        _log.debug("oneflow: calls of jobs without state are made by Python: %s", error)
+        return None
 
 
 def array_refusal(dtype: str, sizes: Iterable[int]) -> str | None:

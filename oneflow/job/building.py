@@ -24,7 +24,7 @@ from ..graph.node import Blob, Scope
 from ..layers.quantization import AwareTraining
 from ..ops.time_axis import unpack
 from ..optimizer.dict_config import optimizer_from_config
-from ..runtime import devices, processes
+from ..runtime import devices, processes, stateless_calls
 from ..runtime.calling import Call, Launch, caller, launcher
 from ..runtime.delivery import MAX_WINDOW
 from ..runtime.executable import Executable
@@ -34,6 +34,7 @@ from ..runtime.process import process
 from ..runtime.result import ArraySpec, Delivery
 from ..runtime.session import Job, Session, as_default
 from ..runtime.throughput import Meter, MeteredPipeline
+from ..runtime.transfer import first_to_host
 from ..runtime.variants import Variants
 from .rates import LearningRates
 from .results import array_spec, converter
@@ -159,12 +160,13 @@ def build(declared: Declaration, job: Job, session: Session) -> BuiltJob:
         Delivery(
             declared.name,
             process.delivery,
-            convert,
+            stateless_calls.converter(convert, array),
             made.watches,
             process.finished,
             asynchronous and not nothing,
             None if session is process.default_session else functools.partial(as_default, session),
             array=array,
+            copies_first=convert is first_to_host,
         ),
         Variants(made, session.store, functools.partial(session.random_cell, declared.name), lambda: rates.cell),
         rates,

@@ -17,9 +17,10 @@ from queue import Empty, SimpleQueue
 from threading import get_ident
 from typing import Any, NoReturn
 
+from .._base import native
 from ..errors import CallbackError
 from . import processes
-from .result import Delivery, Result, have_ended, queued
+from .result import Delivery, Result, block_until_ready, have_ended, queued
 
 MIN_WINDOW, MAX_WINDOW = 4, 32
 _IDLE_NAPS = 20
@@ -54,6 +55,7 @@ class DeliveryThread:
         self._lates = itertools.count(1)
         self._late_begun = self._late_ended = 0  # numbers of those that were run last
         self._turn = threading.Lock()
+        self._extension: Any = None  # of the native part: it looks at the queue in less time
         self._callers_deliver = False  # they have since the thread looked last
         self._busy = False  # a call, or late callbacks, are being delivered
         self._last_begun = self._last_delivered = 0
@@ -73,6 +75,7 @@ class DeliveryThread:
     def start(self) -> None:
         """Starts the thread where it does not run."""
         if self.thread is None:
+            self._extension = native.stateless_calls()
             self.thread = threading.Thread(target=self._run, name="oneflow-delivery", daemon=True)
             self.thread.start()
 
@@ -141,6 +144,10 @@ class DeliveryThread:
             ended = self._ended_together()  # of one job
             finished = pending[0].delivery.finished
             expecting = set(self._newest.values())  # after the look at the queue: a call is noted here before it is there
+            self._callers_deliver = True
+            if self._extension is not None:
+                self._extension.pass_on(ended, expecting, finished, self, pending.popleft)
+                return
             for result in ended:
                 if result.has_callbacks or result.sequence in expecting:  # the thread runs them, or waits for one
                     break
@@ -152,7 +159,6 @@ class DeliveryThread:
                         break
                 self._last_begun = self._last_delivered = result.sequence
                 pending.popleft()
-            self._callers_deliver = True
 
     def submit(self, delivery: Delivery, results: Any) -> Result[Any]:
         """Queues a dispatched call for delivery. Called with the dispatch lock held, so that the order is that of calls."""
@@ -195,6 +201,10 @@ class DeliveryThread:
             return result
 
         return dispatch
+
+    def queue_parts(self) -> tuple[Any, Any, Callable[[], int], dict[int, int]]:
+        """What ``dispatcher`` queues a call with: the queue, its ``append``, the next number, and the threads' newest calls."""
+        return self._pending, self._pending.append, self._sequence.__next__, self._newest
 
     def wake(self) -> None:
         """Has the thread look at the queue now."""
@@ -417,6 +427,10 @@ class DeliveryThread:
 
     def _ended_together(self) -> list[Result[Any]]:
         """The calls in the queue where all are of one job and have ended well, else none."""
+        if self._extension is not None:
+            found: list[Result[Any]] | None = self._extension.ended(self._pending, block_until_ready())
+            if found is not None:
+                return found
         queued = [self._pending[i] for i in range(len(self._pending))]  # callers append meanwhile
         return queued if have_ended(queued) else []
 

@@ -19,6 +19,7 @@ from .aligned import aligned_empty
 from .transfer import Part
 
 Check = Callable[[Sequence[Any]], tuple[Any, ...]]
+Plain = tuple[tuple[tuple[int, ...], np.dtype], ...]
 
 _ALIGN_FROM_BYTES = 1 << 16
 _DLPACK_CPU = 1  # kDLCPU of the DLPack standard
@@ -90,8 +91,16 @@ class Feeds:
         static = all(i.kind == "Numpy" for i in inputs)
         self._static = [(i.shape, i.dtype.numpy_dtype) for i in self._inputs] if static else None
 
-        small = static and not self._shares and all(math.prod(i.shape) * i.dtype.bytes < _ALIGN_FROM_BYTES for i in self._inputs)
-        self._owned: Callable[[tuple[Any, ...]], tuple[Any, ...]] = _small_copies if small else _copies
+        self.are_small = (
+            static and not self._shares and all(math.prod(i.shape) * i.dtype.bytes < _ALIGN_FROM_BYTES for i in self._inputs)
+        )
+        self._owned: Callable[[tuple[Any, ...]], tuple[Any, ...]] = _small_copies if self.are_small else _copies
+
+    def plain(self) -> Plain | None:
+        """Shape and dtype of each argument where all are arrays of one shape that are fed as they are; None for other inputs."""
+        if self._static is None or not self._flat or self._shares or self._look is not None:
+            return None
+        return tuple(self._static)
 
     def checker(self) -> Check:
         """``__call__``, without what need not be asked at each call where all inputs are arrays of one shape."""

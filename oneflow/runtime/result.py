@@ -70,6 +70,7 @@ class Delivery:
       scope: what handlers and callbacks run in; None for nothing.
       seconds: what the last call took that was waited for; infinite before the first.
       array: what is known of the value before a call; None unless it is one array of a fixed shape.
+      copies_first: the value is a copy of the first array that is fetched, and nothing else.
     """
 
     job_name: str
@@ -81,6 +82,7 @@ class Delivery:
     scope: Callable[[], AbstractContextManager[None]] | None = None
     seconds: float = float("inf")
     array: ArraySpec | None = None
+    copies_first: bool = False
 
 
 class _Waiters:
@@ -450,7 +452,8 @@ def queued(delivery: Delivery, results: Any, sequence: int, thread: int) -> Resu
 
 
 @functools.cache
-def _block_until_ready() -> Callable[[list[Any]], Any]:
+def block_until_ready() -> Callable[[list[Any]], Any]:
+    """A function that waits for a list of arrays."""
     return jax_versions.block_until_ready()
 
 
@@ -470,7 +473,7 @@ def have_ended(calls: list[Result[Any]]) -> bool:
         found = _awaited(call._results)
         awaited += flat(found) if any(type(a) is tuple for a in found) else found
     try:
-        _block_until_ready()(awaited)
+        block_until_ready()(awaited)
     except Exception:  # each is waited for by itself then, and keeps its own error
         return False
     return True

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import concurrent.futures
+import pickle
 import random
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 
 import jax
@@ -15,11 +17,32 @@ import pytest
 
 import oneflow as flow
 import oneflow.typing as tp
-from oneflow.runtime import stateless_calls
+from oneflow._base import native
 from oneflow.runtime.process import process
 from oneflow.runtime.waiting import INTERRUPTIBLE_FROM_SECONDS
 
 ONE = np.ones((2, 3), np.float32)
+
+
+@pytest.fixture(params=["extension", "python"], autouse=True)
+def made_by(request, monkeypatch):
+    """The calls are made by the native part's extension module, or without it."""
+    extension = native.stateless_calls()
+    if request.param == "extension" and extension is None:
+        pytest.skip("the native part has no extension module here")
+    found = extension if request.param == "extension" else None
+    monkeypatch.setattr(native, "stateless_calls", lambda: found)
+    monkeypatch.setattr(process.delivery, "_extension", found)
+    return request.param
+
+
+def test_who_makes_the_calls(made_by):
+    job, *_ = one_of_one()
+    job(ONE)
+    job.submit(ONE).result()
+    is_native = made_by == "extension"
+    for call in (job._call, job._submit, job._built.delivery.convert):
+        assert (type(call) is type(len)) == is_native  # not a function of Python
 
 
 def one_of_one():
@@ -145,19 +168,60 @@ def test_errors_of_callbacks_are_raised_by_the_next_call(capfd):
     assert "ZeroDivisionError" in capfd.readouterr().err
 
 
-def test_a_call_that_may_have_been_long_has_the_next_one_timed(monkeypatch):
+def test_a_call_that_may_have_been_long_has_the_next_one_timed():
     job, *_ = one_of_one()
     for _ in range(3):
         job(ONE)
     delivery = job._built.delivery
     assert delivery.seconds < INTERRUPTIBLE_FROM_SECONDS
-    now = stateless_calls.perf_counter()
-    with monkeypatch.context() as patch:
-        patch.setattr(stateless_calls, "perf_counter", lambda: now + 10)
-        job(ONE)
+    time.sleep(1.1 * INTERRUPTIBLE_FROM_SECONDS)
+    job(ONE)
     assert delivery.seconds >= INTERRUPTIBLE_FROM_SECONDS  # the next one can be interrupted while it is waited for
     job(ONE)
     assert delivery.seconds < INTERRUPTIBLE_FROM_SECONDS
+
+
+def test_a_dtype_that_is_equal_and_another_object():
+    job, *_ = one_of_one()
+    job(ONE)
+    for other in (pickle.loads(pickle.dumps(3 * ONE)), (3 * ONE).view(np.dtype("f4", metadata={"of": "the test"}))):
+        np.testing.assert_array_equal(job(other), 6 * ONE)
+        np.testing.assert_array_equal(job.submit(other).result(), 6 * ONE)
+
+
+@pytest.mark.parametrize("shape", [(1,), (1, 2, 3, 4, 5), (200, 200)])
+@pytest.mark.parametrize("dtype", [flow.float32, flow.float64, flow.int64, flow.int8, flow.uint8, flow.bfloat16], ids=str)
+def test_shapes_and_dtypes(shape, dtype):
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder(shape, dtype=dtype)) -> tp.Numpy:
+        return flow.identity(x)
+
+    given = np.arange(int(np.prod(shape))).reshape(shape).astype(dtype.numpy_dtype)
+    for value in [*(job(given) for _ in range(3)), *(job.submit(given).result() for _ in range(3))]:
+        assert type(value) is np.ndarray and value.dtype == given.dtype and value.flags.writeable
+        np.testing.assert_array_equal(value, given)
+
+
+def test_calls_keep_no_references():
+    job, *_ = one_of_one()
+    x, wrong = ONE.copy(), np.ones((3, 3), np.float32)
+
+    def work(times):
+        for _ in range(times):
+            job(x)
+            job.submit(x)
+            with pytest.raises(flow.errors.FeedShapeError):
+                job(wrong)
+            with pytest.raises(flow.errors.FeedShapeError):
+                job.submit(wrong)
+        flow.sync_default_session()
+
+    work(40)
+    kept = [x, wrong, x.dtype, type(x), None, (), process.delivery, job._built.delivery, process.lock]
+    before = [sys.getrefcount(each) for each in kept]
+    work(400)
+    after = [sys.getrefcount(each) for each in kept]
+    assert all(abs(a - b) < 100 for a, b in zip(after, before, strict=True)), list(zip(before, after, strict=True))
 
 
 def test_results_that_are_used_in_all_ways_while_others_pass():

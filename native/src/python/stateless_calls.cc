@@ -145,6 +145,12 @@ void deallocate(PyObject* self) {
   Py_DECREF(type);
 }
 
+// A garbage collector may have emptied it while something else of the same cycle still calls.
+bool is_alive(const State* s) {
+  if (s->parts[CONVERT] == nullptr) PyErr_SetString(PyExc_RuntimeError, "the job of this call has been collected");
+  return s->parts[CONVERT] != nullptr;
+}
+
 bool fits(const State* s, PyObject* arguments) {
   if (s->inputs == nullptr || !PyTuple_Check(arguments) || PyTuple_Size(arguments) != Py_ssize_t(s->inputs->size())) return false;
   for (size_t i = 0; i < s->inputs->size(); ++i) {
@@ -218,6 +224,7 @@ PyObject* run_now(State* s, PyObject* arguments) {
 // As ``synchronous`` of stateless_calls.py
 PyObject* call_synchronously(PyObject* self, PyObject* arguments) {
   State* s = state_of(self);
+  if (!is_alive(s)) return nullptr;
   if (!fits(s, arguments)) return call(s->parts[OTHERWISE], arguments);
   if (!done(call(s->parts[ENTER], Py_None))) return nullptr;
   PyObject* value = nullptr;
@@ -268,6 +275,7 @@ PyObject* run_later(const State* s, PyObject** arguments) {
 // As ``asynchronous`` of stateless_calls.py
 PyObject* call_asynchronously(PyObject* self, PyObject* arguments) {
   State* s = state_of(self);
+  if (!is_alive(s)) return nullptr;
   if (!fits(s, arguments)) return call(s->parts[OTHERWISE], arguments);
   PyObject* copies[1 + kMostInputs];
   size_t count = 0;
@@ -299,6 +307,7 @@ PyObject* call_asynchronously(PyObject* self, PyObject* arguments) {
 
 PyObject* call_converter(PyObject* self, PyObject* results) {
   State* s = state_of(self);
+  if (!is_alive(s)) return nullptr;
   if (s->reads_buffers && PyTuple_Check(results) && PyTuple_Size(results) > 0) {
     PyObject* made = read_buffer(s, PyTuple_GetItem(results, 0));
     if (made != nullptr || PyErr_Occurred()) return made;

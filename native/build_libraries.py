@@ -66,7 +66,11 @@ def build(target: Path, *, sanitize: str = "") -> list[Path]:
         run(sorted({*SOURCES.glob("*.cc")} - {pool}), target / CALLS, SOURCES / "calls.map", headers, libraries)
         found = _python_headers()
         if found is not None:
-            run([SOURCES / "python" / "stateless_calls.cc"], target / EXTENSION, SOURCES / "python" / "module.map", found)
+            try:
+                run([SOURCES / "python" / "stateless_calls.cc"], target / EXTENSION, SOURCES / "python" / "module.map", found)
+            except subprocess.CalledProcessError as error:  # it is there for speed: all works without it
+                (target / EXTENSION).unlink(missing_ok=True)
+                print(f"{EXTENSION} is left out: it cannot be built with the headers of this Python ({error})", file=sys.stderr)
     return sorted(target.iterdir())
 
 
@@ -133,13 +137,16 @@ def _xla_headers() -> Path:
 
 
 def _python_headers() -> list[str] | None:
-    """The compiler's options for the headers of this Python and of NumPy; None where one of them is missing."""
+    """The compiler's options for the headers of this Python and of NumPy; None where one is missing, or without a stable ABI."""
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        return None
     numpy = importlib.util.find_spec("numpy")
     python = Path(sysconfig.get_paths()["include"])
     folders = numpy.submodule_search_locations or [] if numpy is not None else []
     for include in (Path(folder) / "_core" / "include" for folder in folders):
         if (python / "Python.h").exists() and (include / "numpy" / "arrayobject.h").exists():
-            return ["-isystem", str(python), "-isystem", str(include)]
+            debian = ["-idirafter", "/usr/include"]  # where its pyconfig.h includes one of the architecture
+            return ["-isystem", str(python), "-isystem", str(include), *debian]
     return None
 
 

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <vector>
 
 namespace native {
 
@@ -19,60 +18,52 @@ struct Windows {
   Sizes input, output, kernel, strides, dilations, pads;  // pads: before the first element
 };
 
-// For one index along an axis of an array: the indices of the other one that belong to it, and their positions in the window.
+// For one index along an axis of an array: the indices of the other one that belong to it, and their positions in the window. Both
+// are equally spaced.
 struct Reach {
-  int count = 0;
-  int64_t index[Windows::kMostPositions];
-  int64_t position[Windows::kMostPositions];
-
-  void add(int64_t other, int64_t at) { index[count] = other, position[count++] = at; }
+  int64_t count, index, index_step, position, position_step;
 };
 
 // The elements that a window has.
 inline Reach elements_of(const Windows& w, int axis, int64_t window) {
-  Reach found;
-  for (int64_t position = 0; position < w.kernel[axis]; position++) {
-    const int64_t index = window * w.strides[axis] - w.pads[axis] + position * w.dilations[axis];
-    if (index >= 0 && index < w.input[axis]) found.add(index, position);
-  }
-  return found;
+  const int64_t step = w.dilations[axis], start = window * w.strides[axis] - w.pads[axis];
+  const auto position_from = [&](int64_t index) { return index <= start ? 0 : (index - start + step - 1) / step; };
+  const int64_t first = position_from(0), end = std::min(w.kernel[axis], position_from(w.input[axis]));
+  return {std::max<int64_t>(end - first, 0), start + first * step, step, first, 1};
 }
 
-// The windows that an element is in, the last one first, so that positions ascend.
+// The windows that an element is in, the last one first, so that positions ascend. They have no dilations.
 inline Reach windows_of(const Windows& w, int axis, int64_t index) {
-  Reach found;
-  const int64_t from = index + w.pads[axis];
-  for (int64_t window = std::min(from / w.strides[axis], w.output[axis] - 1); window >= 0; window--) {
-    const int64_t offset = from - window * w.strides[axis];
-    if (offset > (w.kernel[axis] - 1) * w.dilations[axis]) break;
-    if (offset % w.dilations[axis] == 0) found.add(window, offset / w.dilations[axis]);
-  }
-  return found;
+  const int64_t step = w.strides[axis], from = index + w.pads[axis];
+  const int64_t last = std::min(from / step, w.output[axis] - 1), position = from - last * step;
+  const int64_t count = position < w.kernel[axis] ? (w.kernel[axis] - 1 - position) / step + 1 : 0;
+  return {std::min(count, last + 1), last, -1, position, step};
 }
 
 // Calls visit(pixel, pixels, positions, count) for each pixel of the rows [begin, end) of the output, or of the input: the pixels of
-// the other array that belong to it, and the numbers of their positions in the window, which ascend.
+// the other array that belong to it, and the numbers of their positions in the window, which ascend. Allocates nothing: it runs on
+// threads, where no error can be thrown.
 template <class Visit>
 void for_pixels(const Windows& w, bool of_output, int64_t begin, int64_t end, const Visit& visit) {
   const auto& mine = of_output ? w.output : w.input;
   const auto& others = of_output ? w.input : w.output;
   const auto reach = [&](int axis, int64_t index) { return of_output ? elements_of(w, axis, index) : windows_of(w, axis, index); };
-  std::vector<Reach> columns;
-  for (int64_t i = 0; i < mine[2]; i++) columns.push_back(reach(2, i));
   int64_t pixels[Windows::kMostPositions];
   int positions[Windows::kMostPositions];
   for (int64_t row = begin; row < end; row++) {
     const int64_t sample = row / (mine[0] * mine[1]);
     const Reach a = reach(0, row / mine[1] % mine[0]), b = reach(1, row % mine[1]);
     for (int64_t column = 0; column < mine[2]; column++) {
-      const Reach& c = columns[static_cast<size_t>(column)];
+      const Reach c = reach(2, column);
       int count = 0;
-      for (int i = 0; i < a.count; i++) {
-        for (int j = 0; j < b.count; j++) {
-          const int64_t line = ((sample * others[0] + a.index[i]) * others[1] + b.index[j]) * others[2];
-          const int64_t before = (a.position[i] * w.kernel[1] + b.position[j]) * w.kernel[2];
-          for (int k = 0; k < c.count; k++) {
-            pixels[count] = line + c.index[k], positions[count++] = static_cast<int>(before + c.position[k]);
+      for (int64_t i = 0; i < a.count; i++) {
+        for (int64_t j = 0; j < b.count; j++) {
+          const int64_t plane = sample * others[0] + a.index + i * a.index_step;
+          const int64_t line = (plane * others[1] + b.index + j * b.index_step) * others[2] + c.index;
+          const int64_t above = (a.position + i * a.position_step) * w.kernel[1] + b.position + j * b.position_step;
+          const int64_t before = above * w.kernel[2] + c.position;
+          for (int64_t k = 0; k < c.count; k++) {
+            pixels[count] = line + k * c.index_step, positions[count++] = static_cast<int>(before + k * c.position_step);
           }
         }
       }

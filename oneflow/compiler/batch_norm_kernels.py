@@ -172,7 +172,7 @@ def backward(
         *found, sums = _native.call_several("batch_norm_grad", spec, [*kept, two], x, *whole, *rest)
         # what was kept is the gradient behind the ReLU already
         of, rest = (replace(norm, is_rectified=False), found) if keeps else (norm, rest)
-        spec = of.grad_spec(len(rest) - len([] if keeps else seen), False, _SECOND)
+        spec = of.grad_spec(len(rest), False, _SECOND)
         sums = lax.psum(sums, pieces.axes)
         dx, sums = _native.call_several("batch_norm_grad", spec, [made, two], x, *whole, sums, *rest)
         return dx, *found, sums

@@ -21,6 +21,7 @@ from ._window import counts, sides
 
 Shape = tuple[int, ...]
 _AXES = 3  # of an image, in a spec
+_FEWEST_CHANNELS = 8
 
 
 @dataclass(frozen=True)
@@ -92,12 +93,14 @@ def native(define: Callable[..., Array]) -> Native:
     def unsupported_reason(arrays: Sequence[Any], attrs: Mapping[str, Any]) -> str | None:
         if attrs["channels_first"]:
             return "its channels are not on the last axis"
+        if arrays[0].shape[-1] < _FEWEST_CHANNELS:
+            return f"it has fewer than {_FEWEST_CHANNELS} channels, which fill half a vector"
         if all(k <= stride for k, stride in zip(attrs["ksize"], attrs["strides"], strict=True)):
             return "its windows do not overlap: XLA computes it together with what is around it"
         return _refusal(_Pooling.of(arrays[0], attrs))
 
     def describe(arrays: Sequence[Any], attrs: Mapping[str, Any]) -> str:
         kernel = _native.part().library.describe("max_pool", _Pooling.of(arrays[0], attrs).spec())
-        return f"gradient from kept places, {kernel}"
+        return f"{kernel} where it has a gradient"
 
     return Native(lower, unsupported_reason, describe, sharded="", narrows=False)

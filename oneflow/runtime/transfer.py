@@ -88,10 +88,12 @@ def to_host(array: Any) -> np.ndarray:
 def donatable(array: Any, source: np.ndarray) -> Any:
     """The device array made of ``source``, in memory of its own: a step does not write into memory that it shares with NumPy."""
     device, *others = array.sharding.device_set
-    if others or device.platform != "cpu" or array.unsafe_buffer_pointer() != source.ctypes.data:
+    if others or device.platform != "cpu" or not array.is_fully_addressable:
         return array
-    with jax.enable_x64(True):
-        return array.copy()
+    if array.unsafe_buffer_pointer() != source.ctypes.data:
+        return array
+    with jax.enable_x64(True):  # ``array.copy()`` would compile a program per shape, and look for NaNs
+        return jax.device_put(array, array.sharding, may_alias=False)
 
 
 def view(array: Any) -> np.ndarray:

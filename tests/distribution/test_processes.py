@@ -52,6 +52,30 @@ def test_arrays_move_between_processes_bit_for_bit(program: Any) -> None:
     assert (done.returncode, done.stdout) == (0, "the disk is full 0\n"), done.stderr
 
 
+ON_ONE = """
+import sys
+import numpy as np
+import oneflow as flow, oneflow.typing as tp
+flow.env.init()
+
+@flow.global_function("train")
+def train(x: tp.Numpy.Placeholder((4, 2))) -> tp.Numpy:
+    with flow.scope.placement("cpu", sys.argv[1]):
+        loss = flow.math.reduce_mean(flow.math.square(flow.layers.dense(x, 1, name="d") - 1.0))
+        flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.1])).minimize(loss)
+    return loss
+
+losses = [train(np.ones((4, 2), np.float32)).item() for _ in range(3)]
+assert losses[2] < losses[1] < losses[0], losses
+"""
+
+
+@pytest.mark.parametrize("place", ["0:0", "1:0"])
+def test_a_job_on_a_device_of_one_process(place: str, program: Any) -> None:
+    done = program(ON_ONE, *TWO, arguments=(place,))
+    assert done.returncode == 0, done.stderr
+
+
 TRAINING = """
 import sys
 import numpy as np

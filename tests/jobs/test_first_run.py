@@ -122,3 +122,13 @@ def test_the_first_step_of_new_variables_updates_them_in_place():
     before = cell.value.unsafe_buffer_pointer()
     train(np.ones((1, 1), np.float32))
     assert cell.value.unsafe_buffer_pointer() == before
+
+
+def test_variables_that_start_infinite_where_jax_looks_for_infinities():
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((1, 1))) -> tp.Numpy:
+        masks = [flow.get_variable(f"m{i}", (1, 40 + i), initializer=flow.constant_initializer(-np.inf)) for i in range(30)]
+        return x + sum(flow.math.reduce_sum(flow.math.exp(mask), keepdims=True) for mask in masks)
+
+    with jax.debug_infs(True):
+        assert job(np.ones((1, 1), np.float32)) == 1

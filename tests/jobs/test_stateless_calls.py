@@ -19,6 +19,7 @@ import oneflow as flow
 import oneflow.typing as tp
 from oneflow._base import native
 from oneflow.runtime.process import process
+from oneflow.runtime.result import Delivery
 from oneflow.runtime.waiting import INTERRUPTIBLE_FROM_SECONDS
 
 ONE = np.ones((2, 3), np.float32)
@@ -97,6 +98,45 @@ def test_values(declare):
     for later, want in waiting:
         for got, exact in zip(later.result(), want, strict=True):
             np.testing.assert_allclose(got, exact, rtol=1e-6)
+
+
+def test_both_make_the_same_result():
+    job, *_ = one_of_one()
+    job.submit(ONE).result()
+    made = job.submit(ONE)
+    meanwhile = {"passed", "is_touched", "_value", "_error"}  # delivery may have set
+    assert {name: type(value) for name, value in vars(made).items() if name not in meanwhile} == {
+        "thread": int, "delivery": Delivery, "_results": tuple, "sequence": int,
+    }  # fmt: skip
+    assert made.thread in (0, threading.get_ident())
+
+
+@pytest.mark.parametrize("count", [16, 17])
+def test_many_arguments(count):
+    names = [f"x{i}" for i in range(count)]
+
+    def body(*args):
+        return sum(args[1:], args[0])
+
+    scope = {"body": body, "tp": tp}
+    declared = ", ".join(f"{name}: tp.Numpy.Placeholder((2, 3))" for name in names)
+    exec(f"def job({declared}) -> tp.Numpy: return body({', '.join(names)})", scope)
+    job = flow.global_function()(scope["job"])
+    feeds = [np.full((2, 3), i, np.float32) for i in range(count)]
+    for _ in range(3):
+        np.testing.assert_array_equal(job(*feeds), sum(feeds))
+        np.testing.assert_array_equal(job.submit(*feeds).result(), sum(feeds))
+
+
+def test_a_long_result():
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((2, 1))) -> tp.Numpy:
+        return flow.math.add(x, flow.constant(1.0, flow.float, (1, 50_000)))
+
+    x = np.array([[1], [2]], np.float32)
+    for value in (job(x), job(x), job.submit(x).result()):
+        assert value.flags.writeable
+        np.testing.assert_array_equal(value, np.broadcast_to(x + 1, (2, 50_000)))
 
 
 @pytest.mark.parametrize("how", ["call", "submit"])

@@ -209,8 +209,10 @@ def gradients(row: Any, arrays: Sequence[np.ndarray], weights: Sequence[np.ndarr
         weight = np.ones(blob.shape) if weights is None else weights[i]
         seeds[at] = seeds.get(at, 0) + np.asarray(weight).astype(blob.dtype.numpy_dtype)
 
-    def step(*fed: Any) -> list[Any]:
-        found = backward(graph, forward(graph, fed), seeds)
+    def step(seeds: list[Any], *fed: Any) -> list[Any]:
+        found = backward(graph, forward(graph, fed), dict(zip(seeded, seeds, strict=True)))
         return [found.get((node.name, 0)) for node in graph.nodes if node.op is OP_INPUT]
 
-    return [None if gradient is None else np.asarray(gradient) for gradient in jax.jit(step)(*arrays)]
+    seeded = list(seeds)
+    made = jax.jit(step)(list(seeds.values()), *arrays)  # as arguments: gradients of constants alone would not be run
+    return [None if gradient is None else np.asarray(gradient) for gradient in made]

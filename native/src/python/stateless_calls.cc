@@ -2,7 +2,7 @@
 // oneflow/runtime/delivery.py passes them, with the same objects and in the same order, without an interpreter between.
 //
 // Whatever is unusual is left to the Python code: arguments that do not fit, settings that have changed, errors to be raised.
-// All of it runs with Python's lock held, which JAX lets go of while it computes and waits.
+// It runs with Python's lock held, which JAX lets go of while it computes and waits, and long copies while they copy.
 
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030b0000
@@ -21,6 +21,7 @@ namespace {
 
 constexpr size_t kOffset = size_t(1) << 63;  // PY_VECTORCALL_ARGUMENTS_OFFSET
 constexpr int kMostInputs = 16;
+constexpr Py_ssize_t kLongCopy = 1 << 16;  // bytes
 
 class Ref {  // a reference that is owned
  public:
@@ -170,11 +171,8 @@ int may_run(const State* s) {
 // A fresh, writable array of what was fetched; null without an exception where that has to be found otherwise.
 PyObject* read_buffer(State* s, PyObject* fetched) {
   Py_buffer view;
-  if (PyObject_GetBuffer(fetched, &view, PyBUF_C_CONTIGUOUS) != 0) {  // a failed computation says so, too
-    if (PyErr_ExceptionMatches(PyExc_BufferError) || PyErr_ExceptionMatches(PyExc_TypeError)) {
-      PyErr_Clear();
-      s->reads_buffers = false;
-    }
+  if (PyObject_GetBuffer(fetched, &view, PyBUF_C_CONTIGUOUS) != 0) {
+    if (PyErr_ExceptionMatches(PyExc_BufferError) || PyErr_ExceptionMatches(PyExc_TypeError)) PyErr_Clear();
     return nullptr;
   }
   Py_INCREF(s->output->dtype);
@@ -183,17 +181,26 @@ PyObject* read_buffer(State* s, PyObject* fetched) {
                                 nullptr));
   auto* array = reinterpret_cast<PyArrayObject*>(made.get());
   const bool is_whole = array != nullptr && PyArray_NBYTES(array) == view.len;
-  if (is_whole) std::memcpy(PyArray_DATA(array), view.buf, size_t(view.len));
+  if (is_whole) {
+    void* to = PyArray_DATA(array);
+    const bool is_long = view.len > kLongCopy;  // nobody else has the array yet
+    PyThreadState* others = is_long ? PyEval_SaveThread() : nullptr;
+    std::memcpy(to, view.buf, size_t(view.len));
+    if (is_long) PyEval_RestoreThread(others);
+  }
   PyBuffer_Release(&view);
   return is_whole ? made.release() : nullptr;
 }
 
-PyObject* value_of(State* s, PyObject* fetched) {
+// The value of what was fetched, of which `array` is the one array that is copied.
+PyObject* value_of(State* s, PyObject* fetched, PyObject* array) {
   if (s->reads_buffers) {
-    PyObject* made = read_buffer(s, fetched);
+    PyObject* made = read_buffer(s, array);
     if (made != nullptr || PyErr_Occurred()) return made;
   }
-  return call(s->parts[CONVERT], fetched);
+  PyObject* made = call(s->parts[CONVERT], fetched);
+  if (made != nullptr) s->reads_buffers = false;  // it was not a failed computation that could not be read
+  return made;
 }
 
 PyObject* fetch(const State* s, PyObject** arguments) {  // there is room for one more in front of them
@@ -210,7 +217,7 @@ PyObject* run_now(State* s, PyObject* arguments) {
   PyObject* given[1 + kMostInputs];
   for (size_t i = 0; i < s->inputs->size(); ++i) given[1 + i] = PyTuple_GetItem(arguments, Py_ssize_t(i));
   Ref fetched(fetch(s, given + 1));
-  Ref value(fetched ? value_of(s, fetched.get()) : nullptr);
+  Ref value(fetched ? value_of(s, fetched.get(), fetched.get()) : nullptr);
   if (!value) return nullptr;
   const double time = now(), since = time - s->ended;
   s->ended = time;
@@ -308,11 +315,8 @@ PyObject* call_asynchronously(PyObject* self, PyObject* arguments) {
 PyObject* call_converter(PyObject* self, PyObject* results) {
   State* s = state_of(self);
   if (!is_alive(s)) return nullptr;
-  if (s->reads_buffers && PyTuple_Check(results) && PyTuple_Size(results) > 0) {
-    PyObject* made = read_buffer(s, PyTuple_GetItem(results, 0));
-    if (made != nullptr || PyErr_Occurred()) return made;
-  }
-  return call(s->parts[CONVERT], results);
+  if (!PyTuple_Check(results) || PyTuple_Size(results) == 0) return call(s->parts[CONVERT], results);
+  return value_of(s, results, PyTuple_GetItem(results, 0));
 }
 
 PyMethodDef synchronous = {"synchronous", call_synchronously, METH_O, nullptr};
@@ -357,7 +361,7 @@ PyObject* make_converter(PyObject*, PyObject* parts) { return function_of(&conve
 
 // The arrays that ``calls`` wait for; null where they are of several jobs, or not just arrays.
 PyObject* awaited_of(PyObject* calls) {
-  Ref arrays(PyList_New(0)), first;
+  Ref arrays(PyList_New(0));
   PyObject* delivery = nullptr;  // the calls hold it
   for (Py_ssize_t i = 0; arrays && i < PyList_Size(calls); ++i) {
     PyObject* result = PyList_GetItem(calls, i);

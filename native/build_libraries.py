@@ -66,8 +66,10 @@ def build(target: Path, *, sanitize: str = "") -> list[Path]:
         run(sorted({*SOURCES.glob("*.cc")} - {pool}), target / CALLS, SOURCES / "calls.map", headers, libraries)
         found = _python_headers()
         if found is not None:
+            # Python ends daemon threads by unwinding their stacks with libgcc, which the compiler's own unwinder does not understand
+            options = [*found, "-fno-exceptions"]
             try:
-                run([SOURCES / "python" / "stateless_calls.cc"], target / EXTENSION, SOURCES / "python" / "module.map", found)
+                run([SOURCES / "python" / "stateless_calls.cc"], target / EXTENSION, SOURCES / "python" / "module.map", options)
             except subprocess.CalledProcessError as error:  # it is there for speed: all works without it
                 (target / EXTENSION).unlink(missing_ok=True)
                 print(f"{EXTENSION} is left out: it cannot be built with the headers of this Python ({error})", file=sys.stderr)

@@ -184,7 +184,7 @@ def stateless_calls() -> Any:
     try:
         module = importlib.import_module("oneflow_native")
         return module.stateless_calls() if module.PROTOCOL == PROTOCOL else None
-    except (ImportError, AttributeError) as error:  # a native part that was built before there was one has no such function
+    except Exception as error:  # there is none, or one that has no such module, or is broken, as ``part`` says then
         _log.debug("oneflow: calls of jobs without state are made by Python: %s", error)
         return None
 

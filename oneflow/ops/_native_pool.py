@@ -93,11 +93,12 @@ def native(define: Callable[..., Array]) -> Native:
     def unsupported_reason(arrays: Sequence[Any], attrs: Mapping[str, Any]) -> str | None:
         if attrs["channels_first"]:
             return "its channels are not on the last axis"
-        if arrays[0].shape[-1] < _FEWEST_CHANNELS:
-            return f"it has fewer than {_FEWEST_CHANNELS} channels, which fill half a vector"
         if all(k <= stride for k, stride in zip(attrs["ksize"], attrs["strides"], strict=True)):
             return "its windows do not overlap: XLA computes it together with what is around it"
-        return _refusal(_Pooling.of(arrays[0], attrs))
+        refusal = _refusal(_Pooling.of(arrays[0], attrs))
+        if refusal is None and arrays[0].shape[-1] < _FEWEST_CHANNELS:
+            return f"it has fewer than {_FEWEST_CHANNELS} channels, which fill half a vector"
+        return refusal
 
     def describe(arrays: Sequence[Any], attrs: Mapping[str, Any]) -> str:
         kernel = _native.part().library.describe("max_pool", _Pooling.of(arrays[0], attrs).spec())

@@ -141,6 +141,8 @@ def test_what_xla_computes() -> None:
     assert native.unsupported_reason([PROBE], attributes(2, 2, 2, "VALID")) == APART
     halves = jax.ShapeDtypeStruct((1, 4, 4, 3), np.float16)
     assert native.unsupported_reason([halves], attributes(2, 3, 2, "VALID")) == "oneDNN has no float16"
+    few = jax.ShapeDtypeStruct((1, 4, 4, 7), np.float32)
+    assert native.unsupported_reason([few], attributes(2, 3, 2, "VALID")) == FEW
     large = jax.ShapeDtypeStruct((1, 20, 20, 3), np.float32)
     reason = native.unsupported_reason([large], attributes(2, 9, 1, "VALID"))
     assert reason == "the native part has no kernel: the window is too large"

@@ -66,7 +66,7 @@ def build(target: Path, *, sanitize: str = "") -> list[Path]:
         run(sorted({*SOURCES.glob("*.cc")} - {pool}), target / CALLS, SOURCES / "calls.map", headers, libraries)
         found = _python_headers()
         if found is not None:
-            # Python ends daemon threads by unwinding their stacks with libgcc, which the compiler's own unwinder does not understand
+            # Python ends daemon threads by unwinding their stacks with libgcc; the compiler's own unwinder does not understand it
             options = [*found, "-fno-exceptions"]
             try:
                 run([SOURCES / "python" / "stateless_calls.cc"], target / EXTENSION, SOURCES / "python" / "module.map", options)

@@ -153,6 +153,7 @@ def build(declared: Declaration, job: Job, session: Session) -> BuiltJob:
     returns = declared.returns
     nothing = graph.returns is None and not returns.callback
     asynchronous = nothing or returns.callback or not returns.annotated
+    copies_first = convert is first_to_host
     return BuiltJob(
         graph,
         made,
@@ -160,13 +161,13 @@ def build(declared: Declaration, job: Job, session: Session) -> BuiltJob:
         Delivery(
             declared.name,
             process.delivery,
-            stateless_calls.converter(convert, array),
+            stateless_calls.converter(convert, array, copies_first),
             made.watches,
             process.finished,
             asynchronous and not nothing,
             None if session is process.default_session else functools.partial(as_default, session),
             array=array,
-            copies_first=convert is first_to_host,
+            copies_first=copies_first,
         ),
         Variants(made, session.store, functools.partial(session.random_cell, declared.name), lambda: rates.cell),
         rates,

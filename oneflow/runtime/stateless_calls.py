@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._base import native
-from . import processes, transfer
+from . import processes
 from .feed import Feeds, Plain
 from .launching import StatelessStep
 from .process import process
@@ -63,10 +63,10 @@ class _Conversion(NamedTuple):
     output: ArraySpec
 
 
-def converter(convert: Convert, output: ArraySpec | None) -> Convert:
+def converter(convert: Convert, output: ArraySpec | None, copies_first: bool) -> Convert:
     """``convert`` of a Delivery, or one that does the same in less time."""
     extension = native.stateless_calls()
-    if extension is None or output is None or convert is not transfer.first_to_host or processes.count() > 1:
+    if extension is None or output is None or not copies_first or processes.count() > 1:
         return convert
     made: Convert = extension.converter(_Conversion(convert, output))
     return made

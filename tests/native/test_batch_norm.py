@@ -67,10 +67,7 @@ def by_native(norm: Norm, x: Any, vectors: Any, residual: Any, parts: Any, piece
     return tuple(v.astype(np.float32) for v in (y, mean, variance, found.x, kept, gamma, beta))
 
 
-@settings(max_examples=30, deadline=None)
-@given(
-    rows=st.sampled_from([1, 2, 3, 16, 31, 32, 33, 64, 100, 1000]),
-    channels=st.sampled_from([1, 2, 15, 16, 17, 24, 48, 63, 64, 65, 100, 128, 200]),
+CASES: dict[str, Any] = dict(
     is_rectified=st.booleans(),
     narrow=st.tuples(st.booleans(), st.booleans()),
     has_residual=st.booleans(),
@@ -78,6 +75,14 @@ def by_native(norm: Norm, x: Any, vectors: Any, residual: Any, parts: Any, piece
     center=st.booleans(),
     parts=st.integers(1, 2),
     offset=st.sampled_from([0.0, 3.0, -1000.0]),
+)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    rows=st.sampled_from([1, 2, 3, 16, 31, 32, 33, 64, 100, 1000]),
+    channels=st.sampled_from([1, 2, 15, 16, 17, 24, 48, 63, 64, 65, 100, 128, 200]),
+    **CASES,
     threads=st.integers(1, 3),
     seed=st.integers(0, 1000),
 )
@@ -108,13 +113,7 @@ def four_devices() -> Iterator[None]:
 @given(
     rows=st.sampled_from([1, 2, 3, 31, 33, 64, 500]),
     channels=st.sampled_from([1, 15, 16, 24, 65, 128, 200]),
-    is_rectified=st.booleans(),
-    narrow=st.tuples(st.booleans(), st.booleans()),
-    has_residual=st.booleans(),
-    scale=st.booleans(),
-    center=st.booleans(),
-    parts=st.integers(1, 2),
-    offset=st.sampled_from([0.0, 3.0, -1000.0]),
+    **CASES,
     shape=st.sampled_from([(2, 1), (4, 1), (2, 2)]),
     seed=st.integers(0, 1000),
 )

@@ -494,11 +494,7 @@ template <class Spec, int kPartVectors, int kSharedVectors>
 class NormBase : public Operation {
  public:
   NormBase(const Spec& spec, const thread_pool::Settings& settings) : s_(spec), width_(padded(spec.channels)) {
-    const bool is_bf16 = s_.x_type == dt::bf16 || s_.y_type == dt::bf16;
-    const auto needed = static_cast<unsigned>(is_bf16 ? dnnl::cpu_isa::avx512_core_bf16 : dnnl::cpu_isa::avx512_core);
-    if ((static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & needed) != needed) {
-      throw std::runtime_error(is_bf16 ? "this CPU has no AVX-512 BF16" : "this CPU has no AVX-512");
-    }
+    check_avx512(s_.x_type == dt::bf16 || s_.y_type == dt::bf16);
     constexpr double kFlopsPerElement = 32;  // floating point operations that take as long as normalizing one
     threads_ = settings.threads_for(kFlopsPerElement * static_cast<double>(s_.rows) * static_cast<double>(s_.channels));
     const auto parts = s_.passes == Passes::kSecond ? static_cast<size_t>(s_.devices) : static_cast<size_t>(threads_);

@@ -150,10 +150,7 @@ void gradients(const CrossEntropySpec& s, void* const* operands, int64_t begin, 
 class CrossEntropy final : public Operation {
  public:
   CrossEntropy(const CrossEntropySpec& spec, const thread_pool::Settings& settings, bool is_grad) : spec_(spec) {
-    const unsigned needed = spec.type == dt::f32 ? dnnl_cpu_isa_avx512_core : dnnl_cpu_isa_avx512_core_bf16;
-    if ((static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & needed) != needed) {
-      throw std::runtime_error(spec.type == dt::f32 ? "this CPU has no AVX-512" : "this CPU has no AVX-512 BF16");
-    }
+    check_avx512(spec.type != dt::f32);
     const size_t logits = spec.logits_bytes(), one_each = static_cast<size_t>(spec.rows) * sizeof(float);
     if (is_grad) {
       operand_bytes_ = {logits, one_each, one_each, one_each, logits};

@@ -49,9 +49,7 @@ bool DepthwiseWeights::takes(const ConvSpec& s) {
   constexpr int64_t kFewest = 8;  // channels, of the 16 in a vector
   if (s.kind != ConvSpec::kBackwardWeights || !s.window_exceeds_image() || s.taps() > Windows::kMostPositions) return false;
   if (s.groups < kFewest || s.groups != s.input[1] || s.groups != s.output[1]) return false;
-  const bool is_bf16 = std::any_of(s.dtypes.operands, s.dtypes.operands + 3, [](dt type) { return type == dt::bf16; });
-  const auto needed = static_cast<unsigned>(is_bf16 ? dnnl::cpu_isa::avx512_core_bf16 : dnnl::cpu_isa::avx512_core);
-  return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & needed) == needed;
+  return has_avx512(std::any_of(s.dtypes.operands, s.dtypes.operands + 3, [](dt type) { return type == dt::bf16; }));
 }
 
 DepthwiseWeights::DepthwiseWeights(const ConvSpec& s, int threads)

@@ -168,13 +168,10 @@ class FewRowsPack final : public Operation {
 }  // namespace
 
 bool has_few_rows(const ProductSpec& s) {
-  static const bool has_avx512 = [] {
-    const auto needed = static_cast<unsigned>(dnnl::cpu_isa::avx512_core);
-    return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & needed) == needed;
-  }();
+  static const bool is_supported = has_avx512(false);
   const bool is_float32 = s.input_type == dt::f32 && s.output_type == dt::f32;
   const bool fits = !s.is_conv && s.input[0] <= kMaxRows && s.input[1] <= kMaxSize && s.channels <= kMaxSize;
-  return has_avx512 && is_float32 && fits;
+  return is_supported && is_float32 && fits;
 }
 
 std::unique_ptr<Operation> make_few_rows(const ProductSpec& spec, const thread_pool::Settings& settings) {

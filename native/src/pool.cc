@@ -101,11 +101,7 @@ void gradient_of_pixel(const PoolSpec& s, const uint8_t* places, const void* dat
 class Pool : public Operation {
  public:
   Pool(const PoolSpec& spec, bool is_forward, const thread_pool::Settings& settings) : s_(spec), is_forward_(is_forward) {
-    const bool is_bf16 = s_.type == dt::bf16;
-    const auto needed = static_cast<unsigned>(is_bf16 ? dnnl::cpu_isa::avx512_core_bf16 : dnnl::cpu_isa::avx512_core);
-    if ((static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & needed) != needed) {
-      throw std::runtime_error(is_bf16 ? "this CPU has no AVX-512 BF16" : "this CPU has no AVX-512");
-    }
+    check_avx512(s_.type == dt::bf16);
     const size_t inputs = s_.elements(s_.input), outputs = s_.elements(s_.output), bytes = bytes_of(s_.type);
     constexpr double kFlopsPerElement = 16;  // floating point operations that take as long as reading or writing one
     threads_ = settings.threads_for(kFlopsPerElement * static_cast<double>(inputs));

@@ -127,10 +127,7 @@ void update(const UpdateSpec& spec, const Scalars& scalars, const Arrays& arrays
 class Update final : public Operation {
  public:
   Update(UpdateSpec spec, const thread_pool::Settings& settings) : spec_(std::move(spec)) {
-    constexpr unsigned kNeeded = dnnl_cpu_isa_avx512_core;
-    if ((static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & kNeeded) != kNeeded) {
-      throw std::runtime_error("this CPU has no AVX-512");
-    }
+    check_avx512(false);
     operand_bytes_.assign(static_cast<size_t>(spec_.scalars()), sizeof(float));
     if (spec_.may_skip) operand_bytes_.push_back(1);
     first_ = operand_bytes_.size();

@@ -92,8 +92,10 @@ def donatable(array: Any, source: np.ndarray) -> Any:
         return array
     if array.unsafe_buffer_pointer() != source.ctypes.data:
         return array
-    with jax.enable_x64(True):  # ``array.copy()`` would compile a program per shape, and look for NaNs
-        return jax.device_put(array, array.sharding, may_alias=False)
+    # ``array.copy()`` would compile a program per shape, and look for NaNs. A sharding would commit the copy to its device: of
+    # the first step's inputs alone, so that the second would be compiled anew
+    with jax.enable_x64(True):
+        return jax.device_put(array, may_alias=False)
 
 
 def view(array: Any) -> np.ndarray:

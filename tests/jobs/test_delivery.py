@@ -350,13 +350,13 @@ def storm():
         os.kill(os.getpid(), signal.SIGINT)
 thread = threading.Thread(target=storm, daemon=True)
 interrupts = 0
-finish = time.time() + 2
+finish = time.time() + 30  # a busy machine needs long for as many
 thread.start()
 while True:
     try:  # interrupts also come between the lines of this test
-        while time.time() < finish:
+        while interrupts < 300 and time.time() < finish:
             try:
-                while time.time() < finish:
+                while interrupts < 300 and time.time() < finish:
                     count(one)
             except KeyboardInterrupt:
                 interrupts += 1
@@ -368,7 +368,7 @@ stop = True
 v = flow.get_all_variables()
 w, step = v["w"].numpy()[0], v["System-Train-TrainStep-count"].numpy()[0]
 assert -w == step, (w, step)
-assert interrupts > 50, interrupts
+assert interrupts >= 30, interrupts
 print("agree", step, interrupts)
 """)
     assert "agree" in done.stdout, done.stderr

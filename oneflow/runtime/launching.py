@@ -137,7 +137,7 @@ class Launcher:
                     state = tuple([cell.value for cell in written])
                     store.bind_pending = bind
                     # from here to the end of the line no Python code runs after the step: no interrupt can lose its outputs
-                    with jax.enable_x64(True):
+                    with jax.enable_x64(True) if x64 else nullcontext():
                         deque(map(pending.append, map(function, (state,), (reads,), (feeds,))), maxlen=0)
                     results = bind(pending[0])
                     pending.clear()

@@ -80,8 +80,14 @@ def single(
     def of_state(name: str) -> Any:
         return meshes.sharding(storages[name].layout.placement, storages[name].spec) if is_variable(name) else whole
 
-    def of_value(blob: Blob) -> Any:  # a call returns whole values; those of mirrored nodes stay on their devices
-        return meshes.sharding(placement, (mesh_axes(placement),)) if blob.node in plan.vmapped else whole
+    # a call returns whole values, which the host puts together from pieces where it has them: for XLA's gather devices wait for
+    # each other. Values of mirrored nodes stay on their devices
+    in_pieces = plan.platform == "cpu" and whole.is_fully_addressable
+
+    def of_value(blob: Blob) -> Any:
+        if blob.node in plan.vmapped:
+            return meshes.sharding(placement, (mesh_axes(placement),))
+        return meshes.sharding(placement, feed_layout(blob, placement, False).spec(blob.ndim)) if in_pieces else whole
 
     written, read = tuple(map(of_state, plan.written)), tuple(map(of_state, plan.read))
     feeds = feed_shardings(plan, meshes)

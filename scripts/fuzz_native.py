@@ -134,8 +134,8 @@ def _run(library: Any, call: str, spec: list[int], share: int) -> bool:
     if call == "product":  # never one of several devices: packed weights are laid out for one number of threads
         return _run_product(library, spec)
     prefix = [-share] if share else []
-    if call == "update":
-        return _run_update(library, spec, prefix)
+    if call in ("update", "summed_update"):
+        return _run_update(library, call, spec, prefix)
     if call in ("batch_norm", "batch_norm_grad"):
         return _run_batch_norm(library, call, spec, prefix)
     shapes = list(zip(_SIZES[call](spec), _dtypes(call, spec), strict=True))
@@ -310,27 +310,36 @@ def _run_product(library: Any, spec: list[int]) -> bool:
 
 def _update(random: np.random.Generator) -> list[int]:
     """See ``UpdateSpec`` in native/src/update.cc."""
-    rule, decays, skips = (int(v) for v in random.integers(0, 2, 3))
-    constants = [int(np.float32(v).view(np.uint32)) for v in ((0.9, 0.1, 0.999, 0.001, 1e-8) if rule else (0.9,))]
+    rule, decays, skips = (int(v) for v in random.integers(0, (3, 2, 2)))
+    constants = [int(np.float32(v).view(np.uint32)) for v in ((0.9,), (0.9, 0.1, 0.999, 0.001, 1e-8), ())[rule]]
     penalty = [int(np.float32(v).view(np.uint32)) for v in random.choice([0.0, 0.1], 2)]
     sizes = random.choice([0, 1, 15, 16, 17, 1000, 40_000], int(random.integers(1, 5)))
     return [rule, decays, skips, *random.integers(0, 3, 2).tolist(), *penalty, *constants, len(sizes), *sizes.tolist()]
 
 
-def _run_update(library: Any, spec: list[int], prefix: list[int]) -> bool:
-    """Updates in place, or not."""
-    if library.describe("update", spec).startswith("!"):
+def _summed_update(random: np.random.Generator) -> list[int]:
+    return [int(random.integers(2, 5)), int(random.integers(0, 100)), *_update(random)]
+
+
+def _run_update(library: Any, call: str, spec: list[int], prefix: list[int]) -> bool:
+    """Updates in place, or not; for one device, or for several."""
+    if library.describe(call, spec).startswith("!"):
         return False
-    rule, decays, skips, before, after = spec[:5]
-    sizes = spec[13 if rule else 9 :]
-    operands = [ONES["float32"]] * (1 + rule + decays + before + after) + [np.zeros(1, np.uint8)] * skips
-    state = [[ONES["float32"].repeat(size) for _ in range(2 + rule)] for size in sizes]
-    results = state if sum(spec) % 2 else [[np.zeros_like(array) for array in mine] for mine in state]
-    for mine, size in zip(state, sizes, strict=True):
-        operands += [*mine, ONES["float32"].repeat(size)]
-    operands += [array for mine in results for array in mine]
-    library.execute("update", [*prefix, *spec], *(array.ctypes.data for array in operands))
-    assert all(np.isfinite(array).all() for mine in results for array in mine)
+    devices, mine = (spec[0], spec[2:]) if call == "summed_update" else (1, spec)
+    rule, decays, skips, before, after = mine[:5]
+    slots, sizes = (1, 2, 0)[rule], mine[(9, 13, 8)[rule] :]
+    operands: list[np.ndarray] = []
+    made: list[np.ndarray] = []
+    for _ in range(devices):
+        operands += [ONES["float32"]] * (1 + (rule == 1) + decays + before + after) + [np.zeros(1, np.uint8)] * skips
+        state = [[ONES["float32"].repeat(size) for _ in range(1 + slots)] for size in sizes]
+        results = state if sum(spec) % 2 else [[np.zeros_like(array) for array in each] for each in state]
+        for each, size in zip(state, sizes, strict=True):
+            operands += [*each, ONES["float32"].repeat(size)]
+        made += [array for each in results for array in each]
+        operands += made[-sum(map(len, results)) :]
+    library.execute(call, [*prefix, *spec], *(array.ctypes.data for array in operands))
+    assert all(np.isfinite(array).all() for array in made)
     return True
 
 
@@ -395,7 +404,8 @@ def _max_pool_sizes(spec: list[int]) -> list[int]:
 
 _MAKE = {
     "conv": _conv, "matmul": _matmul, "transpose": _transpose, "product": _product, "attention": _attention,
-    "attention_grad": _attention, "update": _update, "batch_norm": _batch_norm, "batch_norm_grad": _batch_norm_grad,
+    "attention_grad": _attention, "update": _update,
+    "summed_update": _summed_update, "batch_norm": _batch_norm, "batch_norm_grad": _batch_norm_grad,
     "cross_entropy": _cross_entropy, "cross_entropy_grad": _cross_entropy, "max_pool": _max_pool, "max_pool_grad": _max_pool,
 }  # fmt: skip
 _SIZES = {

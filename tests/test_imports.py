@@ -134,7 +134,7 @@ COMPILER = [  # from the bottom; the table is in docs/architecture.md, "The pack
         "batch_norm",
     },  # fmt: skip
     {"plan"},
-    {"update", "replicas", "options", "cudnn_attention", "fingerprint"},
+    {"update", "addends", "replicas", "options", "cudnn_attention", "fingerprint"},
     {"program"},
     {"stages"},
 ]

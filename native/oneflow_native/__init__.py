@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 __version__ = "0.1.0"
-PROTOCOL = 26
+PROTOCOL = 29
 HERE = Path(__file__).resolve().parent / "lib"
 EXTENSION = "stateless_calls.abi3.so"
 
@@ -25,8 +25,8 @@ class Library:
     """
 
     CALLS = (
-        "conv", "matmul", "transpose", "pack_weights", "product", "attention", "attention_grad", "update", "batch_norm",
-        "batch_norm_grad", "cross_entropy", "cross_entropy_grad", "max_pool", "max_pool_grad",
+        "conv", "matmul", "transpose", "pack_weights", "product", "attention", "attention_grad", "update", "summed_update",
+        "batch_norm", "batch_norm_grad", "cross_entropy", "cross_entropy_grad", "max_pool", "max_pool_grad",
     )  # fmt: skip
 
     def __init__(self, threads: int) -> None:
@@ -61,6 +61,10 @@ class Library:
     @min_parallel_work.setter
     def min_parallel_work(self, flops: float) -> None:
         self._pool.oneflow_set_min_parallel_work(ctypes.c_double(flops))
+
+    def set_patience(self, seconds: int) -> None:
+        """The time that a call which devices make together waits for the last of them, 600 seconds at first."""
+        self._calls.oneflow_set_patience(ctypes.c_int(seconds))
 
     def describe(self, call: str, spec: Sequence[int]) -> str:
         """The name of oneDNN's implementation for a call, or "! " and why there is none."""

@@ -6,6 +6,7 @@
 #include <initializer_list>
 
 #include "cache.h"
+#include "meeting.h"
 #include "operation.h"
 #include "xla/ffi/api/ffi.h"
 
@@ -117,11 +118,8 @@ ffi::Error cross_entropy_grad(Input logits, Input labels, Input normalizers, Inp
   return handle<make_cross_entropy_grad>(spec, {logits, labels, normalizers, dy, *dx});
 }
 
-// As many inputs and results as the spec says.
-template <MakeOperation& make>
-ffi::Error several(ffi::RemainingArgs inputs, ffi::RemainingRets results, Spec spec) {
-  std::vector<void*> operands;
-  std::vector<size_t> bytes;
+// The addresses and sizes of all inputs and results.
+ffi::Error collect(ffi::RemainingArgs inputs, ffi::RemainingRets results, std::vector<void*>& operands, std::vector<size_t>& bytes) {
   const auto add = [&](const ffi::AnyBuffer& buffer) {
     operands.push_back(buffer.untyped_data());
     bytes.push_back(buffer.size_bytes());
@@ -136,7 +134,73 @@ ffi::Error several(ffi::RemainingArgs inputs, ffi::RemainingRets results, Spec s
     if (!buffer.has_value()) return buffer.error();
     add(**buffer);
   }
+  return ffi::Error::Success();
+}
+
+// As many inputs and results as the spec says.
+template <MakeOperation& make>
+ffi::Error several(ffi::RemainingArgs inputs, ffi::RemainingRets results, Spec spec) {
+  std::vector<void*> operands;
+  std::vector<size_t> bytes;
+  if (auto error = collect(inputs, results, operands, bytes); error.failure()) return error;
   return guarded([&] { execute<make>(spec, operands.data(), bytes.data(), bytes.size()); });
+}
+
+Meetings& meetings() {
+  static auto* shared = new Meetings;  // never destroyed: threads may outlive the end of main
+  return *shared;
+}
+
+// Computes for all participants; returns what went wrong, "" for nothing.
+template <MakeOperation& make>
+std::string execute_together(Spec spec, const Participants& all) {
+  std::vector<void*> operands;
+  std::vector<size_t> bytes;
+  for (const auto& each : all) {
+    operands.insert(operands.end(), each.operands.begin(), each.operands.end());
+    bytes.insert(bytes.end(), each.bytes.begin(), each.bytes.end());
+  }
+  try {
+    execute<make>(spec, operands.data(), bytes.data(), bytes.size());
+    return "";
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
+// A call that the devices of a run make together, with the operands and results of each. A spec begins with the number of devices
+// and with that of the call among those of its program.
+template <MakeOperation& make>
+ffi::Future together(ffi::RunId run, int32_t device, ffi::ThreadPool threads, ffi::RemainingArgs inputs, ffi::RemainingRets results,
+                     Spec spec) {
+  ffi::Promise promise;
+  ffi::Future future(promise);
+  Participant participant{device, {}, {}, [promise](const std::string& error) mutable {
+    if (error.empty()) {
+      promise.SetAvailable();
+    } else {
+      promise.SetError(ffi::Error(ffi::ErrorCode::kInternal, "oneflow-jax-native: " + error));
+    }
+  }};
+  if (auto error = collect(inputs, results, participant.operands, participant.bytes); error.failure()) {
+    promise.SetError(std::move(error));
+    return future;
+  }
+  if (spec.size() < 2 || spec.begin()[0] < 1) {
+    participant.finish("the spec is too short");
+    return future;
+  }
+  auto all = meetings().join({run.run_id, spec.begin()[1]}, static_cast<size_t>(spec.begin()[0]), std::move(participant));
+  if (all.empty()) return future;
+  const std::string error = execute_together<make>(spec, all);
+  for (auto& each : all) {
+    if (each.device == device) {
+      each.finish(error);
+    } else {  // not here: what its program does next, such as a collective, must not keep this device from going on
+      threads.Schedule([each, error]() { each.finish(error); });
+    }
+  }
+  return future;
 }
 
 }  // namespace
@@ -153,6 +217,10 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_product, product,
 
 #define SEVERAL ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attr<Spec>("spec")
 XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_update, several<make_update>, SEVERAL);
+XLA_FFI_DEFINE_HANDLER_SYMBOL(
+    oneflow_summed_update, together<make_summed_update>,
+    ffi::Ffi::Bind().Ctx<ffi::RunId>().Ctx<ffi::DeviceOrdinal>().Ctx<ffi::ThreadPool>().RemainingArgs().RemainingRets()
+        .Attr<Spec>("spec"));
 XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_batch_norm, several<make_batch_norm>, SEVERAL);
 XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_batch_norm_grad, several<make_batch_norm_grad>, SEVERAL);
 XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_max_pool, several<make_max_pool>, SEVERAL);
@@ -189,6 +257,7 @@ constexpr Call kCalls[] = {{"conv", make_conv, execute<make_conv>},
                            {"attention", make_attention, execute<make_attention>},
                            {"attention_grad", make_attention_grad, execute<make_attention_grad>},
                            {"update", make_update, execute<make_update>},
+                           {"summed_update", make_summed_update, execute<make_summed_update>},
                            {"batch_norm", make_batch_norm, execute<make_batch_norm>},
                            {"batch_norm_grad", make_batch_norm_grad, execute<make_batch_norm_grad>},
                            {"max_pool", make_max_pool, execute<make_max_pool>},
@@ -227,6 +296,9 @@ __attribute__((visibility("default"))) int oneflow_has_bfloat16() {
   const int isa = static_cast<int>(dnnl::get_effective_cpu_isa()), needed = static_cast<int>(dnnl::cpu_isa::avx512_core_bf16);
   return (isa & needed) == needed;
 }
+
+// How many seconds a call that devices make together waits for the last of them.
+__attribute__((visibility("default"))) void oneflow_set_patience(int seconds) { meetings().set_patience(seconds); }
 
 // The name of the implementation that a spec takes.
 __attribute__((visibility("default"))) void oneflow_describe(const char* name, const int64_t* spec, int size, char* text,

@@ -3,6 +3,9 @@
 //
 // The operands: scalars (the rate, see `UpdateSpec`), then for each variable its value, its slots and its gradient. The results:
 // for each variable the value and the slots. AVX-512 only. The spec is written by oneflow/compiler/fused_update.py.
+//
+// The same for several devices, which have equal values and slots: the gradient is the sum of theirs, and all get the results.
+// Operands and results are then those of the first device, of the second, and so on.
 #include <immintrin.h>
 
 #include <algorithm>
@@ -16,23 +19,26 @@ namespace native {
 namespace {
 
 constexpr int64_t kChunk = 1 << 15;  // elements that a thread takes at a time
-constexpr int kMaxFactors = 8;
+constexpr int64_t kPiece = 1 << 11;  // elements of which several devices' gradients are added up at a time
+constexpr double kStreamBytes = 1 << 25;  // of results, from which on copies for further devices are written past the caches
+constexpr int kMaxFactors = 8, kMaxDevices = 64;
 constexpr int64_t kMaxVariables = 1 << 16, kMaxElements = int64_t{1} << 40;
 
-enum class Rule { kMomentum = 0, kAdam = 1 };
+enum class Rule { kMomentum = 0, kAdam = 1, kSgd = 2 };
 
 // x is a variable, g its gradient. First g <- (g * before... + l1 * sign(x) + l2 * x) * after..., then
 //   momentum:  m <- beta1 * m - rate * g;  x <- x + m - decay * x
+//   SGD:       x <- x - rate * g - decay * x
 //   Adam:      m <- beta1 * m + gain1 * g;  v <- beta2 * v + gain2 * g * g;  x <- x - rate * m / (root * sqrt(v) + epsilon) - decay * x
 // The terms with l1, l2 and decay are left out where the spec lacks them, so that they make no NaN of an infinity.
 struct UpdateSpec {
   explicit UpdateSpec(SpecReader reader) {
-    rule = reader.next(0, 1) == 0 ? Rule::kMomentum : Rule::kAdam;
+    rule = static_cast<Rule>(reader.next(0, 2));
     decays = reader.next_bool();
     may_skip = reader.next_bool();
     before = static_cast<int>(reader.next(0, kMaxFactors)), after = static_cast<int>(reader.next(0, kMaxFactors));
     l1 = reader.next_float(), l2 = reader.next_float();
-    beta1 = reader.next_float();
+    if (rule != Rule::kSgd) beta1 = reader.next_float();
     if (rule == Rule::kAdam) {
       gain1 = reader.next_float(), beta2 = reader.next_float(), gain2 = reader.next_float(), epsilon = reader.next_float();
     }
@@ -41,13 +47,13 @@ struct UpdateSpec {
     reader.finish();
   }
 
-  int slots() const { return rule == Rule::kAdam ? 2 : 1; }
+  int slots() const { return rule == Rule::kAdam ? 2 : rule == Rule::kMomentum ? 1 : 0; }
   int scalars() const { return 1 + (rule == Rule::kAdam) + decays + before + after; }  // of float32; then whether to skip
 
   Rule rule;
   bool decays, may_skip;
   int before, after;
-  float l1, l2, beta1, gain1 = 0, beta2 = 0, gain2 = 0, epsilon = 0;
+  float l1, l2, beta1 = 0, gain1 = 0, beta2 = 0, gain2 = 0, epsilon = 0;
   std::vector<int64_t> sizes;
 };
 
@@ -95,21 +101,24 @@ template <Rule rule>
 inline void update_vector(const UpdateSpec& spec, const Scalars& s, const Arrays& a, int64_t i, __mmask16 mask) {
   const __m512 x = _mm512_maskz_loadu_ps(mask, a.x + i), rate = all(s.rate);
   const __m512 g = prepared(spec, s, x, _mm512_maskz_loadu_ps(mask, a.g + i));
-  const __m512 old_m = _mm512_maskz_loadu_ps(mask, a.m + i);
-  __m512 m, moved;
-  if constexpr (rule == Rule::kMomentum) {
-    m = _mm512_fmsub_ps(all(spec.beta1), old_m, _mm512_mul_ps(rate, g));
+  __m512 moved;
+  if constexpr (rule == Rule::kSgd) {
+    moved = _mm512_fnmadd_ps(rate, g, x);
+  } else if constexpr (rule == Rule::kMomentum) {
+    const __m512 m = _mm512_fmsub_ps(all(spec.beta1), _mm512_maskz_loadu_ps(mask, a.m + i), _mm512_mul_ps(rate, g));
     moved = _mm512_add_ps(x, m);
+    _mm512_mask_storeu_ps(a.new_m + i, mask, m);
   } else {
-    m = _mm512_fmadd_ps(all(spec.beta1), old_m, _mm512_mul_ps(all(spec.gain1), g));
+    const __m512 old_m = _mm512_maskz_loadu_ps(mask, a.m + i);
+    const __m512 m = _mm512_fmadd_ps(all(spec.beta1), old_m, _mm512_mul_ps(all(spec.gain1), g));
     const __m512 square = _mm512_mul_ps(all(spec.gain2), _mm512_mul_ps(g, g));
     const __m512 v = _mm512_fmadd_ps(all(spec.beta2), _mm512_maskz_loadu_ps(mask, a.v + i), square);
     const __m512 root = _mm512_fmadd_ps(all(s.root), _mm512_sqrt_ps(v), all(spec.epsilon));
     moved = _mm512_fnmadd_ps(rate, _mm512_div_ps(m, root), x);
+    _mm512_mask_storeu_ps(a.new_m + i, mask, m);
     _mm512_mask_storeu_ps(a.new_v + i, mask, v);
   }
   if (spec.decays) moved = _mm512_fnmadd_ps(all(s.decay), x, moved);
-  _mm512_mask_storeu_ps(a.new_m + i, mask, m);
   _mm512_mask_storeu_ps(a.new_x + i, mask, moved);
 }
 
@@ -120,28 +129,51 @@ void update(const UpdateSpec& spec, const Scalars& scalars, const Arrays& arrays
   if (i < count) update_vector<rule>(spec, scalars, arrays, i, static_cast<__mmask16>((1u << (count - i)) - 1));
 }
 
+// sum <- the sum of so many arrays
+void add_up(float* sum, const float* const* arrays, int number, int64_t count) {
+  for (int64_t i = 0; i < count; i += 16) {
+    const auto mask = static_cast<__mmask16>(count - i >= 16 ? 0xffff : (1u << (count - i)) - 1);
+    __m512 total = _mm512_maskz_loadu_ps(mask, arrays[0] + i);
+    for (int k = 1; k < number; k++) total = _mm512_add_ps(total, _mm512_maskz_loadu_ps(mask, arrays[k] + i));
+    _mm512_mask_storeu_ps(sum + i, mask, total);
+  }
+}
+
+// A copy past the caches, of what nobody reads soon.
+void stream(float* to, const float* from, int64_t count) {
+  int64_t i = 0;
+  if (reinterpret_cast<uintptr_t>(to) % 64 == 0) {
+    for (; i + 16 <= count; i += 16) _mm512_stream_ps(to + i, _mm512_loadu_ps(from + i));
+    _mm_sfence();
+  }
+  std::memcpy(to + i, from + i, static_cast<size_t>(count - i) * sizeof(float));
+}
+
 #include "avx512_end.h"
 
 // --- end of what is compiled for AVX-512
 
 class Update final : public Operation {
  public:
-  Update(UpdateSpec spec, const thread_pool::Settings& settings) : spec_(std::move(spec)) {
+  Update(UpdateSpec spec, int devices, const thread_pool::Settings& settings) : spec_(std::move(spec)), devices_(devices) {
     check_avx512(false);
-    operand_bytes_.assign(static_cast<size_t>(spec_.scalars()), sizeof(float));
-    if (spec_.may_skip) operand_bytes_.push_back(1);
-    first_ = operand_bytes_.size();
+    std::vector<size_t> sizes(static_cast<size_t>(spec_.scalars()), sizeof(float));
+    if (spec_.may_skip) sizes.push_back(1);
+    first_ = sizes.size();
     double elements = 0;
     for (size_t i = 0; i < spec_.sizes.size(); i++) {
-      operand_bytes_.insert(operand_bytes_.end(), static_cast<size_t>(spec_.slots() + 2), bytes(i));
+      sizes.insert(sizes.end(), static_cast<size_t>(spec_.slots() + 2), bytes(i));
       for (int64_t begin = 0; begin < spec_.sizes[i]; begin += kChunk) {
         chunks_.push_back({i, begin, std::min(kChunk, spec_.sizes[i] - begin)});
       }
       elements += static_cast<double>(spec_.sizes[i]);
     }
     for (size_t i = 0; i < spec_.sizes.size(); i++) {
-      operand_bytes_.insert(operand_bytes_.end(), static_cast<size_t>(spec_.slots() + 1), bytes(i));
+      sizes.insert(sizes.end(), static_cast<size_t>(spec_.slots() + 1), bytes(i));
     }
+    per_device_ = sizes.size();
+    for (int i = 0; i < devices; i++) operand_bytes_.insert(operand_bytes_.end(), sizes.begin(), sizes.end());
+    streams_ = elements * sizeof(float) * (spec_.slots() + 1) * devices >= kStreamBytes;
     constexpr double kFlopsPerElement = 32;  // floating point operations that take as long as updating one
     threads_ = settings.threads_for(kFlopsPerElement * elements);
   }
@@ -163,35 +195,93 @@ class Update final : public Operation {
     int64_t begin, count;
   };
 
+  // A variable's operands and results on one device, from some element on.
+  struct Part {
+    float *in[4], *out[3];
+  };
+
   size_t bytes(size_t variable) const { return static_cast<size_t>(spec_.sizes[variable]) * sizeof(float); }
 
+  Part part(void* const* operands, int device, size_t variable, int64_t begin) const {
+    const auto slots = static_cast<size_t>(spec_.slots());
+    void* const* in = operands + static_cast<size_t>(device) * per_device_ + first_ + variable * (slots + 2);
+    void* const* out = operands + static_cast<size_t>(device) * per_device_ + first_ + spec_.sizes.size() * (slots + 2) +
+                       variable * (slots + 1);
+    Part found{};
+    for (size_t i = 0; i < slots + 2; i++) found.in[i] = static_cast<float*>(in[i]) + begin;
+    for (size_t i = 0; i < slots + 1; i++) found.out[i] = static_cast<float*>(out[i]) + begin;
+    return found;
+  }
+
   void run_chunk(void* const* operands, const Scalars& scalars, const Chunk& chunk) const {
-    const auto slots = static_cast<size_t>(spec_.slots()), variables = spec_.sizes.size();
-    void* const* in = operands + first_ + chunk.variable * (slots + 2);
-    void* const* out = operands + first_ + variables * (slots + 2) + chunk.variable * (slots + 1);
-    const auto at = [&](void* array) { return static_cast<float*>(array) + chunk.begin; };
     if (scalars.skips) {
-      for (size_t i = 0; i <= slots; i++) {
-        if (in[i] != out[i]) std::memcpy(at(out[i]), at(in[i]), static_cast<size_t>(chunk.count) * sizeof(float));
+      for (int device = 0; device < devices_; device++) {
+        const Part part = this->part(operands, device, chunk.variable, chunk.begin);
+        for (int i = 0; i <= spec_.slots(); i++) {
+          if (part.in[i] != part.out[i]) std::memcpy(part.out[i], part.in[i], static_cast<size_t>(chunk.count) * sizeof(float));
+        }
       }
-    } else if (spec_.rule == Rule::kMomentum) {
-      update<Rule::kMomentum>(spec_, scalars, {at(in[0]), at(in[1]), nullptr, at(in[2]), at(out[0]), at(out[1]), nullptr},
-                              chunk.count);
+    } else if (devices_ == 1) {
+      const Part part = this->part(operands, 0, chunk.variable, chunk.begin);
+      run_rule(scalars, part, part.in[spec_.slots() + 1], chunk.count);
     } else {
-      update<Rule::kAdam>(spec_, scalars, {at(in[0]), at(in[1]), at(in[2]), at(in[3]), at(out[0]), at(out[1]), at(out[2])},
-                          chunk.count);
+      for (int64_t i = 0; i < chunk.count; i += kPiece) {
+        run_piece(operands, scalars, chunk.variable, chunk.begin + i, std::min(kPiece, chunk.count - i));
+      }
+    }
+  }
+
+  // For all devices: the sum of the gradients and the first one's results are in the cache while they are read again.
+  void run_piece(void* const* operands, const Scalars& scalars, size_t variable, int64_t begin, int64_t count) const {
+    alignas(64) float sum[kPiece];
+    const float* gradients[kMaxDevices];
+    Part parts[kMaxDevices];
+    for (int i = 0; i < devices_; i++) {
+      parts[i] = part(operands, i, variable, begin);
+      gradients[i] = parts[i].in[spec_.slots() + 1];
+    }
+    add_up(sum, gradients, devices_, count);
+    run_rule(scalars, parts[0], sum, count);
+    for (int i = 1; i < devices_; i++) {
+      for (int k = 0; k <= spec_.slots(); k++) {
+        if (streams_) {
+          stream(parts[i].out[k], parts[0].out[k], count);
+        } else {
+          std::memcpy(parts[i].out[k], parts[0].out[k], static_cast<size_t>(count) * sizeof(float));
+        }
+      }
+    }
+  }
+
+  void run_rule(const Scalars& scalars, const Part& part, const float* gradient, int64_t count) const {
+    const auto& [in, out] = part;
+    switch (spec_.rule) {
+      case Rule::kSgd:
+        return update<Rule::kSgd>(spec_, scalars, {in[0], nullptr, nullptr, gradient, out[0], nullptr, nullptr}, count);
+      case Rule::kMomentum:
+        return update<Rule::kMomentum>(spec_, scalars, {in[0], in[1], nullptr, gradient, out[0], out[1], nullptr}, count);
+      case Rule::kAdam:
+        return update<Rule::kAdam>(spec_, scalars, {in[0], in[1], in[2], gradient, out[0], out[1], out[2]}, count);
     }
   }
 
   UpdateSpec spec_;
-  size_t first_;  // the operand with the first variable
+  int devices_;
+  size_t first_, per_device_;  // the operand with the first variable; the operands and results of a device
+  bool streams_;
   std::vector<Chunk> chunks_;
 };
 
 }  // namespace
 
 std::unique_ptr<Operation> make_update(SpecReader reader, thread_pool::Settings settings, bool) {
-  return std::make_unique<Update>(UpdateSpec(reader), settings);
+  return std::make_unique<Update>(UpdateSpec(reader), 1, settings);
+}
+
+std::unique_ptr<Operation> make_summed_update(SpecReader reader, thread_pool::Settings settings, bool) {
+  const auto devices = static_cast<int>(reader.next(2, kMaxDevices));
+  reader.next(0);  // which of its program's calls that devices make together it is (see calls.cc)
+  return std::make_unique<Update>(UpdateSpec(reader), devices, settings);
 }
 
 }  // namespace native

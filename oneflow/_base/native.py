@@ -20,7 +20,7 @@ from .jax import jax
 from .process_state import process_state
 
 _log = logging.getLogger("oneflow")
-PROTOCOL = 26
+PROTOCOL = 29
 DTYPES = {"float32": 0, "bfloat16": 1}  # the dtypes that calls take, as numbers of a spec
 
 
@@ -107,6 +107,18 @@ def on_each_device(mesh: Any, run: Callable[..., Any], given: Sequence[Any], mad
     ``given`` and ``made`` are the PartitionSpecs of the arguments and of the results.
     """
     return jax.shard_map(on_devices_of(mesh, run), mesh=mesh, in_specs=tuple(given), out_specs=made, check_vma=False)
+
+
+def addends(mesh: Any, run: Callable[..., Any], rows: int = 2, whole: int = 0) -> Callable[..., Any]:
+    """A function of arrays, with the result that ``run`` makes of each device's rows.
+
+    Those of the first ``rows`` arrays are split over the mesh; each device has the ``whole`` ones that follow.
+
+    The result counts as one array that all devices have, though each has its own addend of the sum that is meant. Nothing may
+    read it but what knows that, such as the call ``summed_update``.
+    """
+    split, same = jax.sharding.PartitionSpec(mesh.axis_names), jax.sharding.PartitionSpec()
+    return on_each_device(mesh, run, [split] * rows + [same] * whole, same)
 
 
 @contextmanager

@@ -138,6 +138,7 @@ class Step:
     outputs: tuple[Any, ...]  # shapes and dtypes
     cut: tuple[tuple[int, ...], Region] | None = None  # the shape of its input, and what its output holds of it
     fuses: bool = False  # XLA fuses its pullback into that of the op before
+    mesh: Any = None  # of the devices that make addends of a variable's gradient
 
     def __call__(self, pullback: Pullback, backward: Backward) -> None:
         cotangents = backward.of_node(self.node)
@@ -162,7 +163,8 @@ class Step:
                 backward.add(self.node.inputs[i], gradient, chained)
                 is_variable = self.node.inputs[i].node.op is OP_VARIABLE
                 if is_variable and gradient.size >= LARGE and gradient.dtype == np.float32 and backward.platform == "cpu":
-                    backward.wait(self.node.inputs[i], [g for g in gradients if g is not None and g is not gradient])
+                    others = [g for g in gradients if g is not None and g is not gradient]
+                    backward.wait(self.node.inputs[i], others, self.mesh)
 
 
 LARGE = 1 << 15
@@ -184,16 +186,20 @@ def _computed_once(array: Any) -> Any:
     return native.stored(array)
 
 
-def _zeros(others: Sequence[Any]) -> list[Any]:
-    """Scalars that are zero, and depend on ``others`` in a way that no simplification recognizes."""
-    found = []
-    for other in others:
-        if other.size and other.dtype == np.float32:
-            first = lax.reshape(lax.slice(other, (0,) * other.ndim, (1,) * other.ndim), ())
-            half = np.uint32(16)
-            bits = lax.shift_right_logical(lax.bitcast_convert_type(first, np.uint32), half)
-            found.append(lax.convert_element_type(lax.shift_right_logical(bits, half), np.float32))
-    return found
+def _zeros(others: Sequence[Any], mesh: Any) -> list[Any]:
+    """Scalars that are zero, and depend on ``others`` in a way that no simplification recognizes.
+
+    ``mesh``: of the devices that have the rows of ``others``, if several do. Each makes its scalars of its own rows.
+    """
+    made = [other for other in others if other.size and other.dtype == np.float32]
+    return [_zero(other) if mesh is None else native.addends(mesh, _zero, rows=1)(other) for other in made]
+
+
+def _zero(other: Any) -> Any:
+    first = lax.reshape(lax.slice(other, (0,) * other.ndim, (1,) * other.ndim), ())
+    half = np.uint32(16)
+    bits = lax.shift_right_logical(lax.bitcast_convert_type(first, np.uint32), half)
+    return lax.convert_element_type(lax.shift_right_logical(bits, half), np.float32)
 
 
 class Backward:
@@ -240,13 +246,15 @@ class Backward:
             self._sums[blob.node] = longest
         slots[blob.index] = cotangent
 
-    def wait(self, variable: Blob, others: Sequence[Any]) -> None:
+    def wait(self, variable: Blob, others: Sequence[Any], mesh: Any = None) -> None:
         """Makes the gradient of a variable depend on ``others``, gradients whose computation reads the variable.
+
+        ``mesh``: of the devices that have the rows of ``others`` and make addends of the gradient, if several do.
 
         XLA's CPU backend updates a donated variable in place only if data dependencies show that nothing reads it later, and
         copies it otherwise.
         """
-        self._waits.setdefault(variable.node, []).extend(_zeros(others))
+        self._waits.setdefault(variable.node, []).extend(_zeros(others, mesh))
 
     def get(self, blob: Blob) -> Any | None:
         """The gradient of the sum of the losses with respect to ``blob``; None if it is not on the gradient path."""
@@ -299,7 +307,9 @@ def run_nodes(
         if wanted:
             outputs, pullback = linearize(node, values, draws, wanted)
             structs = tuple(jax.ShapeDtypeStruct(o.shape, o.dtype) for o in outputs)
-            step = Step(node, wanted, structs, _cut_of(node, values, structs), _fuses(node, values.lowering))
+            lowering = values.lowering
+            mesh = lowering.addends.get(node)
+            step = Step(node, wanted, structs, _cut_of(node, values, structs), _fuses(node, lowering), mesh)
             propagates.append(jax.tree_util.Partial(step, pullback))
         else:
             outputs = evaluate(node, values, draws)

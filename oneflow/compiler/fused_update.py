@@ -22,22 +22,31 @@ from .analysis import updates
 from .autodiff import LARGE, UPDATE_SCOPE
 from .layout import Layout, Meshes, Storage
 
-_KINDS = {"momentum": 0, "adam": 1}
+_KINDS = {"momentum": 0, "adam": 1, "sgd": 2}
 
 
 @dataclass(frozen=True, slots=True)
 class Devices:
-    """Several devices that update variables, each the pieces that it has: their mesh, and the storages of variables by name."""
+    """Several devices that update variables, each the pieces that it has.
+
+    Attributes:
+      mesh: the devices.
+      storages: of variables, by name.
+      addends: the variables whose gradients are each device's addend, and are summed as they are updated (``addends.py``).
+    """
 
     mesh: Any
     storages: Mapping[str, Storage]
+    addends: Collection[str] = ()
 
     @staticmethod
-    def of(meshes: Meshes | None, placement: Placement, storages: Mapping[str, Storage]) -> Devices | None:
+    def of(
+        meshes: Meshes | None, placement: Placement, storages: Mapping[str, Storage], addends: Collection[str] = ()
+    ) -> Devices | None:
         """The devices of a placement; None for one device."""
         if meshes is None or placement.parallel_num == 1:
             return None
-        return Devices(meshes.sharding(placement, ()).mesh, storages)
+        return Devices(meshes.sharding(placement, ()).mesh, storages, addends)
 
     def may_update(self, name: str) -> bool:
         """Whether a variable has one value, not one per device."""
@@ -76,13 +85,18 @@ class Gradient:
         return lax.reshape(array, (array.size,)) if self.is_flat else array
 
 
-def fused_updates(graph: Graph, trained: Sequence[Variable], row_sparse: Collection[str]) -> dict[str, str]:
-    """The kernels of the variables that the native part updates, by the variables' names."""
+def fused_updates(graph: Graph, trained: Sequence[Variable], row_sparse: Collection[str], summed: bool = False) -> dict[str, str]:
+    """The kernels of the variables that the native part updates, by the variables' names.
+
+    ``summed``: of several devices' gradients. Where it sums nothing, gradient descent without slots is XLA's, one pass as well.
+    """
     found: dict[str, str] = {}
     for variable in trained:
         mine = [o for o in graph.objective.optimizers if updates(o, variable.name)]
         rule = mine[0].fused() if len(mine) == 1 else None
         if rule is None or variable.name in row_sparse or not _fits(variable, rule, mine[0]):
+            continue
+        if rule.kind == "sgd" and not summed:
             continue
         library = _native.part().library
         kernel = "!" if library is None else library.describe("update", _spec(rule, [variable.shape], (0.0, 0.0)))
@@ -123,7 +137,7 @@ def run(
       devices: those that update them, if several do.
     """
     new: dict[str, Any] = {}
-    for names in _calls(gradients, decays, state):
+    for names in _calls(gradients, decays, state, devices.addends if devices is not None else ()):
         call = _Call(optimizer.fused(), names, gradients, skip, in_place, devices)
         largest = max(names, key=lambda name: math.prod(state[name].shape))  # for which profiles count a call
         with jax.named_scope(UPDATE_SCOPE), jax.named_scope(largest):
@@ -131,15 +145,18 @@ def run(
     return new
 
 
-def _calls(gradients: Mapping[str, Gradient], decays: Mapping[str, float], state: Mapping[str, Any]) -> list[list[str]]:
+def _calls(
+    gradients: Mapping[str, Gradient], decays: Mapping[str, float], state: Mapping[str, Any], addends: Collection[str]
+) -> list[list[str]]:
     """The names of the variables that each call updates. Those of one call share their scalars."""
     alone: list[list[str]] = []
     together: dict[Any, list[str]] = {}
     for name, g in gradients.items():
-        if math.prod(state[name].shape) >= LARGE:
+        if math.prod(state[name].shape) >= LARGE and name not in addends:
             alone.append([name])
         else:
-            together.setdefault((decays[name], g.penalty, len(g.before), len(g.after)), []).append(name)
+            key = (name in addends, decays[name], g.penalty, len(g.before), len(g.after))
+            together.setdefault(key, []).append(name)
     return [*alone, *together.values()]
 
 
@@ -186,11 +203,18 @@ class _Call:
         def update(*arrays: Any) -> tuple[Any, ...]:
             return _native.call_several("update", spec, results, *arrays, aliases=aliases)
 
+        def summed_update(*arrays: Any) -> tuple[Any, ...]:
+            assert self.devices is not None
+            head = [self.devices.mesh.size, list(self.devices.storages).index(self.names[0])]  # a number that no other call has
+            with _native.sharing_cores(1):  # the last device to come computes for all
+                return _native.call_several("summed_update", [*head, *spec], results, *arrays, aliases=aliases)
+
         if self.devices is not None:
             split = {name: self.devices.spec(name) for name in self.names}
             given = [jax.sharding.PartitionSpec()] * scalars
             given += [split[name] for name in self.names for _ in range(len(self.rule.slots) + 2)]
-            update = _native.on_each_device(self.devices.mesh, update, given, tuple(split[name] for name in owners))
+            run = summed_update if self.names[0] in self.devices.addends else update
+            update = _native.on_each_device(self.devices.mesh, run, given, tuple(split[name] for name in owners))
         updated = update(*operands)
         return {key: lax.reshape(value, state[key].shape) for key, value in zip(keys, updated, strict=True)}
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from .._base import native as _native
 from .._base.dist import Placement
 from .._base.dtype import dtype
 from .._base.jax import jax, jnp, lax
@@ -89,6 +90,7 @@ class Lowering:
       traced: what ``compiler/shared.py`` keeps of nodes that are alike.
       rounded: the outputs that are rounded to bfloat16 for all their readers, by node.
       narrow_cotangents: nodes whose outputs have cotangents that were bfloat16 before.
+      addends: nodes whose gradients to input 1 stay apart, as each device's addend; the mesh of the devices (``addends.py``).
     """
 
     meshes: Meshes | None = None
@@ -101,6 +103,7 @@ class Lowering:
     traced: dict[Any, Any] = field(default_factory=dict)
     rounded: Mapping[Node, frozenset[int]] = field(default_factory=dict)
     narrow_cotangents: Collection[Node] = ()
+    addends: Mapping[Node, Any] = field(default_factory=dict)
 
     def read(self, array: Any, blob: Blob, reader: Node) -> Any:
         """An input as its reader gets it: in the layout that was requested with ``with_distribute``.
@@ -146,20 +149,21 @@ class Lowering:
             attrs = {**attrs, "mesh": self.mesh(node.scope.placement)}
         narrow = self.precision.get(node)
 
-        def define(*arrays: Any, **keywords: Any) -> Any:
-            return choose(node, arrays, self.without_native)(*arrays, **keywords)
+        def compute(*arrays: Any, local: bool = False, **keywords: Any) -> Any:
+            def define(*arrays: Any) -> Any:
+                return choose(node, arrays, self.without_native, local)(*arrays, **keywords)
 
-        def compute(*arrays: Any, **keywords: Any) -> Any:
-            narrowing = choose_narrowing(node, arrays, self.without_native, narrow)
+            narrowing = choose_narrowing(node, arrays, self.without_native, narrow, local)
             if narrowing is not None:
                 return widened(node, widen_native(narrowing(*arrays, **keywords), node in self.narrow_cotangents))
-            made = narrowed(node, narrow, partial(define, **keywords))(*arrays)
+            made = narrowed(node, narrow, define)(*arrays)
             return round_outputs(made, self.rounded[node]) if node in self.rounded else made
 
         if node not in self.vmapped:
             if node.op.random:
                 attrs = {**attrs, "key": node_key(draws, node)}
-            return partial(compute, **attrs)
+            whole = partial(compute, **attrs)
+            return self._in_addends(node, whole, partial(whole, local=True)) if node in self.addends else whole
         axes = self._axes(node)
         if node.op.random:
             keys = jax.random.split(node_key(draws, node), node.scope.placement.parallel_num)
@@ -182,11 +186,39 @@ class Lowering:
         """The gradient that an op defines itself: one cotangent (or None) per input."""
         assert node.op.grad is not None
         grad, attrs = narrowed_grad(node, self.precision.get(node), node.op.grad), node.attrs
+        if node in self.addends:
+            return self._gradient_in_addends(node, grad, arrays, outputs, cotangents)
         if node not in self.vmapped:
             return grad(arrays, outputs, cotangents, **attrs)
         axes = self._axes(node)
         found = jax.vmap(lambda i, o, c: tuple(grad(i, o, c, **attrs)), in_axes=(axes, 0, 0))(arrays, outputs, cotangents)
         return tuple(g.sum(0) if g is not None and axis is None else g for g, axis in zip(found, axes, strict=True))
+
+    def _gradient_in_addends(self, node: Node, grad: Any, arrays: Any, outputs: Any, cotangents: Any) -> tuple[Any, ...]:
+        def to_second(x: Any, y: Any, c: Any, second: Any) -> Any:
+            return grad((x, second), (y,), (c,), **node.attrs)[1]
+
+        apart = _native.addends(self.addends[node], to_second, rows=3, whole=1)
+        found = grad(arrays, outputs, cotangents, **node.attrs)
+        return found[0], apart(arrays[0], outputs[0], cotangents[0], arrays[1])
+
+    def _in_addends(self, node: Node, whole: Callable[..., Any], local: Callable[..., Any]) -> Callable[..., Any]:
+        """The function of a node whose gradient to input 1 is made by each device of its own rows, by the vjp of ``local``."""
+
+        def to_second(x: Any, c: Any, second: Any) -> Any:
+            return jax.vjp(lambda second: local(x, second), second)[1](c)[0]
+
+        def forward(x: Any, second: Any) -> tuple[Any, Any]:
+            y, to_first = jax.vjp(lambda x: whole(x, second), x)
+            return y, (to_first, x, second)
+
+        def backward(saved: Any, c: Any) -> tuple[Any, Any]:
+            to_first, x, second = saved
+            return *to_first(c), _native.addends(self.addends[node], to_second, rows=2, whole=1)(x, c, second)
+
+        run = jax.custom_vjp(whole)
+        run.defvjp(forward, backward)
+        return run
 
     def _axes(self, node: Node) -> Axes:
         return tuple(0 if b.node in self.vmapped else None for b in node.inputs)

@@ -26,15 +26,20 @@ def multiplies_bfloat16(without: str) -> bool:
     return not without and _native.has_bfloat16()
 
 
-def choose(node: Node, arrays: Sequence[Any], without: str) -> Callable[..., Any]:
-    """The lowering of a node for arrays of these shapes and dtypes."""
+def choose(node: Node, arrays: Sequence[Any], without: str, local: bool = False) -> Callable[..., Any]:
+    """The lowering of a node for arrays of these shapes and dtypes.
+
+    ``local``: they are those that one of several devices has.
+    """
     native = node.op.native
     if native is None or _unsupported_reason(node, arrays, without) is not None:
         return node.op.define
-    return partial(native.lower, sharded=True) if _is_sharded(node) else native.lower
+    return partial(native.lower, sharded=True) if _is_sharded(node) and not local else native.lower
 
 
-def choose_narrowing(node: Node, arrays: Sequence[Any], without: str, narrow: dtype | None) -> Callable[..., Any] | None:
+def choose_narrowing(
+    node: Node, arrays: Sequence[Any], without: str, narrow: dtype | None, local: bool = False
+) -> Callable[..., Any] | None:
     """The native lowering of a node that computes these float32 arrays in the dtype ``narrow``; None if there is none."""
     native = node.op.native
     if native is None or not native.narrows or narrow is not dtypes.bfloat16:
@@ -42,7 +47,7 @@ def choose_narrowing(node: Node, arrays: Sequence[Any], without: str, narrow: dt
     if any(a.dtype != np.float32 and a.dtype.kind not in "iu" for a in arrays):
         return None
     casts = [narrow.numpy_dtype if a.dtype == np.float32 else a.dtype for a in arrays]
-    lower = choose(node, [jax.ShapeDtypeStruct(a.shape, cast) for a, cast in zip(arrays, casts, strict=True)], without)
+    lower = choose(node, [jax.ShapeDtypeStruct(a.shape, cast) for a, cast in zip(arrays, casts, strict=True)], without, local)
     return None if lower is node.op.define else partial(lower, narrow=True)
 
 

@@ -10,6 +10,7 @@ from .._base.dist import Placement
 from .._base.jax import jax, jnp
 from ..graph.graph import OP_VARIABLE, Graph, Watch
 from ..graph.node import Blob
+from .addends import nodes_with_addends
 from .arrangement import Arrangement
 from .autodiff import Backward, run_nodes
 from .fused_update import Devices
@@ -79,8 +80,14 @@ def single(
     def of_state(name: str) -> Any:
         return meshes.sharding(storages[name].layout.placement, storages[name].spec) if is_variable(name) else whole
 
-    def of_value(blob: Blob) -> Any:  # a call returns whole values; those of mirrored nodes stay on their devices
-        return meshes.sharding(placement, (mesh_axes(placement),)) if blob.node in plan.vmapped else whole
+    # a call returns whole values, which the host puts together from pieces where it has them: for XLA's gather devices wait for
+    # each other. Values of mirrored nodes stay on their devices
+    in_pieces = plan.platform == "cpu" and whole.is_fully_addressable
+
+    def of_value(blob: Blob) -> Any:
+        if blob.node in plan.vmapped:
+            return meshes.sharding(placement, (mesh_axes(placement),))
+        return meshes.sharding(placement, feed_layout(blob, placement, False).spec(blob.ndim)) if in_pieces else whole
 
     written, read = tuple(map(of_state, plan.written)), tuple(map(of_state, plan.read))
     feeds = feed_shardings(plan, meshes)
@@ -138,10 +145,12 @@ def make_step(plan: Plan, storages: Mapping[str, Storage], meshes: Meshes | None
     variable_nodes = [node for node in plan.order if node.op is OP_VARIABLE]
     watched_nodes = {w.blob.node for w in plan.watches if w.diff}
     arrangement = plan.arrangement or Arrangement(tuple(plan.compute), plan.path, plan.precision, watched_nodes)
+    addends = nodes_with_addends(plan, arrangement, storages, meshes) if observer is None else {}
+    summed = frozenset(node.inputs[1].node.attrs["variable"] for node in addends)
     gathers = narrow_gathers(plan.compute, arrangement.precision, storages)
     lowering = Lowering(
         meshes, plan.vmapped, plan.without_native, arrangement.precision, observer, plan.platform, gathers,
-        rounded=arrangement.rounded, narrow_cotangents=arrangement.narrow_cotangents,
+        rounded=arrangement.rounded, narrow_cotangents=arrangement.narrow_cotangents, addends=addends,
     )  # fmt: skip
 
     def step(state_arrays: Sequence[Any], read_arrays: Sequence[Any], feeds: Sequence[Any]) -> Any:
@@ -168,7 +177,7 @@ def make_step(plan: Plan, storages: Mapping[str, Storage], meshes: Meshes | None
             before = _apart(plan, variables)
             gradients = prepare(plan.trained, raw, before, known)
             unordered = {v.name: backward.unordered(v.blob) for v in plan.trained if v.blob is not None}
-            devices = Devices.of(meshes, place_of(plan), storages)
+            devices = Devices.of(meshes, place_of(plan), storages, summed)
             measured = measure(graph, gradients)
             updated = finish(plan, gradients, before, known, measured, counts=True, raw=unordered, devices=devices)
             if observer is not None:

@@ -54,7 +54,7 @@ def _key(node: Node, arrays: Sequence[Any], wanted: tuple[int, ...], lowering: L
     is_sharded = placement if op.takes_mesh else placement.parallel_num > 1
     attrs = tuple([(name, _typed(value)) for name, value in sorted(node.attrs.items())])
     casts = lowering.precision.get(node), lowering.rounded.get(node), node in lowering.narrow_cotangents
-    key = op, attrs, avals, wanted, casts, is_sharded
+    key = op, attrs, avals, wanted, casts, is_sharded, lowering.addends.get(node)
     try:
         hash(key)
     except TypeError:  # an attribute is a list, or an array

@@ -163,6 +163,7 @@ def finish(
     """
     graph = plan.graph
     head = graph.objective.optimizers[0]
+    addends = devices.addends if devices is not None else ()
     skip = measured[-1] > 0 if is_dynamic_scale(head.loss_scale) else None
     new: State = {}
     done: State = {}  # by fused updates, which skip by themselves
@@ -172,8 +173,9 @@ def finish(
             continue
         rate = known.rates[i] if known.rates[i] is not None else optimizer.learning_rate(known.step)
         fused = {
-            name: g for name, g in mine.items() if name in plan.fused_updates and (devices is None or devices.may_update(name))
-        }
+            name: g for name, g in mine.items()
+            if (name in plan.fused_updates and (devices is None or devices.may_update(name))) or name in addends
+        }  # fmt: skip
         if fused:
             factor = None if optimizer.grad_clipping is None else optimizer.grad_clipping.factor(measured[i])
             waiting = {name: _unprepared(graph.variables[name], g, known, factor, raw, devices) for name, g in fused.items()}

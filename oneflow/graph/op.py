@@ -43,11 +43,12 @@ class Native:
 class FusedRule:
     """An update rule that the native part computes in one pass over a variable x, its slots and its gradient g.
 
+    "sgd": x <- x - rate * g - decay * x.
     "momentum": m <- beta1 * m - rate * g; x <- x + m - decay * x.
     "adam": m <- beta1 * m + gain1 * g; v <- beta2 * v + gain2 * g^2; x <- x - rate * m / (root * sqrt(v) + epsilon) - decay * x.
 
     Attributes:
-      kind: "momentum" or "adam".
+      kind: "sgd", "momentum" or "adam".
       slots: the suffixes of the slots m and v.
       constants: (beta1,) of "momentum"; (beta1, gain1, beta2, gain2, epsilon) of "adam".
     """
@@ -219,6 +220,8 @@ class OpDef:
       int8: its part in int8 inference and in fused products, if it has one.
       attention: ``attention(attrs)`` says which step of attention it may be; None for none.
       batch_norm: ``batch_norm(attrs)`` says what it computes, if it normalizes with the statistics of a batch.
+      adds_up: ``adds_up(attrs, shapes)`` says whether the gradient to input 1 is the sum of those of pieces that input 0 and the
+        output are cut into along axis 0. ``shapes`` are those of its inputs.
       region: ``region(attrs, shape)`` returns what its output holds of its first input, which has that shape: (start, stop)
         for each axis, in order and without gaps; None if that is not a block.
       lays_out: it brings its first input to the layout of its attribute ``distribute``, and its gradient to that of
@@ -252,6 +255,7 @@ class OpDef:
     int8: Int8 | None = None
     attention: Callable[[Mapping[str, Any]], AttentionStep | None] | None = None
     batch_norm: Callable[[Mapping[str, Any]], BatchNorm] | None = None
+    adds_up: Callable[[Mapping[str, Any], Sequence[tuple[int, ...]]], bool] | None = None
     region: Callable[[Mapping[str, Any], tuple[int, ...]], tuple[tuple[int, int], ...] | None] | None = None
 
     @property

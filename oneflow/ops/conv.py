@@ -46,7 +46,7 @@ def _channels_last(attrs: Mapping[str, Any], rank: int) -> Mapping[str, Any] | N
 
 
 _FACTS: dict[str, Any] = {"batch_inputs": (0,), "channels_last": _channels_last, "heavy": True, "native": NATIVE,
-                          "zeros": "any", "int8": CONVOLUTION}  # fmt: skip
+                          "zeros": "any", "int8": CONVOLUTION, "adds_up": lambda attrs, shapes: True}  # fmt: skip
 _CONV = {n: op(f"conv{n}d", autocast="always" if n == 2 else "never", **_FACTS)(_conv) for n in FORMATS}
 
 
@@ -378,6 +378,7 @@ def _bias_add_grad(inputs: Any, outputs: Any, cotangents: Any, *, axis: int) -> 
 
 @op(
     "bias_add", grad=_bias_add_grad, batch_inputs=(0,), autocast="between", zeros="all", int8=CHANNELWISE,
+    adds_up=lambda attrs, shapes: attrs["axis"] != 0,
     channels_last=lambda attrs, rank: {"axis": rank - 1} if attrs["axis"] == 1 else None,
 )  # fmt: skip
 def _bias_add(x: Array, bias: Array, *, axis: int) -> Array:

@@ -27,7 +27,10 @@ def _triangle(attrs: Mapping[str, Any]) -> AttentionStep:
     return AttentionStep("triangle", attrs.get("scale", 1), diagonal=attrs["diagonal"], fill=attrs["fill_value"])
 
 
-@op("matmul", native=NATIVE, autocast="always", zeros="any", int8=MATRICES, attention=_product)
+@op(
+    "matmul", native=NATIVE, autocast="always", zeros="any", int8=MATRICES, attention=_product,
+    adds_up=lambda attrs, shapes: not attrs["transpose_a"] and len(shapes[1]) == 2,
+)  # fmt: skip
 def _matmul(a: Array, b: Array, *, transpose_a: bool, transpose_b: bool, alpha: int | float) -> Array:
     if b.ndim > 2 and a.shape[:-2] != b.shape[:-2]:
         common = common_shape(a.shape[:-2], b.shape[:-2])

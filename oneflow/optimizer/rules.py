@@ -43,8 +43,8 @@ class _Momentum(Optimizer):
         return moved - lr * wd * x if wd else moved, {"momentum": m}
 
     def fused(self) -> FusedRule | None:
-        """The rule for the native part; None without momentum, which XLA computes in one pass."""
-        return FusedRule("momentum", ("momentum",), (self.momentum,)) if self.momentum else None
+        """The rule for the native part."""
+        return FusedRule("momentum", ("momentum",), (self.momentum,)) if self.momentum else FusedRule("sgd", (), ())
 
     def _rule_conf(self) -> dict[str, Any]:
         return {"momentum_conf": {"beta": self.momentum}} if self.momentum else {"naive_conf": {}}

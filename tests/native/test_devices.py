@@ -84,7 +84,8 @@ def test_training_is_that_of_one_device(options: dict[str, Any]) -> None:
         np.testing.assert_allclose(variables[name], value, rtol=tolerance, atol=tolerance, err_msg=name)
     words = [row[5] for row in rows.values() if row[1].startswith("matmul")]
     assert words[0].startswith("oneDNN") and words[0].endswith("each device its pieces"), words
-    assert all(_native.target(call) in program for call in ("matmul", "conv", "update"))
+    assert all(_native.target(call) in program for call in ("matmul", "conv"))
+    assert f"update_{_native.PROTOCOL}" in program
 
 
 def updated(devices: int, native: bool = True, mode: str = "", stages: int = 1, distribute: Any = None, scale: Any = None) -> Any:
@@ -161,6 +162,165 @@ def test_between_convolutions_channels_are_last_on_several_devices() -> None:
         _, _, job = train(devices)
         changed.append(next(p.changed for p in job.executables[-1][1].plan.passes if p.name.endswith(("one device", "devices"))))
     assert "channels last" in changed[0] and changed[0] == changed[1]
+
+
+SUMMED = 'custom_call_target="' + _native.target("summed_update") + '"'
+
+
+def program(job: Any) -> str:
+    """The compiled program of a job as text."""
+    return "".join(compiled.as_text() for _, compiled in job.executables[-1][1].compiled)
+
+
+def perceptron(
+    devices: int, rule: Any, *, batch: int = 16, regularizer: Any = None, watch: bool = False, mixed: bool = False
+) -> Any:
+    """Losses of three steps, the variables after them, and the job: a convolution and two layers, each with a bias."""
+    begin(devices)
+    config = flow.FunctionConfig()
+    config.default_placement_scope(flow.scope.placement("gpu", f"0:0-{devices - 1}"))
+    config.enable_auto_mixed_precision(mixed)
+    start = flow.random_normal_initializer(stddev=0.1)
+    seen: list[np.ndarray] = []
+
+    @flow.global_function(type="train", function_config=config)
+    def job(x: tp.Numpy.Placeholder((batch, 3, 8, 8)), y: tp.Numpy.Placeholder((batch, 6))) -> tp.Numpy:
+        x = flow.layers.conv2d(x, 20, 3, padding="SAME", activation=flow.nn.relu, kernel_initializer=start, name="c")
+        x = flow.reshape(x, (batch, -1))
+        x = flow.layers.dense(x, 70, activation=flow.nn.relu, kernel_initializer=start, kernel_regularizer=regularizer, name="a")
+        if watch:
+            flow.watch_diff(x, lambda g: seen.append(g.numpy()))
+        loss = flow.math.square(flow.layers.dense(x, 6, kernel_initializer=start, name="b") - y)
+        rule().minimize(loss)
+        return loss
+
+    rng = np.random.default_rng(0)
+    images, targets = rng.standard_normal((3, batch, 3, 8, 8), np.float32), rng.standard_normal((3, batch, 6), np.float32)
+    losses = np.stack([job(x, y) for x, y in zip(images, targets, strict=True)])
+    assert len(seen) == 3 * watch
+    return losses, {name: v.numpy() for name, v in flow.get_all_variables().items()}, job
+
+
+def rate() -> Any:
+    return flow.optimizer.PiecewiseConstantScheduler([], [0.05])
+
+
+RULES = {
+    "sgd": lambda: flow.optimizer.SGD(rate(), momentum=0),
+    "momentum": lambda: flow.optimizer.SGD(rate(), momentum=0.9),
+    "adam": lambda: flow.optimizer.AdamW(rate(), epsilon=1e-2, weight_decay=0.1),
+}
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("devices", [2, 4, 8])
+def test_devices_add_up_their_gradients_as_they_update(rule: str, devices: int) -> None:
+    regularizer = flow.regularizers.l1_l2(0.01, 0.02) if devices == 4 else None
+    losses, variables, job = perceptron(devices, RULES[rule], regularizer=regularizer, watch=devices == 2)
+    assert SUMMED in program(job) and "all-reduce" not in program(job)
+    one_losses, one_variables, one = perceptron(1, RULES[rule], regularizer=regularizer)
+    assert SUMMED not in program(one)
+    np.testing.assert_allclose(losses, one_losses, rtol=2e-5, atol=2e-5)
+    for name, value in one_variables.items():
+        np.testing.assert_allclose(variables[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def test_every_device_has_the_variables_that_all_have_updated() -> None:
+    _, _, job = perceptron(4, RULES["momentum"])
+    assert SUMMED in program(job)
+    for cell in job.executables[-1][1]._state.cells:
+        copies = [np.asarray(shard.data) for shard in cell.value.addressable_shards]
+        assert len(copies) == 4
+        for copy in copies[1:]:
+            np.testing.assert_array_equal(copy, copies[0])
+
+
+def test_in_mixed_precision_devices_add_up_their_gradients_in_float32() -> None:
+    losses, variables, job = perceptron(2, RULES["momentum"], mixed=True)
+    assert SUMMED in program(job)
+    one_losses, one_variables, _ = perceptron(1, RULES["momentum"], mixed=True)
+    np.testing.assert_allclose(losses, one_losses, rtol=2e-2, atol=2e-2)
+    for name, value in one_variables.items():
+        np.testing.assert_allclose(variables[name], value, rtol=2e-2, atol=1e-2, err_msg=name)
+
+
+def clipped() -> Any:
+    return flow.optimizer.SGD(rate(), momentum=0.9, grad_clipping=flow.optimizer.grad_clipping.by_global_norm(0.5))
+
+
+def scaled() -> Any:
+    return flow.optimizer.SGD(rate(), loss_scale_policy=flow.optimizer.loss_scale.dynamic_loss_scale(2.0**4, 2, 2.0))
+
+
+@pytest.mark.parametrize(
+    ("rule", "batch"), [(clipped, 16), (scaled, 16), (RULES["momentum"], 10)], ids=["clipped", "scaled", "uneven"]
+)
+def test_gradients_that_something_else_reads_are_added_up_before(rule: Any, batch: int) -> None:
+    losses, variables, job = perceptron(4, rule, batch=batch)
+    assert SUMMED not in program(job)
+    one_losses, one_variables, _ = perceptron(1, rule, batch=batch)
+    np.testing.assert_allclose(losses, one_losses, rtol=2e-5, atol=2e-5)
+    for name, value in one_variables.items():
+        np.testing.assert_allclose(variables[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def sgd(devices: int, number: int, size: int) -> list[int]:
+    """The spec of a summed update by gradient descent."""
+    return [devices, number, 2, 0, 0, 0, 0, 0, 0, 1, size]
+
+
+def on_mesh(devices: int, run: Any) -> Any:
+    """A jitted function of one array, of which each device has a row."""
+    mesh, rows = Mesh(np.array(jax.devices()[:devices]), ("d",)), PartitionSpec("d")
+    return jax.jit(jax.shard_map(run, mesh=mesh, in_specs=rows, out_specs=rows, check_vma=False))
+
+
+def test_calls_that_devices_make_together_in_any_order() -> None:
+    perceptron(8, RULES["sgd"])  # JAX has eight devices from now on
+    size = 1000
+
+    def run(g: Any) -> Any:
+        x, result = jax.numpy.zeros(size, np.float32), [((size,), np.float32)]
+        made = []
+        for i in range(6):  # independent of each other: XLA may begin with any
+            made += _native.call_several("summed_update", sgd(8, i, size), result, np.float32(-1 - i), x, g[0] * (i + 1))
+        total = sum(made[1:], start=made[0])
+        return jax.lax.psum(total, "d")[None]
+
+    step = on_mesh(8, run)
+    for seed in range(20):
+        g = np.random.default_rng(seed).integers(-5, 5, (8, size)).astype(np.float32)
+        want = 8 * sum((i + 1) ** 2 for i in range(6)) * g.sum(0)
+        np.testing.assert_array_equal(np.asarray(step(g)), np.broadcast_to(want, (8, size)))
+
+
+def test_a_device_that_does_not_come_ends_the_call_of_the_others(native_part: Any) -> None:
+    perceptron(2, RULES["sgd"])
+
+    def run(g: Any) -> Any:
+        def update(g: Any) -> Any:
+            spec, x = sgd(2, 0, 16), jax.numpy.zeros(16, np.float32)
+            return _native.call_several("summed_update", spec, [((16,), np.float32)], np.float32(1), x, g)[0]
+
+        return jax.lax.cond(jax.lax.axis_index("d") == 0, update, lambda g: g, g[0])[None]
+
+    native_part.set_patience(1)
+    try:
+        with pytest.raises(Exception, match="a device of the program did not come to a call that all make together"):
+            jax.block_until_ready(on_mesh(2, run)(np.ones((2, 16), np.float32)))
+    finally:
+        native_part.set_patience(600)
+
+
+def test_what_is_wrong_with_a_call_that_devices_make_together_all_of_them_hear() -> None:
+    perceptron(2, RULES["sgd"])
+
+    def run(g: Any) -> Any:
+        spec, x = sgd(2, 0, 17), jax.numpy.zeros(16, np.float32)
+        return _native.call_several("summed_update", spec, [((16,), np.float32)], np.float32(1), x, g[0])[0][None]
+
+    with pytest.raises(Exception, match="an operand's size is not that of the spec"):
+        jax.block_until_ready(on_mesh(2, run)(np.ones((2, 16), np.float32)))
 
 
 AXES = st.sampled_from([None, "x", "y", ("x", "y")])

@@ -1,0 +1,90 @@
+// Calls that the devices of one process make together: whoever comes last computes for all, nobody waits in a thread.
+//
+// XLA runs the calls of a program in any order on few threads, and lets some of them block in collectives of its own. A call that
+// came first and blocked could keep the last one from ever running.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace native {
+
+// One device's part in a call.
+struct Participant {
+  int device;
+  std::vector<void*> operands;  // and results
+  std::vector<size_t> bytes;
+  std::function<void(const std::string& error)> finish;  // called once; "" where all went well
+};
+
+using Participants = std::vector<Participant>;
+
+class Meetings {
+ public:
+  using Key = std::pair<int64_t, int64_t>;  // a run of a program; one of its calls
+
+  // Adds a participant. Returns all of them, by device, where it is the last of `expected`, and none otherwise: their calls are
+  // then the caller's to finish.
+  Participants join(Key key, size_t expected, Participant participant) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    Meeting& meeting = open_[key];
+    const auto later = [&](const Participant& p) { return p.device > participant.device; };
+    auto place = meeting.present.begin();
+    while (place != meeting.present.end() && !later(*place)) ++place;
+    meeting.present.insert(place, std::move(participant));
+    Participants all;
+    if (meeting.present.size() == expected) {
+      all = std::move(meeting.present);
+      open_.erase(key);
+    } else if (!watched_) {
+      watched_ = true;
+      std::thread([this] { watch(); }).detach();
+    }
+    return all;
+  }
+
+  // How many seconds a call waits for those of other devices, which have failed then.
+  void set_patience(int seconds) { patience_.store(seconds, std::memory_order_relaxed); }
+
+ private:
+  struct Meeting {
+    Participants present;
+    int seconds = 0;
+  };
+
+  // Ends meetings that some device does not come to. Seconds are counted one by one: those in which the process is stopped are
+  // none.
+  void watch() {
+    for (;;) {
+      std::this_thread::sleep_for(std::chrono::seconds(1));
+      Participants given_up;
+      {
+        std::lock_guard<std::mutex> lock(mutex_);
+        for (auto it = open_.begin(); it != open_.end();) {
+          if (++it->second.seconds <= patience_.load(std::memory_order_relaxed)) {
+            ++it;
+            continue;
+          }
+          for (auto& participant : it->second.present) given_up.push_back(std::move(participant));
+          it = open_.erase(it);
+        }
+      }
+      for (auto& participant : given_up) participant.finish("a device of the program did not come to a call that all make together");
+    }
+  }
+
+  std::mutex mutex_;
+  std::map<Key, Meeting> open_;
+  bool watched_ = false;
+  std::atomic<int> patience_{600};
+};
+
+}  // namespace native

@@ -154,13 +154,13 @@ Meetings& meetings() {
 // Computes for all participants; returns what went wrong, "" for nothing.
 template <MakeOperation& make>
 std::string execute_together(Spec spec, const Participants& all) {
-  std::vector<void*> operands;
-  std::vector<size_t> bytes;
-  for (const auto& each : all) {
-    operands.insert(operands.end(), each.operands.begin(), each.operands.end());
-    bytes.insert(bytes.end(), each.bytes.begin(), each.bytes.end());
-  }
   try {
+    std::vector<void*> operands;
+    std::vector<size_t> bytes;
+    for (const auto& each : all) {
+      operands.insert(operands.end(), each.operands.begin(), each.operands.end());
+      bytes.insert(bytes.end(), each.bytes.begin(), each.bytes.end());
+    }
     execute<make>(spec, operands.data(), bytes.data(), bytes.size());
     return "";
   } catch (const std::exception& error) {
@@ -190,14 +190,23 @@ ffi::Future together(ffi::RunId run, int32_t device, ffi::ThreadPool threads, ff
     participant.finish("the spec is too short");
     return future;
   }
-  auto all = meetings().join({run.run_id, spec.begin()[1]}, static_cast<size_t>(spec.begin()[0]), std::move(participant));
+  Participants all;
+  try {
+    all = meetings().join({run.run_id, spec.begin()[1]}, static_cast<size_t>(spec.begin()[0]), std::move(participant));
+  } catch (const std::exception& error) {
+    promise.SetError(ffi::Error(ffi::ErrorCode::kResourceExhausted, error.what()));
+  }
   if (all.empty()) return future;
   const std::string error = execute_together<make>(spec, all);
   for (auto& each : all) {
     if (each.device == device) {
       each.finish(error);
-    } else {  // not here: what its program does next, such as a collective, must not keep this device from going on
-      threads.Schedule([each, error]() { each.finish(error); });
+      continue;
+    }
+    try {  // not here: what its program does next, such as a collective, must not keep this device from going on
+      threads.Schedule([finish = each.finish, error]() { finish(error); });
+    } catch (const std::exception&) {
+      each.finish(error);
     }
   }
   return future;

@@ -11,6 +11,7 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -32,10 +33,12 @@ class Meetings {
   using Key = std::pair<int64_t, int64_t>;  // a run of a program; one of its calls
 
   // Adds a participant. Returns all of them, by device, where it is the last of `expected`, and none otherwise: their calls are
-  // then the caller's to finish.
+  // then the caller's to finish. What it throws, it throws before the participant is added.
   Participants join(Key key, size_t expected, Participant participant) {
     std::lock_guard<std::mutex> lock(mutex_);
+    start_watching();
     Meeting& meeting = open_[key];
+    meeting.present.reserve(expected);
     const auto later = [&](const Participant& p) { return p.device > participant.device; };
     auto place = meeting.present.begin();
     while (place != meeting.present.end() && !later(*place)) ++place;
@@ -44,9 +47,6 @@ class Meetings {
     if (meeting.present.size() == expected) {
       all = std::move(meeting.present);
       open_.erase(key);
-    } else if (!watched_) {
-      watched_ = true;
-      std::thread([this] { watch(); }).detach();
     }
     return all;
   }
@@ -59,6 +59,16 @@ class Meetings {
     Participants present;
     int seconds = 0;
   };
+
+  // Where no thread can be started, the next call tries again.
+  void start_watching() {
+    if (watched_) return;
+    try {
+      std::thread([this] { watch(); }).detach();
+      watched_ = true;
+    } catch (const std::system_error&) {
+    }
+  }
 
   // Ends meetings that some device does not come to. Seconds are counted one by one: those in which the process is stopped are
   // none.
@@ -77,7 +87,17 @@ class Meetings {
           it = open_.erase(it);
         }
       }
-      for (auto& participant : given_up) participant.finish("a device of the program did not come to a call that all make together");
+      for (auto& participant : given_up) give_up(participant.finish);
+    }
+  }
+
+  // On a thread of its own: what the program does next may wait for the other devices.
+  static void give_up(const std::function<void(const std::string&)>& finish) {
+    constexpr const char* kLost = "a device of the program did not come to a call that all make together";
+    try {
+      std::thread([finish] { finish(kLost); }).detach();
+    } catch (const std::system_error&) {
+      finish(kLost);
     }
   }
 

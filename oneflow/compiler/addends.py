@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from .._base.dist import Placement
 from ..graph.graph import OP_VARIABLE
 from ..graph.node import Blob, Node
 from .analysis import flows_to, updates
@@ -20,7 +21,7 @@ from .plan import Plan
 
 
 def nodes_with_addends(
-    plan: Plan, arrangement: Arrangement, storages: Mapping[str, Storage], meshes: Meshes | None
+    plan: Plan, arrangement: Arrangement, placement: Placement, storages: Mapping[str, Storage], meshes: Meshes | None
 ) -> dict[Node, Any]:
     """The nodes whose gradients to their variable, input 1, stay each device's addend, and the mesh of the devices.
 
@@ -29,12 +30,13 @@ def nodes_with_addends(
     Args:
       plan: of a job on one place.
       arrangement: of its nodes.
+      placement: where they are computed.
       storages: of variables, by name.
       meshes: the devices of placements; None for JAX's default device.
     """
     if meshes is None or plan.platform != "cpu" or plan.without_native or not plan.graph.train:
         return {}
-    graph, placement = plan.graph, plan.compute[0].scope.placement
+    graph = plan.graph
     if placement.parallel_num == 1 or len(placement.hierarchy) != 1:
         return {}
     mesh = meshes.sharding(placement, ()).mesh
@@ -43,7 +45,7 @@ def nodes_with_addends(
     readers = Counter(b.node for node in plan.order for b in node.inputs)
     watched = {w.blob.node for w in plan.watches if w.diff}
     clipped = {v.name for v in plan.trained for o in graph.objective.optimizers if o.grad_clipping and updates(o, v.name)}
-    fitting = fused_updates(graph, plan.trained, plan.gathers, summed=True).keys() - clipped
+    fitting = fused_updates(graph, plan.trained, plan.gathers, mesh.size).keys() - clipped
 
     def is_fitting(blob: Blob) -> bool:
         variable = blob.node
@@ -64,7 +66,8 @@ def nodes_with_addends(
         if not here or len(node.inputs) != 2 or not flows_to(node, 1) or not is_fitting(node.inputs[1]):
             continue
         x, adds_up = node.inputs[0], node.op.adds_up
-        is_split = x.batch_axis == 0 and x.shape[0] % mesh.size == 0
+        # a batch that varies has a declared size, and is fed with others
+        is_split = x.batch_axis == 0 and not x.is_dynamic and x.shape[0] % mesh.size == 0
         if is_split and adds_up is not None and adds_up(node.attrs, [b.shape for b in node.inputs]):
             found[node] = mesh
     return found

@@ -1,12 +1,13 @@
 """Updates of variables by the native part: momentum and Adam in one pass over each variable, its slots and its gradient.
 
 XLA's CPU backend makes no loop with several results, and so takes two and three passes. Large variables are updated by one call
-each, as soon as their gradient is there; small ones together.
+each, as soon as their gradient is there; small ones together, and so are those whose gradients several devices add up.
 """
 
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -33,20 +34,30 @@ class Devices:
       mesh: the devices.
       storages: of variables, by name.
       addends: the variables whose gradients are each device's addend, and are summed as they are updated (``addends.py``).
+      program: the name of the step, which tells calls of different programs apart that run at the same time.
     """
 
     mesh: Any
     storages: Mapping[str, Storage]
     addends: Collection[str] = ()
+    program: str = ""
 
     @staticmethod
     def of(
-        meshes: Meshes | None, placement: Placement, storages: Mapping[str, Storage], addends: Collection[str] = ()
+        meshes: Meshes | None,
+        placement: Placement,
+        storages: Mapping[str, Storage],
+        addends: Collection[str] = (),
+        program: str = "",
     ) -> Devices | None:
         """The devices of a placement; None for one device."""
         if meshes is None or placement.parallel_num == 1:
             return None
-        return Devices(meshes.sharding(placement, ()).mesh, storages, addends)
+        return Devices(meshes.sharding(placement, ()).mesh, storages, addends, program)
+
+    def number(self, name: str) -> int:
+        """One that no other call has whose first variable is another, in this program or in others."""
+        return zlib.crc32(self.program.encode()) << 24 | list(self.storages).index(name)
 
     def may_update(self, name: str) -> bool:
         """Whether a variable has one value, not one per device."""
@@ -85,10 +96,10 @@ class Gradient:
         return lax.reshape(array, (array.size,)) if self.is_flat else array
 
 
-def fused_updates(graph: Graph, trained: Sequence[Variable], row_sparse: Collection[str], summed: bool = False) -> dict[str, str]:
+def fused_updates(graph: Graph, trained: Sequence[Variable], row_sparse: Collection[str], devices: int = 1) -> dict[str, str]:
     """The kernels of the variables that the native part updates, by the variables' names.
 
-    ``summed``: of several devices' gradients. Where it sums nothing, gradient descent without slots is XLA's, one pass as well.
+    ``devices``: whose gradients are summed. With one of them, gradient descent without slots is XLA's, one pass as well.
     """
     found: dict[str, str] = {}
     for variable in trained:
@@ -96,10 +107,11 @@ def fused_updates(graph: Graph, trained: Sequence[Variable], row_sparse: Collect
         rule = mine[0].fused() if len(mine) == 1 else None
         if rule is None or variable.name in row_sparse or not _fits(variable, rule, mine[0]):
             continue
-        if rule.kind == "sgd" and not summed:
+        if rule.kind == "sgd" and devices == 1:
             continue
-        library = _native.part().library
-        kernel = "!" if library is None else library.describe("update", _spec(rule, [variable.shape], (0.0, 0.0)))
+        library, spec = _native.part().library, _spec(rule, [variable.shape], (0.0, 0.0))
+        call, given = ("update", spec) if devices == 1 else ("summed_update", [devices, 0, *spec])
+        kernel = "!" if library is None else library.describe(call, given)
         if not kernel.startswith("!"):
             found[variable.name] = kernel
     return found
@@ -205,7 +217,7 @@ class _Call:
 
         def summed_update(*arrays: Any) -> tuple[Any, ...]:
             assert self.devices is not None
-            head = [self.devices.mesh.size, list(self.devices.storages).index(self.names[0])]  # a number that no other call has
+            head = [self.devices.mesh.size, self.devices.number(self.names[0])]
             with _native.sharing_cores(1):  # the last device to come computes for all
                 return _native.call_several("summed_update", [*head, *spec], results, *arrays, aliases=aliases)
 

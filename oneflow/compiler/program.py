@@ -87,7 +87,9 @@ def single(
     def of_value(blob: Blob) -> Any:
         if blob.node in plan.vmapped:
             return meshes.sharding(placement, (mesh_axes(placement),))
-        return meshes.sharding(placement, feed_layout(blob, placement, False).spec(blob.ndim)) if in_pieces else whole
+        if not in_pieces or blob.is_dynamic:  # devices have even pieces of what does not vary
+            return whole
+        return meshes.sharding(placement, feed_layout(blob, placement, False).spec(blob.ndim))
 
     written, read = tuple(map(of_state, plan.written)), tuple(map(of_state, plan.read))
     feeds = feed_shardings(plan, meshes)
@@ -145,7 +147,7 @@ def make_step(plan: Plan, storages: Mapping[str, Storage], meshes: Meshes | None
     variable_nodes = [node for node in plan.order if node.op is OP_VARIABLE]
     watched_nodes = {w.blob.node for w in plan.watches if w.diff}
     arrangement = plan.arrangement or Arrangement(tuple(plan.compute), plan.path, plan.precision, watched_nodes)
-    addends = nodes_with_addends(plan, arrangement, storages, meshes) if observer is None else {}
+    addends = nodes_with_addends(plan, arrangement, place_of(plan), storages, meshes) if observer is None else {}
     summed = frozenset(node.inputs[1].node.attrs["variable"] for node in addends)
     gathers = narrow_gathers(plan.compute, arrangement.precision, storages)
     lowering = Lowering(
@@ -177,7 +179,8 @@ def make_step(plan: Plan, storages: Mapping[str, Storage], meshes: Meshes | None
             before = _apart(plan, variables)
             gradients = prepare(plan.trained, raw, before, known)
             unordered = {v.name: backward.unordered(v.blob) for v in plan.trained if v.blob is not None}
-            devices = Devices.of(meshes, place_of(plan), storages, summed)
+            added_up = frozenset(name for name in summed if unordered[name][0] is not None)
+            devices = Devices.of(meshes, place_of(plan), storages, added_up, program_name(plan))
             measured = measure(graph, gradients)
             updated = finish(plan, gradients, before, known, measured, counts=True, raw=unordered, devices=devices)
             if observer is not None:

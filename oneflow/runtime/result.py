@@ -65,7 +65,7 @@ class Delivery:
 
     Attributes:
       convert: makes the value of a call from its fetched device arrays.
-      finished: ``finished(results)`` is called when the device has finished a call.
+      finished: ``finished(*results)`` is called when the device has finished calls, with the results of each.
       gives_handles: callers get the results, and may register callbacks.
       scope: what handlers and callbacks run in; None for nothing.
       seconds: what the last call took that was waited for; infinite before the first.
@@ -77,7 +77,7 @@ class Delivery:
     deliverer: Deliverer
     convert: Callable[[Any], Any]
     watches: tuple[Watch, ...]
-    finished: Callable[[Any], None]
+    finished: Callable[..., None]
     gives_handles: bool
     scope: Callable[[], AbstractContextManager[None]] | None = None
     seconds: float = float("inf")
@@ -129,8 +129,8 @@ class Result(Record, concurrent.futures.Future[T]):
     ``np.asarray(result)`` waits for the value.
     """
 
-    # on the class as long as nothing else is known of a call: a small call is made of such nanoseconds. Future.__init__ would make
-    # a lock and a condition, which takes longer than the rest of a small call: see ``_waiters_of``
+    # on the class as long as nothing else is known of a call: a small call is made of such nanoseconds. Future.__init__ would
+    # make a lock and a condition, which takes longer than the rest of a small call: see ``_waiters_of``
     _value: Any = _UNSET
     _error: BaseException | None = None
     _callback: Callable[[T], object] | None = None

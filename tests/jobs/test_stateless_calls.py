@@ -299,6 +299,7 @@ def test_calls_keep_no_references():
         flow.sync_default_session()
 
     work(40)
+    gc.collect()  # what other tests left
     kept = [x, wrong, x.dtype, type(x), None, (), process.delivery, job._built.delivery, process.lock]
     before = [sys.getrefcount(each) for each in kept]
     work(400)

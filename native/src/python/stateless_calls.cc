@@ -504,29 +504,49 @@ PyObject* ended(PyObject*, PyObject* arguments) {
   return PyList_New(0);
 }
 
+// Notes in ``deliveries`` which call was delivered last.
+bool note_delivered(PyObject* deliveries, long long sequence) {
+  Ref number(PyLong_FromLongLong(sequence));
+  return number && PyObject_SetAttr(deliveries, names.last_begun, number.get()) == 0 &&
+         PyObject_SetAttr(deliveries, names.last_delivered, number.get()) == 0;
+}
+
 // ``pass_on(calls, expecting, finished, deliveries, popleft)``: the loop of ``_deliver_here`` in delivery.py
 PyObject* pass_on(PyObject*, PyObject* arguments) {
   PyObject *calls, *expecting, *finished, *deliveries, *popleft;
   if (!PyArg_ParseTuple(arguments, "O!OOOO", &PyList_Type, &calls, &expecting, &finished, &deliveries, &popleft)) return nullptr;
-  for (Py_ssize_t i = 0; i < PyList_Size(calls); ++i) {
-    PyObject* result = PyList_GetItem(calls, i);
-    Record* record = record_of(result);
-    Ref sequence(PyLong_FromLongLong(record->sequence));
-    int stops = record->has_callbacks;
-    if (stops == 0) stops = sequence ? PySet_Contains(expecting, sequence.get()) : -1;
-    if (stops == 0 && !done(call(finished, record->results))) stops = -1;
+  Py_ssize_t count = 0;  // of those that nothing is to be run for
+  for (int stops = 0; count < PyList_Size(calls); ++count) {
+    const Record* record = record_of(PyList_GetItem(calls, count));
+    if (record->has_callbacks) break;
+    if (PySet_Size(expecting) > 0) {
+      Ref sequence(PyLong_FromLongLong(record->sequence));
+      stops = sequence ? PySet_Contains(expecting, sequence.get()) : -1;
+    }
     if (stops < 0) return nullptr;
     if (stops == 1) break;
+  }
+  Ref results(PyTuple_New(count));
+  if (!results) return nullptr;
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    PyTuple_SetItem(results.get(), i, Py_NewRef(record_of(PyList_GetItem(calls, i))->results));
+  }
+  if (!done(PyObject_Call(finished, results.get(), nullptr))) return nullptr;
+  long long last = 0;  // that left the queue, which is to be noted before another thread runs
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    PyObject* result = PyList_GetItem(calls, i);
+    Record* record = record_of(result);
+    if (record->has_callbacks) break;  // one was registered meanwhile
     record->passed = 1;
     if (record->is_touched) {
+      if (last != 0 && !note_delivered(deliveries, last)) return nullptr;
       if (!done(PyObject_CallMethodObjArgs(result, names.tell, nullptr))) return nullptr;
       if (record->has_callbacks) break;
     }
-    if (PyObject_SetAttr(deliveries, names.last_begun, sequence.get()) != 0 ||
-        PyObject_SetAttr(deliveries, names.last_delivered, sequence.get()) != 0 || !done(call(popleft))) {
-      return nullptr;
-    }
+    if (!done(call(popleft))) return nullptr;
+    last = record->sequence;
   }
+  if (last != 0 && !note_delivered(deliveries, last)) return nullptr;
   Py_RETURN_NONE;
 }
 

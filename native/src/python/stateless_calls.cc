@@ -234,10 +234,10 @@ PyObject* aligned_array(const Spec& spec, npy_intp bytes) {
   start += -reinterpret_cast<uintptr_t>(start) % kAlignment;
   Py_INCREF(spec.dtype);  // the array takes it
   auto* dtype = reinterpret_cast<PyArray_Descr*>(spec.dtype);
-  PyObject* made = PyArray_NewFromDescr(&PyArray_Type, dtype, int(spec.shape.size()), spec.shape.data(), nullptr, start,
-                                        NPY_ARRAY_CARRAY, nullptr);
-  if (made != nullptr) PyArray_SetBaseObject(reinterpret_cast<PyArrayObject*>(made), memory.release());
-  return made;
+  Ref made(PyArray_NewFromDescr(&PyArray_Type, dtype, int(spec.shape.size()), spec.shape.data(), nullptr, start, NPY_ARRAY_CARRAY,
+                                nullptr));
+  if (!made || PyArray_SetBaseObject(reinterpret_cast<PyArrayObject*>(made.get()), memory.release()) != 0) return nullptr;
+  return made.release();
 }
 
 // Whether nobody else has an array of ``aligned_array``. JAX lets go of one when the device has read it.

@@ -12,7 +12,7 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from queue import Empty, SimpleQueue
 from threading import get_ident
 from typing import Any, NoReturn
@@ -202,9 +202,9 @@ class DeliveryThread:
 
         return dispatch
 
-    def queue_parts(self) -> tuple[Any, Any, Callable[[], int], dict[int, int]]:
-        """What ``dispatcher`` queues a call with: the queue, its ``append``, the next number, and the threads' newest calls."""
-        return self._pending, self._pending.append, self._sequence.__next__, self._newest
+    def queue_parts(self) -> tuple[Any, Any, Iterator[int], dict[int, int]]:
+        """What ``dispatcher`` queues a call with: the queue, its ``append``, the numbers, and the threads' newest calls."""
+        return self._pending, self._pending.append, self._sequence, self._newest
 
     def wake(self) -> None:
         """Has the thread look at the queue now."""

@@ -98,11 +98,12 @@ class Process:
         finally:
             self.calls.pop()
 
-    def finished(self, results: Results) -> None:
-        """Told when somebody has seen that the devices have finished a call."""
+    def finished(self, *calls: Results) -> None:
+        """Told when somebody has seen that the devices have finished calls, the results of each."""
         if self.collectives.in_flight:
             with self.lock:
-                self.collectives.leave(results)
+                for results in calls:
+                    self.collectives.leave(results)
 
     # --- forks
 

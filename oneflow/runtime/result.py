@@ -12,11 +12,11 @@ from concurrent.futures._base import FINISHED, RUNNING
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from math import prod
-from typing import Any, NamedTuple, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, TypeVar
 
 import numpy as np
 
-from .._base import check, jax_versions
+from .._base import check, jax_versions, native
 from .._base.refuse import refuse, shown
 from ..errors import ArgumentError, ResultError
 from ..graph.graph import Watch
@@ -65,7 +65,7 @@ class Delivery:
 
     Attributes:
       convert: makes the value of a call from its fetched device arrays.
-      finished: ``finished(results)`` is called when the device has finished a call.
+      finished: ``finished(*results)`` is called when the device has finished calls, with the results of each.
       gives_handles: callers get the results, and may register callbacks.
       scope: what handlers and callbacks run in; None for nothing.
       seconds: what the last call took that was waited for; infinite before the first.
@@ -77,7 +77,7 @@ class Delivery:
     deliverer: Deliverer
     convert: Callable[[Any], Any]
     watches: tuple[Watch, ...]
-    finished: Callable[[Any], None]
+    finished: Callable[..., None]
     gives_handles: bool
     scope: Callable[[], AbstractContextManager[None]] | None = None
     seconds: float = float("inf")
@@ -95,7 +95,32 @@ class _Waiters:
         self.waiters: list[Any] = []
 
 
-class Result(concurrent.futures.Future[T]):
+class Record:
+    """What delivery reads and writes of a call. Where the native part has its extension module, its type of this name.
+
+    Attributes:
+      thread: the caller's, where it may register a callback, else 0.
+      sequence: the call's number.
+      passed: its turn is over.
+      is_touched: anything was done with it: one look instead of one at each of the attributes of a Result.
+      has_callbacks: a callback or a listener has been registered.
+    """
+
+    thread: int
+    delivery: Delivery
+    _results: Any
+    sequence: int
+    passed = False
+    is_touched = False
+    has_callbacks = False
+
+
+_extension = native.stateless_calls()
+if not TYPE_CHECKING and _extension is not None:
+    Record = _extension.Record
+
+
+class Result(Record, concurrent.futures.Future[T]):
     """One asynchronous call of a job: a ``concurrent.futures.Future``.
 
     ``result(timeout)`` (``get()``) waits and returns the value; ``async_get(cb)`` (for ``-> Callback[T]`` jobs: calling the
@@ -104,23 +129,14 @@ class Result(concurrent.futures.Future[T]):
     ``np.asarray(result)`` waits for the value.
     """
 
-    # on the class as long as nothing else is known of a call: a small call is made of such nanoseconds
+    # on the class as long as nothing else is known of a call: a small call is made of such nanoseconds. Future.__init__ would
+    # make a lock and a condition, which takes longer than the rest of a small call: see ``_waiters_of``
     _value: Any = _UNSET
     _error: BaseException | None = None
     _callback: Callable[[T], object] | None = None
     _listeners: list[Callable[[Result[T]], object]] | None = None
-    has_callbacks = False  # a callback or a listener has been registered
     _registered = False
     _shared: _Waiters | None = None
-    passed = False
-    is_touched = False  # whether anything was done with it: one look instead of one at each of the above
-
-    # set by ``queued``; Future.__init__ would make a lock and a condition, which takes longer than the rest of a small call: see
-    # ``_waiters_of``
-    thread: int
-    delivery: Delivery
-    _results: Any
-    sequence: int
 
     @property
     def job_name(self) -> str:
@@ -324,6 +340,8 @@ class Result(concurrent.futures.Future[T]):
                 if self._shared is None:
                     self.is_touched = True
                     self._shared = _Waiters()
+                    if self.delivery.deliverer.is_dozing:
+                        self.delivery.deliverer.wake()
         return self._shared
 
     @property
@@ -339,6 +357,11 @@ class Result(concurrent.futures.Future[T]):
         return FINISHED if self.passed else RUNNING
 
     # --- the delivery thread's side
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether anything is to be run when it passes, or somebody waits for that."""
+        return self.has_callbacks or bool(self.delivery.watches) or self._shared is not None
 
     def wait(self, is_ready: bool) -> None:
         """Waits for the device, unless the arrays are known to be ready. Never raises; keeps the error."""

@@ -6,7 +6,7 @@ Where anything is to be waited for, or has changed, a call is made ``otherwise``
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -49,7 +49,7 @@ class Parts(NamedTuple):
     release: Callable[[], None]
     pending: Any
     append: Callable[[Any], None]
-    next_number: Callable[[], int]
+    numbers: Iterator[int]
     newest: dict[int, int]
     result: type[Result[Any]]
     wake: Callable[[], None]
@@ -84,11 +84,11 @@ def _parts(step: StatelessStep, inputs: Plain, delivery: Delivery, otherwise: Ca
     deliveries, calls = process.delivery, process.calls
     fetch, is_single, _, launcher, (nans_now, infs_now), (nans, infs) = step
     lock: Any = step.lock
-    pending, append, next_number, newest = deliveries.queue_parts()
+    pending, append, numbers, newest = deliveries.queue_parts()
     output = delivery.array if is_single and delivery.copies_first else None
     return Parts(
         fetch, is_single, launcher, deliveries, nans_now, nans, infs_now, infs, delivery, _made(delivery, is_single), otherwise,
-        calls.append, calls.pop, lock.acquire, lock.release, pending, append, next_number, newest, Result, deliveries.wake,
+        calls.append, calls.pop, lock.acquire, lock.release, pending, append, numbers, newest, Result, deliveries.wake,
         inputs, output, INTERRUPTIBLE_FROM_SECONDS,
     )  # fmt: skip
 

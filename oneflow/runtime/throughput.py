@@ -133,12 +133,13 @@ class Meter:
         """The readers of the call that is being made have given their batch."""
         self._local.began = perf_counter()
 
-    def finished(self, then: Callable[[Any], None]) -> Callable[[Any], None]:
+    def finished(self, then: Callable[..., None]) -> Callable[..., None]:
         """``Delivery.finished``, with the time of it noted."""
 
-        def noted(results: Any) -> None:
-            self._noted(self._delivered, self._ended, results, perf_counter())
-            then(results)
+        def noted(*calls: Any) -> None:
+            for results in calls:
+                self._noted(self._delivered, self._ended, results, perf_counter())
+            then(*calls)
 
         return noted
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import concurrent.futures
+import gc
 import pickle
 import random
 import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections import Counter
 
 import jax
@@ -104,11 +106,51 @@ def test_both_make_the_same_result():
     job, *_ = one_of_one()
     job.submit(ONE).result()
     made = job.submit(ONE)
-    meanwhile = {"passed", "is_touched", "_value", "_error"}  # delivery may have set
-    assert {name: type(value) for name, value in vars(made).items() if name not in meanwhile} == {
-        "thread": int, "delivery": Delivery, "_results": tuple, "sequence": int,
-    }  # fmt: skip
-    assert made.thread in (0, threading.get_ident())
+    types = {"thread": int, "delivery": Delivery, "_results": tuple, "sequence": int, "passed": bool, "is_touched": bool}
+    assert {name: type(getattr(made, name)) for name in types} == types
+    assert made.thread == threading.get_ident() and not made.is_touched and not made.has_callbacks
+    assert not vars(made).keys() - types.keys()
+
+
+@pytest.mark.parametrize("order", ["C", "F", "strided"])
+def test_each_call_has_arguments_of_its_own(order):
+    """Copies of arguments are used again, but by no call while an earlier one, or its result, may still read them."""
+
+    @flow.global_function()
+    def same(x: tp.Numpy.Placeholder((40, 30))) -> tp.Numpy:
+        return flow.identity(x)  # JAX's result is the argument's own memory, where that is aligned
+
+    @flow.global_function()
+    def slow(x: tp.Numpy.Placeholder((40, 30))) -> tp.Numpy:
+        y = x
+        for _ in range(30):
+            y = flow.matmul(flow.matmul(y, x, transpose_b=True), x)
+            y = y / flow.math.reduce_mean(flow.math.abs(y))
+        return flow.concat([x, y], axis=0)
+
+    rng = np.random.default_rng(0)
+    for job in (same, slow):
+        memory = np.empty((80, 60), np.float32)
+        x = {"C": memory[:40, :30].copy(), "F": np.asfortranarray(memory[:40, :30]), "strided": memory[::2, ::2]}[order]
+        later, expected = [], []
+        for _ in range(120):
+            x[...] = rng.random((40, 30), np.float32)
+            expected.append(x.copy())
+            later.append(job.submit(x))
+            x[...] = -1
+        for future, want in zip(later, expected, strict=True):
+            np.testing.assert_array_equal(future.result()[:40], want)
+
+
+def test_results_are_freed_with_their_job():
+    job, *_ = one_of_one()
+    futures = [job.submit(ONE) for _ in range(40)]
+    flow.sync_default_session()
+    kept = [weakref.ref(future) for future in futures]
+    futures[0].cycle = futures  # of a future and itself
+    del futures
+    gc.collect()
+    assert not any(ref() for ref in kept)
 
 
 @pytest.mark.parametrize("count", [16, 17])
@@ -257,6 +299,7 @@ def test_calls_keep_no_references():
         flow.sync_default_session()
 
     work(40)
+    gc.collect()  # what other tests left
     kept = [x, wrong, x.dtype, type(x), None, (), process.delivery, job._built.delivery, process.lock]
     before = [sys.getrefcount(each) for each in kept]
     work(400)

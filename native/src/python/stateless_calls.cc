@@ -7,9 +7,12 @@
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030b0000
 #include <Python.h>
+#include <structmember.h>
 #define NPY_NO_DEPRECATED_API NPY_1_7_API_VERSION
 #include <numpy/arrayobject.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <ctime>
 #include <utility>
@@ -21,6 +24,8 @@ namespace {
 
 constexpr size_t kOffset = size_t(1) << 63;  // PY_VECTORCALL_ARGUMENTS_OFFSET
 constexpr int kMostInputs = 16;
+constexpr int kMostKept = 4;  // copies of an argument
+constexpr npy_intp kAlignment = 64;  // bytes: XLA uses memory in place where it begins at a multiple of this
 constexpr Py_ssize_t kLongCopy = 1 << 16;  // bytes
 
 class Ref {  // a reference that is owned
@@ -42,11 +47,11 @@ class Ref {  // a reference that is owned
 };
 
 struct Names {
-  PyObject *is_ready, *attention, *value, *seconds, *busy, *window, *asleep, *thread, *delivery, *results, *sequence, *has_room,
-      *wait_for_room, *has_callbacks, *is_touched, *passed, *tell, *done, *last_begun, *last_delivered;
+  PyObject *is_ready, *attention, *value, *seconds, *busy, *window, *asleep, *has_room, *wait_for_room, *tell, *done, *last_begun,
+      *last_delivered;
 } names;
 PyObject* nothing;  // an empty tuple
-PyTypeObject* state_type;
+PyTypeObject *state_type, *record_type;
 
 PyObject* call(PyObject* function) { return PyObject_Vectorcall(function, nullptr, 0, nullptr); }
 
@@ -69,6 +74,47 @@ int is_same(PyObject* object, PyObject* name, PyObject* wanted) {
 int is_true(PyObject* object, PyObject* name) {
   Ref value(PyObject_GetAttr(object, name));
   return value ? PyObject_IsTrue(value.get()) : -1;
+}
+
+// ``Record`` of result.py
+struct Record {
+  PyObject_HEAD
+  PyObject *delivery, *results;
+  long long sequence;
+  unsigned long thread;
+  char passed, is_touched, has_callbacks;
+};
+
+PyMemberDef record_members[] = {{"delivery", T_OBJECT_EX, offsetof(Record, delivery), 0, nullptr},
+                                {"_results", T_OBJECT_EX, offsetof(Record, results), 0, nullptr},
+                                {"sequence", T_LONGLONG, offsetof(Record, sequence), 0, nullptr},
+                                {"thread", T_ULONG, offsetof(Record, thread), 0, nullptr},
+                                {"passed", T_BOOL, offsetof(Record, passed), 0, nullptr},
+                                {"is_touched", T_BOOL, offsetof(Record, is_touched), 0, nullptr},
+                                {"has_callbacks", T_BOOL, offsetof(Record, has_callbacks), 0, nullptr},
+                                {nullptr, 0, 0, 0, nullptr}};
+
+Record* record_of(PyObject* result) { return reinterpret_cast<Record*>(result); }
+
+int clear_record(PyObject* self) {
+  Py_CLEAR(record_of(self)->delivery);
+  Py_CLEAR(record_of(self)->results);
+  return 0;
+}
+
+int traverse_record(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(Py_TYPE(self));
+  Py_VISIT(record_of(self)->delivery);
+  Py_VISIT(record_of(self)->results);
+  return 0;
+}
+
+void deallocate_record(PyObject* self) {
+  PyObject_GC_UnTrack(self);
+  PyTypeObject* type = Py_TYPE(self);
+  clear_record(self);
+  PyObject_GC_Del(self);
+  Py_DECREF(type);
 }
 
 class KeptError {  // puts the error back that was set, whatever happens meanwhile
@@ -109,10 +155,11 @@ struct Spec {
 
 // What a function of this module was made with: attributes of ``Parts`` in stateless_calls.py.
 enum { FETCH, LAUNCHER, DELIVERIES, NANS_NOW, NANS, INFS_NOW, INFS, DELIVERY, CONVERT, OTHERWISE, ENTER, LEAVE, ACQUIRE, RELEASE,
-       PENDING, APPEND, NEXT_NUMBER, NEWEST, RESULT, WAKE, INPUTS, OUTPUT, PARTS };
+       PENDING, APPEND, NUMBERS, NEWEST, RESULT, WAKE, INPUTS, OUTPUT, PARTS };
 const char* const kParts[PARTS] = {
     "fetch", "launcher", "deliveries", "nans_now", "nans", "infs_now", "infs", "delivery", "convert", "otherwise", "enter",
-    "leave", "acquire", "release", "pending", "append", "next_number", "newest", "result", "wake", "inputs", "output"};
+    "leave", "acquire", "release", "pending", "append", "numbers", "newest", "result", "wake",
+    "inputs", "output"};
 
 struct State {
   PyObject_HEAD
@@ -121,12 +168,16 @@ struct State {
   double interruptible_from, ended;
   std::vector<Spec>* inputs;
   Spec* output;
+  PyObject* kept[kMostInputs][kMostKept];  // memory for copies of arguments, of earlier calls
 };
 
 State* state_of(PyObject* self) { return reinterpret_cast<State*>(self); }
 
 int clear(PyObject* self) {
   for (PyObject*& part : state_of(self)->parts) Py_CLEAR(part);
+  for (auto& arrays : state_of(self)->kept) {
+    for (PyObject*& array : arrays) Py_CLEAR(array);
+  }
   return 0;
 }
 
@@ -168,6 +219,58 @@ int may_run(const State* s) {
   return same;
 }
 
+PyObject* empty_array(const Spec& spec) {
+  Py_INCREF(spec.dtype);  // the array takes it
+  auto* dtype = reinterpret_cast<PyArray_Descr*>(spec.dtype);
+  return PyArray_NewFromDescr(&PyArray_Type, dtype, int(spec.shape.size()), spec.shape.data(), nullptr, nullptr, 0, nullptr);
+}
+
+// An array whose memory XLA can use in place.
+PyObject* aligned_array(const Spec& spec, npy_intp bytes) {
+  npy_intp size = bytes + kAlignment;
+  Ref memory(PyArray_SimpleNew(1, &size, NPY_UINT8));
+  if (!memory) return nullptr;
+  auto* start = static_cast<char*>(PyArray_DATA(reinterpret_cast<PyArrayObject*>(memory.get())));
+  start += -reinterpret_cast<uintptr_t>(start) % kAlignment;
+  Py_INCREF(spec.dtype);  // the array takes it
+  auto* dtype = reinterpret_cast<PyArray_Descr*>(spec.dtype);
+  Ref made(PyArray_NewFromDescr(&PyArray_Type, dtype, int(spec.shape.size()), spec.shape.data(), nullptr, start, NPY_ARRAY_CARRAY,
+                                nullptr));
+  if (!made || PyArray_SetBaseObject(reinterpret_cast<PyArrayObject*>(made.get()), memory.release()) != 0) return nullptr;
+  return made.release();
+}
+
+// Whether nobody else has an array of ``aligned_array``. JAX lets go of one when the device has read it.
+bool is_unused(PyObject* array) {
+  return Py_REFCNT(array) == 1 && Py_REFCNT(PyArray_BASE(reinterpret_cast<PyArrayObject*>(array))) == 1;
+}
+
+// The array that a call is made with instead of a small one that fits, which the caller may change: a copy. To make a new one
+// each time would take longer.
+PyObject* copy_of(State* s, size_t i, PyArrayObject* array) {
+  PyObject* made = nullptr;
+  for (PyObject*& kept : s->kept[i]) {
+    if (made == nullptr && kept != nullptr && is_unused(kept)) std::swap(made, kept);
+  }
+  if (made == nullptr) made = aligned_array((*s->inputs)[i], PyArray_NBYTES(array));
+  if (made == nullptr) return nullptr;
+  auto* copy = reinterpret_cast<PyArrayObject*>(made);
+  if (PyArray_IS_C_CONTIGUOUS(array)) {
+    std::memcpy(PyArray_DATA(copy), PyArray_DATA(array), size_t(PyArray_NBYTES(array)));
+  } else if (PyArray_CopyInto(copy, array) != 0) {
+    Py_DECREF(made);
+    return nullptr;
+  }
+  return made;
+}
+
+void keep(State* s, size_t i, PyObject* copy) {
+  for (PyObject*& kept : s->kept[i]) {
+    if (kept == nullptr) std::swap(kept, copy);
+  }
+  Py_XDECREF(copy);
+}
+
 // A fresh, writable array of what was fetched; null without an exception where that has to be found otherwise.
 PyObject* read_buffer(State* s, PyObject* fetched) {
   Py_buffer view;
@@ -175,10 +278,7 @@ PyObject* read_buffer(State* s, PyObject* fetched) {
     if (PyErr_ExceptionMatches(PyExc_BufferError) || PyErr_ExceptionMatches(PyExc_TypeError)) PyErr_Clear();
     return nullptr;
   }
-  Py_INCREF(s->output->dtype);
-  auto* dtype = reinterpret_cast<PyArray_Descr*>(s->output->dtype);
-  Ref made(PyArray_NewFromDescr(&PyArray_Type, dtype, int(s->output->shape.size()), s->output->shape.data(), nullptr, nullptr, 0,
-                                nullptr));
+  Ref made(empty_array(*s->output));
   auto* array = reinterpret_cast<PyArrayObject*>(made.get());
   const bool is_whole = array != nullptr && PyArray_NBYTES(array) == view.len;
   if (is_whole) {
@@ -264,16 +364,19 @@ PyObject* run_later(const State* s, PyObject** arguments) {
   if (!fetched) return nullptr;
   Ref several(s->is_single ? PyTuple_Pack(1, fetched.get()) : fetched.release());
   Ref results(several ? PyTuple_Pack(3, several.get(), nothing, nothing) : nullptr);
-  Ref number(results ? call(s->parts[NEXT_NUMBER]) : nullptr);
-  Ref thread(number ? PyLong_FromUnsignedLong(s->gives_handles ? PyThread_get_thread_ident() : 0) : nullptr);
-  if (!thread || (s->gives_handles && PyDict_SetItem(s->parts[NEWEST], thread.get(), number.get()) != 0)) return nullptr;
-  Ref made(PyType_GenericAlloc(reinterpret_cast<PyTypeObject*>(s->parts[RESULT]), 0));
-  if (!made || PyObject_SetAttr(made.get(), names.thread, thread.get()) != 0 ||
-      PyObject_SetAttr(made.get(), names.delivery, s->parts[DELIVERY]) != 0 ||
-      PyObject_SetAttr(made.get(), names.results, results.get()) != 0 ||
-      PyObject_SetAttr(made.get(), names.sequence, number.get()) != 0 || !done(call(s->parts[APPEND], made.get()))) {
-    return nullptr;
+  Ref made(results ? PyType_GenericAlloc(reinterpret_cast<PyTypeObject*>(s->parts[RESULT]), 0) : nullptr);
+  Ref number(made ? PyIter_Next(s->parts[NUMBERS]) : nullptr);
+  if (!number) return nullptr;
+  Record* record = record_of(made.get());
+  record->delivery = Py_NewRef(s->parts[DELIVERY]);
+  record->results = results.release();
+  record->sequence = PyLong_AsLongLong(number.get());
+  if (s->gives_handles) {
+    record->thread = PyThread_get_thread_ident();
+    Ref thread(PyLong_FromUnsignedLong(record->thread));
+    if (!thread || PyDict_SetItem(s->parts[NEWEST], thread.get(), number.get()) != 0) return nullptr;
   }
+  if (!done(call(s->parts[APPEND], made.get()))) return nullptr;
   const int asleep = is_true(s->parts[DELIVERIES], names.asleep);
   if (asleep < 0 || (asleep == 1 && !done(call(s->parts[WAKE])))) return nullptr;
   return made.release();
@@ -287,8 +390,7 @@ PyObject* call_asynchronously(PyObject* self, PyObject* arguments) {
   PyObject* copies[1 + kMostInputs];
   size_t count = 0;
   for (; count < s->inputs->size(); ++count) {
-    auto* array = reinterpret_cast<PyArrayObject*>(PyTuple_GetItem(arguments, Py_ssize_t(count)));
-    copies[1 + count] = PyArray_NewCopy(array, NPY_CORDER);
+    copies[1 + count] = copy_of(s, count, reinterpret_cast<PyArrayObject*>(PyTuple_GetItem(arguments, Py_ssize_t(count))));
     if (copies[1 + count] == nullptr) break;
   }
   PyObject* made = nullptr;
@@ -308,7 +410,7 @@ PyObject* call_asynchronously(PyObject* self, PyObject* arguments) {
     }
     if (room == 0 && !done(PyObject_CallMethodObjArgs(s->parts[DELIVERIES], names.wait_for_room, nullptr))) may = -1;
   }
-  while (count > 0) Py_DECREF(copies[count--]);
+  for (; count > 0; --count) keep(s, count - 1, copies[count]);
   return may == 0 ? call(s->parts[OTHERWISE], arguments) : made;
 }
 
@@ -347,7 +449,10 @@ PyObject* function_of(PyMethodDef* method, PyObject* parts) {
   s->interruptible_from = PyFloat_AsDouble(seconds.get());
   const Py_ssize_t count = PyTuple_Size(s->parts[INPUTS]);
   if (count > kMostInputs) PyErr_SetString(PyExc_ValueError, "too many inputs");
-  if (count < 0 || PyErr_Occurred() || !PyType_Check(s->parts[RESULT])) return nullptr;
+  if (!PyType_IsSubtype(reinterpret_cast<PyTypeObject*>(s->parts[RESULT]), record_type)) {
+    PyErr_SetString(PyExc_TypeError, "the results are no Records of this module");
+  }
+  if (count < 0 || PyErr_Occurred()) return nullptr;
   s->inputs = new std::vector<Spec>(size_t(count));
   for (Py_ssize_t i = 0; i < count; ++i) {
     if (!(*s->inputs)[size_t(i)].read(PyTuple_GetItem(s->parts[INPUTS], i))) return nullptr;
@@ -362,14 +467,13 @@ PyObject* make_converter(PyObject*, PyObject* parts) { return function_of(&conve
 // The arrays that ``calls`` wait for; null where they are of several jobs, or not just arrays.
 PyObject* awaited_of(PyObject* calls) {
   Ref arrays(PyList_New(0));
-  PyObject* delivery = nullptr;  // the calls hold it
+  const PyObject* delivery = nullptr;
   for (Py_ssize_t i = 0; arrays && i < PyList_Size(calls); ++i) {
-    PyObject* result = PyList_GetItem(calls, i);
-    Ref own(PyObject_GetAttr(result, names.delivery)), results(PyObject_GetAttr(result, names.results));
-    PyObject* found = own && results ? PyTuple_GetItem(results.get(), 0) : nullptr;
+    const Record* record = record_of(PyList_GetItem(calls, i));
+    PyObject* found = PyTuple_GetItem(record->results, 0);
     if (found == nullptr || !PyTuple_Check(found)) return nullptr;
-    if (delivery == nullptr) delivery = own.get();
-    if (own.get() != delivery || PyTuple_Size(found) == 0) return nullptr;
+    if (delivery == nullptr) delivery = record->delivery;
+    if (record->delivery != delivery || PyTuple_Size(found) == 0) return nullptr;
     for (Py_ssize_t k = 0; k < PyTuple_Size(found); ++k) {
       PyObject* array = PyTuple_GetItem(found, k);
       if (PyTuple_Check(array) || PyList_Append(arrays.get(), array) != 0) return nullptr;
@@ -400,29 +504,49 @@ PyObject* ended(PyObject*, PyObject* arguments) {
   return PyList_New(0);
 }
 
+// Notes in ``deliveries`` which call was delivered last.
+bool note_delivered(PyObject* deliveries, long long sequence) {
+  Ref number(PyLong_FromLongLong(sequence));
+  return number && PyObject_SetAttr(deliveries, names.last_begun, number.get()) == 0 &&
+         PyObject_SetAttr(deliveries, names.last_delivered, number.get()) == 0;
+}
+
 // ``pass_on(calls, expecting, finished, deliveries, popleft)``: the loop of ``_deliver_here`` in delivery.py
 PyObject* pass_on(PyObject*, PyObject* arguments) {
   PyObject *calls, *expecting, *finished, *deliveries, *popleft;
   if (!PyArg_ParseTuple(arguments, "O!OOOO", &PyList_Type, &calls, &expecting, &finished, &deliveries, &popleft)) return nullptr;
-  for (Py_ssize_t i = 0; i < PyList_Size(calls); ++i) {
-    PyObject* result = PyList_GetItem(calls, i);
-    int stops = is_true(result, names.has_callbacks);
-    Ref sequence(PyObject_GetAttr(result, names.sequence)), results(PyObject_GetAttr(result, names.results));
-    if (stops == 0) stops = sequence && results ? PySet_Contains(expecting, sequence.get()) : -1;
-    if (stops == 0) {
-      stops = done(call(finished, results.get())) && PyObject_SetAttr(result, names.passed, Py_True) == 0 ? 0 : -1;
+  Py_ssize_t count = 0;  // of those that nothing is to be run for
+  for (int stops = 0; count < PyList_Size(calls); ++count) {
+    const Record* record = record_of(PyList_GetItem(calls, count));
+    if (record->has_callbacks) break;
+    if (PySet_Size(expecting) > 0) {
+      Ref sequence(PyLong_FromLongLong(record->sequence));
+      stops = sequence ? PySet_Contains(expecting, sequence.get()) : -1;
     }
-    const int touched = stops == 0 ? is_true(result, names.is_touched) : stops;
-    if (touched == 1 && stops == 0) {
-      stops = done(PyObject_CallMethodObjArgs(result, names.tell, nullptr)) ? is_true(result, names.has_callbacks) : -1;
-    }
-    if (stops < 0 || touched < 0) return nullptr;
+    if (stops < 0) return nullptr;
     if (stops == 1) break;
-    if (PyObject_SetAttr(deliveries, names.last_begun, sequence.get()) != 0 ||
-        PyObject_SetAttr(deliveries, names.last_delivered, sequence.get()) != 0 || !done(call(popleft))) {
-      return nullptr;
-    }
   }
+  Ref results(PyTuple_New(count));
+  if (!results) return nullptr;
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    PyTuple_SetItem(results.get(), i, Py_NewRef(record_of(PyList_GetItem(calls, i))->results));
+  }
+  if (!done(PyObject_Call(finished, results.get(), nullptr))) return nullptr;
+  long long last = 0;  // that left the queue, which is to be noted before another thread runs
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    PyObject* result = PyList_GetItem(calls, i);
+    Record* record = record_of(result);
+    if (record->has_callbacks) break;  // one was registered meanwhile
+    record->passed = 1;
+    if (record->is_touched) {
+      if (last != 0 && !note_delivered(deliveries, last)) return nullptr;
+      if (!done(PyObject_CallMethodObjArgs(result, names.tell, nullptr))) return nullptr;
+      if (record->has_callbacks) break;
+    }
+    if (!done(call(popleft))) return nullptr;
+    last = record->sequence;
+  }
+  if (last != 0 && !note_delivered(deliveries, last)) return nullptr;
   Py_RETURN_NONE;
 }
 
@@ -443,13 +567,19 @@ PyType_Slot slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(traverse)},
 PyType_Spec spec = {"oneflow_native.State", sizeof(State), 0,
                     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
 
+PyType_Slot record_slots[] = {{Py_tp_members, record_members},
+                              {Py_tp_traverse, reinterpret_cast<void*>(traverse_record)},
+                              {Py_tp_clear, reinterpret_cast<void*>(clear_record)},
+                              {Py_tp_dealloc, reinterpret_cast<void*>(deallocate_record)},
+                              {0, nullptr}};
+PyType_Spec record_spec = {"oneflow_native.Record", sizeof(Record), 0,
+                           Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, record_slots};
+
 bool intern() {
   const std::pair<PyObject**, const char*> all[] = {
       {&names.is_ready, "is_ready"}, {&names.attention, "attention"}, {&names.value, "value"}, {&names.seconds, "seconds"},
-      {&names.busy, "_busy"}, {&names.window, "_window"}, {&names.asleep, "_asleep"}, {&names.thread, "thread"},
-      {&names.delivery, "delivery"}, {&names.results, "_results"}, {&names.sequence, "sequence"}, {&names.has_room, "has_room"},
-      {&names.wait_for_room, "wait_for_room"}, {&names.has_callbacks, "has_callbacks"}, {&names.is_touched, "is_touched"},
-      {&names.passed, "passed"}, {&names.tell, "tell"}, {&names.done, "done"}, {&names.last_begun, "_last_begun"},
+      {&names.busy, "_busy"}, {&names.window, "_window"}, {&names.asleep, "_asleep"}, {&names.has_room, "has_room"},
+      {&names.wait_for_room, "wait_for_room"}, {&names.tell, "tell"}, {&names.done, "done"}, {&names.last_begun, "_last_begun"},
       {&names.last_delivered, "_last_delivered"}};
   for (auto& [name, text] : all) {
     if ((*name = PyUnicode_InternFromString(text)) == nullptr) return false;
@@ -462,5 +592,8 @@ PyMODINIT_FUNC PyInit_stateless_calls() {
   import_array();
   if (!intern()) return nullptr;
   state_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&spec));
-  return state_type == nullptr ? nullptr : PyModule_Create(&definition);
+  record_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&record_spec));
+  Ref made(state_type != nullptr && record_type != nullptr ? PyModule_Create(&definition) : nullptr);
+  if (!made || PyModule_AddObjectRef(made.get(), "Record", reinterpret_cast<PyObject*>(record_type)) != 0) return nullptr;
+  return made.release();
 }

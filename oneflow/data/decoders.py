@@ -308,8 +308,13 @@ def decode_image_random_crop(
     draws = windows.draw(call, len(records))
 
     def one(i: int, encoded: np.ndarray) -> np.ndarray:
-        image = images.decode(encoded, "GRAY" if color_space == "GRAY" else "BGR", max_pixels=max_pixels)
-        part = images.crop(image, windows.window(image.shape[0], image.shape[1], draws[i]))
+        def window_of(rows: int, columns: int) -> Window:
+            return windows.window(rows, columns, draws[i])
+
+        if color_space == "GRAY":
+            image = images.decode(encoded, "GRAY", max_pixels=max_pixels)
+            return np.ascontiguousarray(images.crop(image, window_of(image.shape[0], image.shape[1])))
+        part, _ = images.decode_window(encoded, window_of, max_pixels=max_pixels)
         return images.from_bgr(part, "RGB") if color_space == "RGB" else np.ascontiguousarray(part)
 
     return _each_image(records, feature, one, pool, corrupt)
@@ -344,9 +349,7 @@ def image_decoder_random_crop_resize(
     if scaled:
         part, window = images.read_window(encoded, window_of, width, height, max_pixels=max_pixels)
     else:
-        image = images.decode(encoded, "BGR", max_pixels=max_pixels)
-        window = window_of(image.shape[0], image.shape[1])
-        part = images.crop(image, window)
+        part, window = images.decode_window(encoded, window_of, max_pixels=max_pixels)
     if max_num_pixels is not None and window.height * window.width > max_num_pixels:
         raise ImageError(f"a crop of {window.width} x {window.height} pixels is more than max_num_pixels={max_num_pixels}")
     return images.from_bgr(images.resize(part, width, height, "bilinear"), "RGB")

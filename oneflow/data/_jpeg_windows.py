@@ -1,7 +1,7 @@
 """Windows of JPEG images, decoded by the native part without what is beside and below them.
 
-It uses the libjpeg-turbo that comes with Pillow's wheels. OpenCV, whose pixels it gives, has another copy of it inside, but no call for a part
-of an image.
+It uses the libjpeg-turbo that comes with Pillow's wheels. OpenCV, whose pixels it gives, has another copy of it inside, but no
+call for a part of an image.
 """
 
 from __future__ import annotations

@@ -366,7 +366,7 @@ def _varints(
     ends = np.cumsum(length)
     if total and not goes_on[ends[length > 0] - 1].any() and not (goes_on[1:] & goes_on[:-1]).any():
         count = np.diff(np.searchsorted(last, ends, side="left"), prepend=0)
-        return _of_two_bytes(flat, last).astype(dtype), count, np.ones(len(start), bool)
+        return _of_two_bytes(flat[:total], goes_on, last).astype(dtype), count, np.ones(len(start), bool)
     size = np.diff(last, prepend=-1)
     count = np.diff(np.searchsorted(last, ends, side="left"), prepend=0) if len(start) else np.zeros(0, np.int64)
     closed = np.ones(len(start), bool)
@@ -391,17 +391,13 @@ def _varints(
     return value.astype(dtype), count, closed
 
 
-def _of_two_bytes(flat: np.ndarray, last: np.ndarray) -> np.ndarray:
-    """Numbers of at most two bytes each, of which ``last`` are the positions of the last ones."""
-    value = flat.take(last).astype(np.uint16)
-    before = flat.take(last - 1)  # of the first number: a zero behind the data
-    has_two = (before >= 0x80).astype(np.uint16)
-    low = before.astype(np.uint16)
-    low &= np.uint16(0x7F)
-    low *= has_two
-    value <<= has_two * np.uint16(7)
-    value |= low
-    return value
+def _of_two_bytes(flat: np.ndarray, goes_on: np.ndarray, last: np.ndarray) -> np.ndarray:
+    """Numbers of at most two bytes each, of which ``last`` are the positions of the last ones; ``goes_on`` marks the others."""
+    value, is_first = flat.astype(np.uint16), goes_on[:-1].view(np.uint8)
+    second = value[1:]  # what follows a first byte counts 128 times
+    second *= is_first * np.uint8(127) + np.uint8(1)
+    second |= (flat[:-1] & np.uint8(0x7F)) * is_first
+    return value.take(last)
 
 
 def _piece(

@@ -29,7 +29,7 @@ def _finds_a_library() -> None:
 
 
 def jpeg(height: int, width: int, colours: str = "4:2:0", seed: int = 0, **options: Any) -> np.ndarray:
-    image = samples.photograph(seed, width, height)
+    image = samples.photograph(seed, max(width, 16), max(height, 16))[:height, :width]
     image[::7, ::5] = 255 - image[::7, ::5]  # sharp edges, also of colours
     made, file = Image.fromarray(image), io.BytesIO()
     if colours == "gray":

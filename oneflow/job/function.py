@@ -21,7 +21,6 @@ from .._variables.initializers import from_conf as initializer_from_conf
 from ..config import FunctionConfig
 from ..errors import ArgumentError, CompileError, FeedError, ModeError, OneFlowError, VariableConflictError
 from ..graph.graph import Graph, current, current_or_none
-from ..optimizer.dict_config import optimizer_from_config
 from ..runtime import processes
 from ..runtime.gate import StaleExecutableError
 from ..runtime.process import process
@@ -139,6 +138,8 @@ class JobFunction(Generic[P, R_co]):
             initializer_from_conf(conf)
         settings = self._declaration.train_settings
         if self.train and {"primary_lr", "model_update_conf"} <= settings.keys():
+            from ..optimizer.dict_config import optimizer_from_config  # with the schedules and rules of that style
+
             optimizer_from_config(settings, self._declaration.generation)
 
     # --- building

@@ -27,6 +27,7 @@ from pathlib import Path
 
 SOURCES = Path(__file__).resolve().parent / "src"
 ONEDNN, THREAD_POOL, CALLS = "libofdnnl.so", "libofpool.so", "libofnative.so"  # as long as the names that two of them replace
+JPEG = "libofjpeg.so"
 EXTENSION = "stateless_calls.abi3.so"  # for every CPython from 3.11 on
 OPENMP = (  # the functions that it wants of libgomp
     "GOMP_barrier", "GOMP_loop_end_nowait", "GOMP_loop_static_next", "GOMP_loop_static_start", "GOMP_parallel_end",
@@ -64,6 +65,7 @@ def build(target: Path, *, sanitize: str = "") -> list[Path]:
         headers = ["-isystem", str(include), "-isystem", str(_xla_headers())]
         libraries = [f"-L{target}", f"-l:{ONEDNN}", f"-l:{THREAD_POOL}"]
         run(sorted({*SOURCES.glob("*.cc")} - {pool}), target / CALLS, SOURCES / "calls.map", headers, libraries)
+        run([SOURCES / "jpeg" / "window.cc"], target / JPEG, SOURCES / "jpeg" / "window.map", (), ["-ldl"])
         found = _python_headers()
         if found is not None:
             # Python ends daemon threads by unwinding their stacks with libgcc; the compiler's own unwinder does not understand it

@@ -211,11 +211,6 @@ from .runtime.session import sync_default_session as sync_default_session
 from .typing import FixedTensorDef as FixedTensorDef
 from .typing import MirroredTensorDef as MirroredTensorDef
 from .typing import MirroredTensorListDef as MirroredTensorListDef
-from .user_op import consistent_user_op_builder as consistent_user_op_builder
-from .user_op import consistent_user_op_module_builder as consistent_user_op_module_builder
-from .user_op import user_op_builder as user_op_builder
-from .user_op import user_op_module_builder as user_op_module_builder
-from .user_op import user_op_names as user_op_names
 from .util import is_deprecated as is_deprecated
 
 # second names; type checkers do not take "import ... as" for them
@@ -244,6 +239,8 @@ _on_demand = {
     "Target": "._targets.target:Target",
     "Trainer": ".trainer:Trainer",
     "callbacks": ".callbacks",
+    "consistent_user_op_builder": ".user_op:consistent_user_op_builder",
+    "consistent_user_op_module_builder": ".user_op:consistent_user_op_module_builder",
     "export": ".export",
     "interop": ".interop",
     "loggers": ".loggers",
@@ -255,6 +252,9 @@ _on_demand = {
     "summary": ".summary",
     "trainer": ".trainer",
     "unittest": ".unittest",
+    "user_op_builder": ".user_op:user_op_builder",
+    "user_op_module_builder": ".user_op:user_op_module_builder",
+    "user_op_names": ".user_op:user_op_names",
 }
 if _TYPE_CHECKING:
     from . import callbacks as callbacks
@@ -271,6 +271,11 @@ if _TYPE_CHECKING:
     from ._targets.target import Target as Target
     from .plan import plan_sweep as plan_sweep
     from .trainer import Trainer as Trainer
+    from .user_op import consistent_user_op_builder as consistent_user_op_builder
+    from .user_op import consistent_user_op_module_builder as consistent_user_op_module_builder
+    from .user_op import user_op_builder as user_op_builder
+    from .user_op import user_op_module_builder as user_op_module_builder
+    from .user_op import user_op_names as user_op_names
 
 _install_public_modules([
     _sys.modules[__name__], advanced, checkpoint, compatible, config, config.collective_boxing, core, data, deprecated,

@@ -14,6 +14,8 @@ bytes that must remain.
 from __future__ import annotations
 
 import argparse
+import importlib.util
+import io
 import math
 import os
 import subprocess
@@ -108,6 +110,8 @@ def rounds(folder: Path, count: int, seconds: float, seed: int) -> int:
             with ThreadPoolExecutor(CALLERS) as pool:
                 taken += sum(pool.map(_run, *zip(*mine, strict=True)))
         made += len(work)
+        if importlib.util.find_spec("PIL") is not None:
+            _decode_windows(oneflow_native, random, count)
     print(f"{taken} of {made} calls taken in {time.monotonic() - begin:.0f} s, nothing found")
     return 0
 
@@ -125,6 +129,31 @@ class _Guarded:
     def check(self) -> None:
         for edge in (self._all[: self.SIZE], self._all[-self.SIZE :]):
             assert (edge == self.BYTE).all(), "a call has written beside its result"
+
+
+def _decode_windows(native: Any, random: np.random.Generator, count: int) -> None:
+    """Windows of JPEG images, some of them damaged, by Pillow's libjpeg-turbo where it has one."""
+    import PIL
+    from PIL import Image
+
+    found = sorted((Path(PIL.__file__).parent.parent / "pillow.libs").glob("libjpeg-*.so.62*"))
+    if not found:
+        return
+    decoder = native.JpegWindows(str(found[0]))
+    for _ in range(count):
+        height, width = (int(v) for v in random.integers(1, 70, 2))
+        image, file = Image.fromarray(random.integers(0, 256, (height, width, 3), np.uint8)), io.BytesIO()
+        image.save(file, "JPEG", subsampling=int(random.integers(0, 3)), restart_marker_blocks=int(random.integers(0, 4)))
+        data = np.frombuffer(file.getvalue(), np.uint8).copy()
+        for place in random.integers(0, len(data), int(random.choice([0, 0, 1, 3]))).tolist():
+            data[place] = random.integers(0, 256)
+        data = data[: len(data) if random.integers(0, 4) else int(random.integers(1, len(data)))].copy()
+        h, w = (int(random.integers(1, size + 1)) for size in (height, width))
+        window = int(random.integers(0, height - h + 1)), int(random.integers(0, width - w + 1)), h, w
+        out = _Guarded("uint8", 3 * h * (w + decoder.MARGIN))
+        at = decoder.decode(data.ctypes.data, len(data), (height, width), window, out.array.ctypes.data)
+        out.check()
+        assert -1 <= at <= decoder.MARGIN
 
 
 def _run(library: Any, call: str, spec: list[int], share: int) -> bool:

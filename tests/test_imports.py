@@ -100,6 +100,26 @@ def test_the_top_floor_is_imported_when_it_is_used() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_the_compiler_is_imported_with_the_first_job() -> None:
+    """``import oneflow`` takes a third less time than with it."""
+    program = (
+        "import sys, numpy as np, oneflow as flow, oneflow.typing as tp\n"
+        "late = ('oneflow.compiler.plan', 'oneflow.runtime.executable', 'oneflow.job.building', 'oneflow.user_op')\n"
+        "assert not [m for m in late if m in sys.modules]\n"
+        "@flow.global_function('predict')\n"
+        "def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:\n"
+        "    return x + 1\n"
+        "assert repr(job).endswith('not built yet>') and job.build_report() == ['not built yet']\n"
+        "assert not [m for m in late if m in sys.modules]\n"
+        "flow.user_op_builder, flow.quantization.calibrate\n"
+        "assert 'oneflow.user_op' in sys.modules\n"
+        "job.build()\n"
+        "assert 'oneflow.compiler.plan' in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
 def test_ranks_name_what_exists() -> None:
     rooms = {room_of(path) for path in FILES}
     assert RANK.keys() <= rooms

@@ -92,6 +92,38 @@ class Library:
         return text.value.decode(errors="replace")
 
 
+class JpegWindows:
+    """Decodes windows of JPEG images, without what is beside and below them, by the libjpeg-turbo in a file.
+
+    Raises OSError where that file, or this machine, has none that can be used.
+    """
+
+    MARGIN = 32  # pixels by which the rows of a result are longer than those of the window
+
+    def __init__(self, path: str) -> None:
+        library = ctypes.CDLL(str(HERE / "libofjpeg.so"))
+        if not library.oneflow_jpeg_load(path.encode()):
+            raise OSError(f"{path} is not a libjpeg-turbo with the interface of libjpeg 6.2")
+        size, number, address = ctypes.c_size_t, ctypes.c_uint, ctypes.c_void_p
+        self._decode = library.oneflow_jpeg_window
+        self._decode.argtypes = [address, size, *[number] * 6, address, size]
+
+    def decode(self, data: int, size: int, image: tuple[int, int], window: tuple[int, int, int, int], out: int) -> int:
+        """Decodes a window to BGR.
+
+        Args:
+          data: the address of the file's bytes.
+          size: how many there are.
+          image: its height and width, as its header says.
+          window: y, x, height and width.
+          out: the address of uint8 (height, width + MARGIN, 3) for the window's height and width.
+
+        Returns:
+          the column of ``out`` where the window begins; -1 for a damaged image, or one that another decoder must read.
+        """
+        return int(self._decode(data, size, *image, *window, out, 3 * (window[3] + self.MARGIN)))
+
+
 def stateless_calls() -> Any:
     """The extension module that makes calls of jobs without state. Raises ImportError where there is none for this Python."""
     path = HERE / EXTENSION

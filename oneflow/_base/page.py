@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from html import escape
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]], right: Collection[int] = ()) -> str:
     """A table; the columns at ``right`` are aligned to the right."""
+    from html import escape  # with its table of the names of all characters
 
     def line(cells: Sequence[str], tag: str) -> str:
         aligned = [(f"text-align:{'right' if i in right else 'left'}", escape(cell)) for i, cell in enumerate(cells)]

@@ -18,6 +18,7 @@ from .records import Found, Records, list_message
 
 _LONG_LIST = 1 << 20  # bytes; the size of a longer list is checked before it is decoded, which takes many times as much memory
 _BYTES_PER_VALUE = 11  # at most: a number of ten bytes, and a tag
+_SAME_BITS = {wire.FLOAT: np.dtype(np.float32), wire.DOUBLE: np.dtype(np.float64)}  # as in the records, by kind
 RAW_DTYPES = tuple(map(np.dtype, ("float32", "float64", "int8", "int32", "int64", "uint8")))
 
 
@@ -53,7 +54,7 @@ def decode_raw(
     size, count = math.prod(shape), len(records)
     shared, first = records.once(("raw", feature, size, wanted), lambda whole: _all_raw(whole, feature, size, wanted))
     if shared is not None:
-        return shared[first : first + count].reshape(count, *shape).copy()
+        return shared(first, first + count).reshape(count, *shape)
     found = records.find(feature)
     kinds = np.unique(found.kind).tolist() if count else []
     shorter = dim1_varying_length or auto_zero_padding or truncate
@@ -98,8 +99,11 @@ def _outside(flat: np.ndarray, wanted: np.dtype) -> np.ndarray | None:
     return (flat < low) | (flat > high) if flat.min() < low or flat.max() > high else None
 
 
-def _all_raw(records: Records, feature: str, size: int, wanted: np.dtype) -> np.ndarray | None:
-    """The numbers of all records, (N, size), of ``wanted``; None where not all of them have that many, of one kind, in range."""
+_Shared = Callable[[int, int], np.ndarray]  # the numbers of the records from one on, up to another, in an array of their own
+
+
+def _all_raw(records: Records, feature: str, size: int, wanted: np.dtype) -> _Shared | None:
+    """``size`` numbers of ``wanted`` of each record; None where not all of them have that many, of one kind, in range."""
     if not len(records):
         return None
     try:
@@ -109,22 +113,33 @@ def _all_raw(records: Records, feature: str, size: int, wanted: np.dtype) -> np.
             return None
         if kind == wire.BYTES:
             return _all_bytes(found, size, wanted)
+        if _SAME_BITS.get(kind) == wanted:
+            at, lengths, plain = wire.packed(found.data, found.start, found.length)
+            if plain.all() and (lengths == size * wanted.itemsize).all():
+                return _gathering(found.data, at, size * wanted.itemsize, wanted)
         flat, counts = numbers(records, feature, found, kind)
     except RecordError:  # of one record, which this batch may not contain
         return None
     if not (counts == size).all() or _outside(flat, wanted) is not None:
         return None
-    return flat.astype(wanted, copy=False).reshape(len(records), size)
+    values = flat.astype(wanted, copy=False).reshape(len(records), size)
+    return lambda begin, end: values[begin:end].copy()
 
 
-def _all_bytes(found: Found, size: int, wanted: np.dtype) -> np.ndarray | None:
+def _gathering(data: np.ndarray, at: np.ndarray, size: int, wanted: np.dtype) -> _Shared:
+    """Numbers whose bytes are in the records as they are in an array are copied once, when they are asked for."""
+    return lambda begin, end: wire.spans(data, at[begin:end], size).view(wanted)
+
+
+def _all_bytes(found: Found, size: int, wanted: np.dtype) -> _Shared | None:
     """The first ``size`` bytes of all records, as int8 and then ``wanted``; None where one has fewer, or not one value."""
     at, lengths, single = wire.packed(found.data, found.start, found.length)
     if not (single & (found.length > 0)).all() or int(lengths.min()) < size:
         return None
-    flat = wire.gathered(found.data, at, np.full(len(at), size))
-    values = flat if wanted == np.uint8 else flat.view(np.int8).astype(wanted, copy=False)  # the same bits
-    return values.reshape(len(at), size)
+    if wanted.itemsize == 1:  # the same bits
+        return _gathering(found.data, at, size, wanted)
+    values = wire.spans(found.data, at, size).view(np.int8).astype(wanted).reshape(len(at), size)
+    return lambda begin, end: values[begin:end].copy()
 
 
 def numbers(
@@ -308,8 +323,13 @@ def decode_image_random_crop(
     draws = windows.draw(call, len(records))
 
     def one(i: int, encoded: np.ndarray) -> np.ndarray:
-        image = images.decode(encoded, "GRAY" if color_space == "GRAY" else "BGR", max_pixels=max_pixels)
-        part = images.crop(image, windows.window(image.shape[0], image.shape[1], draws[i]))
+        def window_of(rows: int, columns: int) -> Window:
+            return windows.window(rows, columns, draws[i])
+
+        if color_space == "GRAY":
+            image = images.decode(encoded, "GRAY", max_pixels=max_pixels)
+            return np.ascontiguousarray(images.crop(image, window_of(image.shape[0], image.shape[1])))
+        part, _ = images.decode_window(encoded, window_of, max_pixels=max_pixels)
         return images.from_bgr(part, "RGB") if color_space == "RGB" else np.ascontiguousarray(part)
 
     return _each_image(records, feature, one, pool, corrupt)
@@ -344,9 +364,7 @@ def image_decoder_random_crop_resize(
     if scaled:
         part, window = images.read_window(encoded, window_of, width, height, max_pixels=max_pixels)
     else:
-        image = images.decode(encoded, "BGR", max_pixels=max_pixels)
-        window = window_of(image.shape[0], image.shape[1])
-        part = images.crop(image, window)
+        part, window = images.decode_window(encoded, window_of, max_pixels=max_pixels)
     if max_num_pixels is not None and window.height * window.width > max_num_pixels:
         raise ImageError(f"a crop of {window.width} x {window.height} pixels is more than max_num_pixels={max_num_pixels}")
     return images.from_bgr(images.resize(part, width, height, "bilinear"), "RGB")

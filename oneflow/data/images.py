@@ -14,7 +14,8 @@ import numpy as np
 from .._base.extras import cv2
 from .._base.refuse import refuse, shown
 from ..errors import ArgumentError, ImageError, ShapeError
-from ._image_headers import PLAIN_COST, read_header
+from . import _jpeg_windows
+from ._image_headers import PLAIN_COST, Header, read_header
 from .crops import Window
 
 COLOR_SPACES = ("BGR", "RGB", "GRAY")
@@ -76,7 +77,7 @@ def read(data: bytes | np.ndarray, mode: int, *, max_pixels: int = MAX_PIXELS, r
     encoded = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else np.ascontiguousarray(data).view(np.uint8).reshape(-1)
     if not encoded.size:
         raise ImageError("an image has no bytes, so it cannot be decoded")
-    kind = _check_header(encoded, max_pixels, any_depth=bool(mode & cv2.IMREAD_ANYDEPTH), result=result)
+    kind = _check_header(encoded, max_pixels, any_depth=bool(mode & cv2.IMREAD_ANYDEPTH), result=result).format
     try:
         image = cv2.imdecode(encoded, mode)
     except cv2.error as error:
@@ -84,6 +85,31 @@ def read(data: bytes | np.ndarray, mode: int, *, max_pixels: int = MAX_PIXELS, r
     if image is None or not image.size:
         raise _undecodable(encoded, f"it is a damaged {kind}, or a {kind} of a kind that OpenCV does not read")
     return image
+
+
+def decode_window(
+    data: np.ndarray, window_of: Callable[[int, int], Window], *, max_pixels: int = MAX_PIXELS
+) -> tuple[np.ndarray, Window]:
+    """A window of an image, uint8 (h, w, 3), BGR, and where it is. Its pixels are those of ``decode`` and ``crop``.
+
+    Of most JPEGs the native part decodes no more than the window needs; damage below it is not noticed then.
+
+    Args:
+      data: the file's bytes.
+      window_of: the window in an image of a height and a width.
+      max_pixels: as for ``decode``.
+    Raises: ImageError.
+    """
+    if _jpeg_windows.decoder() is not None and data.size:
+        header = _check_header(data, max_pixels, any_depth=False, result=0)
+        if header.format == "JPEG":
+            window = window_of(header.height, header.width)
+            part = _jpeg_windows.decoded(data, header.height, header.width, window)
+            if part is not None:
+                return part, window
+    image = decode(data, "BGR", max_pixels=max_pixels)
+    window = window_of(image.shape[0], image.shape[1])
+    return crop(image, window), window
 
 
 _REDUCED = {2: "IMREAD_REDUCED_COLOR_2", 4: "IMREAD_REDUCED_COLOR_4", 8: "IMREAD_REDUCED_COLOR_8"}
@@ -105,25 +131,19 @@ def read_window(
     try:
         header = read_header(data.data)
     except ValueError:
-        return _window_of_whole(data, window_of, max_pixels)
+        return decode_window(data, window_of, max_pixels=max_pixels)
     # the size in the header, or turned by an EXIF orientation, as OpenCV turns images
     for rows, columns in ((header.height, header.width), (header.width, header.height)):
         window = window_of(rows, columns)
         factor = next((f for f in (8, 4, 2) if window.height >= f * height and window.width >= f * width), 1)
         if header.format != "JPEG" or factor == 1:
-            return _window_of_whole(data, window_of, max_pixels)
+            return decode_window(data, window_of, max_pixels=max_pixels)
         image = read(data, getattr(cv2, _REDUCED[factor]), max_pixels=max_pixels)
         if image.shape[:2] == (-(-rows // factor), -(-columns // factor)):
             top, left = round(window.y / factor), round(window.x / factor)
             bottom, right = round((window.y + window.height) / factor), round((window.x + window.width) / factor)
             return crop(image, Window(top, left, bottom - top, right - left)), window
-    return _window_of_whole(data, window_of, max_pixels)
-
-
-def _window_of_whole(data: np.ndarray, window_of: Callable[[int, int], Window], max_pixels: int) -> tuple[np.ndarray, Window]:
-    image = decode(data, "BGR", max_pixels=max_pixels)
-    window = window_of(image.shape[0], image.shape[1])
-    return crop(image, window), window
+    return decode_window(data, window_of, max_pixels=max_pixels)
 
 
 def kind_of(encoded: np.ndarray) -> str:
@@ -134,8 +154,8 @@ def kind_of(encoded: np.ndarray) -> str:
         return ""
 
 
-def _check_header(encoded: np.ndarray, max_pixels: int, *, any_depth: bool, result: int) -> str:
-    """The format of an encoded image. Raises ImageError for an image that is truncated or too large to be decoded.
+def _check_header(encoded: np.ndarray, max_pixels: int, *, any_depth: bool, result: int) -> Header:
+    """The header of an encoded image. Raises ImageError for an image that is truncated or too large to be decoded.
 
     Args:
       result: as for ``read``.
@@ -159,7 +179,7 @@ def _check_header(encoded: np.ndarray, max_pixels: int, *, any_depth: bool, resu
         why = f"its {size} are encoded in {header.scans} scans"
     if why:
         raise _undecodable(encoded, why, hint)
-    return header.format
+    return header
 
 
 def _undecodable(encoded: np.ndarray, why: str, hint: str = "") -> ImageError:

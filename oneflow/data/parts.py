@@ -21,6 +21,7 @@ from .records import Records, serialised
 
 PREFIX = 8
 CHUNK = 1 << 20  # bytes that are read at a time; more for a longer record
+_LONG_TAIL = 1 << 18  # bytes; up to that many at the end of a file are copied to be followed by zeros
 MAX_RECORD_BYTES = 256 << 20  # of the longest record that is read, by default
 _MOST_PARTS = 2**31 - 1
 _LENGTH = struct.Struct("<q")
@@ -165,7 +166,10 @@ class PartFile:
 
         Raises RecordError for the record at ``offset``; damage to a later record is reported when that record is read.
         """
-        length = min(max(chunk_bytes, PREFIX), max(self.size - offset, 0))
+        left = max(self.size - offset, 0)
+        length = min(max(chunk_bytes, PREFIX), left)
+        if length + wire.PAD > left > _LONG_TAIL:  # what must follow a chunk is in the file, too, unless it ends there
+            length = left - wire.PAD
         data = self.read(offset, length, record)
         first = self._length_at(data, 0, length, offset, record)
         if PREFIX + first > length:

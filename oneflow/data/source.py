@@ -237,14 +237,14 @@ class RecordSource:
     def _from_ahead(self, count: int) -> Records:
         """Draws records for several batches at once, so that they are located and decoded together."""
         before = self._ahead
+        if before is not None and len(before) >= count:
+            self._ahead = before[count:]
+            return before[:count]
         pieces = [before[:count]] if before is not None else []
         missing = count - sum(map(len, pieces))
-        if missing:
-            drawn = self._draw(missing)
-            pieces.append(drawn[:missing])
-            self._ahead = drawn[missing:]
-        elif before is not None:
-            self._ahead = before[count:]
+        drawn = self._draw(missing)
+        pieces.append(drawn[:missing])
+        self._ahead = drawn[missing:]
         return Records.concat([piece for piece in pieces if len(piece)])
 
     def _draw(self, count: int) -> Records:

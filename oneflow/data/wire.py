@@ -127,6 +127,31 @@ def scan(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray, patience: in
 
 
 def _scan(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray, patience: int) -> Scan:
+    return _scan_alike(data, starts, lengths) or _scan_any(data, starts, lengths, patience)
+
+
+def _scan_alike(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> Scan | None:
+    """The scan of records that have the same bytes around the bodies of their lists as the first one; None for others."""
+    if len(starts) < 2 or not lengths[0] or not (lengths == lengths[0]).all():
+        return None
+    begin, made, at = int(starts[0]), Scan(len(starts)), 0
+    try:
+        entries = list(walk(data, begin, int(lengths[0])))
+    except (ValueError, IndexError):
+        return None
+    if len({key for key, *_ in entries}) < len(entries):
+        return None
+    for key, kind, body, size in entries:
+        around = spans(data, starts + at, body - begin - at).reshape(len(starts), -1)
+        if not (around == around[0]).all():
+            return None
+        at = body - begin + size
+        column = Column(np.full(len(starts), kind, np.uint8), starts + (body - begin), np.full(len(starts), size))
+        made.add(key, slice(0, len(starts)), column)
+    return made
+
+
+def _scan_any(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray, patience: int) -> Scan:
     words, made, steps = words_of(data), Scan(len(starts)), 0
     rows: np.ndarray | None = None  # None: all
     p, end = starts, starts + lengths
@@ -217,7 +242,7 @@ def _assign(
 
 
 def walk(data: np.ndarray, start: int, length: int) -> Iterator[tuple[bytes, int, int, int]]:
-    """Key, kind, start and length of each entry of one record that the protobuf library has written. Raises ValueError."""
+    """Key, kind (0: no value), start and length of each entry of one record. Raises ValueError for encodings of other writers."""
     view, at, end = data.data, start, start + length
 
     def entry(at: int, tags: Sequence[int], end: int) -> tuple[int, int, int]:
@@ -226,19 +251,22 @@ def walk(data: np.ndarray, start: int, length: int) -> Iterator[tuple[bytes, int
         while True:
             byte = view[p]
             size, shift, p = size | (byte & 0x7F) << shift, shift + 7, p + 1
-            if byte < 0x80:
+            if byte < 0x80 or shift > 28:
                 break
-        if tag not in tags or p + size > end:
+        if tag not in tags or byte >= 0x80 or p + size > end:
             raise ValueError("not an encoding that the protobuf library writes")
         return tag, p, p + size
 
     while at < end:
         _, key_at, at = entry(at, (0x0A,), end)
         _, key, value_at = entry(key_at, (0x0A,), at)
-        _, kind_at, _ = entry(value_at, (0x12,), at)
+        _, kind_at, stop = entry(value_at, (0x12,), at)
+        tag, body = 0, at
         if kind_at < at:
             tag, body, stop = entry(kind_at, (0x0A, 0x12, 0x1A, 0x22, 0x2A), at)
-            yield view[key:value_at].tobytes(), tag >> 3, body, stop - body
+        if stop != at:
+            raise ValueError("not an encoding that the protobuf library writes")
+        yield view[key:value_at].tobytes(), tag >> 3, body, stop - body
 
 
 def _equal(words: np.ndarray, key: np.ndarray, key_size: np.ndarray, name: bytes) -> np.ndarray:
@@ -283,22 +311,24 @@ def gather(data: np.ndarray, start: np.ndarray, length: np.ndarray) -> np.ndarra
             at += n
         return made
     if (length == length[0]).all():
-        made[:total] = _rows(data, start, int(length[0]))
+        made[:total] = spans(data, start, int(length[0]))
         return made
     before = np.cumsum(length) - length
     made[:total] = data.take(np.repeat(start - before, length) + np.arange(total))
     return made
 
 
-def _rows(data: np.ndarray, start: np.ndarray, size: int) -> np.ndarray:
-    """The bytes of spans of one length > 0, one after the other."""
+def spans(data: np.ndarray, start: np.ndarray, size: int) -> np.ndarray:
+    """The bytes of spans of one length, one after the other."""
+    if not size:
+        return np.zeros(0, np.uint8)
     return np.ndarray((len(data) - size + 1,), f"V{size}", data, strides=(1,))[start].view(np.uint8)
 
 
 def gathered(data: np.ndarray, start: np.ndarray, length: np.ndarray) -> np.ndarray:
     """``gather`` without the zeros, which spares a copy of spans of one length."""
     if len(length) and 0 < length[0] <= _EQUAL and (length == length[0]).all():
-        return _rows(data, start, int(length[0]))
+        return spans(data, start, int(length[0]))
     return gather(data, start, length)[: int(length.sum())]
 
 
@@ -336,7 +366,7 @@ def _varints(
     ends = np.cumsum(length)
     if total and not goes_on[ends[length > 0] - 1].any() and not (goes_on[1:] & goes_on[:-1]).any():
         count = np.diff(np.searchsorted(last, ends, side="left"), prepend=0)
-        return _of_two_bytes(flat, last).astype(dtype), count, np.ones(len(start), bool)
+        return _of_two_bytes(flat[:total], goes_on, last).astype(dtype), count, np.ones(len(start), bool)
     size = np.diff(last, prepend=-1)
     count = np.diff(np.searchsorted(last, ends, side="left"), prepend=0) if len(start) else np.zeros(0, np.int64)
     closed = np.ones(len(start), bool)
@@ -361,17 +391,13 @@ def _varints(
     return value.astype(dtype), count, closed
 
 
-def _of_two_bytes(flat: np.ndarray, last: np.ndarray) -> np.ndarray:
-    """Numbers of at most two bytes each, of which ``last`` are the positions of the last ones."""
-    value = flat.take(last).astype(np.uint16)
-    before = flat.take(last - 1)  # of the first number: a zero behind the data
-    has_two = (before >= 0x80).astype(np.uint16)
-    low = before.astype(np.uint16)
-    low &= np.uint16(0x7F)
-    low *= has_two
-    value <<= has_two * np.uint16(7)
-    value |= low
-    return value
+def _of_two_bytes(flat: np.ndarray, goes_on: np.ndarray, last: np.ndarray) -> np.ndarray:
+    """Numbers of at most two bytes each, of which ``last`` are the positions of the last ones; ``goes_on`` marks the others."""
+    value, is_first = flat.astype(np.uint16), goes_on[:-1].view(np.uint8)
+    second = value[1:]  # what follows a first byte counts 128 times
+    second *= is_first * np.uint8(127) + np.uint8(1)
+    second |= (flat[:-1] & np.uint8(0x7F)) * is_first
+    return value.take(last)
 
 
 def _piece(

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any, cast
 
 from .. import _signature as tp
 from .._base.dist import Placement, parse_placement
-from .._base.generation import V0_3, Generation
 from .._base.refuse import refuse
-from .._base.source import Source
 from ..compiler.analysis import finish
-from ..compiler.int8_kernels import Grid
 from ..compiler.plan import Plan, plan
 from ..compiler.storing import storages
-from ..config import FunctionConfig, Resource
+from ..config import Resource
 from ..errors import ArgumentError, ModeError, ReturnError
 from ..graph.graph import Graph, current_or_none, tracing
 from ..graph.node import Blob, Scope
@@ -36,30 +33,10 @@ from ..runtime.session import Job, Session, as_default
 from ..runtime.throughput import Meter, MeteredPipeline
 from ..runtime.transfer import first_to_host
 from ..runtime.variants import Variants
+from .declaration import Declaration
 from .rates import LearningRates
 from .results import array_spec, converter
 from .step_checks import label_check, loss_check
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Declaration:
-    """The declaration of a job: the decorator's arguments and the function's signature."""
-
-    name: str
-    train: bool
-    function: Callable[..., Any]
-    config: FunctionConfig
-    parameters: tuple[tp.Parameter, ...]
-    returns: tp.ReturnSpec
-    source: Source
-    generation: Generation = V0_3
-    grids: Mapping[str, Grid] | None = None  # of a job in int8: those of its values, by logical Blob name
-    users_name: str = ""  # of an internal job: the name of the user's job, for errors of what it is fed
-
-    @property
-    def train_settings(self) -> dict[str, Any]:
-        """The settings ``config.train.*``, without that prefix."""
-        return {k.removeprefix("train."): v for k, v in self.config.values.items() if k.startswith("train.")}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..errors import CompileError, FeedShapeError
-from .building import BuiltJob
+
+if TYPE_CHECKING:
+    from .building import BuiltJob
 
 
 def build_lines(built: BuiltJob) -> list[str]:

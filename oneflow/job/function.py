@@ -1,4 +1,4 @@
-"""Job functions: declaring a job and calling it."""
+"""Job functions: declaring a job and calling it. The compiler is imported when the first job is built."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ from .._base.generation import V0_3, Generation
 from .._base.log import announced
 from .._base.refuse import refuse, shown
 from .._base.source import Source, of_function
-from .._reports.placement import PlacementReport, report
-from .._reports.summary import JobSummary, summarize
 from .._signature.parameters import spell
 from .._variables.initializers import from_conf as initializer_from_conf
 from ..config import FunctionConfig
 from ..errors import ArgumentError, CompileError, FeedError, ModeError, OneFlowError, VariableConflictError
 from ..graph.graph import Graph, current, current_or_none
-from ..optimizer.dict_config import optimizer_from_config
 from ..runtime import processes
-from ..runtime.calling import Call
-from ..runtime.executable import Executable
 from ..runtime.gate import StaleExecutableError
-from ..runtime.nonfinite import NonFinite
 from ..runtime.process import process
 from ..runtime.result import Result
 from ..runtime.session import Session, default_session
-from ..runtime.throughput import Meter, Throughput
-from .building import BuiltJob, Declaration, build
 from .dead_layers import warn_of_dead_layers
+from .declaration import Declaration
 from .describing import build_lines, contents, misfit
 from .frames import shown_frames
-from .rates import LearningRates
 
 if TYPE_CHECKING:
+    from .._reports.placement import PlacementReport
     from .._reports.profile import JobProfile
+    from .._reports.summary import JobSummary
     from .._reports.target_plan import TargetPlan
     from .._targets.target import Target
+    from ..runtime.calling import Call
+    from ..runtime.executable import Executable
+    from ..runtime.nonfinite import NonFinite
+    from ..runtime.throughput import Meter, Throughput
+    from .building import BuiltJob
+    from .rates import LearningRates
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -138,6 +138,8 @@ class JobFunction(Generic[P, R_co]):
             initializer_from_conf(conf)
         settings = self._declaration.train_settings
         if self.train and {"primary_lr", "model_update_conf"} <= settings.keys():
+            from ..optimizer.dict_config import optimizer_from_config  # with the schedules and rules of that style
+
             optimizer_from_config(settings, self._declaration.generation)
 
     # --- building
@@ -156,6 +158,12 @@ class JobFunction(Generic[P, R_co]):
         return built.error
 
     @property
+    def _done(self) -> BuiltJob | None:
+        """What came of the body, if it has been traced successfully."""
+        built = self._built
+        return None if isinstance(built, _Failure) else built
+
+    @property
     def parameters(self) -> tuple[tp.Parameter, ...]:
         """The parameters of the job's function, each with the structure of placeholders that it stands for."""
         return self._declaration.parameters
@@ -163,8 +171,8 @@ class JobFunction(Generic[P, R_co]):
     @property
     def variable_names(self) -> Iterable[str]:
         """The variables that the job declares, as far as it has been traced."""
-        built = self._built
-        return built.graph.variables if isinstance(built, BuiltJob) else ()
+        done = self._done
+        return done.graph.variables if done is not None else ()
 
     def build(self) -> Graph:
         """Runs the body once, on placeholders. Raises the same error each time where the body is wrong."""
@@ -175,9 +183,11 @@ class JobFunction(Generic[P, R_co]):
             raise
 
     def _build(self) -> BuiltJob:
-        built = self._built
-        if isinstance(built, BuiltJob):
-            return built
+        done = self._done
+        if done is not None:
+            return done
+        from .building import build
+
         with self._session.build_lock:
             if self._built is None or self._built_too_early:
                 try:
@@ -205,15 +215,15 @@ class JobFunction(Generic[P, R_co]):
     def invalidate(self) -> None:
         """Something that the job was compiled for has moved: the next call compiles it again. With the dispatch lock held."""
         self._call = self._submit = None
-        if isinstance(self._built, BuiltJob):
-            self._built.variants.invalidate()
+        if self._done is not None:
+            self._done.variants.invalidate()
 
     def close(self, why: str) -> None:
         """The job cannot be called any more; ``why`` is in the error of later calls. With the dispatch lock held."""
         self._closed = why
         self._call = self._submit = None
-        if isinstance(self._built, BuiltJob):
-            self._built.close()
+        if self._done is not None:
+            self._done.close()
 
     # --- calling
 
@@ -374,13 +384,15 @@ class JobFunction(Generic[P, R_co]):
     @property
     def executables(self) -> list[tuple[Any, Executable]]:
         """The programs compiled so far, each with the shapes of its feeds (None where one program serves all calls)."""
-        return self._built.variants.items if isinstance(self._built, BuiltJob) else []
+        return self._done.variants.items if self._done is not None else []
 
     def summary(self) -> JobSummary:
         """A table of the job's ops with shapes, its variables, memory and build times; print it.
 
         The job is traced where that has not happened; nothing is compiled.
         """
+        from .._reports.summary import summarize
+
         self._session.check_open()
         plan = self._build().plan
         compiled = self.executables[-1][1].plan if self.executables else plan
@@ -415,6 +427,7 @@ class JobFunction(Generic[P, R_co]):
           CompileError: the job cannot be compiled for the target.
         Example: >>> print(job.plan())
         """
+        from .._reports.placement import report
         from . import planning  # with the compilers' part, which few programs need
 
         if target is not None:
@@ -506,6 +519,8 @@ class JobFunction(Generic[P, R_co]):
         """
         if self.is_measured:
             refuse(ModeError, f"the calls of job {self.name!r} are being measured already")
+        from ..runtime.throughput import Meter
+
         self._meter = meter = Meter(self.name, enough)
         self._call = self._submit = None  # calls are prepared anew, with the meter
         return meter
@@ -530,10 +545,8 @@ class JobFunction(Generic[P, R_co]):
 
     def build_report(self) -> list[str]:
         """The build time and the memory of each executable, one per line."""
-        built = self._built
-        if not isinstance(built, BuiltJob):
-            return ["not built yet"]
-        return build_lines(built)
+        done = self._done
+        return ["not built yet"] if done is None else build_lines(done)
 
     def __repr__(self) -> str:
         kind, declared, built = "train" if self.train else "predict", self._declaration, self._built

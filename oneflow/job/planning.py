@@ -23,7 +23,8 @@ from ..graph.graph import OP_INPUT, Graph, current_or_none
 from ..graph.node import Blob, Node
 from ..runtime.executable import Executable
 from ..runtime.store import Cell, Store
-from .building import Declaration, trace
+from .building import trace
+from .declaration import Declaration
 
 
 def plan_for(declared: Declaration, target: str | Target, worker: WorkerProcess | None = None) -> TargetPlan:

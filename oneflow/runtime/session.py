@@ -8,7 +8,7 @@ import secrets
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextvars import ContextVar
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakSet
 
 import numpy as np
@@ -21,13 +21,15 @@ from ..config._settings import nonfinite
 from ..errors import ArgumentError, JobWarning, ModeError
 from ..graph.graph import Graph, Variable, current_or_none
 from . import devices, environment, processes
-from .host_pipeline import HostPipeline
 from .pieces import BlockRange, Blocks, Capture
 from .pool import Pool, thread_count
 from .prefetcher import check_state
 from .process import process
 from .store import Cell, Store
 from .transfer import to_host
+
+if TYPE_CHECKING:
+    from .host_pipeline import HostPipeline
 
 _log = logging.getLogger("oneflow")
 

@@ -135,6 +135,38 @@ def test_unusual_spellings_agree_with_protobuf(made, random) -> None:
         assert as_we_see_it(batch, name) == as_protobuf_sees_it(data, name)
 
 
+@given(features(), st.data())
+def test_records_that_differ_in_their_values_alone(made, data) -> None:
+    """Records of one layout are located together; which ones those are, and where, agrees with going through each."""
+    plain = record(**made).SerializeToString()
+    copies = [bytearray(plain) for _ in range(data.draw(st.integers(2, 4)))]
+    for copy in copies if plain else []:
+        for _ in range(data.draw(st.integers(0, 2))):
+            copy[data.draw(st.integers(0, len(plain) - 1))] = data.draw(st.integers(0, 255))
+    batch = Records.of([bytes(copy) for copy in copies])
+    block = batch._block
+    together = wire._scan_alike(block.data, block.starts, block.lengths)
+    each = wire._scan_any(block.data, block.starts, block.lengths, 8)
+    if all(copy == copies[0] for copy in copies) and plain and not each.irregular:
+        assert together is not None
+    if together is not None:
+        assert not each.irregular
+        for key in each.pieces.keys() | together.pieces.keys():
+            a, b = together.column(key), each.column(key)
+            assert (a.kind == b.kind).all()
+            assert all((x[a.kind > 0] == y[a.kind > 0]).all() for x, y in ((a.start, b.start), (a.length, b.length)))
+
+
+@pytest.mark.parametrize("kind", ["float_list", "int32_list", "bytes_list"])
+def test_decoded_arrays_are_the_callers_own(kind: str) -> None:
+    dtype = LISTS[kind][1]
+    batch = Records.of([record(x=(kind, [bytes([i] * 8)] if kind == "bytes_list" else [i] * 8)) for i in range(6)])
+    before = decode_raw(batch[2:5], "x", (2, 4), dtype)
+    assert before[:, 0, 0].tolist() == [2, 3, 4] and before.flags.c_contiguous and before.flags.writeable
+    before[:] = 77
+    assert decode_raw(batch[2:5], "x", (8,), dtype)[:, 7].tolist() == [2, 3, 4]
+
+
 def test_records_with_other_features_and_orders() -> None:
     names = [f"feature_{i}_of_many" for i in range(40)]
     rng = np.random.default_rng(0)

@@ -1,0 +1,53 @@
+"""Windows of JPEG images, decoded by the native part without what is beside and below them.
+
+It uses the libjpeg-turbo that comes with Pillow's wheels. OpenCV, whose pixels it gives, has another copy of it inside, but no
+call for a part of an image.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import logging
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .crops import Window
+
+_log = logging.getLogger("oneflow")
+
+
+@cache
+def decoder() -> Any:
+    """The native part's decoder; None where it, or Pillow's libjpeg-turbo, is missing."""
+    try:
+        return importlib.import_module("oneflow_native").JpegWindows(_library())
+    except Exception as error:  # whatever a broken part does, images are decoded without it
+        _log.debug("oneflow: JPEG images are decoded as a whole before they are cropped: %s", error)
+        return None
+
+
+def _library() -> str:
+    found = importlib.util.find_spec("PIL")
+    for place in (found.submodule_search_locations or []) if found is not None else []:
+        for path in sorted((Path(place).parent / "pillow.libs").glob("libjpeg-*.so.62*")):
+            return str(path)
+    raise OSError("Pillow has no libjpeg-turbo of its own here")
+
+
+def decoded(data: np.ndarray, height: int, width: int, window: Window) -> np.ndarray | None:
+    """A window of a JPEG, uint8 (h, w, 3), BGR; None where OpenCV has to decode the whole image.
+
+    Args:
+      data: the file's bytes.
+      height, width: as its header says.
+      window: within them.
+    """
+    native = decoder()
+    encoded = np.ascontiguousarray(data)
+    out = np.empty((window.height, window.width + native.MARGIN, 3), np.uint8)
+    at = native.decode(encoded.ctypes.data, encoded.size, (height, width), tuple(window), out.ctypes.data)
+    return out[:, at : at + window.width] if at >= 0 else None

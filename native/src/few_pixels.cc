@@ -75,15 +75,19 @@ inline void store_columns(const __m512i (&rows)[16], char* to) {
   _mm512_store_si512(to + 8 * kRow, _mm512_shuffle_i32x4(low, high, 0x88));
 }
 
-// A block of a panel, [word][tap][column].
+// A block of a panel, [word][tap][column]. `ahead`: elements to the block that is packed next, which comes from memory.
 template <bool kBf16, bool kFromBf16>
-void pack_weights(const void* weights, int64_t first, int64_t depth_step, int64_t column_step, char* to) {
+void pack_weights(const void* weights, int64_t first, int64_t depth_step, int64_t column_step, int64_t ahead, char* to) {
+  const auto prefetch = [&](int64_t at) { _mm_prefetch(static_cast<const char*>(weights) + at * (kFromBf16 ? 2 : 4), _MM_HINT_T1); };
   for (int64_t word = 0; word < kBlock; word++, to += kAllTaps) {
     const int64_t begin = first + word * depth_step * (kBf16 ? 2 : 1);
     for (int64_t half = 0; half < 2; half++) {
       __m512i rows[16];
       for (int64_t i = 0; i < 16; i++) {
-        rows[i] = words_at<kBf16, kFromBf16>(weights, begin + (16 * half + i) * column_step, depth_step, (1 << kTaps) - 1);
+        const int64_t at = begin + (16 * half + i) * column_step;
+        rows[i] = words_at<kBf16, kFromBf16>(weights, at, depth_step, (1 << kTaps) - 1);
+        prefetch(at + ahead);
+        if (kBf16) prefetch(at + ahead + depth_step);
       }
       store_columns(rows, to + kLine * half);
     }
@@ -151,6 +155,9 @@ void write_sums(const char* sums, int64_t rows, int64_t step, int64_t at, void* 
 // Writes the sums of all taps and 16 columns, so that taps vary fastest.
 template <bool kToBf16>
 void write_taps(const char* sums, int64_t at, void* result) {
+  for (int line = 0; line < 9; line++) {
+    __builtin_prefetch(static_cast<char*>(result) + (at + kPanel * kTaps + 16 * line) * (kToBf16 ? 2 : 4), 1);
+  }
   __m512i rows[kTaps], blocks[2][4];
   for (int tap = 0; tap < kTaps; tap++) rows[tap] = _mm512_load_si512(sums + tap * kRow);
   alignas(kLine) float four[2][4][16];
@@ -203,17 +210,16 @@ bool FewPixels::takes(const ConvSpec& s) {
 }
 
 FewPixels::FewPixels(const ConvSpec& s, int threads)
-    : threads_(threads), is_bf16_(s.dtypes.compute == dt::bf16), samples_(s.input[0]) {
+    : threads_(threads), is_forward_(s.kind == ConvSpec::kForward), is_bf16_(s.dtypes.compute == dt::bf16), samples_(s.input[0]) {
   std::copy_n(s.dtypes.operands, 3, types_);
-  const bool is_forward = s.kind == ConvSpec::kForward;
   Windows windows = s.windows();
   windows.samples = 1;
-  const auto& images = is_forward ? windows.output : windows.input;
-  pixels_ = Windows::product(images), data_pixels_ = Windows::product(is_forward ? windows.input : windows.output);
-  depth_ = s.kernel[is_forward ? 1 : 0], columns_ = s.kernel[is_forward ? 0 : 1];
-  depth_step_ = kTaps * (is_forward ? 1 : s.kernel[1]), column_step_ = kTaps * (is_forward ? s.kernel[1] : 1);
+  const auto& images = is_forward_ ? windows.output : windows.input;
+  pixels_ = Windows::product(images), data_pixels_ = Windows::product(is_forward_ ? windows.input : windows.output);
+  depth_ = s.kernel[is_forward_ ? 1 : 0], columns_ = s.kernel[is_forward_ ? 0 : 1];
+  depth_step_ = kTaps * (is_forward_ ? 1 : s.kernel[1]), column_step_ = kTaps * (is_forward_ ? s.kernel[1] : 1);
   blocks_ = depth_ / (is_bf16_ ? 2 * kBlock : kBlock), panels_ = columns_ / kPanel;
-  for_pixels(windows, is_forward, 0, images[0] * images[1], [&](int64_t, const int64_t* pixels, const int* taps, int count) {
+  for_pixels(windows, is_forward_, 0, images[0] * images[1], [&](int64_t, const int64_t* pixels, const int* taps, int count) {
     first_.push_back(pairs_.size());
     for (int i = 0; i < count; i++) pairs_.push_back({pixels[i] * samples_ * kLine, taps[i] * kRow});
   });
@@ -237,31 +243,38 @@ void FewPixels::run(const void* data, const void* weights, void* result, Scratch
       }
     }
   });
+  const size_t of_panel = static_cast<size_t>(pixels_ * samples_ * kRow);
   thread_pool::parallel_for(panels_, threads_, [&](int64_t begin, int64_t end) {
+    // weights are read in the order that they have in memory
+    const int64_t panels = end - begin;
+    for (int64_t i = 0; i < panels * blocks_; i++) {
+      const int64_t panel = begin + (is_forward_ ? i / blocks_ : i % panels), block = is_forward_ ? i % blocks_ : i / panels;
+      add_block(packed, weights, panel, block, sums + static_cast<size_t>(panel) * of_panel);
+    }
     for (int64_t panel = begin; panel < end; panel++) {
-      char* mine = sums + panel * pixels_ * samples_ * kRow;
-      multiply(packed, weights, panel, mine);
       for (int64_t pixel = 0; pixel < pixels_; pixel++) {
-        write(mine + pixel * samples_ * kRow, samples_, pixels_ * columns_, pixel * columns_ + panel * kPanel, result);
+        write(sums + static_cast<size_t>(panel) * of_panel + pixel * samples_ * kRow, samples_, pixels_ * columns_,
+              pixel * columns_ + panel * kPanel, result);
       }
     }
   });
 }
 
-// The sums of a panel, [pixel][sample][column].
-void FewPixels::multiply(const char* data, const void* weights, int64_t panel, char* sums) const {
+// Adds a block of the depth to the sums of a panel, [pixel][sample][column].
+void FewPixels::add_block(const char* data, const void* weights, int64_t panel, int64_t block, char* sums) const {
   alignas(kLine) char packed[kBlock * kAllTaps];
   const auto pack = VARIANT(pack_weights, is_bf16_, types_[1]);
   const auto* add = is_bf16_ ? kAddProducts<true, Products> : kAddProducts<false, Products>;
   const int64_t width = depth_ / blocks_, parts = (samples_ + kMostRows - 1) / kMostRows;
-  for (int64_t block = 0; block < blocks_; block++, data += data_pixels_ * samples_ * kLine) {
-    pack(weights, panel * kPanel * column_step_ + block * width * depth_step_, depth_step_, column_step_, packed);
-    for (int64_t pixel = 0; pixel < pixels_; pixel++) {
-      const PixelPair* pairs[] = {pairs_.data() + first_[static_cast<size_t>(pixel)], pairs_.data() + first_[static_cast<size_t>(pixel) + 1]};
-      for (int64_t part = 0; part < parts; part++) {
-        const int64_t row = samples_ * part / parts, next = samples_ * (part + 1) / parts;
-        add[next - row - 1](pairs[0], pairs[1], data + row * kLine, packed, kBlock, block == 0, sums + (pixel * samples_ + row) * kRow);
-      }
+  const int64_t ahead = is_forward_ ? width * depth_step_ : kPanel * column_step_;
+  pack(weights, panel * kPanel * column_step_ + block * width * depth_step_, depth_step_, column_step_, ahead, packed);
+  data += block * data_pixels_ * samples_ * kLine;
+  for (int64_t pixel = 0; pixel < pixels_; pixel++) {
+    const PixelPair *begin = pairs_.data() + first_[static_cast<size_t>(pixel)];
+    const PixelPair *end = pairs_.data() + first_[static_cast<size_t>(pixel) + 1];
+    for (int64_t part = 0; part < parts; part++) {
+      const int64_t row = samples_ * part / parts, next = samples_ * (part + 1) / parts;
+      add[next - row - 1](begin, end, data + row * kLine, packed, kBlock, block == 0, sums + (pixel * samples_ + row) * kRow);
     }
   }
 }

@@ -25,9 +25,10 @@ class FewPixels final : public ConvAlgorithm {
   void run(const void* data, const void* weights, void* result, Scratch& scratch) const override;
 
  private:
-  void multiply(const char* data, const void* weights, int64_t panel, char* sums) const;
+  void add_block(const char* data, const void* weights, int64_t panel, int64_t block, char* sums) const;
 
   int threads_;
+  bool is_forward_;
   bool is_bf16_;                            // what is multiplied
   dt types_[3];                             // of the operands
   int64_t samples_, data_pixels_, pixels_;  // pixels of an image of the data, and of the result

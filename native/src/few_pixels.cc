@@ -192,19 +192,21 @@ constexpr decltype(&add_products<kBf16, 1, P>) kAddProducts[kMostRows] = {
 #define VARIANT(function, is_bf16, type) \
   (!(is_bf16) ? function<false, false> : (type) == dt::bf16 ? function<true, true> : function<true, false>)
 
-bool is_few_pixels(const ConvSpec& s) {
-  constexpr int64_t kMostPixels = 16;
+// Up to which size this is the fastest way was measured with one thread (docs/performance.md).
+bool is_few_pixels(const ConvSpec& s, int64_t most_pixels, int64_t most_rows) {
   if (s.groups != 1 || s.taps() != kTaps || s.weights_channels_last() || s.flags & (ConvSpec::kAlwaysDirect | ConvSpec::kAlwaysIm2col)) {
     return false;
   }
-  if (s.kernel[0] % kPanel != 0 || s.kernel[1] % kPanel != 0 || s.rows() / s.output[0] > kMostPixels) return false;
-  return has_avx512(s.dtypes.compute == dt::bf16);
+  if (s.kernel[0] % kPanel != 0 || s.kernel[1] % kPanel != 0) return false;
+  return s.rows() <= most_rows && s.rows() <= most_pixels * s.output[0] && has_avx512(s.dtypes.compute == dt::bf16);
 }
 
 }  // namespace
 
 bool FewPixels::takes(const ConvSpec& s) {
-  if (s.kind == ConvSpec::kBackwardWeights || !is_few_pixels(s)) return false;
+  constexpr int64_t kMostPixels = 64, kMostResults = 1024, kFewPixels = 4, kSomeSamples = 4;
+  if (s.kind == ConvSpec::kBackwardWeights) return false;
+  if (!is_few_pixels(s, s.input[0] >= kSomeSamples ? kMostPixels : kFewPixels, kMostResults)) return false;
   const auto is_one = [](int64_t size) { return size == 1; };
   return s.kind == ConvSpec::kForward || std::all_of(s.dilations.begin(), s.dilations.end(), is_one);
 }
@@ -280,7 +282,8 @@ void FewPixels::add_block(const char* data, const void* weights, int64_t panel, 
 }
 
 bool FewPixelsWeights::takes(const ConvSpec& s) {
-  if (s.kind != ConvSpec::kBackwardWeights || !is_few_pixels(s)) return false;
+  constexpr int64_t kMostPixels = 256, kMostProducts = 2048;
+  if (s.kind != ConvSpec::kBackwardWeights || !is_few_pixels(s, kMostPixels, kMostProducts)) return false;
   return s.dtypes.compute == dt::f32 || s.input[0] % 2 == 0;  // two samples make a word
 }
 

@@ -19,7 +19,7 @@ class FewPixels final : public ConvAlgorithm {
 
   FewPixels(const ConvSpec& spec, int threads);
 
-  std::string name() const override { return "few pixels:avx512_core"; }
+  std::string name() const override { return "few pixels"; }
   size_t scratch_size() const override { return aligned(data_bytes_) + aligned(sums_bytes_); }
   bool multiplies_padding() const override { return false; }
   void run(const void* data, const void* weights, void* result, Scratch& scratch) const override;
@@ -47,7 +47,7 @@ class FewPixelsWeights final : public ConvAlgorithm {
 
   FewPixelsWeights(const ConvSpec& spec, int threads);
 
-  std::string name() const override { return "few pixels:avx512_core"; }
+  std::string name() const override { return "few pixels"; }
   size_t scratch_size() const override { return aligned(input_bytes_) + aligned(gradient_bytes_); }
   bool multiplies_padding() const override { return false; }
   void run(const void* input, const void* gradient, void* result, Scratch& scratch) const override;

@@ -113,13 +113,14 @@ void pack_samples(const void* data, int64_t at, int64_t next, char* to, char* se
   _mm256_store_si256(reinterpret_cast<__m256i*>(second_half), _mm512_extracti64x4_epi64(words, 1));
 }
 
-// Adds the products of so many rows with a panel, for each of the pairs, to their sums.
+// Adds the products of so many rows with a panel, for each of the pairs, to their sums. A block is summed up by itself, which rounds less
+// than one long sum.
 template <bool kBf16, int kRows, class P>
 void add_products(const PixelPair* pair, const PixelPair* end, const char* left, const char* right, int64_t words, bool is_first,
                   char* sums) {
   __m512 made[kRows][2];
   for (int i = 0; i < kRows; i++) {
-    for (int j = 0; j < 2; j++) made[i][j] = is_first ? _mm512_setzero_ps() : _mm512_load_ps(sums + i * P::kSumsRow + j * kLine);
+    for (int j = 0; j < 2; j++) made[i][j] = _mm512_setzero_ps();
   }
   for (; pair != end; pair++) {
     const char *a = left + pair->left, *b = right + pair->right;
@@ -138,7 +139,10 @@ void add_products(const PixelPair* pair, const PixelPair* end, const char* left,
     }
   }
   for (int i = 0; i < kRows; i++) {
-    for (int j = 0; j < 2; j++) _mm512_store_ps(sums + i * P::kSumsRow + j * kLine, made[i][j]);
+    for (int j = 0; j < 2; j++) {
+      char* to = sums + i * P::kSumsRow + j * kLine;
+      _mm512_store_ps(to, is_first ? made[i][j] : _mm512_add_ps(_mm512_load_ps(to), made[i][j]));
+    }
   }
 }
 

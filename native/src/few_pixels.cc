@@ -1,9 +1,9 @@
-// Sums are computed of 8 rows and a panel of 32 columns at a time, in registers, over words: a word is a float32 number, or two of
-// bfloat16. A row is a sample, or an output channel in the gradient to the weights; the other channels are the columns.
+// Sums are computed of 8 rows and a panel of 32 columns at a time, in registers, over words: a word is a float32 number, or two
+// of bfloat16. A row is a sample, or an output channel in the gradient to the weights; the other channels are the columns.
 //
-// Forward and to the data, words are of channels. They are taken in blocks of 16: a panel's weights of a block are packed so that they
-// stay in the fastest cache, and all that they are needed for is computed before the next ones are. To the weights, words are of
-// samples. Data is packed before, because pixels of several samples may lie a power of two apart.
+// Forward and to the data, words are of channels. They are taken in blocks of 16: a panel's weights of a block are packed so that
+// they stay in the fastest cache, and all that they are needed for is computed before the next ones are. To the weights, words
+// are of samples. Data is packed before, because pixels of several samples may lie a power of two apart.
 
 #include "few_pixels.h"
 
@@ -18,8 +18,8 @@ namespace native {
 namespace {
 
 constexpr int64_t kTaps = 9, kBlock = 16, kPanel = 32, kMostRows = 8;
-constexpr int64_t kLine = 64;          // bytes of a vector, and of a block of a pixel
-constexpr int64_t kRow = 4 * kPanel;   // bytes of sums, and of packed columns at one word
+constexpr int64_t kLine = 64;         // bytes of a vector, and of a block of a pixel
+constexpr int64_t kRow = 4 * kPanel;  // bytes of sums, and of packed columns at one word
 constexpr int64_t kAllTaps = kTaps * kRow;
 constexpr int64_t kFewRows = 4 * kMostRows;  // bytes of packed rows of the gradient to the weights at one word
 
@@ -46,8 +46,8 @@ inline __m512i words_at(const void* data, int64_t at, int64_t next, __mmask16 ma
   } else {
     const auto* from = static_cast<const float*>(data) + at;
     const __m512 first = _mm512_maskz_loadu_ps(mask, from), second = _mm512_maskz_loadu_ps(mask, from + next);
-    const __m512i pairs = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5, 20, 4,
-                                           19, 3, 18, 2, 17, 1, 16, 0);
+    const __m512i pairs = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5, 20,
+                                           4, 19, 3, 18, 2, 17, 1, 16, 0);
     return _mm512_permutexvar_epi16(pairs, (__m512i)_mm512_cvtne2ps_pbh(second, first));
   }
 }
@@ -78,7 +78,9 @@ inline void store_columns(const __m512i (&rows)[16], char* to) {
 // A block of a panel, [word][tap][column]. `ahead`: elements to the block that is packed next, which comes from memory.
 template <bool kBf16, bool kFromBf16>
 void pack_weights(const void* weights, int64_t first, int64_t depth_step, int64_t column_step, int64_t ahead, char* to) {
-  const auto prefetch = [&](int64_t at) { _mm_prefetch(static_cast<const char*>(weights) + at * (kFromBf16 ? 2 : 4), _MM_HINT_T1); };
+  const auto prefetch = [&](int64_t at) {
+    _mm_prefetch(static_cast<const char*>(weights) + at * (kFromBf16 ? 2 : 4), _MM_HINT_T1);
+  };
   for (int64_t word = 0; word < kBlock; word++, to += kAllTaps) {
     const int64_t begin = first + word * depth_step * (kBf16 ? 2 : 1);
     for (int64_t half = 0; half < 2; half++) {
@@ -113,8 +115,8 @@ void pack_samples(const void* data, int64_t at, int64_t next, char* to, char* se
   _mm256_store_si256(reinterpret_cast<__m256i*>(second_half), _mm512_extracti64x4_epi64(words, 1));
 }
 
-// Adds the products of so many rows with a panel, for each of the pairs, to their sums. A block is summed up by itself, which rounds less
-// than one long sum.
+// Adds the products of so many rows with a panel, for each of the pairs, to their sums. A block is summed up by itself, which
+// rounds less than one long sum.
 template <bool kBf16, int kRows, class P>
 void add_products(const PixelPair* pair, const PixelPair* end, const char* left, const char* right, int64_t words, bool is_first,
                   char* sums) {
@@ -198,7 +200,8 @@ constexpr decltype(&add_products<kBf16, 1, P>) kAddProducts[kMostRows] = {
 
 // Up to which size this is the fastest way was measured with one thread (docs/performance.md).
 bool is_few_pixels(const ConvSpec& s, int64_t most_pixels, int64_t most_rows) {
-  if (s.groups != 1 || s.taps() != kTaps || s.weights_channels_last() || s.flags & (ConvSpec::kAlwaysDirect | ConvSpec::kAlwaysIm2col)) {
+  if (s.groups != 1 || s.taps() != kTaps || s.weights_channels_last() ||
+      s.flags & (ConvSpec::kAlwaysDirect | ConvSpec::kAlwaysIm2col)) {
     return false;
   }
   if (s.kernel[0] % kPanel != 0 || s.kernel[1] % kPanel != 0) return false;
@@ -276,8 +279,8 @@ void FewPixels::add_block(const char* data, const void* weights, int64_t panel, 
   pack(weights, panel * kPanel * column_step_ + block * width * depth_step_, depth_step_, column_step_, ahead, packed);
   data += block * data_pixels_ * samples_ * kLine;
   for (int64_t pixel = 0; pixel < pixels_; pixel++) {
-    const PixelPair *begin = pairs_.data() + first_[static_cast<size_t>(pixel)];
-    const PixelPair *end = pairs_.data() + first_[static_cast<size_t>(pixel) + 1];
+    const PixelPair* begin = pairs_.data() + first_[static_cast<size_t>(pixel)];
+    const PixelPair* end = pairs_.data() + first_[static_cast<size_t>(pixel) + 1];
     for (int64_t part = 0; part < parts; part++) {
       const int64_t row = samples_ * part / parts, next = samples_ * (part + 1) / parts;
       add[next - row - 1](begin, end, data + row * kLine, packed, kBlock, block == 0, sums + (pixel * samples_ + row) * kRow);
@@ -314,7 +317,8 @@ FewPixelsWeights::FewPixelsWeights(const ConvSpec& s, int threads)
 
 void FewPixelsWeights::run(const void* input, const void* gradient, void* result, Scratch& scratch) const {
   char *columns = scratch.take(input_bytes_), *rows = scratch.take(gradient_bytes_);
-  const int64_t of_input = input_pixels_ * words_ * kRow, of_gradient = output_pixels_ * words_ * kFewRows;  // bytes of a panel each
+  const int64_t of_input = input_pixels_ * words_ * kRow,
+                of_gradient = output_pixels_ * words_ * kFewRows;  // bytes of a panel each
   const int64_t samples = is_bf16_ ? 2 : 1;
   const auto pack_input = VARIANT(pack_samples, is_bf16_, types_[0]), pack_gradient = VARIANT(pack_samples, is_bf16_, types_[1]);
   thread_pool::parallel_for(input_pixels_ * words_, threads_, [&](int64_t begin, int64_t end) {
@@ -343,8 +347,8 @@ void FewPixelsWeights::run(const void* input, const void* gradient, void* result
       for (int64_t panel = 0; panel < inputs_ / kPanel; panel++) {
         for (int64_t tap = 0; tap < kTaps; tap++) {
           const size_t i = static_cast<size_t>(tap);
-          add(pairs_.data() + first_[i], pairs_.data() + first_[i + 1], rows + block * of_gradient, columns + panel * of_input, words_,
-              true, sums + tap * kRow);
+          add(pairs_.data() + first_[i], pairs_.data() + first_[i + 1], rows + block * of_gradient, columns + panel * of_input,
+              words_, true, sums + tap * kRow);
         }
         for (int64_t row = 0; row < kMostRows; row++) {
           for (int64_t half = 0; half < 2; half++) {

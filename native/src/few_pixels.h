@@ -1,5 +1,5 @@
-// Convolutions with windows of nine taps over images so small that much of a window lies beside them. Only taps inside an image are
-// multiplied, and weights are read or written once, in the layout they have. AVX-512 only.
+// Convolutions with windows of nine taps over images so small that much of a window lies beside them. Only taps inside an image
+// are multiplied, and weights are read or written once, in the layout they have. AVX-512 only.
 #pragma once
 
 #include "conv_spec.h"

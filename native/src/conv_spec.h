@@ -2,6 +2,7 @@
 #pragma once
 
 #include "operation.h"
+#include "windows.h"
 
 namespace native {
 
@@ -64,6 +65,22 @@ struct ConvSpec {
       if ((kernel[i + 2] - 1) * dilations[i] >= input[i + 2]) return true;
     }
     return false;
+  }
+
+  Windows windows() const {
+    Windows w{};
+    w.samples = input[0];
+    for (size_t i = 0; i < w.input.size(); i++) {
+      const size_t missing = w.input.size() - static_cast<size_t>(n), axis = i - missing;
+      const bool exists = i >= missing;
+      w.input[i] = exists ? input[axis + 2] : 1;
+      w.output[i] = exists ? output[axis + 2] : 1;
+      w.kernel[i] = exists ? kernel[axis + 2] : 1;
+      w.strides[i] = exists ? strides[axis] : 1;
+      w.dilations[i] = exists ? dilations[axis] : 1;
+      w.pads[i] = exists ? pad_low[axis] : 0;
+    }
+    return w;
   }
 
   double flops() const { return 2.0 * static_cast<double>(rows()) * kernel[0] * columns(); }

@@ -53,19 +53,8 @@ bool DepthwiseWeights::takes(const ConvSpec& s) {
 }
 
 DepthwiseWeights::DepthwiseWeights(const ConvSpec& s, int threads)
-    : threads_(threads), channels_(s.groups), width_((s.groups + 15) / 16 * 16), taps_(s.taps()) {
+    : threads_(threads), windows_(s.windows()), channels_(s.groups), width_((s.groups + 15) / 16 * 16), taps_(s.taps()) {
   std::copy_n(s.dtypes.operands, 3, types_);
-  windows_.samples = s.input[0];
-  for (size_t i = 0; i < windows_.input.size(); i++) {
-    const size_t missing = windows_.input.size() - static_cast<size_t>(s.n), axis = i - missing;
-    const bool exists = i >= missing;
-    windows_.input[i] = exists ? s.input[axis + 2] : 1;
-    windows_.output[i] = exists ? s.output[axis + 2] : 1;
-    windows_.kernel[i] = exists ? s.kernel[axis + 2] : 1;
-    windows_.strides[i] = exists ? s.strides[axis] : 1;
-    windows_.dilations[i] = exists ? s.dilations[axis] : 1;
-    windows_.pads[i] = exists ? s.pad_low[axis] : 0;
-  }
 }
 
 void DepthwiseWeights::run(const void* input, const void* gradient, void* result, Scratch& scratch) const {

@@ -3,7 +3,6 @@
 #pragma once
 
 #include "conv_spec.h"
-#include "windows.h"
 
 namespace native {
 

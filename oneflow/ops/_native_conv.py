@@ -25,6 +25,7 @@ from ._window import sides
 Shape = tuple[int, ...]
 
 FORWARD, BACKWARD_DATA, BACKWARD_WEIGHTS = range(3)
+FEW_PIXELS = "few pixels"  # a kernel of the native part's own
 _WEIGHTS_CHANNELS_LAST = 1  # a flag of the spec
 # In mixed precision, by kind: weights are cast to bfloat16 as they are reordered, and their gradients stay float32
 _NARROW = (("bfloat16", "float32", "bfloat16"), ("bfloat16", "float32", "bfloat16"), ("bfloat16", "bfloat16", "float32"))
@@ -81,7 +82,7 @@ def unsupported_reason(g: Geometry, dtype: str, x: Shape, w: Shape) -> str | Non
 
 
 def kernel_name(g: Geometry, dtype: str, x: Shape, w: Shape, kind: int = FORWARD) -> str:
-    """The name of oneDNN's kernel for a convolution of these shapes, channels second."""
+    """The name of oneDNN's kernel for a convolution of these shapes, channels second, or ``FEW_PIXELS``."""
     return str(_native.part().library.describe("conv", g.spec(kind, dtype, x, w)))
 
 
@@ -265,10 +266,14 @@ def _conv_unsupported_reason(arrays: Sequence[Any], attrs: Mapping[str, Any]) ->
     return unsupported_reason(g, np.dtype(x.dtype).name, x_shape, w_shape)
 
 
+def _described(kernel: str) -> str:
+    return kernel if kernel == FEW_PIXELS else f"oneDNN {kernel}"
+
+
 def _conv_describe(arrays: Sequence[Any], attrs: Mapping[str, Any]) -> str:
     x, w = arrays
     g, x_shape, w_shape = _conv_geometry(x.shape, w.shape, attrs)
-    return f"oneDNN {kernel_name(g, np.dtype(x.dtype).name, x_shape, w_shape)}"
+    return _described(kernel_name(g, np.dtype(x.dtype).name, x_shape, w_shape))
 
 
 NATIVE = Native(conv, _conv_unsupported_reason, _conv_describe)
@@ -332,7 +337,7 @@ def _transposed_unsupported_reason(arrays: Sequence[Any], attrs: Mapping[str, An
 def _transposed_describe(arrays: Sequence[Any], attrs: Mapping[str, Any]) -> str:
     x, w = arrays
     g, x_shape, w_shape = _transposed_geometry(x.shape, w.shape, attrs)
-    return f"oneDNN {kernel_name(g, np.dtype(x.dtype).name, x_shape, w_shape, BACKWARD_DATA)}"
+    return _described(kernel_name(g, np.dtype(x.dtype).name, x_shape, w_shape, BACKWARD_DATA))
 
 
 NATIVE_TRANSPOSED = Native(conv_transpose, _transposed_unsupported_reason, _transposed_describe)

@@ -142,6 +142,84 @@ def test_depthwise_where_windows_are_larger_than_the_image(
             compare_bfloat16(g, x_shape, w_shape, seed=1)
 
 
+FEW_PIXELS = [  # batch, channels, filters, size, window, strides, dilations, padding before and behind
+    (8, 64, 96, (2, 2), (3, 3), (1, 1), (1, 1), (1, 1), (1, 1)),
+    (8, 96, 64, (4, 4), (3, 3), (1, 1), (1, 1), (1, 1), (1, 1)),
+    (4, 64, 32, (8, 7), (3, 3), (2, 2), (1, 1), (0, 1), (1, 1)),
+    (11, 32, 32, (1, 1), (3, 3), (1, 1), (1, 1), (1, 1), (1, 1)),
+    (20, 32, 64, (3, 5), (3, 3), (1, 1), (1, 1), (0, 2), (1, 0)),
+    (1, 32, 64, (5, 5), (3, 3), (3, 3), (2, 2), (2, 2), (1, 2)),
+    (6, 32, 32, (7,), (9,), (1,), (1,), (4,), (4,)),
+    (4, 64, 32, (2, 2, 3), (3, 1, 3), (1, 1, 1), (1, 1, 1), (1, 0, 1), (1, 0, 1)),
+    (2, 32, 32, (5, 1), (3, 3), (3, 1), (1, 1), (0, 1), (0, 1)),
+]
+
+
+def few_pixels(case: Any) -> tuple[native.Geometry, tuple[int, ...], tuple[int, ...]]:
+    batch, channels, filters, size, kernel, strides, dilations, low, high = case
+    g = native.Geometry(strides, dilations, low, high, 1)
+    x, w = (batch, *size, channels), (filters, channels, *kernel)
+    large = native.Geometry((1, 1), (1, 1), (1, 1), (1, 1), 1)
+    if "avx512" not in native.kernel_name(large, "float32", (8, 64, 32, 32), (64, 64, 3, 3)):
+        pytest.skip("this CPU has no AVX-512")
+    for kind in range(3):
+        is_left = kind == native.BACKWARD_DATA and max(dilations) > 1
+        assert (native.kernel_name(g, "float32", *g.channels_second(x, w), kind) == native.FEW_PIXELS) != is_left
+    return g, x, w
+
+
+@pytest.mark.parametrize("case", FEW_PIXELS)
+@pytest.mark.parametrize("threads", [1, 3])
+def test_few_pixels(case: Any, threads: int, parallel: Any) -> None:
+    g, x_shape, w_shape = few_pixels(case)
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(shape, np.float32) for shape in (x_shape, w_shape)]
+    dy = rng.standard_normal(jax.eval_shape(lambda a, b: reference(g, a, b), *arrays).shape, np.float32)
+    with parallel(threads):
+        compare(g, *arrays, dy)
+        if _native.has_bfloat16():
+            compare_bfloat16(g, x_shape, w_shape, seed=1)
+
+
+@pytest.mark.parametrize(
+    "dtypes", [(a, b, c) for a in ("float32", "bfloat16") for b in ("float32", "bfloat16") for c in ("float32", "bfloat16")]
+)
+def test_few_pixels_of_all_dtypes(dtypes: tuple[str, str, str]) -> None:
+    """What is multiplied is bfloat16 unless all three are float32; sums are float32, and are rounded once."""
+    if "bfloat16" in dtypes and not _native.has_bfloat16():
+        pytest.skip("no AVX-512 BF16")
+    g, x_shape, w_shape = few_pixels(FEW_PIXELS[1])
+    rng = np.random.default_rng(0)
+    x, w = bfloat16(rng, x_shape), bfloat16(rng, w_shape)
+    dy = bfloat16(rng, (*x_shape[:-1], w_shape[0]))
+    with jax.enable_x64(True):
+        y, pull = jax.vjp(lambda a, b: reference(g, a, b), x.astype(np.float64), w.astype(np.float64))
+        dx, dw = pull(dy.astype(np.float64))
+    for kind, (a, b, want) in enumerate(((x, w, y), (dy, w, dx), (x, dy, dw))):
+        spec = g.spec(kind, dtypes, *g.channels_second(x_shape, w_shape))
+        first, second = (np.ascontiguousarray(v.astype(t)) for v, t in zip((a, b), dtypes, strict=False))
+        made = np.full(want.shape, np.nan).astype(dtypes[2])
+        _native.part().library.execute("conv", spec, *(v.ctypes.data for v in (first, second, made)))
+        rounded = 2.0**-8 if dtypes[2] == "bfloat16" else 0
+        np.testing.assert_allclose(made.astype(np.float64), want, rtol=1e-5 + rounded, atol=1e-5 * float(np.abs(want).max()))
+
+
+@pytest.mark.parametrize("bad", [math.inf, math.nan])
+@pytest.mark.parametrize("size", [1, 2, 4])
+@pytest.mark.parametrize("where", ["data", "weights", "gradient"])
+def test_few_pixels_multiply_no_padding(bad: float, size: int, where: str) -> None:
+    g, x_shape, w_shape = few_pixels((4, 32, 32, (size, size), (3, 3), (1, 1), (1, 1), (1, 1), (1, 1)))
+    rng = np.random.default_rng(0)
+    arrays = {
+        name: rng.standard_normal(s, np.float32) for name, s in (("data", x_shape), ("weights", w_shape), ("gradient", x_shape))
+    }
+    arrays[where].reshape(-1)[5] = bad
+    x, w, dy = arrays.values()
+    y, pull = jax.vjp(native.differentiable(g), x, w)
+    for got, want in zip([y, *pull(dy)], without_padding(x, w, dy), strict=True):
+        np.testing.assert_allclose(np.asarray(got), want, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_nan_and_infinity_travel_as_in_xla(bad: float) -> None:
     g = native.Geometry((1, 1), (1, 1), (0, 0), (0, 0), 1)

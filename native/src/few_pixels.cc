@@ -198,22 +198,25 @@ constexpr decltype(&add_products<kBf16, 1, P>) kAddProducts[kMostRows] = {
 #define VARIANT(function, is_bf16, type) \
   (!(is_bf16) ? function<false, false> : (type) == dt::bf16 ? function<true, true> : function<true, false>)
 
-// Up to which size this is the fastest way was measured with one thread (docs/performance.md).
-bool is_few_pixels(const ConvSpec& s, int64_t most_pixels, int64_t most_rows) {
+// Up to which size this is the fastest way was measured with one thread (docs/performance.md). `units`: of work, which threads share.
+bool is_few_pixels(const ConvSpec& s, int64_t most_pixels, int64_t most_rows, int64_t units, int threads) {
   if (s.groups != 1 || s.taps() != kTaps || s.weights_channels_last() ||
       s.flags & (ConvSpec::kAlwaysDirect | ConvSpec::kAlwaysIm2col)) {
     return false;
   }
   if (s.kernel[0] % kPanel != 0 || s.kernel[1] % kPanel != 0) return false;
+  if (2 * units < threads) return false;  // most of them would have nothing to do
+  if (Windows::product(s.windows().input) > 4 * most_pixels) return false;  // all of it is packed, also what no tap touches
   return s.rows() <= most_rows && s.rows() <= most_pixels * s.output[0] && has_avx512(s.dtypes.compute == dt::bf16);
 }
 
 }  // namespace
 
-bool FewPixels::takes(const ConvSpec& s) {
+bool FewPixels::takes(const ConvSpec& s, int threads) {
   constexpr int64_t kMostPixels = 64, kMostResults = 1024, kFewPixels = 4, kSomeSamples = 4;
   if (s.kind == ConvSpec::kBackwardWeights) return false;
-  if (!is_few_pixels(s, s.input[0] >= kSomeSamples ? kMostPixels : kFewPixels, kMostResults)) return false;
+  const int64_t panels = s.kernel[s.kind == ConvSpec::kForward ? 0 : 1] / kPanel;
+  if (!is_few_pixels(s, s.input[0] >= kSomeSamples ? kMostPixels : kFewPixels, kMostResults, panels, threads)) return false;
   const auto is_one = [](int64_t size) { return size == 1; };
   return s.kind == ConvSpec::kForward || std::all_of(s.dilations.begin(), s.dilations.end(), is_one);
 }
@@ -288,9 +291,10 @@ void FewPixels::add_block(const char* data, const void* weights, int64_t panel, 
   }
 }
 
-bool FewPixelsWeights::takes(const ConvSpec& s) {
+bool FewPixelsWeights::takes(const ConvSpec& s, int threads) {
   constexpr int64_t kMostPixels = 256, kMostProducts = 2048;
-  if (s.kind != ConvSpec::kBackwardWeights || !is_few_pixels(s, kMostPixels, kMostProducts)) return false;
+  if (s.kind != ConvSpec::kBackwardWeights) return false;
+  if (!is_few_pixels(s, kMostPixels, kMostProducts, s.kernel[0] / kMostRows, threads)) return false;
   return s.dtypes.compute == dt::f32 || s.input[0] % 2 == 0;  // two samples make a word
 }
 

@@ -15,7 +15,7 @@ struct PixelPair {
 class FewPixels final : public ConvAlgorithm {
  public:
   // Whether such a convolution is to be computed, and can be on this CPU.
-  static bool takes(const ConvSpec& spec);
+  static bool takes(const ConvSpec& spec, int threads);
 
   FewPixels(const ConvSpec& spec, int threads);
 
@@ -43,7 +43,7 @@ class FewPixels final : public ConvAlgorithm {
 // The gradient to the weights.
 class FewPixelsWeights final : public ConvAlgorithm {
  public:
-  static bool takes(const ConvSpec& spec);
+  static bool takes(const ConvSpec& spec, int threads);
 
   FewPixelsWeights(const ConvSpec& spec, int threads);
 

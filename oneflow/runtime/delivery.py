@@ -376,7 +376,7 @@ class DeliveryThread:
         self.is_dozing = True
         with self._turn:  # callers only append meanwhile
             queued = [self._pending[i] for i in range(len(self._pending))]
-        if not self._late and not any(result.has_callbacks or result.delivery.watches for result in queued):
+        if not self._late and not any(result.is_waited_for for result in queued):
             self._nap(_LONG_NAP)
         self.is_dozing = False
 

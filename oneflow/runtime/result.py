@@ -88,11 +88,12 @@ class Delivery:
 class _Waiters:
     """The attributes of a future that ``concurrent.futures.wait`` and ``as_completed`` need."""
 
-    __slots__ = ("condition", "waiters")
+    __slots__ = ("condition", "told", "waiters")
 
     def __init__(self) -> None:
         self.condition = threading.Condition()
         self.waiters: list[Any] = []
+        self.told: list[Any] | None = []  # those of them who know that it has passed; None when all do
 
 
 class Record:
@@ -381,6 +382,8 @@ class Result(Record, concurrent.futures.Future[T]):
     def finish(self) -> None:
         """Runs the watch handlers, once, waiting for their values. Never raises; keeps the error."""
         if self.passed:
+            if self._shared is not None:
+                self._wake()  # an interrupt may have come in between
             return
         if self.delivery.watches and self._error is None:
             try:
@@ -405,9 +408,14 @@ class Result(Record, concurrent.futures.Future[T]):
         """Wakes what waits by ``concurrent.futures``."""
         shared = self._waiters_of()
         with shared.condition:
+            if shared.told is None:
+                return
             for waiter in shared.waiters:
-                (waiter.add_result if self._error is None else waiter.add_exception)(self)
+                if waiter not in shared.told:
+                    (waiter.add_result if self._error is None else waiter.add_exception)(self)
+                    shared.told.append(waiter)
             shared.condition.notify_all()
+            shared.told = None
 
     def _hand_over(self, watch: Watch, array: Any) -> None:
         deliverer = self.delivery.deliverer

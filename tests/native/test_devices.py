@@ -264,6 +264,57 @@ def test_gradients_that_something_else_reads_are_added_up_before(rule: Any, batc
         np.testing.assert_allclose(variables[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
 
 
+@pytest.mark.parametrize("rule", RULES)
+def test_a_variable_whose_gradient_is_not_there_is_regularized_once(rule: str) -> None:
+    @flow.experimental.register_op(f"nothing_{rule}", inputs=("x",), outputs=("y",), grad=lambda inputs, outputs, dy: (None,))
+    def nothing(x: Any) -> Any:
+        return jax.numpy.zeros_like(x)
+
+    def trained(devices: int) -> np.ndarray:
+        begin(devices)
+        config = flow.FunctionConfig()
+        config.default_placement_scope(flow.scope.placement("gpu", f"0:0-{devices - 1}"))
+
+        @flow.global_function(type="train", function_config=config)
+        def job(x: tp.Numpy.Placeholder((8, 12))) -> tp.Numpy:
+            ones = flow.ones_initializer()
+            alone = flow.get_variable("alone", (12, 4), initializer=ones, regularizer=flow.regularizers.l2(0.1))
+            loss = flow.matmul(x, flow.get_variable("w", (12, 4), initializer=ones)) + nothing(flow.matmul(x, alone))
+            RULES[rule]().minimize(loss)
+            return loss
+
+        for _ in range(2):
+            job(np.ones((8, 12), np.float32))
+        return flow.get_all_variables()["alone"].numpy()
+
+    np.testing.assert_allclose(trained(4), trained(1), rtol=1e-6)
+
+
+def test_two_jobs_whose_devices_add_up_gradients_at_the_same_time() -> None:
+    begin(4)
+    config = flow.FunctionConfig()
+    config.default_placement_scope(flow.scope.placement("gpu", "0:0-3"))
+    x = np.ones((8, 64), np.float32)
+
+    def declared(factor: float) -> Any:
+        def train(x: tp.Numpy.Placeholder((8, 64))) -> tp.Callback[tp.Numpy]:
+            w = flow.get_variable(f"w{factor}", (64, 64), initializer=flow.zeros_initializer())
+            loss = flow.math.reduce_sum(flow.matmul(x, w), keepdims=True) * factor
+            flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [1.0]), momentum=0).minimize(loss)
+            return loss
+
+        train.__name__ = f"train{factor:.0f}"
+        return flow.global_function(type="train", function_config=config)(train)
+
+    jobs = {factor: declared(factor) for factor in (1.0, 2.0)}
+    for _ in range(50):
+        for job in jobs.values():
+            job(x)(lambda _: None)
+    for factor, job in jobs.items():
+        assert SUMMED in program(job)
+        np.testing.assert_array_equal(flow.get_all_variables()[f"w{factor}"].numpy(), np.full((64, 64), -50 * 8 * factor))
+
+
 def sgd(devices: int, number: int, size: int) -> list[int]:
     """The spec of a summed update by gradient descent."""
     return [devices, number, 2, 0, 0, 0, 0, 0, 0, 1, size]

@@ -449,7 +449,8 @@ PyObject* function_of(PyMethodDef* method, PyObject* parts) {
   s->interruptible_from = PyFloat_AsDouble(seconds.get());
   const Py_ssize_t count = PyTuple_Size(s->parts[INPUTS]);
   if (count > kMostInputs) PyErr_SetString(PyExc_ValueError, "too many inputs");
-  if (!PyType_IsSubtype(reinterpret_cast<PyTypeObject*>(s->parts[RESULT]), record_type)) {
+  PyObject* result = s->parts[RESULT];
+  if (!PyType_Check(result) || !PyType_IsSubtype(reinterpret_cast<PyTypeObject*>(result), record_type)) {
     PyErr_SetString(PyExc_TypeError, "the results are no Records of this module");
   }
   if (count < 0 || PyErr_Occurred()) return nullptr;
@@ -469,7 +470,9 @@ PyObject* awaited_of(PyObject* calls) {
   Ref arrays(PyList_New(0));
   const PyObject* delivery = nullptr;
   for (Py_ssize_t i = 0; arrays && i < PyList_Size(calls); ++i) {
-    const Record* record = record_of(PyList_GetItem(calls, i));
+    PyObject* one = PyList_GetItem(calls, i);
+    const Record* record = PyObject_TypeCheck(one, record_type) ? record_of(one) : nullptr;
+    if (record == nullptr || record->results == nullptr) return nullptr;
     PyObject* found = PyTuple_GetItem(record->results, 0);
     if (found == nullptr || !PyTuple_Check(found)) return nullptr;
     if (delivery == nullptr) delivery = record->delivery;

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import logging
+import threading
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,17 @@ import numpy as np
 from .crops import Window
 
 _log = logging.getLogger("oneflow")
+_LOADING = threading.Lock()
+
+
+def decoder() -> Any:
+    """The native part's decoder; None where it, or Pillow's libjpeg-turbo, is missing."""
+    with _LOADING:  # several threads may decode their first images
+        return _loaded()
 
 
 @cache
-def decoder() -> Any:
-    """The native part's decoder; None where it, or Pillow's libjpeg-turbo, is missing."""
+def _loaded() -> Any:
     try:
         return importlib.import_module("oneflow_native").JpegWindows(_library())
     except Exception as error:  # whatever a broken part does, images are decoded without it
@@ -42,12 +49,11 @@ def decoded(data: np.ndarray, height: int, width: int, window: Window) -> np.nda
     """A window of a JPEG, uint8 (h, w, 3), BGR; None where OpenCV has to decode the whole image.
 
     Args:
-      data: the file's bytes.
+      data: the file's bytes, uint8 and contiguous.
       height, width: as its header says.
       window: within them.
     """
     native = decoder()
-    encoded = np.ascontiguousarray(data)
     out = np.empty((window.height, window.width + native.MARGIN, 3), np.uint8)
-    at = native.decode(encoded.ctypes.data, encoded.size, (height, width), tuple(window), out.ctypes.data)
+    at = native.decode(data.ctypes.data, data.size, (height, width), tuple(window), out.ctypes.data)
     return out[:, at : at + window.width] if at >= 0 else None

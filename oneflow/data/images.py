@@ -100,6 +100,7 @@ def decode_window(
       max_pixels: as for ``decode``.
     Raises: ImageError.
     """
+    data = np.ascontiguousarray(data).view(np.uint8).reshape(-1)
     if _jpeg_windows.decoder() is not None and data.size:
         header = _check_header(data, max_pixels, any_depth=False, result=0)
         if header.format == "JPEG":

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import islice, pairwise
 
 import numpy as np
 
@@ -136,10 +136,10 @@ def _scan_alike(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> Sc
         return None
     begin, made, at = int(starts[0]), Scan(len(starts)), 0
     try:
-        entries = list(walk(data, begin, int(lengths[0])))
+        entries = list(islice(walk(data, begin, int(lengths[0])), _MOST_STEPS + 1))
     except (ValueError, IndexError):
         return None
-    if len({key for key, *_ in entries}) < len(entries):
+    if len(entries) > _MOST_STEPS or len({key for key, *_ in entries}) < len(entries):
         return None
     for key, kind, body, size in entries:
         around = spans(data, starts + at, body - begin - at).reshape(len(starts), -1)
@@ -262,7 +262,7 @@ def walk(data: np.ndarray, start: int, length: int) -> Iterator[tuple[bytes, int
         _, key, value_at = entry(key_at, (0x0A,), at)
         _, kind_at, stop = entry(value_at, (0x12,), at)
         tag, body = 0, at
-        if kind_at < at:
+        if stop == at > kind_at:
             tag, body, stop = entry(kind_at, (0x0A, 0x12, 0x1A, 0x22, 0x2A), at)
         if stop != at:
             raise ValueError("not an encoding that the protobuf library writes")

@@ -138,7 +138,9 @@ def test_unusual_spellings_agree_with_protobuf(made, random) -> None:
 @given(features(), st.data())
 def test_records_that_differ_in_their_values_alone(made, data) -> None:
     """Records of one layout are located together; which ones those are, and where, agrees with going through each."""
-    plain = record(**made).SerializeToString()
+    plain = bytearray(record(**made).SerializeToString())
+    for _ in range(data.draw(st.integers(0, 2)) if plain else 0):
+        plain[data.draw(st.integers(0, len(plain) - 1))] = data.draw(st.integers(0, 255))
     copies = [bytearray(plain) for _ in range(data.draw(st.integers(2, 4)))]
     for copy in copies if plain else []:
         for _ in range(data.draw(st.integers(0, 2))):
@@ -155,6 +157,22 @@ def test_records_that_differ_in_their_values_alone(made, data) -> None:
             a, b = together.column(key), each.column(key)
             assert (a.kind == b.kind).all()
             assert all((x[a.kind > 0] == y[a.kind > 0]).all() for x, y in ((a.start, b.start), (a.length, b.length)))
+
+
+@pytest.mark.parametrize(
+    "entry", [b"\x0a\x01a\x12\x00\x12\x05\x0a\x03\x0a\x01z", b"\x0a\x01a\x12\x00\x0a\x01b"], ids=["value again", "key again"]
+)
+def test_copies_of_unusual_spellings_agree_with_protobuf(entry: bytes) -> None:
+    data = [b"\x0a" + bytes([len(entry)]) + entry] * 3
+    for name in "ab":
+        assert as_we_see_it(Records.of(data), name) == as_protobuf_sees_it(data, name)
+
+
+def test_copies_of_a_record_whose_value_is_longer_than_it_says() -> None:
+    value = b"\x22\x05\x0a\x03\x01\x02\x03"
+    entry = b"\x0a\x01a\x12" + bytes([len(value) - 4]) + value
+    with pytest.raises(RecordError):
+        decode_raw(Records.of([b"\x0a" + bytes([len(entry)]) + entry] * 3), "a", (3,), np.int32)
 
 
 @pytest.mark.parametrize("kind", ["float_list", "int32_list", "bytes_list"])

@@ -121,3 +121,18 @@ def test_the_decoder_uses_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(
         (image_decoder_random_crop_resize(encoded, windows, row, 64, 48) == f).all() for row, f in zip(rows, fast, strict=True)
     )
+
+
+def test_samplings_that_are_left_to_opencv() -> None:
+    image = samples.photograph(0, 64, 48)
+    for factor in (cv2.IMWRITE_JPEG_SAMPLING_FACTOR_440, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_411):
+        encoded = cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_SAMPLING_FACTOR, factor])[1].reshape(-1)
+        assert _jpeg_windows.decoded(encoded, 48, 64, Window(3, 5, 20, 30)) is None
+
+
+def test_bytes_of_any_shape_and_dtype() -> None:
+    encoded = jpeg(48, 64)
+    expected = images.crop(cv2.imdecode(encoded, cv2.IMREAD_COLOR), Window(3, 5, 20, 30))
+    for data in (encoded[None], encoded.view(np.int8), np.repeat(encoded, 2)[::2]):
+        part, _ = images.decode_window(data, lambda height, width: Window(3, 5, 20, 30))
+        assert (part == expected).all()

@@ -11,7 +11,7 @@
 namespace libjpeg {
 
 constexpr int kVersion = 62;
-enum ColorSpace : int { kGray = 1, kRgb = 2, kYCbCr = 3, kBgr = 8 };
+enum ColorSpace : int { kGray = 1, kYCbCr = 3, kBgr = 8 };
 
 struct Common;
 

@@ -29,18 +29,17 @@ void note(libjpeg::Common* common, int level) { common->err->num_warnings += lev
 
 void say_nothing(libjpeg::Common*) {}
 
-// Whether pixels are those of the whole image: tested with images of one scan, whose colours have all, half or a quarter of the samples.
+// Whether pixels are those of the whole image: tested with images of one scan, gray or with colours that have all, half (side by side) or
+// a quarter of the samples.
 bool is_usual(const Decompress& jpeg) {
   for (const libjpeg::Marker* m = jpeg.marker_list; m; m = m->next)
-    if (m->code == kExif && m->data_length >= 4 && std::memcmp(m->data, "Exif", 4) == 0) return false;
+    if (m->code == kExif && (m->data_length < 4 || std::memcmp(m->data, "http", 4) != 0)) return false;  // XMP turns nothing
   if (jpeg.progressive_mode || jpeg.arith_code || jpeg.data_precision != 8) return false;
-  if (jpeg.num_components == 1) return jpeg.jpeg_color_space == libjpeg::kGray;
-  if (jpeg.num_components != 3 || jpeg.comps_in_scan != 3) return false;
-  if (jpeg.jpeg_color_space != libjpeg::kYCbCr && jpeg.jpeg_color_space != libjpeg::kRgb) return false;
   const libjpeg::Component* c = jpeg.comp_info;
-  bool plain = c[0].h_samp_factor <= 2 && c[0].v_samp_factor <= 2;
-  for (int i = 1; i < 3; ++i) plain = plain && c[i].h_samp_factor == 1 && c[i].v_samp_factor == 1;
-  return plain;
+  const auto is_one = [&](int i) { return c[i].h_samp_factor == 1 && c[i].v_samp_factor == 1; };
+  if (jpeg.num_components == 1) return jpeg.jpeg_color_space == libjpeg::kGray && is_one(0);
+  if (jpeg.num_components != 3 || jpeg.comps_in_scan != 3 || jpeg.jpeg_color_space != libjpeg::kYCbCr) return false;
+  return c[0].h_samp_factor <= 2 && c[0].v_samp_factor <= c[0].h_samp_factor && is_one(1) && is_one(2);
 }
 
 }  // namespace

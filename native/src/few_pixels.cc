@@ -198,6 +198,8 @@ constexpr decltype(&add_products<kBf16, 1, P>) kAddProducts[kMostRows] = {
 #define VARIANT(function, is_bf16, type) \
   (!(is_bf16) ? function<false, false> : (type) == dt::bf16 ? function<true, true> : function<true, false>)
 
+constexpr int64_t kMostInputPixels = 1024;
+
 // Up to which size this is the fastest way was measured with one thread (docs/performance.md). `units`: of work, which threads share.
 bool is_few_pixels(const ConvSpec& s, int64_t most_pixels, int64_t most_rows, int64_t units, int threads) {
   if (s.groups != 1 || s.taps() != kTaps || s.weights_channels_last() ||
@@ -206,7 +208,7 @@ bool is_few_pixels(const ConvSpec& s, int64_t most_pixels, int64_t most_rows, in
   }
   if (s.kernel[0] % kPanel != 0 || s.kernel[1] % kPanel != 0) return false;
   if (2 * units < threads) return false;  // most of them would have nothing to do
-  if (Windows::product(s.windows().input) > 4 * most_pixels) return false;  // all of it is packed, also what no tap touches
+  if (Windows::product(s.windows().input) > kMostInputPixels) return false;  // all of it is packed, also what no tap touches
   return s.rows() <= most_rows && s.rows() <= most_pixels * s.output[0] && has_avx512(s.dtypes.compute == dt::bf16);
 }
 

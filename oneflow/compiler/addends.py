@@ -18,6 +18,7 @@ from .arrangement import Arrangement
 from .fused_update import fused_updates
 from .layout import Meshes, Storage
 from .plan import Plan
+from .update import is_dynamic_scale
 
 
 def nodes_with_addends(
@@ -40,7 +41,7 @@ def nodes_with_addends(
     if placement.parallel_num == 1 or len(placement.hierarchy) != 1:
         return {}
     mesh = meshes.sharding(placement, ()).mesh
-    if len(mesh.local_devices) != mesh.size or hasattr(graph.objective.optimizers[0].loss_scale, "increment_period"):
+    if len(mesh.local_devices) != mesh.size or is_dynamic_scale(graph.objective.optimizers[0].loss_scale):
         return {}
     readers = Counter(b.node for node in plan.order for b in node.inputs)
     watched = {w.blob.node for w in plan.watches if w.diff}

@@ -114,6 +114,15 @@ def test_bfloat16_where_windows_are_larger_than_the_image(size: int, groups: int
     compare_bfloat16(g, (2, size, size, 16), shape, seed=size)
 
 
+def compare_in_both_dtypes(g: native.Geometry, x_shape: tuple[int, ...], w_shape: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(shape, np.float32) for shape in (x_shape, w_shape)]
+    dy = rng.standard_normal(jax.eval_shape(lambda a, b: reference(g, a, b), *arrays).shape, np.float32)
+    compare(g, *arrays, dy)
+    if _native.has_bfloat16():
+        compare_bfloat16(g, x_shape, w_shape, seed=1)
+
+
 @pytest.mark.parametrize(
     ("channels", "size", "kernel", "strides", "dilations", "batch"),
     [
@@ -133,13 +142,8 @@ def test_depthwise_where_windows_are_larger_than_the_image(
     name = native.kernel_name(g, "float32", *g.channels_second(x_shape, w_shape), native.BACKWARD_WEIGHTS)
     if "depthwise" not in name:  # without AVX-512
         pytest.skip(name)
-    rng = np.random.default_rng(0)
-    arrays = [rng.standard_normal(shape, np.float32) for shape in (x_shape, w_shape)]
-    dy = rng.standard_normal(jax.eval_shape(lambda a, b: reference(g, a, b), *arrays).shape, np.float32)
     with parallel(threads):
-        compare(g, *arrays, dy)
-        if _native.has_bfloat16():
-            compare_bfloat16(g, x_shape, w_shape, seed=1)
+        compare_in_both_dtypes(g, x_shape, w_shape)
 
 
 FEW_PIXELS = [  # batch, channels, filters, size, window, strides, dilations, padding before and behind
@@ -172,13 +176,8 @@ def few_pixels(case: Any) -> tuple[native.Geometry, tuple[int, ...], tuple[int, 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_few_pixels(case: Any, threads: int, parallel: Any) -> None:
     g, x_shape, w_shape = few_pixels(case)
-    rng = np.random.default_rng(0)
-    arrays = [rng.standard_normal(shape, np.float32) for shape in (x_shape, w_shape)]
-    dy = rng.standard_normal(jax.eval_shape(lambda a, b: reference(g, a, b), *arrays).shape, np.float32)
     with parallel(threads):
-        compare(g, *arrays, dy)
-        if _native.has_bfloat16():
-            compare_bfloat16(g, x_shape, w_shape, seed=1)
+        compare_in_both_dtypes(g, x_shape, w_shape)
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -22,7 +21,7 @@ from .._base.public import missing, public_names
 
 _ROOT = __name__.partition(".")[0]
 _ALIAS = f"{__package__}.single_client"
-_FILES = str(Path(__file__).resolve().parent / "single_client")
+_FILES = os.path.join(os.path.dirname(os.path.realpath(__file__)), "single_client")
 _PACKAGES = (
     "advanced",
     "contrib",
@@ -63,7 +62,7 @@ _MOVED = {  # path below the alias -> path below ``oneflow``
 }
 
 
-class _Finder(MetaPathFinder):
+class _Finder:
     """Finds the modules below the alias."""
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
@@ -102,7 +101,7 @@ def _parents(path: str) -> Iterator[str]:
         yield path
 
 
-class _Shared(Loader):
+class _Shared:
     """The module that ``oneflow`` has: never a second copy."""
 
     def __init__(self, real: str):
@@ -118,7 +117,7 @@ class _Shared(Loader):
         module.__spec__ = self._spec  # the import system has put the alias's there
 
 
-class _Empty(Loader):
+class _Empty:
     """A package without names of its own: they are those of ``oneflow``'s module, if it has one."""
 
     def create_module(self, spec: ModuleSpec) -> None:

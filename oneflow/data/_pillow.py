@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
@@ -29,7 +28,7 @@ def _add_name(module: Any) -> None:
         module.ANTIALIAS = module.LANCZOS
 
 
-class _Finder(MetaPathFinder):
+class _Finder:
     """Finds ``PIL.Image`` through the other finders, with a loader that adds the name."""
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
@@ -42,8 +41,8 @@ class _Finder(MetaPathFinder):
         return spec
 
 
-class _Loader(Loader):
-    def __init__(self, original: Loader):
+class _Loader:
+    def __init__(self, original: Any):
         self._original = original
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:

@@ -14,10 +14,15 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .._base.elsewhere import EAGER
 from .._base.public import missing, public_names
+
+if TYPE_CHECKING:
+    from importlib.abc import Loader, MetaPathFinder
+else:
+    Loader = MetaPathFinder = object  # they bring no behaviour, and importlib.abc takes time to import
 
 _ROOT = __name__.partition(".")[0]
 _ALIAS = f"{__package__}.single_client"
@@ -62,7 +67,7 @@ _MOVED = {  # path below the alias -> path below ``oneflow``
 }
 
 
-class _Finder:
+class _Finder(MetaPathFinder):
     """Finds the modules below the alias."""
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
@@ -101,7 +106,7 @@ def _parents(path: str) -> Iterator[str]:
         yield path
 
 
-class _Shared:
+class _Shared(Loader):
     """The module that ``oneflow`` has: never a second copy."""
 
     def __init__(self, real: str):
@@ -117,7 +122,7 @@ class _Shared:
         module.__spec__ = self._spec  # the import system has put the alias's there
 
 
-class _Empty:
+class _Empty(Loader):
     """A package without names of its own: they are those of ``oneflow``'s module, if it has one."""
 
     def create_module(self, spec: ModuleSpec) -> None:

@@ -9,7 +9,12 @@ import sys
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from importlib.abc import Loader, MetaPathFinder
+else:
+    Loader = MetaPathFinder = object  # they bring no behaviour, and importlib.abc takes time to import
 
 _MODULE = "PIL.Image"
 
@@ -28,7 +33,7 @@ def _add_name(module: Any) -> None:
         module.ANTIALIAS = module.LANCZOS
 
 
-class _Finder:
+class _Finder(MetaPathFinder):
     """Finds ``PIL.Image`` through the other finders, with a loader that adds the name."""
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
@@ -41,8 +46,8 @@ class _Finder:
         return spec
 
 
-class _Loader:
-    def __init__(self, original: Any):
+class _Loader(Loader):
+    def __init__(self, original: Loader):
         self._original = original
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:

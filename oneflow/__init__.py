@@ -74,10 +74,6 @@ from ._variables.initializers import variance_scaling_initializer as variance_sc
 from ._variables.initializers import xavier_normal_initializer as xavier_normal_initializer
 from ._variables.initializers import xavier_uniform_initializer as xavier_uniform_initializer
 from ._variables.initializers import zeros_initializer as zeros_initializer
-from .checkpoint.api import get as _get
-from .checkpoint.api import get_all_variables as get_all_variables
-from .checkpoint.api import load_variables as load_variables
-from .checkpoint.api import save_dict as _save_dict
 from .config import FunctionConfig as FunctionConfig
 from .config import InitEagerGlobalSession as InitEagerGlobalSession
 from .config import eager_execution_enabled as eager_execution_enabled
@@ -100,7 +96,6 @@ from .job import function as function
 from .job import global_function as global_function
 from .job import job_summary as job_summary
 from .job import plot_model as plot_model
-from .model import Model as Model
 from .ops import operators as _operators  # noqa: F401 - arithmetic on Blobs
 from .ops.array import assign as assign
 from .ops.array import broadcast_like as broadcast_like
@@ -125,11 +120,6 @@ from .ops.constant import range as range
 from .ops.constant import zeros as zeros
 from .ops.constant import zeros_like as zeros_like
 from .ops.ctc import ctc_loss as ctc_loss
-from .ops.detection import object_bbox_flip as object_bbox_flip
-from .ops.detection import object_bbox_scale as object_bbox_scale
-from .ops.detection import object_segmentation_polygon_flip as object_segmentation_polygon_flip
-from .ops.detection import object_segmentation_polygon_scale as object_segmentation_polygon_scale
-from .ops.detection import object_segmentation_polygon_to_mask as object_segmentation_polygon_to_mask
 from .ops.distribution import cast_to_current_logical_view as cast_to_current_logical_view
 from .ops.distribution import eager_nccl_all_reduce as eager_nccl_all_reduce
 from .ops.distribution import hierarchical_parallel_cast as hierarchical_parallel_cast
@@ -140,13 +130,6 @@ from .ops.elementwise import clip_by_value as clip_by_value
 from .ops.elementwise import identity as identity
 from .ops.elementwise import identity_n as identity_n
 from .ops.elementwise import stop_gradient as stop_gradient
-from .ops.image import image_batch_align as image_batch_align
-from .ops.image import image_decode as image_decode
-from .ops.image import image_flip as image_flip
-from .ops.image import image_normalize as image_normalize
-from .ops.image import image_random_crop as image_random_crop
-from .ops.image import image_resize as image_resize
-from .ops.image import image_target_resize as image_target_resize
 from .ops.indexing import dim_gather as dim_gather
 from .ops.indexing import gather as gather
 from .ops.indexing import gather_nd as gather_nd
@@ -214,8 +197,6 @@ from .typing import MirroredTensorListDef as MirroredTensorListDef
 from .util import is_deprecated as is_deprecated
 
 # second names; type checkers do not take "import ... as" for them
-load = _get
-save = _save_dict
 name_scope = _namespace
 fixed_placement = _placement
 device_prior_placement = _placement
@@ -236,17 +217,34 @@ _restore_antialias()
 
 # the rooms of the top floor are imported when they are first used: who does not enter pays nothing
 _on_demand = {
+    "Model": ".model._model:Model",
     "Target": "._targets.target:Target",
     "Trainer": ".trainer:Trainer",
     "callbacks": ".callbacks",
     "consistent_user_op_builder": ".user_op:consistent_user_op_builder",
     "consistent_user_op_module_builder": ".user_op:consistent_user_op_module_builder",
     "export": ".export",
+    "get_all_variables": ".checkpoint.api:get_all_variables",
+    "image_batch_align": ".ops.image:image_batch_align",
+    "image_decode": ".ops.image:image_decode",
+    "image_flip": ".ops.image:image_flip",
+    "image_normalize": ".ops.image:image_normalize",
+    "image_random_crop": ".ops.image:image_random_crop",
+    "image_resize": ".ops.image:image_resize",
+    "image_target_resize": ".ops.image:image_target_resize",
     "interop": ".interop",
+    "load": ".checkpoint.api:get",
+    "load_variables": ".checkpoint.api:load_variables",
     "loggers": ".loggers",
     "metrics": ".metrics",
+    "object_bbox_flip": ".ops.detection:object_bbox_flip",
+    "object_bbox_scale": ".ops.detection:object_bbox_scale",
+    "object_segmentation_polygon_flip": ".ops.detection:object_segmentation_polygon_flip",
+    "object_segmentation_polygon_scale": ".ops.detection:object_segmentation_polygon_scale",
+    "object_segmentation_polygon_to_mask": ".ops.detection:object_segmentation_polygon_to_mask",
     "onnx": ".onnx",
     "plan_sweep": ".plan:plan_sweep",
+    "save": ".checkpoint.api:save_dict",
     "saved_model": ".saved_model",
     "serving": ".serving",
     "summary": ".summary",
@@ -269,6 +267,23 @@ if _TYPE_CHECKING:
     from . import trainer as trainer
     from . import unittest as unittest
     from ._targets.target import Target as Target
+    from .checkpoint.api import get as _get
+    from .checkpoint.api import get_all_variables as get_all_variables
+    from .checkpoint.api import load_variables as load_variables
+    from .checkpoint.api import save_dict as _save_dict
+    from .model._model import Model as Model
+    from .ops.detection import object_bbox_flip as object_bbox_flip
+    from .ops.detection import object_bbox_scale as object_bbox_scale
+    from .ops.detection import object_segmentation_polygon_flip as object_segmentation_polygon_flip
+    from .ops.detection import object_segmentation_polygon_scale as object_segmentation_polygon_scale
+    from .ops.detection import object_segmentation_polygon_to_mask as object_segmentation_polygon_to_mask
+    from .ops.image import image_batch_align as image_batch_align
+    from .ops.image import image_decode as image_decode
+    from .ops.image import image_flip as image_flip
+    from .ops.image import image_normalize as image_normalize
+    from .ops.image import image_random_crop as image_random_crop
+    from .ops.image import image_resize as image_resize
+    from .ops.image import image_target_resize as image_target_resize
     from .plan import plan_sweep as plan_sweep
     from .trainer import Trainer as Trainer
     from .user_op import consistent_user_op_builder as consistent_user_op_builder
@@ -276,6 +291,9 @@ if _TYPE_CHECKING:
     from .user_op import user_op_builder as user_op_builder
     from .user_op import user_op_module_builder as user_op_module_builder
     from .user_op import user_op_names as user_op_names
+
+    load = _get
+    save = _save_dict
 
 _install_public_modules([
     _sys.modules[__name__], advanced, checkpoint, compatible, config, config.collective_boxing, core, data, deprecated,

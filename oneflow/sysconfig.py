@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path as _Path
+import os as _os
 
 from .runtime import devices as _devices
 
-_HERE = str(_Path(__file__).resolve().parent)
+_HERE = _os.path.dirname(_os.path.realpath(__file__))
 
 
 def get_include() -> str:

@@ -2,10 +2,12 @@
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-from .checkpoint.api import CheckPoint
-
-_on_demand = {"SimpleCheckPointManager": "..checkpoint.manager:SimpleCheckPointManager"}
+_on_demand = {
+    "CheckPoint": ".checkpoint.api:CheckPoint",
+    "SimpleCheckPointManager": ".checkpoint.manager:SimpleCheckPointManager",
+}
 if _TYPE_CHECKING:
+    from .checkpoint.api import CheckPoint as CheckPoint
     from .checkpoint.manager import SimpleCheckPointManager as SimpleCheckPointManager
 
 __all__ = ["CheckPoint", "SimpleCheckPointManager"]

@@ -93,7 +93,7 @@ def rounds(folder: Path, count: int, seconds: float, seed: int) -> int:
     sys.path.insert(0, str(NATIVE))
     import oneflow_native
 
-    oneflow_native.HERE = folder
+    oneflow_native.HERE = str(folder)
     library = oneflow_native.load(POOL)
     random = np.random.default_rng(seed)
     begin, taken, made = time.monotonic(), 0, 0

@@ -5,13 +5,13 @@ from __future__ import annotations
 import ctypes
 import importlib.machinery
 import importlib.util
+import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 __version__ = "0.1.0"
 PROTOCOL = 30
-HERE = Path(__file__).resolve().parent / "lib"
+HERE = os.path.join(os.path.dirname(os.path.realpath(__file__)), "lib")
 EXTENSION = "stateless_calls.abi3.so"
 
 
@@ -30,11 +30,11 @@ class Library:
     )  # fmt: skip
 
     def __init__(self, threads: int) -> None:
-        if not (HERE / "libofnative.so").exists():
+        if not os.path.exists(os.path.join(HERE, "libofnative.so")):
             raise OSError("it was built without its libraries, which exist for Linux on x86-64 only")
         # in this order: each finds those before it by their names, whatever the search path is
         self._pool, self._onednn, self._calls = (
-            ctypes.CDLL(str(HERE / name)) for name in ("libofpool.so", "libofdnnl.so", "libofnative.so")
+            ctypes.CDLL(os.path.join(HERE, name)) for name in ("libofpool.so", "libofdnnl.so", "libofnative.so")
         )
         self._pool.oneflow_min_parallel_work.restype = ctypes.c_double
         self.threads = threads
@@ -101,7 +101,7 @@ class JpegWindows:
     MARGIN = 32  # pixels by which the rows of a result are longer than those of the window
 
     def __init__(self, path: str) -> None:
-        library = ctypes.CDLL(str(HERE / "libofjpeg.so"))
+        library = ctypes.CDLL(os.path.join(HERE, "libofjpeg.so"))
         if not library.oneflow_jpeg_load(path.encode()):
             raise OSError(f"{path} is not a libjpeg-turbo with the interface of libjpeg 6.2")
         size, number, address = ctypes.c_size_t, ctypes.c_uint, ctypes.c_void_p
@@ -126,10 +126,10 @@ class JpegWindows:
 
 def stateless_calls() -> Any:
     """The extension module that makes calls of jobs without state. Raises ImportError where there is none for this Python."""
-    path = HERE / EXTENSION
+    path = os.path.join(HERE, EXTENSION)
     if ".abi3.so" not in importlib.machinery.EXTENSION_SUFFIXES:
         raise ImportError("this Python does not take modules of the stable ABI")
-    if not path.exists():
+    if not os.path.exists(path):
         raise ImportError("it was built without the headers of Python or NumPy")
     name = EXTENSION.partition(".")[0]
     spec = importlib.util.spec_from_file_location(name, path)

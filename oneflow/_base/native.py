@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -171,8 +170,9 @@ class Part:
 
 def _ffi_version() -> tuple[int, int]:
     """The version of XLA's FFI that jaxlib has; only its headers say it."""
-    header = Path(jax.ffi.include_dir()) / "xla" / "ffi" / "api" / "c_api.h"
-    found = dict(re.findall(r"^#define XLA_FFI_API_(MAJOR|MINOR) (\d+)", header.read_text(encoding="utf-8"), re.MULTILINE))
+    with open(os.path.join(jax.ffi.include_dir(), "xla", "ffi", "api", "c_api.h"), encoding="utf-8") as opened:
+        header = opened.read()
+    found = dict(re.findall(r"^#define XLA_FFI_API_(MAJOR|MINOR) (\d+)", header, re.MULTILINE))
     return int(found["MAJOR"]), int(found["MINOR"])
 
 

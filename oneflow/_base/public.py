@@ -33,7 +33,7 @@ def install(modules: Iterable[ModuleType]) -> None:
     """Makes modules public: adds ``__dir__`` and ``__getattr__``.
 
     A module may list names that are imported when they are first used, as ``_on_demand = {name: "module:name"}``, or ``"module"``
-    where the name is that of a module; modules are relative to it.
+    where the name is that of a module; dots stand for what they do in an import statement there.
     """
     modules = list(modules)
     for module in modules:
@@ -52,7 +52,7 @@ def _found(module: ModuleType, name: str) -> Any:
     path, _, attribute = vars(module).get("_on_demand", {}).get(name, "").partition(":")
     if not path:
         missing(module.__name__, name)
-    value = importlib.import_module(path, module.__name__)
+    value = importlib.import_module(path, vars(module)["__package__"])
     vars(module)[name] = value = getattr(value, attribute) if attribute else value
     return value
 

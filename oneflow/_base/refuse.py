@@ -10,7 +10,6 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterable
-from difflib import get_close_matches
 from typing import Any, NoReturn
 
 from ..errors import OneFlowError
@@ -97,6 +96,8 @@ def closest(name: str, known: Iterable[str], *, count: int = 5) -> list[str]:
     by_plain: dict[str, list[str]] = {}
     for n in names:
         by_plain.setdefault(plain_spelling(n), []).append(n)
+    from difflib import get_close_matches  # only errors need it
+
     near = list(by_plain.get(plain, []))
     near += [n for n in names if len(name) > 2 and name.lower() in n.lower().split("_")]
     cutoff = 0.65 if len(plain) > 5 else 0.75 if len(plain) > 3 else 0.8  # letters of short names agree by chance

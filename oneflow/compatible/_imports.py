@@ -9,20 +9,24 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
-from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .._base.elsewhere import EAGER
 from .._base.public import missing, public_names
 
+if TYPE_CHECKING:
+    from importlib.abc import Loader, MetaPathFinder
+else:
+    Loader = MetaPathFinder = object  # they bring no behaviour, and importlib.abc takes time to import
+
 _ROOT = __name__.partition(".")[0]
 _ALIAS = f"{__package__}.single_client"
-_FILES = str(Path(__file__).resolve().parent / "single_client")
+_FILES = os.path.join(os.path.dirname(os.path.realpath(__file__)), "single_client")
 _PACKAGES = (
     "advanced",
     "contrib",

@@ -4,25 +4,6 @@ from __future__ import annotations
 
 import typing as _typing
 
-from .codecs import BlobConf as BlobConf
-from .codecs import BytesListCodec as BytesListCodec
-from .codecs import ImageCodec as ImageCodec
-from .codecs import ImagePreprocessor as ImagePreprocessor
-from .codecs import ImageResizePreprocessor as ImageResizePreprocessor
-from .codecs import NormByChannelPreprocessor as NormByChannelPreprocessor
-from .codecs import RawCodec as RawCodec
-from .epoch import EpochArray as EpochArray
-from .mnist import batches as mnist_batches
-from .mnist import load_mnist as load_mnist
-from .mnist import read_mnist as read_mnist
-from .parts import PartWriter as PartWriter
-from .parts import part_name as part_name
-from .parts import part_paths as part_paths
-from .parts import read_part as read_part
-from .parts import write_parts as write_parts
-from .records import Records as Records
-from .source import RecordSource as RecordSource
-
 if _typing.TYPE_CHECKING:
     from ..ops.coco import coco_reader as coco_reader
     from ..ops.decoding import ImageDecoderRandomCropResize as ImageDecoderRandomCropResize
@@ -46,7 +27,25 @@ if _typing.TYPE_CHECKING:
     from ..ops.reading import ofrecord_loader as ofrecord_loader
     from ..ops.reading import ofrecord_reader as ofrecord_reader
     from ..runtime.session import skipped_images as skipped_images
+    from .codecs import BlobConf as BlobConf
+    from .codecs import BytesListCodec as BytesListCodec
+    from .codecs import ImageCodec as ImageCodec
+    from .codecs import ImagePreprocessor as ImagePreprocessor
+    from .codecs import ImageResizePreprocessor as ImageResizePreprocessor
+    from .codecs import NormByChannelPreprocessor as NormByChannelPreprocessor
+    from .codecs import RawCodec as RawCodec
+    from .epoch import EpochArray as EpochArray
     from .loader import ArrayLoader as ArrayLoader
+    from .mnist import batches as mnist_batches
+    from .mnist import load_mnist as load_mnist
+    from .mnist import read_mnist as read_mnist
+    from .parts import PartWriter as PartWriter
+    from .parts import part_name as part_name
+    from .parts import part_paths as part_paths
+    from .parts import read_part as read_part
+    from .parts import write_parts as write_parts
+    from .records import Records as Records
+    from .source import RecordSource as RecordSource
     from .transforms import Normalize as Normalize
     from .transforms import RandomCrop as RandomCrop
     from .transforms import RandomHorizontalFlip as RandomHorizontalFlip
@@ -63,14 +62,20 @@ _OPS = {
     "ops.coco": ("coco_reader",),
     "ops.onerec": ("OneRecDecoder", "onerec_decoder", "onerec_reader"),
     "ops.gpt": ("MegatronGPTMMapDataLoader", "megatron_gpt_mmap_data_loader"),
+    "data.codecs": (
+        "BlobConf", "BytesListCodec", "ImageCodec", "ImagePreprocessor", "ImageResizePreprocessor", "NormByChannelPreprocessor",
+        "RawCodec",
+    ),
+    "data.epoch": ("EpochArray",),
+    "data.mnist": ("load_mnist", "read_mnist"),
+    "data.parts": ("PartWriter", "part_name", "part_paths", "read_part", "write_parts"),
+    "data.records": ("Records",),
+    "data.source": ("RecordSource",),
     "data.loader": ("ArrayLoader",),
     "data.transforms": ("Normalize", "RandomCrop", "RandomHorizontalFlip"),
     "runtime.session": ("skipped_images",),
 }  # fmt: skip
 _on_demand = {name: f"..{module}:{name}" for module, names in _OPS.items() for name in names}
+_on_demand["mnist_batches"] = "..data.mnist:batches"
 
-__all__ = [
-    "BlobConf", "BytesListCodec", "EpochArray", "ImageCodec", "ImagePreprocessor", "ImageResizePreprocessor",
-    "NormByChannelPreprocessor", "PartWriter", "RawCodec", "RecordSource", "Records", "load_mnist", "mnist_batches", "part_name",
-    "part_paths", "read_mnist", "read_part", "write_parts", *_on_demand,
-]  # fmt: skip
+__all__ = [*_on_demand]

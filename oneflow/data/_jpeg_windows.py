@@ -11,7 +11,6 @@ import importlib.util
 import logging
 import threading
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -38,6 +37,8 @@ def _loaded() -> Any:
 
 
 def _library() -> str:
+    from pathlib import Path  # it takes time to import
+
     found = importlib.util.find_spec("PIL")
     for place in (found.submodule_search_locations or []) if found is not None else []:
         for path in sorted((Path(place).parent / "pillow.libs").glob("libjpeg-*.so.62*")):

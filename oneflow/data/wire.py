@@ -25,7 +25,7 @@ _NUMPY: dict[int, np.dtype] = {
 _PATIENCE = 8  # different keys in one step, before a record counts as irregular
 # Sizes of pieces of work: their temporary arrays stay in the cache, and malloc does not map memory for each of them.
 _PIECE = 4096  # records
-_PIECE_BYTES = 1 << 16  # of packed integers
+_PIECE_BYTES = 1 << 17  # of packed integers
 _LONG = 256  # average length in bytes from which spans are copied one by one
 _EQUAL = 1 << 20  # bytes; spans of one length up to this are copied together
 _MANY_STEPS = 64
@@ -351,33 +351,38 @@ def varints(data: np.ndarray, start: np.ndarray, length: np.ndarray, kind: int) 
         long = np.flatnonzero(length > _PIECE_BYTES)
         even = np.searchsorted(ends, np.arange(_PIECE_BYTES, ends[-1], _PIECE_BYTES))
         cuts = np.unique(np.concatenate([even, long, long + 1, np.array([0, len(start)])]))
-        pieces = [_piece(data, start[i:j], length[i:j], dtype) for i, j in pairwise(cuts.tolist())]
+        pieces = [_piece(data, start[i:j], length[i:j]) for i, j in pairwise(cuts.tolist())]
         values, counts, good = zip(*pieces, strict=True)
-        return np.concatenate(values), np.concatenate(counts), np.concatenate(good)
-    return _varints(data, start, length, dtype)
+        # cast as they are joined, which spares a pass over them
+        return np.concatenate(values, dtype=dtype, casting="unsafe"), np.concatenate(counts), np.concatenate(good)
+    values, counts, good = _varints(data, start, length)
+    return values.astype(dtype, copy=False), counts, good
 
 
-def _varints(
-    data: np.ndarray, start: np.ndarray, length: np.ndarray, dtype: np.dtype
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _varints(data: np.ndarray, start: np.ndarray, length: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """As ``varints``; the values are int64, or unsigned and narrower where all are below 256 or 2^14."""
     flat, total = gather(data, start, length), int(length.sum())
     goes_on = flat[:total] >= 0x80
-    last = np.flatnonzero(~goes_on)  # the last byte of each number
     ends = np.cumsum(length)
     if total and not goes_on[ends[length > 0] - 1].any() and not (goes_on[1:] & goes_on[:-1]).any():
-        count = np.diff(np.searchsorted(last, ends, side="left"), prepend=0)
-        return _of_two_bytes(flat[:total], goes_on, last).astype(dtype), count, np.ones(len(start), bool)
+        if (goes_on[:-1] & (flat[1:total] != 1)).any():
+            value, place = _of_two_bytes(flat[:total], goes_on)
+        else:
+            value, place = _below_256(flat[:total], goes_on)
+        count = np.diff(np.searchsorted(place, ends, side="left"), prepend=0)
+        return value, count, np.ones(len(start), bool)
+    last = np.flatnonzero(~goes_on)  # the last byte of each number
     size = np.diff(last, prepend=-1)
     count = np.diff(np.searchsorted(last, ends, side="left"), prepend=0) if len(start) else np.zeros(0, np.int64)
     closed = np.ones(len(start), bool)
     full = length > 0
     closed[full] = flat[ends[full] - 1] < 0x80
-    if (size > 10).any():
+    if closed.all() and (size > 10).any():  # a number that is cut off would seem to go on in the next payload
         closed[np.searchsorted(ends, last[size > 10], side="right")] = False
     if not closed.all():
-        value, good, _ = _varints(data, start[closed], length[closed], dtype)
+        rows = np.flatnonzero(closed)
         count = np.zeros(len(start), np.int64)
-        count[closed] = good
+        value, count[rows], closed[rows] = _varints(data, start[rows], length[rows])
         return value, count, closed
     first = last - size + 1
     value = words_of(flat)[first]
@@ -388,39 +393,46 @@ def _varints(
         for extra, shift in ((8, 56), (9, 63)):
             longer = size > extra
             value[longer] |= (flat[first[longer] + extra].astype(np.int64) & 0x7F) << shift
-    return value.astype(dtype), count, closed
+    return value, count, closed
 
 
-def _of_two_bytes(flat: np.ndarray, goes_on: np.ndarray, last: np.ndarray) -> np.ndarray:
-    """Numbers of at most two bytes each, of which ``last`` are the positions of the last ones; ``goes_on`` marks the others."""
+def _below_256(flat: np.ndarray, goes_on: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers below 256, such as pixels, and where each begins: the first byte is the number; where it goes on, a 1 follows."""
+    begins = np.ones(len(flat), bool)
+    np.logical_not(goes_on[:-1], out=begins[1:])
+    first = np.flatnonzero(begins)
+    return flat.take(first), first
+
+
+def _of_two_bytes(flat: np.ndarray, goes_on: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers of at most two bytes each, and where each ends; ``goes_on`` marks the first of two."""
     value, is_first = flat.astype(np.uint16), goes_on[:-1].view(np.uint8)
     second = value[1:]  # what follows a first byte counts 128 times
     second *= is_first * np.uint8(127) + np.uint8(1)
     second |= (flat[:-1] & np.uint8(0x7F)) * is_first
-    return value.take(last)
+    last = np.flatnonzero(~goes_on)
+    return value.take(last), last
 
 
-def _piece(
-    data: np.ndarray, starts: np.ndarray, lengths: np.ndarray, dtype: np.dtype
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _piece(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """``varints`` of short payloads together, or of one long payload a piece at a time."""
     if len(starts) > 1 or int(lengths[0]) <= _PIECE_BYTES:
-        return _varints(data, starts, lengths, dtype)
+        return _varints(data, starts, lengths)
     start = int(starts[0])
     end, cuts = start + int(lengths[0]), [start]
     while cuts[-1] < end:
         cut = min(cuts[-1] + _PIECE_BYTES, end)
         last = np.flatnonzero(data[max(cut - 10, cuts[-1]) : cut] < 0x80)
         if not len(last):
-            return np.zeros(0, dtype), np.zeros(1, np.int64), np.zeros(1, bool)  # a number of more than ten bytes
+            return np.zeros(0, np.int64), np.zeros(1, np.int64), np.zeros(1, bool)  # a number of more than ten bytes
         cuts.append(cut if cut == end else max(cut - 10, cuts[-1]) + int(last[-1]) + 1)
     begin = np.array(cuts, np.int64)
     values, good = [], True
     for i in range(len(cuts) - 1):
-        piece, _, closed = _varints(data, begin[i : i + 1], np.diff(begin[i : i + 2]), dtype)
+        piece, _, closed = _varints(data, begin[i : i + 1], np.diff(begin[i : i + 2]))
         values.append(piece)
         good &= bool(closed[0])
-    flat = np.concatenate(values) if good else np.zeros(0, dtype)
+    flat = np.concatenate(values) if good else np.zeros(0, np.int64)
     return flat, np.array([len(flat)]), np.array([good])
 
 

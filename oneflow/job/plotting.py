@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from .._base import check
@@ -37,8 +36,8 @@ def plot_model(job: JobFunction[..., Any], path: str | os.PathLike[str], depth: 
     text, problem = check.path(path)
     if problem:
         refuse(ArgumentError, f"flow.plot_model needs a path, got {shown(path)}")
-    target = Path(text)
-    if target.suffix not in _ENDINGS:
+    ending = os.path.splitext(text)[1]
+    if ending not in _ENDINGS:
         refuse(ArgumentError, f"flow.plot_model writes {', '.join(_ENDINGS)}, got {shown(str(path))}")
     if depth is not None:
         depth, problem = check.integer(depth, low=0)
@@ -49,11 +48,12 @@ def plot_model(job: JobFunction[..., Any], path: str | os.PathLike[str], depth: 
 
     graph = job.graph
     made = diagram(graph, list(_blobs(graph.returns)), depth)
-    if target.suffix == ".html":
+    if ending == ".html":
         text = html(made, job.summary()._repr_html_())
     else:
-        text = {".svg": svg, ".dot": dot, ".mmd": mermaid}[target.suffix](made)
-    target.write_text(text, encoding="utf-8")
+        text = {".svg": svg, ".dot": dot, ".mmd": mermaid}[ending](made)
+    with open(path, "w", encoding="utf-8") as opened:
+        opened.write(text)
 
 
 def _blobs(value: Any) -> Iterator[Blob]:

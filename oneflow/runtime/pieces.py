@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from .._base.jax import jax
-from ..compiler.layout import Storage
 from . import processes
+
+if TYPE_CHECKING:
+    from ..compiler.layout import Storage
 
 _ROOM = 0.9  # of what a device's memory has had free at every moment
 

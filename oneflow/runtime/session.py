@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import secrets
+import os
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextvars import ContextVar
@@ -15,7 +15,6 @@ import numpy as np
 
 from .._base import check
 from .._base.refuse import refuse, warn
-from ..compiler.layout import Storage
 from ..config import Resource
 from ..config._settings import nonfinite
 from ..errors import ArgumentError, JobWarning, ModeError
@@ -23,12 +22,12 @@ from ..graph.graph import Graph, Variable, current_or_none
 from . import devices, environment, processes
 from .pieces import BlockRange, Blocks, Capture
 from .pool import Pool, thread_count
-from .prefetcher import check_state
 from .process import process
 from .store import Cell, Store
 from .transfer import to_host
 
 if TYPE_CHECKING:
+    from ..compiler.layout import Storage
     from .host_pipeline import HostPipeline
 
 _log = logging.getLogger("oneflow")
@@ -78,7 +77,7 @@ class Session:
         self.started = False
         self.closed = False
         self._why = ""  # it was closed
-        self.seed = secrets.randbits(63) if process.seed is None else process.seed
+        self.seed = int.from_bytes(os.urandom(8), "little") >> 1 if process.seed is None else process.seed
         self.store = Store(self.seed, process.lock)
         self.build_lock = threading.RLock()  # held while jobs are traced, which shares out variables among them
         self._declared: WeakSet[Job] = WeakSet()  # those that were replaced, too
@@ -344,6 +343,8 @@ class Session:
     @staticmethod
     def check_random_state(state: Any) -> None:
         """Raises ArgumentError for what ``set_random_state`` would not take."""
+        from .prefetcher import check_state  # it comes with the host stage, which not every program has
+
         seed, calls = (state.get("seed"), state.get("calls", {})) if isinstance(state, dict) else (None, None)
         good = type(seed) is int and 0 <= seed < 1 << 64 and isinstance(calls, dict)
         if not good or not all(type(n) is int and 0 <= n < 1 << 32 for n in calls.values()):  # type: ignore[union-attr]

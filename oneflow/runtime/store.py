@@ -6,17 +6,19 @@ import weakref
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from .._base.jax import jax
-from ..compiler.layout import Storage
 from ..errors import ArgumentError
 from ..graph.graph import Variable
 from . import devices, pieces, processes, transfer
 from .mesh import DeviceMeshes
 from .pieces import BlockRange, Blocks, Piece
+
+if TYPE_CHECKING:
+    from ..compiler.layout import Storage
 
 
 class Cell:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import struct
 from pathlib import Path
 
@@ -212,13 +213,40 @@ def test_integers_of_every_size(bits: int) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 40, 30_000])
-@pytest.mark.parametrize("high", [1 << 7, 1 << 14, 1 << 21])
+@pytest.mark.parametrize("high", [1 << 7, 1 << 8, 1 << 14, 1 << 21])
 def test_integers_of_few_bytes(high: int, count: int) -> None:
     values = np.random.default_rng(0).integers(0, high, (3, count)).astype(np.int64)
     values[:, 0] = [high - 1, 0, 127]
     batch = Records.of([record(x=("int64_list", row.tolist()), y=("int32_list", [7])) for row in values])
     np.testing.assert_array_equal(decode_raw(batch, "x", (count,), np.int64), values)
     np.testing.assert_array_equal(decode_raw(batch, "x", (count,), np.float32), values.astype(np.float32))
+
+
+# lists of short numbers, below 256 or not; and bytes that are no list: cut off in a number, or one of more than ten bytes
+_pixels = st.sampled_from([b"\x00", b"\x01", b"\x7f", b"\x80\x01", b"\xff\x01"])
+_numbers = st.sampled_from([b"\x80\x00", b"\x80\x02", b"\xff\x7f", b"\xff\xff\x03", b"\xff" * 9 + b"\x01", b"\x80" * 9 + b"\x7f"])
+_wrong = st.sampled_from([b"\x80", b"\xff" * 10, b"\x80" * 10 + b"\x01"])
+_payloads = st.lists(st.one_of(_pixels, _pixels | _numbers, _pixels | _numbers | _wrong, st.binary(max_size=3)), max_size=12)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.one_of(st.lists(_pixels, max_size=12), _payloads).map(b"".join), min_size=1, max_size=5), st.sampled_from([4, 5])
+)
+def test_varints_agree_with_protobuf(payloads: list[bytes], kind: int) -> None:
+    data = np.frombuffer(b"\xff".join([b"", *payloads, bytes(wire.PAD)]), np.uint8)
+    length = np.array([len(p) for p in payloads])
+    flat, counts, good = wire.varints(data, np.cumsum(length + 1) - length, length, kind)
+    message, expected = {wire.INT32: pb.Int32List, wire.INT64: pb.Int64List}[kind], []
+    for i, payload in enumerate(payloads):
+        rest = re.sub(rb"[\x80-\xff]{0,9}[\x00-\x7f]", b"", payload)  # without its well-formed numbers
+        if rest or re.search(rb"[\x80-\xff]{10}", payload):
+            assert not good[i] and counts[i] == 0
+            continue
+        values = list(message.FromString(b"\x0a" + bytes([len(payload) & 0x7F | 0x80, len(payload) >> 7]) + payload).value)
+        assert good[i] and counts[i] == len(values)
+        expected += values
+    assert flat.tolist() == expected
 
 
 @pytest.mark.parametrize("sizes", [(5, 5, 5), (700, 700, 700), (700, 900, 701), (4, 700, 0)])

@@ -1,23 +1,24 @@
 """The other processes of the run, as the rest of the library sees them: how many there are, and what all agree upon.
 
-The functions are methods of one object, which is this process's only state about the others.
+The functions are methods of one object, which is this process's only state about the others. What makes this process part of a
+run (sockets, the watch) is imported when it is asked for, not by ``import oneflow``.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ... import errors
 from ...config._environment import LAUNCHED, Environment
 from ...errors import ForkError, ProcessError
-from . import jax_runtime, rendezvous
-from .run import Run
+
+if TYPE_CHECKING:
+    from .run import Run
 
 _Value = TypeVar("_Value")
 _LONGEST_LINE = 2_000  # of a job, as an error shows it
@@ -52,9 +53,13 @@ class Processes:
                     "this process was forked from one of a run of several, and cannot take part in the run\n"
                     '  try        multiprocessing.get_context("spawn"), or what it does before the first call of a job'
                 )
+            from . import jax_runtime, rendezvous
+            from .run import Run
+
             jax_runtime.refuse_if_initialized()
             place = rendezvous.find()
-            self._run = None if place is None else Run(place)
+            if place is not None:
+                self._run = Run(place)
             self._started = True
             if place is not None and place.rank > 0 and not Environment.all_output and LAUNCHED not in os.environ:
                 sys.stdout = open(os.devnull, "w")  # noqa: SIM115  the launcher sees to it otherwise
@@ -79,7 +84,11 @@ class Processes:
         if self._run is not None:
             place = self._run.place
             return place.rank, place.count, place.local_rank
-        return (0, 1, 0) if self._started else rendezvous.preview()
+        if self._started:
+            return 0, 1, 0
+        from . import rendezvous
+
+        return rendezvous.preview()
 
     # --- what all agree upon
 
@@ -172,7 +181,11 @@ class Processes:
 
     def quiet(self) -> contextlib.AbstractContextManager[None]:
         """Inside, what C++ code writes to standard output goes to standard error: Gloo reports there which processes have met."""
-        return contextlib.nullcontext() if self._run is None else jax_runtime.redirected(1, 2)
+        if self._run is None:
+            return contextlib.nullcontext()
+        from . import jax_runtime
+
+        return jax_runtime.redirected(1, 2)
 
     def first_meeting(self, devices: Any) -> bool:
         """Whether a collective over these devices (any hashable value) is their first: Gloo writes to standard output then."""
@@ -194,6 +207,8 @@ class Processes:
 
 
 def _digest(text: str) -> str:
+    import hashlib
+
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 

@@ -7,6 +7,7 @@
 //   pack_weights  weights -> packed weights, in the layout that the product's primitive wants
 
 #include "few_rows.h"
+#include "winograd.h"
 
 namespace native {
 
@@ -153,12 +154,14 @@ class Pack final : public Operation {
 std::unique_ptr<Operation> make_product(SpecReader reader, thread_pool::Settings settings, bool describe_only) {
   const ProductSpec spec(reader);
   if (has_few_rows(spec)) return make_few_rows(spec, settings);
+  if (is_for_winograd(spec)) return make_winograd(spec, settings);
   return std::make_unique<Product>(spec, settings, describe_only);
 }
 
 std::unique_ptr<Operation> make_pack(SpecReader reader, thread_pool::Settings settings, bool describe_only) {
   const ProductSpec spec(reader);
   if (has_few_rows(spec)) return make_few_rows_pack(spec);
+  if (is_for_winograd(spec)) return make_winograd_pack(spec, settings);
   return std::make_unique<Pack>(spec, settings, describe_only);
 }
 

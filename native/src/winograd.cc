@@ -56,8 +56,8 @@ struct Call {
   const Tiles& tiles;
   const float *data, *weights, *offset, *residual;
   float* result;
-  const float* zeros;                 // as many as a pixel has channels
-  int64_t tile_step, place_step;      // between numbers of transformed tiles
+  const float* zeros;  // as many as a pixel has channels
+  int64_t place_step;  // between numbers of a transformed tile
 };
 
 #include "avx512_begin.h"
@@ -270,6 +270,7 @@ class Winograd final : public Operation {
  public:
   Winograd(const ProductSpec& s, const thread_pool::Settings& settings) : spec_(s), tiles_(tiles_of(s)) {
     threads_ = settings.threads_for(s.flops());
+    // Threads share transformed tiles where these are few, or weights so many that all of them should not go through each cache.
     constexpr int64_t kLeast = 8, kMost = 64, kSharedMost = 96, kCache = 1 << 19, kFewWeights = 1 << 20;
     const int64_t depth = s.input[1], tile_bytes = tiles_.places() * depth * 4;
     is_shared_ = threads_ > 1 && (tiles_.count < 16 * threads_ || tile_bytes * s.channels > kFewWeights);
@@ -295,85 +296,81 @@ class Winograd final : public Operation {
     const auto array = [&](int i) { return static_cast<float*>(operands[i]); };
     char* zeros = scratch.take(zeros_bytes_);
     std::fill_n(zeros, zeros_bytes_, 0);
-    const Call call{spec_,    tiles_, array(0), array(1), array(2), spec_.has_residual ? array(3) : nullptr,
-                    array(3 + spec_.has_residual), reinterpret_cast<const float*>(zeros), tile_step_, place_step_};
+    const float* residual = spec_.has_residual ? array(3) : nullptr;
+    float* result = array(3 + spec_.has_residual);
+    const Call call{spec_,    tiles_, array(0),   array(1), array(2), residual, result, reinterpret_cast<const float*>(zeros),
+                    place_step_};
     char* transformed = scratch.take((is_shared_ ? 1 : static_cast<size_t>(threads_)) * tiles_bytes_);
     char* sums = scratch.take(static_cast<size_t>(threads_) * sums_bytes_);
     tiles_.size == 2 ? compute<2>(call, transformed, sums) : compute<4>(call, transformed, sums);
   }
 
  private:
-  template <int kSize>
-  void compute(const Call& call, char* transformed, char* sums) const {
-    const int64_t blocks = (tiles_.count + block_ - 1) / block_, panels = panels_of(spec_), channels = spec_.input[1];
-    struct Job {
-      const Winograd& self;
-      const Call& call;
-      char *transformed, *sums;
-      int64_t blocks, panels, channels, begin;
-    } job{*this, call, transformed, sums, blocks, panels, channels, 0};
-    if (!is_shared_) {
-      const auto body = [](void* data, int thread, int of) {
-        const Job& job = *static_cast<const Job*>(data);
-        const Winograd& self = job.self;
-        auto* mine = reinterpret_cast<float*>(job.transformed + static_cast<size_t>(thread) * self.tiles_bytes_);
-        auto* sums = reinterpret_cast<float*>(job.sums + static_cast<size_t>(thread) * self.sums_bytes_);
-        const int64_t end = self.tiles_.count * (thread + 1) / of;
-        for (int64_t begin = self.tiles_.count * thread / of; begin < end; begin += self.block_) {
-          const int64_t count = std::min(self.block_, end - begin);
-          for (int64_t i = 0; i < count; i++) transform_tile<kSize>(job.call, begin + i, 0, job.channels, mine + i * self.tile_step_);
-          self.multiply_panels<kSize>(job.call, begin, count, 0, job.panels, mine, sums);
-        }
-      };
-      if (threads_ == 1) return body(&job, 0, 1);
-      return thread_pool::parallel(body, &job, threads_);
-    }
-    for (int64_t begin = 0; begin < tiles_.count; begin += block_) {
-      job.begin = begin;
-      thread_pool::parallel(
-          [](void* data, int thread, int of) {
-            const Job& job = *static_cast<const Job*>(data);
-            const Winograd& self = job.self;
-            const int64_t count = std::min(self.block_, self.tiles_.count - job.begin), vectors = (job.channels + 15) / 16;
-            const int64_t items = count * vectors, first = items * thread / of, last = items * (thread + 1) / of;
-            for (int64_t item = first; item < last;) {  // vectors of channels of a tile
-              const int64_t tile = item / vectors, from = item % vectors, to = std::min(vectors, from + last - item);
-              transform_tile<kSize>(job.call, job.begin + tile, 16 * from, std::min(16 * to, job.channels),
-                                    reinterpret_cast<float*>(job.transformed) + tile * self.tile_step_);
-              item += to - from;
-            }
-          },
-          &job, threads_);
-      thread_pool::parallel(
-          [](void* data, int thread, int of) {
-            const Job& job = *static_cast<const Job*>(data);
-            const Winograd& self = job.self;
-            const int64_t count = std::min(self.block_, self.tiles_.count - job.begin);
-            auto* sums = reinterpret_cast<float*>(job.sums + static_cast<size_t>(thread) * self.sums_bytes_);
-            self.multiply_panels<kSize>(job.call, job.begin, count, job.panels * thread / of, job.panels * (thread + 1) / of,
-                                        reinterpret_cast<const float*>(job.transformed), sums);
-          },
-          &job, threads_);
-    }
+  // Calls body(thread) for each thread.
+  template <class Body>
+  void on_threads(const Body& body) const {
+    if (threads_ == 1) return body(int64_t{0});
+    thread_pool::parallel_for(threads_, threads_, [&](int64_t thread, int64_t end) {
+      for (; thread < end; thread++) body(thread);
+    });
   }
 
   template <int kSize>
-  void multiply_panels(const Call& call, int64_t begin, int64_t count, int64_t panel, int64_t end, const float* transformed,
-                       float* sums) const {
+  void compute(const Call& call, char* transformed, char* sums) const {
+    const auto of_thread = [](char* all, int64_t thread, size_t bytes) {
+      return reinterpret_cast<float*>(all + static_cast<size_t>(thread) * bytes);
+    };
+    const int64_t depth = spec_.input[1], panels = panels_of(spec_);
+    if (!is_shared_) {
+      return on_threads([&](int64_t thread) {
+        float *mine = of_thread(transformed, thread, tiles_bytes_), *my_sums = of_thread(sums, thread, sums_bytes_);
+        const int64_t end = tiles_.count * (thread + 1) / threads_;
+        for (int64_t begin = tiles_.count * thread / threads_; begin < end; begin += block_) {
+          const int64_t count = std::min(block_, end - begin);
+          for (int64_t i = 0; i < count; i++) transform_tile<kSize>(call, begin + i, 0, depth, mine + i * tile_step_);
+          for (int64_t panel = 0; panel < panels; panel++) multiply_panel<kSize>(call, begin, count, panel, mine, my_sums);
+        }
+      });
+    }
+    auto* shared = reinterpret_cast<float*>(transformed);
+    const int64_t vectors = (depth + 15) / 16;
+    for (int64_t begin = 0; begin < tiles_.count; begin += block_) {
+      const int64_t count = std::min(block_, tiles_.count - begin);
+      on_threads([&](int64_t thread) {
+        const int64_t last = count * vectors * (thread + 1) / threads_;
+        for (int64_t at = count * vectors * thread / threads_; at < last;) {
+          const int64_t tile = at / vectors, first = at % vectors, next = std::min(vectors, first + last - at);
+          transform_tile<kSize>(call, begin + tile, 16 * first, std::min(16 * next, depth), shared + tile * tile_step_);
+          at += next - first;
+        }
+      });
+      // panels, or parts of them where there are more threads
+      const int64_t parts = std::clamp((threads_ + panels - 1) / panels, int64_t{1}, (count + kMostRows - 1) / kMostRows);
+      on_threads([&](int64_t thread) {
+        const int64_t last = panels * parts * (thread + 1) / threads_;
+        for (int64_t at = panels * parts * thread / threads_; at < last; at++) {
+          const int64_t first = count * (at % parts) / parts, next = count * (at % parts + 1) / parts;
+          multiply_panel<kSize>(call, begin + first, next - first, at / parts, shared + first * tile_step_,
+                                of_thread(sums, thread, sums_bytes_));
+        }
+      });
+    }
+  }
+
+  // Of so many tiles from `begin` on.
+  template <int kSize>
+  void multiply_panel(const Call& call, int64_t begin, int64_t count, int64_t panel, const float* transformed, float* sums) const {
     const int64_t places = tiles_.places(), depth = spec_.input[1], sums_step = block_ * kPanel + 16;
     const int64_t groups = (count + kMostRows - 1) / kMostRows;
-    for (; panel < end; panel++) {
-      for (int64_t place = 0; place < places; place++) {
-        const float* weights = call.weights + (panel * places + place) * depth * kPanel;
-        const bool is_last = panel + 1 == end && place + 1 == places;
-        for (int64_t g = 0; g < groups; g++) {
-          const int64_t first = count * g / groups, next = count * (g + 1) / groups;
-          kMultiply[next - first - 1](transformed + place * place_step_ + first * tile_step_, tile_step_, weights, depth,
-                                      g == 0 && !is_last ? weights + depth * kPanel : nullptr, sums + place * sums_step + first * kPanel);
-        }
+    const float* weights = call.weights + panel * places * depth * kPanel;
+    for (int64_t place = 0; place < places; place++, weights += depth * kPanel) {
+      for (int64_t g = 0; g < groups; g++) {
+        const int64_t first = count * g / groups, next = count * (g + 1) / groups;
+        kMultiply[next - first - 1](transformed + place * place_step_ + first * tile_step_, tile_step_, weights, depth,
+                                    g == 0 ? weights + depth * kPanel : nullptr, sums + place * sums_step + first * kPanel);
       }
-      for (int64_t i = 0; i < count; i++) write_tile<kSize>(call, begin + i, panel, sums + i * kPanel, sums_step);
     }
+    for (int64_t i = 0; i < count; i++) write_tile<kSize>(call, begin + i, panel, sums + i * kPanel, sums_step);
   }
 
   ProductSpec spec_;
@@ -397,7 +394,9 @@ class WinogradPack final : public Operation {
     const auto* weights = static_cast<const float*>(operands[0]);
     auto* packed = static_cast<float*>(operands[1]);
     const bool is_small = tiles_of(spec_).size == 2;
-    const auto pack = [&](int64_t begin, int64_t end) { is_small ? pack_panels<4>(weights, packed, begin, end) : pack_panels<6>(weights, packed, begin, end); };
+    const auto pack = [&](int64_t begin, int64_t end) {
+      is_small ? pack_panels<4>(weights, packed, begin, end) : pack_panels<6>(weights, packed, begin, end);
+    };
     if (threads_ == 1) return pack(0, panels_of(spec_));
     thread_pool::parallel_for(panels_of(spec_), threads_, pack);
   }

@@ -316,7 +316,7 @@ def _product(random: np.random.Generator) -> list[int]:
 
 
 def _conv_in_tiles(random: np.random.Generator) -> list[int]:
-    """One that Winograd's minimal filtering is for, where its data is float32: stride 1, windows of 3 x 3, 16 channels or more."""
+    """One for Winograd's minimal filtering, where its data is float32: stride 1, windows of 3 x 3, 16 channels or more."""
     fan, out = (int(v) for v in random.integers(16, 80, 2))
     pads, sizes = random.integers(0, 3, (2, 2)).tolist(), random.integers(3, 24, 2).tolist()
     result = [size + sum(sides) - 2 for size, sides in zip(sizes, zip(*pads, strict=True), strict=True)]

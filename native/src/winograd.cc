@@ -96,7 +96,7 @@ struct Filter<4> {
   static void of_sums(const __m512* x, __m512* to) {
     const __m512 first = _mm512_add_ps(x[1], x[2]), second = _mm512_add_ps(x[3], x[4]);
     const __m512 third = _mm512_sub_ps(x[1], x[2]), fourth = _mm512_sub_ps(x[3], x[4]);
-    const auto sum = [](float a, __m512 b, float c, __m512 d) {
+    const auto sum = [&](float a, __m512 b, float c, __m512 d) {
       return _mm512_fmadd_ps(_mm512_set1_ps(a), b, _mm512_mul_ps(_mm512_set1_ps(c), d));
     };
     to[0] = _mm512_add_ps(x[0], _mm512_add_ps(first, second));

@@ -2,11 +2,15 @@
 // residual, an activation. Of float32, of bfloat16, or of 8-bit integers: u8 data, s8 weights, sums in 32 bits (VNNI), a scale per
 // output channel, requantization.
 //
+// Where windows of one element skip pixels and results are small, the pixels that are read are copied first: oneDNN's kernel is faster
+// for adjacent ones.
+//
 // Two kinds of call share a spec:
 //   product       data, packed weights, [scale of integers,] offset[, residual] -> result
 //   pack_weights  weights -> packed weights, in the layout that the product's primitive wants
 
 #include "few_rows.h"
+#include "winograd.h"
 
 namespace native {
 
@@ -42,7 +46,8 @@ dnnl::primitive_attr attributes(const ProductSpec& s) {
 
 // The product's primitive, and the layouts of what it reads and writes.
 struct Found {
-  Found(const ProductSpec& s, int threads) {
+  Found(const ProductSpec& given, int threads) {
+    const ProductSpec s = given.skips_pixels() ? given.of_some_pixels() : given;
     if (s.is_integer()) want_vnni();
     const thread_pool::ScopedMaxThreads scope(threads);
     const dnnl::memory::desc input(s.input, s.input_type, s.input_strides), output(s.output, s.output_type, s.output_strides);
@@ -70,7 +75,8 @@ class Product final : public Operation {
     name_ = found.descriptor.impl_info_str();
     if (describe_only) return;
     primitive_ = dnnl::primitive(found.descriptor);
-    input_ = {s.input, s.input_type, s.input_strides}, output_ = {s.output, s.output_type, s.output_strides};
+    const ProductSpec inner = s.skips_pixels() ? s.of_some_pixels() : s;
+    input_ = {inner.input, s.input_type, inner.input_strides}, output_ = {s.output, s.output_type, s.output_strides};
     residual_ = {s.output, s.output_type, s.output_strides};
     weights_ = found.weights;
     offset_ = {s.vector(), dt::f32, s.is_conv ? dims{1} : dims{s.channels, 1}};
@@ -80,7 +86,8 @@ class Product final : public Operation {
       if (after.kind(i) == dnnl::primitive::kind::prelu) rectifiers_.push_back(i);
     }
     scratchpad_ = found.descriptor.scratchpad_desc().get_size();
-    scratch_size_ = aligned(scratchpad_);
+    if (s.skips_pixels()) pixels_bytes_ = input_.get_size();
+    scratch_size_ = aligned(scratchpad_) + aligned(pixels_bytes_);
     const size_t count = static_cast<size_t>(s.channels) * sizeof(float);
     const size_t result = element_count(s.output) * bytes_of(s.output_type);
     operand_bytes_ = {element_count(s.input) * bytes_of(s.input_type), weights_.get_size(), count};
@@ -93,7 +100,8 @@ class Product final : public Operation {
 
   void run(void* const* operands, Scratch& scratch) const override {
     const auto memory = [](const dnnl::memory::desc& layout, void* data) { return dnnl::memory(layout, engine(), data); };
-    std::unordered_map<int, dnnl::memory> arguments = {{DNNL_ARG_SRC, memory(input_, operands[0])},
+    void* input = pixels_bytes_ > 0 ? copy_pixels(operands[0], scratch.take(pixels_bytes_)) : operands[0];
+    std::unordered_map<int, dnnl::memory> arguments = {{DNNL_ARG_SRC, memory(input_, input)},
                                                        {DNNL_ARG_WEIGHTS, memory(weights_, operands[1])},
                                                        {DNNL_ARG_SCRATCHPAD, take_scratchpad(scratch, scratchpad_)}};
     int next = 2;
@@ -113,12 +121,33 @@ class Product final : public Operation {
   }
 
  private:
+  void* copy_pixels(const void* data, char* to) const {
+    const ProductSpec& s = spec_;
+    const int64_t bytes = s.input[1] * static_cast<int64_t>(bytes_of(s.input_type));
+    const int64_t pixels = static_cast<int64_t>(element_count(s.output)) / s.channels;
+    const auto copy = [&](int64_t begin, int64_t end) {
+      for (; begin < end; begin++) {
+        int64_t rest = begin, at = 0;
+        for (size_t i = s.output.size(); i-- > 2; rest /= s.output[i]) at += rest % s.output[i] * s.strides[i - 2] * s.input_strides[i];
+        at += rest * s.input_strides[0];
+        std::memcpy(to + begin * bytes, static_cast<const char*>(data) + at * static_cast<int64_t>(bytes_of(s.input_type)),
+                    static_cast<size_t>(bytes));
+      }
+    };
+    if (threads_ == 1) {
+      copy(0, pixels);
+    } else {
+      thread_pool::parallel_for(pixels, threads_, copy);
+    }
+    return to;
+  }
+
   ProductSpec spec_;
   std::string name_;
   dnnl::primitive primitive_;
   dnnl::memory::desc input_, weights_, offset_, residual_, output_, zero_;
   std::vector<int> rectifiers_;  // positions of post-ops that take a zero
-  size_t scratchpad_ = 0;
+  size_t scratchpad_ = 0, pixels_bytes_ = 0;  // of the pixels that are read, where others are skipped
 };
 
 // Its name is the size of the packed weights in bytes.
@@ -153,12 +182,14 @@ class Pack final : public Operation {
 std::unique_ptr<Operation> make_product(SpecReader reader, thread_pool::Settings settings, bool describe_only) {
   const ProductSpec spec(reader);
   if (has_few_rows(spec)) return make_few_rows(spec, settings);
+  if (is_for_winograd(spec)) return make_winograd(spec, settings);
   return std::make_unique<Product>(spec, settings, describe_only);
 }
 
 std::unique_ptr<Operation> make_pack(SpecReader reader, thread_pool::Settings settings, bool describe_only) {
   const ProductSpec spec(reader);
   if (has_few_rows(spec)) return make_few_rows_pack(spec);
+  if (is_for_winograd(spec)) return make_winograd_pack(spec, settings);
   return std::make_unique<Pack>(spec, settings, describe_only);
 }
 

@@ -2,6 +2,8 @@
 // then the geometry.
 #pragma once
 
+#include <algorithm>
+
 #include "operation.h"
 
 namespace native {
@@ -31,6 +33,26 @@ struct ProductSpec {
   // As weights arrive: those of bfloat16 products are rounded while they are packed.
   dt given_weight_type() const { return is_integer() ? dt::s8 : dt::f32; }
   double flops() const { return 2.0 * element_count(output) * element_count(weights) / channels; }
+  // Whether only some pixels are multiplied, each with all weights, and an image of the result has few.
+  bool skips_pixels() const {
+    constexpr int64_t kFewPixels = 16;
+    bool is_strided = false;
+    int64_t pixels = 1;
+    for (size_t i = 0; i < strides.size(); i++) {
+      if (weights[weights.size() - 1 - i] != 1 || pad_low[i] != 0 || pad_high[i] != 0) return false;
+      is_strided |= strides[i] != 1, pixels *= output[2 + i];
+    }
+    return is_strided && pixels <= kFewPixels;
+  }
+  // The same product of those pixels alone.
+  ProductSpec of_some_pixels() const {
+    ProductSpec made = *this;
+    std::copy(output.begin() + 2, output.end(), made.input.begin() + 2);
+    made.strides.assign(strides.size(), 1);
+    made.input_strides = data_strides(made.input);
+    return made;
+  }
+
   dims vector() const { return is_conv ? dims{channels} : dims{1, channels}; }
 
   bool is_conv, has_residual;

@@ -5,7 +5,15 @@ import importlib.util
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
+import torch
+
+from oneflow.compiler import packed_products as packed
+from oneflow.compiler.packed_products import Epilogue
+from oneflow.graph.op import IntegerProduct
 
 PRESENT = importlib.util.find_spec("oneflow_native") is not None
 
@@ -43,3 +51,53 @@ def parallel() -> Callable[[int], contextlib.AbstractContextManager[None]]:
             library.threads, library.min_parallel_work = before
 
     return within
+
+
+class Products:
+    """Single calls of products with packed weights, and what they should compute."""
+
+    @staticmethod
+    def reference(x: Any, w: Any, offset: Any, residual: Any, product: IntegerProduct, epilogue: Epilogue) -> np.ndarray:
+        """The same by PyTorch, in float64."""
+        data, weights, bias = (torch.from_numpy(np.asarray(v, np.float64)) for v in (x, w, offset))
+        if not product.strides:
+            y = data @ weights.T + bias
+        else:
+            sides = [side for pair in reversed(product.padding) for side in pair]
+            convolve = (torch.conv1d, torch.conv2d, torch.conv3d)[len(product.strides) - 1]
+            padded = torch.nn.functional.pad(data.movedim(-1, 1), sides)
+            y = convolve(padded, weights.movedim(-1, 1), bias, product.strides, 0, product.dilations, product.groups).movedim(
+                1, -1
+            )
+        if residual is not None:
+            y = y + torch.from_numpy(np.asarray(residual, np.float64))
+        if epilogue.activation == "rectify":
+            y = torch.relu(y)
+        elif epilogue.activation == "gate":
+            y = torch.nn.functional.gelu(y)
+        elif epilogue.activation == "bound":
+            y = torch.clamp(y, epilogue.low, epilogue.high)
+        return y.numpy()
+
+    @staticmethod
+    def computed(problem: tuple[Any, ...], dtype: Any) -> np.ndarray:
+        x, w, offset, residual, product, epilogue = problem
+        numbers = x.shape, product, epilogue, w.shape, np.dtype(dtype).name
+        assert packed.unsupported_reason(*numbers) == ""
+        pack = {"spec": tuple(packed.spec(*numbers)), "size": packed.packed_size(*numbers)}
+        more = [] if residual is None else [jnp.asarray(residual, dtype)]
+
+        def run(x: Any, w: Any, *vectors: Any) -> Any:
+            return packed.call(x, packed.PACK.define(w, **pack), vectors, product, epilogue, w.shape)
+
+        return np.asarray(jax.jit(run)(jnp.asarray(x, dtype), w, offset, *more))
+
+    @staticmethod
+    def has_avx512() -> bool:
+        """Whether the CPU has AVX-512, as the kernel says that oneDNN takes for a product."""
+        return "avx512" in packed.kernel_name((9, 16), IntegerProduct(None, (0, 1)), Epilogue(), (16, 16), "float32")
+
+
+@pytest.fixture(scope="session")
+def products() -> Products:
+    return Products()

@@ -7,8 +7,6 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
@@ -51,58 +49,24 @@ def problems(draw: st.DrawFn) -> tuple[Any, ...]:
     return x, w.astype(np.float32), rng.normal(size=out).astype(np.float32), residual, product, epilogue
 
 
-def reference(x: Any, w: Any, offset: Any, residual: Any, product: IntegerProduct, epilogue: Epilogue) -> np.ndarray:
-    """The same by PyTorch, in float64."""
-    data, weights, bias = (torch.from_numpy(np.asarray(v, np.float64)) for v in (x, w, offset))
-    if not product.strides:
-        y = data @ weights.T + bias
-    else:
-        sides = [side for pair in reversed(product.padding) for side in pair]
-        convolve = (torch.conv1d, torch.conv2d, torch.conv3d)[len(product.strides) - 1]
-        padded = torch.nn.functional.pad(data.movedim(-1, 1), sides)
-        y = convolve(padded, weights.movedim(-1, 1), bias, product.strides, 0, product.dilations, product.groups).movedim(1, -1)
-    if residual is not None:
-        y = y + torch.from_numpy(np.asarray(residual, np.float64))
-    if epilogue.activation == "rectify":
-        y = torch.relu(y)
-    elif epilogue.activation == "gate":
-        y = torch.nn.functional.gelu(y)
-    elif epilogue.activation == "bound":
-        y = torch.clamp(y, epilogue.low, epilogue.high)
-    return y.numpy()
-
-
-def computed(problem: tuple[Any, ...], dtype: Any) -> np.ndarray:
-    x, w, offset, residual, product, epilogue = problem
-    numbers = x.shape, product, epilogue, w.shape, np.dtype(dtype).name
-    assert packed.unsupported_reason(*numbers) == ""
-    pack = {"spec": tuple(packed.spec(*numbers)), "size": packed.packed_size(*numbers)}
-    more = [] if residual is None else [jnp.asarray(residual, dtype)]
-
-    def run(x: Any, w: Any, *vectors: Any) -> Any:
-        return packed.call(x, packed.PACK.define(w, **pack), vectors, product, epilogue, w.shape)
-
-    return np.asarray(jax.jit(run)(jnp.asarray(x, dtype), w, offset, *more))
-
-
 @settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(problem=problems(), threads=st.integers(1, 3))
-def test_a_product_in_float32(problem: tuple[Any, ...], threads: int, parallel: Any) -> None:
+def test_a_product_in_float32(problem: tuple[Any, ...], threads: int, parallel: Any, products: Any) -> None:
     with parallel(threads):
-        got = computed(problem, np.float32)
-    np.testing.assert_allclose(got, reference(*problem), rtol=2e-5, atol=2e-5)
+        got = products.computed(problem, np.float32)
+    np.testing.assert_allclose(got, products.reference(*problem), rtol=2e-5, atol=2e-5)
 
 
 @settings(deadline=None, max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(problem=problems())
-def test_a_product_in_bfloat16(problem: tuple[Any, ...], native_part: Any) -> None:
+def test_a_product_in_bfloat16(problem: tuple[Any, ...], native_part: Any, products: Any) -> None:
     if not native_part.has_bfloat16:
         pytest.skip("this CPU has neither AVX-512 BF16 nor AMX")
-    got = computed(problem, ml_dtypes.bfloat16)
+    got = products.computed(problem, ml_dtypes.bfloat16)
     assert got.dtype == ml_dtypes.bfloat16
     x, w, offset, residual, *rest = problem
     rounded = [None if v is None else np.asarray(v, ml_dtypes.bfloat16).astype(np.float64) for v in (x, w, residual)]
-    want = reference(rounded[0], rounded[1], offset, rounded[2], *rest)
+    want = products.reference(rounded[0], rounded[1], offset, rounded[2], *rest)
     np.testing.assert_allclose(got.astype(np.float64), want, rtol=0.02, atol=0.02)
 
 
@@ -119,49 +83,44 @@ def few_rows(draw: st.DrawFn) -> tuple[Any, ...]:
 
 @settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(problem=few_rows(), threads=st.integers(1, 3))
-def test_a_product_of_few_rows(problem: tuple[Any, ...], threads: int, parallel: Any) -> None:
+def test_a_product_of_few_rows(problem: tuple[Any, ...], threads: int, parallel: Any, products: Any) -> None:
     x, w, *_, product, epilogue = problem
     with parallel(threads):
-        got = computed(problem, np.float32)
+        got = products.computed(problem, np.float32)
         name = packed.kernel_name(x.shape, product, epilogue, w.shape, "float32")
-    np.testing.assert_allclose(got, reference(*problem), rtol=2e-5, atol=2e-5)
-    assert (name == packed.FEW_ROWS) == (len(x) <= 8 and "avx512" in name_of_nine_rows())
+    np.testing.assert_allclose(got, products.reference(*problem), rtol=2e-5, atol=2e-5)
+    assert (name == packed.FEW_ROWS) == (len(x) <= 8 and products.has_avx512())
 
 
-def name_of_nine_rows() -> str:
-    """The kernel of a product that oneDNN computes, which says whether the CPU has AVX-512."""
-    return packed.kernel_name((9, 16), IntegerProduct(None, (0, 1)), Epilogue(), (16, 16), "float32")
-
-
-def test_gelu_of_few_rows_is_exact_far_from_zero() -> None:
+def test_gelu_of_few_rows_is_exact_far_from_zero(products: Any) -> None:
     offset = np.float32([0, 1, -1, 5, -5, 5.3, -5.4, 10, -10, 1e4, -1e4, 1e30, -1e30])
     x, w = np.zeros((2, 4), np.float32), np.zeros((len(offset), 4), np.float32)
-    got = computed((x, w, offset, None, IntegerProduct(None, (0, 1)), Epilogue(False, False, "gate")), np.float32)
+    got = products.computed((x, w, offset, None, IntegerProduct(None, (0, 1)), Epilogue(False, False, "gate")), np.float32)
     want = torch.nn.functional.gelu(torch.from_numpy(offset.astype(np.float64))).numpy()
     np.testing.assert_allclose(got, np.tile(want, (2, 1)), rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("activation", ["rectify", "bound", "gate"])
-def test_a_product_of_few_rows_passes_on_what_is_not_finite(activation: str) -> None:
+def test_a_product_of_few_rows_passes_on_what_is_not_finite(activation: str, products: Any) -> None:
     """In its own column and no other one; columns beyond the last panel's end are not read."""
     x, w, offset = np.ones((2, 4), np.float32), np.ones((70, 4), np.float32), np.zeros(70, np.float32)
     offset[[3, 65]] = np.nan
     w[69, 1] = np.inf
     epilogue = Epilogue(False, False, activation, low=0.0, high=3.0)
-    got = computed((x, w, offset, None, IntegerProduct(None, (0, 1)), epilogue), np.float32)
+    got = products.computed((x, w, offset, None, IntegerProduct(None, (0, 1)), epilogue), np.float32)
     assert np.isnan(got[:, [3, 65]]).all()
     finite = np.delete(got, [3, 65, 69], axis=1)
     np.testing.assert_allclose(finite, {"rectify": 4, "bound": 3, "gate": 3.999873}[activation], rtol=1e-6)
-    if "avx512" in name_of_nine_rows():
+    if products.has_avx512():
         np.testing.assert_array_equal(got[:, 69], 3 if activation == "bound" else np.inf)
 
 
 @pytest.mark.parametrize("activation", ["rectify", "bound"])
-def test_not_a_number_stays_so_behind_an_activation(activation: str) -> None:
+def test_not_a_number_stays_so_behind_an_activation(activation: str, products: Any) -> None:
     x, w = np.ones((2, 4), np.float32), np.ones((3, 4), np.float32)
     offset = np.array([np.nan, 1, -9], np.float32)
     product = IntegerProduct(None, (0, 1))
-    got = computed((x, w, offset, None, product, Epilogue(False, False, activation, low=0.0, high=4.0)), np.float32)
+    got = products.computed((x, w, offset, None, product, Epilogue(False, False, activation, low=0.0, high=4.0)), np.float32)
     np.testing.assert_array_equal(got, [[np.nan, 5 if activation == "rectify" else 4, 0]] * 2)
 
 
@@ -255,7 +214,7 @@ def test_a_predict_job_computes_the_same_fused() -> None:
     np.testing.assert_allclose(got, plainly(x, values)[0], rtol=1e-5, atol=1e-5)
 
 
-def test_a_small_product_of_few_rows_is_packed() -> None:
+def test_a_small_product_of_few_rows_is_packed(products: Any) -> None:
     """With weights enough; XLA computes it in larger batches, and those with few weights."""
 
     def declared(rows: int) -> Any:
@@ -273,7 +232,7 @@ def test_a_small_product_of_few_rows_is_packed() -> None:
     want = many(x)
     np.testing.assert_allclose(np.concatenate([one(x[i : i + 1]) for i in range(12)]), want, rtol=1e-4, atol=1e-5)
     assert not changed(many)
-    if "avx512" in name_of_nine_rows():
+    if products.has_avx512():
         assert changed(one).startswith("2 products")
         assert str(one.summary()).count("few rows, packed weights") == 2
 

@@ -1,0 +1,458 @@
+// Tiles of the input are transformed, multiplied with transformed weights, one matrix product for each of the 16 or 36 places of
+// a tile, and the sums are transformed into a tile of the result. All is done for so few tiles at a time that they stay in a cache.
+//
+// Weights are packed into panels of 32 output channels, missing ones zeros: first all transformed ones, [panel][place][input
+// channel][32], then the weights themselves, [panel][tap][input channel][32]. With these, a tile is computed directly where a
+// result is not finite: a tile mixes its values, so that an infinity makes NaNs of results that it has no part in.
+
+#include "winograd.h"
+
+#include <immintrin.h>
+
+#include <algorithm>
+
+#include "epilogue.h"
+#include "elements.h"
+
+namespace native {
+
+namespace {
+
+constexpr int64_t kTaps = 9, kPanel = 32, kMostRows = 8;
+
+// The points that polynomials are evaluated at are 0, p, -p, 2p, -2p and infinity, or 0, 1, -1 and infinity. For p = 3/4 a result is
+// off by a third of what it is off for the usual p = 1.
+constexpr double kPoint = 0.75;
+
+int64_t panels_of(const ProductSpec& s) { return (s.channels + kPanel - 1) / kPanel; }
+
+// The tiles of all images.
+struct Tiles {
+  int size;  // of the result's pixels
+  int64_t down, across, count;
+
+  Tiles(const ProductSpec& s, int size)
+      : size(size), down((s.output[2] + size - 1) / size), across((s.output[3] + size - 1) / size), count(s.output[0] * down * across) {}
+
+  int64_t places() const { return (size + 2) * (size + 2); }
+  // What time such tiles take: products, and weights that are read.
+  int64_t effort() const {
+    constexpr int64_t kReading = 12;  // tiles whose products take as long as reading a weight
+    return places() * std::max(count, kReading);
+  }
+};
+
+Tiles tiles_of(const ProductSpec& s) {
+  const Tiles small(s, 2), large(s, 4);
+  return large.effort() < small.effort() ? large : small;
+}
+
+size_t packed_bytes(const ProductSpec& s) {
+  return static_cast<size_t>(panels_of(s) * kPanel * s.input[1] * (tiles_of(s).places() + kTaps)) * sizeof(float);
+}
+
+struct Call {
+  const ProductSpec& spec;
+  const Tiles& tiles;
+  const float *data, *weights, *offset, *residual;
+  float* result;
+  const float* zeros;  // as many as a pixel has channels
+  int64_t place_step;  // between numbers of a transformed tile
+};
+
+#include "avx512_begin.h"
+
+template <int kSize>
+struct Filter;
+
+template <>
+struct Filter<2> {
+  static void of_input(const __m512* x, __m512* to) {
+    to[0] = _mm512_sub_ps(x[2], x[0]), to[3] = _mm512_sub_ps(x[3], x[1]);
+    to[1] = _mm512_add_ps(x[2], x[1]), to[2] = _mm512_sub_ps(x[2], x[1]);
+  }
+  static void of_sums(const __m512* x, __m512* to) {
+    to[0] = _mm512_add_ps(x[0], _mm512_add_ps(x[1], x[2]));
+    to[1] = _mm512_add_ps(x[3], _mm512_sub_ps(x[1], x[2]));
+  }
+};
+
+template <>
+struct Filter<4> {
+  static constexpr float p = kPoint, q = 2 * p;
+
+  static void of_input(const __m512* x, __m512* to) {
+    const auto ends = [&](__m512 a, __m512 b, __m512 c) {
+      return _mm512_fmadd_ps(_mm512_set1_ps(p * p * q * q), a, _mm512_fnmadd_ps(_mm512_set1_ps(p * p + q * q), b, c));
+    };
+    to[0] = ends(x[0], x[2], x[4]), to[5] = ends(x[1], x[3], x[5]);
+    const auto both = [&](float at, float other, __m512* pair) {
+      const __m512 square = _mm512_set1_ps(other * other), point = _mm512_set1_ps(at);
+      const __m512 even = _mm512_fnmadd_ps(square, x[2], x[4]), odd = _mm512_fnmadd_ps(square, x[1], x[3]);
+      pair[0] = _mm512_fmadd_ps(point, odd, even), pair[1] = _mm512_fnmadd_ps(point, odd, even);
+    };
+    both(p, q, to + 1), both(q, p, to + 3);
+  }
+  static void of_sums(const __m512* x, __m512* to) {
+    const __m512 first = _mm512_add_ps(x[1], x[2]), second = _mm512_add_ps(x[3], x[4]);
+    const __m512 third = _mm512_sub_ps(x[1], x[2]), fourth = _mm512_sub_ps(x[3], x[4]);
+    const auto sum = [&](float a, __m512 b, float c, __m512 d) {
+      return _mm512_fmadd_ps(_mm512_set1_ps(a), b, _mm512_mul_ps(_mm512_set1_ps(c), d));
+    };
+    to[0] = _mm512_add_ps(x[0], _mm512_add_ps(first, second));
+    to[1] = sum(p, third, q, fourth);
+    to[2] = sum(p * p, first, q * q, second);
+    to[3] = _mm512_add_ps(x[5], sum(p * p * p, third, q * q * q, fourth));
+  }
+};
+
+// Where a tile's result begins; rows and columns of the result that it has.
+struct Place {
+  int64_t sample, row, column, rows, columns;
+
+  Place(const Call& call, int64_t tile) {
+    const Tiles& t = call.tiles;
+    sample = tile / (t.down * t.across);
+    row = tile / t.across % t.down * t.size, column = tile % t.across * t.size;
+    rows = std::min<int64_t>(t.size, call.spec.output[2] - row), columns = std::min<int64_t>(t.size, call.spec.output[3] - column);
+  }
+};
+
+// The pixel of the input that is multiplied with the first tap for a pixel of the result; null beside the image.
+inline const float* pixel_at(const Call& call, int64_t sample, int64_t row, int64_t column) {
+  const ProductSpec& s = call.spec;
+  row -= s.pad_low[0], column -= s.pad_low[1];
+  if (row < 0 || row >= s.input[2] || column < 0 || column >= s.input[3]) return nullptr;
+  return call.data + ((sample * s.input[2] + row) * s.input[3] + column) * s.input[1];
+}
+
+template <int kSize>
+void transform_tile(const Call& call, int64_t tile, int64_t first, int64_t last, float* to) {  // of these channels
+  constexpr int kSide = kSize + 2;
+  const Place place(call, tile);
+  const float* pixels[kSide][kSide];
+  for (int i = 0; i < kSide; i++) {
+    for (int j = 0; j < kSide; j++) {
+      const float* found = pixel_at(call, place.sample, place.row + i, place.column + j);
+      pixels[i][j] = found ? found : call.zeros;
+    }
+  }
+  for (int64_t c = first; c < last; c += 16) {
+    const __mmask16 present = mask_at(c, last);
+    __m512 half[kSide][kSide];
+    for (int j = 0; j < kSide; j++) {
+      __m512 column[kSide], made[kSide];
+      for (int i = 0; i < kSide; i++) column[i] = _mm512_maskz_loadu_ps(present, pixels[i][j] + c);
+      Filter<kSize>::of_input(column, made);
+      for (int i = 0; i < kSide; i++) half[i][j] = made[i];
+    }
+    float* place_of = to + c;
+    for (int i = 0; i < kSide; i++) {
+      __m512 made[kSide];
+      Filter<kSize>::of_input(half[i], made);
+      for (int j = 0; j < kSide; j++, place_of += call.place_step) _mm512_storeu_ps(place_of, made[j]);
+    }
+  }
+}
+
+// Sums of some tiles and a panel at one place. Weights that are needed next are fetched meanwhile.
+template <int kRows>
+void multiply(const float* tiles, int64_t step, const float* weights, int64_t depth, const float* ahead, float* to) {
+  __m512 sums[kRows][2];
+  for (auto& of_row : sums) of_row[0] = of_row[1] = _mm512_setzero_ps();
+  for (int64_t c = 0; c < depth; c++, weights += kPanel) {
+    const __m512 w[] = {_mm512_loadu_ps(weights), _mm512_loadu_ps(weights + 16)};
+    if (ahead) {
+      _mm_prefetch(reinterpret_cast<const char*>(ahead + c * kPanel), _MM_HINT_T1);
+      _mm_prefetch(reinterpret_cast<const char*>(ahead + c * kPanel + 16), _MM_HINT_T1);
+    }
+    for (int i = 0; i < kRows; i++) {
+      const __m512 x = _mm512_set1_ps(tiles[i * step + c]);
+      for (int j = 0; j < 2; j++) sums[i][j] = _mm512_fmadd_ps(x, w[j], sums[i][j]);
+    }
+  }
+  for (int i = 0; i < kRows; i++, to += kPanel) {
+    for (int j = 0; j < 2; j++) _mm512_storeu_ps(to + 16 * j, sums[i][j]);
+  }
+}
+
+// The sum for one pixel and 16 channels, tap by tap. `weights`: those of the first tap.
+inline __m512 direct_sum(const Call& call, const Place& place, int64_t row, int64_t column, const float* weights) {
+  const int64_t depth = call.spec.input[1];
+  __m512 sum = _mm512_setzero_ps();
+  for (int64_t tap = 0; tap < kTaps; tap++, weights += depth * kPanel) {
+    const float* pixel = pixel_at(call, place.sample, place.row + row + tap / 3, place.column + column + tap % 3);
+    if (!pixel) continue;
+    for (int64_t c = 0; c < depth; c++) {
+      sum = _mm512_fmadd_ps(_mm512_set1_ps(pixel[c]), _mm512_loadu_ps(weights + c * kPanel), sum);
+    }
+  }
+  return sum;
+}
+
+// From sums, [place][tile][32], to the result in the columns of one panel.
+template <int kSize>
+void write_tile(const Call& call, int64_t tile, int64_t panel, const float* sums, int64_t step) {
+  constexpr int kSide = kSize + 2;
+  const ProductSpec& s = call.spec;
+  const Place place(call, tile);
+  const float* direct = call.weights + (panels_of(s) * call.tiles.places() + panel * kTaps) * s.input[1] * kPanel;
+  const int64_t corner = ((place.sample * s.output[2] + place.row) * s.output[3] + place.column) * s.channels;
+  for (int64_t v = 0; v < kPanel && panel * kPanel + v < s.channels; v += 16) {
+    const int64_t channel = panel * kPanel + v;
+    const __mmask16 present = mask_at(channel, s.channels);
+    __m512 half[kSize][kSide], made[kSize][kSize], residue = _mm512_setzero_ps();
+    for (int j = 0; j < kSide; j++) {
+      __m512 column[kSide], two[kSize];
+      for (int i = 0; i < kSide; i++) column[i] = _mm512_loadu_ps(sums + (i * kSide + j) * step + v);
+      Filter<kSize>::of_sums(column, two);
+      for (int i = 0; i < kSize; i++) half[i][j] = two[i];
+    }
+    for (int i = 0; i < kSize; i++) {
+      Filter<kSize>::of_sums(half[i], made[i]);
+      for (int j = 0; j < kSize; j++) residue = _mm512_fmadd_ps(made[i][j], _mm512_setzero_ps(), residue);
+    }
+    const bool is_finite = _mm512_cmp_ps_mask(residue, residue, _CMP_UNORD_Q) == 0;
+    const __m512 offset = _mm512_maskz_loadu_ps(present, call.offset + channel);
+    for (int64_t i = 0; i < place.rows; i++) {
+      for (int64_t j = 0; j < place.columns; j++) {
+        const int64_t at = corner + (i * s.output[3] + j) * s.channels + channel;
+        const __m512 sum = is_finite ? made[i][j] : direct_sum(call, place, i, j, direct + v);
+        __m512 x = _mm512_add_ps(sum, offset);
+        if (call.residual) x = _mm512_add_ps(x, _mm512_maskz_loadu_ps(present, call.residual + at));
+        _mm512_mask_storeu_ps(call.result + at, present, activated(s, x));
+      }
+    }
+  }
+}
+
+// Weights of a panel at one input channel, [tap][32], transformed in double precision.
+template <int kSide>
+void transform_weights(const float (&taps)[kTaps][kPanel], const double (&matrix)[kSide][3], float* to, int64_t step) {
+  double half[kSide][3][kPanel];
+  for (int i = 0; i < kSide; i++) {
+    for (int j = 0; j < 3; j++) {
+      for (int64_t o = 0; o < kPanel; o++) {
+        half[i][j][o] = matrix[i][0] * taps[j][o] + matrix[i][1] * taps[3 + j][o] + matrix[i][2] * taps[6 + j][o];
+      }
+    }
+  }
+  for (int i = 0; i < kSide; i++) {
+    for (int j = 0; j < kSide; j++, to += step) {
+      for (int64_t o = 0; o < kPanel; o++) {
+        to[o] = static_cast<float>(half[i][0][o] * matrix[j][0] + half[i][1][o] * matrix[j][1] + half[i][2][o] * matrix[j][2]);
+      }
+    }
+  }
+}
+
+#include "avx512_end.h"
+
+// --- for any CPU again
+
+constexpr decltype(&multiply<1>) kMultiply[kMostRows] = {multiply<1>, multiply<2>, multiply<3>, multiply<4>,
+                                                         multiply<5>, multiply<6>, multiply<7>, multiply<8>};
+
+// What becomes of a window's row of weights: a polynomial's value at each point, over the product of the distances to the others.
+template <int kSide>
+void fill_matrix(double (&matrix)[kSide][3]) {
+  constexpr double two[] = {0, 1, -1}, four[] = {0, kPoint, -kPoint, 2 * kPoint, -2 * kPoint};
+  const double* points = kSide == 4 ? two : four;
+  for (int i = 0; i < kSide - 1; i++) {
+    double distances = 1;
+    for (int j = 0; j < kSide - 1; j++) distances *= i == j ? 1 : points[i] - points[j];
+    for (int j = 0; j < 3; j++) matrix[i][j] = (j == 0 ? 1 : j == 1 ? points[i] : points[i] * points[i]) / distances;
+  }
+  matrix[kSide - 1][0] = matrix[kSide - 1][1] = 0, matrix[kSide - 1][2] = 1;
+}
+
+class Winograd final : public Operation {
+ public:
+  Winograd(const ProductSpec& s, const thread_pool::Settings& settings) : spec_(s), tiles_(tiles_of(s)) {
+    threads_ = settings.threads_for(s.flops());
+    // Threads share transformed tiles where these are few, or weights so many that all of them should not go through each cache.
+    constexpr int64_t kLeast = 8, kMost = 64, kSharedMost = 96, kCache = 1 << 19, kFewWeights = 1 << 20;
+    const int64_t depth = s.input[1], tile_bytes = tiles_.places() * depth * 4;
+    is_shared_ = threads_ > 1 && (tiles_.count < 16 * threads_ || tile_bytes * s.channels > kFewWeights);
+    const int64_t most = is_shared_ ? kSharedMost : std::clamp(kCache / tile_bytes / kLeast * kLeast, kLeast, kMost);
+    const int64_t share = is_shared_ ? tiles_.count : (tiles_.count + threads_ - 1) / threads_;
+    const int64_t blocks = (share + most - 1) / most;
+    block_ = ((share + blocks - 1) / blocks + kLeast - 1) / kLeast * kLeast;
+    tile_step_ = (depth + 15) / 16 * 16 + 16, place_step_ = block_ * tile_step_ + 16;
+    zeros_bytes_ = static_cast<size_t>(tile_step_) * 4;
+    tiles_bytes_ = aligned(static_cast<size_t>(tiles_.places() * place_step_) * 4);
+    sums_bytes_ = aligned(static_cast<size_t>(tiles_.places() * (block_ * kPanel + 16)) * 4);
+    const size_t threads = static_cast<size_t>(threads_);
+    scratch_size_ = aligned(zeros_bytes_) + (is_shared_ ? 1 : threads) * tiles_bytes_ + threads * sums_bytes_;
+    const size_t count = element_count(s.output) * sizeof(float);
+    operand_bytes_ = {element_count(s.input) * sizeof(float), packed_bytes(s), static_cast<size_t>(s.channels) * sizeof(float)};
+    if (s.has_residual) operand_bytes_.push_back(count);
+    operand_bytes_.push_back(count);
+  }
+
+  std::string name() const override { return "winograd"; }
+
+  void run(void* const* operands, Scratch& scratch) const override {
+    const auto array = [&](int i) { return static_cast<float*>(operands[i]); };
+    char* zeros = scratch.take(zeros_bytes_);
+    std::fill_n(zeros, zeros_bytes_, 0);
+    const float* residual = spec_.has_residual ? array(3) : nullptr;
+    float* result = array(3 + spec_.has_residual);
+    const Call call{spec_,    tiles_, array(0),   array(1), array(2), residual, result, reinterpret_cast<const float*>(zeros),
+                    place_step_};
+    char* transformed = scratch.take((is_shared_ ? 1 : static_cast<size_t>(threads_)) * tiles_bytes_);
+    char* sums = scratch.take(static_cast<size_t>(threads_) * sums_bytes_);
+    tiles_.size == 2 ? compute<2>(call, transformed, sums) : compute<4>(call, transformed, sums);
+  }
+
+ private:
+  // Calls body(thread) for each thread.
+  template <class Body>
+  void on_threads(const Body& body) const {
+    if (threads_ == 1) return body(int64_t{0});
+    thread_pool::parallel_for(threads_, threads_, [&](int64_t thread, int64_t end) {
+      for (; thread < end; thread++) body(thread);
+    });
+  }
+
+  template <int kSize>
+  void compute(const Call& call, char* transformed, char* sums) const {
+    const auto of_thread = [](char* all, int64_t thread, size_t bytes) {
+      return reinterpret_cast<float*>(all + static_cast<size_t>(thread) * bytes);
+    };
+    const int64_t depth = spec_.input[1], panels = panels_of(spec_);
+    if (!is_shared_) {
+      return on_threads([&](int64_t thread) {
+        float *mine = of_thread(transformed, thread, tiles_bytes_), *my_sums = of_thread(sums, thread, sums_bytes_);
+        const int64_t end = tiles_.count * (thread + 1) / threads_;
+        for (int64_t begin = tiles_.count * thread / threads_; begin < end; begin += block_) {
+          const int64_t count = std::min(block_, end - begin);
+          for (int64_t i = 0; i < count; i++) transform_tile<kSize>(call, begin + i, 0, depth, mine + i * tile_step_);
+          for (int64_t panel = 0; panel < panels; panel++) multiply_panel<kSize>(call, begin, count, panel, mine, my_sums);
+        }
+      });
+    }
+    auto* shared = reinterpret_cast<float*>(transformed);
+    const int64_t vectors = (depth + 15) / 16;
+    for (int64_t begin = 0; begin < tiles_.count; begin += block_) {
+      const int64_t count = std::min(block_, tiles_.count - begin);
+      on_threads([&](int64_t thread) {
+        const int64_t last = count * vectors * (thread + 1) / threads_;
+        for (int64_t at = count * vectors * thread / threads_; at < last;) {
+          const int64_t tile = at / vectors, first = at % vectors, next = std::min(vectors, first + last - at);
+          transform_tile<kSize>(call, begin + tile, 16 * first, std::min(16 * next, depth), shared + tile * tile_step_);
+          at += next - first;
+        }
+      });
+      // panels, or parts of them where there are more threads
+      const int64_t parts = std::clamp((threads_ + panels - 1) / panels, int64_t{1}, (count + kMostRows - 1) / kMostRows);
+      on_threads([&](int64_t thread) {
+        const int64_t last = panels * parts * (thread + 1) / threads_;
+        for (int64_t at = panels * parts * thread / threads_; at < last; at++) {
+          const int64_t first = count * (at % parts) / parts, next = count * (at % parts + 1) / parts;
+          multiply_panel<kSize>(call, begin + first, next - first, at / parts, shared + first * tile_step_,
+                                of_thread(sums, thread, sums_bytes_));
+        }
+      });
+    }
+  }
+
+  // Of so many tiles from `begin` on.
+  template <int kSize>
+  void multiply_panel(const Call& call, int64_t begin, int64_t count, int64_t panel, const float* transformed, float* sums) const {
+    const int64_t places = tiles_.places(), depth = spec_.input[1], sums_step = block_ * kPanel + 16;
+    const int64_t groups = (count + kMostRows - 1) / kMostRows;
+    const float* weights = call.weights + panel * places * depth * kPanel;
+    for (int64_t place = 0; place < places; place++, weights += depth * kPanel) {
+      for (int64_t g = 0; g < groups; g++) {
+        const int64_t first = count * g / groups, next = count * (g + 1) / groups;
+        kMultiply[next - first - 1](transformed + place * place_step_ + first * tile_step_, tile_step_, weights, depth,
+                                    g == 0 ? weights + depth * kPanel : nullptr, sums + place * sums_step + first * kPanel);
+      }
+    }
+    for (int64_t i = 0; i < count; i++) write_tile<kSize>(call, begin + i, panel, sums + i * kPanel, sums_step);
+  }
+
+  ProductSpec spec_;
+  Tiles tiles_;
+  bool is_shared_;  // by threads, which take some of the panels each; else they take some of the tiles
+  int64_t block_;   // tiles that are computed at a time
+  int64_t tile_step_, place_step_;
+  size_t zeros_bytes_, tiles_bytes_, sums_bytes_;
+};
+
+class WinogradPack final : public Operation {
+ public:
+  WinogradPack(const ProductSpec& s, const thread_pool::Settings& settings) : spec_(s) {
+    threads_ = settings.threads_for(s.flops());
+    operand_bytes_ = {element_count(s.weights) * sizeof(float), packed_bytes(s)};
+  }
+
+  std::string name() const override { return std::to_string(packed_bytes(spec_)); }
+
+  void run(void* const* operands, Scratch&) const override {
+    const auto* weights = static_cast<const float*>(operands[0]);
+    auto* packed = static_cast<float*>(operands[1]);
+    const bool is_small = tiles_of(spec_).size == 2;
+    const auto pack = [&](int64_t begin, int64_t end) {
+      is_small ? pack_panels<4>(weights, packed, begin, end) : pack_panels<6>(weights, packed, begin, end);
+    };
+    if (threads_ == 1) return pack(0, panels_of(spec_));
+    thread_pool::parallel_for(panels_of(spec_), threads_, pack);
+  }
+
+ private:
+  template <int kSide>
+  void pack_panels(const float* weights, float* packed, int64_t begin, int64_t end) const {
+    constexpr int64_t kBlock = 16;  // input channels that are read at a time, a cache line
+    double matrix[kSide][3];
+    fill_matrix(matrix);
+    const int64_t depth = spec_.input[1], step = depth * kPanel;
+    for (int64_t panel = begin; panel < end; panel++) {
+      float* transformed = packed + panel * kSide * kSide * step;
+      float* direct = packed + (panels_of(spec_) * kSide * kSide + panel * kTaps) * step;
+      const int64_t present = std::min(kPanel, spec_.channels - panel * kPanel);
+      for (int64_t first = 0; first < depth; first += kBlock) {
+        const int64_t channels = std::min(kBlock, depth - first);
+        float taps[kBlock][kTaps][kPanel] = {};
+        for (int64_t o = 0; o < present; o++) {
+          const float* from = weights + (panel * kPanel + o) * kTaps * depth + first;
+          for (int64_t tap = 0; tap < kTaps; tap++, from += depth) {
+            for (int64_t c = 0; c < channels; c++) taps[c][tap][o] = from[c];
+          }
+        }
+        for (int64_t c = 0; c < channels; c++) {
+          const int64_t at = (first + c) * kPanel;
+          transform_weights<kSide>(taps[c], matrix, transformed + at, step);
+          for (int64_t tap = 0; tap < kTaps; tap++) std::copy_n(taps[c][tap], kPanel, direct + tap * step + at);
+        }
+      }
+    }
+  }
+
+  ProductSpec spec_;
+};
+
+}  // namespace
+
+bool is_for_winograd(const ProductSpec& s) {
+  static const bool is_supported = has_avx512(false);
+  constexpr int64_t kLeastChannels = 16, kMostChannels = 1 << 14, kLeastTiles = 4;
+  if (!is_supported || s.input_type != dt::f32 || s.output_type != dt::f32 || !s.is_conv || s.groups != 1) return false;
+  if (s.input.size() != 4 || s.weights[2] != 3 || s.weights[3] != 3) return false;
+  for (int i = 0; i < 2; i++) {
+    if (s.strides[i] != 1 || s.dilations[i] != 0) return false;
+  }
+  const auto [least, most] = std::minmax(s.input[1], s.channels);
+  return least >= kLeastChannels && most <= kMostChannels && tiles_of(s).count >= kLeastTiles;
+}
+
+std::unique_ptr<Operation> make_winograd(const ProductSpec& spec, const thread_pool::Settings& settings) {
+  return std::make_unique<Winograd>(spec, settings);
+}
+
+std::unique_ptr<Operation> make_winograd_pack(const ProductSpec& spec, const thread_pool::Settings& settings) {
+  return std::make_unique<WinogradPack>(spec, settings);
+}
+
+}  // namespace native

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 __version__ = "0.1.0"
-PROTOCOL = 30
+PROTOCOL = 33
 HERE = Path(__file__).resolve().parent / "lib"
 EXTENSION = "stateless_calls.abi3.so"
 

@@ -47,10 +47,10 @@ class Ref {  // a reference that is owned
 };
 
 struct Names {
-  PyObject *is_ready, *value, *seconds, *has_room, *wait_for_room, *tell, *done;
+  PyObject *is_ready, *value, *seconds, *has_room, *wait_for_room, *tell, *done, *prepared, *call_checked, *failed;
 } names;
 PyObject* nothing;  // an empty tuple
-PyTypeObject *state_type, *record_type, *deliveries_type;
+PyTypeObject *state_type, *record_type, *deliveries_type, *callable_type;
 
 PyObject* call(PyObject* function) { return PyObject_Vectorcall(function, nullptr, 0, nullptr); }
 
@@ -607,6 +607,41 @@ PyObject* pass_on(PyObject*, PyObject* arguments) {
   Py_RETURN_NONE;
 }
 
+// Whether the call that has raised the present error has to be made again. Where it is an Exception, ``_failed`` of the job is
+// asked, which may change its traceback. An error stays set.
+bool must_be_made_again(PyObject* job) {
+  if (!PyErr_ExceptionMatches(PyExc_Exception)) return false;
+  PyObject *type, *error, *traceback;
+  PyErr_Fetch(&type, &error, &traceback);
+  PyErr_NormalizeException(&type, &error, &traceback);
+  if (traceback != nullptr) PyException_SetTraceback(error, traceback);
+  Py_XDECREF(traceback);
+  Ref answer(PyObject_CallMethodObjArgs(job, names.failed, error, nullptr));
+  if (answer) {
+    PyErr_Restore(type, error, PyException_GetTraceback(error));
+    return answer.get() == Py_True;
+  }
+  Py_DECREF(type);
+  Py_DECREF(error);
+  return false;
+}
+
+// ``__call__`` of ``Prepared`` in prepared.py
+PyObject* call_job(PyObject* self, PyObject* arguments, PyObject* keywords) {
+  const bool has_keywords = keywords != nullptr && PyDict_Size(keywords) > 0;
+  Ref prepared(PyObject_GetAttr(self, names.prepared));
+  if (!prepared) return nullptr;
+  if (prepared.get() != Py_None && !has_keywords) {
+    PyObject* value = call(prepared.get(), arguments);
+    if (value != nullptr || !must_be_made_again(self)) return value;
+    PyErr_Clear();
+  }
+  Ref given(has_keywords ? Py_NewRef(keywords) : PyDict_New());
+  PyObject* value = given ? PyObject_CallMethodObjArgs(self, names.call_checked, arguments, given.get(), nullptr) : nullptr;
+  if (value == nullptr) must_be_made_again(self);
+  return value;
+}
+
 PyMethodDef functions[] = {
     {"synchronous", make_synchronous, METH_O, "A function that makes one call and returns its value."},
     {"asynchronous", make_asynchronous, METH_O, "A function that makes one call and returns its Result."},
@@ -639,10 +674,16 @@ PyType_Slot deliveries_slots[] = {{Py_tp_members, deliveries_members},
 PyType_Spec deliveries_spec = {"oneflow_native.Deliveries", sizeof(Deliveries), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
                                deliveries_slots};
 
+PyType_Slot callable_slots[] = {{Py_tp_call, reinterpret_cast<void*>(call_job)},
+                                {Py_tp_dealloc, reinterpret_cast<void*>(deallocate_plainly)},
+                                {0, nullptr}};
+PyType_Spec callable_spec = {"oneflow_native.Prepared", sizeof(PyObject), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, callable_slots};
+
 bool intern() {
   const std::pair<PyObject**, const char*> all[] = {
       {&names.is_ready, "is_ready"}, {&names.value, "value"}, {&names.seconds, "seconds"}, {&names.has_room, "has_room"},
-      {&names.wait_for_room, "wait_for_room"}, {&names.tell, "tell"}, {&names.done, "done"}};
+      {&names.wait_for_room, "wait_for_room"}, {&names.tell, "tell"}, {&names.done, "done"},
+      {&names.prepared, "_call"}, {&names.call_checked, "_call_checked"}, {&names.failed, "_failed"}};
   for (auto& [name, text] : all) {
     if ((*name = PyUnicode_InternFromString(text)) == nullptr) return false;
   }
@@ -654,7 +695,10 @@ bool make_types(PyObject* module) {  // those with a name are its attributes
     PyTypeObject** type;
     PyType_Spec* spec;
     const char* name;
-  } all[] = {{&state_type, &spec, nullptr}, {&record_type, &record_spec, "Record"}, {&deliveries_type, &deliveries_spec, "Deliveries"}};
+  } all[] = {{&state_type, &spec, nullptr},
+             {&record_type, &record_spec, "Record"},
+             {&deliveries_type, &deliveries_spec, "Deliveries"},
+             {&callable_type, &callable_spec, "Prepared"}};
   for (auto& [type, of, name] : all) {
     PyObject* made = PyType_FromSpec(of);
     *type = reinterpret_cast<PyTypeObject*>(made);

@@ -30,13 +30,13 @@ class Prepared:
             self._failed(error)
             raise
 
-    def _call_checked(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Any other call, or one that has to be prepared anew."""
-        raise NotImplementedError
+    if TYPE_CHECKING:  # of the job
 
-    def _failed(self, error: Exception) -> bool:
-        """Told the error of a call: gives it the traceback that users see. Returns whether the call has to be made again."""
-        raise NotImplementedError
+        def _call_checked(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+            """Any other call, or one that has to be prepared anew."""
+
+        def _failed(self, error: Exception) -> bool:
+            """Told the error of a call: gives it the traceback that users see. Returns whether the call has to be made again."""
 
 
 _extension = native.stateless_calls()

@@ -30,6 +30,7 @@ from .dead_layers import warn_of_dead_layers
 from .declaration import Declaration
 from .describing import build_lines, contents, misfit
 from .frames import shown_frames
+from .prepared import Prepared
 
 if TYPE_CHECKING:
     from .._reports.placement import PlacementReport
@@ -70,7 +71,7 @@ V = TypeVar("V")
 R_co = TypeVar("R_co", covariant=True)
 
 
-class JobFunction(Generic[P, R_co]):
+class JobFunction(Prepared, Generic[P, R_co]):
     """A declared job. Calling it feeds arrays and runs the compiled program; ``repr`` and ``summary()`` describe it."""
 
     def __init__(
@@ -98,7 +99,7 @@ class JobFunction(Generic[P, R_co]):
         self._built: BuiltJob | _Failure | None = None
         self._error_is_told = False
         self._closed = ""  # why it cannot be called any more
-        self._call: Call | None = None  # of a job that one executable serves, once it is there
+        self._call: Call | None = None  # see ``Prepared``
         self._submit: Call | None = None  # the same for ``submit``
         self._meter: Meter | None = None  # that measures its calls
         self._check_settings()
@@ -227,21 +228,14 @@ class JobFunction(Generic[P, R_co]):
 
     # --- calling
 
-    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R_co:
-        call = self._call
-        if call is not None and not kwargs:
-            try:
-                return call(args)
-            except StaleExecutableError:
-                pass
-            except OneFlowError as error:
-                error.__traceback__ = shown_frames(error)
-                raise
-        try:
-            return self._call_checked(args, kwargs)
-        except OneFlowError as error:
+    if TYPE_CHECKING:
+
+        def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
+
+    def _failed(self, error: Exception) -> bool:
+        if isinstance(error, OneFlowError):
             error.__traceback__ = shown_frames(error)
-            raise
+        return isinstance(error, StaleExecutableError)
 
     @overload
     def submit(self: JobFunction[P, Result[V]], /, *args: P.args, **kwargs: P.kwargs) -> Result[V]: ...
@@ -260,15 +254,13 @@ class JobFunction(Generic[P, R_co]):
         if submit is not None and not kwargs:
             try:
                 return submit(args)
-            except StaleExecutableError:
-                pass
-            except OneFlowError as error:
-                error.__traceback__ = shown_frames(error)
-                raise
+            except Exception as error:
+                if not self._failed(error):
+                    raise
         try:
             return self._call_checked(args, kwargs, submits=True)
-        except OneFlowError as error:
-            error.__traceback__ = shown_frames(error)
+        except Exception as error:
+            self._failed(error)
             raise
 
     def _call_checked(self, args: Sequence[Any], kwargs: Mapping[str, Any], *, submits: bool = False) -> Any:

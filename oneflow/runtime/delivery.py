@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from queue import Empty, SimpleQueue
 from threading import get_ident
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from .._base import native
 from ..errors import CallbackError
@@ -31,7 +31,27 @@ _TINY_SECONDS = 0.00003  # per call: Python's lock is the limit, not the device
 _REGISTRATION_SECONDS = 0.05
 
 
-class DeliveryThread:
+class Deliveries:
+    """What each call reads of delivery, or notes there. Where the native part has its extension module, its type of this name.
+
+    Attributes:
+      attention: whether a call must ask ``before_call``.
+    """
+
+    attention: bool
+    _busy: bool  # a call, or late callbacks, are being delivered
+    _asleep: bool
+    _window: int
+    _last_begun: int
+    _last_delivered: int
+
+
+_extension = native.stateless_calls()
+if not TYPE_CHECKING and _extension is not None:
+    Deliveries = _extension.Deliveries
+
+
+class DeliveryThread(Deliveries):
     """One per process. ``submit`` is called with the dispatch lock held, in the order of calls.
 
     Ctrl-C may come between any two lines on the main thread, so a call is queued by one ``append`` and nothing is counted:
@@ -39,7 +59,7 @@ class DeliveryThread:
     """
 
     def __init__(self) -> None:
-        self.attention = False  # whether a call must ask ``before_call``
+        self.attention = False
         self.error: BaseException | None = None
         self.error_job = ""
         self._kept: deque[Exception] = deque()
@@ -57,7 +77,7 @@ class DeliveryThread:
         self._turn = threading.Lock()
         self._extension: Any = None  # of the native part: it looks at the queue in less time
         self._callers_deliver = False  # they have since the thread looked last
-        self._busy = False  # a call, or late callbacks, are being delivered
+        self._busy = False
         self._last_begun = self._last_delivered = 0
         self._window = MIN_WINDOW
         self._drains = False  # calls are so short that a full window is delivered whole

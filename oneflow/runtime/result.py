@@ -65,7 +65,8 @@ class Delivery:
 
     Attributes:
       convert: makes the value of a call from its fetched device arrays.
-      finished: ``finished(*results)`` is called when the device has finished calls, with the results of each.
+      finished: ``finished(*results)`` is called when the device has finished calls, with the results of each. Of those that the
+        extension module has made it may not be called: nobody counts steps without state.
       gives_handles: callers get the results, and may register callbacks.
       scope: what handlers and callbacks run in; None for nothing.
       seconds: what the last call took that was waited for; infinite before the first.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import concurrent.futures
+import copy
 import gc
+import inspect
 import pickle
 import random
 import subprocess
@@ -20,6 +22,7 @@ import pytest
 import oneflow as flow
 import oneflow.typing as tp
 from oneflow._base import native
+from oneflow.runtime.gate import StaleExecutableError
 from oneflow.runtime.process import process
 from oneflow.runtime.result import Delivery
 from oneflow.runtime.waiting import INTERRUPTIBLE_FROM_SECONDS
@@ -140,6 +143,102 @@ def test_each_call_has_arguments_of_its_own(order):
             x[...] = -1
         for future, want in zip(later, expected, strict=True):
             np.testing.assert_array_equal(future.result()[:40], want)
+
+
+def test_the_arrays_of_a_call_are_its_own_whoever_asks_for_them():
+    job, *_ = one_of_one()
+    job.submit(ONE).result()
+    later = [job.submit(i * ONE) for i in range(5)]
+    made = later[1]._results
+    assert made is later[1]._results and made[1:] == ((), ())
+    np.testing.assert_array_equal(made[0][0], 2 * ONE)
+    later[2]._results = ((), (), ())
+    assert later[2]._results == ((), (), ())
+    for i, one in enumerate(later):
+        if i != 2:
+            np.testing.assert_array_equal(one.result(), 2 * i * ONE)
+    flow.sync_default_session()
+    assert all(one.passed for one in later)
+
+
+def test_what_calls_read_of_delivery():
+    deliveries = process.delivery
+    job, *_ = one_of_one()
+    job.submit(ONE).result()
+    flow.sync_default_session()
+    before = deliveries._last_delivered
+    for _ in range(100):
+        job.submit(ONE)
+    assert deliveries.undelivered() <= deliveries._window
+    flow.sync_default_session()
+    assert deliveries._last_begun == deliveries._last_delivered == before + 100
+    extension = native.stateless_calls()
+    if extension is not None:
+        assert isinstance(deliveries, extension.Deliveries) and isinstance(job, extension.Prepared)
+        with pytest.raises(TypeError):
+            deliveries.attention = "yes"
+
+
+def test_errors_of_prepared_calls():
+    job, *_ = one_of_one()
+    job(ONE)
+    made, again = job._call, []
+
+    def failing(error):
+        def call(args):
+            raise error
+
+        return call
+
+    for error in (ValueError("wrong"), KeyboardInterrupt()):
+        job._call = failing(error)
+        with pytest.raises(type(error)) as caught:
+            job(ONE)
+        assert caught.value is error and error.__context__ is None
+        assert [frame.name for frame in caught.traceback][-1] == "call"
+    job._call = failing(StaleExecutableError())
+    again.append(job(ONE))  # is prepared anew
+    job._call = made
+    again += [job(ONE), job(x=ONE), job(*[ONE], **{})]
+    for value in again:
+        np.testing.assert_array_equal(value, 2 * ONE)
+    with pytest.raises(flow.errors.FeedError, match="missing a required argument"):
+        job(y=ONE)
+
+
+def test_errors_are_not_kept():
+    job, *_ = one_of_one()
+    job(ONE)
+    wrong = np.ones((3, 3), np.float32)
+    kept = []
+    for _ in range(20):
+        with pytest.raises(flow.errors.FeedShapeError) as caught:
+            job(wrong)
+        kept.append(weakref.ref(caught.value))
+        del caught
+    gc.collect()
+    assert not any(ref() for ref in kept)
+
+
+def test_a_job_is_a_callable_as_any():
+    job, *_ = one_of_one()
+    job(ONE)
+
+    class Counted(type(job)):
+        calls = 0
+
+        def __call__(self, *args):
+            type(self).calls += 1
+            return super().__call__(*args)
+
+    counted = copy.copy(job)
+    counted.__class__ = Counted
+    for each in (job, job.__call__, copy.copy(job), counted):
+        assert callable(each)
+        np.testing.assert_array_equal(each(ONE), 2 * ONE)
+    assert Counted.calls == 1
+    assert list(inspect.signature(job).parameters) == ["x"] and repr(job).startswith("<predict job job(x: ")
+    assert not inspect.iscoroutinefunction(job) and job.__wrapped__(1.0) == 2.0
 
 
 def test_results_are_freed_with_their_job():

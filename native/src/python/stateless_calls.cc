@@ -47,11 +47,10 @@ class Ref {  // a reference that is owned
 };
 
 struct Names {
-  PyObject *is_ready, *attention, *value, *seconds, *busy, *window, *asleep, *has_room, *wait_for_room, *tell, *done, *last_begun,
-      *last_delivered;
+  PyObject *is_ready, *value, *seconds, *has_room, *wait_for_room, *tell, *done, *prepared, *call_checked, *failed;
 } names;
 PyObject* nothing;  // an empty tuple
-PyTypeObject *state_type, *record_type;
+PyTypeObject *state_type, *record_type, *deliveries_type, *callable_type;
 
 PyObject* call(PyObject* function) { return PyObject_Vectorcall(function, nullptr, 0, nullptr); }
 
@@ -71,22 +70,41 @@ int is_same(PyObject* object, PyObject* name, PyObject* wanted) {
   return value ? value.get() == wanted : -1;
 }
 
-int is_true(PyObject* object, PyObject* name) {
-  Ref value(PyObject_GetAttr(object, name));
-  return value ? PyObject_IsTrue(value.get()) : -1;
+// ``Deliveries`` of delivery.py
+struct Deliveries {
+  PyObject_HEAD
+  long long last_begun, last_delivered;
+  Py_ssize_t window;
+  char attention, busy, asleep;
+};
+
+PyMemberDef deliveries_members[] = {{"attention", T_BOOL, offsetof(Deliveries, attention), 0, nullptr},
+                                    {"_busy", T_BOOL, offsetof(Deliveries, busy), 0, nullptr},
+                                    {"_asleep", T_BOOL, offsetof(Deliveries, asleep), 0, nullptr},
+                                    {"_window", T_PYSSIZET, offsetof(Deliveries, window), 0, nullptr},
+                                    {"_last_begun", T_LONGLONG, offsetof(Deliveries, last_begun), 0, nullptr},
+                                    {"_last_delivered", T_LONGLONG, offsetof(Deliveries, last_delivered), 0, nullptr},
+                                    {nullptr, 0, 0, 0, nullptr}};
+
+Deliveries* deliveries_of(PyObject* object) { return reinterpret_cast<Deliveries*>(object); }
+
+void deallocate_plainly(PyObject* self) {  // of an object that holds no others
+  PyTypeObject* type = Py_TYPE(self);
+  reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free))(self);
+  Py_DECREF(type);
 }
 
 // ``Record`` of result.py
 struct Record {
   PyObject_HEAD
   PyObject *delivery, *results;
+  PyObject* fetched;  // the one array of which ``results`` are made when somebody asks for them
   long long sequence;
   unsigned long thread;
   char passed, is_touched, has_callbacks;
 };
 
 PyMemberDef record_members[] = {{"delivery", T_OBJECT_EX, offsetof(Record, delivery), 0, nullptr},
-                                {"_results", T_OBJECT_EX, offsetof(Record, results), 0, nullptr},
                                 {"sequence", T_LONGLONG, offsetof(Record, sequence), 0, nullptr},
                                 {"thread", T_ULONG, offsetof(Record, thread), 0, nullptr},
                                 {"passed", T_BOOL, offsetof(Record, passed), 0, nullptr},
@@ -96,9 +114,31 @@ PyMemberDef record_members[] = {{"delivery", T_OBJECT_EX, offsetof(Record, deliv
 
 Record* record_of(PyObject* result) { return reinterpret_cast<Record*>(result); }
 
+PyObject* get_results(PyObject* self, void*) {
+  Record* record = record_of(self);
+  if (record->results == nullptr && record->fetched != nullptr) {
+    Ref several(PyTuple_Pack(1, record->fetched));
+    if (!several || (record->results = PyTuple_Pack(3, several.get(), nothing, nothing)) == nullptr) return nullptr;
+    Py_CLEAR(record->fetched);
+  }
+  if (record->results == nullptr) return PyErr_SetString(PyExc_AttributeError, "_results"), nullptr;
+  return Py_NewRef(record->results);
+}
+
+int set_results(PyObject* self, PyObject* results, void*) {
+  Record* record = record_of(self);
+  Ref before(record->results), fetched(record->fetched);
+  record->results = Py_XNewRef(results);
+  record->fetched = nullptr;
+  return 0;
+}
+
+PyGetSetDef record_properties[] = {{"_results", get_results, set_results, nullptr, nullptr}, {nullptr, nullptr, nullptr, nullptr, nullptr}};
+
 int clear_record(PyObject* self) {
   Py_CLEAR(record_of(self)->delivery);
   Py_CLEAR(record_of(self)->results);
+  Py_CLEAR(record_of(self)->fetched);
   return 0;
 }
 
@@ -106,6 +146,7 @@ int traverse_record(PyObject* self, visitproc visit, void* arg) {
   Py_VISIT(Py_TYPE(self));
   Py_VISIT(record_of(self)->delivery);
   Py_VISIT(record_of(self)->results);
+  Py_VISIT(record_of(self)->fetched);
   return 0;
 }
 
@@ -169,6 +210,8 @@ struct State {
   std::vector<Spec>* inputs;
   Spec* output;
   PyObject* kept[kMostInputs][kMostKept];  // memory for copies of arguments, of earlier calls
+  unsigned long thread;                    // that called last
+  PyObject* thread_number;                 // the same for Python
 };
 
 State* state_of(PyObject* self) { return reinterpret_cast<State*>(self); }
@@ -178,6 +221,7 @@ int clear(PyObject* self) {
   for (auto& arrays : state_of(self)->kept) {
     for (PyObject*& array : arrays) Py_CLEAR(array);
   }
+  Py_CLEAR(state_of(self)->thread_number);
   return 0;
 }
 
@@ -212,8 +256,8 @@ bool fits(const State* s, PyObject* arguments) {
 }
 
 int may_run(const State* s) {
+  if (deliveries_of(s->parts[DELIVERIES])->attention) return 0;
   int same = is_same(s->parts[LAUNCHER], names.is_ready, Py_True);
-  if (same == 1) same = is_same(s->parts[DELIVERIES], names.attention, Py_False);
   if (same == 1) same = is_same(s->parts[NANS_NOW], names.value, s->parts[NANS]);
   if (same == 1) same = is_same(s->parts[INFS_NOW], names.value, s->parts[INFS]);
   return same;
@@ -349,36 +393,36 @@ PyObject* call_synchronously(PyObject* self, PyObject* arguments) {
 }
 
 int has_room(const State* s) {
-  PyObject* deliveries = s->parts[DELIVERIES];
-  Ref window(PyObject_GetAttr(deliveries, names.window));
-  const int busy = window ? is_true(deliveries, names.busy) : -1;
-  if (busy < 0) return -1;
-  if (PyObject_Size(s->parts[PENDING]) + busy < PyLong_AsSsize_t(window.get())) return 1;
-  Ref answer(PyObject_CallMethodObjArgs(deliveries, names.has_room, nullptr));
+  const Deliveries* deliveries = deliveries_of(s->parts[DELIVERIES]);
+  if (PyObject_Size(s->parts[PENDING]) + deliveries->busy < deliveries->window) return 1;
+  Ref answer(PyObject_CallMethodObjArgs(s->parts[DELIVERIES], names.has_room, nullptr));
   return answer ? PyObject_IsTrue(answer.get()) : -1;
 }
 
 // Runs the step and queues its Result: as ``dispatcher`` of delivery.py and ``queued`` of result.py
-PyObject* run_later(const State* s, PyObject** arguments) {
+PyObject* run_later(State* s, PyObject** arguments) {
   Ref fetched(fetch(s, arguments));
   if (!fetched) return nullptr;
-  Ref several(s->is_single ? PyTuple_Pack(1, fetched.get()) : fetched.release());
-  Ref results(several ? PyTuple_Pack(3, several.get(), nothing, nothing) : nullptr);
-  Ref made(results ? PyType_GenericAlloc(reinterpret_cast<PyTypeObject*>(s->parts[RESULT]), 0) : nullptr);
+  Ref results(s->is_single ? nullptr : PyTuple_Pack(3, fetched.get(), nothing, nothing));
+  Ref made(results || s->is_single ? PyType_GenericAlloc(reinterpret_cast<PyTypeObject*>(s->parts[RESULT]), 0) : nullptr);
   Ref number(made ? PyIter_Next(s->parts[NUMBERS]) : nullptr);
   if (!number) return nullptr;
   Record* record = record_of(made.get());
   record->delivery = Py_NewRef(s->parts[DELIVERY]);
+  if (s->is_single) record->fetched = fetched.release();
   record->results = results.release();
   record->sequence = PyLong_AsLongLong(number.get());
   if (s->gives_handles) {
     record->thread = PyThread_get_thread_ident();
-    Ref thread(PyLong_FromUnsignedLong(record->thread));
-    if (!thread || PyDict_SetItem(s->parts[NEWEST], thread.get(), number.get()) != 0) return nullptr;
+    if (record->thread != s->thread || s->thread_number == nullptr) {
+      Ref before(s->thread_number);
+      s->thread = record->thread;
+      s->thread_number = PyLong_FromUnsignedLong(s->thread);
+    }
+    if (s->thread_number == nullptr || PyDict_SetItem(s->parts[NEWEST], s->thread_number, number.get()) != 0) return nullptr;
   }
   if (!done(call(s->parts[APPEND], made.get()))) return nullptr;
-  const int asleep = is_true(s->parts[DELIVERIES], names.asleep);
-  if (asleep < 0 || (asleep == 1 && !done(call(s->parts[WAKE])))) return nullptr;
+  if (deliveries_of(s->parts[DELIVERIES])->asleep && !done(call(s->parts[WAKE]))) return nullptr;
   return made.release();
 }
 
@@ -453,6 +497,9 @@ PyObject* function_of(PyMethodDef* method, PyObject* parts) {
   if (!PyType_Check(result) || !PyType_IsSubtype(reinterpret_cast<PyTypeObject*>(result), record_type)) {
     PyErr_SetString(PyExc_TypeError, "the results are no Records of this module");
   }
+  if (!PyObject_TypeCheck(s->parts[DELIVERIES], deliveries_type)) {
+    PyErr_SetString(PyExc_TypeError, "the deliveries are no Deliveries of this module");
+  }
   if (count < 0 || PyErr_Occurred()) return nullptr;
   s->inputs = new std::vector<Spec>(size_t(count));
   for (Py_ssize_t i = 0; i < count; ++i) {
@@ -472,17 +519,29 @@ PyObject* awaited_of(PyObject* calls) {
   for (Py_ssize_t i = 0; arrays && i < PyList_Size(calls); ++i) {
     PyObject* one = PyList_GetItem(calls, i);
     const Record* record = PyObject_TypeCheck(one, record_type) ? record_of(one) : nullptr;
-    if (record == nullptr || record->results == nullptr) return nullptr;
-    PyObject* found = PyTuple_GetItem(record->results, 0);
-    if (found == nullptr || !PyTuple_Check(found)) return nullptr;
+    if (record == nullptr) return nullptr;
     if (delivery == nullptr) delivery = record->delivery;
-    if (record->delivery != delivery || PyTuple_Size(found) == 0) return nullptr;
+    if (record->delivery != delivery) return nullptr;
+    if (record->fetched != nullptr) {
+      if (PyList_Append(arrays.get(), record->fetched) != 0) return nullptr;
+      continue;
+    }
+    PyObject* found = record->results != nullptr ? PyTuple_GetItem(record->results, 0) : nullptr;
+    if (found == nullptr || !PyTuple_Check(found) || PyTuple_Size(found) == 0) return nullptr;
     for (Py_ssize_t k = 0; k < PyTuple_Size(found); ++k) {
       PyObject* array = PyTuple_GetItem(found, k);
       if (PyTuple_Check(array) || PyList_Append(arrays.get(), array) != 0) return nullptr;
     }
   }
   return arrays.release();
+}
+
+// Whether a call is over, as ``done`` of result.py: a call of a step without state is when its array is.
+int is_over(PyObject* one) {
+  PyObject* fetched = PyObject_TypeCheck(one, record_type) ? record_of(one)->fetched : nullptr;
+  Ref held(Py_XNewRef(fetched));
+  Ref answer(PyObject_CallMethodObjArgs(held ? held.get() : one, held ? names.is_ready : names.done, nullptr));
+  return answer ? PyObject_IsTrue(answer.get()) : -1;
 }
 
 // ``ended(pending, block_until_ready)``: the calls in the queue where all have ended well, [] where one has not, None where
@@ -493,9 +552,8 @@ PyObject* ended(PyObject*, PyObject* arguments) {
   Ref calls(PySequence_List(pending));  // nobody appends meanwhile: Python's lock is held
   if (!calls || PyList_Size(calls.get()) == 0) return calls.release();
   PyObject* last = PyList_GetItem(calls.get(), PyList_Size(calls.get()) - 1);
-  Ref is_over(PyObject_CallMethodObjArgs(last, names.done, nullptr));
-  if (!is_over) return nullptr;
-  if (is_over.get() != Py_True) return PyList_New(0);
+  const int over = is_over(last);
+  if (over != 1) return over == 0 ? PyList_New(0) : nullptr;
   Ref arrays(awaited_of(calls.get()));
   if (!arrays) {
     if (PyErr_Occurred()) return nullptr;
@@ -507,17 +565,12 @@ PyObject* ended(PyObject*, PyObject* arguments) {
   return PyList_New(0);
 }
 
-// Notes in ``deliveries`` which call was delivered last.
-bool note_delivered(PyObject* deliveries, long long sequence) {
-  Ref number(PyLong_FromLongLong(sequence));
-  return number && PyObject_SetAttr(deliveries, names.last_begun, number.get()) == 0 &&
-         PyObject_SetAttr(deliveries, names.last_delivered, number.get()) == 0;
-}
-
 // ``pass_on(calls, expecting, finished, deliveries, popleft)``: the loop of ``_deliver_here`` in delivery.py
 PyObject* pass_on(PyObject*, PyObject* arguments) {
   PyObject *calls, *expecting, *finished, *deliveries, *popleft;
-  if (!PyArg_ParseTuple(arguments, "O!OOOO", &PyList_Type, &calls, &expecting, &finished, &deliveries, &popleft)) return nullptr;
+  if (!PyArg_ParseTuple(arguments, "O!OOO!O", &PyList_Type, &calls, &expecting, &finished, deliveries_type, &deliveries, &popleft)) {
+    return nullptr;
+  }
   Py_ssize_t count = 0;  // of those that nothing is to be run for
   for (int stops = 0; count < PyList_Size(calls); ++count) {
     const Record* record = record_of(PyList_GetItem(calls, count));
@@ -529,28 +582,64 @@ PyObject* pass_on(PyObject*, PyObject* arguments) {
     if (stops < 0) return nullptr;
     if (stops == 1) break;
   }
-  Ref results(PyTuple_New(count));
-  if (!results) return nullptr;
-  for (Py_ssize_t i = 0; i < count; ++i) {
-    PyTuple_SetItem(results.get(), i, Py_NewRef(record_of(PyList_GetItem(calls, i))->results));
+  Ref results(PyList_New(0));  // of calls that others may have counted: steps without state never are
+  for (Py_ssize_t i = 0; results && i < count; ++i) {
+    PyObject* found = record_of(PyList_GetItem(calls, i))->results;
+    if (found != nullptr && PyList_Append(results.get(), found) != 0) return nullptr;
   }
-  if (!done(PyObject_Call(finished, results.get(), nullptr))) return nullptr;
-  long long last = 0;  // that left the queue, which is to be noted before another thread runs
+  if (!results) return nullptr;
+  if (PyList_Size(results.get()) > 0) {
+    Ref given(PyList_AsTuple(results.get()));
+    if (!given || !done(PyObject_Call(finished, given.get(), nullptr))) return nullptr;
+  }
   for (Py_ssize_t i = 0; i < count; ++i) {
     PyObject* result = PyList_GetItem(calls, i);
     Record* record = record_of(result);
     if (record->has_callbacks) break;  // one was registered meanwhile
     record->passed = 1;
     if (record->is_touched) {
-      if (last != 0 && !note_delivered(deliveries, last)) return nullptr;
       if (!done(PyObject_CallMethodObjArgs(result, names.tell, nullptr))) return nullptr;
       if (record->has_callbacks) break;
     }
+    deliveries_of(deliveries)->last_begun = deliveries_of(deliveries)->last_delivered = record->sequence;
     if (!done(call(popleft))) return nullptr;
-    last = record->sequence;
   }
-  if (last != 0 && !note_delivered(deliveries, last)) return nullptr;
   Py_RETURN_NONE;
+}
+
+// Whether the call that has raised the present error has to be made again. Where it is an Exception, ``_failed`` of the job is
+// asked, which may change its traceback. An error stays set.
+bool must_be_made_again(PyObject* job) {
+  if (!PyErr_ExceptionMatches(PyExc_Exception)) return false;
+  PyObject *type, *error, *traceback;
+  PyErr_Fetch(&type, &error, &traceback);
+  PyErr_NormalizeException(&type, &error, &traceback);
+  if (traceback != nullptr) PyException_SetTraceback(error, traceback);
+  Py_XDECREF(traceback);
+  Ref answer(PyObject_CallMethodObjArgs(job, names.failed, error, nullptr));
+  if (answer) {
+    PyErr_Restore(type, error, PyException_GetTraceback(error));
+    return answer.get() == Py_True;
+  }
+  Py_DECREF(type);
+  Py_DECREF(error);
+  return false;
+}
+
+// ``__call__`` of ``Prepared`` in prepared.py
+PyObject* call_job(PyObject* self, PyObject* arguments, PyObject* keywords) {
+  const bool has_keywords = keywords != nullptr && PyDict_Size(keywords) > 0;
+  Ref prepared(PyObject_GetAttr(self, names.prepared));
+  if (!prepared) return nullptr;
+  if (prepared.get() != Py_None && !has_keywords) {
+    PyObject* value = call(prepared.get(), arguments);
+    if (value != nullptr || !must_be_made_again(self)) return value;
+    PyErr_Clear();
+  }
+  Ref given(has_keywords ? Py_NewRef(keywords) : PyDict_New());
+  PyObject* value = given ? PyObject_CallMethodObjArgs(self, names.call_checked, arguments, given.get(), nullptr) : nullptr;
+  if (value == nullptr) must_be_made_again(self);
+  return value;
 }
 
 PyMethodDef functions[] = {
@@ -571,6 +660,7 @@ PyType_Spec spec = {"oneflow_native.State", sizeof(State), 0,
                     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
 
 PyType_Slot record_slots[] = {{Py_tp_members, record_members},
+                              {Py_tp_getset, record_properties},
                               {Py_tp_traverse, reinterpret_cast<void*>(traverse_record)},
                               {Py_tp_clear, reinterpret_cast<void*>(clear_record)},
                               {Py_tp_dealloc, reinterpret_cast<void*>(deallocate_record)},
@@ -578,25 +668,50 @@ PyType_Slot record_slots[] = {{Py_tp_members, record_members},
 PyType_Spec record_spec = {"oneflow_native.Record", sizeof(Record), 0,
                            Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, record_slots};
 
+PyType_Slot deliveries_slots[] = {{Py_tp_members, deliveries_members},
+                                  {Py_tp_dealloc, reinterpret_cast<void*>(deallocate_plainly)},
+                                  {0, nullptr}};
+PyType_Spec deliveries_spec = {"oneflow_native.Deliveries", sizeof(Deliveries), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+                               deliveries_slots};
+
+PyType_Slot callable_slots[] = {{Py_tp_call, reinterpret_cast<void*>(call_job)},
+                                {Py_tp_dealloc, reinterpret_cast<void*>(deallocate_plainly)},
+                                {0, nullptr}};
+PyType_Spec callable_spec = {"oneflow_native.Prepared", sizeof(PyObject), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, callable_slots};
+
 bool intern() {
   const std::pair<PyObject**, const char*> all[] = {
-      {&names.is_ready, "is_ready"}, {&names.attention, "attention"}, {&names.value, "value"}, {&names.seconds, "seconds"},
-      {&names.busy, "_busy"}, {&names.window, "_window"}, {&names.asleep, "_asleep"}, {&names.has_room, "has_room"},
-      {&names.wait_for_room, "wait_for_room"}, {&names.tell, "tell"}, {&names.done, "done"}, {&names.last_begun, "_last_begun"},
-      {&names.last_delivered, "_last_delivered"}};
+      {&names.is_ready, "is_ready"}, {&names.value, "value"}, {&names.seconds, "seconds"}, {&names.has_room, "has_room"},
+      {&names.wait_for_room, "wait_for_room"}, {&names.tell, "tell"}, {&names.done, "done"},
+      {&names.prepared, "_call"}, {&names.call_checked, "_call_checked"}, {&names.failed, "_failed"}};
   for (auto& [name, text] : all) {
     if ((*name = PyUnicode_InternFromString(text)) == nullptr) return false;
   }
   return (nothing = PyTuple_New(0)) != nullptr;
+}
+
+bool make_types(PyObject* module) {  // those with a name are its attributes
+  const struct {
+    PyTypeObject** type;
+    PyType_Spec* spec;
+    const char* name;
+  } all[] = {{&state_type, &spec, nullptr},
+             {&record_type, &record_spec, "Record"},
+             {&deliveries_type, &deliveries_spec, "Deliveries"},
+             {&callable_type, &callable_spec, "Prepared"}};
+  for (auto& [type, of, name] : all) {
+    PyObject* made = PyType_FromSpec(of);
+    *type = reinterpret_cast<PyTypeObject*>(made);
+    if (made == nullptr || (name != nullptr && PyModule_AddObjectRef(module, name, made) != 0)) return false;
+  }
+  return true;
 }
 }  // namespace
 
 PyMODINIT_FUNC PyInit_stateless_calls() {
   import_array();
   if (!intern()) return nullptr;
-  state_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&spec));
-  record_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&record_spec));
-  Ref made(state_type != nullptr && record_type != nullptr ? PyModule_Create(&definition) : nullptr);
-  if (!made || PyModule_AddObjectRef(made.get(), "Record", reinterpret_cast<PyObject*>(record_type)) != 0) return nullptr;
+  Ref made(PyModule_Create(&definition));
+  if (!made || !make_types(made.get())) return nullptr;
   return made.release();
 }

@@ -47,6 +47,7 @@ void execute(Spec spec, void* const* operands, const size_t* bytes, size_t count
     if (bytes && !std::equal(expected.begin(), expected.end(), bytes, bytes + count)) {
       throw std::invalid_argument("an operand's size is not that of the spec");
     }
+    const thread_pool::OwnCore core(devices);
     const thread_pool::Lock lock(operation->threads(), devices);
     if (lock.threads() < operation->threads()) continue;  // the pool has shrunk: take one for fewer threads
     Scratch scratch(operation->scratch_size());
@@ -205,6 +206,7 @@ ffi::Future together(ffi::RunId run, int32_t device, ffi::ThreadPool threads, ff
   }
   if (all.empty()) {
     const bool has_cores = devices <= static_cast<size_t>(thread_pool::settings(1).size);
+    const thread_pool::OwnCore core(waits ? static_cast<int>(devices) : 1);
     arrival->wait(waits && has_cores ? kShortWait : kShortWait.zero());
     return future;
   }

@@ -6,6 +6,7 @@ rows, each of the two passes of both is a call, and what the first one finds on 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -51,7 +52,7 @@ class Pieces:
 
     def _is_one_process(self) -> bool:
         """Whether all devices of the mesh have a piece, and are in this process."""
-        return len(self.mesh.local_devices) == self.mesh.size and set(self.axes) == set(self.mesh.axis_names)
+        return len(self.mesh.local_devices) == self.mesh.size == math.prod(self.mesh.shape[axis] for axis in self.axes)
 
     def run(self, compute: Callable[..., Any], arrays: Sequence[Array], split: Sequence[bool], made: Sequence[bool]) -> Any:
         """Computes on each device.

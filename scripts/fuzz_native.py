@@ -165,6 +165,8 @@ def _run(library: Any, call: str, spec: list[int], share: int) -> bool:
     prefix = [-share] if share else []
     if call in ("update", "summed_update"):
         return _run_update(library, call, spec, prefix)
+    if call == "exchange":
+        return _run_exchange(library, spec, prefix)
     if call in ("batch_norm", "batch_norm_grad"):
         return _run_batch_norm(library, call, spec, prefix)
     shapes = list(zip(_SIZES[call](spec), _dtypes(call, spec), strict=True))
@@ -367,6 +369,24 @@ def _summed_update(random: np.random.Generator) -> list[int]:
     return [int(random.integers(2, 5)), int(random.integers(0, 100)), *_update(random)]
 
 
+def _exchange(random: np.random.Generator) -> list[int]:
+    """See ``Exchange`` in native/src/exchange.cc."""
+    return [int(random.integers(1, 6)), int(random.integers(0, 100)), int(random.integers(0, 2)), int(random.integers(0, 300))]
+
+
+def _run_exchange(library: Any, spec: list[int], prefix: list[int]) -> bool:
+    """What devices have, for all of them."""
+    devices, _, adds_up, count = spec
+    mine = np.arange(devices * count, dtype=np.float32).reshape(devices, count)
+    results = [_Guarded("float32", count if adds_up else devices * count) for _ in range(devices)]
+    arrays = [array for each, result in zip(mine, results, strict=True) for array in (each, result.array)]
+    library.execute("exchange", [*prefix, *spec], *(array.ctypes.data for array in arrays))
+    for result in results:
+        result.check()
+        np.testing.assert_array_equal(result.array, mine.sum(0) if adds_up else mine.ravel())
+    return True
+
+
 def _run_update(library: Any, call: str, spec: list[int], prefix: list[int]) -> bool:
     """Updates in place, or not; for one device, or for several."""
     if library.describe(call, spec).startswith("!"):
@@ -451,7 +471,7 @@ def _max_pool_sizes(spec: list[int]) -> list[int]:
 _MAKE = {
     "conv": _conv, "matmul": _matmul, "transpose": _transpose, "product": _product, "attention": _attention,
     "attention_grad": _attention, "update": _update,
-    "summed_update": _summed_update, "batch_norm": _batch_norm, "batch_norm_grad": _batch_norm_grad,
+    "summed_update": _summed_update, "exchange": _exchange, "batch_norm": _batch_norm, "batch_norm_grad": _batch_norm_grad,
     "cross_entropy": _cross_entropy, "cross_entropy_grad": _cross_entropy, "max_pool": _max_pool, "max_pool_grad": _max_pool,
 }  # fmt: skip
 _SIZES = {

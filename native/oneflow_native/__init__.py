@@ -26,7 +26,7 @@ class Library:
 
     CALLS = (
         "conv", "matmul", "transpose", "pack_weights", "product", "attention", "attention_grad", "update", "summed_update",
-        "batch_norm", "batch_norm_grad", "cross_entropy", "cross_entropy_grad", "max_pool", "max_pool_grad",
+        "exchange", "batch_norm", "batch_norm_grad", "cross_entropy", "cross_entropy_grad", "max_pool", "max_pool_grad",
     )  # fmt: skip
 
     def __init__(self, threads: int) -> None:

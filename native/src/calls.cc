@@ -1,6 +1,7 @@
 // What the library exports: one XLA handler per kind of call, and the same calls for Python. The one file that knows XLA.
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <exception>
 #include <initializer_list>
@@ -46,6 +47,7 @@ void execute(Spec spec, void* const* operands, const size_t* bytes, size_t count
     if (bytes && !std::equal(expected.begin(), expected.end(), bytes, bytes + count)) {
       throw std::invalid_argument("an operand's size is not that of the spec");
     }
+    const thread_pool::OwnCore core(devices);
     const thread_pool::Lock lock(operation->threads(), devices);
     if (lock.threads() < operation->threads()) continue;  // the pool has shrunk: take one for fewer threads
     Scratch scratch(operation->scratch_size());
@@ -168,47 +170,57 @@ std::string execute_together(Spec spec, const Participants& all) {
   }
 }
 
+// How long a device waits for the others in its thread, where each has a core of its own: to sleep and be woken takes as long.
+constexpr std::chrono::microseconds kShortWait{200};
+
 // A call that the devices of a run make together, with the operands and results of each. A spec begins with the number of devices
-// and with that of the call among those of its program.
-template <MakeOperation& make>
+// and with that of the call among those of its program. `waits`: the devices go on at once, when the last one has come.
+template <MakeOperation& make, bool waits>
 ffi::Future together(ffi::RunId run, int32_t device, ffi::ThreadPool threads, ffi::RemainingArgs inputs, ffi::RemainingRets results,
                      Spec spec) {
   ffi::Promise promise;
   ffi::Future future(promise);
-  Participant participant{device, {}, {}, [promise](const std::string& error) mutable {
+  const auto arrival = std::make_shared<Arrival>([promise](const std::string& error) mutable {
     if (error.empty()) {
       promise.SetAvailable();
     } else {
       promise.SetError(ffi::Error(ffi::ErrorCode::kInternal, "oneflow-jax-native: " + error));
     }
-  }};
+  });
+  Participant participant{device, {}, {}, arrival};
   if (auto error = collect(inputs, results, participant.operands, participant.bytes); error.failure()) {
     promise.SetError(std::move(error));
     return future;
   }
   if (spec.size() < 2 || spec.begin()[0] < 1) {
-    participant.finish("the spec is too short");
+    promise.SetError(ffi::Error(ffi::ErrorCode::kInternal, "oneflow-jax-native: the spec is too short"));
     return future;
   }
+  const auto devices = static_cast<size_t>(spec.begin()[0]);
   Participants all;
   try {
-    all = meetings().join({run.run_id, spec.begin()[1]}, static_cast<size_t>(spec.begin()[0]), std::move(participant));
+    all = meetings().join({run.run_id, spec.begin()[1]}, devices, std::move(participant));
   } catch (const std::exception& error) {
     promise.SetError(ffi::Error(ffi::ErrorCode::kResourceExhausted, error.what()));
+    return future;
   }
-  if (all.empty()) return future;
+  if (all.empty()) {
+    const bool has_cores = devices <= static_cast<size_t>(thread_pool::settings(1).size);
+    const thread_pool::OwnCore core(waits ? static_cast<int>(devices) : 1);
+    arrival->wait(waits && has_cores ? kShortWait : kShortWait.zero());
+    return future;
+  }
   const std::string error = execute_together<make>(spec, all);
   for (auto& each : all) {
-    if (each.device == device) {
-      each.finish(error);
-      continue;
-    }
+    if (each.arrival == arrival || each.arrival->tell(error)) continue;
     try {  // not here: what its program does next, such as a collective, must not keep this device from going on
-      threads.Schedule([finish = each.finish, error]() { finish(error); });
+      threads.Schedule([other = each.arrival]() { other->finish(); });
     } catch (const std::exception&) {
-      each.finish(error);
+      each.arrival->finish();
     }
   }
+  arrival->tell(error);
+  arrival->finish();
   return future;
 }
 
@@ -226,10 +238,11 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_product, product,
 
 #define SEVERAL ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attr<Spec>("spec")
 XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_update, several<make_update>, SEVERAL);
-XLA_FFI_DEFINE_HANDLER_SYMBOL(
-    oneflow_summed_update, together<make_summed_update>,
-    ffi::Ffi::Bind().Ctx<ffi::RunId>().Ctx<ffi::DeviceOrdinal>().Ctx<ffi::ThreadPool>().RemainingArgs().RemainingRets()
-        .Attr<Spec>("spec"));
+#define TOGETHER \
+  ffi::Ffi::Bind().Ctx<ffi::RunId>().Ctx<ffi::DeviceOrdinal>().Ctx<ffi::ThreadPool>().RemainingArgs().RemainingRets().Attr<Spec>( \
+      "spec")
+XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_summed_update, (together<make_summed_update, false>), TOGETHER);
+XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_exchange, (together<make_exchange, true>), TOGETHER);
 XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_batch_norm, several<make_batch_norm>, SEVERAL);
 XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_batch_norm_grad, several<make_batch_norm_grad>, SEVERAL);
 XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_max_pool, several<make_max_pool>, SEVERAL);
@@ -267,6 +280,7 @@ constexpr Call kCalls[] = {{"conv", make_conv, execute<make_conv>},
                            {"attention_grad", make_attention_grad, execute<make_attention_grad>},
                            {"update", make_update, execute<make_update>},
                            {"summed_update", make_summed_update, execute<make_summed_update>},
+                           {"exchange", make_exchange, execute<make_exchange>},
                            {"batch_norm", make_batch_norm, execute<make_batch_norm>},
                            {"batch_norm_grad", make_batch_norm_grad, execute<make_batch_norm_grad>},
                            {"max_pool", make_max_pool, execute<make_max_pool>},

@@ -1,4 +1,4 @@
-// Calls that the devices of one process make together: whoever comes last computes for all, nobody waits in a thread.
+// Calls that the devices of one process make together: whoever comes last computes for all, nobody waits in a thread for long.
 //
 // XLA runs the calls of a program in any order on few threads, and lets some of them block in collectives of its own. A call that
 // came first and blocked could keep the last one from ever running.
@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <system_error>
@@ -18,12 +19,49 @@
 
 namespace native {
 
+// How one device hears that a call has been made: while it waits for that, or later.
+class Arrival {
+ public:
+  using Finish = std::function<void(const std::string& error)>;  // called once; "" where all went well
+
+  explicit Arrival(Finish finish) : finish_(std::move(finish)) {}
+
+  // Waits, at most so long. Finishes where the call has been made by then; otherwise whoever tells later does.
+  void wait(std::chrono::nanoseconds patience) {
+    const auto end = std::chrono::steady_clock::now() + patience;
+    while (state_.load(std::memory_order_acquire) == State::kWaiting && std::chrono::steady_clock::now() < end) {
+      for (int i = 0; i < kPauses; i++) {
+#if defined(__x86_64__)
+        __builtin_ia32_pause();
+#endif
+      }
+    }
+    if (state_.exchange(State::kGone, std::memory_order_acq_rel) == State::kTold) finish_(error_);
+  }
+
+  // Whether the device waits, and finishes by itself then. Otherwise `finish` is the caller's to call.
+  bool tell(const std::string& error) {
+    error_ = error;
+    return state_.exchange(State::kTold, std::memory_order_acq_rel) == State::kWaiting;
+  }
+
+  void finish() const { finish_(error_); }
+
+ private:
+  enum class State { kWaiting, kTold, kGone };
+  static constexpr int kPauses = 16;
+
+  Finish finish_;
+  std::string error_;
+  std::atomic<State> state_{State::kWaiting};
+};
+
 // One device's part in a call.
 struct Participant {
   int device;
   std::vector<void*> operands;  // and results
   std::vector<size_t> bytes;
-  std::function<void(const std::string& error)> finish;  // called once; "" where all went well
+  std::shared_ptr<Arrival> arrival;
 };
 
 using Participants = std::vector<Participant>;
@@ -87,17 +125,17 @@ class Meetings {
           it = open_.erase(it);
         }
       }
-      for (auto& participant : given_up) give_up(participant.finish);
+      for (auto& participant : given_up) give_up(participant.arrival);
     }
   }
 
   // On a thread of its own: what the program does next may wait for the other devices.
-  static void give_up(const std::function<void(const std::string&)>& finish) {
-    constexpr const char* kLost = "a device of the program did not come to a call that all make together";
+  static void give_up(const std::shared_ptr<Arrival>& arrival) {
+    if (arrival->tell("a device of the program did not come to a call that all make together")) return;
     try {
-      std::thread([finish] { finish(kLost); }).detach();
+      std::thread([arrival] { arrival->finish(); }).detach();
     } catch (const std::system_error&) {
-      finish(kLost);
+      arrival->finish();
     }
   }
 

@@ -68,6 +68,7 @@ struct Process {
   std::atomic<int> size{1};
   std::atomic<double> min_parallel_work{kMinParallelWork};
   std::atomic<unsigned> waiting{0};  // callers that found no free pool, so far
+  std::atomic<int> calls_on[CPU_SETSIZE]{};  // cores on which calls of programs on several devices began that have not ended
   Pool pools[kMaxPools];             // the first alone, except for calls of programs that run on several devices
 };
 
@@ -174,6 +175,7 @@ void forget_workers() {
     pool.arrived.store(0, std::memory_order_relaxed);
     new (&pool.mutex) std::mutex;
   }
+  for (auto& calls : process().calls_on) calls.store(0, std::memory_order_relaxed);
 }
 
 // A pool that no other thread holds, of the first `count`; waits for one where there is none.
@@ -213,6 +215,34 @@ Lock::~Lock() {
   if (self.pool) self.pool->mutex.unlock();
   self.pool = nullptr;
   self.max_threads = 1;
+}
+
+OwnCore::OwnCore(int devices) {
+  if (devices < 2 || devices > process().size.load(std::memory_order_relaxed)) return;
+  auto& calls_on = process().calls_on;
+  core_ = sched_getcpu();
+  if (core_ < 0 || core_ >= CPU_SETSIZE) {
+    core_ = -1;
+    return;
+  }
+  if (calls_on[core_].load(std::memory_order_relaxed) > 0) {
+    cpu_set_t allowed, free;
+    if (sched_getaffinity(0, sizeof allowed, &allowed) == 0) {
+      free = allowed;
+      for (int i = 0; i < CPU_SETSIZE; i++) {
+        if (CPU_ISSET(i, &free) && calls_on[i].load(std::memory_order_relaxed) > 0) CPU_CLR(i, &free);
+      }
+      if (CPU_COUNT(&free) > 0 && sched_setaffinity(0, sizeof free, &free) == 0) {
+        core_ = sched_getcpu();
+        sched_setaffinity(0, sizeof allowed, &allowed);  // it stays where it is for now
+      }
+    }
+  }
+  calls_on[core_].fetch_add(1, std::memory_order_relaxed);
+}
+
+OwnCore::~OwnCore() {
+  if (core_ >= 0) process().calls_on[core_].fetch_sub(1, std::memory_order_relaxed);
 }
 
 ScopedMaxThreads::ScopedMaxThreads(int threads) : before_(self.max_threads) { self.max_threads = threads; }

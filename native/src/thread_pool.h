@@ -38,6 +38,19 @@ class Lock {
   int threads_;
 };
 
+// While it lives, a call of a program that runs on `devices` devices of this process works in its thread, or waits there for those
+// of other devices. It begins on a core on which no other such call works, where there are cores for all.
+class OwnCore {
+ public:
+  explicit OwnCore(int devices);
+  ~OwnCore();
+  OwnCore(const OwnCore&) = delete;
+  OwnCore& operator=(const OwnCore&) = delete;
+
+ private:
+  int core_ = -1;
+};
+
 // The maximum number of threads that oneDNN sees while it makes a primitive. Starts and locks nothing.
 class ScopedMaxThreads {
  public:

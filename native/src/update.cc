@@ -19,7 +19,6 @@ namespace native {
 namespace {
 
 constexpr int64_t kChunk = 1 << 15;  // elements that a thread takes at a time
-constexpr int64_t kPiece = 1 << 11;  // elements of which several devices' gradients are added up at a time
 constexpr double kStreamBytes = 1 << 25;  // of results, from which on copies for further devices are written past the caches
 constexpr int kMaxFactors = 8, kMaxDevices = 64;
 constexpr int64_t kMaxVariables = 1 << 16, kMaxElements = int64_t{1} << 40;
@@ -97,17 +96,44 @@ inline __m512 prepared(const UpdateSpec& spec, const Scalars& s, __m512 x, __m51
   return g;
 }
 
-template <Rule rule>
-inline void update_vector(const UpdateSpec& spec, const Scalars& s, const Arrays& a, int64_t i, __mmask16 mask) {
+// How one device's results are written to the others' arrays.
+enum class Copies { kNone, kCached, kStreamed };
+
+// What nobody reads soon is written past the caches, where it may be.
+template <Copies copies>
+inline void store_copy(float* to, __mmask16 mask, __m512 value) {
+  if (copies == Copies::kStreamed && mask == 0xffff && reinterpret_cast<uintptr_t>(to) % 64 == 0) return _mm512_stream_ps(to, value);
+  _mm512_mask_storeu_ps(to, mask, value);
+}
+
+// The arrays of the devices after the first one, from the element on where a chunk begins: gradients, and results as in `Arrays`.
+struct Others {
+  int count = 0;
+  const float* g[kMaxDevices - 1];
+  float* results[3][kMaxDevices - 1];
+};
+
+template <Rule rule, Copies copies>
+inline void update_vector(const UpdateSpec& spec, const Scalars& s, const Arrays& a, const Others& others, int64_t i, __mmask16 mask) {
+  const auto store = [&](float* to, int result, __m512 value) {
+    _mm512_mask_storeu_ps(to + i, mask, value);
+    if constexpr (copies != Copies::kNone) {
+      for (int k = 0; k < others.count; k++) store_copy<copies>(others.results[result][k] + i, mask, value);
+    }
+  };
   const __m512 x = _mm512_maskz_loadu_ps(mask, a.x + i), rate = all(s.rate);
-  const __m512 g = prepared(spec, s, x, _mm512_maskz_loadu_ps(mask, a.g + i));
+  __m512 g = _mm512_maskz_loadu_ps(mask, a.g + i);
+  if constexpr (copies != Copies::kNone) {
+    for (int k = 0; k < others.count; k++) g = _mm512_add_ps(g, _mm512_maskz_loadu_ps(mask, others.g[k] + i));
+  }
+  g = prepared(spec, s, x, g);
   __m512 moved;
   if constexpr (rule == Rule::kSgd) {
     moved = _mm512_fnmadd_ps(rate, g, x);
   } else if constexpr (rule == Rule::kMomentum) {
     const __m512 m = _mm512_fmsub_ps(all(spec.beta1), _mm512_maskz_loadu_ps(mask, a.m + i), _mm512_mul_ps(rate, g));
     moved = _mm512_add_ps(x, m);
-    _mm512_mask_storeu_ps(a.new_m + i, mask, m);
+    store(a.new_m, 1, m);
   } else {
     const __m512 old_m = _mm512_maskz_loadu_ps(mask, a.m + i);
     const __m512 m = _mm512_fmadd_ps(all(spec.beta1), old_m, _mm512_mul_ps(all(spec.gain1), g));
@@ -115,38 +141,19 @@ inline void update_vector(const UpdateSpec& spec, const Scalars& s, const Arrays
     const __m512 v = _mm512_fmadd_ps(all(spec.beta2), _mm512_maskz_loadu_ps(mask, a.v + i), square);
     const __m512 root = _mm512_fmadd_ps(all(s.root), _mm512_sqrt_ps(v), all(spec.epsilon));
     moved = _mm512_fnmadd_ps(rate, _mm512_div_ps(m, root), x);
-    _mm512_mask_storeu_ps(a.new_m + i, mask, m);
-    _mm512_mask_storeu_ps(a.new_v + i, mask, v);
+    store(a.new_m, 1, m);
+    store(a.new_v, 2, v);
   }
   if (spec.decays) moved = _mm512_fnmadd_ps(all(s.decay), x, moved);
-  _mm512_mask_storeu_ps(a.new_x + i, mask, moved);
+  store(a.new_x, 0, moved);
 }
 
-template <Rule rule>
-void update(const UpdateSpec& spec, const Scalars& scalars, const Arrays& arrays, int64_t count) {
+template <Rule rule, Copies copies>
+void update(const UpdateSpec& spec, const Scalars& scalars, const Arrays& arrays, const Others& others, int64_t count) {
   int64_t i = 0;
-  for (; i + 16 <= count; i += 16) update_vector<rule>(spec, scalars, arrays, i, 0xffff);
-  if (i < count) update_vector<rule>(spec, scalars, arrays, i, static_cast<__mmask16>((1u << (count - i)) - 1));
-}
-
-// sum <- the sum of so many arrays
-void add_up(float* sum, const float* const* arrays, int number, int64_t count) {
-  for (int64_t i = 0; i < count; i += 16) {
-    const auto mask = static_cast<__mmask16>(count - i >= 16 ? 0xffff : (1u << (count - i)) - 1);
-    __m512 total = _mm512_maskz_loadu_ps(mask, arrays[0] + i);
-    for (int k = 1; k < number; k++) total = _mm512_add_ps(total, _mm512_maskz_loadu_ps(mask, arrays[k] + i));
-    _mm512_mask_storeu_ps(sum + i, mask, total);
-  }
-}
-
-// A copy past the caches, of what nobody reads soon.
-void stream(float* to, const float* from, int64_t count) {
-  int64_t i = 0;
-  if (reinterpret_cast<uintptr_t>(to) % 64 == 0) {
-    for (; i + 16 <= count; i += 16) _mm512_stream_ps(to + i, _mm512_loadu_ps(from + i));
-    _mm_sfence();
-  }
-  std::memcpy(to + i, from + i, static_cast<size_t>(count - i) * sizeof(float));
+  for (; i + 16 <= count; i += 16) update_vector<rule, copies>(spec, scalars, arrays, others, i, 0xffff);
+  if (i < count) update_vector<rule, copies>(spec, scalars, arrays, others, i, static_cast<__mmask16>((1u << (count - i)) - 1));
+  if (copies == Copies::kStreamed) _mm_sfence();
 }
 
 #include "avx512_end.h"
@@ -221,48 +228,38 @@ class Update final : public Operation {
           if (part.in[i] != part.out[i]) std::memcpy(part.out[i], part.in[i], static_cast<size_t>(chunk.count) * sizeof(float));
         }
       }
-    } else if (devices_ == 1) {
-      const Part part = this->part(operands, 0, chunk.variable, chunk.begin);
-      run_rule(scalars, part, part.in[spec_.slots() + 1], chunk.count);
     } else {
-      for (int64_t i = 0; i < chunk.count; i += kPiece) {
-        run_piece(operands, scalars, chunk.variable, chunk.begin + i, std::min(kPiece, chunk.count - i));
-      }
+      run_rule(operands, scalars, chunk);
     }
   }
 
-  // For all devices: the sum of the gradients and the first one's results are in the cache while they are read again.
-  void run_piece(void* const* operands, const Scalars& scalars, size_t variable, int64_t begin, int64_t count) const {
-    alignas(64) float sum[kPiece];
-    const float* gradients[kMaxDevices];
-    Part parts[kMaxDevices];
-    for (int i = 0; i < devices_; i++) {
-      parts[i] = part(operands, i, variable, begin);
-      gradients[i] = parts[i].in[spec_.slots() + 1];
+  // In one pass for all devices.
+  void run_rule(void* const* operands, const Scalars& scalars, const Chunk& chunk) const {
+    const auto slots = static_cast<size_t>(spec_.slots());
+    const auto [in, out] = part(operands, 0, chunk.variable, chunk.begin);
+    Others others;
+    for (; others.count < devices_ - 1; others.count++) {
+      const Part other = part(operands, others.count + 1, chunk.variable, chunk.begin);
+      others.g[others.count] = other.in[slots + 1];
+      for (size_t i = 0; i <= slots; i++) others.results[i][others.count] = other.out[i];
     }
-    add_up(sum, gradients, devices_, count);
-    run_rule(scalars, parts[0], sum, count);
-    for (int i = 1; i < devices_; i++) {
-      for (int k = 0; k <= spec_.slots(); k++) {
-        if (streams_) {
-          stream(parts[i].out[k], parts[0].out[k], count);
-        } else {
-          std::memcpy(parts[i].out[k], parts[0].out[k], static_cast<size_t>(count) * sizeof(float));
-        }
-      }
-    }
-  }
-
-  void run_rule(const Scalars& scalars, const Part& part, const float* gradient, int64_t count) const {
-    const auto& [in, out] = part;
+    const Arrays arrays{in[0], slots > 0 ? in[1] : nullptr, slots > 1 ? in[2] : nullptr, in[slots + 1], out[0], out[1], out[2]};
     switch (spec_.rule) {
       case Rule::kSgd:
-        return update<Rule::kSgd>(spec_, scalars, {in[0], nullptr, nullptr, gradient, out[0], nullptr, nullptr}, count);
+        return run_copying<Rule::kSgd>(scalars, arrays, others, chunk.count);
       case Rule::kMomentum:
-        return update<Rule::kMomentum>(spec_, scalars, {in[0], in[1], nullptr, gradient, out[0], out[1], nullptr}, count);
+        return run_copying<Rule::kMomentum>(scalars, arrays, others, chunk.count);
       case Rule::kAdam:
-        return update<Rule::kAdam>(spec_, scalars, {in[0], in[1], in[2], gradient, out[0], out[1], out[2]}, count);
+        return run_copying<Rule::kAdam>(scalars, arrays, others, chunk.count);
     }
+  }
+
+  template <Rule rule>
+  void run_copying(const Scalars& scalars, const Arrays& arrays, const Others& others, int64_t count) const {
+    const auto run = others.count == 0 ? update<rule, Copies::kNone>
+                     : streams_        ? update<rule, Copies::kStreamed>
+                                       : update<rule, Copies::kCached>;
+    run(spec_, scalars, arrays, others, count);
   }
 
   UpdateSpec spec_;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import logging
 import os
@@ -20,10 +21,14 @@ from .process_state import process_state
 
 _log = logging.getLogger("oneflow")
 <<<<<<< HEAD
+<<<<<<< HEAD
 PROTOCOL = 35
 =======
 PROTOCOL = 35
 >>>>>>> calls
+=======
+PROTOCOL = 35
+>>>>>>> devices
 DTYPES = {"float32": 0, "bfloat16": 1}  # the dtypes that calls take, as numbers of a spec
 
 
@@ -88,6 +93,27 @@ def call_several(
     made = [jax.ShapeDtypeStruct(tuple(shape), dtype) for shape, dtype in results]
     run = jax.ffi.ffi_call(target(name), made, vmap_method="sequential", input_output_aliases=dict(aliases or {}))
     return tuple(run(*arrays, spec=_numbers(spec)))
+
+
+def call_number(program: str, purpose: str) -> int:
+    """The number of a call that devices make together: no other call has it that may run at the same time.
+
+    Args:
+      program: its name, which tells it apart from others that run on other devices.
+      purpose: what tells the call apart from the others of its program.
+    """
+    return int.from_bytes(hashlib.blake2b(f"{program}\n{purpose}".encode(), digest_size=8).digest(), "big") >> 1
+
+
+def exchange(array: Any, devices: int, number: int, *, add_up: bool = False) -> Any:
+    """What each of several devices of this process has, for all of them: (devices, *shape) float32, or the sum.
+
+    For what is traced on each of the devices. ``number``: see ``call_number``.
+    """
+    shape = array.shape if add_up else (devices, *array.shape)
+    with sharing_cores(1):
+        spec = [devices, number, int(add_up), array.size]
+        return call_several("exchange", spec, [(shape, np.float32)], array)[0]
 
 
 _devices: ContextVar[int] = ContextVar("oneflow_devices_of_calls", default=1)

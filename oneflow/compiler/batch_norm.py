@@ -63,7 +63,8 @@ class NormCall:
         first = self.nodes[0]
         pieces = None
         if self.layout is not None:
-            pieces = Pieces(values.lowering.mesh(self.layout.placement), self.layout.spec(1)[0])
+            mesh = values.lowering.mesh(self.layout.placement)
+            pieces = Pieces(mesh, self.layout.spec(1)[0], values.lowering.program, first.name)
         x, *vectors = values.inputs(first)
         residual = None
         if self.residual is not None:

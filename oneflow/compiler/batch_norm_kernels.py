@@ -6,6 +6,7 @@ rows, each of the two passes of both is a call, and what the first one finds on 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -23,10 +24,35 @@ _BOTH, _FIRST, _SECOND = range(3)  # the passes of a call
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """Devices of a mesh, each of which has a piece of x, as long as all others along axis 0. ``axes`` of the mesh split it."""
+    """Devices of a mesh, each of which has a piece of x, as long as all others along axis 0.
+
+    Attributes:
+      mesh: the devices.
+      axes: those of the mesh that split x.
+      program, name: of the step, and of the op that normalizes.
+    """
 
     mesh: Any
     axes: tuple[str, ...]
+    program: str = ""
+    name: str = ""
+
+    def gathered(self, mine: Array) -> Array:
+        """What each device found, for all of them."""
+        if self._is_one_process():
+            return _native.exchange(mine, self.mesh.size, _native.call_number(self.program, f"statistics of {self.name}"))
+        return lax.all_gather(mine, self.axes)
+
+    def summed(self, mine: Array) -> Array:
+        """The sum of what each device found, for all of them."""
+        if self._is_one_process():
+            number = _native.call_number(self.program, f"gradients of {self.name}")
+            return _native.exchange(mine, self.mesh.size, number, add_up=True)
+        return lax.psum(mine, self.axes)
+
+    def _is_one_process(self) -> bool:
+        """Whether all devices of the mesh have a piece, and are in this process."""
+        return len(self.mesh.local_devices) == self.mesh.size == math.prod(self.mesh.shape[axis] for axis in self.axes)
 
     def run(self, compute: Callable[..., Any], arrays: Sequence[Array], split: Sequence[bool], made: Sequence[bool]) -> Any:
         """Computes on each device.
@@ -126,7 +152,7 @@ def forward(
         results, passes = [(x.shape, np.dtype(norm.y_dtype)), vector, vector, two], _BOTH
         if pieces is not None:
             (mine,) = _native.call_several("batch_norm", norm.spec(_FIRST), [two], x)
-            others, passes = (lax.all_gather(mine, pieces.axes), *others), _SECOND
+            others, passes = (pieces.gathered(mine), *others), _SECOND
         return _native.call_several("batch_norm", norm.spec(passes), results, x, *others)
 
     arrays = (x, *vectors, *added)
@@ -173,7 +199,7 @@ def backward(
         # what was kept is the gradient behind the ReLU already
         of, rest = (replace(norm, is_rectified=False), found) if keeps else (norm, rest)
         spec = of.grad_spec(len(rest), False, _SECOND)
-        sums = lax.psum(sums, pieces.axes)
+        sums = pieces.summed(sums)
         dx, sums = _native.call_several("batch_norm_grad", spec, [made, two], x, *whole, sums, *rest)
         return dx, *found, sums
 

@@ -7,7 +7,6 @@ each, as soon as their gradient is there; small ones together, and so are those 
 from __future__ import annotations
 
 import math
-import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -54,10 +53,6 @@ class Devices:
         if meshes is None or placement.parallel_num == 1:
             return None
         return Devices(meshes.sharding(placement, ()).mesh, storages, addends, program)
-
-    def number(self, name: str) -> int:
-        """One that no other call has whose first variable is another, in this program or in others."""
-        return zlib.crc32(self.program.encode()) << 24 | list(self.storages).index(name)
 
     def may_update(self, name: str) -> bool:
         """Whether a variable has one value, not one per device."""
@@ -217,7 +212,8 @@ class _Call:
 
         def summed_update(*arrays: Any) -> tuple[Any, ...]:
             assert self.devices is not None
-            head = [self.devices.mesh.size, self.devices.number(self.names[0])]
+            number = _native.call_number(self.devices.program, f"update of {self.names[0]}")
+            head = [self.devices.mesh.size, number]
             with _native.sharing_cores(1):  # the last device to come computes for all
                 return _native.call_several("summed_update", [*head, *spec], results, *arrays, aliases=aliases)
 

@@ -345,11 +345,38 @@ def test_calls_that_devices_make_together_in_any_order() -> None:
         np.testing.assert_array_equal(np.asarray(step(g)), np.broadcast_to(want, (8, size)))
 
 
-def test_a_device_that_does_not_come_ends_the_call_of_the_others(native_part: Any) -> None:
+@pytest.mark.parametrize(("devices", "threads"), [(2, 2), (8, 2), (8, 8)])  # where each has a core, a device waits a while
+def test_what_devices_exchange_in_any_order(devices: int, threads: int, native_part: Any) -> None:
+    perceptron(8, RULES["sgd"])  # JAX has eight devices from now on
+
+    def run(g: Any) -> Any:
+        found = []
+        for i in range(6):  # independent of each other: XLA may begin with any
+            mine = g[0] * (i + 1)
+            found.append(_native.exchange(mine, devices, 2 * i).reshape(-1))
+            found.append(_native.exchange(mine, devices, 2 * i + 1, add_up=True).reshape(-1))
+        return jax.numpy.concatenate(found)[None]
+
+    before = native_part.threads
+    native_part.threads = threads
+    try:
+        step = on_mesh(devices, run)
+        for seed in range(20):
+            g = np.random.default_rng(seed).integers(-5, 5, (devices, 3, 7)).astype(np.float32)
+            want = np.concatenate([a.ravel() * (i + 1) for i in range(6) for a in (g, g.sum(0))])
+            np.testing.assert_array_equal(np.asarray(step(g)), np.broadcast_to(want, (devices, want.size)))
+    finally:
+        native_part.threads = before
+
+
+@pytest.mark.parametrize("call", ["summed_update", "exchange"])
+def test_a_device_that_does_not_come_ends_the_call_of_the_others(call: str, native_part: Any) -> None:
     perceptron(2, RULES["sgd"])
 
     def run(g: Any) -> Any:
         def update(g: Any) -> Any:
+            if call == "exchange":
+                return _native.exchange(g, 2, 0, add_up=True)
             spec, x = sgd(2, 0, 16), jax.numpy.zeros(16, np.float32)
             return _native.call_several("summed_update", spec, [((16,), np.float32)], np.float32(1), x, g)[0]
 

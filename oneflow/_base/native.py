@@ -20,15 +20,7 @@ from .jax import jax
 from .process_state import process_state
 
 _log = logging.getLogger("oneflow")
-<<<<<<< HEAD
-<<<<<<< HEAD
 PROTOCOL = 35
-=======
-PROTOCOL = 35
->>>>>>> calls
-=======
-PROTOCOL = 35
->>>>>>> devices
 DTYPES = {"float32": 0, "bfloat16": 1}  # the dtypes that calls take, as numbers of a spec
 
 

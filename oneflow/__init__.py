@@ -216,35 +216,18 @@ _restore_antialias()
 
 
 # the rooms of the top floor are imported when they are first used: who does not enter pays nothing
-_on_demand = {
-    "Model": ".model._model:Model",
+_apart = {  # without the rest, which belongs to ``from oneflow import *``
     "Target": "._targets.target:Target",
     "Trainer": ".trainer:Trainer",
     "callbacks": ".callbacks",
     "consistent_user_op_builder": ".user_op:consistent_user_op_builder",
     "consistent_user_op_module_builder": ".user_op:consistent_user_op_module_builder",
     "export": ".export",
-    "get_all_variables": ".checkpoint.api:get_all_variables",
-    "image_batch_align": ".ops.image:image_batch_align",
-    "image_decode": ".ops.image:image_decode",
-    "image_flip": ".ops.image:image_flip",
-    "image_normalize": ".ops.image:image_normalize",
-    "image_random_crop": ".ops.image:image_random_crop",
-    "image_resize": ".ops.image:image_resize",
-    "image_target_resize": ".ops.image:image_target_resize",
     "interop": ".interop",
-    "load": ".checkpoint.api:get",
-    "load_variables": ".checkpoint.api:load_variables",
     "loggers": ".loggers",
     "metrics": ".metrics",
-    "object_bbox_flip": ".ops.detection:object_bbox_flip",
-    "object_bbox_scale": ".ops.detection:object_bbox_scale",
-    "object_segmentation_polygon_flip": ".ops.detection:object_segmentation_polygon_flip",
-    "object_segmentation_polygon_scale": ".ops.detection:object_segmentation_polygon_scale",
-    "object_segmentation_polygon_to_mask": ".ops.detection:object_segmentation_polygon_to_mask",
     "onnx": ".onnx",
     "plan_sweep": ".plan:plan_sweep",
-    "save": ".checkpoint.api:save_dict",
     "saved_model": ".saved_model",
     "serving": ".serving",
     "summary": ".summary",
@@ -253,6 +236,26 @@ _on_demand = {
     "user_op_builder": ".user_op:user_op_builder",
     "user_op_module_builder": ".user_op:user_op_module_builder",
     "user_op_names": ".user_op:user_op_names",
+}
+_on_demand = {
+    **_apart,
+    "Model": ".model._model:Model",
+    "get_all_variables": ".checkpoint.api:get_all_variables",
+    "image_batch_align": ".ops.image:batch_align",
+    "image_decode": ".ops.image:decode",
+    "image_flip": ".ops.image:flip",
+    "image_normalize": ".ops.image:normalize",
+    "image_random_crop": ".ops.image:random_crop",
+    "image_resize": ".ops.image:Resize",
+    "image_target_resize": ".ops.image:target_resize",
+    "load": ".checkpoint.api:get",
+    "load_variables": ".checkpoint.api:load_variables",
+    "object_bbox_flip": ".ops.detection:object_bbox_flip",
+    "object_bbox_scale": ".ops.detection:object_bbox_scale",
+    "object_segmentation_polygon_flip": ".ops.detection:object_segmentation_polygon_flip",
+    "object_segmentation_polygon_scale": ".ops.detection:object_segmentation_polygon_scale",
+    "object_segmentation_polygon_to_mask": ".ops.detection:object_segmentation_polygon_to_mask",
+    "save": ".checkpoint.api:save_dict",
 }
 if _TYPE_CHECKING:
     from . import callbacks as callbacks

@@ -27,3 +27,5 @@ _NAMES = (
     "target_resize",
 )
 _on_demand = {name: f".ops.image:{name}" for name in _NAMES}
+# by the names that their definitions have, so that suggestions name each function once
+_on_demand |= {"crop_mirror_normalize": ".ops.image:CropMirrorNormalize", "resize": ".ops.image:Resize"}

@@ -9,7 +9,7 @@ from .layers.quantization import moving_average_min_maxObserver as moving_averag
 from .ops.quantization import fake_quantization as fake_quantization
 from .ops.quantization import min_max_observer as min_max_observer
 
-_on_demand = {"calibrate": ".job.quantized:calibrate", "convert": ".job.quantized:convert"}  # with the compiler
+_on_demand = _apart = {"calibrate": ".job.quantized:calibrate", "convert": ".job.quantized:convert"}  # with the compiler
 if _TYPE_CHECKING:
     from .job.quantized import calibrate as calibrate
     from .job.quantized import convert as convert

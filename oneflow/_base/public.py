@@ -6,7 +6,9 @@ PyTorch, Keras, JAX and later releases of OneFlow have for the same thing.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import importlib.util
 import sys
 from collections.abc import Iterable
 from functools import partial
@@ -19,7 +21,7 @@ from .refuse import closest, plain_spelling
 
 def public_names(module: ModuleType) -> list[str]:
     """The public names of a module: its ``__all__``, or all names without an underscore."""
-    listed = getattr(module, "__all__", None)
+    listed = vars(module).get("__all__")
     names = {n for n in vars(module) if not n.startswith("_") and n != "annotations"} if listed is None else set(listed)
     on_demand = vars(module).get("_on_demand", {})
     return sorted(on_demand.keys() | {n for n in names if not _is_internal(vars(module).get(n))})
@@ -33,7 +35,8 @@ def install(modules: Iterable[ModuleType]) -> None:
     """Makes modules public: adds ``__dir__`` and ``__getattr__``.
 
     A module may list names that are imported when they are first used, as ``_on_demand = {name: "module:name"}``, or ``"module"``
-    where the name is that of a module; dots stand for what they do in an import statement there.
+    where the name is that of a module; dots stand for what they do in an import statement there. ``from module import *`` brings
+    them as well, except those in ``_apart``.
     """
     modules = list(modules)
     for module in modules:
@@ -49,12 +52,29 @@ def _listed(module: ModuleType) -> list[str]:
 
 
 def _found(module: ModuleType, name: str) -> Any:
-    path, _, attribute = vars(module).get("_on_demand", {}).get(name, "").partition(":")
+    own, on_demand = vars(module), vars(module).get("_on_demand", {})
+    if name == "__all__" and on_demand:  # "from module import *" asks for it, and takes what vars(module) has otherwise
+        return [n for n in {**own, **on_demand} if not n.startswith("_") and n not in own.get("_apart", {})]
+    path, _, attribute = on_demand.get(name, "").partition(":")
     if not path:
+        if "." in module.__name__ and "__path__" in own and not name.startswith("_"):  # one of a package's modules
+            with contextlib.suppress(ModuleNotFoundError):
+                return importlib.import_module(f".{name}", module.__name__)
         missing(module.__name__, name)
-    value = importlib.import_module(path, vars(module)["__package__"])
-    vars(module)[name] = value = getattr(value, attribute) if attribute else value
+    value = importlib.import_module(path, own["__package__"])
+    own[name] = value = getattr(value, attribute) if attribute else value
     return value
+
+
+def _identity(module: ModuleType, name: str) -> int | str:
+    """The same for every name of one value. A name that was not used yet is not imported: its place stands for the value."""
+    path, _, attribute = vars(module).get("_on_demand", {}).get(name, "").partition(":")
+    if name in vars(module) or not path:
+        return id(vars(module).get(name, name))
+    place = importlib.util.resolve_name(path, vars(module)["__package__"])
+    if place not in sys.modules:
+        return f"{place}:{attribute}"
+    return id(getattr(sys.modules[place], attribute, None) if attribute else sys.modules[place])
 
 
 def missing(module: str, name: str) -> NoReturn:
@@ -72,16 +92,16 @@ def suggestions(module: str, name: str) -> list[str]:
     prefix = "flow" + module.removeprefix(root) + "."
     everything = [(n, m) for n, m in list(sys.modules.items()) if not n.startswith(f"{root}.compatible.")]
     spaces = [m for n, m in everything if n.partition(".")[0] == root and "_public_names" in vars(m)]
-    spaces.sort(
-        key=lambda m: (m.__name__ != module, m.__name__.count("."), m.__name__)
-    )  # its own module first, then shorter paths
+    # its own module first, then shorter paths
+    spaces.sort(key=lambda m: (m.__name__ != module, m.__name__.count("."), m.__name__))
     everywhere: dict[str, list[str]] = {}
-    values = {id(m) for m in spaces if m.__name__ == module}  # flow.profiler has no Profile, and is not what is meant either
+    # flow.profiler has no Profile, and is not what is meant either
+    values: set[int | str] = {id(m) for m in spaces if m.__name__ == module}
     for space in dict.fromkeys(spaces):
         for n in public_names(space):
-            value = vars(space).get(n, n)  # without the imports of a lazy module
-            if id(value) not in values or space.__name__ == module:  # each value under its first name only
-                values.add(id(value))
+            value = _identity(space, n)
+            if value not in values or space.__name__ == module:  # each value under its first name only
+                values.add(value)
                 everywhere.setdefault(plain_spelling(n), []).append("flow" + space.__name__.removeprefix(root) + "." + n)
     plain = plain_spelling(name)
     found = everywhere.get(plain, [])

@@ -14,4 +14,4 @@ if _TYPE_CHECKING:
     from . import single_client as single_client
 
 _imports.install()
-_on_demand = {"single_client": ".single_client"}  # it needs ``oneflow``, which is being imported
+_on_demand = _apart = {"single_client": ".single_client"}  # it needs ``oneflow``, which is being imported

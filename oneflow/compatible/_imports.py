@@ -152,7 +152,7 @@ def sharing(alias: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], 
         if path in EAGER:
             raise AttributeError(f"module {alias!r} has no attribute {name!r}: {EAGER[path]}", name=name)
         module = twin()
-        if module is not None:
+        if module is not None and (name != "__all__" or name in vars(module)):  # a list that is written down holds here, too
             try:
                 return getattr(module, name)
             except AttributeError as error:

@@ -78,4 +78,8 @@ _OPS = {
 _on_demand = {name: f"..{module}:{name}" for module, names in _OPS.items() for name in names}
 _on_demand["mnist_batches"] = "..data.mnist:batches"
 
-__all__ = [*_on_demand]
+__all__ = [  # written out: type checkers take only such names for those of "import *"
+    "BlobConf", "BytesListCodec", "EpochArray", "ImageCodec", "ImagePreprocessor", "ImageResizePreprocessor",
+    "NormByChannelPreprocessor", "PartWriter", "RawCodec", "RecordSource", "Records", "load_mnist", "mnist_batches", "part_name",
+    "part_paths", "read_mnist", "read_part", "write_parts", *_on_demand,
+]  # fmt: skip

@@ -33,10 +33,10 @@ def plot_model(job: JobFunction[..., Any], path: str | os.PathLike[str], depth: 
     """
     if not isinstance(job, JobFunction):
         refuse(ArgumentError, f"flow.plot_model needs a job function, got {shown(job)}")
-    text, problem = check.path(path)
+    target, problem = check.path(path)
     if problem:
         refuse(ArgumentError, f"flow.plot_model needs a path, got {shown(path)}")
-    ending = os.path.splitext(text)[1]
+    ending = os.path.splitext(target)[1]
     if ending not in _ENDINGS:
         refuse(ArgumentError, f"flow.plot_model writes {', '.join(_ENDINGS)}, got {shown(str(path))}")
     if depth is not None:
@@ -52,7 +52,7 @@ def plot_model(job: JobFunction[..., Any], path: str | os.PathLike[str], depth: 
         text = html(made, job.summary()._repr_html_())
     else:
         text = {".svg": svg, ".dot": dot, ".mmd": mermaid}[ending](made)
-    with open(path, "w", encoding="utf-8") as opened:
+    with open(target, "w", encoding="utf-8") as opened:
         opened.write(text)
 
 

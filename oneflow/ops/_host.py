@@ -38,8 +38,10 @@ def host_op(
     def make(run: Callable[..., Any]) -> OpDef:
         rule = HostRule(run, reader=reader, per_sample=per_sample, random=random, counter=counter)
         made = OpDef(name, run, nondifferentiable=True, multiple_results=multiple_results or reader, host=rule)
-        if HOST_OPS.setdefault(name, made) is not made:
+        known = HOST_OPS.get(name, made).define
+        if (known.__module__, known.__qualname__) != (run.__module__, run.__qualname__):
             raise ValueError(f"a host op named {shown(name)} exists already")
+        HOST_OPS[name] = made  # again, where an import was interrupted and is repeated
         return made
 
     return make

@@ -12,7 +12,9 @@ if TYPE_CHECKING:
 
 
 class Prepared:
-    """The base of jobs. Where the native part has its extension module, its type of this name, which runs no Python code."""
+    """The base of jobs. Where the native part has its extension module, its type of this name, which runs no Python code of its
+    own for a prepared call.
+    """
 
     _call: Call | None  # of a job that one executable serves, once it is there
 

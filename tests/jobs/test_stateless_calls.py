@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import collections
 import concurrent.futures
 import copy
 import gc
 import inspect
+import itertools
+import operator
 import pickle
 import random
+import signal
 import subprocess
 import sys
 import threading
 import time
 import weakref
-from collections import Counter
 
 import jax
 import numpy as np
@@ -161,6 +164,21 @@ def test_the_arrays_of_a_call_are_its_own_whoever_asks_for_them():
     assert all(one.passed for one in later)
 
 
+def test_interrupts_are_heard_in_loops_without_python_code():
+    job, *_ = one_of_one()
+    job(ONE)
+    left = itertools.repeat(ONE, 20000)
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            signal.setitimer(signal.ITIMER_REAL, 0.02)
+            collections.deque(map(job, left), maxlen=0)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert operator.length_hint(left) > 0
+
+
 def test_what_calls_read_of_delivery():
     deliveries = process.delivery
     job, *_ = one_of_one()
@@ -169,7 +187,7 @@ def test_what_calls_read_of_delivery():
     before = deliveries._last_delivered
     for _ in range(100):
         job.submit(ONE)
-    assert deliveries.undelivered() <= deliveries._window
+    assert deliveries.undelivered() <= deliveries._window + 1  # one may be about to be taken off a full queue
     flow.sync_default_session()
     assert deliveries._last_begun == deliveries._last_delivered == before + 100
     extension = native.stateless_calls()
@@ -408,7 +426,7 @@ def test_calls_keep_no_references():
 
 def test_results_that_are_used_in_all_ways_while_others_pass():
     job, *_ = one_of_one()
-    rng, called, futures = random.Random(0), Counter(), []
+    rng, called, futures = random.Random(0), collections.Counter(), []
     for i in range(1500):
         future = job.submit(i * ONE)
         futures.append(future)

@@ -519,7 +519,9 @@ bool must_be_made_again(PyObject* job) {
 
 // ``__call__`` of ``Prepared`` in prepared.py
 PyObject* call_job(PyObject* self, PyObject* arguments, PyObject* keywords) {
+  if (PyErr_CheckSignals() != 0) return nullptr;  // as a Python function does: a loop in C, as of ``map``, asks nobody else
   const bool has_keywords = keywords != nullptr && PyDict_Size(keywords) > 0;
+  if (has_keywords && !PyArg_ValidateKeywordArguments(keywords)) return nullptr;
   Ref prepared(PyObject_GetAttr(self, names.prepared));
   if (!prepared) return nullptr;
   if (prepared.get() != Py_None && !has_keywords) {

@@ -78,9 +78,14 @@ Record* record_of(PyObject* result) { return reinterpret_cast<Record*>(result); 
 PyObject* get_results(PyObject* self, void*) {
   Record* record = record_of(self);
   if (record->results == nullptr && record->fetched != nullptr) {
-    Ref several(PyTuple_Pack(1, record->fetched));
-    if (!several || (record->results = PyTuple_Pack(3, several.get(), nothing, nothing)) == nullptr) return nullptr;
-    Py_CLEAR(record->fetched);
+    Ref fetched(Py_NewRef(record->fetched));  // to make a tuple may collect garbage: other code may set, or ask for, the same
+    Ref several(PyTuple_Pack(1, fetched.get()));
+    Ref made(several ? PyTuple_Pack(3, several.get(), nothing, nothing) : nullptr);
+    if (!made) return nullptr;
+    if (record->results == nullptr && record->fetched != nullptr) {
+      record->results = made.release();
+      Py_CLEAR(record->fetched);
+    }
   }
   if (record->results == nullptr) return PyErr_SetString(PyExc_AttributeError, "_results"), nullptr;
   return Py_NewRef(record->results);

@@ -1,5 +1,8 @@
-// Tiles of the input are transformed, multiplied with transformed weights, one matrix product for each of the 16 or 36 places of
-// a tile, and the sums are transformed into a tile of the result. All is done for so few tiles at a time that they stay in a cache.
+// Tiles of the input are transformed, multiplied with transformed weights, one matrix product for each of the 16 places of a
+// tile, and the sums are transformed into 2 x 2 pixels of the result. All is done for so few tiles at a time that they stay in a cache.
+//
+// Tiles of 4 x 4 pixels would need less arithmetic, but are off by three to six times as much, and round where direct sums are exact:
+// sums of small whole numbers, and zeros.
 //
 // Weights are packed into panels of 32 output channels, missing ones zeros: first all transformed ones, [panel][place][input
 // channel][32], then the weights themselves, [panel][tap][input channel][32]. With these, a tile is computed directly where a
@@ -19,36 +22,20 @@ namespace native {
 namespace {
 
 constexpr int64_t kTaps = 9, kPanel = 32, kMostRows = 8;
-
-// The points that polynomials are evaluated at are 0, p, -p, 2p, -2p and infinity, or 0, 1, -1 and infinity. For p = 3/4 a result is
-// off by a third of what it is off for the usual p = 1.
-constexpr double kPoint = 0.75;
+constexpr int kSize = 2, kSide = 4, kPlaces = 16;  // pixels of a tile's result and of what it reads, in a row; and numbers
 
 int64_t panels_of(const ProductSpec& s) { return (s.channels + kPanel - 1) / kPanel; }
 
 // The tiles of all images.
 struct Tiles {
-  int size;  // of the result's pixels
   int64_t down, across, count;
 
-  Tiles(const ProductSpec& s, int size)
-      : size(size), down((s.output[2] + size - 1) / size), across((s.output[3] + size - 1) / size), count(s.output[0] * down * across) {}
-
-  int64_t places() const { return (size + 2) * (size + 2); }
-  // What time such tiles take: products, and weights that are read.
-  int64_t effort() const {
-    constexpr int64_t kReading = 12;  // tiles whose products take as long as reading a weight
-    return places() * std::max(count, kReading);
-  }
+  explicit Tiles(const ProductSpec& s)
+      : down((s.output[2] + kSize - 1) / kSize), across((s.output[3] + kSize - 1) / kSize), count(s.output[0] * down * across) {}
 };
 
-Tiles tiles_of(const ProductSpec& s) {
-  const Tiles small(s, 2), large(s, 4);
-  return large.effort() < small.effort() ? large : small;
-}
-
 size_t packed_bytes(const ProductSpec& s) {
-  return static_cast<size_t>(panels_of(s) * kPanel * s.input[1] * (tiles_of(s).places() + kTaps)) * sizeof(float);
+  return static_cast<size_t>(panels_of(s) * kPanel * s.input[1] * (kPlaces + kTaps)) * sizeof(float);
 }
 
 struct Call {
@@ -62,49 +49,16 @@ struct Call {
 
 #include "avx512_begin.h"
 
-template <int kSize>
-struct Filter;
+// Both along one axis. The points that polynomials are evaluated at are 0, 1, -1 and infinity.
+inline void transform_input(const __m512* x, __m512* to) {
+  to[0] = _mm512_sub_ps(x[2], x[0]), to[3] = _mm512_sub_ps(x[3], x[1]);
+  to[1] = _mm512_add_ps(x[2], x[1]), to[2] = _mm512_sub_ps(x[2], x[1]);
+}
 
-template <>
-struct Filter<2> {
-  static void of_input(const __m512* x, __m512* to) {
-    to[0] = _mm512_sub_ps(x[2], x[0]), to[3] = _mm512_sub_ps(x[3], x[1]);
-    to[1] = _mm512_add_ps(x[2], x[1]), to[2] = _mm512_sub_ps(x[2], x[1]);
-  }
-  static void of_sums(const __m512* x, __m512* to) {
-    to[0] = _mm512_add_ps(x[0], _mm512_add_ps(x[1], x[2]));
-    to[1] = _mm512_add_ps(x[3], _mm512_sub_ps(x[1], x[2]));
-  }
-};
-
-template <>
-struct Filter<4> {
-  static constexpr float p = kPoint, q = 2 * p;
-
-  static void of_input(const __m512* x, __m512* to) {
-    const auto ends = [&](__m512 a, __m512 b, __m512 c) {
-      return _mm512_fmadd_ps(_mm512_set1_ps(p * p * q * q), a, _mm512_fnmadd_ps(_mm512_set1_ps(p * p + q * q), b, c));
-    };
-    to[0] = ends(x[0], x[2], x[4]), to[5] = ends(x[1], x[3], x[5]);
-    const auto both = [&](float at, float other, __m512* pair) {
-      const __m512 square = _mm512_set1_ps(other * other), point = _mm512_set1_ps(at);
-      const __m512 even = _mm512_fnmadd_ps(square, x[2], x[4]), odd = _mm512_fnmadd_ps(square, x[1], x[3]);
-      pair[0] = _mm512_fmadd_ps(point, odd, even), pair[1] = _mm512_fnmadd_ps(point, odd, even);
-    };
-    both(p, q, to + 1), both(q, p, to + 3);
-  }
-  static void of_sums(const __m512* x, __m512* to) {
-    const __m512 first = _mm512_add_ps(x[1], x[2]), second = _mm512_add_ps(x[3], x[4]);
-    const __m512 third = _mm512_sub_ps(x[1], x[2]), fourth = _mm512_sub_ps(x[3], x[4]);
-    const auto sum = [&](float a, __m512 b, float c, __m512 d) {
-      return _mm512_fmadd_ps(_mm512_set1_ps(a), b, _mm512_mul_ps(_mm512_set1_ps(c), d));
-    };
-    to[0] = _mm512_add_ps(x[0], _mm512_add_ps(first, second));
-    to[1] = sum(p, third, q, fourth);
-    to[2] = sum(p * p, first, q * q, second);
-    to[3] = _mm512_add_ps(x[5], sum(p * p * p, third, q * q * q, fourth));
-  }
-};
+inline void transform_sums(const __m512* x, __m512* to) {
+  to[0] = _mm512_add_ps(x[0], _mm512_add_ps(x[1], x[2]));
+  to[1] = _mm512_add_ps(x[3], _mm512_sub_ps(x[1], x[2]));
+}
 
 // Where a tile's result begins; rows and columns of the result that it has.
 struct Place {
@@ -113,8 +67,8 @@ struct Place {
   Place(const Call& call, int64_t tile) {
     const Tiles& t = call.tiles;
     sample = tile / (t.down * t.across);
-    row = tile / t.across % t.down * t.size, column = tile % t.across * t.size;
-    rows = std::min<int64_t>(t.size, call.spec.output[2] - row), columns = std::min<int64_t>(t.size, call.spec.output[3] - column);
+    row = tile / t.across % t.down * kSize, column = tile % t.across * kSize;
+    rows = std::min<int64_t>(kSize, call.spec.output[2] - row), columns = std::min<int64_t>(kSize, call.spec.output[3] - column);
   }
 };
 
@@ -126,9 +80,7 @@ inline const float* pixel_at(const Call& call, int64_t sample, int64_t row, int6
   return call.data + ((sample * s.input[2] + row) * s.input[3] + column) * s.input[1];
 }
 
-template <int kSize>
 void transform_tile(const Call& call, int64_t tile, int64_t first, int64_t last, float* to) {  // of these channels
-  constexpr int kSide = kSize + 2;
   const Place place(call, tile);
   const float* pixels[kSide][kSide];
   for (int i = 0; i < kSide; i++) {
@@ -143,13 +95,13 @@ void transform_tile(const Call& call, int64_t tile, int64_t first, int64_t last,
     for (int j = 0; j < kSide; j++) {
       __m512 column[kSide], made[kSide];
       for (int i = 0; i < kSide; i++) column[i] = _mm512_maskz_loadu_ps(present, pixels[i][j] + c);
-      Filter<kSize>::of_input(column, made);
+      transform_input(column, made);
       for (int i = 0; i < kSide; i++) half[i][j] = made[i];
     }
     float* place_of = to + c;
     for (int i = 0; i < kSide; i++) {
       __m512 made[kSide];
-      Filter<kSize>::of_input(half[i], made);
+      transform_input(half[i], made);
       for (int j = 0; j < kSide; j++, place_of += call.place_step) _mm512_storeu_ps(place_of, made[j]);
     }
   }
@@ -191,12 +143,10 @@ inline __m512 direct_sum(const Call& call, const Place& place, int64_t row, int6
 }
 
 // From sums, [place][tile][32], to the result in the columns of one panel.
-template <int kSize>
 void write_tile(const Call& call, int64_t tile, int64_t panel, const float* sums, int64_t step) {
-  constexpr int kSide = kSize + 2;
   const ProductSpec& s = call.spec;
   const Place place(call, tile);
-  const float* direct = call.weights + (panels_of(s) * call.tiles.places() + panel * kTaps) * s.input[1] * kPanel;
+  const float* direct = call.weights + (panels_of(s) * kPlaces + panel * kTaps) * s.input[1] * kPanel;
   const int64_t corner = ((place.sample * s.output[2] + place.row) * s.output[3] + place.column) * s.channels;
   for (int64_t v = 0; v < kPanel && panel * kPanel + v < s.channels; v += 16) {
     const int64_t channel = panel * kPanel + v;
@@ -205,11 +155,11 @@ void write_tile(const Call& call, int64_t tile, int64_t panel, const float* sums
     for (int j = 0; j < kSide; j++) {
       __m512 column[kSide], two[kSize];
       for (int i = 0; i < kSide; i++) column[i] = _mm512_loadu_ps(sums + (i * kSide + j) * step + v);
-      Filter<kSize>::of_sums(column, two);
+      transform_sums(column, two);
       for (int i = 0; i < kSize; i++) half[i][j] = two[i];
     }
     for (int i = 0; i < kSize; i++) {
-      Filter<kSize>::of_sums(half[i], made[i]);
+      transform_sums(half[i], made[i]);
       for (int j = 0; j < kSize; j++) residue = _mm512_fmadd_ps(made[i][j], _mm512_setzero_ps(), residue);
     }
     const bool is_finite = _mm512_cmp_ps_mask(residue, residue, _CMP_UNORD_Q) == 0;
@@ -227,8 +177,8 @@ void write_tile(const Call& call, int64_t tile, int64_t panel, const float* sums
 }
 
 // Weights of a panel at one input channel, [tap][32], transformed in double precision.
-template <int kSide>
-void transform_weights(const float (&taps)[kTaps][kPanel], const double (&matrix)[kSide][3], float* to, int64_t step) {
+void transform_weights(const float (&taps)[kTaps][kPanel], float* to, int64_t step) {
+  constexpr double matrix[kSide][3] = {{-1, 0, 0}, {0.5, 0.5, 0.5}, {0.5, -0.5, 0.5}, {0, 0, 1}};
   double half[kSide][3][kPanel];
   for (int i = 0; i < kSide; i++) {
     for (int j = 0; j < 3; j++) {
@@ -253,26 +203,13 @@ void transform_weights(const float (&taps)[kTaps][kPanel], const double (&matrix
 constexpr decltype(&multiply<1>) kMultiply[kMostRows] = {multiply<1>, multiply<2>, multiply<3>, multiply<4>,
                                                          multiply<5>, multiply<6>, multiply<7>, multiply<8>};
 
-// What becomes of a window's row of weights: a polynomial's value at each point, over the product of the distances to the others.
-template <int kSide>
-void fill_matrix(double (&matrix)[kSide][3]) {
-  constexpr double two[] = {0, 1, -1}, four[] = {0, kPoint, -kPoint, 2 * kPoint, -2 * kPoint};
-  const double* points = kSide == 4 ? two : four;
-  for (int i = 0; i < kSide - 1; i++) {
-    double distances = 1;
-    for (int j = 0; j < kSide - 1; j++) distances *= i == j ? 1 : points[i] - points[j];
-    for (int j = 0; j < 3; j++) matrix[i][j] = (j == 0 ? 1 : j == 1 ? points[i] : points[i] * points[i]) / distances;
-  }
-  matrix[kSide - 1][0] = matrix[kSide - 1][1] = 0, matrix[kSide - 1][2] = 1;
-}
-
 class Winograd final : public Operation {
  public:
-  Winograd(const ProductSpec& s, const thread_pool::Settings& settings) : spec_(s), tiles_(tiles_of(s)) {
+  Winograd(const ProductSpec& s, const thread_pool::Settings& settings) : spec_(s), tiles_(s) {
     threads_ = settings.threads_for(s.flops());
     // Threads share transformed tiles where these are few, or weights so many that all of them should not go through each cache.
     constexpr int64_t kLeast = 8, kMost = 64, kSharedMost = 96, kCache = 1 << 19, kFewWeights = 1 << 20;
-    const int64_t depth = s.input[1], tile_bytes = tiles_.places() * depth * 4;
+    const int64_t depth = s.input[1], tile_bytes = kPlaces * depth * 4;
     is_shared_ = threads_ > 1 && (tiles_.count < 16 * threads_ || tile_bytes * s.channels > kFewWeights);
     const int64_t most = is_shared_ ? kSharedMost : std::clamp(kCache / tile_bytes / kLeast * kLeast, kLeast, kMost);
     const int64_t share = is_shared_ ? tiles_.count : (tiles_.count + threads_ - 1) / threads_;
@@ -280,8 +217,8 @@ class Winograd final : public Operation {
     block_ = ((share + blocks - 1) / blocks + kLeast - 1) / kLeast * kLeast;
     tile_step_ = (depth + 15) / 16 * 16 + 16, place_step_ = block_ * tile_step_ + 16;
     zeros_bytes_ = static_cast<size_t>(tile_step_) * 4;
-    tiles_bytes_ = aligned(static_cast<size_t>(tiles_.places() * place_step_) * 4);
-    sums_bytes_ = aligned(static_cast<size_t>(tiles_.places() * (block_ * kPanel + 16)) * 4);
+    tiles_bytes_ = aligned(static_cast<size_t>(kPlaces * place_step_) * 4);
+    sums_bytes_ = aligned(static_cast<size_t>(kPlaces * (block_ * kPanel + 16)) * 4);
     const size_t threads = static_cast<size_t>(threads_);
     scratch_size_ = aligned(zeros_bytes_) + (is_shared_ ? 1 : threads) * tiles_bytes_ + threads * sums_bytes_;
     const size_t count = element_count(s.output) * sizeof(float);
@@ -302,7 +239,7 @@ class Winograd final : public Operation {
                     place_step_};
     char* transformed = scratch.take((is_shared_ ? 1 : static_cast<size_t>(threads_)) * tiles_bytes_);
     char* sums = scratch.take(static_cast<size_t>(threads_) * sums_bytes_);
-    tiles_.size == 2 ? compute<2>(call, transformed, sums) : compute<4>(call, transformed, sums);
+    compute(call, transformed, sums);
   }
 
  private:
@@ -315,7 +252,6 @@ class Winograd final : public Operation {
     });
   }
 
-  template <int kSize>
   void compute(const Call& call, char* transformed, char* sums) const {
     const auto of_thread = [](char* all, int64_t thread, size_t bytes) {
       return reinterpret_cast<float*>(all + static_cast<size_t>(thread) * bytes);
@@ -327,8 +263,8 @@ class Winograd final : public Operation {
         const int64_t end = tiles_.count * (thread + 1) / threads_;
         for (int64_t begin = tiles_.count * thread / threads_; begin < end; begin += block_) {
           const int64_t count = std::min(block_, end - begin);
-          for (int64_t i = 0; i < count; i++) transform_tile<kSize>(call, begin + i, 0, depth, mine + i * tile_step_);
-          for (int64_t panel = 0; panel < panels; panel++) multiply_panel<kSize>(call, begin, count, panel, mine, my_sums);
+          for (int64_t i = 0; i < count; i++) transform_tile(call, begin + i, 0, depth, mine + i * tile_step_);
+          for (int64_t panel = 0; panel < panels; panel++) multiply_panel(call, begin, count, panel, mine, my_sums);
         }
       });
     }
@@ -340,7 +276,7 @@ class Winograd final : public Operation {
         const int64_t last = count * vectors * (thread + 1) / threads_;
         for (int64_t at = count * vectors * thread / threads_; at < last;) {
           const int64_t tile = at / vectors, first = at % vectors, next = std::min(vectors, first + last - at);
-          transform_tile<kSize>(call, begin + tile, 16 * first, std::min(16 * next, depth), shared + tile * tile_step_);
+          transform_tile(call, begin + tile, 16 * first, std::min(16 * next, depth), shared + tile * tile_step_);
           at += next - first;
         }
       });
@@ -350,7 +286,7 @@ class Winograd final : public Operation {
         const int64_t last = panels * parts * (thread + 1) / threads_;
         for (int64_t at = panels * parts * thread / threads_; at < last; at++) {
           const int64_t first = count * (at % parts) / parts, next = count * (at % parts + 1) / parts;
-          multiply_panel<kSize>(call, begin + first, next - first, at / parts, shared + first * tile_step_,
+          multiply_panel(call, begin + first, next - first, at / parts, shared + first * tile_step_,
                                 of_thread(sums, thread, sums_bytes_));
         }
       });
@@ -358,19 +294,18 @@ class Winograd final : public Operation {
   }
 
   // Of so many tiles from `begin` on.
-  template <int kSize>
   void multiply_panel(const Call& call, int64_t begin, int64_t count, int64_t panel, const float* transformed, float* sums) const {
-    const int64_t places = tiles_.places(), depth = spec_.input[1], sums_step = block_ * kPanel + 16;
+    const int64_t depth = spec_.input[1], sums_step = block_ * kPanel + 16;
     const int64_t groups = (count + kMostRows - 1) / kMostRows;
-    const float* weights = call.weights + panel * places * depth * kPanel;
-    for (int64_t place = 0; place < places; place++, weights += depth * kPanel) {
+    const float* weights = call.weights + panel * kPlaces * depth * kPanel;
+    for (int64_t place = 0; place < kPlaces; place++, weights += depth * kPanel) {
       for (int64_t g = 0; g < groups; g++) {
         const int64_t first = count * g / groups, next = count * (g + 1) / groups;
         kMultiply[next - first - 1](transformed + place * place_step_ + first * tile_step_, tile_step_, weights, depth,
                                     g == 0 ? weights + depth * kPanel : nullptr, sums + place * sums_step + first * kPanel);
       }
     }
-    for (int64_t i = 0; i < count; i++) write_tile<kSize>(call, begin + i, panel, sums + i * kPanel, sums_step);
+    for (int64_t i = 0; i < count; i++) write_tile(call, begin + i, panel, sums + i * kPanel, sums_step);
   }
 
   ProductSpec spec_;
@@ -393,24 +328,18 @@ class WinogradPack final : public Operation {
   void run(void* const* operands, Scratch&) const override {
     const auto* weights = static_cast<const float*>(operands[0]);
     auto* packed = static_cast<float*>(operands[1]);
-    const bool is_small = tiles_of(spec_).size == 2;
-    const auto pack = [&](int64_t begin, int64_t end) {
-      is_small ? pack_panels<4>(weights, packed, begin, end) : pack_panels<6>(weights, packed, begin, end);
-    };
+    const auto pack = [&](int64_t begin, int64_t end) { pack_panels(weights, packed, begin, end); };
     if (threads_ == 1) return pack(0, panels_of(spec_));
     thread_pool::parallel_for(panels_of(spec_), threads_, pack);
   }
 
  private:
-  template <int kSide>
   void pack_panels(const float* weights, float* packed, int64_t begin, int64_t end) const {
     constexpr int64_t kBlock = 16;  // input channels that are read at a time, a cache line
-    double matrix[kSide][3];
-    fill_matrix(matrix);
     const int64_t depth = spec_.input[1], step = depth * kPanel;
     for (int64_t panel = begin; panel < end; panel++) {
-      float* transformed = packed + panel * kSide * kSide * step;
-      float* direct = packed + (panels_of(spec_) * kSide * kSide + panel * kTaps) * step;
+      float* transformed = packed + panel * kPlaces * step;
+      float* direct = packed + (panels_of(spec_) * kPlaces + panel * kTaps) * step;
       const int64_t present = std::min(kPanel, spec_.channels - panel * kPanel);
       for (int64_t first = 0; first < depth; first += kBlock) {
         const int64_t channels = std::min(kBlock, depth - first);
@@ -423,7 +352,7 @@ class WinogradPack final : public Operation {
         }
         for (int64_t c = 0; c < channels; c++) {
           const int64_t at = (first + c) * kPanel;
-          transform_weights<kSide>(taps[c], matrix, transformed + at, step);
+          transform_weights(taps[c], transformed + at, step);
           for (int64_t tap = 0; tap < kTaps; tap++) std::copy_n(taps[c][tap], kPanel, direct + tap * step + at);
         }
       }
@@ -439,12 +368,13 @@ bool is_for_winograd(const ProductSpec& s) {
   static const bool is_supported = has_avx512(false);
   constexpr int64_t kLeastChannels = 16, kMostChannels = 1 << 14, kLeastTiles = 4;
   if (!is_supported || s.input_type != dt::f32 || s.output_type != dt::f32 || !s.is_conv || s.groups != 1) return false;
-  if (s.input.size() != 4 || s.weights[2] != 3 || s.weights[3] != 3) return false;
+  if (s.inpukSize() != 4 || s.weights[2] != 3 || s.weights[3] != 3) return false;
   for (int i = 0; i < 2; i++) {
     if (s.strides[i] != 1 || s.dilations[i] != 0) return false;
+    if (s.input[2 + i] == 1) return false;  // most taps lie beside the image, and oneDNN leaves them out
   }
   const auto [least, most] = std::minmax(s.input[1], s.channels);
-  return least >= kLeastChannels && most <= kMostChannels && tiles_of(s).count >= kLeastTiles;
+  return least >= kLeastChannels && most <= kMostChannels && Tiles(s).count >= kLeastTiles;
 }
 
 std::unique_ptr<Operation> make_winograd(const ProductSpec& spec, const thread_pool::Settings& settings) {

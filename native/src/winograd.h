@@ -1,5 +1,5 @@
 // Convolutions of float32 data with 3 x 3 packed weights by Winograd's minimal filtering (Lavin and Gray, 2015, arXiv:1509.09308):
-// 16 products for 2 x 2 pixels of the result, or 36 for 4 x 4, instead of 9 for each.
+// 16 products for 2 x 2 pixels of the result instead of 36.
 #pragma once
 
 #include "product_spec.h"

@@ -100,6 +100,23 @@ def test_gelu_of_few_rows_is_exact_far_from_zero(products: Any) -> None:
     np.testing.assert_allclose(got, np.tile(want, (2, 1)), rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("space", [(9,), (8, 7), (3, 5, 2)])
+def test_windows_of_one_element_that_skip_pixels(
+    space: tuple[int, ...], groups: int, threads: int, parallel: Any, products: Any
+) -> None:
+    """Of several images; the pixels that are read are copied first."""
+    rng, n = np.random.default_rng(4), len(space)
+    x = rng.normal(size=(3, *space, 16 * groups)).astype(np.float32)
+    w = rng.normal(size=(8 * groups, *[1] * n, 16)).astype(np.float32) / 4
+    product = IntegerProduct(None, tuple(range(n + 2)), (2,) * n, (1,) * n, ((0, 0),) * n, groups)
+    problem = x, w, np.zeros(len(w), np.float32), None, product, Epilogue(high=0.0)
+    with parallel(threads):
+        got = products.computed(problem, np.float32)
+    np.testing.assert_allclose(got, products.reference(*problem), rtol=2e-5, atol=2e-5)
+
+
 @pytest.mark.parametrize("activation", ["rectify", "bound", "gate"])
 def test_a_product_of_few_rows_passes_on_what_is_not_finite(activation: str, products: Any) -> None:
     """In its own column and no other one; columns beyond the last panel's end are not read."""

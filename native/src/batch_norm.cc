@@ -8,7 +8,8 @@
 //   batch_norm_grad  x, [gamma], [beta], statistics, [y], one or two gradients to y, which are added
 //                    -> gradient to x, [gradient to the residual], gradients to gamma, then to beta
 //
-// Where several devices have the rows, each pass is a call, and XLA sends what the first one of each device finds to all:
+// Where several devices have the rows, each pass is a call, and what the first one of each device finds is sent to all (exchange.cc,
+// or XLA's collectives between processes):
 //
 //   batch_norm       x -> mean and variance of this device's rows
 //                    x, those of all devices, [gamma], ... as above

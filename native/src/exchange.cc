@@ -11,7 +11,7 @@ namespace native {
 
 namespace {
 
-constexpr int64_t kMaxNumbers = 1 << 24;
+constexpr int64_t kMaxNumbers = 1 << 25;  // two for each channel that batch normalization takes
 
 class Exchange final : public Operation {
  public:

@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <stdexcept>
 #include <string>
 #include <system_error>
 #include <thread>
@@ -76,6 +77,9 @@ class Meetings {
     std::lock_guard<std::mutex> lock(mutex_);
     start_watching();
     Meeting& meeting = open_[key];
+    for (const Participant& p : meeting.present) {
+      if (p.device == participant.device) throw std::logic_error("a device came twice to one call that all make together");
+    }
     meeting.present.reserve(expected);
     const auto later = [&](const Participant& p) { return p.device > participant.device; };
     auto place = meeting.present.begin();

@@ -218,7 +218,8 @@ Lock::~Lock() {
 }
 
 OwnCore::OwnCore(int devices) {
-  if (devices < 2 || devices > process().size.load(std::memory_order_relaxed)) return;
+  // Where each has one thread: the cores of other threads are not known.
+  if (devices < 2 || process().size.load(std::memory_order_relaxed) / devices != 1) return;
   auto& calls_on = process().calls_on;
   core_ = sched_getcpu();
   if (core_ < 0 || core_ >= CPU_SETSIZE) {

@@ -38,8 +38,9 @@ class Lock {
   int threads_;
 };
 
-// While it lives, a call of a program that runs on `devices` devices of this process works in its thread, or waits there for those
-// of other devices. It begins on a core on which no other such call works, where there are cores for all.
+// While it lives, a call of one of `devices` programs that share the cores (those of a process's devices, or of a server) works in
+// its thread, or waits there for the others. Where each has one thread, it begins on a core on which no other such call works. The
+// thread's mask of cores is another one for a moment: it must not be changed from elsewhere meanwhile.
 class OwnCore {
  public:
   explicit OwnCore(int devices);

@@ -64,7 +64,7 @@ class NormCall:
         pieces = None
         if self.layout is not None:
             mesh = values.lowering.mesh(self.layout.placement)
-            pieces = Pieces(mesh, self.layout.spec(1)[0], values.lowering.program, first.name)
+            pieces = Pieces(mesh, self.layout.spec(1)[0], values.lowering.program, f"{first.name} {first.run}")
         x, *vectors = values.inputs(first)
         residual = None
         if self.residual is not None:

@@ -34,8 +34,8 @@ class Pieces:
 
     mesh: Any
     axes: tuple[str, ...]
-    program: str = ""
-    name: str = ""
+    program: str
+    name: str
 
     def gathered(self, mine: Array) -> Array:
         """What each device found, for all of them."""

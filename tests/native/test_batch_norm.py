@@ -24,7 +24,9 @@ from oneflow.compiler.batch_norm_kernels import Norm, Pieces, backward, describe
 from oneflow.graph.op import BatchNorm
 from oneflow.ops.norm import _batch_normalization_training as OP
 
-CALL, GRAD_CALL = (f'custom_call_target="{_native.target(name)}"' for name in ("batch_norm", "batch_norm_grad"))
+CALL, GRAD_CALL, EXCHANGE = (
+    f'custom_call_target="{_native.target(name)}"' for name in ("batch_norm", "batch_norm_grad", "exchange")
+)
 PROBE = Norm(8, 16, BatchNorm(1, 1e-3, 0.9, True, True), "float32", "float32")
 
 pytestmark = pytest.mark.usefixtures("native_part")
@@ -122,7 +124,7 @@ def test_several_devices_compute_what_one_computes(
     parts: int, offset: float, shape: tuple[int, int], seed: int, four_devices: None,
 ) -> None:  # fmt: skip
     mesh = jax.sharding.Mesh(np.array(jax.devices()[: math.prod(shape)]).reshape(shape), ("x", "y"))
-    pieces = Pieces(mesh, ("x",))
+    pieces = Pieces(mesh, ("x",), "test", "norm")
     compare(rows * shape[0], channels, is_rectified, narrow, has_residual, scale, center, parts, offset, seed, pieces)
 
 
@@ -347,7 +349,9 @@ def test_a_job_trains_on_several_devices_as_on_one(options: dict[str, Any], nati
     layers = 4 + options.get("branch", True)
     assert found.hlo.count(CALL) == found.hlo.count(GRAD_CALL) == 2 * layers, "two calls each"
     assert found.table.count("batch normalization, each device its rows") == layers
-    assert found.hlo.count(" all-reduce(") + found.hlo.count(" all-gather(") <= 2 * layers + 2
+    exchanged = 0 if "hierarchy" in options else 2 * layers
+    assert found.hlo.count(EXCHANGE) == exchanged
+    assert found.hlo.count(" all-reduce(") + found.hlo.count(" all-gather(") <= 2 * layers - exchanged + 2
     assert_alike(found, one, 0.01 if options.get("mixed") else 1e-3)
     flow.clear_default_session()
 

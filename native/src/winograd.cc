@@ -368,7 +368,7 @@ bool is_for_winograd(const ProductSpec& s) {
   static const bool is_supported = has_avx512(false);
   constexpr int64_t kLeastChannels = 16, kMostChannels = 1 << 14, kLeastTiles = 4;
   if (!is_supported || s.input_type != dt::f32 || s.output_type != dt::f32 || !s.is_conv || s.groups != 1) return false;
-  if (s.inpukSize() != 4 || s.weights[2] != 3 || s.weights[3] != 3) return false;
+  if (s.input.size() != 4 || s.weights[2] != 3 || s.weights[3] != 3) return false;
   for (int i = 0; i < 2; i++) {
     if (s.strides[i] != 1 || s.dilations[i] != 0) return false;
     if (s.input[2 + i] == 1) return false;  // most taps lie beside the image, and oneDNN leaves them out

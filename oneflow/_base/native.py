@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import logging
 import os
@@ -94,6 +93,8 @@ def call_number(program: str, purpose: str) -> int:
       program: its name, which tells it apart from others that run on other devices.
       purpose: what tells the call apart from the others of its program.
     """
+    import hashlib
+
     return int.from_bytes(hashlib.blake2b(f"{program}\n{purpose}".encode(), digest_size=8).digest(), "big") >> 1
 
 

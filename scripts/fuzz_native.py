@@ -55,6 +55,8 @@ def main() -> int:
         if environment is None:
             return NOT_RUN
         print(f"built in {time.monotonic() - begin:.0f} s", flush=True)
+        if not _meetings_hold(Path(folder), options.sanitizer):
+            return 1
         return min(subprocess.run([sys.executable, *sys.argv], env=environment).returncode, 1)
 
 
@@ -83,6 +85,24 @@ def _built(folder: Path, sanitizer: str) -> dict[str, str] | None:
         "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
         "ASAN_OPTIONS": "detect_leaks=0:halt_on_error=1:detect_odr_violation=0",
     }  # fmt: skip
+
+
+def _meetings_hold(folder: Path, sanitizer: str) -> bool:
+    """Whether calls that devices make together, which begin in XLA alone, end as they should."""
+    import build_libraries
+
+    program = folder / "meetings"
+    flags = [
+        "-std=c++17",
+        "-g1",
+        "-O1",
+        "-pthread",
+        f"-fsanitize={build_libraries.SANITIZERS[sanitizer]}",
+        f"-I{build_libraries.SOURCES}",
+    ]
+    source = Path(__file__).with_name("fuzz_meetings.cc")
+    subprocess.run([str(build_libraries.sanitizing_compiler()), *flags, str(source), "-o", str(program)], check=True)
+    return subprocess.run([program], env={**os.environ, "UBSAN_OPTIONS": "halt_on_error=1"}, timeout=120).returncode == 0
 
 
 def _path(compiler: str, library: str) -> str:

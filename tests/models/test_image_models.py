@@ -53,7 +53,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", ["mobilenet_v2", "inception_v3"])
+@pytest.mark.parametrize("name", ["mobilenet_v2", pytest.param("inception_v3", marks=pytest.mark.thorough)])
 def test_moving_statistics_give_the_values_of_pytorch(name: str) -> None:
     case = CASES[name]
     images = np.random.default_rng(0).standard_normal((2, 3, case.size, case.size), np.float32)
@@ -75,7 +75,7 @@ def test_moving_statistics_give_the_values_of_pytorch(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.thorough) if name == "inception_v3" else name for name in CASES]
+    "name", [pytest.param(name, marks=pytest.mark.thorough) if name in ("inception_v3", "vgg16") else name for name in CASES]
 )
 def test_a_model_is_that_of_pytorch(name: str) -> None:
     case = CASES[name]

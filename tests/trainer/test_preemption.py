@@ -123,6 +123,7 @@ trainer.fit(jobs.train_job(dropout=True), jobs.data(), ckpt_path="last")
 """
 
 
+@pytest.mark.thorough  # that of checkpoint/test_preemption.py is not
 @pytest.mark.timeout(600)
 def test_two_processes_leave_after_the_same_step(tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)

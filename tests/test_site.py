@@ -17,6 +17,7 @@ SCRIPT = ROOT / "scripts" / "build_docs.py"
 build_docs = runpy.run_path(str(SCRIPT))
 
 
+@pytest.mark.thorough  # .ci/run has a stage for it
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(not all(map(importlib.util.find_spec, ("zensical", "jupytext"))), reason="the extra [docs] is not installed")
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:

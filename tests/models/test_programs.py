@@ -60,6 +60,7 @@ def test_questions_are_learned_from_what_pretraining_saved(run: Callable[..., li
     assert Path("second", "qa_outputs-weight", "out").stat().st_size == 64 * 2 * 4
 
 
+@pytest.mark.thorough  # test_megatron_gpt.py trains another one on many
 def test_a_gpt_is_the_same_on_several_devices(tmp_path: Path) -> None:
     """Two stages of 2x2 devices that share the batch and the matrices; gradients are clipped by the norm of all of them."""
 

@@ -82,6 +82,11 @@ def test_imports_go_down(path: Path) -> None:
     assert not wrong, "\n".join([str(path), *sorted(wrong)])
 
 
+def run_in_a_new_process(program: str) -> None:
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_top_floor_is_imported_when_it_is_used() -> None:
     rooms = ("callbacks", "export", "interop", "loggers", "metrics", "onnx", "serving", "summary", "trainer")
     packages = ("tensorboardX", "tqdm", "pandas", "torch", "onnx", "flatbuffers", "safetensors", "uvicorn", "httptools",
@@ -96,8 +101,7 @@ def test_the_top_floor_is_imported_when_it_is_used() -> None:
         "flow.export.stablehlo, flow.onnx.load, flow.interop.from_torch, flow.serving.Server\n"
         f"assert not [m for m in sys.modules if m.split('.')[0] in ('jax', *{packages})]\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
+    run_in_a_new_process(program)
 
 
 def test_names_of_few_programs_are_imported_when_they_are_used() -> None:
@@ -117,8 +121,7 @@ def test_names_of_few_programs_are_imported_when_they_are_used() -> None:
         "    assert own in dir(eval(module)) and own not in vars(eval(module)), name\n"
         "    assert callable(eval('flow.' + name)) and own in vars(eval(module)), name\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
+    run_in_a_new_process(program)
 
 
 def test_star_imports_bring_names_that_are_imported_when_they_are_used() -> None:
@@ -131,8 +134,7 @@ def test_star_imports_bring_names_that_are_imported_when_they_are_used() -> None
         "from oneflow.compatible.single_client import *\n"
         "assert 'half' in globals()\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
+    run_in_a_new_process(program)
 
 
 def test_the_compiler_is_imported_with_the_first_job() -> None:
@@ -151,8 +153,7 @@ def test_the_compiler_is_imported_with_the_first_job() -> None:
         "job.build()\n"
         "assert 'oneflow.compiler.plan' in sys.modules\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
+    run_in_a_new_process(program)
 
 
 def test_ranks_name_what_exists() -> None:

@@ -51,11 +51,17 @@ def _listed(module: ModuleType) -> list[str]:
     return sorted([*public_names(module), *dunder])
 
 
+def _place(module: ModuleType, name: str) -> tuple[str, str]:
+    """The module that a name is imported from at its first use, and its name there. "" for none, and for the module itself."""
+    path, _, attribute = vars(module).get("_on_demand", {}).get(name, "").partition(":")
+    return path, attribute
+
+
 def _found(module: ModuleType, name: str) -> Any:
-    own, on_demand = vars(module), vars(module).get("_on_demand", {})
-    if name == "__all__" and on_demand:  # "from module import *" asks for it, and takes what vars(module) has otherwise
-        return [n for n in {**own, **on_demand} if not n.startswith("_") and n not in own.get("_apart", {})]
-    path, _, attribute = on_demand.get(name, "").partition(":")
+    own = vars(module)
+    if name == "__all__" and "_on_demand" in own:  # "from module import *" asks for it, and takes what vars(module) has otherwise
+        return [n for n in {**own, **own["_on_demand"]} if not n.startswith("_") and n not in own.get("_apart", {})]
+    path, attribute = _place(module, name)
     if not path:
         if "." in module.__name__ and "__path__" in own and not name.startswith("_"):  # one of a package's modules
             with contextlib.suppress(ModuleNotFoundError):
@@ -68,7 +74,7 @@ def _found(module: ModuleType, name: str) -> Any:
 
 def _identity(module: ModuleType, name: str) -> int | str:
     """The same for every name of one value. A name that was not used yet is not imported: its place stands for the value."""
-    path, _, attribute = vars(module).get("_on_demand", {}).get(name, "").partition(":")
+    path, attribute = _place(module, name)
     if name in vars(module) or not path:
         return id(vars(module).get(name, name))
     place = importlib.util.resolve_name(path, vars(module)["__package__"])

@@ -81,5 +81,6 @@ _on_demand["mnist_batches"] = "..data.mnist:batches"
 __all__ = [  # written out: type checkers take only such names for those of "import *"
     "BlobConf", "BytesListCodec", "EpochArray", "ImageCodec", "ImagePreprocessor", "ImageResizePreprocessor",
     "NormByChannelPreprocessor", "PartWriter", "RawCodec", "RecordSource", "Records", "load_mnist", "mnist_batches", "part_name",
-    "part_paths", "read_mnist", "read_part", "write_parts", *_on_demand,
+    "part_paths", "read_mnist", "read_part", "write_parts",
 ]  # fmt: skip
+__all__ += [name for name in _on_demand if name not in __all__]

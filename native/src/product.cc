@@ -47,7 +47,7 @@ dnnl::primitive_attr attributes(const ProductSpec& s) {
 // The product's primitive, and the layouts of what it reads and writes.
 struct Found {
   Found(const ProductSpec& given, int threads) {
-    const ProductSpec s = given.skips_pixels() ? given.of_some_pixels() : given;
+    const ProductSpec s = given.computed();
     if (s.is_integer()) want_vnni();
     const thread_pool::ScopedMaxThreads scope(threads);
     const dnnl::memory::desc input(s.input, s.input_type, s.input_strides), output(s.output, s.output_type, s.output_strides);
@@ -75,7 +75,7 @@ class Product final : public Operation {
     name_ = found.descriptor.impl_info_str();
     if (describe_only) return;
     primitive_ = dnnl::primitive(found.descriptor);
-    const ProductSpec inner = s.skips_pixels() ? s.of_some_pixels() : s;
+    const ProductSpec inner = s.computed();
     input_ = {inner.input, s.input_type, inner.input_strides}, output_ = {s.output, s.output_type, s.output_strides};
     residual_ = {s.output, s.output_type, s.output_strides};
     weights_ = found.weights;

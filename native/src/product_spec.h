@@ -44,9 +44,10 @@ struct ProductSpec {
     }
     return is_strided && pixels <= kFewPixels;
   }
-  // The same product of those pixels alone.
-  ProductSpec of_some_pixels() const {
+  // The product that oneDNN computes: where pixels are skipped, the same of the others alone.
+  ProductSpec computed() const {
     ProductSpec made = *this;
+    if (!skips_pixels()) return made;
     std::copy(output.begin() + 2, output.end(), made.input.begin() + 2);
     made.strides.assign(strides.size(), 1);
     made.input_strides = data_strides(made.input);

@@ -21,6 +21,9 @@ _COLLECTIVE = re.compile(
     r" = (?P<shape>.*?) (?P<kind>all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute|collective-broadcast)"
     r"(?:-start)?\("
 )
+# calls of the native part that all devices make together, in place of collectives
+_MEETING = re.compile(r" = (?P<shape>.*?) custom-call\(.*?\bcustom_call_target=\"oneflow_(?P<call>exchange|summed_update)_\d+\"")
+_MEETINGS = {"exchange": "native exchange", "summed_update": "native summed update"}
 _ARRAY = re.compile(r"(\w+)\[([\d,]*)\]")
 
 
@@ -50,7 +53,12 @@ class VariableRow:
 
 @dataclass(frozen=True, slots=True)
 class CollectiveRow:
-    """A collective that XLA inserted; ``bytes`` is the result on each device. ``op`` is the op that it serves, "" if unknown."""
+    """A collective that XLA inserted; ``bytes`` is the result on each device. ``op`` is the op that it serves, "" if unknown.
+
+    Also the calls by which the devices of one process exchange numbers through its memory where the native part takes the place
+    of a collective: "native exchange", and "native summed update", with the bytes of the gradients that it adds up as it updates
+    the variable ``op`` and perhaps smaller ones.
+    """
 
     kind: str
     devices: int
@@ -211,19 +219,31 @@ def transfers(staged: StagedProgram) -> Iterable[TransferRow]:
 
 
 def collectives(text: str, names: set[str]) -> list[tuple[str, int, int, str]]:
-    """The collectives of a compiled program's text: kind, devices that take part, bytes of the result, op."""
+    """What a compiled program's text lets devices do together: kind, devices that take part, bytes of the result, op."""
     found = []
+    partitions = re.search(r"\bnum_partitions=(\d+)", text)
     for line in text.splitlines():
+        meeting = _MEETING.search(line)
         match = _COLLECTIVE.search(line)
-        if match is None:
+        if meeting is not None:
+            kind, devices, size = _MEETINGS[meeting["call"]], int(partitions[1]) if partitions else 1, _bytes(meeting["shape"])
+            if meeting["call"] == "summed_update":  # operands are what results replace, and the gradients
+                operands = re.search(r"operand_layout_constraints=\{(.*?)\}, \w+=", line)
+                size = _bytes(operands[1]) - size if operands else 0
+        elif match is not None:
+            kind, devices, size = match["kind"], _group_size(line), _bytes(match["shape"])
+        else:
             continue
-        arrays = _ARRAY.findall(match["shape"])
-        size = sum(_SIZES.get(kind, 4) * prod(int(n) for n in sizes.split(",") if n) for kind, sizes in arrays)
         named = re.search(r'op_name="([^"]*)"', line)
         words = re.split(r"[/()]", named[1]) if named else []
-        op = next((w for w in reversed(words) if w in names), "")
-        found.append((match["kind"], _group_size(line), size, op))
+        found.append((kind, devices, size, next((w for w in reversed(words) if w in names), "")))
     return found
+
+
+def _bytes(arrays: str) -> int:
+    """The bytes of the arrays in a piece of a program's text, without scalars."""
+    found = _ARRAY.findall(arrays)
+    return sum(_SIZES.get(kind, 4) * prod(int(n) for n in sizes.split(",")) for kind, sizes in found if sizes)
 
 
 def _group_size(line: str) -> int:

@@ -446,3 +446,25 @@ def test_products_of_matrices_that_are_sharded_in_any_way(
     x, y = x.swapaxes(-1, -2) if gemm.a_transposed else x, y.swapaxes(-1, -2) if gemm.b_transposed else y
     tolerance = 1e-5 if dtype == "float32" else 2e-2
     np.testing.assert_allclose(np.asarray(made).astype(np.float32), x @ y, rtol=tolerance, atol=tolerance * 10)
+
+
+def test_the_plan_counts_what_devices_exchange_in_place_of_collectives() -> None:
+    begin(2)
+    config = flow.FunctionConfig()
+    config.default_placement_scope(flow.scope.placement("gpu", "0:0-1"))
+
+    @flow.global_function(type="train", function_config=config)
+    def job(x: tp.Numpy.Placeholder((8, 512))) -> tp.Numpy:
+        x = flow.layers.batch_normalization(flow.layers.dense(x, 256, name="d"), axis=1, name="n")
+        loss = flow.math.reduce_mean(flow.math.square(x), axis=[1])
+        flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.01]), momentum=0.9).minimize(loss)
+        return loss
+
+    plan = job.plan()
+    rows = [(row.kind, row.devices, row.bytes, row.count, row.op) for row in plan.collectives if row.kind.startswith("native")]
+    assert sorted(rows) == [
+        ("native exchange", 2, 2 * 256 * 4, 1, "n"),  # the sums of the gradient
+        ("native exchange", 2, 2 * 2 * 256 * 4, 1, "n"),  # mean and squares of each device
+        ("native summed update", 2, (512 + 1) * 256 * 4, 1, "d-weight"),
+    ]
+    assert "native summed update" in str(plan) and plan.sent_bytes >= 2 * sum(row[2] for row in rows)

@@ -14,15 +14,10 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any, cast
 
 from .._base.elsewhere import EAGER
 from .._base.public import missing, public_names
-
-if TYPE_CHECKING:
-    from importlib.abc import Loader, MetaPathFinder
-else:
-    Loader = MetaPathFinder = object  # they bring no behaviour, and importlib.abc takes time to import
 
 _ROOT = __name__.partition(".")[0]
 _ALIAS = f"{__package__}.single_client"
@@ -67,7 +62,7 @@ _MOVED = {  # path below the alias -> path below ``oneflow``
 }
 
 
-class _Finder(MetaPathFinder):
+class _Finder:
     """Finds the modules below the alias."""
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
@@ -79,12 +74,12 @@ class _Finder(MetaPathFinder):
             if own is not None:
                 return own
         if below in _EAGER or below in _PACKAGES:
-            return ModuleSpec(fullname, _Empty(), is_package=True)
+            return ModuleSpec(fullname, cast(Any, _Empty()), is_package=True)
         real = _real(below)
         if real not in sys.modules and not _exists(real):
             # Not None: the next finder would load a second copy of a file from the parent's directory.
             raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
-        return ModuleSpec(fullname, _Shared(real))
+        return ModuleSpec(fullname, cast(Any, _Shared(real)))
 
 
 def _real(below: str) -> str:
@@ -106,7 +101,7 @@ def _parents(path: str) -> Iterator[str]:
         yield path
 
 
-class _Shared(Loader):
+class _Shared:
     """The module that ``oneflow`` has: never a second copy."""
 
     def __init__(self, real: str):
@@ -122,7 +117,7 @@ class _Shared(Loader):
         module.__spec__ = self._spec  # the import system has put the alias's there
 
 
-class _Empty(Loader):
+class _Empty:
     """A package without names of its own: they are those of ``oneflow``'s module, if it has one."""
 
     def create_module(self, spec: ModuleSpec) -> None:

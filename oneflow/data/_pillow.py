@@ -9,12 +9,7 @@ import sys
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from importlib.abc import Loader, MetaPathFinder
-else:
-    Loader = MetaPathFinder = object  # they bring no behaviour, and importlib.abc takes time to import
+from typing import Any, cast
 
 _MODULE = "PIL.Image"
 
@@ -33,7 +28,7 @@ def _add_name(module: Any) -> None:
         module.ANTIALIAS = module.LANCZOS
 
 
-class _Finder(MetaPathFinder):
+class _Finder:
     """Finds ``PIL.Image`` through the other finders, with a loader that adds the name."""
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
@@ -42,12 +37,12 @@ class _Finder(MetaPathFinder):
         others = (finder for finder in sys.meta_path if finder is not self)
         spec = next((found for finder in others if (found := finder.find_spec(fullname, path, target))), None)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader)
+            spec.loader = cast(Any, _Loader(spec.loader))
         return spec
 
 
-class _Loader(Loader):
-    def __init__(self, original: Loader):
+class _Loader:
+    def __init__(self, original: Any):
         self._original = original
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:

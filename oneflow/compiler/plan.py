@@ -365,6 +365,11 @@ def _fused_updates(plan: Plan) -> Plan:
     return replace(plan, fused_updates=fused_updates(plan.graph, plan.trained, plan.gathers))
 
 
+def _interface_text(plan: Plan) -> str:
+    replaced, read = _count(plan.written, "variable", "replaced"), _count(plan.read, "variable", "only read")
+    return ", ".join(filter(None, (replaced, read)))
+
+
 PASSES = (
     Pass("update rules", _rules, lambda p: _count(p.gathers, "row-sparse update")),
     Pass("needed nodes", _needed, lambda p: _count(set(p.graph.nodes) - set(p.order), "node", "left out")),
@@ -373,7 +378,7 @@ PASSES = (
     Pass("int8", _int8, lambda p: p.int8),
     Pass("mixed precision", _mixed_precision, lambda p: _count(p.precision, "node", "in 16 bits")),
     Pass("gradient path", _gradient_path, lambda p: _count(p.path, "node", "with gradients")),
-    Pass("interface", _interface, lambda p: f"{_count(p.written, 'variable')} replaced, {len(p.read)} only read"),
+    Pass("interface", _interface, _interface_text),
     Pass("mirrored view", _mirrored_view, lambda p: _count(p.vmapped, "node", "vmapped over devices")),
     Pass("fused updates", _fused_updates, lambda p: _count(p.fused_updates, "variable", "updated in one pass")),
 )

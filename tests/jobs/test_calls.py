@@ -210,6 +210,7 @@ def test_repr_and_summary():
     assert re.search(r"layer-matmul +matmul +float32\[2, 4\] +12", text) and "not compiled yet" in text
     job(X)
     assert "compiled>" in repr(job) and "ms to compile" in str(job.summary())
+    assert "\ninterface: 2 variables only read\n" in str(job.summary())
     assert "<Blob 'layer-bias_add' float32[2, 4] of job 'job', made at " in repr(job.graph.returns)
 
 

@@ -31,7 +31,7 @@ import oneflow.typing as tp
 pytestmark = pytest.mark.timeout(600)  # compiling dominates, and takes long where others use the machine
 BATCH, SIZE, CLASSES = 4, 64, 10
 RATE = 2.0**-7  # exact in float32, as learning rates are
-RNG = np.random.default_rng(0)
+RNG = np.random.default_rng(4)  # images that put no unit so close to relu's corner that rounding decides on which side it is
 IMAGES = RNG.standard_normal((BATCH, 3, SIZE, SIZE), np.float32)
 LABELS = RNG.integers(0, CLASSES, BATCH).astype(np.int32)
 

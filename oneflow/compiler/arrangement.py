@@ -15,6 +15,7 @@ from .batch_norm import NormCall, find_norms
 from .batch_norm_kernels import describe as describe_norm
 from .batch_slices import Region
 from .channels_last import LayoutTranspose
+from .joint_gradients import joint_gradients
 from .lowering import Draws, Values
 from .native import describe
 from .precision import narrow_cotangents, rounded_outputs
@@ -37,6 +38,7 @@ class Arrangement:
       narrow_cotangents: nodes whose outputs have cotangents that were bfloat16 before.
       by_xla: nodes that normalize batches and are left to XLA, with the reason.
       turned: the copies that compute on channels-last arrays.
+      joint: nodes whose gradients to input 1 are computed together, by group.
     """
 
     steps: tuple[Step, ...]
@@ -48,6 +50,7 @@ class Arrangement:
     narrow_cotangents: Collection[Node] = ()
     by_xla: Mapping[Node, str] = field(default_factory=dict)
     turned: Collection[Node] = ()
+    joint: Mapping[Node, int] = field(default_factory=dict)
 
     def with_native_attention(self, nodes: Sequence[Node], roots: Sequence[Blob]) -> Arrangement:
         """The same with one call of the native part for each attention. ``nodes`` and ``roots``: see ``arranged``."""
@@ -102,6 +105,11 @@ class Arrangement:
             found.update(dict.fromkeys(norm.nodes, f"with {norm.nodes[0].name}"))
             found[norm.nodes[0]] = describe_norm(norm.norm)
         return found
+
+    def with_joint_gradients(self, vmapped: Collection[Node]) -> Arrangement:
+        """The same on one device, with one gradient for all nodes that share weights. ``vmapped``: see ``arranged``."""
+        nodes = [step for step in self.steps if isinstance(step, Node)]
+        return replace(self, joint=joint_gradients(nodes, self.path, self.precision, vmapped))
 
     def with_rounding(self) -> Arrangement:
         """The same with outputs rounded to bfloat16 for all their readers."""

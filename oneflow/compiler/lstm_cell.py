@@ -105,8 +105,8 @@ class _Search:
             if new is None:
                 return None
             i, g = new
-            (f,) = {0, 1, 2, 3} - {i.quarter, g.quarter, o.quarter}
-            return (i.quarter, f, g.quarter, o.quarter), None, [*i.nodes, *g.nodes]
+            (unread,) = {0, 1, 2, 3} - {i.quarter, g.quarter, o.quarter}
+            return (i.quarter, unread, g.quarter, o.quarter), None, [*i.nodes, *g.nodes]
         if node.op.lstm != "sum":
             return None
         for added, kept in _both_ways(node.inputs):

@@ -167,7 +167,7 @@ softplus = unary("softplus", "log(1 + exp(x)), without overflow.", _softplus, gr
 sqrt = unary("sqrt", "The square root.", lambda x: lax.sqrt(x), example="4.0 -> 2.0", autocast="between")
 square = unary("square", "x * x.", lambda x: lax.square(x), integers=True, example="3.0 -> 9.0")
 tan = unary("tan", "The tangent of x in radians.", lambda x: lax.tan(x))
-_TANH = {"autocast": "between", "zeros": "all", "lstm": "hyperbolic"}
+_TANH: dict[str, Any] = {"autocast": "between", "zeros": "all", "lstm": "hyperbolic"}
 tanh = unary("tanh", "The hyperbolic tangent.", lambda x: lax.tanh(x), **_TANH)
 tanh_v2 = unary("tanh_v2", "The hyperbolic tangent; the same as tanh.", lambda x: lax.tanh(x), **_TANH)
 identity = unary("identity", "x itself, as a new op.", lambda x: x, module="flow", integers=True, autocast="between", zeros="all")

@@ -190,7 +190,7 @@ def _run(library: Any, call: str, spec: list[int], share: int) -> bool:
     if call in ("batch_norm", "batch_norm_grad"):
         return _run_batch_norm(library, call, spec, prefix)
     shapes = list(zip(_SIZES[call](spec), _dtypes(call, spec), strict=True))
-    count = _RESULTS.get(call, 1)
+    count = 1 + spec[-1] if call == "lstm_cell_grad" else _RESULTS.get(call, 1)
     inputs = [ONES[dtype].repeat(size) for size, dtype in shapes[:-count]]
     if call.startswith("cross_entropy"):
         inputs[1] = np.arange(len(inputs[1]), dtype=np.int32) - 2  # some are no classes
@@ -220,6 +220,8 @@ def _dtypes(call: str, spec: list[int]) -> list[str]:
     if call.startswith("cross_entropy"):  # labels are int32, of the same size
         wide = ["float32"] * 3
         return [_TYPES[spec[0]], *wide] if call == "cross_entropy" else [_TYPES[spec[0]], *wide, _TYPES[spec[0]]]
+    if call.startswith("lstm_cell"):
+        return ["float32"] * len(_SIZES[call](spec))
     if call == "max_pool":
         return [_TYPES[spec[0]], _TYPES[spec[0]], "uint8"]
     if call == "max_pool_grad":
@@ -488,19 +490,33 @@ def _max_pool_sizes(spec: list[int]) -> list[int]:
     return [size, result, result]
 
 
+def _lstm_cell(random: np.random.Generator) -> list[int]:
+    """See ``LstmCellSpec`` in native/src/lstm_cell.cc."""
+    sizes = [int(random.integers(1, 20)), int(random.choice([1, 15, 16, 17, random.integers(1, 100)]))]
+    return [*sizes, *random.permutation(4).tolist(), int(random.integers(0, 2))]
+
+
+def _lstm_cell_sizes(spec: list[int], operands: str) -> list[int]:
+    """Of gates (g), states (s) and what there is of the state before (b)."""
+    state = spec[0] * spec[1]
+    return [4 * state if kind == "g" else state for kind in operands if kind != "b" or spec[-1]]
+
+
 _MAKE = {
     "conv": _conv, "matmul": _matmul, "transpose": _transpose, "product": _product, "attention": _attention,
     "attention_grad": _attention, "update": _update,
     "summed_update": _summed_update, "exchange": _exchange, "batch_norm": _batch_norm, "batch_norm_grad": _batch_norm_grad,
     "cross_entropy": _cross_entropy, "cross_entropy_grad": _cross_entropy, "max_pool": _max_pool, "max_pool_grad": _max_pool,
+    "lstm_cell": _lstm_cell, "lstm_cell_grad": _lstm_cell,
 }  # fmt: skip
 _SIZES = {
     "conv": _conv_sizes, "matmul": _matmul_sizes, "transpose": lambda spec: [math.prod(spec[1:])] * 2,
     "attention": _attention_sizes, "attention_grad": _attention_grad_sizes, "cross_entropy": _cross_entropy_sizes,
     "cross_entropy_grad": lambda spec: [*_cross_entropy_sizes(spec), math.prod(spec[1:3])],
+    "lstm_cell": lambda spec: _lstm_cell_sizes(spec, "gbssg"), "lstm_cell_grad": lambda spec: _lstm_cell_sizes(spec, "gbsssgb"),
     "max_pool": _max_pool_sizes, "max_pool_grad": lambda spec: _max_pool_sizes(spec)[::-1],
 }  # fmt: skip
-_RESULTS = {"attention": 2, "attention_grad": 3, "cross_entropy": 2, "max_pool": 2}
+_RESULTS = {"attention": 2, "attention_grad": 3, "cross_entropy": 2, "max_pool": 2, "lstm_cell": 3}
 
 
 if __name__ == "__main__":

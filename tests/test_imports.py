@@ -171,10 +171,12 @@ COMPILER = [  # from the bottom; the table is in docs/architecture.md, "The pack
         "packed_products",
         "attention_kernels",
         "batch_norm_kernels",
+        "lstm_cell_kernels",
         "blocks",
     },
     {"lowering", "storing", "int8_analysis"},
     {"shared"},
+    {"joint_gradients"},
     {"autodiff"},
     {
         "expansion",
@@ -188,6 +190,7 @@ COMPILER = [  # from the bottom; the table is in docs/architecture.md, "The pack
         "fusion",
         "fused_update",
         "batch_norm",
+        "lstm_cell",
     },  # fmt: skip
     {"plan"},
     {"update", "addends", "replicas", "options", "cudnn_attention", "fingerprint"},

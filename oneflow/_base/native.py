@@ -19,7 +19,7 @@ from .jax import jax
 from .process_state import process_state
 
 _log = logging.getLogger("oneflow")
-PROTOCOL = 35
+PROTOCOL = 38
 DTYPES = {"float32": 0, "bfloat16": 1}  # the dtypes that calls take, as numbers of a spec
 
 

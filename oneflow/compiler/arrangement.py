@@ -15,11 +15,13 @@ from .batch_norm import NormCall, find_norms
 from .batch_norm_kernels import describe as describe_norm
 from .batch_slices import Region
 from .channels_last import LayoutTranspose
+from .joint_gradients import joint_gradients
 from .lowering import Draws, Values
+from .lstm_cell import CellCall, find_cells
 from .native import describe
 from .precision import narrow_cotangents, rounded_outputs
 
-Step = Node | LayoutTranspose | Region | AttentionCall | NormCall
+Step = Node | LayoutTranspose | Region | AttentionCall | NormCall | CellCall
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -27,8 +29,8 @@ class Arrangement:
     """Nodes, arranged for the devices of one place.
 
     Attributes:
-      steps: nodes (some of them copies), layout transposes, regions and calls for attention and batch normalization, in
-        execution order.
+      steps: nodes (some of them copies), layout transposes, regions and calls for attention, batch normalization and steps of
+        LSTMs, in execution order.
       path: the nodes on the gradient path, copies included.
       precision: the dtypes of nodes that compute in a narrower dtype, copies included.
       keep: nodes whose gradient is watched.
@@ -37,6 +39,7 @@ class Arrangement:
       narrow_cotangents: nodes whose outputs have cotangents that were bfloat16 before.
       by_xla: nodes that normalize batches and are left to XLA, with the reason.
       turned: the copies that compute on channels-last arrays.
+      joint: nodes whose gradients to input 1 are computed together, by group.
     """
 
     steps: tuple[Step, ...]
@@ -48,6 +51,7 @@ class Arrangement:
     narrow_cotangents: Collection[Node] = ()
     by_xla: Mapping[Node, str] = field(default_factory=dict)
     turned: Collection[Node] = ()
+    joint: Mapping[Node, int] = field(default_factory=dict)
 
     def with_native_attention(self, nodes: Sequence[Node], roots: Sequence[Blob]) -> Arrangement:
         """The same with one call of the native part for each attention. ``nodes`` and ``roots``: see ``arranged``."""
@@ -91,17 +95,34 @@ class Arrangement:
         narrow = {*self.narrow_cotangents, *found.narrow_cotangents}
         return replace(self, steps=tuple(steps), narrow_cotangents=narrow, by_xla=found.refused)
 
+    def with_native_cells(self, nodes: Sequence[Node], roots: Sequence[Blob]) -> Arrangement:
+        """The same with one call of the native part for each step of an LSTM. ``nodes`` and ``roots``: see ``arranged``."""
+        present = {step for step in self.steps if isinstance(step, Node)}
+        calls = find_cells(nodes, present, self.keep, roots, self.precision)
+        inside = {node for call in calls.values() for node in call.nodes}
+        steps = (calls.get(s, s) if isinstance(s, Node) else s for s in self.steps)
+        on_path = (call.node for call in calls.values() if call.targets[0].node in self.path)
+        return replace(self, steps=tuple(s for s in steps if s not in inside), path={*self.path, *on_path})
+
     def kernels(self) -> dict[Node, str]:
-        """What computes nodes on channels-last arrays, and those that calls for attention and normalization stand for."""
+        """What computes nodes on channels-last arrays, and those that calls stand for."""
         found = {n: describe(n, "", self.precision.get(n)) for n in self.turned if n.op.native is not None}
         found.update((node, f"XLA: {reason}") for node, reason in self.by_xla.items())
         for call in self.attention:
             found.update(dict.fromkeys(call.nodes, f"with {call.node.name}"))
             found[call.product] = describe(call.node, "", self.precision.get(call.node))
+        for cell in self.cells:
+            found.update(dict.fromkeys(cell.nodes, f"with {cell.node.name}"))
+            found[cell.targets[0].node] = describe(cell.node, "", None)
         for norm in self.norms:
             found.update(dict.fromkeys(norm.nodes, f"with {norm.nodes[0].name}"))
             found[norm.nodes[0]] = describe_norm(norm.norm)
         return found
+
+    def with_joint_gradients(self, vmapped: Collection[Node]) -> Arrangement:
+        """The same on one device, with one gradient for all nodes that share weights. ``vmapped``: see ``arranged``."""
+        nodes = [step for step in self.steps if isinstance(step, Node)]
+        return replace(self, joint=joint_gradients(nodes, self.path, self.precision, vmapped))
 
     def with_rounding(self) -> Arrangement:
         """The same with outputs rounded to bfloat16 for all their readers."""
@@ -120,6 +141,11 @@ class Arrangement:
         """The calls for batch normalization."""
         return [step for step in self.steps if isinstance(step, NormCall)]
 
+    @property
+    def cells(self) -> list[CellCall]:
+        """The calls for steps of LSTMs."""
+        return [step for step in self.steps if isinstance(step, CellCall)]
+
     def run(self, values: Values, draws: Draws) -> list[Propagate]:
         """Runs the forward pass, whose outputs go to ``values``, and returns the backward pass."""
         propagates: list[Propagate] = []
@@ -133,7 +159,7 @@ class Arrangement:
                     propagates += step.run(values, self.path)
                 elif isinstance(step, Region):
                     propagates += step.run(values, draws)
-                elif isinstance(step, AttentionCall | NormCall):
+                elif isinstance(step, AttentionCall | NormCall | CellCall):
                     propagates += step.run(values, draws, self.path)
         return propagates
 

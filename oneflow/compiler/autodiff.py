@@ -6,6 +6,7 @@ differ from their derivative, and gradients flow through integer Blobs, as they 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from .._base import dtype as dtypes
 from .._base import native
 from .._base.jax import jax, jnp, lax
 from ..errors import CompileError, OneFlowError
@@ -22,6 +24,8 @@ from ..graph.op import as_is
 from .analysis import flows_to
 from .blocks import Block, Region
 from .blocks import total as blocks_total
+from .joint_gradients import SHARED, Rows
+from .joint_gradients import total as rows_total
 from .lowering import Lowering, Observer, Values
 from .shared import alike
 
@@ -139,6 +143,7 @@ class Step:
     cut: tuple[tuple[int, ...], Region] | None = None  # the shape of its input, and what its output holds of it
     fuses: bool = False  # XLA fuses its pullback into that of the op before
     mesh: Any = None  # of the devices that make addends of a variable's gradient
+    is_joint: bool = False  # a ``JointStep`` computes the gradient to input 1
 
     def __call__(self, pullback: Pullback, backward: Backward) -> None:
         cotangents = backward.of_node(self.node)
@@ -161,10 +166,23 @@ class Step:
         for i, gradient in zip(self.wanted, gradients, strict=True):
             if gradient is not None:
                 backward.add(self.node.inputs[i], gradient, chained)
-                is_variable = self.node.inputs[i].node.op is OP_VARIABLE
-                if is_variable and gradient.size >= LARGE and gradient.dtype == np.float32 and backward.platform == "cpu":
-                    others = [g for g in gradients if g is not None and g is not gradient]
-                    backward.wait(self.node.inputs[i], others, self.mesh)
+                backward.wait(self.node.inputs[i], [g for g in gradients if g is not None and g is not gradient], self.mesh)
+        if self.is_joint:
+            backward.wait(self.node.inputs[SHARED], [g for g in gradients if g is not None])
+
+
+@dataclass(frozen=True, slots=True)
+class JointStep:
+    """The backward pass at a node whose gradient to input 1 is computed together with those of other nodes."""
+
+    node: Node
+    lowering: Lowering
+
+    def __call__(self, x: Any, shared: Any, backward: Backward) -> None:
+        cotangents = backward.of_node(self.node)
+        if cotangents is not None and cotangents[0] is not None:
+            function = self.lowering.function(self.node, None)
+            backward.add_rows(self.node.inputs[SHARED], self.lowering.joint[self.node], Rows(function, shared, x, cotangents[0]))
 
 
 LARGE = 1 << 15
@@ -211,6 +229,7 @@ class Backward:
         self._cotangents: dict[Node, list[Any]] = {}
         self._waits: dict[Node, list[Any]] = {}
         self._blocks: dict[Node, dict[int, list[Block]]] = {}
+        self._rows: dict[Node, dict[tuple[int, int], list[Rows]]] = {}
         self._parts: dict[tuple[Node, int], list[Any]] = {}  # what was added, by node and index
         self._sums: dict[Node, int] = {}  # the longest chain of sums, which XLA may fuse, up to a node's cotangents
 
@@ -218,8 +237,15 @@ class Backward:
         """Adds the gradient of a part of ``blob``."""
         self._blocks.setdefault(blob.node, {}).setdefault(blob.index, []).append(block)
 
+    def add_rows(self, blob: Blob, group: int, rows: Rows) -> None:
+        """Adds the gradient to ``blob`` of one node of a group that computes it together."""
+        self._rows.setdefault(blob.node, {}).setdefault((blob.index, group), []).append(rows)
+
     def _settle(self, node: Node) -> None:
-        """Adds up the blocks that have come so far."""
+        """Adds up the blocks and rows that have come so far."""
+        for (index, _), rows in self._rows.pop(node, {}).items():
+            with jax.named_scope(BACKWARD_SCOPE), jax.named_scope(node.name):
+                self.add(node.outputs[index], rows_total(rows))
         for index, blocks in self._blocks.pop(node, {}).items():
             self.add(node.outputs[index], blocks_total(blocks))
 
@@ -247,14 +273,16 @@ class Backward:
         slots[blob.index] = cotangent
 
     def wait(self, variable: Blob, others: Sequence[Any], mesh: Any = None) -> None:
-        """Makes the gradient of a variable depend on ``others``, gradients whose computation reads the variable.
+        """Makes the gradient of a blob depend on ``others``, gradients whose computation reads it, if it is a large variable.
 
         ``mesh``: of the devices that have the rows of ``others`` and make addends of the gradient, if several do.
 
         XLA's CPU backend updates a donated variable in place only if data dependencies show that nothing reads it later, and
         copies it otherwise.
         """
-        self._waits.setdefault(variable.node, []).extend(_zeros(others, mesh))
+        is_large = math.prod(variable.shape) >= LARGE and variable.dtype is dtypes.float32
+        if variable.node.op is OP_VARIABLE and is_large and self.platform == "cpu":
+            self._waits.setdefault(variable.node, []).extend(_zeros(others, mesh))
 
     def get(self, blob: Blob) -> Any | None:
         """The gradient of the sum of the losses with respect to ``blob``; None if it is not on the gradient path."""
@@ -304,12 +332,16 @@ def run_nodes(
             continue
         node = block[0]
         wanted = tuple(i for i, b in enumerate(node.inputs) if b.node in path and flows_to(node, i)) if node in path else ()
+        lowering = values.lowering
+        is_joint = node in lowering.joint and SHARED in wanted
+        if is_joint:
+            propagates.append(jax.tree_util.Partial(JointStep(node, lowering), *values.inputs(node)))
+            wanted = tuple(i for i in wanted if i != SHARED)
         if wanted:
             outputs, pullback = linearize(node, values, draws, wanted)
             structs = tuple(jax.ShapeDtypeStruct(o.shape, o.dtype) for o in outputs)
-            lowering = values.lowering
             mesh = lowering.addends.get(node)
-            step = Step(node, wanted, structs, _cut_of(node, values, structs), _fuses(node, lowering), mesh)
+            step = Step(node, wanted, structs, _cut_of(node, values, structs), _fuses(node, lowering), mesh, is_joint)
             propagates.append(jax.tree_util.Partial(step, pullback))
         else:
             outputs = evaluate(node, values, draws)

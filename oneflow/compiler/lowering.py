@@ -91,6 +91,7 @@ class Lowering:
       rounded: the outputs that are rounded to bfloat16 for all their readers, by node.
       narrow_cotangents: nodes whose outputs have cotangents that were bfloat16 before.
       addends: nodes whose gradients to input 1 stay apart, as each device's addend; the mesh of the devices (``addends.py``).
+      joint: nodes whose gradients to input 1 are computed together, by group (``joint_gradients.py``).
       program: the name of the step.
     """
 
@@ -105,6 +106,7 @@ class Lowering:
     rounded: Mapping[Node, frozenset[int]] = field(default_factory=dict)
     narrow_cotangents: Collection[Node] = ()
     addends: Mapping[Node, Any] = field(default_factory=dict)
+    joint: Mapping[Node, int] = field(default_factory=dict)
     program: str = ""
 
     def read(self, array: Any, blob: Blob, reader: Node) -> Any:

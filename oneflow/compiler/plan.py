@@ -444,9 +444,16 @@ def on_one_place(plan: Plan, devices: int) -> Plan:
         if devices == 1:
             made = made.with_native_attention(plan.compute, plan.roots)
             records.append(PassRecord("attention", _count(made.attention, "layer", "computed by one call each")))
+            made = made.with_native_cells(plan.compute, plan.roots)
+            records.append(PassRecord("LSTM", _count(made.cells, "step", "computed by one call each")))
         made = made.with_native_norms(plan.roots)
         made = made.with_rounding() if devices == 1 else made
         records.append(PassRecord("batch normalization", _count(made.norms, "layer", "computed by one call each")))
         by_name = {node.name: text for node, text in made.kernels().items()}  # nodes may be copies of the graph's
         kernels = {**kernels, **{node: by_name[node.name] for node in plan.graph.nodes if node.name in by_name}}
+    if devices == 1:
+        made = made.with_joint_gradients(plan.vmapped)
+        groups = len(set(made.joint.values()))
+        changed = f"those of {len(made.joint)} nodes to {groups} shared inputs, each computed once" if groups else ""
+        records.append(PassRecord("joint gradients", changed))
     return replace(plan, arrangement=made, fused_kernels=kernels, passes=(*plan.passes, *records))

@@ -153,7 +153,7 @@ def make_step(plan: Plan, storages: Mapping[str, Storage], meshes: Meshes | None
     lowering = Lowering(
         meshes, plan.vmapped, plan.without_native, arrangement.precision, observer, plan.platform, gathers,
         rounded=arrangement.rounded, narrow_cotangents=arrangement.narrow_cotangents, addends=addends,
-        program=program_name(plan),
+        joint=arrangement.joint if observer is None else {}, program=program_name(plan),
     )  # fmt: skip
 
     def step(state_arrays: Sequence[Any], read_arrays: Sequence[Any], feeds: Sequence[Any]) -> Any:

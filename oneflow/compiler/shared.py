@@ -52,14 +52,19 @@ def _key(node: Node, arrays: Sequence[Any], wanted: tuple[int, ...], lowering: L
         return None
     placement = node.scope.placement
     is_sharded = placement if op.takes_mesh else placement.parallel_num > 1
-    attrs = tuple([(name, _typed(value)) for name, value in sorted(node.attrs.items())])
+    attrs = attributes(node)
     casts = lowering.precision.get(node), lowering.rounded.get(node), node in lowering.narrow_cotangents
-    key = op, attrs, avals, wanted, casts, is_sharded, lowering.addends.get(node)
+    return None if attrs is None else (op, attrs, avals, wanted, casts, is_sharded, lowering.addends.get(node))
+
+
+def attributes(node: Node) -> Hashable | None:
+    """The attributes of a node, to be compared with those of others; None where one is a list, or an array."""
+    attrs = tuple([(name, _typed(value)) for name, value in sorted(node.attrs.items())])
     try:
-        hash(key)
-    except TypeError:  # an attribute is a list, or an array
+        hash(attrs)
+    except TypeError:
         return None
-    return key
+    return attrs
 
 
 def _typed(value: Any) -> Any:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from .repetition import Repetition
 
 Autocast = Literal["never", "between", "always"]
+LstmPart = Literal["logistic", "hyperbolic", "product", "sum"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +225,8 @@ class OpDef:
         output are cut into along axis 0. ``shapes`` are those of its inputs.
       region: ``region(attrs, shape)`` returns what its output holds of its first input, which has that shape: (start, stop)
         for each axis, in order and without gaps; None if that is not a block.
+      lstm: its part in a step of an LSTM, if it may have one (``compiler/lstm_cell.py``): the logistic function, the hyperbolic
+        tangent, a product or a sum of two arrays.
       lays_out: it brings its first input to the layout of its attribute ``distribute``, and its gradient to that of
         ``gradient_distribute``.
       takes_mesh: ``define`` takes a further keyword ``mesh``, the mesh of the node's placement; None for one device.
@@ -257,6 +260,7 @@ class OpDef:
     batch_norm: Callable[[Mapping[str, Any]], BatchNorm] | None = None
     adds_up: Callable[[Mapping[str, Any], Sequence[tuple[int, ...]]], bool] | None = None
     region: Callable[[Mapping[str, Any], tuple[int, ...]], tuple[tuple[int, int], ...] | None] | None = None
+    lstm: LstmPart | None = None
 
     @property
     def on_host(self) -> bool:

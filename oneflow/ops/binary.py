@@ -12,7 +12,7 @@ from .._base.jax import lax
 from .._base.refuse import shown
 from ..errors import ArgumentError
 from ..graph.node import Blob
-from ..graph.op import AttentionStep, Autocast, Int8, OpDef
+from ..graph.op import AttentionStep, Autocast, Int8, LstmPart, OpDef
 from ._arrays import Array, as_float, broadcast, full, label, like, number_for, select, sum_to, where_else_zero
 from ._emit import as_is, emit, fail, is_number, op, want
 from ._int8 import RESIDUAL
@@ -107,6 +107,7 @@ def _pair(
     int8: Int8 | None = None,
     attention: Callable[[Mapping[str, Any]], AttentionStep | None] | None = None,
     scalar_attention: Callable[[Mapping[str, Any]], AttentionStep | None] | None = None,
+    lstm: LstmPart | None = None,
 ) -> _Pair:
     def define(x: Array, y: Array) -> Array:
         return compute(*broadcast(x, y))
@@ -136,6 +137,7 @@ def _pair(
             zeros=zeros,
             int8=int8,
             attention=attention,
+            lstm=lstm,
         )(define),
         op(
             scalar_name or f"scalar_{name}",
@@ -154,11 +156,12 @@ def _divided(attrs: Mapping[str, Any]) -> AttentionStep | None:
 
 
 _add = _pair("add", lambda x, y: lax.add(x, y), autocast="between", zeros="all", int8=RESIDUAL,
-             attention=lambda attrs: AttentionStep("sum"))  # fmt: skip
+             attention=lambda attrs: AttentionStep("sum"), lstm="sum")  # fmt: skip
 _subtract = _pair("subtract", lambda x, y: lax.sub(x, y), scalar_name="scalar_sub", autocast="between", zeros="all",
                   attention=lambda attrs: AttentionStep("sum", -1))  # fmt: skip
 _multiply = _pair("multiply", lambda x, y: lax.mul(x, y), scalar_name="scalar_mul", autocast="between", zeros="any",
-                  scalar_zeros="all", scalar_attention=lambda attrs: AttentionStep("multiple", attrs["number"]))  # fmt: skip
+                  scalar_zeros="all", scalar_attention=lambda attrs: AttentionStep("multiple", attrs["number"]),
+                  lstm="product")  # fmt: skip
 _divide = _pair("divide", lambda x, y: lax.div(x, y), scalar_name="scalar_div", autocast="between", scalar_attention=_divided)
 _mod = _pair("mod", _floor_mod)
 _floordiv = _pair("floordiv", _floor_divide, _no_grad)

@@ -156,8 +156,10 @@ relu = unary(
 rint = unary("rint", "The nearest whole number, halves to even; its gradient is 0.", _to_even, example="2.5 -> 2.0")
 round = unary("round", "The nearest whole number, halves to even; its gradient is 0.", _to_even, example="2.5 -> 2.0")
 rsqrt = unary("rsqrt", "1 / sqrt(x).", lambda x: lax.rsqrt(x), example="4.0 -> 0.5")
-sigmoid = unary("sigmoid", "1 / (1 + exp(-x)).", lambda x: lax.logistic(x), example="0.0 -> 0.5", autocast="between")
-sigmoid_v2 = unary("sigmoid_v2", "1 / (1 + exp(-x)); the same as sigmoid.", lambda x: lax.logistic(x))
+sigmoid = unary(
+    "sigmoid", "1 / (1 + exp(-x)).", lambda x: lax.logistic(x), example="0.0 -> 0.5", autocast="between", lstm="logistic"
+)
+sigmoid_v2 = unary("sigmoid_v2", "1 / (1 + exp(-x)); the same as sigmoid.", lambda x: lax.logistic(x), lstm="logistic")
 sign = unary("sign", "-1, 0 or 1; its gradient is 0.", lambda x: lax.sign(x), integers=True)
 sin = unary("sin", "The sine of x in radians.", lambda x: lax.sin(x))
 sinh = unary("sinh", "The hyperbolic sine.", lambda x: lax.sinh(x))
@@ -165,8 +167,9 @@ softplus = unary("softplus", "log(1 + exp(x)), without overflow.", _softplus, gr
 sqrt = unary("sqrt", "The square root.", lambda x: lax.sqrt(x), example="4.0 -> 2.0", autocast="between")
 square = unary("square", "x * x.", lambda x: lax.square(x), integers=True, example="3.0 -> 9.0")
 tan = unary("tan", "The tangent of x in radians.", lambda x: lax.tan(x))
-tanh = unary("tanh", "The hyperbolic tangent.", lambda x: lax.tanh(x), autocast="between", zeros="all")
-tanh_v2 = unary("tanh_v2", "The hyperbolic tangent; the same as tanh.", lambda x: lax.tanh(x), autocast="between", zeros="all")
+_TANH: dict[str, Any] = {"autocast": "between", "zeros": "all", "lstm": "hyperbolic"}
+tanh = unary("tanh", "The hyperbolic tangent.", lambda x: lax.tanh(x), **_TANH)
+tanh_v2 = unary("tanh_v2", "The hyperbolic tangent; the same as tanh.", lambda x: lax.tanh(x), **_TANH)
 identity = unary("identity", "x itself, as a new op.", lambda x: x, module="flow", integers=True, autocast="between", zeros="all")
 amp_white_identity = unary(
     "amp_white_identity", "x itself; automatic mixed precision runs it in 16 bits.",

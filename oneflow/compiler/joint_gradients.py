@@ -1,0 +1,77 @@
+"""Gradients to an input that several nodes share, such as the weights of a recurrent cell, which each step multiplies by.
+
+Each node's gradient would be as large as the weights, and be added to the others'. Where the rows that nodes multiply are fewer
+numbers than the weights, the rows of all nodes are concatenated, and the gradient is computed once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .._base.dtype import dtype
+from .._base.jax import jax, lax
+from ..graph.node import Node
+from .analysis import flows_to
+from .shared import attributes
+
+SHARED = 1  # the position of the input of which ``OpDef.adds_up`` speaks
+
+
+def joint_gradients(
+    nodes: Iterable[Node], path: Collection[Node], precision: Mapping[Node, dtype], vmapped: Collection[Node]
+) -> dict[Node, int]:
+    """The nodes whose gradients to input 1 are computed together, with the number of their group.
+
+    Args:
+      nodes: that run on one device, in topological order.
+      path: the nodes on the gradient path.
+      precision: the dtypes of nodes that compute in a narrower dtype.
+      vmapped: the nodes whose values have a leading axis of devices.
+    """
+    groups: dict[Any, list[Node]] = {}
+    for node in nodes:
+        if node not in path or node in vmapped or len(node.inputs) != 2 or len(node.outputs) != 1 or node.op.grad is not None:
+            continue
+        x, shared, y = *node.inputs, node.outputs[0]
+        shapes = [b.shape for b in node.inputs]
+        if (
+            shared.node not in path
+            or not flows_to(node, SHARED)
+            or node.op.adds_up is None
+            or not node.op.adds_up(node.attrs, shapes)
+        ):
+            continue
+        is_large = math.prod(shared.shape) > math.prod(x.shape) + math.prod(y.shape)
+        if not is_large or not shared.dtype.is_floating_point or node.scope.options.get("checkpointing"):
+            continue
+        attrs = attributes(node)
+        if attrs is not None:
+            key = node.op, attrs, shared.node, shared.index, x.shape[1:], y.shape[1:], precision.get(node)
+            groups.setdefault(key, []).append(node)
+    joint = [group for group in groups.values() if len(group) > 1]
+    return {node: number for number, group in enumerate(joint) for node in group}
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """What a node's gradient to input 1 depends on.
+
+    Attributes:
+      function: from both inputs to the output, for any number of rows; ``shared`` is input 1.
+      x: input 0; ``cotangent``: of the output.
+    """
+
+    function: Callable[[Any, Any], Any]
+    shared: Any
+    x: Any
+    cotangent: Any
+
+
+def total(rows: Sequence[Rows]) -> Any:
+    """The sum of the gradients to the input that nodes of one group share."""
+    x, cotangent = (lax.concatenate([getattr(each, name) for each in rows], 0) for name in ("x", "cotangent"))
+    first = rows[0]
+    return jax.vjp(lambda shared: first.function(x, shared), first.shared)[1](cotangent)[0]

@@ -38,6 +38,7 @@ class Library:
             ctypes.CDLL(os.path.join(HERE, name)) for name in ("libofpool.so", "libofdnnl.so", "libofnative.so")
         )
         self._pool.oneflow_min_parallel_work.restype = ctypes.c_double
+        self._pool.oneflow_moves.restype = ctypes.c_long
         self.threads = threads
         major, minor = ctypes.c_int(), ctypes.c_int()
         self._calls.oneflow_ffi_version(ctypes.byref(major), ctypes.byref(minor))
@@ -62,6 +63,11 @@ class Library:
     @min_parallel_work.setter
     def min_parallel_work(self, flops: float) -> None:
         self._pool.oneflow_set_min_parallel_work(ctypes.c_double(flops))
+
+    @property
+    def moves(self) -> int:
+        """How often a thread of a call that waited for a busy core went on on that of the call's first thread, so far."""
+        return int(self._pool.oneflow_moves())
 
     def set_patience(self, seconds: int) -> None:
         """The time that a call which devices make together waits for the last of them, 600 seconds at first."""

@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,6 +18,8 @@ namespace {
 constexpr int kMaxThreads = 256;
 constexpr int kMaxPools = 16;
 constexpr int kSpins = 1500;              // some 20 microseconds: two regions of one convolution are hardly further apart
+constexpr long kFirstCheck = 50'000, kLastCheck = 800'000;  // nanoseconds between looks at a worker that is late
+constexpr int kMovesUnseen = 8;  // of workers that are late, after one that was seen waiting for its core
 constexpr double kMinParallelWork = 3e6;  // some 14 microseconds of one thread; to wake another costs half of that
 constexpr size_t kStackSize = 8 << 20;
 
@@ -24,16 +27,25 @@ using Region = void (*)(void*);  // the body of a parallel region
 
 // --- waiting: a while in a loop, then asleep
 
-void wait_while_equal(std::atomic<uint32_t>& word, uint32_t value) {
-  for (int i = 0; i < kSpins; i++) {
-    if (word.load(std::memory_order_acquire) != value) return;
+// Whether it changed within so many turns of a loop.
+bool changes(const std::atomic<uint32_t>& word, uint32_t value, int spins) {
+  for (int i = 0; i < spins; i++) {
+    if (word.load(std::memory_order_acquire) != value) return true;
 #if defined(__x86_64__)
     __builtin_ia32_pause();
 #endif
   }
-  while (word.load(std::memory_order_acquire) == value) {
-    syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAIT_PRIVATE, value, nullptr, nullptr, 0);
-  }
+  return false;
+}
+
+// Sleeps while it is equal, until the time has passed, or for no reason.
+void sleep_while_equal(std::atomic<uint32_t>& word, uint32_t value, const timespec* time = nullptr) {
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAIT_PRIVATE, value, time, nullptr, 0);
+}
+
+void wait_while_equal(std::atomic<uint32_t>& word, uint32_t value) {
+  if (changes(word, value, kSpins)) return;
+  while (word.load(std::memory_order_acquire) == value) sleep_while_equal(word, value);
 }
 
 void wake_all(std::atomic<uint32_t>& word) {
@@ -47,7 +59,8 @@ struct Pool;
 struct alignas(128) Worker {
   Pool* pool = nullptr;
   std::atomic<uint32_t> regions{0};  // that it was given, so far
-  std::atomic<int> tid{0};           // the system's number of the thread
+  std::atomic<uint32_t> ended{0};    // of these
+  std::atomic<int> tid{0};           // the system's number of the thread; 0 until it has begun
   std::atomic<int> core{-1};         // where it worked last
 };
 
@@ -58,6 +71,7 @@ struct Pool {
   Region region = nullptr;
   void* argument = nullptr;
   int num_threads = 1;
+  int moves_unseen = 0;  // that are left: see kMovesUnseen
   alignas(128) std::atomic<uint32_t> running{0};   // workers that have not finished it
   alignas(128) std::atomic<uint32_t> arrived{0};   // threads that wait at its barrier
   alignas(128) std::atomic<uint32_t> barriers{0};  // that were passed
@@ -68,6 +82,7 @@ struct Process {
   std::atomic<int> size{1};
   std::atomic<double> min_parallel_work{kMinParallelWork};
   std::atomic<unsigned> waiting{0};  // callers that found no free pool, so far
+  std::atomic<long> moves{0};        // of workers that waited for their core to that of their caller, so far
   std::atomic<int> calls_on[CPU_SETSIZE]{};  // cores on which calls of programs on several devices began that have not ended
   Pool pools[kMaxPools];             // the first alone, except for calls of programs that run on several devices
 };
@@ -99,6 +114,63 @@ void keep_off_core(const Worker& worker, int core) {
   sched_setaffinity(worker.tid.load(std::memory_order_relaxed), sizeof allowed, &allowed);
 }
 
+long nanoseconds(clockid_t clock) {
+  timespec time{};
+  clock_gettime(clock, &time);
+  return time.tv_sec * 1'000'000'000 + time.tv_nsec;
+}
+
+// Whether the worker with this tid runs on no core, looking for some microseconds; false where the present region ends.
+bool is_waiting_for_core(int tid, const std::atomic<uint32_t>& running, uint32_t left) {
+  const clockid_t work = static_cast<clockid_t>(~static_cast<unsigned>(tid) << 3 | 6);  // Linux: the thread's processor time
+  const long begin = nanoseconds(CLOCK_MONOTONIC), before = nanoseconds(work);
+  if (changes(running, left, kSpins / 8)) return false;
+  const long worked = nanoseconds(work) - before;
+  return worked < (nanoseconds(CLOCK_MONOTONIC) - begin) / 4;
+}
+
+// The caller is about to sleep: its core is free for a worker that shares one with another thread. Linux would leave that there, as
+// the worker may not run here (keep_off_core), or for milliseconds, until it distributes threads anew.
+bool move_here(int tid) {
+  const int core = sched_getcpu();
+  cpu_set_t allowed, here;
+  if (core < 0 || sched_getaffinity(0, sizeof allowed, &allowed) != 0) return false;
+  CPU_ZERO(&here);
+  CPU_SET(core, &here);
+  if (sched_setaffinity(tid, sizeof here, &here) != 0) return false;
+  sched_setaffinity(tid, sizeof allowed, &allowed);  // it stays there for now
+  process().moves.fetch_add(1, std::memory_order_relaxed);
+  return true;
+}
+
+void wait_for_workers(Pool& pool, int num_threads) {
+  uint32_t left;
+  while ((left = pool.running.load(std::memory_order_acquire)) != 0 && changes(pool.running, left, kSpins)) {
+  }
+  // One that runs when it is looked at may share its core all the same: where others did of late, it is moved at once.
+  bool is_seen = pool.moves_unseen > 0;
+  if (is_seen) pool.moves_unseen--;
+  long pause = kFirstCheck;
+  for (; (left = pool.running.load(std::memory_order_acquire)) != 0; pause = std::min(2 * pause, kLastCheck)) {
+    for (int i = 1; i < num_threads; i++) {
+      const Worker& worker = pool.workers[i];
+      if (worker.ended.load(std::memory_order_acquire) == worker.regions.load(std::memory_order_relaxed)) continue;
+      const int tid = worker.tid.load(std::memory_order_relaxed);
+      if (tid == 0) continue;
+      if (!is_seen) {
+        if (!is_waiting_for_core(tid, pool.running, left)) continue;
+        pool.moves_unseen = kMovesUnseen;
+      }
+      is_seen = false;
+      if (!move_here(tid)) continue;
+      pause = kLastCheck;  // to look takes the core from it
+      break;               // one, because there is one core
+    }
+    const timespec time{0, pause};
+    sleep_while_equal(pool.running, left, &time);
+  }
+}
+
 void* work(void* argument) {
   Worker& worker = *static_cast<Worker*>(argument);
   Pool& pool = *worker.pool;
@@ -113,6 +185,7 @@ void* work(void* argument) {
     pool.region(pool.argument);
     self.depth = 0;
     worker.core.store(sched_getcpu(), std::memory_order_relaxed);
+    worker.ended.store(seen + 1, std::memory_order_release);
     if (pool.running.fetch_sub(1, std::memory_order_acq_rel) == 1) wake_all(pool.running);
   }
   return nullptr;
@@ -122,6 +195,8 @@ bool start_worker(Pool& pool, int number) {
   Worker& worker = pool.workers[number];
   worker.pool = &pool;
   worker.regions.store(0, std::memory_order_relaxed);
+  worker.ended.store(0, std::memory_order_relaxed);
+  worker.tid.store(0, std::memory_order_relaxed);
   worker.core.store(-1, std::memory_order_relaxed);
   pthread_t thread;
   pthread_attr_t attributes;
@@ -160,10 +235,7 @@ void begin_region(Region region, void* argument, int wanted) {
 
 void end_region() {
   if (--self.depth > 0) return;
-  if (self.num_threads > 1) {
-    Pool& pool = *self.pool;
-    for (uint32_t left; (left = pool.running.load(std::memory_order_acquire)) != 0;) wait_while_equal(pool.running, left);
-  }
+  if (self.num_threads > 1) wait_for_workers(*self.pool, self.num_threads);
   self.num_threads = 1;
 }
 
@@ -275,6 +347,7 @@ void oneflow_set_threads(int threads) {
 
 void oneflow_set_min_parallel_work(double flops) { process().min_parallel_work.store(flops, std::memory_order_relaxed); }
 int oneflow_threads() { return thread_pool::settings(1).size; }
+long oneflow_moves() { return process().moves.load(std::memory_order_relaxed); }
 double oneflow_min_parallel_work() { return thread_pool::settings(1).min_parallel_work; }
 
 // --- GNU OpenMP, as far as oneDNN's library uses it: OFMP_... stands for GOMP_..., ofp_... for omp_... (see build_libraries.py)

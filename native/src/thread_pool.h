@@ -88,5 +88,6 @@ extern "C" {
 void oneflow_set_threads(int threads);
 void oneflow_set_min_parallel_work(double flops);
 int oneflow_threads();
+long oneflow_moves();
 double oneflow_min_parallel_work();
 }

@@ -25,6 +25,7 @@ import pytest
 import oneflow as flow
 import oneflow.typing as tp
 from oneflow._base import native
+from oneflow.runtime.delivery import DeliveryThread
 from oneflow.runtime.gate import StaleExecutableError
 from oneflow.runtime.process import process
 from oneflow.runtime.result import Delivery
@@ -502,3 +503,24 @@ print("end")
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=100)
     told = [line for line in done.stderr.splitlines() if not line.startswith("oneflow: ")]  # that it builds for seconds
     assert (done.returncode, done.stdout, told) == (0, "end\n", [])
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_call_that_gets_its_callback_while_a_caller_delivers_it_is_counted_once(which):
+    thread = DeliveryThread()  # not started: the test delivers
+    thread._extension = process.delivery._extension
+    counted, seen = [], []
+
+    def finished(*found):
+        if not counted:
+            calls[which].async_get(seen.append)
+        counted.extend(map(id, found))
+
+    delivery = Delivery("job", thread, lambda results: 7, (), finished, gives_handles=False)
+    results = [((jax.numpy.ones(2).block_until_ready(),), (), ()) for _ in range(3)]
+    calls = [thread.submit(delivery, each) for each in results]
+    thread._deliver_here()
+    assert thread.undelivered() == 3 - which and not seen
+    assert thread._step()
+    assert thread.is_drained() and seen == [7]
+    assert counted == list(map(id, results))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes.util
 import glob
+import os
 import subprocess
 import sys
 import sysconfig
@@ -117,3 +118,54 @@ def test_a_libgomp_that_is_loaded_already_is_not_used(native_part: Any) -> None:
         pytest.skip("neither the system nor PyTorch has a libgomp")
     done = subprocess.run([sys.executable, "-c", WITH_LIBGOMP, libgomp], capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == "1", done.stderr  # the one worker that they share
+
+
+# Another process keeps one of two cores busy. Whatever thread computes which part, the parts are the same.
+BESIDE_A_BUSY_CORE = textwrap.dedent("""
+    import os
+    import subprocess
+    import sys
+    import time
+    import numpy as np
+    import oneflow_native
+
+    BUSY = "import os, sys; os.sched_setaffinity(0, [int(sys.argv[1])]); me = os.getppid()\\nwhile os.getppid() == me: pass"
+    cores = sorted(os.sched_getaffinity(0))[:2]
+    os.sched_setaffinity(0, cores)
+    library = oneflow_native.load(2)
+    library.min_parallel_work = 0
+    rng = np.random.default_rng(0)
+    sizes = [(512, 512, 512), (64, 64, 64), (300, 200, 1000)]
+    operands = [(rng.standard_normal((m, k), np.float32), rng.standard_normal((k, n), np.float32)) for m, n, k in sizes]
+
+    def product(which):
+        (m, n, k), (a, b) = sizes[which], operands[which]
+        c = np.zeros((m, n), np.float32)
+        library.execute("matmul", [0, 1, m, n, k, 0, 0], a.ctypes.data, b.ctypes.data, c.ctypes.data)
+        return c
+
+    first = [product(i) for i in range(3)]
+    for c, (a, b) in zip(first, operands):
+        np.testing.assert_allclose(c, a @ b, rtol=1e-3, atol=1e-3)
+    other = subprocess.Popen([sys.executable, "-c", BUSY, str(cores[-1])])
+    try:
+        begin, calls = time.monotonic(), 0
+        while calls < 300 or library.moves < 3 and time.monotonic() - begin < 40:
+            np.testing.assert_array_equal(product(calls % 3), first[calls % 3])
+            calls += 1
+        for _ in range(60):
+            library.threads = int(rng.integers(1, 6))
+            which = int(rng.integers(3))
+            np.testing.assert_allclose(product(which), first[which], rtol=1e-3, atol=1e-3)
+    finally:
+        other.kill()
+        other.wait()
+    print(library.moves >= 3, os.sched_getaffinity(0) == set(cores))
+""")
+
+
+def test_a_thread_whose_core_is_busy_goes_on_beside_the_caller(native_part: Any) -> None:
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("needs two cores")
+    done = subprocess.run([sys.executable, "-c", BESIDE_A_BUSY_CORE], capture_output=True, text=True, timeout=120)
+    assert done.stdout.split() == ["True", "True"], done.stdout + done.stderr

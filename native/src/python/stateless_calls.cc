@@ -473,20 +473,13 @@ PyObject* pass_on(PyObject*, PyObject* arguments) {
     if (stops < 0) return nullptr;
     if (stops == 1) break;
   }
-  Ref results(PyList_New(0));  // of calls that others may have counted: steps without state never are
-  for (Py_ssize_t i = 0; results && i < count; ++i) {
-    PyObject* found = record_of(PyList_GetItem(calls, i))->results;
-    if (found != nullptr && PyList_Append(results.get(), found) != 0) return nullptr;
-  }
-  if (!results) return nullptr;
-  if (PyList_Size(results.get()) > 0) {
-    Ref given(PyList_AsTuple(results.get()));
-    if (!given || !done(PyObject_Call(finished, given.get(), nullptr))) return nullptr;
-  }
   for (Py_ssize_t i = 0; i < count; ++i) {
     PyObject* result = PyList_GetItem(calls, i);
     Record* record = record_of(result);
     if (record->has_callbacks) break;  // one was registered meanwhile
+    // others may have counted the call; steps without state never are
+    Ref results(Py_XNewRef(record->results));
+    if (results && !done(call(finished, results.get()))) return nullptr;
     record->passed = 1;
     if (record->is_touched) {
       if (!done(PyObject_CallMethodObjArgs(result, names.tell, nullptr))) return nullptr;

@@ -189,7 +189,7 @@ class Save:
     def _read_digests(self, values: Mapping[str, Value], chunks: Sequence[tuple[str, int]]) -> list[tuple[str, int, int]]:
         """The digests of chunks that several blocks share."""
         root = os.path.join(self.directory, hidden.CHECKPOINT)
-        return list(on_threads(lambda chunk: (*chunk, _read_digest(root, *chunk)), chunks))
+        return on_threads(lambda chunk: (*chunk, _read_digest(root, *chunk)), chunks)
 
     def _commit(self, found: Mapping[str, Mapping[int, int]], extra: Extra | None) -> None:
         assert self._hidden is not None

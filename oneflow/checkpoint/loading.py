@@ -27,7 +27,7 @@ from .layout import EXTRA, complain, describe
 from .safetensors import StoredTensor
 from .saving import all_or_none, listed, own_team
 from .team import together
-from .threads import on_threads
+from .threads import most_threads, on_threads
 
 _log = logging.getLogger("oneflow")
 
@@ -85,7 +85,7 @@ class Loader:
 
         def read() -> None:
             readers = {name: self._fitting(variables[name], get) for name, get in values.items()}
-            found.update(all_or_none(_small_ones_read(readers)))
+            found.update(all_or_none(_side_by_side(readers)))
 
         together(self._team, "loading variables", read)
         self._session.exchange(found, random)
@@ -136,10 +136,12 @@ def _raising(error: OneFlowError) -> Read:
     return read
 
 
-def _small_ones_read(readers: Mapping[str, Read]) -> dict[str, Read]:
-    """The same functions. Those of small files have been called, on several threads; larger files use these by themselves."""
-    small = [name for name, read in readers.items() if isinstance(read, WholeFile) and read.size <= CHUNK]
-    return {**readers, **dict(zip(small, on_threads(lambda name: _called(readers[name]), small), strict=True))}
+def _side_by_side(readers: Mapping[str, Read]) -> dict[str, Read]:
+    """The same functions. Those of files that threads share out well have been called; a larger file is read by all threads."""
+    sizes = {name: read.size for name, read in readers.items() if isinstance(read, WholeFile)}
+    most = max(CHUNK, sum(sizes.values()) // (4 * most_threads()))
+    names = sorted((name for name, size in sizes.items() if size <= most), key=lambda name: -sizes[name])
+    return {**readers, **dict(zip(names, on_threads(lambda name: _called(readers[name]), names), strict=True))}
 
 
 def _called(read: Read) -> Read:

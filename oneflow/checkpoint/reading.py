@@ -43,8 +43,7 @@ class VerifiedFile:
     def read(self, begin: int, target: memoryview) -> None:
         """Fills ``target`` from offset ``begin`` on. All chunks that it touches are verified."""
         touched = range(begin // self._chunk, chunk_count(begin + len(target), self._chunk)) if len(target) else ()
-        for _ in on_threads(partial(self._read_chunk, begin, target), touched):
-            pass
+        on_threads(partial(self._read_chunk, begin, target), touched)
 
     def _read_chunk(self, begin: int, target: memoryview, index: int) -> None:
         """The part of ``target`` that is in one chunk."""
@@ -77,8 +76,7 @@ class VerifiedFile:
         """Compares every ``step``-th chunk, from number ``begin`` on. One chunk a thread is in memory."""
         if self._expected is not None:
             count = max(chunk_count(self.size, self._chunk), len(self._expected.digests))
-            for _ in on_threads(self._verify_chunk, range(begin, count, step)):
-                pass
+            on_threads(self._verify_chunk, range(begin, count, step))
 
     def _verify_chunk(self, index: int) -> None:
         chunk = memoryview(bytearray(max(0, min(self._chunk, self.size - index * self._chunk))))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from .._base import cores
 
@@ -15,6 +15,11 @@ _MOST = 8
 
 _Item = TypeVar("_Item")
 _Found = TypeVar("_Found")
+
+
+def most_threads() -> int:
+    """As many as there are cores, within reason."""
+    return min(_MOST, cores.allowed())
 
 
 class Pool:
@@ -25,7 +30,7 @@ class Pool:
     """
 
     def __init__(self) -> None:
-        self._most = min(_MOST, cores.allowed())
+        self._most = most_threads()
         self._threads: list[threading.Thread] = []
         self._tasks: queue.SimpleQueue[tuple[Future[Any], Callable[..., Any], tuple[Any, ...]] | None] = queue.SimpleQueue()
 
@@ -68,15 +73,77 @@ def _run(task: Future[Any], function: Callable[..., Any], args: tuple[Any, ...])
         task.set_exception(error)
 
 
-def on_threads(function: Callable[[_Item], _Found], items: Iterable[_Item]) -> Iterator[_Found]:
-    """``map`` on several threads, in order; on this one where there is only one item."""
+class _Worker(threading.local):
+    is_busy = False
+
+
+_worker = _Worker()
+
+
+def on_threads(function: Callable[[_Item], _Found], items: Iterable[_Item]) -> list[_Found]:
+    """``map`` on several threads, of which the caller's is one; on this one alone inside another such call.
+
+    Raises the error of the first item that has one. After an error or an interrupt no further item is begun, and none is left
+    running.
+    """
     listed = list(items)
-    if len(listed) < 2:
-        yield from map(function, listed)
-        return
-    pool = Pool()
+    most = min(most_threads(), len(listed))
+    if most < 2 or _worker.is_busy:
+        return [function(item) for item in listed]
+    shared = _Shared(function, listed)
+    helpers: list[threading.Thread] = []
     try:
-        for task in [pool.submit(function, item) for item in listed]:
-            yield task.result()
+        for _ in range(most - 1):
+            thread = threading.Thread(target=shared.work, name="oneflow-checkpoint", daemon=True)
+            helpers.append(thread)
+            with suppress(RuntimeError):  # too many threads, or the interpreter is about to end
+                thread.start()
+        shared.work()
     finally:
-        pool.close()
+        shared.stop()
+        for thread in helpers:
+            if thread.ident is not None:
+                thread.join()
+    return shared.results()
+
+
+class _Shared(Generic[_Item, _Found]):
+    """Items that threads take one after the other."""
+
+    def __init__(self, function: Callable[[_Item], _Found], items: list[_Item]):
+        self._function = function
+        self._items = items
+        self._next = 0
+        self._lock = threading.Lock()
+        self._found: dict[int, _Found] = {}
+        self._errors: dict[int, BaseException] = {}
+
+    def work(self) -> None:
+        """Until no item is left."""
+        try:
+            _worker.is_busy = True
+            while (number := self._take()) is not None:
+                try:
+                    self._found[number] = self._function(self._items[number])
+                except BaseException as error:  # raised by ``results``, when no thread is at work any more
+                    self._errors[number] = error
+                    self.stop()
+        finally:
+            _worker.is_busy = False
+
+    def _take(self) -> int | None:
+        with self._lock:
+            number = self._next
+            self._next += 1
+        return number if number < len(self._items) else None
+
+    def stop(self) -> None:
+        """No further item is taken."""
+        with self._lock:
+            self._next = len(self._items)
+
+    def results(self) -> list[_Found]:
+        """Of all items, in order. Raises an interrupt, or the error of the first item that has one: they are begun in order."""
+        for number in sorted(self._errors, key=lambda number: (isinstance(self._errors[number], Exception), number)):
+            raise self._errors[number]
+        return [self._found[number] for number in range(len(self._items))]

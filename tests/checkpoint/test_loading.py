@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +10,10 @@ import pytest
 
 import oneflow as flow
 import oneflow.typing as tp
+from oneflow.checkpoint import loading, threads
 from oneflow.checkpoint.atomic import write
 from oneflow.checkpoint.digests import CHUNK
+from oneflow.checkpoint.reading import VerifiedFile
 
 LARGE = CHUNK // 4 + 3  # elements: two chunks, of which the second has 12 bytes
 SHAPES = {
@@ -136,3 +139,40 @@ def test_training_goes_on_from_a_loaded_checkpoint_and_can_load_it_again(tmp_pat
         train()
         found = {name: flow.get_all_variables()[name].numpy() for name in ("w", "b")}
         assert (found["w"] == -3.0).all() and (found["b"] == -3.0).all()
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_files_of_several_chunks_are_read_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_damaged: bool) -> None:
+    names = [f"w{i}" for i in range(10)]
+
+    @flow.global_function()
+    def job() -> tp.Numpy:
+        for name in names:
+            flow.get_variable(name, (LARGE,), initializer=flow.zeros_initializer())
+        return flow.constant(1.0, flow.float32, (1,))
+
+    job()
+    random = np.random.default_rng(3)
+    saved = {name: random.standard_normal(LARGE, np.float32) for name in names}
+    write(tmp_path / "saved", saved, {})
+    if is_damaged:
+        for name, at in (("w2", 4 * LARGE - 1), ("w9", 0)):
+            flip(tmp_path / "saved" / name / "out", at)
+    monkeypatch.setattr(threads, "most_threads", lambda: 2)
+    monkeypatch.setattr(loading, "most_threads", lambda: 2)
+    readers: dict[str, set[int]] = {}
+    fill = VerifiedFile._fill
+
+    def noted(file: VerifiedFile, offset: int, target: memoryview) -> None:
+        readers.setdefault(file._file.name, set()).add(threading.get_ident())
+        fill(file, offset, target)
+
+    monkeypatch.setattr(VerifiedFile, "_fill", noted)
+    if is_damaged:
+        with pytest.raises(flow.errors.CheckpointError, match="'w2'(.|\n)*also wrong(.|\n)*w9"):
+            flow.load_variables(flow.checkpoint.get(tmp_path / "saved"))
+        assert_same(values(), {name: np.zeros(LARGE, np.float32) for name in names})
+    else:
+        flow.load_variables(flow.checkpoint.get(tmp_path / "saved"))
+        assert_same(values(), saved)
+    assert len(readers) == 10 and all(len(idents) == 1 for idents in readers.values())

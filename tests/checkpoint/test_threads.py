@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="os.kill does not interrupt the main thread there")
+from oneflow.checkpoint import threads
+from oneflow.checkpoint.threads import on_threads
 
 PROGRAM = """
 import os, random, signal, threading, time
@@ -17,15 +20,89 @@ for _ in range(1000):
     timer = threading.Timer(0.0008 * random.random(), os.kill, (os.getpid(), signal.SIGINT))
     try:
         timer.start()
-        assert list(on_threads(abs, range(8))) == list(range(8))
+        assert on_threads(abs, range(8)) == list(range(8))
         timer.join()
         time.sleep(0.0005)
     except KeyboardInterrupt:
         pass
+assert not [t for t in threading.enumerate() if t.name == "oneflow-checkpoint"], threading.enumerate()
 """
 
 
+@pytest.fixture
+def four(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "most_threads", lambda: 4)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="os.kill does not interrupt the main thread there")
 @pytest.mark.timeout(120)
 def test_an_interrupt_while_threads_start_hangs_nothing() -> None:
     ended = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=100)
     assert "Error" not in ended.stderr, ended.stderr
+
+
+@pytest.mark.usefixtures("four")
+def test_four_threads_work_at_the_same_time() -> None:
+    together = threading.Barrier(4)
+
+    def meet(number: int) -> tuple[int, int]:
+        together.wait(30)
+        return number, threading.get_ident()
+
+    found = on_threads(meet, range(4))
+    assert [number for number, _ in found] == [0, 1, 2, 3]
+    assert len({ident for _, ident in found}) == 4
+    assert threading.get_ident() in {ident for _, ident in found}
+
+
+@pytest.mark.usefixtures("four")
+def test_the_error_of_the_first_item_is_raised_and_later_ones_are_not_begun() -> None:
+    begun: set[int] = set()
+    all_there = threading.Barrier(4)
+
+    def fail(number: int) -> None:
+        begun.add(number)
+        all_there.wait(30)
+        time.sleep(0.01 * (4 - number))  # the first fails last
+        raise ValueError(number)
+
+    with pytest.raises(ValueError, match="^0$"):
+        on_threads(fail, range(40))
+    assert begun == {0, 1, 2, 3}
+
+
+@pytest.mark.usefixtures("four")
+def test_an_interrupt_goes_before_an_error_and_waits_for_the_others() -> None:
+    running = threading.Barrier(4)
+    ended: list[int] = []
+    caller = threading.get_ident()
+
+    def work(number: int) -> None:
+        running.wait(30)
+        if threading.get_ident() == caller:
+            raise KeyboardInterrupt
+        time.sleep(0.05)
+        ended.append(number)
+        raise ValueError(number)
+
+    with pytest.raises(KeyboardInterrupt):
+        on_threads(work, range(9))
+    assert len(ended) == 3
+
+
+@pytest.mark.usefixtures("four")
+def test_threads_start_no_further_threads() -> None:
+    def inner(_: int) -> set[int]:
+        return set(on_threads(lambda _: threading.get_ident(), range(8)))
+
+    assert all(len(idents) == 1 for idents in on_threads(inner, range(8)))
+    assert len(set(on_threads(lambda _: (time.sleep(0.05), threading.get_ident())[1], range(4)))) > 1  # this one may again
+
+
+@pytest.mark.usefixtures("four")
+def test_without_further_threads_the_caller_does_it_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert on_threads(abs, range(-3, 3)) == [3, 2, 1, 0, 1, 2]

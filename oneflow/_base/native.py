@@ -6,8 +6,9 @@ import importlib
 import logging
 import os
 import re
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import cache
 from typing import Any, cast
@@ -20,6 +21,7 @@ from .process_state import process_state
 
 _log = logging.getLogger("oneflow")
 PROTOCOL = 38
+SGEMM = "gemm"  # the name of oneDNN's sgemm among the kernels of products
 DTYPES = {"float32": 0, "bfloat16": 1}  # the dtypes that calls take, as numbers of a spec
 
 
@@ -242,7 +244,30 @@ def kernel_refusal(call: str, *specs: Sequence[int]) -> str | None:
             return f"the native part has no kernel: {name[2:]}"
         if "ref" in name or (call != "matmul" and name.startswith("gemm:")):  # for matrices gemm is a good one
             return f"its kernel is a slow one ({name})"
+        if call == "matmul" and name == SGEMM:
+            _generate_sgemm(found.library)
     return None
+
+
+def _generate_sgemm(library: Any) -> None:
+    """Has oneDNN generate the code of its sgemm, once per process, while the program with the calls is compiled.
+
+    It does so in the first product, of whatever size: 30 ms that the first step would wait for.
+    """
+    with process_state.native_lock:
+        begun, process_state.sgemm_generated = process_state.sgemm_generated, True
+    if begun or usable_cores() < 2:
+        return
+
+    def multiply() -> None:
+        a, b, c = (np.zeros((8, 8), np.float32) for _ in range(3))
+        try:
+            library.execute("matmul", [DTYPES["float32"], 1, 8, 8, 8, 0, 0], a.ctypes.data, b.ctypes.data, c.ctypes.data)
+        except RuntimeError as error:  # as the calls themselves will say
+            _log.debug("oneflow: %s", error)
+
+    with suppress(RuntimeError):  # too many threads, or the interpreter is about to end
+        threading.Thread(target=multiply, name="oneflow-sgemm").start()  # the end of the program waits for it
 
 
 def has_bfloat16() -> bool:

@@ -14,6 +14,7 @@ class ProcessState:
       annotations_required: whether jobs without annotations are refused.
       logged_settings: the settings without effect that users have been told of.
       native_part: the native part, once it has been looked for, under ``native_lock``.
+      sgemm_generated: whether oneDNN has been asked to generate the code of its sgemm, under the same lock.
       said_no_bfloat16: whether users have been told that mixed precision is not faster on this machine.
       callback_errors: errors of Python code inside a step, until its call takes them, under ``callback_lock``.
       imported_at_ns: when the library was imported, by the clock of files.
@@ -25,6 +26,7 @@ class ProcessState:
         self.annotations_required = False
         self.logged_settings: set[str] = set()
         self.native_part: Any = None
+        self.sgemm_generated = False
         self.said_no_bfloat16 = False
         self.profiler_ranges = threading.local()
         self.after_fork()

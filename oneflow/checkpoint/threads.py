@@ -145,5 +145,5 @@ class _Shared(Generic[_Item, _Found]):
     def results(self) -> list[_Found]:
         """Of all items, in order. Raises an interrupt, or the error of the first item that has one: they are begun in order."""
         for number in sorted(self._errors, key=lambda number: (isinstance(self._errors[number], Exception), number)):
-            raise self._errors[number]
+            raise self._errors.pop(number)
         return [self._found[number] for number in range(len(self._items))]

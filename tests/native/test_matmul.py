@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from dataclasses import replace
 from typing import Any
 
@@ -161,3 +162,29 @@ def test_results_are_the_same_from_run_to_run() -> None:
     first = np.asarray(native.differentiable(p)(a, b))
     for _ in range(5):
         np.testing.assert_array_equal(np.asarray(native.differentiable(p)(a, b)), first)
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+def test_the_code_of_sgemm_is_generated_once_and_beside_other_work(
+    native_part: Any, monkeypatch: pytest.MonkeyPatch, cores: int
+) -> None:
+    made: list[tuple[str, int]] = []
+    execute = native_part.execute
+
+    def noted(call: str, *rest: Any) -> None:
+        execute(call, *rest)  # raises where oneDNN refuses the product
+        made.append((call, threading.get_ident()))
+
+    monkeypatch.setattr(native_part, "execute", noted)
+    monkeypatch.setattr(_native, "usable_cores", lambda: cores)
+    monkeypatch.setattr(_native.process_state, "sgemm_generated", False)
+    by_sgemm, other = [0, 1, 100, 784, 512, 0, 0], [0, 1, 100, 784, 512, 0, 1]
+    assert native_part.describe("matmul", by_sgemm) == _native.SGEMM != native_part.describe("matmul", other)
+    assert _native.kernel_refusal("matmul", other) is None and not _native.process_state.sgemm_generated
+    for _ in range(2):
+        assert _native.kernel_refusal("matmul", by_sgemm) is None
+    for thread in threading.enumerate():
+        if thread.name == "oneflow-sgemm":
+            thread.join(30)
+    assert [call for call, _ in made] == ["matmul"] * (cores - 1)
+    assert all(ident != threading.get_ident() for _, ident in made)

@@ -11,6 +11,7 @@ import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,12 +36,20 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import oneflow as flow  # noqa: E402
+from oneflow.runtime import executable  # noqa: E402
 
 PACKAGE = Path(flow.__file__).resolve().parent
 ROOT = Path(__file__).resolve().parent.parent
 if PACKAGE.parent == ROOT:
     # The working tree is being tested without having been installed; programs that tests start must find it, too.
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+
+
+# Each file is one worker's, and workers take files in order: these would otherwise be among the last, when others have none.
+LONGEST = (
+    "tests/tutorials/test_tutorials.py", "tests/typed/test_types.py", "tests/test_docs.py", "tests/trainer/test_resume.py",
+    "tests/trainer/test_preemption.py",
+)  # fmt: skip
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -58,6 +67,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left_out = [item for item in items if item.get_closest_marker("thorough")]
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if not item.get_closest_marker("thorough")]
+    items.sort(key=lambda item: item.nodeid.split("::")[0] not in LONGEST)
 
 
 class NetworkUseError(RuntimeError):
@@ -101,6 +111,27 @@ def _no_kept_steps() -> Iterator[None]:
     """Tests replace parts of the library, which the key of a kept step does not see; programs that tests start keep theirs."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("oneflow.runtime.kept_programs.directory", lambda: None)
+        yield
+
+
+@pytest.fixture(scope="module")
+def quick_compilation() -> Iterator[None]:
+    """Jobs of this process are compiled without LLVM's costly passes: some tests of whole models take half the time.
+
+    For tests that compare values within tolerances, and ask nothing of the machine code. What XLA and this library do to a
+    program before LLVM is done as ever. Rounding differs: gradients of a ResNet-50 in float32 leave their tolerance.
+    """
+    options, compiled = executable.cpu_options, executable.Executable._compiled
+    quick = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+
+    def quickly(self: executable.Executable, *args: Any, **kwargs: Any) -> Any:
+        if self.is_staged:  # whose programs have no options on a CPU
+            self._options = quick
+        return compiled(self, *args, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(executable, "cpu_options", lambda plan: {**options(plan), **quick})
+        patch.setattr(executable.Executable, "_compiled", quickly)
         yield
 
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+import pytest
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
 
 
 def test_programs_that_tests_start_can_be_interrupted() -> None:
@@ -22,3 +26,27 @@ def test_also_where_the_suite_was_started_with_sigint_ignored() -> None:
     suite = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", test]
     done = subprocess.run([*ignoring, *suite], capture_output=True, text=True, timeout=120, cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_files_that_come_first_exist(pytestconfig: pytest.Config) -> None:
+    (conftest,) = (p for p in pytestconfig.pluginmanager.get_plugins() if getattr(p, "__file__", "") == str(HERE / "conftest.py"))
+    assert all((ROOT / name).is_file() for name in conftest.LONGEST)
+
+
+def test_the_tests_of_a_file_share_a_process(tmp_path: Path) -> None:
+    """What they compile and build once for all of them would otherwise be built by every worker."""
+    source = """
+        import os, pytest
+
+        @pytest.mark.parametrize("n", range(9))
+        def test(n):
+            open(f"{__file__}.{os.getpid()}", "a").close()
+    """
+    for name in "abc":
+        (tmp_path / f"test_{name}.py").write_text(textwrap.dedent(source))
+    suite = [sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml"), "--rootdir", str(tmp_path), "--noconftest"]
+    done = subprocess.run([*suite, "-p", "no:cacheprovider", "."], capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    assert "27 passed" in done.stdout, done.stdout + done.stderr
+    processes = [{path.suffix for path in tmp_path.glob(f"test_{name}.py.*")} for name in "abc"]
+    assert [len(seen) for seen in processes] == [1, 1, 1]
+    assert len(set.union(*processes)) > 1, "the files should have been spread over the workers"

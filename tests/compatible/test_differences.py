@@ -265,7 +265,6 @@ def test_size() -> None:
         sc.Size(3)  # type: ignore[arg-type]
 
 
-@pytest.mark.xdist_group("several devices")
 def test_results_of_the_mirrored_view_are_joined() -> None:
     pieces = [np.full((2, 3), i, np.float32) for i in range(2)]
 

@@ -252,7 +252,6 @@ def test_a_checkpoint_of_0_3_4_is_loaded_by_an_adam_of_0_6(tmp_path: Path) -> No
     assert (tmp_path / "newer" / "w-max_v").is_dir()
 
 
-@pytest.mark.xdist_group("several devices")
 def test_clipping_before_regularizers_on_several_places() -> None:
     def run(places: tuple[str, str], newer: bool) -> dict[str, np.ndarray]:
         flow.clear_default_session()

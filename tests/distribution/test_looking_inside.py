@@ -10,8 +10,6 @@ import oneflow as flow
 import oneflow.typing as tp
 from oneflow.errors import NonFiniteError
 
-pytestmark = pytest.mark.xdist_group("several devices")
-
 
 def stages():
     @flow.global_function("train")

@@ -9,8 +9,6 @@ from placed_jobs import begin, constant
 import oneflow as flow
 import oneflow.typing as tp
 
-pytestmark = pytest.mark.xdist_group("several devices")
-
 
 def mirrored() -> flow.FunctionConfig:
     config = flow.FunctionConfig()

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from placed_jobs import begin, constant
 
 import oneflow as flow
 import oneflow.typing as tp
-
-pytestmark = pytest.mark.xdist_group("several devices")
 
 
 def declare(first: str, second: str):

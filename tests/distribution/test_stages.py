@@ -13,7 +13,6 @@ import oneflow as flow
 import oneflow.typing as tp
 from oneflow.compiler.stages import Call, Free, Move, StagedProgram
 
-pytestmark = pytest.mark.xdist_group("several devices")
 ROWS, WIDTH = 16, 8
 
 

@@ -31,7 +31,8 @@ from vision import Layers
 import oneflow as flow
 import oneflow.typing as tp
 
-pytestmark = pytest.mark.timeout(600)  # compiling dominates, and takes long where others use the machine
+# compiling dominates, and takes long where others use the machine
+pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("quick_compilation")]
 BATCH, CLASSES, STEPS = 4, 10, 3
 RATE = 2.0**-7  # exact in float32, as learning rates are
 

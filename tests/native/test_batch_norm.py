@@ -110,7 +110,6 @@ def four_devices() -> Iterator[None]:
     flow.clear_default_session()
 
 
-@pytest.mark.xdist_group("several devices")
 @settings(max_examples=15, deadline=None)
 @given(
     rows=st.sampled_from([1, 2, 3, 31, 33, 64, 500]),
@@ -328,7 +327,6 @@ def test_a_job_trains_as_with_xla_in_mixed_precision(branch: bool, native_part: 
     assert all("f32[4,8,8,24]" not in line for line in calls), "an array between products is bfloat16"
 
 
-@pytest.mark.xdist_group("several devices")
 @pytest.mark.parametrize(
     "options",
     [
@@ -356,7 +354,6 @@ def test_a_job_trains_on_several_devices_as_on_one(options: dict[str, Any], nati
     flow.clear_default_session()
 
 
-@pytest.mark.xdist_group("several devices")
 @pytest.mark.parametrize(
     ("options", "calls", "text"),
     [

@@ -18,7 +18,7 @@ from oneflow._base import native as _native
 from oneflow.ops import _native_matmul
 from oneflow.ops._native_matmul import Gemm
 
-pytestmark = [pytest.mark.xdist_group("several devices"), pytest.mark.usefixtures("native_part")]
+pytestmark = pytest.mark.usefixtures("native_part")
 
 
 @pytest.fixture(autouse=True, scope="module")

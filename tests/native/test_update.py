@@ -274,7 +274,6 @@ def trained_with(*, find_nonfinite: bool) -> Any:
     return losses, {n: v.numpy() for n, v in flow.get_all_variables().items()}, job
 
 
-@pytest.mark.xdist_group("several devices")
 @pytest.mark.parametrize("clips", [pytest.param(False, marks=slow), True])
 def test_stages_on_two_devices(clips: bool) -> None:
     found = []

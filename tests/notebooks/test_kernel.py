@@ -12,7 +12,7 @@ import pytest
 
 manager = pytest.importorskip("jupyter_client.manager", reason="the extra [notebooks] is not installed")
 pytest.importorskip("ipykernel", reason="the extra [notebooks] is not installed")
-pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("kernel")]
+pytestmark = pytest.mark.timeout(600)
 WAIT = 300
 
 DECLARATION = """

@@ -14,7 +14,6 @@ import oneflow.typing as tp
 from oneflow.errors import ArgumentError, DuplicateNameError, ModeError
 from oneflow.user_op.registry import REGISTRY
 
-pytestmark = pytest.mark.xdist_group("user ops")  # they share one job, which takes many seconds to build
 RNG = np.random.default_rng(8)
 
 

@@ -20,7 +20,6 @@ from ..graph.graph import Graph, current_or_none, tracing
 from ..graph.node import Blob, Scope
 from ..layers.quantization import AwareTraining
 from ..ops.time_axis import unpack
-from ..optimizer.dict_config import optimizer_from_config
 from ..runtime import devices, processes, stateless_calls
 from ..runtime.calling import Call, Launch, caller, launcher
 from ..runtime.delivery import MAX_WINDOW
@@ -223,6 +222,8 @@ def _outer_scope(declared: Declaration, default_placement: Callable[[], Placemen
 def _legacy_objective(graph: Graph, declared: Declaration) -> None:
     settings = declared.train_settings
     if graph.train and graph.objective.losses and not graph.objective.optimizers and settings:
+        from ..optimizer.dict_config import optimizer_from_config  # with the schedules and rules of that style
+
         graph.objective.optimizers = (optimizer_from_config(settings, declared.generation),)
         graph.objective.source = graph.objective.source or declared.source
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .._base.dist import Placement
 from .._base.jax import jax
@@ -17,8 +17,6 @@ from ..compiler.lowering import Observer
 from ..compiler.options import compiler_options, cpu_options, product_precision
 from ..compiler.plan import RANDOM_STATE, Plan, on_one_place, with_fused_products, with_own_values
 from ..compiler.program import Stateless, is_stateless, single
-from ..compiler.stages import Compile, staged
-from ..compiler.stages.segments import homes_of
 from ..errors import ModeError
 from ..graph.graph import Graph
 from ..graph.node import Node
@@ -31,6 +29,9 @@ from .process import process
 from .step_state import StepState
 from .store import Cell, Store
 from .transfer import to_host
+
+if TYPE_CHECKING:
+    from ..compiler.stages import Compile
 
 
 @dataclass(slots=True)
@@ -81,6 +82,8 @@ class Executable:
         elif self.is_staged and plan.prepared:
             raise ModeError(_several_places(plan, places[0]))
         if plan.cudnn_attention and plan.platform == "gpu" and not any(self.debugging):
+            from ..compiler.stages.segments import homes_of
+
             limits = limits_of([d for devices in distinct.values() for d in devices])
             self.plan = plan = with_cudnn_attention(plan, limits, homes_of(plan, store.meshes) if self.is_staged else None)
             for note in plan.notes if compile is None else ():  # a plan for a target says it itself
@@ -140,6 +143,8 @@ class Executable:
         self._feeds_given = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), flat_feeds(self.plan, feeds))
         arguments = self._state.arguments(self._feeds_given)
         if self.is_staged:
+            from ..compiler.stages import staged  # most jobs have no stages
+
             assert self._meshes is not None
             with jax.enable_x64(True), product_precision(self.plan):
                 start = time.perf_counter()
@@ -213,6 +218,8 @@ class Executable:
         arguments = self._state.arguments(self._feeds_given)
         with jax.enable_x64(True):
             if self.is_staged:
+                from ..compiler.stages import staged
+
                 staged(self.plan, self._storages, self._meshes, arguments, lambda traced, _: traced.lower().compile(), Layouts())
             else:
                 single(plan, self._storages, self._meshes, Layouts()).trace(*arguments).lower().compile()

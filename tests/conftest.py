@@ -119,7 +119,7 @@ def quick_compilation() -> Iterator[None]:
     """Jobs of this process are compiled without LLVM's costly passes: some tests of whole models take half the time.
 
     For tests that compare values within tolerances, and ask nothing of the machine code. What XLA and this library do to a
-    program before LLVM is done as ever. Rounding differs: gradients of a ResNet-50 in float32 leave their tolerance.
+    program before LLVM is done as ever. Rounding differs, so that a unit at relu's corner may fall on its other side.
     """
     options, compiled = executable.cpu_options, executable.Executable._compiled
     quick = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -29,7 +30,11 @@ def test_also_where_the_suite_was_started_with_sigint_ignored() -> None:
 
 
 def test_the_files_that_come_first_exist(pytestconfig: pytest.Config) -> None:
-    (conftest,) = (p for p in pytestconfig.pluginmanager.get_plugins() if getattr(p, "__file__", "") == str(HERE / "conftest.py"))
+    (conftest,) = (
+        p
+        for p in pytestconfig.pluginmanager.get_plugins()
+        if Path(getattr(p, "__file__", None) or "").resolve() == HERE / "conftest.py"
+    )
     assert all((ROOT / name).is_file() for name in conftest.LONGEST)
 
 
@@ -45,7 +50,10 @@ def test_the_tests_of_a_file_share_a_process(tmp_path: Path) -> None:
     for name in "abc":
         (tmp_path / f"test_{name}.py").write_text(textwrap.dedent(source))
     suite = [sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml"), "--rootdir", str(tmp_path), "--noconftest"]
-    done = subprocess.run([*suite, "-p", "no:cacheprovider", "."], capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    environment = {**os.environ, "PYTEST_ADDOPTS": ""}
+    done = subprocess.run(
+        [*suite, "-p", "no:cacheprovider", "."], capture_output=True, text=True, timeout=120, cwd=tmp_path, env=environment
+    )
     assert "27 passed" in done.stdout, done.stdout + done.stderr
     processes = [{path.suffix for path in tmp_path.glob(f"test_{name}.py.*")} for name in "abc"]
     assert [len(seen) for seen in processes] == [1, 1, 1]

@@ -62,6 +62,7 @@ struct alignas(128) Worker {
   std::atomic<uint32_t> ended{0};    // of these
   std::atomic<int> tid{0};           // the system's number of the thread; 0 until it has begun
   std::atomic<int> core{-1};         // where it worked last
+  int moves_unseen = 0;              // that are left: see kMovesUnseen
 };
 
 struct Pool {
@@ -71,7 +72,6 @@ struct Pool {
   Region region = nullptr;
   void* argument = nullptr;
   int num_threads = 1;
-  int moves_unseen = 0;  // that are left: see kMovesUnseen
   alignas(128) std::atomic<uint32_t> running{0};   // workers that have not finished it
   alignas(128) std::atomic<uint32_t> arrived{0};   // threads that wait at its barrier
   alignas(128) std::atomic<uint32_t> barriers{0};  // that were passed
@@ -120,7 +120,7 @@ long nanoseconds(clockid_t clock) {
   return time.tv_sec * 1'000'000'000 + time.tv_nsec;
 }
 
-// Whether the worker with this tid runs on no core, looking for some microseconds; false where the present region ends.
+// Whether the worker with this tid runs on no core, looking for some microseconds; false where a worker ends meanwhile.
 bool is_waiting_for_core(int tid, const std::atomic<uint32_t>& running, uint32_t left) {
   const clockid_t work = static_cast<clockid_t>(~static_cast<unsigned>(tid) << 3 | 6);  // Linux: the thread's processor time
   const long begin = nanoseconds(CLOCK_MONOTONIC), before = nanoseconds(work);
@@ -133,14 +133,21 @@ bool is_waiting_for_core(int tid, const std::atomic<uint32_t>& running, uint32_t
 // the worker may not run here (keep_off_core), or for milliseconds, until it distributes threads anew.
 bool move_here(int tid) {
   const int core = sched_getcpu();
-  cpu_set_t allowed, here;
-  if (core < 0 || sched_getaffinity(0, sizeof allowed, &allowed) != 0) return false;
+  cpu_set_t mine, its, here;
+  if (core < 0 || sched_getaffinity(0, sizeof mine, &mine) != 0 || sched_getaffinity(tid, sizeof its, &its) != 0) return false;
+  if (CPU_COUNT(&mine) < 2) return false;  // keep_off_core would not send it away again
   CPU_ZERO(&here);
   CPU_SET(core, &here);
   if (sched_setaffinity(tid, sizeof here, &here) != 0) return false;
-  sched_setaffinity(tid, sizeof allowed, &allowed);  // it stays there for now
+  CPU_SET(core, &its);  // its own mask, not the caller's, which may be that of a thread bound to few cores
+  sched_setaffinity(tid, sizeof its, &its);  // it stays there for now
   process().moves.fetch_add(1, std::memory_order_relaxed);
   return true;
+}
+
+// The present region; asked by the caller.
+bool has_ended(const Worker& worker) {
+  return worker.ended.load(std::memory_order_acquire) == worker.regions.load(std::memory_order_relaxed);
 }
 
 void wait_for_workers(Pool& pool, int num_threads) {
@@ -148,21 +155,24 @@ void wait_for_workers(Pool& pool, int num_threads) {
   while ((left = pool.running.load(std::memory_order_acquire)) != 0 && changes(pool.running, left, kSpins)) {
   }
   // One that runs when it is looked at may share its core all the same: where others did of late, it is moved at once.
-  bool is_seen = pool.moves_unseen > 0;
-  if (is_seen) pool.moves_unseen--;
+  const Worker* here = nullptr;  // the one that has the caller's core
   long pause = kFirstCheck;
   for (; (left = pool.running.load(std::memory_order_acquire)) != 0; pause = std::min(2 * pause, kLastCheck)) {
-    for (int i = 1; i < num_threads; i++) {
-      const Worker& worker = pool.workers[i];
-      if (worker.ended.load(std::memory_order_acquire) == worker.regions.load(std::memory_order_relaxed)) continue;
+    // While one has that core, there is none for others; and it would seem to wait for it, because the caller is awake there now.
+    for (int i = 1; i < num_threads && (here == nullptr || has_ended(*here)); i++) {
+      Worker& worker = pool.workers[i];
+      if (has_ended(worker)) continue;
       const int tid = worker.tid.load(std::memory_order_relaxed);
       if (tid == 0) continue;
-      if (!is_seen) {
-        if (!is_waiting_for_core(tid, pool.running, left)) continue;
-        pool.moves_unseen = kMovesUnseen;
+      if (worker.moves_unseen > 0) {
+        worker.moves_unseen--;
+      } else if (is_waiting_for_core(tid, pool.running, left)) {
+        worker.moves_unseen = kMovesUnseen;
+      } else {
+        continue;
       }
-      is_seen = false;
       if (!move_here(tid)) continue;
+      here = &worker;
       pause = kLastCheck;  // to look takes the core from it
       break;               // one, because there is one core
     }

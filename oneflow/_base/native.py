@@ -255,9 +255,9 @@ def _generate_sgemm(library: Any) -> None:
     It does so in the first product, of whatever size: 30 ms that the first step would wait for.
     """
     with process_state.native_lock:
-        begun, process_state.sgemm_generated = process_state.sgemm_generated, True
-    if begun or usable_cores() < 2:
-        return
+        if process_state.sgemm_generated or usable_cores() < 2:
+            return
+        process_state.sgemm_generated = True
 
     def multiply() -> None:
         a, b, c = (np.zeros((8, 8), np.float32) for _ in range(3))

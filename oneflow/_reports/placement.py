@@ -229,7 +229,7 @@ def collectives(text: str, names: set[str]) -> list[tuple[str, int, int, str]]:
             kind, devices, size = _MEETINGS[meeting["call"]], int(partitions[1]) if partitions else 1, _bytes(meeting["shape"])
             if meeting["call"] == "summed_update":  # operands are what results replace, and the gradients
                 operands = re.search(r"operand_layout_constraints=\{(.*?)\}, \w+=", line)
-                size = _bytes(operands[1]) - size if operands else 0
+                size = _bytes(operands[1], scalars=False) - size if operands else 0
         elif match is not None:
             kind, devices, size = match["kind"], _group_size(line), _bytes(match["shape"])
         else:
@@ -240,10 +240,10 @@ def collectives(text: str, names: set[str]) -> list[tuple[str, int, int, str]]:
     return found
 
 
-def _bytes(arrays: str) -> int:
-    """The bytes of the arrays in a piece of a program's text, without scalars."""
+def _bytes(arrays: str, *, scalars: bool = True) -> int:
+    """The bytes of the arrays in a piece of a program's text; ``scalars``: of those without axes, too."""
     found = _ARRAY.findall(arrays)
-    return sum(_SIZES.get(kind, 4) * prod(int(n) for n in sizes.split(",")) for kind, sizes in found if sizes)
+    return sum(_SIZES.get(kind, 4) * prod(int(n) for n in sizes.split(",") if n) for kind, sizes in found if sizes or scalars)
 
 
 def _group_size(line: str) -> int:

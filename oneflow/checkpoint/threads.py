@@ -91,20 +91,42 @@ def on_threads(function: Callable[[_Item], _Found], items: Iterable[_Item]) -> l
     if most < 2 or _worker.is_busy:
         return [function(item) for item in listed]
     shared = _Shared(function, listed)
-    helpers: list[threading.Thread] = []
+    helpers: list[_Helper] = []
     try:
         for _ in range(most - 1):
-            thread = threading.Thread(target=shared.work, name="oneflow-checkpoint", daemon=True)
-            helpers.append(thread)
+            helpers.append(_Helper(shared.work))
             with suppress(RuntimeError):  # too many threads, or the interpreter is about to end
-                thread.start()
+                helpers[-1].start()
         shared.work()
+        for helper in helpers:
+            helper.wait()  # after an interrupt in here, once more below
     finally:
         shared.stop()
-        for thread in helpers:
-            if thread.ident is not None:
-                thread.join()
+        for helper in helpers:
+            helper.wait()
     return shared.results()
+
+
+class _Helper(threading.Thread):
+    """A thread to wait for even after an interrupt: Python takes one whose ``join`` was interrupted for ended."""
+
+    def __init__(self, work: Callable[[], None]):
+        super().__init__(name="oneflow-checkpoint", daemon=True)
+        self._work = work
+        self._has_worked = threading.Event()
+
+    def run(self) -> None:
+        """Works; never raises."""
+        try:
+            self._work()
+        finally:
+            self._has_worked.set()
+
+    def wait(self) -> None:
+        """Until it has ended, where it was started."""
+        if self.ident is not None:
+            self._has_worked.wait()
+            self.join()
 
 
 class _Shared(Generic[_Item, _Found]):

@@ -101,7 +101,7 @@ class Arrangement:
         calls = find_cells(nodes, present, self.keep, roots, self.precision)
         inside = {node for call in calls.values() for node in call.nodes}
         steps = (calls.get(s, s) if isinstance(s, Node) else s for s in self.steps)
-        on_path = (call.node for call in calls.values() if call.targets[0].node in self.path)
+        on_path = (call.node for call in calls.values() if any(target.node in self.path for target in call.targets))
         return replace(self, steps=tuple(s for s in steps if s not in inside), path={*self.path, *on_path})
 
     def kernels(self) -> dict[Node, str]:
@@ -126,7 +126,7 @@ class Arrangement:
 
     def with_rounding(self) -> Arrangement:
         """The same with outputs rounded to bfloat16 for all their readers."""
-        units = [step.node if isinstance(step, AttentionCall) else step for step in self.steps]
+        units = [step.node if isinstance(step, AttentionCall | CellCall) else step for step in self.steps]
         nodes = [unit for unit in units if isinstance(unit, Node)]
         narrow = {*self.narrow_cotangents, *narrow_cotangents(nodes, self.precision)}
         return replace(self, rounded=rounded_outputs(nodes, self.precision), narrow_cotangents=narrow)

@@ -28,6 +28,7 @@ from .batch_slices import Region
 from .channels_last import LayoutTranspose
 from .layout import Layout
 from .lowering import Draws, Values
+from .lstm_cell import CellCall
 from .native import is_native, narrowed_inputs
 
 Key = tuple[Node, int]
@@ -169,7 +170,7 @@ class _Search:
                     for blob in node.outputs:
                         self._read(blob, (position, step, -1))
             else:
-                node = step.node if isinstance(step, AttentionCall) else step
+                node = step.node if isinstance(step, AttentionCall | CellCall) else step
                 for i, blob in enumerate(node.inputs):
                     self._read(blob, (position, step, i))
 
@@ -270,7 +271,7 @@ class _Search:
     def _is_read_narrow(self, blob: Blob, inside: Mapping[Node, NormCall]) -> bool:
         """Whether the native part reads a value in bfloat16; it is rounded for its other readers then, too."""
         for _, step, i in self.readers.get((blob.node, blob.index), ()):
-            node = step.node if isinstance(step, AttentionCall) else step
+            node = step.node if isinstance(step, AttentionCall | CellCall) else step
             if not isinstance(node, Node):
                 continue
             if node in inside:

@@ -89,7 +89,7 @@ class _Search:
                 continue
             quarters, before, inside = found
             nodes = sorted({*inside, *o.nodes, c.node, tangent, last}, key=self.order.__getitem__)
-            if not self._may_join(nodes, precision) or c.shape != last.outputs[0].shape:
+            if not self._may_join(nodes, precision) or not out.shape == c.shape == last.outputs[0].shape:
                 return None
             inputs = (o.of,) if before is None else (o.of, before)
             h = last.outputs[0]
@@ -142,14 +142,16 @@ class _Search:
             return None
         cut = node.inputs[0]
         region = cut.node.op.region
-        if region is None or not self._only_read_here(cut):
+        if region is None or cut.node not in self.present or not self._only_read_here(cut):
             return None
         whole = cut.node.inputs[0]
         bounds = region(cut.node.attrs, whole.shape) if whole.ndim == cut.ndim == 2 else None
         if bounds is None or whole.shape[1] % 4 or bounds[0] != (0, whole.shape[0]):
             return None
-        width, (start, stop) = whole.shape[1] // 4, bounds[1]
-        return _Gate(kind, (cut.node, node), whole, start // width) if stop - start == width and start % width == 0 else None
+        width, start = whole.shape[1] // 4, bounds[1][0]
+        if cut.shape != (whole.shape[0], width) or start % width:  # an index may have turned a column into a row
+            return None
+        return _Gate(kind, (cut.node, node), whole, start // width)
 
     def _only_read_here(self, blob: Blob) -> bool:
         key = blob.node, blob.index

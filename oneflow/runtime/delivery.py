@@ -243,6 +243,7 @@ class DeliveryThread(Deliveries):
     def wait_for(self, result: Result[Any]) -> None:
         """Waits until the call's watch handlers have run; on the delivery thread, runs them."""
         if self.is_current():
+            result.wait(is_ready=False)  # counted here: it has passed when its turn comes
             result.finish()
         else:
             self._wait(lambda: result.passed)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -88,6 +90,22 @@ def test_an_interrupt_goes_before_an_error_and_waits_for_the_others() -> None:
     with pytest.raises(KeyboardInterrupt):
         on_threads(work, range(9))
     assert len(ended) == 3
+
+
+@pytest.mark.usefixtures("four")
+def test_an_interrupt_while_the_caller_waits_leaves_none_running() -> None:
+    caller = threading.get_ident()
+
+    def work(_: int) -> None:
+        if threading.get_ident() != caller:
+            time.sleep(1.0)  # the caller has nothing more to do
+
+    interrupt = threading.Timer(0.4, os.kill, (os.getpid(), signal.SIGINT))
+    interrupt.start()
+    with pytest.raises(KeyboardInterrupt):
+        on_threads(work, range(4))
+    interrupt.join()
+    assert not [thread for thread in threading.enumerate() if thread.name == "oneflow-checkpoint"]
 
 
 @pytest.mark.usefixtures("four")

@@ -215,3 +215,94 @@ def test_what_is_no_step(other: Any) -> None:
 
 def test_small_steps_are_left_to_xla() -> None:
     assert one_step(lambda lib, gates, state: cell(lib, gates, state, False)[0], width=16) == ""
+
+
+def same_without(body: Any, gates: tuple[int, ...], state: tuple[int, ...], kind: str = "train") -> str:
+    """The pass's record for a job whose results and new variables are the same without the native part.
+
+    ``body(gates, state)`` returns what is minimized, and a tuple of results.
+    """
+    random = np.random.default_rng(0)
+    arrays = [random.standard_normal(shape).astype(np.float32) for shape in (gates, state)]
+    found, records = [], []
+    for enabled in (True, False):
+        flow.clear_default_session()
+        flow.config.enable_native_cpu(enabled)
+        flow.manual_seed(7)
+
+        @flow.global_function(kind)
+        def job(gates: tp.Numpy.Placeholder(gates), state: tp.Numpy.Placeholder(state)) -> tp.Bundle[tp.Numpy]:
+            loss, results = body(gates, state)
+            if kind == "train":
+                flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [1.0])).minimize(loss)
+            return results
+
+        found.append([*job(*arrays), *(v.numpy() for _, v in sorted(flow.get_all_variables().items()))])
+        records.append(dict(job.executables[-1][1].plan.passes).get("LSTM", ""))
+    for mine, theirs in zip(*found, strict=True):
+        assert mine.shape == theirs.shape
+        np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-6)
+    assert records[1] == ""
+    return records[0]
+
+
+def steps_of(gates: Any, state: Any, count: int = 1, norm: bool = False) -> list[tuple[Any, Any]]:
+    """(h, c) of each step, by a recurrent variable; h of the step before may be stopped on its way."""
+    w = flow.get_variable("w", (WIDTH, 4 * WIDTH), initializer=flow.random_normal_initializer(stddev=0.06))
+    made, h = [], state
+    for _ in range(count):
+        x = gates + flow.matmul(h, w)
+        x = flow.layers.batch_normalization(x, axis=1, name="norm") if norm else x
+        h, state = cell(flow.math, [x[:, q * WIDTH : (q + 1) * WIDTH] for q in range(4)], state, False)
+        made.append((h, state))
+        h = flow.stop_gradient(h)
+    return made
+
+
+def mean(x: Any) -> Any:
+    return flow.math.reduce_mean(x)
+
+
+GATES, STATE = (BATCH, 4 * WIDTH), (BATCH, WIDTH)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_loss_of_one_of_the_results_alone(which: int, count: int) -> None:
+    def body(gates: Any, state: Any) -> Any:
+        made = steps_of(gates, state, count)
+        return mean(made[-1][which]), tuple(x for step in made for x in step)
+
+    assert same_without(body, GATES, STATE) == f"{count} step{'s' * (count > 1)} computed by one call each"
+
+
+def test_batch_normalization_of_the_gates() -> None:
+    def body(gates: Any, state: Any) -> Any:
+        h, c = steps_of(gates, state, norm=True)[0]
+        return mean(h * c), (h, c)
+
+    assert same_without(body, GATES, STATE) == "1 step computed by one call each"
+
+
+@pytest.mark.parametrize("gates, state", [((1, 4 * WIDTH), (BATCH, WIDTH)), ((BATCH, 4 * WIDTH), (2, BATCH, WIDTH))])
+def test_gates_that_are_broadcast_are_no_step(gates: tuple[int, ...], state: tuple[int, ...]) -> None:
+    def body(gates: Any, state: Any) -> Any:
+        return None, cell(flow.math, [gates[:, q * WIDTH : (q + 1) * WIDTH] for q in range(4)], state, False)
+
+    assert same_without(body, gates, state, kind="predict") == ""
+
+
+def test_columns_that_become_rows_are_no_step() -> None:
+    def body(gates: Any, state: Any) -> Any:
+        return None, cell(flow.math, [gates[None, :, q] for q in range(4)], state, False)
+
+    assert same_without(body, (4 * WIDTH, 4), (1, 4 * WIDTH), kind="predict") == ""
+
+
+def test_a_gate_that_the_host_reads_too_is_no_step() -> None:
+    def body(gates: Any, state: Any) -> Any:
+        parts = [gates[:, q * WIDTH : (q + 1) * WIDTH] for q in range(4)]
+        read = flow.tensor_buffer_to_tensor(flow.tensor_to_tensor_buffer(parts[1], 1), flow.float32, (WIDTH,))
+        return None, (*cell(flow.math, parts, state, False), read)
+
+    assert same_without(body, GATES, STATE, kind="predict") == ""

@@ -125,6 +125,7 @@ BESIDE_A_BUSY_CORE = textwrap.dedent("""
     import os
     import subprocess
     import sys
+    import threading
     import time
     import numpy as np
     import oneflow_native
@@ -144,6 +145,11 @@ BESIDE_A_BUSY_CORE = textwrap.dedent("""
         library.execute("matmul", [0, 1, m, n, k, 0, 0], a.ctypes.data, b.ctypes.data, c.ctypes.data)
         return c
 
+    def bound_to_one_core():
+        os.sched_setaffinity(0, cores[:1])
+        for calls in range(300):
+            product(calls % 3)
+
     first = [product(i) for i in range(3)]
     for c, (a, b) in zip(first, operands):
         np.testing.assert_allclose(c, a @ b, rtol=1e-3, atol=1e-3)
@@ -157,10 +163,15 @@ BESIDE_A_BUSY_CORE = textwrap.dedent("""
             library.threads = int(rng.integers(1, 6))
             which = int(rng.integers(3))
             np.testing.assert_allclose(product(which), first[which], rtol=1e-3, atol=1e-3)
+        library.threads, moves = 2, library.moves
+        bound = threading.Thread(target=bound_to_one_core)
+        bound.start()
+        bound.join()
+        moves_to_bound = library.moves - moves  # the thread could not leave its core to the other one again
     finally:
         other.kill()
         other.wait()
-    print(library.moves >= 3, os.sched_getaffinity(0) == set(cores))
+    print(library.moves >= 3, os.sched_getaffinity(0) == set(cores), moves_to_bound == 0)
 """)
 
 
@@ -168,4 +179,4 @@ def test_a_thread_whose_core_is_busy_goes_on_beside_the_caller(native_part: Any)
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("needs two cores")
     done = subprocess.run([sys.executable, "-c", BESIDE_A_BUSY_CORE], capture_output=True, text=True, timeout=120)
-    assert done.stdout.split() == ["True", "True"], done.stdout + done.stderr
+    assert done.stdout.split() == ["True", "True", "True"], done.stdout + done.stderr

@@ -7,6 +7,7 @@ from placed_jobs import begin, constant
 
 import oneflow as flow
 import oneflow.typing as tp
+from oneflow._reports.placement import collectives
 
 
 def declare(first: str, second: str):
@@ -106,3 +107,8 @@ def test_plan_of_one_device():
     assert plan.collectives == () and plan.transfers == ()
     assert {row.layout for row in plan.variables} <= {"B", "S(0)"}
     assert "collectives per call: none" in str(plan)
+
+
+def test_scalars_that_are_sent_have_bytes_too():
+    (found,) = collectives("  %a = (f32[256]{0}, f32[]) all-reduce(%x, %y), replica_groups={{0,1}}", set())
+    assert found[1:3] == (2, 1028)

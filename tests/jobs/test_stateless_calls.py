@@ -524,3 +524,22 @@ def test_a_call_that_gets_its_callback_while_a_caller_delivers_it_is_counted_onc
     assert thread._step()
     assert thread.is_drained() and seen == [7]
     assert counted == list(map(id, results))
+
+
+def test_a_call_that_a_callback_of_an_earlier_one_waits_for_is_counted_once():
+    thread, counted, handled, got = DeliveryThread(), [], [], []
+
+    class Handler:
+        def deliver(self, array):
+            handled.append(float(array[0]))
+
+    delivery = Delivery("job", thread, lambda results: 7, (Handler(),), lambda *r: counted.extend(map(id, r)), gives_handles=True)
+    results = [((jax.numpy.ones(2).block_until_ready(),), (jax.numpy.full(1, i),), ()) for i in range(2)]
+    calls = [thread.submit(delivery, each) for each in results]
+    calls[0].async_get(lambda _: got.append(calls[1].get()))
+    delivering = threading.Thread(target=lambda: (thread.moved_on(threading.get_ident()), thread._step()))
+    thread.thread = delivering
+    delivering.start()
+    delivering.join()
+    assert thread.is_drained() and handled == [0.0, 1.0] and len(got) == 1
+    assert counted == list(map(id, results))

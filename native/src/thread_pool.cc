@@ -19,7 +19,7 @@ constexpr int kMaxThreads = 256;
 constexpr int kMaxPools = 16;
 constexpr int kSpins = 1500;              // some 20 microseconds: two regions of one convolution are hardly further apart
 constexpr long kFirstCheck = 50'000, kLastCheck = 800'000;  // nanoseconds between looks at a worker that is late
-constexpr int kMovesUnseen = 8;  // of workers that are late, after one that was seen waiting for its core
+constexpr int kMovesUnseen = 32;  // of workers that are late, after one that was seen waiting for its core
 constexpr double kMinParallelWork = 3e6;  // some 14 microseconds of one thread; to wake another costs half of that
 constexpr size_t kStackSize = 8 << 20;
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
@@ -30,8 +30,9 @@ class ProfileRow:
     Attributes:
       update_ms: updating the variables that it reads first. Small ones that one call updates count for the largest of them.
       share: of the time of a step, from 0 to 1.
-      flops: floating-point operations per step, None where XLA does not count them; ``bytes``: of the arrays that it reads and
-        writes. Both are of the passes without the update.
+      flops: floating-point operations per step, None where XLA does not count them, or where ops compute a gradient together,
+        whose time counts for the last of them; ``bytes``: of the arrays that it reads and writes, 0 there. Both are of the passes
+        without the update.
       computed_by: the kernel of its forward pass, and that of its update where the native part makes it.
       instructions: how many instructions of the compiled program ran for it, in all steps.
     """
@@ -170,8 +171,8 @@ class Measured:
     trace: Mapping[str, bytes]
 
 
-def profile_of(plan: Plan, measured: Measured) -> JobProfile:
-    """The table of what was measured."""
+def profile_of(plan: Plan, measured: Measured, joint: Collection[Node] = ()) -> JobProfile:
+    """The table of what was measured. ``joint``: nodes that share the computation of a gradient; their rows have no rates."""
     per_step, total = 1e3 / measured.steps, measured.total_seconds
     readers = _first_readers(plan)
     times: dict[str, dict[str, float]] = {}
@@ -183,7 +184,8 @@ def profile_of(plan: Plan, measured: Measured) -> JobProfile:
         counts[row] = counts.get(row, 0) + measured.counts[Origin(phase, name)]
     nodes = {node.name: node for node in reversed(plan.compute)}
     updates = {readers.get(name, name): f"update in {kernel}" for name, kernel in plan.fused_updates.items()}
-    known = costs(plan)
+    shared = {node.name for node in joint}
+    known = {name: cost for name, cost in costs(plan).items() if name not in shared}
     rows = []
     for name, mine in times.items():
         node = nodes.get(name)

@@ -182,7 +182,9 @@ class JointStep:
         cotangents = backward.of_node(self.node)
         if cotangents is not None and cotangents[0] is not None:
             function = self.lowering.function(self.node, None)
-            backward.add_rows(self.node.inputs[SHARED], self.lowering.joint[self.node], Rows(function, shared, x, cotangents[0]))
+            backward.add_rows(
+                self.node.inputs[SHARED], self.lowering.joint[self.node], Rows(self.node, function, shared, x, cotangents[0])
+            )
 
 
 LARGE = 1 << 15
@@ -244,8 +246,9 @@ class Backward:
     def _settle(self, node: Node) -> None:
         """Adds up the blocks and rows that have come so far."""
         for (index, _), rows in self._rows.pop(node, {}).items():
-            with jax.named_scope(BACKWARD_SCOPE), jax.named_scope(node.name):
-                self.add(node.outputs[index], rows_total(rows))
+            last = rows[0].node  # for which profiles count the time
+            with jax.named_scope(BACKWARD_SCOPE), jax.named_scope(last.name):
+                self.add(node.outputs[index], located(last, partial(rows_total, rows)))
         for index, blocks in self._blocks.pop(node, {}).items():
             self.add(node.outputs[index], blocks_total(blocks))
 

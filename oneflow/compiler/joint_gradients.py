@@ -60,10 +60,12 @@ class Rows:
     """What a node's gradient to input 1 depends on.
 
     Attributes:
+      node: the node.
       function: from both inputs to the output, for any number of rows; ``shared`` is input 1.
       x: input 0; ``cotangent``: of the output.
     """
 
+    node: Node
     function: Callable[[Any, Any], Any]
     shared: Any
     x: Any

@@ -49,7 +49,12 @@ def profile(built: BuiltJob, args: Sequence[Any], steps: Any) -> JobProfile:
         seconds, counts = by_origin(read_events(str(Path(directory) / space), programs), programs)
     outside = dict(run.seconds)
     outside[GAPS] = max(outside[GAPS] - sum(seconds.values()), 0.0)
-    return profile_of(plan, Measured(count, sum(run.seconds.values()), seconds, counts, outside, trace))
+    arrangement = None if executable is None else executable.plan.arrangement
+    return profile_of(
+        plan,
+        Measured(count, sum(run.seconds.values()), seconds, counts, outside, trace),
+        () if arrangement is None else arrangement.joint,
+    )
 
 
 @contextmanager

@@ -167,3 +167,12 @@ def test_convolutions() -> None:
     y.mean().backward()
     np.testing.assert_allclose(w - flow.get_all_variables()["w"].numpy(), shared.grad.numpy(), rtol=1e-3, atol=1e-5)
     assert "3 nodes to 1" in changed(job)
+
+
+def test_profiles_count_it_for_the_last_node() -> None:
+    job = trained("as they are")
+    rows = {row.name: row for row in job.profile(values()[0], steps=3).rows}
+    assert "w" not in rows
+    last = rows[f"Matmul_{STEPS - 1}"]
+    assert last.backward_ms > 0 and last.source and last.flops is None
+    assert all(row.flops is None for row in rows.values() if row.op == "matmul")

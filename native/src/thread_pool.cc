@@ -154,7 +154,7 @@ void wait_for_workers(Pool& pool, int num_threads) {
   uint32_t left;
   while ((left = pool.running.load(std::memory_order_acquire)) != 0 && changes(pool.running, left, kSpins)) {
   }
-  // One that runs when it is looked at may share its core all the same: where others did of late, it is moved at once.
+  // One that runs when it is looked at may share its core all the same: where it did of late, it is moved at once.
   const Worker* here = nullptr;  // the one that has the caller's core
   long pause = kFirstCheck;
   for (; (left = pool.running.load(std::memory_order_acquire)) != 0; pause = std::min(2 * pause, kLastCheck)) {

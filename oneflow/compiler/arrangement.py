@@ -11,7 +11,7 @@ from ..graph.node import Blob, Node
 from . import batch_slices, channels_last
 from .attention import AttentionCall, FoundAttention, by_native_part, find_attention, of_calls
 from .autodiff import Propagate, run_nodes
-from .batch_norm import NormCall, find_norms
+from .batch_norm import NormCall, computing_node, find_norms
 from .batch_norm_kernels import describe as describe_norm
 from .batch_slices import Region
 from .channels_last import LayoutTranspose
@@ -126,7 +126,7 @@ class Arrangement:
 
     def with_rounding(self) -> Arrangement:
         """The same with outputs rounded to bfloat16 for all their readers."""
-        units = [step.node if isinstance(step, AttentionCall | CellCall) else step for step in self.steps]
+        units = map(computing_node, self.steps)
         nodes = [unit for unit in units if isinstance(unit, Node)]
         narrow = {*self.narrow_cotangents, *narrow_cotangents(nodes, self.precision)}
         return replace(self, rounded=rounded_outputs(nodes, self.precision), narrow_cotangents=narrow)

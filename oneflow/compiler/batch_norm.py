@@ -34,6 +34,11 @@ from .native import is_native, narrowed_inputs
 Key = tuple[Node, int]
 
 
+def computing_node(step: Any) -> Any:
+    """The node that a call of an arrangement computes in place of others; another step itself."""
+    return step.node if isinstance(step, AttentionCall | CellCall) else step
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class NormCall:
     """Nodes that one call computes.
@@ -170,7 +175,7 @@ class _Search:
                     for blob in node.outputs:
                         self._read(blob, (position, step, -1))
             else:
-                node = step.node if isinstance(step, AttentionCall | CellCall) else step
+                node = computing_node(step)
                 for i, blob in enumerate(node.inputs):
                     self._read(blob, (position, step, i))
 
@@ -271,7 +276,7 @@ class _Search:
     def _is_read_narrow(self, blob: Blob, inside: Mapping[Node, NormCall]) -> bool:
         """Whether the native part reads a value in bfloat16; it is rounded for its other readers then, too."""
         for _, step, i in self.readers.get((blob.node, blob.index), ()):
-            node = step.node if isinstance(step, AttentionCall | CellCall) else step
+            node = computing_node(step)
             if not isinstance(node, Node):
                 continue
             if node in inside:

@@ -42,7 +42,7 @@ def parse_parameters(function: Callable[..., Any]) -> list[Parameter]:
       AnnotationError: a parameter defines no input; it names the job, the parameter, and what is allowed.
     """
     job, source = job_name(function), of_function(inspect.unwrap(function))
-    parsed = []
+    parsed: list[Parameter] = []
     for parameter in inspect.signature(function).parameters.values():
         where = f"parameter {parameter.name!r} of job {job!r}"
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.POSITIONAL_ONLY):

@@ -220,6 +220,14 @@ def test_parameters_that_are_refused(job: typing.Callable[..., object], text: st
     assert isinstance(error.value, NotImplementedError)
 
 
+def test_a_method_is_told_where_to_define_its_job() -> None:
+    class Network:
+        def infer(self, x: P): ...
+
+    with pytest.raises(AnnotationError, match="parameter 'self' of job 'infer'.*\n(.*\n)*.*try .*define the job inside a method"):
+        parse_parameters(Network.infer)
+
+
 def test_annotations_can_be_required() -> None:
     require_annotations(True)
     try:
@@ -314,8 +322,13 @@ def test_a_single_result_is_handed_over_as_it_is(blobs: list[Blob]) -> None:
     ("annotation", "make", "text"),
     [
         (N, lambda b: (b[0],), "found .*tuple.*expected .*a Blob"),
+        (N, lambda b: (b[0], b[1]), r"try +annotate the job with -> tp.Tuple\[tp.Numpy, tp.Numpy\]"),
+        (N, lambda b: {"loss": b[0]}, r"try +annotate the job with -> tp.Dict\[str, tp.Numpy\]"),
+        (tp.Dict[str, N], lambda b: [b[0]], r"try +annotate the job with -> tp.List\[tp.Numpy\]"),
+        (tp.Tuple[N, N], lambda b: b[0], "expected +a tuple of 2.*try +annotate the job with -> tp.Numpy"),
+        (tp.Tuple[N, N], lambda b: None, "expected +a tuple of 2.*try +end the body with a return statement"),
         (N, lambda b: 3.0, "3.0 does not match return annotation oneflow.typing.Numpy of global_function train_job"),
-        (N, lambda b: None, "None does not match return annotation"),
+        (N, lambda b: None, "None does not match return annotation.*try +end the body with a return statement"),
         (None, lambda b: b[0], "expected .*None"),
         (tp.Tuple[N, N], lambda b: (b[0],), r"\(1 v.s. 2\)"),
         (tp.Tuple[N, N], lambda b: [b[0], b[1]], "a tuple of 2"),

@@ -42,7 +42,7 @@ def parse_parameters(function: Callable[..., Any]) -> list[Parameter]:
       AnnotationError: a parameter defines no input; it names the job, the parameter, and what is allowed.
     """
     job, source = job_name(function), of_function(inspect.unwrap(function))
-    parsed = []
+    parsed: list[Parameter] = []
     for parameter in inspect.signature(function).parameters.values():
         where = f"parameter {parameter.name!r} of job {job!r}"
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.POSITIONAL_ONLY):
@@ -51,7 +51,10 @@ def parse_parameters(function: Callable[..., Any]) -> list[Parameter]:
         annotated = parameter.annotation is not parameter.empty
         if not annotated and (parameter.default is parameter.empty or annotations_required()):
             rule = "it has no annotation" + ("" if annotations_required() else " and no default that defines its input")
-            refuse(AnnotationError, f"{where}: {rule}", hint=f"{parameter.name}: {_ALLOWED_PARAMETER}", source=source)
+            hint = f"{parameter.name}: {_ALLOWED_PARAMETER}"
+            if parameter.name == "self" and not parsed:
+                hint = "a method cannot be a job: define the job inside a method, where its body can use self"
+            refuse(AnnotationError, f"{where}: {rule}", hint=hint, source=source)
         given = resolve(parameter.annotation, function, where, source) if annotated else parameter.default
         try:
             structure = _from_annotation(given, function, where, source) if annotated else _from_default(given)

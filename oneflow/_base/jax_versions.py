@@ -70,6 +70,27 @@ def can_choose_library() -> bool:
     return release(jaxlib.__version__)[:2] == (0, 10)
 
 
+def not_inlined(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of arrays that becomes a computation of its own in the program that calls it, which XLA does not inline.
+
+    By an attribute of the call, which calls inside of the function must not have. An XLA that does not know it inlines the call.
+    """
+    import jax
+    from jax.experimental.xla_metadata import set_xla_metadata
+
+    def part(*arrays: Any) -> Any:
+        with set_xla_metadata(inlineable=None):
+            return function(*arrays)
+
+    called = jax.jit(part)
+
+    def call(*arrays: Any) -> Any:
+        with set_xla_metadata(inlineable="false"):
+            return called(*arrays)
+
+    return call
+
+
 # --- warnings
 
 

@@ -74,9 +74,13 @@ def cpu_options(plan: Plan, *, environment: Mapping[str, str] = os.environ) -> d
     """
     if _LIBRARY in environment.get("XLA_FLAGS", "") or not jax_versions.can_choose_library():
         return {}
+    return {_LIBRARY: ""} if has_small_products(plan) else {}
+
+
+def has_small_products(plan: Plan) -> bool:
+    """Whether a plan has many products of matrices, all of them small."""
     products = [node for node in plan.compute if node.op.native is not None or node.op.heavy]
-    small = len(products) >= _FEW and all(_multiplications(node) <= _SMALL for node in products)
-    return {_LIBRARY: ""} if small else {}
+    return len(products) >= _FEW and all(_multiplications(node) <= _SMALL for node in products)
 
 
 def _multiplications(node: Node) -> float:

@@ -17,6 +17,7 @@ from .fused_update import Devices
 from .layout import Layout, Meshes, Storage, mesh_axes
 from .lowering import Lowering, Observer, Values
 from .options import with_product_precision
+from .parts import in_parts, is_long
 from .plan import PREPARED, RANDOM_STATE, Plan, is_variable
 from .storing import narrow_gathers
 from .update import finish, loss_count, measure, numbers, prepare, seed_scale, show_updates
@@ -68,6 +69,8 @@ def single(
     ``meshes`` is None for JAX's default device; ``options`` are those of the compiler.
     """
     step = with_product_precision(make_step(plan, storages, meshes, observer), plan)
+    if meshes is None and observer is None and is_long(plan):
+        step = in_parts(step)
     donated = (0,) if plan.written and not plan.transactional else ()
     given = dict(options) if options else None
     if meshes is None:

@@ -1,7 +1,7 @@
 """LSTMs over sequences as one computation each: finds steps that follow each other, for the native part.
 
-A program unrolls the sequence: the gates of a step are the sum of a product, of h of the step before and the recurrent weights, and
-of what the step gets otherwise. Where that does not depend on the steps, and nothing else reads what is between, one call
+A program unrolls the sequence: the gates of a step are the sum of a product, of h of the step before and the recurrent weights,
+and of what the step gets otherwise. Where that does not depend on the steps, and nothing else reads what is between, one call
 computes the products and cells (``lstm_cell.py``) of all steps, and another one the gradients.
 """
 

@@ -120,7 +120,8 @@ class Arrangement:
         for call in self.attention:
             found.update(dict.fromkeys(call.nodes, f"with {call.node.name}"))
             found[call.product] = describe(call.node, "", self.precision.get(call.node))
-        for cell in (*self.cells, *self.layers):
+        calls: list[CellCall | LayerCall] = [*self.cells, *self.layers]
+        for cell in calls:
             found.update(dict.fromkeys(cell.nodes, f"with {cell.node.name}"))
             found[cell.targets[0].node] = describe(cell.node, "", None)
         for norm in self.norms:

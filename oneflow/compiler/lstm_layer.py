@@ -215,12 +215,14 @@ def _in_one_array(blobs: Sequence[Blob]) -> tuple[tuple[Blob, ...], bool]:
     whole = blobs[0].node.inputs[:1]
     shape, (rows, columns) = whole[0].shape, blobs[0].shape
     for axis in (1, 0):
-        expected = [[(0, rows), (0, columns)] for _ in blobs]
-        for step, bounds in enumerate(expected):
-            bounds.insert(axis, (step, step + 1))
+        expected: list[tuple[tuple[int, int], ...]] = []
+        for step in range(len(blobs)):
+            held = [(0, rows), (0, columns)]
+            held.insert(axis, (step, step + 1))
+            expected.append(tuple(held))
         sizes = [rows, columns]
         sizes.insert(axis, len(blobs))
-        if list(shape) == sizes and regions == [tuple(bounds) for bounds in expected] and whole[0].dtype is dtypes.float32:
+        if list(shape) == sizes and regions == expected and whole[0].dtype is dtypes.float32:
             return tuple(whole), axis == 1
     return tuple(blobs), False
 

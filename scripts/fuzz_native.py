@@ -190,7 +190,7 @@ def _run(library: Any, call: str, spec: list[int], share: int) -> bool:
     if call in ("batch_norm", "batch_norm_grad"):
         return _run_batch_norm(library, call, spec, prefix)
     shapes = list(zip(_SIZES[call](spec), _dtypes(call, spec), strict=True))
-    count = 1 + spec[-1] if call == "lstm_cell_grad" else _RESULTS.get(call, 1)
+    count = _results(call, spec)
     inputs = [ONES[dtype].repeat(size) for size, dtype in shapes[:-count]]
     if call.startswith("cross_entropy"):
         inputs[1] = np.arange(len(inputs[1]), dtype=np.int32) - 2  # some are no classes
@@ -204,6 +204,15 @@ def _run(library: Any, call: str, spec: list[int], share: int) -> bool:
         result.check()
         assert infinite or sees_nothing or np.isfinite(_wide(result.array)).all(), (call, spec)
     return True
+
+
+def _results(call: str, spec: list[int]) -> int:
+    """How many results a call has."""
+    if call == "lstm_cell_grad":
+        return 1 + spec[-1]
+    if call.startswith("lstm_layer"):
+        return 1 + 2 * spec[7] if call.endswith("grad") else 2 + 3 * spec[-1]
+    return _RESULTS.get(call, 1)
 
 
 _TYPES = ("float32", "bfloat16")
@@ -220,7 +229,7 @@ def _dtypes(call: str, spec: list[int]) -> list[str]:
     if call.startswith("cross_entropy"):  # labels are int32, of the same size
         wide = ["float32"] * 3
         return [_TYPES[spec[0]], *wide] if call == "cross_entropy" else [_TYPES[spec[0]], *wide, _TYPES[spec[0]]]
-    if call.startswith("lstm_cell"):
+    if call.startswith("lstm_"):
         return ["float32"] * len(_SIZES[call](spec))
     if call == "max_pool":
         return [_TYPES[spec[0]], _TYPES[spec[0]], "uint8"]
@@ -502,18 +511,35 @@ def _lstm_cell_sizes(spec: list[int], operands: str) -> list[int]:
     return [4 * state if kind == "g" else state for kind in operands if kind != "b" or spec[-1]]
 
 
+def _lstm_layer(random: np.random.Generator) -> list[int]:
+    """See ``LstmLayerSpec`` in native/src/lstm_layer.cc."""
+    sizes = [*random.integers(1, [5, 20]).tolist(), int(random.choice([1, 15, 16, 17, 64, 65, random.integers(1, 150)]))]
+    return [*sizes, *random.permutation(4).tolist(), *random.integers(0, 2, 4).tolist()]
+
+
+def _lstm_layer_sizes(spec: list[int], operands: str) -> list[int]:
+    """Of gates (G) and states (S) of all steps, states (s), the one before (b), weights (w), and what is kept (K, k)."""
+    steps, rows, width = spec[:3]
+    state, has_state, keeps = rows * width, spec[7], spec[-1]
+    sizes = {"G": 4 * steps * state, "K": 4 * steps * state, "S": steps * state, "k": steps * state, "w": 4 * width * width}
+    there = [kind for kind in operands if (kind != "b" or has_state) and (kind not in "Kk" or keeps)]
+    return [sizes.get(kind, state) for kind in there]
+
+
 _MAKE = {
     "conv": _conv, "matmul": _matmul, "transpose": _transpose, "product": _product, "attention": _attention,
     "attention_grad": _attention, "update": _update,
     "summed_update": _summed_update, "exchange": _exchange, "batch_norm": _batch_norm, "batch_norm_grad": _batch_norm_grad,
     "cross_entropy": _cross_entropy, "cross_entropy_grad": _cross_entropy, "max_pool": _max_pool, "max_pool_grad": _max_pool,
-    "lstm_cell": _lstm_cell, "lstm_cell_grad": _lstm_cell,
+    "lstm_cell": _lstm_cell, "lstm_cell_grad": _lstm_cell, "lstm_layer": _lstm_layer, "lstm_layer_grad": _lstm_layer,
 }  # fmt: skip
 _SIZES = {
     "conv": _conv_sizes, "matmul": _matmul_sizes, "transpose": lambda spec: [math.prod(spec[1:])] * 2,
     "attention": _attention_sizes, "attention_grad": _attention_grad_sizes, "cross_entropy": _cross_entropy_sizes,
     "cross_entropy_grad": lambda spec: [*_cross_entropy_sizes(spec), math.prod(spec[1:3])],
     "lstm_cell": lambda spec: _lstm_cell_sizes(spec, "gbssg"), "lstm_cell_grad": lambda spec: _lstm_cell_sizes(spec, "gbsssgb"),
+    "lstm_layer": lambda spec: _lstm_layer_sizes(spec, "GbbwSsKkk"),
+    "lstm_layer_grad": lambda spec: _lstm_layer_sizes(spec, "GSbwSsGbb"),
     "max_pool": _max_pool_sizes, "max_pool_grad": lambda spec: _max_pool_sizes(spec)[::-1],
 }  # fmt: skip
 _RESULTS = {"attention": 2, "attention_grad": 3, "cross_entropy": 2, "max_pool": 2, "lstm_cell": 3}

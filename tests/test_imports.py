@@ -172,6 +172,7 @@ COMPILER = [  # from the bottom; the table is in docs/architecture.md, "The pack
         "attention_kernels",
         "batch_norm_kernels",
         "lstm_cell_kernels",
+        "lstm_layer_kernels",
         "blocks",
     },
     {"lowering", "storing", "int8_analysis"},
@@ -191,6 +192,7 @@ COMPILER = [  # from the bottom; the table is in docs/architecture.md, "The pack
         "fused_update",
         "batch_norm",
         "lstm_cell",
+        "lstm_layer",
     },  # fmt: skip
     {"plan"},
     {"update", "addends", "replicas", "options", "cudnn_attention", "fingerprint"},

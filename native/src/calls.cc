@@ -249,6 +249,8 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_max_pool, several<make_max_pool>, SEVERAL)
 XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_max_pool_grad, several<make_max_pool_grad>, SEVERAL);
 XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_lstm_cell, several<make_lstm_cell>, SEVERAL);
 XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_lstm_cell_grad, several<make_lstm_cell_grad>, SEVERAL);
+XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_lstm_layer, several<make_lstm_layer>, SEVERAL);
+XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_lstm_layer_grad, several<make_lstm_layer_grad>, SEVERAL);
 
 #define FOUR ffi::Ffi::Bind().Arg<Input>().Arg<Input>().Arg<Input>().Arg<Input>()
 XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_attention, attention,
@@ -289,6 +291,8 @@ constexpr Call kCalls[] = {{"conv", make_conv, execute<make_conv>},
                            {"max_pool_grad", make_max_pool_grad, execute<make_max_pool_grad>},
                            {"lstm_cell", make_lstm_cell, execute<make_lstm_cell>},
                            {"lstm_cell_grad", make_lstm_cell_grad, execute<make_lstm_cell_grad>},
+                           {"lstm_layer", make_lstm_layer, execute<make_lstm_layer>},
+                           {"lstm_layer_grad", make_lstm_layer_grad, execute<make_lstm_layer_grad>},
                            {"cross_entropy", make_cross_entropy, execute<make_cross_entropy>},
                            {"cross_entropy_grad", make_cross_entropy_grad, execute<make_cross_entropy_grad>}};
 

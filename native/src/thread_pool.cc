@@ -345,6 +345,20 @@ void parallel(void (*body)(void*, int, int), void* data, int threads) {
   end_region();
 }
 
+void barrier() {
+  const auto num_threads = static_cast<uint32_t>(self.depth == 1 ? self.num_threads : 1);
+  if (num_threads == 1) return;
+  Pool& pool = *self.pool;
+  const uint32_t passed = pool.barriers.load(std::memory_order_acquire);
+  if (pool.arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == num_threads) {
+    pool.arrived.store(0, std::memory_order_relaxed);
+    pool.barriers.fetch_add(1, std::memory_order_release);
+    wake_all(pool.barriers);
+  } else {
+    wait_while_equal(pool.barriers, passed);
+  }
+}
+
 }  // namespace thread_pool
 
 extern "C" {
@@ -373,19 +387,7 @@ void OFMP_parallel_start(Region region, void* argument, unsigned num_threads) {
 
 void OFMP_parallel_end() { end_region(); }
 
-void OFMP_barrier() {
-  const auto num_threads = static_cast<uint32_t>(ofp_get_num_threads());
-  if (num_threads == 1) return;
-  Pool& pool = *self.pool;
-  const uint32_t passed = pool.barriers.load(std::memory_order_acquire);
-  if (pool.arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == num_threads) {
-    pool.arrived.store(0, std::memory_order_relaxed);
-    pool.barriers.fetch_add(1, std::memory_order_release);
-    wake_all(pool.barriers);
-  } else {
-    wait_while_equal(pool.barriers, passed);
-  }
-}
+void OFMP_barrier() { thread_pool::barrier(); }
 
 // The next share of a loop that `#pragma omp for schedule(static, chunk)` stands before; false where there is none.
 bool OFMP_loop_static_next(long* first, long* last) {

@@ -67,6 +67,9 @@ class ScopedMaxThreads {
 // Calls body(data, thread, threads) once on each of the threads. The caller holds the pool for so many.
 void parallel(void (*body)(void*, int, int), void* data, int threads);
 
+// Waits until all threads of the region have come here. For bodies of `parallel`.
+void barrier();
+
 // Calls body(begin, end) for even shares of `count`. The caller holds the pool for so many threads.
 template <class Body>
 void parallel_for(int64_t count, int threads, const Body& body) {

@@ -20,7 +20,7 @@ from .jax import jax
 from .process_state import process_state
 
 _log = logging.getLogger("oneflow")
-PROTOCOL = 38
+PROTOCOL = 39
 SGEMM = "gemm"  # the name of oneDNN's sgemm among the kernels of products
 DTYPES = {"float32": 0, "bfloat16": 1}  # the dtypes that calls take, as numbers of a spec
 

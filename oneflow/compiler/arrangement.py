@@ -18,10 +18,11 @@ from .channels_last import LayoutTranspose
 from .joint_gradients import joint_gradients
 from .lowering import Draws, Values
 from .lstm_cell import CellCall, find_cells
+from .lstm_layer import LayerCall, with_layers
 from .native import describe
 from .precision import narrow_cotangents, rounded_outputs
 
-Step = Node | LayoutTranspose | Region | AttentionCall | NormCall | CellCall
+Step = Node | LayoutTranspose | Region | AttentionCall | NormCall | CellCall | LayerCall
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,8 +30,8 @@ class Arrangement:
     """Nodes, arranged for the devices of one place.
 
     Attributes:
-      steps: nodes (some of them copies), layout transposes, regions and calls for attention, batch normalization and steps of
-        LSTMs, in execution order.
+      steps: nodes (some of them copies), layout transposes, regions and calls for attention, batch normalization, steps of
+        LSTMs and sequences of such steps, in execution order.
       path: the nodes on the gradient path, copies included.
       precision: the dtypes of nodes that compute in a narrower dtype, copies included.
       keep: nodes whose gradient is watched.
@@ -104,6 +105,14 @@ class Arrangement:
         on_path = (call.node for call in calls.values() if any(target.node in self.path for target in call.targets))
         return replace(self, steps=tuple(s for s in steps if s not in inside), path={*self.path, *on_path})
 
+    def with_native_layers(self, nodes: Sequence[Node], roots: Sequence[Blob]) -> Arrangement:
+        """The same with one call for each sequence of steps of an LSTM. ``nodes`` and ``roots``: see ``arranged``."""
+        if not self.cells:
+            return self
+        made = replace(self, steps=tuple(with_layers(nodes, self.steps, self.keep, roots, self.precision)))
+        on_path = (call.node for call in made.layers if any(target.node in self.path for target in call.targets))
+        return replace(made, path={*self.path, *on_path})
+
     def kernels(self) -> dict[Node, str]:
         """What computes nodes on channels-last arrays, and those that calls stand for."""
         found = {n: describe(n, "", self.precision.get(n)) for n in self.turned if n.op.native is not None}
@@ -111,7 +120,8 @@ class Arrangement:
         for call in self.attention:
             found.update(dict.fromkeys(call.nodes, f"with {call.node.name}"))
             found[call.product] = describe(call.node, "", self.precision.get(call.node))
-        for cell in self.cells:
+        calls: list[CellCall | LayerCall] = [*self.cells, *self.layers]
+        for cell in calls:
             found.update(dict.fromkeys(cell.nodes, f"with {cell.node.name}"))
             found[cell.targets[0].node] = describe(cell.node, "", None)
         for norm in self.norms:
@@ -146,6 +156,11 @@ class Arrangement:
         """The calls for steps of LSTMs."""
         return [step for step in self.steps if isinstance(step, CellCall)]
 
+    @property
+    def layers(self) -> list[LayerCall]:
+        """The calls for sequences of steps of LSTMs."""
+        return [step for step in self.steps if isinstance(step, LayerCall)]
+
     def run(self, values: Values, draws: Draws) -> list[Propagate]:
         """Runs the forward pass, whose outputs go to ``values``, and returns the backward pass."""
         propagates: list[Propagate] = []
@@ -159,7 +174,7 @@ class Arrangement:
                     propagates += step.run(values, self.path)
                 elif isinstance(step, Region):
                     propagates += step.run(values, draws)
-                elif isinstance(step, AttentionCall | NormCall | CellCall):
+                elif isinstance(step, AttentionCall | NormCall | CellCall | LayerCall):
                     propagates += step.run(values, draws, self.path)
         return propagates
 

@@ -29,6 +29,7 @@ from .channels_last import LayoutTranspose
 from .layout import Layout
 from .lowering import Draws, Values
 from .lstm_cell import CellCall
+from .lstm_layer import LayerCall
 from .native import is_native, narrowed_inputs
 
 Key = tuple[Node, int]
@@ -36,7 +37,7 @@ Key = tuple[Node, int]
 
 def computing_node(step: Any) -> Any:
     """The node that a call of an arrangement computes in place of others; another step itself."""
-    return step.node if isinstance(step, AttentionCall | CellCall) else step
+    return step.node if isinstance(step, AttentionCall | CellCall | LayerCall) else step
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -68,18 +68,14 @@ class _Search:
     def __init__(self, nodes: Sequence[Node], present: Collection[Node], keep: Collection[Node], roots: Sequence[Blob]):
         self.present, self.keep = present, keep
         self.roots: set[Key] = {(b.node, b.index) for b in roots}
-        self.readers: dict[Key, int] = {}
+        self.readers = readers_of(nodes)
         self.order = {node: i for i, node in enumerate(nodes)}
-        for node in nodes:
-            for blob in node.inputs:
-                key = blob.node, blob.index
-                self.readers[key] = self.readers.get(key, 0) + 1
 
     def call(self, last: Node, precision: Mapping[Node, dtype]) -> CellCall | None:
         """The call that computes h, the result of the node ``last``, and c; None where that is no step of an LSTM."""
         if last.op.lstm != "product":
             return None
-        for out, other in _both_ways(last.inputs):
+        for out, other in both_ways(last.inputs):
             o, tangent = self._gate(out, "logistic"), other.node
             if o is None or tangent.op.lstm != "hyperbolic" or not self._only_read_here(other):
                 continue
@@ -109,12 +105,12 @@ class _Search:
             return (i.quarter, unread, g.quarter, o.quarter), None, [*i.nodes, *g.nodes]
         if node.op.lstm != "sum":
             return None
-        for added, kept in _both_ways(node.inputs):
+        for added, kept in both_ways(node.inputs):
             new = self._new(added.node, o) if self._only_read_here(added) else None
             if new is None or kept.node.op.lstm != "product" or not self._only_read_here(kept):
                 continue
             i, g = new
-            for gate, before in _both_ways(kept.node.inputs):
+            for gate, before in both_ways(kept.node.inputs):
                 f = self._gate(gate, "logistic")
                 if f is None or not _same_array(f.of, o.of) or before.shape != c.shape:
                     continue
@@ -127,7 +123,7 @@ class _Search:
         """The gates of sigmoid(i) tanh(g), where a node computes that."""
         if node.op.lstm != "product":
             return None
-        for first, second in _both_ways(node.inputs):
+        for first, second in both_ways(node.inputs):
             i, g = self._gate(first, "logistic"), self._gate(second, "hyperbolic")
             if i is None or g is None or not (_same_array(i.of, o.of) and _same_array(g.of, o.of)):
                 continue
@@ -171,7 +167,18 @@ class _Search:
         )
 
 
-def _both_ways(blobs: Sequence[Blob]) -> tuple[tuple[Blob, Blob], ...]:
+def readers_of(nodes: Sequence[Node]) -> dict[Key, int]:
+    """How often each value is read."""
+    readers: dict[Key, int] = {}
+    for node in nodes:
+        for blob in node.inputs:
+            key = blob.node, blob.index
+            readers[key] = readers.get(key, 0) + 1
+    return readers
+
+
+def both_ways(blobs: Sequence[Blob]) -> tuple[tuple[Blob, Blob], ...]:
+    """Two values in either order; none for another number of values."""
     if len(blobs) != 2:
         return ()
     return (blobs[0], blobs[1]), (blobs[1], blobs[0])

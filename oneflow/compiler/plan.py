@@ -445,7 +445,10 @@ def on_one_place(plan: Plan, devices: int) -> Plan:
             made = made.with_native_attention(plan.compute, plan.roots)
             records.append(PassRecord("attention", _count(made.attention, "layer", "computed by one call each")))
             made = made.with_native_cells(plan.compute, plan.roots)
-            records.append(PassRecord("LSTM", _count(made.cells, "step", "computed by one call each")))
+            made = made.with_native_layers(plan.compute, plan.roots)
+            sequences = _count(made.layers, "sequence", "of steps computed by one call each")
+            steps = _count(made.cells, "step", "computed by one call each")
+            records.append(PassRecord("LSTM", ", ".join(filter(None, (sequences, steps)))))
         made = made.with_native_norms(plan.roots)
         made = made.with_rounding() if devices == 1 else made
         records.append(PassRecord("batch normalization", _count(made.norms, "layer", "computed by one call each")))

@@ -1,0 +1,255 @@
+"""Sequences of steps of LSTMs by the native part: calls against XLA's lowering in float64, and jobs against PyTorch."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import oneflow as flow
+import oneflow.typing as tp
+from oneflow._base import native as _native
+from oneflow.compiler.lstm_layer_kernels import Layer, define, differentiable
+
+pytestmark = pytest.mark.usefixtures("native_part")
+CALL, GRADIENT, CELL = (
+    'custom_call_target="' + _native.target(name) + '"' for name in ("lstm_layer", "lstm_layer_grad", "lstm_cell")
+)
+ORDERS = list(itertools.permutations(range(4)))
+
+
+def gradients(function: Any, arrays: Any, cotangents: Any) -> list[np.ndarray]:
+    made, pullback = jax.vjp(function, *arrays)
+    return [np.asarray(x) for x in (*made, *pullback(tuple(cotangents)))]
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    steps=st.integers(1, 3),
+    rows=st.sampled_from([1, 2, 6, 7, 13, 32]),
+    width=st.sampled_from([1, 15, 16, 17, 40, 64, 65, 130]),
+    quarters=st.sampled_from(ORDERS),
+    flags=st.tuples(st.booleans(), st.booleans(), st.booleans()),
+    scale=st.sampled_from([0.01, 0.5, 3.0]),
+    threads=st.integers(1, 4),
+    seed=st.integers(0, 1000),
+)
+def test_results_and_gradients_are_those_of_xla(
+    steps: int, rows: int, width: int, quarters: Any, flags: Any, scale: float, threads: int, seed: int, parallel: Any
+) -> None:
+    has_state, by_row, transposed = flags
+    layer = Layer(steps, rows, width, quarters, has_state, by_row, transposed)
+    random = np.random.default_rng(seed)
+    shapes = [layer.all_steps(4 * width)[0], *[(rows, width)] * (2 * has_state)]
+    arrays = [(random.standard_normal(shape) * scale).astype(np.float32) for shape in shapes]
+    weights = (4 * width, width) if transposed else (width, 4 * width)
+    arrays.append((random.standard_normal(weights) / width**0.5).astype(np.float32))
+    cotangents = [random.standard_normal((rows, width)).astype(np.float32) for _ in range(steps + 1)]
+    with parallel(threads):
+        made = list(map(np.asarray, differentiable(layer)(*arrays)))
+        found = gradients(differentiable(layer), arrays, cotangents)
+    attrs = {"quarters": quarters, "has_state": has_state, "by_row": by_row, "transposed": transposed}
+    with jax.enable_x64(True):
+        wide = [[jnp.asarray(a, jnp.float64) for a in each] for each in (arrays, cotangents)]
+        expected = gradients(lambda *given: define(*given, **attrs), *wide)
+    for mine, theirs in zip(made, found, strict=False):  # what is kept for the gradient changes no result
+        np.testing.assert_array_equal(mine, theirs)
+    for mine, theirs in zip(found, expected, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=2e-5, atol=2e-6 * max(1.0, float(np.abs(theirs).max())))
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan, 1e30, -1e30])
+def test_values_that_are_not_ordinary(value: float) -> None:
+    """They go through all later steps of their row, and through no other row."""
+    layer = Layer(3, 8, 32, (0, 1, 2, 3), False, False, False)
+    random = np.random.default_rng(0)
+    gates, weights = (random.standard_normal(shape).astype(np.float32) for shape in ((3, 8, 128), (32, 128)))
+    gates[0, 5, 70] = value  # of g
+    made = differentiable(layer)(gates, weights)
+    expected = define(gates, weights, quarters=(0, 1, 2, 3), has_state=False, by_row=False, transposed=False)
+    for mine, theirs in zip(made, expected, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-5)
+        assert np.isfinite(np.delete(np.asarray(mine), 5, 0)).all()
+
+
+@pytest.mark.parametrize(
+    "spec, why",
+    [
+        ([2, 2, 16, 0, 1, 2, 2, 0, 0, 0, 0], "the same quarter"), ([0, 2, 16, 0, 1, 2, 3, 0, 0, 0, 0], "out of range"),
+        ([2, 2, 16, 0, 1, 2, 3, 0, 0, 0, 2], "out of range"), ([2, 2, 16, 0, 1, 2, 3, 0, 0, 0], "too short"),
+        ([2, 2, 16, 0, 1, 2, 3, 0, 0, 0, 0, 0], "too long"),
+    ],
+)  # fmt: skip
+def test_specs_that_are_refused(native_part: Any, spec: list[int], why: str) -> None:
+    for call in ("lstm_layer", "lstm_layer_grad"):
+        assert why in native_part.describe(call, spec)
+
+
+# --- jobs
+
+BATCH, WIDTH, LENGTH = 8, 128, 5
+
+
+def step(lib: Any, gates: Any, c: Any) -> tuple[Any, Any]:
+    i, f, g, o = (gates[:, q * WIDTH : (q + 1) * WIDTH] for q in range(4))
+    new = lib.sigmoid(i) * lib.tanh(g)
+    c = new if c is None else lib.sigmoid(f) * c + new
+    return lib.sigmoid(o) * lib.tanh(c), c
+
+
+def over_rows(lib: Any, x: Any, state: Any, w: Any) -> tuple[list[Any], Any]:
+    """The steps of x (rows, steps, ...), without a state from before."""
+    h = c = None
+    hidden = []
+    for t in range(LENGTH):
+        h, c = step(lib, x[:, t] if h is None else x[:, t] + lib.matmul(h, w), c)
+        hidden.append(h)
+    return hidden, c
+
+
+def from_a_state(lib: Any, x: Any, state: Any, w: Any) -> tuple[list[Any], Any]:
+    """With one, with weights that are transposed, and steps first."""
+    h = c = state
+    x, w, hidden = lib.transpose(x, 0, 1), lib.transpose(w, 0, 1), []
+    for t in range(LENGTH):
+        h, c = step(lib, lib.times_transposed(h, w) + x[t], c)
+        hidden.append(h)
+    return hidden, c
+
+
+def backwards(lib: Any, x: Any, state: Any, w: Any) -> tuple[list[Any], Any]:
+    """From the last step to the first, with what each one gets computed between the steps."""
+    h = c = state
+    hidden = []
+    for t in reversed(range(LENGTH)):
+        h, c = step(lib, lib.tanh(x[:, t]) + lib.matmul(h, w), c)
+        hidden.append(lib.tanh(h))
+    return hidden, c
+
+
+def read_between(lib: Any, x: Any, state: Any, w: Any) -> tuple[list[Any], Any]:
+    """c of step 2 is read: two sequences, the second of which begins with a state."""
+    h = c = None
+    hidden = []
+    for t in range(LENGTH):
+        h, c = step(lib, x[:, t] if h is None else x[:, t] + lib.matmul(h, w), c)
+        hidden.append(h)
+        if t == 2:
+            hidden.append(c * 0.5)
+    return hidden, c
+
+
+def fed_back(lib: Any, x: Any, state: Any, w: Any) -> tuple[list[Any], Any]:
+    """What a step gets depends on the step before: no sequence."""
+    h = c = state
+    hidden = []
+    for t in range(LENGTH):
+        h, c = step(lib, (x[:, t] + lib.concat([h, h, h, h])) + lib.matmul(h, w), c)
+        hidden.append(h)
+    return hidden, c
+
+
+def other_weights(lib: Any, x: Any, state: Any, w: Any) -> tuple[list[Any], Any]:
+    """Each step has weights of its own: no sequence."""
+    h = c = state
+    hidden = []
+    for t in range(LENGTH):
+        h, c = step(lib, x[:, t] + lib.matmul(h, w * (1.0 + t)), c)
+        hidden.append(h)
+    return hidden, c
+
+
+class Ours:
+    sigmoid, tanh, matmul = (staticmethod(f) for f in (flow.math.sigmoid, flow.math.tanh, flow.matmul))
+
+    @staticmethod
+    def transpose(x: Any, a: int, b: int) -> Any:
+        return flow.transpose(x, (1, 0, 2)[: len(x.shape)])
+
+    @staticmethod
+    def times_transposed(h: Any, w: Any) -> Any:
+        return flow.matmul(h, w, transpose_b=True)
+
+    @staticmethod
+    def concat(parts: Any) -> Any:
+        return flow.concat(parts, 1)
+
+
+class Theirs:
+    sigmoid, tanh, matmul, transpose = (staticmethod(f) for f in (torch.sigmoid, torch.tanh, torch.matmul, torch.transpose))
+
+    @staticmethod
+    def times_transposed(h: Any, w: Any) -> Any:
+        return h @ w.T
+
+    @staticmethod
+    def concat(parts: Any) -> Any:
+        return torch.cat(parts, 1)
+
+
+def values() -> tuple[np.ndarray, ...]:
+    random = np.random.default_rng(0)
+    x, state, w = (random.standard_normal(s) for s in ((BATCH, LENGTH, 4 * WIDTH), (BATCH, WIDTH), (WIDTH, 4 * WIDTH)))
+    return x.astype(np.float32), state.astype(np.float32), (w / 12).astype(np.float32)
+
+
+def trained(network: Any) -> tuple[list[np.ndarray], Any]:
+    """The loss and gradients to x, the state and the weights, which are variables."""
+    names = ("x", "state", "w")
+
+    @flow.global_function("train")
+    def job() -> tp.Numpy:
+        x, state, w = (
+            flow.get_variable(name, value.shape, initializer=flow.zeros_initializer())
+            for name, value in zip(names, values(), strict=True)
+        )
+        hidden, c = network(Ours, x * 1.0, state, w)
+        loss = flow.math.reduce_sum(sum(((k + 1.0) * h for k, h in enumerate(hidden)), c * 0.3))
+        flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [1.0])).minimize(loss)
+        return loss
+
+    flow.train.CheckPoint().init()
+    flow.load_variables(dict(zip(names, values(), strict=True)))
+    loss = job()
+    now = flow.get_all_variables()
+    found = [np.asarray(loss)]
+    found += [value - now[name].numpy() if name in now else value for name, value in zip(names, values(), strict=True)]
+    return found, job
+
+
+@pytest.mark.parametrize(
+    "network, record, calls",
+    [
+        (over_rows, "1 sequence of steps computed by one call each", 1),
+        (from_a_state, "1 sequence of steps computed by one call each", 1),
+        (backwards, "1 sequence of steps computed by one call each", 1),
+        (read_between, "2 sequences of steps computed by one call each", 2),
+        (fed_back, "", 0),
+        (other_weights, "", 0),
+    ],
+)
+def test_training_is_that_of_pytorch(network: Any, record: str, calls: int) -> None:
+    found, job = trained(network)
+    x, state, w = (torch.tensor(value, requires_grad=True) for value in values())
+    hidden, c = network(Theirs, x, state, w)
+    loss = sum(((k + 1.0) * h for k, h in enumerate(hidden)), c * 0.3).sum()
+    loss.backward()
+    np.testing.assert_allclose(found[0].item(), loss.item(), rtol=1e-5)
+    for mine, value in zip(found[1:], (x, state, w), strict=True):
+        expected = np.zeros_like(mine) if value.grad is None else value.grad.numpy()
+        if value.grad is not None:
+            np.testing.assert_allclose(mine, expected, rtol=1e-3, atol=2e-5 * float(np.abs(expected).max()) + 1e-6)
+    executable = job.executables[-1][1]
+    changed = dict(executable.plan.passes)["LSTM"]
+    assert changed.startswith(record) if record else "sequence" not in changed
+    hlo = executable.hlo()
+    assert (hlo.count(CALL), hlo.count(GRADIENT)) == (calls, calls)
+    assert (CELL in hlo) == (calls == 0)
+    assert ("all steps of an LSTM in one call" in str(job.summary())) == (calls > 0)

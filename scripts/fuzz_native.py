@@ -3,6 +3,7 @@
     python scripts/fuzz_native.py                              # builds it, then 300 calls of each kind
     python scripts/fuzz_native.py --seconds 600 --seed 7       # rounds of calls of each kind until the time is over
     python scripts/fuzz_native.py --sanitizer thread           # under ThreadSanitizer
+    python scripts/fuzz_native.py --folder build/asan --build  # builds alone; without --build, the folder's libraries are called
 
 Needs g++ or clang++ with its sanitizers, and oneDNN's packages (pip install onednn-cpu-gomp==2023.2.0
 onednn-devel-cpu-gomp==2023.2.0). The exit status is 2 where one of these is missing, 1 where something was found.
@@ -32,6 +33,7 @@ NATIVE = Path(__file__).resolve().parent.parent / "native"
 FOLDER = "ONEFLOW_FUZZ_FOLDER"
 RUNTIMES = {"address": ("libasan.so", "libubsan.so"), "thread": ("libtsan.so",)}
 NOT_RUN = 2
+MEETINGS = "meetings"
 ONES = {
     "float32": np.ones(1, np.float32), "bfloat16": np.full(1, 0x3F80, np.uint16),  # NumPy has no bfloat16
     "uint8": np.ones(1, np.uint8), "int8": np.ones(1, np.int8),
@@ -46,22 +48,31 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=0, help="begin rounds until so much time has passed; 0: one round")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--sanitizer", choices=RUNTIMES, default="address")
+    parser.add_argument("--folder", type=Path, help="where --build leaves the libraries, and a later run finds them")
+    parser.add_argument("--build", action="store_true", help="only build, into --folder")
     options = parser.parse_args()
+    if options.build and options.folder is None:
+        parser.error("--build needs the --folder that it builds into")
     if FOLDER in os.environ:
         return rounds(Path(os.environ[FOLDER]), options.calls, options.seconds, options.seed)
-    with tempfile.TemporaryDirectory() as folder:
-        begin = time.monotonic()
-        environment = _built(Path(folder), options.sanitizer)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = options.folder or Path(temporary)
+        environment = _environment(folder, options.sanitizer)
         if environment is None:
             return NOT_RUN
-        print(f"built in {time.monotonic() - begin:.0f} s", flush=True)
-        if not _meetings_hold(Path(folder), options.sanitizer):
+        if options.build or options.folder is None:
+            begin = time.monotonic()
+            _build(folder, options.sanitizer)
+            print(f"built in {time.monotonic() - begin:.0f} s", flush=True)
+        if options.build:
+            return 0
+        if subprocess.run([folder / MEETINGS], env={**os.environ, "UBSAN_OPTIONS": "halt_on_error=1"}, timeout=120).returncode:
             return 1
         return min(subprocess.run([sys.executable, *sys.argv], env=environment).returncode, 1)
 
 
-def _built(folder: Path, sanitizer: str) -> dict[str, str] | None:
-    """Builds the libraries. Returns the environment to run them in; None, and says why, where that cannot be."""
+def _environment(folder: Path, sanitizer: str) -> dict[str, str] | None:
+    """The environment to run the folder's libraries in; None, and says why, where they cannot be built."""
     sys.path.insert(0, str(NATIVE))
     import build_libraries
 
@@ -79,7 +90,6 @@ def _built(folder: Path, sanitizer: str) -> dict[str, str] | None:
     except RuntimeError as error:
         print(f"not run: {error}")
         return None
-    build_libraries.build(folder, sanitize=sanitizer)
     return {
         **os.environ, FOLDER: str(folder), "LD_PRELOAD": " ".join(libraries),
         "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
@@ -87,22 +97,16 @@ def _built(folder: Path, sanitizer: str) -> dict[str, str] | None:
     }  # fmt: skip
 
 
-def _meetings_hold(folder: Path, sanitizer: str) -> bool:
-    """Whether calls that devices make together, which begin in XLA alone, end as they should."""
+def _build(folder: Path, sanitizer: str) -> None:
+    """Builds the libraries, and the program of calls that devices make together, which begin in XLA alone."""
     import build_libraries
 
-    program = folder / "meetings"
-    flags = [
-        "-std=c++17",
-        "-g1",
-        "-O1",
-        "-pthread",
-        f"-fsanitize={build_libraries.SANITIZERS[sanitizer]}",
-        f"-I{build_libraries.SOURCES}",
-    ]
-    source = Path(__file__).with_name("fuzz_meetings.cc")
-    subprocess.run([str(build_libraries.sanitizing_compiler()), *flags, str(source), "-o", str(program)], check=True)
-    return subprocess.run([program], env={**os.environ, "UBSAN_OPTIONS": "halt_on_error=1"}, timeout=120).returncode == 0
+    build_libraries.build(folder, sanitize=sanitizer)
+    command = [
+        str(build_libraries.sanitizing_compiler()), "-std=c++17", "-g1", "-O1", "-pthread",
+        f"-fsanitize={build_libraries.SANITIZERS[sanitizer]}", f"-I{build_libraries.SOURCES}",
+    ]  # fmt: skip
+    subprocess.run([*command, str(Path(__file__).with_name("fuzz_meetings.cc")), "-o", str(folder / MEETINGS)], check=True)
 
 
 def _path(compiler: str, library: str) -> str:

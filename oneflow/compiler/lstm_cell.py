@@ -23,17 +23,17 @@ Key = tuple[Node, int]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class CellCall:
+class JoinedCall:
     """Nodes that one call computes.
 
     Attributes:
-      node: computes both targets.
-      targets: h and c.
+      node: computes all targets.
+      targets: what other nodes read.
       nodes: those that it stands for, in topological order.
     """
 
     node: Node
-    targets: tuple[Blob, Blob]
+    targets: tuple[Blob, ...]
     nodes: tuple[Node, ...]
 
     def run(self, values: Values, draws: Draws, path: Collection[Node]) -> list[Propagate]:
@@ -50,6 +50,12 @@ class CellCall:
             cotangent = backward.get(target)
             if cotangent is not None:
                 backward.add(made, cotangent)
+
+
+class CellCall(JoinedCall):
+    """One step, whose targets are h and c."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)

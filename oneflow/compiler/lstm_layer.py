@@ -13,43 +13,16 @@ from typing import Any
 
 from .._base import dtype as dtypes
 from .._base.dtype import dtype
-from .._base.jax import jax
 from ..graph.node import Blob, Node
-from .autodiff import Backward, Propagate, run_nodes
-from .lowering import Draws, Values
-from .lstm_cell import CellCall, Key, both_ways, readers_of
+from .lstm_cell import CellCall, JoinedCall, Key, both_ways, readers_of
 from .lstm_layer_kernels import LSTM_LAYER
 from .native import unsupported_reason
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class LayerCall:
-    """Nodes that one call computes.
+class LayerCall(JoinedCall):
+    """All steps, whose targets are h of each step, and the last c."""
 
-    Attributes:
-      node: computes all targets.
-      targets: h of each step, and the last c.
-      nodes: those that it stands for, in topological order.
-    """
-
-    node: Node
-    targets: tuple[Blob, ...]
-    nodes: tuple[Node, ...]
-
-    def run(self, values: Values, draws: Draws, path: Collection[Node]) -> list[Propagate]:
-        """Runs the forward pass and returns the backward pass. An observer sees the nodes one by one, as XLA computes them."""
-        if values.lowering.observer is not None:
-            return run_nodes(self.nodes, values, draws, path)
-        propagates = run_nodes([self.node], values, draws, path)
-        for target, made in zip(self.targets, self.node.outputs, strict=True):
-            values.set_blob(target, values.get_blob(made))
-        return [*propagates, jax.tree_util.Partial(self._propagate)] if propagates else []
-
-    def _propagate(self, backward: Backward) -> None:
-        for target, made in zip(self.targets, self.node.outputs, strict=True):
-            cotangent = backward.get(target)
-            if cotangent is not None:
-                backward.add(made, cotangent)
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)

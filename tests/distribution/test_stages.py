@@ -13,6 +13,8 @@ import oneflow as flow
 import oneflow.typing as tp
 from oneflow.compiler.stages import Call, Free, Move, StagedProgram
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 ROWS, WIDTH = 16, 8
 
 

@@ -28,14 +28,26 @@ def reference(g: native.Geometry, x: Any, w: Any) -> Any:
     )
 
 
+def gradients(g: native.Geometry, x: Any, w: Any, dy: Any) -> tuple[Any, ...]:
+    """XLA's result and both gradients."""
+    y, pull = jax.vjp(lambda a, b: reference(g, a, b), x, w)
+    return y, *pull(dy)
+
+
+# without LLVM's costly passes, which take most of the time of a small program that runs once
+QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+few_channels_by_xla = jax.jit(gradients, static_argnums=0, compiler_options=QUICK)
+by_xla = jax.jit(gradients, static_argnums=0)  # with many channels, loops that are not optimized take longer than compiling
+
+
 def compare(
     g: native.Geometry, x: np.ndarray, w: np.ndarray, dy: np.ndarray, tolerance: float = 1e-5, narrow: bool = False
 ) -> None:
     """Forward and both gradients, each relative to the size of what is summed."""
     y, pull = jax.vjp(lambda a, b: native.differentiable(g, narrow=narrow)(a, b), x, w)
     with jax.enable_x64(True):
-        y64, pull64 = jax.vjp(lambda a, b: reference(g, a, b), x.astype(np.float64), w.astype(np.float64))
-        expected = [y64, *pull64(dy.astype(np.float64))]
+        found = few_channels_by_xla if x.shape[-1] < 64 else by_xla
+        expected = found(g, *(v.astype(np.float64) for v in (x, w, dy)))
     for i, (got, want) in enumerate(zip([y, *pull(dy)], expected, strict=True)):
         assert got.shape == want.shape and got.dtype == (dy if i == 0 else x).dtype
         scale = max(1.0, float(np.abs(want).max())) if want.size else 1.0

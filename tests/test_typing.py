@@ -325,6 +325,8 @@ def test_a_single_result_is_handed_over_as_it_is(blobs: list[Blob]) -> None:
         (N, lambda b: (b[0], b[1]), r"try +annotate the job with -> tp.Tuple\[tp.Numpy, tp.Numpy\]"),
         (N, lambda b: {"loss": b[0]}, r"try +annotate the job with -> tp.Dict\[str, tp.Numpy\]"),
         (tp.Dict[str, N], lambda b: [b[0]], r"try +annotate the job with -> tp.List\[tp.Numpy\]"),
+        (tp.Callback[N], lambda b: (b[0],), r"try +annotate the job with -> tp.Callback\[tp.Tuple\[tp.Numpy\]\]"),
+        (tp.Callback[N], lambda b: None, r"annotate it with -> tp.Callback\[None\]"),
         (tp.Tuple[N, N], lambda b: b[0], "expected +a tuple of 2.*try +annotate the job with -> tp.Numpy"),
         (tp.Tuple[N, N], lambda b: None, "expected +a tuple of 2.*try +end the body with a return statement"),
         (N, lambda b: 3.0, "3.0 does not match return annotation oneflow.typing.Numpy of global_function train_job"),

@@ -192,9 +192,21 @@ class _Match:
         refuse(ReturnError, f"{_show(self._returned)} {rule}", found=[("found", place + found), ("expected", expected)],
                hint=hint, source=self._spec.source)  # fmt: skip
 
+    def _value_hint(self, value: Any, where: str) -> str:
+        """The way out where ``value`` has another form than its annotation says."""
+        form = "None" if value is None else _annotation_for(value)
+        if not form:
+            return "make a constant Blob of it, or return it from the program instead"
+        if where:
+            return ""
+        form = f"tp.Callback[{form}]" if self._spec.callback else form
+        if value is None:
+            return f"end the body with a return statement, or annotate it with -> {form}"
+        return f"annotate the job with -> {form}"
+
     def _leaf(self, value: Any, kind: str, where: str) -> _Slot:
         if not isinstance(value, Blob):
-            self._wrong(where, _typed(value), "a Blob", _value_hint(value, where))
+            self._wrong(where, _typed(value), "a Blob", self._value_hint(value, where))
         if kind == "Numpy" and (value.is_dynamic or value.is_tensor_list):
             other = ListListNumpy if value.is_tensor_list else ListNumpy
             found = f"{value.op_name!r}, whose shape varies from call to call"
@@ -230,31 +242,21 @@ class _Match:
         if isinstance(tree, TupleOf):
             count = len(tree.items)
             if type(value) is not tuple and not is_named_tuple(value):
-                self._wrong(where, _typed(value), f"a tuple of {count}", _value_hint(value, where))
+                self._wrong(where, _typed(value), f"a tuple of {count}", self._value_hint(value, where))
             if len(value) != count:
                 self._wrong(where, f"a tuple of {len(value)}", f"a tuple of {count} ({len(value)} v.s. {count})")
             each = enumerate(zip(tree.items, value, strict=True))
             return _like(value, [self._follow(t, v, f"{where}[{i}]") for i, (t, v) in each])
         if isinstance(tree, ListOf):
             if type(value) is not list:
-                self._wrong(where, _typed(value), "a list", _value_hint(value, where))
+                self._wrong(where, _typed(value), "a list", self._value_hint(value, where))
             return [self._follow(tree.item, v, f"{where}[{i}]") for i, v in enumerate(value)]
         if type(value) is not dict:
-            self._wrong(where, _typed(value), "a dict", _value_hint(value, where))
+            self._wrong(where, _typed(value), "a dict", self._value_hint(value, where))
         for key in value:
             if type(key) is not tree.key and tree.key is not Any:
                 self._wrong(where, f"key {shown(key)} of type {type(key).__name__}", f"keys of type {spell(tree.key)}")
         return {key: self._follow(tree.item, v, f"{where}[{shown(key)}]") for key, v in value.items()}
-
-
-def _value_hint(value: Any, where: str) -> str:
-    """The way out where ``value`` has another form than its annotation says."""
-    if value is None:
-        return "" if where else "end the body with a return statement, or annotate it with -> None"
-    form = _annotation_for(value)
-    if form:
-        return "" if where else f"annotate the job with -> {form}"
-    return "make a constant Blob of it, or return it from the program instead"
 
 
 def _annotation_for(value: Any) -> str:

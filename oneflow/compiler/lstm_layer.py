@@ -111,6 +111,7 @@ class _Search:
             self.readers.get(_key(blob)) == readers
             and _key(blob) not in self.roots
             and node in self.place
+            and self.steps[self.place[node]] in (node, cell)  # not of a region or another call
             and node not in self.keep
             and node not in self.precision
             and node.scope.placement == like.scope.placement
@@ -137,7 +138,8 @@ class _Search:
         first, like = followers[0], cells[-1].node
         quarters = like.attrs["quarters"]
         has_state = isinstance(sequence[0], _Follower)
-        gates, by_row = _in_one_array(rests)
+        watched = any(rest.node in self.keep for rest in rests)
+        gates, by_row = (tuple(rests), False) if watched else _in_one_array(rests)
         state = (first.hidden, first.before) if has_state else ()
         inputs = (*gates, *state, first.weights)
         inside = {node for cell in cells for node in cell.nodes} | {node for step in followers for node in step.nodes}

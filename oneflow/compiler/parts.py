@@ -52,7 +52,8 @@ def _run(closed: Any, arguments: Sequence[Any], size: int) -> list[Any]:
     """The results of a closed jaxpr without effects, computed by one call per part."""
     from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun
 
-    jaxpr, names = closed.jaxpr, closed.jaxpr.debug_info
+    jaxpr = closed.jaxpr
+    names = jaxpr.debug_info._replace(arg_names=None, result_paths=None)  # a part has others
     values = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*closed.consts, *arguments), strict=True))
     order = _in_order(jaxpr)
     parts = [order[start : start + size] for start in range(0, len(order), size)]

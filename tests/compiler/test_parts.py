@@ -125,3 +125,11 @@ def test_jobs(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "/dense7-matmul/" in text and (kind == "predict" or "oneflow.backward/dense7-matmul/" in text)
     for one, other in zip(whole, found, strict=True):
         np.testing.assert_allclose(one, other, rtol=2e-4, atol=1e-6)
+
+
+def test_parts_pass_the_checks_of_jax() -> None:
+    whole = program_of([(0, 0, 1), (1, 1, 2), (2, 2, 3), (0, 3, 1)])
+    arrays = jnp.linspace(-1.0, 1.0, 4), jnp.ones(4)
+    with jax.enable_checks(True):
+        found = jax.jit(in_parts(whole, 2))(*arrays)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-6), found, jax.jit(whole)(*arrays))

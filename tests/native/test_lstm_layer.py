@@ -253,3 +253,48 @@ def test_training_is_that_of_pytorch(network: Any, record: str, calls: int) -> N
     assert (hlo.count(CALL), hlo.count(GRADIENT)) == (calls, calls)
     assert (CELL in hlo) == (calls == 0)
     assert ("all steps of an LSTM in one call" in str(job.summary())) == (calls > 0)
+
+
+def test_the_gradient_of_what_a_step_gets_is_watched() -> None:
+    seen: list[np.ndarray] = []
+
+    def watched(lib: Any, x: Any, state: Any, w: Any) -> tuple[list[Any], Any]:
+        h = c = state
+        for t in range(LENGTH):
+            given = x[:, t]
+            if t == 2:
+                if lib is Ours:
+                    flow.watch_diff(given, lambda found: seen.append(found.numpy()))
+                else:
+                    given.retain_grad()
+                    seen.append(given)
+            h, c = step(lib, given + lib.matmul(h, w), c)
+        return [h], c
+
+    trained(watched)
+    hidden, c = watched(Theirs, *(torch.tensor(value, requires_grad=True) for value in values()))
+    (hidden[0] + c * 0.3).sum().backward()
+    mine, theirs = seen
+    np.testing.assert_allclose(mine, theirs.grad.numpy(), rtol=1e-3, atol=1e-5)  # type: ignore[attr-defined]
+
+
+def test_what_runs_on_slices_of_the_batch_stays_there() -> None:
+    """The first sum is computed with a convolution that is not native, slice by slice."""
+    random = np.random.default_rng(1)
+    image, kernel = random.standard_normal((16, 3, 12, 12)), random.standard_normal((4, 3, 3, 3))
+    x, state, w = (
+        random.standard_normal(s).astype(np.float32) for s in ((16, LENGTH, 4 * WIDTH), (16, WIDTH), (WIDTH, 4 * WIDTH))
+    )
+
+    @flow.global_function("predict")
+    def job(image: tp.Numpy.Placeholder(image.shape, flow.float64), x: tp.Numpy.Placeholder(x.shape),
+            state: tp.Numpy.Placeholder(state.shape), w: tp.Numpy.Placeholder(w.shape),
+            kernel: tp.Numpy.Placeholder(kernel.shape, flow.float64)) -> tp.Numpy:  # fmt: skip
+        convolved = flow.nn.conv2d(image, kernel, 1, "SAME")
+        hidden, c = backwards(Ours, x, state, w)
+        return flow.math.reduce_sum(flow.concat(hidden, 1)) + flow.cast(flow.math.reduce_sum(convolved), flow.float32)
+
+    hidden, _ = backwards(Theirs, *(torch.tensor(value) for value in (x, state, w / 12)))
+    convolved = torch.nn.functional.conv2d(torch.tensor(image), torch.tensor(kernel), padding=1)
+    expected = torch.cat(hidden, 1).sum().item() + convolved.sum().item()
+    np.testing.assert_allclose(job(image, x, state, w / 12, kernel), expected, rtol=1e-4, atol=1e-2)

@@ -17,12 +17,12 @@ from .batch_slices import Region
 from .channels_last import LayoutTranspose
 from .joint_gradients import joint_gradients
 from .lowering import Draws, Values
-from .lstm_cell import CellCall, find_cells
+from .lstm_cell import CellCall, JoinedCall, find_cells
 from .lstm_layer import LayerCall, with_layers
 from .native import describe
 from .precision import narrow_cotangents, rounded_outputs
 
-Step = Node | LayoutTranspose | Region | AttentionCall | NormCall | CellCall | LayerCall
+Step = Node | LayoutTranspose | Region | AttentionCall | NormCall | JoinedCall
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -120,8 +120,7 @@ class Arrangement:
         for call in self.attention:
             found.update(dict.fromkeys(call.nodes, f"with {call.node.name}"))
             found[call.product] = describe(call.node, "", self.precision.get(call.node))
-        calls: list[CellCall | LayerCall] = [*self.cells, *self.layers]
-        for cell in calls:
+        for cell in (step for step in self.steps if isinstance(step, JoinedCall)):
             found.update(dict.fromkeys(cell.nodes, f"with {cell.node.name}"))
             found[cell.targets[0].node] = describe(cell.node, "", None)
         for norm in self.norms:
@@ -174,7 +173,7 @@ class Arrangement:
                     propagates += step.run(values, self.path)
                 elif isinstance(step, Region):
                     propagates += step.run(values, draws)
-                elif isinstance(step, AttentionCall | NormCall | CellCall | LayerCall):
+                elif isinstance(step, AttentionCall | NormCall | JoinedCall):
                     propagates += step.run(values, draws, self.path)
         return propagates
 

@@ -28,8 +28,7 @@ from .batch_slices import Region
 from .channels_last import LayoutTranspose
 from .layout import Layout
 from .lowering import Draws, Values
-from .lstm_cell import CellCall
-from .lstm_layer import LayerCall
+from .lstm_cell import JoinedCall
 from .native import is_native, narrowed_inputs
 
 Key = tuple[Node, int]
@@ -37,7 +36,7 @@ Key = tuple[Node, int]
 
 def computing_node(step: Any) -> Any:
     """The node that a call of an arrangement computes in place of others; another step itself."""
-    return step.node if isinstance(step, AttentionCall | CellCall | LayerCall) else step
+    return step.node if isinstance(step, AttentionCall | JoinedCall) else step
 
 
 @dataclass(frozen=True, slots=True, eq=False)

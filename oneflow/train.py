@@ -3,11 +3,11 @@
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 _on_demand = {
-    "CheckPoint": ".checkpoint.api:CheckPoint",
+    "CheckPoint": ".checkpoint.program:CheckPoint",
     "SimpleCheckPointManager": ".checkpoint.manager:SimpleCheckPointManager",
 }
 if _TYPE_CHECKING:
-    from .checkpoint.api import CheckPoint as CheckPoint
     from .checkpoint.manager import SimpleCheckPointManager as SimpleCheckPointManager
+    from .checkpoint.program import CheckPoint as CheckPoint
 
 __all__ = ["CheckPoint", "SimpleCheckPointManager"]

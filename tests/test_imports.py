@@ -124,6 +124,25 @@ def test_names_of_few_programs_are_imported_when_they_are_used() -> None:
     run_in_a_new_process(program)
 
 
+def test_a_small_training_imports_only_what_it_uses() -> None:
+    program = (
+        "import sys, numpy as np, oneflow as flow, oneflow.typing as tp\n"
+        "@flow.global_function('train')\n"
+        "def step(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:\n"
+        "    loss = flow.layers.dense(x, 4)\n"
+        "    flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.1])).minimize(loss)\n"
+        "    return loss\n"
+        "flow.train.CheckPoint().init()\n"
+        "step(np.ones((2, 3), np.float32))\n"
+        "unused = ('checkpoint.api', 'checkpoint.saving', 'compiler.int8', 'compiler.fusion',\n"
+        "          'compiler.cudnn_attention', 'runtime.nonfinite', 'runtime.processes.run')\n"
+        "loaded = [m for m in unused if 'oneflow.' + m in sys.modules]\n"
+        "assert not loaded, loaded\n"
+        "assert step.find_nonfinite(np.ones((2, 3), np.float32)) is None and 'oneflow.runtime.nonfinite' in sys.modules\n"
+    )
+    run_in_a_new_process(program)
+
+
 def test_star_imports_bring_names_that_are_imported_when_they_are_used() -> None:
     program = (
         "from oneflow import *\n"

@@ -82,6 +82,19 @@ def leads_outside(name: str) -> bool:
     return os.path.isabs(name) or os.path.normpath(name).split(os.sep)[0] == os.pardir
 
 
+def leads_straight(path: str, folder: str) -> bool:
+    """Whether a path goes from ``folder`` to something below it without symbolic links: quickly seen, and true of most."""
+    rest = path.removeprefix(os.path.join(folder, ""))
+    if os.name == "nt" or rest == path or os.path.normpath(rest) != rest or leads_outside(rest):  # Windows has other links, too
+        return False
+    at = folder
+    for name in rest.split(os.sep):
+        at = os.path.join(at, name)
+        if os.path.islink(at):
+            return False
+    return True
+
+
 def is_below(path: Path, folder: Path) -> bool:
     """Whether a path leads to something below ``folder`` after all symbolic links are followed."""
     try:

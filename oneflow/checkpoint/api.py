@@ -11,11 +11,10 @@ import numpy as np
 
 from .._base import check
 from .._base.refuse import closest, shown
-from ..errors import ArgumentError, CheckpointError, CheckpointNotFoundError, ModeError
-from ..graph.graph import Variable, current_or_none
+from ..errors import ArgumentError, CheckpointError, CheckpointNotFoundError
+from ..graph.graph import Variable
 from ..runtime import processes
 from ..runtime.process import process
-from ..runtime.session import Session, default_session
 from . import safetensors, saving
 from .format import Checkpoint, FileValue
 from .handles import VariableHandle
@@ -23,6 +22,7 @@ from .layout import as_path, complain
 from .loading import Loader, check_random, is_state, lacks, log_verification, warn_of, warn_of_unknown
 from .safetensors import Rename
 from .saving import PendingSave, all_or_none, check_metadata, finish_earlier, own_team
+from .session import own_session
 
 
 class UnknownVariableError(CheckpointError, RuntimeError):
@@ -52,7 +52,7 @@ def get_all_variables() -> dict[str, VariableHandle]:
 
     Example: >>> flow.get_all_variables()["w"].numpy()   # its present value
     """
-    session = _session("flow.get_all_variables()")
+    session = own_session("flow.get_all_variables()")
     variables = session.variables()
     session.sync()
     return {name: VariableHandle(session, variable) for name, variable in variables.items()}
@@ -87,7 +87,7 @@ def load_variables(
     what = "flow.load_variables"
     check.checked(what, "ignore_mismatch", check.flag(ignore_mismatch))
     check.checked(what, "strict", check.flag(strict))
-    session = _session(what)
+    session = own_session(what)
     if isinstance(value_dict, (str, os.PathLike)):
         value_dict = _all_of(value_dict)
     if rename is not None and isinstance(value_dict, Mapping):
@@ -118,7 +118,7 @@ def load_variables(
 
 def get_interface_blob_value(op_name: str) -> np.ndarray:
     """The current value of the variable of that name."""
-    session = _session("flow.experimental.get_interface_blob_value")
+    session = own_session("flow.experimental.get_interface_blob_value")
     _known(op_name, session.variables())
     return session.read([op_name])[op_name]
 
@@ -199,7 +199,7 @@ def save_with(
     then: Callable[[], None] | None = None,
 ) -> PendingSave | None:
     """``save``, with what else goes into the JSON file, and what the first process does afterwards."""
-    session = _session("flow.checkpoint.save") if var_dict is None else None
+    session = own_session("flow.checkpoint.save") if var_dict is None else None
 
     def capture(whole: bool) -> saving.Captured:
         if session is not None:
@@ -238,7 +238,7 @@ def get(path: str | os.PathLike[str]) -> Values | Any:
 
 def _save_safetensors(path: str | os.PathLike[str], var_dict: Mapping[str, Any] | None, *, overwrite: bool) -> None:
     processes.on_rank_zero("the beginning of a save", lambda: safetensors.refuse_occupied(path, replace=overwrite))
-    session = _session("flow.checkpoint.save") if var_dict is None else None
+    session = own_session("flow.checkpoint.save") if var_dict is None else None
     if session is not None:
         session.start()
         jobs = {name: sorted(job.variable_names) for name, job in session.jobs.items()}
@@ -272,71 +272,35 @@ def save_dict(obj: Mapping[str, Any], save_dir: str | os.PathLike[str]) -> None:
     save(save_dir, obj)
 
 
-class CheckPoint:
-    """Saves and loads all variables of the session, optimizer state and random state included.
-
-    Example: >>> flow.train.CheckPoint().save("./models")
-    """
-
-    def init(self) -> None:
-        """Starts the session. Variables that are not loaded begin with what their initializers draw."""
-        session = _session("CheckPoint.init")
-        session.start()
-        session.warn_of_broken_jobs()
-
-    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False, asynchronous: bool = False) -> PendingSave | None:
-        """As ``flow.checkpoint.save(path, overwrite=..., asynchronous=...)``."""
-        check.checked("CheckPoint.save", "overwrite", check.flag(overwrite))
-        check.checked("CheckPoint.save", "asynchronous", check.flag(asynchronous))
-        return save_with(as_path(path), None, {}, overwrite=overwrite, asynchronous=asynchronous)
-
-    def load(self, path: str | os.PathLike[str], strict: bool = False) -> None:
-        """Sets every variable to its value in the checkpoint: all of them, or, if anything is wrong, none.
-
-        Variables that the checkpoint lacks keep their values, and what it has beyond them is ignored; a CheckpointWarning names
-        each of both. Optimizer state and counters that the program does not use are ignored silently.
-
-        Args:
-          path: a checkpoint of this library or of OneFlow.
-          strict: makes both an error.
-        Raises:
-          UnknownVariableError: ``strict``, and the checkpoint has a name that is not a variable's.
-          CheckpointNotFoundError: there is no checkpoint at that path.
-          CheckpointError: a value is damaged, or has another shape or dtype than the program's variable.
-        """
-        check.checked("CheckPoint.load", "strict", check.flag(strict))
-        finish_earlier(own_team())
-        stored = Checkpoint(path)
-        if stored.is_single:
-            rule = f"{stored.path!r} is the directory of one variable, not a checkpoint"
-            complain(CheckpointNotFoundError, rule, f"load {os.path.dirname(os.path.abspath(stored.path))!r}")
-        session = _session("CheckPoint.load")
-        variables = session.variables()
-        unknown = _unknown(_names_in(stored), variables)
-        if unknown and strict:
-            _known(unknown[0], variables)
-        missing = [v for name, v in variables.items() if name not in stored]
-        random = stored.extra().get("random")
-        check_random(session, random, stored.path)
-        if missing and strict:
-            hint, place = "load without strict=True to keep their present values", os.path.abspath(stored.path)
-            complain(CheckpointError, lacks(stored.path, missing, len(variables)), hint, full_path=place)
-        log_verification(stored)
-        given = {name: partial(stored.__getitem__, name) for name in variables if name in stored}
-        Loader(session).load(given, variables, [stored.path], random)
-        if not variables and not (random or {}).get("readers"):
-            warn_of(f"nothing was loaded from {stored.path!r}: the program has no variables yet; declare its jobs before loading")
-        elif missing:
-            warn_of(f"{lacks(stored.path, missing, len(variables))}; they keep the values they have")
-        if variables and unknown:
-            warn_of_unknown(unknown, variables, "CheckPoint.load")
-        session.warn_of_broken_jobs()
-
-
-def _session(what: str) -> Session:
-    if current_or_none() is not None:
-        complain(ModeError, f"{what} cannot be called inside a job function: nothing has a value there yet", "call it outside")
-    return default_session()
+def load_program(path: str | os.PathLike[str], strict: bool) -> None:
+    """What ``CheckPoint.load`` does."""
+    check.checked("CheckPoint.load", "strict", check.flag(strict))
+    finish_earlier(own_team())
+    stored = Checkpoint(path)
+    if stored.is_single:
+        rule = f"{stored.path!r} is the directory of one variable, not a checkpoint"
+        complain(CheckpointNotFoundError, rule, f"load {os.path.dirname(os.path.abspath(stored.path))!r}")
+    session = own_session("CheckPoint.load")
+    variables = session.variables()
+    unknown = _unknown(_names_in(stored), variables)
+    if unknown and strict:
+        _known(unknown[0], variables)
+    missing = [v for name, v in variables.items() if name not in stored]
+    random = stored.extra().get("random")
+    check_random(session, random, stored.path)
+    if missing and strict:
+        hint, place = "load without strict=True to keep their present values", os.path.abspath(stored.path)
+        complain(CheckpointError, lacks(stored.path, missing, len(variables)), hint, full_path=place)
+    log_verification(stored)
+    given = {name: partial(stored.__getitem__, name) for name in variables if name in stored}
+    Loader(session).load(given, variables, [stored.path], random)
+    if not variables and not (random or {}).get("readers"):
+        warn_of(f"nothing was loaded from {stored.path!r}: the program has no variables yet; declare its jobs before loading")
+    elif missing:
+        warn_of(f"{lacks(stored.path, missing, len(variables))}; they keep the values they have")
+    if variables and unknown:
+        warn_of_unknown(unknown, variables, "CheckPoint.load")
+    session.warn_of_broken_jobs()
 
 
 def _names_in(stored: Checkpoint) -> list[str]:

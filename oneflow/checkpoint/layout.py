@@ -16,7 +16,7 @@ from typing import NoReturn
 
 from .._base import check
 from .._base.dtype import dtype as Dtype
-from .._base.files import TO_NOWHERE, open_regular, read_all, why_outside
+from .._base.files import TO_NOWHERE, leads_straight, open_regular, read_all, why_outside
 from .._base.refuse import refuse
 from ..errors import ArgumentError, CheckpointError, OneFlowError
 
@@ -69,15 +69,21 @@ def _encodes(name: str) -> bool:
 
 def open_inside(root: str, path: str, what: str) -> FileIO:
     """Opens a regular file inside ``root``. Links that lead outside, pipes and devices are refused, never waited for."""
-    real, short = os.path.realpath(path), os.path.relpath(path, root)
-    if why := why_outside(path, root, "the checkpoint"):
-        hint, expected = "put a copy of the file in its place", f"a file below {os.path.realpath(root)}"
-        complain(CheckpointError, f"{what}: {short!r} cannot be opened: {why}", hint, file=path, expected=expected, found=real)
+    real = path
+    if not leads_straight(path, root):
+        real = os.path.realpath(path)
+        if why := why_outside(path, root, "the checkpoint"):
+            hint, expected = "put a copy of the file in its place", f"a file below {os.path.realpath(root)}"
+            _complain_of_opening(root, path, what, why, hint, file=path, expected=expected, found=real)
     try:
         return open_regular(real, follow_symlinks=False)
     except OSError as error:
         why = TO_NOWHERE if os.path.islink(path) and not os.path.exists(path) else error.strerror or str(error)
-        complain(CheckpointError, f"{what}: {short!r} cannot be opened: {why}", file=path)
+        _complain_of_opening(root, path, what, why, file=path)
+
+
+def _complain_of_opening(root: str, path: str, what: str, why: str, hint: str = "", **facts: str) -> NoReturn:
+    complain(CheckpointError, f"{what}: {os.path.relpath(path, root)!r} cannot be opened: {why}", hint, **facts)
 
 
 def read_inside(root: str, path: str, what: str, largest: int) -> bytes:

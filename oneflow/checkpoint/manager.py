@@ -15,9 +15,10 @@ from .._base import check
 from .._base.refuse import shown
 from ..errors import ArgumentError, CheckpointError, CheckpointNotFoundError
 from . import atomic, hidden, inspection
-from .api import CheckPoint, save_with
+from .api import save_with
 from .description import Description
 from .layout import DONE, EXTRA, as_path, complain
+from .program import CheckPoint
 from .saving import PendingSave, check_metadata, finish_earlier, own_team
 from .team import on_leader
 

@@ -9,7 +9,7 @@ from typing import Any
 from .._base.refuse import refuse, shown
 from ..callbacks.base import Callback as TrainerCallback
 from ..callbacks.base import Logs
-from ..checkpoint.api import CheckPoint
+from ..checkpoint.program import CheckPoint
 from ..errors import ArgumentError, CallbackError, FeedShapeError
 from ..job import JobFunction, global_function
 from ..optimizer.base import Optimizer

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from .._base.dist import Placement
 from .._base.jax import jax
 from .._base.log import notice
-from ..compiler.cudnn_attention import limits_of, with_cudnn_attention
 from ..compiler.layout import Layout, Storage, layout_of
 from ..compiler.lowering import Observer
 from ..compiler.options import compiler_options, cpu_options, product_precision
@@ -20,7 +19,7 @@ from ..compiler.program import Stateless, is_stateless, single
 from ..errors import ModeError
 from ..graph.graph import Graph
 from ..graph.node import Node
-from . import compilation_cache, kept_programs, nonfinite, processes, size_limit
+from . import compilation_cache, kept_programs, processes, size_limit
 from .agreement import check_agreement
 from .debugging import debugging
 from .launching import Launcher, flat_feeds
@@ -32,6 +31,7 @@ from .transfer import to_host
 
 if TYPE_CHECKING:
     from ..compiler.stages import Compile
+    from .nonfinite import NonFinite
 
 
 @dataclass(slots=True)
@@ -82,6 +82,7 @@ class Executable:
         elif self.is_staged and plan.prepared:
             raise ModeError(_several_places(plan, places[0]))
         if plan.cudnn_attention and plan.platform == "gpu" and not any(self.debugging):
+            from ..compiler.cudnn_attention import limits_of, with_cudnn_attention
             from ..compiler.stages.segments import homes_of
 
             limits = limits_of([d for devices in distinct.values() for d in devices])
@@ -258,7 +259,7 @@ class Executable:
         if size is not None:
             self.statistics.largest_temporary_bytes = max(self.statistics.largest_temporary_bytes or 0, size)
 
-    def find_nonfinite(self, feeds: Sequence[Any]) -> nonfinite.NonFinite | None:
+    def find_nonfinite(self, feeds: Sequence[Any]) -> NonFinite | None:
         """Runs the next step op by op, changes nothing, and reports the first value that is not finite; None for none."""
         state = self._state
         with self._store.lock:
@@ -268,6 +269,8 @@ class Executable:
             if self.unfused.prepared and state.prepared is not None:
                 read += state.prepared.values()
             before, reads = ([to_host(a) for a in values] for values in (state.values(state.written), read))
+        from . import nonfinite  # few programs ask for it
+
         return nonfinite.find(self.unfused, self._storages, before, reads, flat_feeds(self.plan, feeds))[0]
 
     def hlo(self) -> str:

@@ -10,7 +10,7 @@ from ..compiler.plan import Plan
 from ..errors import CompileError, CustomOpError, ExecutionError, NonFiniteError, ProcessError
 from ..graph import callback
 from ..graph.graph import Graph
-from . import nonfinite, processes
+from . import processes
 from .debugging import NAMES, nan_among_causes
 from .gate import Results
 from .step_state import StepState
@@ -57,6 +57,8 @@ def run(
 
 
 def _look_for_nonfinite(state: StepState, plan: Plan, results: Results, before: Sequence[Any], feeds: Sequence[Any]) -> None:
+    from . import nonfinite  # few programs ask for it
+
     if nonfinite.is_finite((state.values(state.written), results)):
         return
     found, is_finite = nonfinite.find(plan, state.storages, before, state.read_values(), feeds)

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..checkpoint import hidden
-from ..checkpoint.api import CheckPoint, save_with
+from ..checkpoint.api import save_with
 from ..checkpoint.format import Checkpoint
 from ..checkpoint.layout import DONE, as_path
+from ..checkpoint.program import CheckPoint
 from ..checkpoint.saving import finish_earlier, own_team
 from ..errors import CheckpointError
 from ..runtime.process import process

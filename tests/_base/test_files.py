@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from oneflow._base.files import is_below, open_regular, read_regular
+from oneflow._base.files import is_below, leads_straight, open_regular, read_regular
 
 
 def test_a_regular_file(tmp_path: Path) -> None:
@@ -70,4 +70,19 @@ def test_what_lies_below_a_folder(tmp_path: Path) -> None:
     for name in ("file", "deeper/file", "deeper/../file", "in/file", "../alias/file"):
         assert is_below(folder / name, folder) and is_below(folder / name, tmp_path / "alias"), name
     for name in ("../file", "/etc/passwd", "out/file", "../folder2", "a\0b"):
-        assert not is_below(f"{folder}/{name}" if not name.startswith("/") else name, folder), name
+        path = f"{folder}/{name}" if not name.startswith("/") else name
+        assert not is_below(path, folder) and (not leads_straight(path, str(folder)) or "\0" in name), name
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no path is said to be free of Windows' many kinds of links")
+def test_ways_without_links(tmp_path: Path) -> None:
+    folder = str(tmp_path / "folder")
+    (tmp_path / "folder" / "deeper").mkdir(parents=True)
+    (tmp_path / "folder" / "in").symlink_to("deeper")
+    (tmp_path / "alias").symlink_to(folder)
+    for name in ("file", "deeper/file", "deeper/nothing/file"):
+        for begin in (folder, f"{tmp_path}/alias"):
+            assert leads_straight(f"{begin}/{name}", begin), name
+    for name in ("in", "in/file", "deeper/../in/file", "../folder/file", "", "deeper//file"):
+        assert not leads_straight(f"{folder}/{name}", folder), name
+    assert not leads_straight(f"{folder}2/file", folder)

@@ -14,10 +14,11 @@ from oneflow._base.dist import parse_placement
 from oneflow._base.dtype import float32, int8, int64
 from oneflow._base.source import caller
 from oneflow.checkpoint import api, get, save
-from oneflow.checkpoint.api import CheckPoint, UnknownVariableError
+from oneflow.checkpoint.api import UnknownVariableError
 from oneflow.checkpoint.format import FileValue
 from oneflow.checkpoint.layout import EXTRA
 from oneflow.checkpoint.manager import SimpleCheckPointManager
+from oneflow.checkpoint.program import CheckPoint
 from oneflow.compiler.layout import Layout, Storage
 from oneflow.errors import (
     ArgumentError,
@@ -103,7 +104,7 @@ def session(monkeypatch: pytest.MonkeyPatch) -> FakeSession:
 
 
 def use(monkeypatch: pytest.MonkeyPatch, session: FakeSession) -> FakeSession:
-    monkeypatch.setattr(api, "default_session", lambda: session)
+    monkeypatch.setattr("oneflow.checkpoint.session.default_session", lambda: session)
     return session
 
 

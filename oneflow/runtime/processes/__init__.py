@@ -54,11 +54,12 @@ class Processes:
                     '  try        multiprocessing.get_context("spawn"), or what it does before the first call of a job'
                 )
             from . import jax_runtime, rendezvous
-            from .run import Run
 
             jax_runtime.refuse_if_initialized()
             place = rendezvous.find()
             if place is not None:
+                from .run import Run  # with its threads: a run of one process has none
+
                 self._run = Run(place)
             self._started = True
             if place is not None and place.rank > 0 and not Environment.all_output and LAUNCHED not in os.environ:

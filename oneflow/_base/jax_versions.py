@@ -70,25 +70,27 @@ def can_choose_library() -> bool:
     return release(jaxlib.__version__)[:2] == (0, 10)
 
 
-def not_inlined(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of arrays that becomes a computation of its own in the program that calls it, which XLA does not inline.
+def not_inlined(closed: Any) -> Callable[..., list[Any]]:
+    """A closed jaxpr without constants as a function of arrays: a computation of its own in the program that calls it.
 
-    By an attribute of the call, which calls inside of the function must not have. An XLA that does not know it inlines the call.
+    An attribute of the call keeps XLA from inlining it; an XLA that does not know that attribute inlines the call. The equations
+    are not traced again: the call is an equation like that of a jitted function, which is traced in their place.
     """
     import jax
     from jax.experimental.xla_metadata import set_xla_metadata
+    from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
 
-    def part(*arrays: Any) -> Any:
-        with set_xla_metadata(inlineable=None):
-            return function(*arrays)
-
-    called = jax.jit(part)
-
-    def call(*arrays: Any) -> Any:
-        with set_xla_metadata(inlineable="false"):
-            return called(*arrays)
-
-    return call
+    with set_xla_metadata(inlineable="false"), jax.disable_jit(False):
+        (example,) = jax.make_jaxpr(jax.jit(lambda a, b: (a + b, a - b, a * b)))(1.0, 2.0).eqns
+    jaxpr = closed.jaxpr
+    counts = {2: len(jaxpr.invars), 3: len(jaxpr.outvars)}  # by those of the example: of what there is one for each
+    params = {
+        name: value[:1] * counts[len(value)] if isinstance(value, tuple) and len(value) in counts else value
+        for name, value in example.params.items()
+    }
+    params.update(jaxpr=closed, name="part")
+    call = example.replace(invars=list(jaxpr.invars), outvars=list(jaxpr.outvars), params=params)
+    return jaxpr_as_fun(ClosedJaxpr(Jaxpr((), jaxpr.invars, jaxpr.outvars, [call], debug_info=jaxpr.debug_info), ()))
 
 
 # --- warnings

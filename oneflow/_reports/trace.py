@@ -46,6 +46,7 @@ class _Instruction:
     calls: tuple[str, ...]
     operands: tuple[str, ...]
     computation: str
+    is_part: bool  # a call of a part of a long program (``compiler/parts.py``), which stands for no op
 
 
 class Program:
@@ -79,6 +80,7 @@ class Program:
                 tuple(_CALLS.findall(rest)),
                 tuple(OPERAND.findall(arguments)),
                 computation,
+                'inlineable="false"' in rest,
             )
             self._members[computation].append(found["name"])
 
@@ -91,6 +93,8 @@ class Program:
 
     def origin(self, instruction: str) -> Origin:
         """The op that an instruction was compiled from; where none is known, that of its readers or of what it reads."""
+        if self._instructions[instruction].is_part:
+            return _UNKNOWN
         own = self._known(instruction)
         if own is not None:
             return own
@@ -103,6 +107,8 @@ class Program:
 
     def _known(self, name: str) -> Origin | None:
         instruction = self._instructions[name]
+        if instruction.is_part:
+            return None
         if instruction.origin is not None and instruction.origin is not _UNKNOWN:
             return instruction.origin
         inner = [self._instructions[m].origin for c in instruction.calls for m in self._members.get(c, ())]

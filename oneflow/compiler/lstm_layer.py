@@ -1,21 +1,22 @@
 """LSTMs over sequences as one computation each: finds steps that follow each other, for the native part.
 
 A program unrolls the sequence: the gates of a step are the sum of a product, of h of the step before and the recurrent weights,
-and of what the step gets otherwise. Where that does not depend on the steps, and nothing else reads what is between, one call
-computes the products and cells (``lstm_cell.py``) of all steps, and another one the gradients.
+and of what the step gets otherwise; or h is concatenated with that for the product. Where it does not depend on the steps, and
+nothing else reads what is between, one call computes the products and cells (``lstm_cell.py``) of all steps, and another one the
+gradients. Products of what the steps get are computed at once before it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from .._base import dtype as dtypes
 from .._base.dtype import dtype
 from ..graph.node import Blob, Node
 from .lstm_cell import CellCall, JoinedCall, Key, both_ways, readers_of
-from .lstm_layer_kernels import LSTM_LAYER
+from .lstm_layer_kernels import LSTM_LAYER, Given, Product
 from .native import unsupported_reason
 
 
@@ -25,25 +26,37 @@ class LayerCall(JoinedCall):
     __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Follower:
-    """A step whose gates are a sum with a product.
+Place = Literal["before", "behind"]
+_PLACES: tuple[Place, Place] = ("behind", "before")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Step:
+    """A step and how its gates are computed: as a sum, one term of which may be a product of h of the step before.
 
     Attributes:
       call: of its cell.
-      hidden, before: h and c of the step before.
-      weights: the recurrent ones; ``transposed``: they are (4 * width, width).
-      rest: what is added to the product.
-      nodes: the product and the sum.
+      terms: the others.
+      hidden, before: h and c of the step before; None where there is none.
+      product: the node that multiplies h by the recurrent weights.
+      joined: what is concatenated with h for the product, and which of both comes first; None for nothing.
+      nodes: those that compute the sum and the product.
     """
 
     call: CellCall
-    hidden: Blob
-    before: Blob
-    weights: Blob
-    transposed: bool
-    rest: Blob
-    nodes: tuple[Node, Node]
+    terms: tuple[Blob, ...]
+    nodes: tuple[Node, ...]
+    hidden: Blob | None = None
+    before: Blob | None = None
+    product: Node | None = None
+    joined: tuple[Blob, Place] | None = None
+
+    def is_like(self, other: _Step) -> bool:
+        """Whether both multiply by the same recurrent weights, in the same way."""
+        if self.product is None or other.product is None:
+            return self.product is other.product
+        mine, others = (step.joined and step.joined[1] for step in (self, other))
+        return mine == others and _form(self.product) == _form(other.product)
 
 
 class _Search:
@@ -66,43 +79,74 @@ class _Search:
             self.place.update(dict.fromkeys(getattr(step, "nodes", (step,)), i))
         self.cells = [step for step in steps if isinstance(step, CellCall)]
 
-    def sequences(self) -> list[tuple[CellCall | _Follower, ...]]:
-        """The longest sequences, of two steps at least. The first step is a follower where there is a state from before."""
-        followers = [self._follower(cell) for cell in self.cells]
-        by_state = {_key(f.before): f for f in followers if f is not None}
-        found: list[tuple[CellCall | _Follower, ...]] = []
+    def sequences(self) -> list[tuple[_Step, ...]]:
+        """The longest sequences, of two steps at least."""
+        ways = {cell: self._ways(cell) for cell in self.cells}
+        cell_of_state = {_key(cell.targets[1]): cell for cell in self.cells}
+        following: dict[CellCall, _Step] = {}
+        for step in (step for found in ways.values() for step in found):
+            if step.before is None or step.hidden is None:
+                continue
+            cell = cell_of_state.get(_key(step.before))
+            if cell is not None and _key(step.hidden) == _key(cell.targets[0]) and self._follows(cell, step.call):
+                following[cell] = step
+        found: list[tuple[_Step, ...]] = []
         taken: set[CellCall] = set()
-        for cell, as_follower in zip(self.cells, followers, strict=True):
-            if cell in taken or (as_follower is None and len(cell.node.inputs) > 1):
-                continue  # a state that comes into the cell by another way
-            sequence: list[Any] = [cell if as_follower is None else as_follower]
-            while (after := by_state.get(_key(cell.targets[1]))) is not None and self._follows(cell, after, sequence[-1]):
+        for cell in self.cells:
+            after = following.get(cell)
+            if cell in taken or after is None:
+                continue
+            begins = [step for step in ways[cell] if step.product is None and after.joined is None or step.is_like(after)]
+            if not begins:
+                continue  # the sequence begins one step later
+            sequence = [begins[0]]
+            while after is not None and (len(sequence) == 1 or after.is_like(sequence[-1])):
                 sequence.append(after)
-                cell = after.call
-            if len(sequence) > 1:
-                taken.update(_cell_of(step) for step in sequence)
-                found.append(tuple(sequence))
+                after = following.get(after.call)
+            taken.update(step.call for step in sequence)
+            found.append(tuple(sequence))
         return found
 
-    def _follower(self, cell: CellCall) -> _Follower | None:
-        if len(cell.node.inputs) != 2:
-            return None
-        gates, before = cell.node.inputs
-        total = gates.node
-        readers = sum(_key(b) == _key(gates) for node in cell.nodes for b in node.inputs)
-        if total.op.lstm != "sum" or not self._is_inside(gates, readers, cell):
-            return None
-        for product, rest in both_ways(total.inputs):
-            times = product.node.op.attention(product.node.attrs) if product.node.op.attention is not None else None
-            if times is None or times.kind != "product" or times.factor != 1 or times.transposed[0]:
+    def _ways(self, cell: CellCall) -> list[_Step]:
+        """A step in all the ways in which a term may be taken for the product of h."""
+        gates, *state = cell.node.inputs
+        terms, sums = self._terms(gates, cell)
+        if not state:
+            return [_Step(cell, tuple(terms), tuple(sums))]
+        found = []
+        for i, term in enumerate(terms):
+            if term.shape != gates.shape or not self._is_product(term, cell):
                 continue
-            hidden, weights = product.node.inputs
-            transposed, width = times.transposed[1], before.shape[1]
-            shape = (4 * width, width) if transposed else (width, 4 * width)
-            fits = hidden.shape == before.shape and weights.shape == shape and rest.shape == gates.shape == product.shape
-            if fits and rest.dtype is weights.dtype is dtypes.float32 and self._is_inside(product, 1, cell):
-                return _Follower(cell, hidden, before, weights, transposed, rest, (product.node, total))
-        return None
+            x, rest = term.node.inputs[0], (*terms[:i], *terms[i + 1 :])
+            recurrent = _Step(cell, rest, (term.node, *sums), x, state[0], term.node)
+            if x.shape == state[0].shape:
+                found.append(recurrent)
+            if x.node.op.lstm == "joined" and len(x.node.inputs) == 2 and self._is_inside(x, 1, cell):
+                nodes = (x.node, *recurrent.nodes)
+                for (h, other), place in zip(both_ways(x.node.inputs), _PLACES, strict=True):
+                    if x.node.attrs["axis"] == 1 and h.shape == state[0].shape:
+                        found.append(replace(recurrent, hidden=h, joined=(other, place), nodes=nodes))
+        return found
+
+    def _terms(self, gates: Blob, cell: CellCall) -> tuple[list[Blob], list[Node]]:
+        """What is added up, and the nodes that do so."""
+        node = gates.node
+        if node.op.lstm != "sum" or not self._is_read_here(gates, cell):
+            return [gates], []
+        found = [self._terms(b, cell) for b in node.inputs]
+        return [term for terms, _ in found for term in terms], [node, *(n for _, nodes in found for n in nodes)]
+
+    def _is_product(self, blob: Blob, cell: CellCall) -> bool:
+        """Whether it is one of two float32 matrices that a call may compute."""
+        node = blob.node
+        times = node.op.attention(node.attrs) if node.op.attention is not None else None
+        if times is None or times.kind != "product" or times.factor != 1 or times.transposed[0]:
+            return False
+        return all(b.ndim == 2 and b.dtype is dtypes.float32 for b in node.inputs) and self._is_read_here(blob, cell)
+
+    def _is_read_here(self, blob: Blob, cell: CellCall) -> bool:
+        """``_is_inside`` of a cell's gates, or a value that is read once."""
+        return self._is_inside(blob, sum(_key(b) == _key(blob) for node in cell.nodes for b in node.inputs) or 1, cell)
 
     def _is_inside(self, blob: Blob, readers: int, cell: CellCall) -> bool:
         """Whether a call may compute a value for so many readers alone."""
@@ -120,38 +164,66 @@ class _Search:
             and not any(b.is_dynamic or b.dtype is not dtypes.float32 for b in (*node.inputs, *node.outputs))
         )
 
-    def _follows(self, cell: CellCall, after: _Follower, step: CellCall | _Follower) -> bool:
-        hidden, c = cell.targets
-        same = cell.node.attrs == after.call.node.attrs
-        is_last_reader = self._is_inside(c, 2, cell)  # its own cell and the next one
-        shared = not isinstance(step, _Follower) or (_key(step.weights), step.transposed) == (
-            _key(after.weights),
-            after.transposed,
-        )
-        return _key(after.hidden) == _key(hidden) and same and shared and is_last_reader
+    def _follows(self, cell: CellCall, after: CellCall) -> bool:
+        is_last_reader = self._is_inside(cell.targets[1], 2, cell)  # its own cell and the next one
+        return cell.node.attrs == after.node.attrs and is_last_reader
 
-    def call(self, sequence: Sequence[CellCall | _Follower]) -> tuple[LayerCall, list[Node]] | None:
+    def call(self, sequence: Sequence[_Step]) -> tuple[LayerCall, list[Node]] | None:
         """The call for a sequence, and nodes behind the first step that must come before it; None where there is no call."""
-        followers = [step for step in sequence if isinstance(step, _Follower)]
-        cells = [_cell_of(step) for step in sequence]
-        rests = [step.rest if isinstance(step, _Follower) else step.node.inputs[0] for step in sequence]
-        first, like = followers[0], cells[-1].node
-        quarters = like.attrs["quarters"]
-        has_state = isinstance(sequence[0], _Follower)
-        watched = any(rest.node in self.keep for rest in rests)
-        gates, by_row = (tuple(rests), False) if watched else _in_one_array(rests)
-        state = (first.hidden, first.before) if has_state else ()
-        inputs = (*gates, *state, first.weights)
-        inside = {node for cell in cells for node in cell.nodes} | {node for step in followers for node in step.nodes}
-        earlier = self._earlier(inputs, self.place[cells[0].targets[1].node], inside)
+        first, last, recurrent = sequence[0], sequence[-1], sequence[1].product
+        assert recurrent is not None
+        terms, shared = _shared_terms(sequence)
+        products = self._input_products(sequence, terms)
+        inside = {node for step in sequence for node in (*step.call.nodes, *step.nodes)}
+        multiplied: list[Blob] = []
+        input_weights: Sequence[Blob] = ()
+        product = None
+        if products:
+            terms = [[] for _ in sequence]
+            multiplied, input_weights = [p.node.inputs[0] for p in products], products[0].node.inputs[1:]
+            product = Product(products[0].node.op, tuple(products[0].node.attrs.items()))
+            inside.update(p.node for p in products)
+        elif last.joined is not None:
+            multiplied = [step.joined[0] for step in sequence if step.joined is not None]
+            product = Product(recurrent.op, tuple(recurrent.attrs.items()), last.joined[1])
+        gates = first.call.node.inputs[0].shape
+        is_full = all(any(term.shape == gates for term in each) for each in terms)  # not all are broadcast
+        if not multiplied and not is_full:
+            return None
+        by_row, added = False, tuple(len(each) for each in terms)
+        listed = [term for each in terms for term in each]
+        if multiplied:
+            multiplied, by_row = self._of_all_steps(multiplied)
+        elif set(added) == {1}:
+            listed, by_row = self._of_all_steps(listed)
+        whole = len(listed) == 1 and listed[0].ndim == 3
+        given = Given(product, len(multiplied), None if whole else added, len(shared))
+        state = (first.hidden, first.before) if first.hidden is not None and first.before is not None else ()
+        inputs = (*multiplied, *listed, *state, *input_weights, recurrent.inputs[1], *shared)
+        earlier = self._earlier(inputs, self.place[first.call.targets[1].node], inside)
         if earlier is None:
             return None
-        targets = (*(cell.targets[0] for cell in cells), cells[-1].targets[1])
-        attrs = {"quarters": quarters, "has_state": has_state, "by_row": by_row, "transposed": first.transposed}
-        made = like.copy(op=LSTM_LAYER, inputs=inputs, attrs=attrs, outputs=list(targets))
+        targets = (*(step.call.targets[0] for step in sequence), last.call.targets[1])
+        attrs = {"quarters": last.call.node.attrs["quarters"], "given": given, "has_state": bool(state), "by_row": by_row,
+                 "transposed": _is_transposed(recurrent)}  # fmt: skip
+        made = last.call.node.copy(op=LSTM_LAYER, inputs=inputs, attrs=attrs, outputs=list(targets))
         if unsupported_reason(made, None) is not None:
             return None
         return LayerCall(made, targets, tuple(sorted(inside, key=self.order.__getitem__))), earlier
+
+    def _input_products(self, sequence: Sequence[_Step], terms: Sequence[Sequence[Blob]]) -> list[Blob]:
+        """The only terms of the steps, where these are products with the same weights that one call may compute."""
+        if any(len(each) != 1 for each in terms):
+            return []
+        products = [each[0] for each in terms]
+        for product, step in zip(products, sequence, strict=True):
+            if not self._is_product(product, step.call) or product.shape != step.call.node.inputs[0].shape:
+                return []
+        return products if all(_form(product.node) == _form(products[0].node) for product in products) else []
+
+    def _of_all_steps(self, blobs: list[Blob]) -> tuple[list[Blob], bool]:
+        """``_in_one_array`` of arrays whose gradients nobody watches."""
+        return (blobs, False) if any(b.node in self.keep for b in blobs) else _in_one_array(blobs)
 
     def _earlier(self, inputs: Sequence[Blob], place: int, inside: Collection[Node]) -> list[Node] | None:
         """What inputs need of the steps from a place on, in order; None where that depends on nodes that are inside."""
@@ -174,18 +246,36 @@ def _key(blob: Blob) -> Key:
     return blob.node, blob.index
 
 
-def _cell_of(step: CellCall | _Follower) -> CellCall:
-    return step.call if isinstance(step, _Follower) else step
+def _form(product: Node) -> Any:
+    """What products by the same weights have in common."""
+    x, weights = product.inputs
+    return product.op, tuple(product.attrs.items()), _key(weights), x.shape
 
 
-def _in_one_array(blobs: Sequence[Blob]) -> tuple[tuple[Blob, ...], bool]:
+def _is_transposed(product: Node) -> bool:
+    """Whether the weights are (columns, rows)."""
+    assert product.op.attention is not None
+    times = product.op.attention(product.attrs)
+    return times is not None and times.transposed[1]
+
+
+def _shared_terms(sequence: Sequence[_Step]) -> tuple[list[list[Blob]], list[Blob]]:
+    """The terms of each step apart from those of all steps, and these."""
+    terms = [list(step.terms) for step in sequence]
+    keys = [[_key(term) for term in each] for each in terms]
+    shared = [t for t in terms[0] if all(found.count(_key(t)) == 1 for found in keys)]
+    common = {_key(term) for term in shared}
+    return [[term for term in each if _key(term) not in common] for each in terms], shared
+
+
+def _in_one_array(blobs: list[Blob]) -> tuple[list[Blob], bool]:
     """The array whose steps these are, all of them and in order, or else themselves; whether the axis of the steps is 1."""
     regions = []
     for blob in blobs:
         region, whole = blob.node.op.region, blob.node.inputs[:1]
         bounds = region(blob.node.attrs, whole[0].shape) if region is not None and whole[0].ndim == 3 else None
         if bounds is None or _key(whole[0]) != _key(blobs[0].node.inputs[0]) or whole[0].is_dynamic:
-            return tuple(blobs), False
+            return blobs, False
         regions.append(tuple(bounds))
     whole = blobs[0].node.inputs[:1]
     shape, (rows, columns) = whole[0].shape, blobs[0].shape
@@ -198,8 +288,8 @@ def _in_one_array(blobs: Sequence[Blob]) -> tuple[tuple[Blob, ...], bool]:
         sizes = [rows, columns]
         sizes.insert(axis, len(blobs))
         if list(shape) == sizes and regions == expected and whole[0].dtype is dtypes.float32:
-            return tuple(whole), axis == 1
-    return tuple(blobs), False
+            return list(whole), axis == 1
+    return blobs, False
 
 
 def with_layers(
@@ -213,19 +303,18 @@ def with_layers(
 
     Args: see ``arrangement.arranged``; steps: they have calls for single steps.
     """
-    done: set[CellCall] = set()
+    failed: set[CellCall] = set()
     made = list(steps)
     while True:
         search = _Search(nodes, made, keep, roots, precision)
         for sequence in search.sequences():
-            first = _cell_of(sequence[0])
-            if first in done:
-                continue
-            done.add(first)
-            found = search.call(sequence)
+            first = sequence[0].call
+            found = search.call(sequence) if first not in failed else None
             if found is not None:
                 made = _replaced(made, search.place[first.targets[1].node], *found)
+                failed.clear()  # what others get may be the result of this call
                 break
+            failed.add(first)
         else:
             return made
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import Any
+from functools import lru_cache, reduce
+from itertools import islice
+from typing import Any, Literal
 
 import numpy as np
 
@@ -66,6 +67,74 @@ class Layer:
         return int(self.by_row)
 
 
+@dataclass(frozen=True)
+class Product:
+    """Products of what the steps of a sequence get and weights, computed at once for all steps.
+
+    Attributes:
+      op, attrs: they compute the product of two matrices.
+      joined: the weights are rows of those that h is multiplied by as well, in front of h's ("before") or behind ("behind"); ""
+        where they are an array of their own.
+    """
+
+    op: OpDef
+    attrs: tuple[tuple[str, Any], ...]
+    joined: Literal["", "before", "behind"] = ""
+
+    def __call__(self, x: Array, weights: Array) -> Array:
+        """By the native part where it takes it."""
+        native, attrs = self.op.native, dict(self.attrs)
+        is_native = native is not None and native.unsupported_reason([x, weights], attrs) is None
+        return native.lower(x, weights, **attrs) if native is not None and is_native else self.op.define(x, weights, **attrs)
+
+
+@dataclass(frozen=True)
+class Given:
+    """Which arrays the gates are computed of, apart from the recurrent product.
+
+    Attributes:
+      product: of what steps get and weights; None for none.
+      multiplied: how many arrays that multiplies: one for each step, or one of all steps.
+      added: how many arrays are added up for each step; None for one array of all steps.
+      shared: how many arrays are added in all steps.
+    """
+
+    product: Product | None = None
+    multiplied: int = 0
+    added: tuple[int, ...] | None = None
+    shared: int = 0
+
+
+@dataclass(frozen=True)
+class Operands:
+    """The arrays of a call, sorted.
+
+    Attributes:
+      multiplied, added, shared: see ``Given``.
+      state: h and c from before the first step, if there are any.
+      input_weights: those of ``Given.product``, unless they are joined to the recurrent ones.
+      weights: the recurrent ones.
+    """
+
+    multiplied: Sequence[Any]
+    added: Sequence[Any]
+    state: Sequence[Any]
+    input_weights: Sequence[Any]
+    weights: Any
+    shared: Sequence[Any]
+
+    @staticmethod
+    def of(arrays: Sequence[Any], given: Given, has_state: bool) -> Operands:
+        """Of the inputs of the op, which come in this order."""
+        added = 1 if given.added is None else sum(given.added)
+        apart = int(given.product is not None and not given.product.joined)
+        left = iter(arrays)
+        multiplied, summed, state, weights, (recurrent,), shared = (
+            list(islice(left, count)) for count in (given.multiplied, added, 2 * has_state, apart, 1, given.shared)
+        )
+        return Operands(multiplied, summed, state, weights, recurrent, shared)
+
+
 @lru_cache(maxsize=1024)
 def differentiable(layer: Layer) -> Callable[..., tuple[Array, ...]]:
     """From (gates of all steps[, h, c before], weights) to (h of each step ..., the last c)."""
@@ -105,42 +174,66 @@ def _to_weights(layer: Layer, before: Array, to_gates: Array) -> Array:
     return _native.call("matmul", [0, 1, *shape, rows, 1, 0], shape, left, right)
 
 
-# --- the op of a node that stands for all of it: its inputs are the gates of all steps, in one array or one for each step, h and
-# c from before if there are any, and the weights
+# --- the op of a node that stands for all of it
 
 
 def _layer_of(arrays: Sequence[Any], attrs: Mapping[str, Any]) -> Layer:
-    has_state, transposed = attrs["has_state"], attrs["transposed"]
-    gates = arrays[: len(arrays) - 1 - 2 * has_state]
-    if attrs["by_row"]:
-        rows, steps, columns = gates[0].shape
-    elif gates[0].ndim == 3:
-        steps, rows, columns = gates[0].shape
+    given, has_state, by_row, transposed = (attrs[name] for name in ("given", "has_state", "by_row", "transposed"))
+    operands = Operands.of(arrays, given, has_state)
+    columns = operands.weights.shape[0 if transposed else 1]
+    of_steps = operands.multiplied or operands.added
+    if of_steps[0].ndim == 3:
+        sizes = of_steps[0].shape[:2]
+        rows, steps = sizes if by_row else sizes[::-1]
     else:
-        steps, (rows, columns) = len(gates), gates[0].shape
-    return Layer(steps, rows, columns // 4, attrs["quarters"], has_state, attrs["by_row"], transposed)
+        steps = given.multiplied or len(given.added)
+        rows = max(a.shape[0] for a in of_steps if a.ndim == 2)  # others are broadcast
+    return Layer(steps, rows, columns // 4, attrs["quarters"], has_state, by_row, transposed)
 
 
-def _gates_and_rest(arrays: Sequence[Array], has_state: bool) -> tuple[Array, Sequence[Array]]:
-    count = len(arrays) - 1 - 2 * has_state
-    return (arrays[0] if arrays[0].ndim == 3 else jnp.stack(arrays[:count])), arrays[count:]
+def _gates_and_rest(arrays: Sequence[Array], layer: Layer, given: Given) -> tuple[Array, Sequence[Array], Array]:
+    """The gates of all steps without the recurrent product, h and c from before, and the recurrent weights."""
+    operands = Operands.of(arrays, given, layer.has_state)
+    weights, terms = operands.weights, list(operands.shared)
+    if layer.by_row:
+        terms = [a[:, None] if a.ndim == 2 else a for a in terms]
+    if given.product is not None:
+        axis, width = int(layer.transposed), layer.width
+        if given.product.joined:
+            ends = (0, weights.shape[axis] - width) if given.product.joined == "before" else (width, weights.shape[axis])
+            begin = ends[1] if given.product.joined == "before" else 0
+            input_weights = lax.slice_in_dim(weights, *ends, axis=axis)
+            weights = lax.slice_in_dim(weights, begin, begin + width, axis=axis)
+        else:
+            (input_weights,) = operands.input_weights
+        x = operands.multiplied[0] if operands.multiplied[0].ndim == 3 else jnp.stack(operands.multiplied)
+        terms.append(given.product(x.reshape(-1, x.shape[2]), input_weights).reshape(layer.all_steps(4 * layer.width)[0]))
+    if given.added is None:
+        terms.append(operands.added[0])
+    elif any(given.added):
+        left, each = iter(operands.added), (layer.rows, 4 * layer.width)
+        sums = [jnp.broadcast_to(sum(islice(left, count)), each) for count in given.added]
+        terms.append(jnp.stack(sums, layer.axis))
+    return reduce(jnp.add, reversed(terms)), operands.state, weights
 
 
 def lower(*arrays: Array, **attrs: Any) -> tuple[Array, ...]:
     """By the native part."""
-    gates, rest = _gates_and_rest(arrays, attrs["has_state"])
-    return differentiable(_layer_of(arrays, attrs))(gates, *rest)
+    layer = _layer_of(arrays, attrs)
+    gates, state, weights = _gates_and_rest(arrays, layer, attrs["given"])
+    return differentiable(layer)(gates, *state, weights)
 
 
-def define(*arrays: Array, quarters: Quarters, has_state: bool, by_row: bool, transposed: bool) -> tuple[Array, ...]:
+def define(*arrays: Array, **attrs: Any) -> tuple[Array, ...]:
     """The same by XLA."""
-    gates, (*state, weights) = _gates_and_rest(arrays, has_state)
-    weights = weights.T if transposed else weights
+    layer = _layer_of(arrays, attrs)
+    gates, state, weights = _gates_and_rest(arrays, layer, attrs["given"])
+    weights = weights.T if layer.transposed else weights
     outputs = []
-    for step in range(gates.shape[int(by_row)]):
-        x = lax.index_in_dim(gates, step, int(by_row), keepdims=False)
+    for step in range(layer.steps):
+        x = lax.index_in_dim(gates, step, layer.axis, keepdims=False)
         x = x + jnp.matmul(state[0], weights, precision=lax.Precision.HIGHEST) if state else x
-        state = list(lstm_cell_kernels.define(x, *state[1:], quarters=quarters))
+        state = list(lstm_cell_kernels.define(x, *state[1:], quarters=layer.quarters))
         outputs.append(state[0])
     return *outputs, state[1]
 

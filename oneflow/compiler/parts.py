@@ -50,26 +50,26 @@ def in_parts(step: Callable[..., Any], part: int = _PART) -> Callable[..., Any]:
 
 def _run(closed: Any, arguments: Sequence[Any], size: int) -> list[Any]:
     """The results of a closed jaxpr without effects, computed by one call per part."""
-    from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun
+    from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
     jaxpr = closed.jaxpr
     names = jaxpr.debug_info._replace(arg_names=None, result_paths=None)  # a part has others
     values = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*closed.consts, *arguments), strict=True))
     order = _in_order(jaxpr)
     parts = [order[start : start + size] for start in range(0, len(order), size)]
-    last_reader = {var: i for i, part in enumerate(parts) for eqn in part for var in _read(eqn)}
+    # constants, which XLA computes in each loop that reads them: made anew in each part
+    constants = {var: eqn for eqn in order if not _read(eqn) for var in eqn.outvars}
+    last_reader = {var: i for i, part in enumerate(parts) for eqn in part for var in _read(eqn) if var not in constants}
     last_reader.update(dict.fromkeys((var for var in jaxpr.outvars if not isinstance(var, Literal)), len(parts)))
-    makers = {var: eqn for eqn in jaxpr.eqns for var in eqn.outvars}
     for i, part in enumerate(parts):
         own = {var for eqn in part for var in eqn.outvars}
         needed = dict.fromkeys(var for eqn in part for var in _read(eqn) if var not in own)
-        # constants, which XLA computes in each loop that reads them: made anew in each part
-        again = {id(makers[var]): makers[var] for var in needed if var in makers and _is_constant(makers[var])}
+        again = {id(constants[var]): constants[var] for var in needed if var in constants}
         eqns = [*again.values(), *part]
         anew = {var for eqn in again.values() for var in eqn.outvars}
         inputs = [var for var in needed if var not in anew]
         outputs = [var for eqn in part for var in eqn.outvars if last_reader.get(var, -1) > i]
-        run = jax_versions.not_inlined(jaxpr_as_fun(ClosedJaxpr(Jaxpr((), inputs, outputs, eqns, debug_info=names), ())))
+        run = jax_versions.not_inlined(ClosedJaxpr(Jaxpr((), inputs, outputs, eqns, debug_info=names), ()))
         values.update(zip(outputs, run(*(values[var] for var in inputs)), strict=True))
     return [var.val if isinstance(var, Literal) else values[var] for var in jaxpr.outvars]
 
@@ -110,7 +110,3 @@ def _read(eqn: Any) -> list[Any]:
     from jax.extend.core import Literal
 
     return [var for var in eqn.invars if not isinstance(var, Literal)]
-
-
-def _is_constant(eqn: Any) -> bool:
-    return not _read(eqn)

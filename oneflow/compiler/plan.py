@@ -7,15 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .._base.dtype import dtype
 from .._base.jax import jax
 from ..errors import ModeError
 from ..graph.graph import OP_INPUT, OP_TO_MIRRORED, OP_VARIABLE, Graph, Variable, Watch
 from ..graph.node import Blob, Node
-from . import fusion, native, precision
-from . import int8 as int8_pass
+from . import native, precision
 from .analysis import ancestors, gradient_path
 from .arrangement import Arrangement, arranged
 from .attention import FoundAttention
@@ -23,9 +22,13 @@ from .expansion import Expansion, expand
 from .fused_update import fused_updates
 from .host_plan import HostPlan, host_plan_of
 from .indexed_slices import gathers_of
-from .int8_kernels import Grid
 from .layout import Storage
 from .lowering import replicated_variables, vmapped_nodes
+
+if TYPE_CHECKING:
+    from .fusion import Fused
+    from .int8 import Rewritten
+    from .int8_kernels import Grid
 
 RANDOM_STATE = "random state"  # uint32[3]: two words of seed and the number of calls so far
 LEARNING_RATES = "learning rates"  # float32, one for each optimizer; those that are not constant are not read
@@ -281,11 +284,13 @@ def _int8(plan: Plan) -> Plan:
     if plan.graph.train or plan.repeats:
         raise ModeError(f"job {plan.graph.name!r} trains, or runs parts of it several times per call: neither is there in int8")
     roots = [*plan.fetches, *_used_by_step(plan)]
-    found = int8_pass.rewritten(plan.order, roots, set(plan.assigns), plan.grids, plan.without_native, plan.graph.name)
+    from .int8 import rewritten  # most jobs compute nothing in integers
+
+    found = rewritten(plan.order, roots, set(plan.assigns), plan.grids, plan.without_native, plan.graph.name)
     return replace(_with_prepared(plan, found), int8=found.changed)
 
 
-def _with_prepared(plan: Plan, found: int8_pass.Rewritten | fusion.Fused) -> Plan:
+def _with_prepared(plan: Plan, found: Rewritten | Fused) -> Plan:
     """The plan with nodes that a pass has rewritten, and those that depend on variables alone prepared."""
     return replace(
         plan,
@@ -413,7 +418,9 @@ def with_fused_products(plan: Plan) -> Plan:
     skipped = plan.graph.train or plan.prepared or plan.repeats or plan.vmapped or plan.without_native
     if skipped or any(node.is_mirrored for node in plan.compute):
         return plan
-    found = fusion.fused(plan.order, plan.roots, set(plan.written), plan.precision)
+    from .fusion import fused  # it fuses nothing in train jobs
+
+    found = fused(plan.order, plan.roots, set(plan.written), plan.precision)
     if found is None:
         return plan
     variables = {node.attrs["variable"] for node in found.order if node.op is OP_VARIABLE}

@@ -231,13 +231,13 @@ class want:
             fail(ShapeError, what, f"needs a Blob of rank {expected}, got rank {blob.ndim}", (blob,))
 
     @staticmethod
-    def axis(what: str, axis: Any, rank: int, argument: str = "axis", inputs: Sequence[Any] = ()) -> int:
-        """An axis in [-rank, rank), as a non-negative int."""
+    def axis(what: str, axis: Any, rank: int, argument: str = "axis", inputs: Sequence[Any] = (), hint: str = "") -> int:
+        """An axis in [-rank, rank), as a non-negative int; ``hint`` is the way out where it is outside."""
         found, problem = check.integer(axis)
         if problem:
             fail(ArgumentError, what, f"{argument} {problem}", inputs)
         if not -rank <= found < rank:
-            fail(AxisError, what, f"{argument}={shown(axis)} is outside [{-rank}, {rank})", inputs)
+            fail(AxisError, what, f"{argument}={shown(axis)} is outside [{-rank}, {rank})", inputs, hint)
         return found % rank
 
     @staticmethod

@@ -273,7 +273,7 @@ def squeeze(input: Blob, axis: Sequence[int] | None = None, name: str | None = N
 # --- joining
 
 
-@op("concat", autocast="between")
+@op("concat", autocast="between", lstm="joined")
 def _concat(*arrays: Array, axis: int, most: int | None = None) -> Array:
     y = lax.concatenate(arrays, axis)
     if most is not None and y.shape[axis] > most:

@@ -379,7 +379,7 @@ def _bias_add_grad(inputs: Any, outputs: Any, cotangents: Any, *, axis: int) -> 
 @op(
     "bias_add", grad=_bias_add_grad, batch_inputs=(0,), autocast="between", zeros="all", int8=CHANNELWISE,
     adds_up=lambda attrs, shapes: attrs["axis"] != 0,
-    channels_last=lambda attrs, rank: {"axis": rank - 1} if attrs["axis"] == 1 else None,
+    channels_last=lambda attrs, rank: {"axis": rank - 1} if attrs["axis"] == 1 else None, lstm="sum",
 )  # fmt: skip
 def _bias_add(x: Array, bias: Array, *, axis: int) -> Array:
     return lax.add(x, lax.broadcast_in_dim(bias, x.shape, (axis,)))

@@ -20,7 +20,6 @@ from oneflow.compiler import cudnn_attention as cudnn
 from oneflow.compiler.attention_kernels import Attention
 from oneflow.compiler.attention_kernels import define as by_separate_ops
 from oneflow.job import building
-from oneflow.runtime import executable
 
 INFINITY = float("inf")
 BATCH, LENGTH, HEADS, SIZE = 4, 16, 4, 8
@@ -177,7 +176,7 @@ def as_gpu(monkeypatch):
     real = jax.nn.dot_product_attention
     monkeypatch.setattr(jax.nn, "dot_product_attention", attend)
     monkeypatch.setattr(building, "plan", partial(building.plan, platform="gpu"))
-    monkeypatch.setattr(executable, "limits_of", lambda devices: cudnn.Limits())
+    monkeypatch.setattr(cudnn, "limits_of", lambda devices: cudnn.Limits())
     return called
 
 

@@ -17,6 +17,7 @@ from jax import lax
 import oneflow as flow
 import oneflow.typing as tp
 from oneflow._base import jax_versions
+from oneflow._reports.trace import OTHER, Origin, Program
 from oneflow.compiler import parts, program
 from oneflow.compiler.parts import in_parts
 
@@ -75,7 +76,13 @@ def test_parts_are_computations_of_their_own() -> None:
 
 def calls(text: str) -> int:
     """How many parts a compiled program calls; XLA has calls of its own, for loops on several threads."""
-    return sum(" call(" in line and 'inlineable="false"' in line for line in text.splitlines())
+    return len(calls_of_parts(text))
+
+
+def calls_of_parts(text: str) -> list[str]:
+    """The names of the calls."""
+    lines = [line for line in text.splitlines() if " call(" in line and 'inlineable="false"' in line]
+    return [line.split(" = ")[0].removeprefix("  ROOT ").strip(" %") for line in lines]
 
 
 def test_effects_stay_in_one_piece(capsys: pytest.CaptureFixture[str]) -> None:
@@ -122,9 +129,21 @@ def test_jobs(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(program, "in_parts", partial(in_parts, part=100))
     found, text = run()
     assert calls(text) >= (4 if kind == "train" else 1)
-    assert "/dense7-matmul/" in text and (kind == "predict" or "oneflow.backward/dense7-matmul/" in text)
+    assert "dense7-matmul/" in text and (kind == "predict" or "oneflow.backward/dense7-matmul/" in text)
+    read = Program(text, {f"dense{i}-matmul" for i in range(LAYERS)}, ())
+    assert {read.origin(name) for name in calls_of_parts(text)} == {Origin(OTHER, "")}
+    origins = {read.origin(name) for name in read._instructions}
+    assert {Origin(phase, "dense7-matmul") for phase in ("forward", "backward")[: 1 + (kind == "train")]} <= origins
     for one, other in zip(whole, found, strict=True):
         np.testing.assert_allclose(one, other, rtol=2e-4, atol=1e-6)
+
+
+def test_parts_without_compilation() -> None:
+    """In JAX's mode for debugging, which calls jitted functions as they are."""
+    x = np.linspace(-1, 1, 4, dtype=np.float32)
+    with jax.disable_jit():
+        found = in_parts(lambda x: jnp.sin(x) + 1, 1)(x)
+    np.testing.assert_allclose(found, np.sin(x) + 1, rtol=1e-6)
 
 
 def test_parts_pass_the_checks_of_jax() -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import oneflow as flow
 import oneflow.typing as tp
 from oneflow._base import native as _native
-from oneflow.compiler.lstm_layer_kernels import Layer, define, differentiable
+from oneflow.compiler.lstm_layer_kernels import Given, Layer, define, differentiable
 
 pytestmark = pytest.mark.usefixtures("native_part")
 CALL, GRADIENT, CELL = (
@@ -55,7 +55,7 @@ def test_results_and_gradients_are_those_of_xla(
     with parallel(threads):
         made = list(map(np.asarray, differentiable(layer)(*arrays)))
         found = gradients(differentiable(layer), arrays, cotangents)
-    attrs = {"quarters": quarters, "has_state": has_state, "by_row": by_row, "transposed": transposed}
+    attrs = {"quarters": quarters, "has_state": has_state, "by_row": by_row, "transposed": transposed, "given": Given()}
     with jax.enable_x64(True):
         wide = [[jnp.asarray(a, jnp.float64) for a in each] for each in (arrays, cotangents)]
         expected = gradients(lambda *given: define(*given, **attrs), *wide)
@@ -73,7 +73,7 @@ def test_values_that_are_not_ordinary(value: float) -> None:
     gates, weights = (random.standard_normal(shape).astype(np.float32) for shape in ((3, 8, 128), (32, 128)))
     gates[0, 5, 70] = value  # of g
     made = differentiable(layer)(gates, weights)
-    expected = define(gates, weights, quarters=(0, 1, 2, 3), has_state=False, by_row=False, transposed=False)
+    expected = define(gates, weights, quarters=(0, 1, 2, 3), given=Given(), has_state=False, by_row=False, transposed=False)
     for mine, theirs in zip(made, expected, strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-5)
         assert np.isfinite(np.delete(np.asarray(mine), 5, 0)).all()
@@ -181,6 +181,16 @@ class Ours:
     def concat(parts: Any) -> Any:
         return flow.concat(parts, 1)
 
+    @staticmethod
+    def bias_add(x: Any, b: Any) -> Any:
+        return flow.nn.bias_add(x, b)
+
+    reshape = staticmethod(flow.reshape)
+
+    @staticmethod
+    def zeros() -> Any:
+        return flow.constant(0.0, flow.float32, (BATCH, WIDTH))
+
 
 class Theirs:
     sigmoid, tanh, matmul, transpose = (staticmethod(f) for f in (torch.sigmoid, torch.tanh, torch.matmul, torch.transpose))
@@ -193,6 +203,16 @@ class Theirs:
     def concat(parts: Any) -> Any:
         return torch.cat(parts, 1)
 
+    @staticmethod
+    def bias_add(x: Any, b: Any) -> Any:
+        return x + b
+
+    reshape = staticmethod(torch.reshape)
+
+    @staticmethod
+    def zeros() -> Any:
+        return torch.zeros(BATCH, WIDTH)
+
 
 def values() -> tuple[np.ndarray, ...]:
     random = np.random.default_rng(0)
@@ -200,28 +220,52 @@ def values() -> tuple[np.ndarray, ...]:
     return x.astype(np.float32), state.astype(np.float32), (w / 12).astype(np.float32)
 
 
-def trained(network: Any) -> tuple[list[np.ndarray], Any]:
-    """The loss and gradients to x, the state and the weights, which are variables."""
-    names = ("x", "state", "w")
+def trained(network: Any, values: tuple[np.ndarray, ...]) -> tuple[list[np.ndarray], Any]:
+    """The loss and gradients to what the network gets: variables with these values."""
+    names = [f"v{i}" for i in range(len(values))]
 
     @flow.global_function("train")
     def job() -> tp.Numpy:
-        x, state, w = (
+        x, *others = (
             flow.get_variable(name, value.shape, initializer=flow.zeros_initializer())
-            for name, value in zip(names, values(), strict=True)
+            for name, value in zip(names, values, strict=True)
         )
-        hidden, c = network(Ours, x * 1.0, state, w)
+        hidden, c = network(Ours, x * 1.0, *others)
         loss = flow.math.reduce_sum(sum(((k + 1.0) * h for k, h in enumerate(hidden)), c * 0.3))
         flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [1.0])).minimize(loss)
         return loss
 
     flow.train.CheckPoint().init()
-    flow.load_variables(dict(zip(names, values(), strict=True)))
+    flow.load_variables(dict(zip(names, values, strict=True)))
     loss = job()
     now = flow.get_all_variables()
     found = [np.asarray(loss)]
-    found += [value - now[name].numpy() if name in now else value for name, value in zip(names, values(), strict=True)]
+    found += [value - now[name].numpy() for name, value in zip(names, values, strict=True)]
     return found, job
+
+
+def assert_like_pytorch(network: Any, values: tuple[np.ndarray, ...], found: list[np.ndarray]) -> None:
+    tensors = [torch.tensor(value, requires_grad=True) for value in values]
+    hidden, c = network(Theirs, *tensors)
+    loss = sum(((k + 1.0) * h for k, h in enumerate(hidden)), c * 0.3).sum()
+    loss.backward()
+    np.testing.assert_allclose(found[0].item(), loss.item(), rtol=1e-5, atol=1e-3)
+    for mine, value in zip(found[1:], tensors, strict=True):
+        if value.grad is None:
+            np.testing.assert_array_equal(mine, 0.0)
+        else:
+            expected = value.grad.numpy()
+            np.testing.assert_allclose(mine, expected, rtol=1e-3, atol=2e-5 * float(np.abs(expected).max()) + 1e-6)
+
+
+def assert_calls(job: Any, record: str, calls: int) -> None:
+    executable = job.executables[-1][1]
+    changed = dict(executable.plan.passes)["LSTM"]
+    assert changed.startswith(record) if record else "sequence" not in changed
+    hlo = executable.hlo()
+    assert (hlo.count(CALL), hlo.count(GRADIENT)) == (calls, calls)
+    assert (CELL in hlo) == (calls == 0)
+    assert ("all steps of an LSTM in one call" in str(job.summary())) == (calls > 0)
 
 
 @pytest.mark.parametrize(
@@ -236,23 +280,123 @@ def trained(network: Any) -> tuple[list[np.ndarray], Any]:
     ],
 )
 def test_training_is_that_of_pytorch(network: Any, record: str, calls: int) -> None:
-    found, job = trained(network)
-    x, state, w = (torch.tensor(value, requires_grad=True) for value in values())
-    hidden, c = network(Theirs, x, state, w)
-    loss = sum(((k + 1.0) * h for k, h in enumerate(hidden)), c * 0.3).sum()
-    loss.backward()
-    np.testing.assert_allclose(found[0].item(), loss.item(), rtol=1e-5)
-    for mine, value in zip(found[1:], (x, state, w), strict=True):
-        expected = np.zeros_like(mine) if value.grad is None else value.grad.numpy()
-        if value.grad is not None:
-            np.testing.assert_allclose(mine, expected, rtol=1e-3, atol=2e-5 * float(np.abs(expected).max()) + 1e-6)
-    executable = job.executables[-1][1]
-    changed = dict(executable.plan.passes)["LSTM"]
-    assert changed.startswith(record) if record else "sequence" not in changed
-    hlo = executable.hlo()
-    assert (hlo.count(CALL), hlo.count(GRADIENT)) == (calls, calls)
-    assert (CELL in hlo) == (calls == 0)
-    assert ("all steps of an LSTM in one call" in str(job.summary())) == (calls > 0)
+    found, job = trained(network, values())
+    assert_like_pytorch(network, values(), found)
+    assert_calls(job, record, calls)
+
+
+# --- what programs write of the gates
+
+INPUT = 48
+
+
+def over(lib: Any, inputs: Any, state: Any, gates: Any) -> tuple[list[Any], Any]:
+    h = c = state
+    hidden = []
+    for t, x in enumerate(inputs):
+        h, c = step(lib, gates(t, x, h), c)
+        hidden.append(h)
+    return hidden, c
+
+
+def steps_of(x: Any) -> list[Any]:
+    return [x[:, t] for t in range(LENGTH)]
+
+
+def bias_last(lib: Any, x: Any, state: Any, w: Any, u: Any, joint: Any, b: Any) -> tuple[list[Any], Any]:
+    return over(lib, steps_of(x), state, lambda t, x, h: lib.matmul(x, w) + lib.matmul(h, u) + b)
+
+
+def without_a_state(lib: Any, x: Any, state: Any, w: Any, u: Any, joint: Any, b: Any) -> tuple[list[Any], Any]:
+    def gates(t: int, x: Any, h: Any) -> Any:
+        return lib.bias_add(lib.matmul(x, w), b) if h is None else lib.matmul(h, u) + lib.bias_add(lib.matmul(x, w), b)
+
+    return over(lib, steps_of(x), None, gates)
+
+
+def bias_of_the_sum(lib: Any, x: Any, state: Any, w: Any, u: Any, joint: Any, b: Any) -> tuple[list[Any], Any]:
+    inputs = [lib.tanh(each) for each in steps_of(x)]
+    return over(lib, inputs, lib.zeros(), lambda t, x, h: lib.bias_add(lib.matmul(h, u) + lib.matmul(x, w), b))
+
+
+def joined(lib: Any, x: Any, state: Any, w: Any, u: Any, joint: Any, b: Any) -> tuple[list[Any], Any]:
+    return over(lib, steps_of(x), lib.zeros(), lambda t, x, h: lib.bias_add(lib.matmul(lib.concat([x, h]), joint), b))
+
+
+def joined_behind(lib: Any, x: Any, state: Any, w: Any, u: Any, joint: Any, b: Any) -> tuple[list[Any], Any]:
+    weights = lib.transpose(joint, 0, 1)
+    return over(lib, steps_of(x), state, lambda t, x, h: b + lib.times_transposed(lib.concat([h, x]), weights))
+
+
+def backwards_joined(lib: Any, x: Any, state: Any, w: Any, u: Any, joint: Any, b: Any) -> tuple[list[Any], Any]:
+    """With something else for each step, and what all steps share twice."""
+    rows = lib.matmul(state, u)
+    inputs = list(reversed(steps_of(x)))
+
+    def gates(t: int, x: Any, h: Any) -> Any:
+        return lib.matmul(lib.concat([x, h]), joint) + b * (t + 1.0) + rows + b
+
+    return over(lib, inputs, state, gates)
+
+
+def two_layers(lib: Any, x: Any, state: Any, w: Any, u: Any, joint: Any, b: Any) -> tuple[list[Any], Any]:
+    """Side by side; what the second gets is as wide as h, and comes first."""
+    below = above = (state, state)
+    hidden = []
+    for each in steps_of(x):
+        below = step(lib, lib.matmul(each, w) + lib.matmul(below[0], u) + b, below[1])
+        above = step(lib, lib.matmul(below[0], u * 0.5) + lib.matmul(above[0], u) + b, above[1])
+        hidden.append(above[0])
+    return hidden, above[1]
+
+
+def watched_inputs(lib: Any, x: Any, state: Any, w: Any, u: Any, joint: Any, b: Any) -> tuple[list[Any], Any]:
+    """What a step multiplies is read elsewhere as well."""
+    inputs = [each * 2.0 for each in steps_of(x)]
+    hidden, c = over(lib, inputs, state, lambda t, x, h: lib.matmul(x, w) + lib.matmul(h, u))
+    return [*hidden, lib.matmul(inputs[1], w)[:, :WIDTH]], c
+
+
+def several_products(lib: Any, x: Any, state: Any, w: Any, u: Any, joint: Any, b: Any) -> tuple[list[Any], Any]:
+    """Two products of what a step gets, and weights that change."""
+
+    def gates(t: int, x: Any, h: Any) -> Any:
+        return lib.matmul(x, w) + (lib.matmul(x * 0.5, w * (1.0 + t)) + lib.matmul(h, u))
+
+    return over(lib, steps_of(x), state, gates)
+
+
+def a_bias_for_each_step(lib: Any, x: Any, state: Any, w: Any, u: Any, joint: Any, b: Any) -> tuple[list[Any], Any]:
+    """Nothing has a row for each sample but the product of h: no sequence."""
+    biases = lib.reshape(joint[:LENGTH], (LENGTH, 1, 4 * WIDTH))
+    return over(lib, steps_of(x), state, lambda t, x, h: lib.matmul(h, u) + biases[t, 0])
+
+
+def fed_through_h(lib: Any, x: Any, state: Any, w: Any, u: Any, joint: Any, b: Any) -> tuple[list[Any], Any]:
+    """What a step gets depends on h of the step before: no sequence."""
+    return over(lib, steps_of(x), state, lambda t, x, h: lib.matmul(lib.concat([x * h[:, :INPUT], h]), joint) + b)
+
+
+def spelled_values() -> tuple[np.ndarray, ...]:
+    random = np.random.default_rng(2)
+    shapes = [(INPUT, 4 * WIDTH), (WIDTH, 4 * WIDTH), (INPUT + WIDTH, 4 * WIDTH), (4 * WIDTH,)]
+    weights = [(random.standard_normal(shape) / 12).astype(np.float32) for shape in shapes]
+    x, state = (random.standard_normal(shape).astype(np.float32) for shape in ((BATCH, LENGTH, INPUT), (BATCH, WIDTH)))
+    return x, state, *weights
+
+
+@pytest.mark.parametrize(
+    "network, calls",
+    [
+        (bias_last, 1), (without_a_state, 1), (bias_of_the_sum, 1), (joined, 1), (joined_behind, 1), (backwards_joined, 1),
+        (two_layers, 2), (watched_inputs, 1), (several_products, 1), (a_bias_for_each_step, 0),
+        (fed_through_h, 0),
+    ],
+)  # fmt: skip
+def test_spellings_of_the_gates(network: Any, calls: int) -> None:
+    found, job = trained(network, spelled_values())
+    assert_like_pytorch(network, spelled_values(), found)
+    assert_calls(job, f"{calls} sequence" if calls else "", calls)
 
 
 def test_the_gradient_of_what_a_step_gets_is_watched() -> None:
@@ -271,7 +415,7 @@ def test_the_gradient_of_what_a_step_gets_is_watched() -> None:
             h, c = step(lib, given + lib.matmul(h, w), c)
         return [h], c
 
-    trained(watched)
+    trained(watched, values())
     hidden, c = watched(Theirs, *(torch.tensor(value, requires_grad=True) for value in values()))
     (hidden[0] + c * 0.3).sum().backward()
     mine, theirs = seen

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import typing
 from collections import namedtuple
 from collections.abc import Iterator
@@ -332,10 +333,22 @@ def test_a_single_result_is_handed_over_as_it_is(blobs: list[Blob]) -> None:
         (N, lambda b: 3.0, "3.0 does not match return annotation oneflow.typing.Numpy of global_function train_job"),
         (N, lambda b: None, "None does not match return annotation.*try +end the body with a return statement"),
         (None, lambda b: b[0], "expected .*None"),
-        (tp.Tuple[N, N], lambda b: (b[0],), r"\(1 v.s. 2\)"),
+        (tp.Tuple[N, N], lambda b: (b[0],), r"\(1 v.s. 2\).*annotate the job with -> tp.Tuple\[tp.Numpy\]"),
+        (N, lambda b: namedtuple("Pair", "left right")(b[0], b[1]), r"annotate the job with -> tp.Tuple\[tp.Numpy, tp.Numpy\]"),
+        (N, lambda b: {1: b[0], 2: b[1]}, r"annotate the job with -> tp.Dict\[int, tp.Numpy\]"),
+        (N, lambda b: (b[0], [b[1], b[2]]), r"annotate the job with -> tp.Tuple\[tp.Numpy, tp.List\[tp.Numpy\]\]"),
+        (
+            tp.Tuple[N, N],
+            lambda b: (b[0], {"a": b[1]}),
+            r"annotate the job with -> tp.Tuple\[tp.Numpy, tp.Dict\[str, tp.Numpy\]\]",
+        ),
+        (N, lambda b: {"loss": b[0], "all": [b[1]]}, r"annotate the job with -> tp.Bundle\[tp.Numpy\]"),
+        (tp.List[L], lambda b: (b[0], b[1]), r"annotate the job with -> tp.Tuple\[tp.ListNumpy, tp.ListNumpy\]"),
+        (N, lambda b: (b[0], b[4]), r"annotate the job with -> tp.Tuple\[tp.Numpy, tp.ListNumpy\]"),
+        (N, lambda b: (b[0], 7), "try +make a constant Blob"),
         (tp.Tuple[N, N], lambda b: [b[0], b[1]], "a tuple of 2"),
         (tp.List[N], lambda b: (b[0],), "expected .*a list"),
-        (tp.Dict[str, N], lambda b: {1: b[0]}, "key 1 of type int"),
+        (tp.Dict[str, N], lambda b: {1: b[0]}, r"key 1 of type int.*annotate the job with -> tp.Dict\[int, tp.Numpy\]"),
         (tp.Dict[str, N], lambda b: [b[0]], "expected .*a dict"),
         (tp.Tuple[N, tp.List[N]], lambda b: (b[0], [b[1], 7]), r"at result\[1\]\[1\]: int 7"),
         (tp.Bundle[N], lambda b: [b[0], "s"], r"at result\[1\]: str 's'"),
@@ -372,3 +385,16 @@ def test_any_nesting_comes_back(blobs: list[Blob], nested: object) -> None:
         leaves, rebuild, kinds = match_return(parse_return(annotation, _plain), returned, "job")
         assert rebuild([int(leaf.op_name.removeprefix("Input_")) for leaf in leaves]) == nested
         assert len(kinds) == len(leaves)
+
+
+@given(NESTED | st.dictionaries(st.integers(), NESTED, min_size=1, max_size=3), st.sampled_from([N, L]))
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_the_annotation_that_an_error_proposes_fits(blobs: list[Blob], nested: object, kind: object) -> None:
+    returned = map_structure(lambda _, i: blobs[i], {"result": nested})["result"]
+    annotation = tp.Tuple[(kind,) * 9]
+    with pytest.raises(ReturnError) as error:
+        match_return(parse_return(annotation, _plain), returned, "job")
+    proposed = re.search(r"annotate the job with -> (.*)", str(error.value))
+    assert proposed is not None
+    matched = match_return(parse_return(eval(proposed[1], {"tp": tp}), _plain), returned, "job")
+    assert set(matched.kinds) <= {getattr(kind, "kind", "")}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
@@ -192,21 +192,22 @@ class _Match:
         refuse(ReturnError, f"{_show(self._returned)} {rule}", found=[("found", place + found), ("expected", expected)],
                hint=hint, source=self._spec.source)  # fmt: skip
 
-    def _value_hint(self, value: Any, where: str) -> str:
-        """The way out where ``value`` has another form than its annotation says."""
-        form = "None" if value is None else _annotation_for(value)
+    def _form_hint(self, value: Any, otherwise: str = "") -> str:
+        """The annotation that the whole result has, where ``value``, a part of it, is None or Blobs; else ``otherwise``."""
+        if value is not None and not _annotation_for(value, "Numpy"):
+            return otherwise
+        kind = next(_kinds(self._spec.tree), "Numpy") if self._spec.tree is not None else "Numpy"
+        form = "None" if self._returned is None else _annotation_for(self._returned, kind)
         if not form:
-            return "make a constant Blob of it, or return it from the program instead"
-        if where:
             return ""
         form = f"tp.Callback[{form}]" if self._spec.callback else form
-        if value is None:
+        if self._returned is None:
             return f"end the body with a return statement, or annotate it with -> {form}"
         return f"annotate the job with -> {form}"
 
     def _leaf(self, value: Any, kind: str, where: str) -> _Slot:
         if not isinstance(value, Blob):
-            self._wrong(where, _typed(value), "a Blob", self._value_hint(value, where))
+            self._wrong(where, _typed(value), "a Blob", self._form_hint(value, _NO_BLOB))
         if kind == "Numpy" and (value.is_dynamic or value.is_tensor_list):
             other = ListListNumpy if value.is_tensor_list else ListNumpy
             found = f"{value.op_name!r}, whose shape varies from call to call"
@@ -242,34 +243,94 @@ class _Match:
         if isinstance(tree, TupleOf):
             count = len(tree.items)
             if type(value) is not tuple and not is_named_tuple(value):
-                self._wrong(where, _typed(value), f"a tuple of {count}", self._value_hint(value, where))
+                self._wrong(where, _typed(value), f"a tuple of {count}", self._form_hint(value, _NO_BLOB))
             if len(value) != count:
-                self._wrong(where, f"a tuple of {len(value)}", f"a tuple of {count} ({len(value)} v.s. {count})")
+                expected = f"a tuple of {count} ({len(value)} v.s. {count})"
+                self._wrong(where, f"a tuple of {len(value)}", expected, self._form_hint(value))
             each = enumerate(zip(tree.items, value, strict=True))
             return _like(value, [self._follow(t, v, f"{where}[{i}]") for i, (t, v) in each])
         if isinstance(tree, ListOf):
             if type(value) is not list:
-                self._wrong(where, _typed(value), "a list", self._value_hint(value, where))
+                self._wrong(where, _typed(value), "a list", self._form_hint(value, _NO_BLOB))
             return [self._follow(tree.item, v, f"{where}[{i}]") for i, v in enumerate(value)]
         if type(value) is not dict:
-            self._wrong(where, _typed(value), "a dict", self._value_hint(value, where))
+            self._wrong(where, _typed(value), "a dict", self._form_hint(value, _NO_BLOB))
         for key in value:
             if type(key) is not tree.key and tree.key is not Any:
-                self._wrong(where, f"key {shown(key)} of type {type(key).__name__}", f"keys of type {spell(tree.key)}")
+                found = f"key {shown(key)} of type {type(key).__name__}"
+                self._wrong(where, found, f"keys of type {spell(tree.key)}", self._form_hint(value))
         return {key: self._follow(tree.item, v, f"{where}[{shown(key)}]") for key, v in value.items()}
 
 
-def _annotation_for(value: Any) -> str:
-    """The annotation that fits a Blob or a container of Blobs; "" for other values and deeper nestings."""
+_NO_BLOB = "make a constant Blob of it, or return it from the program instead"
+
+
+def _kinds(tree: Tree) -> Iterator[str]:
+    """The kinds of arrays that an annotation names."""
+    if isinstance(tree, (LeafOf, BundleOf)):
+        yield tree.kind
+    elif isinstance(tree, TupleOf):
+        for item in tree.items:
+            yield from _kinds(item)
+    else:
+        yield from _kinds(tree.item)
+
+
+def _annotation_for(value: Any, kind: str) -> str:
+    """The annotation that fits a Blob or a nesting of Blobs, of arrays of ``kind`` where they can be; "" for other values."""
+    leaves = _leaves(value)
+    if leaves is None:
+        return ""
+    exact = _exact_annotation(value, kind)
+    if exact:
+        return exact
+    kinds = {_kind_of(leaf, kind) for leaf in leaves} or {kind}
+    if len(kinds) > 1:  # a Bundle holds arrays of one kind
+        kinds = set() if "ListListNumpy" in kinds else {"ListNumpy"}
+    return f"tp.Bundle[tp.{kinds.pop()}]" if kinds else ""
+
+
+def _leaves(value: Any, level: int = DEEPEST) -> list[Blob] | None:
+    """The Blobs of a nesting; None where it holds something else."""
     if isinstance(value, Blob):
-        return "tp.Numpy"
-    if type(value) is tuple and value and all(isinstance(item, Blob) for item in value):
-        return f"tp.Tuple[{', '.join(['tp.Numpy'] * len(value))}]"
-    if type(value) is list and value and all(isinstance(item, Blob) for item in value):
-        return "tp.List[tp.Numpy]"
-    if type(value) is dict and value and all(type(k) is str and isinstance(v, Blob) for k, v in value.items()):
-        return "tp.Dict[str, tp.Numpy]"
-    return ""
+        return [value]
+    if not level or not isinstance(value, (dict, tuple, list)):
+        return None
+    found: list[Blob] = []
+    for item in value.values() if isinstance(value, dict) else value:
+        inner = _leaves(item, level - 1)
+        if inner is None:
+            return None
+        found += inner
+    return found
+
+
+def _kind_of(blob: Blob, kind: str) -> str:
+    """The kind of array in which a Blob can be returned: ``kind``, where it can."""
+    if blob.is_tensor_list:
+        return "ListListNumpy"
+    if blob.is_dynamic:
+        return "ListNumpy"
+    return "Numpy" if kind == "ListListNumpy" else kind
+
+
+def _exact_annotation(value: Any, kind: str) -> str:
+    """The annotation of a nesting by tuples, lists and dicts; "" where only a Bundle fits."""
+    if isinstance(value, Blob):
+        return f"tp.{_kind_of(value, kind)}"
+    items = [_exact_annotation(item, kind) for item in (value.values() if isinstance(value, dict) else value)]
+    if not items or not all(items):
+        return ""
+    if type(value) is tuple or is_named_tuple(value):
+        return f"tp.Tuple[{', '.join(items)}]"
+    if len(set(items)) > 1:
+        return ""
+    if type(value) is list:
+        return f"tp.List[{items[0]}]"
+    keys = {type(key) for key in value}
+    if type(value) is not dict or len(keys) > 1 or not keys <= {str, int, float, bool}:
+        return ""
+    return f"tp.Dict[{keys.pop().__name__}, {items[0]}]"
 
 
 def _typed(value: Any) -> str:

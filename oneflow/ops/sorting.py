@@ -116,7 +116,10 @@ def top_k(input: Blob, axis: int = -1, k: int = 1, sorted: bool = True, name: st
     """
     what = label("top_k", name)
     want.blob(what, "input", input)
-    at = want.axis(what, axis, input.ndim, inputs=(input,))
+    hint = ""
+    if type(axis) is type(k) is int and 0 < axis < 1 << 31 and k == 1:  # top_k(x, 4), as OneFlow 0.1 had it
+        hint = f"k={axis} by its name: the second argument is the axis"
+    at = want.axis(what, axis, input.ndim, inputs=(input,), hint=hint)
     want.flag(what, "sorted", sorted, (input,))
     return emit(_top_k, input, name=name, axis=at, k=want.integer(what, "k", k, 1, (input,)))
 

@@ -192,5 +192,6 @@ REFUSALS = [
     Refusal("argmax None", lambda x: m.argmax(x, None), [_F], ArgumentError, "axis must be an int, got None"),
     Refusal("sort direction", lambda x: flow.sort(x, direction="up"), [_F], ArgumentError, "one of 'ASCENDING', 'DESCENDING'"),
     Refusal("top_k", lambda x: m.top_k(x, k=0), [_F], ArgumentError, "k must be an int > 0, got 0"),
+    Refusal("top_k as in 0.1", lambda x: m.top_k(x, 4), [_F], AxisError, "k=4 by its name: the second argument is the axis"),
     Refusal("in_top_k", lambda t, p: m.in_top_k(t, p, 1), [SEGMENTS, _F], ShapeError, "4 targets for 2 rows of predictions"),
 ]  # fmt: skip

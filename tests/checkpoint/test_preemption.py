@@ -17,7 +17,7 @@ import oneflow.typing as tp
 from oneflow.errors import ArgumentError, ModeError
 
 TRAINING = """
-import os, signal, sys, threading
+import os, signal, sys, threading, time
 import numpy as np
 import oneflow as flow, oneflow.typing as tp
 
@@ -42,6 +42,8 @@ def loop(start):
             os.kill(os.getpid(), number)
         show = lambda value, step=step: print(step, value.tobytes().hex(), flush=True)
         train()(show) if asynchronous else show(train())
+        if kind == "thread" and 0 <= kill_at <= step:
+            time.sleep(0.1)  # which lets the main thread, where handlers run, have its turn on a busy machine
 
 with flow.checkpoint.save_on_preemption(manager):
     restored = manager.restore_or_init()

@@ -173,7 +173,7 @@ class _Search:
         first, last, recurrent = sequence[0], sequence[-1], sequence[1].product
         assert recurrent is not None
         terms, shared = _shared_terms(sequence)
-        products = self._input_products(sequence, terms)
+        products = [] if last.joined is not None else self._input_products(sequence, terms)
         inside = {node for step in sequence for node in (*step.call.nodes, *step.nodes)}
         multiplied: list[Blob] = []
         input_weights: Sequence[Blob] = ()

@@ -372,6 +372,11 @@ def a_bias_for_each_step(lib: Any, x: Any, state: Any, w: Any, u: Any, joint: An
     return over(lib, steps_of(x), state, lambda t, x, h: lib.matmul(h, u) + biases[t, 0])
 
 
+def joined_and_a_product(lib: Any, x: Any, state: Any, w: Any, u: Any, joint: Any, b: Any) -> tuple[list[Any], Any]:
+    """What a step gets is multiplied in both."""
+    return over(lib, steps_of(x), state, lambda t, x, h: lib.matmul(lib.concat([x, h]), joint) + lib.matmul(lib.tanh(x), w))
+
+
 def fed_through_h(lib: Any, x: Any, state: Any, w: Any, u: Any, joint: Any, b: Any) -> tuple[list[Any], Any]:
     """What a step gets depends on h of the step before: no sequence."""
     return over(lib, steps_of(x), state, lambda t, x, h: lib.matmul(lib.concat([x * h[:, :INPUT], h]), joint) + b)
@@ -389,8 +394,8 @@ def spelled_values() -> tuple[np.ndarray, ...]:
     "network, calls",
     [
         (bias_last, 1), (without_a_state, 1), (bias_of_the_sum, 1), (joined, 1), (joined_behind, 1), (backwards_joined, 1),
-        (two_layers, 2), (watched_inputs, 1), (several_products, 1), (a_bias_for_each_step, 0),
-        (fed_through_h, 0),
+        (two_layers, 2), (watched_inputs, 1), (several_products, 1), (joined_and_a_product, 1),
+        (a_bias_for_each_step, 0), (fed_through_h, 0),
     ],
 )  # fmt: skip
 def test_spellings_of_the_gates(network: Any, calls: int) -> None:

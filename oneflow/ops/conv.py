@@ -47,7 +47,7 @@ def _channels_last(attrs: Mapping[str, Any], rank: int) -> Mapping[str, Any] | N
 
 _FACTS: dict[str, Any] = {"batch_inputs": (0,), "channels_last": _channels_last, "heavy": True, "native": NATIVE,
                           "zeros": "any", "int8": CONVOLUTION, "adds_up": lambda attrs, shapes: True}  # fmt: skip
-_CONV = {n: op(f"conv{n}d", autocast="always" if n == 2 else "never", **_FACTS)(_conv) for n in FORMATS}
+_CONV = {n: op(f"conv{n}d", autocast="always", **_FACTS)(_conv) for n in FORMATS}
 
 
 def convolve(

@@ -61,7 +61,7 @@ def test_no_op_is_asked_for_by_name(path: Path) -> None:
     assert found == []
 
 
-ALWAYS = {"matmul", "conv2d", "amp_white_identity", "fused_self_attention_query_mul_key_and_value"}
+ALWAYS = {"matmul", "conv1d", "conv2d", "conv3d", "amp_white_identity", "fused_self_attention_query_mul_key_and_value"}
 BETWEEN = {
     # OneFlow's grey list
     "add_n", "avg_pool_1d", "avg_pool_2d", "avg_pool_3d", "bias_add", "multiply", "sigmoid", "tanh", "tanh_v2", "sqrt",

@@ -123,10 +123,9 @@ def _made(job: JobFunction[..., Any], name: str, watched: _Watched, low: np.ndar
         least, most = float(low[position]), float(high[position + 1])
         position += 2
         if not (math.isfinite(least) and math.isfinite(most)):
-            values = f"range from {least} to {most}" if least <= most else "are not numbers"  # a NaN is no bound
             refuse(
                 ArgumentError,
-                f"calibration of job {job.name!r}: values of {blob.op_name!r} {values}",
+                f"calibration of job {job.name!r}: values of {blob.op_name!r} range from {least} to {most}",
                 found=[("made at", f"{blob.source}   {blob.source.text}")],
                 hint="batches without NaNs and infinities",
             )

@@ -25,6 +25,7 @@ class Prepared:
         self._read: Sequence[Any] = ()
         self._values: tuple[Any, ...] | None = None
         self._store = store
+        store.prepared.add(self)
 
     def _compiled(self) -> Any:
         if self._function is None:
@@ -43,6 +44,10 @@ class Prepared:
         if self._values is None or not all(map(operator.is_, arrays, self._read)):
             self._values, self._read = function(arrays), arrays
         return self._values
+
+    def forget(self) -> None:
+        """Lets go of all values: the session is closed, and programs may hold its jobs."""
+        self._values, self._read = None, ()
 
     def structs(self) -> tuple[Any, ...]:
         """The shapes and dtypes of the values, whether the variables have values or not."""

@@ -63,6 +63,7 @@ class Store:
         self.is_closed = False
         self.seed = seed
         self.meshes = DeviceMeshes()
+        self.prepared: weakref.WeakSet[Any] = weakref.WeakSet()  # what jobs hold of values computed from variables
 
     def declare(self, variables: Sequence[Variable], storages: Mapping[str, Storage], trains: bool) -> list[str]:
         """Makes cells for new variables. Called with the lock held.
@@ -238,3 +239,5 @@ class Store:
         self.pending.clear()
         for cell in self.cells.values():
             cell.value = None
+        for prepared in self.prepared:
+            prepared.forget()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import threading
 from pathlib import Path
 from typing import Any
 
+import jax
 import ml_dtypes
 import numpy as np
 import pytest
@@ -385,3 +387,15 @@ def test_a_bound_that_float32_does_not_hold_is_left_to_the_op(high: float) -> No
     result, weights = predict(x), flow.get_all_variables()["a-weight"].numpy()
     with np.errstate(over="ignore"):
         np.testing.assert_allclose(result, np.clip(x @ weights.T, 0, np.float32(high)), rtol=1e-4, atol=1e-5)
+
+
+def test_a_closed_session_lets_go_of_what_was_prepared() -> None:
+    predict = a_predict_job()
+    predict(RNG.normal(size=SHAPE).astype(np.float32))
+    gc.collect()
+    before = {id(array) for array in jax.live_arrays()}
+    assert any(array.dtype == np.int8 for array in jax.live_arrays())  # packed weights
+    flow.clear_default_session()
+    gc.collect()
+    left = [array for array in jax.live_arrays() if id(array) in before and array.dtype == np.int8]
+    assert left == [] and predict.name  # which the program still holds

@@ -141,8 +141,8 @@ def _synchronous(feeds: Feeds, launch: Launch, delivery: Delivery) -> Call:
         if deliveries.attention:
             deliveries.before_call(delivery.job_name)
         start = perf_counter()
-        enter(None)
         try:
+            enter(None)  # here: an interruption is raised after it
             while True:
                 try:
                     results = launch(arrays, None)

@@ -92,8 +92,8 @@ class Process:
         if not self._ends_threads:
             self._ends_threads = True
             atexit.register(self._at_early_exit)
-        self.calls.append(None)
         try:
+            self.calls.append(None)  # here: an interruption is raised after it
             yield
         finally:
             self.calls.pop()

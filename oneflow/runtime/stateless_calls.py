@@ -136,8 +136,8 @@ def synchronous(step: StatelessStep, feeds: Feeds, delivery: Delivery, otherwise
     def call(args: Sequence[Any]) -> Any:
         nonlocal ended
         arrays = check(args)
-        enter(None)
         try:
+            enter(None)  # here: an interruption is raised after it
             if (
                 launcher.is_ready
                 and not deliveries.attention

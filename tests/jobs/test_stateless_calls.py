@@ -459,7 +459,7 @@ def test_results_that_are_used_in_all_ways_while_others_pass():
 def test_threads_that_call_and_submit():
     job, *_ = one_of_one()
     job(ONE)
-    wrong = []
+    wrong, before = [], len(process.calls)  # threads of other tests may be inside a call
 
     def work(number):
         for i in range(300):
@@ -473,7 +473,7 @@ def test_threads_that_call_and_submit():
         thread.start()
     for thread in threads:
         thread.join()
-    assert wrong == [] and not process.calls
+    assert wrong == [] and len(process.calls) == before
 
 
 @pytest.mark.parametrize("how", ["job(x)", "job.submit(x)"])

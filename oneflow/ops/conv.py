@@ -222,7 +222,7 @@ def _conv_transpose(
 
 
 _TRANSPOSED_FACTS: dict[str, Any] = {"batch_inputs": (0,), "channels_last": _channels_last, "heavy": True,
-                                     "native": NATIVE_TRANSPOSED}  # fmt: skip
+                                     "autocast": "always", "native": NATIVE_TRANSPOSED}  # fmt: skip
 _CONV_TRANSPOSE = {n: op(f"conv{n}d_transpose", **_TRANSPOSED_FACTS)(_conv_transpose) for n in FORMATS}
 
 

@@ -15,8 +15,8 @@ class _Train:
     def loss_scale_factor(self, value: float) -> None:
         """Static loss scale of the dict style. Default: None."""
     def num_gradient_accumulation_steps(self, value: int) -> None:
-        """Splits the inputs of a train job into this many micro-batches with one update for all; the body describes one,
-        results are those of all. Default: 1.
+        """Splits the inputs of a train job into this many micro-batches with one update for all. Placeholders are declared for
+        the whole batch, readers for one micro-batch; the body sees one, results are those of all. Default: 1.
         """
     def optimizer_placement_optimization_mode(self, mode: Literal["non_distributed", "distributed_split"]) -> None:
         """no effect: results do not depend on the devices that optimizer states are on. Default: None."""

@@ -19,7 +19,19 @@ from ..graph.op import IntegerProduct, OpDef
 from . import int8_kernels as kernels
 from . import packed_products as packed
 from .analysis import ancestors, in_topological_order
-from .int8_analysis import Analysis, Key, affine, channel_of, details, geometry, grids_of, key_of, passes_integers, role
+from .int8_analysis import (
+    ZERO_POINT_OF_WEIGHTS,
+    Analysis,
+    Key,
+    affine,
+    channel_of,
+    details,
+    geometry,
+    grids_of,
+    key_of,
+    passes_integers,
+    role,
+)
 from .int8_kernels import Grid
 from .packed_products import Epilogue
 
@@ -415,11 +427,18 @@ def rewritten(
     work = Pass(Analysis(order, roots, written), grids, without_native)
     work.find()
     if not work.units:
-        reasons = sorted({f"{node.name}: {reason}" for node, reason in work.analysis.left.items()})
+        left = work.analysis.left
+        reasons = sorted({f"{node.name}: {reason}" for node, reason in left.items()})
+        are_asymmetric = bool(left) and all(reason == ZERO_POINT_OF_WEIGHTS for reason in left.values())
+        advice = (
+            "qat.symmetric(True), and training with it: integers of weights have no zero point here"
+            if are_asymmetric
+            else "a job with convolutions, or products with variables, of float32 on one device"
+        )
         raise ModeError(
             f"no product or convolution of job {job!r} can be of 8-bit integers\n"
             + "".join(f"  op         {reason}\n" for reason in reasons[:8])
-            + "  try        a job with convolutions, or products with variables, of float32 on one device"
+            + f"  try        {advice}"
         )
     work.rebuild()
     prepared = tuple(work.prepared.values())

@@ -13,6 +13,7 @@ from .int8_kernels import Grid
 from .packed_products import Affine, inferred
 
 Key = tuple[Node, int]
+ZERO_POINT_OF_WEIGHTS = "the grid of its weights has a zero point"  # why a product stays in floating point
 
 
 def key_of(blob: Blob) -> Key:
@@ -61,7 +62,7 @@ class Analysis:
         elif role(weights.node) == "grid":
             grid, scale = details(weights.node), weights.node.inputs[1]
             if not isinstance(grid, IntegerGrid) or grid.affine:
-                reason = "the grid of its weights has a zero point"
+                reason = ZERO_POINT_OF_WEIGHTS
             elif scale.shape != (1,) and found.weight_perm[0] != 0:
                 reason = "the grids of its weights are not those of output channels"
         if reason is not None:

@@ -14,6 +14,7 @@ import contextlib
 import functools
 import hashlib
 import logging
+import operator
 import os
 import pickle
 import platform
@@ -118,8 +119,9 @@ def _header(key: str, payload: bytes) -> bytes:
 
 def _read(file: Path, key: str) -> bytes | None:
     """The content of an entry: of a whole file with this key in it, that only the user of this process can have written."""
+    flags = (getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))  # a pipe would wait for a writer
     try:
-        handle = os.open(file, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0))
+        handle = os.open(file, functools.reduce(operator.or_, flags, os.O_RDONLY))
     except FileNotFoundError:
         return None
     with os.fdopen(handle, "rb") as opened:

@@ -96,8 +96,14 @@ class Arrangement:
         narrow = {*self.narrow_cotangents, *found.narrow_cotangents}
         return replace(self, steps=tuple(steps), narrow_cotangents=narrow, by_xla=found.refused)
 
-    def with_native_cells(self, nodes: Sequence[Node], roots: Sequence[Blob]) -> Arrangement:
-        """The same with one call of the native part for each step of an LSTM. ``nodes`` and ``roots``: see ``arranged``."""
+    def with_native_lstms(self, nodes: Sequence[Node], roots: Sequence[Blob]) -> Arrangement:
+        """The same with one call of the native part for each sequence of steps of an LSTM, and for each other step.
+
+        ``nodes`` and ``roots``: see ``arranged``.
+        """
+        return self._with_native_cells(nodes, roots)._with_native_layers(nodes, roots)
+
+    def _with_native_cells(self, nodes: Sequence[Node], roots: Sequence[Blob]) -> Arrangement:
         present = {step for step in self.steps if isinstance(step, Node)}
         calls = find_cells(nodes, present, self.keep, roots, self.precision)
         inside = {node for call in calls.values() for node in call.nodes}
@@ -105,8 +111,7 @@ class Arrangement:
         on_path = (call.node for call in calls.values() if any(target.node in self.path for target in call.targets))
         return replace(self, steps=tuple(s for s in steps if s not in inside), path={*self.path, *on_path})
 
-    def with_native_layers(self, nodes: Sequence[Node], roots: Sequence[Blob]) -> Arrangement:
-        """The same with one call for each sequence of steps of an LSTM. ``nodes`` and ``roots``: see ``arranged``."""
+    def _with_native_layers(self, nodes: Sequence[Node], roots: Sequence[Blob]) -> Arrangement:
         if not self.cells:
             return self
         made = replace(self, steps=tuple(with_layers(nodes, self.steps, self.keep, roots, self.precision)))

@@ -8,7 +8,7 @@ addition of a residual and an activation are computed by the same call.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -104,11 +104,13 @@ class Fused:
     changed: str
 
 
-def _units(analysis: Analysis, precision: Mapping[Node, dtype]) -> dict[Node, Unit]:
+def _units(analysis: Analysis, precision: Mapping[Node, dtype], left: Collection[Node]) -> dict[Node, Unit]:
     """The units, by the nodes of their ends."""
     units: dict[Node, Unit] = {}
     claimed: set[Node] = set()
     for node in reversed(analysis.products):
+        if node in left:
+            continue
         narrow = precision.get(node)
         found = geometry(node)
         if isinstance(found, str) or node.op.native is None or narrow not in (None, dtypes.bfloat16):
@@ -158,7 +160,13 @@ def _extend(unit: Unit, analysis: Analysis, claimed: set[Node]) -> None:
         unit.end = made
 
 
-def fused(order: Sequence[Node], roots: Sequence[Blob], written: set[str], precision: Mapping[Node, dtype]) -> Fused | None:
+def fused(
+    order: Sequence[Node],
+    roots: Sequence[Blob],
+    written: set[str],
+    precision: Mapping[Node, dtype],
+    left: Collection[Node] = (),
+) -> Fused | None:
     """Fuses what the native part computes behind products into their calls, on one device.
 
     Args:
@@ -166,9 +174,10 @@ def fused(order: Sequence[Node], roots: Sequence[Blob], written: set[str], preci
       roots: the Blobs that are read from outside.
       written: names of variables that the job changes.
       precision: the dtypes of nodes that compute in a narrower dtype.
+      left: products that another call computes.
     Returns: None where there is nothing to fuse.
     """
-    units = _units(Analysis(order, roots, written), precision)
+    units = _units(Analysis(order, roots, written), precision, left)
     if not units:
         return None
     claimed = {node for unit in units.values() for node in unit.nodes}

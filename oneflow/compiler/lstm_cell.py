@@ -2,13 +2,15 @@
 
 With the gates i, f, g and o, the quarters of the columns of one array, and the state c' of the step before, a step computes
 c = sigmoid(f) c' + sigmoid(i) tanh(g) and h = sigmoid(o) tanh(c); the first one has no c'. One call computes h and c where
-nothing else reads what is between, and another one the gradients.
+nothing else reads what is between, and another one the gradients. Gates may have a number added, as the bias of f that lets a new
+LSTM remember. They may also be an array each; a call joins these, which gains only where it computes many steps
+(``lstm_layer.py``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .._base import dtype as dtypes
 from .._base.dtype import dtype
@@ -16,7 +18,7 @@ from .._base.jax import jax
 from ..graph.node import Blob, Node
 from .autodiff import Backward, Propagate, run_nodes
 from .lowering import Draws, Values
-from .lstm_cell_kernels import LSTM_CELL
+from .lstm_cell_kernels import LSTM_CELL, Gates
 from .native import unsupported_reason
 
 Key = tuple[Node, int]
@@ -57,15 +59,38 @@ class CellCall(JoinedCall):
 
     __slots__ = ()
 
+    @property
+    def form(self) -> Gates:
+        """How it gets its gates."""
+        form: Gates = self.node.attrs["gates"]
+        return form
+
+    @property
+    def gates(self) -> tuple[Blob, ...]:
+        """The array of all gates, or that of each one."""
+        return self.node.inputs[: self.form.arrays]
+
+    @property
+    def before(self) -> Blob | None:
+        """c of the step before; None for none."""
+        state = self.node.inputs[self.form.arrays :]
+        return state[0] if state else None
+
 
 @dataclass(frozen=True, slots=True)
 class _Gate:
-    """An activation of a quarter of some columns: its kind, the nodes, the array and which quarter."""
+    """An activation of a gate, or of a gate and a number.
 
-    kind: str
-    nodes: tuple[Node, Node]
+    Attributes:
+      nodes: that compute it; of: the gate, or the array of all gates.
+      quarter: which one of that array it is; None for a gate that is an array of its own.
+      added: the number.
+    """
+
+    nodes: tuple[Node, ...]
     of: Blob
-    quarter: int
+    quarter: int | None
+    added: float = 0.0
 
 
 class _Search:
@@ -76,6 +101,10 @@ class _Search:
         self.roots: set[Key] = {(b.node, b.index) for b in roots}
         self.readers = readers_of(nodes)
         self.order = {node: i for i, node in enumerate(nodes)}
+        self.read_by: dict[Key, list[Node]] = {}
+        for node in nodes:
+            for blob in node.inputs:
+                self.read_by.setdefault((blob.node, blob.index), []).append(node)
 
     def call(self, last: Node, precision: Mapping[Node, dtype]) -> CellCall | None:
         """The call that computes h, the result of the node ``last``, and c; None where that is no step of an LSTM."""
@@ -89,26 +118,34 @@ class _Search:
             found = self._state(c, o)
             if found is None:
                 continue
-            quarters, before, inside = found
+            form, gates, before, inside = found
             nodes = sorted({*inside, *o.nodes, c.node, tangent, last}, key=self.order.__getitem__)
             if not self._may_join(nodes, precision) or not out.shape == c.shape == last.outputs[0].shape:
                 return None
-            inputs = (o.of,) if before is None else (o.of, before)
+            if form.apart and not self._can_wait(c, last, nodes):
+                return None
+            inputs = gates if before is None else (*gates, before)
             h = last.outputs[0]
-            made = last.copy(op=LSTM_CELL, inputs=inputs, attrs={"quarters": quarters}, outputs=[h, c])
+            made = last.copy(op=LSTM_CELL, inputs=inputs, attrs={"gates": form}, outputs=[h, c])
             return None if unsupported_reason(made, None) is not None else CellCall(made, (h, c), tuple(nodes))
         return None
 
-    def _state(self, c: Blob, o: _Gate) -> tuple[tuple[int, int, int, int], Blob | None, list[Node]] | None:
-        """The quarters of i, f, g and o, the state before, and the nodes that compute c of them."""
+    def _can_wait(self, c: Blob, last: Node, inside: Collection[Node]) -> bool:
+        """Whether only the step itself reads c before h is computed; o may be computed behind c, and of it."""
+        end = self.order[last]
+        return all(node in inside or self.order[node] > end for node in self.read_by.get((c.node, c.index), ()))
+
+    def _state(self, c: Blob, o: _Gate) -> tuple[Gates, tuple[Blob, ...], Blob | None, list[Node]] | None:
+        """How the gates are held, their arrays, the state before, and the nodes that compute c of them."""
         node = c.node
         if node.op.lstm == "product":
             new = self._new(node, o)
-            if new is None:
+            if new is None or o.quarter is None:
                 return None
             i, g = new
             (unread,) = {0, 1, 2, 3} - {i.quarter, g.quarter, o.quarter}
-            return (i.quarter, unread, g.quarter, o.quarter), None, [*i.nodes, *g.nodes]
+            form = _form_of([i, replace(o, quarter=unread, added=0.0), g, o])
+            return None if form is None else (form, (o.of,), None, [*i.nodes, *g.nodes])
         if node.op.lstm != "sum":
             return None
         for added, kept in both_ways(node.inputs):
@@ -118,11 +155,12 @@ class _Search:
             i, g = new
             for gate, before in both_ways(kept.node.inputs):
                 f = self._gate(gate, "logistic")
-                if f is None or not _same_array(f.of, o.of) or before.shape != c.shape:
+                if f is None or before.shape != c.shape or before.dtype is not dtypes.float32:
                     continue
-                if before.dtype is dtypes.float32 and len({i.quarter, f.quarter, g.quarter, o.quarter}) == 4:
-                    inside = [*i.nodes, *g.nodes, *f.nodes, added.node, kept.node]
-                    return (i.quarter, f.quarter, g.quarter, o.quarter), before, inside
+                form = _form_of([i, f, g, o])
+                if form is not None:
+                    gates = tuple(each.of for each in (i, f, g, o)) if form.apart else (o.of,)
+                    return form, gates, before, [*i.nodes, *g.nodes, *f.nodes, added.node, kept.node]
         return None
 
     def _new(self, node: Node, o: _Gate) -> tuple[_Gate, _Gate] | None:
@@ -131,9 +169,7 @@ class _Search:
             return None
         for first, second in both_ways(node.inputs):
             i, g = self._gate(first, "logistic"), self._gate(second, "hyperbolic")
-            if i is None or g is None or not (_same_array(i.of, o.of) and _same_array(g.of, o.of)):
-                continue
-            if len({i.quarter, g.quarter, o.quarter}) == 3:
+            if i is not None and g is not None and _form_of([i, g, o]) is not None:
                 return i, g
         return None
 
@@ -142,18 +178,23 @@ class _Search:
         node = blob.node
         if node.op.lstm != kind or not self._only_read_here(blob):
             return None
-        cut = node.inputs[0]
+        nodes: tuple[Node, ...] = (node,)
+        cut, added = node.inputs[0], 0.0
+        if cut.node.op.lstm == "shift" and cut.node in self.present and self._only_read_here(cut):
+            nodes, added = (cut.node, node), float(cut.node.attrs["number"])
+            cut = cut.node.inputs[0]
+        apart = _Gate(nodes, cut, None, added) if cut.ndim == 2 else None
         region = cut.node.op.region
         if region is None or cut.node not in self.present or not self._only_read_here(cut):
-            return None
+            return apart
         whole = cut.node.inputs[0]
         bounds = region(cut.node.attrs, whole.shape) if whole.ndim == cut.ndim == 2 else None
         if bounds is None or whole.shape[1] % 4 or bounds[0] != (0, whole.shape[0]):
-            return None
+            return apart
         width, start = whole.shape[1] // 4, bounds[1][0]
         if cut.shape != (whole.shape[0], width) or start % width:  # an index may have turned a column into a row
-            return None
-        return _Gate(kind, (cut.node, node), whole, start // width)
+            return apart
+        return _Gate((cut.node, *nodes), whole, start // width, added)
 
     def _only_read_here(self, blob: Blob) -> bool:
         key = blob.node, blob.index
@@ -171,6 +212,24 @@ class _Search:
             and not any(b.is_dynamic or b.dtype is not dtypes.float32 for b in (*node.inputs, *node.outputs))
             for node in nodes
         )
+
+
+def _form_of(gates: Sequence[_Gate]) -> Gates | None:
+    """How some gates are held, i, f, g and o if there are all four; None if that is no way to hold them."""
+    first = gates[0]
+    are_apart = [gate.quarter is None for gate in gates]
+    if any(are_apart):
+        is_one_shape = all(gate.of.shape == first.of.shape for gate in gates)
+        return _held(gates, (0, 1, 2, 3), True) if all(are_apart) and is_one_shape else None
+    quarters = [gate.quarter for gate in gates if gate.quarter is not None]
+    is_one_array = all(_same_array(gate.of, first.of) for gate in gates)
+    return _held(gates, quarters, False) if is_one_array and len({*quarters}) == len(quarters) else None
+
+
+def _held(gates: Sequence[_Gate], quarters: Sequence[int], apart: bool) -> Gates:
+    i, f, g, o = (*quarters, 0)[:4]  # the first step has three gates, and is asked whether it has a form before there is f
+    added_to_i, added_to_f, added_to_g, added_to_o = (*(gate.added for gate in gates), 0.0)[:4]
+    return Gates((i, f, g, o), apart, (added_to_i, added_to_f, added_to_g, added_to_o))
 
 
 def readers_of(nodes: Sequence[Node]) -> dict[Key, int]:
@@ -201,7 +260,8 @@ def find_cells(
     roots: Sequence[Blob],
     precision: Mapping[Node, dtype],
 ) -> dict[Node, CellCall]:
-    """The steps of LSTMs that the native part computes, by the node that computes c, in whose place each call stands.
+    """The steps of LSTMs that the native part computes, by the node in whose place each call stands: the one that computes c,
+    or h where each gate is an array, which may be computed behind c.
 
     Args: see ``arrangement.arranged``; present: those of the nodes that are neither copied nor part of a larger unit.
     """
@@ -209,4 +269,4 @@ def find_cells(
         return {}
     search = _Search(nodes, present, keep, roots)
     calls = (search.call(node, precision) for node in nodes)
-    return {call.targets[1].node: call for call in calls if call is not None}
+    return {call.nodes[-1] if call.form.apart else call.targets[1].node: call for call in calls if call is not None}

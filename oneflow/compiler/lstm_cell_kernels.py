@@ -41,6 +41,33 @@ class Cell:
         return [self.rows, self.width, *self.quarters, int(self.has_state)]
 
 
+@dataclass(frozen=True)
+class Gates:
+    """How the arrays of a step, or of a sequence of steps, hold the gates.
+
+    Attributes:
+      quarters: those of the columns of one array that hold i, f, g and o.
+      apart: each gate has arrays of its own instead, in this order.
+      added: numbers added to i, f, g and o.
+    """
+
+    quarters: Quarters = (0, 1, 2, 3)
+    apart: bool = False
+    added: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
+
+    @property
+    def arrays(self) -> int:
+        """How many there are of each kind."""
+        return 4 if self.apart else 1
+
+    def shift(self, width: int) -> Array | None:
+        """What is added to all columns (4 * width,); None for nothing."""
+        if not any(self.added):
+            return None
+        in_order = sorted(zip(self.quarters, self.added, strict=True))
+        return jnp.asarray(np.repeat(np.array([number for _, number in in_order], np.float32), width))
+
+
 @lru_cache(maxsize=1024)
 def differentiable(cell: Cell) -> Callable[..., tuple[Array, Array]]:
     """From gates, and the state before if there is one, to (h, c)."""
@@ -69,37 +96,46 @@ def differentiable(cell: Cell) -> Callable[..., tuple[Array, Array]]:
 # --- the op of a node that stands for all of it
 
 
-def _cell_of(arrays: Sequence[Any], quarters: Quarters) -> Cell:
+def _cell_of(arrays: Sequence[Any], gates: Gates) -> Cell:
     rows, columns = arrays[0].shape
-    return Cell(rows, columns // 4, quarters, len(arrays) > 1)
+    return Cell(rows, columns * gates.arrays // 4, gates.quarters, len(arrays) > gates.arrays)
 
 
-def lower(*arrays: Array, quarters: Quarters) -> tuple[Array, Array]:
+def _in_one_array(arrays: Sequence[Array], gates: Gates) -> tuple[Array, Sequence[Array]]:
+    """The gates, and the state before if there is one."""
+    joined = jnp.concatenate(arrays[:4], 1) if gates.apart else arrays[0]
+    shift = gates.shift(joined.shape[1] // 4)
+    return joined if shift is None else joined + shift, arrays[gates.arrays :]
+
+
+def lower(*arrays: Array, gates: Gates) -> tuple[Array, Array]:
     """By the native part."""
-    return differentiable(_cell_of(arrays, quarters))(*arrays)
+    joined, state = _in_one_array(arrays, gates)
+    return differentiable(_cell_of(arrays, gates))(joined, *state)
 
 
-def define(*arrays: Array, quarters: Quarters) -> tuple[Array, Array]:
+def define(*arrays: Array, gates: Gates) -> tuple[Array, Array]:
     """The same by XLA."""
-    parts = jnp.split(arrays[0], 4, 1)
-    i, f, g, o = (parts[quarter] for quarter in quarters)
+    joined, state = _in_one_array(arrays, gates)
+    parts = jnp.split(joined, 4, 1)
+    i, f, g, o = (parts[quarter] for quarter in gates.quarters)
     c = lax.logistic(i) * lax.tanh(g)
-    if len(arrays) > 1:
-        c = lax.logistic(f) * arrays[1] + c
+    for before in state:
+        c = lax.logistic(f) * before + c
     return lax.logistic(o) * lax.tanh(c), c
 
 
 def _unsupported_reason(arrays: Sequence[Any], attrs: Mapping[str, Any]) -> str | None:
     if any(a.dtype != np.float32 for a in arrays):
         return "it is not float32"
-    cell = _cell_of(arrays, attrs["quarters"])
+    cell = _cell_of(arrays, attrs["gates"])
     if cell.rows * cell.width < _MIN_ELEMENTS:
         return "too small to gain by it"
     return _native.kernel_refusal("lstm_cell", cell.spec())
 
 
 def _describe(arrays: Sequence[Any], attrs: Mapping[str, Any]) -> str:
-    name = _native.part().library.describe("lstm_cell", _cell_of(arrays, attrs["quarters"]).spec())
+    name = _native.part().library.describe("lstm_cell", _cell_of(arrays, attrs["gates"]).spec())
     return f"an LSTM's step in one call, {name}"
 
 

@@ -3,7 +3,7 @@
 A program unrolls the sequence: the gates of a step are the sum of a product, of h of the step before and the recurrent weights,
 and of what the step gets otherwise; or h is concatenated with that for the product. Where it does not depend on the steps, and
 nothing else reads what is between, one call computes the products and cells (``lstm_cell.py``) of all steps, and another one the
-gradients. Products of what the steps get are computed at once before it.
+gradients. Products of what the steps get are computed at once before it. Weights of single gates are joined.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ class LayerCall(JoinedCall):
     __slots__ = ()
 
 
+Term = tuple[Blob, ...]  # of the gates' array; or of each gate's, in the order i, f, g, o
 Place = Literal["before", "behind"]
 _PLACES: tuple[Place, Place] = ("behind", "before")
 
@@ -38,25 +39,23 @@ class _Step:
       call: of its cell.
       terms: the others.
       hidden, before: h and c of the step before; None where there is none.
-      product: the node that multiplies h by the recurrent weights.
+      product: the node that multiplies h by the recurrent weights, or that of each gate; () for none.
       joined: what is concatenated with h for the product, and which of both comes first; None for nothing.
       nodes: those that compute the sum and the product.
     """
 
     call: CellCall
-    terms: tuple[Blob, ...]
+    terms: tuple[Term, ...]
     nodes: tuple[Node, ...]
     hidden: Blob | None = None
     before: Blob | None = None
-    product: Node | None = None
+    product: tuple[Node, ...] = ()
     joined: tuple[Blob, Place] | None = None
 
     def is_like(self, other: _Step) -> bool:
         """Whether both multiply by the same recurrent weights, in the same way."""
-        if self.product is None or other.product is None:
-            return self.product is other.product
         mine, others = (step.joined and step.joined[1] for step in (self, other))
-        return mine == others and _form(self.product) == _form(other.product)
+        return mine == others and list(map(_form, self.product)) == list(map(_form, other.product))
 
 
 class _Search:
@@ -96,7 +95,7 @@ class _Search:
             after = following.get(cell)
             if cell in taken or after is None:
                 continue
-            begins = [step for step in ways[cell] if step.product is None and after.joined is None or step.is_like(after)]
+            begins = [step for step in ways[cell] if not step.product and after.joined is None or step.is_like(after)]
             if not begins:
                 continue  # the sequence begins one step later
             sequence = [begins[0]]
@@ -109,22 +108,25 @@ class _Search:
 
     def _ways(self, cell: CellCall) -> list[_Step]:
         """A step in all the ways in which a term may be taken for the product of h."""
-        gates, *state = cell.node.inputs
-        terms, sums = self._terms(gates, cell)
-        if not state:
+        of_gates, nodes_of_gates = zip(*(self._terms(gate, cell) for gate in cell.gates), strict=True)
+        terms, sums = self._matched(of_gates, cell), [node for nodes in nodes_of_gates for node in nodes]
+        before = cell.before
+        if before is None:
             return [_Step(cell, tuple(terms), tuple(sums))]
         found = []
         for i, term in enumerate(terms):
-            if term.shape != gates.shape or not self._is_product(term, cell):
+            if not self._is_product(term, cell):
                 continue
-            x, rest = term.node.inputs[0], (*terms[:i], *terms[i + 1 :])
-            recurrent = _Step(cell, rest, (term.node, *sums), x, state[0], term.node)
-            if x.shape == state[0].shape:
+            products = tuple(blob.node for blob in term)
+            xs, rest = {_key(p.inputs[0]): p.inputs[0] for p in products}, (*terms[:i], *terms[i + 1 :])
+            x = products[0].inputs[0]
+            recurrent = _Step(cell, rest, (*products, *sums), x, before, products)
+            if len(xs) == 1 and x.shape == before.shape:
                 found.append(recurrent)
-            if x.node.op.lstm == "joined" and len(x.node.inputs) == 2 and self._is_inside(x, 1, cell):
-                nodes = (x.node, *recurrent.nodes)
+            if all(self._is_joined(each, products, cell) for each in xs.values()):
+                nodes = (*(each.node for each in xs.values()), *recurrent.nodes)
                 for (h, other), place in zip(both_ways(x.node.inputs), _PLACES, strict=True):
-                    if x.node.attrs["axis"] == 1 and h.shape == state[0].shape:
+                    if h.shape == before.shape:
                         found.append(replace(recurrent, hidden=h, joined=(other, place), nodes=nodes))
         return found
 
@@ -136,13 +138,36 @@ class _Search:
         found = [self._terms(b, cell) for b in node.inputs]
         return [term for terms, _ in found for term in terms], [node, *(n for _, nodes in found for n in nodes)]
 
-    def _is_product(self, blob: Blob, cell: CellCall) -> bool:
-        """Whether it is one of two float32 matrices that a call may compute."""
-        node = blob.node
-        times = node.op.attention(node.attrs) if node.op.attention is not None else None
-        if times is None or times.kind != "product" or times.factor != 1 or times.transposed[0]:
-            return False
-        return all(b.ndim == 2 and b.dtype is dtypes.float32 for b in node.inputs) and self._is_read_here(blob, cell)
+    def _matched(self, of_gates: Sequence[Sequence[Blob]], cell: CellCall) -> list[Term]:
+        """The terms of some gates side by side; those of one array by themselves. None where the gates do not have the same."""
+        if len(of_gates) == 1:
+            return [(term,) for term in of_gates[0]]
+        left = [list(terms) for terms in of_gates]
+        found: list[Term] = []
+        for term in of_gates[0]:
+            like = _likeness(term)
+            row = [next((b for b in terms if _likeness(b) == like), None) for terms in left]
+            complete = tuple(b for b in row if b is not None)
+            if len(complete) < len(row):
+                return []
+            for terms, blob in zip(left, complete, strict=True):
+                del terms[next(i for i, b in enumerate(terms) if b is blob)]
+            found.append(complete)
+        return [] if any(left) else found
+
+    def _is_joined(self, x: Blob, products: Sequence[Node], cell: CellCall) -> bool:
+        """Whether it is two arrays, side by side, that only these products read."""
+        node = x.node
+        readers = sum(_key(product.inputs[0]) == _key(x) for product in products)
+        is_joined = node.op.lstm == "joined" and len(node.inputs) == 2 and node.attrs["axis"] == 1
+        return is_joined and self._is_inside(x, readers, cell)
+
+    def _is_product(self, term: Term, cell: CellCall) -> bool:
+        """Whether it is one of two float32 matrices, as large as the gates, that a call may compute; or one for each gate."""
+        return all(
+            _is_matrix_product(blob.node) and blob.shape == cell.gates[0].shape and self._is_read_here(blob, cell)
+            for blob in term
+        )
 
     def _is_read_here(self, blob: Blob, cell: CellCall) -> bool:
         """``_is_inside`` of a cell's gates, or a value that is read once."""
@@ -171,55 +196,57 @@ class _Search:
     def call(self, sequence: Sequence[_Step]) -> tuple[LayerCall, list[Node]] | None:
         """The call for a sequence, and nodes behind the first step that must come before it; None where there is no call."""
         first, last, recurrent = sequence[0], sequence[-1], sequence[1].product
-        assert recurrent is not None
         terms, shared = _shared_terms(sequence)
         products = [] if last.joined is not None else self._input_products(sequence, terms)
+        is_joint = not last.call.form.apart
         inside = {node for step in sequence for node in (*step.call.nodes, *step.nodes)}
         multiplied: list[Blob] = []
         input_weights: Sequence[Blob] = ()
         product = None
         if products:
             terms = [[] for _ in sequence]
-            multiplied, input_weights = [p.node.inputs[0] for p in products], products[0].node.inputs[1:]
-            product = Product(products[0].node.op, tuple(products[0].node.attrs.items()))
-            inside.update(p.node for p in products)
+            multiplied, input_weights = [p[0].node.inputs[0] for p in products], [b.node.inputs[1] for b in products[0]]
+            product = Product(products[0][0].node.op, tuple(products[0][0].node.attrs.items()))
+            inside.update(b.node for p in products for b in p)
         elif last.joined is not None:
             multiplied = [step.joined[0] for step in sequence if step.joined is not None]
-            product = Product(recurrent.op, tuple(recurrent.attrs.items()), last.joined[1])
-        gates = first.call.node.inputs[0].shape
-        is_full = all(any(term.shape == gates for term in each) for each in terms)  # not all are broadcast
+            product = Product(recurrent[0].op, tuple(recurrent[0].attrs.items()), last.joined[1])
+        gates = first.call.gates[0].shape
+        is_full = all(any(term[0].shape == gates for term in each) for each in terms)  # not all are broadcast
         if not multiplied and not is_full:
             return None
         by_row, added = False, tuple(len(each) for each in terms)
-        listed = [term for each in terms for term in each]
+        listed = [blob for each in terms for term in each for blob in term]
         if multiplied:
             multiplied, by_row = self._of_all_steps(multiplied)
-        elif set(added) == {1}:
+        elif set(added) == {1} and is_joint:
             listed, by_row = self._of_all_steps(listed)
         whole = len(listed) == 1 and listed[0].ndim == 3
         given = Given(product, len(multiplied), None if whole else added, len(shared))
         state = (first.hidden, first.before) if first.hidden is not None and first.before is not None else ()
-        inputs = (*multiplied, *listed, *state, *input_weights, recurrent.inputs[1], *shared)
+        weights = (*input_weights, *(p.inputs[1] for p in recurrent))
+        inputs = (*multiplied, *listed, *state, *weights, *(blob for term in shared for blob in term))
         earlier = self._earlier(inputs, self.place[first.call.targets[1].node], inside)
         if earlier is None:
             return None
         targets = (*(step.call.targets[0] for step in sequence), last.call.targets[1])
-        attrs = {"quarters": last.call.node.attrs["quarters"], "given": given, "has_state": bool(state), "by_row": by_row,
-                 "transposed": _is_transposed(recurrent)}  # fmt: skip
+        attrs = {"gates": last.call.form, "given": given, "has_state": bool(state), "by_row": by_row,
+                 "transposed": _is_transposed(recurrent[0])}  # fmt: skip
         made = last.call.node.copy(op=LSTM_LAYER, inputs=inputs, attrs=attrs, outputs=list(targets))
         if unsupported_reason(made, None) is not None:
             return None
         return LayerCall(made, targets, tuple(sorted(inside, key=self.order.__getitem__))), earlier
 
-    def _input_products(self, sequence: Sequence[_Step], terms: Sequence[Sequence[Blob]]) -> list[Blob]:
+    def _input_products(self, sequence: Sequence[_Step], terms: Sequence[Sequence[Term]]) -> list[Term]:
         """The only terms of the steps, where these are products with the same weights that one call may compute."""
         if any(len(each) != 1 for each in terms):
             return []
         products = [each[0] for each in terms]
         for product, step in zip(products, sequence, strict=True):
-            if not self._is_product(product, step.call) or product.shape != step.call.node.inputs[0].shape:
+            if not self._is_product(product, step.call) or len({_key(b.node.inputs[0]) for b in product}) > 1:
                 return []
-        return products if all(_form(product.node) == _form(products[0].node) for product in products) else []
+        forms = [[_form(b.node) for b in product] for product in products]
+        return products if all(form == forms[0] for form in forms) else []
 
     def _of_all_steps(self, blobs: list[Blob]) -> tuple[list[Blob], bool]:
         """``_in_one_array`` of arrays whose gradients nobody watches."""
@@ -246,6 +273,23 @@ def _key(blob: Blob) -> Key:
     return blob.node, blob.index
 
 
+def _is_matrix_product(node: Node) -> bool:
+    times = node.op.attention(node.attrs) if node.op.attention is not None else None
+    if times is None or times.kind != "product" or times.factor != 1 or times.transposed[0]:
+        return False
+    return all(b.ndim == 2 and b.dtype is dtypes.float32 for b in node.inputs)
+
+
+def _likeness(term: Blob) -> Any:
+    """What terms of several gates have in common where one call may compute them side by side."""
+    node = term.node
+    if not _is_matrix_product(node):
+        return term.shape
+    x = node.inputs[0]
+    joined = (x.node.op, tuple(x.node.attrs.items()), tuple(map(_key, x.node.inputs))) if x.node.op.lstm == "joined" else None
+    return node.op, tuple(node.attrs.items()), node.inputs[1].shape, joined or _key(x)
+
+
 def _form(product: Node) -> Any:
     """What products by the same weights have in common."""
     x, weights = product.inputs
@@ -259,13 +303,17 @@ def _is_transposed(product: Node) -> bool:
     return times is not None and times.transposed[1]
 
 
-def _shared_terms(sequence: Sequence[_Step]) -> tuple[list[list[Blob]], list[Blob]]:
+def _shared_terms(sequence: Sequence[_Step]) -> tuple[list[list[Term]], list[Term]]:
     """The terms of each step apart from those of all steps, and these."""
     terms = [list(step.terms) for step in sequence]
-    keys = [[_key(term) for term in each] for each in terms]
-    shared = [t for t in terms[0] if all(found.count(_key(t)) == 1 for found in keys)]
-    common = {_key(term) for term in shared}
-    return [[term for term in each if _key(term) not in common] for each in terms], shared
+    keys = [[_keys(term) for term in each] for each in terms]
+    shared = [t for t in terms[0] if all(found.count(_keys(t)) == 1 for found in keys)]
+    common = {_keys(term) for term in shared}
+    return [[term for term in each if _keys(term) not in common] for each in terms], shared
+
+
+def _keys(term: Term) -> tuple[Key, ...]:
+    return tuple(map(_key, term))
 
 
 def _in_one_array(blobs: list[Blob]) -> tuple[list[Blob], bool]:
@@ -316,7 +364,15 @@ def with_layers(
                 break
             failed.add(first)
         else:
-            return made
+            return _without_lone_cells(made)
+
+
+def _without_lone_cells(steps: Sequence[Any]) -> list[Any]:
+    """The nodes again of cells whose gates are an array each, where no call computes several steps."""
+    made: list[Any] = []
+    for step in steps:
+        made += step.nodes if isinstance(step, CellCall) and step.form.apart else [step]
+    return made
 
 
 def _replaced(steps: Sequence[Any], place: int, call: LayerCall, earlier: Sequence[Node]) -> list[Any]:

@@ -18,6 +18,7 @@ from .._base import native as _native
 from .._base.jax import jax, jnp, lax
 from ..graph.op import Native, OpDef
 from . import lstm_cell_kernels
+from .lstm_cell_kernels import Gates
 
 Array = Any
 Quarters = tuple[int, int, int, int]
@@ -81,6 +82,12 @@ class Product:
     attrs: tuple[tuple[str, Any], ...]
     joined: Literal["", "before", "behind"] = ""
 
+    @property
+    def gates_axis(self) -> int:
+        """The axis of the weights that is that of the gates in the product."""
+        times = self.op.attention(dict(self.attrs)) if self.op.attention is not None else None
+        return 0 if times is not None and times.transposed[1] else 1
+
     def __call__(self, x: Array, weights: Array) -> Array:
         """By the native part where it takes it."""
         native, attrs = self.op.native, dict(self.attrs)
@@ -107,7 +114,7 @@ class Given:
 
 @dataclass(frozen=True)
 class Operands:
-    """The arrays of a call, sorted.
+    """The arrays of a call, sorted. Each one that holds gates, or weights of gates, is a group: of one array, or one for each.
 
     Attributes:
       multiplied, added, shared: see ``Given``.
@@ -117,22 +124,26 @@ class Operands:
     """
 
     multiplied: Sequence[Any]
-    added: Sequence[Any]
+    added: Sequence[Sequence[Any]]
     state: Sequence[Any]
-    input_weights: Sequence[Any]
-    weights: Any
-    shared: Sequence[Any]
+    input_weights: Sequence[Sequence[Any]]
+    weights: Sequence[Any]
+    shared: Sequence[Sequence[Any]]
 
     @staticmethod
-    def of(arrays: Sequence[Any], given: Given, has_state: bool) -> Operands:
+    def of(arrays: Sequence[Any], given: Given, has_state: bool, gates: Gates) -> Operands:
         """Of the inputs of the op, which come in this order."""
-        added = 1 if given.added is None else sum(given.added)
-        apart = int(given.product is not None and not given.product.joined)
         left = iter(arrays)
-        multiplied, summed, state, weights, (recurrent,), shared = (
-            list(islice(left, count)) for count in (given.multiplied, added, 2 * has_state, apart, 1, given.shared)
-        )
-        return Operands(multiplied, summed, state, weights, recurrent, shared)
+
+        def groups(count: int) -> list[list[Any]]:
+            return [list(islice(left, gates.arrays)) for _ in range(count)]
+
+        multiplied = list(islice(left, given.multiplied))
+        added = groups(1 if given.added is None else sum(given.added))
+        state = list(islice(left, 2 * has_state))
+        input_weights = groups(int(given.product is not None and not given.product.joined))
+        (weights,) = groups(1)
+        return Operands(multiplied, added, state, input_weights, weights, groups(given.shared))
 
 
 @lru_cache(maxsize=1024)
@@ -179,22 +190,30 @@ def _to_weights(layer: Layer, before: Array, to_gates: Array) -> Array:
 
 def _layer_of(arrays: Sequence[Any], attrs: Mapping[str, Any]) -> Layer:
     given, has_state, by_row, transposed = (attrs[name] for name in ("given", "has_state", "by_row", "transposed"))
-    operands = Operands.of(arrays, given, has_state)
-    columns = operands.weights.shape[0 if transposed else 1]
-    of_steps = operands.multiplied or operands.added
+    gates: Gates = attrs["gates"]
+    operands = Operands.of(arrays, given, has_state, gates)
+    columns = operands.weights[0].shape[0 if transposed else 1] * gates.arrays
+    of_steps = operands.multiplied or [group[0] for group in operands.added]
     if of_steps[0].ndim == 3:
         sizes = of_steps[0].shape[:2]
         rows, steps = sizes if by_row else sizes[::-1]
     else:
         steps = given.multiplied or len(given.added)
         rows = max(a.shape[0] for a in of_steps if a.ndim == 2)  # others are broadcast
-    return Layer(steps, rows, columns // 4, attrs["quarters"], has_state, by_row, transposed)
+    return Layer(steps, rows, columns // 4, gates.quarters, has_state, by_row, transposed)
 
 
-def _gates_and_rest(arrays: Sequence[Array], layer: Layer, given: Given) -> tuple[Array, Sequence[Array], Array]:
+def _joined(group: Sequence[Array], axis: int = -1) -> Array:
+    """All gates of a group, side by side."""
+    return group[0] if len(group) == 1 else jnp.concatenate(group, axis)
+
+
+def _gates_and_rest(arrays: Sequence[Array], layer: Layer, given: Given, gates: Gates) -> tuple[Array, Sequence[Array], Array]:
     """The gates of all steps without the recurrent product, h and c from before, and the recurrent weights."""
-    operands = Operands.of(arrays, given, layer.has_state)
-    weights, terms = operands.weights, list(operands.shared)
+    operands = Operands.of(arrays, given, layer.has_state, gates)
+    weights, terms = _joined(operands.weights, 0 if layer.transposed else 1), list(map(_joined, operands.shared))
+    shift = gates.shift(layer.width)
+    terms += [] if shift is None else [shift]
     if layer.by_row:
         terms = [a[:, None] if a.ndim == 2 else a for a in terms]
     if given.product is not None:
@@ -205,13 +224,14 @@ def _gates_and_rest(arrays: Sequence[Array], layer: Layer, given: Given) -> tupl
             input_weights = lax.slice_in_dim(weights, *ends, axis=axis)
             weights = lax.slice_in_dim(weights, begin, begin + width, axis=axis)
         else:
-            (input_weights,) = operands.input_weights
+            (group,) = operands.input_weights
+            input_weights = _joined(group, given.product.gates_axis)
         x = operands.multiplied[0] if operands.multiplied[0].ndim == 3 else jnp.stack(operands.multiplied)
         terms.append(given.product(x.reshape(-1, x.shape[2]), input_weights).reshape(layer.all_steps(4 * layer.width)[0]))
     if given.added is None:
-        terms.append(operands.added[0])
+        terms.append(_joined(operands.added[0]))
     elif any(given.added):
-        left, each = iter(operands.added), (layer.rows, 4 * layer.width)
+        left, each = iter(map(_joined, operands.added)), (layer.rows, 4 * layer.width)
         sums = [jnp.broadcast_to(sum(islice(left, count)), each) for count in given.added]
         terms.append(jnp.stack(sums, layer.axis))
     return reduce(jnp.add, reversed(terms)), operands.state, weights
@@ -220,20 +240,20 @@ def _gates_and_rest(arrays: Sequence[Array], layer: Layer, given: Given) -> tupl
 def lower(*arrays: Array, **attrs: Any) -> tuple[Array, ...]:
     """By the native part."""
     layer = _layer_of(arrays, attrs)
-    gates, state, weights = _gates_and_rest(arrays, layer, attrs["given"])
+    gates, state, weights = _gates_and_rest(arrays, layer, attrs["given"], attrs["gates"])
     return differentiable(layer)(gates, *state, weights)
 
 
 def define(*arrays: Array, **attrs: Any) -> tuple[Array, ...]:
     """The same by XLA."""
     layer = _layer_of(arrays, attrs)
-    gates, state, weights = _gates_and_rest(arrays, layer, attrs["given"])
+    gates, state, weights = _gates_and_rest(arrays, layer, attrs["given"], attrs["gates"])
     weights = weights.T if layer.transposed else weights
     outputs = []
     for step in range(layer.steps):
         x = lax.index_in_dim(gates, step, layer.axis, keepdims=False)
         x = x + jnp.matmul(state[0], weights, precision=lax.Precision.HIGHEST) if state else x
-        state = list(lstm_cell_kernels.define(x, *state[1:], quarters=layer.quarters))
+        state = list(lstm_cell_kernels.define(x, *state[1:], gates=Gates(layer.quarters)))
         outputs.append(state[0])
     return *outputs, state[1]
 

@@ -420,7 +420,9 @@ def with_fused_products(plan: Plan) -> Plan:
         return plan
     from .fusion import fused  # it fuses nothing in train jobs
 
-    found = fused(plan.order, plan.roots, set(plan.written), plan.precision)
+    layers = Arrangement(tuple(plan.compute), plan.path, plan.precision).with_native_lstms(plan.compute, plan.roots).layers
+    in_layers = {node for layer in layers for node in layer.nodes}
+    found = fused(plan.order, plan.roots, set(plan.written), plan.precision, in_layers)
     if found is None:
         return plan
     variables = {node.attrs["variable"] for node in found.order if node.op is OP_VARIABLE}
@@ -451,8 +453,7 @@ def on_one_place(plan: Plan, devices: int) -> Plan:
         if devices == 1:
             made = made.with_native_attention(plan.compute, plan.roots)
             records.append(PassRecord("attention", _count(made.attention, "layer", "computed by one call each")))
-            made = made.with_native_cells(plan.compute, plan.roots)
-            made = made.with_native_layers(plan.compute, plan.roots)
+            made = made.with_native_lstms(plan.compute, plan.roots)
             sequences = _count(made.layers, "sequence", "of steps computed by one call each")
             steps = _count(made.cells, "step", "computed by one call each")
             records.append(PassRecord("LSTM", ", ".join(filter(None, (sequences, steps)))))

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from .repetition import Repetition
 
 Autocast = Literal["never", "between", "always"]
-LstmPart = Literal["logistic", "hyperbolic", "product", "sum", "joined"]
+LstmPart = Literal["logistic", "hyperbolic", "product", "sum", "shift", "joined"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +226,8 @@ class OpDef:
       region: ``region(attrs, shape)`` returns what its output holds of its first input, which has that shape: (start, stop)
         for each axis, in order and without gaps; None if that is not a block.
       lstm: its part in a step of an LSTM, if it may have one (``compiler/lstm_cell.py``): the logistic function, the hyperbolic
-        tangent, a product or a sum of two arrays, or arrays joined along the attribute ``axis``.
+        tangent, a product or a sum of two arrays, a sum with the attribute ``number`` ("shift"), or arrays joined along the
+        attribute ``axis``.
       lays_out: it brings its first input to the layout of its attribute ``distribute``, and its gradient to that of
         ``gradient_distribute``.
       takes_mesh: ``define`` takes a further keyword ``mesh``, the mesh of the node's placement; None for one device.

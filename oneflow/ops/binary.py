@@ -108,6 +108,7 @@ def _pair(
     attention: Callable[[Mapping[str, Any]], AttentionStep | None] | None = None,
     scalar_attention: Callable[[Mapping[str, Any]], AttentionStep | None] | None = None,
     lstm: LstmPart | None = None,
+    scalar_lstm: LstmPart | None = None,
 ) -> _Pair:
     def define(x: Array, y: Array) -> Array:
         return compute(*broadcast(x, y))
@@ -147,6 +148,7 @@ def _pair(
             autocast=autocast,
             zeros=scalar_zeros,
             attention=scalar_attention,
+            lstm=scalar_lstm,
         )(define_scalar),
     )
 
@@ -156,7 +158,7 @@ def _divided(attrs: Mapping[str, Any]) -> AttentionStep | None:
 
 
 _add = _pair("add", lambda x, y: lax.add(x, y), autocast="between", zeros="all", int8=RESIDUAL,
-             attention=lambda attrs: AttentionStep("sum"), lstm="sum")  # fmt: skip
+             attention=lambda attrs: AttentionStep("sum"), lstm="sum", scalar_lstm="shift")  # fmt: skip
 _subtract = _pair("subtract", lambda x, y: lax.sub(x, y), scalar_name="scalar_sub", autocast="between", zeros="all",
                   attention=lambda attrs: AttentionStep("sum", -1))  # fmt: skip
 _multiply = _pair("multiply", lambda x, y: lax.mul(x, y), scalar_name="scalar_mul", autocast="between", zeros="any",

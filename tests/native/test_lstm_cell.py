@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import oneflow as flow
 import oneflow.typing as tp
 from oneflow._base import native as _native
-from oneflow.compiler.lstm_cell_kernels import Cell, define, differentiable
+from oneflow.compiler.lstm_cell_kernels import Cell, Gates, define, differentiable
 
 pytestmark = pytest.mark.usefixtures("native_part")
 CALL, GRADIENT = ('custom_call_target="' + _native.target(name) + '"' for name in ("lstm_cell", "lstm_cell_grad"))
@@ -56,7 +56,7 @@ def test_results_and_gradients_are_those_of_xla(
         made, found = gradients(differentiable(Cell(rows, width, quarters, has_state)), arrays, cotangents)
     with jax.enable_x64(True):
         wide = [[jnp.asarray(a, jnp.float64) for a in each] for each in (arrays, cotangents)]
-        expected, slopes = gradients(lambda *given: define(*given, quarters=quarters), *wide)
+        expected, slopes = gradients(lambda *given: define(*given, gates=Gates(quarters)), *wide)
     for mine, theirs in zip(made, expected, strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=2e-6, atol=3e-7 * scale)  # of terms of opposite signs
     for mine, theirs in zip(found, slopes, strict=True):  # 1 - y * y of a y close to 1 has few digits
@@ -73,7 +73,7 @@ def test_values_that_are_not_ordinary(place: int, value: float) -> None:
     else:
         arrays[1][1, 3] = value
     made, found = gradients(differentiable(Cell(2, 20, (0, 1, 2, 3), True)), arrays, cotangents)
-    expected, slopes = gradients(lambda *given: define(*given, quarters=(0, 1, 2, 3)), arrays, cotangents)
+    expected, slopes = gradients(lambda *given: define(*given, gates=Gates()), arrays, cotangents)
     for mine, theirs in zip((*made, *found), (*expected, *slopes), strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=2e-5, atol=1e-6)
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import oneflow as flow
 import oneflow.typing as tp
 from oneflow._base import native as _native
+from oneflow.compiler.lstm_cell_kernels import Gates
 from oneflow.compiler.lstm_layer_kernels import Given, Layer, define, differentiable
 
 pytestmark = pytest.mark.usefixtures("native_part")
@@ -55,7 +56,7 @@ def test_results_and_gradients_are_those_of_xla(
     with parallel(threads):
         made = list(map(np.asarray, differentiable(layer)(*arrays)))
         found = gradients(differentiable(layer), arrays, cotangents)
-    attrs = {"quarters": quarters, "has_state": has_state, "by_row": by_row, "transposed": transposed, "given": Given()}
+    attrs = {"gates": Gates(quarters), "has_state": has_state, "by_row": by_row, "transposed": transposed, "given": Given()}
     with jax.enable_x64(True):
         wide = [[jnp.asarray(a, jnp.float64) for a in each] for each in (arrays, cotangents)]
         expected = gradients(lambda *given: define(*given, **attrs), *wide)
@@ -73,7 +74,7 @@ def test_values_that_are_not_ordinary(value: float) -> None:
     gates, weights = (random.standard_normal(shape).astype(np.float32) for shape in ((3, 8, 128), (32, 128)))
     gates[0, 5, 70] = value  # of g
     made = differentiable(layer)(gates, weights)
-    expected = define(gates, weights, quarters=(0, 1, 2, 3), given=Given(), has_state=False, by_row=False, transposed=False)
+    expected = define(gates, weights, gates=Gates(), given=Given(), has_state=False, by_row=False, transposed=False)
     for mine, theirs in zip(made, expected, strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-5)
         assert np.isfinite(np.delete(np.asarray(mine), 5, 0)).all()
@@ -258,13 +259,13 @@ def assert_like_pytorch(network: Any, values: tuple[np.ndarray, ...], found: lis
             np.testing.assert_allclose(mine, expected, rtol=1e-3, atol=2e-5 * float(np.abs(expected).max()) + 1e-6)
 
 
-def assert_calls(job: Any, record: str, calls: int) -> None:
+def assert_calls(job: Any, record: str, calls: int, by_cells: bool = True) -> None:
     executable = job.executables[-1][1]
     changed = dict(executable.plan.passes)["LSTM"]
     assert changed.startswith(record) if record else "sequence" not in changed
     hlo = executable.hlo()
     assert (hlo.count(CALL), hlo.count(GRADIENT)) == (calls, calls)
-    assert (CELL in hlo) == (calls == 0)
+    assert (CELL in hlo) == (calls == 0 and by_cells)
     assert ("all steps of an LSTM in one call" in str(job.summary())) == (calls > 0)
 
 
@@ -447,3 +448,124 @@ def test_what_runs_on_slices_of_the_batch_stays_there() -> None:
     convolved = torch.nn.functional.conv2d(torch.tensor(image), torch.tensor(kernel), padding=1)
     expected = torch.cat(hidden, 1).sum().item() + convolved.sum().item()
     np.testing.assert_allclose(job(image, x, state, w / 12, kernel), expected, rtol=1e-4, atol=1e-2)
+
+
+# --- gates that are an array each
+
+
+def over_apart(lib: Any, inputs: Any, state: Any, gates: Any) -> tuple[list[Any], Any]:
+    """``gates(t, x, h, number of the gate)``, in the order f, o, g, i; f is read with 1 added."""
+    h = c = state
+    hidden = []
+    for t, x in enumerate(inputs):
+        f, o, g, i = (gates(t, x, h, k) for k in range(4))
+        c = lib.sigmoid(f + 1.0) * c + lib.sigmoid(i) * lib.tanh(g)
+        h = lib.sigmoid(o) * lib.tanh(c)
+        hidden.append(h)
+    return hidden, c
+
+
+def gate_by_gate(lib: Any, x: Any, state: Any, *weights: Any) -> tuple[list[Any], Any]:
+    w, u, _, b = (weights[k : k + 4] for k in range(0, 16, 4))
+    return over_apart(lib, steps_of(x), state, lambda t, x, h, k: lib.matmul(x, w[k]) + lib.bias_add(lib.matmul(h, u[k]), b[k]))
+
+
+def joined_gate_by_gate(lib: Any, x: Any, state: Any, *weights: Any) -> tuple[list[Any], Any]:
+    """Each gate joins h and what the step gets anew, and is multiplied by transposed weights."""
+    _, _, joint, b = (weights[k : k + 4] for k in range(0, 16, 4))
+    transposed = [lib.transpose(each, 0, 1) for each in joint]
+
+    def gates(t: int, x: Any, h: Any, k: int) -> Any:
+        return lib.bias_add(lib.times_transposed(lib.concat([x, h]), transposed[k]), b[k])
+
+    return over_apart(lib, steps_of(x), lib.zeros(), gates)
+
+
+def sums_gate_by_gate(lib: Any, x: Any, state: Any, *weights: Any) -> tuple[list[Any], Any]:
+    """No product of what a step gets alone; terms in another order in each gate."""
+    w, u, _, b = (weights[k : k + 4] for k in range(0, 16, 4))
+    above = [lib.matmul(x[:, 0], each) for each in w]
+
+    def gates(t: int, x: Any, h: Any, k: int) -> Any:
+        terms = [lib.matmul(h, u[k]), above[k] * (t + 1.0), b[k]]
+        first, second, third = terms[k % 3 :] + terms[: k % 3]
+        return first + second + third if k % 3 else first + (second + third)
+
+    return over_apart(lib, steps_of(x), state, gates)
+
+
+def unlike_gates(lib: Any, x: Any, state: Any, *weights: Any) -> tuple[list[Any], Any]:
+    """One gate has a term more: no sequence."""
+    w, u, _, b = (weights[k : k + 4] for k in range(0, 16, 4))
+
+    def gates(t: int, x: Any, h: Any, k: int) -> Any:
+        made = lib.matmul(x, w[k]) + lib.matmul(h, u[k])
+        return made + b[k] if k == 2 else made
+
+    return over_apart(lib, steps_of(x), state, gates)
+
+
+def with_peepholes(lib: Any, x: Any, state: Any, *weights: Any) -> tuple[list[Any], Any]:
+    """o depends on c: no step, either."""
+    w, u, _, b = (weights[k : k + 4] for k in range(0, 16, 4))
+    h = c = state
+    hidden = []
+    for each in steps_of(x):
+        i, f, g = (lib.matmul(each, w[k]) + lib.matmul(h, u[k]) for k in range(3))
+        c = lib.sigmoid(f) * c + lib.sigmoid(i) * lib.tanh(g)
+        h = lib.sigmoid(lib.matmul(each, w[3]) + lib.matmul(h, u[3]) + c * b[3]) * lib.tanh(c)
+        hidden.append(h)
+    return hidden, c
+
+
+def values_apart() -> tuple[np.ndarray, ...]:
+    x, state, *weights = spelled_values()
+    return x, state, *(part for each in weights for part in np.split(each, 4, -1))
+
+
+@pytest.mark.parametrize(
+    "network, calls",
+    [(gate_by_gate, 1), (joined_gate_by_gate, 1), (sums_gate_by_gate, 1), (unlike_gates, 0), (with_peepholes, 0)],
+)
+def test_gates_with_weights_of_their_own(network: Any, calls: int) -> None:
+    found, job = trained(network, values_apart())
+    assert_like_pytorch(network, values_apart(), found)
+    assert_calls(job, f"{calls} sequence" if calls else "", calls, by_cells=False)
+
+
+def test_a_number_added_to_a_gate_of_one_array() -> None:
+    def network(lib: Any, x: Any, state: Any, w: Any) -> tuple[list[Any], Any]:
+        h = c = state
+        hidden = []
+        for t in range(LENGTH):
+            gates = x[:, t] + lib.matmul(h, w)
+            i, f, g, o = (gates[:, q * WIDTH : (q + 1) * WIDTH] for q in range(4))
+            c = lib.sigmoid(f + 1.0) * c + lib.sigmoid(i) * lib.tanh(g)
+            h = lib.sigmoid(o + -0.5) * lib.tanh(c)
+            hidden.append(h)
+        return hidden, c
+
+    found, job = trained(network, values())
+    assert_like_pytorch(network, values(), found)
+    assert_calls(job, "1 sequence", 1)
+
+
+@pytest.mark.parametrize("network, given", [(gate_by_gate, values_apart), (bias_last, spelled_values), (joined, spelled_values)])
+def test_predictions_take_one_call(network: Any, given: Any) -> None:
+    arrays = given()
+    names = [f"v{i}" for i in range(len(arrays))]
+
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder(arrays[0].shape)) -> tuple[tp.Numpy, tp.Numpy]:
+        others = [flow.get_variable(n, a.shape, initializer=flow.zeros_initializer()) for n, a in zip(names, arrays, strict=True)]
+        hidden, c = network(Ours, x, *others[1:])
+        return hidden[-1], flow.matmul(c, c, transpose_b=True)
+
+    flow.load_variables(dict(zip(names[1:], arrays[1:], strict=True)), ignore_mismatch=True)
+    with torch.no_grad():
+        hidden, c = network(Theirs, *map(torch.tensor, arrays))
+    for _ in range(2):
+        h, square = job(arrays[0])
+        np.testing.assert_allclose(h, hidden[-1].numpy(), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(square, (c @ c.T).numpy(), rtol=1e-4, atol=1e-3)
+    assert job.executables[-1][1].hlo().count(CALL) == 1

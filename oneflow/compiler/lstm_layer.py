@@ -139,7 +139,7 @@ class _Search:
         return [term for terms, _ in found for term in terms], [node, *(n for _, nodes in found for n in nodes)]
 
     def _matched(self, of_gates: Sequence[Sequence[Blob]], cell: CellCall) -> list[Term]:
-        """The terms of some gates side by side; those of one array by themselves. None where the gates do not have the same."""
+        """The terms of some gates side by side; those of one array by themselves. None for gates that differ."""
         if len(of_gates) == 1:
             return [(term,) for term in of_gates[0]]
         left = [list(terms) for terms in of_gates]

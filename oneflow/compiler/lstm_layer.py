@@ -139,9 +139,12 @@ class _Search:
         return [term for terms, _ in found for term in terms], [node, *(n for _, nodes in found for n in nodes)]
 
     def _matched(self, of_gates: Sequence[Sequence[Blob]], cell: CellCall) -> list[Term]:
-        """The terms of some gates side by side; those of one array by themselves. None for gates that differ."""
+        """The terms of some gates side by side; those of one array by themselves. Empty for gates that differ."""
         if len(of_gates) == 1:
             return [(term,) for term in of_gates[0]]
+        width = cell.gates[0].shape[1:]
+        if any(term.shape[-1:] != width for terms in of_gates for term in terms):
+            return []  # a column for all units cannot be joined with those of other gates
         left = [list(terms) for terms in of_gates]
         found: list[Term] = []
         for term in of_gates[0]:

@@ -494,6 +494,12 @@ def sums_gate_by_gate(lib: Any, x: Any, state: Any, *weights: Any) -> tuple[list
     return over_apart(lib, steps_of(x), state, gates)
 
 
+def a_column_for_all_units(lib: Any, x: Any, state: Any, *weights: Any) -> tuple[list[Any], Any]:
+    """One term of each gate has one column: no sequence."""
+    w, u, _, _ = (weights[k : k + 4] for k in range(0, 16, 4))
+    return over_apart(lib, steps_of(x), state, lambda t, x, h, k: lib.matmul(x, w[k]) + lib.matmul(h, u[k]) + x[:, :1])
+
+
 def unlike_gates(lib: Any, x: Any, state: Any, *weights: Any) -> tuple[list[Any], Any]:
     """One gate has a term more: no sequence."""
     w, u, _, b = (weights[k : k + 4] for k in range(0, 16, 4))
@@ -525,7 +531,14 @@ def values_apart() -> tuple[np.ndarray, ...]:
 
 @pytest.mark.parametrize(
     "network, calls",
-    [(gate_by_gate, 1), (joined_gate_by_gate, 1), (sums_gate_by_gate, 1), (unlike_gates, 0), (with_peepholes, 0)],
+    [
+        (gate_by_gate, 1),
+        (joined_gate_by_gate, 1),
+        (sums_gate_by_gate, 1),
+        (a_column_for_all_units, 0),
+        (unlike_gates, 0),
+        (with_peepholes, 0),
+    ],
 )
 def test_gates_with_weights_of_their_own(network: Any, calls: int) -> None:
     found, job = trained(network, values_apart())

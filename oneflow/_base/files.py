@@ -9,9 +9,9 @@ from io import FileIO
 
 Path = str | os.PathLike[str]
 
-_FLAGS = os.O_RDONLY
+READING = os.O_RDONLY  # flags that neither wait for the writer of a FIFO nor give the file to other programs
 for _flag in ("O_NONBLOCK", "O_CLOEXEC", "O_NOCTTY", "O_BINARY"):
-    _FLAGS |= getattr(os, _flag, 0)
+    READING |= getattr(os, _flag, 0)
 TO_NOWHERE = "it is a symbolic link to nowhere"
 _KINDS = {
     stat.S_IFDIR: "directory",
@@ -34,7 +34,7 @@ def open_regular(path: Path, *, follow_symlinks: bool = True) -> FileIO:
       follow_symlinks: whether the last part of the path may be a symbolic link.
     Raises: OSError, whose ``strerror`` says what is wrong: the file is missing, is not a regular file, cannot be read, ...
     """
-    flags = _FLAGS | (0 if follow_symlinks else getattr(os, "O_NOFOLLOW", 0))
+    flags = READING | (0 if follow_symlinks else getattr(os, "O_NOFOLLOW", 0))
     try:
         _check(os.stat(path, follow_symlinks=follow_symlinks).st_mode, path)
         file = FileIO(path, "rb", opener=lambda name, _: os.open(name, flags))  # closes it whenever an interrupt comes

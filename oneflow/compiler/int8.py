@@ -429,10 +429,9 @@ def rewritten(
     if not work.units:
         left = work.analysis.left
         reasons = sorted({f"{node.name}: {reason}" for node, reason in left.items()})
-        are_asymmetric = bool(left) and all(reason == ZERO_POINT_OF_WEIGHTS for reason in left.values())
         advice = (
             "qat.symmetric(True), and training with it: integers of weights have no zero point here"
-            if are_asymmetric
+            if set(left.values()) == {ZERO_POINT_OF_WEIGHTS}
             else "a job with convolutions, or products with variables, of float32 on one device"
         )
         raise ModeError(

@@ -101,10 +101,6 @@ class _Search:
         self.roots: set[Key] = {(b.node, b.index) for b in roots}
         self.readers = readers_of(nodes)
         self.order = {node: i for i, node in enumerate(nodes)}
-        self.read_by: dict[Key, list[Node]] = {}
-        for node in nodes:
-            for blob in node.inputs:
-                self.read_by.setdefault((blob.node, blob.index), []).append(node)
 
     def call(self, last: Node, precision: Mapping[Node, dtype]) -> CellCall | None:
         """The call that computes h, the result of the node ``last``, and c; None where that is no step of an LSTM."""
@@ -133,7 +129,7 @@ class _Search:
     def _can_wait(self, c: Blob, last: Node, inside: Collection[Node]) -> bool:
         """Whether only the step itself reads c before h is computed; o may be computed behind c, and of it."""
         end = self.order[last]
-        return all(node in inside or self.order[node] > end for node in self.read_by.get((c.node, c.index), ()))
+        return all(node in inside or self.order[node] > end for node in self.readers.get((c.node, c.index), ()))
 
     def _state(self, c: Blob, o: _Gate) -> tuple[Gates, tuple[Blob, ...], Blob | None, list[Node]] | None:
         """How the gates are held, their arrays, the state before, and the nodes that compute c of them."""
@@ -144,8 +140,7 @@ class _Search:
                 return None
             i, g = new
             (unread,) = {0, 1, 2, 3} - {i.quarter, g.quarter, o.quarter}
-            form = _form_of([i, replace(o, quarter=unread, added=0.0), g, o])
-            return None if form is None else (form, (o.of,), None, [*i.nodes, *g.nodes])
+            return _form_of(i, replace(o, quarter=unread, added=0.0), g, o), (o.of,), None, [*i.nodes, *g.nodes]
         if node.op.lstm != "sum":
             return None
         for added, kept in both_ways(node.inputs):
@@ -157,9 +152,9 @@ class _Search:
                 f = self._gate(gate, "logistic")
                 if f is None or before.shape != c.shape or before.dtype is not dtypes.float32:
                     continue
-                form = _form_of([i, f, g, o])
-                if form is not None:
-                    gates = tuple(each.of for each in (i, f, g, o)) if form.apart else (o.of,)
+                if _belong_together(i, f, g, o):
+                    form = _form_of(i, f, g, o)
+                    gates = (i.of, f.of, g.of, o.of) if form.apart else (o.of,)
                     return form, gates, before, [*i.nodes, *g.nodes, *f.nodes, added.node, kept.node]
         return None
 
@@ -169,7 +164,7 @@ class _Search:
             return None
         for first, second in both_ways(node.inputs):
             i, g = self._gate(first, "logistic"), self._gate(second, "hyperbolic")
-            if i is not None and g is not None and _form_of([i, g, o]) is not None:
+            if i is not None and g is not None and _belong_together(i, g, o):
                 return i, g
         return None
 
@@ -198,7 +193,7 @@ class _Search:
 
     def _only_read_here(self, blob: Blob) -> bool:
         key = blob.node, blob.index
-        return self.readers.get(key) == 1 and key not in self.roots
+        return len(self.readers.get(key, ())) == 1 and key not in self.roots
 
     def _may_join(self, nodes: Sequence[Node], precision: Mapping[Node, dtype]) -> bool:
         first = nodes[0]
@@ -214,31 +209,29 @@ class _Search:
         )
 
 
-def _form_of(gates: Sequence[_Gate]) -> Gates | None:
-    """How some gates are held, i, f, g and o if there are all four; None if that is no way to hold them."""
-    first = gates[0]
-    are_apart = [gate.quarter is None for gate in gates]
-    if any(are_apart):
-        is_one_shape = all(gate.of.shape == first.of.shape for gate in gates)
-        return _held(gates, (0, 1, 2, 3), True) if all(are_apart) and is_one_shape else None
-    quarters = [gate.quarter for gate in gates if gate.quarter is not None]
-    is_one_array = all(_same_array(gate.of, first.of) for gate in gates)
-    return _held(gates, quarters, False) if is_one_array and len({*quarters}) == len(quarters) else None
+def _belong_together(first: _Gate, *others: _Gate) -> bool:
+    """Whether gates are different quarters of one array, or an array each, of one shape."""
+    if first.quarter is None:
+        return all(gate.quarter is None and gate.of.shape == first.of.shape for gate in others)
+    quarters = {gate.quarter for gate in (first, *others)}
+    is_one_array = all(gate.quarter is not None and _same_array(gate.of, first.of) for gate in others)
+    return is_one_array and len(quarters) == 1 + len(others)
 
 
-def _held(gates: Sequence[_Gate], quarters: Sequence[int], apart: bool) -> Gates:
-    i, f, g, o = (*quarters, 0)[:4]  # the first step has three gates, and is asked whether it has a form before there is f
-    added_to_i, added_to_f, added_to_g, added_to_o = (*(gate.added for gate in gates), 0.0)[:4]
-    return Gates((i, f, g, o), apart, (added_to_i, added_to_f, added_to_g, added_to_o))
+def _form_of(i: _Gate, f: _Gate, g: _Gate, o: _Gate) -> Gates:
+    """How gates that belong together are held."""
+    added = i.added, f.added, g.added, o.added
+    if i.quarter is None or f.quarter is None or g.quarter is None or o.quarter is None:
+        return Gates(apart=True, added=added)
+    return Gates((i.quarter, f.quarter, g.quarter, o.quarter), added=added)
 
 
-def readers_of(nodes: Sequence[Node]) -> dict[Key, int]:
-    """How often each value is read."""
-    readers: dict[Key, int] = {}
+def readers_of(nodes: Sequence[Node]) -> dict[Key, list[Node]]:
+    """The nodes that read each value, once for each time."""
+    readers: dict[Key, list[Node]] = {}
     for node in nodes:
         for blob in node.inputs:
-            key = blob.node, blob.index
-            readers[key] = readers.get(key, 0) + 1
+            readers.setdefault((blob.node, blob.index), []).append(node)
     return readers
 
 

@@ -180,7 +180,7 @@ class _Search:
         """Whether a call may compute a value for so many readers alone."""
         node, like = blob.node, cell.node
         return (
-            self.readers.get(_key(blob)) == readers
+            len(self.readers.get(_key(blob), ())) == readers
             and _key(blob) not in self.roots
             and node in self.place
             and self.steps[self.place[node]] in (node, cell)  # not of a region or another call

@@ -14,7 +14,6 @@ import contextlib
 import functools
 import hashlib
 import logging
-import operator
 import os
 import pickle
 import platform
@@ -25,7 +24,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .._base import cache_files, cores, jax_versions, native
+from .._base import cache_files, cores, files, jax_versions, native
 from .._base.jax import jax
 from .._base.process_state import process_state
 from .._base.version import __version__
@@ -119,9 +118,8 @@ def _header(key: str, payload: bytes) -> bytes:
 
 def _read(file: Path, key: str) -> bytes | None:
     """The content of an entry: of a whole file with this key in it, that only the user of this process can have written."""
-    flags = (getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))  # a pipe would wait for a writer
     try:
-        handle = os.open(file, functools.reduce(operator.or_, flags, os.O_RDONLY))
+        handle = os.open(file, files.READING | getattr(os, "O_NOFOLLOW", 0))
     except FileNotFoundError:
         return None
     with os.fdopen(handle, "rb") as opened:
